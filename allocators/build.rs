@@ -1,0 +1,161 @@
+//! Builds each allocator as a shared library that can be preloaded, and packs it, so that the
+//! binary carries it.
+//!
+//! A `cdylib` would not do: rustc's version script keeps every C symbol of a static archive local,
+//! so that a preloaded one would load and replace nothing.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, exit};
+
+/// One allocator to build.
+struct Source {
+    name: &'static str,
+    version: String,
+    /// What the compiler gets, beyond the flags that all share.
+    arguments: Vec<String>,
+}
+
+fn main() {
+    let sources = [jemalloc(), mimalloc("mimalloc", "v3"), mimalloc("mimalloc2", "v2")];
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let mut table = String::from("pub(crate) static TABLE: &[Packed] = &[\n");
+    for source in &sources {
+        let library = out.join(format!("{}.so", source.name));
+        link(source, &library);
+        let bytes = fs::read(&library).unwrap_or_else(|e| fail(&format!("{}: {e}", library.display())));
+        let packed = out.join(format!("{}.so.z", source.name));
+        let level = 9;
+        if let Err(e) = fs::write(&packed, miniz_oxide::deflate::compress_to_vec(&bytes, level)) {
+            fail(&format!("{}: {e}", packed.display()));
+        }
+        let _ = writeln!(
+            table,
+            "    Packed {{ name: {:?}, version: {:?}, size: {}, hash: {:?}, bytes: include_bytes!({:?}) }},",
+            source.name,
+            source.version,
+            bytes.len(),
+            format!("{:016x}", fnv(&bytes)),
+            packed
+        );
+    }
+    table.push_str("];\n");
+    if let Err(e) = fs::write(out.join("table.rs"), table) {
+        fail(&format!("table.rs: {e}"));
+    }
+    println!("cargo:rerun-if-changed=build.rs");
+}
+
+/// The archive that tikv-jemalloc-sys built, whole, with its symbols unprefixed.
+fn jemalloc() -> Source {
+    let root = PathBuf::from(variable("DEP_JEMALLOC_ROOT"));
+    let archive = root.join("lib/libjemalloc_pic.a");
+    let header = read(&root.join("include/jemalloc/jemalloc.h"));
+    let version = defined(&header, "JEMALLOC_VERSION").trim_matches('"').to_owned();
+    Source {
+        name: "jemalloc",
+        // 5.3.1-0-g<commit>: the part before the first dash is the version that people know.
+        version: version.split('-').next().unwrap_or_default().to_owned(),
+        arguments: [
+            "-Wl,--whole-archive",
+            &archive.display().to_string(),
+            "-Wl,--no-whole-archive",
+            "-lpthread",
+            "-ldl",
+            "-lm",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    }
+}
+
+/// The one-file source of libmimalloc-sys, which carries two generations, with the flags of
+/// mimalloc's own CMakeLists.txt for a shared library.
+fn mimalloc(name: &'static str, generation: &str) -> Source {
+    let include = PathBuf::from(variable("DEP_MIMALLOC_INCLUDE_DIR"));
+    let Some(all) = include.parent().and_then(Path::parent) else {
+        fail("libmimalloc-sys: DEP_MIMALLOC_INCLUDE_DIR does not lie two folders deep");
+    };
+    let root = all.join(generation);
+    let number = defined(&read(&root.join("include/mimalloc.h")), "MI_MALLOC_VERSION");
+    let number: u32 = number.parse().unwrap_or_else(|_| fail("mimalloc.h: no MI_MALLOC_VERSION"));
+    let directory = |name: &str| format!("-I{}", root.join(name).display());
+    let mut arguments: Vec<String> = vec![
+        directory("include"),
+        directory("src"),
+        root.join("src/static.c").display().to_string(),
+    ];
+    arguments.extend(
+        [
+            "-std=gnu11",
+            "-DMI_MALLOC_OVERRIDE",
+            "-DMI_SHARED_LIB",
+            "-DMI_SHARED_LIB_EXPORT",
+            "-DMI_BUILD_RELEASE",
+            "-DNDEBUG",
+            "-fvisibility=hidden",
+            "-ftls-model=initial-exec",
+            "-fno-builtin-malloc",
+            "-Wno-error=date-time",
+            "-lpthread",
+        ]
+        .map(str::to_owned),
+    );
+    Source {
+        name,
+        version: format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100),
+        arguments,
+    }
+}
+
+fn link(source: &Source, library: &Path) {
+    let compiler = cc::Build::new().opt_level(3).debug(false).warnings(false).get_compiler();
+    let mut command: Command = compiler.to_command();
+    command
+        .args(["-shared", "-fPIC", "-O3", "-o"])
+        .arg(library)
+        .args(&source.arguments)
+        .arg(format!("-Wl,-soname,lib{}.so", source.name));
+    match command.output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => fail(&format!(
+            "{} could not be built:\n{command:?}\n{}",
+            source.name,
+            String::from_utf8_lossy(&output.stderr)
+        )),
+        Err(error) => fail(&format!(
+            "the C compiler could not be started ({error}): install one (Debian: build-essential)"
+        )),
+    }
+}
+
+/// The value of a `#define`.
+fn defined(header: &str, name: &str) -> String {
+    header
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("#define")?.trim().strip_prefix(name))
+        .find_map(|rest| rest.split_whitespace().next().map(str::to_owned))
+        .unwrap_or_else(|| fail(&format!("{name} is not defined where it was looked for")))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| fail(&format!("{}: {e}", path.display())))
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| fail(&format!("{name} is not set: is this run by cargo?")))
+}
+
+/// FNV-1a: tells one build of a library from another in the cache; nothing depends on its strength.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn fail(message: &str) -> ! {
+    eprintln!("lowtide-allocators: {message}");
+    exit(1)
+}

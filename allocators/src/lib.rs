@@ -1,0 +1,168 @@
+//! The allocators that lowtide carries, so that `cargo install lowtide` is enough to compare them.
+//!
+//! They are built from the sources in their `-sys` crates, packed into the binary, and unpacked to
+//! the user's cache directory when they are first used. A file, not a memory file: a program that
+//! closes descriptors before it starts another would lose the latter, and its children would run
+//! on another allocator than their parent.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// A library in the binary.
+struct Packed {
+    name: &'static str,
+    version: &'static str,
+    size: usize,
+    hash: &'static str,
+    bytes: &'static [u8],
+}
+
+include!(concat!(env!("OUT_DIR"), "/table.rs"));
+
+/// One allocator that the binary carries.
+#[derive(Clone, Copy)]
+pub struct Bundled {
+    packed: &'static Packed,
+}
+
+impl std::fmt::Debug for Bundled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.name(), self.version())
+    }
+}
+
+/// Why a library could not be unpacked.
+#[derive(Debug, Error)]
+pub enum UnpackError {
+    /// A file could not be written or read.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What went wrong.
+        error: io::Error,
+    },
+    /// The directory belongs to somebody else, who could put another library in its place.
+    #[error("{} belongs to another user, or others may write to it: remove it, or set XDG_CACHE_HOME to a directory of your own", .0.display())]
+    NotOurs(PathBuf),
+    /// The bytes in the binary are damaged.
+    #[error("the {0} that the binary carries is damaged: install lowtide again")]
+    Damaged(&'static str),
+}
+
+/// Every allocator that the binary carries.
+pub fn bundled() -> impl Iterator<Item = Bundled> {
+    TABLE.iter().map(|packed| Bundled { packed })
+}
+
+impl Bundled {
+    /// Its name: `jemalloc`, `mimalloc`, `mimalloc2`.
+    pub fn name(self) -> &'static str {
+        self.packed.name
+    }
+
+    /// Its version.
+    pub fn version(self) -> &'static str {
+        self.packed.version
+    }
+
+    /// Writes the library to the user's cache directory, unless it is there already, and tells where
+    /// it is.
+    ///
+    /// # Errors
+    /// When it cannot be written, or the directory is not the user's own.
+    pub fn unpack(self) -> Result<PathBuf, UnpackError> {
+        self.unpack_into(&cache_directory()?)
+    }
+
+    fn unpack_into(self, directory: &Path) -> Result<PathBuf, UnpackError> {
+        let Packed { name, version, size, hash, bytes } = *self.packed;
+        let library = miniz_oxide::inflate::decompress_to_vec_with_limit(bytes, size)
+            .map_err(|_| UnpackError::Damaged(name))?;
+        let path = directory.join(format!("lib{name}-{version}-{hash}.so"));
+        // A file that was torn by a full disk must not be preloaded, so the bytes are compared.
+        if fs::read(&path).is_ok_and(|present| present == library) {
+            return Ok(path);
+        }
+        let at = |error| UnpackError::Io { path: path.clone(), error };
+        let draft = directory.join(format!(".{name}-{}.part", std::process::id()));
+        let written = File::create(&draft)
+            .and_then(|mut file| {
+                file.write_all(&library)?;
+                file.set_permissions(fs::Permissions::from_mode(0o755))
+            })
+            .and_then(|()| fs::rename(&draft, &path));
+        if let Err(error) = written {
+            let _ = fs::remove_file(&draft);
+            return Err(at(error));
+        }
+        Ok(path)
+    }
+}
+
+/// Where lowtide keeps what it can make again: `$XDG_CACHE_HOME/lowtide`, else `~/.cache/lowtide`,
+/// else a directory of the user's own below the system's temporary one. It is made if need be.
+///
+/// # Errors
+/// When it cannot be made, or others may write to it.
+pub fn cache_directory() -> Result<PathBuf, UnpackError> {
+    let absolute = |name: &str| {
+        env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute())
+    };
+    let user = rustix::process::geteuid().as_raw();
+    let wanted = absolute("XDG_CACHE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
+        .map(|cache| cache.join("lowtide"));
+    if let Some(Ok(())) = wanted.as_deref().map(make_private) {
+        return Ok(wanted.unwrap_or_default());
+    }
+    let fallback = env::temp_dir().join(format!("lowtide-{user}"));
+    make_private(&fallback)
+        .map_err(|error| UnpackError::Io { path: fallback.clone(), error })?;
+    let meta = fs::symlink_metadata(&fallback)
+        .map_err(|error| UnpackError::Io { path: fallback.clone(), error })?;
+    if !meta.is_dir() || meta.uid() != user || meta.mode() & 0o022 != 0 {
+        return Err(UnpackError::NotOurs(fallback));
+    }
+    Ok(fallback)
+}
+
+fn make_private(directory: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_carries_the_versions_that_the_documentation_names() {
+        let carried: Vec<String> = bundled().map(|b| format!("{b:?}")).collect();
+        assert_eq!(carried, ["jemalloc 5.3.1", "mimalloc 3.3.2", "mimalloc2 2.3.2"]);
+    }
+
+    #[test]
+    fn a_torn_file_in_the_cache_is_written_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let any = bundled().next().unwrap();
+        let path = any.unpack_into(directory.path()).unwrap();
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+        assert_eq!(any.unpack_into(directory.path()).unwrap(), path);
+        assert_eq!(fs::read(&path).unwrap(), whole);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_to_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a file");
+        fs::write(&file, "").unwrap();
+        let error = bundled().next().unwrap().unpack_into(&file).unwrap_err();
+        assert!(error.to_string().contains("a file/libjemalloc-5.3.1"), "{error}");
+    }
+}

@@ -1,0 +1,93 @@
+//! `--baseline DIR --tolerance 10%`: this study held against an earlier one.
+
+use std::fmt;
+
+use crate::bytes::Human;
+use crate::study::{Study, Summary};
+
+/// Less than this is never a regression, however small the figure was before.
+const LEAST_BYTES: f64 = 1_048_576.0;
+
+/// A figure of a treatment that grew by more than was tolerated.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Regression {
+    /// The treatment.
+    pub treatment: String,
+    /// The figure.
+    pub figure: &'static str,
+    /// Its median in the earlier study, in bytes.
+    pub before: u64,
+    /// Its median now, in bytes.
+    pub now: u64,
+}
+
+impl fmt::Display for Regression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let grown = (self.now as f64 / self.before.max(1) as f64 - 1.0) * 100.0;
+        write!(
+            f,
+            "{}: {} grew from {} to {} (+{grown:.0} %)",
+            self.treatment,
+            self.figure,
+            Human(self.before),
+            Human(self.now)
+        )
+    }
+}
+
+/// What came of a comparison.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// What grew by more than was tolerated.
+    pub regressions: Vec<Regression>,
+    /// Treatments that one of the two studies does not have, or has no figures of.
+    pub not_compared: Vec<String>,
+}
+
+/// Compares the medians of the settled and the peak memory, treatment by treatment. `tolerance` is a
+/// ratio: 0.1 tolerates 10 %.
+pub fn compare(earlier: &Study, now: &Study, tolerance: f64) -> Comparison {
+    let mut regressions = Vec::new();
+    let mut not_compared = Vec::new();
+    for summary in &now.treatments {
+        let label = summary.treatment.label();
+        let before = earlier
+            .treatments
+            .iter()
+            .find(|s| s.treatment.label() == label);
+        let figures = before.map(|before| figures(before, summary));
+        match figures {
+            Some(Some(pairs)) => regressions.extend(
+                pairs
+                    .into_iter()
+                    .filter(|(_, a, b)| *b > a * (1.0 + tolerance) && b - a >= LEAST_BYTES)
+                    .map(|(figure, a, b)| Regression {
+                        treatment: label.clone(),
+                        figure,
+                        before: a as u64,
+                        now: b as u64,
+                    }),
+            ),
+            _ => not_compared.push(label),
+        }
+    }
+    Comparison {
+        regressions,
+        not_compared,
+    }
+}
+
+fn figures(before: &Summary, now: &Summary) -> Option<[(&'static str, f64, f64); 2]> {
+    Some([
+        (
+            "settled memory",
+            before.settled_bytes?.median,
+            now.settled_bytes?.median,
+        ),
+        (
+            "peak memory",
+            before.peak_bytes?.median,
+            now.peak_bytes?.median,
+        ),
+    ])
+}

@@ -1,0 +1,413 @@
+//! From the record of a trial to its figures: baseline, peak, settled, excess.
+//!
+//! How each is defined:
+//!
+//! - **baseline**: the median of the last second before the load. A command that loads itself is
+//!   judged by its own trace: the lowest reading between 0.2 s after its start and its peak.
+//! - **peak**: the highest reading from the baseline on.
+//! - **settled**: the median of the last 5 s before the end of the settle time, as far as they lie
+//!   behind the end of the load; for a command that loads itself, of the last 5 s before its exit
+//!   without the last half second, in which it is already tearing down.
+//! - **excess**: the integral of what lies above the baseline, from the end of the load to the end of
+//!   the settle time. Where nothing says when a command's own load ended, from the moment at which
+//!   it came within 2 % of its peak.
+//!
+//! Phases named `baseline`, `peak`, `load_end` and `settled` take the place of these moments.
+
+mod series;
+
+pub use series::Series;
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::TrialRecord;
+use crate::record::v1::{Mark, Moment};
+
+/// How long before the load the baseline is read, in seconds.
+pub const BASELINE_WINDOW_S: f64 = 1.0;
+/// Over how long the settled value is read, in seconds.
+pub const SETTLED_WINDOW_S: f64 = 5.0;
+/// How long before its exit a command that loads itself is no longer judged, in seconds.
+pub const EXIT_MARGIN_S: f64 = 0.5;
+/// How long after its start such a command is first judged, in seconds: what the loader and the
+/// runtime need to come up.
+const START_MARGIN_S: f64 = 0.2;
+/// How near to the peak counts as reaching it, as a part of the rise.
+const NEAR_PEAK: f64 = 0.02;
+/// A rise of less than this is noise: nothing rose.
+const LEAST_RISE_BYTES: u64 = 1 << 20;
+/// Below so many connections, bytes per connection say nothing.
+const LEAST_CONNECTIONS: u64 = 10;
+/// More than one process in more than this part of the readings makes a tree.
+const TREE_SHARE: f64 = 0.05;
+
+/// By which figure memory is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Resident set size: for one process.
+    Rss,
+    /// Proportional set size: for a tree, in which RSS would count shared pages once for each
+    /// process.
+    Pss,
+}
+
+impl Metric {
+    /// The metric's name, as tables show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rss => "RSS",
+            Self::Pss => "PSS",
+        }
+    }
+}
+
+/// What is read off the record of a trial. `None` is: not known, because the trial did not get there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figures {
+    /// By what the memory was judged.
+    pub metric: Metric,
+    /// Before the load, in bytes.
+    pub baseline: Option<u64>,
+    /// At its highest, in bytes.
+    pub peak: Option<u64>,
+    /// After the load is gone and time has passed, in bytes.
+    pub settled: Option<u64>,
+    /// (settled − baseline) / (peak − baseline); `None` also when nothing rose.
+    pub settled_ratio: Option<f64>,
+    /// Address space at its highest, in bytes.
+    pub vsz_peak: Option<u64>,
+    /// What lay above the baseline after the load, in byte-seconds.
+    pub excess_byte_seconds: Option<f64>,
+    /// The same divided by the time, in bytes.
+    pub excess_mean: Option<u64>,
+    /// Lazily freed pages when settled, in bytes: RSS still counts them, the kernel may take them.
+    pub lazyfree: Option<u64>,
+    /// Faults without I/O.
+    pub minor_faults: Option<u64>,
+    /// Faults with I/O.
+    pub major_faults: Option<u64>,
+    /// From start to end, in seconds.
+    pub wall_s: Option<f64>,
+    /// CPU time of the whole tree, in seconds.
+    pub cpu_s: Option<f64>,
+    /// The rise from the baseline to the peak, for each connection that was opened, in bytes.
+    pub bytes_per_connection: Option<u64>,
+    /// Each round of the load.
+    pub rounds: Vec<RoundFigures>,
+    /// Each phase that the subject announced.
+    pub phases: Vec<PhaseFigures>,
+    /// From when to when the excess was counted, in seconds since the record began.
+    pub settle_span: Option<(f64, f64)>,
+}
+
+/// One round of the load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoundFigures {
+    /// Which, from 1.
+    pub round: u32,
+    /// Its highest reading, in bytes.
+    pub peak: Option<u64>,
+    /// At the end of the pause behind it, in bytes.
+    pub settled: Option<u64>,
+}
+
+/// One phase that the subject announced.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PhaseFigures {
+    /// Its name.
+    pub name: String,
+    /// When it was announced, in seconds since the record began.
+    pub t_s: f64,
+    /// The reading at that moment.
+    pub bytes: Option<u64>,
+}
+
+/// By what a trial should be judged: PSS where more than one process lived for more than a moment.
+pub fn metric_of(trial: &TrialRecord) -> Metric {
+    let several = trial.samples.iter().filter(|s| s.processes > 1).count();
+    let share = several as f64 / trial.samples.len().max(1) as f64;
+    if share > TREE_SHARE {
+        Metric::Pss
+    } else {
+        Metric::Rss
+    }
+}
+
+/// Memory over time by one metric.
+pub fn memory_over_time(trial: &TrialRecord, metric: Metric) -> Series {
+    match metric {
+        Metric::Rss => Series::new(trial.samples.iter().map(|s| (s.t_s, s.total.rss_bytes.0))),
+        Metric::Pss => Series::new(
+            trial
+                .samples
+                .iter()
+                .filter_map(|s| Some((s.t_s, s.slow?.pss_bytes.0))),
+        ),
+    }
+}
+
+/// Reads the figures off the record of a trial.
+pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
+    let series = memory_over_time(trial, metric);
+    let times = Times::of(trial, &series);
+    let baseline = times.baseline(&series);
+    let peak = times.peak(&series);
+    let settled = times
+        .settled_window()
+        .and_then(|(from, to)| series.median_between(from, to));
+    let settle_span = times.settle_span(&series, baseline, peak);
+    let excess = settle_span
+        .zip(baseline)
+        .map(|((from, to), base)| (series.area_above(base as f64, from, to), to - from));
+    let last = trial.samples.last();
+    let usage = trial.end.as_ref().and_then(|end| end.usage);
+    Figures {
+        metric,
+        baseline,
+        peak,
+        settled,
+        settled_ratio: ratio(baseline, peak, settled),
+        vsz_peak: trial.samples.iter().map(|s| s.total.vsz_bytes.0).max(),
+        excess_byte_seconds: excess.map(|(area, _)| area),
+        excess_mean: excess
+            .filter(|e| e.1 > 0.0)
+            .map(|(area, time)| (area / time) as u64),
+        lazyfree: times
+            .settled_window()
+            .and_then(|(from, to)| lazyfree(trial, from, to)),
+        minor_faults: usage
+            .map(|u| u.minor_faults)
+            .or(last.map(|s| s.total.minor_faults)),
+        major_faults: usage
+            .map(|u| u.major_faults)
+            .or(last.map(|s| s.total.major_faults)),
+        wall_s: times.span(trial).map(|(from, to)| to - from),
+        cpu_s: usage.map(|u| u.cpu_s).or(last.map(|s| s.total.cpu_s)),
+        bytes_per_connection: bytes_per_connection(trial, baseline, peak, times.load_begin()),
+        rounds: times.rounds(&series),
+        phases: times.phases(&series),
+        settle_span,
+    }
+}
+
+/// (settled − baseline) / (peak − baseline); nothing when nothing rose.
+pub fn ratio(baseline: Option<u64>, peak: Option<u64>, settled: Option<u64>) -> Option<f64> {
+    let (baseline, peak, settled) = (baseline?, peak?, settled?);
+    let rise = peak.checked_sub(baseline)?;
+    if rise < LEAST_RISE_BYTES.max(baseline / 100) {
+        return None;
+    }
+    Some((settled as f64 - baseline as f64) / rise as f64)
+}
+
+fn lazyfree(trial: &TrialRecord, from: f64, to: f64) -> Option<u64> {
+    trial
+        .samples
+        .iter()
+        .rev()
+        .filter(|s| s.t_s >= from && s.t_s <= to)
+        .find_map(|s| Some(s.slow?.lazyfree_bytes.0))
+}
+
+fn bytes_per_connection(
+    trial: &TrialRecord,
+    baseline: Option<u64>,
+    peak: Option<u64>,
+    load_begin: f64,
+) -> Option<u64> {
+    let connections = |from: f64, to: f64| {
+        trial
+            .samples
+            .iter()
+            .filter(|s| s.t_s >= from && s.t_s <= to)
+            .filter_map(|s| s.sockets_established)
+            .max()
+    };
+    let before = connections(load_begin - BASELINE_WINDOW_S, load_begin).unwrap_or(0);
+    let opened = connections(load_begin, f64::INFINITY)?.checked_sub(before)?;
+    let rise = peak?.checked_sub(baseline?)?;
+    (opened >= LEAST_CONNECTIONS).then(|| rise / opened)
+}
+
+/// The moments of one trial, in seconds since the record began.
+struct Times<'a> {
+    marks: &'a [Mark],
+    loaded: bool,
+    /// The end of what may be judged; absent when the trial did not get there.
+    end: Option<f64>,
+    /// Between which readings the peak is looked for, in a trial that loads itself.
+    own_trace: Option<(f64, f64)>,
+}
+
+impl<'a> Times<'a> {
+    fn of(trial: &'a TrialRecord, series: &Series) -> Self {
+        let marks = trial.marks.as_slice();
+        let loaded = trial.trial.loaded;
+        let first = |moment| marks.iter().find(|m| m.mark == moment).map(|m| m.t_s);
+        let end = if loaded {
+            marks
+                .iter()
+                .rev()
+                .find(|m| m.mark == Moment::Settled && m.round != Some(0))
+                .map(|m| m.t_s)
+        } else {
+            first(Moment::Exit).or(first(Moment::Settled))
+        };
+        let start = first(Moment::Start).unwrap_or(0.0);
+        let own_trace = series.span().map(|(begin, last)| {
+            // A trace whose first reading comes late still has one to begin with.
+            let from = (start + START_MARGIN_S).max(begin).min(last);
+            (from, end.unwrap_or(last))
+        });
+        Self {
+            marks,
+            loaded,
+            end,
+            own_trace,
+        }
+    }
+
+    fn first(&self, moment: Moment) -> Option<f64> {
+        self.marks.iter().find(|m| m.mark == moment).map(|m| m.t_s)
+    }
+
+    fn round(&self, moment: Moment, round: u32) -> Option<f64> {
+        self.marks
+            .iter()
+            .find(|m| m.mark == moment && m.round == Some(round))
+            .map(|m| m.t_s)
+    }
+
+    fn phase(&self, name: &str) -> Option<f64> {
+        let named = |m: &&Mark| m.mark == Moment::Phase && m.name.as_deref() == Some(name);
+        // A phase that comes once a round: the baseline is before the first, the others after the last.
+        if name == "baseline" {
+            self.marks.iter().find(named).map(|m| m.t_s)
+        } else {
+            self.marks.iter().rev().find(named).map(|m| m.t_s)
+        }
+    }
+
+    fn baseline(&self, series: &Series) -> Option<u64> {
+        let before = |t: f64| series.median_between(t - BASELINE_WINDOW_S, t);
+        if let Some(t) = self.phase("baseline") {
+            return before(t);
+        }
+        if self.loaded {
+            return before(self.first(Moment::Baseline)?);
+        }
+        let (from, to) = self.own_trace?;
+        let highest = series.max_between(from, to)?;
+        let top = series
+            .first_at_least(highest as f64)
+            .filter(|t| *t >= from)
+            .unwrap_or(to);
+        series.min_between(from, top)
+    }
+
+    fn load_begin(&self) -> f64 {
+        self.phase("baseline")
+            .or(self.first(Moment::Baseline))
+            .or(self.own_trace.map(|(from, _)| from))
+            .unwrap_or(0.0)
+    }
+
+    fn peak(&self, series: &Series) -> Option<u64> {
+        if let Some(t) = self.phase("peak") {
+            return series.at(t);
+        }
+        if self.loaded {
+            // Without a load there is no peak, only a process that has come up.
+            let from = self.first(Moment::Baseline)?;
+            return series.max_between(from, self.end.unwrap_or(f64::INFINITY));
+        }
+        let (from, to) = self.own_trace?;
+        series.max_between(self.phase("baseline").unwrap_or(from), to)
+    }
+
+    /// When the load ended, where something says so.
+    fn load_end(&self) -> Option<f64> {
+        self.phase("load_end").or_else(|| {
+            let of_load = |m: &&Mark| m.mark == Moment::LoadEnd && m.round != Some(0);
+            self.marks.iter().rev().find(of_load).map(|m| m.t_s)
+        })
+    }
+
+    fn settled_window(&self) -> Option<(f64, f64)> {
+        let phase = self.phase("settled");
+        let to = match phase {
+            Some(t) => t,
+            None if self.first(Moment::Exit).is_some() && !self.loaded => self.end? - EXIT_MARGIN_S,
+            None => self.end?,
+        };
+        let from = to - SETTLED_WINDOW_S;
+        Some((
+            self.load_end()
+                .filter(|end| *end < to)
+                .map_or(from, |end| from.max(end)),
+            to,
+        ))
+    }
+
+    fn settle_span(
+        &self,
+        series: &Series,
+        baseline: Option<u64>,
+        peak: Option<u64>,
+    ) -> Option<(f64, f64)> {
+        let to = self.phase("settled").or(self.end)?;
+        let from = match self.load_end() {
+            Some(t) => t,
+            None if self.loaded => return None,
+            None => {
+                let (baseline, peak) = (baseline? as f64, peak? as f64);
+                series.first_at_least(peak - NEAR_PEAK * (peak - baseline))?
+            }
+        };
+        (from <= to).then_some((from, to))
+    }
+
+    fn span(&self, trial: &TrialRecord) -> Option<(f64, f64)> {
+        let from = self.first(Moment::Start)?;
+        let to = self
+            .first(Moment::Exit)
+            .or(self.first(Moment::Stop))
+            .or(trial.end.as_ref().map(|e| e.t_s))
+            .or(trial.samples.last().map(|s| s.t_s))?;
+        Some((from, to))
+    }
+
+    fn rounds(&self, series: &Series) -> Vec<RoundFigures> {
+        let begins = self.marks.iter().filter(|m| m.mark == Moment::LoadBegin);
+        begins
+            .filter_map(|m| m.round.filter(|r| *r > 0).map(|round| (round, m.t_s)))
+            .map(|(round, begin)| {
+                let settled = self.round(Moment::Settled, round);
+                let from = self.round(Moment::LoadEnd, round).unwrap_or(begin);
+                RoundFigures {
+                    round,
+                    peak: series.max_between(begin, settled.unwrap_or(f64::INFINITY)),
+                    settled: settled
+                        .and_then(|to| series.median_between(from.max(to - SETTLED_WINDOW_S), to)),
+                }
+            })
+            .collect()
+    }
+
+    fn phases(&self, series: &Series) -> Vec<PhaseFigures> {
+        let phases = self.marks.iter().filter(|m| m.mark == Moment::Phase);
+        phases
+            .filter_map(|m| {
+                Some(PhaseFigures {
+                    name: m.name.clone()?,
+                    t_s: m.t_s,
+                    bytes: series.at(m.t_s),
+                })
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

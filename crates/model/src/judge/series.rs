@@ -1,0 +1,127 @@
+//! Memory over time, and what is read off it.
+
+use crate::stats;
+
+/// Bytes over seconds, in order of time.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Series(Vec<(f64, f64)>);
+
+impl Series {
+    /// From points of (seconds, bytes), in order of time. Points that step back in time are dropped.
+    pub fn new(points: impl IntoIterator<Item = (f64, u64)>) -> Self {
+        let mut last = f64::NEG_INFINITY;
+        let mut kept = Vec::new();
+        for (t, bytes) in points {
+            if t >= last {
+                last = t;
+                kept.push((t, bytes as f64));
+            }
+        }
+        Self(kept)
+    }
+
+    fn between(&self, from: f64, to: f64) -> &[(f64, f64)] {
+        let begin = self.0.partition_point(|p| p.0 < from);
+        let end = self.0.partition_point(|p| p.0 <= to);
+        self.0.get(begin..end).unwrap_or(&[])
+    }
+
+    /// The median of the readings from `from` to `to`, both included; without any, the last reading
+    /// before `to`.
+    pub fn median_between(&self, from: f64, to: f64) -> Option<u64> {
+        let values: Vec<f64> = self.between(from, to).iter().map(|p| p.1).collect();
+        stats::median(&values)
+            .map(|m| m.round() as u64)
+            .or_else(|| self.at(to))
+    }
+
+    /// The last reading at or before `t`.
+    pub fn at(&self, t: f64) -> Option<u64> {
+        let end = self.0.partition_point(|p| p.0 <= t);
+        self.0.get(end.checked_sub(1)?).map(|p| p.1 as u64)
+    }
+
+    /// The highest reading from `from` to `to`.
+    pub fn max_between(&self, from: f64, to: f64) -> Option<u64> {
+        self.between(from, to).iter().map(|p| p.1 as u64).max()
+    }
+
+    /// The lowest reading from `from` to `to`.
+    pub fn min_between(&self, from: f64, to: f64) -> Option<u64> {
+        self.between(from, to).iter().map(|p| p.1 as u64).min()
+    }
+
+    /// The first moment at which `level` is reached.
+    pub fn first_at_least(&self, level: f64) -> Option<f64> {
+        self.0.iter().find(|p| p.1 >= level).map(|p| p.0)
+    }
+
+    /// Time of the first and of the last reading.
+    pub fn span(&self) -> Option<(f64, f64)> {
+        Some((self.0.first()?.0, self.0.last()?.0))
+    }
+
+    /// The integral over time of what lies above `floor`, from `from` to `to`, in byte-seconds.
+    /// Between two readings the course is taken as straight; at the ends it is cut off there, and
+    /// where there is no reading it counts nothing.
+    pub fn area_above(&self, floor: f64, from: f64, to: f64) -> f64 {
+        self.0
+            .windows(2)
+            .map(|pair| {
+                let (t0, y0) = pair[0];
+                let (t1, y1) = pair[1];
+                let (a, b) = (t0.max(from), t1.min(to));
+                if b <= a || t1 <= t0 {
+                    return 0.0;
+                }
+                let y_at = |t: f64| y0 + (y1 - y0) * (t - t0) / (t1 - t0);
+                area_of_segment(y_at(a) - floor, y_at(b) - floor, b - a)
+            })
+            .sum()
+    }
+}
+
+/// The area between a straight line and zero, where the line is above zero.
+fn area_of_segment(begin: f64, end: f64, width: f64) -> f64 {
+    match (begin > 0.0, end > 0.0) {
+        (true, true) => width * f64::midpoint(begin, end),
+        (false, false) => 0.0,
+        (true, false) => width * begin / (begin - end) * begin / 2.0,
+        (false, true) => width * end / (end - begin) * end / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn triangle() -> Series {
+        Series::new([(0.0, 0), (1.0, 100), (2.0, 0)])
+    }
+
+    #[test]
+    fn the_area_is_cut_off_at_both_ends() {
+        assert_eq!(triangle().area_above(0.0, 0.0, 2.0), 100.0);
+        assert_eq!(triangle().area_above(0.0, 0.5, 1.5), 75.0);
+        assert_eq!(triangle().area_above(0.0, 5.0, 9.0), 0.0);
+    }
+
+    #[test]
+    fn only_what_lies_above_the_floor_counts() {
+        assert_eq!(triangle().area_above(50.0, 0.0, 2.0), 25.0);
+        assert_eq!(triangle().area_above(100.0, 0.0, 2.0), 0.0);
+    }
+
+    #[test]
+    fn a_window_without_readings_gives_the_last_one_before() {
+        let series = Series::new([(0.0, 5), (1.0, 7)]);
+        assert_eq!(series.median_between(3.0, 4.0), Some(7));
+        assert_eq!(series.median_between(-3.0, -2.0), None);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_loses_those_readings_only() {
+        let series = Series::new([(0.0, 1), (5.0, 2), (3.0, 9), (6.0, 3)]);
+        assert_eq!(series.max_between(0.0, 10.0), Some(3));
+    }
+}

@@ -1,0 +1,18 @@
+//! The words that the rest of lowtide speaks: bytes, samples, treatments, records, statistics and
+//! the judgements that follow from them.
+//!
+//! Nothing here opens a file, reads a clock or starts a process. Everything is a function of what
+//! it is fed, so that it is tested on saved records and made-up series in milliseconds.
+
+pub mod bytes;
+pub mod compare;
+pub mod duration;
+pub mod judge;
+pub mod number;
+pub mod recommend;
+pub mod record;
+pub mod sample;
+pub mod stats;
+pub mod study;
+pub mod threshold;
+pub mod treatment;

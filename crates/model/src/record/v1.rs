@@ -1,0 +1,324 @@
+//! The first version of the format: `lowtide.record/1`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::sample::{ProcessSample, Sample};
+use crate::treatment::Treatment;
+
+/// What the header's `schema` says.
+pub const SCHEMA: &str = "lowtide.record/1";
+
+/// One line of a record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Line {
+    /// Always the first.
+    Header(Header),
+    /// What a study is going to do. In `study.jsonl`, once.
+    Plan(Box<Plan>),
+    /// A trial begins. In `study.jsonl`.
+    TrialBegin(TrialBegin),
+    /// A trial has ended. In `study.jsonl`.
+    TrialEnd(TrialEnd),
+    /// What a trial runs. In a trial's file, once, behind the header.
+    Trial(Box<Trial>),
+    /// A process was seen for the first time, or its allocator was found out.
+    Process(Process),
+    /// A reading of the whole tree.
+    Sample(Sample),
+    /// A reading of one process of the tree.
+    ProcessSample(ProcessSample),
+    /// Something happened at this moment.
+    Mark(Mark),
+    /// One run of the load.
+    Load(Load),
+    /// How the trial ended. The last line of its file.
+    End(End),
+}
+
+/// Says what a file is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// What the file holds.
+    pub holds: Holds,
+    /// The version of lowtide that wrote it.
+    pub lowtide_version: String,
+    /// When the record began: seconds since 1970-01-01 UTC. All other times count from here.
+    pub started_unix_s: f64,
+    /// Where it was written.
+    pub machine: Machine,
+    /// Where the figures come from, when lowtide did not measure them itself.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub source: Option<String>,
+}
+
+/// What a file of a record holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holds {
+    /// The course of a study.
+    Study,
+    /// The samples of one trial.
+    Trial,
+}
+
+/// The machine, as far as it bears on memory.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Operating system, as it names itself: `Debian GNU/Linux 12 (bookworm)`.
+    pub os: Option<String>,
+    /// Kernel release.
+    pub kernel: Option<String>,
+    /// Instruction set: `x86_64`.
+    pub architecture: Option<String>,
+    /// Processor model.
+    pub cpu: Option<String>,
+    /// Processors that may be used.
+    pub cpus: Option<u64>,
+    /// Memory of the machine.
+    pub memory_bytes: Option<u64>,
+    /// Memory that was available when the record began.
+    pub memory_available_bytes: Option<u64>,
+    /// Swap space of the machine.
+    pub swap_bytes: Option<u64>,
+    /// The limit of the control group that lowtide runs in.
+    pub cgroup_limit_bytes: Option<u64>,
+    /// Size of a page.
+    pub page_bytes: Option<u64>,
+    /// Transparent huge pages: `always`, `madvise` or `never`.
+    pub thp: Option<String>,
+    /// When the kernel works for a huge page: `defer`, `madvise`, ….
+    pub thp_defrag: Option<String>,
+    /// `vm.overcommit_memory`: 0, 1 or 2.
+    pub overcommit: Option<u64>,
+    /// `vm.max_map_count`.
+    pub max_map_count: Option<u64>,
+    /// Version of the system's C library.
+    pub libc: Option<String>,
+}
+
+/// What a study is going to do.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Its name, for titles.
+    pub name: String,
+    /// The command under study.
+    pub command: Vec<String>,
+    /// The treatments; the first is the reference.
+    pub treatments: Vec<Treatment>,
+    /// How often each is tried.
+    pub repeats: u32,
+    /// What the order was drawn from.
+    pub seed: u64,
+    /// The order of the trials: indices into `treatments`.
+    pub order: Vec<usize>,
+    /// What drives the subject, if anything does.
+    pub load: Option<String>,
+    /// Rounds of the load before the baseline.
+    pub warmup_rounds: u32,
+    /// Rounds of the load.
+    pub rounds: u32,
+    /// Time between two rounds.
+    pub pause_s: f64,
+    /// Time after the last round.
+    pub settle_s: f64,
+    /// Time between two samples.
+    pub interval_s: f64,
+    /// What the recommendation may cost, as a ratio: 0.05 is 5 %.
+    pub max_slowdown: f64,
+    /// Records of elsewhere that are to be drawn beside this one, relative to this record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
+    /// Words for the report: what the study asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<String>,
+}
+
+/// A trial begins.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrialBegin {
+    /// Its place in the order, from 1.
+    pub number: u32,
+    /// Which of the treatments, from 0.
+    pub treatment: usize,
+    /// Which repeat of it, from 1.
+    pub repeat: u32,
+    /// Its file, relative to the record.
+    pub samples: String,
+}
+
+/// A trial has ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrialEnd {
+    /// Its place in the order, from 1.
+    pub number: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// What a trial runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// Its place in the order, from 1.
+    pub number: u32,
+    /// The treatment.
+    pub treatment: Treatment,
+    /// Which repeat of it, from 1.
+    pub repeat: u32,
+    /// The command as it was started.
+    pub command: Vec<String>,
+    /// The working directory.
+    pub directory: Option<String>,
+    /// The environment: what the treatment and the study set, and what else bears on memory.
+    pub environment: BTreeMap<String, String>,
+    /// Names of the other variables; their values are nobody's business.
+    pub environment_other: Vec<String>,
+    /// Whether a load drives the subject; otherwise it loads itself.
+    pub loaded: bool,
+    /// Time between two samples.
+    pub interval_s: f64,
+}
+
+/// A process of the subject.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// When this was found out, in seconds since the record began.
+    pub t_s: f64,
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in clock ticks since the machine booted: with the number, what tells it from
+    /// every other process.
+    pub start_ticks: u64,
+    /// Its parent's number.
+    pub parent: u32,
+    /// Its owner.
+    pub uid: u32,
+    /// Its short name, as `ps` shows it.
+    pub name: String,
+    /// Its command line.
+    pub command: Vec<String>,
+    /// Who serves its `malloc`; absent while that has not been looked at.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub allocator: Option<AllocatorCheck>,
+}
+
+/// Whether the treatment is really in force in a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocatorCheck {
+    /// `null` when it could not be found out.
+    pub active: Option<bool>,
+    /// The file that provides `malloc`.
+    pub provider: Option<String>,
+    /// Why it is not in force, or could not be found out.
+    pub because: Option<String>,
+}
+
+/// Something happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Seconds since the record began.
+    pub t_s: f64,
+    /// What happened.
+    pub mark: Moment,
+    /// In which round, from 1; 0 is the warm-up.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub round: Option<u32>,
+    /// The name of a phase.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+}
+
+/// The moments of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// The subject was started.
+    Start,
+    /// It answers.
+    Ready,
+    /// The end of the window from which the baseline is read.
+    Baseline,
+    /// A round of the load begins.
+    LoadBegin,
+    /// A round of the load has ended.
+    LoadEnd,
+    /// The pause behind a round, or the settle time, has passed.
+    Settled,
+    /// The subject has ended by itself.
+    Exit,
+    /// The subject is ended by lowtide.
+    Stop,
+    /// A line of the subject matched a phase.
+    Phase,
+}
+
+/// One run of the load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Which round, from 1; 0 is the warm-up.
+    pub round: u32,
+    /// The exit status of its command; `null` when a signal ended it.
+    pub exit_code: Option<i32>,
+    /// How long it ran.
+    pub wall_s: f64,
+    /// What it reported of itself: the rounds of a `lowtide.load/1` object that it printed.
+    pub report: Option<serde_json::Value>,
+}
+
+/// How a trial ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// Seconds since the record began.
+    pub t_s: f64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The exit status of the subject; `null` when it was ended by lowtide, or by a signal.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it, when lowtide did not send it.
+    pub signal: Option<i32>,
+    /// What all processes of the subject used, by the kernel's account when they were reaped.
+    pub usage: Option<Usage>,
+    /// CPU time that looking at them took, in seconds.
+    pub sampler_cpu_s: f64,
+    /// Ticks that came too late to be taken.
+    pub missed_ticks: u64,
+}
+
+/// What the processes of a trial used.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU time in user and kernel mode, in seconds.
+    pub cpu_s: f64,
+    /// Page faults without I/O.
+    pub minor_faults: u64,
+    /// Page faults with I/O.
+    pub major_faults: u64,
+    /// The largest resident set of any one of them.
+    pub max_rss_bytes: u64,
+}
+
+/// How a trial ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "result", rename_all = "snake_case")]
+pub enum Outcome {
+    /// As planned.
+    Done,
+    /// Something went wrong.
+    Failed {
+        /// One sentence.
+        because: String,
+    },
+    /// Ctrl-C, or a signal.
+    Interrupted,
+}
+
+impl Outcome {
+    /// Whether the trial ran as planned.
+    pub fn is_done(&self) -> bool {
+        *self == Self::Done
+    }
+}

@@ -1,0 +1,368 @@
+//! A finished study as one object: what `--json` prints, `lowtide.study/1`.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::judge::{self, Figures, Metric, PhaseFigures};
+use crate::recommend::{self, Recommendation, Standing};
+use crate::record::v1::{Machine, Outcome, Plan};
+use crate::record::{StudyRecord, TrialRecord};
+use crate::stats::Estimate;
+use crate::treatment::Treatment;
+
+/// What the object's `schema` says.
+pub const SCHEMA: &str = "lowtide.study/1";
+
+/// A study: its trials, what they say of each treatment, and which to take.
+#[derive(Debug, Clone, Serialize)]
+pub struct Study {
+    /// Always [`SCHEMA`].
+    pub schema: &'static str,
+    /// The directory of the record.
+    pub record: String,
+    /// The study's name.
+    pub name: String,
+    /// The command under study.
+    pub command: Vec<String>,
+    /// When it began: seconds since 1970-01-01 UTC.
+    pub started_unix_s: f64,
+    /// The version of lowtide that recorded it.
+    pub lowtide_version: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What the order of the trials was drawn from.
+    pub seed: u64,
+    /// Whether every trial that was planned has ended as planned.
+    pub complete: bool,
+    /// By what memory is judged, in every trial of the study.
+    pub metric: Metric,
+    /// Which treatment to take; absent when there is nothing to choose from.
+    pub recommendation: Option<Recommendation>,
+    /// What the repeats say of each treatment, in the order of the plan; the first is the reference.
+    pub treatments: Vec<Summary>,
+    /// The trials, in the order in which they ran.
+    pub trials: Vec<TrialResult>,
+    /// What was planned.
+    #[serde(skip)]
+    pub plan: Plan,
+}
+
+/// What the repeats say of one treatment.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// The treatment.
+    pub treatment: Treatment,
+    /// Where it stands among the others.
+    pub standing: Standing,
+    /// Memory before the load, in bytes.
+    pub baseline_bytes: Option<Estimate>,
+    /// Memory at its highest, in bytes.
+    pub peak_bytes: Option<Estimate>,
+    /// Memory after the load is gone, in bytes.
+    pub settled_bytes: Option<Estimate>,
+    /// What stayed of the rise.
+    pub settled_ratio: Option<Estimate>,
+    /// What lay above the baseline after the load, in bytes.
+    pub excess_mean_bytes: Option<Estimate>,
+    /// The same over time, in byte-seconds.
+    pub excess_byte_seconds: Option<Estimate>,
+    /// CPU time for the same work, in seconds (for each request, where the load counts them).
+    pub cpu_s: Option<Estimate>,
+    /// CPU time as a ratio to the reference, pair by pair.
+    pub cpu_ratio: Option<Estimate>,
+    /// Latency of the load as a ratio to the reference, pair by pair.
+    pub latency_ratio: Option<Estimate>,
+}
+
+/// One trial.
+#[derive(Debug, Clone, Serialize)]
+pub struct TrialResult {
+    /// Its place in the order, from 1.
+    pub number: u32,
+    /// The treatment.
+    pub treatment: Treatment,
+    /// Which repeat of it, from 1.
+    pub repeat: u32,
+    /// `done`, `failed`, `interrupted`, or `unfinished` when the record ends in the middle of it.
+    pub outcome: &'static str,
+    /// Why it failed.
+    pub failed_because: Option<String>,
+    /// The exit status of the subject; `null` when lowtide ended it, or a signal.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it, when lowtide did not send it.
+    pub signal: Option<i32>,
+    /// Whether the treatment was really in force, in every process that matters.
+    pub allocator_active: Option<bool>,
+    /// Why it was not, or why that is not known.
+    pub allocator_inactive_because: Option<String>,
+    /// By what memory is judged.
+    pub metric: Metric,
+    /// Memory before the load, in bytes.
+    pub baseline_bytes: Option<u64>,
+    /// Memory at its highest, in bytes.
+    pub peak_bytes: Option<u64>,
+    /// Memory after the load is gone, in bytes.
+    pub settled_bytes: Option<u64>,
+    /// (settled − baseline) / (peak − baseline); `null` when nothing rose.
+    pub settled_ratio: Option<f64>,
+    /// Address space at its highest, in bytes.
+    pub vsz_peak_bytes: Option<u64>,
+    /// What lay above the baseline after the load, in byte-seconds.
+    pub excess_byte_seconds: Option<f64>,
+    /// The same divided by the time, in bytes.
+    pub excess_mean_bytes: Option<u64>,
+    /// Lazily freed pages when settled, in bytes.
+    pub lazyfree_bytes: Option<u64>,
+    /// Page faults without I/O.
+    pub minor_faults: Option<u64>,
+    /// Page faults with I/O.
+    pub major_faults: Option<u64>,
+    /// From start to end, in seconds.
+    pub wall_s: Option<f64>,
+    /// CPU time of the whole tree, in seconds.
+    pub cpu_s: Option<f64>,
+    /// Releases by a policy.
+    pub releases: u64,
+    /// The rise for each connection, in bytes; `null` below ten connections.
+    pub bytes_per_connection: Option<u64>,
+    /// The rounds of the load.
+    pub rounds: Vec<RoundResult>,
+    /// The phases that the subject announced.
+    pub phases: Vec<PhaseFigures>,
+    /// Whose the bytes were: `null` until a ledger can be taken.
+    pub ledgers: Ledgers,
+    /// The file of its samples, relative to the record.
+    pub samples: String,
+}
+
+/// One round of the load.
+#[derive(Debug, Clone, Serialize)]
+pub struct RoundResult {
+    /// Which, from 1.
+    pub round: u32,
+    /// Its highest reading, in bytes.
+    pub peak_bytes: Option<u64>,
+    /// At the end of the pause behind it, in bytes.
+    pub settled_bytes: Option<u64>,
+    /// What the program itself says it has allocated, in bytes; `null` where it says nothing.
+    pub allocated_bytes: Option<u64>,
+    /// What the load said of this round.
+    pub load: Option<LoadResult>,
+}
+
+/// What the load said of a round.
+#[derive(Debug, Clone, Serialize)]
+pub struct LoadResult {
+    /// Exit status of its command.
+    pub exit_code: Option<i32>,
+    /// How long it ran, in seconds.
+    pub wall_s: f64,
+    /// Its own figures, as a round of `lowtide.load/1` has them.
+    #[serde(flatten)]
+    pub figures: BTreeMap<String, Value>,
+}
+
+impl LoadResult {
+    /// One of its own figures.
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        self.figures.get(name)?.as_f64()
+    }
+
+    /// The latency that a slowdown is judged by, in seconds: the mean, which a delay of any part
+    /// of the requests moves; without it, the time that the whole load took.
+    pub fn latency_s(&self) -> f64 {
+        let mean = self
+            .figures
+            .get("latency_s")
+            .and_then(|l| l.get("mean")?.as_f64());
+        mean.filter(|m| *m > 0.0).unwrap_or(self.wall_s)
+    }
+}
+
+/// Whose the bytes were at three moments of a trial.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Ledgers {
+    /// Before the load.
+    pub baseline: Option<()>,
+    /// At its highest.
+    pub peak: Option<()>,
+    /// After the load is gone.
+    pub settled: Option<()>,
+}
+
+impl Study {
+    /// Puts a study together from its record. `trials` are those whose files could be read.
+    pub fn of(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)]) -> Self {
+        let several = |(_, t): &(String, TrialRecord)| judge::metric_of(t) == Metric::Pss;
+        let metric = if trials.iter().any(several) {
+            Metric::Pss
+        } else {
+            Metric::Rss
+        };
+        let results: Vec<TrialResult> = trials
+            .iter()
+            .map(|(samples, trial)| TrialResult::of(samples, trial, judge::judge(trial, metric)))
+            .collect();
+        let (treatments, recommendation) = recommend::recommend(&study.plan, &results);
+        let complete =
+            results.len() == study.plan.order.len() && results.iter().all(|t| t.outcome == "done");
+        Self {
+            schema: SCHEMA,
+            record: record.to_owned(),
+            name: study.plan.name.clone(),
+            command: study.plan.command.clone(),
+            started_unix_s: study.header.started_unix_s,
+            lowtide_version: study.header.lowtide_version,
+            machine: study.header.machine,
+            seed: study.plan.seed,
+            complete,
+            metric,
+            recommendation,
+            treatments,
+            trials: results,
+            plan: study.plan,
+        }
+    }
+}
+
+impl TrialResult {
+    fn of(samples: &str, trial: &TrialRecord, figures: Figures) -> Self {
+        let (outcome, failed_because) = match trial.end.as_ref().map(|e| &e.outcome) {
+            Some(Outcome::Done) => ("done", None),
+            Some(Outcome::Failed { because }) => ("failed", Some(because.clone())),
+            Some(Outcome::Interrupted) => ("interrupted", None),
+            None => ("unfinished", None),
+        };
+        let (allocator_active, allocator_inactive_because) = allocator_in_force(trial);
+        Self {
+            number: trial.trial.number,
+            treatment: trial.trial.treatment.clone(),
+            repeat: trial.trial.repeat,
+            outcome,
+            failed_because,
+            exit_code: trial.end.as_ref().and_then(|e| e.exit_code),
+            signal: trial.end.as_ref().and_then(|e| e.signal),
+            allocator_active,
+            allocator_inactive_because,
+            metric: figures.metric,
+            baseline_bytes: figures.baseline,
+            peak_bytes: figures.peak,
+            settled_bytes: figures.settled,
+            settled_ratio: figures.settled_ratio,
+            vsz_peak_bytes: figures.vsz_peak,
+            excess_byte_seconds: figures.excess_byte_seconds,
+            excess_mean_bytes: figures.excess_mean,
+            lazyfree_bytes: figures.lazyfree,
+            minor_faults: figures.minor_faults,
+            major_faults: figures.major_faults,
+            wall_s: figures.wall_s,
+            cpu_s: figures.cpu_s,
+            releases: 0,
+            bytes_per_connection: figures.bytes_per_connection,
+            rounds: figures
+                .rounds
+                .iter()
+                .map(|round| RoundResult::of(round, trial))
+                .collect(),
+            phases: figures.phases,
+            ledgers: Ledgers::default(),
+            samples: samples.to_owned(),
+        }
+    }
+
+    /// Whether the trial may be compared with others: it ended as planned, and nothing says that
+    /// its treatment was not in force.
+    pub fn is_usable(&self) -> bool {
+        self.outcome == "done" && self.allocator_active != Some(false)
+    }
+}
+
+impl RoundResult {
+    fn of(round: &judge::RoundFigures, trial: &TrialRecord) -> Self {
+        let load = trial
+            .loads
+            .iter()
+            .find(|l| l.round == round.round)
+            .map(|load| {
+                let figures = match &load.report {
+                    Some(Value::Object(map)) => map
+                        .iter()
+                        .filter(|(k, _)| *k != "round")
+                        .map(|(k, v)| (k.clone(), v.clone()))
+                        .collect(),
+                    _ => BTreeMap::new(),
+                };
+                LoadResult {
+                    exit_code: load.exit_code,
+                    wall_s: load.wall_s,
+                    figures,
+                }
+            });
+        Self {
+            round: round.round,
+            peak_bytes: round.peak,
+            settled_bytes: round.settled,
+            allocated_bytes: None,
+            load,
+        }
+    }
+}
+
+/// Whether the treatment was in force in every process that matters: the first one, and every one
+/// that lived for a second or ever held 5 % of the tree's memory. A helper that lives for a moment
+/// decides nothing.
+fn allocator_in_force(trial: &TrialRecord) -> (Option<bool>, Option<String>) {
+    let mut unknown = None;
+    let mut any_active = false;
+    for (place, process) in trial.processes.iter().enumerate() {
+        if place > 0 && !matters(trial, process.pid) {
+            continue;
+        }
+        let who = || format!("{} ({})", process.name, process.pid);
+        match &process.allocator {
+            Some(check) if check.active == Some(true) => any_active = true,
+            Some(check) => {
+                let because = check
+                    .because
+                    .as_deref()
+                    .unwrap_or("the reason is not known");
+                let because = format!("{}: {because}", who());
+                if check.active == Some(false) {
+                    return (Some(false), Some(because));
+                }
+                unknown.get_or_insert(because);
+            }
+            None => {
+                unknown.get_or_insert(format!("{}: ended before it could be looked at", who()));
+            }
+        }
+    }
+    match (unknown, any_active) {
+        (Some(because), _) => (None, Some(because)),
+        (None, true) => (Some(true), None),
+        (None, false) => (None, Some("no process was seen".to_owned())),
+    }
+}
+
+fn matters(trial: &TrialRecord, pid: u32) -> bool {
+    const LONG_S: f64 = 1.0;
+    const LARGE: f64 = 0.05;
+    let own: Vec<_> = trial
+        .process_samples
+        .iter()
+        .filter(|s| s.pid == pid)
+        .collect();
+    let lived = match (own.first(), own.last()) {
+        (Some(first), Some(last)) => last.t_s - first.t_s,
+        _ => return false,
+    };
+    let large = own.iter().any(|s| {
+        let total = trial.samples.partition_point(|sample| sample.t_s < s.t_s);
+        trial.samples.get(total).is_some_and(|sample| {
+            s.reading.rss_bytes.0 as f64 >= LARGE * sample.total.rss_bytes.0 as f64
+        })
+    });
+    lived >= LONG_S || large
+}
