@@ -1,1 +1,17 @@
-//! x
+//! Looking at processes without touching them.
+//!
+//! - [`proc`]: what the kernel tells, parsed.
+//! - [`tree`]: a process and everything that descends from it.
+//! - [`sampler`]: one reading of such a tree at every tick.
+//! - [`allocator`]: who serves a process's `malloc`.
+//! - [`machine`]: the machine, as far as it bears on memory.
+//!
+//! Nothing here stops a process, writes to it, or makes a page of it present.
+
+pub mod allocator;
+pub mod machine;
+pub mod proc;
+pub mod process;
+pub mod sampler;
+pub mod sockets;
+pub mod tree;

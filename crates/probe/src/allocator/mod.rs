@@ -1,0 +1,248 @@
+//! Who serves a process's `malloc`.
+//!
+//! The dynamic loader resolves a name to the first object in its list that defines it: the
+//! executable, then what was preloaded, then the libraries. Here the same list is read out of the
+//! process (`_r_debug`, as debuggers do), and the files are asked in the same order. No symbols
+//! beyond those that the loader itself needs are used, so that stripped programs are no different.
+
+mod elf;
+mod link_map;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::proc::is_gone;
+use crate::proc::maps::{self, FileId, Mapping};
+
+pub use elf::{BuiltIn, ObjectError, ObjectFacts, c_library_version, version_of};
+
+/// What was found out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Examination {
+    /// The object whose `malloc` the process calls.
+    pub provider: Provider,
+    /// An allocator that is compiled into the executable: it may serve the program's own
+    /// allocations, whoever provides `malloc`.
+    pub built_in: Option<BuiltIn>,
+}
+
+/// The object whose `malloc` a process calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Provider {
+    /// A library.
+    Library(LoadedFile),
+    /// The executable exports a `malloc` of its own.
+    Executable(LoadedFile),
+    /// The executable is linked statically: nothing can be put in front of its `malloc`.
+    Static(LoadedFile),
+}
+
+/// A file that is mapped by a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadedFile {
+    /// Its path, as the process sees it.
+    pub path: PathBuf,
+    /// Which file that is.
+    pub id: FileId,
+}
+
+impl LoadedFile {
+    /// Whether this is the C library itself.
+    pub fn is_c_library(&self) -> bool {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libc.so") || name.starts_with("libc-2.") || name.starts_with("ld-musl")
+    }
+}
+
+/// Why it could not be found out.
+#[derive(Debug, Error)]
+pub enum ExamineError {
+    /// The loader has not finished: ask again in a moment.
+    #[error("it is still being loaded")]
+    NotYet,
+    /// The process has ended.
+    #[error("it ended before it could be looked at")]
+    Gone,
+    /// It may not be looked at.
+    #[error("it may not be looked at: run lowtide as its user, or with CAP_SYS_PTRACE")]
+    NotPermitted,
+    /// Something else.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+impl From<io::Error> for ExamineError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => Self::NotPermitted,
+            _ if is_gone(&error) => Self::Gone,
+            _ => Self::Unknown(error.to_string()),
+        }
+    }
+}
+
+/// Examines processes, and remembers the files that it has read.
+#[derive(Debug, Default)]
+pub struct Examiner {
+    objects: HashMap<FileId, ObjectFacts>,
+}
+
+impl Examiner {
+    /// Finds out who serves the `malloc` of a process.
+    ///
+    /// # Errors
+    /// When that cannot be told, or not yet.
+    pub fn examine(&mut self, pid: u32) -> Result<Examination, ExamineError> {
+        let text = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let maps = maps::parse(&text).map_err(|e| ExamineError::Unknown(e.to_string()))?;
+        if maps.is_empty() {
+            return Err(ExamineError::Gone);
+        }
+        let exe_id = FileId::of(&fs::metadata(format!("/proc/{pid}/exe"))?);
+        let exe = maps
+            .iter()
+            .find(|m| m.file == exe_id)
+            .or_else(|| find_by_path(&maps, pid))
+            .ok_or(ExamineError::NotYet)?;
+        let program = self.object(pid, exe)?.clone();
+        if !program.is_64_bit {
+            let reason = "it is a 32-bit program, into which a 64-bit library cannot be loaded";
+            return Err(ExamineError::Unknown(reason.to_owned()));
+        }
+        let objects = match self.loader(pid, &maps, exe, &program)? {
+            Some(debug) => link_map::objects(pid, debug)?,
+            None => {
+                let provider = Provider::Static(loaded(exe));
+                return Ok(Examination {
+                    provider,
+                    built_in: program.built_in,
+                });
+            }
+        };
+        self.first_that_defines_malloc(pid, &maps, &objects)
+    }
+
+    /// Where the loader keeps its list; `None` where there is no loader.
+    fn loader(
+        &mut self,
+        pid: u32,
+        maps: &[Mapping],
+        exe: &Mapping,
+        program: &ObjectFacts,
+    ) -> Result<Option<link_map::DebugAt>, ExamineError> {
+        let base = link_map::interpreter_base(pid)?;
+        let (base, facts) = if base != 0 {
+            let Some(mapping) = maps.iter().find(|m| m.contains(base)) else {
+                return Err(ExamineError::NotYet);
+            };
+            (base, self.object(pid, mapping)?.clone())
+        } else {
+            // The program is static, or it is the loader itself, started by hand.
+            (exe.start - exe.offset, program.clone())
+        };
+        match (facts.debug_symbol, facts.debug_pointer) {
+            (Some(at), _) => Ok(Some(link_map::DebugAt::Address(base + at))),
+            (None, Some(at)) => Ok(Some(link_map::DebugAt::Pointer(base + at))),
+            (None, None) if base == exe.start - exe.offset => Ok(None),
+            (None, None) => {
+                let reason = "its loader does not tell which libraries it has loaded";
+                Err(ExamineError::Unknown(reason.to_owned()))
+            }
+        }
+    }
+
+    fn first_that_defines_malloc(
+        &mut self,
+        pid: u32,
+        maps: &[Mapping],
+        objects: &[link_map::Object],
+    ) -> Result<Examination, ExamineError> {
+        let mut built_in = None;
+        for (place, object) in objects.iter().enumerate() {
+            let mapping = maps.iter().find(|m| m.contains(object.dynamic_section));
+            let Some(mapping) = mapping.filter(|m| m.has_file()) else {
+                continue;
+            };
+            let facts = self.object(pid, mapping)?;
+            if place == 0 {
+                built_in = facts.built_in;
+            }
+            if facts.defines_malloc {
+                let provider = if place == 0 {
+                    Provider::Executable(loaded(mapping))
+                } else {
+                    Provider::Library(loaded(mapping))
+                };
+                return Ok(Examination { provider, built_in });
+            }
+        }
+        // Libraries are mapped one by one before any of them is bound.
+        Err(ExamineError::NotYet)
+    }
+
+    fn object(&mut self, pid: u32, mapping: &Mapping) -> Result<&ObjectFacts, ExamineError> {
+        if !self.objects.contains_key(&mapping.file) {
+            let facts = open_mapped(pid, mapping)
+                .map_err(ObjectError::from)
+                .and_then(|file| ObjectFacts::read(&file))
+                .map_err(|e| ExamineError::Unknown(format!("{}: {e}", mapping.name)))?;
+            self.objects.insert(mapping.file, facts);
+        }
+        self.objects.get(&mapping.file).ok_or(ExamineError::Gone)
+    }
+}
+
+fn loaded(mapping: &Mapping) -> LoadedFile {
+    LoadedFile {
+        path: PathBuf::from(&mapping.name),
+        id: mapping.file,
+    }
+}
+
+/// On some file systems (overlayfs, btrfs) a mapping names another device than the file has.
+fn find_by_path<'m>(maps: &'m [Mapping], pid: u32) -> Option<&'m Mapping> {
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    maps.iter().find(|m| Path::new(&m.name) == exe)
+}
+
+/// Opens the very file that is mapped, even when its path now leads to another one.
+fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<fs::File> {
+    let range = format!(
+        "/proc/{pid}/map_files/{:x}-{:x}",
+        mapping.start, mapping.end
+    );
+    fs::File::open(range).or_else(|_| {
+        // Without the capability for that: by its path, in the process's own root.
+        let inside = mapping.name.trim_start_matches('/');
+        fs::File::open(Path::new(&format!("/proc/{pid}/root")).join(inside))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_malloc_comes_from_the_c_library() {
+        let found = Examiner::default().examine(std::process::id()).unwrap();
+        match found.provider {
+            Provider::Library(file) => assert!(file.is_c_library(), "{file:?}"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(found.built_in, None);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_gone() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert!(matches!(
+            Examiner::default().examine(child.id()),
+            Err(ExamineError::Gone)
+        ));
+    }
+}

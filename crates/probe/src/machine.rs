@@ -1,0 +1,132 @@
+//! The machine, as far as it bears on memory.
+
+use std::fs;
+
+use lowtide_model::record::v1::Machine;
+
+use crate::allocator::c_library_version;
+
+/// Looks at the machine at hand. What cannot be read stays unknown.
+pub fn look() -> Machine {
+    let system = rustix::system::uname();
+    let text =
+        |c: &std::ffi::CStr| Some(c.to_string_lossy().into_owned()).filter(|s| !s.is_empty());
+    let memory = line("/proc/meminfo");
+    Machine {
+        os: line("/etc/os-release")
+            .value("PRETTY_NAME=")
+            .map(|v| v.trim_matches('"').to_owned()),
+        kernel: text(system.release()),
+        architecture: text(system.machine()),
+        cpu: line("/proc/cpuinfo").after_colon("model name"),
+        cpus: std::thread::available_parallelism()
+            .ok()
+            .map(|n| n.get() as u64),
+        memory_bytes: memory.kib("MemTotal:"),
+        memory_available_bytes: memory.kib("MemAvailable:"),
+        swap_bytes: memory.kib("SwapTotal:"),
+        cgroup_limit_bytes: cgroup_limit(),
+        page_bytes: Some(rustix::param::page_size() as u64),
+        thp: chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
+        thp_defrag: chosen("/sys/kernel/mm/transparent_hugepage/defrag"),
+        overcommit: number("/proc/sys/vm/overcommit_memory"),
+        max_map_count: number("/proc/sys/vm/max_map_count"),
+        libc: system_c_library(),
+    }
+}
+
+/// A text of lines, from which single values are taken.
+struct Lines(String);
+
+fn line(path: &str) -> Lines {
+    Lines(fs::read_to_string(path).unwrap_or_default())
+}
+
+impl Lines {
+    fn value(&self, key: &str) -> Option<&str> {
+        self.0
+            .lines()
+            .find_map(|line| line.strip_prefix(key))
+            .map(str::trim)
+    }
+
+    fn after_colon(&self, key: &str) -> Option<String> {
+        Some(
+            self.value(key)?
+                .trim_start()
+                .strip_prefix(':')?
+                .trim()
+                .to_owned(),
+        )
+    }
+
+    fn kib(&self, key: &str) -> Option<u64> {
+        self.value(key)?
+            .strip_suffix("kB")?
+            .trim()
+            .parse::<u64>()
+            .ok()?
+            .checked_mul(1024)
+    }
+}
+
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The choice in brackets: `always [madvise] never`.
+fn chosen(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let (_, rest) = text.split_once('[')?;
+    Some(rest.split_once(']')?.0.to_owned())
+}
+
+/// The memory limit of the control group that we run in, version 2 or 1. A limit near 2^63 is none.
+fn cgroup_limit() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = |controller: &str| {
+        groups.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':');
+            let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+            controllers
+                .split(',')
+                .any(|c| c == controller)
+                .then(|| path.to_owned())
+        })
+    };
+    let candidates = [
+        path("").map(|p| format!("/sys/fs/cgroup{p}/memory.max")),
+        path("memory").map(|p| format!("/sys/fs/cgroup/memory{p}/memory.limit_in_bytes")),
+    ];
+    let limits = candidates
+        .into_iter()
+        .flatten()
+        .filter_map(|file| number(&file));
+    limits.filter(|limit| *limit < 1 << 60).min()
+}
+
+/// Looks for the C library in our own address space, since we run on the system's.
+fn system_c_library() -> Option<String> {
+    let maps = crate::proc::maps::parse(&fs::read_to_string("/proc/self/maps").ok()?).ok()?;
+    let library = maps
+        .iter()
+        .find(|m| m.name.contains("/libc.so") || m.name.contains("/libc-2."))?;
+    Some(format!(
+        "glibc {}",
+        c_library_version(library.name.as_ref())?
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_memory_pages_and_a_kernel() {
+        let machine = look();
+        assert!(machine.memory_bytes.unwrap() > 1 << 20);
+        assert!(machine.page_bytes.unwrap().is_power_of_two());
+        assert!(machine.kernel.unwrap().contains('.'));
+        assert!(machine.cpus.unwrap() >= 1);
+    }
+}

@@ -1,0 +1,133 @@
+//! `/proc/PID/maps`.
+
+use super::ParseError;
+
+/// One mapping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// `rwxp`, as the kernel prints it.
+    pub permissions: String,
+    /// Where in its file it begins.
+    pub offset: u64,
+    /// The file: device and inode; inode 0 is no file.
+    pub file: FileId,
+    /// What it is called: a path, `[heap]`, or nothing.
+    pub name: String,
+}
+
+/// A file, whatever path it is reached by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// Device, major and minor number.
+    pub device: (u32, u32),
+    /// Inode.
+    pub inode: u64,
+}
+
+impl FileId {
+    /// The file that a path or a descriptor leads to.
+    pub fn of(meta: &std::fs::Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        let device = meta.dev();
+        Self {
+            device: (rustix::fs::major(device), rustix::fs::minor(device)),
+            inode: meta.ino(),
+        }
+    }
+}
+
+impl Mapping {
+    /// Whether it is backed by a file.
+    pub fn has_file(&self) -> bool {
+        self.file.inode != 0
+    }
+
+    /// Whether an address lies in it.
+    pub fn contains(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+}
+
+/// Reads the text: one mapping a line, in order of address.
+///
+/// # Errors
+/// At the first line that is not a mapping.
+pub fn parse(text: &str) -> Result<Vec<Mapping>, ParseError> {
+    text.lines().map(parse_line).collect()
+}
+
+fn parse_line(line: &str) -> Result<Mapping, ParseError> {
+    let error = || ParseError {
+        file: "maps",
+        what: format!("`{line}` is no mapping"),
+    };
+    let hex = |text: &str| u64::from_str_radix(text, 16).map_err(|_| error());
+    let mut rest = line;
+    let mut next = || -> Result<&str, ParseError> {
+        rest = rest.trim_start_matches(' ');
+        let end = rest.find(' ').unwrap_or(rest.len());
+        let (field, tail) = rest.split_at(end);
+        rest = tail;
+        if field.is_empty() {
+            Err(error())
+        } else {
+            Ok(field)
+        }
+    };
+    let (start, end) = next()?.split_once('-').ok_or_else(error)?;
+    let permissions = next()?.to_owned();
+    let offset = next()?;
+    let (major, minor) = next()?.split_once(':').ok_or_else(error)?;
+    let inode = next()?;
+    let small = |text: &str| u32::from_str_radix(text, 16).map_err(|_| error());
+    Ok(Mapping {
+        start: hex(start)?,
+        end: hex(end)?,
+        permissions,
+        offset: hex(offset)?,
+        file: FileId {
+            device: (small(major)?, small(minor)?),
+            inode: inode.parse().map_err(|_| error())?,
+        },
+        name: rest.trim_start_matches(' ').to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_mapping_keeps_the_spaces_of_its_path() {
+        let text = "7f1200000000-7f1200021000 r-xp 00002000 fe:01 1234                       /srv/a b/lib c.so (deleted)\n\
+            7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                          [stack]\n\
+            7f1200030000-7f1200031000 ---p 00000000 00:00 0 \n";
+        let maps = parse(text).unwrap();
+        assert_eq!(maps[0].name, "/srv/a b/lib c.so (deleted)");
+        assert_eq!(
+            maps[0].file,
+            FileId {
+                device: (0xfe, 1),
+                inode: 1234
+            }
+        );
+        assert!(maps[0].contains(0x7f12_0000_0000) && !maps[0].contains(0x7f12_0002_1000));
+        assert_eq!(
+            (maps[1].name.as_str(), maps[1].has_file()),
+            ("[stack]", false)
+        );
+        assert_eq!(maps[2].name, "");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "[0-9a-f\\-: rwxp\n/]{0,200}") {
+            let _ = parse(&text);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! `/proc/PID/stat`.
+
+use super::ParseError;
+
+/// What is used of one line of `/proc/PID/stat`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// The process's short name.
+    pub name: String,
+    /// `R`, `S`, `D`, `T`, `Z`, ….
+    pub state: char,
+    /// The parent's number.
+    pub parent: u32,
+    /// Faults without I/O.
+    pub minor_faults: u64,
+    /// Faults with I/O.
+    pub major_faults: u64,
+    /// Faults without I/O of the children that were waited for.
+    pub children_minor_faults: u64,
+    /// Faults with I/O of the children that were waited for.
+    pub children_major_faults: u64,
+    /// CPU time in user and kernel mode, in clock ticks.
+    pub cpu_ticks: u64,
+    /// Threads.
+    pub threads: u64,
+    /// When it began, in clock ticks since the machine booted.
+    pub start_ticks: u64,
+    /// Address space, in bytes.
+    pub vsz_bytes: u64,
+    /// Resident pages.
+    pub rss_pages: u64,
+    /// Where its program and its stack begin: these change when it starts another program. Zero
+    /// where they may not be seen.
+    pub image: (u64, u64),
+}
+
+impl Stat {
+    /// Reads one line of `/proc/PID/stat`.
+    ///
+    /// # Errors
+    /// When a field is missing or is not a number.
+    pub fn parse(line: &str) -> Result<Self, ParseError> {
+        let error = |what: &str| ParseError {
+            file: "stat",
+            what: what.to_owned(),
+        };
+        // The name stands in parentheses and may itself hold spaces and parentheses.
+        let open = line.find('(').ok_or_else(|| error("has no name"))?;
+        let close = line
+            .rfind(')')
+            .filter(|c| *c > open)
+            .ok_or_else(|| error("has no name"))?;
+        let fields: Vec<&str> = line[close + 1..].split_ascii_whitespace().collect();
+        // proc(5) counts from 1 and the name is field 2, so that the state is field 3.
+        let field = |number: usize| {
+            fields
+                .get(number - 3)
+                .copied()
+                .ok_or_else(|| error(&format!("has no field {number}")))
+        };
+        let number = |place: usize| {
+            field(place)?
+                .parse::<u64>()
+                .map_err(|_| error(&format!("field {place} is no number")))
+        };
+        // The kernel prints some fields signed; a negative count is none.
+        let signed = |place: usize| {
+            let value = field(place)?.parse::<i64>();
+            value
+                .map(|v| v.max(0) as u64)
+                .map_err(|_| error(&format!("field {place} is no number")))
+        };
+        Ok(Self {
+            name: line[open + 1..close].to_owned(),
+            state: field(3)?.chars().next().unwrap_or('?'),
+            parent: signed(4)? as u32,
+            minor_faults: number(10)?,
+            children_minor_faults: number(11)?,
+            major_faults: number(12)?,
+            children_major_faults: number(13)?,
+            cpu_ticks: number(14)? + number(15)?,
+            threads: signed(20)?,
+            start_ticks: number(22)?,
+            vsz_bytes: number(23)?,
+            rss_pages: signed(24)?,
+            image: (number(26)?, number(28)?),
+        })
+    }
+
+    /// Whether the process has ended and only waits for its parent to ask how.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LINE: &str = "4242 (a) name (x) S 1 4242 4242 0 -1 4194304 1234 77 5 6 250 130 9 8 20 0 3 0 \
+        987654 104857600 2560 18446744073709551615 94000000 94500000 140720000000 0 0 0 0 0 0 0 0 \
+        0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0";
+
+    #[test]
+    fn a_name_with_spaces_and_parentheses_is_kept_whole() {
+        let stat = Stat::parse(LINE).unwrap();
+        assert_eq!(stat.name, "a) name (x");
+        assert_eq!((stat.state, stat.parent, stat.threads), ('S', 1, 3));
+        assert_eq!((stat.minor_faults, stat.major_faults), (1234, 5));
+        assert_eq!(
+            (stat.children_minor_faults, stat.children_major_faults),
+            (77, 6)
+        );
+        assert_eq!((stat.cpu_ticks, stat.start_ticks), (380, 987_654));
+        assert_eq!((stat.vsz_bytes, stat.rss_pages), (104_857_600, 2560));
+        assert_eq!(stat.image, (94_000_000, 140_720_000_000));
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_an_error() {
+        for length in 0..LINE.find("140720000000").unwrap() {
+            assert!(Stat::parse(&LINE[..length]).is_err(), "{length}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC*") {
+            let _ = Stat::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! One process, held by descriptors so that its number cannot come to mean another.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
+
+use lowtide_model::bytes::{Mapped, Proportional, Resident, Swapped};
+use lowtide_model::sample::{Reading, SlowReading};
+
+use crate::proc::rollup::Rollup;
+use crate::proc::stat::Stat;
+use crate::proc::status::Status;
+use crate::proc::{is_gone, reread};
+
+/// A process that is looked at again and again.
+#[derive(Debug)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in clock ticks since the machine booted.
+    pub start_ticks: u64,
+    directory: OwnedFd,
+    stat: File,
+    /// What `status` said when `stat` was last seen to change.
+    status: Option<(StatKey, Status)>,
+}
+
+/// What must be unchanged for the parts of RSS to be unchanged as well.
+type StatKey = (u64, u64, u64, u64, (u64, u64));
+
+fn key(stat: &Stat) -> StatKey {
+    (
+        stat.rss_pages,
+        stat.vsz_bytes,
+        stat.minor_faults,
+        stat.major_faults,
+        stat.image,
+    )
+}
+
+/// How many units a system uses where the kernel counts in its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Units {
+    /// Clock ticks in a second.
+    pub ticks_per_s: f64,
+}
+
+impl Units {
+    /// The units of the machine at hand.
+    pub fn of_this_machine() -> Self {
+        Self {
+            ticks_per_s: rustix::param::clock_ticks_per_second() as f64,
+        }
+    }
+}
+
+impl Process {
+    /// Takes hold of a process; `None` when it has ended.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read for another reason.
+    pub fn open(pid: u32) -> io::Result<Option<(Self, Stat)>> {
+        let open = || -> io::Result<(Self, Stat)> {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let directory = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
+            let stat = open_in(&directory, "stat")?;
+            let first = Stat::parse(reread(&stat, &mut Vec::new())?)?;
+            let start_ticks = first.start_ticks;
+            Ok((
+                Self {
+                    pid,
+                    start_ticks,
+                    directory,
+                    stat,
+                    status: None,
+                },
+                first,
+            ))
+        };
+        match open() {
+            Ok((_, stat)) if stat.has_ended() => Ok(None),
+            Ok(found) => Ok(Some(found)),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads what is read at every tick; `None` when the process has ended.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read for another reason.
+    pub fn read(
+        &mut self,
+        units: Units,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<Option<(Reading, Stat)>> {
+        match self.try_read(units, buffer) {
+            Ok((_, stat)) if stat.has_ended() => Ok(None),
+            Ok(read) => Ok(Some(read)),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn try_read(&mut self, units: Units, buffer: &mut Vec<u8>) -> io::Result<(Reading, Stat)> {
+        let stat = Stat::parse(reread(&self.stat, buffer)?)?;
+        let status = match &self.status {
+            Some((same, status)) if *same == key(&stat) => *status,
+            _ => {
+                let status = self.status(buffer)?;
+                self.status = Some((key(&stat), status));
+                status
+            }
+        };
+        let reading = Reading {
+            rss_bytes: Resident(status.rss_bytes()),
+            anon_bytes: Resident(status.anon_bytes),
+            file_bytes: Resident(status.file_bytes),
+            shared_bytes: Resident(status.shared_bytes),
+            vsz_bytes: Mapped(stat.vsz_bytes),
+            swap_bytes: Swapped(status.swap_bytes),
+            minor_faults: stat.minor_faults,
+            major_faults: stat.major_faults,
+            cpu_s: stat.cpu_ticks as f64 / units.ticks_per_s,
+            threads: stat.threads,
+            open_files: self.open_files(),
+        };
+        Ok((reading, stat))
+    }
+
+    /// Reads `status`: the parts of RSS, swap, and the owner.
+    ///
+    /// # Errors
+    /// When it cannot be read; also when the process has ended.
+    pub fn status(&self, buffer: &mut Vec<u8>) -> io::Result<Status> {
+        Ok(Status::parse(reread(
+            &open_in(&self.directory, "status")?,
+            buffer,
+        )?)?)
+    }
+
+    /// How many descriptors are open; `None` where that may not be seen.
+    ///
+    /// Linux tells it as the size of the directory from 6.2 on; before, the entries are counted.
+    fn open_files(&self) -> Option<u64> {
+        let stat = statx(&self.directory, "fd", AtFlags::empty(), StatxFlags::SIZE).ok()?;
+        if stat.stx_size > 0 {
+            return Some(stat.stx_size);
+        }
+        Some(self.descriptors().ok()?.len() as u64)
+    }
+
+    /// The numbers of the open descriptors.
+    pub(crate) fn descriptors(&self) -> io::Result<Vec<u32>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(&self.directory, "fd", flags, Mode::empty())?;
+        let entries = rustix::fs::Dir::read_from(&directory)?;
+        let numbers =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok());
+        Ok(numbers.collect())
+    }
+
+    /// The inode of the socket that a descriptor stands for; `None` when it is something else, or
+    /// was closed.
+    pub(crate) fn socket_inode(&self, descriptor: u32) -> Option<u32> {
+        let path = format!("fd/{descriptor}");
+        let mut buffer = [0_u8; 64];
+        let length =
+            rustix::fs::readlinkat_raw(&self.directory, path, buffer.as_mut_slice()).ok()?;
+        let text = std::str::from_utf8(buffer.get(..length)?).ok()?;
+        text.strip_prefix("socket:[")?
+            .strip_suffix(']')?
+            .parse()
+            .ok()
+    }
+
+    /// The namespace of its network, as an inode.
+    pub(crate) fn network_namespace(&self) -> Option<u64> {
+        let stat = statx(&self.directory, "ns/net", AtFlags::empty(), StatxFlags::INO).ok()?;
+        Some(stat.stx_ino)
+    }
+
+    /// Reads the slow figures; `None` when they may not be seen, or the process has ended.
+    pub fn read_slow(&self) -> Option<SlowReading> {
+        let mut text = String::new();
+        open_in(&self.directory, "smaps_rollup")
+            .ok()?
+            .read_to_string(&mut text)
+            .ok()?;
+        let rollup = Rollup::parse(&text).ok()?;
+        Some(SlowReading {
+            pss_bytes: Proportional(rollup.pss_bytes),
+            lazyfree_bytes: Resident(rollup.lazyfree_bytes),
+            anon_huge_bytes: Resident(rollup.anon_huge_bytes),
+        })
+    }
+
+    /// Its command line; empty when it has ended or has none.
+    pub fn command(&self) -> Vec<String> {
+        let mut bytes = Vec::new();
+        if let Ok(mut file) = open_in(&self.directory, "cmdline") {
+            let _ = file.read_to_end(&mut bytes);
+        }
+        let text = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+        if text.is_empty() {
+            return Vec::new();
+        }
+        text.split(|b| *b == 0)
+            .map(|part| String::from_utf8_lossy(part).into_owned())
+            .collect()
+    }
+}
+
+fn open_in(directory: &OwnedFd, name: &str) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(openat(directory, name, flags, Mode::empty())?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_reading_agrees_with_another_reader_of_proc() {
+        let (mut process, _) = Process::open(std::process::id()).unwrap().unwrap();
+        let units = Units::of_this_machine();
+        // Memory that is certainly resident, so that small changes meanwhile do not matter.
+        let ballast = vec![1_u8; 64 << 20];
+        let (reading, stat) = process.read(units, &mut Vec::new()).unwrap().unwrap();
+        let slow = process.read_slow().unwrap();
+        let other = procfs::process::Process::myself().unwrap();
+        let status = other.status().unwrap();
+        let near = |a: u64, b: u64| a.abs_diff(b) <= b / 20;
+        assert!(
+            near(reading.rss_bytes.0, status.vmrss.unwrap() * 1024),
+            "{reading:?}"
+        );
+        assert!(near(reading.anon_bytes.0, status.rssanon.unwrap() * 1024));
+        assert!(near(reading.vsz_bytes.0, status.vmsize.unwrap() * 1024));
+        assert!(near(slow.pss_bytes.0, reading.rss_bytes.0), "{slow:?}");
+        let expected = other.stat().unwrap();
+        assert_eq!(process.start_ticks, expected.starttime);
+        assert_eq!(stat.parent as i32, expected.ppid);
+        let open = other.fd_count().unwrap() as u64;
+        assert!(
+            reading.open_files.unwrap().abs_diff(open) <= 2 + open / 2,
+            "{reading:?} {open}"
+        );
+        assert!(ballast.iter().all(|b| *b == 1));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_not_an_error() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let found = Process::open(child.id()).unwrap();
+        child.wait().unwrap();
+        if let Some((mut process, _)) = found {
+            let gone = process
+                .read(Units::of_this_machine(), &mut Vec::new())
+                .unwrap();
+            assert!(gone.is_none());
+        }
+        assert!(Process::open(child.id()).unwrap().is_none());
+    }
+
+    #[test]
+    fn descriptors_that_are_sockets_are_told_from_others() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (process, _) = Process::open(std::process::id()).unwrap().unwrap();
+        use std::os::fd::AsRawFd;
+        let number = socket.as_raw_fd() as u32;
+        assert!(process.descriptors().unwrap().contains(&number));
+        assert!(process.socket_inode(number).is_some());
+        assert_eq!(process.socket_inode(u32::MAX), None);
+    }
+}

@@ -1,0 +1,332 @@
+//! One reading of a process tree at every tick.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use lowtide_model::sample::{ProcessSample, Reading, Sample, SlowReading};
+
+use crate::process::{Process, Units};
+use crate::sockets::Sockets;
+use crate::tree::Tree;
+
+/// How often the slow figures are read, at most.
+const SLOW_EVERY: Duration = Duration::from_secs(1);
+/// How much of the time may go into the slow figures: 1 part in so many.
+const SLOW_SHARE: u32 = 500;
+/// The same while something is about to be judged, or memory has just risen: then it is worth more.
+const SLOW_SHARE_URGENT: u32 = 50;
+/// What counts as having risen since the slow figures were last read.
+const RISEN: f64 = 1.1;
+
+/// Reads a tree tick by tick.
+#[derive(Debug)]
+pub struct Sampler {
+    tree: Tree,
+    processes: BTreeMap<u32, Watched>,
+    /// What the processes that have ended had used.
+    ended: Reading,
+    sockets: Option<Sockets>,
+    units: Units,
+    slow: Schedule,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    process: Process,
+    last: Reading,
+    image: (u64, u64),
+    name: String,
+}
+
+/// What one tick gives.
+#[derive(Debug, Default)]
+pub struct Tick {
+    /// The whole tree.
+    pub sample: Sample,
+    /// Each process, at the ticks that have slow figures.
+    pub processes: Vec<ProcessSample>,
+    /// Processes that are new, or that started another program.
+    pub changed: Vec<Described>,
+}
+
+/// Who a process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in clock ticks since the machine booted.
+    pub start_ticks: u64,
+    /// Its parent's number.
+    pub parent: u32,
+    /// Its real user.
+    pub uid: u32,
+    /// Its short name.
+    pub name: String,
+    /// Its command line.
+    pub command: Vec<String>,
+}
+
+/// What a tick may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attention {
+    /// As little as possible.
+    Normal,
+    /// Something is about to be judged by the slow figures.
+    Close,
+    /// They are wanted in this very tick.
+    Now,
+}
+
+impl Sampler {
+    /// Watches everything that descends from a process, without that process itself.
+    pub fn below(root: u32) -> Self {
+        Self {
+            tree: Tree::below(root),
+            processes: BTreeMap::new(),
+            ended: Reading::default(),
+            sockets: Sockets::open().ok(),
+            units: Units::of_this_machine(),
+            slow: Schedule::default(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Reads the tree. `t_s` is the time that the reading will bear.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read. A process that ends meanwhile is not an error.
+    pub fn tick(&mut self, t_s: f64, attention: Attention) -> io::Result<Tick> {
+        let mut tick = Tick::default();
+        let new = self.tree.refresh(attention != Attention::Normal);
+        for pid in new {
+            self.take_hold(pid, &mut tick)?;
+        }
+        let mut total = Reading::default();
+        let mut gone = Vec::new();
+        for (pid, watched) in &mut self.processes {
+            match watched.process.read(self.units, &mut self.buffer)? {
+                Some((reading, stat)) => {
+                    if stat.image != watched.image || stat.name != watched.name {
+                        watched.image = stat.image;
+                        watched.name.clone_from(&stat.name);
+                        tick.changed.extend(describe(
+                            &watched.process,
+                            stat.parent,
+                            &stat.name,
+                            &mut self.buffer,
+                        ));
+                    }
+                    watched.last = reading;
+                    total.add(&reading);
+                }
+                None => gone.push(*pid),
+            }
+        }
+        for pid in gone {
+            self.let_go(pid);
+        }
+        // Only what grows is kept of those that have ended.
+        total.minor_faults += self.ended.minor_faults;
+        total.major_faults += self.ended.major_faults;
+        total.cpu_s += self.ended.cpu_s;
+        tick.sample = Sample {
+            t_s,
+            processes: self.processes.len() as u64,
+            sockets_established: self.count_sockets(),
+            total,
+            slow: None,
+        };
+        if self
+            .slow
+            .is_due(Instant::now(), total.rss_bytes.0, attention)
+        {
+            self.read_slow(&mut tick);
+        }
+        Ok(tick)
+    }
+
+    /// The processes that are being watched.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.processes.keys().copied()
+    }
+
+    fn take_hold(&mut self, pid: u32, tick: &mut Tick) -> io::Result<()> {
+        let Some((process, stat)) = Process::open(pid)? else {
+            self.tree.remove(pid);
+            return Ok(());
+        };
+        tick.changed.extend(describe(
+            &process,
+            stat.parent,
+            &stat.name,
+            &mut self.buffer,
+        ));
+        let watched = Watched {
+            process,
+            last: Reading::default(),
+            image: stat.image,
+            name: stat.name,
+        };
+        self.processes.insert(pid, watched);
+        Ok(())
+    }
+
+    fn let_go(&mut self, pid: u32) {
+        if let Some(watched) = self.processes.remove(&pid) {
+            self.ended.add(&watched.last);
+        }
+        self.tree.remove(pid);
+    }
+
+    fn count_sockets(&mut self) -> Option<u64> {
+        let processes = self.processes.values().map(|w| &w.process);
+        self.sockets.as_mut()?.count(processes)
+    }
+
+    fn read_slow(&mut self, tick: &mut Tick) {
+        let begin = Instant::now();
+        let mut total = SlowReading::default();
+        let mut complete = true;
+        for watched in self.processes.values() {
+            let slow = watched.process.read_slow();
+            match &slow {
+                Some(slow) => total.add(slow),
+                // A process that has just ended has no memory; one that may not be seen makes the
+                // sum wrong.
+                None => complete &= watched.process.status(&mut self.buffer).is_err(),
+            }
+            tick.processes.push(ProcessSample {
+                t_s: tick.sample.t_s,
+                pid: watched.process.pid,
+                reading: watched.last,
+                slow,
+            });
+        }
+        tick.sample.slow = complete.then_some(total);
+        self.slow
+            .done(begin, Instant::now(), tick.sample.total.rss_bytes.0);
+    }
+}
+
+fn describe(process: &Process, parent: u32, name: &str, buffer: &mut Vec<u8>) -> Option<Described> {
+    Some(Described {
+        pid: process.pid,
+        start_ticks: process.start_ticks,
+        parent,
+        uid: process.status(buffer).ok()?.uid,
+        name: name.to_owned(),
+        command: process.command(),
+    })
+}
+
+/// When the slow figures are read again, so that they cost a bounded share of the time.
+#[derive(Debug, Default)]
+struct Schedule {
+    last: Option<(Instant, Duration)>,
+    rss_then: u64,
+}
+
+impl Schedule {
+    fn is_due(&self, now: Instant, rss: u64, attention: Attention) -> bool {
+        let Some((end, cost)) = self.last else {
+            return true;
+        };
+        let since = now.duration_since(end);
+        let risen = rss as f64 > self.rss_then as f64 * RISEN;
+        match attention {
+            Attention::Now => true,
+            Attention::Close => since >= SLOW_EVERY / 2 && since >= cost * SLOW_SHARE_URGENT,
+            Attention::Normal if risen => since >= cost * SLOW_SHARE_URGENT,
+            Attention::Normal => since >= SLOW_EVERY && since >= cost * SLOW_SHARE,
+        }
+    }
+
+    fn done(&mut self, begin: Instant, end: Instant, rss: u64) {
+        self.last = Some((end, end - begin));
+        self.rss_then = rss;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    /// A shell that runs commands which it reads, so that a test decides when what happens.
+    fn shell() -> Child {
+        Command::new("sh")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    fn tell(shell: &mut Child, command: &str) {
+        use std::io::Write;
+        writeln!(shell.stdin.as_mut().unwrap(), "{command}").unwrap();
+    }
+
+    /// Ticks until a condition holds. A test that waits for something that never comes is ended by
+    /// the deadline.
+    fn until(sampler: &mut Sampler, holds: impl Fn(&Tick) -> bool) -> Tick {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let tick = sampler.tick(0.0, Attention::Now).unwrap();
+            if holds(&tick) {
+                return tick;
+            }
+            assert!(Instant::now() < deadline, "still waiting: {tick:?}");
+        }
+    }
+
+    #[test]
+    fn processes_come_and_go_and_what_they_used_stays() {
+        let mut outer = Command::new("sh")
+            .args(["-c", "sh; true"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut sampler = Sampler::below(outer.id());
+        until(&mut sampler, |t| t.sample.processes == 1);
+        tell(&mut outer, "setsid sleep 1000 & echo");
+        let two = until(&mut sampler, |t| t.sample.processes == 2);
+        assert!(two.sample.slow.unwrap().pss_bytes.0 > 0);
+        assert_eq!(two.processes.len(), 2);
+        tell(&mut outer, "kill $!; wait; exit");
+        let none = until(&mut sampler, |t| t.sample.processes == 0);
+        assert!(none.sample.total.minor_faults >= two.sample.total.minor_faults);
+        assert_eq!(none.sample.total.rss_bytes.0, 0);
+        outer.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_starts_another_program_is_described_again() {
+        let mut outer = shell();
+        let mut sampler = Sampler::below(std::process::id());
+        let is = |name: &'static str, pid: u32| {
+            move |t: &Tick| t.changed.iter().any(|d| d.pid == pid && d.name == name)
+        };
+        until(&mut sampler, is("sh", outer.id()));
+        tell(&mut outer, "exec sleep 1000");
+        until(&mut sampler, is("sleep", outer.id()));
+        outer.kill().unwrap();
+        outer.wait().unwrap();
+    }
+
+    #[test]
+    fn slow_figures_take_a_bounded_share_of_the_time() {
+        let begin = Instant::now();
+        let mut schedule = Schedule::default();
+        assert!(schedule.is_due(begin, 0, Attention::Normal));
+        schedule.done(begin, begin + Duration::from_millis(10), 100);
+        let after = |ms: u64| begin + Duration::from_millis(10 + ms);
+        assert!(!schedule.is_due(after(4999), 100, Attention::Normal));
+        assert!(schedule.is_due(after(5000), 100, Attention::Normal));
+        assert!(schedule.is_due(after(500), 120, Attention::Normal));
+        assert!(!schedule.is_due(after(499), 120, Attention::Normal));
+        assert!(schedule.is_due(after(500), 100, Attention::Close));
+        assert!(schedule.is_due(after(0), 100, Attention::Now));
+    }
+}

@@ -1,0 +1,169 @@
+//! A process and everything that descends from it, as they come and go.
+//!
+//! The root is a subreaper (lowtide's keeper), so that a descendant whose parent ends, or that makes
+//! itself a session of its own, becomes a child of the root and is not lost.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read;
+
+use crate::proc::stat::Stat;
+
+/// Finds the descendants of a process.
+#[derive(Debug)]
+pub struct Tree {
+    root: u32,
+    members: BTreeSet<u32>,
+    /// The newest process of the machine when we last looked, and how many looks since.
+    newest: Option<u64>,
+    stale: bool,
+}
+
+impl Tree {
+    /// The descendants of `root`, without itself.
+    pub fn below(root: u32) -> Self {
+        Self {
+            root,
+            members: BTreeSet::new(),
+            newest: None,
+            stale: true,
+        }
+    }
+
+    /// The numbers of all descendants known.
+    pub fn members(&self) -> &BTreeSet<u32> {
+        &self.members
+    }
+
+    /// Drops a process that was seen to have ended.
+    pub fn remove(&mut self, pid: u32) {
+        self.members.remove(&pid);
+    }
+
+    /// Looks for descendants, if a process was made on the machine since the last look, or `anyway`.
+    /// Gives those that are new.
+    pub fn refresh(&mut self, anyway: bool) -> Vec<u32> {
+        let newest = newest_process();
+        let changed = newest.is_none() || newest != self.newest;
+        self.newest = newest;
+        // A list of children may miss one while others end, so that a change is looked at twice.
+        if !(anyway || changed || self.stale) {
+            return Vec::new();
+        }
+        self.stale = changed;
+        let mut found = BTreeSet::new();
+        if !descend(self.root, &mut found) {
+            found = scan(self.root);
+        }
+        let new: Vec<u32> = found.difference(&self.members).copied().collect();
+        self.members.extend(found);
+        new
+    }
+}
+
+/// The number that was given to a process last: it stands at the end of `/proc/loadavg`.
+fn newest_process() -> Option<u64> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_ascii_whitespace().last()?.parse().ok()
+}
+
+/// Follows the kernel's lists of children. `false` when it keeps none (`CONFIG_PROC_CHILDREN`).
+fn descend(root: u32, found: &mut BTreeSet<u32>) -> bool {
+    let mut queue = vec![root];
+    let mut text = String::new();
+    while let Some(pid) = queue.pop() {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+            continue;
+        };
+        for task in tasks.flatten() {
+            text.clear();
+            match fs::File::open(task.path().join("children")) {
+                Ok(mut file) => drop(file.read_to_string(&mut text)),
+                // The thread has ended, or there are no such lists at all.
+                Err(_) if task.path().exists() => return false,
+                Err(_) => continue,
+            }
+            for child in text
+                .split_ascii_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+            {
+                if found.insert(child) {
+                    queue.push(child);
+                }
+            }
+        }
+    }
+    true
+}
+
+/// Looks at every process of the machine for its parent.
+fn scan(root: u32) -> BTreeSet<u32> {
+    let mut parents: Vec<(u32, u32)> = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
+            continue;
+        };
+        let stat = fs::read_to_string(entry.path().join("stat"));
+        if let Some(stat) = stat.ok().and_then(|text| Stat::parse(&text).ok()) {
+            parents.push((pid, stat.parent));
+        }
+    }
+    descendants(root, &parents)
+}
+
+/// All processes whose line of parents leads to `root`.
+fn descendants(root: u32, parents: &[(u32, u32)]) -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    let mut queue = vec![root];
+    while let Some(pid) = queue.pop() {
+        for (child, _) in parents
+            .iter()
+            .filter(|(child, parent)| *parent == pid && *child != root)
+        {
+            if found.insert(*child) {
+                queue.push(*child);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn grandchildren_belong_to_the_tree_and_strangers_do_not() {
+        let parents = [(1, 0), (10, 1), (11, 10), (12, 11), (20, 1)];
+        assert_eq!(descendants(10, &parents), BTreeSet::from([11, 12]));
+    }
+
+    #[test]
+    fn a_line_of_parents_that_turns_in_a_circle_ends() {
+        let parents = [(10, 11), (11, 10)];
+        assert_eq!(descendants(10, &parents), BTreeSet::from([11]));
+    }
+
+    #[test]
+    fn both_ways_of_looking_find_a_grandchild() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 1000 & read wait; kill $!; wait"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let grandchild = loop {
+            let mut found = BTreeSet::new();
+            assert!(descend(shell.id(), &mut found));
+            if let Some(pid) = found.first() {
+                break *pid;
+            }
+        };
+        assert!(scan(std::process::id()).contains(&grandchild));
+        let mut tree = Tree::below(std::process::id());
+        let new = tree.refresh(false);
+        assert!(new.contains(&grandchild) && new.contains(&shell.id()));
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+    }
+}
