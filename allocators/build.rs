@@ -19,11 +19,7 @@ struct Source {
 }
 
 fn main() {
-    let sources = [
-        jemalloc(),
-        mimalloc("mimalloc", "v3"),
-        mimalloc("mimalloc2", "v2"),
-    ];
+    let sources = [jemalloc(), mimalloc("mimalloc", "v3"), mimalloc("mimalloc2", "v2")];
     let out = PathBuf::from(variable("OUT_DIR"));
     let mut table = String::from("pub(crate) static TABLE: &[Packed] = &[\n");
     for source in &sources {
@@ -33,10 +29,7 @@ fn main() {
             fs::read(&library).unwrap_or_else(|e| fail(&format!("{}: {e}", library.display())));
         let packed = out.join(format!("{}.so.z", source.name));
         let level = 9;
-        if let Err(e) = fs::write(
-            &packed,
-            miniz_oxide::deflate::compress_to_vec(&bytes, level),
-        ) {
+        if let Err(e) = fs::write(&packed, miniz_oxide::deflate::compress_to_vec(&bytes, level)) {
             fail(&format!("{}: {e}", packed.display()));
         }
         let _ = writeln!(
@@ -61,9 +54,7 @@ fn jemalloc() -> Source {
     let root = PathBuf::from(variable("DEP_JEMALLOC_ROOT"));
     let archive = root.join("lib/libjemalloc_pic.a");
     let header = read(&root.join("include/jemalloc/jemalloc.h"));
-    let version = defined(&header, "JEMALLOC_VERSION")
-        .trim_matches('"')
-        .to_owned();
+    let version = defined(&header, "JEMALLOC_VERSION").trim_matches('"').to_owned();
     Source {
         name: "jemalloc",
         // 5.3.1-0-g<commit>: the part before the first dash is the version that people know.
@@ -91,9 +82,7 @@ fn mimalloc(name: &'static str, generation: &str) -> Source {
     };
     let root = all.join(generation);
     let number = defined(&read(&root.join("include/mimalloc.h")), "MI_MALLOC_VERSION");
-    let number: u32 = number
-        .parse()
-        .unwrap_or_else(|_| fail("mimalloc.h: no MI_MALLOC_VERSION"));
+    let number: u32 = number.parse().unwrap_or_else(|_| fail("mimalloc.h: no MI_MALLOC_VERSION"));
     let directory = |name: &str| format!("-I{}", root.join(name).display());
     let mut arguments: Vec<String> = vec![
         directory("include"),
@@ -118,22 +107,13 @@ fn mimalloc(name: &'static str, generation: &str) -> Source {
     );
     Source {
         name,
-        version: format!(
-            "{}.{}.{}",
-            number / 10_000,
-            number / 100 % 100,
-            number % 100
-        ),
+        version: format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100),
         arguments,
     }
 }
 
 fn link(source: &Source, library: &Path) {
-    let compiler = cc::Build::new()
-        .opt_level(3)
-        .debug(false)
-        .warnings(false)
-        .get_compiler();
+    let compiler = cc::Build::new().opt_level(3).debug(false).warnings(false).get_compiler();
     let mut command: Command = compiler.to_command();
     command
         .args(["-shared", "-fPIC", "-O3", "-o"])
@@ -157,12 +137,7 @@ fn link(source: &Source, library: &Path) {
 fn defined(header: &str, name: &str) -> String {
     header
         .lines()
-        .filter_map(|line| {
-            line.trim()
-                .strip_prefix("#define")?
-                .trim()
-                .strip_prefix(name)
-        })
+        .filter_map(|line| line.trim().strip_prefix("#define")?.trim().strip_prefix(name))
         .find_map(|rest| rest.split_whitespace().next().map(str::to_owned))
         .unwrap_or_else(|| fail(&format!("{name} is not defined where it was looked for")))
 }

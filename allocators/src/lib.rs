@@ -81,13 +81,7 @@ impl Bundled {
     }
 
     fn unpack_into(self, directory: &Path) -> Result<PathBuf, UnpackError> {
-        let Packed {
-            name,
-            version,
-            size,
-            hash,
-            bytes,
-        } = *self.packed;
+        let Packed { name, version, size, hash, bytes } = *self.packed;
         let library = miniz_oxide::inflate::decompress_to_vec_with_limit(bytes, size)
             .map_err(|_| UnpackError::Damaged(name))?;
         let path = directory.join(format!("lib{name}-{version}-{hash}.so"));
@@ -95,10 +89,7 @@ impl Bundled {
         if fs::read(&path).is_ok_and(|present| present == library) {
             return Ok(path);
         }
-        let at = |error| UnpackError::Io {
-            path: path.clone(),
-            error,
-        };
+        let at = |error| UnpackError::Io { path: path.clone(), error };
         let draft = directory.join(format!(".{name}-{}.part", std::process::id()));
         let written = File::create(&draft)
             .and_then(|mut file| {
@@ -120,11 +111,7 @@ impl Bundled {
 /// # Errors
 /// When it cannot be made, or others may write to it.
 pub fn cache_directory() -> Result<PathBuf, UnpackError> {
-    let absolute = |name: &str| {
-        env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|p| p.is_absolute())
-    };
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let user = rustix::process::geteuid().as_raw();
     let wanted = absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
@@ -133,14 +120,9 @@ pub fn cache_directory() -> Result<PathBuf, UnpackError> {
         return Ok(wanted.unwrap_or_default());
     }
     let fallback = env::temp_dir().join(format!("lowtide-{user}"));
-    make_private(&fallback).map_err(|error| UnpackError::Io {
-        path: fallback.clone(),
-        error,
-    })?;
-    let meta = fs::symlink_metadata(&fallback).map_err(|error| UnpackError::Io {
-        path: fallback.clone(),
-        error,
-    })?;
+    make_private(&fallback).map_err(|error| UnpackError::Io { path: fallback.clone(), error })?;
+    let meta = fs::symlink_metadata(&fallback)
+        .map_err(|error| UnpackError::Io { path: fallback.clone(), error })?;
     if !meta.is_dir() || meta.uid() != user || meta.mode() & 0o022 != 0 {
         return Err(UnpackError::NotOurs(fallback));
     }
@@ -148,10 +130,7 @@ pub fn cache_directory() -> Result<PathBuf, UnpackError> {
 }
 
 fn make_private(directory: &Path) -> io::Result<()> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
 #[cfg(test)]
@@ -161,10 +140,7 @@ mod tests {
     #[test]
     fn the_binary_carries_the_versions_that_the_documentation_names() {
         let carried: Vec<String> = bundled().map(|b| format!("{b:?}")).collect();
-        assert_eq!(
-            carried,
-            ["jemalloc 5.3.1", "mimalloc 3.3.2", "mimalloc2 2.3.2"]
-        );
+        assert_eq!(carried, ["jemalloc 5.3.1", "mimalloc 3.3.2", "mimalloc2 2.3.2"]);
     }
 
     #[test]
@@ -184,9 +160,6 @@ mod tests {
         let file = directory.path().join("a file");
         fs::write(&file, "").unwrap();
         let error = bundled().next().unwrap().unpack_into(&file).unwrap_err();
-        assert!(
-            error.to_string().contains("a file/libjemalloc-5.3.1"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("a file/libjemalloc-5.3.1"), "{error}");
     }
 }

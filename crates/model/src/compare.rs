@@ -51,10 +51,7 @@ pub fn compare(earlier: &Study, now: &Study, tolerance: f64) -> Comparison {
     let mut not_compared = Vec::new();
     for summary in &now.treatments {
         let label = summary.treatment.label();
-        let before = earlier
-            .treatments
-            .iter()
-            .find(|s| s.treatment.label() == label);
+        let before = earlier.treatments.iter().find(|s| s.treatment.label() == label);
         let figures = before.map(|before| figures(before, summary));
         match figures {
             Some(Some(pairs)) => regressions.extend(
@@ -71,23 +68,12 @@ pub fn compare(earlier: &Study, now: &Study, tolerance: f64) -> Comparison {
             _ => not_compared.push(label),
         }
     }
-    Comparison {
-        regressions,
-        not_compared,
-    }
+    Comparison { regressions, not_compared }
 }
 
 fn figures(before: &Summary, now: &Summary) -> Option<[(&'static str, f64, f64); 2]> {
     Some([
-        (
-            "settled memory",
-            before.settled_bytes?.median,
-            now.settled_bytes?.median,
-        ),
-        (
-            "peak memory",
-            before.peak_bytes?.median,
-            now.peak_bytes?.median,
-        ),
+        ("settled memory", before.settled_bytes?.median, now.settled_bytes?.median),
+        ("peak memory", before.peak_bytes?.median, now.peak_bytes?.median),
     ])
 }

@@ -23,16 +23,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, NumberError> {
         "h" => value * 3600.0,
         "" if value == 0.0 => 0.0,
         "" => {
-            return Err(NumberError::NoUnit {
-                text: text.trim().to_owned(),
-                known: KNOWN,
-            });
+            return Err(NumberError::NoUnit { text: text.trim().to_owned(), known: KNOWN });
         }
         _ => {
-            return Err(NumberError::UnknownUnit {
-                unit: unit.to_owned(),
-                known: KNOWN,
-            });
+            return Err(NumberError::UnknownUnit { unit: unit.to_owned(), known: KNOWN });
         }
     };
     // Ten years: far beyond any study, and far from where arithmetic on instants overflows.
@@ -76,18 +70,10 @@ mod tests {
 
     #[test]
     fn spans_are_read_as_people_write_them() {
-        for (text, seconds) in [
-            ("200ms", 0.2),
-            ("30s", 30.0),
-            ("5m", 300.0),
-            ("0", 0.0),
-            ("1.5 h", 5400.0),
-        ] {
-            assert_eq!(
-                parse_duration(text),
-                Ok(Duration::from_secs_f64(seconds)),
-                "{text}"
-            );
+        for (text, seconds) in
+            [("200ms", 0.2), ("30s", 30.0), ("5m", 300.0), ("0", 0.0), ("1.5 h", 5400.0)]
+        {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
         }
     }
 

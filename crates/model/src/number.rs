@@ -44,9 +44,7 @@ pub(crate) fn split(text: &str) -> Result<(f64, &str), NumberError> {
         }
     }
     let (number, unit) = text.split_at(end);
-    let value = number
-        .parse::<f64>()
-        .map_err(|_| NumberError::NoNumber(text.to_owned()))?;
+    let value = number.parse::<f64>().map_err(|_| NumberError::NoNumber(text.to_owned()))?;
     if !value.is_finite() {
         return Err(NumberError::OutOfRange(text.to_owned()));
     }

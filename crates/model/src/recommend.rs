@@ -41,10 +41,7 @@ pub enum Standing {
 /// Sums up each treatment and chooses one. The first treatment of the plan is the reference.
 pub fn recommend(plan: &Plan, trials: &[TrialResult]) -> (Vec<Summary>, Option<Recommendation>) {
     let repeats = |treatment: &Treatment| -> Vec<&TrialResult> {
-        trials
-            .iter()
-            .filter(|t| t.treatment == *treatment)
-            .collect()
+        trials.iter().filter(|t| t.treatment == *treatment).collect()
     };
     let reference = plan.treatments.first().map(repeats).unwrap_or_default();
     let summaries: Vec<Summary> = plan
@@ -52,13 +49,7 @@ pub fn recommend(plan: &Plan, trials: &[TrialResult]) -> (Vec<Summary>, Option<R
         .iter()
         .enumerate()
         .map(|(place, treatment)| {
-            summarise(
-                treatment,
-                place == 0,
-                &repeats(treatment),
-                &reference,
-                plan.max_slowdown,
-            )
+            summarise(treatment, place == 0, &repeats(treatment), &reference, plan.max_slowdown)
         })
         .collect();
     let recommendation = choose(plan, &summaries, trials);
@@ -75,11 +66,7 @@ fn summarise(
     let usable: Vec<&TrialResult> = repeats.iter().copied().filter(|t| t.is_usable()).collect();
     // Figures of a treatment that was never in force are shown, with their standing beside them.
     let shown = if usable.is_empty() {
-        repeats
-            .iter()
-            .copied()
-            .filter(|t| t.outcome == "done")
-            .collect()
+        repeats.iter().copied().filter(|t| t.outcome == "done").collect()
     } else {
         usable.clone()
     };
@@ -127,9 +114,7 @@ fn paired(
     these
         .iter()
         .filter_map(|a| {
-            let b = reference
-                .iter()
-                .find(|b| b.repeat == a.repeat && b.is_usable())?;
+            let b = reference.iter().find(|b| b.repeat == a.repeat && b.is_usable())?;
             of(a, b).filter(|v| v.is_finite())
         })
         .collect()
@@ -145,11 +130,8 @@ fn cpu_per_work(trial: &TrialResult) -> Option<f64> {
 
 /// Latency of the load in seconds, the mean over its rounds.
 fn latency(trial: &TrialResult) -> Option<f64> {
-    let of_rounds: Vec<f64> = trial
-        .rounds
-        .iter()
-        .filter_map(|r| Some(r.load.as_ref()?.latency_s()))
-        .collect();
+    let of_rounds: Vec<f64> =
+        trial.rounds.iter().filter_map(|r| Some(r.load.as_ref()?.latency_s())).collect();
     let sum: f64 = of_rounds.iter().sum();
     (sum > 0.0).then(|| sum / of_rounds.len() as f64)
 }
@@ -176,11 +158,7 @@ fn choose(plan: &Plan, summaries: &[Summary], trials: &[TrialResult]) -> Option<
             admitted.contains(&s.standing) && excess(s).is_some()
         })
         .collect();
-    candidates.sort_by(|a, b| {
-        excess(a)
-            .unwrap_or(0.0)
-            .total_cmp(&excess(b).unwrap_or(0.0))
-    });
+    candidates.sort_by(|a, b| excess(a).unwrap_or(0.0).total_cmp(&excess(b).unwrap_or(0.0)));
     if summaries.len() < 2 {
         return None;
     }
@@ -188,10 +166,7 @@ fn choose(plan: &Plan, summaries: &[Summary], trials: &[TrialResult]) -> Option<
         let because = "no treatment has a trial that ended as planned and can be compared";
         return Some(none(because.to_owned()));
     };
-    let nothing_rose = trials
-        .iter()
-        .filter(|t| t.is_usable())
-        .all(|t| t.settled_ratio.is_none());
+    let nothing_rose = trials.iter().filter(|t| t.is_usable()).all(|t| t.settled_ratio.is_none());
     if nothing_rose {
         return Some(none(
             "memory did not rise under any treatment: there is nothing to choose by".to_owned(),
@@ -224,20 +199,13 @@ fn choose(plan: &Plan, summaries: &[Summary], trials: &[TrialResult]) -> Option<
 }
 
 fn none(because: String) -> Recommendation {
-    Recommendation {
-        treatment: None,
-        because,
-        resolved: false,
-    }
+    Recommendation { treatment: None, because, resolved: false }
 }
 
 /// The paired differences in excess between two treatments.
 fn excess_difference(a: &Summary, b: &Summary, trials: &[TrialResult]) -> Option<Estimate> {
     let repeats = |summary: &Summary| -> Vec<&TrialResult> {
-        trials
-            .iter()
-            .filter(|t| t.treatment == summary.treatment && t.is_usable())
-            .collect()
+        trials.iter().filter(|t| t.treatment == summary.treatment && t.is_usable()).collect()
     };
     Estimate::of(&paired(&repeats(a), &repeats(b), |a, b| {
         Some(a.excess_byte_seconds? - b.excess_byte_seconds?)
@@ -246,10 +214,8 @@ fn excess_difference(a: &Summary, b: &Summary, trials: &[TrialResult]) -> Option
 
 fn because(best: &Summary, reference: Option<&Summary>, doubts: &[String]) -> String {
     let mean = |s: &Summary| s.excess_mean_bytes.map_or(0, |e| e.median as u64);
-    let mut text = format!(
-        "after the load it held {} above its baseline on average",
-        Human(mean(best))
-    );
+    let mut text =
+        format!("after the load it held {} above its baseline on average", Human(mean(best)));
     match reference {
         Some(reference) if reference.treatment != best.treatment => {
             text += &format!(", {} {}", reference.treatment, Human(mean(reference)));
@@ -278,14 +244,11 @@ fn costs(summary: &Summary) -> String {
             format!("{name} × {:.2}{surroundings}", r.median)
         })
     };
-    [
-        part("CPU time", summary.cpu_ratio),
-        part("latency", summary.latency_ratio),
-    ]
-    .into_iter()
-    .flatten()
-    .collect::<Vec<String>>()
-    .join(", ")
+    [part("CPU time", summary.cpu_ratio), part("latency", summary.latency_ratio)]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<String>>()
+        .join(", ")
 }
 
 fn percent(ratio: f64) -> String {

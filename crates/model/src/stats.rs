@@ -118,10 +118,7 @@ mod tests {
     #[test]
     fn below_six_values_the_range_is_given() {
         let e = Estimate::of(&[3.0, 1.0, 2.0]).unwrap();
-        assert_eq!(
-            (e.median, e.low, e.high, e.is_interval()),
-            (2.0, 1.0, 3.0, false)
-        );
+        assert_eq!((e.median, e.low, e.high, e.is_interval()), (2.0, 1.0, 3.0, false));
         assert_eq!(e.kind(), "range, n = 3");
     }
 
@@ -136,18 +133,9 @@ mod tests {
     fn the_interval_drops_as_many_values_as_the_sign_test_allows() {
         // From tables of the sign test at 5 %, two-sided: n = 8 and below lose none, 9 to 11 lose
         // one at each end, 12 to 14 two, 15 and 16 three, 20 five, 50 seventeen.
-        for (n, dropped) in [
-            (6, 0),
-            (8, 0),
-            (9, 1),
-            (11, 1),
-            (12, 2),
-            (14, 2),
-            (15, 3),
-            (16, 3),
-            (20, 5),
-            (50, 17),
-        ] {
+        for (n, dropped) in
+            [(6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (14, 2), (15, 3), (16, 3), (20, 5), (50, 17)]
+        {
             assert_eq!(order_statistic(n), dropped, "n = {n}");
         }
     }

@@ -173,10 +173,7 @@ impl LoadResult {
     /// The latency that a slowdown is judged by, in seconds: the mean, which a delay of any part
     /// of the requests moves; without it, the time that the whole load took.
     pub fn latency_s(&self) -> f64 {
-        let mean = self
-            .figures
-            .get("latency_s")
-            .and_then(|l| l.get("mean")?.as_f64());
+        let mean = self.figures.get("latency_s").and_then(|l| l.get("mean")?.as_f64());
         mean.filter(|m| *m > 0.0).unwrap_or(self.wall_s)
     }
 }
@@ -196,11 +193,7 @@ impl Study {
     /// Puts a study together from its record. `trials` are those whose files could be read.
     pub fn of(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)]) -> Self {
         let several = |(_, t): &(String, TrialRecord)| judge::metric_of(t) == Metric::Pss;
-        let metric = if trials.iter().any(several) {
-            Metric::Pss
-        } else {
-            Metric::Rss
-        };
+        let metric = if trials.iter().any(several) { Metric::Pss } else { Metric::Rss };
         let results: Vec<TrialResult> = trials
             .iter()
             .map(|(samples, trial)| TrialResult::of(samples, trial, judge::judge(trial, metric)))
@@ -261,11 +254,7 @@ impl TrialResult {
             cpu_s: figures.cpu_s,
             releases: 0,
             bytes_per_connection: figures.bytes_per_connection,
-            rounds: figures
-                .rounds
-                .iter()
-                .map(|round| RoundResult::of(round, trial))
-                .collect(),
+            rounds: figures.rounds.iter().map(|round| RoundResult::of(round, trial)).collect(),
             phases: figures.phases,
             ledgers: Ledgers::default(),
             samples: samples.to_owned(),
@@ -281,25 +270,17 @@ impl TrialResult {
 
 impl RoundResult {
     fn of(round: &judge::RoundFigures, trial: &TrialRecord) -> Self {
-        let load = trial
-            .loads
-            .iter()
-            .find(|l| l.round == round.round)
-            .map(|load| {
-                let figures = match &load.report {
-                    Some(Value::Object(map)) => map
-                        .iter()
-                        .filter(|(k, _)| *k != "round")
-                        .map(|(k, v)| (k.clone(), v.clone()))
-                        .collect(),
-                    _ => BTreeMap::new(),
-                };
-                LoadResult {
-                    exit_code: load.exit_code,
-                    wall_s: load.wall_s,
-                    figures,
-                }
-            });
+        let load = trial.loads.iter().find(|l| l.round == round.round).map(|load| {
+            let figures = match &load.report {
+                Some(Value::Object(map)) => map
+                    .iter()
+                    .filter(|(k, _)| *k != "round")
+                    .map(|(k, v)| (k.clone(), v.clone()))
+                    .collect(),
+                _ => BTreeMap::new(),
+            };
+            LoadResult { exit_code: load.exit_code, wall_s: load.wall_s, figures }
+        });
         Self {
             round: round.round,
             peak_bytes: round.peak,
@@ -324,10 +305,7 @@ fn allocator_in_force(trial: &TrialRecord) -> (Option<bool>, Option<String>) {
         match &process.allocator {
             Some(check) if check.active == Some(true) => any_active = true,
             Some(check) => {
-                let because = check
-                    .because
-                    .as_deref()
-                    .unwrap_or("the reason is not known");
+                let because = check.because.as_deref().unwrap_or("the reason is not known");
                 let because = format!("{}: {because}", who());
                 if check.active == Some(false) {
                     return (Some(false), Some(because));
@@ -349,11 +327,7 @@ fn allocator_in_force(trial: &TrialRecord) -> (Option<bool>, Option<String>) {
 fn matters(trial: &TrialRecord, pid: u32) -> bool {
     const LONG_S: f64 = 1.0;
     const LARGE: f64 = 0.05;
-    let own: Vec<_> = trial
-        .process_samples
-        .iter()
-        .filter(|s| s.pid == pid)
-        .collect();
+    let own: Vec<_> = trial.process_samples.iter().filter(|s| s.pid == pid).collect();
     let lived = match (own.first(), own.last()) {
         (Some(first), Some(last)) => last.t_s - first.t_s,
         _ => return false,

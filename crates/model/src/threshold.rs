@@ -88,11 +88,7 @@ pub struct Crossing {
 
 impl fmt::Display for Crossing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {} (it is {})",
-            self.trial, self.expression, self.value
-        )
+        write!(f, "{}: {} (it is {})", self.trial, self.expression, self.value)
     }
 }
 
@@ -114,9 +110,7 @@ impl FromStr for Threshold {
             [] => false,
         };
         if !known {
-            return Err(ThresholdError::UnknownFigure {
-                figure: figure.to_owned(),
-            });
+            return Err(ThresholdError::UnknownFigure { figure: figure.to_owned() });
         }
         let constant = constant.trim();
         let value =
@@ -127,33 +121,24 @@ impl FromStr for Threshold {
                     reason,
                 }
             })?;
-        Ok(Self {
-            text: text.trim().to_owned(),
-            path,
-            comparison,
-            constant: value,
-        })
+        Ok(Self { text: text.trim().to_owned(), path, comparison, constant: value })
     }
 }
 
 /// Reads the constant in the unit of its figure: bytes, seconds, or a plain number (also in %).
 fn read_constant(figure: &str, text: &str) -> Result<f64, String> {
     if let Some(percent) = text.strip_suffix('%') {
-        return percent
-            .trim()
-            .parse()
-            .map(|p: f64| p / 100.0)
-            .map_err(|e| e.to_string());
+        return percent.trim().parse().map(|p: f64| p / 100.0).map_err(|e| e.to_string());
     }
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(number),
         Ok(_) => Err("it is not finite".to_owned()),
-        Err(_) if figure.ends_with("_bytes") => parse_size(text)
-            .map(|b| b as f64)
-            .map_err(|e| e.to_string()),
-        Err(_) if figure.ends_with("_s") => parse_duration(text)
-            .map(|d| d.as_secs_f64())
-            .map_err(|e| e.to_string()),
+        Err(_) if figure.ends_with("_bytes") => {
+            parse_size(text).map(|b| b as f64).map_err(|e| e.to_string())
+        }
+        Err(_) if figure.ends_with("_s") => {
+            parse_duration(text).map(|d| d.as_secs_f64()).map_err(|e| e.to_string())
+        }
         Err(error) => Err(error.to_string()),
     }
 }
@@ -168,9 +153,7 @@ impl Comparison {
             (">", Self::Greater),
             ("<", Self::Less),
         ];
-        table
-            .iter()
-            .find_map(|(sign, it)| Some((*it, text.strip_prefix(sign)?)))
+        table.iter().find_map(|(sign, it)| Some((*it, text.strip_prefix(sign)?)))
     }
 
     fn holds(self, a: f64, b: f64) -> bool {
@@ -253,11 +236,7 @@ mod tests {
             ("load.latency_s.p99>200", 200.0),
             ("exit_code!=0", 0.0),
         ] {
-            assert_eq!(
-                text.parse::<Threshold>().map(|t| t.constant),
-                Ok(constant),
-                "{text}"
-            );
+            assert_eq!(text.parse::<Threshold>().map(|t| t.constant), Ok(constant), "{text}");
         }
     }
 

@@ -13,15 +13,11 @@ pub fn look() -> Machine {
         |c: &std::ffi::CStr| Some(c.to_string_lossy().into_owned()).filter(|s| !s.is_empty());
     let memory = line("/proc/meminfo");
     Machine {
-        os: line("/etc/os-release")
-            .value("PRETTY_NAME=")
-            .map(|v| v.trim_matches('"').to_owned()),
+        os: line("/etc/os-release").value("PRETTY_NAME=").map(|v| v.trim_matches('"').to_owned()),
         kernel: text(system.release()),
         architecture: text(system.machine()),
         cpu: line("/proc/cpuinfo").after_colon("model name"),
-        cpus: std::thread::available_parallelism()
-            .ok()
-            .map(|n| n.get() as u64),
+        cpus: std::thread::available_parallelism().ok().map(|n| n.get() as u64),
         memory_bytes: memory.kib("MemTotal:"),
         memory_available_bytes: memory.kib("MemAvailable:"),
         swap_bytes: memory.kib("SwapTotal:"),
@@ -44,29 +40,15 @@ fn line(path: &str) -> Lines {
 
 impl Lines {
     fn value(&self, key: &str) -> Option<&str> {
-        self.0
-            .lines()
-            .find_map(|line| line.strip_prefix(key))
-            .map(str::trim)
+        self.0.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
     }
 
     fn after_colon(&self, key: &str) -> Option<String> {
-        Some(
-            self.value(key)?
-                .trim_start()
-                .strip_prefix(':')?
-                .trim()
-                .to_owned(),
-        )
+        Some(self.value(key)?.trim_start().strip_prefix(':')?.trim().to_owned())
     }
 
     fn kib(&self, key: &str) -> Option<u64> {
-        self.value(key)?
-            .strip_suffix("kB")?
-            .trim()
-            .parse::<u64>()
-            .ok()?
-            .checked_mul(1024)
+        self.value(key)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     }
 }
 
@@ -88,33 +70,23 @@ fn cgroup_limit() -> Option<u64> {
         groups.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':');
             let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-            controllers
-                .split(',')
-                .any(|c| c == controller)
-                .then(|| path.to_owned())
+            controllers.split(',').any(|c| c == controller).then(|| path.to_owned())
         })
     };
     let candidates = [
         path("").map(|p| format!("/sys/fs/cgroup{p}/memory.max")),
         path("memory").map(|p| format!("/sys/fs/cgroup/memory{p}/memory.limit_in_bytes")),
     ];
-    let limits = candidates
-        .into_iter()
-        .flatten()
-        .filter_map(|file| number(&file));
+    let limits = candidates.into_iter().flatten().filter_map(|file| number(&file));
     limits.filter(|limit| *limit < 1 << 60).min()
 }
 
 /// Looks for the C library in our own address space, since we run on the system's.
 fn system_c_library() -> Option<String> {
     let maps = crate::proc::maps::parse(&fs::read_to_string("/proc/self/maps").ok()?).ok()?;
-    let library = maps
-        .iter()
-        .find(|m| m.name.contains("/libc.so") || m.name.contains("/libc-2."))?;
-    Some(format!(
-        "glibc {}",
-        c_library_version(library.name.as_ref())?
-    ))
+    let library =
+        maps.iter().find(|m| m.name.contains("/libc.so") || m.name.contains("/libc-2."))?;
+    Some(format!("glibc {}", c_library_version(library.name.as_ref())?))
 }
 
 #[cfg(test)]

@@ -31,13 +31,7 @@ pub struct Process {
 type StatKey = (u64, u64, u64, u64, (u64, u64));
 
 fn key(stat: &Stat) -> StatKey {
-    (
-        stat.rss_pages,
-        stat.vsz_bytes,
-        stat.minor_faults,
-        stat.major_faults,
-        stat.image,
-    )
+    (stat.rss_pages, stat.vsz_bytes, stat.minor_faults, stat.major_faults, stat.image)
 }
 
 /// How many units a system uses where the kernel counts in its own.
@@ -50,9 +44,7 @@ pub struct Units {
 impl Units {
     /// The units of the machine at hand.
     pub fn of_this_machine() -> Self {
-        Self {
-            ticks_per_s: rustix::param::clock_ticks_per_second() as f64,
-        }
+        Self { ticks_per_s: rustix::param::clock_ticks_per_second() as f64 }
     }
 }
 
@@ -68,16 +60,7 @@ impl Process {
             let stat = open_in(&directory, "stat")?;
             let first = Stat::parse(reread(&stat, &mut Vec::new())?)?;
             let start_ticks = first.start_ticks;
-            Ok((
-                Self {
-                    pid,
-                    start_ticks,
-                    directory,
-                    stat,
-                    status: None,
-                },
-                first,
-            ))
+            Ok((Self { pid, start_ticks, directory, stat, status: None }, first))
         };
         match open() {
             Ok((_, stat)) if stat.has_ended() => Ok(None),
@@ -135,10 +118,7 @@ impl Process {
     /// # Errors
     /// When it cannot be read; also when the process has ended.
     pub fn status(&self, buffer: &mut Vec<u8>) -> io::Result<Status> {
-        Ok(Status::parse(reread(
-            &open_in(&self.directory, "status")?,
-            buffer,
-        )?)?)
+        Ok(Status::parse(reread(&open_in(&self.directory, "status")?, buffer)?)?)
     }
 
     /// How many descriptors are open; `None` where that may not be seen.
@@ -170,10 +150,7 @@ impl Process {
         let length =
             rustix::fs::readlinkat_raw(&self.directory, path, buffer.as_mut_slice()).ok()?;
         let text = std::str::from_utf8(buffer.get(..length)?).ok()?;
-        text.strip_prefix("socket:[")?
-            .strip_suffix(']')?
-            .parse()
-            .ok()
+        text.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
     }
 
     /// The namespace of its network, as an inode.
@@ -185,10 +162,7 @@ impl Process {
     /// Reads the slow figures; `None` when they may not be seen, or the process has ended.
     pub fn read_slow(&self) -> Option<SlowReading> {
         let mut text = String::new();
-        open_in(&self.directory, "smaps_rollup")
-            .ok()?
-            .read_to_string(&mut text)
-            .ok()?;
+        open_in(&self.directory, "smaps_rollup").ok()?.read_to_string(&mut text).ok()?;
         let rollup = Rollup::parse(&text).ok()?;
         Some(SlowReading {
             pss_bytes: Proportional(rollup.pss_bytes),
@@ -207,9 +181,7 @@ impl Process {
         if text.is_empty() {
             return Vec::new();
         }
-        text.split(|b| *b == 0)
-            .map(|part| String::from_utf8_lossy(part).into_owned())
-            .collect()
+        text.split(|b| *b == 0).map(|part| String::from_utf8_lossy(part).into_owned()).collect()
     }
 }
 
@@ -233,10 +205,7 @@ mod tests {
         let other = procfs::process::Process::myself().unwrap();
         let status = other.status().unwrap();
         let near = |a: u64, b: u64| a.abs_diff(b) <= b / 20;
-        assert!(
-            near(reading.rss_bytes.0, status.vmrss.unwrap() * 1024),
-            "{reading:?}"
-        );
+        assert!(near(reading.rss_bytes.0, status.vmrss.unwrap() * 1024), "{reading:?}");
         assert!(near(reading.anon_bytes.0, status.rssanon.unwrap() * 1024));
         assert!(near(reading.vsz_bytes.0, status.vmsize.unwrap() * 1024));
         assert!(near(slow.pss_bytes.0, reading.rss_bytes.0), "{slow:?}");
@@ -244,10 +213,7 @@ mod tests {
         assert_eq!(process.start_ticks, expected.starttime);
         assert_eq!(stat.parent as i32, expected.ppid);
         let open = other.fd_count().unwrap() as u64;
-        assert!(
-            reading.open_files.unwrap().abs_diff(open) <= 2 + open / 2,
-            "{reading:?} {open}"
-        );
+        assert!(reading.open_files.unwrap().abs_diff(open) <= 2 + open / 2, "{reading:?} {open}");
         assert!(ballast.iter().all(|b| *b == 1));
     }
 
@@ -257,9 +223,7 @@ mod tests {
         let found = Process::open(child.id()).unwrap();
         child.wait().unwrap();
         if let Some((mut process, _)) = found {
-            let gone = process
-                .read(Units::of_this_machine(), &mut Vec::new())
-                .unwrap();
+            let gone = process.read(Units::of_this_machine(), &mut Vec::new()).unwrap();
             assert!(gone.is_none());
         }
         assert!(Process::open(child.id()).unwrap().is_none());

@@ -138,10 +138,7 @@ impl Sampler {
             total,
             slow: None,
         };
-        if self
-            .slow
-            .is_due(Instant::now(), total.rss_bytes.0, attention)
-        {
+        if self.slow.is_due(Instant::now(), total.rss_bytes.0, attention) {
             self.read_slow(&mut tick);
         }
         Ok(tick)
@@ -157,18 +154,9 @@ impl Sampler {
             self.tree.remove(pid);
             return Ok(());
         };
-        tick.changed.extend(describe(
-            &process,
-            stat.parent,
-            &stat.name,
-            &mut self.buffer,
-        ));
-        let watched = Watched {
-            process,
-            last: Reading::default(),
-            image: stat.image,
-            name: stat.name,
-        };
+        tick.changed.extend(describe(&process, stat.parent, &stat.name, &mut self.buffer));
+        let watched =
+            Watched { process, last: Reading::default(), image: stat.image, name: stat.name };
         self.processes.insert(pid, watched);
         Ok(())
     }
@@ -205,8 +193,7 @@ impl Sampler {
             });
         }
         tick.sample.slow = complete.then_some(total);
-        self.slow
-            .done(begin, Instant::now(), tick.sample.total.rss_bytes.0);
+        self.slow.done(begin, Instant::now(), tick.sample.total.rss_bytes.0);
     }
 }
 
@@ -256,11 +243,7 @@ mod tests {
 
     /// A shell that runs commands which it reads, so that a test decides when what happens.
     fn shell() -> Child {
-        Command::new("sh")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
+        Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
     }
 
     fn tell(shell: &mut Child, command: &str) {
@@ -283,11 +266,8 @@ mod tests {
 
     #[test]
     fn processes_come_and_go_and_what_they_used_stays() {
-        let mut outer = Command::new("sh")
-            .args(["-c", "sh; true"])
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut outer =
+            Command::new("sh").args(["-c", "sh; true"]).stdin(Stdio::piped()).spawn().unwrap();
         let mut sampler = Sampler::below(outer.id());
         until(&mut sampler, |t| t.sample.processes == 1);
         tell(&mut outer, "setsid sleep 1000 & echo");

@@ -46,9 +46,7 @@ impl Sockets {
             buffer: vec![0; 1 << 16],
             ours: HashMap::new(),
             descriptors: HashMap::new(),
-            namespace: namespace
-                .ok()
-                .map(|meta| std::os::unix::fs::MetadataExt::ino(&meta)),
+            namespace: namespace.ok().map(|meta| std::os::unix::fs::MetadataExt::ino(&meta)),
         };
         sockets.established()?;
         Ok(sockets)
@@ -62,19 +60,11 @@ impl Sockets {
     ) -> Option<u64> {
         let now = self.established().ok()?;
         let known = std::mem::take(&mut self.ours);
-        let new: Vec<u32> = now
-            .iter()
-            .copied()
-            .filter(|i| !known.contains_key(i))
-            .collect();
-        self.ours = now
-            .iter()
-            .filter_map(|i| Some((*i, *known.get(i)?)))
-            .collect();
+        let new: Vec<u32> = now.iter().copied().filter(|i| !known.contains_key(i)).collect();
+        self.ours = now.iter().filter_map(|i| Some((*i, *known.get(i)?))).collect();
         if !new.is_empty() {
             let owned = self.owned(processes)?;
-            self.ours
-                .extend(new.iter().map(|i| (*i, owned.contains(i))));
+            self.ours.extend(new.iter().map(|i| (*i, owned.contains(i))));
         }
         Some(self.ours.values().filter(|ours| **ours).count() as u64)
     }
@@ -196,10 +186,7 @@ mod tests {
         assert_eq!(sockets.count([&us].into_iter()), Some(before + expected));
         assert_eq!(Sockets::open().unwrap().count(std::iter::empty()), Some(0));
         open.truncate(2);
-        assert_eq!(
-            sockets.count([&us].into_iter()),
-            Some(before + expected - 4)
-        );
+        assert_eq!(sockets.count([&us].into_iter()), Some(before + expected - 4));
     }
 
     #[test]

@@ -22,12 +22,7 @@ pub struct Tree {
 impl Tree {
     /// The descendants of `root`, without itself.
     pub fn below(root: u32) -> Self {
-        Self {
-            root,
-            members: BTreeSet::new(),
-            newest: None,
-            stale: true,
-        }
+        Self { root, members: BTreeSet::new(), newest: None, stale: true }
     }
 
     /// The numbers of all descendants known.
@@ -51,14 +46,17 @@ impl Tree {
             return Vec::new();
         }
         self.stale = changed;
-        let mut found = BTreeSet::new();
-        if !descend(self.root, &mut found) {
-            found = scan(self.root);
-        }
+        let found = descendants_of(self.root);
         let new: Vec<u32> = found.difference(&self.members).copied().collect();
         self.members.extend(found);
         new
     }
+}
+
+/// Everything that descends from a process now, without itself.
+pub fn descendants_of(root: u32) -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    if descend(root, &mut found) { found } else { scan(root) }
 }
 
 /// The number that was given to a process last: it stands at the end of `/proc/loadavg`.
@@ -83,10 +81,7 @@ fn descend(root: u32, found: &mut BTreeSet<u32>) -> bool {
                 Err(_) if task.path().exists() => return false,
                 Err(_) => continue,
             }
-            for child in text
-                .split_ascii_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-            {
+            for child in text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
                 if found.insert(child) {
                     queue.push(child);
                 }
@@ -116,9 +111,7 @@ fn descendants(root: u32, parents: &[(u32, u32)]) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     let mut queue = vec![root];
     while let Some(pid) = queue.pop() {
-        for (child, _) in parents
-            .iter()
-            .filter(|(child, parent)| *parent == pid && *child != root)
+        for (child, _) in parents.iter().filter(|(child, parent)| *parent == pid && *child != root)
         {
             if found.insert(*child) {
                 queue.push(*child);

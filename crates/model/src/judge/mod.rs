@@ -127,23 +127,16 @@ pub struct PhaseFigures {
 pub fn metric_of(trial: &TrialRecord) -> Metric {
     let several = trial.samples.iter().filter(|s| s.processes > 1).count();
     let share = several as f64 / trial.samples.len().max(1) as f64;
-    if share > TREE_SHARE {
-        Metric::Pss
-    } else {
-        Metric::Rss
-    }
+    if share > TREE_SHARE { Metric::Pss } else { Metric::Rss }
 }
 
 /// Memory over time by one metric.
 pub fn memory_over_time(trial: &TrialRecord, metric: Metric) -> Series {
     match metric {
         Metric::Rss => Series::new(trial.samples.iter().map(|s| (s.t_s, s.total.rss_bytes.0))),
-        Metric::Pss => Series::new(
-            trial
-                .samples
-                .iter()
-                .filter_map(|s| Some((s.t_s, s.slow?.pss_bytes.0))),
-        ),
+        Metric::Pss => {
+            Series::new(trial.samples.iter().filter_map(|s| Some((s.t_s, s.slow?.pss_bytes.0))))
+        }
     }
 }
 
@@ -153,9 +146,7 @@ pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
     let times = Times::of(trial, &series);
     let baseline = times.baseline(&series);
     let peak = times.peak(&series);
-    let settled = times
-        .settled_window()
-        .and_then(|(from, to)| series.median_between(from, to));
+    let settled = times.settled_window().and_then(|(from, to)| series.median_between(from, to));
     let settle_span = times.settle_span(&series, baseline, peak);
     let excess = settle_span
         .zip(baseline)
@@ -170,18 +161,10 @@ pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
         settled_ratio: ratio(baseline, peak, settled),
         vsz_peak: trial.samples.iter().map(|s| s.total.vsz_bytes.0).max(),
         excess_byte_seconds: excess.map(|(area, _)| area),
-        excess_mean: excess
-            .filter(|e| e.1 > 0.0)
-            .map(|(area, time)| (area / time) as u64),
-        lazyfree: times
-            .settled_window()
-            .and_then(|(from, to)| lazyfree(trial, from, to)),
-        minor_faults: usage
-            .map(|u| u.minor_faults)
-            .or(last.map(|s| s.total.minor_faults)),
-        major_faults: usage
-            .map(|u| u.major_faults)
-            .or(last.map(|s| s.total.major_faults)),
+        excess_mean: excess.filter(|e| e.1 > 0.0).map(|(area, time)| (area / time) as u64),
+        lazyfree: times.settled_window().and_then(|(from, to)| lazyfree(trial, from, to)),
+        minor_faults: usage.map(|u| u.minor_faults).or(last.map(|s| s.total.minor_faults)),
+        major_faults: usage.map(|u| u.major_faults).or(last.map(|s| s.total.major_faults)),
         wall_s: times.span(trial).map(|(from, to)| to - from),
         cpu_s: usage.map(|u| u.cpu_s).or(last.map(|s| s.total.cpu_s)),
         bytes_per_connection: bytes_per_connection(trial, baseline, peak, times.load_begin()),
@@ -260,12 +243,7 @@ impl<'a> Times<'a> {
             let from = (start + START_MARGIN_S).max(begin).min(last);
             (from, end.unwrap_or(last))
         });
-        Self {
-            marks,
-            loaded,
-            end,
-            own_trace,
-        }
+        Self { marks, loaded, end, own_trace }
     }
 
     fn first(&self, moment: Moment) -> Option<f64> {
@@ -273,10 +251,7 @@ impl<'a> Times<'a> {
     }
 
     fn round(&self, moment: Moment, round: u32) -> Option<f64> {
-        self.marks
-            .iter()
-            .find(|m| m.mark == moment && m.round == Some(round))
-            .map(|m| m.t_s)
+        self.marks.iter().find(|m| m.mark == moment && m.round == Some(round)).map(|m| m.t_s)
     }
 
     fn phase(&self, name: &str) -> Option<f64> {
@@ -299,10 +274,7 @@ impl<'a> Times<'a> {
         }
         let (from, to) = self.own_trace?;
         let highest = series.max_between(from, to)?;
-        let top = series
-            .first_at_least(highest as f64)
-            .filter(|t| *t >= from)
-            .unwrap_or(to);
+        let top = series.first_at_least(highest as f64).filter(|t| *t >= from).unwrap_or(to);
         series.min_between(from, top)
     }
 
@@ -342,12 +314,7 @@ impl<'a> Times<'a> {
             None => self.end?,
         };
         let from = to - SETTLED_WINDOW_S;
-        Some((
-            self.load_end()
-                .filter(|end| *end < to)
-                .map_or(from, |end| from.max(end)),
-            to,
-        ))
+        Some((self.load_end().filter(|end| *end < to).map_or(from, |end| from.max(end)), to))
     }
 
     fn settle_span(
@@ -399,11 +366,7 @@ impl<'a> Times<'a> {
         let phases = self.marks.iter().filter(|m| m.mark == Moment::Phase);
         phases
             .filter_map(|m| {
-                Some(PhaseFigures {
-                    name: m.name.clone()?,
-                    t_s: m.t_s,
-                    bytes: series.at(m.t_s),
-                })
+                Some(PhaseFigures { name: m.name.clone()?, t_s: m.t_s, bytes: series.at(m.t_s) })
             })
             .collect()
     }

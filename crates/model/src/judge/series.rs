@@ -30,9 +30,7 @@ impl Series {
     /// before `to`.
     pub fn median_between(&self, from: f64, to: f64) -> Option<u64> {
         let values: Vec<f64> = self.between(from, to).iter().map(|p| p.1).collect();
-        stats::median(&values)
-            .map(|m| m.round() as u64)
-            .or_else(|| self.at(to))
+        stats::median(&values).map(|m| m.round() as u64).or_else(|| self.at(to))
     }
 
     /// The last reading at or before `t`.

@@ -66,12 +66,7 @@ pub fn read_lines(mut input: impl BufRead) -> Result<Records, ReadError> {
     let mut torn = false;
     loop {
         text.clear();
-        if input
-            .by_ref()
-            .take(LONGEST_LINE)
-            .read_until(b'\n', &mut text)?
-            == 0
-        {
+        if input.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut text)? == 0 {
             break;
         }
         number += 1;
@@ -89,26 +84,16 @@ pub fn read_lines(mut input: impl BufRead) -> Result<Records, ReadError> {
             Err(_) if is_unknown_kind(trimmed) => {}
             Err(_) if !complete => torn = true,
             Err(error) => {
-                return Err(ReadError::Damaged {
-                    line: number,
-                    reason: error.to_string(),
-                });
+                return Err(ReadError::Damaged { line: number, reason: error.to_string() });
             }
         }
     }
-    Ok(Records {
-        header: header.ok_or(ReadError::Empty)?,
-        lines,
-        torn,
-    })
+    Ok(Records { header: header.ok_or(ReadError::Empty)?, lines, torn })
 }
 
 fn parse_header(text: &[u8]) -> Result<Header, ReadError> {
     let value: serde_json::Value = serde_json::from_slice(text).map_err(|_| ReadError::Foreign)?;
-    let schema = value
-        .get("schema")
-        .and_then(|s| s.as_str())
-        .ok_or(ReadError::Foreign)?;
+    let schema = value.get("schema").and_then(|s| s.as_str()).ok_or(ReadError::Foreign)?;
     if schema != SCHEMA {
         return Err(if schema.starts_with("lowtide.record/") {
             ReadError::OtherVersion(schema.to_owned())
@@ -119,10 +104,7 @@ fn parse_header(text: &[u8]) -> Result<Header, ReadError> {
     match serde_json::from_value(value) {
         Ok(Line::Header(header)) => Ok(header),
         Ok(_) => Err(ReadError::Foreign),
-        Err(error) => Err(ReadError::Damaged {
-            line: 1,
-            reason: error.to_string(),
-        }),
+        Err(error) => Err(ReadError::Damaged { line: 1, reason: error.to_string() }),
     }
 }
 
@@ -177,12 +159,7 @@ pub fn read_study(records: Records) -> Result<StudyRecord, ReadError> {
         }
     }
     let plan = plan.ok_or(ReadError::Missing("plan"))?;
-    Ok(StudyRecord {
-        header: records.header,
-        plan,
-        begun,
-        ended,
-    })
+    Ok(StudyRecord { header: records.header, plan, begun, ended })
 }
 
 /// Everything that was written of one trial.
@@ -209,9 +186,7 @@ pub struct TrialRecord {
 impl TrialRecord {
     /// What was found out of each process's allocator.
     pub fn allocator_checks(&self) -> impl Iterator<Item = (&Process, &AllocatorCheck)> {
-        self.processes
-            .iter()
-            .filter_map(|p| Some((p, p.allocator.as_ref()?)))
+        self.processes.iter().filter_map(|p| Some((p, p.allocator.as_ref()?)))
     }
 }
 

@@ -64,10 +64,8 @@ const SYMBOLS: [(&str, &str); 10] = [
 
 /// Texts that are left when the symbols were stripped; in two parts, so that they do not stand in
 /// the program that looks for them.
-const TEXTS: [(&str, &str, &str); 2] = [
-    ("<jemal", "loc>", "jemalloc"),
-    ("mimal", "loc: ", "mimalloc"),
-];
+const TEXTS: [(&str, &str, &str); 2] =
+    [("<jemal", "loc>", "jemalloc"), ("mimal", "loc: ", "mimalloc")];
 
 impl ObjectFacts {
     /// Reads a file.
@@ -111,9 +109,7 @@ impl ObjectFacts {
 
 fn built_in<'d>(object: &impl Object<'d>, file: &File) -> Option<BuiltIn> {
     if object.section_by_name(".gopclntab").is_some() {
-        return Some(BuiltIn {
-            name: "the Go runtime",
-        });
+        return Some(BuiltIn { name: "the Go runtime" });
     }
     let symbols = object.symbols().chain(object.dynamic_symbols());
     let mut any = false;
@@ -135,10 +131,8 @@ fn built_in<'d>(object: &impl Object<'d>, file: &File) -> Option<BuiltIn> {
 fn text_of_an_allocator(file: &File, (offset, size): (u64, u64)) -> Option<BuiltIn> {
     const BLOCK: u64 = 1 << 20;
     const OVERLAP: u64 = 16;
-    let texts: Vec<(Vec<u8>, &'static str)> = TEXTS
-        .iter()
-        .map(|(a, b, name)| ([a.as_bytes(), b.as_bytes()].concat(), *name))
-        .collect();
+    let texts: Vec<(Vec<u8>, &'static str)> =
+        TEXTS.iter().map(|(a, b, name)| ([a.as_bytes(), b.as_bytes()].concat(), *name)).collect();
     let mut block = vec![0; (BLOCK + OVERLAP) as usize];
     let mut at = 0;
     while at < size {
@@ -165,13 +159,8 @@ pub fn version_of(library: &Path, text: &str) -> Option<String> {
     let bytes = std::fs::read(library).ok()?;
     memmem::find_iter(&bytes, text).find_map(|at| {
         let rest = &bytes[at + text.len()..];
-        let end = rest
-            .iter()
-            .position(|b| !b.is_ascii_digit() && *b != b'.')
-            .unwrap_or(rest.len());
-        let version = std::str::from_utf8(&rest[..end])
-            .ok()?
-            .trim_end_matches('.');
+        let end = rest.iter().position(|b| !b.is_ascii_digit() && *b != b'.').unwrap_or(rest.len());
+        let version = std::str::from_utf8(&rest[..end]).ok()?.trim_end_matches('.');
         (!version.is_empty()).then(|| version.to_owned())
     })
 }
@@ -184,20 +173,14 @@ mod tests {
     fn a_text_file_is_not_a_library() {
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, b"#!/bin/sh\n").unwrap();
-        assert!(matches!(
-            ObjectFacts::read(&file),
-            Err(ObjectError::Format(_))
-        ));
+        assert!(matches!(ObjectFacts::read(&file), Err(ObjectError::Format(_))));
     }
 
     #[test]
     fn we_do_not_take_ourselves_for_a_program_with_an_allocator_of_its_own() {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
         let facts = ObjectFacts::read(&file).unwrap();
-        assert_eq!(
-            (facts.built_in, facts.is_64_bit),
-            (None, cfg!(target_pointer_width = "64"))
-        );
+        assert_eq!((facts.built_in, facts.is_64_bit), (None, cfg!(target_pointer_width = "64")));
     }
 
     #[test]

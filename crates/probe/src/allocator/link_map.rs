@@ -26,16 +26,31 @@ pub(super) struct Object {
     pub(super) dynamic_section: u64,
 }
 
-/// Where the kernel put the loader; 0 when the program has none.
-pub(super) fn interpreter_base(pid: u32) -> io::Result<u64> {
-    const AT_BASE: u64 = 7;
-    let auxv = fs::read(format!("/proc/{pid}/auxv"))?;
-    let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).unwrap_or(0);
-    let pairs = auxv.chunks_exact(16);
-    let found = pairs
-        .map(|pair| (word(&pair[..8]), word(&pair[8..])))
-        .find(|(key, _)| *key == AT_BASE);
-    Ok(found.map_or(0, |(_, value)| value))
+/// What the kernel told the program when it began.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct AuxiliaryVector {
+    /// Where the loader was put; 0 when the program has none.
+    pub(super) base: u64,
+    /// Whether it got other rights than its user has.
+    pub(super) is_secure: bool,
+}
+
+impl AuxiliaryVector {
+    pub(super) fn read(pid: u32) -> io::Result<Self> {
+        const AT_BASE: u64 = 7;
+        const AT_SECURE: u64 = 23;
+        let bytes = fs::read(format!("/proc/{pid}/auxv"))?;
+        let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).unwrap_or(0);
+        let mut vector = Self::default();
+        for pair in bytes.chunks_exact(16) {
+            match word(&pair[..8]) {
+                AT_BASE => vector.base = word(&pair[8..]),
+                AT_SECURE => vector.is_secure = word(&pair[8..]) != 0,
+                _ => {}
+            }
+        }
+        Ok(vector)
+    }
 }
 
 /// The objects in the order in which names are looked up.
@@ -43,13 +58,11 @@ pub(super) fn objects(pid: u32, debug: DebugAt) -> Result<Vec<Object>, ExamineEr
     let memory = File::open(format!("/proc/{pid}/mem"))?;
     let read = |address: u64, words: &mut [u64]| -> Result<(), ExamineError> {
         let mut bytes = vec![0; words.len() * 8];
-        memory
-            .read_exact_at(&mut bytes, address)
-            .map_err(|error| match error.raw_os_error() {
-                // Nothing is mapped there (yet).
-                Some(5) => ExamineError::NotYet,
-                _ => error.into(),
-            })?;
+        memory.read_exact_at(&mut bytes, address).map_err(|error| match error.raw_os_error() {
+            // Nothing is mapped there (yet).
+            Some(5) => ExamineError::NotYet,
+            _ => error.into(),
+        })?;
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
         }
@@ -76,9 +89,7 @@ pub(super) fn objects(pid: u32, debug: DebugAt) -> Result<Vec<Object>, ExamineEr
         // l_addr, l_name, l_ld, l_next.
         let mut link = [0; 4];
         read(next, &mut link)?;
-        objects.push(Object {
-            dynamic_section: link[2],
-        });
+        objects.push(Object { dynamic_section: link[2] });
         next = link[3];
     }
     Ok(objects)

@@ -28,6 +28,9 @@ pub struct Examination {
     /// An allocator that is compiled into the executable: it may serve the program's own
     /// allocations, whoever provides `malloc`.
     pub built_in: Option<BuiltIn>,
+    /// Whether it runs with other rights than its user's (`AT_SECURE`): the loader then ignores
+    /// `LD_PRELOAD`.
+    pub is_secure: bool,
 }
 
 /// The object whose `malloc` a process calls.
@@ -113,28 +116,28 @@ impl Examiner {
             let reason = "it is a 32-bit program, into which a 64-bit library cannot be loaded";
             return Err(ExamineError::Unknown(reason.to_owned()));
         }
-        let objects = match self.loader(pid, &maps, exe, &program)? {
+        let vector = link_map::AuxiliaryVector::read(pid)?;
+        let is_secure = vector.is_secure;
+        let objects = match self.loader(pid, vector.base, &maps, exe, &program)? {
             Some(debug) => link_map::objects(pid, debug)?,
             None => {
                 let provider = Provider::Static(loaded(exe));
-                return Ok(Examination {
-                    provider,
-                    built_in: program.built_in,
-                });
+                return Ok(Examination { provider, built_in: program.built_in, is_secure });
             }
         };
-        self.first_that_defines_malloc(pid, &maps, &objects)
+        let (provider, built_in) = self.first_that_defines_malloc(pid, &maps, &objects)?;
+        Ok(Examination { provider, built_in, is_secure })
     }
 
     /// Where the loader keeps its list; `None` where there is no loader.
     fn loader(
         &mut self,
         pid: u32,
+        base: u64,
         maps: &[Mapping],
         exe: &Mapping,
         program: &ObjectFacts,
     ) -> Result<Option<link_map::DebugAt>, ExamineError> {
-        let base = link_map::interpreter_base(pid)?;
         let (base, facts) = if base != 0 {
             let Some(mapping) = maps.iter().find(|m| m.contains(base)) else {
                 return Err(ExamineError::NotYet);
@@ -160,7 +163,7 @@ impl Examiner {
         pid: u32,
         maps: &[Mapping],
         objects: &[link_map::Object],
-    ) -> Result<Examination, ExamineError> {
+    ) -> Result<(Provider, Option<BuiltIn>), ExamineError> {
         let mut built_in = None;
         for (place, object) in objects.iter().enumerate() {
             let mapping = maps.iter().find(|m| m.contains(object.dynamic_section));
@@ -177,7 +180,7 @@ impl Examiner {
                 } else {
                     Provider::Library(loaded(mapping))
                 };
-                return Ok(Examination { provider, built_in });
+                return Ok((provider, built_in));
             }
         }
         // Libraries are mapped one by one before any of them is bound.
@@ -197,10 +200,7 @@ impl Examiner {
 }
 
 fn loaded(mapping: &Mapping) -> LoadedFile {
-    LoadedFile {
-        path: PathBuf::from(&mapping.name),
-        id: mapping.file,
-    }
+    LoadedFile { path: PathBuf::from(&mapping.name), id: mapping.file }
 }
 
 /// On some file systems (overlayfs, btrfs) a mapping names another device than the file has.
@@ -211,10 +211,7 @@ fn find_by_path<'m>(maps: &'m [Mapping], pid: u32) -> Option<&'m Mapping> {
 
 /// Opens the very file that is mapped, even when its path now leads to another one.
 fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<fs::File> {
-    let range = format!(
-        "/proc/{pid}/map_files/{:x}-{:x}",
-        mapping.start, mapping.end
-    );
+    let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     fs::File::open(range).or_else(|_| {
         // Without the capability for that: by its path, in the process's own root.
         let inside = mapping.name.trim_start_matches('/');
@@ -240,9 +237,6 @@ mod tests {
     fn a_process_that_has_ended_is_gone() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        assert!(matches!(
-            Examiner::default().examine(child.id()),
-            Err(ExamineError::Gone)
-        ));
+        assert!(matches!(Examiner::default().examine(child.id()), Err(ExamineError::Gone)));
     }
 }

@@ -33,10 +33,7 @@ impl FileId {
     pub fn of(meta: &std::fs::Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
         let device = meta.dev();
-        Self {
-            device: (rustix::fs::major(device), rustix::fs::minor(device)),
-            inode: meta.ino(),
-        }
+        Self { device: (rustix::fs::major(device), rustix::fs::minor(device)), inode: meta.ino() }
     }
 }
 
@@ -61,10 +58,7 @@ pub fn parse(text: &str) -> Result<Vec<Mapping>, ParseError> {
 }
 
 fn parse_line(line: &str) -> Result<Mapping, ParseError> {
-    let error = || ParseError {
-        file: "maps",
-        what: format!("`{line}` is no mapping"),
-    };
+    let error = || ParseError { file: "maps", what: format!("`{line}` is no mapping") };
     let hex = |text: &str| u64::from_str_radix(text, 16).map_err(|_| error());
     let mut rest = line;
     let mut next = || -> Result<&str, ParseError> {
@@ -72,11 +66,7 @@ fn parse_line(line: &str) -> Result<Mapping, ParseError> {
         let end = rest.find(' ').unwrap_or(rest.len());
         let (field, tail) = rest.split_at(end);
         rest = tail;
-        if field.is_empty() {
-            Err(error())
-        } else {
-            Ok(field)
-        }
+        if field.is_empty() { Err(error()) } else { Ok(field) }
     };
     let (start, end) = next()?.split_once('-').ok_or_else(error)?;
     let permissions = next()?.to_owned();
@@ -109,18 +99,9 @@ mod tests {
             7f1200030000-7f1200031000 ---p 00000000 00:00 0 \n";
         let maps = parse(text).unwrap();
         assert_eq!(maps[0].name, "/srv/a b/lib c.so (deleted)");
-        assert_eq!(
-            maps[0].file,
-            FileId {
-                device: (0xfe, 1),
-                inode: 1234
-            }
-        );
+        assert_eq!(maps[0].file, FileId { device: (0xfe, 1), inode: 1234 });
         assert!(maps[0].contains(0x7f12_0000_0000) && !maps[0].contains(0x7f12_0002_1000));
-        assert_eq!(
-            (maps[1].name.as_str(), maps[1].has_file()),
-            ("[stack]", false)
-        );
+        assert_eq!((maps[1].name.as_str(), maps[1].has_file()), ("[stack]", false));
         assert_eq!(maps[2].name, "");
     }
 

@@ -21,10 +21,7 @@ impl Rollup {
     /// # Errors
     /// When there is no `Pss` in it, or a line has no number.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
-        let error = |what: &str| ParseError {
-            file: "smaps_rollup",
-            what: what.to_owned(),
-        };
+        let error = |what: &str| ParseError { file: "smaps_rollup", what: what.to_owned() };
         let mut rollup = Self::default();
         let mut found = false;
         for line in text.lines() {
@@ -41,19 +38,10 @@ impl Rollup {
                 "AnonHugePages" => &mut rollup.anon_huge_bytes,
                 _ => continue,
             };
-            let kib = value
-                .split_ascii_whitespace()
-                .next()
-                .and_then(|v| v.parse::<u64>().ok());
-            *target = kib
-                .and_then(|k| k.checked_mul(1024))
-                .ok_or_else(|| error(key))?;
+            let kib = value.split_ascii_whitespace().next().and_then(|v| v.parse::<u64>().ok());
+            *target = kib.and_then(|k| k.checked_mul(1024)).ok_or_else(|| error(key))?;
         }
-        if found {
-            Ok(rollup)
-        } else {
-            Err(error("has no Pss"))
-        }
+        if found { Ok(rollup) } else { Err(error("has no Pss")) }
     }
 }
 
@@ -68,10 +56,7 @@ mod tests {
             LazyFree:             12 kB\nAnonHugePages:      2048 kB\n";
         let rollup = Rollup::parse(text).unwrap();
         assert_eq!(rollup.pss_bytes, 5000 << 10);
-        assert_eq!(
-            (rollup.lazyfree_bytes, rollup.anon_huge_bytes),
-            (12 << 10, 2 << 20)
-        );
+        assert_eq!((rollup.lazyfree_bytes, rollup.anon_huge_bytes), (12 << 10, 2 << 20));
     }
 
     #[test]

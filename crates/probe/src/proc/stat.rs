@@ -40,28 +40,17 @@ impl Stat {
     /// # Errors
     /// When a field is missing or is not a number.
     pub fn parse(line: &str) -> Result<Self, ParseError> {
-        let error = |what: &str| ParseError {
-            file: "stat",
-            what: what.to_owned(),
-        };
+        let error = |what: &str| ParseError { file: "stat", what: what.to_owned() };
         // The name stands in parentheses and may itself hold spaces and parentheses.
         let open = line.find('(').ok_or_else(|| error("has no name"))?;
-        let close = line
-            .rfind(')')
-            .filter(|c| *c > open)
-            .ok_or_else(|| error("has no name"))?;
+        let close = line.rfind(')').filter(|c| *c > open).ok_or_else(|| error("has no name"))?;
         let fields: Vec<&str> = line[close + 1..].split_ascii_whitespace().collect();
         // proc(5) counts from 1 and the name is field 2, so that the state is field 3.
         let field = |number: usize| {
-            fields
-                .get(number - 3)
-                .copied()
-                .ok_or_else(|| error(&format!("has no field {number}")))
+            fields.get(number - 3).copied().ok_or_else(|| error(&format!("has no field {number}")))
         };
         let number = |place: usize| {
-            field(place)?
-                .parse::<u64>()
-                .map_err(|_| error(&format!("field {place} is no number")))
+            field(place)?.parse::<u64>().map_err(|_| error(&format!("field {place} is no number")))
         };
         // The kernel prints some fields signed; a negative count is none.
         let signed = |place: usize| {
@@ -108,10 +97,7 @@ mod tests {
         assert_eq!(stat.name, "a) name (x");
         assert_eq!((stat.state, stat.parent, stat.threads), ('S', 1, 3));
         assert_eq!((stat.minor_faults, stat.major_faults), (1234, 5));
-        assert_eq!(
-            (stat.children_minor_faults, stat.children_major_faults),
-            (77, 6)
-        );
+        assert_eq!((stat.children_minor_faults, stat.children_major_faults), (77, 6));
         assert_eq!((stat.cpu_ticks, stat.start_ticks), (380, 987_654));
         assert_eq!((stat.vsz_bytes, stat.rss_pages), (104_857_600, 2560));
         assert_eq!(stat.image, (94_000_000, 140_720_000_000));

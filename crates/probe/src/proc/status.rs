@@ -57,10 +57,7 @@ fn number(key: &str, value: &str) -> Result<u64, ParseError> {
         .next()
         .and_then(|v| v.parse().ok())
         .filter(|n| *n < u64::MAX >> 10)
-        .ok_or_else(|| ParseError {
-            file: "status",
-            what: format!("{key} has no number"),
-        })
+        .ok_or_else(|| ParseError { file: "status", what: format!("{key} has no number") })
 }
 
 #[cfg(test)]
@@ -78,12 +75,7 @@ mod tests {
 
     #[test]
     fn a_process_without_memory_has_none() {
-        assert_eq!(
-            Status::parse("Name:\tkthreadd\nThreads:\t1\n")
-                .unwrap()
-                .rss_bytes(),
-            0
-        );
+        assert_eq!(Status::parse("Name:\tkthreadd\nThreads:\t1\n").unwrap().rss_bytes(), 0);
     }
 
     #[test]

@@ -1,0 +1,302 @@
+//! The allocators that can be tried: where each comes from, and how it gets into a process.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use thiserror::Error;
+
+use lowtide_allocators::{UnpackError, bundled};
+use lowtide_probe::allocator::{ObjectFacts, c_library_version, version_of};
+use lowtide_probe::proc::maps::FileId;
+
+/// An allocator, ready to be put into a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocator {
+    /// What tables call it.
+    pub name: String,
+    /// Its version, where its file tells it.
+    pub version: Option<String>,
+    /// How it gets into a process.
+    pub delivery: Delivery,
+}
+
+/// How an allocator gets into a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Delivery {
+    /// It is there already: the C library that the program is linked with.
+    System,
+    /// The program is started by another loader, with the libraries beside it.
+    Loader {
+        /// The loader.
+        loader: PathBuf,
+        /// The directory of its libraries.
+        libraries: PathBuf,
+        /// Its C library.
+        library: FileId,
+    },
+    /// `LD_PRELOAD`.
+    Preload {
+        /// The library.
+        path: PathBuf,
+        /// Which file that is.
+        library: FileId,
+    },
+}
+
+/// Why there is no such allocator.
+#[derive(Debug, Error)]
+pub enum AllocatorError {
+    /// Nobody knows the name.
+    #[error(
+        "unknown allocator `{0}`: the known ones are glibc, jemalloc, mimalloc, mimalloc2, tcmalloc and all; any other by NAME=/path/to/library.so, another glibc by glibc=/path/to/its/directory"
+    )]
+    Unknown(String),
+    /// The list is empty.
+    #[error("the list of allocators is empty: name at least one, such as glibc")]
+    Empty,
+    /// The system has no gperftools.
+    #[error(
+        "tcmalloc is not on this system: install gperftools (Debian and Ubuntu: libgoogle-perftools4 or libtcmalloc-minimal4; Fedora: gperftools-libs; Alpine: gperftools; Arch: gperftools), or give it as tcmalloc=/path/to/libtcmalloc.so"
+    )]
+    NoTcmalloc,
+    /// A file that was named cannot be used.
+    #[error("{} cannot be preloaded: {reason}", path.display())]
+    NotPreloadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A directory that was named holds no glibc.
+    #[error("{} holds no glibc that programs can be started with: {reason}", path.display())]
+    NoLoader {
+        /// The directory.
+        path: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
+    /// One of the bundled libraries could not be unpacked.
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
+}
+
+/// The loader of this architecture, by the name that glibc gives it.
+const LOADER: &str =
+    if cfg!(target_arch = "aarch64") { "ld-linux-aarch64.so.1" } else { "ld-linux-x86-64.so.2" };
+
+/// Reads a list such as `glibc,jemalloc,NAME=/path`. `all` stands for everything that is at hand;
+/// what is not is told in `notes`.
+///
+/// # Errors
+/// At the first allocator that is not known or cannot be used.
+pub fn resolve_list(list: &str, notes: &mut Vec<String>) -> Result<Vec<Allocator>, AllocatorError> {
+    let mut found: Vec<Allocator> = Vec::new();
+    for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
+        let more = if name == "all" { all(notes)? } else { vec![resolve(name)?] };
+        for allocator in more {
+            if !found.contains(&allocator) {
+                found.push(allocator);
+            }
+        }
+    }
+    if found.is_empty() { Err(AllocatorError::Empty) } else { Ok(found) }
+}
+
+fn all(notes: &mut Vec<String>) -> Result<Vec<Allocator>, AllocatorError> {
+    let mut all = vec![resolve("glibc")?];
+    for library in bundled() {
+        all.push(resolve(library.name())?);
+    }
+    match resolve("tcmalloc") {
+        Ok(tcmalloc) => all.push(tcmalloc),
+        Err(error @ AllocatorError::NoTcmalloc) => notes.push(error.to_string()),
+        Err(error) => return Err(error),
+    }
+    Ok(all)
+}
+
+/// Finds one allocator.
+///
+/// # Errors
+/// When it is not known or cannot be used.
+pub fn resolve(text: &str) -> Result<Allocator, AllocatorError> {
+    if let Some((name, path)) = text.split_once('=') {
+        let path = Path::new(path);
+        return match name {
+            "" => Err(AllocatorError::Unknown(text.to_owned())),
+            "glibc" => other_glibc(path),
+            _ => preload(name, path, None),
+        };
+    }
+    if text == "glibc" {
+        let version = system_glibc_version();
+        return Ok(Allocator { name: text.to_owned(), version, delivery: Delivery::System });
+    }
+    if text == "tcmalloc" {
+        let library = find_gperftools().ok_or(AllocatorError::NoTcmalloc)?;
+        let version = version_of(&library, "gperftools ");
+        return preload(text, &library, version);
+    }
+    let library = bundled().find(|b| b.name() == text);
+    let library = library.ok_or_else(|| AllocatorError::Unknown(text.to_owned()))?;
+    preload(text, &library.unpack()?, Some(library.version().to_owned()))
+}
+
+fn preload(name: &str, path: &Path, version: Option<String>) -> Result<Allocator, AllocatorError> {
+    let refused = |reason: String| AllocatorError::NotPreloadable { path: path.to_owned(), reason };
+    let path = fs::canonicalize(path).map_err(|e| refused(e.to_string()))?;
+    let open = || -> io::Result<(File, FileId)> {
+        let file = File::open(&path)?;
+        let id = FileId::of(&file.metadata()?);
+        Ok((file, id))
+    };
+    let (file, library) = open().map_err(|e| refused(e.to_string()))?;
+    let facts = ObjectFacts::read(&file).map_err(|e| refused(e.to_string()))?;
+    if !facts.is_shared {
+        return Err(refused("it is a program, not a library".to_owned()));
+    }
+    if facts.architecture != our_architecture() {
+        return Err(refused(format!("it is for another processor ({:?})", facts.architecture)));
+    }
+    if !facts.defines_malloc {
+        return Err(refused("it has no `malloc`, so it would load and replace nothing".to_owned()));
+    }
+    // A list of preloads is divided by blanks and colons.
+    if path.to_string_lossy().contains([' ', ':']) {
+        let reason = "its path holds a blank or a colon, which the loader takes for the end of it";
+        return Err(refused(format!("{reason}; make a link to it elsewhere")));
+    }
+    try_preload(&path).map_err(refused)?;
+    let delivery = Delivery::Preload { path, library };
+    Ok(Allocator { name: name.to_owned(), version, delivery })
+}
+
+fn our_architecture() -> object::Architecture {
+    if cfg!(target_arch = "aarch64") {
+        object::Architecture::Aarch64
+    } else {
+        object::Architecture::X86_64
+    }
+}
+
+/// Starts a program that does nothing with the library, and listens to the loader, which names a
+/// library that it cannot load and then goes on without it.
+fn try_preload(path: &Path) -> Result<(), String> {
+    let output = Command::new("true")
+        .env("LD_PRELOAD", path)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("`true` could not be started to try it ({e})"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if let Some(line) = said.lines().find(|l| l.contains("cannot be preloaded")) {
+        let reason = line.split_once('(').map_or(line, |(_, rest)| rest);
+        return Err(reason.trim_end_matches(|c| ":. )".contains(c)).replace("): ignored", ""));
+    }
+    if !output.status.success() {
+        let last = said.lines().last().unwrap_or("no message");
+        return Err(format!(
+            "a program that does nothing ends with {} under it ({last})",
+            output.status
+        ));
+    }
+    Ok(())
+}
+
+fn other_glibc(directory: &Path) -> Result<Allocator, AllocatorError> {
+    let refused = |reason: String| AllocatorError::NoLoader { path: directory.to_owned(), reason };
+    let libraries = fs::canonicalize(directory).map_err(|e| refused(e.to_string()))?;
+    // Old versions are installed under their number, with a link from the usual name.
+    let c_library = libraries.join("libc.so.6");
+    let meta = fs::metadata(&c_library)
+        .map_err(|_| refused("there is no libc.so.6 in it; unpack a libc6 package and name the directory of its libraries".to_owned()))?;
+    let loader = [libraries.join(LOADER), libraries.join("../../lib64").join(LOADER)]
+        .into_iter()
+        .find(|path| path.is_file())
+        .ok_or_else(|| refused(format!("there is no {LOADER} in it")))?;
+    let version = c_library_version(&c_library)
+        .ok_or_else(|| refused("its libc.so.6 does not tell its version".to_owned()))?;
+    let asked = Command::new(&loader).arg("--version").stdin(Stdio::null()).output();
+    if !asked.as_ref().is_ok_and(|o| o.status.success()) {
+        return Err(refused(format!("its {LOADER} cannot be started")));
+    }
+    let delivery = Delivery::Loader { loader, libraries, library: FileId::of(&meta) };
+    Ok(Allocator { name: format!("glibc-{version}"), version: Some(version), delivery })
+}
+
+/// The glibc that programs are linked with on this machine.
+fn system_glibc_version() -> Option<String> {
+    library_directories().iter().find_map(|d| c_library_version(&d.join("libc.so.6")))
+}
+
+/// gperftools, the full library before the minimal one, as distributions install it.
+fn find_gperftools() -> Option<PathBuf> {
+    let names = [
+        "libtcmalloc.so.4",
+        "libtcmalloc.so",
+        "libtcmalloc_minimal.so.4",
+        "libtcmalloc_minimal.so",
+    ];
+    let directories = library_directories();
+    names
+        .iter()
+        .flat_map(|name| directories.iter().map(move |d| d.join(name)))
+        .find(|path| path.is_file())
+}
+
+/// Where the loader looks, in the order of the common distributions.
+fn library_directories() -> Vec<PathBuf> {
+    let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+    ["/usr/local/lib", "/usr/lib", "/lib", "/usr/lib64", "/lib64"]
+        .iter()
+        .flat_map(|d| [Path::new(d).join(&triplet), PathBuf::from(d)])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_nobody_knows_is_answered_with_those_that_are() {
+        let error = resolve_list("glibc,jmalloc", &mut Vec::new()).unwrap_err().to_string();
+        assert!(
+            error.starts_with("unknown allocator `jmalloc`: the known ones are glibc, jemalloc")
+        );
+        assert!(matches!(resolve_list(" , ", &mut Vec::new()), Err(AllocatorError::Empty)));
+        assert!(matches!(resolve("=/x"), Err(AllocatorError::Unknown(_))));
+    }
+
+    #[test]
+    fn an_allocator_named_twice_is_tried_once() {
+        let found = resolve_list("glibc,jemalloc,glibc", &mut Vec::new()).unwrap();
+        let names: Vec<&str> = found.iter().map(|a| a.name.as_str()).collect();
+        assert_eq!(names, ["glibc", "jemalloc"]);
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_cannot_be_preloaded() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "not a library").unwrap();
+        let error = resolve(&format!("mine={}", file.path().display())).unwrap_err().to_string();
+        assert!(error.contains("cannot be preloaded: it is not a program or library"), "{error}");
+        let error = resolve("mine=/no/such/file.so").unwrap_err().to_string();
+        assert!(error.starts_with("/no/such/file.so cannot be preloaded: No such file"), "{error}");
+    }
+
+    #[test]
+    fn a_library_without_malloc_would_replace_nothing() {
+        let other =
+            library_directories().into_iter().map(|d| d.join("libm.so.6")).find(|p| p.exists());
+        let error = resolve(&format!("mine={}", other.unwrap().display())).unwrap_err().to_string();
+        assert!(error.contains("it has no `malloc`"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_without_a_loader_is_no_glibc() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = resolve(&format!("glibc={}", directory.path().display())).unwrap_err();
+        assert!(error.to_string().contains("there is no libc.so.6 in it"), "{error}");
+    }
+}

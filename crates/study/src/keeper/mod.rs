@@ -1,0 +1,241 @@
+//! A keeper is a small process between lowtide and what it starts.
+//!
+//! It is a subreaper: whatever the subject starts, also in a session of its own, stays below the
+//! keeper, so that all of it is followed, nothing else is, and all of it can be ended. When lowtide
+//! itself is gone (`kill -9`), the keeper notices that nobody holds the other end of its input, and
+//! ends everything too.
+//!
+//! The two speak JSON Lines: one [`Request`] and then `stop` into the keeper's standard input,
+//! [`Report`]s out of its standard output. Its standard error is the subject's output.
+
+pub mod process;
+
+use std::io::{self, BufRead, BufReader, PipeWriter, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use lowtide_model::record::v1::Usage;
+
+/// How a keeper is started: a program and its first arguments, such as `lowtide keep`.
+#[derive(Debug, Clone)]
+pub struct KeeperProgram {
+    /// The program.
+    pub path: PathBuf,
+    /// The arguments that make it a keeper.
+    pub arguments: Vec<String>,
+    /// The soft limit of open files that the subject gets, when lowtide has raised its own.
+    pub open_files_limit: Option<u64>,
+}
+
+/// What is to be started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The working directory; lowtide's own when absent.
+    pub directory: Option<PathBuf>,
+    /// Variables to set.
+    pub set: Vec<(String, String)>,
+    /// Variables to take away.
+    pub remove: Vec<String>,
+    /// A file for the standard output, when it is to be kept apart from the standard error.
+    pub stdout: Option<PathBuf>,
+}
+
+impl Launch {
+    /// A line for the shell.
+    pub fn shell(line: &str, directory: Option<PathBuf>, set: Vec<(String, String)>) -> Self {
+        let command = ["sh", "-c", line].map(str::to_owned).to_vec();
+        Self { command, directory, set, ..Self::default() }
+    }
+}
+
+/// What a keeper is asked to do.
+#[derive(Debug, Serialize, Deserialize)]
+struct Request {
+    launch: Launch,
+    open_files_limit: Option<u64>,
+    /// How long the processes have to end by themselves, once they are told to.
+    grace_s: f64,
+}
+
+/// What a keeper tells.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "report", rename_all = "snake_case")]
+pub enum Report {
+    /// The program runs.
+    Started {
+        /// Its number.
+        pid: u32,
+    },
+    /// It could not be started.
+    CannotStart {
+        /// Why.
+        because: String,
+        /// Whether there is no such program.
+        not_found: bool,
+    },
+    /// It has ended; others may be left.
+    Exited(Exit),
+    /// Nothing is left.
+    Gone {
+        /// What all of them used.
+        usage: Usage,
+    },
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// Its exit status, unless a signal ended it.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+}
+
+impl Exit {
+    /// Whether it ended well.
+    pub fn is_success(self) -> bool {
+        self.code == Some(0)
+    }
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.code, self.signal) {
+            (Some(code), _) => write!(f, "exit code {code}"),
+            (None, Some(signal)) => write!(f, "signal {signal}"),
+            (None, None) => write!(f, "an unknown status"),
+        }
+    }
+}
+
+/// A report, and when it came.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// When it came.
+    pub at: Instant,
+    /// What it said.
+    pub report: Report,
+}
+
+/// Something that runs under a keeper. Dropping it ends all of it.
+#[derive(Debug)]
+pub struct Kept {
+    keeper: Child,
+    /// Closing it ends everything.
+    control: Option<ChildStdin>,
+    events: Receiver<Event>,
+    /// What was received and not yet asked for.
+    usage: Option<Usage>,
+    gone: bool,
+}
+
+/// How long processes have to end by themselves, once they are told to.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long the kernel may take to end them by force.
+const FORCE: Duration = Duration::from_secs(20);
+
+impl Kept {
+    /// Starts a program under a keeper; what it prints goes to `output`.
+    ///
+    /// # Errors
+    /// When the keeper itself cannot be started. Whether the program can be is told by the first
+    /// event.
+    pub fn start(program: &KeeperProgram, launch: Launch, output: PipeWriter) -> io::Result<Self> {
+        let mut keeper = Command::new(&program.path)
+            .args(&program.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(output)
+            // Ctrl-C is for lowtide, which then ends the others in order.
+            .process_group(0)
+            .spawn()?;
+        let mut control = keeper.stdin.take();
+        let request = Request {
+            launch,
+            open_files_limit: program.open_files_limit,
+            grace_s: GRACE.as_secs_f64(),
+        };
+        let mut line = serde_json::to_vec(&request)?;
+        line.push(b'\n');
+        if let Some(control) = &mut control {
+            control.write_all(&line)?;
+        }
+        let (sender, events) = mpsc::channel();
+        if let Some(reports) = keeper.stdout.take() {
+            thread::spawn(move || {
+                for line in BufReader::new(reports).lines().map_while(Result::ok) {
+                    let Ok(report) = serde_json::from_str(&line) else { continue };
+                    if sender.send(Event { at: Instant::now(), report }).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        Ok(Self { keeper, control, events, usage: None, gone: false })
+    }
+
+    /// The keeper's number: the root of everything that it keeps.
+    pub fn root(&self) -> u32 {
+        self.keeper.id()
+    }
+
+    /// The next event, if one comes in time.
+    pub fn next_event(&mut self, patience: Duration) -> Option<Event> {
+        match self.events.recv_timeout(patience) {
+            Ok(event) => {
+                if let Report::Gone { usage } = event.report {
+                    self.usage = Some(usage);
+                    self.gone = true;
+                }
+                Some(event)
+            }
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                // The keeper is gone without a word: somebody has killed it.
+                self.gone = true;
+                thread::sleep(patience.min(Duration::from_millis(10)));
+                None
+            }
+        }
+    }
+
+    /// Whether nothing is left.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Ends everything that is left, and waits until it is gone. Gives what all of it used.
+    pub fn end(&mut self) -> Option<Usage> {
+        // Closing is as good as asking; asking lets the keeper answer before it ends.
+        if let Some(control) = &mut self.control {
+            let _ = control.write_all(b"stop\n");
+        }
+        let deadline = Instant::now() + GRACE + FORCE;
+        while !self.gone && Instant::now() < deadline {
+            self.next_event(Duration::from_millis(100));
+        }
+        drop(self.control.take());
+        if !self.gone {
+            // Something does not end even by force (it waits for a device). It is left behind.
+            let _ = self.keeper.kill();
+        }
+        let _ = self.keeper.wait();
+        self.usage
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.control.is_some() {
+            self.end();
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The keeper itself: what the hidden verb `lowtide keep` runs.
+
+use std::fs::File;
+use std::io::{self, BufRead, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
+};
+
+use lowtide_model::record::v1::Usage;
+use lowtide_probe::tree;
+
+use super::{Exit, Report, Request};
+
+/// Starts what it is told to on its standard input, and keeps it until it is told to stop, or until
+/// nobody is there any more to tell it.
+pub fn run() -> ExitCode {
+    let mut input = io::stdin().lock();
+    let mut line = String::new();
+    let request: Option<Request> =
+        input.read_line(&mut line).ok().and_then(|_| serde_json::from_str(&line).ok());
+    drop(input);
+    let Some(request) = request else {
+        eprintln!("lowtide keep: this is started by lowtide itself");
+        return ExitCode::from(2);
+    };
+    match keep(&request) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let not_found = error.kind() == io::ErrorKind::NotFound;
+            tell(&Report::CannotStart { because: error.to_string(), not_found });
+            tell(&Report::Gone { usage: usage() });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn keep(request: &Request) -> io::Result<()> {
+    // Any number other than zero switches it on; the kernel looks at nothing else.
+    set_child_subreaper(Pid::from_raw(1))?;
+    if let Some(soft) = request.open_files_limit {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, soft.min(hard), hard)?;
+    }
+    let launch = &request.launch;
+    let Some((program, arguments)) = launch.command.split_first() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the command is empty"));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).process_group(0);
+    command.stdout(match &launch.stdout {
+        Some(path) => Stdio::from(File::create(path)?),
+        None => Stdio::from(io::stderr().as_fd().try_clone_to_owned()?),
+    });
+    if let Some(directory) = &launch.directory {
+        command.current_dir(directory);
+    }
+    for name in &launch.remove {
+        command.env_remove(name);
+    }
+    command.envs(launch.set.iter().map(|(name, value)| (name, value)));
+    let subject = command.spawn()?;
+    let pid = subject.id();
+    drop(command);
+    tell(&Report::Started { pid });
+    let grace = Duration::from_secs_f64(request.grace_s);
+    thread::spawn(move || {
+        wait_for_stop();
+        end_all(grace);
+    });
+    reap(pid);
+    Ok(())
+}
+
+/// Waits for everything below us to end, and tells how the subject did.
+fn reap(subject: u32) {
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() as u32 == subject => {
+                let exit = Exit { code: status.exit_status(), signal: status.terminating_signal() };
+                tell(&Report::Exited(exit));
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            // No child is left.
+            Err(_) => break,
+        }
+    }
+    tell(&Report::Gone { usage: usage() });
+}
+
+/// Returns when we are told to stop, or when lowtide is gone: then the input ends.
+fn wait_for_stop() {
+    let mut line = String::new();
+    let _ = io::stdin().lock().read_line(&mut line);
+}
+
+/// Asks everything below us to end, and after a while makes it. Returns never: the process ends
+/// when [`reap`] finds nothing left.
+fn end_all(grace: Duration) -> ! {
+    signal_all(Signal::TERM);
+    // A stopped process takes no notice of anything until it is continued.
+    signal_all(Signal::CONT);
+    thread::sleep(grace);
+    loop {
+        signal_all(Signal::KILL);
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn signal_all(signal: Signal) {
+    let us = std::process::id();
+    for pid in tree::descendants_of(us) {
+        let Some(number) = Pid::from_raw(pid as i32) else { continue };
+        let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else { continue };
+        // The handle was opened by number: only if that still belongs to one of ours, it is the
+        // process that was meant.
+        if tree::descendants_of(us).contains(&pid) {
+            let _ = pidfd_send_signal(handle, signal);
+        }
+    }
+}
+
+fn usage() -> Usage {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else {
+        return Usage { cpu_s: 0.0, minor_faults: 0, major_faults: 0, max_rss_bytes: 0 };
+    };
+    let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
+    let count = |n: i64| u64::try_from(n).unwrap_or(0);
+    Usage {
+        cpu_s: seconds(usage.user_time()) + seconds(usage.system_time()),
+        minor_faults: count(usage.minor_page_faults()),
+        major_faults: count(usage.major_page_faults()),
+        max_rss_bytes: count(usage.max_rss()) * 1024,
+    }
+}
+
+fn tell(report: &Report) {
+    // When nobody listens any more, there is nobody to be told.
+    if let Ok(mut line) = serde_json::to_vec(report) {
+        line.push(b'\n');
+        let mut output = io::stdout().lock();
+        let _ = output.write_all(&line);
+        let _ = output.flush();
+    }
+}

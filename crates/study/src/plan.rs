@@ -1,0 +1,435 @@
+//! A study that has been checked, and can be run.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use regex_lite::Regex;
+use thiserror::Error;
+
+use lowtide_model::duration::parse_duration;
+use lowtide_model::number::NumberError;
+use lowtide_model::record::v1;
+use lowtide_model::threshold::{Threshold, ThresholdError};
+use lowtide_model::treatment::NO_POLICY;
+
+use crate::allocator::{self, Allocator, AllocatorError};
+use crate::order;
+use crate::ready::{Ready, ReadyError};
+use crate::settings::Settings;
+use crate::treatment::{Applied, find_program, inherited_settings};
+use crate::tune::{self, TuneError};
+
+/// The allocators that are tried when none is named.
+pub const DEFAULT_ALLOCATORS: &str = "glibc,jemalloc,mimalloc";
+/// How often each treatment is tried when nothing is said: the fewest that show a spread.
+pub const DEFAULT_REPEATS: u32 = 3;
+/// Time between two rounds.
+pub const DEFAULT_PAUSE: Duration = Duration::from_secs(10);
+/// Time after the last round.
+pub const DEFAULT_SETTLE: Duration = Duration::from_secs(10);
+/// Time between two samples.
+pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest that a trial may take.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
+/// What the recommendation may cost.
+pub const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
+/// By how much a figure may have grown since an earlier study.
+pub const DEFAULT_TOLERANCE: f64 = 0.10;
+/// More samples in a second only measure the sampler.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A study that has been checked.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Its name.
+    pub name: String,
+    /// What it asks.
+    pub about: Option<String>,
+    /// The command under study.
+    pub command: Vec<String>,
+    /// The working directory of everything that it starts.
+    pub directory: Option<PathBuf>,
+    /// Variables for the subject.
+    pub environment: Vec<(String, String)>,
+    /// A command that is run once, before the first trial.
+    pub setup: Option<String>,
+    /// The treatments; the first is the reference.
+    pub treatments: Vec<Applied>,
+    /// The course of each trial.
+    pub course: Course,
+    /// A command before each trial.
+    pub prepare: Option<String>,
+    /// A command after each trial.
+    pub cleanup: Option<String>,
+    /// Lines of the subject that begin a phase.
+    pub phases: Vec<Phase>,
+    /// How often each treatment is tried.
+    pub repeats: u32,
+    /// What the order is drawn from.
+    pub seed: u64,
+    /// Time between two samples.
+    pub interval: Duration,
+    /// What the recommendation may cost, as a ratio.
+    pub max_slowdown: f64,
+    /// The directory of the record; chosen from the name and the time when absent.
+    pub output: Option<PathBuf>,
+    /// Thresholds.
+    pub fail_on: Vec<Threshold>,
+    /// An earlier record to compare with, and by how much a figure may have grown since, as a ratio.
+    pub baseline: Option<(PathBuf, f64)>,
+    /// Records to draw beside this one.
+    pub beside: Vec<PathBuf>,
+    /// What the user should know before it starts.
+    pub notes: Vec<String>,
+}
+
+/// The course of a trial.
+#[derive(Debug, Clone)]
+pub struct Course {
+    /// When the subject is ready.
+    pub ready: Option<Ready>,
+    /// The command that loads it; without one, it loads itself.
+    pub load: Option<String>,
+    /// Rounds of the load before the baseline.
+    pub warmup: u32,
+    /// Rounds of the load.
+    pub rounds: u32,
+    /// Time between two rounds.
+    pub pause: Duration,
+    /// Time after the last round.
+    pub settle: Duration,
+    /// Whether a subject that loads itself is ended so long after its phase `load_end`, because
+    /// both were asked for; otherwise it runs to its own end.
+    pub settle_after_phase: bool,
+    /// The longest that a trial may take.
+    pub timeout: Duration,
+}
+
+/// A line of the subject that begins a phase.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    /// Its name. `baseline`, `peak`, `load_end` and `settled` have a meaning.
+    pub name: String,
+    /// What the line looks like.
+    pub line: Regex,
+}
+
+/// Why a study cannot be run as it was asked for.
+#[derive(Debug, Error)]
+pub enum PlanError {
+    /// There is nothing to run.
+    #[error(
+        "there is no command: write it behind `--`, as in `lowtide study -- python3 app.py`, or in a study file"
+    )]
+    NoCommand,
+    /// The command does not exist.
+    #[error(
+        "there is no command `{0}`: it is not in PATH, or not executable; check the name, or give its path"
+    )]
+    NoSuchCommand(String),
+    /// Something about the allocators.
+    #[error(transparent)]
+    Allocator(#[from] AllocatorError),
+    /// Something about their settings.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    /// Two treatments would have one name.
+    #[error("two treatments are called `{0}`: give one of them another label")]
+    SameLabel(String),
+    /// Something about the condition of being ready.
+    #[error("--ready: {0}")]
+    Ready(#[from] ReadyError),
+    /// A number or a time is wrong.
+    #[error("--{flag}: {error}")]
+    Number {
+        /// The flag, or the key of the file.
+        flag: &'static str,
+        /// What is wrong.
+        error: NumberError,
+    },
+    /// Something else about a value.
+    #[error("--{flag}: {reason}")]
+    Value {
+        /// The flag, or the key of the file.
+        flag: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Something about a threshold.
+    #[error("--fail-on: {0}")]
+    Threshold(#[from] ThresholdError),
+}
+
+impl Plan {
+    /// Checks what was asked for, and finds everything that it names.
+    ///
+    /// # Errors
+    /// At the first thing that cannot be done, before anything is started.
+    pub fn of(settings: Settings) -> Result<Self, PlanError> {
+        let command = settings.command.filter(|c| !c.is_empty()).ok_or(PlanError::NoCommand)?;
+        if find_program(&command[0], settings.directory.as_deref()).is_none() {
+            return Err(PlanError::NoSuchCommand(command[0].clone()));
+        }
+        let mut notes = Vec::new();
+        let allocators = settings.allocator.map_or(DEFAULT_ALLOCATORS.to_owned(), |w| w.joined());
+        let tunes = settings.tune.unwrap_or_default();
+        let treatments = treatments(&allocators, &tunes, &mut notes)?;
+        check_policy(&settings.policy.map_or(NO_POLICY.to_owned(), |w| w.joined()))?;
+        for (name, value) in inherited_settings() {
+            notes.push(format!(
+                "{name}={value} of your environment is kept from the subject, so that each treatment \
+                 is what its name says; to try it, use -t 'ALLOCATOR/LABEL: {name}={value}'"
+            ));
+        }
+        let time = |flag, text: &Option<String>, otherwise| match text {
+            Some(text) => parse_duration(text).map_err(|error| PlanError::Number { flag, error }),
+            None => Ok(otherwise),
+        };
+        let phases = phases(&settings.phase.unwrap_or_default())?;
+        let course = Course {
+            ready: settings.ready.as_deref().map(str::parse).transpose()?,
+            load: settings.load,
+            warmup: settings.warmup.unwrap_or(0),
+            rounds: settings.rounds.unwrap_or(1),
+            pause: time("pause", &settings.pause, DEFAULT_PAUSE)?,
+            settle: time("settle", &settings.settle, DEFAULT_SETTLE)?,
+            settle_after_phase: settings.settle.is_some()
+                && phases.iter().any(|p| p.name == "load_end"),
+            timeout: time("timeout", &settings.timeout, DEFAULT_TIMEOUT)?,
+        };
+        course.check()?;
+        let interval = time("interval", &settings.interval, DEFAULT_INTERVAL)?;
+        if interval < SHORTEST_INTERVAL {
+            let reason = "less than 5 ms would measure the sampler itself".to_owned();
+            return Err(PlanError::Value { flag: "interval", reason });
+        }
+        let repeats = settings.repeat.unwrap_or(DEFAULT_REPEATS);
+        if repeats == 0 {
+            let reason = "must be at least 1".to_owned();
+            return Err(PlanError::Value { flag: "repeat", reason });
+        }
+        let tolerance = ratio("tolerance", settings.tolerance.as_deref(), DEFAULT_TOLERANCE)?;
+        let fail_on = settings.fail_on.unwrap_or_default();
+        Ok(Self {
+            name: settings.name.unwrap_or_else(|| name_of(&command)),
+            about: settings.about,
+            command,
+            directory: settings.directory,
+            environment: settings.environment.into_iter().collect(),
+            setup: settings.setup,
+            treatments,
+            course,
+            prepare: settings.prepare,
+            cleanup: settings.cleanup,
+            phases,
+            repeats,
+            seed: settings.seed.unwrap_or(0),
+            interval,
+            max_slowdown: ratio(
+                "max-slowdown",
+                settings.max_slowdown.as_deref(),
+                DEFAULT_MAX_SLOWDOWN,
+            )?,
+            output: settings.output,
+            fail_on: fail_on.iter().map(|t| t.parse()).collect::<Result<_, _>>()?,
+            baseline: settings.baseline.map(|path| (path, tolerance)),
+            beside: settings.beside.unwrap_or_default(),
+            notes,
+        })
+    }
+
+    /// The order of the trials: indices into the treatments.
+    pub fn order(&self) -> Vec<usize> {
+        order::alternating(self.treatments.len(), self.repeats, self.seed)
+    }
+
+    /// The plan as the record keeps it.
+    pub fn for_record(&self) -> v1::Plan {
+        v1::Plan {
+            name: self.name.clone(),
+            command: self.command.clone(),
+            treatments: self.treatments.iter().map(|t| t.treatment.clone()).collect(),
+            repeats: self.repeats,
+            seed: self.seed,
+            order: self.order(),
+            load: self.course.load.clone(),
+            warmup_rounds: self.course.warmup,
+            rounds: self.course.rounds,
+            pause_s: self.course.pause.as_secs_f64(),
+            settle_s: self.course.settle.as_secs_f64(),
+            interval_s: self.interval.as_secs_f64(),
+            max_slowdown: self.max_slowdown,
+            beside: self.beside.iter().map(|p| p.display().to_string()).collect(),
+            about: self.about.clone(),
+        }
+    }
+
+    /// How long a trial takes at least, as far as the plan tells.
+    pub fn shortest_trial(&self) -> Duration {
+        let course = &self.course;
+        match course.load {
+            None => Duration::ZERO,
+            Some(_) => {
+                let pauses = course.warmup + course.rounds.saturating_sub(1);
+                course.pause * pauses + course.settle
+            }
+        }
+    }
+}
+
+impl Course {
+    fn check(&self) -> Result<(), PlanError> {
+        let wrong = |flag, reason: &str| Err(PlanError::Value { flag, reason: reason.to_owned() });
+        if self.rounds == 0 {
+            return wrong("rounds", "must be at least 1");
+        }
+        if self.load.is_none() && (self.rounds > 1 || self.warmup > 0) {
+            let flag = if self.rounds > 1 { "rounds" } else { "warmup" };
+            return wrong(flag, "repeats the load, and there is none: add --load");
+        }
+        if self.timeout.is_zero() {
+            return wrong("timeout", "must be longer than 0");
+        }
+        Ok(())
+    }
+}
+
+fn treatments(
+    allocators: &str,
+    tunes: &[String],
+    notes: &mut Vec<String>,
+) -> Result<Vec<Applied>, PlanError> {
+    let allocators: Vec<Allocator> = allocator::resolve_list(allocators, notes)?;
+    let mut found: Vec<Applied> = allocators.iter().map(|a| Applied::new(a, None)).collect();
+    for text in tunes {
+        let tune = tune::parse(text)?;
+        let known = allocators.iter().find(|a| a.name == tune.allocator).cloned();
+        let allocator = match known {
+            Some(known) => known,
+            None => allocator::resolve(&tune.allocator)?,
+        };
+        found.push(Applied::new(&allocator, Some(&tune)));
+    }
+    for (place, one) in found.iter().enumerate() {
+        let label = one.treatment.label();
+        if found[..place].iter().any(|other| other.treatment.label() == label) {
+            return Err(PlanError::SameLabel(label));
+        }
+    }
+    Ok(found)
+}
+
+/// Policies release memory, which this version of lowtide cannot do.
+fn check_policy(list: &str) -> Result<(), PlanError> {
+    match list.split(',').map(str::trim).find(|p| *p != NO_POLICY) {
+        None => Ok(()),
+        Some(policy) => Err(PlanError::Value {
+            flag: "policy",
+            reason: format!(
+                "`{policy}` releases memory, which this version cannot do yet: use none"
+            ),
+        }),
+    }
+}
+
+fn phases(texts: &[String]) -> Result<Vec<Phase>, PlanError> {
+    let wrong = |text: &str, reason: String| PlanError::Value {
+        flag: "phase",
+        reason: format!("`{text}` {reason}"),
+    };
+    texts
+        .iter()
+        .map(|text| {
+            let form = || wrong(text, "is no phase: write NAME=log:REGEX".to_owned());
+            let (name, condition) = text.split_once('=').ok_or_else(form)?;
+            let regex = condition.strip_prefix("log:").ok_or_else(form)?;
+            if name.trim().is_empty() {
+                return Err(form());
+            }
+            let line = Regex::new(regex).map_err(|e| wrong(text, format!("has no regex: {e}")))?;
+            Ok(Phase { name: name.trim().to_owned(), line })
+        })
+        .collect()
+}
+
+/// Reads `5%` or `0.05`.
+fn ratio(flag: &'static str, text: Option<&str>, otherwise: f64) -> Result<f64, PlanError> {
+    let Some(text) = text else { return Ok(otherwise) };
+    let (number, divisor) = match text.trim().strip_suffix('%') {
+        Some(percent) => (percent, 100.0),
+        None => (text, 1.0),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value / divisor),
+        _ => Err(PlanError::Value {
+            flag,
+            reason: format!("`{text}` is no share: write 5% or 0.05"),
+        }),
+    }
+}
+
+/// A name for a study that has none: that of its program.
+fn name_of(command: &[String]) -> String {
+    let base =
+        |word: &str| Path::new(word).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let program = command.first().map(|w| base(w)).unwrap_or_default();
+    // An interpreter says less than the script that it runs.
+    let script = command.get(1).filter(|w| w.contains('.') && !w.starts_with('-'));
+    script.map_or(program, |s| base(s))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Words;
+
+    fn settings(command: &[&str]) -> Settings {
+        Settings {
+            command: Some(command.iter().map(|w| (*w).to_owned()).collect()),
+            allocator: Some(Words::Joined("glibc".to_owned())),
+            ..Settings::default()
+        }
+    }
+
+    fn refused(change: impl FnOnce(&mut Settings)) -> String {
+        let mut settings = settings(&["true"]);
+        change(&mut settings);
+        Plan::of(settings).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_said_before_anything_starts() {
+        assert!(refused(|s| s.command = None).starts_with("there is no command:"));
+        assert!(refused(|s| s.command = Some(vec!["no-such".into()])).contains("`no-such`"));
+        assert!(refused(|s| s.pause = Some("10".into())).starts_with("--pause: `10` has no unit"));
+        assert!(refused(|s| s.rounds = Some(3)).contains("there is none: add --load"));
+        assert!(refused(|s| s.repeat = Some(0)).contains("at least 1"));
+        assert!(refused(|s| s.interval = Some("1ms".into())).contains("less than 5 ms"));
+        assert!(refused(|s| s.max_slowdown = Some("five".into())).contains("is no share"));
+        assert!(refused(|s| s.phase = Some(vec!["x".into()])).contains("NAME=log:REGEX"));
+        assert!(refused(|s| s.policy = Some(Words::Joined("adaptive".into()))).contains("yet"));
+        assert!(refused(|s| s.fail_on = Some(vec!["x>1".into()])).contains("no figure `x`"));
+    }
+
+    #[test]
+    fn settings_make_one_more_treatment_each() {
+        let mut settings = settings(&["true"]);
+        settings.tune = Some(vec!["glibc/arena_max".into(), "glibc/arena_max=4".into()]);
+        let plan = Plan::of(settings.clone()).unwrap();
+        let labels: Vec<String> = plan.treatments.iter().map(|t| t.treatment.label()).collect();
+        assert_eq!(labels, ["glibc", "glibc/arena_max", "glibc/arena_max=4"]);
+        assert_eq!(plan.order().len(), 9);
+        settings.tune = Some(vec!["glibc/x: A=1".into(), "glibc/x: A=2".into()]);
+        assert!(
+            matches!(Plan::of(settings), Err(PlanError::SameLabel(label)) if label == "glibc/x")
+        );
+    }
+
+    #[test]
+    fn a_study_is_called_by_its_script() {
+        let named =
+            |words: &[&str]| name_of(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
+        assert_eq!(named(&["python3", "dir/app.py", "-x"]), "app.py");
+        assert_eq!(named(&["/usr/bin/redis-server", "--port"]), "redis-server");
+    }
+}

@@ -1,0 +1,286 @@
+//! A treatment as it is applied: what is started, in which environment, and how to see afterwards
+//! whether it is in force.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use lowtide_model::record::v1::AllocatorCheck;
+use lowtide_model::treatment::Treatment;
+use lowtide_probe::allocator::{Examination, ExamineError, Provider};
+
+use crate::allocator::{Allocator, Delivery};
+use crate::keeper::Launch;
+use crate::tune::Tune;
+
+/// A treatment, and what it takes to apply it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// What tables call it.
+    pub treatment: Treatment,
+    allocator: Allocator,
+    variables: Vec<(String, String)>,
+}
+
+/// Variables that set an allocator: what a user's shell happens to hold must not leak into a trial.
+const SETTINGS: [&str; 5] = ["MALLOC_", "MIMALLOC_", "TCMALLOC_", "JE_MALLOC_", "_RJEM_MALLOC_"];
+
+/// The variables of our own environment that set an allocator, and so are kept from the subject.
+pub fn inherited_settings() -> Vec<(String, String)> {
+    env::vars_os()
+        .filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+        })
+        .filter(|(name, value)| {
+            SETTINGS.iter().any(|prefix| name.starts_with(prefix))
+                || (name == "GLIBC_TUNABLES" && value.contains("glibc.malloc."))
+        })
+        .collect()
+}
+
+impl Applied {
+    /// An allocator with its settings, or as it is.
+    pub fn new(allocator: &Allocator, tune: Option<&Tune>) -> Self {
+        let mut treatment = Treatment::plain(&allocator.name, allocator.version.as_deref());
+        treatment.tune = tune.map(|t| t.label.clone());
+        Self {
+            treatment,
+            allocator: allocator.clone(),
+            variables: tune.map(|t| t.variables.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// What is started, so that `command` runs under the treatment.
+    pub fn launch(
+        &self,
+        command: &[String],
+        directory: Option<PathBuf>,
+        own: &[(String, String)],
+    ) -> Launch {
+        let mut launch = Launch {
+            command: command.to_vec(),
+            directory,
+            set: own.to_vec(),
+            remove: inherited_settings().into_iter().map(|(name, _)| name).collect(),
+            stdout: None,
+        };
+        launch.set.extend(self.variables.iter().cloned());
+        match &self.allocator.delivery {
+            Delivery::System => {}
+            Delivery::Preload { path, .. } => {
+                let preload = |(name, value): &(String, String)| {
+                    (name == "LD_PRELOAD").then(|| value.clone())
+                };
+                let others = own.iter().find_map(preload).or_else(|| env::var("LD_PRELOAD").ok());
+                let mut list = path.display().to_string();
+                // The first that defines `malloc` provides it, so that ours must stand first.
+                if let Some(others) = others.filter(|o| !o.is_empty()) {
+                    list = format!("{list}:{others}");
+                }
+                launch.set.push(("LD_PRELOAD".to_owned(), list));
+            }
+            Delivery::Loader { loader, libraries, .. } => {
+                let program = command.first().map(String::as_str).unwrap_or_default();
+                let mut line = vec![
+                    loader.display().to_string(),
+                    "--library-path".to_owned(),
+                    libraries.display().to_string(),
+                ];
+                line.extend(behind_loader(program, launch.directory.as_deref()));
+                line.extend(command.iter().skip(1).cloned());
+                launch.command = line;
+            }
+        }
+        launch
+    }
+
+    /// Whether the treatment is in force in a process that was examined.
+    pub fn check(
+        &self,
+        command: &[String],
+        found: &Result<Examination, ExamineError>,
+    ) -> AllocatorCheck {
+        match found {
+            Ok(found) => self.check_found(found),
+            Err(error) => {
+                let setuid = matches!(error, ExamineError::NotPermitted)
+                    && command.first().is_some_and(|program| is_setuid(program))
+                    && matches!(self.allocator.delivery, Delivery::Preload { .. });
+                AllocatorCheck {
+                    active: setuid.then_some(false),
+                    provider: None,
+                    because: Some(if setuid { SETUID.to_owned() } else { error.to_string() }),
+                }
+            }
+        }
+    }
+
+    fn check_found(&self, found: &Examination) -> AllocatorCheck {
+        let (file, place) = match &found.provider {
+            Provider::Library(file) => (file, "library"),
+            Provider::Executable(file) => (file, "executable"),
+            Provider::Static(file) => (file, "static"),
+        };
+        let path = file.path.display();
+        let wanted = match &self.allocator.delivery {
+            Delivery::System => file.is_c_library() && !path.to_string().contains("ld-musl"),
+            Delivery::Preload { path, library } => file.id == *library || file.path == *path,
+            Delivery::Loader { library, libraries, .. } => {
+                file.id == *library || (file.is_c_library() && file.path.starts_with(libraries))
+            }
+        };
+        let because = if place == "static" {
+            Some("it is linked statically: nothing can be put before its own malloc".to_owned())
+        } else if place == "executable" {
+            Some("it exports a malloc of its own, which comes before every library".to_owned())
+        } else if let Some(built_in) = found.built_in {
+            Some(format!("it has an allocator of its own compiled in ({})", built_in.name))
+        } else if wanted {
+            None
+        } else if found.is_secure {
+            Some(SETUID.to_owned())
+        } else if matches!(self.allocator.delivery, Delivery::Loader { .. }) {
+            Some(format!("it was started by the system's loader, and runs on {path}"))
+        } else {
+            Some(format!("its malloc comes from {path}"))
+        };
+        AllocatorCheck {
+            active: Some(because.is_none()),
+            provider: Some(path.to_string()),
+            because,
+        }
+    }
+}
+
+const SETUID: &str = "it is a setuid program: the loader ignores LD_PRELOAD";
+
+/// What stands behind the loader on its command line: a program for it to load. A script is not
+/// one, so that its interpreter is named instead, as the kernel would do.
+fn behind_loader(program: &str, directory: Option<&Path>) -> Vec<String> {
+    let Some(path) = find_program(program, directory) else { return vec![program.to_owned()] };
+    let shown = path.display().to_string();
+    let Some(line) = first_line(&path) else { return vec![shown] };
+    let Some(interpreter) = line.strip_prefix("#!") else { return vec![shown] };
+    let mut words = interpreter.trim().splitn(2, char::is_whitespace);
+    let (interpreter, argument) = (words.next().unwrap_or_default(), words.next().map(str::trim));
+    // `env NAME` only looks for a program, and would start it with the system's loader.
+    if interpreter.ends_with("/env")
+        && let Some(name) = argument.filter(|a| !a.contains(char::is_whitespace))
+        && let Some(found) = find_program(name, directory)
+    {
+        return vec![found.display().to_string(), shown];
+    }
+    let mut words = vec![interpreter.to_owned()];
+    words.extend(argument.map(str::to_owned));
+    words.push(shown);
+    words
+}
+
+fn first_line(path: &Path) -> Option<String> {
+    use std::io::Read;
+    let mut head = Vec::new();
+    fs::File::open(path).ok()?.take(256).read_to_end(&mut head).ok()?;
+    let line = head.split(|b| *b == b'\n').next()?;
+    String::from_utf8(line.to_vec()).ok()
+}
+
+/// Finds a program as `execvp` does: in the list of `PATH`, unless its name holds a slash.
+pub fn find_program(name: &str, directory: Option<&Path>) -> Option<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    if name.contains('/') {
+        let path = directory.map_or_else(|| PathBuf::from(name), |d| d.join(name));
+        return Some(path).filter(is_program);
+    }
+    let list = env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    env::split_paths(&list).map(|d| d.join(name)).find(is_program)
+}
+
+fn is_setuid(program: &str) -> bool {
+    let meta = find_program(program, None).and_then(|path| fs::metadata(path).ok());
+    let us = rustix::process::geteuid().as_raw();
+    meta.is_some_and(|m| m.permissions().mode() & 0o6000 != 0 && m.uid() != us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lowtide_probe::allocator::{BuiltIn, LoadedFile};
+    use lowtide_probe::proc::maps::FileId;
+
+    fn file(path: &str, inode: u64) -> LoadedFile {
+        LoadedFile { path: path.into(), id: FileId { device: (8, 1), inode } }
+    }
+
+    fn preloaded() -> Applied {
+        let id = FileId { device: (8, 1), inode: 7 };
+        let delivery = Delivery::Preload { path: "/cache/libjemalloc.so".into(), library: id };
+        Applied::new(&Allocator { name: "jemalloc".into(), version: None, delivery }, None)
+    }
+
+    fn glibc() -> Applied {
+        let allocator =
+            Allocator { name: "glibc".into(), version: None, delivery: Delivery::System };
+        Applied::new(&allocator, None)
+    }
+
+    fn found(provider: Provider) -> Examination {
+        Examination { provider, built_in: None, is_secure: false }
+    }
+
+    #[test]
+    fn a_preloaded_library_is_in_force_when_it_provides_malloc() {
+        let ours = found(Provider::Library(file("/elsewhere/same.so", 7)));
+        assert_eq!(preloaded().check_found(&ours).active, Some(true));
+        let libc = found(Provider::Library(file("/lib/libc.so.6", 9)));
+        assert_eq!(
+            preloaded().check_found(&libc).because.unwrap(),
+            "its malloc comes from /lib/libc.so.6"
+        );
+    }
+
+    #[test]
+    fn glibc_is_not_in_force_in_a_program_that_is_linked_with_jemalloc() {
+        let redis = found(Provider::Library(file("/usr/lib/libjemalloc.so.2", 9)));
+        assert_eq!(glibc().check_found(&redis).active, Some(false));
+        let libc = found(Provider::Library(file("/lib/libc.so.6", 9)));
+        assert_eq!(glibc().check_found(&libc).active, Some(true));
+        let musl = found(Provider::Library(file("/lib/ld-musl-x86_64.so.1", 9)));
+        assert_eq!(glibc().check_found(&musl).active, Some(false));
+    }
+
+    #[test]
+    fn static_setuid_and_self_served_programs_are_told_with_their_reason() {
+        let reason = |e: &Examination| preloaded().check_found(e).because.unwrap_or_default();
+        assert!(reason(&found(Provider::Static(file("/bin/x", 1)))).contains("statically"));
+        assert!(reason(&found(Provider::Executable(file("/bin/x", 1)))).contains("of its own"));
+        let mut rust = found(Provider::Library(file("/cache/libjemalloc.so", 7)));
+        rust.built_in = Some(BuiltIn { name: "mimalloc" });
+        assert!(reason(&rust).contains("compiled in (mimalloc)"));
+        let mut setuid = found(Provider::Library(file("/lib/libc.so.6", 9)));
+        setuid.is_secure = true;
+        assert!(reason(&setuid).contains("setuid"));
+    }
+
+    #[test]
+    fn our_library_stands_before_those_that_the_study_preloads() {
+        let own = [("LD_PRELOAD".to_owned(), "/lib/other.so".to_owned())];
+        let launch = preloaded().launch(&["x".to_owned()], None, &own);
+        assert_eq!(launch.set.last().unwrap().1, "/cache/libjemalloc.so:/lib/other.so");
+    }
+
+    #[test]
+    fn a_script_is_started_by_its_interpreter_behind_the_loader() {
+        let script = tempfile::NamedTempFile::new().unwrap();
+        fs::write(script.path(), "#!/bin/sh -eu\n").unwrap();
+        fs::set_permissions(script.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = script.path().display().to_string();
+        assert_eq!(behind_loader(&path, None), ["/bin/sh", "-eu", &path]);
+        fs::write(script.path(), "#!/usr/bin/env sh\n").unwrap();
+        assert!(behind_loader(&path, None)[0].ends_with("/sh"));
+        assert!(behind_loader("sh", None)[0].ends_with("/sh"));
+        assert_eq!(behind_loader("no-such-program", None), ["no-such-program"]);
+    }
+}

@@ -1,0 +1,102 @@
+//! One trial: one subject under one treatment and one load.
+//!
+//! [`perform`] is the choreography: what comes after what, and what is done when something goes
+//! wrong. It drives a [`Stage`], which is the real one ([`bench`]) or, in tests, one that has a
+//! clock of its own and never waits.
+
+pub(crate) mod bench;
+mod sampling;
+
+use std::time::Duration;
+
+use lowtide_model::judge::SETTLED_WINDOW_S;
+use lowtide_model::record::v1::{Moment, Outcome};
+
+use crate::plan::Course;
+use crate::ready::Ready;
+
+/// Why a trial cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// Something went wrong; one sentence.
+    Failed(String),
+    /// Ctrl-C, or a signal.
+    Interrupted,
+}
+
+/// Where a trial takes place.
+pub trait Stage {
+    /// Notes that something happened now.
+    fn mark(&mut self, moment: Moment, round: Option<u32>);
+
+    /// Runs the command that comes before the trial.
+    fn prepare(&mut self) -> Result<(), Stop>;
+
+    /// Starts the subject and its sampler.
+    fn start(&mut self) -> Result<(), Stop>;
+
+    /// Waits until the subject is ready.
+    fn await_ready(&mut self, ready: &Ready) -> Result<(), Stop>;
+
+    /// Runs one round of the load to its end; 0 is a round of the warm-up.
+    fn load(&mut self, round: u32) -> Result<(), Stop>;
+
+    /// Lets time pass. `close` asks for slow figures more often, since something is to be judged.
+    fn pass(&mut self, time: Duration, close: bool) -> Result<(), Stop>;
+
+    /// Waits until the subject ends by itself, or, where a time is given, until that long after its
+    /// phase `load_end`.
+    fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), Stop>;
+
+    /// Ends the subject and everything that it started.
+    fn end(&mut self);
+
+    /// Runs the command that comes after the trial.
+    fn cleanup(&mut self) -> Result<(), Stop>;
+}
+
+/// How long the subject is left alone before the load, so that there is a baseline.
+const BASELINE: Duration = Duration::from_millis(1200);
+
+/// Runs one trial. Whatever happens, everything that was started is ended, and the cleanup runs.
+pub fn perform(stage: &mut impl Stage, course: &Course) -> Outcome {
+    let ran = stage.prepare().and_then(|()| run(stage, course));
+    stage.end();
+    let cleaned = stage.cleanup();
+    match ran.and(cleaned) {
+        Ok(()) => Outcome::Done,
+        Err(Stop::Failed(because)) => Outcome::Failed { because },
+        Err(Stop::Interrupted) => Outcome::Interrupted,
+    }
+}
+
+fn run(stage: &mut impl Stage, course: &Course) -> Result<(), Stop> {
+    stage.start()?;
+    if let Some(ready) = &course.ready {
+        stage.await_ready(ready)?;
+        stage.mark(Moment::Ready, None);
+    }
+    if course.load.is_none() {
+        return stage.await_end(course.settle_after_phase.then_some(course.settle));
+    }
+    for _ in 0..course.warmup {
+        stage.load(0)?;
+        stage.pass(course.pause, false)?;
+    }
+    stage.pass(BASELINE, true)?;
+    stage.mark(Moment::Baseline, None);
+    for round in 1..=course.rounds {
+        stage.mark(Moment::LoadBegin, Some(round));
+        stage.load(round)?;
+        stage.mark(Moment::LoadEnd, Some(round));
+        let time = if round == course.rounds { course.settle } else { course.pause };
+        let judged = Duration::from_secs_f64(SETTLED_WINDOW_S).min(time);
+        stage.pass(time - judged, false)?;
+        stage.pass(judged, true)?;
+        stage.mark(Moment::Settled, Some(round));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

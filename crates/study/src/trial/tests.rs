@@ -1,0 +1,141 @@
+use super::*;
+
+/// A stage that writes down what it is told, has a clock of its own, and fails where it should.
+#[derive(Default)]
+struct Mock {
+    said: Vec<String>,
+    clock: Duration,
+    fails_at: Option<(&'static str, Option<Stop>)>,
+}
+
+impl Mock {
+    fn failing(at: &'static str, stop: Stop) -> Self {
+        Self { fails_at: Some((at, Some(stop))), ..Self::default() }
+    }
+
+    fn act(&mut self, what: &str) -> Result<(), Stop> {
+        self.said.push(what.to_owned());
+        match &mut self.fails_at {
+            Some((at, stop)) if *at == what => stop.take().map_or(Ok(()), Err),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Stage for Mock {
+    fn mark(&mut self, moment: Moment, round: Option<u32>) {
+        let round = round.map(|r| format!(" {r}")).unwrap_or_default();
+        self.said.push(format!("{moment:?}{round} at {} s", self.clock.as_secs_f64()));
+    }
+
+    fn prepare(&mut self) -> Result<(), Stop> {
+        self.act("prepare")
+    }
+
+    fn start(&mut self) -> Result<(), Stop> {
+        self.act("start")
+    }
+
+    fn await_ready(&mut self, _: &Ready) -> Result<(), Stop> {
+        self.clock += Duration::from_secs(1);
+        self.act("await ready")
+    }
+
+    fn load(&mut self, round: u32) -> Result<(), Stop> {
+        self.clock += Duration::from_secs(5);
+        self.act(&format!("load {round}"))
+    }
+
+    fn pass(&mut self, time: Duration, _: bool) -> Result<(), Stop> {
+        self.clock += time;
+        self.act("pass")
+    }
+
+    fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), Stop> {
+        self.act(&format!("await end {after_load:?}"))
+    }
+
+    fn end(&mut self) {
+        self.said.push("end".to_owned());
+    }
+
+    fn cleanup(&mut self) -> Result<(), Stop> {
+        self.act("cleanup")
+    }
+}
+
+fn course() -> Course {
+    Course {
+        ready: Some("after:1s".parse().unwrap()),
+        load: Some("load".to_owned()),
+        warmup: 1,
+        rounds: 2,
+        pause: Duration::from_secs(10),
+        settle: Duration::from_secs(30),
+        settle_after_phase: false,
+        timeout: Duration::from_secs(600),
+    }
+}
+
+#[test]
+fn a_loaded_trial_warms_up_then_loads_and_settles_round_by_round() {
+    let mut mock = Mock::default();
+    assert_eq!(perform(&mut mock, &course()), Outcome::Done);
+    mock.said.retain(|s| s != "pass");
+    assert_eq!(
+        mock.said,
+        [
+            "prepare",
+            "start",
+            "await ready",
+            "Ready at 1 s",
+            "load 0",
+            "Baseline at 17.2 s",
+            "LoadBegin 1 at 17.2 s",
+            "load 1",
+            "LoadEnd 1 at 22.2 s",
+            "Settled 1 at 32.2 s",
+            "LoadBegin 2 at 32.2 s",
+            "load 2",
+            "LoadEnd 2 at 37.2 s",
+            "Settled 2 at 67.2 s",
+            "end",
+            "cleanup"
+        ]
+    );
+}
+
+#[test]
+fn a_subject_that_loads_itself_is_waited_for() {
+    let mut mock = Mock::default();
+    let course = Course { load: None, ready: None, ..course() };
+    assert_eq!(perform(&mut mock, &course), Outcome::Done);
+    assert_eq!(mock.said, ["prepare", "start", "await end None", "end", "cleanup"]);
+    let mut mock = Mock::default();
+    perform(&mut mock, &Course { settle_after_phase: true, ..course });
+    assert!(mock.said.contains(&"await end Some(30s)".to_owned()));
+}
+
+#[test]
+fn whatever_fails_the_subject_is_ended_and_the_cleanup_runs() {
+    for at in ["prepare", "start", "await ready", "load 0", "load 2", "pass"] {
+        let mut mock = Mock::failing(at, Stop::Failed("because".to_owned()));
+        let outcome = perform(&mut mock, &course());
+        assert_eq!(outcome, Outcome::Failed { because: "because".to_owned() }, "{at}");
+        assert_eq!(mock.said[mock.said.len() - 2..], ["end", "cleanup"], "{at}");
+    }
+}
+
+#[test]
+fn an_interrupted_trial_is_told_from_a_failed_one() {
+    let mut mock = Mock::failing("load 1", Stop::Interrupted);
+    assert_eq!(perform(&mut mock, &course()), Outcome::Interrupted);
+    assert_eq!(mock.said[mock.said.len() - 2..], ["end", "cleanup"]);
+}
+
+#[test]
+fn a_cleanup_that_fails_fails_the_trial_but_does_not_hide_what_failed_before() {
+    let mut mock = Mock::failing("cleanup", Stop::Failed("cleanup".to_owned()));
+    let outcome = perform(&mut mock, &course());
+    assert_eq!(outcome, Outcome::Failed { because: "cleanup".to_owned() });
+}

@@ -1,0 +1,254 @@
+//! Settings of an allocator: sets of environment variables with a label, bound to their allocator.
+//!
+//! The presets are the settings that matter: those that engineers tried first when a production
+//! process hoarded (`trim_threshold`, `mmap_threshold`, `tcache_count`, `arena_max`), and those that
+//! measurements found to decide whether memory comes back at all.
+
+use thiserror::Error;
+
+/// A set of variables for one allocator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tune {
+    /// The allocator that understands them.
+    pub allocator: String,
+    /// What tables call them.
+    pub label: String,
+    /// The variables.
+    pub variables: Vec<(String, String)>,
+}
+
+/// Settings that are known by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preset {
+    /// The allocator that understands them.
+    pub allocator: &'static str,
+    /// The name.
+    pub name: &'static str,
+    /// The variable.
+    variable: &'static str,
+    /// What stands before and behind the value in it.
+    around: (&'static str, &'static str),
+    /// The value, when none is given.
+    value: &'static str,
+    /// What it does, in a few words.
+    pub about: &'static str,
+}
+
+/// Every preset. Each is used as `ALLOCATOR/NAME`, or with a value of one's own as
+/// `ALLOCATOR/NAME=VALUE`.
+pub const PRESETS: [Preset; 9] = [
+    Preset {
+        allocator: "glibc",
+        name: "trim_threshold",
+        variable: "MALLOC_TRIM_THRESHOLD_",
+        around: ("", ""),
+        value: "65536",
+        about: "bytes at the top of the heap from which on they are given back; also fixes mmap_threshold",
+    },
+    Preset {
+        allocator: "glibc",
+        name: "mmap_threshold",
+        variable: "MALLOC_MMAP_THRESHOLD_",
+        around: ("", ""),
+        value: "65536",
+        about: "bytes from which on a block is mapped by itself, and unmapped when freed",
+    },
+    Preset {
+        allocator: "glibc",
+        name: "tcache_count",
+        variable: "GLIBC_TUNABLES",
+        around: ("glibc.malloc.tcache_count=", ""),
+        value: "0",
+        about: "freed blocks of each size that a thread keeps for itself",
+    },
+    Preset {
+        allocator: "glibc",
+        name: "arena_max",
+        variable: "MALLOC_ARENA_MAX",
+        around: ("", ""),
+        value: "1",
+        about: "heaps that the threads share",
+    },
+    Preset {
+        allocator: "jemalloc",
+        name: "background_thread",
+        variable: "MALLOC_CONF",
+        around: ("background_thread:true,dirty_decay_ms:", ",muzzy_decay_ms:0"),
+        value: "1000",
+        about: "gives back what has been free for so many ms, also while the program is idle",
+    },
+    Preset {
+        allocator: "mimalloc",
+        name: "purge_delay",
+        variable: "MIMALLOC_PURGE_DELAY",
+        around: ("", ""),
+        value: "0",
+        about: "ms until a free page is given back; 0 is at once",
+    },
+    Preset {
+        allocator: "mimalloc2",
+        name: "purge_delay",
+        variable: "MIMALLOC_PURGE_DELAY",
+        around: ("", ""),
+        value: "0",
+        about: "ms until a free page is given back; 0 is at once",
+    },
+    Preset {
+        allocator: "tcmalloc",
+        name: "aggressive_decommit",
+        variable: "TCMALLOC_AGGRESSIVE_DECOMMIT",
+        around: ("", ""),
+        value: "1",
+        about: "gives back every span as soon as it is free",
+    },
+    Preset {
+        allocator: "tcmalloc",
+        name: "release_rate",
+        variable: "TCMALLOC_RELEASE_RATE",
+        around: ("", ""),
+        value: "10",
+        about: "how eagerly free spans are given back, 0 to 10",
+    },
+];
+
+/// Why settings were not understood.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TuneError {
+    /// The form is wrong.
+    #[error(
+        "`{0}` is no setting: write 'ALLOCATOR/LABEL: VARIABLE=VALUE …', or a preset such as glibc/arena_max or glibc/arena_max=2"
+    )]
+    Malformed(String),
+    /// There is no such preset.
+    #[error(
+        "`{text}` is no preset: {allocator} has {known}; your own is 'ALLOCATOR/LABEL: VARIABLE=VALUE …'"
+    )]
+    UnknownPreset {
+        /// What was asked for.
+        text: String,
+        /// The allocator.
+        allocator: String,
+        /// The presets that it has.
+        known: String,
+    },
+}
+
+/// Reads settings: `jemalloc/eager: MALLOC_CONF=dirty_decay_ms:0`, `glibc/arena_max`,
+/// `glibc/arena_max=2`.
+///
+/// # Errors
+/// When they have another form, or the preset is not known.
+pub fn parse(text: &str) -> Result<Tune, TuneError> {
+    let malformed = || TuneError::Malformed(text.to_owned());
+    let (allocator, rest) = text.trim().split_once('/').ok_or_else(malformed)?;
+    let allocator = allocator.trim();
+    if allocator.is_empty() || allocator.contains(char::is_whitespace) {
+        return Err(malformed());
+    }
+    // The colon that ends a label is followed by a blank: values hold colons too.
+    match rest.split_once(": ") {
+        Some((label, variables)) => own(allocator, label.trim(), variables).ok_or_else(malformed),
+        None if rest.trim_end().ends_with(':') || rest.trim().is_empty() => Err(malformed()),
+        None => preset(allocator, rest.trim(), text),
+    }
+}
+
+fn own(allocator: &str, label: &str, variables: &str) -> Option<Tune> {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    };
+    let variables: Option<Vec<(String, String)>> = variables
+        .split_whitespace()
+        .map(|pair| {
+            let (name, value) = pair.split_once('=')?;
+            is_name(name).then(|| (name.to_owned(), value.to_owned()))
+        })
+        .collect();
+    let variables = variables.filter(|v| !v.is_empty())?;
+    let label = Some(label).filter(|l| !l.is_empty())?;
+    Some(Tune { allocator: allocator.to_owned(), label: label.to_owned(), variables })
+}
+
+fn preset(allocator: &str, text: &str, whole: &str) -> Result<Tune, TuneError> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (text, None),
+    };
+    let found = PRESETS.iter().find(|p| p.allocator == allocator && p.name == name);
+    let Some(preset) = found.filter(|_| value != Some("")) else {
+        let known: Vec<&str> =
+            PRESETS.iter().filter(|p| p.allocator == allocator).map(|p| p.name).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(TuneError::UnknownPreset {
+            text: whole.trim().to_owned(),
+            allocator: allocator.to_owned(),
+            known,
+        });
+    };
+    let (before, behind) = preset.around;
+    let value = format!("{before}{}{behind}", value.unwrap_or(preset.value));
+    Ok(Tune {
+        allocator: allocator.to_owned(),
+        label: text.to_owned(),
+        variables: vec![(preset.variable.to_owned(), value)],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(text: &str) -> Vec<(String, String)> {
+        parse(text).unwrap().variables
+    }
+
+    #[test]
+    fn a_preset_has_a_value_of_its_own_or_takes_one() {
+        let set = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        assert_eq!(variables("glibc/arena_max"), set("MALLOC_ARENA_MAX", "1"));
+        assert_eq!(variables("glibc/arena_max=12"), set("MALLOC_ARENA_MAX", "12"));
+        assert_eq!(
+            variables("jemalloc/background_thread=500"),
+            set("MALLOC_CONF", "background_thread:true,dirty_decay_ms:500,muzzy_decay_ms:0")
+        );
+        assert_eq!(
+            variables("glibc/tcache_count"),
+            set("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")
+        );
+        assert_eq!(parse("glibc/arena_max=12").unwrap().label, "arena_max=12");
+    }
+
+    #[test]
+    fn settings_of_ones_own_may_hold_colons_and_equals_signs() {
+        let tune =
+            parse("jemalloc/eager: MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0 X=a=b").unwrap();
+        assert_eq!((tune.allocator.as_str(), tune.label.as_str()), ("jemalloc", "eager"));
+        assert_eq!(tune.variables[1], ("X".to_owned(), "a=b".to_owned()));
+    }
+
+    #[test]
+    fn a_preset_that_does_not_exist_is_answered_with_those_that_do() {
+        assert_eq!(
+            parse("glibc/arenamax").unwrap_err().to_string(),
+            "`glibc/arenamax` is no preset: glibc has trim_threshold, mmap_threshold, tcache_count, \
+             arena_max; your own is 'ALLOCATOR/LABEL: VARIABLE=VALUE …'"
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in [
+            "",
+            "glibc",
+            "/x",
+            "glibc/",
+            "glibc/x:",
+            "glibc/x: ",
+            "glibc/x: Y",
+            "glibc/x: =1",
+            "glibc/arena_max=",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}
