@@ -1,1 +1,41 @@
-fn main() {}
+//! lowtide: memory rises with the load; this shows why it does not fall again, and brings it down.
+
+mod args;
+mod exit;
+mod interrupt;
+mod keeper;
+mod output;
+mod progress;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Verb};
+use exit::{Exit, Failure};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::wrong_usage(&error),
+    };
+    let output = output::Output::new(cli.json, cli.color);
+    match run(cli.verb, &output) {
+        Ok(exit) => exit.into(),
+        Err(failure) => failure.tell(&output),
+    }
+}
+
+fn run(verb: Verb, output: &output::Output) -> Result<Exit, Failure> {
+    match verb {
+        Verb::Demo(args) => verbs::demo::run(&args, output),
+        Verb::Study(args) => verbs::study::run(*args, output),
+        Verb::Report(args) => verbs::report::run(&args, output),
+        Verb::Completions { shell } => verbs::completions::run(shell),
+        Verb::Man { verb } => verbs::man::run(verb.as_deref()),
+        Verb::Keep => Ok(Exit::Passed(lowtide_study::keeper::process::run())),
+        Verb::DemoServer(args) => verbs::demo::server(&args),
+        Verb::DemoLoad(args) => verbs::demo::load(&args),
+    }
+}

@@ -8,6 +8,7 @@ pub mod bytes;
 pub mod compare;
 pub mod duration;
 pub mod judge;
+pub mod load;
 pub mod number;
 pub mod recommend;
 pub mod record;

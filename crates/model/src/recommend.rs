@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::bytes::Human;
 use crate::record::v1::Plan;
-use crate::stats::Estimate;
+use crate::stats::{ENOUGH_FOR_INTERVAL, Estimate};
 use crate::study::{Summary, TrialResult};
 use crate::treatment::Treatment;
 
@@ -176,26 +176,31 @@ fn choose(plan: &Plan, summaries: &[Summary], trials: &[TrialResult]) -> Option<
     let mut doubts = Vec::new();
     if let Some(runner_up) = candidates.get(1) {
         if !difference(runner_up).is_some_and(|d| d.resolved_from(0.0)) {
-            doubts.push(format!("not resolved from {}", runner_up.treatment));
+            doubts.push(format!("whether it leaves less than {}", runner_up.treatment));
+        } else if !is_material(best, runner_up) {
+            doubts.push(format!(
+                "whether it is better than {}, which differs by a few pages",
+                runner_up.treatment
+            ));
         }
     } else {
-        doubts.push("there is no other treatment to compare it with".to_owned());
+        doubts.push("whether anything is better: no other treatment could be compared".to_owned());
     }
     if best.standing == Standing::Unresolved {
-        doubts.push(format!(
-            "whether it stays within {} of the reference's CPU time and latency is not resolved ({})",
-            percent(plan.max_slowdown),
-            costs(best)
-        ));
-    }
-    if plan.repeats < 2 && !doubts.is_empty() {
-        doubts.push("one repeat resolves nothing: use --repeat 6".to_owned());
+        doubts.push(format!("whether its cost stays within {}", percent(plan.max_slowdown)));
     }
     Some(Recommendation {
         treatment: Some(best.treatment.clone()),
-        because: because(best, summaries.first(), &doubts),
+        because: because(best, summaries.first(), &doubts, plan.repeats),
         resolved: doubts.is_empty(),
     })
+}
+
+/// Whether two treatments differ by more than anyone would act on: 1 MiB, or 1 % of the peak.
+fn is_material(a: &Summary, b: &Summary) -> bool {
+    let excess = |s: &Summary| s.excess_mean_bytes.map_or(0.0, |e| e.median);
+    let peak = |s: &Summary| s.peak_bytes.map_or(0.0, |e| e.median);
+    (excess(a) - excess(b)).abs() >= (peak(a).max(peak(b)) / 100.0).max(1_048_576.0)
 }
 
 fn none(because: String) -> Recommendation {
@@ -212,7 +217,7 @@ fn excess_difference(a: &Summary, b: &Summary, trials: &[TrialResult]) -> Option
     }))
 }
 
-fn because(best: &Summary, reference: Option<&Summary>, doubts: &[String]) -> String {
+fn because(best: &Summary, reference: Option<&Summary>, doubts: &[String], repeats: u32) -> String {
     let mean = |s: &Summary| s.excess_mean_bytes.map_or(0, |e| e.median as u64);
     let mut text =
         format!("after the load it held {} above its baseline on average", Human(mean(best)));
@@ -228,6 +233,9 @@ fn because(best: &Summary, reference: Option<&Summary>, doubts: &[String]) -> St
     }
     if !doubts.is_empty() {
         text += &format!(". Not resolved: {}", doubts.join("; "));
+        if repeats < ENOUGH_FOR_INTERVAL as u32 {
+            text += &format!("; more repeats say more (--repeat {ENOUGH_FOR_INTERVAL})");
+        }
     }
     text
 }

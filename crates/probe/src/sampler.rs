@@ -14,7 +14,8 @@ use crate::tree::Tree;
 const SLOW_EVERY: Duration = Duration::from_secs(1);
 /// How much of the time may go into the slow figures: 1 part in so many.
 const SLOW_SHARE: u32 = 500;
-/// The same while something is about to be judged, or memory has just risen: then it is worth more.
+/// The same of a tree, which is judged by them, while something is about to be judged, or memory has
+/// just risen.
 const SLOW_SHARE_URGENT: u32 = 50;
 /// What counts as having risen since the slow figures were last read.
 const RISEN: f64 = 1.1;
@@ -108,7 +109,9 @@ impl Sampler {
         for (pid, watched) in &mut self.processes {
             match watched.process.read(self.units, &mut self.buffer)? {
                 Some((reading, stat)) => {
-                    if stat.image != watched.image || stat.name != watched.name {
+                    // One that is about to end has no image any more; that is no other program.
+                    let is_whole = stat.vsz_bytes > 0 && stat.image != (0, 0);
+                    if is_whole && (stat.image != watched.image || stat.name != watched.name) {
                         watched.image = stat.image;
                         watched.name.clone_from(&stat.name);
                         tick.changed.extend(describe(
@@ -138,7 +141,9 @@ impl Sampler {
             total,
             slow: None,
         };
-        if self.slow.is_due(Instant::now(), total.rss_bytes.0, attention) {
+        // Of one process RSS tells enough: there the slow figures are worth no hurry.
+        let hurry = self.processes.len() > 1;
+        if self.slow.is_due(Instant::now(), total.rss_bytes.0, attention, hurry) {
             self.read_slow(&mut tick);
         }
         Ok(tick)
@@ -216,7 +221,7 @@ struct Schedule {
 }
 
 impl Schedule {
-    fn is_due(&self, now: Instant, rss: u64, attention: Attention) -> bool {
+    fn is_due(&self, now: Instant, rss: u64, attention: Attention, hurry: bool) -> bool {
         let Some((end, cost)) = self.last else {
             return true;
         };
@@ -224,9 +229,13 @@ impl Schedule {
         let risen = rss as f64 > self.rss_then as f64 * RISEN;
         match attention {
             Attention::Now => true,
-            Attention::Close => since >= SLOW_EVERY / 2 && since >= cost * SLOW_SHARE_URGENT,
-            Attention::Normal if risen => since >= cost * SLOW_SHARE_URGENT,
-            Attention::Normal => since >= SLOW_EVERY && since >= cost * SLOW_SHARE,
+            Attention::Close if hurry => {
+                since >= SLOW_EVERY / 2 && since >= cost * SLOW_SHARE_URGENT
+            }
+            Attention::Normal if hurry && risen => since >= cost * SLOW_SHARE_URGENT,
+            Attention::Normal | Attention::Close => {
+                since >= SLOW_EVERY && since >= cost * SLOW_SHARE
+            }
         }
     }
 
@@ -299,14 +308,16 @@ mod tests {
     fn slow_figures_take_a_bounded_share_of_the_time() {
         let begin = Instant::now();
         let mut schedule = Schedule::default();
-        assert!(schedule.is_due(begin, 0, Attention::Normal));
+        assert!(schedule.is_due(begin, 0, Attention::Normal, true));
         schedule.done(begin, begin + Duration::from_millis(10), 100);
         let after = |ms: u64| begin + Duration::from_millis(10 + ms);
-        assert!(!schedule.is_due(after(4999), 100, Attention::Normal));
-        assert!(schedule.is_due(after(5000), 100, Attention::Normal));
-        assert!(schedule.is_due(after(500), 120, Attention::Normal));
-        assert!(!schedule.is_due(after(499), 120, Attention::Normal));
-        assert!(schedule.is_due(after(500), 100, Attention::Close));
-        assert!(schedule.is_due(after(0), 100, Attention::Now));
+        let due = |ms, rss, attention, hurry| schedule.is_due(after(ms), rss, attention, hurry);
+        assert!(!due(4999, 100, Attention::Normal, true));
+        assert!(due(5000, 100, Attention::Normal, true));
+        assert!(due(500, 120, Attention::Normal, true));
+        assert!(!due(499, 120, Attention::Normal, true));
+        assert!(!due(4999, 120, Attention::Close, false));
+        assert!(due(500, 100, Attention::Close, true));
+        assert!(due(0, 100, Attention::Now, false));
     }
 }

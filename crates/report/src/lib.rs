@@ -1,1 +1,15 @@
-//! x
+//! From records to what people look at: one file for each format.
+//!
+//! [`read`] opens records, [`view`] decides what is drawn (which lines, over which span, in which
+//! colour) and [`table`] what is told in numbers; the rest only puts that into a format.
+
+pub mod csv;
+pub mod html;
+pub mod markdown;
+pub mod png;
+pub mod read;
+pub mod scale;
+pub mod svg;
+pub mod table;
+pub mod terminal;
+pub mod view;

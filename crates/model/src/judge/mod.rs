@@ -3,7 +3,7 @@
 //! How each is defined:
 //!
 //! - **baseline**: the median of the last second before the load. A command that loads itself is
-//!   judged by its own trace: the lowest reading between 0.2 s after its start and its peak.
+//!   judged by its own trace: the lowest reading before its peak.
 //! - **peak**: the highest reading from the baseline on.
 //! - **settled**: the median of the last 5 s before the end of the settle time, as far as they lie
 //!   behind the end of the load; for a command that loads itself, of the last 5 s before its exit
@@ -29,9 +29,6 @@ pub const BASELINE_WINDOW_S: f64 = 1.0;
 pub const SETTLED_WINDOW_S: f64 = 5.0;
 /// How long before its exit a command that loads itself is no longer judged, in seconds.
 pub const EXIT_MARGIN_S: f64 = 0.5;
-/// How long after its start such a command is first judged, in seconds: what the loader and the
-/// runtime need to come up.
-const START_MARGIN_S: f64 = 0.2;
 /// How near to the peak counts as reaching it, as a part of the rise.
 const NEAR_PEAK: f64 = 0.02;
 /// A rise of less than this is noise: nothing rose.
@@ -237,12 +234,7 @@ impl<'a> Times<'a> {
         } else {
             first(Moment::Exit).or(first(Moment::Settled))
         };
-        let start = first(Moment::Start).unwrap_or(0.0);
-        let own_trace = series.span().map(|(begin, last)| {
-            // A trace whose first reading comes late still has one to begin with.
-            let from = (start + START_MARGIN_S).max(begin).min(last);
-            (from, end.unwrap_or(last))
-        });
+        let own_trace = series.span().map(|(begin, last)| (begin, end.unwrap_or(last)));
         Self { marks, loaded, end, own_trace }
     }
 

@@ -173,10 +173,11 @@ pub struct Trial {
     pub command: Vec<String>,
     /// The working directory.
     pub directory: Option<String>,
-    /// The environment: what the treatment and the study set, and what else bears on memory.
+    /// The program that its first word leads to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub program: Option<String>,
+    /// The environment, as far as the treatment or the study set it, or it bears on memory.
     pub environment: BTreeMap<String, String>,
-    /// Names of the other variables; their values are nobody's business.
-    pub environment_other: Vec<String>,
     /// Whether a load drives the subject; otherwise it loads itself.
     pub loaded: bool,
     /// Time between two samples.

@@ -20,7 +20,7 @@ use crate::plan::Plan;
 use crate::ready::Ready;
 use crate::recorder::Recorder;
 use crate::runner::{Observer, Progress};
-use crate::treatment::Applied;
+use crate::treatment::{Applied, find_program};
 
 /// How long a condition of being ready is waited for, at most.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -262,15 +262,15 @@ impl<'a> Bench<'a> {
     }
 
     fn record_trial(&self, launch: &Launch) {
-        let (environment, environment_other) = environment(launch);
         self.recorder.write(&Line::Trial(Box::new(Trial {
             number: self.number,
             treatment: self.applied.treatment.clone(),
             repeat: self.repeat,
             command: launch.command.clone(),
             directory: launch.directory.as_ref().map(|d| d.display().to_string()),
-            environment,
-            environment_other,
+            program: find_program(&launch.command[0], launch.directory.as_deref())
+                .map(|path| path.display().to_string()),
+            environment: environment(launch),
             loaded: self.plan.course.load.is_some(),
             interval_s: self.plan.interval.as_secs_f64(),
         })));
@@ -519,19 +519,13 @@ fn load_report(text: &str) -> Option<serde_json::Value> {
     })
 }
 
-/// Variables whose values bear on memory, or on which program runs. Of all others the record keeps
-/// the name: a value may be a password.
-const SHOWN: [&str; 17] = [
-    "PATH",
+/// Inherited variables that bear on memory. Others are nobody's business: a value may be a password.
+const SHOWN: [&str; 13] = [
     "LANG",
     "LC_ALL",
-    "TZ",
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
     "GLIBC_TUNABLES",
-    "MALLOC_",
-    "MIMALLOC_",
-    "TCMALLOC_",
     "PYTHONMALLOC",
     "PYTHONUNBUFFERED",
     "NODE_OPTIONS",
@@ -539,29 +533,17 @@ const SHOWN: [&str; 17] = [
     "GOGC",
     "GOMEMLIMIT",
     "OMP_NUM_THREADS",
+    "JAVA_TOOL_OPTIONS",
 ];
 
-fn environment(launch: &Launch) -> (BTreeMap<String, String>, Vec<String>) {
-    let mut shown = BTreeMap::new();
-    let mut others = Vec::new();
-    for (name, value) in std::env::vars_os() {
-        let name = name.to_string_lossy().into_owned();
-        if launch.remove.contains(&name) {
-            continue;
-        }
-        let known = SHOWN.iter().any(|s| name == *s || (s.ends_with('_') && name.starts_with(s)));
-        if known {
-            shown.insert(name, value.to_string_lossy().into_owned());
-        } else {
-            others.push(name);
-        }
-    }
-    for (name, value) in &launch.set {
-        others.retain(|other| other != name);
-        shown.insert(name.clone(), value.clone());
-    }
-    others.sort();
-    (shown, others)
+/// What the record tells of the subject's environment: what was set for it, and what bears on memory.
+fn environment(launch: &Launch) -> BTreeMap<String, String> {
+    let inherited = SHOWN.iter().filter_map(|name| {
+        let value = std::env::var_os(name)?.to_string_lossy().into_owned();
+        Some(((*name).to_owned(), value))
+    });
+    let kept = inherited.filter(|(name, _)| !launch.remove.contains(name));
+    kept.chain(launch.set.iter().cloned()).collect()
 }
 
 #[cfg(test)]
@@ -577,13 +559,10 @@ mod tests {
     }
 
     #[test]
-    fn the_values_of_strange_variables_are_not_recorded() {
+    fn the_record_tells_of_the_environment_only_what_bears_on_memory() {
         let set = vec![("MINE".to_owned(), "1".to_owned())];
-        let launch = Launch { set, remove: vec!["HOME".to_owned()], ..Launch::default() };
-        let (shown, others) = environment(&launch);
-        assert_eq!(shown.get("MINE").map(String::as_str), Some("1"));
-        assert!(shown.contains_key("PATH"));
-        assert!(!others.contains(&"HOME".to_owned()) && !shown.contains_key("HOME"));
-        assert!(others.iter().any(|name| name == "CARGO_PKG_NAME"));
+        let told = environment(&Launch { set, ..Launch::default() });
+        assert_eq!(told.get("MINE").map(String::as_str), Some("1"));
+        assert!(!told.contains_key("HOME") && !told.contains_key("CARGO_PKG_NAME"));
     }
 }

@@ -1,0 +1,252 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Args, ColorChoice, Parser, Subcommand};
+use clap_complete::Shell;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Memory rises with the load. lowtide shows why it does not fall again, and brings it down.
+#[derive(Debug, Parser)]
+#[command(name = "lowtide", version, styles = STYLES, max_term_width = 100, after_help = EXITS)]
+pub(crate) struct Cli {
+    /// Print data as JSON: one object; with `report` and several records, one a line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// When to use colours; NO_COLOR and TERM=dumb are honoured
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: ColorChoice,
+
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+const EXITS: &str = "\
+Exit codes: 0 done, 1 failed, 2 usage, 3 not permitted, 4 the target is gone, 5 refused, \
+99 a threshold given with --fail-on or --baseline was crossed, 130 interrupted.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// See it work: a burst against an HTTP/2 server under three allocators, in about two minutes
+    Demo(DemoArgs),
+    /// Try allocators and settings on a command, and see what each leaves behind
+    Study(Box<StudyArgs>),
+    /// Draw and tabulate records
+    Report(ReportArgs),
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page
+    Man {
+        /// A verb, for its own page
+        verb: Option<String>,
+    },
+    /// Stands between lowtide and what it starts
+    #[command(hide = true)]
+    Keep,
+    /// The server of the demo
+    #[command(hide = true)]
+    DemoServer(DemoServerArgs),
+    /// The load of the demo
+    #[command(hide = true)]
+    DemoLoad(DemoLoadArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Requests that are in flight at once; chosen by the machine's memory when absent
+    #[arg(long, value_name = "N")]
+    pub(crate) streams: Option<u32>,
+
+    /// How often each allocator is tried
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) repeat: u32,
+
+    /// Directory of the record [default: lowtide-demo-DATE-TIME]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoServerArgs {
+    /// Where to listen
+    pub(crate) address: std::net::SocketAddr,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoLoadArgs {
+    /// Where the server listens
+    pub(crate) address: std::net::SocketAddr,
+    /// Requests in flight at once
+    pub(crate) streams: u32,
+    /// How long the server lets each wait, in ms
+    pub(crate) expire_ms: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(after_long_help = STUDY_HELP)]
+pub(crate) struct StudyArgs {
+    /// A study file; flags override it
+    #[arg(value_name = "FILE.toml")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// The command under study
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<std::ffi::OsString>,
+
+    /// Allocators, the first of which is the reference: glibc, glibc=/path/to/libdir (another
+    /// version's loader and libraries), jemalloc, mimalloc, mimalloc2, tcmalloc, NAME=/path/lib.so,
+    /// all [default: glibc,jemalloc,mimalloc]
+    #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
+    pub(crate) allocator: Option<String>,
+
+    /// Settings, one more treatment each: 'ALLOCATOR/LABEL: ENV=VALUE …', or a preset such as
+    /// glibc/arena_max or glibc/arena_max=2 (repeatable; all presets: --help)
+    #[arg(short, long, value_name = "TUNE", help_heading = "Treatments")]
+    pub(crate) tune: Vec<String>,
+
+    /// Policies of giving memory back; this version has only: none [default: none]
+    #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
+    pub(crate) policy: Option<String>,
+
+    /// A command (for the shell) that loads the subject; without one, the subject loads itself
+    #[arg(long, value_name = "CMD", help_heading = "Trials")]
+    pub(crate) load: Option<String>,
+
+    /// When the subject is ready: tcp:HOST:PORT, http:URL, log:REGEX or after:5s
+    #[arg(long, value_name = "CONDITION", help_heading = "Trials")]
+    pub(crate) ready: Option<String>,
+
+    /// A line of the subject that begins a phase; baseline, peak, load_end and settled take the place
+    /// of the moments of these names (repeatable)
+    #[arg(long, value_name = "NAME=log:REGEX", help_heading = "Trials")]
+    pub(crate) phase: Vec<String>,
+
+    /// A command (for the shell) before each trial
+    #[arg(long, value_name = "CMD", help_heading = "Trials")]
+    pub(crate) prepare: Option<String>,
+
+    /// A command (for the shell) after each trial
+    #[arg(long, value_name = "CMD", help_heading = "Trials")]
+    pub(crate) cleanup: Option<String>,
+
+    /// Rounds of the load before the baseline [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Trials")]
+    pub(crate) warmup: Option<u32>,
+
+    /// Rounds of the load [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Trials")]
+    pub(crate) rounds: Option<u32>,
+
+    /// Time between two rounds [default: 10s]
+    #[arg(long, value_name = "D", help_heading = "Trials")]
+    pub(crate) pause: Option<String>,
+
+    /// Time after the last round; a subject that loads itself runs to its end, or so long beyond its
+    /// phase load_end [default: 10s]
+    #[arg(long, value_name = "D", help_heading = "Trials")]
+    pub(crate) settle: Option<String>,
+
+    /// How often each treatment is tried; below 6 the range is given, from 6 on an interval
+    /// [default: 3]
+    #[arg(long, value_name = "N", help_heading = "Trials")]
+    pub(crate) repeat: Option<u32>,
+
+    /// Time between two samples [default: 100ms]
+    #[arg(long, value_name = "D", help_heading = "Trials")]
+    pub(crate) interval: Option<String>,
+
+    /// The longest that a trial may take [default: 10m]
+    #[arg(long, value_name = "D", help_heading = "Trials")]
+    pub(crate) timeout: Option<String>,
+
+    /// What the order of the trials is drawn from [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Trials")]
+    pub(crate) seed: Option<u64>,
+
+    /// What the recommended treatment may cost in CPU time and latency [default: 5%]
+    #[arg(long, value_name = "SHARE", help_heading = "Results")]
+    pub(crate) max_slowdown: Option<String>,
+
+    /// Directory of the record; must not exist, or be empty [default: lowtide-NAME-DATE-TIME]
+    #[arg(short, long, value_name = "DIR", help_heading = "Results")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Exit with 99 when a trial crosses it: settled_ratio>0.3, settled_bytes>500MiB, load.failed>0
+    /// (repeatable)
+    #[arg(long, value_name = "EXPR", help_heading = "Results")]
+    pub(crate) fail_on: Vec<String>,
+
+    /// Exit with 99 when settled or peak memory has grown since this record
+    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    pub(crate) baseline: Option<PathBuf>,
+
+    /// By how much it may have grown [default: 10%]
+    #[arg(long, value_name = "SHARE", help_heading = "Results")]
+    pub(crate) tolerance: Option<String>,
+
+    /// Name of the study, for titles [default: that of the program or of the file]
+    #[arg(long, value_name = "NAME", help_heading = "Results")]
+    pub(crate) name: Option<String>,
+
+    /// A value for a parameter of the study file (repeatable)
+    #[arg(long, value_name = "NAME=VALUE", requires = "file", help_heading = "Results")]
+    pub(crate) set: Vec<String>,
+}
+
+const STUDY_HELP: &str = "\
+Presets (-t), each with a value of your own by NAME=VALUE:
+  glibc/trim_threshold          65536 B at the top of the heap are given back; fixes mmap_threshold
+  glibc/mmap_threshold          65536 B from which on a block is mapped by itself
+  glibc/tcache_count            0 freed blocks of each size kept for each thread
+  glibc/arena_max               1 heap for all threads
+  jemalloc/background_thread    gives back what was free for 1000 ms, also while idle
+  mimalloc/purge_delay          0 ms until a free page is given back (mimalloc2 likewise)
+  tcmalloc/aggressive_decommit  1: every span is given back as soon as it is free
+  tcmalloc/release_rate         10: how eagerly free spans are given back, 0 to 10
+
+The commands of --load, --prepare and --cleanup find LOWTIDE_TRIAL, LOWTIDE_TREATMENT,
+LOWTIDE_REPEAT, LOWTIDE_RECORD and, once it runs, LOWTIDE_SUBJECT_PID in their environment. A load
+that prints a lowtide.load/1 object has its figures in the report.
+
+Examples:
+  lowtide study -- python3 job.py
+  lowtide study -a glibc,jemalloc -t glibc/arena_max=2 --repeat 6 \\
+      --ready tcp:127.0.0.1:8080 --load 'wrk -c 200 -d 20s http://127.0.0.1:8080/' -- ./server
+  lowtide study studies/002-python-httpx.toml --set contexts=2000";
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// Directories of records, or single files of theirs; several are laid over each other
+    #[arg(required = true, value_name = "RECORD")]
+    pub(crate) records: Vec<PathBuf>,
+
+    /// Write one HTML page that needs nothing from anywhere else
+    #[arg(long, value_name = "F")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Write the charts as SVG
+    #[arg(long, value_name = "F")]
+    pub(crate) svg: Option<PathBuf>,
+
+    /// Write the charts as PNG
+    #[arg(long, value_name = "F")]
+    pub(crate) png: Option<PathBuf>,
+
+    /// Write the tables as Markdown; to the standard output without F
+    #[arg(long, value_name = "F", num_args = 0..=1, default_missing_value = "-")]
+    pub(crate) markdown: Option<PathBuf>,
+
+    /// Write every sample as CSV; to the standard output without F
+    #[arg(long, value_name = "F", num_args = 0..=1, default_missing_value = "-")]
+    pub(crate) csv: Option<PathBuf>,
+}

@@ -1,0 +1,66 @@
+//! Where data goes, and in which form.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::ColorChoice;
+use lowtide_report::terminal::Screen;
+use serde::Serialize;
+
+/// How the user wants to be told things.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    /// Data as JSON.
+    pub(crate) json: bool,
+    color: ColorChoice,
+}
+
+/// How wide a table is when nobody knows how wide the terminal is.
+const USUAL_WIDTH: u16 = 110;
+
+impl Output {
+    pub(crate) fn new(json: bool, color: ColorChoice) -> Self {
+        let choice = match color {
+            ColorChoice::Always => anstream::ColorChoice::Always,
+            ColorChoice::Never => anstream::ColorChoice::Never,
+            ColorChoice::Auto => anstream::ColorChoice::Auto,
+        };
+        choice.write_global();
+        Self { json, color }
+    }
+
+    /// One object on a line of the standard output.
+    pub(crate) fn object(&self, object: &impl Serialize) {
+        let mut line = serde_json::to_vec(object).unwrap_or_default();
+        line.push(b'\n');
+        print(&line);
+    }
+
+    /// Text for people.
+    pub(crate) fn text(&self, text: &str) {
+        print(text.as_bytes());
+    }
+
+    /// What the standard output can show.
+    pub(crate) fn screen(&self) -> Screen {
+        let stdout = io::stdout();
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let colour = match self.color {
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+            ColorChoice::Auto => stdout.is_terminal() && !dumb && !plain,
+        };
+        let columns = rustix::termios::tcgetwinsize(&stdout).map(|size| size.ws_col);
+        let wished = || std::env::var("COLUMNS").ok()?.parse().ok();
+        let width = columns.ok().filter(|c| *c > 0).or_else(wished).unwrap_or(USUAL_WIDTH);
+        Screen { width: width.clamp(40, 200), colour }
+    }
+}
+
+/// Prints, and ends quietly when nobody reads any more (`lowtide … | head`).
+fn print(bytes: &[u8]) {
+    let mut stdout = io::stdout().lock();
+    if stdout.write_all(bytes).and_then(|()| stdout.flush()).is_err() {
+        std::process::exit(0);
+    }
+}

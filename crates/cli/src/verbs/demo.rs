@@ -1,0 +1,111 @@
+//! `lowtide demo`: the whole product in about two minutes, and the two ends of its burst.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use lowtide_demo::client::{self, Burst};
+use lowtide_study::settings::{Settings, Words};
+
+use super::study;
+use crate::args::{DemoArgs, DemoLoadArgs, DemoServerArgs};
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+
+/// Fewer requests would not show what a burst does.
+const LEAST_STREAMS: u32 = 50_000;
+/// More would make the demo longer than it should be.
+const MOST_STREAMS: u32 = 100_000;
+/// What server and client need for a request in flight, generously.
+const BYTES_PER_STREAM: u64 = 16 << 10;
+/// Of the memory at hand, the demo takes this part at most.
+const PART_OF_MEMORY: u64 = 4;
+
+pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
+    let streams = args.streams.unwrap_or_else(streams_for_this_machine);
+    if streams == 0 {
+        return Err(Failure::usage("--streams: must be at least 1"));
+    }
+    let address = free_address()?;
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::failed(format!("lowtide cannot find its own program to start it again: {error}"))
+    })?;
+    let program = program.into_os_string().into_string().map_err(|path| {
+        Failure::failed(format!("{} is not UTF-8, which a record could not hold", path.display()))
+    })?;
+    // Long enough that the last request is sent before the first is answered.
+    let expire_ms = 2000 + u64::from(streams) / 50;
+    let load = format!("exec {} demo-load {address} {streams} {expire_ms}", quoted(&program));
+    let settings = Settings {
+        name: Some("demo".to_owned()),
+        about: Some(format!(
+            "{streams} HTTP/2 requests are in flight at once, over 8 connections, to a server whose \
+             handler sleeps for {:.1} s. Then all is quiet: what does the process still hold?",
+            expire_ms as f64 / 1000.0
+        )),
+        command: Some(vec![program, "demo-server".to_owned(), address.to_string()]),
+        allocator: Some(Words::Joined("glibc,jemalloc,mimalloc".to_owned())),
+        // As it is, jemalloc gives nothing back while it is idle: this is the setting that does.
+        tune: Some(vec!["jemalloc/background_thread".to_owned()]),
+        load: Some(load),
+        ready: Some("log:^listening on ".to_owned()),
+        settle: Some("5s".to_owned()),
+        repeat: Some(args.repeat),
+        output: args.output.clone(),
+        ..Settings::default()
+    };
+    anstream::eprintln!(
+        "{streams} requests in flight at once, under 4 treatments, each {} times",
+        args.repeat
+    );
+    let exit = study::run_settings(settings, output)?;
+    if !output.json {
+        output.text("next: lowtide study -- YOUR COMMAND   (lowtide study --help)\n");
+    }
+    Ok(exit)
+}
+
+pub(crate) fn server(args: &DemoServerArgs) -> Result<Exit, Failure> {
+    lowtide_demo::server::run(args.address)
+        .map_err(|error| Failure::failed(format!("{}: {error}", args.address)))?;
+    Ok(Exit::Done)
+}
+
+pub(crate) fn load(args: &DemoLoadArgs) -> Result<Exit, Failure> {
+    let burst = Burst { address: args.address, streams: args.streams, expire_ms: args.expire_ms };
+    let report = client::run(burst)
+        .map_err(|error| Failure::failed(format!("{}: {error}", args.address)))?;
+    Output::new(true, clap::ColorChoice::Never).object(&report);
+    let failed = report.rounds.iter().any(|round| round.failed > 0);
+    Ok(if failed { Exit::Failed } else { Exit::Done })
+}
+
+fn streams_for_this_machine() -> u32 {
+    let machine = lowtide_probe::machine::look();
+    let available = machine.memory_available_bytes.unwrap_or(0);
+    let available = machine.cgroup_limit_bytes.map_or(available, |limit| limit.min(available));
+    let fits = available / PART_OF_MEMORY / BYTES_PER_STREAM;
+    u32::try_from(fits).unwrap_or(MOST_STREAMS).clamp(LEAST_STREAMS, MOST_STREAMS)
+}
+
+/// A port that nobody listens on now. It is given back at once, so that somebody else might take it
+/// before the server does; the server would then say so.
+fn free_address() -> Result<SocketAddr, Failure> {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    TcpListener::bind(any)
+        .and_then(|listener| listener.local_addr())
+        .map_err(|error| Failure::failed(format!("no port can be had on 127.0.0.1: {error}")))
+}
+
+/// A word for the shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_for_the_shell_may_hold_anything() {
+        assert_eq!(quoted("/a b/it's"), "'/a b/it'\\''s'");
+    }
+}

@@ -1,0 +1,39 @@
+//! `lowtide man [VERB]`.
+
+use clap::CommandFactory;
+use clap_mangen::Man;
+
+use crate::args::Cli;
+use crate::exit::{Exit, Failure};
+
+pub(crate) fn run(verb: Option<&str>) -> Result<Exit, Failure> {
+    let mut command = Cli::command();
+    command.build();
+    let known: Vec<String> = command
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set())
+        .map(|c| c.get_name().to_owned())
+        .collect();
+    let page = match verb {
+        None => Man::new(command),
+        Some(verb) => {
+            match command.find_subcommand(verb).filter(|_| known.iter().any(|k| k == verb)) {
+                Some(found) => Man::new(found.clone()).title(format!("lowtide-{verb}")),
+                None => {
+                    let known = known.join(", ");
+                    return Err(Failure::usage(format!(
+                        "there is no verb `{verb}`: the verbs are {known}"
+                    )));
+                }
+            }
+        }
+    };
+    let written = page.render(&mut std::io::stdout());
+    // A reader that has seen enough is no error.
+    if let Err(error) = written
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        return Err(Failure::failed(error));
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,7 @@
+//! One file for each verb.
+
+pub(crate) mod completions;
+pub(crate) mod demo;
+pub(crate) mod man;
+pub(crate) mod report;
+pub(crate) mod study;

@@ -1,0 +1,203 @@
+//! `lowtide study`.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use lowtide_allocators::cache_directory;
+use lowtide_model::compare;
+use lowtide_model::study::Study;
+use lowtide_report::read::Loaded;
+use lowtide_report::{markdown, terminal};
+use lowtide_study::allocator::AllocatorError;
+use lowtide_study::plan::{Plan, PlanError};
+use lowtide_study::runner::{self, Ran, RunError};
+use lowtide_study::settings::{Settings, Words};
+
+use super::report;
+use crate::args::StudyArgs;
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+use crate::progress::Show;
+use crate::{interrupt, keeper};
+
+pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
+    let plan = Plan::of(settings(args)?).map_err(refused)?;
+    // What cannot be compared with is better known before hours have passed.
+    let earlier = match &plan.baseline {
+        Some((path, _)) => Some(report::load(path)?),
+        None => None,
+    };
+    let ran = conduct(&plan)?;
+    let record = report::load(&ran.record)?;
+    conclude(&plan, &ran, record, earlier.as_ref(), output)
+}
+
+/// Runs a plan, showing how far it is.
+pub(crate) fn conduct(plan: &Plan) -> Result<Ran, Failure> {
+    for note in &plan.notes {
+        anstream::eprintln!("note: {note}");
+    }
+    let interrupt = interrupt::flag();
+    let machine = lowtide_probe::machine::look();
+    let mut show = Show::new();
+    runner::run(plan, &keeper::program()?, &machine, &mut show, &interrupt).map_err(|error| {
+        drop(show);
+        match &error {
+            RunError::OutputNotEmpty(_) => Failure::usage(&error),
+            _ => Failure::failed(&error),
+        }
+    })
+}
+
+/// Tells what came of a study, and ends as it ended.
+pub(crate) fn conclude(
+    plan: &Plan,
+    ran: &Ran,
+    record: Loaded,
+    earlier: Option<&Loaded>,
+    output: &Output,
+) -> Result<Exit, Failure> {
+    let study = record.study.clone();
+    let shown = report::with_those_beside(vec![record]);
+    let page = ran.record.join("report.html");
+    fs::write(&page, report::page(&shown)?).map_err(|error| Failure::io(&page, &error))?;
+    let crossed = crossings(plan, &study, earlier);
+    summarise_for_ci(&shown, &crossed);
+    if output.json {
+        output.object(&study);
+    } else {
+        output.text(&terminal::render(&shown, output.screen()));
+        output.text(&format!("\nreport: {}\n", page.display()));
+    }
+    for line in &crossed {
+        anstream::eprintln!("crossed: {line}");
+    }
+    if let Some(failure) = &ran.failure {
+        // The object has been printed already, and tells it too.
+        anstream::eprintln!("lowtide: {failure}");
+        return Ok(Exit::Failed);
+    }
+    Ok(match (ran.interrupted, crossed.is_empty()) {
+        (true, _) => Exit::Interrupted,
+        (false, false) => Exit::Crossed,
+        (false, true) => Exit::Done,
+    })
+}
+
+/// What `--fail-on` and `--baseline` have to say.
+fn crossings(plan: &Plan, study: &Study, earlier: Option<&Loaded>) -> Vec<String> {
+    let of_thresholds = plan.fail_on.iter().flat_map(|threshold| threshold.crossings(study));
+    let mut lines: Vec<String> = of_thresholds.map(|crossing| crossing.to_string()).collect();
+    if let (Some(earlier), Some((_, tolerance))) = (earlier, &plan.baseline) {
+        let comparison = compare::compare(&earlier.study, study, *tolerance);
+        lines.extend(comparison.regressions.iter().map(ToString::to_string));
+        for label in comparison.not_compared {
+            anstream::eprintln!(
+                "note: {label} cannot be compared with the baseline: one of the two has no figures of it"
+            );
+        }
+    }
+    lines
+}
+
+/// On GitHub, errors are shown where a reviewer sees them, and the tables on the page of the job.
+fn summarise_for_ci(records: &[Loaded], crossed: &[String]) {
+    if std::env::var_os("GITHUB_ACTIONS").is_none() {
+        return;
+    }
+    for line in crossed {
+        eprintln!("::error::lowtide: {}", line.replace('%', "%25"));
+    }
+    if let Some(path) = std::env::var_os("GITHUB_STEP_SUMMARY") {
+        let file = fs::OpenOptions::new().append(true).create(true).open(path);
+        let _ = file.and_then(|mut file| file.write_all(markdown::render(records).as_bytes()));
+    }
+}
+
+/// What was asked for, by the file and by the flags.
+fn settings(args: StudyArgs) -> Result<Settings, Failure> {
+    let file = match &args.file {
+        None => Settings::default(),
+        Some(path) => {
+            let cache = cache_directory().map_err(Failure::failed)?;
+            let set = parameters(&args.set)?;
+            Settings::read(path, &set, &cache).map_err(|error| {
+                let looks_like_a_command = path.extension().is_none_or(|e| e != "toml");
+                let failure = Failure::usage(&error);
+                if looks_like_a_command {
+                    failure.next(format!("lowtide study -- {}", path.display()))
+                } else {
+                    failure
+                }
+            })?
+        }
+    };
+    let several = |list: Vec<String>| Some(list).filter(|l| !l.is_empty());
+    let command = args
+        .command
+        .into_iter()
+        .map(|word| {
+            word.into_string().map_err(|word| {
+                Failure::usage(format!(
+                    "{} is not UTF-8, which a record could not hold",
+                    word.display()
+                ))
+            })
+        })
+        .collect::<Result<Vec<String>, Failure>>()?;
+    // The path of an earlier record counts from here, not from where the study file lies.
+    let flags = Settings {
+        name: args.name,
+        command: several(command),
+        allocator: args.allocator.map(Words::Joined),
+        tune: several(args.tune),
+        policy: args.policy.map(Words::Joined),
+        load: args.load,
+        ready: args.ready,
+        phase: several(args.phase),
+        prepare: args.prepare,
+        cleanup: args.cleanup,
+        warmup: args.warmup,
+        rounds: args.rounds,
+        pause: args.pause,
+        settle: args.settle,
+        repeat: args.repeat,
+        interval: args.interval,
+        timeout: args.timeout,
+        seed: args.seed,
+        max_slowdown: args.max_slowdown,
+        output: args.output,
+        fail_on: several(args.fail_on),
+        baseline: args.baseline,
+        tolerance: args.tolerance,
+        ..Settings::default()
+    };
+    Ok(file.overridden_by(flags))
+}
+
+fn parameters(set: &[String]) -> Result<Vec<(String, String)>, Failure> {
+    set.iter()
+        .map(|text| {
+            let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+            pair.map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .ok_or_else(|| Failure::usage(format!("--set: `{text}` is not NAME=VALUE")))
+        })
+        .collect()
+}
+
+fn refused(error: PlanError) -> Failure {
+    match &error {
+        PlanError::Allocator(AllocatorError::Unpack(_)) => Failure::failed(&error),
+        PlanError::NoCommand => Failure::usage(&error).next("lowtide study --help"),
+        _ => Failure::usage(&error),
+    }
+}
+
+/// For the demo, which has no flags of its own for these.
+pub(crate) fn run_settings(settings: Settings, output: &Output) -> Result<Exit, Failure> {
+    let plan = Plan::of(settings).map_err(refused)?;
+    let ran = conduct(&plan)?;
+    let record = report::load(Path::new(&ran.record))?;
+    conclude(&plan, &ran, record, None, output)
+}

@@ -1,0 +1,104 @@
+//! What a load generator says of its rounds: `lowtide.load/1`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What the object's `schema` says.
+pub const SCHEMA: &str = "lowtide.load/1";
+/// Beyond so many different bodies, they are only counted.
+pub const MOST_RESPONSES: usize = 100;
+
+/// What one run of a load generator did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// The most that the generator itself had resident.
+    pub client_peak_rss_bytes: u64,
+    /// Its rounds, in order.
+    pub rounds: Vec<LoadRound>,
+}
+
+/// One round.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LoadRound {
+    /// Which, from 1.
+    pub round: u32,
+    /// Requests that were to be sent.
+    pub requests: u64,
+    /// Requests that were answered whole, with a status below 400.
+    pub succeeded: u64,
+    /// All others.
+    pub failed: u64,
+    /// The most that were in flight at once: counted, not computed.
+    pub peak_in_flight: u64,
+    /// When the last was sent, in seconds since the round began.
+    pub sent_s: f64,
+    /// When the last was answered, in seconds since the round began.
+    pub completed_s: f64,
+    /// Succeeded requests in a second of the round.
+    pub requests_per_s: f64,
+    /// How long the answered ones took.
+    pub latency_s: Latency,
+    /// How often each body came; empty beyond [`MOST_RESPONSES`] different ones.
+    pub responses: BTreeMap<String, u64>,
+    /// How many different bodies came.
+    pub distinct_responses: u64,
+    /// How often each kind of failure came.
+    pub errors: BTreeMap<String, u64>,
+}
+
+/// Latencies in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// The mean.
+    pub mean: f64,
+    /// Half took no longer.
+    pub p50: f64,
+    /// 90 % took no longer.
+    pub p90: f64,
+    /// 99 % took no longer.
+    pub p99: f64,
+    /// 99.9 % took no longer.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Latency {
+    /// Sums up latencies in seconds; all zero of none. Sorts them.
+    pub fn of(seconds: &mut [f32]) -> Self {
+        seconds.sort_unstable_by(f32::total_cmp);
+        let Some(last) = seconds.last() else { return Self::default() };
+        let at = |share: f64| {
+            // The smallest value that at least this share does not exceed.
+            let rank = (share * seconds.len() as f64).ceil() as usize;
+            f64::from(seconds[rank.clamp(1, seconds.len()) - 1])
+        };
+        let sum: f64 = seconds.iter().map(|s| f64::from(*s)).sum();
+        Self {
+            mean: sum / seconds.len() as f64,
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: f64::from(*last),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let mut seconds: Vec<f32> = (1..=1000).rev().map(|n| n as f32).collect();
+        let l = Latency::of(&mut seconds);
+        assert_eq!((l.p50, l.p90, l.p99, l.p999, l.max), (500.0, 900.0, 990.0, 999.0, 1000.0));
+        assert_eq!(l.mean, 500.5);
+        assert_eq!(Latency::of(&mut []), Latency::default());
+        assert_eq!(Latency::of(&mut [7.0]).p999, 7.0);
+    }
+}

@@ -1,0 +1,78 @@
+//! The samples as CSV: a line for each reading of each trial, for whatever draws or computes.
+
+use std::fmt::Write as _;
+
+use crate::read::Loaded;
+
+/// The columns. Bytes, seconds and counts, as in the record; an empty cell is: not read then.
+pub const COLUMNS: &str = "record,trial,treatment,repeat,t_s,processes,rss_bytes,anon_bytes,\
+file_bytes,shared_bytes,vsz_bytes,swap_bytes,pss_bytes,lazyfree_bytes,anon_huge_bytes,minor_faults,\
+major_faults,cpu_s,threads,open_files,sockets_established";
+
+/// All samples of some records.
+pub fn render(records: &[Loaded]) -> String {
+    let mut out = format!("{COLUMNS}\n");
+    for record in records {
+        for (_, trial) in &record.trials {
+            let head = format!(
+                "{},{},{},{}",
+                quoted(&record.study.record),
+                trial.trial.number,
+                quoted(&trial.trial.treatment.label()),
+                trial.trial.repeat
+            );
+            for s in &trial.samples {
+                let (r, slow) = (&s.total, s.slow.as_ref());
+                let _ = writeln!(
+                    out,
+                    "{head},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                    s.t_s,
+                    s.processes,
+                    r.rss_bytes.0,
+                    r.anon_bytes.0,
+                    r.file_bytes.0,
+                    r.shared_bytes.0,
+                    r.vsz_bytes.0,
+                    r.swap_bytes.0,
+                    cell(slow.map(|s| s.pss_bytes.0)),
+                    cell(slow.map(|s| s.lazyfree_bytes.0)),
+                    cell(slow.map(|s| s.anon_huge_bytes.0)),
+                    r.minor_faults,
+                    r.major_faults,
+                    r.cpu_s,
+                    r.threads,
+                    cell(r.open_files),
+                    cell(s.sockets_established),
+                );
+            }
+        }
+    }
+    out
+}
+
+fn cell(value: Option<u64>) -> String {
+    value.map(|v| v.to_string()).unwrap_or_default()
+}
+
+/// A text as one cell (RFC 4180). One that a spreadsheet would take for a formula is kept a text.
+fn quoted(text: &str) -> String {
+    let text =
+        if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text.to_owned() };
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_holds_what_it_is_given() {
+        assert_eq!(quoted("glibc"), "glibc");
+        assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+        assert_eq!(quoted("=1+1"), "'=1+1");
+    }
+}

@@ -1,0 +1,316 @@
+//! A report as one HTML file that needs nothing from anywhere else: plots that can be zoomed (uPlot,
+//! inlined), bars, tables, provenance; light and dark.
+
+use minijinja::{AutoEscape, Environment, Value, context};
+use serde::Serialize;
+use thiserror::Error;
+
+use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::judge::Metric;
+use lowtide_model::study::Study;
+
+use crate::read::Loaded;
+use crate::svg::{self, CONNECTIONS, PALETTE, PALETTE_ON_DARK, Theme};
+use crate::table::{self, Cell, Row, Table};
+use crate::view::{Curve, Group, View};
+
+/// Why a report could not be made.
+#[derive(Debug, Error)]
+#[error("the report could not be made: {0}")]
+pub struct HtmlError(String);
+
+/// A report of some records. `subtitle` says what was run, and when.
+///
+/// # Errors
+/// When the template fails, which would be a defect of lowtide.
+pub fn render(records: &[Loaded], subtitle: &str) -> Result<String, HtmlError> {
+    let view = View::of(records);
+    let error = |e: &dyn std::fmt::Display| HtmlError(e.to_string());
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    // The macro stands in front, so that both are one template.
+    let template =
+        concat!(include_str!("../assets/grid.html"), include_str!("../assets/report.html"));
+    environment.add_template("report.html", template).map_err(|e| error(&e))?;
+    let data = serde_json::to_string(&Data::of(&view)).map_err(|e| error(&e))?;
+    let studies: Vec<Value> = records.iter().map(section).collect();
+    let template = environment.get_template("report.html").map_err(|e| error(&e))?;
+    let page = template.render(context! {
+        title => view.title.clone(),
+        subtitle,
+        studies,
+        repeats => view.groups.iter().any(|g| g.curves.len() > 1),
+        pss => pss_differs(&view),
+        lazyfree => lazyfree_matters(&view),
+        connections_shown => view.most_connections() > 0,
+        course_svg => svg::course(&view, Theme::Page).svg,
+        bars_svg => svg::bars(&view, Theme::Page).svg,
+        palette => pairs(&PALETTE),
+        palette_on_dark => pairs(&PALETTE_ON_DARK),
+        connections => vec![CONNECTIONS.0, CONNECTIONS.1],
+        version => env!("CARGO_PKG_VERSION"),
+        // Inside a script element only this sequence could end it.
+        data => data.replace("</", "<\\/").replace("<!--", "<\\!--"),
+        css => include_str!("../assets/report.css"),
+        js => include_str!("../assets/report.js"),
+        uplot_css => include_str!("../assets/uPlot.min.css"),
+        uplot_js => include_str!("../assets/uPlot.iife.min.js"),
+    });
+    page.map(|page| page.trim_start().to_owned()).map_err(|e| error(&e))
+}
+
+fn pairs(palette: &[(&'static str, &'static str)]) -> Vec<Vec<&'static str>> {
+    palette.iter().map(|(dark, light)| vec![*dark, *light]).collect()
+}
+
+/// What the page's script draws.
+#[derive(Serialize)]
+struct Data {
+    time_from: &'static str,
+    metric: Metric,
+    from: f64,
+    to: f64,
+    top: f64,
+    most_connections: u64,
+    pss: bool,
+    lazyfree: bool,
+    groups: Vec<DataGroup>,
+}
+
+#[derive(Serialize)]
+struct DataGroup {
+    label: String,
+    colour: usize,
+    settled: String,
+    curves: Vec<DataCurve>,
+}
+
+/// One trial, column by column.
+#[derive(Serialize)]
+struct DataCurve {
+    repeat: u32,
+    t: Vec<f64>,
+    rss: Vec<u64>,
+    anon: Vec<u64>,
+    vsz: Vec<u64>,
+    pss: Vec<Option<u64>>,
+    lazyfree: Vec<Option<u64>>,
+    connections: Vec<Option<u64>>,
+    marks: Vec<(f64, String)>,
+}
+
+impl Data {
+    fn of(view: &View) -> Self {
+        let (from, to) = view.span();
+        Self {
+            time_from: view.time_from,
+            metric: view.metric,
+            from,
+            to,
+            top: view.top(),
+            most_connections: view.most_connections(),
+            pss: pss_differs(view),
+            lazyfree: lazyfree_matters(view),
+            groups: view.groups.iter().map(DataGroup::of).collect(),
+        }
+    }
+}
+
+impl DataGroup {
+    fn of(group: &Group) -> Self {
+        Self {
+            label: group.label.clone(),
+            colour: group.colour % PALETTE.len(),
+            settled: group.bar_text(2),
+            curves: group.curves.iter().map(DataCurve::of).collect(),
+        }
+    }
+}
+
+impl DataCurve {
+    fn of(curve: &Curve) -> Self {
+        let points = &curve.points;
+        Self {
+            repeat: curve.repeat,
+            t: points.iter().map(|p| (p.t_s * 1000.0).round() / 1000.0).collect(),
+            rss: points.iter().map(|p| p.rss).collect(),
+            anon: points.iter().map(|p| p.anon).collect(),
+            vsz: points.iter().map(|p| p.vsz).collect(),
+            pss: points.iter().map(|p| p.pss).collect(),
+            lazyfree: points.iter().map(|p| p.lazyfree).collect(),
+            connections: points.iter().map(|p| p.connections).collect(),
+            marks: curve.marks.clone(),
+        }
+    }
+}
+
+/// Whether PSS says anything that RSS does not.
+fn pss_differs(view: &View) -> bool {
+    view.metric == Metric::Pss
+}
+
+fn lazyfree_matters(view: &View) -> bool {
+    let points = view.groups.iter().flat_map(|g| &g.curves).flat_map(|c| &c.points);
+    points.filter_map(|p| p.lazyfree).any(|bytes| bytes > 1 << 20)
+}
+
+fn section(record: &Loaded) -> Value {
+    let study = &record.study;
+    let doubtful = study.trials.iter().any(|t| !t.is_usable());
+    context! {
+        name => study.name.clone(),
+        about => study.plan.about.clone(),
+        source => record.source.clone(),
+        recommendation => table::recommendation(study),
+        resolved => study.recommendation.as_ref().is_some_and(|r| r.resolved),
+        incomplete => incomplete(study),
+        notes => record.notes.clone(),
+        summary => grid(table::summary(study)),
+        rounds => table::rounds(study).map(grid),
+        phases => table::phases(study).map(grid),
+        trials => grid(trials(study)),
+        doubtful,
+        provenance => provenance(record),
+    }
+}
+
+fn incomplete(study: &Study) -> Option<String> {
+    let done = study.trials.iter().filter(|t| t.outcome == "done").count();
+    let planned = study.plan.order.len();
+    (done < planned && !study.plan.order.is_empty())
+        .then(|| format!("{done} of {planned} trials ended as planned; the figures are of those."))
+}
+
+/// A table as the template sees it.
+fn grid(table: Table) -> Value {
+    let rows: Vec<Value> = table
+        .rows
+        .into_iter()
+        .map(|Row { cells, recommended, warning }| {
+            let cells: Vec<String> = cells.into_iter().map(|c| c.full).collect();
+            context! { cells, recommended, warning }
+        })
+        .collect();
+    context! { heads => table.heads, caption => table.caption, rows }
+}
+
+fn trials(study: &Study) -> Table {
+    let bytes = |b: Option<u64>| b.map_or("–".to_owned(), |b| Human(b).to_string());
+    let seconds = |s: Option<f64>| s.map_or("–".to_owned(), |s| HumanSeconds(s).to_string());
+    let rows = study
+        .trials
+        .iter()
+        .map(|t| Row {
+            cells: [
+                format!("{} · {} · repeat {}", t.number, t.treatment, t.repeat),
+                t.outcome.to_owned(),
+                match t.allocator_active {
+                    Some(true) => "yes".to_owned(),
+                    Some(false) => "no".to_owned(),
+                    None => "?".to_owned(),
+                },
+                bytes(t.baseline_bytes),
+                bytes(t.peak_bytes),
+                bytes(t.settled_bytes),
+                bytes(t.vsz_peak_bytes),
+                bytes(t.lazyfree_bytes),
+                t.minor_faults.map_or("–".to_owned(), |n| n.to_string()),
+                t.major_faults.map_or("–".to_owned(), |n| n.to_string()),
+                seconds(t.wall_s),
+                seconds(t.cpu_s),
+            ]
+            .map(Cell::from)
+            .to_vec(),
+            recommended: false,
+            warning: t.failed_because.clone().or(t
+                .allocator_inactive_because
+                .clone()
+                .filter(|_| t.allocator_active != Some(true))),
+        })
+        .collect();
+    Table {
+        caption: "In the order in which they ran".to_owned(),
+        heads: table::heads(&[
+            "trial",
+            "outcome",
+            "in force",
+            "baseline",
+            "peak",
+            "settled",
+            "VSZ peak",
+            "LazyFree",
+            "minor faults",
+            "major faults",
+            "wall",
+            "CPU",
+        ]),
+        rows,
+    }
+}
+
+/// Where the figures come from: everything that someone needs to get them again.
+fn provenance(record: &Loaded) -> Vec<Vec<String>> {
+    let study = &record.study;
+    let (m, plan) = (&study.machine, &study.plan);
+    let size = |b: Option<u64>| b.map(|b| Human(b).to_string());
+    let joined = |parts: &[Option<String>]| {
+        let known: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
+        Some(known.join(", ")).filter(|text| !text.is_empty())
+    };
+    let first = record.trials.first().map(|(_, t)| &t.trial);
+    let facts = [
+        ("command", Some(study.command.join(" "))),
+        ("load", plan.load.clone()),
+        (
+            "rounds",
+            plan.load.as_ref().map(|_| {
+                format!(
+                    "{} (after {} of warm-up), pause {}, settle {}",
+                    plan.rounds,
+                    plan.warmup_rounds,
+                    HumanSeconds(plan.pause_s),
+                    HumanSeconds(plan.settle_s)
+                )
+            }),
+        ),
+        ("repeats", Some(format!("{}, order drawn from seed {}", plan.repeats, study.seed))),
+        ("sampled every", Some(HumanSeconds(plan.interval_s).to_string())),
+        ("started", Some(format!("{} (Unix time)", study.started_unix_s as u64))),
+        (
+            "machine",
+            joined(&[m.cpu.clone(), m.cpus.map(|n| format!("{n} CPUs")), size(m.memory_bytes)]),
+        ),
+        ("limit of the control group", size(m.cgroup_limit_bytes)),
+        ("swap", size(m.swap_bytes)),
+        (
+            "system",
+            joined(&[
+                m.os.clone(),
+                m.kernel.clone().map(|k| format!("kernel {k}")),
+                m.architecture.clone(),
+                m.libc.clone(),
+            ]),
+        ),
+        (
+            "huge pages",
+            joined(&[m.thp.clone(), m.thp_defrag.clone().map(|d| format!("defrag {d}"))]),
+        ),
+        ("overcommit", m.overcommit.map(|o| o.to_string())),
+        ("directory", first.and_then(|t| t.directory.clone())),
+        ("lowtide", Some(study.lowtide_version.clone())),
+    ];
+    let fact = |name: &str, value: String| vec![name.to_owned(), value];
+    let mut known: Vec<Vec<String>> =
+        facts.into_iter().filter_map(|(name, value)| Some(fact(name, value?))).collect();
+    for summary in &study.treatments {
+        let trial =
+            record.trials.iter().map(|(_, t)| &t.trial).find(|t| t.treatment == summary.treatment);
+        if let Some(trial) = trial {
+            let set: Vec<String> =
+                trial.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            known.push(fact("environment", format!("{}: {}", summary.treatment, set.join(" "))));
+        }
+    }
+    known
+}

@@ -1,0 +1,70 @@
+//! A report as Markdown: for pull requests and job summaries.
+
+use std::fmt::Write as _;
+
+use crate::read::Loaded;
+use crate::table::{self, Table};
+
+/// The tables and recommendations of some records.
+pub fn render(records: &[Loaded]) -> String {
+    let mut out = String::new();
+    for record in records {
+        let study = &record.study;
+        let _ = writeln!(out, "### lowtide: {}\n", escaped(&study.name));
+        if let Some(about) = &study.plan.about {
+            let _ = writeln!(out, "{}\n", escaped(about));
+        }
+        put(&mut out, &table::summary(study));
+        if let Some(text) = table::recommendation(study) {
+            let _ = writeln!(out, "**{}**\n", escaped(&text));
+        }
+        if let Some(rounds) = table::rounds(study) {
+            put(&mut out, &rounds);
+        }
+        if let Some(phases) = table::phases(study) {
+            put(&mut out, &phases);
+        }
+        if let Some(source) = &record.source {
+            let _ = writeln!(out, "Figures from: {}\n", escaped(source));
+        }
+        for note in &record.notes {
+            let _ = writeln!(out, "- {}", escaped(note));
+        }
+    }
+    out
+}
+
+fn put(out: &mut String, table: &Table) {
+    let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
+    let _ = writeln!(out, "{}", line(&table.heads));
+    let rules: Vec<String> = (0..table.heads.len())
+        .map(|i| if i == 0 { "---".to_owned() } else { "---:".to_owned() })
+        .collect();
+    let _ = writeln!(out, "{}", line(&rules));
+    for row in &table.rows {
+        let mut cells: Vec<String> = row.cells.iter().map(|c| escaped(&c.full)).collect();
+        if row.recommended {
+            cells[0] = format!("**{}**", cells[0]);
+        }
+        if let Some(warning) = &row.warning {
+            cells[0] = format!("{} ⚠ {}", cells[0], escaped(warning));
+        }
+        let _ = writeln!(out, "{}", line(&cells));
+    }
+    let _ = writeln!(out, "\n{}\n", escaped(&table.caption));
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '|' | '*' | '_' | '`' | '<' | '[' | ']' | '\\' => {
+                out.push('\\');
+                out.push(c);
+            }
+            '\n' | '\r' => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}

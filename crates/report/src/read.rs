@@ -1,0 +1,116 @@
+//! Opening records.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use lowtide_model::record::v1::{Holds, Plan};
+use lowtide_model::record::{
+    self, ReadError, Records, StudyRecord, TrialRecord, read_study, read_trial,
+};
+use lowtide_model::study::Study;
+
+/// A record that was read: the figures, and the samples behind them.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The figures.
+    pub study: Study,
+    /// The file of each trial, relative to the record, with what it holds.
+    pub trials: Vec<(String, TrialRecord)>,
+    /// Where the figures come from, when lowtide did not measure them itself.
+    pub source: Option<String>,
+    /// What could not be read of it.
+    pub notes: Vec<String>,
+}
+
+/// Why a record could not be read.
+#[derive(Debug, Error)]
+#[error("{} {error}", path.display())]
+pub struct LoadError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub error: ReadError,
+}
+
+/// Reads a record: its directory, its `study.jsonl`, or the file of a single trial.
+///
+/// # Errors
+/// When it is not a record, or damaged.
+pub fn load(path: &Path) -> Result<Loaded, LoadError> {
+    let course = if path.is_dir() { path.join("study.jsonl") } else { path.to_owned() };
+    let at = |error| LoadError { path: course.clone(), error };
+    let records = lines(&course)?;
+    match records.header.holds {
+        Holds::Study => {
+            let directory = course.parent().unwrap_or(Path::new("."));
+            load_study(path, directory, read_study(records).map_err(at)?)
+        }
+        Holds::Trial => Ok(load_trial(path, read_trial(records).map_err(at)?)),
+    }
+}
+
+fn lines(path: &Path) -> Result<Records, LoadError> {
+    let at = |error| LoadError { path: path.to_owned(), error };
+    let file = File::open(path).map_err(|e| at(e.into()))?;
+    record::read_lines(BufReader::new(file)).map_err(at)
+}
+
+fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Loaded, LoadError> {
+    let mut trials = Vec::new();
+    let mut notes = Vec::new();
+    for begun in &course.begun {
+        // A record may come from anywhere: it must not lead out of its own directory.
+        let inside = Path::new(&begun.samples)
+            .components()
+            .all(|part| matches!(part, std::path::Component::Normal(_)));
+        if !inside {
+            notes.push(format!(
+                "{}: is not a path inside the record, and is left out",
+                begun.samples
+            ));
+            continue;
+        }
+        let file = directory.join(&begun.samples);
+        let read = lines(&file).and_then(|records| {
+            read_trial(records).map_err(|error| LoadError { path: file.clone(), error })
+        });
+        match read {
+            Ok(trial) => trials.push((begun.samples.clone(), trial)),
+            // A trial that had only just begun when the study was killed.
+            Err(LoadError { error: ReadError::Empty | ReadError::Missing(_), .. }) => {
+                notes.push(format!("{}: nothing was recorded", begun.samples));
+            }
+            Err(LoadError { error: ReadError::Io(error), .. }) => {
+                notes.push(format!("{}: {error}", begun.samples));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let source = course.header.source.clone();
+    let study = Study::of(&path.display().to_string(), course, &trials);
+    Ok(Loaded { study, trials, source, notes })
+}
+
+/// The file of a single trial is shown as a study of one.
+fn load_trial(path: &Path, trial: TrialRecord) -> Loaded {
+    let plan = Plan {
+        name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        command: trial.trial.command.clone(),
+        treatments: vec![trial.trial.treatment.clone()],
+        repeats: 1,
+        order: vec![0],
+        rounds: 1,
+        interval_s: trial.trial.interval_s,
+        ..Plan::default()
+    };
+    let course =
+        StudyRecord { header: trial.header.clone(), plan, begun: Vec::new(), ended: Vec::new() };
+    let source = trial.header.source.clone();
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let trials = vec![(name, trial)];
+    let study = Study::of(&path.display().to_string(), course, &trials);
+    Loaded { study, trials, source, notes: Vec::new() }
+}

@@ -1,0 +1,144 @@
+//! Axes: round numbers at even distances.
+
+use lowtide_model::bytes::three_digits;
+
+/// Maps values to positions along an axis.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scale {
+    /// The value at the beginning of the axis.
+    pub low: f64,
+    /// The value at its end.
+    pub high: f64,
+    /// Where the axis begins, in pixels.
+    pub from: f64,
+    /// Where it ends; above `from` or below.
+    pub to: f64,
+}
+
+impl Scale {
+    /// The position of a value.
+    pub fn at(&self, value: f64) -> f64 {
+        let span = self.high - self.low;
+        let part = if span > 0.0 { (value - self.low) / span } else { 0.0 };
+        self.from + part * (self.to - self.from)
+    }
+}
+
+/// Round values from `low` to `high`, about `most` of them, at the first distance that gives no more.
+fn ticks(low: f64, high: f64, most: usize, steps: impl Iterator<Item = f64>) -> Vec<f64> {
+    let span = high - low;
+    if !span.is_finite() || span <= 0.0 {
+        return vec![low];
+    }
+    for step in steps {
+        if span / step <= most as f64 {
+            let first = (low / step).ceil() as i64;
+            let last = (high / step + 1e-9).floor() as i64;
+            return (first..=last).map(|n| n as f64 * step).collect();
+        }
+    }
+    vec![low]
+}
+
+/// The unit in which an axis up to `high` is labelled.
+fn byte_unit(high: f64) -> (&'static str, f64) {
+    const UNITS: [(&str, f64); 5] = [
+        ("TiB", 1_099_511_627_776.0),
+        ("GiB", 1_073_741_824.0),
+        ("MiB", 1_048_576.0),
+        ("KiB", 1024.0),
+        ("B", 1.0),
+    ];
+    UNITS.into_iter().find(|(_, unit)| high >= *unit).unwrap_or(("B", 1.0))
+}
+
+/// Round amounts of memory, in the unit that the largest of them is written in.
+pub fn byte_ticks(high: f64, most: usize) -> Vec<f64> {
+    let (_, unit) = byte_unit(high);
+    let steps = [0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
+    ticks(0.0, high, most, steps.into_iter().map(|s| s * unit))
+}
+
+/// Round times, in seconds: tenths, seconds, minutes, hours.
+pub fn time_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
+    let steps = [
+        0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0,
+        3600.0, 7200.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0,
+    ];
+    ticks(low, high, most, steps.into_iter())
+}
+
+/// Round counts: connections, requests.
+pub fn count_ticks(high: f64, most: usize) -> Vec<f64> {
+    let powers = (0..18).map(|n| 10_f64.powi(n));
+    ticks(0.0, high, most, powers.flat_map(|p| [1.0, 2.0, 5.0].into_iter().map(move |w| w * p)))
+}
+
+/// How an amount of memory is written at an axis whose largest tick is `largest`.
+pub fn byte_label(value: f64, largest: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let (name, unit) = byte_unit(largest);
+    let number = value / unit;
+    let text = if number.fract().abs() < 1e-9 {
+        format!("{number:.0}")
+    } else {
+        three_digits(number).trim_end_matches('0').to_owned()
+    };
+    format!("{text} {name}")
+}
+
+/// How a time is written at an axis.
+pub fn time_label(seconds: f64, largest: f64) -> String {
+    let sign = if seconds < 0.0 { "−" } else { "" };
+    let s = seconds.abs();
+    if largest < 5.0 && s.fract() != 0.0 {
+        return format!("{sign}{s:.1} s");
+    }
+    if largest <= 180.0 {
+        return format!("{sign}{s:.0} s");
+    }
+    let whole = s.round() as u64;
+    if largest < 7200.0 {
+        return format!("{sign}{}:{:02}", whole / 60, whole % 60);
+    }
+    format!("{sign}{}:{:02} h", whole / 3600, whole / 60 % 60)
+}
+
+/// How a count is written at an axis: `50k`, `1M`.
+pub fn count_label(value: f64) -> String {
+    match value {
+        v if v >= 1e6 => format!("{}M", v / 1e6),
+        v if v >= 1e4 => format!("{}k", v / 1e3),
+        v => format!("{v}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_of_memory_have_round_numbers_in_one_unit() {
+        let high = 1.34 * 1_073_741_824.0;
+        let labels: Vec<String> =
+            byte_ticks(high, 6).iter().map(|t| byte_label(*t, high)).collect();
+        assert_eq!(labels, ["0", "0.25 GiB", "0.5 GiB", "0.75 GiB", "1 GiB", "1.25 GiB"]);
+    }
+
+    #[test]
+    fn a_flat_axis_has_one_tick() {
+        assert_eq!(byte_ticks(0.0, 6), [0.0]);
+        assert_eq!(time_ticks(3.0, 3.0, 6), [3.0]);
+        assert_eq!(count_ticks(f64::NAN, 6), [0.0]);
+    }
+
+    #[test]
+    fn times_are_written_as_their_length_asks() {
+        assert_eq!(time_label(0.5, 2.0), "0.5 s");
+        assert_eq!(time_label(-10.0, 60.0), "−10 s");
+        assert_eq!(time_label(90.0, 600.0), "1:30");
+        assert_eq!(time_label(5400.0, 86_400.0), "1:30 h");
+    }
+}

@@ -1,0 +1,216 @@
+//! A sheet to draw on, and its colours.
+
+use std::fmt::Write as _;
+
+use crate::scale::Scale;
+
+/// For which background a picture is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Theme {
+    /// Light, and it says so: for files that stand alone, and for PNG.
+    Light,
+    /// Whatever the page around it has: no background, colours from the page's variables.
+    Page,
+}
+
+/// A treatment's colours: the darker shade for resident memory, the lighter for the address space.
+/// Told apart also by people who do not tell red from green: the lightness differs too.
+pub const PALETTE: [(&str, &str); 10] = [
+    ("#1f6fb4", "#a9cdec"),
+    ("#d1495b", "#f3b9c1"),
+    ("#18896b", "#9fdcc6"),
+    ("#8458b3", "#d0bce8"),
+    ("#c47a09", "#f1cf96"),
+    ("#0c8aa0", "#a3dde6"),
+    ("#bf4f98", "#efbfdd"),
+    ("#7d5b36", "#dcc7ac"),
+    ("#5f8a1d", "#cae09c"),
+    ("#5a6675", "#c4ccd6"),
+];
+
+/// The same for a dark background: there the resident memory is what stands out.
+pub const PALETTE_ON_DARK: [(&str, &str); 10] = [
+    ("#62b0ee", "#2f5a7d"),
+    ("#f27c8a", "#7c3842"),
+    ("#46cfa6", "#226350"),
+    ("#b692e0", "#574073"),
+    ("#f0ad45", "#765421"),
+    ("#4cc8dd", "#235f69"),
+    ("#ea86c8", "#733c60"),
+    ("#c49c70", "#5c462f"),
+    ("#a4cd5e", "#4b6226"),
+    ("#a9b5c3", "#4b5561"),
+];
+
+/// The colour of connections, on light and on dark.
+pub const CONNECTIONS: (&str, &str) = ("#3f9b0b", "#8fdc5c");
+
+/// A sheet of SVG under construction.
+pub(super) struct Canvas {
+    body: String,
+    width: f64,
+    height: f64,
+    theme: Theme,
+    clips: usize,
+}
+
+const STYLE: &str = "\
+text{font-family:'Ubuntu','Helvetica Neue',Arial,sans-serif;font-size:12px;fill:INK}\
+.title{font-size:19px;font-weight:600}.head{font-size:14px;font-weight:600}\
+.note{fill:FAINT}.axis{font-size:11px;fill:FAINT}\
+.grid{stroke:GRID;stroke-width:1}.frame{stroke:FRAME;stroke-width:1;fill:none}";
+
+impl Canvas {
+    pub(super) fn new(width: f64, height: f64, theme: Theme) -> Self {
+        Self { body: String::new(), width, height, theme, clips: 0 }
+    }
+
+    pub(super) fn finish(self) -> String {
+        let (ink, faint, grid, frame) = match self.theme {
+            Theme::Light => ("#1c2733", "#5b6875", "#e6eaee", "#c3cbd3"),
+            Theme::Page => ("var(--ink)", "var(--faint)", "var(--grid)", "var(--frame)"),
+        };
+        let style = STYLE
+            .replace("INK", ink)
+            .replace("FAINT", faint)
+            .replace("GRID", grid)
+            .replace("FRAME", frame);
+        let background = match self.theme {
+            Theme::Light => "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
+            Theme::Page => "",
+        };
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\">\n<style>{style}</style>\n{background}{}</svg>\n",
+            self.body,
+            w = self.width,
+            h = self.height,
+        )
+    }
+
+    /// The colours of a place in the palette: for resident memory, and for the address space.
+    pub(super) fn colours(&self, place: usize) -> (String, String) {
+        let place = place % PALETTE.len();
+        match self.theme {
+            Theme::Light => (PALETTE[place].0.to_owned(), PALETTE[place].1.to_owned()),
+            Theme::Page => (format!("var(--d{place})"), format!("var(--l{place})")),
+        }
+    }
+
+    /// The colour of what is written, for marks that must be seen on any bar.
+    pub(super) fn ink(&self) -> &'static str {
+        match self.theme {
+            Theme::Light => "#1c2733",
+            Theme::Page => "var(--ink)",
+        }
+    }
+
+    /// The colour of connections.
+    pub(super) fn connections(&self) -> &'static str {
+        match self.theme {
+            Theme::Light => CONNECTIONS.0,
+            Theme::Page => "var(--connections)",
+        }
+    }
+
+    pub(super) fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
+        self.text_at(x, y, class, "start", text);
+    }
+
+    pub(super) fn text_at(&mut self, x: f64, y: f64, class: &str, anchor: &str, text: &str) {
+        let _ = writeln!(
+            self.body,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\" text-anchor=\"{anchor}\">{}</text>",
+            escaped(text)
+        );
+    }
+
+    pub(super) fn coloured_text(&mut self, x: f64, y: f64, anchor: &str, colour: &str, text: &str) {
+        let _ = writeln!(
+            self.body,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" style=\"fill:{colour};font-weight:600\">{}</text>",
+            escaped(text)
+        );
+    }
+
+    pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), attributes: &str) {
+        let _ = writeln!(
+            self.body,
+            "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" {attributes}/>",
+            from.0, from.1, to.0, to.1
+        );
+    }
+
+    pub(super) fn rect(&mut self, area: [f64; 4], style: &str, title: &str) {
+        let [x, y, w, h] = area;
+        let title = if title.is_empty() {
+            String::new()
+        } else {
+            format!("<title>{}</title>", escaped(title))
+        };
+        let _ = writeln!(
+            self.body,
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.1}\" height=\"{h:.1}\" rx=\"2\" style=\"{style}\">{title}</rect>"
+        );
+    }
+
+    /// A line through points, each of which is a value on either scale.
+    pub(super) fn path(&mut self, points: &[(f64, f64)], x: Scale, y: Scale, style: &str) {
+        if points.is_empty() {
+            return;
+        }
+        let d = line_through(points, x, y);
+        let _ = writeln!(self.body, "<path d=\"{d}\" style=\"fill:none;{style}\"/>");
+    }
+
+    /// The area between a line and the bottom of the scale.
+    pub(super) fn area(&mut self, points: &[(f64, f64)], x: Scale, y: Scale, style: &str) {
+        let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
+        let bottom = y.at(y.low);
+        let d = format!(
+            "{}L{:.1} {bottom:.1}L{:.1} {bottom:.1}Z",
+            line_through(points, x, y),
+            x.at(last.0),
+            x.at(first.0)
+        );
+        let _ = writeln!(self.body, "<path d=\"{d}\" style=\"{style}\"/>");
+    }
+
+    /// Draws only what lies within an area.
+    pub(super) fn clipped(&mut self, area: [f64; 4], draw: impl FnOnce(&mut Self)) {
+        let [x, y, w, h] = area;
+        let id = format!("clip{}", self.clips);
+        self.clips += 1;
+        let _ = writeln!(
+            self.body,
+            "<clipPath id=\"{id}\"><rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.1}\" height=\"{h:.1}\"/></clipPath>\n<g clip-path=\"url(#{id})\">"
+        );
+        draw(self);
+        self.body.push_str("</g>\n");
+    }
+}
+
+fn line_through(points: &[(f64, f64)], x: Scale, y: Scale) -> String {
+    let mut d = String::with_capacity(points.len() * 12);
+    for (place, point) in points.iter().enumerate() {
+        let sign = if place == 0 { 'M' } else { 'L' };
+        let _ = write!(d, "{sign}{:.1} {:.1}", x.at(point.0), y.at(point.1));
+    }
+    d
+}
+
+/// Text that may hold anything, as part of a document.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            // XML has no place for other control characters, not even escaped.
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}

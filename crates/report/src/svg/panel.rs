@@ -1,0 +1,84 @@
+//! One treatment: resident memory with its anonymous part, the address space, and connections on the
+//! right axis where there are any.
+
+use lowtide_model::judge::Metric;
+
+use super::canvas::Canvas;
+use super::overview::{axes, draw_marks};
+use crate::scale::{Scale, count_label, count_ticks};
+use crate::view::{Curve, Group, Point, View};
+
+const LEFT: f64 = 66.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = 40.0;
+
+pub(super) fn draw(
+    canvas: &mut Canvas,
+    view: &View,
+    group: &Group,
+    [left, top, width, height]: [f64; 4],
+) {
+    let Some(curve) = group.main() else { return };
+    let most = view.most_connections();
+    let right = if most > 0 { 44.0 } else { 10.0 };
+    let plot = [left + LEFT, top + TOP, width - LEFT - right, height - TOP - BOTTOM];
+    let (from, to) = view.span();
+    let x = Scale { low: from, high: to, from: plot[0], to: plot[0] + plot[2] };
+    let y = Scale { low: 0.0, high: view.top(), from: plot[1] + plot[3], to: plot[1] };
+    let (dark, light) = canvas.colours(group.colour);
+    canvas.coloured_text(left, top + 12.0, "start", &dark, &group.label);
+    canvas.text_at(plot[0] + plot[2], top + 12.0, "axis", "end", &key(view, curve, most));
+    axes(canvas, plot, x, y, view.time_from);
+    draw_marks(canvas, &curve.marks, plot, x);
+    let of = |value: &dyn Fn(&Point) -> Option<u64>| -> Vec<(f64, f64)> {
+        curve.points.iter().filter_map(|p| Some((p.t_s, value(p)? as f64))).collect()
+    };
+    canvas.clipped([plot[0], plot[1] - 1.0, plot[2] + 1.0, plot[3] + 2.0], |canvas| {
+        let vsz = of(&|p| Some(p.vsz));
+        canvas.path(&vsz, x, y, &format!("stroke:{light};stroke-width:1.6"));
+        canvas.area(&of(&|p| Some(p.rss)), x, y, &format!("fill:{light};fill-opacity:0.7"));
+        canvas.area(&of(&|p| Some(p.anon)), x, y, &format!("fill:{dark};fill-opacity:0.35"));
+        canvas.path(&of(&|p| Some(p.rss)), x, y, &format!("stroke:{dark};stroke-width:2"));
+        if has_lazyfree(curve) {
+            let style = format!("stroke:{dark};stroke-width:1.4;stroke-dasharray:2 3");
+            canvas.path(&of(&|p| p.lazyfree), x, y, &style);
+        }
+        if view.metric == Metric::Pss {
+            let style = format!("stroke:{dark};stroke-width:1.4;stroke-dasharray:7 3");
+            canvas.path(&of(&|p| p.pss), x, y, &style);
+        }
+    });
+    if most > 0 {
+        connections(canvas, curve, plot, x, most);
+    }
+}
+
+fn key(view: &View, curve: &Curve, connections: u64) -> String {
+    let mut words = vec!["RSS (dark part: anonymous)", "VSZ (light line)"];
+    if view.metric == Metric::Pss {
+        words.push("PSS (dashed)");
+    }
+    if has_lazyfree(curve) {
+        words.push("LazyFree (dotted)");
+    }
+    if connections > 0 {
+        words.push("connections (green)");
+    }
+    words.join(", ")
+}
+
+fn has_lazyfree(curve: &Curve) -> bool {
+    curve.points.iter().any(|p| p.lazyfree.is_some_and(|l| l > 1 << 20))
+}
+
+fn connections(canvas: &mut Canvas, curve: &Curve, plot: [f64; 4], x: Scale, most: u64) {
+    let [left, top, width, height] = plot;
+    let high = most as f64 * 1.1;
+    let y = Scale { low: 0.0, high, from: top + height, to: top };
+    for tick in count_ticks(high, 4) {
+        canvas.text_at(left + width + 6.0, y.at(tick) + 4.0, "axis", "start", &count_label(tick));
+    }
+    let points: Vec<(f64, f64)> =
+        curve.points.iter().filter_map(|p| Some((p.t_s, p.connections? as f64))).collect();
+    canvas.path(&points, x, y, &format!("stroke:{};stroke-width:1.6", canvas.connections()));
+}

@@ -1,0 +1,272 @@
+//! A report for a terminal: the table, the course over time, the recommendation.
+
+use comfy_table::{
+    Attribute, Cell, CellAlignment, Color, ContentArrangement, ContentLineStyle, LineStyle,
+    Table as Grid, TableStyle,
+};
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Color as Ink, Style};
+use ratatui_core::symbols::Marker;
+use ratatui_core::widgets::Widget;
+use ratatui_widgets::chart::{Axis, Chart, Dataset, GraphType};
+
+use crate::read::Loaded;
+use crate::scale::{byte_label, byte_ticks, time_label};
+use crate::table::{self, Cell as TableCell, Table};
+use crate::view::View;
+
+/// What the terminal can show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Screen {
+    /// Columns.
+    pub width: u16,
+    /// Whether it shows colours.
+    pub colour: bool,
+}
+
+/// A report of some records.
+pub fn render(records: &[Loaded], screen: Screen) -> String {
+    let mut out = String::new();
+    for record in records {
+        if records.len() > 1 {
+            out += &format!("{}\n", bold(&record.study.name, screen));
+        }
+        out += &grid(&table::summary(&record.study), screen);
+        out.push('\n');
+        for more in
+            [table::rounds(&record.study), table::phases(&record.study)].into_iter().flatten()
+        {
+            out += &grid(&more, screen);
+            out.push('\n');
+        }
+        for note in &record.notes {
+            out += &format!("note: {note}\n");
+        }
+    }
+    out += &chart(&View::of(records), screen);
+    for record in records {
+        if let Some(text) = table::recommendation(&record.study) {
+            out += &format!("\n{}\n", bold(&wrapped(&text, screen.width), screen));
+        }
+    }
+    out
+}
+
+fn bold(text: &str, screen: Screen) -> String {
+    if screen.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// Breaks lines between words.
+pub fn wrapped(text: &str, width: u16) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > usize::from(width) {
+            out.push('\n');
+            column = 0;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out
+}
+
+/// The widest form of a table that fits.
+fn grid(table: &Table, screen: Screen) -> String {
+    let full = drawn(table, screen, &|cell| &cell.full);
+    let fits = |text: &str| {
+        let widest = text.lines().map(|l| visible(l).chars().count()).max().unwrap_or(0);
+        widest <= usize::from(screen.width)
+    };
+    let mut out = if fits(&full) { full } else { drawn(table, screen, &|cell| &cell.short) };
+    // Still too wide: leave out what says least, from the second column on.
+    let mut narrow = table.clone();
+    while !fits(&out) && narrow.heads.len() > 3 {
+        let least = ["baseline", "per connection", "mean excess", "latency", "peak"];
+        let place = least.iter().find_map(|l| narrow.heads.iter().position(|h| h == l));
+        let place = place.unwrap_or(1);
+        narrow.heads.remove(place);
+        for row in &mut narrow.rows {
+            row.cells.remove(place);
+        }
+        out = drawn(&narrow, screen, &|cell| &cell.short);
+    }
+    out += &format!("{}\n", table.caption);
+    for row in &table.rows {
+        if let Some(warning) = &row.warning {
+            let name = row.cells.first().map_or("", |c| c.full.as_str());
+            out += &format!("{}\n", wrapped(&format!("! {name}: {warning}"), screen.width));
+        }
+    }
+    out
+}
+
+fn drawn(table: &Table, screen: Screen, text: &dyn Fn(&TableCell) -> &String) -> String {
+    let mut grid = Grid::new();
+    grid.load_style(
+        TableStyle::new()
+            .header_separator(LineStyle::none().fill('─').junction('─'))
+            .header_lines(ContentLineStyle::none())
+            .content_lines(ContentLineStyle::none()),
+    )
+    .set_content_arrangement(ContentArrangement::Disabled);
+    if screen.colour {
+        grid.enforce_styling();
+    } else {
+        grid.force_no_tty();
+    }
+    grid.set_header(table.heads.iter().map(|h| Cell::new(h).add_attribute(Attribute::Dim)));
+    for row in &table.rows {
+        let cells = row.cells.iter().map(|cell| {
+            let cell = Cell::new(text(cell));
+            match (&row.warning, row.recommended) {
+                (Some(_), _) => cell.fg(Color::Yellow),
+                (None, true) => cell.fg(Color::Green),
+                (None, false) => cell,
+            }
+        });
+        grid.add_row(cells);
+    }
+    for column in grid.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    grid.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// A line without the escape sequences of its colours.
+fn visible(line: &str) -> String {
+    let mut out = String::new();
+    let mut parts = line.split('\x1b');
+    out.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        out.push_str(part.split_once('m').map_or("", |(_, rest)| rest));
+    }
+    out
+}
+
+const INKS: [Ink; 10] = [
+    Ink::Blue,
+    Ink::Red,
+    Ink::Green,
+    Ink::Magenta,
+    Ink::Yellow,
+    Ink::Cyan,
+    Ink::LightRed,
+    Ink::LightBlue,
+    Ink::LightGreen,
+    Ink::Gray,
+];
+/// Without colours, the lines are told apart by the figures that they are made of.
+const FIGURES: [char; 10] = ['1', '2', '3', '4', '5', '6', '7', '8', '9', '0'];
+
+fn chart(view: &View, screen: Screen) -> String {
+    if view.groups.is_empty() {
+        return "nothing was recorded that could be drawn\n".to_owned();
+    }
+    let (from, to) = view.span();
+    // Here the resident memory is all that there is room for.
+    let highest = |points: &Vec<(f64, f64)>| points.iter().map(|p| p.1).fold(0.0, f64::max);
+    let lines: Vec<Vec<(f64, f64)>> = view
+        .groups
+        .iter()
+        .map(|g| {
+            let points = g.main().map(|c| c.memory(view.metric)).unwrap_or_default();
+            points.into_iter().map(|(t, b)| (t, b as f64)).collect()
+        })
+        .collect();
+    let top = lines.iter().map(highest).fold(1.0, f64::max);
+    let ticks = byte_ticks(top, 4);
+    let step = if ticks.len() > 1 { ticks[1] - ticks[0] } else { top };
+    let ceiling = (top / step).ceil() * step;
+    let y_labels: Vec<String> = {
+        let count = (ceiling / step).round() as usize;
+        (0..=count).map(|i| byte_label(i as f64 * step, ceiling)).collect()
+    };
+    let x_labels = [from, f64::midpoint(from, to), to].map(|t| time_label(t.round(), to));
+    let sets = view.groups.iter().zip(&lines).enumerate().map(|(place, (group, points))| {
+        let figure = FIGURES[place % FIGURES.len()];
+        let marker = if screen.colour { Marker::Braille } else { Marker::Custom(figure) };
+        Dataset::default()
+            .marker(marker)
+            .graph_type(GraphType::Line)
+            .style(Style::default().fg(INKS[group.colour % INKS.len()]))
+            .data(points)
+    });
+    let chart = Chart::new(sets.collect())
+        .x_axis(Axis::default().bounds([from, to]).labels(x_labels))
+        .y_axis(Axis::default().bounds([0.0, ceiling]).labels(y_labels))
+        .legend_position(None);
+    const HEIGHT: u16 = 18;
+    let area = Rect::new(0, 0, screen.width.max(40), HEIGHT);
+    let mut buffer = Buffer::empty(area);
+    chart.render(area, &mut buffer);
+    let caption = format!("{} over time since {}\n", view.metric.name(), view.time_from);
+    caption + &text_of(&buffer, screen) + &legend(view, screen)
+}
+
+/// The names of the lines, below the chart: on it they would hide what they name.
+fn legend(view: &View, screen: Screen) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for (place, group) in view.groups.iter().enumerate() {
+        let length = group.label.chars().count() + 5;
+        if column > 0 && column + length > usize::from(screen.width) {
+            out.push('\n');
+            column = 0;
+        }
+        column += length;
+        if screen.colour {
+            let ink = escape_of(INKS[group.colour % INKS.len()]);
+            out += &format!(" {ink}━━\x1b[0m {} ", group.label);
+        } else {
+            out += &format!(" {} {}  ", FIGURES[place % FIGURES.len()], group.label);
+        }
+    }
+    format!("{}\n", out.trim_end())
+}
+
+/// A drawn buffer as lines of text, with the escape sequences of its colours.
+fn text_of(buffer: &Buffer, screen: Screen) -> String {
+    let area = buffer.area;
+    let mut out = String::new();
+    for y in area.top()..area.bottom() {
+        let mut line = String::new();
+        let mut current = Ink::Reset;
+        for x in area.left()..area.right() {
+            let cell = &buffer[(x, y)];
+            if screen.colour && cell.fg != current {
+                line += escape_of(cell.fg);
+                current = cell.fg;
+            }
+            line += cell.symbol();
+        }
+        let line = line.trim_end();
+        out += line;
+        if screen.colour && current != Ink::Reset {
+            out += "\x1b[0m";
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn escape_of(ink: Ink) -> &'static str {
+    match ink {
+        Ink::Blue => "\x1b[34m",
+        Ink::Red => "\x1b[31m",
+        Ink::Green => "\x1b[32m",
+        Ink::Magenta => "\x1b[35m",
+        Ink::Yellow => "\x1b[33m",
+        Ink::Cyan => "\x1b[36m",
+        Ink::LightRed => "\x1b[91m",
+        Ink::LightBlue => "\x1b[94m",
+        Ink::LightGreen => "\x1b[92m",
+        Ink::Gray => "\x1b[37m",
+        _ => "\x1b[0m",
+    }
+}

@@ -1,0 +1,278 @@
+//! What is drawn: which lines, over which span of time, in which colour. Pure, so that every format
+//! draws the same.
+
+use lowtide_model::bytes::Human;
+use lowtide_model::judge::{self, Metric};
+use lowtide_model::record::TrialRecord;
+use lowtide_model::record::v1::Moment;
+use lowtide_model::stats::Estimate;
+use lowtide_model::study::{Summary, TrialResult};
+
+use crate::read::Loaded;
+
+/// Everything that the pictures of a report show.
+#[derive(Debug, Clone, PartialEq)]
+pub struct View {
+    /// What it is about.
+    pub title: String,
+    /// What the time counts from: `the load began`, or `the start`.
+    pub time_from: &'static str,
+    /// By what memory is judged.
+    pub metric: Metric,
+    /// One for each treatment of each record, in order.
+    pub groups: Vec<Group>,
+}
+
+/// A treatment of a record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// What the legend calls it.
+    pub label: String,
+    /// Its place in the palette.
+    pub colour: usize,
+    /// Its repeats; the one that is drawn in full comes first.
+    pub curves: Vec<Curve>,
+    /// Baseline, peak and settled memory, in bytes.
+    pub bars: [Option<Estimate>; 3],
+}
+
+/// One trial over time.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Curve {
+    /// Which repeat.
+    pub repeat: u32,
+    /// The readings, in order of time.
+    pub points: Vec<Point>,
+    /// What happened: seconds and a word.
+    pub marks: Vec<(f64, String)>,
+    /// From when to when the settled value was read, in seconds.
+    pub settled: Option<(f64, f64)>,
+}
+
+/// One reading.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Point {
+    /// Seconds from where the time counts.
+    pub t_s: f64,
+    /// Resident bytes.
+    pub rss: u64,
+    /// The anonymous part of them.
+    pub anon: u64,
+    /// Bytes of address space.
+    pub vsz: u64,
+    /// Proportional bytes, at the readings that have them.
+    pub pss: Option<u64>,
+    /// Lazily freed bytes, at the readings that have them.
+    pub lazyfree: Option<u64>,
+    /// Established connections.
+    pub connections: Option<u64>,
+}
+
+/// The names of the bars.
+pub const BARS: [&str; 3] = ["baseline", "peak", "settled"];
+/// No picture shows more points than this of one line.
+const MOST_POINTS: usize = 1500;
+
+impl View {
+    /// What is drawn of some records, the first of which is the one that was asked for.
+    pub fn of(records: &[Loaded]) -> Self {
+        let several = records.len() > 1;
+        let loaded = records
+            .iter()
+            .all(|r| r.trials.iter().all(|(_, t)| load_begin(t).is_some()) && !r.trials.is_empty());
+        let metric = if records.iter().any(|r| r.study.metric == Metric::Pss) {
+            Metric::Pss
+        } else {
+            Metric::Rss
+        };
+        let mut groups = Vec::new();
+        for record in records {
+            for summary in &record.study.treatments {
+                let group = Group::of(record, summary, groups.len(), several, loaded);
+                if group.curves.iter().any(|c| !c.points.is_empty()) {
+                    groups.push(group);
+                }
+            }
+        }
+        Self {
+            title: records.first().map(|r| r.study.name.clone()).unwrap_or_default(),
+            time_from: if loaded { "the load began" } else { "the start" },
+            metric,
+            groups,
+        }
+    }
+
+    /// The first and the last moment of all lines.
+    pub fn span(&self) -> (f64, f64) {
+        let times =
+            self.curves().filter_map(|c| Some((c.points.first()?.t_s, c.points.last()?.t_s)));
+        let (low, high) = times.fold((f64::MAX, f64::MIN), |(a, b), (c, d)| (a.min(c), b.max(d)));
+        if low < high { (low, high) } else { (0.0, 1.0) }
+    }
+
+    /// The top of the axis of memory. The address space is drawn as far as it does not press the
+    /// resident memory flat: an allocator may reserve a hundred times what it uses.
+    pub fn top(&self) -> f64 {
+        let highest = |of: &dyn Fn(&Point) -> u64| {
+            self.curves().flat_map(|c| &c.points).map(of).max().unwrap_or(0) as f64
+        };
+        let rss = highest(&|p| p.rss);
+        let top = highest(&|p| p.vsz).clamp(rss, rss * 1.6);
+        if top > 0.0 { top * 1.05 } else { 1.0 }
+    }
+
+    /// The most connections that were open at once.
+    pub fn most_connections(&self) -> u64 {
+        let all = self.curves().flat_map(|c| &c.points).filter_map(|p| p.connections);
+        all.max().unwrap_or(0)
+    }
+
+    fn curves(&self) -> impl Iterator<Item = &Curve> {
+        self.groups.iter().flat_map(|g| &g.curves)
+    }
+}
+
+impl Group {
+    fn of(record: &Loaded, summary: &Summary, colour: usize, several: bool, loaded: bool) -> Self {
+        let label = summary.treatment.label();
+        let results: Vec<&TrialResult> =
+            record.study.trials.iter().filter(|t| t.treatment == summary.treatment).collect();
+        let mut curves: Vec<(u64, Curve)> = record
+            .trials
+            .iter()
+            .filter(|(_, trial)| trial.trial.treatment == summary.treatment)
+            .map(|(file, trial)| {
+                let settled =
+                    results.iter().find(|r| r.samples == *file).and_then(|r| r.settled_bytes);
+                // Trials that did not get so far come last.
+                let median = summary.settled_bytes.map_or(0, |e| e.median as u64);
+                let distance = settled.map_or(u64::MAX, |s| s.abs_diff(median));
+                (distance, Curve::of(trial, loaded))
+            })
+            .collect();
+        curves.sort_by_key(|(distance, curve)| (*distance, curve.repeat));
+        Self {
+            label: if several { format!("{label} ({})", short_name(record)) } else { label },
+            colour,
+            curves: curves.into_iter().map(|(_, curve)| curve).collect(),
+            bars: [summary.baseline_bytes, summary.peak_bytes, summary.settled_bytes],
+        }
+    }
+
+    /// The line that is drawn in full.
+    pub fn main(&self) -> Option<&Curve> {
+        self.curves.first()
+    }
+
+    /// What a bar says, for people.
+    pub fn bar_text(&self, bar: usize) -> String {
+        match self.bars[bar] {
+            None => "–".to_owned(),
+            Some(e) => Human(e.median as u64).to_string(),
+        }
+    }
+}
+
+fn short_name(record: &Loaded) -> String {
+    record.study.name.clone()
+}
+
+impl Curve {
+    fn of(trial: &TrialRecord, loaded: bool) -> Self {
+        let start = trial.marks.iter().find(|m| m.mark == Moment::Start).map_or(0.0, |m| m.t_s);
+        let zero = if loaded { load_begin(trial).unwrap_or(start) } else { start };
+        let end = trial.marks.iter().find_map(|m| match m.mark {
+            // A process gives its memory back before its parent hears that it has ended.
+            Moment::Exit => Some(m.t_s - trial.trial.interval_s),
+            Moment::Stop => Some(m.t_s),
+            _ => None,
+        });
+        let points: Vec<Point> = trial
+            .samples
+            .iter()
+            .filter(|s| {
+                s.processes > 0 && s.total.vsz_bytes.0 > 0 && end.is_none_or(|end| s.t_s < end)
+            })
+            .map(|s| Point {
+                t_s: s.t_s - zero,
+                rss: s.total.rss_bytes.0,
+                anon: s.total.anon_bytes.0,
+                vsz: s.total.vsz_bytes.0,
+                pss: s.slow.map(|slow| slow.pss_bytes.0),
+                lazyfree: s.slow.map(|slow| slow.lazyfree_bytes.0),
+                connections: s.sockets_established,
+            })
+            .collect();
+        let marks = trial.marks.iter().filter_map(|m| {
+            let word = match (m.mark, m.round, &m.name) {
+                (Moment::LoadBegin, Some(round), _) if round > 1 => format!("load {round}"),
+                (Moment::LoadBegin, _, _) => "load".to_owned(),
+                (Moment::LoadEnd, _, _) => "load ends".to_owned(),
+                (Moment::Phase, _, Some(name)) => name.replace('_', " "),
+                _ => return None,
+            };
+            Some((m.t_s - zero, word))
+        });
+        let figures = judge::judge(trial, Metric::Rss);
+        Self {
+            repeat: trial.trial.repeat,
+            marks: marks.collect(),
+            settled: figures
+                .settle_span
+                .map(|(_, to)| (to - judge::SETTLED_WINDOW_S - zero, to - zero)),
+            points: thinned(points),
+        }
+    }
+
+    /// The memory that is judged, as points of seconds and bytes.
+    pub fn memory(&self, metric: Metric) -> Vec<(f64, u64)> {
+        match metric {
+            Metric::Rss => self.points.iter().map(|p| (p.t_s, p.rss)).collect(),
+            Metric::Pss => self.points.iter().filter_map(|p| Some((p.t_s, p.pss?))).collect(),
+        }
+    }
+}
+
+fn load_begin(trial: &TrialRecord) -> Option<f64> {
+    trial.marks.iter().find(|m| m.mark == Moment::LoadBegin).map(|m| m.t_s)
+}
+
+/// Leaves out points where there are more than a picture can show. Of each stretch the highest and
+/// the lowest stay, so that no peak is lost, and so does every reading with slow figures.
+fn thinned(points: Vec<Point>) -> Vec<Point> {
+    if points.len() <= MOST_POINTS {
+        return points;
+    }
+    let stretch = points.len().div_ceil(MOST_POINTS / 2);
+    let mut kept = Vec::with_capacity(MOST_POINTS);
+    for chunk in points.chunks(stretch) {
+        let high = chunk.iter().enumerate().max_by_key(|(_, p)| p.rss).map(|(i, _)| i);
+        let low = chunk.iter().enumerate().min_by_key(|(_, p)| p.rss).map(|(i, _)| i);
+        let slow = chunk.iter().position(|p| p.pss.is_some());
+        let mut places: Vec<usize> = [high, low, slow].into_iter().flatten().collect();
+        places.sort_unstable();
+        places.dedup();
+        kept.extend(places.into_iter().map(|i| chunk[i]));
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinning_keeps_the_peak_and_the_order() {
+        let points: Vec<Point> = (0..100_000)
+            .map(|i| Point {
+                t_s: f64::from(i),
+                rss: if i == 54_321 { 999 } else { 1 },
+                ..Point::default()
+            })
+            .collect();
+        let thin = thinned(points);
+        assert!(thin.len() <= 2 * MOST_POINTS, "{}", thin.len());
+        assert!(thin.iter().any(|p| p.rss == 999));
+        assert!(thin.windows(2).all(|w| w[0].t_s < w[1].t_s));
+    }
+}
