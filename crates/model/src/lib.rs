@@ -9,6 +9,8 @@ pub mod compare;
 pub mod duration;
 pub mod judge;
 pub mod load;
+#[cfg(test)]
+pub(crate) mod made_up;
 pub mod number;
 pub mod recommend;
 pub mod record;

@@ -155,8 +155,8 @@ pub struct RoundResult {
 /// What the load said of a round.
 #[derive(Debug, Clone, Serialize)]
 pub struct LoadResult {
-    /// Exit status of its command.
-    pub exit_code: Option<i32>,
+    /// Whether its command ended well.
+    pub ended_well: bool,
     /// How long it ran, in seconds.
     pub wall_s: f64,
     /// Its own figures, as a round of `lowtide.load/1` has them.
@@ -279,7 +279,7 @@ impl RoundResult {
                     .collect(),
                 _ => BTreeMap::new(),
             };
-            LoadResult { exit_code: load.exit_code, wall_s: load.wall_s, figures }
+            LoadResult { ended_well: load.succeeded, wall_s: load.wall_s, figures }
         });
         Self {
             round: round.round,

@@ -114,29 +114,28 @@ impl FromStr for Threshold {
         }
         let constant = constant.trim();
         let value =
-            read_constant(path.last().map_or("", String::as_str), constant).map_err(|reason| {
-                ThresholdError::BadConstant {
-                    figure: figure.to_owned(),
-                    constant: constant.to_owned(),
-                    reason,
-                }
+            read_constant(&path, constant).map_err(|reason| ThresholdError::BadConstant {
+                figure: figure.to_owned(),
+                constant: constant.to_owned(),
+                reason,
             })?;
         Ok(Self { text: text.trim().to_owned(), path, comparison, constant: value })
     }
 }
 
 /// Reads the constant in the unit of its figure: bytes, seconds, or a plain number (also in %).
-fn read_constant(figure: &str, text: &str) -> Result<f64, String> {
+fn read_constant(path: &[String], text: &str) -> Result<f64, String> {
+    let in_unit = |suffix: &str| path.iter().any(|part| part.ends_with(suffix));
     if let Some(percent) = text.strip_suffix('%') {
         return percent.trim().parse().map(|p: f64| p / 100.0).map_err(|e| e.to_string());
     }
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(number),
         Ok(_) => Err("it is not finite".to_owned()),
-        Err(_) if figure.ends_with("_bytes") => {
+        Err(_) if in_unit("_bytes") => {
             parse_size(text).map(|b| b as f64).map_err(|e| e.to_string())
         }
-        Err(_) if figure.ends_with("_s") => {
+        Err(_) if in_unit("_s") => {
             parse_duration(text).map(|d| d.as_secs_f64()).map_err(|e| e.to_string())
         }
         Err(error) => Err(error.to_string()),

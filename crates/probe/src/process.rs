@@ -23,6 +23,8 @@ pub struct Process {
     pub start_ticks: u64,
     directory: OwnedFd,
     stat: File,
+    /// The directory of its descriptors, where that may be opened.
+    descriptors: Option<OwnedFd>,
     /// What `status` said when `stat` was last seen to change.
     status: Option<(StatKey, Status)>,
 }
@@ -60,7 +62,8 @@ impl Process {
             let stat = open_in(&directory, "stat")?;
             let first = Stat::parse(reread(&stat, &mut Vec::new())?)?;
             let start_ticks = first.start_ticks;
-            Ok((Self { pid, start_ticks, directory, stat, status: None }, first))
+            let descriptors = open_directory(&directory, "fd").ok();
+            Ok((Self { pid, start_ticks, directory, stat, descriptors, status: None }, first))
         };
         match open() {
             Ok((_, stat)) if stat.has_ended() => Ok(None),
@@ -125,7 +128,8 @@ impl Process {
     ///
     /// Linux tells it as the size of the directory from 6.2 on; before, the entries are counted.
     fn open_files(&self) -> Option<u64> {
-        let stat = statx(&self.directory, "fd", AtFlags::empty(), StatxFlags::SIZE).ok()?;
+        let held = self.descriptors.as_ref()?;
+        let stat = statx(held, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE).ok()?;
         if stat.stx_size > 0 {
             return Some(stat.stx_size);
         }
@@ -134,9 +138,7 @@ impl Process {
 
     /// The numbers of the open descriptors.
     pub(crate) fn descriptors(&self) -> io::Result<Vec<u32>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat(&self.directory, "fd", flags, Mode::empty())?;
-        let entries = rustix::fs::Dir::read_from(&directory)?;
+        let entries = rustix::fs::Dir::read_from(open_directory(&self.directory, "fd")?)?;
         let numbers =
             entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok());
         Ok(numbers.collect())
@@ -188,6 +190,11 @@ impl Process {
 fn open_in(directory: &OwnedFd, name: &str) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(openat(directory, name, flags, Mode::empty())?.into())
+}
+
+fn open_directory(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(directory, name, flags, Mode::empty())?)
 }
 
 #[cfg(test)]

@@ -14,11 +14,13 @@ use crate::tree::Tree;
 const SLOW_EVERY: Duration = Duration::from_secs(1);
 /// How much of the time may go into the slow figures: 1 part in so many.
 const SLOW_SHARE: u32 = 500;
-/// The same of a tree, which is judged by them, while something is about to be judged, or memory has
-/// just risen.
-const SLOW_SHARE_URGENT: u32 = 50;
-/// What counts as having risen since the slow figures were last read.
-const RISEN: f64 = 1.1;
+/// The same of a tree, which is judged by them, when its RSS has changed since they were read.
+const SLOW_SHARE_CHANGED: u32 = 200;
+/// The same of a tree while something is about to be judged.
+const SLOW_SHARE_CLOSE: u32 = 100;
+/// By how much RSS must differ from what it was, to have changed. Below it, the slow figures that
+/// were read then are still good.
+const CHANGED: f64 = 0.05;
 
 /// Reads a tree tick by tick.
 #[derive(Debug)]
@@ -137,7 +139,7 @@ impl Sampler {
         tick.sample = Sample {
             t_s,
             processes: self.processes.len() as u64,
-            sockets_established: self.count_sockets(),
+            sockets_established: self.count_sockets(total.open_files.unwrap_or(0)),
             total,
             slow: None,
         };
@@ -173,9 +175,9 @@ impl Sampler {
         self.tree.remove(pid);
     }
 
-    fn count_sockets(&mut self) -> Option<u64> {
+    fn count_sockets(&mut self, open_files: u64) -> Option<u64> {
         let processes = self.processes.values().map(|w| &w.process);
-        self.sockets.as_mut()?.count(processes)
+        self.sockets.as_mut()?.count(open_files, processes)
     }
 
     fn read_slow(&mut self, tick: &mut Tick) {
@@ -226,17 +228,14 @@ impl Schedule {
             return true;
         };
         let since = now.duration_since(end);
-        let risen = rss as f64 > self.rss_then as f64 * RISEN;
-        match attention {
-            Attention::Now => true,
-            Attention::Close if hurry => {
-                since >= SLOW_EVERY / 2 && since >= cost * SLOW_SHARE_URGENT
-            }
-            Attention::Normal if hurry && risen => since >= cost * SLOW_SHARE_URGENT,
-            Attention::Normal | Attention::Close => {
-                since >= SLOW_EVERY && since >= cost * SLOW_SHARE
-            }
-        }
+        let changed = rss.abs_diff(self.rss_then) as f64 > self.rss_then as f64 * CHANGED;
+        let (least, share) = match attention {
+            Attention::Now => return true,
+            Attention::Close if hurry => (SLOW_EVERY / 2, SLOW_SHARE_CLOSE),
+            Attention::Normal if hurry && changed => (Duration::ZERO, SLOW_SHARE_CHANGED),
+            Attention::Normal | Attention::Close => (SLOW_EVERY, SLOW_SHARE),
+        };
+        since >= least && since >= cost * share
     }
 
     fn done(&mut self, begin: Instant, end: Instant, rss: u64) {
@@ -314,10 +313,12 @@ mod tests {
         let due = |ms, rss, attention, hurry| schedule.is_due(after(ms), rss, attention, hurry);
         assert!(!due(4999, 100, Attention::Normal, true));
         assert!(due(5000, 100, Attention::Normal, true));
-        assert!(due(500, 120, Attention::Normal, true));
-        assert!(!due(499, 120, Attention::Normal, true));
-        assert!(!due(4999, 120, Attention::Close, false));
-        assert!(due(500, 100, Attention::Close, true));
+        assert!(due(2000, 106, Attention::Normal, true));
+        assert!(due(2000, 94, Attention::Normal, true));
+        assert!(!due(1999, 94, Attention::Normal, true));
+        assert!(!due(4999, 50, Attention::Close, false));
+        assert!(due(1000, 100, Attention::Close, true));
+        assert!(!due(999, 100, Attention::Close, true));
         assert!(due(0, 100, Attention::Now, false));
     }
 }

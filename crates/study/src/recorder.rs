@@ -39,14 +39,14 @@ impl Recorder {
             }),
             begun: Instant::now(),
         };
-        recorder.write(&Line::Header(Header {
+        recorder.write(&Line::Header(Box::new(Header {
             schema: SCHEMA.to_owned(),
             holds,
             lowtide_version: env!("CARGO_PKG_VERSION").to_owned(),
             started_unix_s: rounded(now.as_secs_f64()),
             machine: machine.clone(),
             source: None,
-        }));
+        })));
         match recorder.failure() {
             None => Ok(recorder),
             Some(failure) => Err(io::Error::other(failure)),

@@ -3,19 +3,19 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
 
 use lowtide_model::record::v1::{Holds, Line, Machine, Outcome, TrialBegin, TrialEnd};
 
-use crate::keeper::{KeeperProgram, Kept, Launch, Report};
-use crate::output;
+use crate::keeper::KeeperProgram;
 use crate::plan::Plan;
 use crate::recorder::Recorder;
-use crate::trial::bench::Bench;
-use crate::trial::perform;
+use crate::trial::bench::{Bench, Setting};
+use crate::trial::shell::Shell;
+use crate::trial::{Stop, perform};
 
 /// Whoever wants to see how far a study is.
 pub trait Observer {
@@ -91,8 +91,11 @@ pub enum RunError {
     #[error("the record could not be written: {0}; what was recorded before is kept")]
     Recording(String),
     /// The command that sets the study up failed.
-    #[error("the set-up of the study failed with {0}")]
+    #[error("{0}")]
     Setup(String),
+    /// Ctrl-C, before the first trial.
+    #[error("interrupted before the first trial")]
+    Interrupted,
 }
 
 /// Runs a plan from beginning to end.
@@ -144,17 +147,17 @@ pub fn run(
         }));
         let path = record.join(&samples);
         let recorder = Recorder::create(&path, Holds::Trial, machine).map_err(at(&path))?;
-        let mut bench = Bench::new(
+        let setting = Setting {
             plan,
             applied,
             keeper,
-            recorder.clone(),
-            observer,
+            recorder: recorder.clone(),
             interrupt,
-            record.join("trials").join(&stem),
+            files: record.join("trials").join(&stem),
             number,
             repeat,
-        );
+        };
+        let mut bench = Bench::new(setting, observer);
         let outcome = perform(&mut bench, &plan.course);
         bench.finish(&outcome);
         course.write(&Line::TrialEnd(TrialEnd { number, outcome: outcome.clone() }));
@@ -238,30 +241,22 @@ fn set_up(
     recorder: &Recorder,
     interrupt: &AtomicBool,
 ) -> Result<(), RunError> {
-    let failed = |error: io::Error| RunError::Setup(error.to_string());
-    let (reader, writer) = io::pipe().map_err(failed)?;
-    let launch = Launch::shell(line, plan.directory.clone(), Vec::new());
-    let log = record.join("setup.log");
-    let (tail, printing) = output::keep(reader, &log, recorder, |_, _| {}).map_err(failed)?;
-    let mut kept = Kept::start(keeper, launch, writer).map_err(failed)?;
-    let exit = loop {
-        match kept.next_event(Duration::from_millis(50)).map(|event| event.report) {
-            Some(Report::Exited(exit)) => break exit,
-            Some(Report::CannotStart { because, .. }) => return Err(RunError::Setup(because)),
-            _ if kept.is_gone() => return Err(RunError::Setup("no word of how".to_owned())),
-            _ if interrupt.load(std::sync::atomic::Ordering::Relaxed) => {
-                return Err(RunError::Setup("Ctrl-C".to_owned()));
-            }
-            _ => {}
-        }
+    let shell = Shell {
+        what: "the set-up of the study",
+        line,
+        directory: plan.directory.clone(),
+        variables: Vec::new(),
+        log: &record.join("setup.log"),
+        stdout: None,
     };
-    kept.end();
-    let _ = printing.join();
-    if exit.is_success() {
-        Ok(())
-    } else {
-        Err(RunError::Setup(format!("{exit}{}", tail.quoted())))
-    }
+    let watch = || match interrupt.load(Ordering::Relaxed) {
+        true => Err(Stop::Interrupted),
+        false => Ok(()),
+    };
+    shell.run(keeper, recorder, watch).map_err(|stop| match stop {
+        Stop::Failed(because) => RunError::Setup(because),
+        Stop::Interrupted => RunError::Interrupted,
+    })
 }
 
 #[cfg(test)]

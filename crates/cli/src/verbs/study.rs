@@ -45,6 +45,7 @@ pub(crate) fn conduct(plan: &Plan) -> Result<Ran, Failure> {
         drop(show);
         match &error {
             RunError::OutputNotEmpty(_) => Failure::usage(&error),
+            RunError::Interrupted => Failure::new(Exit::Interrupted, &error),
             _ => Failure::failed(&error),
         }
     })

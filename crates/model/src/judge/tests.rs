@@ -1,1 +1,155 @@
+use super::*;
+use crate::made_up::{MIB, trial};
+use crate::record::v1::Outcome;
 
+/// 10 MiB until the load begins at 2 s; 110 MiB from 3 s; the load ends at 10 s, and what stays falls
+/// in steps to `stays` at 12 s; the settle time ends at 20 s.
+fn loaded(stays: f64) -> TrialRecord {
+    let course = move |t: f64| match t {
+        t if t < 2.05 => 10.0,
+        t if t < 2.95 => 10.0 + 100.0 * (t - 2.0),
+        t if t < 10.05 => 110.0,
+        t if t < 12.05 => 110.0 - (110.0 - stays) * (t - 10.0) / 2.0,
+        _ => stays,
+    };
+    trial("glibc", 1, true)
+        .with_samples(0.0, 20.0, course)
+        .with_mark(0.0, Moment::Start, None)
+        .with_mark(0.5, Moment::Ready, None)
+        .with_mark(2.0, Moment::Baseline, None)
+        .with_mark(2.0, Moment::LoadBegin, Some(1))
+        .with_mark(10.0, Moment::LoadEnd, Some(1))
+        .with_mark(20.0, Moment::Settled, Some(1))
+        .with_mark(20.0, Moment::Stop, None)
+        .ended(20.1, Outcome::Done)
+}
+
+/// Rises to 100 MiB at 5 s, falls to 40 MiB at 10 s, exits at 20 s, tearing down in the last 0.3 s.
+fn own() -> TrialRecord {
+    let course = |t: f64| match t {
+        t if t < 4.95 => 2.0 + 19.6 * t,
+        t if t < 9.95 => 100.0,
+        t if t < 19.75 => 40.0,
+        _ => 0.0,
+    };
+    trial("glibc", 1, false)
+        .with_samples(0.0, 20.0, course)
+        .with_mark(0.0, Moment::Start, None)
+        .with_mark(20.0, Moment::Exit, None)
+        .ended(20.0, Outcome::Done)
+}
+
+#[test]
+fn a_loaded_trial_is_judged_before_at_and_after_its_load() {
+    let f = judge(&loaded(60.0), Metric::Rss);
+    assert_eq!((f.baseline, f.peak, f.settled), (Some(10 * MIB), Some(110 * MIB), Some(60 * MIB)));
+    assert!((f.settled_ratio.unwrap() - 0.5).abs() < 1e-9);
+    assert_eq!(f.settle_span, Some((10.0, 20.0)));
+    // 50 MiB above the baseline for 10 s, and 50 MiB more that fall over the first 2 s.
+    let expected = (500.0 + 50.0) * MIB as f64;
+    assert!((f.excess_byte_seconds.unwrap() - expected).abs() < 0.01 * expected, "{f:?}");
+    assert_eq!(f.excess_mean.unwrap() / MIB, 54);
+    assert_eq!(f.vsz_peak, Some(220 * MIB));
+    assert_eq!(f.wall_s, Some(20.0));
+    assert_eq!(f.rounds.len(), 1);
+}
+
+#[test]
+fn what_falls_below_the_baseline_is_no_excess() {
+    let f = judge(&loaded(5.0), Metric::Rss);
+    assert!(f.settled_ratio.unwrap() < 0.0);
+    assert!(f.excess_byte_seconds.unwrap() < 110.0 * MIB as f64);
+}
+
+#[test]
+fn nothing_that_rose_has_no_ratio() {
+    assert_eq!(ratio(Some(100 * MIB), Some(100 * MIB + MIB / 2), Some(100 * MIB)), None);
+    assert_eq!(ratio(Some(200 * MIB), Some(201 * MIB + MIB / 2), Some(200 * MIB)), None);
+    assert_eq!(ratio(Some(10 * MIB), Some(9 * MIB), Some(10 * MIB)), None);
+    assert_eq!(ratio(Some(0), Some(10 * MIB), None), None);
+    assert_eq!(ratio(Some(0), Some(10 * MIB), Some(5 * MIB)), Some(0.5));
+}
+
+#[test]
+fn a_command_that_loads_itself_is_judged_by_its_own_trace() {
+    let f = judge(&own(), Metric::Rss);
+    assert_eq!((f.baseline, f.peak, f.settled), (Some(2 * MIB), Some(100 * MIB), Some(40 * MIB)));
+    // From where it came within 2 % of its peak.
+    assert!((f.settle_span.unwrap().0 - 4.9).abs() < 0.11, "{f:?}");
+    assert_eq!(f.settle_span.unwrap().1, 20.0);
+}
+
+#[test]
+fn phases_take_the_place_of_what_the_trace_would_say() {
+    let f = judge(
+        &own()
+            .with_phase(3.0, "baseline")
+            .with_phase(4.0, "peak")
+            .with_phase(9.0, "load_end")
+            .with_phase(9.5, "settled"),
+        Metric::Rss,
+    );
+    assert_eq!(f.baseline.unwrap() / MIB, (2.0 + 19.6 * 2.5) as u64);
+    assert_eq!(f.peak.unwrap() / MIB, (2.0 + 19.6 * 4.0) as u64);
+    assert_eq!(f.settled, Some(100 * MIB));
+    assert_eq!(f.settle_span, Some((9.0, 9.5)));
+    assert_eq!(f.phases.len(), 4);
+}
+
+#[test]
+fn what_a_trial_did_not_reach_is_not_known() {
+    let mut cut = loaded(60.0);
+    cut.samples.retain(|s| s.t_s < 6.0);
+    cut.marks.retain(|m| m.t_s < 6.0);
+    cut.end = None;
+    let f = judge(&cut, Metric::Rss);
+    assert_eq!((f.baseline, f.peak, f.settled), (Some(10 * MIB), Some(110 * MIB), None));
+    assert_eq!((f.settled_ratio, f.excess_byte_seconds), (None, None));
+    let mut cut = own();
+    cut.samples.retain(|s| s.t_s < 6.0);
+    cut.marks.retain(|m| m.t_s < 6.0);
+    assert_eq!(judge(&cut, Metric::Rss).settled, None);
+}
+
+#[test]
+fn a_trial_without_a_single_sample_is_judged_without_a_panic() {
+    let f = judge(&trial("glibc", 1, true), Metric::Rss);
+    assert_eq!((f.baseline, f.peak, f.settled, f.wall_s), (None, None, None, None));
+}
+
+#[test]
+fn a_helper_that_lives_for_a_moment_does_not_make_a_tree() {
+    let mut one = loaded(60.0);
+    for sample in one.samples.iter_mut().take(9) {
+        sample.processes = 2;
+    }
+    assert_eq!(metric_of(&one), Metric::Rss);
+    let tree = loaded(60.0).of_a_tree();
+    assert_eq!(metric_of(&tree), Metric::Pss);
+    let f = judge(&tree, Metric::Pss);
+    assert_eq!((f.baseline, f.settled), (Some(5 * MIB), Some(30 * MIB)));
+}
+
+#[test]
+fn each_round_has_its_own_peak_and_settled_value() {
+    let trial = loaded(60.0)
+        .with_mark(20.0, Moment::LoadBegin, Some(2))
+        .with_samples(20.1, 30.0, |t| if t < 24.0 { 150.0 } else { 70.0 })
+        .with_mark(23.9, Moment::LoadEnd, Some(2))
+        .with_mark(30.0, Moment::Settled, Some(2));
+    let f = judge(&trial, Metric::Rss);
+    let rounds: Vec<(u64, u64)> =
+        f.rounds.iter().map(|r| (r.peak.unwrap() / MIB, r.settled.unwrap() / MIB)).collect();
+    assert_eq!(rounds, [(110, 60), (150, 70)]);
+    assert_eq!(f.settled, Some(70 * MIB));
+    assert_eq!(f.settle_span, Some((23.9, 30.0)));
+}
+
+#[test]
+fn bytes_per_connection_need_enough_connections_to_say_anything() {
+    let mut few = loaded(60.0);
+    few.samples[50].sockets_established = Some(9);
+    assert_eq!(judge(&few, Metric::Rss).bytes_per_connection, None);
+    few.samples[50].sockets_established = Some(100);
+    assert_eq!(judge(&few, Metric::Rss).bytes_per_connection, Some(MIB));
+}

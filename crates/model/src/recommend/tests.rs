@@ -1,1 +1,220 @@
+use super::*;
+use crate::made_up::{MIB, process, trial};
+use crate::record::v1::{Load, Moment, Outcome, Usage};
+use crate::record::{StudyRecord, TrialRecord};
+use crate::study::Study;
 
+/// A trial that holds `stays` MiB above its baseline for 10 s, and took `cpu_s`.
+fn one(allocator: &str, repeat: u32, stays: f64, cpu_s: f64) -> TrialRecord {
+    let mut record = trial(allocator, repeat, true)
+        .with_samples(0.0, 20.0, |t| match t {
+            t if t < 2.0 => 10.0,
+            t if t < 10.0 => 110.0,
+            _ => 10.0 + stays,
+        })
+        .with_mark(0.0, Moment::Start, None)
+        .with_mark(1.9, Moment::Baseline, None)
+        .with_mark(2.0, Moment::LoadBegin, Some(1))
+        .with_mark(10.0, Moment::LoadEnd, Some(1))
+        .with_mark(20.0, Moment::Settled, Some(1))
+        .ended(20.0, Outcome::Done);
+    if let Some(end) = &mut record.end {
+        end.usage =
+            Some(Usage { cpu_s, minor_faults: 1, major_faults: 0, max_rss_bytes: 110 * MIB });
+    }
+    record
+}
+
+fn study(trials: Vec<TrialRecord>) -> Study {
+    let mut treatments: Vec<Treatment> = Vec::new();
+    for trial in &trials {
+        if !treatments.contains(&trial.trial.treatment) {
+            treatments.push(trial.trial.treatment.clone());
+        }
+    }
+    let repeats = trials.iter().map(|t| t.trial.repeat).max().unwrap_or(0);
+    let plan = Plan {
+        order: vec![0; trials.len()],
+        treatments,
+        repeats,
+        max_slowdown: 0.05,
+        ..Plan::default()
+    };
+    let header = trials[0].header.clone();
+    let record = StudyRecord { header, plan, begun: Vec::new(), ended: Vec::new() };
+    let named: Vec<(String, TrialRecord)> =
+        trials.into_iter().map(|t| ("t.jsonl".to_owned(), t)).collect();
+    Study::of("record", record, &named)
+}
+
+fn chosen(study: &Study) -> (Option<String>, bool, String) {
+    let r = study.recommendation.clone().unwrap();
+    (r.treatment.map(|t| t.label()), r.resolved, r.because)
+}
+
+#[test]
+fn the_least_excess_at_no_more_cost_is_recommended() {
+    let study = study(vec![
+        one("glibc", 1, 90.0, 1.00),
+        one("jemalloc", 1, 20.0, 1.01),
+        one("jemalloc", 2, 21.0, 0.99),
+        one("glibc", 2, 91.0, 1.00),
+    ]);
+    let (treatment, resolved, because) = chosen(&study);
+    assert_eq!((treatment.as_deref(), resolved), (Some("jemalloc"), true), "{because}");
+    assert!(because.contains("glibc 9"), "{because}");
+    assert_eq!(study.treatments[1].standing, Standing::Within);
+}
+
+#[test]
+fn what_costs_more_than_allowed_is_left_out() {
+    let study = study(vec![
+        one("glibc", 1, 90.0, 1.00),
+        one("slow", 1, 1.0, 1.50),
+        one("jemalloc", 1, 20.0, 1.00),
+        one("glibc", 2, 90.0, 1.00),
+        one("slow", 2, 1.0, 1.51),
+        one("jemalloc", 2, 20.5, 1.00),
+    ]);
+    assert_eq!(study.treatments[1].standing, Standing::Beyond);
+    assert_eq!(chosen(&study).0.as_deref(), Some("jemalloc"));
+}
+
+#[test]
+fn one_repeat_resolves_nothing() {
+    let study = study(vec![one("glibc", 1, 90.0, 1.0), one("jemalloc", 1, 1.0, 1.0)]);
+    let (treatment, resolved, because) = chosen(&study);
+    assert_eq!((treatment.as_deref(), resolved), (Some("jemalloc"), false));
+    assert!(because.contains("--repeat 6"), "{because}");
+}
+
+#[test]
+fn a_cost_that_the_repeats_do_not_settle_leaves_the_recommendation_open() {
+    let study = study(vec![
+        one("glibc", 1, 90.0, 1.0),
+        one("jemalloc", 1, 20.0, 0.9),
+        one("glibc", 2, 90.0, 1.0),
+        one("jemalloc", 2, 20.0, 1.2),
+    ]);
+    assert_eq!(study.treatments[1].standing, Standing::Unresolved);
+    let (treatment, resolved, because) = chosen(&study);
+    assert_eq!((treatment.as_deref(), resolved), (Some("jemalloc"), false));
+    assert!(because.contains("whether its cost stays within 5 %"), "{because}");
+}
+
+#[test]
+fn two_that_cannot_be_told_apart_are_not_resolved() {
+    let study = study(vec![
+        one("glibc", 1, 20.0, 1.0),
+        one("jemalloc", 1, 25.0, 1.0),
+        one("glibc", 2, 27.0, 1.0),
+        one("jemalloc", 2, 19.0, 1.0),
+    ]);
+    let (_, resolved, because) = chosen(&study);
+    assert!(!resolved && because.contains("whether it leaves less than"), "{because}");
+}
+
+#[test]
+fn a_difference_of_a_few_pages_is_no_reason_to_change() {
+    let study = study(vec![
+        one("glibc", 1, 20.00, 1.0),
+        one("jemalloc", 1, 19.90, 1.0),
+        one("glibc", 2, 20.00, 1.0),
+        one("jemalloc", 2, 19.90, 1.0),
+    ]);
+    let (_, resolved, because) = chosen(&study);
+    assert!(!resolved && because.contains("a few pages"), "{because}");
+}
+
+#[test]
+fn a_treatment_that_was_not_in_force_is_never_recommended() {
+    let mut wrong = one("jemalloc", 1, 1.0, 1.0);
+    wrong.processes = vec![process(10, Some(false), Some("it is linked statically"))];
+    let study = study(vec![one("glibc", 1, 90.0, 1.0), wrong]);
+    assert_eq!(study.treatments[1].standing, Standing::NotInForce);
+    assert_eq!(study.trials[1].allocator_active, Some(false));
+    let because = study.trials[1].allocator_inactive_because.as_deref();
+    assert_eq!(because, Some("x (10): it is linked statically"));
+    assert_eq!(chosen(&study).0.as_deref(), Some("glibc"));
+}
+
+#[test]
+fn where_nothing_rose_there_is_nothing_to_choose_by() {
+    let mut trials = vec![one("glibc", 1, 0.0, 1.0), one("jemalloc", 1, 0.0, 1.0)];
+    for trial in &mut trials {
+        for sample in &mut trial.samples {
+            sample.total.rss_bytes.0 = 10 * MIB;
+        }
+    }
+    let (treatment, resolved, because) = chosen(&study(trials));
+    assert_eq!((treatment, resolved), (None, false));
+    assert!(because.contains("did not rise"), "{because}");
+}
+
+#[test]
+fn cpu_time_is_compared_for_the_same_work() {
+    let with_requests = |allocator: &str, repeat, cpu_s, succeeded: u64| {
+        let mut trial = one(allocator, repeat, 20.0, cpu_s);
+        trial.loads.push(Load {
+            round: 1,
+            succeeded: true,
+            wall_s: 8.0,
+            report: Some(
+                serde_json::json!({"round": 1, "succeeded": succeeded, "latency_s": {"mean": 0.5}}),
+            ),
+        });
+        trial
+    };
+    let study =
+        study(vec![with_requests("glibc", 1, 1.0, 1000), with_requests("fast", 1, 2.0, 2000)]);
+    assert_eq!(study.treatments[1].cpu_ratio.unwrap().median, 1.0);
+    assert_eq!(study.treatments[1].latency_ratio.unwrap().median, 1.0);
+}
+
+#[test]
+fn a_single_treatment_has_nothing_to_be_recommended_over() {
+    assert!(study(vec![one("glibc", 1, 1.0, 1.0)]).recommendation.is_none());
+}
+
+mod thresholds {
+    use super::*;
+    use crate::compare::compare;
+    use crate::threshold::Threshold;
+
+    fn crossings(expression: &str, study: &Study) -> usize {
+        expression.parse::<Threshold>().unwrap().crossings(study).len()
+    }
+
+    #[test]
+    fn a_threshold_is_crossed_trial_by_trial() {
+        let study = study(vec![one("glibc", 1, 90.0, 1.0), one("jemalloc", 1, 20.0, 1.0)]);
+        assert_eq!(crossings("settled_ratio>0.5", &study), 1);
+        assert_eq!(crossings("settled_bytes>=20MiB", &study), 2);
+        assert_eq!(crossings("bytes_per_connection>0", &study), 0, "null is never crossed");
+        assert_eq!(crossings("load.failed>0", &study), 0, "neither is what is not there");
+        let shown = "settled_ratio>0.5".parse::<Threshold>().unwrap().crossings(&study);
+        assert!(shown[0].to_string().starts_with("glibc, repeat 1: settled_ratio>0.5 (it is 0.9"));
+    }
+
+    #[test]
+    fn a_figure_of_the_load_is_looked_for_in_every_round() {
+        let mut trial = one("glibc", 1, 1.0, 1.0);
+        let report = Some(serde_json::json!({"round": 1, "failed": 3, "latency_s": {"p99": 0.2}}));
+        trial.loads.push(Load { round: 1, succeeded: true, wall_s: 1.0, report });
+        let study = study(vec![trial]);
+        assert_eq!(crossings("load.failed>2", &study), 1);
+        assert_eq!(crossings("load.latency_s.p99>500ms", &study), 0);
+    }
+
+    #[test]
+    fn growth_beyond_the_tolerance_is_a_regression() {
+        let before = study(vec![one("glibc", 1, 50.0, 1.0), one("gone", 1, 50.0, 1.0)]);
+        let same = study(vec![one("glibc", 1, 52.0, 1.0)]);
+        let grown = study(vec![one("glibc", 1, 70.0, 1.0), one("new", 1, 1.0, 1.0)]);
+        assert!(compare(&before, &same, 0.10).regressions.is_empty());
+        let found = compare(&before, &grown, 0.10);
+        let shown: Vec<String> = found.regressions.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["glibc: settled memory grew from 60.0 MiB to 80.0 MiB (+33 %)"]);
+        assert_eq!(found.not_compared, ["new"]);
+    }
+}

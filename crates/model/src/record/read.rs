@@ -102,7 +102,7 @@ fn parse_header(text: &[u8]) -> Result<Header, ReadError> {
         });
     }
     match serde_json::from_value(value) {
-        Ok(Line::Header(header)) => Ok(header),
+        Ok(Line::Header(header)) => Ok(*header),
         Ok(_) => Err(ReadError::Foreign),
         Err(error) => Err(ReadError::Damaged { line: 1, reason: error.to_string() }),
     }
@@ -231,4 +231,100 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
         loads,
         end,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up;
+    use proptest::prelude::*;
+
+    /// The file of a made-up trial, line by line.
+    fn file() -> Vec<String> {
+        let trial = made_up::trial("glibc", 1, false).with_samples(0.0, 0.5, |_| 5.0);
+        let mut lines = vec![
+            Line::Header(Box::new(trial.header.clone())),
+            Line::Trial(Box::new(trial.trial.clone())),
+            Line::Process(trial.processes[0].clone()),
+        ];
+        lines.extend(trial.samples.into_iter().map(Line::Sample));
+        lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect()
+    }
+
+    fn read(text: &str) -> Result<Records, ReadError> {
+        read_lines(text.as_bytes())
+    }
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        let trial = read_trial(read(&(file().join("\n") + "\n")).unwrap()).unwrap();
+        let made = made_up::trial("glibc", 1, false).with_samples(0.0, 0.5, |_| 5.0);
+        assert_eq!(trial, made);
+    }
+
+    #[test]
+    fn a_torn_last_line_is_dropped_wherever_it_is_torn() {
+        let lines = file();
+        let whole = lines[..lines.len() - 1].join("\n") + "\n";
+        let last = &lines[lines.len() - 1];
+        for cut in 1..last.len() {
+            let records = read(&format!("{whole}{}", &last[..cut])).unwrap();
+            assert_eq!((records.lines.len(), records.torn), (lines.len() - 2, true), "{cut}");
+        }
+        // All but the line end was written: nothing is lost.
+        assert!(!read(&format!("{whole}{last}")).unwrap().torn);
+    }
+
+    #[test]
+    fn a_damaged_line_in_the_middle_is_told_with_its_number() {
+        let mut lines = file();
+        lines[3].truncate(20);
+        let error = read(&(lines.join("\n") + "\n")).unwrap_err().to_string();
+        assert!(error.starts_with("line 4 is damaged (EOF while parsing"), "{error}");
+    }
+
+    #[test]
+    fn a_kind_that_a_later_version_may_add_is_passed_over() {
+        let mut lines = file();
+        lines.insert(3, r#"{"kind":"ledger","t_s":1,"rows":[]}"#.to_owned());
+        assert_eq!(read(&(lines.join("\n") + "\n")).unwrap().lines.len(), file().len() - 1);
+    }
+
+    #[test]
+    fn foreign_empty_and_newer_files_are_told_apart() {
+        let told = |text: &str| read(text).unwrap_err().to_string();
+        assert!(told("").contains("is empty"));
+        assert!(told("11:19:33 PM UID PID minflt/s\n").contains("not a record of lowtide"));
+        assert!(told("{\"schema\":\"other/1\"}\n").contains("not a record of lowtide"));
+        assert!(told("\u{0}\u{1}\u{2}").contains("not a record of lowtide"));
+        let newer = file()[0].replace("lowtide.record/1", "lowtide.record/2");
+        assert!(told(&newer).contains("in the format `lowtide.record/2`"));
+        assert!(matches!(read_trial(read(&file()[0]).unwrap()), Err(ReadError::Missing("trial"))));
+    }
+
+    #[test]
+    fn a_number_that_was_given_twice_means_two_processes() {
+        let mut lines = file();
+        lines.push(lines[2].replace("\"start_ticks\":1", "\"start_ticks\":2"));
+        lines.push(lines[2].clone());
+        let trial = read_trial(read(&(lines.join("\n") + "\n")).unwrap()).unwrap();
+        assert_eq!(trial.processes.len(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = read_lines(bytes.as_slice());
+        }
+
+        #[test]
+        fn no_damage_makes_the_reader_panic(at in 0_usize..2000, byte in any::<u8>()) {
+            let mut bytes = (file().join("\n") + "\n").into_bytes();
+            let place = at % bytes.len();
+            bytes[place] = byte;
+            if let Ok(records) = read_lines(bytes.as_slice()) {
+                let _ = read_trial(records);
+            }
+        }
+    }
 }

@@ -15,7 +15,7 @@ pub const SCHEMA: &str = "lowtide.record/1";
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Line {
     /// Always the first.
-    Header(Header),
+    Header(Box<Header>),
     /// What a study is going to do. In `study.jsonl`, once.
     Plan(Box<Plan>),
     /// A trial begins. In `study.jsonl`.
@@ -262,8 +262,8 @@ pub enum Moment {
 pub struct Load {
     /// Which round, from 1; 0 is the warm-up.
     pub round: u32,
-    /// The exit status of its command; `null` when a signal ended it.
-    pub exit_code: Option<i32>,
+    /// Whether its command ended well.
+    pub succeeded: bool,
     /// How long it ran.
     pub wall_s: f64,
     /// What it reported of itself: the rounds of a `lowtide.load/1` object that it printed.

@@ -9,6 +9,7 @@ mod elf;
 mod link_map;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -188,14 +189,16 @@ impl Examiner {
     }
 
     fn object(&mut self, pid: u32, mapping: &Mapping) -> Result<&ObjectFacts, ExamineError> {
-        if !self.objects.contains_key(&mapping.file) {
-            let facts = open_mapped(pid, mapping)
-                .map_err(ObjectError::from)
-                .and_then(|file| ObjectFacts::read(&file))
-                .map_err(|e| ExamineError::Unknown(format!("{}: {e}", mapping.name)))?;
-            self.objects.insert(mapping.file, facts);
+        match self.objects.entry(mapping.file) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(place) => {
+                let facts = open_mapped(pid, mapping)
+                    .map_err(ObjectError::from)
+                    .and_then(|file| ObjectFacts::read(&file))
+                    .map_err(|e| ExamineError::Unknown(format!("{}: {e}", mapping.name)))?;
+                Ok(place.insert(facts))
+            }
         }
-        self.objects.get(&mapping.file).ok_or(ExamineError::Gone)
     }
 }
 
@@ -204,7 +207,7 @@ fn loaded(mapping: &Mapping) -> LoadedFile {
 }
 
 /// On some file systems (overlayfs, btrfs) a mapping names another device than the file has.
-fn find_by_path<'m>(maps: &'m [Mapping], pid: u32) -> Option<&'m Mapping> {
+fn find_by_path(maps: &[Mapping], pid: u32) -> Option<&Mapping> {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     maps.iter().find(|m| Path::new(&m.name) == exe)
 }

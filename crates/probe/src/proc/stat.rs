@@ -44,34 +44,39 @@ impl Stat {
         // The name stands in parentheses and may itself hold spaces and parentheses.
         let open = line.find('(').ok_or_else(|| error("has no name"))?;
         let close = line.rfind(')').filter(|c| *c > open).ok_or_else(|| error("has no name"))?;
-        let fields: Vec<&str> = line[close + 1..].split_ascii_whitespace().collect();
         // proc(5) counts from 1 and the name is field 2, so that the state is field 3.
-        let field = |number: usize| {
-            fields.get(number - 3).copied().ok_or_else(|| error(&format!("has no field {number}")))
+        let mut fields = line[close + 1..].split_ascii_whitespace();
+        let mut place = 2;
+        // The fields are asked for in their order; those between are passed over.
+        let mut field = |wanted: usize| {
+            let found = fields.nth(wanted - place - 1);
+            place = wanted;
+            found.ok_or_else(|| error(&format!("has no field {wanted}")))
         };
-        let number = |place: usize| {
-            field(place)?.parse::<u64>().map_err(|_| error(&format!("field {place} is no number")))
-        };
-        // The kernel prints some fields signed; a negative count is none.
-        let signed = |place: usize| {
-            let value = field(place)?.parse::<i64>();
-            value
-                .map(|v| v.max(0) as u64)
-                .map_err(|_| error(&format!("field {place} is no number")))
+        let not_a_number = |at: usize| error(&format!("field {at} is no number"));
+        let state = field(3)?.chars().next().unwrap_or('?');
+        let mut number = |at: usize| {
+            // The kernel prints some fields signed; a negative count is none.
+            let text = field(at)?;
+            match text.parse::<u64>() {
+                Ok(value) => Ok(value),
+                Err(_) if text.parse::<i64>().is_ok() => Ok(0),
+                Err(_) => Err(not_a_number(at)),
+            }
         };
         Ok(Self {
             name: line[open + 1..close].to_owned(),
-            state: field(3)?.chars().next().unwrap_or('?'),
-            parent: signed(4)? as u32,
+            state,
+            parent: number(4)? as u32,
             minor_faults: number(10)?,
             children_minor_faults: number(11)?,
             major_faults: number(12)?,
             children_major_faults: number(13)?,
             cpu_ticks: number(14)? + number(15)?,
-            threads: signed(20)?,
+            threads: number(20)?,
             start_ticks: number(22)?,
             vsz_bytes: number(23)?,
-            rss_pages: signed(24)?,
+            rss_pages: number(24)?,
             image: (number(26)?, number(28)?),
         })
     }

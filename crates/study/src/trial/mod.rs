@@ -4,8 +4,12 @@
 //! wrong. It drives a [`Stage`], which is the real one ([`bench`]) or, in tests, one that has a
 //! clock of its own and never waits.
 
+mod announced;
 pub(crate) mod bench;
+mod environment;
 mod sampling;
+pub(crate) mod shell;
+mod subject;
 
 use std::time::Duration;
 

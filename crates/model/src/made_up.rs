@@ -1,0 +1,121 @@
+//! Made-up trials, for tests.
+
+use std::collections::BTreeMap;
+
+use crate::bytes::{Mapped, Proportional, Resident};
+use crate::record::TrialRecord;
+use crate::record::v1::{
+    AllocatorCheck, End, Header, Holds, Machine, Mark, Moment, Outcome, Process, SCHEMA, Trial,
+};
+use crate::sample::{Reading, Sample, SlowReading};
+use crate::treatment::Treatment;
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// A trial with no samples and no marks yet.
+pub(crate) fn trial(allocator: &str, repeat: u32, loaded: bool) -> TrialRecord {
+    TrialRecord {
+        header: Header {
+            schema: SCHEMA.to_owned(),
+            holds: Holds::Trial,
+            lowtide_version: "0.0.0".to_owned(),
+            started_unix_s: 0.0,
+            machine: Machine::default(),
+            source: None,
+        },
+        trial: Trial {
+            number: repeat,
+            treatment: Treatment::plain(allocator, None),
+            repeat,
+            command: vec!["x".to_owned()],
+            directory: None,
+            program: None,
+            environment: BTreeMap::new(),
+            loaded,
+            interval_s: 0.1,
+        },
+        processes: vec![process(10, Some(true), None)],
+        samples: Vec::new(),
+        process_samples: Vec::new(),
+        marks: Vec::new(),
+        loads: Vec::new(),
+        end: None,
+    }
+}
+
+pub(crate) fn process(pid: u32, active: Option<bool>, because: Option<&str>) -> Process {
+    Process {
+        t_s: 0.0,
+        pid,
+        start_ticks: 1,
+        parent: 1,
+        uid: 0,
+        name: "x".to_owned(),
+        command: vec!["x".to_owned()],
+        allocator: Some(AllocatorCheck {
+            active,
+            provider: None,
+            because: because.map(str::to_owned),
+        }),
+    }
+}
+
+impl TrialRecord {
+    /// Adds samples every tenth of a second from `from` to `to`, each with as many MiB as `of` says.
+    pub(crate) fn with_samples(mut self, from: f64, to: f64, of: impl Fn(f64) -> f64) -> Self {
+        let ticks = ((to - from) * 10.0).round() as u32;
+        for tick in 0..=ticks {
+            let t_s = from + f64::from(tick) / 10.0;
+            let bytes = (of(t_s) * MIB as f64) as u64;
+            self.samples.push(Sample {
+                t_s,
+                processes: 1,
+                sockets_established: Some(0),
+                total: Reading {
+                    rss_bytes: Resident(bytes),
+                    vsz_bytes: Mapped(2 * bytes),
+                    cpu_s: t_s / 10.0,
+                    ..Reading::default()
+                },
+                slow: None,
+            });
+        }
+        self
+    }
+
+    /// Makes a tree of it: several processes, whose PSS is half their RSS, read once a second.
+    pub(crate) fn of_a_tree(mut self) -> Self {
+        for (tick, sample) in self.samples.iter_mut().enumerate() {
+            sample.processes = 3;
+            if tick % 10 == 0 {
+                let pss_bytes = Proportional(sample.total.rss_bytes.0 / 2);
+                sample.slow = Some(SlowReading { pss_bytes, ..SlowReading::default() });
+            }
+        }
+        self
+    }
+
+    pub(crate) fn with_mark(mut self, t_s: f64, mark: Moment, round: Option<u32>) -> Self {
+        self.marks.push(Mark { t_s, mark, round, name: None });
+        self
+    }
+
+    pub(crate) fn with_phase(mut self, t_s: f64, name: &str) -> Self {
+        let name = Some(name.to_owned());
+        self.marks.push(Mark { t_s, mark: Moment::Phase, round: None, name });
+        self
+    }
+
+    pub(crate) fn ended(mut self, t_s: f64, outcome: Outcome) -> Self {
+        self.end = Some(End {
+            t_s,
+            outcome,
+            exit_code: Some(0),
+            signal: None,
+            usage: None,
+            sampler_cpu_s: 0.0,
+            missed_ticks: 0,
+        });
+        self
+    }
+}

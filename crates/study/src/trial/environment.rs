@@ -1,0 +1,45 @@
+//! What a record tells of a subject's environment.
+
+use std::collections::BTreeMap;
+
+use crate::keeper::Launch;
+
+/// Inherited variables that bear on memory. Others are nobody's business: a value may be a password.
+const SHOWN: [&str; 13] = [
+    "LANG",
+    "LC_ALL",
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "GLIBC_TUNABLES",
+    "PYTHONMALLOC",
+    "PYTHONUNBUFFERED",
+    "NODE_OPTIONS",
+    "UV_THREADPOOL_SIZE",
+    "GOGC",
+    "GOMEMLIMIT",
+    "OMP_NUM_THREADS",
+    "JAVA_TOOL_OPTIONS",
+];
+
+/// What was set for the subject, and what of the rest bears on memory.
+pub(super) fn told(launch: &Launch) -> BTreeMap<String, String> {
+    let inherited = SHOWN.iter().filter_map(|name| {
+        let value = std::env::var_os(name)?.to_string_lossy().into_owned();
+        Some(((*name).to_owned(), value))
+    });
+    let kept = inherited.filter(|(name, _)| !launch.remove.contains(name));
+    kept.chain(launch.set.iter().cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_set_or_bears_on_memory_is_told() {
+        let set = vec![("MINE".to_owned(), "1".to_owned())];
+        let told = told(&Launch { set, ..Launch::default() });
+        assert_eq!(told.get("MINE").map(String::as_str), Some("1"));
+        assert!(!told.contains_key("HOME") && !told.contains_key("CARGO_PKG_NAME"));
+    }
+}

@@ -1,0 +1,99 @@
+//! A command for the shell that is run to its end: set-up, prepare, load, cleanup.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Stop;
+use crate::keeper::{Exit, KeeperProgram, Kept, Launch, Report};
+use crate::output;
+use crate::recorder::Recorder;
+
+/// How often waiting looks up. What the command does wakes it at once.
+const STEP: Duration = Duration::from_millis(100);
+
+/// A command for the shell.
+#[derive(Debug)]
+pub(crate) struct Shell<'a> {
+    /// What sentences call it: `the load`, `--prepare`.
+    pub(crate) what: &'a str,
+    /// The line.
+    pub(crate) line: &'a str,
+    /// Its working directory.
+    pub(crate) directory: Option<PathBuf>,
+    /// Variables that it finds in its environment.
+    pub(crate) variables: Vec<(String, String)>,
+    /// Where what it prints is kept.
+    pub(crate) log: &'a Path,
+    /// Where its standard output is kept apart, if so.
+    pub(crate) stdout: Option<PathBuf>,
+}
+
+impl Shell<'_> {
+    /// Runs it, and ends what it leaves behind. `watch` is called while it runs, and stops it.
+    ///
+    /// # Errors
+    /// When it cannot be started, does not end well, or `watch` stops it.
+    pub(crate) fn run(
+        self,
+        keeper: &KeeperProgram,
+        recorder: &Recorder,
+        mut watch: impl FnMut() -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        let what = self.what;
+        let failed =
+            |error: io::Error| Stop::Failed(format!("{what} could not be started: {error}"));
+        let (reader, writer) = io::pipe().map_err(failed)?;
+        let mut launch = Launch::shell(self.line, self.directory, self.variables);
+        launch.stdout = self.stdout;
+        let (tail, printing) =
+            output::keep(reader, self.log, recorder, |_, _| {}).map_err(failed)?;
+        let mut kept = Kept::start(keeper, launch, writer).map_err(failed)?;
+        let exit: Exit = loop {
+            match kept.next_event(STEP).map(|event| event.report) {
+                Some(Report::Exited(exit)) => break exit,
+                Some(Report::CannotStart { because, .. }) => {
+                    return Err(Stop::Failed(format!("{what} could not be started: {because}")));
+                }
+                None if kept.is_gone() => {
+                    return Err(Stop::Failed(format!("{what} was ended by somebody else")));
+                }
+                _ => watch()?,
+            }
+        };
+        kept.end();
+        drop(kept);
+        let _ = printing.join();
+        if exit.is_success() {
+            Ok(())
+        } else {
+            Err(Stop::Failed(format!("{what} failed with {exit}{}", tail.quoted())))
+        }
+    }
+}
+
+/// The figures of a load that printed a `lowtide.load/1` object: those of its last round.
+pub(super) fn load_report(text: &str) -> Option<serde_json::Value> {
+    let whole = std::iter::once(text.trim());
+    let lines = text.lines().rev().map(str::trim).filter(|l| l.starts_with('{'));
+    whole.chain(lines).find_map(|candidate| {
+        let mut object: serde_json::Value = serde_json::from_str(candidate).ok()?;
+        if object.get("schema")?.as_str()? != lowtide_model::load::SCHEMA {
+            return None;
+        }
+        object.get_mut("rounds")?.as_array_mut()?.pop()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_of_a_load_is_found_among_other_lines() {
+        let text = "hello\n{\"schema\":\"lowtide.load/1\",\"rounds\":[{\"round\":1,\"failed\":0},{\"round\":2,\"failed\":3}]}\n";
+        assert_eq!(load_report(text).unwrap()["failed"], 3);
+        assert_eq!(load_report("{\"schema\":\"other\"}"), None);
+        assert_eq!(load_report(""), None);
+    }
+}

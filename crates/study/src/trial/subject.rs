@@ -1,0 +1,155 @@
+//! The subject of a trial: its processes, its sampler, its last words.
+
+use std::io;
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lowtide_model::record::v1::Usage;
+use lowtide_probe::tree;
+
+use super::Stop;
+use super::sampling::{Account, Sampling};
+use crate::keeper::{Exit, KeeperProgram, Kept, Launch, Report};
+use crate::output::{self, Tail};
+use crate::recorder::Recorder;
+use crate::treatment::Applied;
+
+/// How long its last output is waited for, once it has ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A subject that was started.
+#[derive(Debug)]
+pub(super) struct Subject {
+    kept: Kept,
+    pub(super) pid: Option<u32>,
+    sampling: Option<Sampling>,
+    tail: Tail,
+    reader: JoinHandle<()>,
+    exit: Option<(Exit, Instant)>,
+}
+
+/// What is left to tell of a subject that is gone.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Remains {
+    pub(super) exit: Option<Exit>,
+    pub(super) usage: Option<Usage>,
+    pub(super) account: Account,
+}
+
+impl Subject {
+    /// Has the keeper start it.
+    pub(super) fn launch(
+        keeper: &KeeperProgram,
+        launch: Launch,
+        log: &Path,
+        recorder: &Recorder,
+        listener: impl FnMut(&str, Instant) + Send + 'static,
+    ) -> Result<Self, Stop> {
+        let failed = |error: io::Error| could_not_be_started(&error.to_string());
+        let (reader, writer) = io::pipe().map_err(failed)?;
+        let (tail, reader) = output::keep(reader, log, recorder, listener).map_err(failed)?;
+        let kept = Kept::start(keeper, launch, writer).map_err(failed)?;
+        Ok(Self { kept, pid: None, sampling: None, tail, reader, exit: None })
+    }
+
+    /// Takes in the next thing that its keeper tells. Gives the moment at which it was started, once.
+    pub(super) fn await_start(&mut self, patience: Duration) -> Result<Option<Instant>, Stop> {
+        let Some(event) = self.kept.next_event(patience) else {
+            if self.kept.is_gone() {
+                return Err(could_not_be_started(&format!("no word of why{}", self.last_words())));
+            }
+            return Ok(None);
+        };
+        match event.report {
+            Report::Started { pid } => {
+                self.pid = Some(pid);
+                Ok(Some(event.at))
+            }
+            Report::CannotStart { because, .. } => Err(could_not_be_started(&because)),
+            Report::Exited(_) | Report::Gone { .. } => Ok(None),
+        }
+    }
+
+    /// Begins to sample it.
+    pub(super) fn sample(&mut self, treatment: &Applied, recorder: &Recorder, interval: Duration) {
+        let root = self.kept.root();
+        self.sampling = Some(Sampling::start(root, treatment.clone(), recorder.clone(), interval));
+    }
+
+    /// Its sampler.
+    pub(super) fn sampling(&self) -> Option<&Sampling> {
+        self.sampling.as_ref()
+    }
+
+    /// Whether its first process has ended, after waiting for that for a while; and when, at the
+    /// first time that this is known.
+    pub(super) fn hear(&mut self, patience: Duration) -> Heard {
+        if self.exit.is_some() {
+            return Heard::Ended;
+        }
+        while let Some(event) = self.kept.next_event(patience) {
+            match event.report {
+                Report::Exited(exit) => {
+                    self.exit = Some((exit, event.at));
+                    return Heard::EndsNow(event.at);
+                }
+                Report::Gone { .. } => return Heard::Ended,
+                Report::Started { .. } | Report::CannotStart { .. } => {}
+            }
+        }
+        if self.kept.is_gone() { Heard::Ended } else { Heard::Alive }
+    }
+
+    /// How its first process ended.
+    pub(super) fn exit(&self) -> Option<Exit> {
+        self.exit.map(|(exit, _)| exit)
+    }
+
+    /// Whether its first process ended well and left others behind: a server that went into the
+    /// background.
+    pub(super) fn is_in_background(&self) -> bool {
+        self.exit().is_some_and(Exit::is_success)
+            && !self.kept.is_gone()
+            && !tree::descendants_of(self.kept.root()).is_empty()
+    }
+
+    /// The sentence for one that ended when it should not have.
+    pub(super) fn ended_early(&self, during: &str) -> String {
+        let how = self.exit().map_or("no word of how".to_owned(), |exit| exit.to_string());
+        format!("the command ended {during} with {how}{}", self.last_words())
+    }
+
+    /// The last lines that it printed, as the end of a sentence.
+    pub(super) fn last_words(&self) -> String {
+        let deadline = Instant::now() + LAST_WORDS;
+        while self.exit.is_some() && !self.reader.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.tail.quoted()
+    }
+
+    /// Ends it and everything that it started.
+    pub(super) fn end(mut self) -> Remains {
+        let account = self.sampling.take().map(Sampling::stop).unwrap_or_default();
+        let usage = self.kept.end();
+        drop(self.kept);
+        let _ = self.reader.join();
+        Remains { exit: self.exit.map(|(exit, _)| exit), usage, account }
+    }
+}
+
+/// What is known of a subject's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// It runs.
+    Alive,
+    /// It was just told that it has ended, and when.
+    EndsNow(Instant),
+    /// It has ended before.
+    Ended,
+}
+
+fn could_not_be_started(because: &str) -> Stop {
+    Stop::Failed(format!("the command could not be started: {because}"))
+}
