@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::output::Output;
+use crate::output::{Output, note};
 
 /// The exit codes. They are promises to scripts.
 #[derive(Debug, Clone, Copy)]
@@ -112,9 +112,9 @@ impl Failure {
             };
             output.object(&object);
         } else {
-            anstream::eprintln!("lowtide: {}", self.message);
+            note!("lowtide: {}", self.message);
             if let Some(next) = &self.next {
-                anstream::eprintln!("  next: {next}");
+                note!("  next: {next}");
             }
         }
         self.exit.into()

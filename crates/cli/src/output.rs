@@ -6,6 +6,15 @@ use clap::ColorChoice;
 use lowtide_report::terminal::Screen;
 use serde::Serialize;
 
+/// A line for people, on the standard error. When nobody reads it any more, that is no error.
+macro_rules! note {
+    ($($part:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(anstream::stderr(), $($part)*);
+    }};
+}
+pub(crate) use note;
+
 /// How the user wants to be told things.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {

@@ -1,6 +1,7 @@
 //! How far a study is: a bar with the time left on a terminal, a line for each trial elsewhere.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -9,9 +10,12 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::record::v1::Outcome;
 use lowtide_study::runner::{Observer, Progress};
 
+use crate::output::note;
+
 /// Shows progress on the standard error.
 pub(crate) struct Show {
     bar: Option<ProgressBar>,
+    record: Option<PathBuf>,
     trials: u32,
     done: u32,
     begun: Instant,
@@ -31,6 +35,7 @@ impl Show {
         let now = Instant::now();
         Self {
             bar: None,
+            record: None,
             trials: 0,
             done: 0,
             begun: now,
@@ -40,6 +45,11 @@ impl Show {
             step: String::new(),
             reading: String::new(),
         }
+    }
+
+    /// The directory of the record, once it is made.
+    pub(crate) fn record(&self) -> Option<PathBuf> {
+        self.record.clone()
     }
 
     fn draw(&mut self) {
@@ -67,7 +77,8 @@ impl Observer for Show {
             Progress::Begin { record, trials, shortest_trial } => {
                 self.trials = trials;
                 self.trial_takes = Some(shortest_trial).filter(|d| !d.is_zero());
-                anstream::eprintln!("recording to {}", record.display());
+                note!("recording to {}", record.display());
+                self.record = Some(record);
                 if std::io::stderr().is_terminal() {
                     let bar = ProgressBar::with_draw_target(
                         Some(u64::from(trials) * PARTS),
@@ -111,7 +122,7 @@ impl Observer for Show {
                 match &self.bar {
                     Some(bar) if outcome.is_done() => bar.set_message(line),
                     Some(bar) => bar.println(line),
-                    None => anstream::eprintln!("{line}"),
+                    None => note!("{line}"),
                 }
             }
         }

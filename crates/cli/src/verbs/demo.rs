@@ -8,7 +8,7 @@ use lowtide_study::settings::{Settings, Words};
 use super::study;
 use crate::args::{DemoArgs, DemoLoadArgs, DemoServerArgs};
 use crate::exit::{Exit, Failure};
-use crate::output::Output;
+use crate::output::{Output, note};
 
 /// Fewer requests would not show what a burst does.
 const LEAST_STREAMS: u32 = 50_000;
@@ -52,10 +52,7 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
         output: args.output.clone(),
         ..Settings::default()
     };
-    anstream::eprintln!(
-        "{streams} requests in flight at once, under 4 treatments, each {} times",
-        args.repeat
-    );
+    note!("{streams} requests in flight at once, under 4 treatments, each {} times", args.repeat);
     let exit = study::run_settings(settings, output)?;
     if !output.json {
         output.text("next: lowtide study -- YOUR COMMAND   (lowtide study --help)\n");

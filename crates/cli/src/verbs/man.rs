@@ -5,8 +5,9 @@ use clap_mangen::Man;
 
 use crate::args::Cli;
 use crate::exit::{Exit, Failure};
+use crate::output::Output;
 
-pub(crate) fn run(verb: Option<&str>) -> Result<Exit, Failure> {
+pub(crate) fn run(verb: Option<&str>, output: &Output) -> Result<Exit, Failure> {
     let mut command = Cli::command();
     command.build();
     let known: Vec<String> = command
@@ -28,12 +29,8 @@ pub(crate) fn run(verb: Option<&str>) -> Result<Exit, Failure> {
             }
         }
     };
-    let written = page.render(&mut std::io::stdout());
-    // A reader that has seen enough is no error.
-    if let Err(error) = written
-        && error.kind() != std::io::ErrorKind::BrokenPipe
-    {
-        return Err(Failure::failed(error));
-    }
+    let mut text = Vec::new();
+    page.render(&mut text).map_err(Failure::failed)?;
+    output.text(&String::from_utf8_lossy(&text));
     Ok(Exit::Done)
 }

@@ -10,7 +10,7 @@ use lowtide_report::{csv, html, markdown, png, terminal};
 
 use crate::args::ReportArgs;
 use crate::exit::{Exit, Failure};
-use crate::output::Output;
+use crate::output::{Output, note};
 
 pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     let records = args.records.iter().map(|path| load(path)).collect::<Result<Vec<_>, _>>()?;
@@ -105,6 +105,6 @@ fn write(path: &PathBuf, bytes: &[u8], output: &Output) -> Result<(), Failure> {
         return Ok(());
     }
     fs::write(path, bytes).map_err(|error| Failure::io(path, &error))?;
-    anstream::eprintln!("wrote {}", path.display());
+    note!("wrote {}", path.display());
     Ok(())
 }

@@ -17,7 +17,7 @@ use lowtide_study::settings::{Settings, Words};
 use super::report;
 use crate::args::StudyArgs;
 use crate::exit::{Exit, Failure};
-use crate::output::Output;
+use crate::output::{Output, note};
 use crate::progress::Show;
 use crate::{interrupt, keeper};
 
@@ -36,18 +36,21 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
 /// Runs a plan, showing how far it is.
 pub(crate) fn conduct(plan: &Plan) -> Result<Ran, Failure> {
     for note in &plan.notes {
-        anstream::eprintln!("note: {note}");
+        note!("note: {note}");
     }
     let interrupt = interrupt::flag();
     let machine = lowtide_probe::machine::look();
     let mut show = Show::new();
-    runner::run(plan, &keeper::program()?, &machine, &mut show, &interrupt).map_err(|error| {
-        drop(show);
-        match &error {
-            RunError::OutputNotEmpty(_) => Failure::usage(&error),
-            RunError::Interrupted => Failure::new(Exit::Interrupted, &error),
-            _ => Failure::failed(&error),
+    let ran = runner::run(plan, &keeper::program()?, &machine, &mut show, &interrupt);
+    let record = show.record();
+    drop(show);
+    ran.map_err(|error| match (&error, record) {
+        (RunError::OutputNotEmpty(_), _) => Failure::usage(&error),
+        (RunError::Interrupted, _) => Failure::new(Exit::Interrupted, &error),
+        (RunError::Recording(_), Some(record)) => {
+            Failure::failed(&error).next(format!("lowtide report {}", record.display()))
         }
+        _ => Failure::failed(&error),
     })
 }
 
@@ -72,11 +75,11 @@ pub(crate) fn conclude(
         output.text(&format!("\nreport: {}\n", page.display()));
     }
     for line in &crossed {
-        anstream::eprintln!("crossed: {line}");
+        note!("crossed: {line}");
     }
     if let Some(failure) = &ran.failure {
         // The object has been printed already, and tells it too.
-        anstream::eprintln!("lowtide: {failure}");
+        note!("lowtide: {failure}");
         return Ok(Exit::Failed);
     }
     Ok(match (ran.interrupted, crossed.is_empty()) {
@@ -94,7 +97,7 @@ fn crossings(plan: &Plan, study: &Study, earlier: Option<&Loaded>) -> Vec<String
         let comparison = compare::compare(&earlier.study, study, *tolerance);
         lines.extend(comparison.regressions.iter().map(ToString::to_string));
         for label in comparison.not_compared {
-            anstream::eprintln!(
+            note!(
                 "note: {label} cannot be compared with the baseline: one of the two has no figures of it"
             );
         }
@@ -108,7 +111,7 @@ fn summarise_for_ci(records: &[Loaded], crossed: &[String]) {
         return;
     }
     for line in crossed {
-        eprintln!("::error::lowtide: {}", line.replace('%', "%25"));
+        note!("::error::lowtide: {}", line.replace('%', "%25"));
     }
     if let Some(path) = std::env::var_os("GITHUB_STEP_SUMMARY") {
         let file = fs::OpenOptions::new().append(true).create(true).open(path);

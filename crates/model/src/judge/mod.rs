@@ -279,7 +279,7 @@ impl<'a> Times<'a> {
 
     fn peak(&self, series: &Series) -> Option<u64> {
         if let Some(t) = self.phase("peak") {
-            return series.at(t);
+            return series.nearest(t);
         }
         if self.loaded {
             // Without a load there is no peak, only a process that has come up.
@@ -358,7 +358,11 @@ impl<'a> Times<'a> {
         let phases = self.marks.iter().filter(|m| m.mark == Moment::Phase);
         phases
             .filter_map(|m| {
-                Some(PhaseFigures { name: m.name.clone()?, t_s: m.t_s, bytes: series.at(m.t_s) })
+                Some(PhaseFigures {
+                    name: m.name.clone()?,
+                    t_s: m.t_s,
+                    bytes: series.nearest(m.t_s),
+                })
             })
             .collect()
     }

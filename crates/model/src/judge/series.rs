@@ -39,6 +39,15 @@ impl Series {
         self.0.get(end.checked_sub(1)?).map(|p| p.1 as u64)
     }
 
+    /// The reading that is nearest in time.
+    pub fn nearest(&self, t: f64) -> Option<u64> {
+        let distance = |p: &&(f64, f64)| (p.0 - t).abs();
+        let around = self.0.partition_point(|p| p.0 <= t);
+        let candidates = self.0.get(around.saturating_sub(1)..(around + 1).min(self.0.len()))?;
+        let nearest = candidates.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        nearest.map(|p| p.1 as u64)
+    }
+
     /// The highest reading from `from` to `to`.
     pub fn max_between(&self, from: f64, to: f64) -> Option<u64> {
         self.between(from, to).iter().map(|p| p.1 as u64).max()
@@ -115,6 +124,16 @@ mod tests {
         let series = Series::new([(0.0, 5), (1.0, 7)]);
         assert_eq!(series.median_between(3.0, 4.0), Some(7));
         assert_eq!(series.median_between(-3.0, -2.0), None);
+    }
+
+    #[test]
+    fn the_nearest_reading_may_lie_on_either_side() {
+        let near = |t| triangle().nearest(t);
+        assert_eq!(
+            [near(-9.0), near(0.4), near(0.6), near(1.4), near(9.0)].map(Option::unwrap),
+            [0, 0, 100, 100, 0]
+        );
+        assert_eq!(Series::default().nearest(1.0), None);
     }
 
     #[test]

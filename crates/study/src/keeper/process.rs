@@ -27,7 +27,7 @@ pub fn run() -> ExitCode {
         input.read_line(&mut line).ok().and_then(|_| serde_json::from_str(&line).ok());
     drop(input);
     let Some(request) = request else {
-        eprintln!("lowtide keep: this is started by lowtide itself");
+        let _ = writeln!(io::stderr(), "lowtide keep: this is started by lowtide itself");
         return ExitCode::from(2);
     };
     match keep(&request) {

@@ -6,13 +6,18 @@ use std::time::Instant;
 
 use lowtide_model::record::v1::{Line, Mark, Moment};
 
+use super::sampling::Requests;
 use crate::plan::Plan;
 use crate::ready::Ready;
 use crate::recorder::Recorder;
 
 /// What was announced so far: set by the thread that reads, read by the one that waits.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Announced(Arc<Flags>);
+pub(super) struct Announced {
+    flags: Arc<Flags>,
+    /// Each phase is read at once, so that its figures are those of its moment.
+    pub(super) requests: Requests,
+}
 
 #[derive(Debug, Default)]
 struct Flags {
@@ -23,12 +28,12 @@ struct Flags {
 impl Announced {
     /// Whether the line was printed that says that it is ready.
     pub(super) fn is_ready(&self) -> bool {
-        self.0.ready.load(Ordering::Relaxed)
+        self.flags.ready.load(Ordering::Relaxed)
     }
 
     /// Whether it has begun the phase `load_end`.
     pub(super) fn load_has_ended(&self) -> bool {
-        self.0.load_end.load(Ordering::Relaxed)
+        self.flags.load_end.load(Ordering::Relaxed)
     }
 
     /// What is done with each line.
@@ -43,7 +48,7 @@ impl Announced {
         };
         let phases = plan.phases.clone();
         let recorder = recorder.clone();
-        let flags = Arc::clone(&self.0);
+        let Self { flags, requests } = self.clone();
         move |line: &str, at: Instant| {
             if ready.as_ref().is_some_and(|regex| regex.is_match(line)) {
                 flags.ready.store(true, Ordering::Relaxed);
@@ -55,6 +60,7 @@ impl Announced {
                     round: None,
                     name: Some(phase.name.clone()),
                 }));
+                requests.read_soon();
                 if phase.name == "load_end" {
                     flags.load_end.store(true, Ordering::Relaxed);
                 }

@@ -12,7 +12,7 @@ use super::announced::Announced;
 use super::shell::{Shell, load_report};
 use super::subject::{Heard, Remains, Subject};
 use super::{Stage, Stop, environment};
-use crate::keeper::{Exit, KeeperProgram};
+use crate::keeper::{Exit, KeeperProgram, Launch};
 use crate::plan::Plan;
 use crate::ready::Ready;
 use crate::recorder::Recorder;
@@ -152,6 +152,28 @@ impl<'a> Bench<'a> {
         Shell { what, line, directory, variables: self.variables(), log, stdout: None }
     }
 
+    fn launch(&self) -> Launch {
+        let Setting { plan, applied, .. } = &self.setting;
+        applied.launch(&plan.command, plan.directory.clone(), &plan.environment)
+    }
+
+    fn record_trial(&self) {
+        let Setting { plan, applied, .. } = &self.setting;
+        let launch = self.launch();
+        self.record(&Line::Trial(Box::new(Trial {
+            number: self.setting.number,
+            treatment: applied.treatment.clone(),
+            repeat: self.setting.repeat,
+            command: launch.command.clone(),
+            directory: launch.directory.as_ref().map(|d| d.display().to_string()),
+            program: find_program(&launch.command[0], launch.directory.as_deref())
+                .map(|path| path.display().to_string()),
+            environment: environment::told(&launch),
+            loaded: plan.course.load.is_some(),
+            interval_s: plan.interval.as_secs_f64(),
+        })));
+    }
+
     /// What the commands around the subject find in their environment.
     fn variables(&self) -> Vec<(String, String)> {
         let files = &self.setting.files;
@@ -182,6 +204,7 @@ impl Stage for Bench<'_> {
     }
 
     fn prepare(&mut self) -> Result<(), Stop> {
+        self.record_trial();
         let Some(line) = &self.setting.plan.prepare else { return Ok(()) };
         self.step("prepare");
         let log = self.file(".prepare.log");
@@ -203,19 +226,7 @@ impl Stage for Bench<'_> {
         }
         self.step("start");
         let applied = self.setting.applied;
-        let launch = applied.launch(&plan.command, plan.directory.clone(), &plan.environment);
-        self.record(&Line::Trial(Box::new(Trial {
-            number: self.setting.number,
-            treatment: applied.treatment.clone(),
-            repeat: self.setting.repeat,
-            command: launch.command.clone(),
-            directory: launch.directory.as_ref().map(|d| d.display().to_string()),
-            program: find_program(&launch.command[0], launch.directory.as_deref())
-                .map(|path| path.display().to_string()),
-            environment: environment::told(&launch),
-            loaded: plan.course.load.is_some(),
-            interval_s: plan.interval.as_secs_f64(),
-        })));
+        let launch = self.launch();
         let recorder = self.setting.recorder.clone();
         let listener = self.announced.listener(plan, &recorder);
         let log = self.file(".log");
@@ -230,7 +241,7 @@ impl Stage for Bench<'_> {
                 }
             }
         };
-        subject.sample(applied, &recorder, plan.interval);
+        subject.sample(applied, &recorder, plan.interval, &self.announced.requests);
         self.subject = Some(subject);
         self.mark_at(begun, Moment::Start, None);
         Ok(())
@@ -243,6 +254,7 @@ impl Stage for Bench<'_> {
             Ready::After(time) => *time + READY_LIMIT,
             _ => READY_LIMIT,
         };
+        let limit = limit.min(self.setting.plan.course.timeout);
         loop {
             let tried = match ready {
                 Ready::After(time) if begin.elapsed() >= *time => Ok(()),
@@ -250,15 +262,15 @@ impl Stage for Bench<'_> {
                 _ => ready.attempt(),
             };
             let Err(reason) = tried else { return Ok(()) };
-            self.look_up()?;
-            self.must_be_alive("before it was ready")?;
-            if begin.elapsed() > limit {
+            if begin.elapsed() >= limit || Instant::now() >= self.deadline {
                 let limit = HumanSeconds(limit.as_secs_f64());
                 let words = self.subject.as_ref().map_or(String::new(), Subject::last_words);
                 return Err(Stop::Failed(format!(
                     "the command was not ready within {limit} by {ready} ({reason}){words}"
                 )));
             }
+            self.look_up()?;
+            self.must_be_alive("before it was ready")?;
             std::thread::sleep(TRY);
         }
     }

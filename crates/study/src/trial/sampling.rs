@@ -1,8 +1,8 @@
 //! The thread that samples a subject while the trial goes on, and looks at each of its processes
 //! once to see whether the treatment is in force.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const EAGER_STEP: Duration = Duration::from_millis(4);
 /// A running sampler.
 #[derive(Debug)]
 pub(super) struct Sampling {
-    shared: Arc<Shared>,
+    requests: Requests,
     thread: Option<JoinHandle<Account>>,
 }
 
@@ -39,13 +39,47 @@ pub(super) struct Account {
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
-    close: AtomicU8,
+    close: AtomicBool,
     /// The last reading, for whoever shows progress.
     rss_bytes: AtomicU64,
     connections: AtomicU64,
-    /// How many readings with slow figures were asked for, and how many were taken.
-    wanted: Mutex<(u64, u64)>,
+    wanted: Mutex<Wanted>,
     changed: Condvar,
+}
+
+/// Readings that are asked for out of turn.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// How many were asked for, and how many of them were taken.
+    asked: u64,
+    taken: u64,
+    /// Whether one of those that are still to be taken wants the slow figures.
+    slow: bool,
+}
+
+impl Shared {
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks a sampler for readings out of turn, also before it has begun.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Requests(Arc<Shared>);
+
+impl Requests {
+    /// Has a reading taken as soon as can be.
+    pub(super) fn read_soon(&self) {
+        drop(self.ask(false));
+    }
+
+    fn ask(&self, slow: bool) -> (u64, MutexGuard<'_, Wanted>) {
+        let mut wanted = self.0.wanted();
+        wanted.asked += 1;
+        wanted.slow |= slow;
+        self.0.changed.notify_all();
+        (wanted.asked, wanted)
+    }
 }
 
 impl Sampling {
@@ -55,9 +89,10 @@ impl Sampling {
         treatment: Applied,
         recorder: Recorder,
         interval: Duration,
+        requests: &Requests,
     ) -> Self {
-        let shared = Arc::new(Shared::default());
-        let for_thread = Arc::clone(&shared);
+        let requests = requests.clone();
+        let shared = Arc::clone(&requests.0);
         let thread = thread::spawn(move || {
             let mut work = Work {
                 sampler: Sampler::below(root),
@@ -65,40 +100,37 @@ impl Sampling {
                 pending: Vec::new(),
                 treatment,
                 recorder,
-                shared: for_thread,
+                shared,
                 interval,
             };
             work.run()
         });
-        Self { shared, thread: Some(thread) }
+        Self { requests, thread: Some(thread) }
     }
 
     /// Asks for slow figures more often, or no longer.
     pub(super) fn pay_attention(&self, close: bool) {
-        self.shared.close.store(u8::from(close), Ordering::Relaxed);
+        self.requests.0.close.store(close, Ordering::Relaxed);
     }
 
     /// Has one reading with slow figures taken now, and waits for it.
     pub(super) fn read_now(&self) {
         const PATIENCE: Duration = Duration::from_secs(5);
-        let mut wanted = self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        wanted.0 += 1;
-        let mine = wanted.0;
-        self.shared.changed.notify_all();
-        let waits = |w: &mut (u64, u64)| w.1 < mine;
-        drop(self.shared.changed.wait_timeout_while(wanted, PATIENCE, waits));
+        let (mine, wanted) = self.requests.ask(true);
+        let waits = |w: &mut Wanted| w.taken < mine;
+        drop(self.requests.0.changed.wait_timeout_while(wanted, PATIENCE, waits));
     }
 
     /// The last reading: resident bytes and connections.
     pub(super) fn latest(&self) -> (u64, u64) {
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        (load(&self.shared.rss_bytes), load(&self.shared.connections))
+        (load(&self.requests.0.rss_bytes), load(&self.requests.0.connections))
     }
 
     /// Ends it.
     pub(super) fn stop(mut self) -> Account {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.changed.notify_all();
+        self.requests.0.stop.store(true, Ordering::Relaxed);
+        drop(self.requests.ask(false));
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 }
@@ -119,18 +151,19 @@ impl Work {
         let mut next = begin;
         let mut missed_ticks = 0;
         while !self.shared.stop.load(Ordering::Relaxed) {
-            let now_wanted = self.take_wish();
-            let attention = match (now_wanted.is_some(), self.shared.close.load(Ordering::Relaxed))
-            {
+            let (asked, slow) = {
+                let mut wanted = self.shared.wanted();
+                let open = wanted.asked > wanted.taken;
+                (wanted.asked, std::mem::take(&mut wanted.slow) && open)
+            };
+            let attention = match (slow, self.shared.close.load(Ordering::Relaxed)) {
                 (true, _) => Attention::Now,
-                (false, 0) => Attention::Normal,
-                _ => Attention::Close,
+                (false, false) => Attention::Normal,
+                (false, true) => Attention::Close,
             };
             self.tick(attention);
-            if let Some(wish) = now_wanted {
-                self.lock_wanted().1 = wish;
-                self.shared.changed.notify_all();
-            }
+            self.shared.wanted().taken = asked;
+            self.shared.changed.notify_all();
             let now = Instant::now();
             while next <= now {
                 next += self.interval;
@@ -143,15 +176,6 @@ impl Work {
         Account { cpu_s: thread_cpu_s(), missed_ticks }
     }
 
-    fn lock_wanted(&self) -> std::sync::MutexGuard<'_, (u64, u64)> {
-        self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take_wish(&self) -> Option<u64> {
-        let (asked, done) = *self.lock_wanted();
-        (asked > done).then_some(asked)
-    }
-
     /// Sleeps until the next tick, or until a reading is asked for. Meanwhile, in the beginning,
     /// looks after processes whose allocator is not known yet.
     fn wait_until(&mut self, next: Instant, begin: Instant) {
@@ -159,18 +183,14 @@ impl Work {
             let now = Instant::now();
             let eager = !self.pending.is_empty() && now.duration_since(begin) < EAGER;
             let until = if eager { next.min(now + EAGER_STEP) } else { next };
-            let wanted = self.lock_wanted();
-            let idle = |w: &mut (u64, u64)| w.0 <= w.1 && !self.shared.stop.load(Ordering::Relaxed);
             let rest = until.saturating_duration_since(now);
-            let Ok((wanted, _)) = self.shared.changed.wait_timeout_while(wanted, rest, idle) else {
-                return;
-            };
-            let asked = wanted.0 > wanted.1;
-            drop(wanted);
+            let idle = |w: &mut Wanted| w.asked <= w.taken;
+            let waited = self.shared.changed.wait_timeout_while(self.shared.wanted(), rest, idle);
+            let asked = waited.is_ok_and(|(w, _)| w.asked > w.taken);
             if eager {
                 self.examine_pending();
             }
-            if asked || self.shared.stop.load(Ordering::Relaxed) || Instant::now() >= next {
+            if asked || Instant::now() >= next {
                 return;
             }
         }

@@ -9,7 +9,7 @@ use lowtide_model::record::v1::Usage;
 use lowtide_probe::tree;
 
 use super::Stop;
-use super::sampling::{Account, Sampling};
+use super::sampling::{Account, Requests, Sampling};
 use crate::keeper::{Exit, KeeperProgram, Kept, Launch, Report};
 use crate::output::{self, Tail};
 use crate::recorder::Recorder;
@@ -72,9 +72,16 @@ impl Subject {
     }
 
     /// Begins to sample it.
-    pub(super) fn sample(&mut self, treatment: &Applied, recorder: &Recorder, interval: Duration) {
-        let root = self.kept.root();
-        self.sampling = Some(Sampling::start(root, treatment.clone(), recorder.clone(), interval));
+    pub(super) fn sample(
+        &mut self,
+        treatment: &Applied,
+        recorder: &Recorder,
+        interval: Duration,
+        requests: &Requests,
+    ) {
+        let (root, treatment) = (self.kept.root(), treatment.clone());
+        let sampling = Sampling::start(root, treatment, recorder.clone(), interval, requests);
+        self.sampling = Some(sampling);
     }
 
     /// Its sampler.

@@ -1,0 +1,275 @@
+//! Bad input: a sentence, the right exit code, no record lost, no process left.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{free_port, lowtide, processes_with, study, subject, unique_seconds};
+
+/// Runs lowtide with `--json`, and gives the exit code and the error object.
+fn error(arguments: &[&str]) -> (i32, Value) {
+    let output = lowtide().arg("--json").args(arguments).output().unwrap();
+    let object: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stdout)));
+    assert_eq!(object["schema"], "lowtide.error/1", "{object}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!text.contains("panicked") && !text.contains("RUST_BACKTRACE"), "{text}");
+    (output.status.code().unwrap(), object)
+}
+
+fn usage_error(arguments: &[&str], part: &str) {
+    let (code, object) = error(arguments);
+    let message = object["message"].as_str().unwrap();
+    assert_eq!((code, &object["code"]), (2, &"usage".into()), "{object}");
+    assert!(message.contains(part), "`{message}` does not say `{part}`");
+}
+
+#[test]
+fn what_cannot_be_done_as_written_is_refused_before_anything_starts() {
+    usage_error(&["study", "-a", "jmalloc", "--", "true"], "the known ones are glibc, jemalloc");
+    usage_error(&["study", "-a", "x=/no/such.so", "--", "true"], "/no/such.so cannot be preloaded");
+    usage_error(&["study", "-a", "x=/etc/passwd", "--", "true"], "not a program or library");
+    usage_error(&["study", "--", "no-such-command"], "there is no command `no-such-command`");
+    usage_error(&["study"], "there is no command");
+    usage_error(&["study", "-t", "glibc/arenamax", "--", "true"], "glibc has trim_threshold");
+    usage_error(&["study", "-p", "adaptive", "--", "true"], "cannot do yet");
+    usage_error(&["study", "--settle", "10", "--", "true"], "`10` has no unit");
+    usage_error(&["study", "--ready", "tcp:80", "--", "true"], "HOST:PORT");
+    usage_error(&["study", "--fail-on", "settled>1", "--", "true"], "no figure `settled`");
+    usage_error(&["study", "--no-such-flag"], "unexpected argument");
+    usage_error(&["study", "/no/such/file.toml"], "/no/such/file.toml: No such file");
+    usage_error(&["man", "fly"], "there is no verb `fly`");
+}
+
+#[test]
+fn a_wrong_key_in_a_study_file_is_told_with_line_and_column() {
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    fs::write(file.path(), "command = [\"true\"]\n\nrepeats = 3\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    usage_error(&["study", path], &format!("{path}:3:1: unknown field `repeats`"));
+}
+
+#[test]
+fn a_directory_that_holds_something_is_left_alone() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("mine"), "precious").unwrap();
+    let path = home.path().to_str().unwrap();
+    usage_error(&["study", "-a", "glibc", "-o", path, "--", "true"], "exists and is not empty");
+    assert_eq!(fs::read_to_string(home.path().join("mine")).unwrap(), "precious");
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+}
+
+/// Runs a study that must fail in its trials, and gives the sentence.
+fn failure(arguments: &[&str]) -> String {
+    let ran = study(arguments);
+    assert_eq!(ran.code(), Some(1), "{}\n{}", ran.stdout(), ran.stderr());
+    let trial = &ran.json()["trials"][0];
+    assert_eq!(trial["outcome"], "failed");
+    assert!(ran.record.join("report.html").exists());
+    trial["failed_because"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_command_that_dies_at_once_is_quoted() {
+    let subject = subject(&[]);
+    let said = failure(&["-a", "glibc", "--", &subject, "err:cannot open my database", "exit:3"]);
+    assert!(
+        said.starts_with("the command ended by itself with exit code 3; it printed:"),
+        "{said}"
+    );
+    assert!(said.ends_with("cannot open my database"), "{said}");
+    let said = failure(&["-a", "glibc", "--ready", "after:5s", "--", &subject, "crash"]);
+    assert!(
+        said.starts_with(
+            "the command ended before it was ready with signal 11; it printed nothing"
+        ),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_load_that_fails_is_quoted_and_the_subject_is_ended() {
+    let (subject, seconds) = (subject(&[]), unique_seconds());
+    let said = failure(&[
+        "-a",
+        "glibc",
+        "--ready",
+        "after:10ms",
+        "--load",
+        "echo no route >&2; exit 4",
+        "--settle",
+        "100ms",
+        "--",
+        &subject,
+        &format!("daemon:{seconds}"),
+        "ms:600000",
+    ]);
+    assert!(said.starts_with("the load failed with exit code 4; it printed:"), "{said}");
+    assert!(said.ends_with("no route"), "{said}");
+    assert_eq!(processes_with(&seconds), Vec::<u32>::new());
+}
+
+#[test]
+fn a_subject_that_ends_during_the_load_ends_the_load_too() {
+    let (subject, seconds) = (subject(&[]), unique_seconds());
+    let said = failure(&[
+        "-a",
+        "glibc",
+        "--ready",
+        "after:10ms",
+        "--load",
+        &format!("sleep {seconds}"),
+        "--",
+        &subject,
+        "ms:1800",
+        "crash",
+    ]);
+    assert!(said.starts_with("the command ended during the load with signal 11"), "{said}");
+    assert_eq!(processes_with(&seconds), Vec::<u32>::new());
+}
+
+#[test]
+fn readiness_that_never_comes_ends_with_what_was_tried() {
+    let (subject, port) = (subject(&[]), free_port());
+    let said = failure(&[
+        "-a",
+        "glibc",
+        "--ready",
+        &format!("tcp:127.0.0.1:{port}"),
+        "--timeout",
+        "500ms",
+        "--load",
+        "true",
+        "--",
+        &subject,
+        "say:starting up",
+        "ms:600000",
+    ]);
+    assert!(
+        said.starts_with("the command was not ready within 500 ms by tcp:127.0.0.1:"),
+        "{said}"
+    );
+    assert!(said.contains("Connection refused") && said.ends_with("starting up"), "{said}");
+}
+
+#[test]
+fn a_port_that_somebody_else_answers_at_is_noticed_before_the_start() {
+    let subject = subject(&[]);
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    let said = failure(&[
+        "-a",
+        "glibc",
+        "--ready",
+        &format!("tcp:{address}"),
+        "--load",
+        "true",
+        "--",
+        &subject,
+        "ms:100",
+    ]);
+    assert!(said.starts_with("something answers at tcp:127.0.0.1:"), "{said}");
+}
+
+#[test]
+fn a_trial_that_takes_too_long_is_ended() {
+    let (subject, seconds) = (subject(&[]), unique_seconds());
+    let said = failure(&[
+        "-a",
+        "glibc",
+        "--timeout",
+        "400ms",
+        "--",
+        &subject,
+        &format!("daemon:{seconds}"),
+        "ms:600000",
+    ]);
+    assert!(said.starts_with("the trial did not end within 400 ms: "), "{said}");
+    assert_eq!(processes_with(&seconds), Vec::<u32>::new());
+}
+
+#[test]
+fn one_treatment_that_fails_does_not_cost_the_others() {
+    let home = tempfile::tempdir().unwrap();
+    let line = "case \"$LD_PRELOAD\" in *jemalloc*) echo broken >&2; exit 9;; esac; sleep 0.1";
+    let script = home.path().join("subject.sh");
+    fs::write(&script, line).unwrap();
+    let ran =
+        study(&["-a", "glibc,jemalloc", "--repeat", "2", "--", "sh", script.to_str().unwrap()]);
+    assert_eq!(ran.code(), Some(1));
+    let json = ran.json();
+    let outcomes: Vec<(&str, &str)> = json["trials"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| (t["treatment"]["allocator"].as_str().unwrap(), t["outcome"].as_str().unwrap()))
+        .collect();
+    assert_eq!(outcomes.len(), 4, "{outcomes:?}");
+    assert!(outcomes.iter().all(|(a, o)| (*a == "glibc") == (*o == "done")), "{outcomes:?}");
+    assert_eq!(json["treatments"][1]["standing"], "failed");
+}
+
+#[test]
+fn a_record_that_cannot_be_written_any_more_ends_the_study_and_is_kept() {
+    let (subject, seconds) = (subject(&[]), unique_seconds());
+    let home = tempfile::tempdir().unwrap();
+    let record = home.path().join("record");
+    // No file may grow beyond 8 KiB: to lowtide that looks as a full disk does.
+    let line = format!(
+        "trap '' XFSZ; ulimit -f 16; exec {} study --json -a glibc --interval 5ms -o {} -- {subject} daemon:{seconds} ms:600000",
+        env!("CARGO_BIN_EXE_lowtide"),
+        record.display()
+    );
+    let cache = lowtide();
+    let mut shell = Command::new("sh");
+    for (name, value) in cache.get_envs() {
+        if let Some(value) = value {
+            shell.env(name, value);
+        }
+    }
+    let output = shell.args(["-c", &line]).output().unwrap();
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let message = object["message"].as_str().unwrap();
+    assert_eq!((output.status.code(), &object["code"]), (Some(1), &"failed".into()), "{object}");
+    assert!(message.starts_with("the record could not be written: "), "{message}");
+    assert!(message.contains("File too large"), "{message}");
+    assert_eq!(object["next"], format!("lowtide report {}", record.display()));
+    assert_eq!(processes_with(&seconds), Vec::<u32>::new());
+    let report = lowtide().args(["--json", "report"]).arg(&record).output().unwrap();
+    let study: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert!(study["trials"][0]["peak_bytes"].is_u64(), "{study}");
+}
+
+#[test]
+#[ignore = "needs root, to mount a file system that is full"]
+fn a_full_disk_ends_the_study_and_the_record_is_kept() {
+    let home = tempfile::tempdir().unwrap();
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=64k", "none"]).arg(home.path());
+    assert!(mount.status().unwrap().success());
+    let record = home.path().join("record");
+    let output = lowtide()
+        .args(["--json", "study", "-a", "glibc", "--interval", "5ms", "-o"])
+        .arg(&record)
+        .args(["--", &subject(&[]), "ms:600000"])
+        .output()
+        .unwrap();
+    let report = lowtide().args(["--json", "report"]).arg(&record).output().unwrap();
+    let unmounted = Command::new("umount").arg(home.path()).status().unwrap();
+    assert!(unmounted.success());
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(object["message"].as_str().unwrap().contains("No space left on device"), "{object}");
+    let study: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert!(study["trials"][0]["peak_bytes"].is_u64(), "{study}");
+}
+
+#[test]
+fn without_json_the_sentence_and_the_next_step_go_to_the_standard_error() {
+    let output = lowtide().args(["study"]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stdout.is_empty());
+    assert!(told.starts_with("lowtide: there is no command: write it behind `--`"), "{told}");
+    assert!(told.contains("next: lowtide study --help"), "{told}");
+}

@@ -1,0 +1,13 @@
+//! lowtide from outside: the binary, real programs, real signals.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod bad_input;
+mod commands;
+mod in_force;
+mod records;
+mod reports;
+mod schemas;
+mod subjects;
+mod support;
+mod trials;

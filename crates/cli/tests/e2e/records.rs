@@ -1,0 +1,131 @@
+//! Records: what is left of a run, whatever happened to it.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{lines, lowtide, processes_with, subject, unique_seconds, until};
+
+fn report(record: &Path) -> Value {
+    let output = lowtide().args(["--json", "report"]).arg(record).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_run_that_is_killed_gives_a_report_and_leaves_no_process() {
+    let (subject, seconds) = (subject(&[]), unique_seconds());
+    let home = tempfile::tempdir().unwrap();
+    let record = home.path().join("record");
+    let mut child = lowtide()
+        .args(["study", "-a", "glibc", "--interval", "10ms", "-o"])
+        .arg(&record)
+        .args(["--", &subject, &format!("daemon:{seconds}"), "fill:16", "ms:600000"])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    until("thirty samples", || {
+        let trials = fs::read_dir(record.join("trials")).ok()?;
+        let file = trials.flatten().find(|e| e.path().extension().is_some_and(|x| x == "jsonl"))?;
+        let text = fs::read_to_string(file.path()).ok()?;
+        (text.matches("\"kind\":\"sample\"").count() > 30).then_some(())
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("everything to be gone", || processes_with(&seconds).is_empty().then_some(()));
+    until("the subject to be gone", || {
+        processes_with(record.to_str().unwrap()).is_empty().then_some(())
+    });
+    let study = report(&record);
+    assert_eq!(study["complete"], false);
+    assert_eq!(study["trials"][0]["outcome"], "unfinished");
+    assert!(study["trials"][0]["peak_bytes"].as_u64().unwrap() > 16 << 20);
+    assert_eq!(study["trials"][0]["settled_bytes"], Value::Null);
+}
+
+/// A record of two small trials.
+fn small() -> (tempfile::TempDir, std::path::PathBuf) {
+    let home = tempfile::tempdir().unwrap();
+    let record = home.path().join("record");
+    let status = lowtide()
+        .args(["study", "-a", "glibc", "--repeat", "2", "--interval", "20ms", "-o"])
+        .arg(&record)
+        .args(["--", &subject(&[]), "fill:4", "ms:200"])
+        .stderr(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    (home, record)
+}
+
+#[test]
+fn a_file_of_a_record_is_a_record_too_and_torn_lines_cost_only_themselves() {
+    let (_home, record) = small();
+    let file = record.join("trials/001-glibc.jsonl");
+    let whole = report(&file);
+    assert_eq!(whole["trials"].as_array().unwrap().len(), 1);
+    let bytes = fs::read(&file).unwrap();
+    for part in [3, 2] {
+        fs::write(&file, &bytes[..bytes.len() * (part - 1) / part]).unwrap();
+        assert_eq!(report(&record)["trials"][0]["outcome"], "unfinished");
+    }
+    // Cut within its first lines, nothing is left of the trial; the other one is.
+    fs::write(&file, &bytes[..20]).unwrap();
+    let output = lowtide().args(["--json", "report"]).arg(&record).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    fs::write(&file, "").unwrap();
+    assert_eq!(report(&record)["trials"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn damaged_and_foreign_files_are_told_in_a_sentence() {
+    let (home, record) = small();
+    let file = record.join("trials/002-glibc.jsonl");
+    let mut text: Vec<String> =
+        fs::read_to_string(&file).unwrap().lines().map(str::to_owned).collect();
+    text[4] = "{\"kind\":\"sample\",\"t_s\":".to_owned();
+    fs::write(&file, text.join("\n") + "\n").unwrap();
+    let message = |path: &Path| {
+        let output = lowtide().args(["--json", "report"]).arg(path).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        object["message"].as_str().unwrap().to_owned()
+    };
+    assert!(message(&record).contains("002-glibc.jsonl line 5 is damaged"));
+    let foreign = home.path().join("pidstat.txt");
+    fs::write(&foreign, "11:19:33 PM   UID       PID  minflt/s\n").unwrap();
+    assert!(message(&foreign).contains("is not a record of lowtide"));
+    assert!(message(Path::new("/dev/null")).contains("is empty"));
+    assert!(message(Path::new("/dev/zero")).contains("is not a record of lowtide"));
+    assert!(message(&home.path().join("nothing")).contains("cannot be read: No such file"));
+    let newer = home.path().join("newer.jsonl");
+    let header = fs::read_to_string(record.join("study.jsonl")).unwrap();
+    fs::write(&newer, header.replace("lowtide.record/1", "lowtide.record/9")).unwrap();
+    assert!(message(&newer).contains("in the format `lowtide.record/9`"));
+}
+
+#[test]
+fn a_record_never_leads_out_of_its_own_directory() {
+    let (home, record) = small();
+    let path = record.join("study.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("trials/001-glibc.jsonl", "../elsewhere.jsonl")).unwrap();
+    fs::copy(record.join("trials/001-glibc.jsonl"), home.path().join("elsewhere.jsonl")).unwrap();
+    assert_eq!(report(&record)["trials"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn everything_that_pidstat_prints_can_be_derived() {
+    let (_home, record) = small();
+    let all = lines(&record.join("trials/001-glibc.jsonl"));
+    let process = all.iter().find(|l| l["kind"] == "process").unwrap();
+    let header = &all[0];
+    let sample = all.iter().find(|l| l["kind"] == "process_sample").unwrap();
+    for key in ["minor_faults", "major_faults", "vsz_bytes", "rss_bytes", "pid"] {
+        assert!(sample[key].is_u64(), "{key}");
+    }
+    assert!(process["uid"].is_u64() && process["name"].is_string());
+    assert!(header["machine"]["memory_bytes"].is_u64());
+}

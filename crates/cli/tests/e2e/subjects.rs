@@ -1,0 +1,81 @@
+//! Real programs: these need more than Rust and a C compiler, and are run by CI.
+
+use serde_json::Value;
+
+use crate::support::{number, study};
+
+/// The last `rss=KIB` that a subject printed of itself.
+fn own_rss(log: &str) -> f64 {
+    let line = log.lines().rev().find_map(|l| l.strip_prefix("rss=")).expect(log);
+    line.trim().parse::<f64>().unwrap() * 1024.0
+}
+
+fn hold(ran: &crate::support::Ran) {
+    for trial in ran.trials() {
+        let (settled, kernel) = (number(&trial, "settled_bytes"), own_rss(&ran.log(&trial)));
+        assert!(
+            (settled / kernel - 1.0).abs() < 0.02,
+            "settled {settled}, kernel {kernel}: {trial}"
+        );
+        assert_eq!(trial["allocator_active"], true, "{trial}");
+    }
+    let treatments = ran.json()["treatments"].as_array().unwrap().len();
+    assert_eq!(treatments, 3);
+}
+
+#[test]
+#[ignore = "needs python3"]
+fn python_is_studied_and_its_settled_memory_is_what_the_kernel_says() {
+    let program = "import time\n\
+        d = [{'i': i, 's': 'x' * (i % 900)} for i in range(100000)]\n\
+        time.sleep(0.5); del d; time.sleep(5.2)\n\
+        print('rss=' + [l for l in open('/proc/self/status') if l.startswith('VmRSS')][0].split()[1], flush=True)\n\
+        time.sleep(0.7)";
+    hold(&study(&[
+        "-a",
+        "glibc,jemalloc,mimalloc",
+        "--repeat",
+        "3",
+        "--settle",
+        "10s",
+        "--",
+        "python3",
+        "-c",
+        program,
+    ]));
+}
+
+#[test]
+#[ignore = "needs node"]
+fn node_is_studied_and_its_settled_memory_is_what_the_kernel_says() {
+    let program = "let a = []; for (let i = 0; i < 300; i++) a.push(Buffer.alloc(200000, 1));\
+        setTimeout(() => { a = null; }, 500);\
+        setTimeout(() => { const t = require('fs').readFileSync('/proc/self/status', 'utf8');\
+          console.log('rss=' + /VmRSS:\\s+(\\d+)/.exec(t)[1]); }, 5700);\
+        setTimeout(() => {}, 6400);";
+    hold(&study(&[
+        "-a",
+        "glibc,jemalloc,mimalloc",
+        "--repeat",
+        "3",
+        "--settle",
+        "10s",
+        "--",
+        "node",
+        "-e",
+        program,
+    ]));
+}
+
+#[test]
+#[ignore = "needs python3 with venv, and the package index"]
+fn the_study_of_document_002_runs_with_few_contexts() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../studies/002-python-httpx.toml");
+    let ran = study(&[file, "--set", "contexts=10", "--repeat", "1"]);
+    let json: Value = ran.json();
+    assert_eq!(ran.code(), Some(0), "{}", ran.stderr());
+    for trial in json["trials"].as_array().unwrap() {
+        assert_eq!(trial["allocator_active"], true, "{trial}");
+        assert_eq!(trial["phases"][0]["name"], "load_end");
+    }
+}

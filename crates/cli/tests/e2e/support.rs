@@ -1,0 +1,160 @@
+//! What the tests share: the binary, the subject, and waiting for conditions.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The binary, with a cache of its own and nothing of the developer's that would change its output.
+pub(crate) fn lowtide() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lowtide"));
+    command
+        .env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
+        .env("NO_COLOR", "1")
+        .env("COLUMNS", "110")
+        .env_remove("GITHUB_ACTIONS")
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null());
+    for (name, _) in std::env::vars() {
+        if name.starts_with("MALLOC_") || name == "GLIBC_TUNABLES" {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Compiles the subject, once for each set of flags.
+pub(crate) fn subject(flags: &[&str]) -> String {
+    static COMPILER: Mutex<()> = Mutex::new(());
+    let name = format!("subject{}", flags.concat());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/subject.c");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _one = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
+    let age = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).ok();
+    if age(&target) < age(&source) {
+        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+        let compiled = Command::new(compiler)
+            .args(["-O1", "-o"])
+            .arg(&target)
+            .arg(&source)
+            .args(flags)
+            .status()
+            .expect("a C compiler (Debian: build-essential)");
+        assert!(compiled.success());
+    }
+    target.display().to_string()
+}
+
+/// A study that has been run.
+pub(crate) struct Ran {
+    pub(crate) output: Output,
+    pub(crate) record: PathBuf,
+    /// Keeps the directory.
+    _home: tempfile::TempDir,
+}
+
+/// Runs `lowtide study --json` with its record in a directory of its own.
+pub(crate) fn study<S: AsRef<OsStr>>(arguments: &[S]) -> Ran {
+    let home = tempfile::tempdir().unwrap();
+    let record = home.path().join("record");
+    let output = lowtide()
+        .args(["study", "--json", "--output"])
+        .arg(&record)
+        .args(arguments)
+        .output()
+        .unwrap();
+    Ran { output, record, _home: home }
+}
+
+impl Ran {
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.output.status.code()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.output.stdout)
+            .unwrap_or_else(|e| panic!("{e}: {} {}", self.stdout(), self.stderr()))
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.output.stdout).into_owned()
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+
+    /// The trials, when all went as planned.
+    pub(crate) fn trials(&self) -> Vec<Value> {
+        assert_eq!(self.code(), Some(0), "{}\n{}", self.stdout(), self.stderr());
+        self.json()["trials"].as_array().unwrap().clone()
+    }
+
+    /// The lines of a trial's file.
+    pub(crate) fn lines(&self, trial: &Value) -> Vec<Value> {
+        lines(&self.record.join(trial["samples"].as_str().unwrap()))
+    }
+
+    /// What the subject of a trial printed.
+    pub(crate) fn log(&self, trial: &Value) -> String {
+        let samples = trial["samples"].as_str().unwrap().replace(".jsonl", ".log");
+        fs::read_to_string(self.record.join(samples)).unwrap()
+    }
+}
+
+/// The lines of a JSONL file.
+pub(crate) fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Waits for a condition; a test that waits for what never comes ends here.
+pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = condition() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The processes whose command line holds a word, our own aside.
+pub(crate) fn processes_with(word: &str) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
+            continue;
+        };
+        let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&command).replace('\0', " ");
+        if pid != std::process::id() && text.contains(word) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// A number that no other test uses, for a process that is to be found again.
+pub(crate) fn unique_seconds() -> String {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let own = u64::from(std::process::id()) * 100 + NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{}", 1_000_000_000 + own)
+}
+
+/// A port that nobody listens on.
+pub(crate) fn free_port() -> u16 {
+    let any = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    any.local_addr().unwrap().port()
+}
+
+/// A number in an object.
+pub(crate) fn number(object: &Value, key: &str) -> f64 {
+    object[key].as_f64().unwrap_or_else(|| panic!("{key} is {} in {object}", object[key]))
+}

@@ -1,0 +1,273 @@
+//! The course of trials, with real processes.
+
+use crate::support::{free_port, number, processes_with, study, subject, unique_seconds, until};
+
+#[test]
+fn settled_memory_is_what_the_kernel_says_of_the_same_moment() {
+    let subject = subject(&[]);
+    let ran = study(&[
+        "-a",
+        "glibc,jemalloc,mimalloc",
+        "--repeat",
+        "1",
+        "--",
+        &subject,
+        "fill:64",
+        "pin",
+        "ms:300",
+        "free",
+        "ms:5200",
+        "rss",
+        "ms:700",
+    ]);
+    for trial in ran.trials() {
+        let log = ran.log(&trial);
+        let kib: f64 = log.trim().strip_prefix("rss=").unwrap().parse().unwrap();
+        let settled = number(&trial, "settled_bytes");
+        let off = (settled / (kib * 1024.0) - 1.0).abs();
+        assert!(off < 0.02, "{}: settled {settled}, the kernel says {kib} KiB", trial["treatment"]);
+        assert_eq!(trial["allocator_active"], true, "{trial}");
+        assert_eq!(trial["metric"], "rss");
+        assert!(number(&trial, "peak_bytes") > 60.0 * 1048576.0);
+        assert!(number(&trial, "minor_faults") > 10.0);
+    }
+}
+
+#[test]
+fn a_load_is_run_in_rounds_and_sees_the_subject() {
+    let subject = subject(&[]);
+    let port = free_port();
+    let load = format!(
+        "{subject} ask:{port}:24 && test -d /proc/$LOWTIDE_SUBJECT_PID && echo '{{\"schema\":\"lowtide.load/1\",\"rounds\":[{{\"round\":1,\"failed\":0,\"succeeded\":7,\"latency_s\":{{\"mean\":0.5}}}}]}}'"
+    );
+    let ran = study(&[
+        "-a",
+        "glibc",
+        "--repeat",
+        "1",
+        "--warmup",
+        "1",
+        "--rounds",
+        "2",
+        "--pause",
+        "300ms",
+        "--settle",
+        "600ms",
+        "--interval",
+        "20ms",
+        "--ready",
+        &format!("tcp:127.0.0.1:{port}"),
+        "--load",
+        &load,
+        "--",
+        &subject,
+        &format!("serve:{port}"),
+    ]);
+    let trial = &ran.trials()[0];
+    let rounds = trial["rounds"].as_array().unwrap();
+    assert_eq!(rounds.len(), 2);
+    for round in rounds {
+        assert_eq!(round["load"]["succeeded"], 7, "{round}");
+        assert!(number(round, "peak_bytes") > 20.0 * 1048576.0, "{round}");
+    }
+    assert_eq!(trial["exit_code"], serde_json::Value::Null, "lowtide has ended it");
+    let marks: Vec<String> = ran
+        .lines(trial)
+        .iter()
+        .filter(|l| l["kind"] == "mark")
+        .map(|l| format!("{}{}", l["mark"].as_str().unwrap(), l["round"]))
+        .collect();
+    let expected = [
+        "startnull",
+        "readynull",
+        "baselinenull",
+        "load_begin1",
+        "load_end1",
+        "settled1",
+        "load_begin2",
+        "load_end2",
+        "settled2",
+        "stopnull",
+    ];
+    assert_eq!(marks, expected);
+}
+
+#[test]
+fn a_tree_is_judged_by_pss_and_one_process_by_rss() {
+    let subject = subject(&[]);
+    let ran = study(&[
+        "-a",
+        "glibc",
+        "--repeat",
+        "1",
+        "--interval",
+        "50ms",
+        "--",
+        &subject,
+        "fill:32",
+        "fork:5",
+        "ms:3000",
+    ]);
+    let trial = &ran.trials()[0];
+    assert_eq!(trial["metric"], "pss");
+    // Six processes share 32 MiB: RSS would count them six times.
+    let settled = number(trial, "settled_bytes") / 1048576.0;
+    assert!((32.0..60.0).contains(&settled), "{settled}");
+    let most = ran.lines(trial).iter().filter_map(|l| l["processes"].as_u64()).max();
+    assert_eq!(most, Some(6));
+    let rss = ran.lines(trial).iter().filter_map(|l| l["rss_bytes"].as_u64()).max().unwrap();
+    assert!(rss > 6 * (32 << 20), "{rss}");
+}
+
+#[test]
+fn what_goes_into_the_background_is_followed_and_ended() {
+    let (subject, seconds) = (subject(&[]), unique_seconds());
+    let ran = study(&[
+        "-a",
+        "glibc",
+        "--repeat",
+        "1",
+        "--interval",
+        "20ms",
+        "--",
+        &subject,
+        &format!("daemon:{seconds}"),
+        "ms:800",
+    ]);
+    let trial = &ran.trials()[0];
+    let followed = ran.lines(trial).iter().any(|l| {
+        l["kind"] == "process"
+            && l["command"].as_array().is_some_and(|c| c.contains(&seconds.clone().into()))
+    });
+    assert!(followed, "{:#?}", ran.lines(trial));
+    assert_eq!(processes_with(&seconds), Vec::<u32>::new());
+}
+
+#[test]
+fn a_phase_that_the_subject_announces_is_marked_and_ends_the_trial() {
+    let subject = subject(&[]);
+    let ran = study(&[
+        "-a",
+        "glibc",
+        "--repeat",
+        "1",
+        "--phase",
+        "load_end=log:^freed",
+        "--phase",
+        "full=log:^full",
+        "--settle",
+        "700ms",
+        "--interval",
+        "20ms",
+        "--",
+        &subject,
+        "fill:16",
+        "say:full",
+        "ms:300",
+        "free",
+        "say:freed",
+        "ms:600000",
+    ]);
+    let trial = &ran.trials()[0];
+    let phases = trial["phases"].as_array().unwrap();
+    assert_eq!((&phases[0]["name"], &phases[1]["name"]), (&"full".into(), &"load_end".into()));
+    assert!(number(&phases[0], "bytes") > 15.0 * 1048576.0, "{phases:?}");
+    assert!(trial["settled_bytes"].is_u64());
+}
+
+#[test]
+fn commands_before_and_after_each_trial_find_what_it_is_about() {
+    let subject = subject(&[]);
+    let notes = tempfile::NamedTempFile::new().unwrap();
+    let note = |what: &str| {
+        format!(
+            "echo {what} $LOWTIDE_TRIAL $LOWTIDE_TREATMENT $LOWTIDE_REPEAT >> {}",
+            notes.path().display()
+        )
+    };
+    let ran = study(&[
+        "-a",
+        "glibc",
+        "-t",
+        "glibc/arena_max=2",
+        "--repeat",
+        "1",
+        "--prepare",
+        &note("before"),
+        "--cleanup",
+        &note("after"),
+        "--",
+        &subject,
+        "ms:50",
+    ]);
+    assert_eq!(ran.trials().len(), 2);
+    let mut told: Vec<String> =
+        std::fs::read_to_string(notes.path()).unwrap().lines().map(str::to_owned).collect();
+    assert_eq!(told.len(), 4);
+    assert!(told[0].starts_with("before 1 ") && told[1].starts_with("after 1 "), "{told:?}");
+    told.sort();
+    assert!(told[0].ends_with(" glibc 1") || told[1].ends_with(" glibc 1"), "{told:?}");
+    assert!(told.iter().any(|l| l.ends_with(" glibc/arena_max=2 1")), "{told:?}");
+}
+
+#[test]
+fn settings_reach_the_subject_and_those_of_the_shell_do_not() {
+    let ran = {
+        let home = tempfile::tempdir().unwrap();
+        let output = crate::support::lowtide()
+            .env("MALLOC_ARENA_MAX", "7")
+            .args([
+                "study",
+                "-a",
+                "glibc",
+                "-t",
+                "glibc/mine: MALLOC_TOP_PAD_=4096",
+                "--repeat",
+                "1",
+                "-o",
+            ])
+            .arg(home.path().join("r"))
+            .args(["--", "sh", "-c", "env | grep MALLOC_ || echo none; sleep 0.05"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let log = |label: &str| {
+            let trials = std::fs::read_dir(home.path().join("r/trials")).unwrap();
+            let name =
+                trials.flatten().map(|e| e.path()).find(|p| p.to_string_lossy().ends_with(label));
+            std::fs::read_to_string(name.unwrap()).unwrap()
+        };
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("note: MALLOC_ARENA_MAX=7 of your")
+        );
+        (log("-glibc.log"), log("-glibc-mine.log"))
+    };
+    assert_eq!((ran.0.trim(), ran.1.trim()), ("none", "MALLOC_TOP_PAD_=4096"));
+}
+
+#[test]
+fn ctrl_c_ends_everything_runs_the_cleanup_and_keeps_the_record() {
+    let (subject, seconds) = (subject(&[]), unique_seconds());
+    let home = tempfile::tempdir().unwrap();
+    let (record, cleaned) = (home.path().join("record"), home.path().join("cleaned"));
+    let mut child = crate::support::lowtide()
+        .args(["study", "--json", "-a", "glibc", "--repeat", "2", "--cleanup"])
+        .arg(format!("touch {}", cleaned.display()))
+        .arg("-o")
+        .arg(&record)
+        .args(["--", &subject, &format!("daemon:{seconds}"), "fill:8", "ms:600000"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the child", || processes_with(&format!("sleep {seconds}")).first().copied());
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(processes_with(&seconds), Vec::<u32>::new());
+    assert!(cleaned.exists());
+    let object: serde_json::Value = serde_json::from_reader(child.stdout.take().unwrap()).unwrap();
+    assert_eq!(object["trials"][0]["outcome"], "interrupted");
+    assert_eq!(object["complete"], false);
+}
