@@ -242,6 +242,10 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "F")]
     pub(crate) png: Option<PathBuf>,
 
+    /// Which charts --svg and --png draw [default: all]
+    #[arg(long, value_name = "CHART", value_delimiter = ',', hide_default_value = true)]
+    pub(crate) chart: Vec<Chart>,
+
     /// Write the tables as Markdown; to the standard output without F
     #[arg(long, value_name = "F", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) markdown: Option<PathBuf>,
@@ -249,4 +253,15 @@ pub(crate) struct ReportArgs {
     /// Write every sample as CSV; to the standard output without F
     #[arg(long, value_name = "F", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) csv: Option<PathBuf>,
+}
+
+/// A chart of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Chart {
+    /// All treatments over time
+    Course,
+    /// Baseline, peak and settled
+    Bars,
+    /// Each treatment over time
+    Panels,
 }

@@ -183,7 +183,10 @@ fn choose(plan: &Plan, summaries: &[Summary], trials: &[TrialResult]) -> Option<
                 runner_up.treatment
             ));
         }
-    } else {
+    } else if !summaries
+        .iter()
+        .all(|s| s.standing == Standing::Beyond || s.treatment == best.treatment)
+    {
         doubts.push("whether anything is better: no other treatment could be compared".to_owned());
     }
     if best.standing == Standing::Unresolved {
@@ -191,7 +194,7 @@ fn choose(plan: &Plan, summaries: &[Summary], trials: &[TrialResult]) -> Option<
     }
     Some(Recommendation {
         treatment: Some(best.treatment.clone()),
-        because: because(best, summaries.first(), &doubts, plan.repeats),
+        because: because(best, summaries, &doubts, plan.repeats),
         resolved: doubts.is_empty(),
     })
 }
@@ -217,11 +220,11 @@ fn excess_difference(a: &Summary, b: &Summary, trials: &[TrialResult]) -> Option
     }))
 }
 
-fn because(best: &Summary, reference: Option<&Summary>, doubts: &[String], repeats: u32) -> String {
+fn because(best: &Summary, summaries: &[Summary], doubts: &[String], repeats: u32) -> String {
     let mean = |s: &Summary| s.excess_mean_bytes.map_or(0, |e| e.median as u64);
     let mut text =
         format!("after the load it held {} above its baseline on average", Human(mean(best)));
-    match reference {
+    match summaries.first() {
         Some(reference) if reference.treatment != best.treatment => {
             text += &format!(", {} {}", reference.treatment, Human(mean(reference)));
             let costs = costs(best);
@@ -229,7 +232,11 @@ fn because(best: &Summary, reference: Option<&Summary>, doubts: &[String], repea
                 text += &format!("; {costs}");
             }
         }
-        _ => text += ", the least of all",
+        _ => text += ", the least of all that are worth their cost",
+    }
+    let tempting = |s: &&Summary| s.standing == Standing::Beyond && mean(s) < mean(best);
+    for costly in summaries.iter().filter(tempting) {
+        text += &format!("; {} costs too much ({})", costly.treatment, costs(costly));
     }
     if !doubts.is_empty() {
         text += &format!(". Not resolved: {}", doubts.join("; "));

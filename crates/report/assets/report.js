@@ -1,10 +1,9 @@
 'use strict';
 (function () {
-  const data = JSON.parse(document.getElementById('data').textContent);
+  const views = JSON.parse(document.getElementById('data').textContent);
   const root = document.documentElement;
   const css = name => getComputedStyle(root).getPropertyValue(name).trim();
-  const hidden = new Set();
-  let showVsz = true, showRepeats = true, plots = [];
+  const plots = [];
 
   const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   function bytes(v) {
@@ -38,16 +37,6 @@
     return sign + (s < 180 ? +s.toFixed(1) + ' s' : Math.floor(s / 60) + ':' + String(Math.round(s % 60)).padStart(2, '0'));
   };
   const count = v => v >= 1e6 ? v / 1e6 + 'M' : v >= 1e4 ? v / 1e3 + 'k' : String(v);
-
-  function axes(right) {
-    const common = { stroke: () => css('--faint'), font: '11px system-ui', ticks: { show: false } };
-    const all = [
-      { ...common, grid: { show: false }, ticks: { show: true, size: 4, width: 1, stroke: () => css('--frame') }, values: (u, t) => t.map(seconds), label: 'time since ' + data.time_from, labelSize: 18, labelFont: '11px system-ui', labelGap: 0, size: 34 },
-      { ...common, scale: 'y', grid: { stroke: () => css('--grid'), width: 1 }, splits: byteAxis, values: byteLabels, size: 72 },
-    ];
-    if (right) all.push({ ...common, scale: 'n', side: 1, grid: { show: false }, values: (u, t) => t.map(count), size: 46, stroke: () => css('--connections') });
-    return all;
-  }
 
   // What happened, as dashed lines with a word.
   function marksPlugin(marks) {
@@ -106,116 +95,136 @@
     } };
   }
 
-  function zoomBack(u) {
-    u.batch(() => {
-      u.setScale('x', { min: data.from, max: data.to });
-      u.setScale('y', { min: 0, max: data.top });
-    });
-  }
-
-  function make(where, height, series, tables, plugins, right) {
-    const joined = tables.length === 1 ? tables[0] : uPlot.join(tables);
-    const options = {
-      width: Math.max(260, where.clientWidth), height, series, plugins, axes: axes(right),
-      legend: { show: false }, padding: [10, right ? 0 : 12, 0, 0],
-      cursor: { drag: { x: true, y: true, uni: 24 }, points: { show: false }, sync: { key: 'lowtide', setSeries: false }, bind: { dblclick: u => () => { zoomBack(u); return null; } } },
-      scales: {
-        x: { time: false, auto: false, min: data.from, max: data.to },
-        y: { auto: false, min: 0, max: data.top },
-        n: { auto: false, min: 0, max: Math.max(1, data.most_connections * 1.1) },
-      },
-    };
-    const plot = new uPlot(options, joined, where);
-    zoomBack(plot);
-    new ResizeObserver(() => {
-      const width = Math.max(260, where.clientWidth);
-      if (Math.abs(width - plot.width) > 1) plot.setSize({ width, height });
-    }).observe(where);
-    plots.push(plot);
-    return plot;
-  }
-
   const dark = g => () => css('--d' + g.colour), light = g => () => css('--l' + g.colour);
-  const memory = c => data.metric === 'pss' ? c.pss : c.rss;
   const mix = (variable, share) => () => {
     const hex = css(variable), n = parseInt(hex.slice(1), 16);
     return 'rgba(' + (n >> 16) + ',' + (n >> 8 & 255) + ',' + (n & 255) + ',' + share + ')';
   };
 
-  function course() {
-    const tables = [], series = [{}], shown = [];
-    for (const group of data.groups) {
-      const main = group.curves[0];
-      if (!main) continue;
-      tables.push([main.t, main.vsz]);
-      series.push({ label: group.label, scale: 'y', stroke: light(group), width: 1.6, spanGaps: true, points: { show: false }, group, kind: 'vsz' });
-    }
-    for (const group of data.groups) for (let i = group.curves.length - 1; i >= 0; i--) {
-      const curve = group.curves[i];
-      tables.push([curve.t, memory(curve)]);
-      const thin = i > 0;
-      series.push({ label: group.label, scale: 'y', stroke: thin ? mix('--d' + group.colour, .4) : dark(group), width: thin ? 1 : 2.4, spanGaps: true, points: { show: false }, group, kind: thin ? 'repeat' : 'main' });
-      if (!thin) shown.push(series.length - 1);
-    }
-    if (!tables.length) return;
-    const where = document.getElementById('course');
-    const rows = (u, idx) => shown.filter(i => u.series[i].show).map(i => {
-      const g = series[i].group, vsz = series.findIndex(s => s.group === g && s.kind === 'vsz');
-      const text = bytes(at(u, i, idx)) + (showVsz ? '  of ' + bytes(at(u, vsz, idx)) : '');
-      return [g.label, text, css('--d' + g.colour)];
-    });
-    const marks = (data.groups[0].curves[0] || {}).marks || [];
-    const plot = make(where, innerWidth < 620 ? 300 : 420, series, tables, [marksPlugin(marks), tipPlugin(rows)]);
-    const apply = () => plot.batch(() => series.forEach((s, i) => {
-      if (!i) return;
-      const on = !hidden.has(s.group) && (s.kind !== 'vsz' || showVsz) && (s.kind !== 'repeat' || showRepeats);
-      if (plot.series[i].show !== on) plot.setSeries(i, { show: on });
-    }));
-    const keys = document.getElementById('keys');
-    for (const group of data.groups) {
-      const key = document.createElement('button');
-      key.type = 'button'; key.className = 'key';
-      const line = document.createElement('i'); line.style.setProperty('--c', 'var(--d' + group.colour + ')');
-      const name = document.createElement('span'); name.textContent = group.label;
-      const value = document.createElement('b'); value.textContent = group.settled;
-      key.append(line, name, value);
-      key.onclick = () => { hidden.has(group) ? hidden.delete(group) : hidden.add(group); key.classList.toggle('off'); apply(); };
-      keys.append(key);
-    }
-    const bind = (id, set) => {
-      const box = document.getElementById(id);
-      if (box) box.onchange = () => { set(box.checked); apply(); };
-    };
-    bind('vsz', on => { showVsz = on; });
-    bind('repeats', on => { showRepeats = on; });
-  }
+  function draw(data, section) {
+    const place = selector => section.querySelector(selector);
+    const hidden = new Set();
+    let showVsz = true, showRepeats = true;
 
-  function panel(group) {
-    const curve = group.curves[0];
-    if (!curve) return;
-    const where = document.createElement('div');
-    const head = document.createElement('h3'); head.textContent = group.label; head.style.color = 'var(--d' + group.colour + ')';
-    where.append(head);
-    document.getElementById('panels').append(where);
-    const columns = [curve.t, curve.vsz, curve.rss, curve.anon];
-    const line = { scale: 'y', spanGaps: true, points: { show: false } };
-    const series = [{},
-      { ...line, label: 'VSZ', stroke: light(group), width: 1.6 },
-      { ...line, label: 'RSS', stroke: dark(group), width: 2, fill: mix('--l' + group.colour, .6) },
-      { ...line, label: 'anonymous', width: 0, fill: mix('--d' + group.colour, .35) }];
-    const more = (column, options) => {
-      if (!column.some(v => v > 0)) return;
-      columns.push(column); series.push({ ...line, ...options });
-    };
-    if (data.pss) more(curve.pss, { label: 'PSS', stroke: dark(group), width: 1.4, dash: [7, 3] });
-    if (data.lazyfree) more(curve.lazyfree, { label: 'LazyFree', stroke: dark(group), width: 1.4, dash: [2, 3] });
-    const right = data.most_connections > 0;
-    if (right) { columns.push(curve.connections); series.push({ ...line, scale: 'n', label: 'connections', stroke: () => css('--connections'), width: 1.6 }); }
-    const rows = (u, idx) => series.slice(1).map((s, i) => {
-      const v = at(u, i + 1, idx);
-      return [s.label, s.scale === 'n' ? String(v ?? '–') : bytes(v), s.scale === 'n' ? css('--connections') : css('--ink')];
-    });
-    make(where, 240, series, [columns], [marksPlugin(curve.marks), tipPlugin(rows)], right);
+    function axes(right) {
+      const common = { stroke: () => css('--faint'), font: '11px system-ui', ticks: { show: false } };
+      const all = [
+        { ...common, grid: { show: false }, ticks: { show: true, size: 4, width: 1, stroke: () => css('--frame') }, values: (u, t) => t.map(seconds), label: 'time since ' + data.time_from, labelSize: 18, labelFont: '11px system-ui', labelGap: 0, size: 34 },
+        { ...common, scale: 'y', grid: { stroke: () => css('--grid'), width: 1 }, splits: byteAxis, values: byteLabels, size: 72 },
+      ];
+      if (right) all.push({ ...common, scale: 'n', side: 1, grid: { show: false }, values: (u, t) => t.map(count), size: 46, stroke: () => css('--connections') });
+      return all;
+    }
+
+    function zoomBack(u) {
+      u.batch(() => {
+        u.setScale('x', { min: data.from, max: data.to });
+        u.setScale('y', { min: 0, max: data.top });
+      });
+    }
+
+    function make(where, height, series, tables, plugins, right) {
+      const joined = tables.length === 1 ? tables[0] : uPlot.join(tables);
+      const options = {
+        width: Math.max(260, where.clientWidth), height, series, plugins, axes: axes(right),
+        legend: { show: false }, padding: [10, right ? 0 : 12, 0, 0],
+        cursor: { drag: { x: true, y: true, uni: 24 }, points: { show: false }, sync: { key: data.title, setSeries: false }, bind: { dblclick: u => () => { zoomBack(u); return null; } } },
+        scales: {
+          x: { time: false, auto: false, min: data.from, max: data.to },
+          y: { auto: false, min: 0, max: data.top },
+          n: { auto: false, min: 0, max: Math.max(1, data.most_connections * 1.1) },
+        },
+      };
+      const plot = new uPlot(options, joined, where);
+      zoomBack(plot);
+      new ResizeObserver(() => {
+        const width = Math.max(260, where.clientWidth);
+        if (Math.abs(width - plot.width) > 1) plot.setSize({ width, height });
+      }).observe(where);
+      plots.push(plot);
+      return plot;
+    }
+
+    const memory = c => data.metric === 'pss' ? c.pss : c.rss;
+
+    function course() {
+      const tables = [], series = [{}], shown = [];
+      for (const group of data.groups) {
+        const main = group.curves[0];
+        if (!main) continue;
+        tables.push([main.t, main.vsz]);
+        series.push({ label: group.label, scale: 'y', stroke: light(group), width: 1.6, spanGaps: true, points: { show: false }, group, kind: 'vsz' });
+      }
+      for (const group of data.groups) for (let i = group.curves.length - 1; i >= 0; i--) {
+        const curve = group.curves[i];
+        tables.push([curve.t, memory(curve)]);
+        const thin = i > 0;
+        series.push({ label: group.label, scale: 'y', stroke: thin ? mix('--d' + group.colour, .4) : dark(group), width: thin ? 1 : 2.4, spanGaps: true, points: { show: false }, group, kind: thin ? 'repeat' : 'main' });
+        if (!thin) shown.push(series.length - 1);
+      }
+      if (!tables.length) return;
+      const where = place('.course');
+      const rows = (u, idx) => shown.filter(i => u.series[i].show).map(i => {
+        const g = series[i].group, vsz = series.findIndex(s => s.group === g && s.kind === 'vsz');
+        const text = bytes(at(u, i, idx)) + (showVsz ? '  of ' + bytes(at(u, vsz, idx)) : '');
+        return [g.label, text, css('--d' + g.colour)];
+      });
+      const marks = (data.groups[0].curves[0] || {}).marks || [];
+      const plot = make(where, innerWidth < 620 ? 300 : 420, series, tables, [marksPlugin(marks), tipPlugin(rows)]);
+      const apply = () => plot.batch(() => series.forEach((s, i) => {
+        if (!i) return;
+        const on = !hidden.has(s.group) && (s.kind !== 'vsz' || showVsz) && (s.kind !== 'repeat' || showRepeats);
+        if (plot.series[i].show !== on) plot.setSeries(i, { show: on });
+      }));
+      const keys = place('.keys');
+      for (const group of data.groups) {
+        const key = document.createElement('button');
+        key.type = 'button'; key.className = 'key';
+        const line = document.createElement('i'); line.style.setProperty('--c', 'var(--d' + group.colour + ')');
+        const name = document.createElement('span'); name.textContent = group.label;
+        const value = document.createElement('b'); value.textContent = group.settled;
+        key.append(line, name, value);
+        key.onclick = () => { hidden.has(group) ? hidden.delete(group) : hidden.add(group); key.classList.toggle('off'); apply(); };
+        keys.append(key);
+      }
+      const bind = (id, set) => {
+        const box = place(id);
+        if (box) box.onchange = () => { set(box.checked); apply(); };
+      };
+      bind('.vsz', on => { showVsz = on; });
+      bind('.repeats', on => { showRepeats = on; });
+    }
+
+    function panel(group) {
+      const curve = group.curves[0];
+      if (!curve) return;
+      const where = document.createElement('div');
+      const head = document.createElement('h3'); head.textContent = group.label; head.style.color = 'var(--d' + group.colour + ')';
+      where.append(head);
+      place('.panels').append(where);
+      const columns = [curve.t, curve.vsz, curve.rss, curve.anon];
+      const line = { scale: 'y', spanGaps: true, points: { show: false } };
+      const series = [{},
+        { ...line, label: 'VSZ', stroke: light(group), width: 1.6 },
+        { ...line, label: 'RSS', stroke: dark(group), width: 2, fill: mix('--l' + group.colour, .6) },
+        { ...line, label: 'anonymous', width: 0, fill: mix('--d' + group.colour, .35) }];
+      const more = (column, options) => {
+        if (!column.some(v => v > 0)) return;
+        columns.push(column); series.push({ ...line, ...options });
+      };
+      if (data.pss) more(curve.pss, { label: 'PSS', stroke: dark(group), width: 1.4, dash: [7, 3] });
+      if (data.lazyfree) more(curve.lazyfree, { label: 'LazyFree', stroke: dark(group), width: 1.4, dash: [2, 3] });
+      const right = data.most_connections > 0;
+      if (right) { columns.push(curve.connections); series.push({ ...line, scale: 'n', label: 'connections', stroke: () => css('--connections'), width: 1.6 }); }
+      const rows = (u, idx) => series.slice(1).map((s, i) => {
+        const v = at(u, i + 1, idx);
+        return [s.label, s.scale === 'n' ? String(v ?? '–') : bytes(v), s.scale === 'n' ? css('--connections') : css('--ink')];
+      });
+      make(where, 240, series, [columns], [marksPlugin(curve.marks), tipPlugin(rows)], right);
+    }
+
+    course();
+    data.groups.forEach(panel);
   }
 
   document.getElementById('theme').onclick = () => {
@@ -223,6 +232,5 @@
     try { localStorage.setItem('lowtide-theme', root.dataset.theme); } catch (e) {}
     plots.forEach(p => p.redraw());
   };
-  course();
-  data.groups.forEach(panel);
+  document.querySelectorAll('.view').forEach((section, i) => draw(views[i], section));
 })();

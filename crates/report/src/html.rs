@@ -20,12 +20,13 @@ use crate::view::{Curve, Group, View};
 #[error("the report could not be made: {0}")]
 pub struct HtmlError(String);
 
-/// A report of some records. `subtitle` says what was run, and when.
+/// A report of some records, which are laid over each other, and of others that are drawn beside
+/// them, each on axes of its own. `subtitle` says what was run, and on what.
 ///
 /// # Errors
 /// When the template fails, which would be a defect of lowtide.
-pub fn render(records: &[Loaded], subtitle: &str) -> Result<String, HtmlError> {
-    let view = View::of(records);
+pub fn render(records: &[Loaded], beside: &[Loaded], subtitle: &str) -> Result<String, HtmlError> {
+    let views = View::with_those_beside(records, beside);
     let error = |e: &dyn std::fmt::Display| HtmlError(e.to_string());
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
@@ -33,31 +34,48 @@ pub fn render(records: &[Loaded], subtitle: &str) -> Result<String, HtmlError> {
     let template =
         concat!(include_str!("../assets/grid.html"), include_str!("../assets/report.html"));
     environment.add_template("report.html", template).map_err(|e| error(&e))?;
-    let data = serde_json::to_string(&Data::of(&view)).map_err(|e| error(&e))?;
+    let data: Vec<Data> = views.iter().map(Data::of).collect();
+    let data = serde_json::to_string(&data).map_err(|e| error(&e))?;
     let studies: Vec<Value> = records.iter().map(section).collect();
+    let sections: Vec<Value> = views
+        .iter()
+        .enumerate()
+        .map(|(place, view)| view_section(view, place.checked_sub(1).and_then(|p| beside.get(p))))
+        .collect();
     let template = environment.get_template("report.html").map_err(|e| error(&e))?;
     let page = template.render(context! {
-        title => view.title.clone(),
+        title => views[0].title.clone(),
         subtitle,
         studies,
-        repeats => view.groups.iter().any(|g| g.curves.len() > 1),
-        pss => pss_differs(&view),
-        lazyfree => lazyfree_matters(&view),
-        connections_shown => view.most_connections() > 0,
-        course_svg => svg::course(&view, Theme::Page).svg,
-        bars_svg => svg::bars(&view, Theme::Page).svg,
+        views => sections,
         palette => pairs(&PALETTE),
         palette_on_dark => pairs(&PALETTE_ON_DARK),
         connections => vec![CONNECTIONS.0, CONNECTIONS.1],
         version => env!("CARGO_PKG_VERSION"),
-        // Inside a script element only this sequence could end it.
-        data => data.replace("</", "<\\/").replace("<!--", "<\\!--"),
+        // Without this sign nothing in it can end, or begin, an element.
+        data => data.replace('<', "\\u003c"),
         css => include_str!("../assets/report.css"),
         js => include_str!("../assets/report.js"),
         uplot_css => include_str!("../assets/uPlot.min.css"),
         uplot_js => include_str!("../assets/uPlot.iife.min.js"),
     });
     page.map(|page| page.trim_start().to_owned()).map_err(|e| error(&e))
+}
+
+/// What stands around the plots of a view; of one that is drawn beside others, also its table.
+fn view_section(view: &View, beside: Option<&Loaded>) -> Value {
+    context! {
+        title => view.title.clone(),
+        about => beside.and_then(|record| record.study.plan.about.clone()),
+        source => beside.and_then(|record| record.source.clone()),
+        summary => beside.map(|record| grid(table::summary(&record.study))),
+        repeats => view.groups.iter().any(|g| g.curves.len() > 1),
+        pss => view.metric == Metric::Pss,
+        lazyfree => lazyfree_matters(view),
+        connections => view.most_connections() > 0,
+        course_svg => svg::course(view, Theme::Page).svg,
+        bars_svg => svg::bars(view, Theme::Page).svg,
+    }
 }
 
 fn pairs(palette: &[(&'static str, &'static str)]) -> Vec<Vec<&'static str>> {
@@ -67,6 +85,7 @@ fn pairs(palette: &[(&'static str, &'static str)]) -> Vec<Vec<&'static str>> {
 /// What the page's script draws.
 #[derive(Serialize)]
 struct Data {
+    title: String,
     time_from: &'static str,
     metric: Metric,
     from: f64,
@@ -104,13 +123,14 @@ impl Data {
     fn of(view: &View) -> Self {
         let (from, to) = view.span();
         Self {
+            title: view.title.clone(),
             time_from: view.time_from,
             metric: view.metric,
             from,
             to,
             top: view.top(),
             most_connections: view.most_connections(),
-            pss: pss_differs(view),
+            pss: view.metric == Metric::Pss,
             lazyfree: lazyfree_matters(view),
             groups: view.groups.iter().map(DataGroup::of).collect(),
         }
@@ -143,11 +163,6 @@ impl DataCurve {
             marks: curve.marks.clone(),
         }
     }
-}
-
-/// Whether PSS says anything that RSS does not.
-fn pss_differs(view: &View) -> bool {
-    view.metric == Metric::Pss
 }
 
 fn lazyfree_matters(view: &View) -> bool {

@@ -141,7 +141,8 @@ fn without_range(cell: Cell) -> Cell {
 }
 
 fn share(estimate: Option<Estimate>) -> String {
-    estimate.map_or("–".to_owned(), |e| format!("{:.0} %", e.median * 100.0))
+    // Adding zero turns a negative zero into a plain one.
+    estimate.map_or("–".to_owned(), |e| format!("{:.0} %", (e.median * 100.0).round() + 0.0))
 }
 
 fn cost(summary: &Summary, ratio: Option<Estimate>) -> Cell {

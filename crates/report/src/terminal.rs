@@ -25,8 +25,8 @@ pub struct Screen {
     pub colour: bool,
 }
 
-/// A report of some records.
-pub fn render(records: &[Loaded], screen: Screen) -> String {
+/// A report of some records, with the tables of others beside them.
+pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
     let mut out = String::new();
     for record in records {
         if records.len() > 1 {
@@ -45,6 +45,13 @@ pub fn render(records: &[Loaded], screen: Screen) -> String {
         }
     }
     out += &chart(&View::of(records), screen);
+    for record in beside {
+        out += &format!("\n{}\n", bold(&format!("Beside it: {}", record.study.name), screen));
+        out += &grid(&table::summary(&record.study), screen);
+        if let Some(source) = &record.source {
+            out += &format!("{}\n", wrapped(&format!("Figures from: {source}"), screen.width));
+        }
+    }
     for record in records {
         if let Some(text) = table::recommendation(&record.study) {
             out += &format!("\n{}\n", bold(&wrapped(&text, screen.width), screen));
@@ -96,7 +103,7 @@ fn grid(table: &Table, screen: Screen) -> String {
         }
         out = drawn(&narrow, screen, &|cell| &cell.short);
     }
-    out += &format!("{}\n", table.caption);
+    out += &format!("{}\n", wrapped(&table.caption, screen.width));
     for row in &table.rows {
         if let Some(warning) = &row.warning {
             let name = row.cells.first().map_or("", |c| c.full.as_str());

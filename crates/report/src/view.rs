@@ -102,6 +102,25 @@ impl View {
         }
     }
 
+    /// What is drawn of some records, and behind it, on axes of their own, of others beside them.
+    pub fn with_those_beside(records: &[Loaded], beside: &[Loaded]) -> Vec<Self> {
+        let main = Self::of(records);
+        let others = beside.iter().map(std::slice::from_ref);
+        let others: Vec<Self> = others.map(|one| Self::of(one).coloured_like(&main)).collect();
+        std::iter::once(main).chain(others).collect()
+    }
+
+    /// The same with the colours of another view, where a treatment stands in both.
+    fn coloured_like(mut self, other: &Self) -> Self {
+        let mut next = other.groups.len();
+        for group in &mut self.groups {
+            let same = other.groups.iter().find(|g| g.label == group.label);
+            group.colour = same.map_or(next, |g| g.colour);
+            next += usize::from(same.is_none());
+        }
+        self
+    }
+
     /// The first and the last moment of all lines.
     pub fn span(&self) -> (f64, f64) {
         let times =

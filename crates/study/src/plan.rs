@@ -167,7 +167,10 @@ impl Plan {
     /// At the first thing that cannot be done, before anything is started.
     pub fn of(settings: Settings) -> Result<Self, PlanError> {
         let command = settings.command.filter(|c| !c.is_empty()).ok_or(PlanError::NoCommand)?;
-        if find_program(&command[0], settings.directory.as_deref()).is_none() {
+        // A set-up may yet make it.
+        if settings.setup.is_none()
+            && find_program(&command[0], settings.directory.as_deref()).is_none()
+        {
             return Err(PlanError::NoSuchCommand(command[0].clone()));
         }
         let mut notes = Vec::new();

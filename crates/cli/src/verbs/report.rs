@@ -4,37 +4,37 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lowtide_report::read::{self, Loaded};
-use lowtide_report::svg::{self, Theme};
+use lowtide_report::svg::{self, Parts};
 use lowtide_report::view::View;
 use lowtide_report::{csv, html, markdown, png, terminal};
 
-use crate::args::ReportArgs;
+use crate::args::{Chart, ReportArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{Output, note};
 
 pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     let records = args.records.iter().map(|path| load(path)).collect::<Result<Vec<_>, _>>()?;
-    let shown = with_those_beside(records.clone());
+    let shown = Shown::of(records.clone());
     let mut told = false;
     if let Some(path) = &args.html {
-        write(path, page(&shown)?.as_bytes(), output)?;
+        write(path, shown.page()?.as_bytes(), output)?;
         told = true;
     }
     if let Some(path) = &args.svg {
-        write(path, sheet(&shown).svg.as_bytes(), output)?;
+        write(path, shown.sheet(&args.chart).svg.as_bytes(), output)?;
         told = true;
     }
     if let Some(path) = &args.png {
-        let bytes = png::render(&sheet(&shown)).map_err(Failure::failed)?;
+        let bytes = png::render(&shown.sheet(&args.chart)).map_err(Failure::failed)?;
         write(path, &bytes, output)?;
         told = true;
     }
     if let Some(path) = &args.markdown {
-        write(path, markdown::render(&shown).as_bytes(), output)?;
+        write(path, shown.markdown().as_bytes(), output)?;
         told = true;
     }
     if let Some(path) = &args.csv {
-        write(path, csv::render(&shown).as_bytes(), output)?;
+        write(path, csv::render(&shown.all()).as_bytes(), output)?;
         told = true;
     }
     if output.json {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
             output.object(&record.study);
         }
     } else if !told {
-        output.text(&terminal::render(&shown, output.screen()));
+        output.text(&shown.for_terminal(output));
     }
     Ok(Exit::Done)
 }
@@ -54,31 +54,55 @@ pub(crate) fn load(path: &Path) -> Result<Loaded, Failure> {
     })
 }
 
-/// Adds the records that a study wants to be drawn beside its own.
-pub(crate) fn with_those_beside(records: Vec<Loaded>) -> Vec<Loaded> {
-    let mut all = Vec::new();
-    for mut record in records {
-        let beside = record.study.plan.beside.clone();
-        let mut others = Vec::new();
-        for path in beside {
-            match read::load(Path::new(&path)) {
-                Ok(other) => others.push(other),
-                Err(error) => record.notes.push(format!("left out: {error}")),
+/// What a report shows: records that are laid over each other, and others that are drawn beside them,
+/// because a study of theirs asks for it.
+pub(crate) struct Shown {
+    records: Vec<Loaded>,
+    beside: Vec<Loaded>,
+}
+
+impl Shown {
+    pub(crate) fn of(mut records: Vec<Loaded>) -> Self {
+        let mut beside = Vec::new();
+        for record in &mut records {
+            for path in record.study.plan.beside.clone() {
+                match read::load(Path::new(&path)) {
+                    Ok(other) => beside.push(other),
+                    Err(error) => record.notes.push(format!("not drawn beside it: {error}")),
+                }
             }
         }
-        all.push(record);
-        all.extend(others);
+        Self { records, beside }
     }
-    all
-}
 
-/// The HTML page of some records.
-pub(crate) fn page(records: &[Loaded]) -> Result<String, Failure> {
-    html::render(records, &subtitle(records)).map_err(Failure::failed)
-}
+    /// The HTML page.
+    pub(crate) fn page(&self) -> Result<String, Failure> {
+        html::render(&self.records, &self.beside, &subtitle(&self.records)).map_err(Failure::failed)
+    }
 
-fn sheet(records: &[Loaded]) -> svg::Picture {
-    svg::sheet(&View::of(records), &subtitle(records), Theme::Light)
+    pub(crate) fn for_terminal(&self, output: &Output) -> String {
+        terminal::render(&self.records, &self.beside, output.screen())
+    }
+
+    /// The tables of all of them, for a page of a job.
+    pub(crate) fn markdown(&self) -> String {
+        markdown::render(&self.all())
+    }
+
+    fn all(&self) -> Vec<Loaded> {
+        self.records.iter().chain(&self.beside).cloned().collect()
+    }
+
+    fn sheet(&self, charts: &[Chart]) -> svg::Picture {
+        let wanted = |chart| charts.is_empty() || charts.contains(&chart);
+        let parts = Parts {
+            course: wanted(Chart::Course),
+            bars: wanted(Chart::Bars),
+            panels: wanted(Chart::Panels),
+        };
+        let views = View::with_those_beside(&self.records, &self.beside);
+        svg::sheet(&views, &subtitle(&self.records), parts)
+    }
 }
 
 /// What was run, on what.

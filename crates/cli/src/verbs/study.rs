@@ -8,13 +8,12 @@ use lowtide_allocators::cache_directory;
 use lowtide_model::compare;
 use lowtide_model::study::Study;
 use lowtide_report::read::Loaded;
-use lowtide_report::{markdown, terminal};
 use lowtide_study::allocator::AllocatorError;
 use lowtide_study::plan::{Plan, PlanError};
 use lowtide_study::runner::{self, Ran, RunError};
 use lowtide_study::settings::{Settings, Words};
 
-use super::report;
+use super::report::{self, Shown};
 use crate::args::StudyArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{Output, note};
@@ -63,15 +62,15 @@ pub(crate) fn conclude(
     output: &Output,
 ) -> Result<Exit, Failure> {
     let study = record.study.clone();
-    let shown = report::with_those_beside(vec![record]);
+    let shown = Shown::of(vec![record]);
     let page = ran.record.join("report.html");
-    fs::write(&page, report::page(&shown)?).map_err(|error| Failure::io(&page, &error))?;
+    fs::write(&page, shown.page()?).map_err(|error| Failure::io(&page, &error))?;
     let crossed = crossings(plan, &study, earlier);
     summarise_for_ci(&shown, &crossed);
     if output.json {
         output.object(&study);
     } else {
-        output.text(&terminal::render(&shown, output.screen()));
+        output.text(&shown.for_terminal(output));
         output.text(&format!("\nreport: {}\n", page.display()));
     }
     for line in &crossed {
@@ -106,7 +105,7 @@ fn crossings(plan: &Plan, study: &Study, earlier: Option<&Loaded>) -> Vec<String
 }
 
 /// On GitHub, errors are shown where a reviewer sees them, and the tables on the page of the job.
-fn summarise_for_ci(records: &[Loaded], crossed: &[String]) {
+fn summarise_for_ci(shown: &Shown, crossed: &[String]) {
     if std::env::var_os("GITHUB_ACTIONS").is_none() {
         return;
     }
@@ -115,7 +114,7 @@ fn summarise_for_ci(records: &[Loaded], crossed: &[String]) {
     }
     if let Some(path) = std::env::var_os("GITHUB_STEP_SUMMARY") {
         let file = fs::OpenOptions::new().append(true).create(true).open(path);
-        let _ = file.and_then(|mut file| file.write_all(markdown::render(records).as_bytes()));
+        let _ = file.and_then(|mut file| file.write_all(shown.markdown().as_bytes()));
     }
 }
 

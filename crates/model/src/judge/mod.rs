@@ -163,7 +163,8 @@ pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
         minor_faults: usage.map(|u| u.minor_faults).or(last.map(|s| s.total.minor_faults)),
         major_faults: usage.map(|u| u.major_faults).or(last.map(|s| s.total.major_faults)),
         wall_s: times.span(trial).map(|(from, to)| to - from),
-        cpu_s: usage.map(|u| u.cpu_s).or(last.map(|s| s.total.cpu_s)),
+        // A process that has done anything has used some; figures of elsewhere may not tell it.
+        cpu_s: usage.map(|u| u.cpu_s).or(last.map(|s| s.total.cpu_s)).filter(|s| *s > 0.0),
         bytes_per_connection: bytes_per_connection(trial, baseline, peak, times.load_begin()),
         rounds: times.rounds(&series),
         phases: times.phases(&series),

@@ -81,6 +81,19 @@ fn what_costs_more_than_allowed_is_left_out() {
 }
 
 #[test]
+fn where_all_others_cost_too_much_the_reference_stays_and_that_is_settled() {
+    let study = study(vec![
+        one("glibc", 1, 90.0, 1.00),
+        one("slow", 1, 1.0, 1.50),
+        one("glibc", 2, 90.0, 1.00),
+        one("slow", 2, 1.0, 1.51),
+    ]);
+    let (treatment, resolved, because) = chosen(&study);
+    assert_eq!((treatment.as_deref(), resolved), (Some("glibc"), true), "{because}");
+    assert!(because.contains("slow costs too much (CPU time × 1.5"), "{because}");
+}
+
+#[test]
 fn one_repeat_resolves_nothing() {
     let study = study(vec![one("glibc", 1, 90.0, 1.0), one("jemalloc", 1, 1.0, 1.0)]);
     let (treatment, resolved, because) = chosen(&study);

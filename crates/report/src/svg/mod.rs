@@ -15,6 +15,10 @@ pub use canvas::{CONNECTIONS, PALETTE, PALETTE_ON_DARK, Theme};
 pub const WIDTH: f64 = 1080.0;
 const MARGIN: f64 = 24.0;
 const GAP: f64 = 28.0;
+/// Height of a panel.
+const PANEL: f64 = 250.0;
+/// Room for a title in the middle of a sheet.
+const HEADING: f64 = 30.0;
 
 /// A picture, and its size in pixels.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,35 +31,69 @@ pub struct Picture {
     pub height: f64,
 }
 
-/// Everything on one sheet: title, course, bars, panels.
-pub fn sheet(view: &View, subtitle: &str, theme: Theme) -> Picture {
+/// Which pictures are on a sheet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    /// The course of all treatments over time, and of what is drawn beside it.
+    pub course: bool,
+    /// Baseline, peak and settled.
+    pub bars: bool,
+    /// A panel for each treatment.
+    pub panels: bool,
+}
+
+/// Pictures on one sheet, under a title. Of the views the first has all its pictures; those beside it
+/// have their course, each on axes of its own.
+pub fn sheet(views: &[View], subtitle: &str, parts: Parts) -> Picture {
+    let Some((view, beside)) = views.split_first() else {
+        return Picture {
+            svg: Canvas::new(WIDTH, 1.0, Theme::Light).finish(),
+            width: WIDTH,
+            height: 1.0,
+        };
+    };
     let inner = WIDTH - 2.0 * MARGIN;
-    let panels = view.groups.len();
-    let columns = if panels == 1 { 1 } else { 2 };
-    let rows = panels.div_ceil(columns);
-    let bars_height = bars::height(view);
-    let overview_height = overview::height(view);
-    let panel_height = 250.0;
-    let height = MARGIN
-        + 52.0
-        + overview_height
-        + GAP
-        + bars_height
-        + rows as f64 * (GAP + panel_height)
-        + MARGIN;
-    let mut canvas = Canvas::new(WIDTH, height, theme);
+    let columns = if view.groups.len() == 1 { 1 } else { 2 };
+    let rows = view.groups.len().div_ceil(columns);
+    let mut heights = vec![MARGIN + 52.0];
+    if parts.course {
+        heights.push(overview::height(view));
+        heights.extend(beside.iter().map(|other| HEADING + overview::height(other)));
+    }
+    if parts.bars {
+        heights.push(bars::height(view));
+    }
+    if parts.panels {
+        heights.extend(std::iter::repeat_n(PANEL, rows));
+    }
+    let height =
+        heights.iter().sum::<f64>() + GAP * (heights.len() - 1) as f64 + MARGIN - GAP / 2.0;
+    let mut canvas = Canvas::new(WIDTH, height, Theme::Light);
     canvas.text(MARGIN, MARGIN + 16.0, "title", &view.title);
     canvas.text(MARGIN, MARGIN + 38.0, "note", subtitle);
-    let mut y = MARGIN + 52.0;
-    overview::draw(&mut canvas, view, [MARGIN, y, inner, overview_height]);
-    y += overview_height + GAP;
-    bars::draw(&mut canvas, view, [MARGIN, y, inner, bars_height]);
-    y += bars_height;
-    let width = (inner - GAP * (columns - 1) as f64) / columns as f64;
-    for (place, group) in view.groups.iter().enumerate() {
-        let x = MARGIN + (place % columns) as f64 * (width + GAP);
-        let top = y + GAP + (place / columns) as f64 * (panel_height + GAP);
-        panel::draw(&mut canvas, view, group, [x, top, width, panel_height]);
+    let mut y = MARGIN + 52.0 + GAP / 2.0;
+    if parts.course {
+        overview::draw(&mut canvas, view, [MARGIN, y, inner, overview::height(view)]);
+        y += overview::height(view) + GAP;
+    }
+    if parts.bars {
+        bars::draw(&mut canvas, view, [MARGIN, y, inner, bars::height(view)]);
+        y += bars::height(view) + GAP;
+    }
+    if parts.panels {
+        let width = (inner - GAP * (columns - 1) as f64) / columns as f64;
+        for (place, group) in view.groups.iter().enumerate() {
+            let x = MARGIN + (place % columns) as f64 * (width + GAP);
+            let top = y + (place / columns) as f64 * (PANEL + GAP);
+            panel::draw(&mut canvas, view, group, [x, top, width, PANEL]);
+        }
+        y += rows as f64 * (PANEL + GAP);
+    }
+    for other in beside.iter().filter(|_| parts.course) {
+        canvas.text(MARGIN, y + 14.0, "title", &format!("Beside it: {}", other.title));
+        let height = overview::height(other);
+        overview::draw(&mut canvas, other, [MARGIN, y + HEADING, inner, height]);
+        y += HEADING + height + GAP;
     }
     Picture { svg: canvas.finish(), width: WIDTH, height }
 }

@@ -8,7 +8,6 @@ use crate::scale::{Scale, byte_label, byte_ticks, time_label, time_ticks};
 use crate::view::{Group, View};
 
 const LEFT: f64 = 66.0;
-const RIGHT: f64 = 168.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 40.0;
 /// Two labels at the end of their lines stand at least so far apart.
@@ -20,7 +19,10 @@ pub(super) fn height(view: &View) -> f64 {
 }
 
 pub(super) fn draw(canvas: &mut Canvas, view: &View, [left, top, width, height]: [f64; 4]) {
-    let plot = [left + LEFT, top + TOP, width - LEFT - RIGHT, height - TOP - BOTTOM];
+    // About 7 pixels a letter.
+    let letters = view.groups.iter().map(|g| label(g).chars().count()).max().unwrap_or(0);
+    let right = (letters as f64 * 6.6 + 14.0).min(width / 3.0);
+    let plot = [left + LEFT, top + TOP, width - LEFT - right, height - TOP - BOTTOM];
     let (from, to) = view.span();
     let x = Scale { low: from, high: to, from: plot[0], to: plot[0] + plot[2] };
     let y = Scale { low: 0.0, high: view.top(), from: plot[1] + plot[3], to: plot[1] };
@@ -122,7 +124,15 @@ fn labels(canvas: &mut Canvas, view: &View, plot: [f64; 4], y: Scale) {
     spread(&mut places, top + 6.0, top + height + 4.0);
     for (at, group) in places {
         let (dark, _) = canvas.colours(group.colour);
-        canvas.coloured_text(left + width + 8.0, at + 4.0, "start", &dark, &group.label);
+        canvas.coloured_text(left + width + 8.0, at + 4.0, "start", &dark, &label(group));
+    }
+}
+
+/// The name of a line, and where it settled.
+fn label(group: &Group) -> String {
+    match group.bars[2] {
+        Some(_) => format!("{}  {}", group.label, group.bar_text(2)),
+        None => group.label.clone(),
     }
 }
 
