@@ -265,3 +265,63 @@ pub(crate) enum Chart {
     /// Each treatment over time
     Panels,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    /// Every line of the documents that begins with `lowtide `, continued lines joined.
+    fn commands(text: &str) -> Vec<String> {
+        let joined = text.replace("\\\n", " ");
+        let lines = joined.lines().map(str::trim_start).filter(|l| l.starts_with("lowtide "));
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_command_in_the_readme_and_in_the_help_is_understood() {
+        let readme = commands(include_str!("../../../README.md"));
+        assert!(readme.len() >= 4, "{readme:?}");
+        for line in readme.into_iter().chain(commands(STUDY_HELP)) {
+            let words = shlex::split(&line).unwrap_or_default();
+            if let Err(error) = Cli::try_parse_from(&words) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_preset() {
+        for preset in lowtide_study::tune::PRESETS {
+            let name = format!("{}/{}", preset.allocator, preset.name);
+            let likewise = name.replace("mimalloc2", "mimalloc");
+            assert!(STUDY_HELP.contains(&name) || STUDY_HELP.contains(&likewise), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_help_names_the_defaults_that_the_plan_has() {
+        use lowtide_study::plan;
+        let help =
+            Cli::command().find_subcommand_mut("study").unwrap().render_long_help().to_string();
+        let seconds = |d: std::time::Duration| format!("[default: {}s]", d.as_secs());
+        for default in [
+            format!("[default: {}]", plan::DEFAULT_ALLOCATORS),
+            format!("[default: {}]", plan::DEFAULT_REPEATS),
+            seconds(plan::DEFAULT_PAUSE),
+            seconds(plan::DEFAULT_SETTLE),
+            format!("[default: {}ms]", plan::DEFAULT_INTERVAL.as_millis()),
+            format!("[default: {}m]", plan::DEFAULT_TIMEOUT.as_secs() / 60),
+            format!("[default: {:.0}%]", plan::DEFAULT_MAX_SLOWDOWN * 100.0),
+            format!("[default: {:.0}%]", plan::DEFAULT_TOLERANCE * 100.0),
+        ] {
+            let flat = help.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(flat.contains(&default), "{default}");
+        }
+    }
+}

@@ -109,7 +109,7 @@ impl Shown {
 fn subtitle(records: &[Loaded]) -> String {
     let Some(first) = records.first() else { return String::new() };
     let study = &first.study;
-    let mut words = vec![study.command.join(" ")];
+    let mut words = vec![short_paths(&study.command.join(" "))];
     words.extend(study.machine.kernel.as_ref().map(|k| format!("kernel {k}")));
     words.extend(study.machine.libc.clone());
     words.extend(study.machine.cpus.map(|n| format!("{n} CPUs")));
@@ -118,6 +118,19 @@ fn subtitle(records: &[Loaded]) -> String {
     const MOST: usize = 150;
     if text.chars().count() > MOST {
         text = text.chars().take(MOST - 1).chain(['…']).collect();
+    }
+    text
+}
+
+/// A command without what everybody on this machine knows: the home directory and the current one.
+fn short_paths(command: &str) -> String {
+    let mut text = command.to_owned();
+    let places = [(std::env::current_dir().ok(), "."), (std::env::home_dir(), "~")];
+    for (place, sign) in places {
+        let path = place.map(|p| p.display().to_string()).filter(|p| p.len() > 1);
+        if let Some(path) = path {
+            text = text.replace(&format!("{path}/"), &format!("{sign}/"));
+        }
     }
     text
 }
