@@ -1,6 +1,8 @@
 //! Every format of a report, drawn from a record that was made by the first version of the format.
 //! The record must stay readable for ever; the pictures are compared as text.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::path::{Path, PathBuf};
 
 use lowtide_report::read::{self, Loaded};
