@@ -5,7 +5,7 @@
 //! itself is gone (`kill -9`), the keeper notices that nobody holds the other end of its input, and
 //! ends everything too.
 //!
-//! The two speak JSON Lines: one [`Request`] and then `stop` into the keeper's standard input,
+//! The two speak JSON Lines: one request and then `stop` into the keeper's standard input,
 //! [`Report`]s out of its standard output. Its standard error is the subject's output.
 
 pub mod process;
