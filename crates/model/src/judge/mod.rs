@@ -31,6 +31,8 @@ pub const SETTLED_WINDOW_S: f64 = 5.0;
 pub const EXIT_MARGIN_S: f64 = 0.5;
 /// How near to the peak counts as reaching it, as a part of the rise.
 const NEAR_PEAK: f64 = 0.02;
+/// A phase is read as soon as it is announced: so long that may take, in seconds.
+const PHASE_WINDOW_S: f64 = 0.25;
 /// A rise of less than this is noise: nothing rose.
 const LEAST_RISE_BYTES: u64 = 1 << 20;
 /// Below so many connections, bytes per connection say nothing.
@@ -280,7 +282,7 @@ impl<'a> Times<'a> {
 
     fn peak(&self, series: &Series) -> Option<u64> {
         if let Some(t) = self.phase("peak") {
-            return series.nearest(t);
+            return series.just_after(t, PHASE_WINDOW_S);
         }
         if self.loaded {
             // Without a load there is no peak, only a process that has come up.
@@ -362,7 +364,7 @@ impl<'a> Times<'a> {
                 Some(PhaseFigures {
                     name: m.name.clone()?,
                     t_s: m.t_s,
-                    bytes: series.nearest(m.t_s),
+                    bytes: series.just_after(m.t_s, PHASE_WINDOW_S),
                 })
             })
             .collect()

@@ -39,13 +39,10 @@ impl Series {
         self.0.get(end.checked_sub(1)?).map(|p| p.1 as u64)
     }
 
-    /// The reading that is nearest in time.
-    pub fn nearest(&self, t: f64) -> Option<u64> {
-        let distance = |p: &&(f64, f64)| (p.0 - t).abs();
-        let around = self.0.partition_point(|p| p.0 <= t);
-        let candidates = self.0.get(around.saturating_sub(1)..(around + 1).min(self.0.len()))?;
-        let nearest = candidates.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
-        nearest.map(|p| p.1 as u64)
+    /// The first reading from `t` on, if it comes within so many seconds; otherwise the last before.
+    pub fn just_after(&self, t: f64, within: f64) -> Option<u64> {
+        let next = self.0.get(self.0.partition_point(|p| p.0 < t));
+        next.filter(|p| p.0 <= t + within).map(|p| p.1 as u64).or_else(|| self.at(t))
     }
 
     /// The highest reading from `from` to `to`.
@@ -127,13 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_reading_may_lie_on_either_side() {
-        let near = |t| triangle().nearest(t);
-        assert_eq!(
-            [near(-9.0), near(0.4), near(0.6), near(1.4), near(9.0)].map(Option::unwrap),
-            [0, 0, 100, 100, 0]
-        );
-        assert_eq!(Series::default().nearest(1.0), None);
+    fn a_reading_just_after_is_better_than_one_before() {
+        assert_eq!(triangle().just_after(0.9, 0.2), Some(100));
+        assert_eq!(triangle().just_after(0.5, 0.2), Some(0));
+        assert_eq!(triangle().just_after(1.0, 0.2), Some(100));
+        assert_eq!(triangle().just_after(9.0, 0.2), Some(0));
+        assert_eq!(Series::default().just_after(1.0, 0.2), None);
     }
 
     #[test]
