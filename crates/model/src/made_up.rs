@@ -35,6 +35,7 @@ pub(crate) fn trial(allocator: &str, repeat: u32, loaded: bool) -> TrialRecord {
             interval_s: 0.1,
         },
         processes: vec![process(10, Some(true), None)],
+        process_ends: Vec::new(),
         samples: Vec::new(),
         process_samples: Vec::new(),
         marks: Vec::new(),

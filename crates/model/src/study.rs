@@ -228,7 +228,7 @@ impl TrialResult {
             Some(Outcome::Interrupted) => ("interrupted", None),
             None => ("unfinished", None),
         };
-        let (allocator_active, allocator_inactive_because) = allocator_in_force(trial);
+        let (allocator_active, allocator_inactive_because) = judge::in_force(trial);
         Self {
             number: trial.trial.number,
             treatment: trial.trial.treatment.clone(),
@@ -289,54 +289,4 @@ impl RoundResult {
             load,
         }
     }
-}
-
-/// Whether the treatment was in force in every process that matters: the first one, and every one
-/// that lived for a second or ever held 5 % of the tree's memory. A helper that lives for a moment
-/// decides nothing.
-fn allocator_in_force(trial: &TrialRecord) -> (Option<bool>, Option<String>) {
-    let mut unknown = None;
-    let mut any_active = false;
-    for (place, process) in trial.processes.iter().enumerate() {
-        if place > 0 && !matters(trial, process.pid) {
-            continue;
-        }
-        let who = || format!("{} ({})", process.name, process.pid);
-        match &process.allocator {
-            Some(check) if check.active == Some(true) => any_active = true,
-            Some(check) => {
-                let because = check.because.as_deref().unwrap_or("the reason is not known");
-                let because = format!("{}: {because}", who());
-                if check.active == Some(false) {
-                    return (Some(false), Some(because));
-                }
-                unknown.get_or_insert(because);
-            }
-            None => {
-                unknown.get_or_insert(format!("{}: ended before it could be looked at", who()));
-            }
-        }
-    }
-    match (unknown, any_active) {
-        (Some(because), _) => (None, Some(because)),
-        (None, true) => (Some(true), None),
-        (None, false) => (None, Some("no process was seen".to_owned())),
-    }
-}
-
-fn matters(trial: &TrialRecord, pid: u32) -> bool {
-    const LONG_S: f64 = 1.0;
-    const LARGE: f64 = 0.05;
-    let own: Vec<_> = trial.process_samples.iter().filter(|s| s.pid == pid).collect();
-    let lived = match (own.first(), own.last()) {
-        (Some(first), Some(last)) => last.t_s - first.t_s,
-        _ => return false,
-    };
-    let large = own.iter().any(|s| {
-        let total = trial.samples.partition_point(|sample| sample.t_s < s.t_s);
-        trial.samples.get(total).is_some_and(|sample| {
-            s.reading.rss_bytes.0 as f64 >= LARGE * sample.total.rss_bytes.0 as f64
-        })
-    });
-    lived >= LONG_S || large
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
+use lowtide_model::bytes::Resident;
 use lowtide_model::sample::{ProcessSample, Reading, Sample, SlowReading};
 
 use crate::process::{Process, Units};
@@ -41,6 +42,14 @@ struct Watched {
     last: Reading,
     image: (u64, u64),
     name: String,
+    peak_rss: Resident,
+}
+
+impl Watched {
+    fn remains(&self) -> Ended {
+        let Process { pid, start_ticks, .. } = self.process;
+        Ended { pid, start_ticks, peak_rss: self.peak_rss }
+    }
 }
 
 /// What one tick gives.
@@ -52,6 +61,8 @@ pub struct Tick {
     pub processes: Vec<ProcessSample>,
     /// Processes that are new, or that started another program.
     pub changed: Vec<Described>,
+    /// Processes that have ended.
+    pub ended: Vec<Ended>,
 }
 
 /// Who a process is.
@@ -69,6 +80,17 @@ pub struct Described {
     pub name: String,
     /// Its command line.
     pub command: Vec<String>,
+}
+
+/// What is left of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in clock ticks since the machine booted.
+    pub start_ticks: u64,
+    /// The most that it was seen to have resident.
+    pub peak_rss: Resident,
 }
 
 /// What a tick may cost.
@@ -124,13 +146,14 @@ impl Sampler {
                         ));
                     }
                     watched.last = reading;
+                    watched.peak_rss = watched.peak_rss.max(reading.rss_bytes);
                     total.add(&reading);
                 }
                 None => gone.push(*pid),
             }
         }
         for pid in gone {
-            self.let_go(pid);
+            tick.ended.extend(self.let_go(pid));
         }
         // Only what grows is kept of those that have ended.
         total.minor_faults += self.ended.minor_faults;
@@ -151,9 +174,9 @@ impl Sampler {
         Ok(tick)
     }
 
-    /// The processes that are being watched.
-    pub fn pids(&self) -> impl Iterator<Item = u32> {
-        self.processes.keys().copied()
+    /// What would be left of the processes that are being watched, if they ended now.
+    pub fn watched(&self) -> impl Iterator<Item = Ended> {
+        self.processes.values().map(Watched::remains)
     }
 
     fn take_hold(&mut self, pid: u32, tick: &mut Tick) -> io::Result<()> {
@@ -162,17 +185,22 @@ impl Sampler {
             return Ok(());
         };
         tick.changed.extend(describe(&process, stat.parent, &stat.name, &mut self.buffer));
-        let watched =
-            Watched { process, last: Reading::default(), image: stat.image, name: stat.name };
+        let watched = Watched {
+            process,
+            last: Reading::default(),
+            image: stat.image,
+            name: stat.name,
+            peak_rss: Resident(0),
+        };
         self.processes.insert(pid, watched);
         Ok(())
     }
 
-    fn let_go(&mut self, pid: u32) {
-        if let Some(watched) = self.processes.remove(&pid) {
-            self.ended.add(&watched.last);
-        }
+    fn let_go(&mut self, pid: u32) -> Option<Ended> {
         self.tree.remove(pid);
+        let watched = self.processes.remove(&pid)?;
+        self.ended.add(&watched.last);
+        Some(watched.remains())
     }
 
     fn count_sockets(&mut self, open_files: u64) -> Option<u64> {

@@ -71,6 +71,7 @@ fn studies_and_every_line_of_their_records_hold_to_their_schemas() {
         "mark",
         "plan",
         "process",
+        "process_end",
         "process_sample",
         "sample",
         "trial",

@@ -14,8 +14,10 @@
 //!
 //! Phases named `baseline`, `peak`, `load_end` and `settled` take the place of these moments.
 
+mod in_force;
 mod series;
 
+pub use in_force::in_force;
 pub use series::Series;
 
 use serde::{Deserialize, Serialize};

@@ -5,8 +5,8 @@ use std::io::{self, BufRead, Read};
 use thiserror::Error;
 
 use super::v1::{
-    AllocatorCheck, End, Header, Line, Load, Mark, Plan, Process, SCHEMA, Trial, TrialBegin,
-    TrialEnd,
+    AllocatorCheck, End, Header, Line, Load, Mark, Plan, Process, ProcessEnd, SCHEMA, Trial,
+    TrialBegin, TrialEnd,
 };
 use crate::sample::{ProcessSample, Sample};
 
@@ -110,13 +110,14 @@ fn parse_header(text: &[u8]) -> Result<Header, ReadError> {
 
 /// Whether a line is sound JSON of a kind that this version does not know.
 fn is_unknown_kind(text: &[u8]) -> bool {
-    const KNOWN: [&str; 11] = [
+    const KNOWN: [&str; 12] = [
         "header",
         "plan",
         "trial_begin",
         "trial_end",
         "trial",
         "process",
+        "process_end",
         "sample",
         "process_sample",
         "mark",
@@ -169,8 +170,10 @@ pub struct TrialRecord {
     pub header: Header,
     /// What was run.
     pub trial: Trial,
-    /// The processes, each as it was last described.
+    /// The processes in the order in which they were first seen, each as it was last described.
     pub processes: Vec<Process>,
+    /// Those that have ended, or were there at the end.
+    pub process_ends: Vec<ProcessEnd>,
     /// The readings of the tree, in order of time.
     pub samples: Vec<Sample>,
     /// The readings of single processes.
@@ -197,6 +200,7 @@ impl TrialRecord {
 pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
     let mut trial = None;
     let mut processes: Vec<Process> = Vec::new();
+    let mut process_ends = Vec::new();
     let mut samples = Vec::new();
     let mut process_samples = Vec::new();
     let mut marks = Vec::new();
@@ -209,9 +213,11 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
                 .iter_mut()
                 .rfind(|p| p.pid == it.pid && p.start_ticks == it.start_ticks)
             {
-                Some(known) => *known = it,
+                // It is described anew, but was first seen when it was.
+                Some(known) => *known = Process { t_s: known.t_s, ..it },
                 None => processes.push(it),
             },
+            Line::ProcessEnd(it) => process_ends.push(it),
             Line::Sample(it) => samples.push(it),
             Line::ProcessSample(it) => process_samples.push(it),
             Line::Mark(it) => marks.push(it),
@@ -225,6 +231,7 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
         header: records.header,
         trial,
         processes,
+        process_ends,
         samples,
         process_samples,
         marks,

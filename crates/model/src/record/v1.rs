@@ -26,6 +26,8 @@ pub enum Line {
     Trial(Box<Trial>),
     /// A process was seen for the first time, or its allocator was found out.
     Process(Process),
+    /// A process has ended, or sampling has while it lived.
+    ProcessEnd(ProcessEnd),
     /// A reading of the whole tree.
     Sample(Sample),
     /// A reading of one process of the tree.
@@ -205,6 +207,19 @@ pub struct Process {
     /// Who serves its `malloc`; absent while that has not been looked at.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub allocator: Option<AllocatorCheck>,
+}
+
+/// A process has ended, or sampling has while it lived.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProcessEnd {
+    /// When it was last looked for, in seconds since the record began.
+    pub t_s: f64,
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in clock ticks since the machine booted.
+    pub start_ticks: u64,
+    /// The most that it was seen to have resident.
+    pub peak_rss_bytes: u64,
 }
 
 /// Whether the treatment is really in force in a process.

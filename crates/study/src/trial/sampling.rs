@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lowtide_model::record::v1::{Line, Process};
+use lowtide_model::record::v1::{AllocatorCheck, Line, Process, ProcessEnd};
 use lowtide_probe::allocator::{ExamineError, Examiner};
-use lowtide_probe::sampler::{Attention, Described, Sampler};
+use lowtide_probe::sampler::{Attention, Described, Ended, Sampler};
 
 use crate::recorder::Recorder;
 use crate::treatment::Applied;
@@ -173,6 +173,9 @@ impl Work {
             }
             self.wait_until(next, begin);
         }
+        for watched in self.sampler.watched() {
+            self.record_end(&watched);
+        }
         Account { cpu_s: thread_cpu_s(), missed_ticks }
     }
 
@@ -214,6 +217,9 @@ impl Work {
             self.pending.push((described, Instant::now()));
         }
         self.examine_pending();
+        for ended in &tick.ended {
+            self.record_end(ended);
+        }
         for process in tick.processes {
             self.recorder.write(&Line::ProcessSample(process));
         }
@@ -236,11 +242,16 @@ impl Work {
         }
     }
 
-    fn record_process(
-        &self,
-        described: &Described,
-        allocator: Option<lowtide_model::record::v1::AllocatorCheck>,
-    ) {
+    fn record_end(&self, ended: &Ended) {
+        self.recorder.write(&Line::ProcessEnd(ProcessEnd {
+            t_s: self.recorder.now(),
+            pid: ended.pid,
+            start_ticks: ended.start_ticks,
+            peak_rss_bytes: ended.peak_rss.0,
+        }));
+    }
+
+    fn record_process(&self, described: &Described, allocator: Option<AllocatorCheck>) {
         self.recorder.write(&Line::Process(Process {
             t_s: self.recorder.now(),
             pid: described.pid,

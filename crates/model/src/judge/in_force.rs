@@ -1,0 +1,114 @@
+//! Whether the treatment was in force in a trial.
+
+use crate::record::TrialRecord;
+use crate::record::v1::Process;
+
+/// A process that lives so long matters, in seconds.
+const LONG_S: f64 = 1.0;
+/// So does one that ever holds this part of what the tree holds at its highest.
+const LARGE: f64 = 0.05;
+/// One that was gone before it could be looked at must hold more, before it leaves the trial open.
+const LARGE_UNSEEN: f64 = 0.25;
+
+/// Whether the treatment was in force in every process that matters: the first one, and every one that
+/// lived for a second or ever held 5 % of what the tree held at its highest (25 % if it was gone before
+/// it could be looked at). A helper that is there for a moment decides nothing. `None` is: not known; the text says why not, or why not known.
+pub fn in_force(trial: &TrialRecord) -> (Option<bool>, Option<String>) {
+    let mut unknown = None;
+    let mut any_active = false;
+    for (place, process) in trial.processes.iter().enumerate() {
+        if place > 0 && !matters(trial, process) {
+            continue;
+        }
+        let told = |because: &str| format!("{} ({}): {because}", process.name, process.pid);
+        match &process.allocator {
+            Some(check) if check.active == Some(true) => any_active = true,
+            Some(check) => {
+                let because = told(check.because.as_deref().unwrap_or("the reason is not known"));
+                if check.active == Some(false) {
+                    return (Some(false), Some(because));
+                }
+                unknown.get_or_insert(because);
+            }
+            None => {
+                unknown.get_or_insert_with(|| told("it ended before it could be looked at"));
+            }
+        }
+    }
+    match (unknown, any_active) {
+        (Some(because), _) => (None, Some(because)),
+        (None, true) => (Some(true), None),
+        (None, false) => (None, Some("no process was seen".to_owned())),
+    }
+}
+
+fn matters(trial: &TrialRecord, process: &Process) -> bool {
+    let highest = trial.samples.iter().map(|s| s.total.rss_bytes.0).max().unwrap_or(0);
+    let end = trial
+        .process_ends
+        .iter()
+        .find(|end| end.pid == process.pid && end.start_ticks == process.start_ticks);
+    // Without a word of its end, it was there when the record broke off.
+    let last = end.map_or_else(|| trial.samples.last().map_or(0.0, |s| s.t_s), |end| end.t_s);
+    let held = end.map_or(0, |end| end.peak_rss_bytes);
+    let large = if process.allocator.is_some() { LARGE } else { LARGE_UNSEEN };
+    last - process.t_s >= LONG_S || held as f64 >= large * highest as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up::{MIB, process, trial};
+    use crate::record::v1::ProcessEnd;
+
+    /// A tree of 100 MiB, whose first process is as it should be, and another one that is not.
+    fn with_other(seen_s: f64, last_s: f64, mib: u64, active: Option<bool>) -> TrialRecord {
+        let mut trial = trial("jemalloc", 1, false).with_samples(0.0, 10.0, |_| 100.0);
+        let mut other = process(11, active, Some("it is linked statically"));
+        other.t_s = seen_s;
+        trial.processes.push(other);
+        trial.process_ends.push(ProcessEnd {
+            t_s: last_s,
+            pid: 11,
+            start_ticks: 1,
+            peak_rss_bytes: mib * MIB,
+        });
+        trial
+    }
+
+    #[test]
+    fn a_helper_that_is_there_for_a_moment_decides_nothing() {
+        assert_eq!(in_force(&with_other(3.0, 3.4, 2, Some(false))), (Some(true), None));
+    }
+
+    #[test]
+    fn a_process_that_stays_or_is_large_decides() {
+        let told = Some("x (11): it is linked statically".to_owned());
+        assert_eq!(in_force(&with_other(3.0, 4.5, 2, Some(false))), (Some(false), told.clone()));
+        assert_eq!(in_force(&with_other(3.0, 3.1, 6, Some(false))), (Some(false), told.clone()));
+        assert_eq!(in_force(&with_other(3.0, 4.5, 2, None)), (None, told));
+        let mut unseen = with_other(3.0, 3.1, 20, None);
+        unseen.processes[1].allocator = None;
+        assert_eq!(in_force(&unseen).0, Some(true));
+        unseen.process_ends[0].peak_rss_bytes = 30 * MIB;
+        assert_eq!(in_force(&unseen).0, None);
+    }
+
+    #[test]
+    fn a_record_that_breaks_off_is_judged_by_what_is_there() {
+        let mut broken = with_other(3.0, 0.0, 2, Some(false));
+        broken.process_ends.clear();
+        assert_eq!(in_force(&broken).0, Some(false));
+        broken.processes.clear();
+        assert_eq!(in_force(&broken), (None, Some("no process was seen".to_owned())));
+    }
+
+    #[test]
+    fn a_first_process_that_was_never_looked_at_leaves_it_open() {
+        let mut trial = trial("jemalloc", 1, false);
+        trial.processes[0].allocator = None;
+        let (active, because) = in_force(&trial);
+        assert_eq!(active, None);
+        assert!(because.unwrap().contains("ended before it could be looked at"));
+    }
+}
