@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::record::v1::Outcome;
-use lowtide_study::runner::{Observer, Progress};
+use lowtide_study::progress::{Observer, Progress};
 
 use crate::output::note;
 

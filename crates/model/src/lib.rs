@@ -6,6 +6,7 @@
 
 pub mod bytes;
 pub mod compare;
+pub mod conclude;
 pub mod duration;
 pub mod judge;
 pub mod load;

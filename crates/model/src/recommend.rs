@@ -1,42 +1,11 @@
 //! Which treatment to take: the one that leaves the least excess among those that cost no more than
 //! was allowed. When the repeats do not settle it, the recommendation says so.
 
-use serde::Serialize;
-
 use crate::bytes::Human;
 use crate::record::v1::Plan;
 use crate::stats::{ENOUGH_FOR_INTERVAL, Estimate};
-use crate::study::{Summary, TrialResult};
+use crate::study::{Recommendation, Standing, Summary, TrialResult};
 use crate::treatment::Treatment;
-
-/// A treatment, and why.
-#[derive(Debug, Clone, Serialize)]
-pub struct Recommendation {
-    /// The treatment to take; absent when none can be named.
-    pub treatment: Option<Treatment>,
-    /// Why, in a sentence or two.
-    pub because: String,
-    /// Whether the repeats settle it.
-    pub resolved: bool,
-}
-
-/// Where a treatment stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Standing {
-    /// The one that the others are compared with.
-    Reference,
-    /// It costs no more than was allowed.
-    Within,
-    /// It costs more than was allowed.
-    Beyond,
-    /// The repeats do not say whether it costs more than was allowed.
-    Unresolved,
-    /// It was not in force: its figures are another allocator's.
-    NotInForce,
-    /// No trial of it ended as planned.
-    Failed,
-}
 
 /// Sums up each treatment and chooses one. The first treatment of the plan is the reference.
 pub fn recommend(plan: &Plan, trials: &[TrialResult]) -> (Vec<Summary>, Option<Recommendation>) {

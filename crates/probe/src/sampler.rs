@@ -5,6 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use lowtide_model::bytes::Resident;
+use lowtide_model::record::v1 as record;
 use lowtide_model::sample::{ProcessSample, Reading, Sample, SlowReading};
 
 use crate::process::{Process, Units};
@@ -46,9 +47,9 @@ struct Watched {
 }
 
 impl Watched {
-    fn remains(&self) -> Ended {
+    fn remains(&self, t_s: f64) -> record::ProcessEnd {
         let Process { pid, start_ticks, .. } = self.process;
-        Ended { pid, start_ticks, peak_rss: self.peak_rss }
+        record::ProcessEnd { t_s, pid, start_ticks, peak_rss_bytes: self.peak_rss.0 }
     }
 }
 
@@ -60,37 +61,9 @@ pub struct Tick {
     /// Each process, at the ticks that have slow figures.
     pub processes: Vec<ProcessSample>,
     /// Processes that are new, or that started another program.
-    pub changed: Vec<Described>,
+    pub changed: Vec<record::Process>,
     /// Processes that have ended.
-    pub ended: Vec<Ended>,
-}
-
-/// Who a process is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Described {
-    /// Its number.
-    pub pid: u32,
-    /// When it began, in clock ticks since the machine booted.
-    pub start_ticks: u64,
-    /// Its parent's number.
-    pub parent: u32,
-    /// Its real user.
-    pub uid: u32,
-    /// Its short name.
-    pub name: String,
-    /// Its command line.
-    pub command: Vec<String>,
-}
-
-/// What is left of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
-    /// Its number.
-    pub pid: u32,
-    /// When it began, in clock ticks since the machine booted.
-    pub start_ticks: u64,
-    /// The most that it was seen to have resident.
-    pub peak_rss: Resident,
+    pub ended: Vec<record::ProcessEnd>,
 }
 
 /// What a tick may cost.
@@ -126,7 +99,7 @@ impl Sampler {
         let mut tick = Tick::default();
         let new = self.tree.refresh(attention != Attention::Normal);
         for pid in new {
-            self.take_hold(pid, &mut tick)?;
+            self.take_hold(pid, t_s, &mut tick)?;
         }
         let mut total = Reading::default();
         let mut gone = Vec::new();
@@ -139,6 +112,7 @@ impl Sampler {
                         watched.image = stat.image;
                         watched.name.clone_from(&stat.name);
                         tick.changed.extend(describe(
+                            t_s,
                             &watched.process,
                             stat.parent,
                             &stat.name,
@@ -153,7 +127,7 @@ impl Sampler {
             }
         }
         for pid in gone {
-            tick.ended.extend(self.let_go(pid));
+            tick.ended.extend(self.let_go(pid, t_s));
         }
         // Only what grows is kept of those that have ended.
         total.minor_faults += self.ended.minor_faults;
@@ -175,16 +149,16 @@ impl Sampler {
     }
 
     /// What would be left of the processes that are being watched, if they ended now.
-    pub fn watched(&self) -> impl Iterator<Item = Ended> {
-        self.processes.values().map(Watched::remains)
+    pub fn watched(&self, t_s: f64) -> impl Iterator<Item = record::ProcessEnd> {
+        self.processes.values().map(move |w| w.remains(t_s))
     }
 
-    fn take_hold(&mut self, pid: u32, tick: &mut Tick) -> io::Result<()> {
+    fn take_hold(&mut self, pid: u32, t_s: f64, tick: &mut Tick) -> io::Result<()> {
         let Some((process, stat)) = Process::open(pid)? else {
             self.tree.remove(pid);
             return Ok(());
         };
-        tick.changed.extend(describe(&process, stat.parent, &stat.name, &mut self.buffer));
+        tick.changed.extend(describe(t_s, &process, stat.parent, &stat.name, &mut self.buffer));
         let watched = Watched {
             process,
             last: Reading::default(),
@@ -196,11 +170,11 @@ impl Sampler {
         Ok(())
     }
 
-    fn let_go(&mut self, pid: u32) -> Option<Ended> {
+    fn let_go(&mut self, pid: u32, t_s: f64) -> Option<record::ProcessEnd> {
         self.tree.remove(pid);
         let watched = self.processes.remove(&pid)?;
         self.ended.add(&watched.last);
-        Some(watched.remains())
+        Some(watched.remains(t_s))
     }
 
     fn count_sockets(&mut self, open_files: u64) -> Option<u64> {
@@ -232,14 +206,22 @@ impl Sampler {
     }
 }
 
-fn describe(process: &Process, parent: u32, name: &str, buffer: &mut Vec<u8>) -> Option<Described> {
-    Some(Described {
+fn describe(
+    t_s: f64,
+    process: &Process,
+    parent: u32,
+    name: &str,
+    buffer: &mut Vec<u8>,
+) -> Option<record::Process> {
+    Some(record::Process {
+        t_s,
         pid: process.pid,
         start_ticks: process.start_ticks,
         parent,
         uid: process.status(buffer).ok()?.uid,
         name: name.to_owned(),
         command: process.command(),
+        allocator: None,
     })
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use lowtide_model::conclude::conclude;
 use lowtide_model::record::v1::{Holds, Plan};
 use lowtide_model::record::{
     self, ReadError, Records, StudyRecord, TrialRecord, read_study, read_trial,
@@ -90,7 +91,7 @@ fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Load
         }
     }
     let source = course.header.source.clone();
-    let study = Study::of(&path.display().to_string(), course, &trials);
+    let study = conclude(&path.display().to_string(), course, &trials);
     Ok(Loaded { study, trials, source, notes })
 }
 
@@ -111,6 +112,6 @@ fn load_trial(path: &Path, trial: TrialRecord) -> Loaded {
     let source = trial.header.source.clone();
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let trials = vec![(name, trial)];
-    let study = Study::of(&path.display().to_string(), course, &trials);
+    let study = conclude(&path.display().to_string(), course, &trials);
     Loaded { study, trials, source, notes: Vec::new() }
 }

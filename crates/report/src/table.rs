@@ -2,9 +2,8 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::recommend::Standing;
 use lowtide_model::stats::{Estimate, median};
-use lowtide_model::study::{RoundResult, Study, Summary, TrialResult};
+use lowtide_model::study::{RoundResult, Standing, Study, Summary, TrialResult};
 
 /// A table: a line of heads, then a line for each treatment.
 #[derive(Debug, Clone, PartialEq, Eq)]

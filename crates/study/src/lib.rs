@@ -10,6 +10,7 @@ pub mod keeper;
 pub mod order;
 pub mod output;
 pub mod plan;
+pub mod progress;
 pub mod ready;
 pub mod recorder;
 pub mod runner;

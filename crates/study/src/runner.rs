@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
 
@@ -12,55 +12,11 @@ use lowtide_model::record::v1::{Holds, Line, Machine, Outcome, TrialBegin, Trial
 
 use crate::keeper::KeeperProgram;
 use crate::plan::Plan;
+use crate::progress::{Observer, Progress};
 use crate::recorder::Recorder;
 use crate::trial::bench::{Bench, Setting};
 use crate::trial::shell::Shell;
 use crate::trial::{Stop, perform};
-
-/// Whoever wants to see how far a study is.
-pub trait Observer {
-    /// Something has gone on.
-    fn see(&mut self, progress: Progress);
-}
-
-/// How far a study is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Progress {
-    /// The record is made.
-    Begin {
-        /// Its directory.
-        record: PathBuf,
-        /// How many trials there will be.
-        trials: u32,
-        /// How long each takes at least.
-        shortest_trial: Duration,
-    },
-    /// A trial begins.
-    TrialBegin {
-        /// Its place in the order, from 1.
-        number: u32,
-        /// Its treatment.
-        label: String,
-        /// Which repeat, from 1.
-        repeat: u32,
-    },
-    /// The trial does something else.
-    Step(String),
-    /// The last reading.
-    Reading {
-        /// Resident bytes of the subject.
-        rss_bytes: u64,
-        /// Its established connections.
-        connections: u64,
-    },
-    /// A trial has ended.
-    TrialEnd {
-        /// Its place in the order, from 1.
-        number: u32,
-        /// How.
-        outcome: Outcome,
-    },
-}
 
 /// What came of a study. The record holds the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]

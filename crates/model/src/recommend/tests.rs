@@ -1,4 +1,5 @@
 use super::*;
+use crate::conclude::conclude;
 use crate::made_up::{MIB, process, trial};
 use crate::record::v1::{Load, Moment, Outcome, Usage};
 use crate::record::{StudyRecord, TrialRecord};
@@ -44,7 +45,7 @@ fn study(trials: Vec<TrialRecord>) -> Study {
     let record = StudyRecord { header, plan, begun: Vec::new(), ended: Vec::new() };
     let named: Vec<(String, TrialRecord)> =
         trials.into_iter().map(|t| ("t.jsonl".to_owned(), t)).collect();
-    Study::of("record", record, &named)
+    conclude("record", record, &named)
 }
 
 fn chosen(study: &Study) -> (Option<String>, bool, String) {

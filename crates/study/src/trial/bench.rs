@@ -14,9 +14,9 @@ use super::subject::{Heard, Remains, Subject};
 use super::{Stage, Stop, environment};
 use crate::keeper::{Exit, KeeperProgram, Launch};
 use crate::plan::Plan;
+use crate::progress::{Observer, Progress};
 use crate::ready::Ready;
 use crate::recorder::Recorder;
-use crate::runner::{Observer, Progress};
 use crate::treatment::{Applied, find_program};
 
 /// How long a condition of being ready is waited for, at most.

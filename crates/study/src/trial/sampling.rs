@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lowtide_model::record::v1::{AllocatorCheck, Line, Process, ProcessEnd};
+use lowtide_model::record::v1::{Line, Process};
 use lowtide_probe::allocator::{ExamineError, Examiner};
-use lowtide_probe::sampler::{Attention, Described, Ended, Sampler};
+use lowtide_probe::sampler::{Attention, Sampler};
 
 use crate::recorder::Recorder;
 use crate::treatment::Applied;
@@ -138,7 +138,7 @@ impl Sampling {
 struct Work {
     sampler: Sampler,
     examiner: Examiner,
-    pending: Vec<(Described, Instant)>,
+    pending: Vec<(Process, Instant)>,
     treatment: Applied,
     recorder: Recorder,
     shared: Arc<Shared>,
@@ -173,8 +173,8 @@ impl Work {
             }
             self.wait_until(next, begin);
         }
-        for watched in self.sampler.watched() {
-            self.record_end(&watched);
+        for watched in self.sampler.watched(self.recorder.now()) {
+            self.recorder.write(&Line::ProcessEnd(watched));
         }
         Account { cpu_s: thread_cpu_s(), missed_ticks }
     }
@@ -211,14 +211,14 @@ impl Work {
         let store = |to: &AtomicU64, value| to.store(value, Ordering::Relaxed);
         store(&self.shared.rss_bytes, tick.sample.total.rss_bytes.0);
         store(&self.shared.connections, tick.sample.sockets_established.unwrap_or(0));
-        for described in tick.changed {
-            self.pending.retain(|(p, _)| p.pid != described.pid);
-            self.record_process(&described, None);
-            self.pending.push((described, Instant::now()));
+        for process in tick.changed {
+            self.pending.retain(|(p, _)| p.pid != process.pid);
+            self.recorder.write(&Line::Process(process.clone()));
+            self.pending.push((process, Instant::now()));
         }
         self.examine_pending();
-        for ended in &tick.ended {
-            self.record_end(ended);
+        for ended in tick.ended {
+            self.recorder.write(&Line::ProcessEnd(ended));
         }
         for process in tick.processes {
             self.recorder.write(&Line::ProcessSample(process));
@@ -227,41 +227,20 @@ impl Work {
     }
 
     fn examine_pending(&mut self) {
-        for (described, since) in std::mem::take(&mut self.pending) {
-            let found = self.examiner.examine(described.pid);
+        for (process, since) in std::mem::take(&mut self.pending) {
+            let found = self.examiner.examine(process.pid);
             match &found {
                 Err(ExamineError::NotYet) if since.elapsed() < LOADING => {
-                    self.pending.push((described, since));
+                    self.pending.push((process, since));
                 }
                 Err(ExamineError::Gone) => {}
                 _ => {
-                    let check = self.treatment.check(&described.command, &found);
-                    self.record_process(&described, Some(check));
+                    let allocator = Some(self.treatment.check(&process.command, &found));
+                    let t_s = self.recorder.now();
+                    self.recorder.write(&Line::Process(Process { t_s, allocator, ..process }));
                 }
             }
         }
-    }
-
-    fn record_end(&self, ended: &Ended) {
-        self.recorder.write(&Line::ProcessEnd(ProcessEnd {
-            t_s: self.recorder.now(),
-            pid: ended.pid,
-            start_ticks: ended.start_ticks,
-            peak_rss_bytes: ended.peak_rss.0,
-        }));
-    }
-
-    fn record_process(&self, described: &Described, allocator: Option<AllocatorCheck>) {
-        self.recorder.write(&Line::Process(Process {
-            t_s: self.recorder.now(),
-            pid: described.pid,
-            start_ticks: described.start_ticks,
-            parent: described.parent,
-            uid: described.uid,
-            name: described.name.clone(),
-            command: described.command.clone(),
-            allocator,
-        }));
     }
 }
 

@@ -1,0 +1,105 @@
+//! From what was recorded to what it says: every trial judged, every treatment summed up, one chosen.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::judge::{self, Figures, Metric};
+use crate::recommend;
+use crate::record::v1::Outcome;
+use crate::record::{StudyRecord, TrialRecord};
+use crate::study::{Ledgers, LoadResult, RoundResult, SCHEMA, Study, TrialResult};
+
+/// Puts a study together from its record. `trials` are those whose files could be read.
+pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)]) -> Study {
+    let several = |(_, t): &(String, TrialRecord)| judge::metric_of(t) == Metric::Pss;
+    let metric = if trials.iter().any(several) { Metric::Pss } else { Metric::Rss };
+    let results: Vec<TrialResult> = trials
+        .iter()
+        .map(|(samples, trial)| TrialResult::of(samples, trial, judge::judge(trial, metric)))
+        .collect();
+    let (treatments, recommendation) = recommend::recommend(&study.plan, &results);
+    let complete =
+        results.len() == study.plan.order.len() && results.iter().all(|t| t.outcome == "done");
+    Study {
+        schema: SCHEMA,
+        record: record.to_owned(),
+        name: study.plan.name.clone(),
+        command: study.plan.command.clone(),
+        started_unix_s: study.header.started_unix_s,
+        lowtide_version: study.header.lowtide_version,
+        machine: study.header.machine,
+        seed: study.plan.seed,
+        complete,
+        metric,
+        recommendation,
+        treatments,
+        trials: results,
+        plan: study.plan,
+    }
+}
+
+impl TrialResult {
+    fn of(samples: &str, trial: &TrialRecord, figures: Figures) -> Self {
+        let (outcome, failed_because) = match trial.end.as_ref().map(|e| &e.outcome) {
+            Some(Outcome::Done) => ("done", None),
+            Some(Outcome::Failed { because }) => ("failed", Some(because.clone())),
+            Some(Outcome::Interrupted) => ("interrupted", None),
+            None => ("unfinished", None),
+        };
+        let (allocator_active, allocator_inactive_because) = judge::in_force(trial);
+        Self {
+            number: trial.trial.number,
+            treatment: trial.trial.treatment.clone(),
+            repeat: trial.trial.repeat,
+            outcome,
+            failed_because,
+            exit_code: trial.end.as_ref().and_then(|e| e.exit_code),
+            signal: trial.end.as_ref().and_then(|e| e.signal),
+            allocator_active,
+            allocator_inactive_because,
+            metric: figures.metric,
+            baseline_bytes: figures.baseline,
+            peak_bytes: figures.peak,
+            settled_bytes: figures.settled,
+            settled_ratio: figures.settled_ratio,
+            vsz_peak_bytes: figures.vsz_peak,
+            excess_byte_seconds: figures.excess_byte_seconds,
+            excess_mean_bytes: figures.excess_mean,
+            lazyfree_bytes: figures.lazyfree,
+            minor_faults: figures.minor_faults,
+            major_faults: figures.major_faults,
+            wall_s: figures.wall_s,
+            cpu_s: figures.cpu_s,
+            releases: 0,
+            bytes_per_connection: figures.bytes_per_connection,
+            rounds: figures.rounds.iter().map(|round| RoundResult::of(round, trial)).collect(),
+            phases: figures.phases,
+            ledgers: Ledgers::default(),
+            samples: samples.to_owned(),
+        }
+    }
+}
+
+impl RoundResult {
+    fn of(round: &judge::RoundFigures, trial: &TrialRecord) -> Self {
+        let load = trial.loads.iter().find(|l| l.round == round.round).map(|load| {
+            let figures = match &load.report {
+                Some(Value::Object(map)) => map
+                    .iter()
+                    .filter(|(k, _)| *k != "round")
+                    .map(|(k, v)| (k.clone(), v.clone()))
+                    .collect(),
+                _ => BTreeMap::new(),
+            };
+            LoadResult { ended_well: load.succeeded, wall_s: load.wall_s, figures }
+        });
+        Self {
+            round: round.round,
+            peak_bytes: round.peak,
+            settled_bytes: round.settled,
+            allocated_bytes: None,
+            load,
+        }
+    }
+}

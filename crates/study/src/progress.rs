@@ -1,0 +1,51 @@
+//! How far a study is, for whoever shows it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lowtide_model::record::v1::Outcome;
+
+/// Whoever wants to see how far a study is.
+pub trait Observer {
+    /// Something has gone on.
+    fn see(&mut self, progress: Progress);
+}
+
+/// How far a study is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// The record is made.
+    Begin {
+        /// Its directory.
+        record: PathBuf,
+        /// How many trials there will be.
+        trials: u32,
+        /// How long each takes at least.
+        shortest_trial: Duration,
+    },
+    /// A trial begins.
+    TrialBegin {
+        /// Its place in the order, from 1.
+        number: u32,
+        /// Its treatment.
+        label: String,
+        /// Which repeat, from 1.
+        repeat: u32,
+    },
+    /// The trial does something else.
+    Step(String),
+    /// The last reading.
+    Reading {
+        /// Resident bytes of the subject.
+        rss_bytes: u64,
+        /// Its established connections.
+        connections: u64,
+    },
+    /// A trial has ended.
+    TrialEnd {
+        /// Its place in the order, from 1.
+        number: u32,
+        /// How.
+        outcome: Outcome,
+    },
+}
