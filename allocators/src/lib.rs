@@ -40,7 +40,7 @@ impl std::fmt::Debug for Bundled {
 #[derive(Debug, Error)]
 pub enum UnpackError {
     /// A file could not be written or read.
-    #[error("{}: {error}", path.display())]
+    #[error("{} could not be written ({error}): set XDG_CACHE_HOME to a directory of your own", path.display())]
     Io {
         /// Which file.
         path: PathBuf,
@@ -116,8 +116,10 @@ pub fn cache_directory() -> Result<PathBuf, UnpackError> {
     let wanted = absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
         .map(|cache| cache.join("lowtide"));
-    if let Some(Ok(())) = wanted.as_deref().map(make_private) {
-        return Ok(wanted.unwrap_or_default());
+    if let Some(directory) = wanted.filter(|d| is_loadable(d) && make_private(d).is_ok())
+        && is_writable(&directory)
+    {
+        return Ok(directory);
     }
     let fallback = env::temp_dir().join(format!("lowtide-{user}"));
     make_private(&fallback).map_err(|error| UnpackError::Io { path: fallback.clone(), error })?;
@@ -127,6 +129,16 @@ pub fn cache_directory() -> Result<PathBuf, UnpackError> {
         return Err(UnpackError::NotOurs(fallback));
     }
     Ok(fallback)
+}
+
+/// Whether the loader can be told a path below: its list of preloads is divided by blanks and colons.
+fn is_loadable(directory: &Path) -> bool {
+    !directory.to_string_lossy().contains([' ', ':'])
+}
+
+/// One that root has made in the user's home is not.
+fn is_writable(directory: &Path) -> bool {
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
 fn make_private(directory: &Path) -> io::Result<()> {

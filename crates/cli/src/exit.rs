@@ -62,6 +62,16 @@ pub(crate) struct Failure {
     next: Option<String>,
 }
 
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.next {
+            Some(next) => write!(f, "\n  next: {next}"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The object that is printed with `--json`.
 #[derive(Serialize)]
 struct ErrorObject<'a> {
@@ -86,13 +96,21 @@ impl Failure {
         Self::new(Exit::Failed, message)
     }
 
-    /// Something about a file.
+    /// A file could not be written.
     pub(crate) fn io(path: &std::path::Path, error: &std::io::Error) -> Self {
         let exit = match error.kind() {
             std::io::ErrorKind::PermissionDenied => Exit::NotPermitted,
             _ => Exit::Failed,
         };
-        Self::new(exit, format!("{}: {error}", path.display()))
+        let reason = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => "permission denied to this user",
+            _ => &error.to_string(),
+        };
+        let path = path.display();
+        Self::new(
+            exit,
+            format!("{path} could not be written ({reason}): name another place for it"),
+        )
     }
 
     /// A command to type next.
@@ -110,12 +128,12 @@ impl Failure {
                 message: &self.message,
                 next: self.next.as_deref(),
             };
-            output.object(&object);
-        } else {
-            note!("lowtide: {}", self.message);
-            if let Some(next) = &self.next {
-                note!("  next: {next}");
+            // When not even this can be printed, the exit code has to say it.
+            if let Err(failure) = output.object(&object) {
+                note!("lowtide: {failure}");
             }
+        } else {
+            note!("lowtide: {self}");
         }
         self.exit.into()
     }
@@ -125,7 +143,7 @@ impl Failure {
 pub(crate) fn wrong_usage(error: &clap::Error) -> ExitCode {
     let is_error = error.use_stderr();
     // Whether an object is wanted can only be guessed from words that were not understood.
-    if is_error && std::env::args().any(|word| word == "--json") {
+    if is_error && std::env::args_os().any(|word| word == "--json") {
         let text = error.render().to_string();
         let message = text.trim().trim_start_matches("error: ");
         let message = message.split("\n\n").next().unwrap_or_default().replace('\n', " ");

@@ -6,6 +6,8 @@ use clap::ColorChoice;
 use lowtide_report::terminal::Screen;
 use serde::Serialize;
 
+use crate::exit::Failure;
+
 /// A line for people, on the standard error. When nobody reads it any more, that is no error.
 macro_rules! note {
     ($($part:tt)*) => {{
@@ -38,15 +40,26 @@ impl Output {
     }
 
     /// One object on a line of the standard output.
-    pub(crate) fn object(&self, object: &impl Serialize) {
-        let mut line = serde_json::to_vec(object).unwrap_or_default();
+    pub(crate) fn object(&self, object: &impl Serialize) -> Result<(), Failure> {
+        let mut line = serde_json::to_vec(object).map_err(Failure::failed)?;
         line.push(b'\n');
-        print(&line);
+        self.bytes(&line)
     }
 
     /// Text for people.
-    pub(crate) fn text(&self, text: &str) {
-        print(text.as_bytes());
+    pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
+        self.bytes(text.as_bytes())
+    }
+
+    /// The contents of a file. When nobody reads any more (`lowtide … | head`), that is no error.
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(
+                format!("the standard output could not be written: {error}; send it elsewhere"),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// What the standard output can show.
@@ -63,13 +76,5 @@ impl Output {
         let wished = || std::env::var("COLUMNS").ok()?.parse().ok();
         let width = columns.ok().filter(|c| *c > 0).or_else(wished).unwrap_or(USUAL_WIDTH);
         Screen { width: width.clamp(40, 200), colour }
-    }
-}
-
-/// Prints, and ends quietly when nobody reads any more (`lowtide … | head`).
-fn print(bytes: &[u8]) {
-    let mut stdout = io::stdout().lock();
-    if stdout.write_all(bytes).and_then(|()| stdout.flush()).is_err() {
-        std::process::exit(0);
     }
 }

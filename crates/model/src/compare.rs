@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::bytes::Human;
-use crate::study::{Study, Summary};
+use crate::study::{Standing, Study, Summary};
 
 /// Less than this is never a regression, however small the figure was before.
 const LEAST_BYTES: f64 = 1_048_576.0;
@@ -40,7 +40,8 @@ impl fmt::Display for Regression {
 pub struct Comparison {
     /// What grew by more than was tolerated.
     pub regressions: Vec<Regression>,
-    /// Treatments that one of the two studies does not have, or has no figures of.
+    /// Treatments that one of the two studies does not have, or has no figures of, in the order of
+    /// this study and then of the earlier one. All of them, when the two judge by another metric.
     pub not_compared: Vec<String>,
 }
 
@@ -52,26 +53,34 @@ pub fn compare(earlier: &Study, now: &Study, tolerance: f64) -> Comparison {
     for summary in &now.treatments {
         let label = summary.treatment.label();
         let before = earlier.treatments.iter().find(|s| s.treatment.label() == label);
-        let figures = before.map(|before| figures(before, summary));
-        match figures {
-            Some(Some(pairs)) => regressions.extend(
-                pairs
-                    .into_iter()
-                    .filter(|(_, a, b)| *b > a * (1.0 + tolerance) && b - a >= LEAST_BYTES)
-                    .map(|(figure, a, b)| Regression {
-                        treatment: label.clone(),
-                        figure,
-                        before: a as u64,
-                        now: b as u64,
-                    }),
-            ),
-            _ => not_compared.push(label),
+        let figures = before
+            .filter(|_| earlier.metric == now.metric)
+            .and_then(|before| figures(before, summary));
+        let Some(pairs) = figures else {
+            not_compared.push(label);
+            continue;
+        };
+        for (figure, before, now) in pairs {
+            if now > before * (1.0 + tolerance) && now - before >= LEAST_BYTES {
+                let (before, now) = (before as u64, now as u64);
+                regressions.push(Regression { treatment: label.clone(), figure, before, now });
+            }
+        }
+    }
+    for summary in &earlier.treatments {
+        let label = summary.treatment.label();
+        if !now.treatments.iter().any(|s| s.treatment.label() == label) {
+            not_compared.push(label);
         }
     }
     Comparison { regressions, not_compared }
 }
 
 fn figures(before: &Summary, now: &Summary) -> Option<[(&'static str, f64, f64); 2]> {
+    // What was not in force has figures, but they are another allocator's.
+    if [before.standing, now.standing].contains(&Standing::NotInForce) {
+        return None;
+    }
     Some([
         ("settled memory", before.settled_bytes?.median, now.settled_bytes?.median),
         ("peak memory", before.peak_bytes?.median, now.peak_bytes?.median),

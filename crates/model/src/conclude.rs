@@ -87,7 +87,7 @@ impl RoundResult {
             let figures = match &load.report {
                 Some(Value::Object(map)) => map
                     .iter()
-                    .filter(|(k, _)| *k != "round")
+                    .filter(|(k, _)| !["round", "ended_well", "wall_s"].contains(&k.as_str()))
                     .map(|(k, v)| (k.clone(), v.clone()))
                     .collect(),
                 _ => BTreeMap::new(),

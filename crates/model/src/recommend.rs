@@ -2,9 +2,10 @@
 //! was allowed. When the repeats do not settle it, the recommendation says so.
 
 use crate::bytes::Human;
+use crate::judge::rise;
 use crate::record::v1::Plan;
 use crate::stats::{ENOUGH_FOR_INTERVAL, Estimate};
-use crate::study::{Recommendation, Standing, Summary, TrialResult};
+use crate::study::{LoadResult, Recommendation, Standing, Summary, TrialResult};
 use crate::treatment::Treatment;
 
 /// Sums up each treatment and chooses one. The first treatment of the plan is the reference.
@@ -13,16 +14,86 @@ pub fn recommend(plan: &Plan, trials: &[TrialResult]) -> (Vec<Summary>, Option<R
         trials.iter().filter(|t| t.treatment == *treatment).collect()
     };
     let reference = plan.treatments.first().map(repeats).unwrap_or_default();
+    let yardstick = Yardstick::of(trials);
+    let limit = 1.0 + plan.max_slowdown;
     let summaries: Vec<Summary> = plan
         .treatments
         .iter()
         .enumerate()
         .map(|(place, treatment)| {
-            summarise(treatment, place == 0, &repeats(treatment), &reference, plan.max_slowdown)
+            summarise(treatment, place == 0, &repeats(treatment), &reference, yardstick, limit)
         })
         .collect();
-    let recommendation = choose(plan, &summaries, trials);
+    let recommendation = choose(plan, &summaries, trials, yardstick);
     (summaries, recommendation)
+}
+
+/// By what the cost of a trial is told: the same for the whole study.
+#[derive(Debug, Clone, Copy)]
+struct Yardstick {
+    work: Work,
+    /// Whether every load tells its latency; otherwise its duration stands for it.
+    latency: bool,
+}
+
+/// What a trial's CPU time was spent on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Requests, which the load counts: CPU time is told for each.
+    Requests,
+    /// The same in every trial: CPU time is told for all of it.
+    Trial,
+    /// The load took the same time in every trial and does not say how much it did: it may have
+    /// done more under one treatment than under another.
+    NotKnown,
+}
+
+/// Loads that differ by less than this part took the same time.
+const SAME_DURATION: f64 = 0.02;
+
+impl Yardstick {
+    fn of(trials: &[TrialResult]) -> Self {
+        let usable = || trials.iter().filter(|t| t.is_usable());
+        let latency = usable().flat_map(loads).all(|l| l.mean_latency_s().is_some());
+        let took: Vec<f64> = usable()
+            .map(|t| loads(t).map(|l| l.wall_s).sum())
+            .filter(|seconds| *seconds > 0.0)
+            .collect();
+        let longest = took.iter().copied().fold(0.0, f64::max);
+        let shortest = took.iter().copied().fold(f64::INFINITY, f64::min);
+        let work = if took.is_empty() {
+            Work::Trial
+        } else if usable().all(|t| requests(t) > 0.0) {
+            Work::Requests
+        } else if took.len() > 1 && longest - shortest < longest * SAME_DURATION {
+            Work::NotKnown
+        } else {
+            Work::Trial
+        };
+        Self { work, latency }
+    }
+
+    /// CPU seconds for the work done.
+    fn cpu(self, trial: &TrialResult) -> Option<f64> {
+        let cpu = trial.cpu_s.filter(|c| *c > 0.0)?;
+        Some(if self.work == Work::Requests { cpu / requests(trial) } else { cpu })
+    }
+
+    /// Latency of the load in seconds, the mean over its rounds.
+    fn latency(self, trial: &TrialResult) -> Option<f64> {
+        let of = |l: &LoadResult| l.mean_latency_s().filter(|_| self.latency).unwrap_or(l.wall_s);
+        let of_rounds: Vec<f64> = loads(trial).map(of).collect();
+        let sum: f64 = of_rounds.iter().sum();
+        (sum > 0.0).then(|| sum / of_rounds.len() as f64)
+    }
+}
+
+fn loads(trial: &TrialResult) -> impl Iterator<Item = &LoadResult> {
+    trial.rounds.iter().filter_map(|r| r.load.as_ref())
+}
+
+fn requests(trial: &TrialResult) -> f64 {
+    loads(trial).filter_map(|l| l.figure("succeeded")).sum()
 }
 
 fn summarise(
@@ -30,7 +101,8 @@ fn summarise(
     is_reference: bool,
     repeats: &[&TrialResult],
     reference: &[&TrialResult],
-    max_slowdown: f64,
+    yardstick: Yardstick,
+    limit: f64,
 ) -> Summary {
     let usable: Vec<&TrialResult> = repeats.iter().copied().filter(|t| t.is_usable()).collect();
     // Figures of a treatment that was never in force are shown, with their standing beside them.
@@ -46,8 +118,8 @@ fn summarise(
     let ratio = |of: &dyn Fn(&TrialResult) -> Option<f64>| {
         Estimate::of(&paired(&usable, reference, |a, b| Some(of(a)? / of(b)?)))
     };
-    let cpu_ratio = ratio(&cpu_per_work);
-    let latency_ratio = ratio(&latency);
+    let cpu_ratio = ratio(&|t| yardstick.cpu(t));
+    let latency_ratio = ratio(&|t| yardstick.latency(t));
     let standing = if usable.is_empty() {
         if repeats.iter().any(|t| t.allocator_active == Some(false)) {
             Standing::NotInForce
@@ -56,8 +128,10 @@ fn summarise(
         }
     } else if is_reference {
         Standing::Reference
+    } else if yardstick.work == Work::NotKnown {
+        Standing::Unresolved
     } else {
-        standing_of(&[cpu_ratio, latency_ratio], 1.0 + max_slowdown)
+        standing_of(&[cpu_ratio, latency_ratio], limit)
     };
     Summary {
         treatment: treatment.clone(),
@@ -68,7 +142,7 @@ fn summarise(
         settled_ratio: estimate(&|t| t.settled_ratio),
         excess_mean_bytes: bytes(&|t| t.excess_mean_bytes),
         excess_byte_seconds: estimate(&|t| t.excess_byte_seconds),
-        cpu_s: estimate(&cpu_per_work),
+        cpu_s: estimate(&|t| yardstick.cpu(t)),
         cpu_ratio: cpu_ratio.filter(|_| !is_reference),
         latency_ratio: latency_ratio.filter(|_| !is_reference),
     }
@@ -89,23 +163,10 @@ fn paired(
         .collect()
 }
 
-/// CPU seconds for the work done: for each request where the load counts them, else for the trial.
-fn cpu_per_work(trial: &TrialResult) -> Option<f64> {
-    let loads = trial.rounds.iter().filter_map(|r| r.load.as_ref());
-    let requests: f64 = loads.filter_map(|l| l.figure("succeeded")).sum();
-    let cpu = trial.cpu_s.filter(|c| *c > 0.0)?;
-    Some(if requests > 0.0 { cpu / requests } else { cpu })
-}
-
-/// Latency of the load in seconds, the mean over its rounds.
-fn latency(trial: &TrialResult) -> Option<f64> {
-    let of_rounds: Vec<f64> =
-        trial.rounds.iter().filter_map(|r| Some(r.load.as_ref()?.latency_s())).collect();
-    let sum: f64 = of_rounds.iter().sum();
-    (sum > 0.0).then(|| sum / of_rounds.len() as f64)
-}
-
 fn standing_of(ratios: &[Option<Estimate>], limit: f64) -> Standing {
+    if ratios.iter().all(Option::is_none) {
+        return Standing::Unresolved;
+    }
     let mut standing = Standing::Within;
     for ratio in ratios.iter().flatten() {
         if ratio.n >= 2 && ratio.low > limit {
@@ -118,8 +179,18 @@ fn standing_of(ratios: &[Option<Estimate>], limit: f64) -> Standing {
     standing
 }
 
-fn choose(plan: &Plan, summaries: &[Summary], trials: &[TrialResult]) -> Option<Recommendation> {
-    let excess = |s: &Summary| s.excess_byte_seconds.map(|e| e.median);
+fn choose(
+    plan: &Plan,
+    summaries: &[Summary],
+    trials: &[TrialResult],
+    yardstick: Yardstick,
+) -> Option<Recommendation> {
+    if summaries.len() < 2 {
+        return None;
+    }
+    // The mean and not the byte-seconds: of commands that load themselves, one may have been seen
+    // for longer than another.
+    let excess = |s: &Summary| s.excess_mean_bytes.map(|e| e.median);
     let mut candidates: Vec<&Summary> = summaries
         .iter()
         .filter(|s| {
@@ -128,44 +199,73 @@ fn choose(plan: &Plan, summaries: &[Summary], trials: &[TrialResult]) -> Option<
         })
         .collect();
     candidates.sort_by(|a, b| excess(a).unwrap_or(0.0).total_cmp(&excess(b).unwrap_or(0.0)));
-    if summaries.len() < 2 {
-        return None;
-    }
-    let Some(best) = candidates.first() else {
+    let Some((best, others)) = candidates.split_first() else {
         let because = "no treatment has a trial that ended as planned and can be compared";
         return Some(none(because.to_owned()));
     };
-    let nothing_rose = trials.iter().filter(|t| t.is_usable()).all(|t| t.settled_ratio.is_none());
-    if nothing_rose {
+    let rose = |t: &TrialResult| rise(t.baseline_bytes, t.peak_bytes).is_some();
+    if !trials.iter().filter(|t| t.is_usable()).any(rose) {
         return Some(none(
             "memory did not rise under any treatment: there is nothing to choose by".to_owned(),
         ));
     }
-    let difference = |to: &Summary| excess_difference(best, to, trials);
+    let doubts = doubts(best, others, plan, summaries, trials, yardstick);
+    Some(Recommendation {
+        treatment: Some(best.treatment.clone()),
+        because: because(best, summaries, &doubts, plan.repeats, yardstick),
+        resolved: doubts.is_empty(),
+    })
+}
+
+/// What the trials leave open about the best treatment.
+fn doubts(
+    best: &Summary,
+    others: &[&Summary],
+    plan: &Plan,
+    summaries: &[Summary],
+    trials: &[TrialResult],
+    yardstick: Yardstick,
+) -> Vec<String> {
     let mut doubts = Vec::new();
-    if let Some(runner_up) = candidates.get(1) {
-        if !difference(runner_up).is_some_and(|d| d.resolved_from(0.0)) {
-            doubts.push(format!("whether it leaves less than {}", runner_up.treatment));
-        } else if !is_material(best, runner_up) {
-            doubts.push(format!(
-                "whether it is better than {}, which differs by a few pages",
-                runner_up.treatment
-            ));
-        }
-    } else if !summaries
-        .iter()
-        .all(|s| s.standing == Standing::Beyond || s.treatment == best.treatment)
-    {
+    let is_less = |other: &Summary| {
+        excess_difference(best, other, trials)
+            .is_some_and(|d| d.median < 0.0 && d.resolved_from(0.0))
+    };
+    let (less, not_less): (Vec<&Summary>, Vec<&Summary>) = others.iter().partition(|o| is_less(o));
+    if !not_less.is_empty() {
+        doubts.push(format!("whether it leaves less than {}", labels(&not_less)));
+    }
+    let alike: Vec<&Summary> = less.into_iter().filter(|o| !is_material(best, o)).collect();
+    if !alike.is_empty() {
+        let names = labels(&alike);
+        doubts.push(format!("whether it is better than {names}: a few pages are no reason"));
+    }
+    let costs_settled =
+        |s: &Summary| s.standing == Standing::Beyond || s.treatment == best.treatment;
+    if others.is_empty() && !summaries.iter().all(costs_settled) {
         doubts.push("whether anything is better: no other treatment could be compared".to_owned());
     }
     if best.standing == Standing::Unresolved {
-        doubts.push(format!("whether its cost stays within {}", percent(plan.max_slowdown)));
+        let why = if yardstick.work == Work::NotKnown {
+            ": the load took the same time in every trial and does not say how much it did"
+        } else if best.cpu_ratio.is_none() && best.latency_ratio.is_none() {
+            ": there is nothing to compare it with"
+        } else {
+            ""
+        };
+        let limit = percent(plan.max_slowdown);
+        doubts.push(format!("whether its cost stays within {limit}{why}"));
     }
-    Some(Recommendation {
-        treatment: Some(best.treatment.clone()),
-        because: because(best, summaries, &doubts, plan.repeats),
-        resolved: doubts.is_empty(),
-    })
+    let not_seen = |t: &TrialResult| t.is_usable() && t.allocator_active.is_none();
+    if trials.iter().any(|t| t.treatment == best.treatment && not_seen(t)) {
+        doubts.push("whether it was in force in every trial".to_owned());
+    }
+    doubts
+}
+
+fn labels(summaries: &[&Summary]) -> String {
+    let labels: Vec<String> = summaries.iter().map(|s| s.treatment.label()).collect();
+    labels.join(", ")
 }
 
 /// Whether two treatments differ by more than anyone would act on: 1 MiB, or 1 % of the peak.
@@ -185,27 +285,40 @@ fn excess_difference(a: &Summary, b: &Summary, trials: &[TrialResult]) -> Option
         trials.iter().filter(|t| t.treatment == summary.treatment && t.is_usable()).collect()
     };
     Estimate::of(&paired(&repeats(a), &repeats(b), |a, b| {
-        Some(a.excess_byte_seconds? - b.excess_byte_seconds?)
+        Some(a.excess_mean_bytes? as f64 - b.excess_mean_bytes? as f64)
     }))
 }
 
-fn because(best: &Summary, summaries: &[Summary], doubts: &[String], repeats: u32) -> String {
-    let mean = |s: &Summary| s.excess_mean_bytes.map_or(0, |e| e.median as u64);
-    let mut text =
-        format!("after the load it held {} above its baseline on average", Human(mean(best)));
+fn because(
+    best: &Summary,
+    summaries: &[Summary],
+    doubts: &[String],
+    repeats: u32,
+    yardstick: Yardstick,
+) -> String {
+    let mean = |s: &Summary| s.excess_mean_bytes.map(|e| Human(e.median as u64));
+    let mut text = match mean(best) {
+        Some(held) => format!("after the load it held {held} above its baseline on average"),
+        None => "what it held after the load is not known".to_owned(),
+    };
     match summaries.first() {
         Some(reference) if reference.treatment != best.treatment => {
-            text += &format!(", {} {}", reference.treatment, Human(mean(reference)));
-            let costs = costs(best);
+            text += &match (reference.standing, mean(reference)) {
+                (Standing::Reference, Some(held)) => format!(", {} {held}", reference.treatment),
+                _ => format!("; {} cannot be compared with", reference.treatment),
+            };
+            let costs = costs(best, yardstick);
             if !costs.is_empty() {
                 text += &format!("; {costs}");
             }
         }
         _ => text += ", the least of all that are worth their cost",
     }
-    let tempting = |s: &&Summary| s.standing == Standing::Beyond && mean(s) < mean(best);
+    let tempting = |s: &&Summary| {
+        s.standing == Standing::Beyond && mean(s).map(|h| h.0) < mean(best).map(|h| h.0)
+    };
     for costly in summaries.iter().filter(tempting) {
-        text += &format!("; {} costs too much ({})", costly.treatment, costs(costly));
+        text += &format!("; {} costs too much ({})", costly.treatment, costs(costly, yardstick));
     }
     if !doubts.is_empty() {
         text += &format!(". Not resolved: {}", doubts.join("; "));
@@ -217,7 +330,7 @@ fn because(best: &Summary, summaries: &[Summary], doubts: &[String], repeats: u3
 }
 
 /// What a treatment costs against the reference, in words.
-fn costs(summary: &Summary) -> String {
+fn costs(summary: &Summary, yardstick: Yardstick) -> String {
     let part = |name: &str, ratio: Option<Estimate>| {
         ratio.map(|r| {
             let surroundings = if r.n > 1 {
@@ -228,7 +341,8 @@ fn costs(summary: &Summary) -> String {
             format!("{name} × {:.2}{surroundings}", r.median)
         })
     };
-    [part("CPU time", summary.cpu_ratio), part("latency", summary.latency_ratio)]
+    let latency = if yardstick.latency { "latency" } else { "duration of the load" };
+    [part("CPU time", summary.cpu_ratio), part(latency, summary.latency_ratio)]
         .into_iter()
         .flatten()
         .collect::<Vec<String>>()

@@ -70,7 +70,8 @@ pub struct Summary {
     pub cpu_s: Option<Estimate>,
     /// CPU time as a ratio to the reference, pair by pair.
     pub cpu_ratio: Option<Estimate>,
-    /// Latency of the load as a ratio to the reference, pair by pair.
+    /// Latency of the load as a ratio to the reference, pair by pair; where the load does not tell
+    /// it, the duration of the load.
     pub latency_ratio: Option<Estimate>,
 }
 
@@ -198,10 +199,9 @@ impl LoadResult {
     }
 
     /// The latency that a slowdown is judged by, in seconds: the mean, which a delay of any part
-    /// of the requests moves; without it, the time that the whole load took.
-    pub fn latency_s(&self) -> f64 {
-        let mean = self.figures.get("latency_s").and_then(|l| l.get("mean")?.as_f64());
-        mean.filter(|m| *m > 0.0).unwrap_or(self.wall_s)
+    /// of the requests moves.
+    pub fn mean_latency_s(&self) -> Option<f64> {
+        self.figures.get("latency_s")?.get("mean")?.as_f64().filter(|m| *m > 0.0)
     }
 }
 

@@ -86,6 +86,12 @@ pub struct Crossing {
     pub value: f64,
 }
 
+impl fmt::Display for Threshold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 impl fmt::Display for Crossing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} (it is {})", self.trial, self.expression, self.value)
@@ -185,6 +191,12 @@ impl Threshold {
                 })
             })
             .collect()
+    }
+
+    /// Whether its figure is a number of the load's that no trial has, so that it can never be
+    /// crossed: a slip of the pen, or a load that does not tell it.
+    pub fn is_void(&self, study: &Study) -> bool {
+        self.path.len() > 1 && study.trials.iter().all(|trial| self.values(trial).is_empty())
     }
 
     fn values(&self, trial: &TrialResult) -> Vec<f64> {

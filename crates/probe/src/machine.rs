@@ -1,6 +1,7 @@
 //! The machine, as far as it bears on memory.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use lowtide_model::record::v1::Machine;
 
@@ -63,7 +64,8 @@ fn chosen(path: &str) -> Option<String> {
     Some(rest.split_once(']')?.0.to_owned())
 }
 
-/// The memory limit of the control group that we run in, version 2 or 1. A limit near 2^63 is none.
+/// The lowest memory limit of the control groups that we run in, from our own to the topmost, version
+/// 2 or 1. A limit near 2^63 is none.
 fn cgroup_limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = |controller: &str| {
@@ -73,11 +75,19 @@ fn cgroup_limit() -> Option<u64> {
             controllers.split(',').any(|c| c == controller).then(|| path.to_owned())
         })
     };
-    let candidates = [
-        path("").map(|p| format!("/sys/fs/cgroup{p}/memory.max")),
-        path("memory").map(|p| format!("/sys/fs/cgroup/memory{p}/memory.limit_in_bytes")),
+    let hierarchies = [
+        (path(""), "/sys/fs/cgroup", "memory.max"),
+        (path("memory"), "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
     ];
-    let limits = candidates.into_iter().flatten().filter_map(|file| number(&file));
+    let limits = hierarchies.into_iter().flat_map(|(path, root, file)| {
+        let group = path.map(|p| Path::new(root).join(p.trim_start_matches('/')));
+        let groups: Vec<PathBuf> = group
+            .iter()
+            .flat_map(|g| g.ancestors().take_while(|a| a.starts_with(root)))
+            .map(|g| g.join(file))
+            .collect();
+        groups.into_iter().filter_map(|file| number(&file.to_string_lossy()))
+    });
     limits.filter(|limit| *limit < 1 << 60).min()
 }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
 
@@ -27,7 +28,12 @@ pub struct Process {
     descriptors: Option<OwnedFd>,
     /// What `status` said when `stat` was last seen to change.
     status: Option<(StatKey, Status)>,
+    /// The last count of its descriptors: when, what it cost, and how many.
+    counted: Option<(Instant, Duration, u64)>,
 }
+
+/// Of the time, 1 part in so many may go into counting descriptors.
+const COUNT_SHARE: u32 = 200;
 
 /// What must be unchanged for the parts of RSS to be unchanged as well.
 type StatKey = (u64, u64, u64, u64, (u64, u64));
@@ -60,10 +66,21 @@ impl Process {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let directory = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
             let stat = open_in(&directory, "stat")?;
-            let first = Stat::parse(reread(&stat, &mut Vec::new())?)?;
+            let first = Stat::parse(&reread(&stat, &mut Vec::new())?)?;
             let start_ticks = first.start_ticks;
             let descriptors = open_directory(&directory, "fd").ok();
-            Ok((Self { pid, start_ticks, directory, stat, descriptors, status: None }, first))
+            Ok((
+                Self {
+                    pid,
+                    start_ticks,
+                    directory,
+                    stat,
+                    descriptors,
+                    status: None,
+                    counted: None,
+                },
+                first,
+            ))
         };
         match open() {
             Ok((_, stat)) if stat.has_ended() => Ok(None),
@@ -91,7 +108,7 @@ impl Process {
     }
 
     fn try_read(&mut self, units: Units, buffer: &mut Vec<u8>) -> io::Result<(Reading, Stat)> {
-        let stat = Stat::parse(reread(&self.stat, buffer)?)?;
+        let stat = Stat::parse(&reread(&self.stat, buffer)?)?;
         let status = match &self.status {
             Some((same, status)) if *same == key(&stat) => *status,
             _ => {
@@ -121,19 +138,34 @@ impl Process {
     /// # Errors
     /// When it cannot be read; also when the process has ended.
     pub fn status(&self, buffer: &mut Vec<u8>) -> io::Result<Status> {
-        Ok(Status::parse(reread(&open_in(&self.directory, "status")?, buffer)?)?)
+        Ok(Status::parse(&reread(&open_in(&self.directory, "status")?, buffer)?)?)
+    }
+
+    /// Whether it has ended, for all that can be seen.
+    pub(crate) fn has_ended(&self, buffer: &mut Vec<u8>) -> bool {
+        let stat = reread(&self.stat, buffer).ok().and_then(|text| Stat::parse(&text).ok());
+        stat.is_none_or(|stat| stat.has_ended())
     }
 
     /// How many descriptors are open; `None` where that may not be seen.
     ///
-    /// Linux tells it as the size of the directory from 6.2 on; before, the entries are counted.
-    fn open_files(&self) -> Option<u64> {
+    /// Linux tells it as the size of the directory from 6.2 on; before, the entries are counted,
+    /// which takes the longer the more there are, and so is done the less often.
+    fn open_files(&mut self) -> Option<u64> {
         let held = self.descriptors.as_ref()?;
         let stat = statx(held, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE).ok()?;
         if stat.stx_size > 0 {
             return Some(stat.stx_size);
         }
-        Some(self.descriptors().ok()?.len() as u64)
+        if let Some((end, cost, count)) = self.counted
+            && end.elapsed() < cost * COUNT_SHARE
+        {
+            return Some(count);
+        }
+        let begin = Instant::now();
+        let count = self.descriptors().ok()?.len() as u64;
+        self.counted = Some((Instant::now(), begin.elapsed(), count));
+        Some(count)
     }
 
     /// The numbers of the open descriptors.

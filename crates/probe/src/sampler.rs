@@ -192,7 +192,7 @@ impl Sampler {
                 Some(slow) => total.add(slow),
                 // A process that has just ended has no memory; one that may not be seen makes the
                 // sum wrong.
-                None => complete &= watched.process.status(&mut self.buffer).is_err(),
+                None => complete &= watched.process.has_ended(&mut self.buffer),
             }
             tick.processes.push(ProcessSample {
                 t_s: tick.sample.t_s,

@@ -5,7 +5,7 @@
 //! of our processes, once for each inode that appears. (`/proc/net/tcp` says the same at twenty
 //! times the cost.)
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
 };
 
+use crate::proc::is_gone;
 use crate::process::Process;
 
 /// Counts the connections of a tree.
@@ -22,14 +23,29 @@ use crate::process::Process;
 pub struct Sockets {
     socket: OwnedFd,
     buffer: Vec<u8>,
-    /// Of each connection that is there now: whether it is ours.
-    ours: HashMap<u32, bool>,
+    /// Of each connection that is there now: whose it is.
+    owners: HashMap<u32, Owner>,
     /// Of each process: the sockets behind its descriptors, as far as they were looked up.
     descriptors: HashMap<u32, BTreeMap<u32, Option<u32>>>,
+    /// Our own network namespace, and the processes that were seen to live in it.
     namespace: Option<u64>,
+    neighbours: BTreeSet<(u32, u64)>,
     /// The last answer: when, for how many open descriptors, and how many connections.
     last: Option<(Instant, u64, Option<u64>)>,
 }
+
+/// Whose a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// One of our processes'.
+    Us,
+    /// Nobody's of ours, at so many looks. A connection that is just being accepted has no descriptor
+    /// yet, and a process that is just born is not known yet, so that it is looked at again.
+    Other(u8),
+}
+
+/// So many looks settle that a connection is not ours.
+const ENOUGH_LOOKS: u8 = 3;
 
 /// How old an answer may be. Without a descriptor that is opened or closed, a connection can only
 /// change its state: one that was being made is made, or the other side closes it.
@@ -41,20 +57,15 @@ impl Sockets {
     /// # Errors
     /// When there is none: a kernel without `inet_diag`, or a sandbox that forbids it.
     pub fn open() -> io::Result<Self> {
-        let socket = socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            Some(SOCK_DIAG),
-        )?;
         let namespace = std::fs::metadata("/proc/self/ns/net");
         let mut sockets = Self {
-            socket,
+            socket: open_diag()?,
             buffer: vec![0; 1 << 16],
-            ours: HashMap::new(),
+            owners: HashMap::new(),
             descriptors: HashMap::new(),
-            last: None,
             namespace: namespace.ok().map(|meta| std::os::unix::fs::MetadataExt::ino(&meta)),
+            neighbours: BTreeSet::new(),
+            last: None,
         };
         sockets.established()?;
         Ok(sockets)
@@ -78,32 +89,70 @@ impl Sockets {
     }
 
     fn count_now<'a>(&mut self, processes: impl Iterator<Item = &'a Process>) -> Option<u64> {
-        let now = self.established().ok()?;
-        let known = std::mem::take(&mut self.ours);
-        let new: Vec<u32> = now.iter().copied().filter(|i| !known.contains_key(i)).collect();
-        self.ours = now.iter().filter_map(|i| Some((*i, *known.get(i)?))).collect();
-        if !new.is_empty() {
-            let owned = self.owned(processes)?;
-            self.ours.extend(new.iter().map(|i| (*i, owned.contains(i))));
+        let processes: Vec<&Process> = processes.collect();
+        if !processes.iter().all(|process| self.is_neighbour(process)) {
+            return None;
         }
-        Some(self.ours.values().filter(|ours| **ours).count() as u64)
-    }
-
-    /// The inodes of all sockets of the processes. Descriptors that were a connection which is still
-    /// there are not looked at again.
-    fn owned<'a>(&mut self, processes: impl Iterator<Item = &'a Process>) -> Option<Vec<u32>> {
-        let before = std::mem::take(&mut self.descriptors);
-        let mut owned = Vec::new();
-        for process in processes {
-            if process.network_namespace() != self.namespace {
+        let now = match self.established() {
+            Ok(now) => now,
+            Err(_) => {
+                // What is left of the answer must not be taken for the next one.
+                self.socket = open_diag().ok()?;
                 return None;
             }
+        };
+        let known = std::mem::take(&mut self.owners);
+        self.owners = now
+            .into_iter()
+            .map(|inode| (inode, known.get(&inode).copied().unwrap_or(Owner::Other(0))))
+            .collect();
+        if self.owners.values().any(|owner| owner.is_open()) {
+            let owned = self.owned(&processes)?;
+            for (inode, owner) in self.owners.iter_mut().filter(|(_, owner)| owner.is_open()) {
+                *owner = match *owner {
+                    _ if owned.contains(inode) => Owner::Us,
+                    Owner::Other(looks) => Owner::Other(looks + 1),
+                    Owner::Us => Owner::Us,
+                };
+            }
+        }
+        Some(self.owners.values().filter(|owner| **owner == Owner::Us).count() as u64)
+    }
+
+    /// Whether a process lives in our own network namespace: of another one the kernel tells us
+    /// nothing.
+    fn is_neighbour(&mut self, process: &Process) -> bool {
+        let key = (process.pid, process.start_ticks);
+        if self.neighbours.contains(&key) {
+            return true;
+        }
+        let namespace = process.network_namespace();
+        // One that has just ended has no connections either.
+        let is_one = namespace == self.namespace
+            || namespace.is_none() && process.has_ended(&mut Vec::new());
+        if is_one {
+            self.neighbours.insert(key);
+        }
+        is_one
+    }
+
+    /// The inodes of all sockets of the processes; `None` when one of them may not be looked at.
+    /// Descriptors that were a connection which is still there are not looked at again.
+    fn owned(&mut self, processes: &[&Process]) -> Option<HashSet<u32>> {
+        let before = std::mem::take(&mut self.descriptors);
+        let mut owned = HashSet::new();
+        for process in processes {
             let known = before.get(&process.pid);
             let mut table = BTreeMap::new();
-            for descriptor in process.descriptors().unwrap_or_default() {
+            let descriptors = match process.descriptors() {
+                Ok(descriptors) => descriptors,
+                Err(error) if is_gone(&error) => Vec::new(),
+                Err(_) => return None,
+            };
+            for descriptor in descriptors {
                 let kept = known
                     .and_then(|k| k.get(&descriptor).copied().flatten())
-                    .filter(|inode| self.ours.get(inode) == Some(&true));
+                    .filter(|inode| self.owners.get(inode) == Some(&Owner::Us));
                 let inode = kept.or_else(|| process.socket_inode(descriptor));
                 owned.extend(inode);
                 table.insert(descriptor, inode);
@@ -128,6 +177,23 @@ impl Sockets {
             }
         }
     }
+}
+
+impl Owner {
+    /// Whether it is still to be looked for.
+    fn is_open(self) -> bool {
+        matches!(self, Self::Other(looks) if looks < ENOUGH_LOOKS)
+    }
+}
+
+fn open_diag() -> io::Result<OwnedFd> {
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        Some(SOCK_DIAG),
+    )?;
+    Ok(socket)
 }
 
 /// `TCPDIAG_GETSOCK`, the older request of inet_diag(7): the one that asks for IPv4 and IPv6 together.

@@ -98,8 +98,8 @@ fn scan(root: u32) -> BTreeSet<u32> {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
             continue;
         };
-        let stat = fs::read_to_string(entry.path().join("stat"));
-        if let Some(stat) = stat.ok().and_then(|text| Stat::parse(&text).ok()) {
+        let Ok(bytes) = fs::read(entry.path().join("stat")) else { continue };
+        if let Ok(stat) = Stat::parse(&String::from_utf8_lossy(&bytes)) {
             parents.push((pid, stat.parent));
         }
     }

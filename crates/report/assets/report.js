@@ -34,7 +34,7 @@
   }
   const seconds = v => {
     const sign = v < 0 ? '−' : '', s = Math.abs(v);
-    return sign + (s < 180 ? +s.toFixed(1) + ' s' : Math.floor(s / 60) + ':' + String(Math.round(s % 60)).padStart(2, '0'));
+    return sign + (s < 180 ? +s.toFixed(1) + ' s' : Math.floor(Math.round(s) / 60) + ':' + String(Math.round(s) % 60).padStart(2, '0'));
   };
   const count = v => v >= 1e6 ? v / 1e6 + 'M' : v >= 1e4 ? v / 1e3 + 'k' : String(v);
 

@@ -13,7 +13,7 @@ use lowtide_model::study::Study;
 use crate::read::Loaded;
 use crate::svg::{self, CONNECTIONS, PALETTE, PALETTE_ON_DARK, Theme};
 use crate::table::{self, Cell, Row, Table};
-use crate::view::{Curve, Group, View};
+use crate::view::{Curve, Group, View, names};
 
 /// Why a report could not be made.
 #[derive(Debug, Error)]
@@ -36,7 +36,8 @@ pub fn render(records: &[Loaded], beside: &[Loaded], subtitle: &str) -> Result<S
     environment.add_template("report.html", template).map_err(|e| error(&e))?;
     let data: Vec<Data> = views.iter().map(Data::of).collect();
     let data = serde_json::to_string(&data).map_err(|e| error(&e))?;
-    let studies: Vec<Value> = records.iter().map(section).collect();
+    let studies: Vec<Value> =
+        records.iter().zip(names(records)).map(|(r, name)| section(r, name)).collect();
     let sections: Vec<Value> = views
         .iter()
         .enumerate()
@@ -170,11 +171,11 @@ fn lazyfree_matters(view: &View) -> bool {
     points.filter_map(|p| p.lazyfree).any(|bytes| bytes > 1 << 20)
 }
 
-fn section(record: &Loaded) -> Value {
+fn section(record: &Loaded, name: String) -> Value {
     let study = &record.study;
     let doubtful = study.trials.iter().any(|t| !t.is_usable());
     context! {
-        name => study.name.clone(),
+        name,
         about => study.plan.about.clone(),
         source => record.source.clone(),
         recommendation => table::recommendation(study),

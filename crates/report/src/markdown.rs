@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 
 use crate::read::Loaded;
 use crate::table::{self, Table};
+use crate::view::names;
 
 /// The tables and recommendations of some records.
 pub fn render(records: &[Loaded]) -> String {
     let mut out = String::new();
-    for record in records {
+    for (record, name) in records.iter().zip(names(records)) {
         let study = &record.study;
-        let _ = writeln!(out, "### lowtide: {}\n", escaped(&study.name));
+        let _ = writeln!(out, "### lowtide: {}\n", escaped(&name));
         if let Some(about) = &study.plan.about {
             let _ = writeln!(out, "{}\n", escaped(about));
         }
@@ -36,7 +37,8 @@ pub fn render(records: &[Loaded]) -> String {
 
 fn put(out: &mut String, table: &Table) {
     let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
-    let _ = writeln!(out, "{}", line(&table.heads));
+    let heads: Vec<String> = table.heads.iter().map(|h| escaped(h)).collect();
+    let _ = writeln!(out, "{}", line(&heads));
     let rules: Vec<String> = (0..table.heads.len())
         .map(|i| if i == 0 { "---".to_owned() } else { "---:".to_owned() })
         .collect();

@@ -50,6 +50,7 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
             load_study(path, directory, read_study(records).map_err(at)?)
         }
         Holds::Trial => Ok(load_trial(path, read_trial(records).map_err(at)?)),
+        Holds::Unknown => Err(at(ReadError::UnknownContent)),
     }
 }
 
@@ -84,10 +85,10 @@ fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Load
             Err(LoadError { error: ReadError::Empty | ReadError::Missing(_), .. }) => {
                 notes.push(format!("{}: nothing was recorded", begun.samples));
             }
-            Err(LoadError { error: ReadError::Io(error), .. }) => {
-                notes.push(format!("{}: {error}", begun.samples));
+            // What the other trials say is not lost with it.
+            Err(LoadError { error, .. }) => {
+                notes.push(format!("{}: {error}; this trial is left out", begun.samples));
             }
-            Err(error) => return Err(error),
         }
     }
     let source = course.header.source.clone();

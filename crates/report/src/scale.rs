@@ -93,7 +93,7 @@ pub fn byte_label(value: f64, largest: f64) -> String {
 pub fn time_label(seconds: f64, largest: f64) -> String {
     let sign = if seconds < 0.0 { "−" } else { "" };
     let s = seconds.abs();
-    if largest < 5.0 && s.fract() != 0.0 {
+    if largest < 60.0 && (s * 10.0).round() % 10.0 != 0.0 {
         return format!("{sign}{s:.1} s");
     }
     if largest <= 180.0 {
@@ -137,6 +137,7 @@ mod tests {
     #[test]
     fn times_are_written_as_their_length_asks() {
         assert_eq!(time_label(0.5, 2.0), "0.5 s");
+        assert_eq!(time_label(1.5, 5.5), "1.5 s");
         assert_eq!(time_label(-10.0, 60.0), "−10 s");
         assert_eq!(time_label(90.0, 600.0), "1:30");
         assert_eq!(time_label(5400.0, 86_400.0), "1:30 h");

@@ -2,7 +2,7 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::stats::{Estimate, median};
+use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
 use lowtide_model::study::{RoundResult, Standing, Study, Summary, TrialResult};
 
 /// A table: a line of heads, then a line for each treatment.
@@ -48,6 +48,9 @@ impl Row {
     }
 }
 
+/// The head of the column by which treatments are chosen.
+pub(crate) const MEAN_EXCESS: &str = "mean excess";
+
 pub(crate) fn heads(heads: &[&str]) -> Vec<String> {
     heads.iter().map(|h| (*h).to_owned()).collect()
 }
@@ -56,10 +59,10 @@ pub(crate) fn heads(heads: &[&str]) -> Vec<String> {
 pub fn summary(study: &Study) -> Table {
     let with_latency = study.treatments.iter().any(|s| s.latency_ratio.is_some());
     let with_connections = study.trials.iter().any(|t| t.bytes_per_connection.is_some());
-    let mut columns =
-        vec!["treatment", "baseline", "peak", "settled", "stays", "mean excess", "CPU"];
+    let most = most_repeats(study);
+    let mut columns = vec!["treatment", "baseline", "peak", "settled", "stays", MEAN_EXCESS, "CPU"];
     if with_latency {
-        columns.push("latency");
+        columns.push(latency_head(study));
     }
     if with_connections {
         columns.push("per connection");
@@ -69,19 +72,19 @@ pub fn summary(study: &Study) -> Table {
         .iter()
         .map(|s| {
             let mut cells = vec![
-                Cell::from(name(s)),
+                Cell::from(name(s, most)),
                 without_range(bytes(s.baseline_bytes)),
                 without_range(bytes(s.peak_bytes)),
                 bytes(s.settled_bytes),
                 Cell::from(share(s.settled_ratio)),
-                without_range(bytes(s.excess_mean_bytes)),
+                bytes(s.excess_mean_bytes),
                 cost(s, s.cpu_ratio),
             ];
             if with_latency {
                 cells.push(cost(s, s.latency_ratio));
             }
             if with_connections {
-                let each = study.trials.iter().filter(|t| t.treatment == s.treatment);
+                let each = shown(study, s).into_iter();
                 let each = values(each.map(|t| t.bytes_per_connection.map(|b| b as f64)));
                 cells.push(bytes(Estimate::of(&each)));
             }
@@ -92,12 +95,16 @@ pub fn summary(study: &Study) -> Table {
 }
 
 fn caption(study: &Study) -> String {
-    let n = study.treatments.iter().filter_map(|s| s.settled_bytes).map(|e| e.n).max().unwrap_or(0);
-    let statistic = match n {
+    let counts = || study.treatments.iter().filter_map(|s| s.settled_bytes).map(|e| e.n);
+    let has_ranges = counts().any(|n| n > 1 && n < ENOUGH_FOR_INTERVAL);
+    let statistic = match most_repeats(study) {
         0 => "no trial got as far as a settled value".to_owned(),
         1 => "one repeat".to_owned(),
-        n if n < lowtide_model::stats::ENOUGH_FOR_INTERVAL => {
-            format!("median of {n} repeats (range)")
+        n if n < ENOUGH_FOR_INTERVAL => format!("median of {n} repeats (range)"),
+        n if has_ranges => {
+            format!(
+                "median of {n} repeats (95 % interval; below {ENOUGH_FOR_INTERVAL} repeats, range)"
+            )
         }
         n => format!("median of {n} repeats (95 % interval)"),
     };
@@ -108,7 +115,42 @@ fn caption(study: &Study) -> String {
     format!("{whose}, {statistic}")
 }
 
-fn name(summary: &Summary) -> String {
+/// The most repeats that a settled value of the study rests on.
+fn most_repeats(study: &Study) -> usize {
+    study.treatments.iter().filter_map(|s| s.settled_bytes).map(|e| e.n).max().unwrap_or(0)
+}
+
+/// The trials whose figures are shown of a treatment: those that can be compared; without any, those
+/// that ended as planned; without any, all.
+fn shown<'s>(study: &'s Study, summary: &Summary) -> Vec<&'s TrialResult> {
+    let of = |keep: &dyn Fn(&TrialResult) -> bool| -> Vec<&'s TrialResult> {
+        let all = study.trials.iter().filter(|t| t.treatment == summary.treatment);
+        all.filter(|t| keep(t)).collect()
+    };
+    let choices = [of(&TrialResult::is_usable), of(&|t| t.outcome == "done"), of(&|_| true)];
+    choices.into_iter().find(|trials| !trials.is_empty()).unwrap_or_default()
+}
+
+/// Whether every load tells its latency; otherwise its duration stands for it.
+fn latency_is_told(study: &Study) -> bool {
+    let rounds = study.trials.iter().flat_map(|t| &t.rounds);
+    rounds.filter_map(|r| r.load.as_ref()).all(|l| l.mean_latency_s().is_some())
+}
+
+fn latency_head(study: &Study) -> &'static str {
+    if latency_is_told(study) { "latency" } else { "load took" }
+}
+
+/// What tables call a treatment, with its repeats where they are fewer than the table says.
+fn name(summary: &Summary, most: usize) -> String {
+    let name = full_name(summary);
+    match summary.settled_bytes {
+        Some(e) if e.n < most => format!("{name} (n = {})", e.n),
+        _ => name,
+    }
+}
+
+fn full_name(summary: &Summary) -> String {
     match &summary.treatment.allocator_version {
         // Another glibc has its version in its name.
         Some(version) if !summary.treatment.allocator.ends_with(version.as_str()) => {
@@ -165,19 +207,14 @@ fn warning(study: &Study, summary: &Summary) -> Option<String> {
     let trials = study.trials.iter().filter(|t| t.treatment == summary.treatment);
     let mut text = None;
     for trial in trials {
-        let because = match (trial.allocator_active, trial.outcome) {
-            (Some(false), _) => "not in force: ",
-            (None, "done") => "in force? ",
-            (_, "failed") => "failed: ",
+        let (what, reason) = match (trial.allocator_active, trial.outcome) {
+            (Some(false), _) => ("not in force", &trial.allocator_inactive_because),
+            (None, "done") => ("in force?", &trial.allocator_inactive_because),
+            (_, "failed") => ("failed", &trial.failed_because),
             _ => continue,
         };
-        let reason = trial
-            .allocator_inactive_because
-            .as_ref()
-            .filter(|_| trial.allocator_active != Some(true))
-            .or(trial.failed_because.as_ref());
-        let first_line = reason.and_then(|r| r.lines().next()).unwrap_or_default();
-        text.get_or_insert(format!("{because}{first_line}"));
+        let first_line = reason.as_ref().and_then(|r| r.lines().next()).unwrap_or_default();
+        text.get_or_insert(format!("{what}: {first_line}"));
     }
     text
 }
@@ -202,8 +239,7 @@ pub fn rounds(study: &Study) -> Option<Table> {
     let most = study.trials.iter().map(|t| t.rounds.len()).max().unwrap_or(0);
     let mut rows = Vec::new();
     for summary in &study.treatments {
-        let trials: Vec<&TrialResult> =
-            study.trials.iter().filter(|t| t.treatment == summary.treatment).collect();
+        let trials = shown(study, summary);
         for place in 0..most {
             let rounds: Vec<&RoundResult> =
                 trials.iter().filter_map(|t| t.rounds.get(place)).collect();
@@ -218,7 +254,10 @@ pub fn rounds(study: &Study) -> Option<Table> {
                     format!("{}", all.iter().sum::<f64>())
                 }
             };
-            let latency = values(rounds.iter().map(|r| Some(r.load.as_ref()?.latency_s())));
+            let latency = values(rounds.iter().map(|r| {
+                let load = r.load.as_ref()?;
+                if latency_is_told(study) { load.mean_latency_s() } else { Some(load.wall_s) }
+            }));
             rows.push(Row::plain(vec![
                 Cell::from(summary.treatment.label()),
                 Cell::from((place + 1).to_string()),
@@ -234,7 +273,15 @@ pub fn rounds(study: &Study) -> Option<Table> {
     }
     Some(Table {
         caption: "Each round of the load; requests are the sum over the repeats".to_owned(),
-        heads: heads(&["treatment", "round", "peak", "settled", "succeeded", "failed", "latency"]),
+        heads: heads(&[
+            "treatment",
+            "round",
+            "peak",
+            "settled",
+            "succeeded",
+            "failed",
+            latency_head(study),
+        ]),
         rows,
     })
 }
@@ -254,15 +301,20 @@ pub fn phases(study: &Study) -> Option<Table> {
     let rows = study.treatments.iter().map(|summary| {
         let mut cells = vec![Cell::from(summary.treatment.label())];
         for name in &names {
-            let trials = study.trials.iter().filter(|t| t.treatment == summary.treatment);
-            let of_phase = trials.flat_map(|t| &t.phases).filter(|p| p.name == *name);
-            cells.push(bytes(Estimate::of(&values(of_phase.map(|p| p.bytes.map(|b| b as f64))))));
+            // A phase may come more than once: those of one trial are not independent of each other.
+            let of_trial = |trial: &TrialResult| {
+                let named = trial.phases.iter().filter(|p| p.name == *name);
+                median(&values(named.map(|p| p.bytes.map(|b| b as f64))))
+            };
+            let each = shown(study, summary).into_iter().map(of_trial);
+            cells.push(bytes(Estimate::of(&values(each))));
         }
         Row::plain(cells)
     });
     Some(Table {
-        caption: "Memory when the subject announced a phase (over all repeats and occurrences)"
-            .to_owned(),
+        caption:
+            "Memory when the subject announced a phase (of one that came again, the trial's median)"
+                .to_owned(),
         rows: rows.collect(),
         heads: ["treatment"].into_iter().chain(names.iter().copied()).map(str::to_owned).collect(),
     })

@@ -13,8 +13,8 @@ use ratatui_widgets::chart::{Axis, Chart, Dataset, GraphType};
 
 use crate::read::Loaded;
 use crate::scale::{byte_label, byte_ticks, time_label};
-use crate::table::{self, Cell as TableCell, Table};
-use crate::view::View;
+use crate::table::{self, Cell as TableCell, MEAN_EXCESS, Table};
+use crate::view::{View, names};
 
 /// What the terminal can show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +28,9 @@ pub struct Screen {
 /// A report of some records, with the tables of others beside them.
 pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
     let mut out = String::new();
-    for record in records {
+    for (record, name) in records.iter().zip(names(records)) {
         if records.len() > 1 {
-            out += &format!("{}\n", bold(&record.study.name, screen));
+            out += &format!("{}\n", bold(&printable(&name), screen));
         }
         out += &grid(&table::summary(&record.study), screen);
         out.push('\n');
@@ -41,12 +41,15 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
             out.push('\n');
         }
         for note in &record.notes {
-            out += &format!("note: {note}\n");
+            out += &format!("note: {}\n", printable(note));
         }
     }
     out += &chart(&View::of(records), screen);
     for record in beside {
-        out += &format!("\n{}\n", bold(&format!("Beside it: {}", record.study.name), screen));
+        out += &format!(
+            "\n{}\n",
+            bold(&printable(&format!("Beside it: {}", record.study.name)), screen)
+        );
         out += &grid(&table::summary(&record.study), screen);
         if let Some(source) = &record.source {
             out += &format!("{}\n", wrapped(&format!("Figures from: {source}"), screen.width));
@@ -60,6 +63,11 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
     out
 }
 
+/// Text of a record, which may come from anywhere, without what would steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 fn bold(text: &str, screen: Screen) -> String {
     if screen.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
 }
@@ -68,7 +76,7 @@ fn bold(text: &str, screen: Screen) -> String {
 pub fn wrapped(text: &str, width: u16) -> String {
     let mut out = String::new();
     let mut column = 0;
-    for word in text.split_whitespace() {
+    for word in printable(text).split_whitespace() {
         let length = word.chars().count();
         if column > 0 && column + 1 + length > usize::from(width) {
             out.push('\n');
@@ -85,23 +93,41 @@ pub fn wrapped(text: &str, width: u16) -> String {
 
 /// The widest form of a table that fits.
 fn grid(table: &Table, screen: Screen) -> String {
-    let full = drawn(table, screen, &|cell| &cell.full);
+    let full = drawn(table, screen, &|_, cell| cell.full.clone());
     let fits = |text: &str| {
         let widest = text.lines().map(|l| visible(l).chars().count()).max().unwrap_or(0);
         widest <= usize::from(screen.width)
     };
-    let mut out = if fits(&full) { full } else { drawn(table, screen, &|cell| &cell.short) };
-    // Still too wide: leave out what says least, from the second column on.
+    let without_excess = |head: &str, cell: &TableCell| -> String {
+        if head == MEAN_EXCESS { cell.short.clone() } else { cell.full.clone() }
+    };
+    let mut out = full;
+    if !fits(&out) {
+        out = drawn(table, screen, &without_excess);
+    }
+    if !fits(&out) {
+        out = drawn(table, screen, &|_, cell| cell.short.clone());
+    }
+    // Still too wide: shorten the names, then leave out what says least, from the second column on.
     let mut narrow = table.clone();
+    if !fits(&out) {
+        let most = usize::from(screen.width) / 3;
+        for cell in narrow.rows.iter_mut().filter_map(|row| row.cells.first_mut()) {
+            if cell.short.chars().count() > most {
+                cell.short = cell.short.chars().take(most - 1).chain(['…']).collect();
+            }
+        }
+        out = drawn(&narrow, screen, &|_, cell| cell.short.clone());
+    }
     while !fits(&out) && narrow.heads.len() > 3 {
-        let least = ["baseline", "per connection", "mean excess", "latency", "peak"];
+        let least = ["baseline", "per connection", MEAN_EXCESS, "latency", "load took", "peak"];
         let place = least.iter().find_map(|l| narrow.heads.iter().position(|h| h == l));
         let place = place.unwrap_or(1);
         narrow.heads.remove(place);
         for row in &mut narrow.rows {
             row.cells.remove(place);
         }
-        out = drawn(&narrow, screen, &|cell| &cell.short);
+        out = drawn(&narrow, screen, &|_, cell| cell.short.clone());
     }
     out += &format!("{}\n", wrapped(&table.caption, screen.width));
     for row in &table.rows {
@@ -113,7 +139,7 @@ fn grid(table: &Table, screen: Screen) -> String {
     out
 }
 
-fn drawn(table: &Table, screen: Screen, text: &dyn Fn(&TableCell) -> &String) -> String {
+fn drawn(table: &Table, screen: Screen, text: &dyn Fn(&str, &TableCell) -> String) -> String {
     let mut grid = Grid::new();
     grid.load_style(
         TableStyle::new()
@@ -127,10 +153,12 @@ fn drawn(table: &Table, screen: Screen, text: &dyn Fn(&TableCell) -> &String) ->
     } else {
         grid.force_no_tty();
     }
-    grid.set_header(table.heads.iter().map(|h| Cell::new(h).add_attribute(Attribute::Dim)));
+    grid.set_header(
+        table.heads.iter().map(|h| Cell::new(printable(h)).add_attribute(Attribute::Dim)),
+    );
     for row in &table.rows {
-        let cells = row.cells.iter().map(|cell| {
-            let cell = Cell::new(text(cell));
+        let cells = row.cells.iter().zip(&table.heads).map(|(cell, head)| {
+            let cell = Cell::new(printable(&text(head, cell)));
             match (&row.warning, row.recommended) {
                 (Some(_), _) => cell.fg(Color::Yellow),
                 (None, true) => cell.fg(Color::Green),
@@ -169,7 +197,11 @@ const INKS: [Ink; 10] = [
     Ink::Gray,
 ];
 /// Without colours, the lines are told apart by the figures that they are made of.
-const FIGURES: [char; 10] = ['1', '2', '3', '4', '5', '6', '7', '8', '9', '0'];
+const FIGURES: &[u8; 36] = b"1234567890abcdefghijklmnopqrstuvwxyz";
+
+fn figure(place: usize) -> char {
+    char::from(FIGURES[place % FIGURES.len()])
+}
 
 fn chart(view: &View, screen: Screen) -> String {
     if view.groups.is_empty() {
@@ -196,8 +228,7 @@ fn chart(view: &View, screen: Screen) -> String {
     };
     let x_labels = [from, f64::midpoint(from, to), to].map(|t| time_label(t.round(), to));
     let sets = view.groups.iter().zip(&lines).enumerate().map(|(place, (group, points))| {
-        let figure = FIGURES[place % FIGURES.len()];
-        let marker = if screen.colour { Marker::Braille } else { Marker::Custom(figure) };
+        let marker = if screen.colour { Marker::Braille } else { Marker::Custom(figure(place)) };
         Dataset::default()
             .marker(marker)
             .graph_type(GraphType::Line)
@@ -229,9 +260,9 @@ fn legend(view: &View, screen: Screen) -> String {
         column += length;
         if screen.colour {
             let ink = escape_of(INKS[group.colour % INKS.len()]);
-            out += &format!(" {ink}━━\x1b[0m {} ", group.label);
+            out += &format!(" {ink}━━\x1b[0m {} ", printable(&group.label));
         } else {
-            out += &format!(" {} {}  ", FIGURES[place % FIGURES.len()], group.label);
+            out += &format!(" {} {}  ", figure(place), printable(&group.label));
         }
     }
     format!("{}\n", out.trim_end())

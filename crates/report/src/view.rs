@@ -1,12 +1,14 @@
 //! What is drawn: which lines, over which span of time, in which colour. Pure, so that every format
 //! draws the same.
 
+use std::path::Path;
+
 use lowtide_model::bytes::Human;
-use lowtide_model::judge::{self, Metric};
+use lowtide_model::judge::Metric;
 use lowtide_model::record::TrialRecord;
 use lowtide_model::record::v1::Moment;
 use lowtide_model::stats::Estimate;
-use lowtide_model::study::{Summary, TrialResult};
+use lowtide_model::study::{Standing, Summary, TrialResult};
 
 use crate::read::Loaded;
 
@@ -19,6 +21,8 @@ pub struct View {
     pub time_from: &'static str,
     /// By what memory is judged.
     pub metric: Metric,
+    /// By what the bars are.
+    pub bars_by: &'static str,
     /// One for each treatment of each record, in order.
     pub groups: Vec<Group>,
 }
@@ -45,8 +49,6 @@ pub struct Curve {
     pub points: Vec<Point>,
     /// What happened: seconds and a word.
     pub marks: Vec<(f64, String)>,
-    /// From when to when the settled value was read, in seconds.
-    pub settled: Option<(f64, f64)>,
 }
 
 /// One reading.
@@ -76,19 +78,21 @@ const MOST_POINTS: usize = 1500;
 impl View {
     /// What is drawn of some records, the first of which is the one that was asked for.
     pub fn of(records: &[Loaded]) -> Self {
-        let several = records.len() > 1;
+        // A trial that broke off before its load is no reason to lay the others otherwise.
         let loaded = records
             .iter()
-            .all(|r| r.trials.iter().all(|(_, t)| load_begin(t).is_some()) && !r.trials.is_empty());
+            .all(|r| r.trials.iter().all(|(_, t)| t.trial.loaded) && !r.trials.is_empty());
+        let names = names(records);
         let metric = if records.iter().any(|r| r.study.metric == Metric::Pss) {
             Metric::Pss
         } else {
             Metric::Rss
         };
         let mut groups = Vec::new();
-        for record in records {
+        for (record, name) in records.iter().zip(&names) {
+            let name = Some(name.as_str()).filter(|_| records.len() > 1);
             for summary in &record.study.treatments {
-                let group = Group::of(record, summary, groups.len(), several, loaded);
+                let group = Group::of(record, summary, groups.len(), name, loaded);
                 if group.curves.iter().any(|c| !c.points.is_empty()) {
                     groups.push(group);
                 }
@@ -98,6 +102,10 @@ impl View {
             title: records.first().map(|r| r.study.name.clone()).unwrap_or_default(),
             time_from: if loaded { "the load began" } else { "the start" },
             metric,
+            bars_by: match records {
+                _ if records.iter().all(|r| r.study.metric == metric) => metric.name(),
+                _ => "RSS or PSS, as each study is judged",
+            },
             groups,
         }
     }
@@ -152,8 +160,19 @@ impl View {
 }
 
 impl Group {
-    fn of(record: &Loaded, summary: &Summary, colour: usize, several: bool, loaded: bool) -> Self {
-        let label = summary.treatment.label();
+    fn of(
+        record: &Loaded,
+        summary: &Summary,
+        colour: usize,
+        name: Option<&str>,
+        loaded: bool,
+    ) -> Self {
+        let mut label = summary.treatment.label();
+        match summary.standing {
+            Standing::NotInForce => label += ", not in force",
+            Standing::Failed => label += ", failed",
+            _ => {}
+        }
         let results: Vec<&TrialResult> =
             record.study.trials.iter().filter(|t| t.treatment == summary.treatment).collect();
         let mut curves: Vec<(u64, Curve)> = record
@@ -171,7 +190,7 @@ impl Group {
             .collect();
         curves.sort_by_key(|(distance, curve)| (*distance, curve.repeat));
         Self {
-            label: if several { format!("{label} ({})", short_name(record)) } else { label },
+            label: name.map_or_else(|| label.clone(), |name| format!("{label} ({name})")),
             colour,
             curves: curves.into_iter().map(|(_, curve)| curve).collect(),
             bars: [summary.baseline_bytes, summary.peak_bytes, summary.settled_bytes],
@@ -192,17 +211,29 @@ impl Group {
     }
 }
 
-fn short_name(record: &Loaded) -> String {
-    record.study.name.clone()
+/// What tells several records apart: their names, or, where two have one name, their directories.
+pub fn names(records: &[Loaded]) -> Vec<String> {
+    let named = |name: &str| records.iter().filter(|r| r.study.name == name).count();
+    let name = |record: &Loaded| match Path::new(&record.study.record).file_name() {
+        Some(directory) if named(&record.study.name) > 1 => {
+            directory.to_string_lossy().into_owned()
+        }
+        _ => record.study.name.clone(),
+    };
+    records.iter().map(name).collect()
 }
 
 impl Curve {
     fn of(trial: &TrialRecord, loaded: bool) -> Self {
         let start = trial.marks.iter().find(|m| m.mark == Moment::Start).map_or(0.0, |m| m.t_s);
-        let zero = if loaded { load_begin(trial).unwrap_or(start) } else { start };
+        let zero = if loaded { load_begin(trial) } else { Some(start) };
+        let Some(zero) = zero else {
+            return Self { repeat: trial.trial.repeat, ..Self::default() };
+        };
         let end = trial.marks.iter().find_map(|m| match m.mark {
-            // A process gives its memory back before its parent hears that it has ended.
-            Moment::Exit => Some(m.t_s - trial.trial.interval_s),
+            // A process gives its memory back before its parent hears that it has ended. That of a
+            // server which goes into the background ends at once, and others go on.
+            Moment::Exit if !trial.trial.loaded => Some(m.t_s - trial.trial.interval_s),
             Moment::Stop => Some(m.t_s),
             _ => None,
         });
@@ -232,15 +263,7 @@ impl Curve {
             };
             Some((m.t_s - zero, word))
         });
-        let figures = judge::judge(trial, Metric::Rss);
-        Self {
-            repeat: trial.trial.repeat,
-            marks: marks.collect(),
-            settled: figures
-                .settle_span
-                .map(|(_, to)| (to - judge::SETTLED_WINDOW_S - zero, to - zero)),
-            points: thinned(points),
-        }
+        Self { repeat: trial.trial.repeat, marks: marks.collect(), points: thinned(points) }
     }
 
     /// The memory that is judged, as points of seconds and bytes.
@@ -257,7 +280,7 @@ fn load_begin(trial: &TrialRecord) -> Option<f64> {
 }
 
 /// Leaves out points where there are more than a picture can show. Of each stretch the highest and
-/// the lowest stay, so that no peak is lost, and so does every reading with slow figures.
+/// the lowest stay, by RSS and by PSS, so that no peak is lost.
 fn thinned(points: Vec<Point>) -> Vec<Point> {
     if points.len() <= MOST_POINTS {
         return points;
@@ -267,8 +290,11 @@ fn thinned(points: Vec<Point>) -> Vec<Point> {
     for chunk in points.chunks(stretch) {
         let high = chunk.iter().enumerate().max_by_key(|(_, p)| p.rss).map(|(i, _)| i);
         let low = chunk.iter().enumerate().min_by_key(|(_, p)| p.rss).map(|(i, _)| i);
-        let slow = chunk.iter().position(|p| p.pss.is_some());
-        let mut places: Vec<usize> = [high, low, slow].into_iter().flatten().collect();
+        let slow = || chunk.iter().enumerate().filter_map(|(i, p)| Some((i, p.pss?)));
+        let slow_high = slow().max_by_key(|(_, pss)| *pss).map(|(i, _)| i);
+        let slow_low = slow().min_by_key(|(_, pss)| *pss).map(|(i, _)| i);
+        let mut places: Vec<usize> =
+            [high, low, slow_high, slow_low].into_iter().flatten().collect();
         places.sort_unstable();
         places.dedup();
         kept.extend(places.into_iter().map(|i| chunk[i]));
@@ -286,12 +312,14 @@ mod tests {
             .map(|i| Point {
                 t_s: f64::from(i),
                 rss: if i == 54_321 { 999 } else { 1 },
+                pss: (i % 10 == 0).then_some(if i == 12_340 { 77 } else { 1 }),
                 ..Point::default()
             })
             .collect();
         let thin = thinned(points);
         assert!(thin.len() <= 2 * MOST_POINTS, "{}", thin.len());
         assert!(thin.iter().any(|p| p.rss == 999));
+        assert!(thin.iter().any(|p| p.pss == Some(77)));
         assert!(thin.windows(2).all(|w| w[0].t_s < w[1].t_s));
     }
 }

@@ -1,9 +1,11 @@
 //! The allocators that can be tried: where each comes from, and how it gets into a process.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
@@ -181,25 +183,42 @@ fn our_architecture() -> object::Architecture {
     }
 }
 
+/// How long a program that does nothing may take under a library that is tried.
+const TRIAL_LIMIT: Duration = Duration::from_secs(10);
+
 /// Starts a program that does nothing with the library, and listens to the loader, which names a
 /// library that it cannot load and then goes on without it.
 fn try_preload(path: &Path) -> Result<(), String> {
-    let output = Command::new("true")
+    let started = |error: io::Error| format!("`true` could not be started to try it ({error})");
+    let mut program = Command::new("true")
         .env("LD_PRELOAD", path)
         .stdin(Stdio::null())
-        .output()
-        .map_err(|e| format!("`true` could not be started to try it ({e})"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(started)?;
+    let deadline = Instant::now() + TRIAL_LIMIT;
+    let status = loop {
+        match program.try_wait().map_err(started)? {
+            Some(status) => break status,
+            None if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
+            None => {
+                let _ = program.kill().and_then(|()| program.wait());
+                return Err("a program that does nothing does not end under it".to_owned());
+            }
+        }
+    };
+    let mut said = String::new();
+    if let Some(stderr) = program.stderr.take() {
+        let _ = stderr.take(1 << 16).read_to_string(&mut said);
+    }
     if let Some(line) = said.lines().find(|l| l.contains("cannot be preloaded")) {
         let reason = line.split_once('(').map_or(line, |(_, rest)| rest);
         return Err(reason.trim_end_matches(|c| ":. )".contains(c)).replace("): ignored", ""));
     }
-    if !output.status.success() {
+    if !status.success() {
         let last = said.lines().last().unwrap_or("no message");
-        return Err(format!(
-            "a program that does nothing ends with {} under it ({last})",
-            output.status
-        ));
+        return Err(format!("a program that does nothing ends with {status} under it ({last})"));
     }
     Ok(())
 }
@@ -217,8 +236,15 @@ fn other_glibc(directory: &Path) -> Result<Allocator, AllocatorError> {
         .ok_or_else(|| refused(format!("there is no {LOADER} in it")))?;
     let version = c_library_version(&c_library)
         .ok_or_else(|| refused("its libc.so.6 does not tell its version".to_owned()))?;
-    let asked = Command::new(&loader).arg("--version").stdin(Stdio::null()).output();
-    if !asked.as_ref().is_ok_and(|o| o.status.success()) {
+    let asked = Command::new(&loader)
+        .arg("--verify")
+        .arg(&c_library)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    // 2 says that the file is a library and no program, which is as good; 1, that it is neither.
+    if !asked.is_ok_and(|status| [Some(0), Some(2)].contains(&status.code())) {
         return Err(refused(format!("its {LOADER} cannot be started")));
     }
     let delivery = Delivery::Loader { loader, libraries, library: FileId::of(&meta) };
@@ -239,10 +265,11 @@ fn find_gperftools() -> Option<PathBuf> {
         "libtcmalloc_minimal.so",
     ];
     let directories = library_directories();
-    names
-        .iter()
-        .flat_map(|name| directories.iter().map(move |d| d.join(name)))
-        .find(|path| path.is_file())
+    names.iter().flat_map(|name| directories.iter().map(move |d| d.join(name))).find(|path| {
+        // A system may have those of another processor as well.
+        let facts = File::open(path).ok().and_then(|file| ObjectFacts::read(&file).ok());
+        facts.is_some_and(|facts| facts.architecture == our_architecture())
+    })
 }
 
 /// Where the loader looks, in the order of the common distributions.

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::recorder::Recorder;
 
@@ -28,7 +28,8 @@ impl Tail {
         if lines.len() == TAIL_LINES {
             lines.pop_front();
         }
-        lines.push_back(line.chars().take(300).collect());
+        let printable = line.chars().map(|c| if c.is_control() { ' ' } else { c });
+        lines.push_back(printable.take(300).collect());
     }
 
     /// The lines, as the end of a sentence; says so when there are none.
@@ -44,6 +45,21 @@ impl Tail {
     }
 }
 
+/// A thread that keeps what a program prints.
+#[derive(Debug)]
+pub struct Keeping(JoinHandle<()>);
+
+impl Keeping {
+    /// Waits until nobody can print any more, but not for ever: a process that could not be ended
+    /// still could.
+    pub fn finish(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        while !self.0.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 /// Reads what a program prints until nobody can print any more. `announce` is shown every line and
 /// the moment at which it came.
 ///
@@ -54,7 +70,7 @@ pub fn keep(
     log: &Path,
     recorder: &Recorder,
     mut announce: impl FnMut(&str, Instant) + Send + 'static,
-) -> std::io::Result<(Tail, JoinHandle<()>)> {
+) -> std::io::Result<(Tail, Keeping)> {
     let mut file = File::create(log)?;
     let path = log.to_owned();
     let recorder = recorder.clone();
@@ -82,5 +98,5 @@ pub fn keep(
             announce(text, at);
         }
     });
-    Ok((tail, thread))
+    Ok((tail, Keeping(thread)))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use regex_lite::Regex;
 use thiserror::Error;
 
-use lowtide_model::duration::parse_duration;
+use lowtide_model::duration::{HumanSeconds, parse_duration};
 use lowtide_model::number::NumberError;
 use lowtide_model::record::v1;
 use lowtide_model::threshold::{Threshold, ThresholdError};
@@ -17,6 +17,7 @@ use crate::order;
 use crate::ready::{Ready, ReadyError};
 use crate::settings::Settings;
 use crate::treatment::{Applied, find_program, inherited_settings};
+use crate::trial::BASELINE;
 use crate::tune::{self, TuneError};
 
 /// The allocators that are tried when none is named.
@@ -169,7 +170,12 @@ impl Plan {
         let command = settings.command.filter(|c| !c.is_empty()).ok_or(PlanError::NoCommand)?;
         // A set-up may yet make it.
         if settings.setup.is_none()
-            && find_program(&command[0], settings.directory.as_deref()).is_none()
+            && find_program(
+                &command[0],
+                settings.directory.as_deref(),
+                settings.environment.get("PATH").map(String::as_str),
+            )
+            .is_none()
         {
             return Err(PlanError::NoSuchCommand(command[0].clone()));
         }
@@ -207,10 +213,7 @@ impl Plan {
             return Err(PlanError::Value { flag: "interval", reason });
         }
         let repeats = settings.repeat.unwrap_or(DEFAULT_REPEATS);
-        if repeats == 0 {
-            let reason = "must be at least 1".to_owned();
-            return Err(PlanError::Value { flag: "repeat", reason });
-        }
+        within("repeat", repeats, 1)?;
         let tolerance = ratio("tolerance", settings.tolerance.as_deref(), DEFAULT_TOLERANCE)?;
         let fail_on = settings.fail_on.unwrap_or_default();
         Ok(Self {
@@ -269,23 +272,15 @@ impl Plan {
 
     /// How long a trial takes at least, as far as the plan tells.
     pub fn shortest_trial(&self) -> Duration {
-        let course = &self.course;
-        match course.load {
-            None => Duration::ZERO,
-            Some(_) => {
-                let pauses = course.warmup + course.rounds.saturating_sub(1);
-                course.pause * pauses + course.settle
-            }
-        }
+        self.course.shortest()
     }
 }
 
 impl Course {
     fn check(&self) -> Result<(), PlanError> {
         let wrong = |flag, reason: &str| Err(PlanError::Value { flag, reason: reason.to_owned() });
-        if self.rounds == 0 {
-            return wrong("rounds", "must be at least 1");
-        }
+        within("rounds", self.rounds, 1)?;
+        within("warmup", self.warmup, 0)?;
         if self.load.is_none() && (self.rounds > 1 || self.warmup > 0) {
             let flag = if self.rounds > 1 { "rounds" } else { "warmup" };
             return wrong(flag, "repeats the load, and there is none: add --load");
@@ -293,8 +288,41 @@ impl Course {
         if self.timeout.is_zero() {
             return wrong("timeout", "must be longer than 0");
         }
+        let shortest = self.shortest();
+        if shortest >= self.timeout {
+            let (shortest, timeout) = (shortest.as_secs_f64(), self.timeout.as_secs_f64());
+            let reason = format!(
+                "a trial is ended after {}, and its pauses alone take {}: allow more, such as {}m",
+                HumanSeconds(timeout),
+                HumanSeconds(shortest),
+                (shortest / 60.0).ceil() * 2.0
+            );
+            return Err(PlanError::Value { flag: "timeout", reason });
+        }
         Ok(())
     }
+
+    /// How long a trial takes at least, as far as can be told.
+    fn shortest(&self) -> Duration {
+        match self.load {
+            None if self.settle_after_phase => self.settle,
+            None => Duration::ZERO,
+            Some(_) => {
+                let pauses = self.warmup.saturating_add(self.rounds.saturating_sub(1));
+                BASELINE + self.pause.saturating_mul(pauses) + self.settle
+            }
+        }
+    }
+}
+
+/// No study has more of anything that is counted.
+const MOST: u32 = 10_000;
+
+fn within(flag: &'static str, count: u32, least: u32) -> Result<(), PlanError> {
+    if (least..=MOST).contains(&count) {
+        return Ok(());
+    }
+    Err(PlanError::Value { flag, reason: format!("must be from {least} to {MOST}") })
 }
 
 fn treatments(

@@ -33,7 +33,7 @@ pub struct Ran {
 #[derive(Debug, Error)]
 pub enum RunError {
     /// The directory for the record holds something else.
-    #[error("{} exists and is not empty: name another directory with --output, or remove it", .0.display())]
+    #[error("{} is not an empty directory: name another directory with --output, or remove it", .0.display())]
     OutputNotEmpty(PathBuf),
     /// The record could not be made.
     #[error("the record could not be written: {}: {error}", path.display())]
@@ -152,6 +152,9 @@ fn make_record(plan: &Plan) -> Result<PathBuf, RunError> {
         Ok(true) => return Err(RunError::OutputNotEmpty(record)),
         Ok(false) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return Err(RunError::OutputNotEmpty(record));
+        }
         Err(error) => return Err(at(error)),
     }
     fs::create_dir_all(record.join("trials")).map_err(at)?;

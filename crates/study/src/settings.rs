@@ -188,15 +188,19 @@ impl Settings {
             &mut self.pause,
             &mut self.settle,
             &mut self.timeout,
+            &mut self.interval,
+            &mut self.max_slowdown,
+            &mut self.tolerance,
         ];
         texts.into_iter().flatten().for_each(fill);
-        let lists = [&mut self.command, &mut self.tune, &mut self.phase];
+        let lists = [&mut self.command, &mut self.tune, &mut self.phase, &mut self.fail_on];
         lists.into_iter().flatten().flatten().for_each(fill);
         self.environment.values_mut().for_each(fill);
-        match &mut self.allocator {
-            Some(Words::Joined(text)) => fill(text),
-            Some(Words::Listed(words)) => words.iter_mut().for_each(fill),
-            None => {}
+        for words in [&mut self.allocator, &mut self.policy].into_iter().flatten() {
+            match words {
+                Words::Joined(text) => fill(text),
+                Words::Listed(words) => words.iter_mut().for_each(fill),
+            }
         }
         let mut path = |path: &mut PathBuf| {
             let mut text = path.display().to_string();
@@ -206,6 +210,7 @@ impl Settings {
         self.beside.iter_mut().flatten().for_each(&mut path);
         self.baseline.iter_mut().for_each(&mut path);
         self.directory.iter_mut().for_each(&mut path);
+        self.output.iter_mut().for_each(&mut path);
         self.directory.get_or_insert_with(|| home.to_owned());
     }
 

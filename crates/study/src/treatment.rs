@@ -69,10 +69,7 @@ impl Applied {
         match &self.allocator.delivery {
             Delivery::System => {}
             Delivery::Preload { path, .. } => {
-                let preload = |(name, value): &(String, String)| {
-                    (name == "LD_PRELOAD").then(|| value.clone())
-                };
-                let others = own.iter().find_map(preload).or_else(|| env::var("LD_PRELOAD").ok());
+                let others = launch.variable("LD_PRELOAD").or_else(|| env::var("LD_PRELOAD").ok());
                 let mut list = path.display().to_string();
                 // The first that defines `malloc` provides it, so that ours must stand first.
                 if let Some(others) = others.filter(|o| !o.is_empty()) {
@@ -87,7 +84,8 @@ impl Applied {
                     "--library-path".to_owned(),
                     libraries.display().to_string(),
                 ];
-                line.extend(behind_loader(program, launch.directory.as_deref()));
+                let path = launch.variable("PATH");
+                line.extend(behind_loader(program, launch.directory.as_deref(), path.as_deref()));
                 line.extend(command.iter().skip(1).cloned());
                 launch.command = line;
             }
@@ -157,8 +155,10 @@ const SETUID: &str = "it is a setuid program: the loader ignores LD_PRELOAD";
 
 /// What stands behind the loader on its command line: a program for it to load. A script is not
 /// one, so that its interpreter is named instead, as the kernel would do.
-fn behind_loader(program: &str, directory: Option<&Path>) -> Vec<String> {
-    let Some(path) = find_program(program, directory) else { return vec![program.to_owned()] };
+fn behind_loader(program: &str, directory: Option<&Path>, list: Option<&str>) -> Vec<String> {
+    let Some(path) = find_program(program, directory, list) else {
+        return vec![program.to_owned()];
+    };
     let shown = path.display().to_string();
     let Some(line) = first_line(&path) else { return vec![shown] };
     let Some(interpreter) = line.strip_prefix("#!") else { return vec![shown] };
@@ -167,7 +167,7 @@ fn behind_loader(program: &str, directory: Option<&Path>) -> Vec<String> {
     // `env NAME` only looks for a program, and would start it with the system's loader.
     if interpreter.ends_with("/env")
         && let Some(name) = argument.filter(|a| !a.contains(char::is_whitespace))
-        && let Some(found) = find_program(name, directory)
+        && let Some(found) = find_program(name, directory, list)
     {
         return vec![found.display().to_string(), shown];
     }
@@ -185,8 +185,9 @@ fn first_line(path: &Path) -> Option<String> {
     String::from_utf8(line.to_vec()).ok()
 }
 
-/// Finds a program as `execvp` does: in the list of `PATH`, unless its name holds a slash.
-pub fn find_program(name: &str, directory: Option<&Path>) -> Option<PathBuf> {
+/// Finds a program as `execvp` does: in the list of `PATH` (`list`, or our own), unless its name holds a
+/// slash.
+pub fn find_program(name: &str, directory: Option<&Path>, list: Option<&str>) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     };
@@ -194,12 +195,13 @@ pub fn find_program(name: &str, directory: Option<&Path>) -> Option<PathBuf> {
         let path = directory.map_or_else(|| PathBuf::from(name), |d| d.join(name));
         return Some(path).filter(is_program);
     }
-    let list = env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let list = list.map(Into::into).or_else(|| env::var_os("PATH"));
+    let list = list.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     env::split_paths(&list).map(|d| d.join(name)).find(is_program)
 }
 
 fn is_setuid(program: &str) -> bool {
-    let meta = find_program(program, None).and_then(|path| fs::metadata(path).ok());
+    let meta = find_program(program, None, None).and_then(|path| fs::metadata(path).ok());
     let us = rustix::process::geteuid().as_raw();
     meta.is_some_and(|m| m.permissions().mode() & 0o6000 != 0 && m.uid() != us)
 }
@@ -277,10 +279,10 @@ mod tests {
         fs::write(script.path(), "#!/bin/sh -eu\n").unwrap();
         fs::set_permissions(script.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let path = script.path().display().to_string();
-        assert_eq!(behind_loader(&path, None), ["/bin/sh", "-eu", &path]);
+        assert_eq!(behind_loader(&path, None, None), ["/bin/sh", "-eu", &path]);
         fs::write(script.path(), "#!/usr/bin/env sh\n").unwrap();
-        assert!(behind_loader(&path, None)[0].ends_with("/sh"));
-        assert!(behind_loader("sh", None)[0].ends_with("/sh"));
-        assert_eq!(behind_loader("no-such-program", None), ["no-such-program"]);
+        assert!(behind_loader(&path, None, None)[0].ends_with("/sh"));
+        assert!(behind_loader("sh", None, None)[0].ends_with("/sh"));
+        assert_eq!(behind_loader("no-such-program", None, None), ["no-such-program"]);
     }
 }

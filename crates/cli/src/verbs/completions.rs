@@ -1,6 +1,6 @@
 //! `lowtide completions SHELL`.
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::{Shell, generate};
 
 use crate::args::Cli;
@@ -8,8 +8,13 @@ use crate::exit::{Exit, Failure};
 use crate::output::Output;
 
 pub(crate) fn run(shell: Shell, output: &Output) -> Result<Exit, Failure> {
+    let whole = Cli::command();
+    // What lowtide starts itself as is for nobody to type.
+    let verbs = whole.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
+    let mut visible =
+        Command::new("lowtide").args(whole.get_arguments().cloned()).subcommands(verbs);
     let mut script = Vec::new();
-    generate(shell, &mut Cli::command(), "lowtide", &mut script);
-    output.text(&String::from_utf8_lossy(&script));
+    generate(shell, &mut visible, "lowtide", &mut script);
+    output.bytes(&script)?;
     Ok(Exit::Done)
 }

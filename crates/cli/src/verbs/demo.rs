@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use lowtide_demo::client::{self, Burst};
+use lowtide_model::bytes::Human;
 use lowtide_study::settings::{Settings, Words};
 
 use super::study;
@@ -10,8 +11,8 @@ use crate::args::{DemoArgs, DemoLoadArgs, DemoServerArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{Output, note};
 
-/// Fewer requests would not show what a burst does.
-const LEAST_STREAMS: u32 = 50_000;
+/// So many requests show well what a burst does.
+const USUAL_STREAMS: u32 = 50_000;
 /// More would make the demo longer than it should be.
 const MOST_STREAMS: u32 = 100_000;
 /// What server and client need for a request in flight, generously.
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
     note!("{streams} requests in flight at once, under 4 treatments, each {} times", args.repeat);
     let exit = study::run_settings(settings, output)?;
     if !output.json {
-        output.text("next: lowtide study -- YOUR COMMAND   (lowtide study --help)\n");
+        output.text("next: lowtide study -- YOUR COMMAND   (lowtide study --help)\n")?;
     }
     Ok(exit)
 }
@@ -70,17 +71,29 @@ pub(crate) fn load(args: &DemoLoadArgs) -> Result<Exit, Failure> {
     let burst = Burst { address: args.address, streams: args.streams, expire_ms: args.expire_ms };
     let report = client::run(burst)
         .map_err(|error| Failure::failed(format!("{}: {error}", args.address)))?;
-    Output::new(true, clap::ColorChoice::Never).object(&report);
+    Output::new(true, clap::ColorChoice::Never).object(&report)?;
     let failed = report.rounds.iter().any(|round| round.failed > 0);
     Ok(if failed { Exit::Failed } else { Exit::Done })
 }
 
 fn streams_for_this_machine() -> u32 {
     let machine = lowtide_probe::machine::look();
-    let available = machine.memory_available_bytes.unwrap_or(0);
-    let available = machine.cgroup_limit_bytes.map_or(available, |limit| limit.min(available));
-    let fits = available / PART_OF_MEMORY / BYTES_PER_STREAM;
-    u32::try_from(fits).unwrap_or(MOST_STREAMS).clamp(LEAST_STREAMS, MOST_STREAMS)
+    let at_hand = [machine.memory_available_bytes, machine.cgroup_limit_bytes];
+    let streams = streams_for(at_hand.into_iter().flatten().min());
+    if streams < USUAL_STREAMS {
+        note!(
+            "note: {USUAL_STREAMS} requests in flight would show more, and need {} of memory at hand; \
+             --streams N has its own way",
+            Human(u64::from(USUAL_STREAMS) * BYTES_PER_STREAM * PART_OF_MEMORY)
+        );
+    }
+    streams
+}
+
+fn streams_for(bytes_at_hand: Option<u64>) -> u32 {
+    let Some(bytes) = bytes_at_hand else { return USUAL_STREAMS };
+    let fits = bytes / PART_OF_MEMORY / BYTES_PER_STREAM;
+    u32::try_from(fits).unwrap_or(MOST_STREAMS).clamp(1, MOST_STREAMS)
 }
 
 /// A port that nobody listens on now. It is given back at once, so that somebody else might take it
@@ -100,6 +113,13 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_burst_takes_a_quarter_of_the_memory_at_hand_at_most() {
+        assert_eq!(streams_for(Some(1 << 30)), 16_384);
+        assert_eq!(streams_for(Some(1 << 40)), MOST_STREAMS);
+        assert_eq!(streams_for(None), USUAL_STREAMS);
+    }
 
     #[test]
     fn a_word_for_the_shell_may_hold_anything() {

@@ -31,6 +31,6 @@ pub(crate) fn run(verb: Option<&str>, output: &Output) -> Result<Exit, Failure> 
     };
     let mut text = Vec::new();
     page.render(&mut text).map_err(Failure::failed)?;
-    output.text(&String::from_utf8_lossy(&text));
+    output.bytes(&text)?;
     Ok(Exit::Done)
 }

@@ -13,6 +13,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::{Output, note};
 
 pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
+    check(args, output)?;
     let records = args.records.iter().map(|path| load(path)).collect::<Result<Vec<_>, _>>()?;
     let shown = Shown::of(records.clone());
     let mut told = false;
@@ -39,12 +40,34 @@ pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     }
     if output.json {
         for record in &records {
-            output.object(&record.study);
+            output.object(&record.study)?;
         }
     } else if !told {
-        output.text(&shown.for_terminal(output));
+        output.text(&shown.for_terminal(output))?;
     }
     Ok(Exit::Done)
+}
+
+/// Refuses what would destroy a record, or mix two kinds of data.
+fn check(args: &ReportArgs, output: &Output) -> Result<(), Failure> {
+    let files = [&args.html, &args.svg, &args.png, &args.markdown, &args.csv];
+    let files: Vec<&PathBuf> = files.into_iter().flatten().collect();
+    let to_stdout = files.iter().filter(|f| f.as_os_str() == "-").count();
+    if to_stdout > 1 || (to_stdout == 1 && output.json) {
+        return Err(Failure::usage(
+            "only one kind of data can go to the standard output: name a file for the others",
+        ));
+    }
+    for file in files {
+        if file.is_dir() || file.extension().is_some_and(|e| e == "jsonl") {
+            return Err(Failure::usage(format!(
+                "{} is a record, or may be, and would be overwritten: put the records first, or name \
+                 another file",
+                file.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn load(path: &Path) -> Result<Loaded, Failure> {
@@ -66,7 +89,11 @@ impl Shown {
         let mut beside = Vec::new();
         for record in &mut records {
             for path in record.study.plan.beside.clone() {
-                match read::load(Path::new(&path)) {
+                let path = Path::new(&path);
+                if path.exists() && !path.is_file() && !path.is_dir() {
+                    continue;
+                }
+                match read::load(path) {
                     Ok(other) => beside.push(other),
                     Err(error) => record.notes.push(format!("not drawn beside it: {error}")),
                 }
@@ -138,8 +165,7 @@ fn short_paths(command: &str) -> String {
 /// Writes a file, or to the standard output for `-`.
 fn write(path: &PathBuf, bytes: &[u8], output: &Output) -> Result<(), Failure> {
     if path.as_os_str() == "-" {
-        output.text(&String::from_utf8_lossy(bytes));
-        return Ok(());
+        return output.bytes(bytes);
     }
     fs::write(path, bytes).map_err(|error| Failure::io(path, &error))?;
     note!("wrote {}", path.display());

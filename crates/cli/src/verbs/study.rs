@@ -64,14 +64,18 @@ pub(crate) fn conclude(
     let study = record.study.clone();
     let shown = Shown::of(vec![record]);
     let page = ran.record.join("report.html");
-    fs::write(&page, shown.page()?).map_err(|error| Failure::io(&page, &error))?;
+    let drawn = shown
+        .page()
+        .and_then(|html| fs::write(&page, html).map_err(|error| Failure::io(&page, &error)));
     let crossed = crossings(plan, &study, earlier);
     summarise_for_ci(&shown, &crossed);
     if output.json {
-        output.object(&study);
+        output.object(&study)?;
     } else {
-        output.text(&shown.for_terminal(output));
-        output.text(&format!("\nreport: {}\n", page.display()));
+        output.text(&shown.for_terminal(output))?;
+        if drawn.is_ok() {
+            output.text(&format!("\nreport: {}\n", page.display()))?;
+        }
     }
     for line in &crossed {
         note!("crossed: {line}");
@@ -79,6 +83,11 @@ pub(crate) fn conclude(
     if let Some(failure) = &ran.failure {
         // The object has been printed already, and tells it too.
         note!("lowtide: {failure}");
+        return Ok(Exit::Failed);
+    }
+    if let Err(failure) = drawn {
+        // The figures have been told; the page can be made again.
+        note!("lowtide: {}", failure.next(format!("lowtide report {}", ran.record.display())));
         return Ok(Exit::Failed);
     }
     Ok(match (ran.interrupted, crossed.is_empty()) {
@@ -96,10 +105,16 @@ fn crossings(plan: &Plan, study: &Study, earlier: Option<&Loaded>) -> Vec<String
         let comparison = compare::compare(&earlier.study, study, *tolerance);
         lines.extend(comparison.regressions.iter().map(ToString::to_string));
         for label in comparison.not_compared {
-            note!(
-                "note: {label} cannot be compared with the baseline: one of the two has no figures of it"
-            );
+            let why = if earlier.study.metric == study.metric {
+                "one of the two studies has no figures of it"
+            } else {
+                "one of the two studies is judged by RSS, the other by PSS"
+            };
+            note!("note: {label} cannot be compared with the baseline: {why}");
         }
+    }
+    for threshold in plan.fail_on.iter().filter(|threshold| threshold.is_void(study)) {
+        note!("note: --fail-on {threshold} was held against nothing: no load told that figure");
     }
     lines
 }

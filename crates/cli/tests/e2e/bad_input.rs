@@ -40,6 +40,15 @@ fn what_cannot_be_done_as_written_is_refused_before_anything_starts() {
     usage_error(&["study", "--no-such-flag"], "unexpected argument");
     usage_error(&["study", "/no/such/file.toml"], "/no/such/file.toml: No such file");
     usage_error(&["man", "fly"], "there is no verb `fly`");
+    usage_error(&["study", "--repeat", "4294967295", "--", "true"], "from 1 to 10000");
+    usage_error(
+        &["study", "--load", "true", "--settle", "15m", "--", "true"],
+        "a trial is ended after 10 min 0 s, and its pauses alone take 15 min 1 s",
+    );
+    usage_error(
+        &["study", "-a", "glibc", "-o", "/etc/passwd", "--", "true"],
+        "not an empty directory",
+    );
 }
 
 #[test]
@@ -55,7 +64,7 @@ fn a_directory_that_holds_something_is_left_alone() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("mine"), "precious").unwrap();
     let path = home.path().to_str().unwrap();
-    usage_error(&["study", "-a", "glibc", "-o", path, "--", "true"], "exists and is not empty");
+    usage_error(&["study", "-a", "glibc", "-o", path, "--", "true"], "is not an empty directory");
     assert_eq!(fs::read_to_string(home.path().join("mine")).unwrap(), "precious");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
 }
@@ -137,8 +146,10 @@ fn readiness_that_never_comes_ends_with_what_was_tried() {
         "glibc",
         "--ready",
         &format!("tcp:127.0.0.1:{port}"),
+        "--settle",
+        "0s",
         "--timeout",
-        "500ms",
+        "1500ms",
         "--load",
         "true",
         "--",
@@ -147,7 +158,7 @@ fn readiness_that_never_comes_ends_with_what_was_tried() {
         "ms:600000",
     ]);
     assert!(
-        said.starts_with("the command was not ready within 500 ms by tcp:127.0.0.1:"),
+        said.starts_with("the command was not ready within 1.50 s by tcp:127.0.0.1:"),
         "{said}"
     );
     assert!(said.contains("Connection refused") && said.ends_with("starting up"), "{said}");
@@ -272,4 +283,86 @@ fn without_json_the_sentence_and_the_next_step_go_to_the_standard_error() {
     assert!(output.stdout.is_empty());
     assert!(told.starts_with("lowtide: there is no command: write it behind `--`"), "{told}");
     assert!(told.contains("next: lowtide study --help"), "{told}");
+}
+
+#[test]
+fn words_that_are_no_text_and_an_output_that_is_full_are_no_panic() {
+    use std::os::unix::ffi::OsStrExt;
+    let word = std::ffi::OsStr::from_bytes(b"\xff");
+    let output = lowtide().arg("man").arg(word).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let full = fs::File::create("/dev/full").unwrap();
+    let output = lowtide().arg("man").stdout(full).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told.starts_with("lowtide: the standard output could not be written"), "{told}");
+}
+
+#[test]
+fn a_process_whose_name_is_no_text_is_sampled_like_any_other() {
+    let home = tempfile::tempdir().unwrap();
+    let script = home.path().join("subject.sh");
+    let sleep = "p=\"$1/$(printf 'gr\\366\\337e')\"; cp \"$(command -v sleep)\" \"$p\"; \"$p\" 0.4";
+    fs::write(&script, sleep).unwrap();
+    let (script, place) = (script.to_str().unwrap(), home.path().to_str().unwrap());
+    let ran = study(&["-a", "glibc", "--repeat", "1", "--", "sh", script, place]);
+    let trials = ran.trials();
+    let named = |line: &Value| line["kind"] == "process" && line["name"] == "gr\u{fffd}\u{fffd}e";
+    assert!(ran.lines(&trials[0]).iter().any(named));
+}
+
+#[test]
+fn a_subject_that_the_load_kills_has_not_done_its_work() {
+    let subject = subject(&[]);
+    for end in ["", "; exit 1"] {
+        let load = format!("kill -9 $LOWTIDE_SUBJECT_PID{end}");
+        let said = failure(&[
+            "-a",
+            "glibc",
+            "--ready",
+            "after:10ms",
+            "--settle",
+            "0s",
+            "--load",
+            &load,
+            "--",
+            &subject,
+            "ms:600000",
+        ]);
+        assert!(said.starts_with("the command ended during the load with signal 9"), "{said}");
+    }
+}
+
+#[test]
+fn somebody_who_ends_the_keeper_ends_the_subject_with_it() {
+    for signal in ["TERM", "KILL"] {
+        let (subject, seconds) = (subject(&[]), unique_seconds());
+        // The parent of the subject is its keeper.
+        let kill = format!(
+            "kill -{signal} $(sed 's/.*) . //' /proc/$LOWTIDE_SUBJECT_PID/stat | cut -d' ' -f1); sleep 60"
+        );
+        let said = failure(&[
+            "-a",
+            "glibc",
+            "--ready",
+            "after:10ms",
+            "--load",
+            &kill,
+            "--",
+            &subject,
+            &format!("daemon:{seconds}"),
+            "ms:600000",
+        ]);
+        assert!(said.starts_with("the command ended during the load"), "{signal}: {said}");
+        if signal == "TERM" {
+            assert_eq!(processes_with(&seconds), Vec::<u32>::new());
+        } else {
+            // What is in a session of its own, nobody holds any more once the keeper is killed.
+            for pid in processes_with(&seconds) {
+                assert!(
+                    Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success()
+                );
+            }
+        }
+    }
 }

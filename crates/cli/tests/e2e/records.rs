@@ -72,11 +72,12 @@ fn a_file_of_a_record_is_a_record_too_and_torn_lines_cost_only_themselves() {
         assert_eq!(report(&record)["trials"][0]["outcome"], "unfinished");
     }
     // Cut within its first lines, nothing is left of the trial; the other one is.
-    fs::write(&file, &bytes[..20]).unwrap();
-    let output = lowtide().args(["--json", "report"]).arg(&record).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    fs::write(&file, "").unwrap();
-    assert_eq!(report(&record)["trials"].as_array().unwrap().len(), 1);
+    for kept in [20, 0] {
+        fs::write(&file, &bytes[..kept]).unwrap();
+        let study = report(&record);
+        assert_eq!(study["trials"].as_array().unwrap().len(), 1, "{kept}");
+        assert_eq!(study["complete"], false);
+    }
 }
 
 #[test]
@@ -93,7 +94,11 @@ fn damaged_and_foreign_files_are_told_in_a_sentence() {
         let object: Value = serde_json::from_slice(&output.stdout).unwrap();
         object["message"].as_str().unwrap().to_owned()
     };
-    assert!(message(&record).contains("002-glibc.jsonl line 5 is damaged"));
+    assert!(message(&file).contains("002-glibc.jsonl line 5 is damaged"));
+    let all = lowtide().arg("report").arg(&record).output().unwrap();
+    let told = String::from_utf8_lossy(&all.stdout);
+    assert!(told.contains("002-glibc.jsonl: line 5 is damaged"), "{told}");
+    assert!(told.contains("this trial is left out"), "{told}");
     let foreign = home.path().join("pidstat.txt");
     fs::write(&foreign, "11:19:33 PM   UID       PID  minflt/s\n").unwrap();
     assert!(message(&foreign).contains("is not a record of lowtide"));
@@ -128,4 +133,18 @@ fn everything_that_pidstat_prints_can_be_derived() {
     }
     assert!(process["uid"].is_u64() && process["name"].is_string());
     assert!(header["machine"]["memory_bytes"].is_u64());
+}
+
+#[test]
+fn no_report_is_written_over_a_record() {
+    let (_home, record) = small();
+    let file = record.join("trials/001-glibc.jsonl");
+    let before = fs::read(&file).unwrap();
+    let output = lowtide().args(["report", "--csv"]).arg(&file).arg(&record).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("would be overwritten: put the records first"), "{told}");
+    assert_eq!(fs::read(&file).unwrap(), before);
+    let both = lowtide().args(["report", "--json"]).arg(&record).arg("--csv").output().unwrap();
+    assert_eq!(both.status.code(), Some(2));
 }

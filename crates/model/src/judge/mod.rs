@@ -7,7 +7,8 @@
 //! - **peak**: the highest reading from the baseline on.
 //! - **settled**: the median of the last 5 s before the end of the settle time, as far as they lie
 //!   behind the end of the load; for a command that loads itself, of the last 5 s before its exit
-//!   without the last half second, in which it is already tearing down.
+//!   without the last half second, in which it is already tearing down. Not known of one that rose
+//!   until then.
 //! - **excess**: the integral of what lies above the baseline, from the end of the load to the end of
 //!   the settle time. Where nothing says when a command's own load ended, from the moment at which
 //!   it came within 2 % of its peak.
@@ -147,8 +148,9 @@ pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
     let times = Times::of(trial, &series);
     let baseline = times.baseline(&series);
     let peak = times.peak(&series);
-    let settled = times.settled_window().and_then(|(from, to)| series.median_between(from, to));
     let settle_span = times.settle_span(&series, baseline, peak);
+    let settled_window = times.settled_window(settle_span);
+    let settled = settled_window.and_then(|(from, to)| series.median_between(from, to));
     let excess = settle_span
         .zip(baseline)
         .map(|((from, to), base)| (series.area_above(base as f64, from, to), to - from));
@@ -163,7 +165,7 @@ pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
         vsz_peak: trial.samples.iter().map(|s| s.total.vsz_bytes.0).max(),
         excess_byte_seconds: excess.map(|(area, _)| area),
         excess_mean: excess.filter(|e| e.1 > 0.0).map(|(area, time)| (area / time) as u64),
-        lazyfree: times.settled_window().and_then(|(from, to)| lazyfree(trial, from, to)),
+        lazyfree: settled_window.and_then(|(from, to)| lazyfree(trial, from, to)),
         minor_faults: usage.map(|u| u.minor_faults).or(last.map(|s| s.total.minor_faults)),
         major_faults: usage.map(|u| u.major_faults).or(last.map(|s| s.total.major_faults)),
         wall_s: times.span(trial).map(|(from, to)| to - from),
@@ -178,12 +180,14 @@ pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
 
 /// (settled − baseline) / (peak − baseline); nothing when nothing rose.
 pub fn ratio(baseline: Option<u64>, peak: Option<u64>, settled: Option<u64>) -> Option<f64> {
-    let (baseline, peak, settled) = (baseline?, peak?, settled?);
-    let rise = peak.checked_sub(baseline)?;
-    if rise < LEAST_RISE_BYTES.max(baseline / 100) {
-        return None;
-    }
-    Some((settled as f64 - baseline as f64) / rise as f64)
+    let rise = rise(baseline, peak)?;
+    Some((settled? as f64 - baseline? as f64) / rise as f64)
+}
+
+/// peak − baseline, when that is more than noise.
+pub fn rise(baseline: Option<u64>, peak: Option<u64>) -> Option<u64> {
+    let rise = peak?.checked_sub(baseline?)?;
+    (rise >= LEAST_RISE_BYTES.max(baseline? / 100)).then_some(rise)
 }
 
 fn lazyfree(trial: &TrialRecord, from: f64, to: f64) -> Option<u64> {
@@ -303,15 +307,19 @@ impl<'a> Times<'a> {
         })
     }
 
-    fn settled_window(&self) -> Option<(f64, f64)> {
+    fn settled_window(&self, settle_span: Option<(f64, f64)>) -> Option<(f64, f64)> {
         let phase = self.phase("settled");
         let to = match phase {
             Some(t) => t,
             None if self.first(Moment::Exit).is_some() && !self.loaded => self.end? - EXIT_MARGIN_S,
             None => self.end?,
         };
+        let load_end = settle_span.map_or(f64::NEG_INFINITY, |(from, _)| from);
+        if phase.is_none() && load_end > to {
+            return None;
+        }
         let from = to - SETTLED_WINDOW_S;
-        Some((self.load_end().filter(|end| *end < to).map_or(from, |end| from.max(end)), to))
+        Some((if load_end < to { from.max(load_end) } else { from }, to))
     }
 
     fn settle_span(
@@ -334,8 +342,9 @@ impl<'a> Times<'a> {
 
     fn span(&self, trial: &TrialRecord) -> Option<(f64, f64)> {
         let from = self.first(Moment::Start)?;
-        let to = self
-            .first(Moment::Exit)
+        // The first process of a server that goes into the background ends at once.
+        let exit = self.first(Moment::Exit).filter(|_| !self.loaded);
+        let to = exit
             .or(self.first(Moment::Stop))
             .or(trial.end.as_ref().map(|e| e.t_s))
             .or(trial.samples.last().map(|s| s.t_s))?;

@@ -153,3 +153,31 @@ fn bytes_per_connection_need_enough_connections_to_say_anything() {
     few.samples[50].sockets_established = Some(100);
     assert_eq!(judge(&few, Metric::Rss).bytes_per_connection, Some(MIB));
 }
+
+/// A command that loads itself: its course until it exits.
+fn short(exit: f64, course: impl Fn(f64) -> f64) -> TrialRecord {
+    trial("glibc", 1, false)
+        .with_samples(0.0, exit, course)
+        .with_mark(0.0, Moment::Start, None)
+        .with_mark(exit, Moment::Exit, None)
+        .ended(exit, Outcome::Done)
+}
+
+#[test]
+fn a_short_command_that_keeps_what_it_took_has_settled_at_its_peak() {
+    let f = judge(&short(4.0, |t| (t * 167.0).min(500.0)), Metric::Rss);
+    assert_eq!((f.settled, f.settled_ratio), (Some(500 * MIB), Some(1.0)), "{f:?}");
+}
+
+#[test]
+fn a_command_that_rises_until_it_exits_has_not_settled() {
+    let f = judge(&short(4.0, |t| t * 100.0), Metric::Rss);
+    assert_eq!((f.settled, f.settled_ratio), (None, None), "{f:?}");
+    assert!(rise(f.baseline, f.peak).is_some());
+}
+
+#[test]
+fn a_server_that_goes_into_the_background_lives_until_it_is_stopped() {
+    let f = judge(&loaded(60.0).with_mark(0.05, Moment::Exit, None), Metric::Rss);
+    assert_eq!((f.wall_s, f.settled), (Some(20.0), Some(60 * MIB)));
+}

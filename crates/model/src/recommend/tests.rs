@@ -166,6 +166,103 @@ fn where_nothing_rose_there_is_nothing_to_choose_by() {
 }
 
 #[test]
+fn without_a_reference_a_cost_is_not_known() {
+    let dead = |repeat| {
+        let because = "out of memory".to_owned();
+        one("glibc", repeat, 90.0, 1.0).ended(3.0, Outcome::Failed { because })
+    };
+    let study =
+        study(vec![dead(1), one("jemalloc", 1, 20.0, 1.0), dead(2), one("jemalloc", 2, 20.0, 1.0)]);
+    assert_eq!(study.treatments[1].standing, Standing::Unresolved);
+    let (treatment, resolved, because) = chosen(&study);
+    assert_eq!((treatment.as_deref(), resolved), (Some("jemalloc"), false), "{because}");
+    assert!(because.contains("glibc cannot be compared with"), "{because}");
+    assert!(because.contains("there is nothing to compare it with"), "{because}");
+}
+
+#[test]
+fn a_load_of_fixed_duration_that_tells_no_work_leaves_the_cost_open() {
+    let with_load = |allocator: &str, repeat, stays, wall_s| {
+        let mut trial = one(allocator, repeat, stays, 1.0);
+        trial.loads.push(Load { round: 1, succeeded: true, wall_s, report: None });
+        trial
+    };
+    let of = |wall_s: f64| {
+        study(vec![
+            with_load("glibc", 1, 90.0, 20.0),
+            with_load("jemalloc", 1, 20.0, wall_s),
+            with_load("glibc", 2, 90.5, 20.0),
+            with_load("jemalloc", 2, 20.0, wall_s),
+        ])
+    };
+    let (_, resolved, because) = chosen(&of(20.01));
+    assert!(!resolved && because.contains("does not say how much it did"), "{because}");
+    // A load that takes as long as its work takes: the cost can be seen.
+    let quicker = of(19.0);
+    assert_eq!(quicker.treatments[1].standing, Standing::Within);
+    let (_, resolved, because) = chosen(&quicker);
+    assert!(resolved && because.contains("duration of the load × 0.95"), "{because}");
+}
+
+#[test]
+fn commands_that_load_themselves_are_compared_by_the_mean() {
+    // One creeps up to its peak late, so that its excess is counted over a shorter time.
+    let own = |allocator: &str, repeat, course: fn(f64) -> f64| {
+        trial(allocator, repeat, false)
+            .with_samples(0.0, 50.0, course)
+            .with_mark(0.0, Moment::Start, None)
+            .with_mark(50.0, Moment::Exit, None)
+            .ended(50.0, Outcome::Done)
+    };
+    let creeps: fn(f64) -> f64 = |t| match t {
+        t if t < 10.0 => 94.0 * t,
+        t => (920.0 + 2.0 * t).min(1000.0),
+    };
+    let falls: fn(f64) -> f64 = |t| match t {
+        t if t < 10.0 => 100.0 * t,
+        t if t < 35.0 => 1000.0,
+        _ => 50.0,
+    };
+    let study = study(vec![
+        own("creeps", 1, creeps),
+        own("falls", 1, falls),
+        own("creeps", 2, creeps),
+        own("falls", 2, falls),
+    ]);
+    let areas: Vec<f64> =
+        study.treatments.iter().map(|s| s.excess_byte_seconds.unwrap().median).collect();
+    assert!(areas[0] < areas[1], "{areas:?}");
+    assert_eq!(chosen(&study).0.as_deref(), Some("falls"));
+}
+
+#[test]
+fn a_treatment_that_may_not_have_been_in_force_is_not_resolved() {
+    let mut unseen = one("jemalloc", 2, 20.0, 1.0);
+    unseen.processes = vec![process(10, None, Some("it may not be looked at"))];
+    let study = study(vec![
+        one("glibc", 1, 90.0, 1.0),
+        one("jemalloc", 1, 20.0, 1.0),
+        one("glibc", 2, 90.0, 1.0),
+        unseen,
+    ]);
+    let (_, resolved, because) = chosen(&study);
+    assert!(!resolved && because.contains("whether it was in force"), "{because}");
+}
+
+#[test]
+fn the_best_median_does_not_win_against_a_difference_that_points_the_other_way() {
+    // Where both ran, the first held more; its median is lower only by the trials that the other
+    // did not finish.
+    let mut trials = vec![one("glibc", 1, 20.0, 1.0), one("glibc", 2, 21.0, 1.0)];
+    trials.extend(
+        [(1, 30.0), (2, 31.0), (3, 5.0), (4, 5.0)].map(|(r, s)| one("jemalloc", r, s, 1.0)),
+    );
+    let (treatment, resolved, because) = chosen(&study(trials));
+    assert_eq!((treatment.as_deref(), resolved), (Some("jemalloc"), false), "{because}");
+    assert!(because.contains("whether it leaves less than glibc"), "{because}");
+}
+
+#[test]
 fn cpu_time_is_compared_for_the_same_work() {
     let with_requests = |allocator: &str, repeat, cpu_s, succeeded: u64| {
         let mut trial = one(allocator, repeat, 20.0, cpu_s);
@@ -229,6 +326,22 @@ mod thresholds {
         let found = compare(&before, &grown, 0.10);
         let shown: Vec<String> = found.regressions.iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["glibc: settled memory grew from 60.0 MiB to 80.0 MiB (+33 %)"]);
-        assert_eq!(found.not_compared, ["new"]);
+        assert_eq!(found.not_compared, ["new", "gone"]);
+    }
+
+    #[test]
+    fn studies_that_are_judged_by_another_metric_are_not_compared() {
+        let before = study(vec![one("glibc", 1, 50.0, 1.0)]);
+        let now = study(vec![one("glibc", 1, 90.0, 1.0).of_a_tree()]);
+        let found = compare(&before, &now, 0.10);
+        assert_eq!((found.regressions, found.not_compared), (Vec::new(), vec!["glibc".to_owned()]));
+    }
+
+    #[test]
+    fn a_threshold_on_what_no_load_tells_is_void() {
+        let study = study(vec![one("glibc", 1, 50.0, 1.0)]);
+        let void = |text: &str| text.parse::<Threshold>().unwrap().is_void(&study);
+        assert!(void("load.failed>0"));
+        assert!(!void("settled_ratio>1") && !void("bytes_per_connection>1"));
     }
 }

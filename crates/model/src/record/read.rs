@@ -28,6 +28,11 @@ pub enum ReadError {
     /// It was written in a format of another version.
     #[error("is a record in the format `{0}`, and this lowtide reads `{SCHEMA}`: use a newer one")]
     OtherVersion(String),
+    /// It holds something that this version does not know.
+    #[error(
+        "holds what a later lowtide has recorded, which this one does not know: use a newer one"
+    )]
+    UnknownContent,
     /// A line in the middle is damaged.
     #[error("line {line} is damaged ({reason}); remove that line to read the rest")]
     Damaged {
@@ -73,7 +78,12 @@ pub fn read_lines(mut input: impl BufRead) -> Result<Records, ReadError> {
         let complete = text.last() == Some(&b'\n') || text.len() as u64 == LONGEST_LINE;
         let trimmed = text.trim_ascii();
         if header.is_none() {
-            header = Some(parse_header(trimmed)?);
+            header = Some(match parse_header(trimmed) {
+                Err(ReadError::Foreign) if !complete && is_torn_header(trimmed) => {
+                    return Err(ReadError::Empty);
+                }
+                parsed => parsed?,
+            });
             continue;
         }
         if trimmed.is_empty() {
@@ -106,6 +116,13 @@ fn parse_header(text: &[u8]) -> Result<Header, ReadError> {
         Ok(_) => Err(ReadError::Foreign),
         Err(error) => Err(ReadError::Damaged { line: 1, reason: error.to_string() }),
     }
+}
+
+/// Whether this is how a header of ours begins, and no more.
+fn is_torn_header(text: &[u8]) -> bool {
+    const BEGIN: &[u8] = br#"{"kind":"header","#;
+    let common = text.len().min(BEGIN.len());
+    text[..common] == BEGIN[..common]
 }
 
 /// Whether a line is sound JSON of a kind that this version does not know.
@@ -283,6 +300,22 @@ mod tests {
     }
 
     #[test]
+    fn a_torn_header_is_a_file_in_which_nothing_was_recorded() {
+        let header = &file()[0];
+        for cut in 1..header.len() {
+            assert!(matches!(read(&header[..cut]), Err(ReadError::Empty)), "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_mark_that_a_later_version_may_add_does_no_harm() {
+        let mut lines = file();
+        lines.push(r#"{"kind":"mark","t_s":1.0,"mark":"release","bytes":5}"#.to_owned());
+        let trial = read_trial(read(&(lines.join("\n") + "\n")).unwrap()).unwrap();
+        assert_eq!(trial.marks[0].mark, crate::record::v1::Moment::Unknown);
+    }
+
+    #[test]
     fn a_damaged_line_in_the_middle_is_told_with_its_number() {
         let mut lines = file();
         lines[3].truncate(20);
@@ -306,6 +339,8 @@ mod tests {
         assert!(told("\u{0}\u{1}\u{2}").contains("not a record of lowtide"));
         let newer = file()[0].replace("lowtide.record/1", "lowtide.record/2");
         assert!(told(&newer).contains("in the format `lowtide.record/2`"));
+        let other = file()[0].replace("\"holds\":\"trial\"", "\"holds\":\"load\"");
+        assert_eq!(read(&other).unwrap().header.holds, crate::record::v1::Holds::Unknown);
         assert!(matches!(read_trial(read(&file()[0]).unwrap()), Err(ReadError::Missing("trial"))));
     }
 

@@ -66,6 +66,9 @@ pub enum Holds {
     Study,
     /// The samples of one trial.
     Trial,
+    /// Something that a later version records.
+    #[serde(other)]
+    Unknown,
 }
 
 /// The machine, as far as it bears on memory.
@@ -132,7 +135,7 @@ pub struct Plan {
     pub interval_s: f64,
     /// What the recommendation may cost, as a ratio: 0.05 is 5 %.
     pub max_slowdown: f64,
-    /// Records of elsewhere that are to be drawn beside this one, relative to this record.
+    /// Records of elsewhere that are to be drawn beside this one: absolute paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
     /// Words for the report: what the study asks.
@@ -270,6 +273,9 @@ pub enum Moment {
     Stop,
     /// A line of the subject matched a phase.
     Phase,
+    /// Something that a later version marks.
+    #[serde(other)]
+    Unknown,
 }
 
 /// One run of the load.

@@ -36,8 +36,6 @@ pub struct ObjectFacts {
     pub debug_symbol: Option<u64>,
     /// Where musl's loader keeps the pointer to the same.
     pub debug_pointer: Option<u64>,
-    /// An allocator that is compiled in.
-    pub built_in: Option<BuiltIn>,
 }
 
 /// An allocator that is compiled into a program.
@@ -86,24 +84,35 @@ impl ObjectFacts {
             defines_malloc: false,
             debug_symbol: None,
             debug_pointer: None,
-            built_in: None,
         };
-        let mut is_python = false;
         for symbol in object.dynamic_symbols().filter(ObjectSymbol::is_definition) {
             match symbol.name() {
                 Ok("malloc") => facts.defines_malloc = true,
                 Ok("_r_debug") => facts.debug_symbol = Some(symbol.address()),
                 Ok("_dl_debug_addr") => facts.debug_pointer = Some(symbol.address()),
-                Ok("Py_BytesMain") => is_python = true,
                 _ => {}
             }
         }
-        facts.built_in = built_in(&object, file);
-        // CPython carries mimalloc from 3.13 on, and does not use it unless it is told to.
-        if is_python && facts.built_in.is_some_and(|b| b.name == "mimalloc") {
-            facts.built_in = None;
-        }
         Ok(facts)
+    }
+}
+
+impl BuiltIn {
+    /// Looks for an allocator that is compiled into a program: among its names, and where it has none
+    /// any more, among its texts.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is not ELF.
+    pub fn look(file: &File) -> Result<Option<Self>, ObjectError> {
+        let cache = ReadCache::new(file);
+        let object = object::File::parse(&cache).map_err(|e| ObjectError::Format(e.to_string()))?;
+        let found = built_in(&object, file);
+        // CPython carries mimalloc from 3.13 on, and does not use it unless it is told to.
+        let is_python = || {
+            let mut names = object.dynamic_symbols().filter(ObjectSymbol::is_definition);
+            names.any(|symbol| symbol.name() == Ok("Py_BytesMain"))
+        };
+        Ok(found.filter(|b| b.name != "mimalloc" || !is_python()))
     }
 }
 
@@ -180,7 +189,8 @@ mod tests {
     fn we_do_not_take_ourselves_for_a_program_with_an_allocator_of_its_own() {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
         let facts = ObjectFacts::read(&file).unwrap();
-        assert_eq!((facts.built_in, facts.is_64_bit), (None, cfg!(target_pointer_width = "64")));
+        assert_eq!(facts.is_64_bit, cfg!(target_pointer_width = "64"));
+        assert_eq!(BuiltIn::look(&file).unwrap(), None);
     }
 
     #[test]

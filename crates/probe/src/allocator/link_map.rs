@@ -37,19 +37,23 @@ pub(super) struct AuxiliaryVector {
 
 impl AuxiliaryVector {
     pub(super) fn read(pid: u32) -> io::Result<Self> {
+        const AT_PAGESZ: u64 = 6;
         const AT_BASE: u64 = 7;
         const AT_SECURE: u64 = 23;
         let bytes = fs::read(format!("/proc/{pid}/auxv"))?;
         let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).unwrap_or(0);
         let mut vector = Self::default();
+        let mut whole = false;
         for pair in bytes.chunks_exact(16) {
             match word(&pair[..8]) {
+                AT_PAGESZ => whole = true,
                 AT_BASE => vector.base = word(&pair[8..]),
                 AT_SECURE => vector.is_secure = word(&pair[8..]) != 0,
                 _ => {}
             }
         }
-        Ok(vector)
+        // Before Linux 6.14, that of a process which has ended is empty.
+        if whole { Ok(vector) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 }
 

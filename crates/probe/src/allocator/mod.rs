@@ -83,6 +83,8 @@ impl From<io::Error> for ExamineError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::PermissionDenied => Self::NotPermitted,
+            // The memory of a process that has just ended is empty.
+            io::ErrorKind::UnexpectedEof => Self::Gone,
             _ if is_gone(&error) => Self::Gone,
             _ => Self::Unknown(error.to_string()),
         }
@@ -93,6 +95,8 @@ impl From<io::Error> for ExamineError {
 #[derive(Debug, Default)]
 pub struct Examiner {
     objects: HashMap<FileId, ObjectFacts>,
+    /// What is compiled into the programs.
+    built_in: HashMap<FileId, Option<BuiltIn>>,
 }
 
 impl Examiner {
@@ -101,8 +105,9 @@ impl Examiner {
     /// # Errors
     /// When that cannot be told, or not yet.
     pub fn examine(&mut self, pid: u32) -> Result<Examination, ExamineError> {
-        let text = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-        let maps = maps::parse(&text).map_err(|e| ExamineError::Unknown(e.to_string()))?;
+        let text = fs::read(format!("/proc/{pid}/maps"))?;
+        let maps = maps::parse(&String::from_utf8_lossy(&text))
+            .map_err(|e| ExamineError::Unknown(e.to_string()))?;
         if maps.is_empty() {
             return Err(ExamineError::Gone);
         }
@@ -123,10 +128,15 @@ impl Examiner {
             Some(debug) => link_map::objects(pid, debug)?,
             None => {
                 let provider = Provider::Static(loaded(exe));
-                return Ok(Examination { provider, built_in: program.built_in, is_secure });
+                let built_in = self.built_in(pid, exe)?;
+                return Ok(Examination { provider, built_in, is_secure });
             }
         };
-        let (provider, built_in) = self.first_that_defines_malloc(pid, &maps, &objects)?;
+        let (provider, program) = self.first_that_defines_malloc(pid, &maps, &objects)?;
+        let built_in = match program {
+            Some(program) => self.built_in(pid, program)?,
+            None => None,
+        };
         Ok(Examination { provider, built_in, is_secure })
     }
 
@@ -159,29 +169,29 @@ impl Examiner {
         }
     }
 
-    fn first_that_defines_malloc(
+    /// The first object of the list that defines `malloc`, and where the program itself is mapped.
+    fn first_that_defines_malloc<'m>(
         &mut self,
         pid: u32,
-        maps: &[Mapping],
+        maps: &'m [Mapping],
         objects: &[link_map::Object],
-    ) -> Result<(Provider, Option<BuiltIn>), ExamineError> {
-        let mut built_in = None;
+    ) -> Result<(Provider, Option<&'m Mapping>), ExamineError> {
+        let mut program = None;
         for (place, object) in objects.iter().enumerate() {
             let mapping = maps.iter().find(|m| m.contains(object.dynamic_section));
             let Some(mapping) = mapping.filter(|m| m.has_file()) else {
                 continue;
             };
-            let facts = self.object(pid, mapping)?;
             if place == 0 {
-                built_in = facts.built_in;
+                program = Some(mapping);
             }
-            if facts.defines_malloc {
+            if self.object(pid, mapping)?.defines_malloc {
                 let provider = if place == 0 {
                     Provider::Executable(loaded(mapping))
                 } else {
                     Provider::Library(loaded(mapping))
                 };
-                return Ok((provider, built_in));
+                return Ok((provider, program));
             }
         }
         // Libraries are mapped one by one before any of them is bound.
@@ -191,13 +201,14 @@ impl Examiner {
     fn object(&mut self, pid: u32, mapping: &Mapping) -> Result<&ObjectFacts, ExamineError> {
         match self.objects.entry(mapping.file) {
             Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(place) => {
-                let facts = open_mapped(pid, mapping)
-                    .map_err(ObjectError::from)
-                    .and_then(|file| ObjectFacts::read(&file))
-                    .map_err(|e| ExamineError::Unknown(format!("{}: {e}", mapping.name)))?;
-                Ok(place.insert(facts))
-            }
+            Entry::Vacant(place) => Ok(place.insert(read_mapped(pid, mapping, ObjectFacts::read)?)),
+        }
+    }
+
+    fn built_in(&mut self, pid: u32, exe: &Mapping) -> Result<Option<BuiltIn>, ExamineError> {
+        match self.built_in.entry(exe.file) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(place) => Ok(*place.insert(read_mapped(pid, exe, BuiltIn::look)?)),
         }
     }
 }
@@ -210,6 +221,24 @@ fn loaded(mapping: &Mapping) -> LoadedFile {
 fn find_by_path(maps: &[Mapping], pid: u32) -> Option<&Mapping> {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     maps.iter().find(|m| Path::new(&m.name) == exe)
+}
+
+/// Reads something out of a file that is mapped.
+fn read_mapped<T>(
+    pid: u32,
+    mapping: &Mapping,
+    read: impl FnOnce(&fs::File) -> Result<T, ObjectError>,
+) -> Result<T, ExamineError> {
+    let found = open_mapped(pid, mapping).map_err(ObjectError::from).and_then(|file| read(&file));
+    found.map_err(|error| {
+        // A file that is not there may have been deleted, or the process may have ended.
+        let ended = fs::metadata(format!("/proc/{pid}/exe")).is_err_and(|e| is_gone(&e));
+        if ended {
+            ExamineError::Gone
+        } else {
+            ExamineError::Unknown(format!("{}: {error}", mapping.name))
+        }
+    })
 }
 
 /// Opens the very file that is mapped, even when its path now leads to another one.

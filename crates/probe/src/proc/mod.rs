@@ -5,6 +5,7 @@ pub mod rollup;
 pub mod stat;
 pub mod status;
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -35,7 +36,9 @@ pub fn is_gone(error: &io::Error) -> bool {
 
 /// Reads a short file of `/proc` from its beginning, through a descriptor that is kept open: a path
 /// need not be walked again, and a number that was given to another process cannot be mistaken.
-pub(crate) fn reread<'b>(file: &File, buffer: &'b mut Vec<u8>) -> io::Result<&'b str> {
+///
+/// A name in it may be cut in the middle of a character, or be no text at all.
+pub(crate) fn reread<'b>(file: &File, buffer: &'b mut Vec<u8>) -> io::Result<Cow<'b, str>> {
     const ONE_READ: usize = 4096;
     if buffer.len() < ONE_READ {
         buffer.resize(ONE_READ, 0);
@@ -52,6 +55,5 @@ pub(crate) fn reread<'b>(file: &File, buffer: &'b mut Vec<u8>) -> io::Result<&'b
             break;
         }
     }
-    std::str::from_utf8(&buffer[..length])
-        .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    Ok(String::from_utf8_lossy(&buffer[..length]))
 }

@@ -5,8 +5,6 @@ use super::ParseError;
 /// What is used of `/proc/PID/smaps_rollup`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rollup {
-    /// Resident set size.
-    pub rss_bytes: u64,
     /// Proportional set size.
     pub pss_bytes: u64,
     /// Pages given back with `MADV_FREE` that the kernel has not taken yet.
@@ -29,7 +27,6 @@ impl Rollup {
                 continue;
             };
             let target = match key {
-                "Rss" => &mut rollup.rss_bytes,
                 "Pss" => {
                     found = true;
                     &mut rollup.pss_bytes

@@ -15,10 +15,6 @@ pub struct Stat {
     pub minor_faults: u64,
     /// Faults with I/O.
     pub major_faults: u64,
-    /// Faults without I/O of the children that were waited for.
-    pub children_minor_faults: u64,
-    /// Faults with I/O of the children that were waited for.
-    pub children_major_faults: u64,
     /// CPU time in user and kernel mode, in clock ticks.
     pub cpu_ticks: u64,
     /// Threads.
@@ -69,9 +65,7 @@ impl Stat {
             state,
             parent: number(4)? as u32,
             minor_faults: number(10)?,
-            children_minor_faults: number(11)?,
             major_faults: number(12)?,
-            children_major_faults: number(13)?,
             cpu_ticks: number(14)? + number(15)?,
             threads: number(20)?,
             start_ticks: number(22)?,
@@ -102,7 +96,6 @@ mod tests {
         assert_eq!(stat.name, "a) name (x");
         assert_eq!((stat.state, stat.parent, stat.threads), ('S', 1, 3));
         assert_eq!((stat.minor_faults, stat.major_faults), (1234, 5));
-        assert_eq!((stat.children_minor_faults, stat.children_major_faults), (77, 6));
         assert_eq!((stat.cpu_ticks, stat.start_ticks), (380, 987_654));
         assert_eq!((stat.vsz_bytes, stat.rss_pages), (104_857_600, 2560));
         assert_eq!(stat.image, (94_000_000, 140_720_000_000));

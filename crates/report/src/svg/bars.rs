@@ -1,9 +1,11 @@
 //! Baseline, peak and settled memory of each treatment, as bars with what surrounds the median.
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, fitted};
 use crate::scale::{Scale, byte_label, byte_ticks};
 use crate::view::{BARS, Group, View};
 
+/// About the width of a letter of a label.
+const LETTER: f64 = 7.2;
 /// Room for `baseline`, `peak`, `settled` before the bars.
 const NAMES: f64 = 66.0;
 const RIGHT: f64 = 90.0;
@@ -18,11 +20,12 @@ pub(super) fn height(view: &View) -> f64 {
 
 pub(super) fn draw(canvas: &mut Canvas, view: &View, [left, top, width, height]: [f64; 4]) {
     canvas.text(left, top + 12.0, "head", "Baseline, peak and settled");
+    canvas.text_at(left + width - RIGHT, top + 12.0, "note", "end", view.bars_by);
     let ends = view.groups.iter().flat_map(|g| g.bars.iter().flatten()).map(|e| e.high);
     let highest = ends.fold(1.0, f64::max);
-    // About 7 pixels a letter, and never more than a third of the sheet.
+    // Never more than a third of the sheet.
     let letters = view.groups.iter().map(|g| g.label.chars().count()).max().unwrap_or(0);
-    let labels = (letters as f64 * 7.2 + 14.0).clamp(60.0, width / 3.0);
+    let labels = (letters as f64 * LETTER + 14.0).clamp(60.0, width / 3.0);
     let from = left + labels + NAMES;
     let x = Scale { low: 0.0, high: highest * 1.02, from, to: left + width - RIGHT };
     let bottom = top + height - BOTTOM;
@@ -32,14 +35,15 @@ pub(super) fn draw(canvas: &mut Canvas, view: &View, [left, top, width, height]:
         canvas.text_at(at, bottom + 15.0, "axis", "middle", &byte_label(tick, x.high));
     }
     for (place, group) in view.groups.iter().enumerate() {
-        one(canvas, group, x, top + TOP + place as f64 * GROUP);
+        let name = fitted(&group.label, labels - 8.0, LETTER);
+        one(canvas, group, &name, x, top + TOP + place as f64 * GROUP);
     }
 }
 
-fn one(canvas: &mut Canvas, group: &Group, x: Scale, top: f64) {
+fn one(canvas: &mut Canvas, group: &Group, name: &str, x: Scale, top: f64) {
     let (dark, light) = canvas.colours(group.colour);
     let middle = top + 1.5 * (BAR + 3.0);
-    canvas.coloured_text(x.from - NAMES, middle + 3.0, "end", &dark, &group.label);
+    canvas.coloured_text(x.from - NAMES, middle + 3.0, "end", &dark, name);
     for (place, name) in BARS.iter().enumerate() {
         let y = top + place as f64 * (BAR + 3.0);
         canvas.text_at(x.from - 8.0, y + BAR - 2.0, "axis", "end", name);

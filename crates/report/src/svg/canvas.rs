@@ -51,7 +51,6 @@ pub(super) struct Canvas {
     width: f64,
     height: f64,
     theme: Theme,
-    clips: usize,
 }
 
 const STYLE: &str = "\
@@ -62,7 +61,7 @@ text{font-family:'Ubuntu','Helvetica Neue',Arial,sans-serif;font-size:12px;fill:
 
 impl Canvas {
     pub(super) fn new(width: f64, height: f64, theme: Theme) -> Self {
-        Self { body: String::new(), width, height, theme, clips: 0 }
+        Self { body: String::new(), width, height, theme }
     }
 
     pub(super) fn finish(self) -> String {
@@ -93,6 +92,15 @@ impl Canvas {
         match self.theme {
             Theme::Light => (PALETTE[place].0.to_owned(), PALETTE[place].1.to_owned()),
             Theme::Page => (format!("var(--d{place})"), format!("var(--l{place})")),
+        }
+    }
+
+    /// What else tells a line apart, once the palette begins again.
+    pub(super) fn dashes(place: usize) -> &'static str {
+        match place / PALETTE.len() {
+            0 => "",
+            1 => ";stroke-dasharray:9 3",
+            _ => ";stroke-dasharray:3 3",
         }
     }
 
@@ -178,8 +186,8 @@ impl Canvas {
     /// Draws only what lies within an area.
     pub(super) fn clipped(&mut self, area: [f64; 4], draw: impl FnOnce(&mut Self)) {
         let [x, y, w, h] = area;
-        let id = format!("clip{}", self.clips);
-        self.clips += 1;
+        // Several pictures may stand in one page: where two have one name, they have one area.
+        let id = format!("clip-{x:.0}-{y:.0}-{w:.0}-{h:.0}");
         let _ = writeln!(
             self.body,
             "<clipPath id=\"{id}\"><rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.1}\" height=\"{h:.1}\"/></clipPath>\n<g clip-path=\"url(#{id})\">"
@@ -196,6 +204,15 @@ fn line_through(points: &[(f64, f64)], x: Scale, y: Scale) -> String {
         let _ = write!(d, "{sign}{:.1} {:.1}", x.at(point.0), y.at(point.1));
     }
     d
+}
+
+/// Text that fits into so many pixels, at so many for a letter.
+pub(super) fn fitted(text: &str, pixels: f64, letter: f64) -> String {
+    let room = (pixels / letter).max(2.0) as usize;
+    if text.chars().count() <= room {
+        return text.to_owned();
+    }
+    text.chars().take(room - 1).chain(['…']).collect()
 }
 
 /// Text that may hold anything, as part of a document.

@@ -7,7 +7,7 @@ mod overview;
 mod panel;
 
 use crate::view::View;
-use canvas::Canvas;
+use canvas::{Canvas, fitted};
 
 pub use canvas::{CONNECTIONS, PALETTE, PALETTE_ON_DARK, Theme};
 
@@ -69,8 +69,8 @@ pub fn sheet(views: &[View], subtitle: &str, parts: Parts) -> Picture {
     let height =
         heights.iter().sum::<f64>() + GAP * (heights.len() - 1) as f64 + MARGIN - GAP / 2.0;
     let mut canvas = Canvas::new(WIDTH, height, Theme::Light);
-    canvas.text(MARGIN, MARGIN + 16.0, "title", &view.title);
-    canvas.text(MARGIN, MARGIN + 38.0, "note", subtitle);
+    canvas.text(MARGIN, MARGIN + 16.0, "title", &fitted(&view.title, inner, 11.0));
+    canvas.text(MARGIN, MARGIN + 38.0, "note", &fitted(subtitle, inner, 6.4));
     let mut y = MARGIN + 52.0 + GAP / 2.0;
     if parts.course {
         overview::draw(&mut canvas, view, [MARGIN, y, inner, overview::height(view)]);

@@ -3,13 +3,15 @@
 
 use lowtide_model::judge::Metric;
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, fitted};
 use crate::scale::{Scale, byte_label, byte_ticks, time_label, time_ticks};
 use crate::view::{Group, View};
 
 const LEFT: f64 = 66.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 40.0;
+/// About the width of a letter of a label.
+const LETTER: f64 = 6.6;
 /// Two labels at the end of their lines stand at least so far apart.
 const LABEL_HEIGHT: f64 = 15.0;
 
@@ -19,9 +21,8 @@ pub(super) fn height(view: &View) -> f64 {
 }
 
 pub(super) fn draw(canvas: &mut Canvas, view: &View, [left, top, width, height]: [f64; 4]) {
-    // About 7 pixels a letter.
     let letters = view.groups.iter().map(|g| label(g).chars().count()).max().unwrap_or(0);
-    let right = (letters as f64 * 6.6 + 14.0).min(width / 3.0);
+    let right = (letters as f64 * LETTER + 14.0).min(width / 3.0);
     let plot = [left + LEFT, top + TOP, width - LEFT - right, height - TOP - BOTTOM];
     let (from, to) = view.span();
     let x = Scale { low: from, high: to, from: plot[0], to: plot[0] + plot[2] };
@@ -36,14 +37,15 @@ pub(super) fn draw(canvas: &mut Canvas, view: &View, [left, top, width, height]:
             if let Some(curve) = group.main() {
                 let vsz: Vec<(f64, f64)> =
                     curve.points.iter().map(|p| (p.t_s, p.vsz as f64)).collect();
-                canvas.path(&vsz, x, y, &format!("stroke:{light};stroke-width:1.6"));
+                let dashes = Canvas::dashes(group.colour);
+                canvas.path(&vsz, x, y, &format!("stroke:{light};stroke-width:1.6{dashes}"));
             }
         }
         for group in &view.groups {
             lines(canvas, view, group, x, y);
         }
     });
-    labels(canvas, view, plot, y);
+    labels(canvas, view, plot, y, right);
 }
 
 fn key(metric: Metric) -> &'static str {
@@ -60,7 +62,9 @@ fn lines(canvas: &mut Canvas, view: &View, group: &Group, x: Scale, y: Scale) {
             curve.memory(view.metric).into_iter().map(|(t, b)| (t, b as f64)).collect();
         let style =
             if place == 0 { "stroke-width:2.4" } else { "stroke-width:1;stroke-opacity:0.45" };
-        canvas.path(&points, x, y, &format!("stroke:{dark};stroke-linejoin:round;{style}"));
+        let dashes = Canvas::dashes(group.colour);
+        let style = format!("stroke:{dark};stroke-linejoin:round;{style}{dashes}");
+        canvas.path(&points, x, y, &style);
     }
 }
 
@@ -110,7 +114,7 @@ pub(super) fn draw_marks(canvas: &mut Canvas, marks: &[(f64, String)], plot: [f6
 }
 
 /// Names at the ends of the lines, moved apart where they would lie on each other.
-fn labels(canvas: &mut Canvas, view: &View, plot: [f64; 4], y: Scale) {
+fn labels(canvas: &mut Canvas, view: &View, plot: [f64; 4], y: Scale, room: f64) {
     let [left, top, width, height] = plot;
     let mut places: Vec<(f64, &Group)> = view
         .groups
@@ -124,7 +128,8 @@ fn labels(canvas: &mut Canvas, view: &View, plot: [f64; 4], y: Scale) {
     spread(&mut places, top + 6.0, top + height + 4.0);
     for (at, group) in places {
         let (dark, _) = canvas.colours(group.colour);
-        canvas.coloured_text(left + width + 8.0, at + 4.0, "start", &dark, &label(group));
+        let text = fitted_label(group, room - 14.0);
+        canvas.coloured_text(left + width + 8.0, at + 4.0, "start", &dark, &text);
     }
 }
 
@@ -134,6 +139,14 @@ fn label(group: &Group) -> String {
         Some(_) => format!("{}  {}", group.label, group.bar_text(2)),
         None => group.label.clone(),
     }
+}
+
+/// The same, its name shortened where there is no room for all of it.
+fn fitted_label(group: &Group, room: f64) -> String {
+    let whole = label(group);
+    let figure = whole.strip_prefix(&group.label).unwrap_or_default();
+    let room = room - figure.chars().count() as f64 * LETTER;
+    format!("{}{figure}", fitted(&group.label, room, LETTER))
 }
 
 /// Moves places apart, downwards first and then back up from the bottom.

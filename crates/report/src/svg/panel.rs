@@ -3,7 +3,7 @@
 
 use lowtide_model::judge::Metric;
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, fitted};
 use super::overview::{axes, draw_marks};
 use crate::scale::{Scale, count_label, count_ticks};
 use crate::view::{Curve, Group, Point, View};
@@ -26,8 +26,11 @@ pub(super) fn draw(
     let x = Scale { low: from, high: to, from: plot[0], to: plot[0] + plot[2] };
     let y = Scale { low: 0.0, high: view.top(), from: plot[1] + plot[3], to: plot[1] };
     let (dark, light) = canvas.colours(group.colour);
-    canvas.coloured_text(left, top + 12.0, "start", &dark, &group.label);
-    canvas.text_at(plot[0] + plot[2], top + 12.0, "axis", "end", &key(view, curve, most));
+    let key = key(view, curve, most);
+    let room = plot[0] + plot[2] - left - key.chars().count() as f64 * 5.6 - 12.0;
+    let name = fitted(&group.label, room, 7.2);
+    canvas.coloured_text(left, top + 12.0, "start", &dark, &name);
+    canvas.text_at(plot[0] + plot[2], top + 12.0, "axis", "end", &key);
     axes(canvas, plot, x, y, view.time_from);
     draw_marks(canvas, &curve.marks, plot, x);
     let of = |value: &dyn Fn(&Point) -> Option<u64>| -> Vec<(f64, f64)> {

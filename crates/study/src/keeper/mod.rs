@@ -10,17 +10,20 @@
 
 pub mod process;
 
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, PipeWriter, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
 use lowtide_model::record::v1::Usage;
+use lowtide_probe::tree;
 
 /// How a keeper is started: a program and its first arguments, such as `lowtide keep`.
 #[derive(Debug, Clone)]
@@ -54,6 +57,11 @@ impl Launch {
         let command = ["sh", "-c", line].map(str::to_owned).to_vec();
         Self { command, directory, set, ..Self::default() }
     }
+
+    /// A variable that is set: of several, the last.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        self.set.iter().rev().find(|(n, _)| n == name).map(|(_, value)| value.clone())
+    }
 }
 
 /// What a keeper is asked to do.
@@ -78,8 +86,6 @@ pub enum Report {
     CannotStart {
         /// Why.
         because: String,
-        /// Whether there is no such program.
-        not_found: bool,
     },
     /// It has ended; others may be left.
     Exited(Exit),
@@ -132,6 +138,8 @@ pub struct Kept {
     /// Closing it ends everything.
     control: Option<ChildStdin>,
     events: Receiver<Event>,
+    /// The program's number, once it runs.
+    subject: Option<u32>,
     /// What was received and not yet asked for.
     usage: Option<Usage>,
     gone: bool,
@@ -179,7 +187,7 @@ impl Kept {
                 }
             });
         }
-        Ok(Self { keeper, control, events, usage: None, gone: false })
+        Ok(Self { keeper, control, events, subject: None, usage: None, gone: false })
     }
 
     /// The keeper's number: the root of everything that it keeps.
@@ -191,9 +199,13 @@ impl Kept {
     pub fn next_event(&mut self, patience: Duration) -> Option<Event> {
         match self.events.recv_timeout(patience) {
             Ok(event) => {
-                if let Report::Gone { usage } = event.report {
-                    self.usage = Some(usage);
-                    self.gone = true;
+                match event.report {
+                    Report::Started { pid } => self.subject = Some(pid),
+                    Report::Gone { usage } => {
+                        self.usage = Some(usage);
+                        self.gone = true;
+                    }
+                    Report::CannotStart { .. } | Report::Exited(_) => {}
                 }
                 Some(event)
             }
@@ -212,8 +224,9 @@ impl Kept {
         self.gone
     }
 
-    /// Ends everything that is left, and waits until it is gone. Gives what all of it used.
-    pub fn end(&mut self) -> Option<Usage> {
+    /// Ends everything that is left, and waits until it is gone. Gives what all of it used, and the
+    /// processes that could not be ended.
+    pub fn end(&mut self) -> Ended {
         // Closing is as good as asking; asking lets the keeper answer before it ends.
         if let Some(control) = &mut self.control {
             let _ = control.write_all(b"stop\n");
@@ -223,12 +236,45 @@ impl Kept {
             self.next_event(Duration::from_millis(100));
         }
         drop(self.control.take());
+        let mut left = BTreeSet::new();
         if !self.gone {
-            // Something does not end even by force (it waits for a device). It is left behind.
+            // Something does not end even by force: it waits for a device, or belongs to another
+            // user.
+            left = tree::descendants_of(self.root());
             let _ = self.keeper.kill();
         }
         let _ = self.keeper.wait();
-        self.usage
+        if self.usage.is_none() {
+            // The keeper was killed. Nobody holds the others together any more but their group.
+            if let Some(group) = self.subject.and_then(|pid| Pid::from_raw(pid as i32))
+                && kill_process_group(group, Signal::KILL).is_ok()
+            {
+                left.retain(|pid| Path::new(&format!("/proc/{pid}")).exists());
+            }
+        }
+        Ended { usage: self.usage, left }
+    }
+}
+
+/// What is left to tell of what was kept.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ended {
+    /// What all of it used.
+    pub usage: Option<Usage>,
+    /// The processes that could not be ended.
+    pub left: BTreeSet<u32>,
+}
+
+impl Ended {
+    /// The sentence for processes that could not be ended; none when all of them are gone.
+    pub fn complaint(&self) -> Option<String> {
+        let numbers: Vec<String> = self.left.iter().map(u32::to_string).collect();
+        (!numbers.is_empty()).then(|| {
+            let numbers = numbers.join(" ");
+            format!(
+                "processes are left that could not be ended: end them by `sudo kill -9 {numbers}`"
+            )
+        })
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -12,11 +13,13 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
 };
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use lowtide_model::record::v1::Usage;
 use lowtide_probe::tree;
 
-use super::{Exit, Report, Request};
+use super::{Exit, Launch, Report, Request};
 
 /// Starts what it is told to on its standard input, and keeps it until it is told to stop, or until
 /// nobody is there any more to tell it.
@@ -33,8 +36,7 @@ pub fn run() -> ExitCode {
     match keep(&request) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let not_found = error.kind() == io::ErrorKind::NotFound;
-            tell(&Report::CannotStart { because: error.to_string(), not_found });
+            tell(&Report::CannotStart { because: error.to_string() });
             tell(&Report::Gone { usage: usage() });
             ExitCode::FAILURE
         }
@@ -65,17 +67,39 @@ fn keep(request: &Request) -> io::Result<()> {
         command.env_remove(name);
     }
     command.envs(launch.set.iter().map(|(name, value)| (name, value)));
-    let subject = command.spawn()?;
+    // Somebody may tell the keeper itself to end (`pkill lowtide`): that is as good as a word.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let subject = command.spawn().map_err(|error| told(&error, launch, program))?;
     let pid = subject.id();
     drop(command);
     tell(&Report::Started { pid });
     let grace = Duration::from_secs_f64(request.grace_s);
+    let (stop, stopped) = mpsc::channel();
+    let by_signal = stop.clone();
+    thread::spawn(move || signals.forever().next().map(|_| by_signal.send(())));
     thread::spawn(move || {
         wait_for_stop();
+        let _ = stop.send(());
+    });
+    thread::spawn(move || {
+        let _ = stopped.recv();
         end_all(grace);
     });
     reap(pid);
     Ok(())
+}
+
+/// Why a program could not be started: the system's word alone does not say what is missing.
+fn told(error: &io::Error, launch: &Launch, program: &str) -> io::Error {
+    let missing = launch.directory.as_ref().filter(|d| !d.is_dir());
+    let what = match missing {
+        Some(directory) => format!("its working directory {} is not there", directory.display()),
+        None if error.kind() == io::ErrorKind::NotFound => {
+            format!("{program} is not there, or the interpreter that it names is not")
+        }
+        None => format!("{program}: {error}"),
+    };
+    io::Error::new(error.kind(), what)
 }
 
 /// Waits for everything below us to end, and tells how the subject did.
@@ -115,14 +139,18 @@ fn end_all(grace: Duration) -> ! {
 
 fn signal_all(signal: Signal) {
     let us = std::process::id();
-    for pid in tree::descendants_of(us) {
-        let Some(number) = Pid::from_raw(pid as i32) else { continue };
-        let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else { continue };
-        // The handle was opened by number: only if that still belongs to one of ours, it is the
-        // process that was meant.
-        if tree::descendants_of(us).contains(&pid) {
-            let _ = pidfd_send_signal(handle, signal);
-        }
+    let handles: Vec<(u32, OwnedFd)> = tree::descendants_of(us)
+        .into_iter()
+        .filter_map(|pid| {
+            let number = Pid::from_raw(i32::try_from(pid).ok()?)?;
+            Some((pid, pidfd_open(number, PidfdFlags::empty()).ok()?))
+        })
+        .collect();
+    // The handles were opened by number: only if that still belongs to one of ours, it is the
+    // process that was meant.
+    let still = tree::descendants_of(us);
+    for (_, handle) in handles.iter().filter(|(pid, _)| still.contains(pid)) {
+        let _ = pidfd_send_signal(handle, signal);
     }
 }
 

@@ -1,6 +1,5 @@
 //! The real stage: processes, a load, and the clock.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +8,8 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::record::v1::{End, Line, Load, Mark, Moment, Outcome, Trial};
 
 use super::announced::Announced;
-use super::shell::{Shell, load_report};
+use super::sampling::Sampling;
+use super::shell::{Shell, read_load_report};
 use super::subject::{Heard, Remains, Subject};
 use super::{Stage, Stop, environment};
 use crate::keeper::{Exit, KeeperProgram, Launch};
@@ -58,13 +58,13 @@ impl<'a> Bench<'a> {
 
     /// Writes the last line of the trial's file.
     pub(crate) fn finish(self, outcome: &Outcome) {
-        let Remains { exit, usage, account } = self.remains;
+        let Remains { exit, ended, account } = &self.remains;
         self.record(&Line::End(End {
             t_s: self.setting.recorder.now(),
             outcome: outcome.clone(),
             exit_code: exit.and_then(|e| e.code),
             signal: exit.and_then(|e| e.signal),
-            usage,
+            usage: ended.usage,
             sampler_cpu_s: account.cpu_s,
             missed_ticks: account.missed_ticks,
         }));
@@ -98,13 +98,17 @@ impl<'a> Bench<'a> {
         if self.setting.interrupt.load(Ordering::Relaxed) {
             return Err(Stop::Interrupted);
         }
-        self.look_at_record_and_clock()
-    }
-
-    fn look_at_record_and_clock(&self) -> Result<(), Stop> {
         if let Some(failure) = self.setting.recorder.failure() {
             return Err(Stop::Failed(format!("the record could not be written: {failure}")));
         }
+        let sampling = self.subject.as_ref().and_then(Subject::sampling);
+        if let Some(failure) = sampling.and_then(Sampling::failure) {
+            return Err(Stop::Failed(failure));
+        }
+        self.look_at_clock()
+    }
+
+    fn look_at_clock(&self) -> Result<(), Stop> {
         if Instant::now() > self.deadline {
             let course = &self.setting.plan.course;
             let limit = HumanSeconds(course.timeout.as_secs_f64());
@@ -166,8 +170,12 @@ impl<'a> Bench<'a> {
             repeat: self.setting.repeat,
             command: launch.command.clone(),
             directory: launch.directory.as_ref().map(|d| d.display().to_string()),
-            program: find_program(&launch.command[0], launch.directory.as_deref())
-                .map(|path| path.display().to_string()),
+            program: find_program(
+                &launch.command[0],
+                launch.directory.as_deref(),
+                launch.variable("PATH").as_deref(),
+            )
+            .map(|path| path.display().to_string()),
             environment: environment::told(&launch),
             loaded: plan.course.load.is_some(),
             interval_s: plan.interval.as_secs_f64(),
@@ -297,9 +305,13 @@ impl Stage for Bench<'_> {
             round,
             succeeded: ran.is_ok(),
             wall_s: begin.elapsed().as_secs_f64(),
-            report: fs::read_to_string(&output).ok().and_then(|text| load_report(&text)),
+            report: read_load_report(&output),
         }));
-        ran
+        // That the subject is gone says more than that the load then failed.
+        match ran {
+            Err(Stop::Interrupted) => ran,
+            _ => self.must_be_alive("during the load").and(ran),
+        }
     }
 
     fn pass(&mut self, time: Duration, close: bool) -> Result<(), Stop> {
@@ -313,7 +325,7 @@ impl Stage for Bench<'_> {
             self.must_be_alive("while nothing loaded it")?;
             std::thread::sleep(STEP.min(end.saturating_duration_since(Instant::now())));
         }
-        Ok(())
+        self.must_be_alive("while nothing loaded it")
     }
 
     fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), Stop> {
@@ -339,22 +351,23 @@ impl Stage for Bench<'_> {
         }
     }
 
-    fn end(&mut self) {
+    fn end(&mut self) -> Result<(), Stop> {
         self.step("end");
-        let Some(subject) = self.subject.take() else { return };
+        let Some(subject) = self.subject.take() else { return Ok(()) };
         if subject.exit().is_none() {
             self.mark_at(Instant::now(), Moment::Stop, None);
         }
         self.remains = subject.end();
+        self.remains.ended.complaint().map_or(Ok(()), |complaint| Err(Stop::Failed(complaint)))
     }
 
     fn cleanup(&mut self) -> Result<(), Stop> {
         let Some(line) = &self.setting.plan.cleanup else { return Ok(()) };
         self.step("cleanup");
-        // It runs also when the trial was interrupted or is too late.
+        // It runs also when the trial was interrupted or is too late, or the disk is full.
         self.deadline = Instant::now() + self.setting.plan.course.timeout;
         let log = self.file(".cleanup.log");
         let shell = self.shell("--cleanup", line, &log);
-        shell.run(self.setting.keeper, &self.setting.recorder, || self.look_at_record_and_clock())
+        shell.run(self.setting.keeper, &self.setting.recorder, || self.look_at_clock())
     }
 }

@@ -53,21 +53,21 @@ pub trait Stage {
     fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), Stop>;
 
     /// Ends the subject and everything that it started.
-    fn end(&mut self);
+    fn end(&mut self) -> Result<(), Stop>;
 
     /// Runs the command that comes after the trial.
     fn cleanup(&mut self) -> Result<(), Stop>;
 }
 
 /// How long the subject is left alone before the load, so that there is a baseline.
-const BASELINE: Duration = Duration::from_millis(1200);
+pub(crate) const BASELINE: Duration = Duration::from_millis(1200);
 
 /// Runs one trial. Whatever happens, everything that was started is ended, and the cleanup runs.
 pub fn perform(stage: &mut impl Stage, course: &Course) -> Outcome {
     let ran = stage.prepare().and_then(|()| run(stage, course));
-    stage.end();
+    let ended = stage.end();
     let cleaned = stage.cleanup();
-    match ran.and(cleaned) {
+    match ran.and(ended).and(cleaned) {
         Ok(()) => Outcome::Done,
         Err(Stop::Failed(because)) => Outcome::Failed { because },
         Err(Stop::Interrupted) => Outcome::Interrupted,

@@ -2,7 +2,7 @@
 //! once to see whether the treatment is in force.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,8 @@ struct Shared {
     /// The last reading, for whoever shows progress.
     rss_bytes: AtomicU64,
     connections: AtomicU64,
+    /// Why a process could not be read, once that has happened: the sums would be wrong.
+    failure: OnceLock<String>,
     wanted: Mutex<Wanted>,
     changed: Condvar,
 }
@@ -119,6 +121,11 @@ impl Sampling {
         let (mine, wanted) = self.requests.ask(true);
         let waits = |w: &mut Wanted| w.taken < mine;
         drop(self.requests.0.changed.wait_timeout_while(wanted, PATIENCE, waits));
+    }
+
+    /// Why the processes could not be read, if so.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.requests.0.failure.get().cloned()
     }
 
     /// The last reading: resident bytes and connections.
@@ -204,7 +211,11 @@ impl Work {
         let tick = match self.sampler.tick(t_s, attention) {
             Ok(tick) => tick,
             Err(error) => {
-                self.recorder.fail(format!("/proc cannot be read: {error}"));
+                let sentence = format!(
+                    "the processes of the command could not be read ({error}): run lowtide as root, or \
+                     with CAP_SYS_PTRACE, and with enough open files (ulimit -n)"
+                );
+                let _ = self.shared.failure.set(sentence);
                 return;
             }
         };

@@ -1,6 +1,7 @@
 //! A command for the shell that is run to its end: set-up, prepare, load, cleanup.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +12,9 @@ use crate::recorder::Recorder;
 
 /// How often waiting looks up. What the command does wakes it at once.
 const STEP: Duration = Duration::from_millis(100);
+
+/// How long its last output is waited for, once it has ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A command for the shell.
 #[derive(Debug)]
@@ -46,13 +50,13 @@ impl Shell<'_> {
         let (reader, writer) = io::pipe().map_err(failed)?;
         let mut launch = Launch::shell(self.line, self.directory, self.variables);
         launch.stdout = self.stdout;
-        let (tail, printing) =
+        let (tail, keeping) =
             output::keep(reader, self.log, recorder, |_, _| {}).map_err(failed)?;
         let mut kept = Kept::start(keeper, launch, writer).map_err(failed)?;
         let exit: Exit = loop {
             match kept.next_event(STEP).map(|event| event.report) {
                 Some(Report::Exited(exit)) => break exit,
-                Some(Report::CannotStart { because, .. }) => {
+                Some(Report::CannotStart { because }) => {
                     return Err(Stop::Failed(format!("{what} could not be started: {because}")));
                 }
                 None if kept.is_gone() => {
@@ -61,19 +65,43 @@ impl Shell<'_> {
                 _ => watch()?,
             }
         };
-        kept.end();
+        let ended = kept.end();
         drop(kept);
-        let _ = printing.join();
-        if exit.is_success() {
-            Ok(())
-        } else {
-            Err(Stop::Failed(format!("{what} failed with {exit}{}", tail.quoted())))
+        keeping.finish(LAST_WORDS);
+        if !exit.is_success() {
+            return Err(Stop::Failed(format!("{what} failed with {exit}{}", tail.quoted())));
+        }
+        match ended.complaint() {
+            Some(complaint) => Err(Stop::Failed(format!("{what} has ended, but {complaint}"))),
+            None => Ok(()),
         }
     }
 }
 
+/// The object of a load stands at the end of what it printed: of more than this, the rest is not
+/// looked at.
+const MOST_READ: u64 = 8 << 20;
+/// The bodies of its answers are left out of the record when they are longer than this together.
+const MOST_BODIES: usize = 64 << 10;
+
+/// The figures of a load, out of the file of what it printed.
+pub(super) fn read_load_report(path: &Path) -> Option<serde_json::Value> {
+    let mut file = File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(MOST_READ))).ok()?;
+    let mut bytes = Vec::new();
+    file.take(MOST_READ).read_to_end(&mut bytes).ok()?;
+    let mut report = load_report(&String::from_utf8_lossy(&bytes))?;
+    if let Some(bodies) = report.get_mut("responses").and_then(|r| r.as_object_mut())
+        && bodies.keys().map(String::len).sum::<usize>() > MOST_BODIES
+    {
+        bodies.clear();
+    }
+    Some(report)
+}
+
 /// The figures of a load that printed a `lowtide.load/1` object: those of its last round.
-pub(super) fn load_report(text: &str) -> Option<serde_json::Value> {
+fn load_report(text: &str) -> Option<serde_json::Value> {
     let whole = std::iter::once(text.trim());
     let lines = text.lines().rev().map(str::trim).filter(|l| l.starts_with('{'));
     whole.chain(lines).find_map(|candidate| {

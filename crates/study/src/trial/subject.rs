@@ -2,16 +2,14 @@
 
 use std::io;
 use std::path::Path;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lowtide_model::record::v1::Usage;
 use lowtide_probe::tree;
 
 use super::Stop;
 use super::sampling::{Account, Requests, Sampling};
-use crate::keeper::{Exit, KeeperProgram, Kept, Launch, Report};
-use crate::output::{self, Tail};
+use crate::keeper::{Ended, Exit, KeeperProgram, Kept, Launch, Report};
+use crate::output::{self, Keeping, Tail};
 use crate::recorder::Recorder;
 use crate::treatment::Applied;
 
@@ -25,15 +23,15 @@ pub(super) struct Subject {
     pub(super) pid: Option<u32>,
     sampling: Option<Sampling>,
     tail: Tail,
-    reader: JoinHandle<()>,
+    keeping: Keeping,
     exit: Option<(Exit, Instant)>,
 }
 
 /// What is left to tell of a subject that is gone.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Remains {
     pub(super) exit: Option<Exit>,
-    pub(super) usage: Option<Usage>,
+    pub(super) ended: Ended,
     pub(super) account: Account,
 }
 
@@ -48,9 +46,9 @@ impl Subject {
     ) -> Result<Self, Stop> {
         let failed = |error: io::Error| could_not_be_started(&error.to_string());
         let (reader, writer) = io::pipe().map_err(failed)?;
-        let (tail, reader) = output::keep(reader, log, recorder, listener).map_err(failed)?;
+        let (tail, keeping) = output::keep(reader, log, recorder, listener).map_err(failed)?;
         let kept = Kept::start(keeper, launch, writer).map_err(failed)?;
-        Ok(Self { kept, pid: None, sampling: None, tail, reader, exit: None })
+        Ok(Self { kept, pid: None, sampling: None, tail, keeping, exit: None })
     }
 
     /// Takes in the next thing that its keeper tells. Gives the moment at which it was started, once.
@@ -66,7 +64,7 @@ impl Subject {
                 self.pid = Some(pid);
                 Ok(Some(event.at))
             }
-            Report::CannotStart { because, .. } => Err(could_not_be_started(&because)),
+            Report::CannotStart { because } => Err(could_not_be_started(&because)),
             Report::Exited(_) | Report::Gone { .. } => Ok(None),
         }
     }
@@ -129,9 +127,8 @@ impl Subject {
 
     /// The last lines that it printed, as the end of a sentence.
     pub(super) fn last_words(&self) -> String {
-        let deadline = Instant::now() + LAST_WORDS;
-        while self.exit.is_some() && !self.reader.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
+        if self.exit.is_some() {
+            self.keeping.finish(LAST_WORDS);
         }
         self.tail.quoted()
     }
@@ -139,10 +136,10 @@ impl Subject {
     /// Ends it and everything that it started.
     pub(super) fn end(mut self) -> Remains {
         let account = self.sampling.take().map(Sampling::stop).unwrap_or_default();
-        let usage = self.kept.end();
+        let ended = self.kept.end();
         drop(self.kept);
-        let _ = self.reader.join();
-        Remains { exit: self.exit.map(|(exit, _)| exit), usage, account }
+        self.keeping.finish(LAST_WORDS);
+        Remains { exit: self.exit.map(|(exit, _)| exit), ended, account }
     }
 }
 

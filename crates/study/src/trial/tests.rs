@@ -55,8 +55,8 @@ impl Stage for Mock {
         self.act(&format!("await end {after_load:?}"))
     }
 
-    fn end(&mut self) {
-        self.said.push("end".to_owned());
+    fn end(&mut self) -> Result<(), Stop> {
+        self.act("end")
     }
 
     fn cleanup(&mut self) -> Result<(), Stop> {
