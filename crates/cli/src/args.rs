@@ -68,7 +68,7 @@ pub(crate) struct DemoArgs {
     pub(crate) streams: Option<u32>,
 
     /// How often each allocator is tried
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) repeat: u32,
 
     /// Directory of the record [default: lowtide-demo-DATE-TIME]

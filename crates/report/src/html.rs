@@ -75,7 +75,8 @@ fn view_section(view: &View, beside: Option<&Loaded>) -> Value {
         lazyfree => lazyfree_matters(view),
         connections => view.most_connections() > 0,
         course_svg => svg::course(view, Theme::Page).svg,
-        bars_svg => svg::bars(view, Theme::Page).svg,
+        bars_svg => svg::bars(view, Theme::Page, svg::WIDTH).svg,
+        narrow_bars_svg => svg::bars(view, Theme::Page, svg::NARROW).svg,
     }
 }
 
@@ -173,16 +174,18 @@ fn lazyfree_matters(view: &View) -> bool {
 
 fn section(record: &Loaded, name: String) -> Value {
     let study = &record.study;
+    let resolved = study.recommendation.as_ref().is_some_and(|r| r.resolved);
     let doubtful = study.trials.iter().any(|t| !t.is_usable());
     context! {
         name,
         about => study.plan.about.clone(),
         source => record.source.clone(),
         recommendation => table::recommendation(study),
-        resolved => study.recommendation.as_ref().is_some_and(|r| r.resolved),
+        resolved,
         incomplete => incomplete(study),
         notes => record.notes.clone(),
         summary => grid(table::summary(study)),
+        tag => if resolved { "recommended" } else { "least excess" },
         rounds => table::rounds(study).map(grid),
         phases => table::phases(study).map(grid),
         trials => grid(trials(study)),

@@ -14,7 +14,7 @@ use crate::output::{Output, note};
 /// So many requests show well what a burst does.
 const USUAL_STREAMS: u32 = 50_000;
 /// More would make the demo longer than it should be.
-const MOST_STREAMS: u32 = 100_000;
+const MOST_STREAMS: u32 = 75_000;
 /// What server and client need for a request in flight, generously.
 const BYTES_PER_STREAM: u64 = 16 << 10;
 /// Of the memory at hand, the demo takes this part at most.
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
         tune: Some(vec!["jemalloc/background_thread".to_owned()]),
         load: Some(load),
         ready: Some("log:^listening on ".to_owned()),
-        settle: Some("5s".to_owned()),
+        settle: Some("3s".to_owned()),
         repeat: Some(args.repeat),
         output: args.output.clone(),
         ..Settings::default()

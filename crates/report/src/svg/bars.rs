@@ -29,7 +29,7 @@ pub(super) fn draw(canvas: &mut Canvas, view: &View, [left, top, width, height]:
     let from = left + labels + NAMES;
     let x = Scale { low: 0.0, high: highest * 1.02, from, to: left + width - RIGHT };
     let bottom = top + height - BOTTOM;
-    for tick in byte_ticks(x.high, 8) {
+    for tick in byte_ticks(x.high, ((x.to - x.from) / 90.0).clamp(2.0, 8.0) as usize) {
         let at = x.at(tick);
         canvas.line((at, top + TOP - 6.0), (at, bottom), "class=\"grid\"");
         canvas.text_at(at, bottom + 15.0, "axis", "middle", &byte_label(tick, x.high));

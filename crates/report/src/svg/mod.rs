@@ -13,6 +13,8 @@ pub use canvas::{CONNECTIONS, PALETTE, PALETTE_ON_DARK, Theme};
 
 /// Width of the whole picture, in pixels.
 pub const WIDTH: f64 = 1080.0;
+/// Width of a picture for a narrow page.
+pub const NARROW: f64 = 400.0;
 const MARGIN: f64 = 24.0;
 const GAP: f64 = 28.0;
 /// Height of a panel.
@@ -107,12 +109,12 @@ pub fn course(view: &View, theme: Theme) -> Picture {
     Picture { svg: canvas.finish(), width: WIDTH, height }
 }
 
-/// The bars alone.
-pub fn bars(view: &View, theme: Theme) -> Picture {
+/// The bars alone, as wide as is asked for.
+pub fn bars(view: &View, theme: Theme, width: f64) -> Picture {
     let height = bars::height(view) + 8.0;
-    let mut canvas = Canvas::new(WIDTH, height, theme);
-    bars::draw(&mut canvas, view, [0.0, 4.0, WIDTH, height - 8.0]);
-    Picture { svg: canvas.finish(), width: WIDTH, height }
+    let mut canvas = Canvas::new(width, height, theme);
+    bars::draw(&mut canvas, view, [0.0, 4.0, width, height - 8.0]);
+    Picture { svg: canvas.finish(), width, height }
 }
 
 #[cfg(test)]
