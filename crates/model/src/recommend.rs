@@ -227,6 +227,9 @@ fn doubts(
     yardstick: Yardstick,
 ) -> Vec<String> {
     let mut doubts = Vec::new();
+    if plan.repeats < 2 {
+        return vec!["any of it: one repeat shows no spread".to_owned()];
+    }
     let is_less = |other: &Summary| {
         excess_difference(best, other, trials)
             .is_some_and(|d| d.median < 0.0 && d.resolved_from(0.0))
