@@ -34,7 +34,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not permitted, 4 the target is gone, 5 
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// See it work: a burst against an HTTP/2 server under three allocators, in about two minutes
+    /// See it work: a burst against an HTTP/2 server under four treatments, in about two minutes
     Demo(DemoArgs),
     /// Try allocators and settings on a command, and see what each leaves behind
     Study(Box<StudyArgs>),
@@ -67,7 +67,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "N")]
     pub(crate) streams: Option<u32>,
 
-    /// How often each allocator is tried
+    /// How often each treatment is tried
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) repeat: u32,
 
@@ -242,7 +242,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "F")]
     pub(crate) png: Option<PathBuf>,
 
-    /// Which charts --svg and --png draw [default: all]
+    /// Which charts --svg and --png draw; all when absent
     #[arg(long, value_name = "CHART", value_delimiter = ',', hide_default_value = true)]
     pub(crate) chart: Vec<Chart>,
 

@@ -100,6 +100,13 @@ impl Observer for Show {
                 self.reading.clear();
             }
             Progress::Step(step) => self.step = step,
+            Progress::CleaningUp => {
+                let line = "finishing the clean-up; Ctrl-C again ends lowtide at once";
+                match &self.bar {
+                    Some(bar) => bar.println(line),
+                    None => note!("{line}"),
+                }
+            }
             Progress::Reading { rss_bytes, connections } => {
                 self.reading = format!("  {}", Human(rss_bytes));
                 if connections > 0 {

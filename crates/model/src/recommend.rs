@@ -123,8 +123,10 @@ fn summarise(
     let standing = if usable.is_empty() {
         if repeats.iter().any(|t| t.allocator_active == Some(false)) {
             Standing::NotInForce
-        } else {
+        } else if repeats.iter().any(|t| t.outcome == "failed") {
             Standing::Failed
+        } else {
+            Standing::NotFinished
         }
     } else if is_reference {
         Standing::Reference
@@ -195,12 +197,15 @@ fn choose(
         .iter()
         .filter(|s| {
             let admitted = [Standing::Reference, Standing::Within, Standing::Unresolved];
-            admitted.contains(&s.standing) && excess(s).is_some()
+            // One that was still rising when it ended has shown nothing of what stays.
+            let is_known = excess(s).is_some() && s.settled_bytes.is_some();
+            admitted.contains(&s.standing) && is_known
         })
         .collect();
     candidates.sort_by(|a, b| excess(a).unwrap_or(0.0).total_cmp(&excess(b).unwrap_or(0.0)));
     let Some((best, others)) = candidates.split_first() else {
-        let because = "no treatment has a trial that ended as planned and can be compared";
+        let because =
+            "no treatment has a trial that ended as planned, settled, and can be compared";
         return Some(none(because.to_owned()));
     };
     let rose = |t: &TrialResult| rise(t.baseline_bytes, t.peak_bytes).is_some();

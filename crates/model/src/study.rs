@@ -102,6 +102,8 @@ pub enum Standing {
     NotInForce,
     /// No trial of it ended as planned.
     Failed,
+    /// No trial of it has ended, and none failed: the study was broken off.
+    NotFinished,
 }
 
 /// One trial.

@@ -193,10 +193,10 @@ impl Threshold {
             .collect()
     }
 
-    /// Whether its figure is a number of the load's that no trial has, so that it can never be
-    /// crossed: a slip of the pen, or a load that does not tell it.
+    /// Whether no trial has its figure, so that it could not be crossed: a slip of the pen, a load
+    /// that does not tell it, or trials that did not get so far.
     pub fn is_void(&self, study: &Study) -> bool {
-        self.path.len() > 1 && study.trials.iter().all(|trial| self.values(trial).is_empty())
+        study.trials.iter().all(|trial| self.values(trial).is_empty())
     }
 
     fn values(&self, trial: &TrialResult) -> Vec<f64> {

@@ -16,8 +16,10 @@ use crate::tree::Tree;
 const SLOW_EVERY: Duration = Duration::from_secs(1);
 /// How much of the time may go into the slow figures: 1 part in so many.
 const SLOW_SHARE: u32 = 500;
-/// The same of a tree, which is judged by them, when its RSS has changed since they were read.
-const SLOW_SHARE_CHANGED: u32 = 200;
+/// The same of a tree, which is judged by them, when its RSS has changed since they were read. What
+/// was not used is saved up for when much happens at once, up to `MOST_CREDIT`.
+const SLOW_SHARE_CHANGED: u32 = 300;
+const MOST_CREDIT: Duration = Duration::from_millis(100);
 /// The same of a tree while something is about to be judged.
 const SLOW_SHARE_CLOSE: u32 = 100;
 /// By how much RSS must differ from what it was, to have changed. Below it, the slow figures that
@@ -34,6 +36,8 @@ pub struct Sampler {
     sockets: Option<Sockets>,
     units: Units,
     slow: Schedule,
+    /// Whether there were ever several processes at once.
+    is_tree: bool,
     buffer: Vec<u8>,
 }
 
@@ -87,6 +91,7 @@ impl Sampler {
             sockets: Sockets::open().ok(),
             units: Units::of_this_machine(),
             slow: Schedule::default(),
+            is_tree: false,
             buffer: Vec::new(),
         }
     }
@@ -141,8 +146,8 @@ impl Sampler {
             slow: None,
         };
         // Of one process RSS tells enough: there the slow figures are worth no hurry.
-        let hurry = self.processes.len() > 1;
-        if self.slow.is_due(Instant::now(), total.rss_bytes.0, attention, hurry) {
+        self.is_tree |= self.processes.len() > 1;
+        if self.slow.is_due(Instant::now(), total.rss_bytes.0, attention, self.is_tree) {
             self.read_slow(&mut tick);
         }
         Ok(tick)
@@ -228,29 +233,45 @@ fn describe(
 /// When the slow figures are read again, so that they cost a bounded share of the time.
 #[derive(Debug, Default)]
 struct Schedule {
-    last: Option<(Instant, Duration)>,
-    rss_then: u64,
+    last: Option<LastSlow>,
+}
+
+/// The last reading of the slow figures.
+#[derive(Debug)]
+struct LastSlow {
+    end: Instant,
+    cost: Duration,
+    rss: u64,
+    /// How much of what was saved up was left.
+    credit: Duration,
+}
+
+impl LastSlow {
+    fn credit(&self, now: Instant) -> Duration {
+        (self.credit + now.duration_since(self.end) / SLOW_SHARE_CHANGED).min(MOST_CREDIT)
+    }
 }
 
 impl Schedule {
     fn is_due(&self, now: Instant, rss: u64, attention: Attention, hurry: bool) -> bool {
-        let Some((end, cost)) = self.last else {
+        let Some(last) = &self.last else {
             return true;
         };
-        let since = now.duration_since(end);
-        let changed = rss.abs_diff(self.rss_then) as f64 > self.rss_then as f64 * CHANGED;
+        let since = now.duration_since(last.end);
+        let changed = rss.abs_diff(last.rss) as f64 > last.rss as f64 * CHANGED;
         let (least, share) = match attention {
             Attention::Now => return true,
             Attention::Close if hurry => (SLOW_EVERY / 2, SLOW_SHARE_CLOSE),
-            Attention::Normal if hurry && changed => (Duration::ZERO, SLOW_SHARE_CHANGED),
+            Attention::Normal if hurry && changed && last.credit(now) >= last.cost => return true,
             Attention::Normal | Attention::Close => (SLOW_EVERY, SLOW_SHARE),
         };
-        since >= least && since >= cost * share
+        since >= least && since >= last.cost * share
     }
 
     fn done(&mut self, begin: Instant, end: Instant, rss: u64) {
-        self.last = Some((end, end - begin));
-        self.rss_then = rss;
+        let cost = end - begin;
+        let credit = self.last.as_ref().map_or(MOST_CREDIT, |last| last.credit(begin));
+        self.last = Some(LastSlow { end, cost, rss, credit: credit.saturating_sub(cost) });
     }
 }
 
@@ -323,12 +344,30 @@ mod tests {
         let due = |ms, rss, attention, hurry| schedule.is_due(after(ms), rss, attention, hurry);
         assert!(!due(4999, 100, Attention::Normal, true));
         assert!(due(5000, 100, Attention::Normal, true));
-        assert!(due(2000, 106, Attention::Normal, true));
-        assert!(due(2000, 94, Attention::Normal, true));
-        assert!(!due(1999, 94, Attention::Normal, true));
+        assert!(due(1, 106, Attention::Normal, true));
+        assert!(due(1, 94, Attention::Normal, true));
+        assert!(!due(4999, 94, Attention::Normal, false));
         assert!(!due(4999, 50, Attention::Close, false));
         assert!(due(1000, 100, Attention::Close, true));
         assert!(!due(999, 100, Attention::Close, true));
         assert!(due(0, 100, Attention::Now, false));
+    }
+
+    #[test]
+    fn a_tree_that_changes_all_the_time_uses_up_what_was_saved() {
+        let mut schedule = Schedule::default();
+        let cost = Duration::from_millis(10);
+        let mut now = Instant::now();
+        let mut readings = 0;
+        for tick in 0..600_u64 {
+            let rss = if tick % 2 == 0 { 100 } else { 200 };
+            if schedule.is_due(now, rss, Attention::Normal, true) {
+                schedule.done(now, now + cost, rss);
+                readings += 1;
+            }
+            now += Duration::from_millis(100);
+        }
+        // What was saved, and 1 part in 300 of the minute.
+        assert!((10..=31).contains(&readings), "{readings}");
     }
 }

@@ -182,7 +182,7 @@ fn section(record: &Loaded, name: String) -> Value {
         source => record.source.clone(),
         recommendation => table::recommendation(study),
         resolved,
-        incomplete => incomplete(study),
+        incomplete => table::incomplete(study),
         notes => record.notes.clone(),
         summary => grid(table::summary(study)),
         tag => if resolved { "recommended" } else { "least excess" },
@@ -192,13 +192,6 @@ fn section(record: &Loaded, name: String) -> Value {
         doubtful,
         provenance => provenance(record),
     }
-}
-
-fn incomplete(study: &Study) -> Option<String> {
-    let done = study.trials.iter().filter(|t| t.outcome == "done").count();
-    let planned = study.plan.order.len();
-    (done < planned && !study.plan.order.is_empty())
-        .then(|| format!("{done} of {planned} trials ended as planned; the figures are of those."))
 }
 
 /// A table as the template sees it.

@@ -16,6 +16,9 @@ pub fn render(records: &[Loaded]) -> String {
             let _ = writeln!(out, "{}\n", escaped(about));
         }
         put(&mut out, &table::summary(study));
+        if let Some(text) = table::incomplete(study) {
+            let _ = writeln!(out, "{}\n", escaped(&text));
+        }
         if let Some(text) = table::recommendation(study) {
             let _ = writeln!(out, "**{}**\n", escaped(&text));
         }

@@ -43,15 +43,33 @@ pub struct LoadError {
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
     let course = if path.is_dir() { path.join("study.jsonl") } else { path.to_owned() };
     let at = |error| LoadError { path: course.clone(), error };
+    if path.is_dir() && !course.exists() {
+        return Err(LoadError { path: path.to_owned(), error: ReadError::NoStudy });
+    }
     let records = lines(&course)?;
-    match records.header.holds {
+    let torn = records.torn;
+    let loaded = match records.header.holds {
         Holds::Study => {
             let directory = course.parent().unwrap_or(Path::new("."));
             load_study(path, directory, read_study(records).map_err(at)?)
         }
         Holds::Trial => Ok(load_trial(path, read_trial(records).map_err(at)?)),
         Holds::Unknown => Err(at(ReadError::UnknownContent)),
-    }
+    };
+    loaded.map(|mut loaded| {
+        if torn {
+            loaded
+                .notes
+                .insert(0, torn_note(&course.file_name().unwrap_or_default().to_string_lossy()));
+        }
+        loaded
+    })
+}
+
+fn torn_note(file: &str) -> String {
+    format!(
+        "{file}: its last line is torn, and left out: it was still being written, or was cut off"
+    )
 }
 
 fn lines(path: &Path) -> Result<Records, LoadError> {
@@ -77,6 +95,9 @@ fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Load
         }
         let file = directory.join(&begun.samples);
         let read = lines(&file).and_then(|records| {
+            if records.torn {
+                notes.push(torn_note(&begun.samples));
+            }
             read_trial(records).map_err(|error| LoadError { path: file.clone(), error })
         });
         match read {

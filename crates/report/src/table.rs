@@ -219,6 +219,14 @@ fn warning(study: &Study, summary: &Summary) -> Option<String> {
     text
 }
 
+/// That a study did not come to its end, in a sentence; nothing when it did.
+pub fn incomplete(study: &Study) -> Option<String> {
+    let done = study.trials.iter().filter(|t| t.outcome == "done").count();
+    let planned = study.plan.order.len();
+    (done < planned)
+        .then(|| format!("{done} of {planned} trials ended as planned; the figures are of those."))
+}
+
 /// The recommendation in one line.
 pub fn recommendation(study: &Study) -> Option<String> {
     let recommendation = study.recommendation.as_ref()?;

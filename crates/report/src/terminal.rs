@@ -40,6 +40,9 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
             out += &grid(&more, screen);
             out.push('\n');
         }
+        if let Some(text) = table::incomplete(&record.study) {
+            out += &format!("{}\n", wrapped(&text, screen.width));
+        }
         for note in &record.notes {
             out += &format!("note: {}\n", printable(note));
         }
@@ -55,8 +58,9 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
             out += &format!("{}\n", wrapped(&format!("Figures from: {source}"), screen.width));
         }
     }
-    for record in records {
+    for (record, name) in records.iter().zip(names(records)) {
         if let Some(text) = table::recommendation(&record.study) {
+            let text = if records.len() > 1 { format!("{name}: {text}") } else { text };
             out += &format!("\n{}\n", bold(&wrapped(&text, screen.width), screen));
         }
     }
@@ -226,7 +230,10 @@ fn chart(view: &View, screen: Screen) -> String {
         let count = (ceiling / step).round() as usize;
         (0..=count).map(|i| byte_label(i as f64 * step, ceiling)).collect()
     };
-    let x_labels = [from, f64::midpoint(from, to), to].map(|t| time_label(t.round(), to));
+    // Of a short run, whole seconds would say too little.
+    let step = if to - from < 20.0 { 10.0 } else { 1.0 };
+    let x_labels =
+        [from, f64::midpoint(from, to), to].map(|t| time_label((t * step).round() / step, to));
     let sets = view.groups.iter().zip(&lines).enumerate().map(|(place, (group, points))| {
         let marker = if screen.colour { Marker::Braille } else { Marker::Custom(figure(place)) };
         Dataset::default()

@@ -21,8 +21,6 @@ pub struct View {
     pub time_from: &'static str,
     /// By what memory is judged.
     pub metric: Metric,
-    /// By what the bars are.
-    pub bars_by: &'static str,
     /// One for each treatment of each record, in order.
     pub groups: Vec<Group>,
 }
@@ -99,13 +97,9 @@ impl View {
             }
         }
         Self {
-            title: records.first().map(|r| r.study.name.clone()).unwrap_or_default(),
+            title: names.join(" · "),
             time_from: if loaded { "the load began" } else { "the start" },
             metric,
-            bars_by: match records {
-                _ if records.iter().all(|r| r.study.metric == metric) => metric.name(),
-                _ => "RSS or PSS, as each study is judged",
-            },
             groups,
         }
     }
@@ -171,6 +165,7 @@ impl Group {
         match summary.standing {
             Standing::NotInForce => label += ", not in force",
             Standing::Failed => label += ", failed",
+            Standing::NotFinished => label += ", not finished",
             _ => {}
         }
         let results: Vec<&TrialResult> =

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -11,37 +11,48 @@ use std::time::{Duration, Instant};
 
 use crate::recorder::Recorder;
 
-/// How many lines are remembered.
+/// How many lines a sentence shows, and how much is remembered for it.
 const TAIL_LINES: usize = 8;
-/// A longer line is cut there when it is searched or shown.
-const LONGEST_LINE: u64 = 64 << 10;
+const TAIL_BYTES: usize = 8 << 10;
+/// A longer line is cut there when it is searched.
+const LONGEST_LINE: usize = 64 << 10;
+/// What is read at once.
+const AT_ONCE: usize = 64 << 10;
 /// What is kept of a program that never stops printing.
-const MOST_KEPT: u64 = 64 << 20;
+const MOST_KEPT: usize = 64 << 20;
 
-/// The last lines that a program printed.
+/// Is shown every line, and the moment at which it came.
+pub type Listener = Box<dyn FnMut(&str, Instant) + Send>;
+
+/// The last that a program printed.
 #[derive(Debug, Clone, Default)]
-pub struct Tail(Arc<Mutex<VecDeque<String>>>);
+pub struct Tail(Arc<Mutex<VecDeque<u8>>>);
 
 impl Tail {
-    fn push(&self, line: &str) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == TAIL_LINES {
-            lines.pop_front();
-        }
-        let printable = line.chars().map(|c| if c.is_control() { ' ' } else { c });
-        lines.push_back(printable.take(300).collect());
+    fn push(&self, bytes: &[u8]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = &bytes[bytes.len().saturating_sub(TAIL_BYTES)..];
+        let surplus = (kept.len() + new.len()).saturating_sub(TAIL_BYTES);
+        let surplus = surplus.min(kept.len());
+        kept.drain(..surplus);
+        kept.extend(new);
     }
 
-    /// The lines, as the end of a sentence; says so when there are none.
+    /// The last lines, as the end of a sentence; says so when there are none.
     pub fn quoted(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown: Vec<String> =
-            lines.iter().filter(|l| !l.trim().is_empty()).map(|l| format!("\n    {l}")).collect();
-        if shown.is_empty() {
-            "; it printed nothing".to_owned()
-        } else {
-            format!("; it printed:{}", shown.concat())
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(kept.make_contiguous());
+        let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+        if last.is_empty() {
+            return "; it printed nothing".to_owned();
         }
+        let printable = |c: char| if c.is_control() { ' ' } else { c };
+        let shown = last.iter().map(|line| {
+            let line: String = line.trim_end().chars().map(printable).take(300).collect();
+            format!("\n    {line}")
+        });
+        format!("; it printed:{}", shown.collect::<String>())
     }
 }
 
@@ -60,16 +71,15 @@ impl Keeping {
     }
 }
 
-/// Reads what a program prints until nobody can print any more. `announce` is shown every line and
-/// the moment at which it came.
+/// Reads what a program prints until nobody can print any more.
 ///
 /// # Errors
 /// When the file cannot be made.
 pub fn keep(
-    from: impl Read + Send + 'static,
+    mut from: impl Read + Send + 'static,
     log: &Path,
     recorder: &Recorder,
-    mut announce: impl FnMut(&str, Instant) + Send + 'static,
+    listener: Option<Listener>,
 ) -> std::io::Result<(Tail, Keeping)> {
     let mut file = File::create(log)?;
     let path = log.to_owned();
@@ -77,26 +87,104 @@ pub fn keep(
     let tail = Tail::default();
     let remembered = tail.clone();
     let thread = std::thread::spawn(move || {
-        let mut from = BufReader::new(from);
-        let mut line = Vec::new();
-        let mut kept = 0;
+        let mut chunk = vec![0; AT_ONCE];
+        let mut lines = listener.map(Lines::new);
+        let mut room = MOST_KEPT;
         loop {
-            line.clear();
-            match from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => break,
-                Ok(length) => kept += length as u64,
-            }
+            let length = match from.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
             let at = Instant::now();
-            if kept <= MOST_KEPT
-                && let Err(error) = file.write_all(&line)
-            {
+            let bytes = &chunk[..length];
+            let kept = &bytes[..length.min(room)];
+            room -= kept.len();
+            if let Err(error) = file.write_all(kept) {
                 recorder.fail(format!("{}: {error}", path.display()));
             }
-            let text = String::from_utf8_lossy(&line);
-            let text = text.trim_end();
-            remembered.push(text);
-            announce(text, at);
+            remembered.push(bytes);
+            if let Some(lines) = &mut lines {
+                lines.hear(bytes, at);
+            }
+        }
+        if let Some(lines) = &mut lines {
+            lines.end();
         }
     });
     Ok((tail, Keeping(thread)))
+}
+
+/// Cuts what is heard into lines.
+struct Lines {
+    listener: Listener,
+    /// The beginning of a line whose end has not come yet.
+    begun: Vec<u8>,
+}
+
+impl Lines {
+    fn new(listener: Listener) -> Self {
+        Self { listener, begun: Vec::new() }
+    }
+
+    fn hear(&mut self, bytes: &[u8], at: Instant) {
+        for part in bytes.split_inclusive(|b| *b == b'\n') {
+            let room = LONGEST_LINE - self.begun.len();
+            self.begun.extend_from_slice(&part[..part.len().min(room)]);
+            if part.ends_with(b"\n") {
+                self.tell(at);
+            }
+        }
+    }
+
+    /// The last line need not have an end.
+    fn end(&mut self) {
+        if !self.begun.is_empty() {
+            self.tell(Instant::now());
+        }
+    }
+
+    fn tell(&mut self, at: Instant) {
+        (self.listener)(String::from_utf8_lossy(&self.begun).trim_end(), at);
+        self.begun.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn lines_are_heard_whole_however_they_come() {
+        let (sender, heard) = mpsc::channel();
+        let mut lines = Lines::new(Box::new(move |line, _| sender.send(line.to_owned()).unwrap()));
+        let at = Instant::now();
+        for part in ["on", "e\ntwo\r\n\nth", "ree"] {
+            lines.hear(part.as_bytes(), at);
+        }
+        lines.hear(&vec![b'x'; 3 * LONGEST_LINE], at);
+        lines.hear(b"\n", at);
+        lines.hear(b"last", at);
+        lines.end();
+        drop(lines);
+        let heard: Vec<String> = heard.iter().collect();
+        assert_eq!(heard[..3], ["one", "two", ""]);
+        assert!(heard[3].starts_with("threexxx") && heard[3].len() == LONGEST_LINE);
+        assert_eq!(heard[4], "last");
+    }
+
+    #[test]
+    fn only_the_last_lines_are_remembered() {
+        let tail = Tail::default();
+        assert_eq!(tail.quoted(), "; it printed nothing");
+        for number in 0..5000 {
+            tail.push(format!("line {number}\n").as_bytes());
+        }
+        assert!(tail.0.lock().unwrap().len() <= TAIL_BYTES);
+        let quoted = tail.quoted();
+        assert!(quoted.starts_with("; it printed:\n    line 4992\n"), "{quoted}");
+        assert!(quoted.ends_with("line 4999"), "{quoted}");
+    }
 }

@@ -38,6 +38,8 @@ pub const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
 pub const DEFAULT_TOLERANCE: f64 = 0.10;
 /// More samples in a second only measure the sampler.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
+/// Fewer do not show what the memory was.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A study that has been checked.
 #[derive(Debug, Clone)]
@@ -212,6 +214,10 @@ impl Plan {
             let reason = "less than 5 ms would measure the sampler itself".to_owned();
             return Err(PlanError::Value { flag: "interval", reason });
         }
+        if interval > LONGEST_INTERVAL {
+            let reason = "more than 10 s between two samples would miss what happens".to_owned();
+            return Err(PlanError::Value { flag: "interval", reason });
+        }
         let repeats = settings.repeat.unwrap_or(DEFAULT_REPEATS);
         within("repeat", repeats, 1)?;
         let tolerance = ratio("tolerance", settings.tolerance.as_deref(), DEFAULT_TOLERANCE)?;
@@ -368,7 +374,7 @@ fn phases(texts: &[String]) -> Result<Vec<Phase>, PlanError> {
         flag: "phase",
         reason: format!("`{text}` {reason}"),
     };
-    texts
+    let phases = texts
         .iter()
         .map(|text| {
             let form = || wrong(text, "is no phase: write NAME=log:REGEX".to_owned());
@@ -380,7 +386,17 @@ fn phases(texts: &[String]) -> Result<Vec<Phase>, PlanError> {
             let line = Regex::new(regex).map_err(|e| wrong(text, format!("has no regex: {e}")))?;
             Ok(Phase { name: name.trim().to_owned(), line })
         })
-        .collect()
+        .collect::<Result<Vec<Phase>, PlanError>>()?;
+    for (place, phase) in phases.iter().enumerate() {
+        if phases[..place].iter().any(|other| other.name == phase.name) {
+            let reason = format!(
+                "two phases are called `{}`: join what begins it, as in NAME=log:THIS|THAT",
+                phase.name
+            );
+            return Err(PlanError::Value { flag: "phase", reason });
+        }
+    }
+    Ok(phases)
 }
 
 /// Reads `5%` or `0.05`.
@@ -405,7 +421,11 @@ fn name_of(command: &[String]) -> String {
         |word: &str| Path::new(word).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let program = command.first().map(|w| base(w)).unwrap_or_default();
     // An interpreter says less than the script that it runs.
-    let script = command.get(1).filter(|w| w.contains('.') && !w.starts_with('-'));
+    let is_script = |word: &&String| {
+        let ending = Path::new(word).extension().and_then(|e| e.to_str()).unwrap_or_default();
+        ending.starts_with(|c: char| c.is_ascii_alphabetic()) && !word.starts_with('-')
+    };
+    let script = command.get(1).filter(is_script);
     script.map_or(program, |s| base(s))
 }
 
@@ -434,7 +454,10 @@ mod tests {
         assert!(refused(|s| s.command = Some(vec!["no-such".into()])).contains("`no-such`"));
         assert!(refused(|s| s.pause = Some("10".into())).starts_with("--pause: `10` has no unit"));
         assert!(refused(|s| s.rounds = Some(3)).contains("there is none: add --load"));
-        assert!(refused(|s| s.repeat = Some(0)).contains("at least 1"));
+        assert!(refused(|s| s.repeat = Some(0)).contains("from 1 to 10000"));
+        assert!(refused(|s| s.interval = Some("1h".into())).contains("more than 10 s"));
+        let twice = Some(vec!["peak=log:a".to_owned(), "peak=log:b".to_owned()]);
+        assert!(refused(|s| s.phase = twice).contains("two phases are called `peak`"));
         assert!(refused(|s| s.interval = Some("1ms".into())).contains("less than 5 ms"));
         assert!(refused(|s| s.max_slowdown = Some("five".into())).contains("is no share"));
         assert!(refused(|s| s.phase = Some(vec!["x".into()])).contains("NAME=log:REGEX"));
@@ -462,5 +485,6 @@ mod tests {
             |words: &[&str]| name_of(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
         assert_eq!(named(&["python3", "dir/app.py", "-x"]), "app.py");
         assert_eq!(named(&["/usr/bin/redis-server", "--port"]), "redis-server");
+        assert_eq!(named(&["sleep", "0.2"]), "sleep");
     }
 }

@@ -34,6 +34,8 @@ pub enum Progress {
     },
     /// The trial does something else.
     Step(String),
+    /// It was interrupted, and the cleanup goes on.
+    CleaningUp,
     /// The last reading.
     Reading {
         /// Resident bytes of the subject.

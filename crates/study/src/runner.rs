@@ -121,14 +121,15 @@ pub fn run(
         if let Some(failure) = recorder.failure().or_else(|| course.failure()) {
             return Err(RunError::Recording(failure));
         }
+        // Also when that came while a trial that was done was being cleaned up.
+        if outcome == Outcome::Interrupted || interrupt.load(Ordering::Relaxed) {
+            ran.interrupted = true;
+            break;
+        }
         match outcome {
-            Outcome::Done => {
+            Outcome::Done | Outcome::Interrupted => {
                 succeeded = true;
                 failed_in_a_row = 0;
-            }
-            Outcome::Interrupted => {
-                ran.interrupted = true;
-                break;
             }
             Outcome::Failed { because } => {
                 failed_in_a_row += 1;

@@ -53,8 +53,11 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
         output: args.output.clone(),
         ..Settings::default()
     };
-    note!("{streams} requests in flight at once, under 4 treatments, each {} times", args.repeat);
-    let exit = study::run_settings(settings, output)?;
+    let begins = format!(
+        "{streams} requests in flight at once, under 4 treatments, each {} times",
+        args.repeat
+    );
+    let exit = study::run_settings(settings, &begins, output)?;
     if !output.json {
         output.text("next: lowtide study -- YOUR COMMAND   (lowtide study --help)\n")?;
     }

@@ -15,6 +15,16 @@ use crate::output::{Output, note};
 pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     check(args, output)?;
     let records = args.records.iter().map(|path| load(path)).collect::<Result<Vec<_>, _>>()?;
+    if let [first, others @ ..] = records.as_slice()
+        && let Some(other) = others.iter().find(|r| r.study.metric != first.study.metric)
+    {
+        let by = |r: &Loaded| format!("{} is judged by {}", r.study.record, r.study.metric.name());
+        return Err(Failure::usage(format!(
+            "{}, {}: they cannot be laid over each other; report each by itself",
+            by(first),
+            by(other)
+        )));
+    }
     let shown = Shown::of(records.clone());
     let mut told = false;
     if let Some(path) = &args.html {

@@ -114,7 +114,7 @@ fn crossings(plan: &Plan, study: &Study, earlier: Option<&Loaded>) -> Vec<String
         }
     }
     for threshold in plan.fail_on.iter().filter(|threshold| threshold.is_void(study)) {
-        note!("note: --fail-on {threshold} was held against nothing: no load told that figure");
+        note!("note: --fail-on {threshold} was held against nothing: no trial has that figure");
     }
     lines
 }
@@ -213,8 +213,13 @@ fn refused(error: PlanError) -> Failure {
 }
 
 /// For the demo, which has no flags of its own for these.
-pub(crate) fn run_settings(settings: Settings, output: &Output) -> Result<Exit, Failure> {
+pub(crate) fn run_settings(
+    settings: Settings,
+    begins: &str,
+    output: &Output,
+) -> Result<Exit, Failure> {
     let plan = Plan::of(settings).map_err(refused)?;
+    note!("{begins}");
     let ran = conduct(&plan)?;
     let record = report::load(Path::new(&ran.record))?;
     conclude(&plan, &ran, record, None, output)

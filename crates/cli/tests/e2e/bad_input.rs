@@ -120,6 +120,32 @@ fn a_load_that_fails_is_quoted_and_the_subject_is_ended() {
 }
 
 #[test]
+fn a_phase_that_never_comes_is_no_reason_to_judge_by_something_else() {
+    let said = failure(&[
+        "-a",
+        "glibc",
+        "--phase",
+        "peak=log:^no such line$",
+        "--",
+        &subject(&[]),
+        "ms:100",
+    ]);
+    assert!(said.starts_with("the phase `peak` never came: no line that the command"), "{said}");
+    assert!(said.ends_with("matches ^no such line$; it printed nothing"), "{said}");
+}
+
+#[test]
+fn a_script_that_names_no_interpreter_is_told_from_one_that_is_not_there() {
+    let home = tempfile::tempdir().unwrap();
+    let script = home.path().join("subject.sh");
+    fs::copy("/bin/true", &script).unwrap();
+    fs::write(&script, "sleep 1\n").unwrap();
+    let script = script.to_str().unwrap();
+    let said = failure(&["-a", "glibc", "--", script]);
+    assert!(said.contains(&format!("write that before it, as in `sh {script}`")), "{said}");
+}
+
+#[test]
 fn a_subject_that_ends_during_the_load_ends_the_load_too() {
     let (subject, seconds) = (subject(&[]), unique_seconds());
     let said = failure(&[
@@ -315,7 +341,8 @@ fn a_process_whose_name_is_no_text_is_sampled_like_any_other() {
 fn a_subject_that_the_load_kills_has_not_done_its_work() {
     let subject = subject(&[]);
     for end in ["", "; exit 1"] {
-        let load = format!("kill -9 $LOWTIDE_SUBJECT_PID{end}");
+        let killed = "kill -9 $P; while kill -0 $P 2>&-; do sleep 0.01; done";
+        let load = format!("P=$LOWTIDE_SUBJECT_PID; {killed}{end}");
         let said = failure(&[
             "-a",
             "glibc",

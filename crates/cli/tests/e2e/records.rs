@@ -42,6 +42,11 @@ fn a_run_that_is_killed_gives_a_report_and_leaves_no_process() {
     assert_eq!(study["trials"][0]["outcome"], "unfinished");
     assert!(study["trials"][0]["peak_bytes"].as_u64().unwrap() > 16 << 20);
     assert_eq!(study["trials"][0]["settled_bytes"], Value::Null);
+    assert_eq!(study["treatments"][0]["standing"], "not_finished");
+    let shown = lowtide().arg("report").arg(&record).output().unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.contains("0 of 3 trials ended as planned"), "{shown}");
+    assert!(shown.contains("glibc, not finished"), "{shown}");
 }
 
 /// A record of two small trials.
@@ -103,6 +108,7 @@ fn damaged_and_foreign_files_are_told_in_a_sentence() {
     fs::write(&foreign, "11:19:33 PM   UID       PID  minflt/s\n").unwrap();
     assert!(message(&foreign).contains("is not a record of lowtide"));
     assert!(message(Path::new("/dev/null")).contains("is empty"));
+    assert!(message(&record.join("trials")).contains("is no record: there is no study.jsonl"));
     assert!(message(Path::new("/dev/zero")).contains("is not a record of lowtide"));
     assert!(message(&home.path().join("nothing")).contains("cannot be read: No such file"));
     let newer = home.path().join("newer.jsonl");

@@ -271,3 +271,29 @@ fn ctrl_c_ends_everything_runs_the_cleanup_and_keeps_the_record() {
     assert_eq!(object["trials"][0]["outcome"], "interrupted");
     assert_eq!(object["complete"], false);
 }
+
+#[test]
+fn ctrl_c_during_the_cleanup_lets_it_finish_and_starts_no_other_trial() {
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(name).display().to_string();
+    let (begun, go_on, cleaned) = (at("begun"), at("go-on"), at("cleaned"));
+    let cleanup =
+        format!("touch {begun}; while ! [ -e {go_on} ]; do sleep 0.01; done; echo x >> {cleaned}");
+    let child = crate::support::lowtide()
+        .args(["study", "--json", "-a", "glibc", "--repeat", "2", "--cleanup", &cleanup])
+        .args(["-o", &at("record"), "--", &subject(&[]), "fill:8", "ms:300"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("the cleanup", || std::path::Path::new(&begun).exists().then_some(()));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    std::fs::write(&go_on, "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&cleaned).unwrap(), "x\n");
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(object["trials"].as_array().unwrap().len(), 1);
+    assert_eq!(object["trials"][0]["outcome"], "done");
+}

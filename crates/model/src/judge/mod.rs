@@ -3,17 +3,21 @@
 //! How each is defined:
 //!
 //! - **baseline**: the median of the last second before the load. A command that loads itself is
-//!   judged by its own trace: the lowest reading before its peak.
+//!   judged by its own trace: where it last stood still, low, before its peak; where it never did,
+//!   the lowest reading before its peak.
 //! - **peak**: the highest reading from the baseline on.
 //! - **settled**: the median of the last 5 s before the end of the settle time, as far as they lie
 //!   behind the end of the load; for a command that loads itself, of the last 5 s before its exit
-//!   without the last half second, in which it is already tearing down. Not known of one that rose
-//!   until then.
+//!   without the last half second, in which it is already tearing down, and as far as they lie behind
+//!   its last fall. Not known of one that rose until then.
 //! - **excess**: the integral of what lies above the baseline, from the end of the load to the end of
 //!   the settle time. Where nothing says when a command's own load ended, from the moment at which
 //!   it came within 2 % of its peak.
 //!
 //! Phases named `baseline`, `peak`, `load_end` and `settled` take the place of these moments.
+//!
+//! PSS is read less often than RSS, because it costs more. Between two readings of it, during which no
+//! process came or went, it is taken as the same part of RSS, or as what lies between the two.
 
 mod in_force;
 mod series;
@@ -25,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::TrialRecord;
 use crate::record::v1::{Mark, Moment};
+use crate::sample::Sample;
 
 /// How long before the load the baseline is read, in seconds.
 pub const BASELINE_WINDOW_S: f64 = 1.0;
@@ -40,8 +45,23 @@ const PHASE_WINDOW_S: f64 = 0.25;
 const LEAST_RISE_BYTES: u64 = 1 << 20;
 /// Below so many connections, bytes per connection say nothing.
 const LEAST_CONNECTIONS: u64 = 10;
-/// More than one process in more than this part of the readings makes a tree.
-const TREE_SHARE: f64 = 0.05;
+/// More than one process in more than this part of the readings that are at least half as high as
+/// the peak makes a tree,
+const TREE_SHARE_HIGH: f64 = 0.05;
+/// and so does more than one process in more than this part of all of them.
+const TREE_SHARE: f64 = 0.5;
+/// A command that loads itself stands still where, for this long, in seconds,
+const FLAT_S: f64 = 0.3;
+/// its readings differ by no more than this part of its rise,
+const FLAT_SPREAD: f64 = 0.02;
+/// and it is low where it has risen by less than this part of it.
+const LOW: f64 = 0.3;
+/// It has fallen where it is no further than this part of its rise above what it ends with,
+const FALLEN: f64 = 0.1;
+/// which is what it had for this long before the end, in seconds.
+const FINAL_WINDOW_S: f64 = 0.5;
+/// The phases that take the place of what the trace would say.
+pub const JUDGED_PHASES: [&str; 4] = ["baseline", "peak", "load_end", "settled"];
 
 /// By which figure memory is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -125,21 +145,57 @@ pub struct PhaseFigures {
     pub bytes: Option<u64>,
 }
 
-/// By what a trial should be judged: PSS where more than one process lived for more than a moment.
+/// By what a trial should be judged: PSS where more than one process had a part in what the memory
+/// was. A helper that is there before the program itself, or for a moment, does not make a tree.
 pub fn metric_of(trial: &TrialRecord) -> Metric {
-    let several = trial.samples.iter().filter(|s| s.processes > 1).count();
-    let share = several as f64 / trial.samples.len().max(1) as f64;
-    if share > TREE_SHARE { Metric::Pss } else { Metric::Rss }
+    let rss = |s: &Sample| s.total.rss_bytes.0;
+    let peak = trial.samples.iter().map(rss).max().unwrap_or(0);
+    let share_of_several = |least: u64| {
+        let counted = trial.samples.iter().filter(|s| rss(s) >= least);
+        let (several, all) = counted.fold((0_u64, 0_u64), |(several, all), s| {
+            (several + u64::from(s.processes > 1), all + 1)
+        });
+        several as f64 / all.max(1) as f64
+    };
+    let is_tree = share_of_several(peak / 2) > TREE_SHARE_HIGH || share_of_several(0) > TREE_SHARE;
+    if is_tree { Metric::Pss } else { Metric::Rss }
 }
 
 /// Memory over time by one metric.
 pub fn memory_over_time(trial: &TrialRecord, metric: Metric) -> Series {
     match metric {
         Metric::Rss => Series::new(trial.samples.iter().map(|s| (s.t_s, s.total.rss_bytes.0))),
-        Metric::Pss => {
-            Series::new(trial.samples.iter().filter_map(|s| Some((s.t_s, s.slow?.pss_bytes.0))))
-        }
+        Metric::Pss => pss_over_time(&trial.samples),
     }
+}
+
+/// PSS at the readings that have it, and estimated at those between.
+fn pss_over_time(samples: &[Sample]) -> Series {
+    let read: Vec<usize> = (0..samples.len()).filter(|i| samples[*i].slow.is_some()).collect();
+    let share = |s: &Sample| {
+        let pss = s.slow.map_or(0, |slow| slow.pss_bytes.0) as f64;
+        if s.total.rss_bytes.0 == 0 { 0.0 } else { pss / s.total.rss_bytes.0 as f64 }
+    };
+    let mut points = Vec::with_capacity(samples.len());
+    for (place, sample) in samples.iter().enumerate() {
+        if let Some(slow) = sample.slow {
+            points.push((sample.t_s, slow.pss_bytes.0));
+            continue;
+        }
+        let next = read.partition_point(|i| *i < place);
+        let (Some(before), Some(after)) =
+            (next.checked_sub(1).map(|i| &samples[read[i]]), read.get(next).map(|i| &samples[*i]))
+        else {
+            continue;
+        };
+        if before.processes != sample.processes || after.processes != sample.processes {
+            continue;
+        }
+        let part = (sample.t_s - before.t_s) / (after.t_s - before.t_s).max(f64::MIN_POSITIVE);
+        let share = share(before) + (share(after) - share(before)) * part.clamp(0.0, 1.0);
+        points.push((sample.t_s, (sample.total.rss_bytes.0 as f64 * share) as u64));
+    }
+    Series::new(points)
 }
 
 /// Reads the figures off the record of a trial.
@@ -149,8 +205,13 @@ pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
     let baseline = times.baseline(&series);
     let peak = times.peak(&series);
     let settle_span = times.settle_span(&series, baseline, peak);
-    let settled_window = times.settled_window(settle_span);
-    let settled = settled_window.and_then(|(from, to)| series.median_between(from, to));
+    let settled_window = times.settled_window(&series, baseline, peak, settle_span);
+    let settled = settled_window.and_then(|(from, to)| {
+        // A phase that is over at once is read just behind it.
+        let behind = || series.median_within(to, to + PHASE_WINDOW_S);
+        let phase = times.phase("settled");
+        series.median_within(from, to).or_else(|| phase.and_then(|_| behind()))
+    });
     let excess = settle_span
         .zip(baseline)
         .map(|((from, to), base)| (series.area_above(base as f64, from, to), to - from));
@@ -274,9 +335,12 @@ impl<'a> Times<'a> {
             return before(self.first(Moment::Baseline)?);
         }
         let (from, to) = self.own_trace?;
-        let highest = series.max_between(from, to)?;
-        let top = series.first_at_least(highest as f64).filter(|t| *t >= from).unwrap_or(to);
-        series.min_between(from, top)
+        let highest = series.max_between(from, to)? as f64;
+        let top = series.first_at_least(highest).filter(|t| *t >= from).unwrap_or(to);
+        let lowest = series.min_between(from, top)?;
+        let rise = highest - lowest as f64;
+        let low = lowest as f64 + LOW * rise;
+        series.latest_flat(from, top, FLAT_S, FLAT_SPREAD * rise, low).or(Some(lowest))
     }
 
     fn load_begin(&self) -> f64 {
@@ -307,7 +371,13 @@ impl<'a> Times<'a> {
         })
     }
 
-    fn settled_window(&self, settle_span: Option<(f64, f64)>) -> Option<(f64, f64)> {
+    fn settled_window(
+        &self,
+        series: &Series,
+        baseline: Option<u64>,
+        peak: Option<u64>,
+        settle_span: Option<(f64, f64)>,
+    ) -> Option<(f64, f64)> {
         let phase = self.phase("settled");
         let to = match phase {
             Some(t) => t,
@@ -319,7 +389,16 @@ impl<'a> Times<'a> {
             return None;
         }
         let from = to - SETTLED_WINDOW_S;
-        Some((if load_end < to { from.max(load_end) } else { from }, to))
+        let from = if load_end < to { from.max(load_end) } else { from };
+        if self.load_end().is_some() || phase.is_some() {
+            return Some((from, to));
+        }
+        // Nothing says when its load ended: what lies before its last fall is still the load.
+        let rise = rise(baseline, peak).unwrap_or(0) as f64;
+        let last = series.median_within(to - FINAL_WINDOW_S, to);
+        let fallen = last.and_then(|last| series.last_above(last as f64 + FALLEN * rise, to));
+        let is_behind = |t: &f64| rise > 0.0 && *t < to;
+        Some((fallen.filter(is_behind).map_or(from, |t| from.max(t.next_up())), to))
     }
 
     fn settle_span(
@@ -362,7 +441,7 @@ impl<'a> Times<'a> {
                     round,
                     peak: series.max_between(begin, settled.unwrap_or(f64::INFINITY)),
                     settled: settled
-                        .and_then(|to| series.median_between(from.max(to - SETTLED_WINDOW_S), to)),
+                        .and_then(|to| series.median_within(from.max(to - SETTLED_WINDOW_S), to)),
                 }
             })
             .collect()

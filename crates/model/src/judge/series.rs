@@ -29,8 +29,13 @@ impl Series {
     /// The median of the readings from `from` to `to`, both included; without any, the last reading
     /// before `to`.
     pub fn median_between(&self, from: f64, to: f64) -> Option<u64> {
+        self.median_within(from, to).or_else(|| self.at(to))
+    }
+
+    /// The median of the readings from `from` to `to`, both included.
+    pub fn median_within(&self, from: f64, to: f64) -> Option<u64> {
         let values: Vec<f64> = self.between(from, to).iter().map(|p| p.1).collect();
-        stats::median(&values).map(|m| m.round() as u64).or_else(|| self.at(to))
+        stats::median(&values).map(|m| m.round() as u64)
     }
 
     /// The last reading at or before `t`.
@@ -58,6 +63,38 @@ impl Series {
     /// The first moment at which `level` is reached.
     pub fn first_at_least(&self, level: f64) -> Option<f64> {
         self.0.iter().find(|p| p.1 >= level).map(|p| p.0)
+    }
+
+    /// The last moment up to `to` at which more than `level` was read.
+    pub fn last_above(&self, level: f64, to: f64) -> Option<f64> {
+        let end = self.0.partition_point(|p| p.0 <= to);
+        self.0.get(..end)?.iter().rev().find(|p| p.1 > level).map(|p| p.0)
+    }
+
+    /// The latest stretch from `from` to `to` that lasts `width` seconds, stays within `spread` bytes
+    /// and below `ceiling`: its median.
+    pub fn latest_flat(
+        &self,
+        from: f64,
+        to: f64,
+        width: f64,
+        spread: f64,
+        ceiling: f64,
+    ) -> Option<u64> {
+        let points = self.between(from, to);
+        for end in (0..points.len()).rev() {
+            let last = points[end].0;
+            let begin = points.partition_point(|p| p.0 <= last - width).checked_sub(1)?;
+            let stretch = &points[begin..=end];
+            let (low, high) = stretch
+                .iter()
+                .fold((f64::MAX, f64::MIN), |(low, high), p| (low.min(p.1), high.max(p.1)));
+            if high < ceiling && high - low <= spread {
+                let values: Vec<f64> = stretch.iter().map(|p| p.1).collect();
+                return stats::median(&values).map(|m| m.round() as u64);
+            }
+        }
+        None
     }
 
     /// Time of the first and of the last reading.

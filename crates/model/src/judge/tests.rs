@@ -181,3 +181,69 @@ fn a_server_that_goes_into_the_background_lives_until_it_is_stopped() {
     let f = judge(&loaded(60.0).with_mark(0.05, Moment::Exit, None), Metric::Rss);
     assert_eq!((f.wall_s, f.settled), (Some(20.0), Some(60 * MIB)));
 }
+
+#[test]
+fn helpers_before_the_program_itself_do_not_make_a_tree() {
+    let mut one = loaded(60.0);
+    // Before its load it is a tenth of what it becomes.
+    for sample in one.samples.iter_mut().take(20) {
+        sample.processes = 4;
+    }
+    assert_eq!(metric_of(&one), Metric::Rss);
+    for sample in one.samples.iter_mut().skip(60).take(10) {
+        sample.processes = 2;
+    }
+    assert_eq!(metric_of(&one), Metric::Pss);
+}
+
+#[test]
+fn proportional_memory_is_estimated_between_its_readings() {
+    let tree = loaded(60.0).of_a_tree();
+    let series = memory_over_time(&tree, Metric::Pss);
+    assert_eq!(series.at(10.65), Some((110.0 - 25.0 * 0.6) as u64 * MIB / 2));
+    // While a process comes, nobody knows how much of what it has is shared.
+    let mut grows = tree.clone();
+    for sample in grows.samples.iter_mut().skip(105) {
+        sample.processes = 4;
+    }
+    let series = memory_over_time(&grows, Metric::Pss);
+    assert_eq!(series.median_within(10.05, 10.95), None);
+    assert!(series.median_within(11.05, 11.95).is_some());
+}
+
+#[test]
+fn what_was_read_before_the_load_ended_is_not_settled() {
+    let mut tree = loaded(60.0).of_a_tree();
+    for sample in tree.samples.iter_mut().filter(|s| s.t_s > 9.0) {
+        sample.slow = None;
+    }
+    assert_eq!(judge(&tree, Metric::Pss).settled, None);
+}
+
+#[test]
+fn the_plateau_of_its_own_load_is_not_what_a_command_settles_at() {
+    let course = |t: f64| match t {
+        t if t < 1.0 => 10.0 + 490.0 * t,
+        t if t < 8.0 => 500.0,
+        _ => 30.0,
+    };
+    let f = judge(&short(9.5, course), Metric::Rss);
+    assert_eq!(f.settled, Some(30 * MIB), "{f:?}");
+    // One that falls in steps is judged by the last of them.
+    let steps = |t: f64| if t < 8.0 { course(t) } else { 400.0 - 100.0 * (t - 8.0).floor() };
+    let f = judge(&short(12.0, steps), Metric::Rss);
+    assert_eq!(f.settled, Some(100 * MIB), "{f:?}");
+}
+
+#[test]
+fn the_baseline_of_a_command_that_loads_itself_is_where_it_stood_still() {
+    let course = |t: f64| match t {
+        t if t < 0.25 => 1.0 + 40.0 * t,
+        t if t < 2.0 => 40.0,
+        t if t < 3.0 => 40.0 + 460.0 * (t - 2.0),
+        _ => 500.0,
+    };
+    assert_eq!(judge(&short(9.0, course), Metric::Rss).baseline, Some(40 * MIB));
+    let at_once = |t: f64| (t * 167.0).min(500.0);
+    assert_eq!(judge(&short(9.0, at_once), Metric::Rss).baseline, Some(0));
+}

@@ -19,6 +19,9 @@ pub enum ReadError {
     /// It could not be read at all.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
+    /// A directory without a record in it.
+    #[error("is no record: there is no study.jsonl in it")]
+    NoStudy,
     /// There is nothing in it.
     #[error("is empty: nothing was recorded")]
     Empty,

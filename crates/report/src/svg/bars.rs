@@ -20,7 +20,7 @@ pub(super) fn height(view: &View) -> f64 {
 
 pub(super) fn draw(canvas: &mut Canvas, view: &View, [left, top, width, height]: [f64; 4]) {
     canvas.text(left, top + 12.0, "head", "Baseline, peak and settled");
-    canvas.text_at(left + width - RIGHT, top + 12.0, "note", "end", view.bars_by);
+    canvas.text_at(left + width - RIGHT, top + 12.0, "note", "end", view.metric.name());
     let ends = view.groups.iter().flat_map(|g| g.bars.iter().flatten()).map(|e| e.high);
     let highest = ends.fold(1.0, f64::max);
     // Never more than a third of the sheet.

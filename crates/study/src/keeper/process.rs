@@ -97,6 +97,12 @@ fn told(error: &io::Error, launch: &Launch, program: &str) -> io::Error {
         None if error.kind() == io::ErrorKind::NotFound => {
             format!("{program} is not there, or the interpreter that it names is not")
         }
+        None if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
+            format!(
+                "{program} is neither a program nor a script whose first line names its \
+                 interpreter: write that before it, as in `sh {program}`"
+            )
+        }
         None => format!("{program}: {error}"),
     };
     io::Error::new(error.kind(), what)

@@ -1,13 +1,16 @@
 //! What a subject announces by the lines that it prints.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use lowtide_model::judge::JUDGED_PHASES;
 use lowtide_model::record::v1::{Line, Mark, Moment};
 
 use super::sampling::Requests;
-use crate::plan::Plan;
+use crate::output::Listener;
+use crate::plan::{Phase, Plan};
 use crate::ready::Ready;
 use crate::recorder::Recorder;
 
@@ -23,6 +26,7 @@ pub(super) struct Announced {
 struct Flags {
     ready: AtomicBool,
     load_end: AtomicBool,
+    phases: Mutex<BTreeSet<String>>,
 }
 
 impl Announced {
@@ -36,20 +40,26 @@ impl Announced {
         self.flags.load_end.load(Ordering::Relaxed)
     }
 
-    /// What is done with each line.
-    pub(super) fn listener(
-        &self,
-        plan: &Plan,
-        recorder: &Recorder,
-    ) -> impl FnMut(&str, Instant) + Send + 'static {
+    /// The first phase that decides over a figure and was never announced.
+    pub(super) fn missing<'p>(&self, plan: &'p Plan) -> Option<&'p Phase> {
+        let seen = self.flags.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        let judged = plan.phases.iter().filter(|p| JUDGED_PHASES.contains(&p.name.as_str()));
+        judged.into_iter().find(|phase| !seen.contains(&phase.name))
+    }
+
+    /// What is done with each line; `None` when no line means anything.
+    pub(super) fn listener(&self, plan: &Plan, recorder: &Recorder) -> Option<Listener> {
         let ready = match &plan.course.ready {
             Some(Ready::Log(regex)) => Some(regex.clone()),
             _ => None,
         };
         let phases = plan.phases.clone();
+        if ready.is_none() && phases.is_empty() {
+            return None;
+        }
         let recorder = recorder.clone();
         let Self { flags, requests } = self.clone();
-        move |line: &str, at: Instant| {
+        Some(Box::new(move |line: &str, at: Instant| {
             if ready.as_ref().is_some_and(|regex| regex.is_match(line)) {
                 flags.ready.store(true, Ordering::Relaxed);
             }
@@ -61,10 +71,13 @@ impl Announced {
                     name: Some(phase.name.clone()),
                 }));
                 requests.read_soon();
+                let mut seen = flags.phases.lock().unwrap_or_else(PoisonError::into_inner);
+                seen.insert(phase.name.clone());
+                drop(seen);
                 if phase.name == "load_end" {
                     flags.load_end.store(true, Ordering::Relaxed);
                 }
             }
-        }
+        }))
     }
 }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::record::v1::{End, Line, Load, Mark, Moment, Outcome, Trial};
 
+use lowtide_probe::process::Process;
+
 use super::announced::Announced;
 use super::sampling::Sampling;
 use super::shell::{Shell, read_load_report};
@@ -21,6 +23,8 @@ use crate::treatment::{Applied, find_program};
 
 /// How long a condition of being ready is waited for, at most.
 const READY_LIMIT: Duration = Duration::from_secs(60);
+/// How long word of its end is waited for, once it is gone.
+const WORD_OF_END: Duration = Duration::from_secs(1);
 /// How often it is tried.
 const TRY: Duration = Duration::from_millis(20);
 /// How often waiting looks up. What the subject does wakes it at once.
@@ -140,7 +144,10 @@ impl<'a> Bench<'a> {
 
     /// Fails when the subject has ended while it should be there.
     fn must_be_alive(&mut self, during: &str) -> Result<(), Stop> {
-        if !self.has_ended(Duration::ZERO) {
+        // Its keeper tells of its end a moment after it.
+        let pid = self.subject.as_ref().and_then(|subject| subject.pid);
+        let is_gone = pid.is_some_and(|pid| matches!(Process::open(pid), Ok(None)));
+        if !self.has_ended(if is_gone { WORD_OF_END } else { Duration::ZERO }) {
             return Ok(());
         }
         match &self.subject {
@@ -351,6 +358,25 @@ impl Stage for Bench<'_> {
         }
     }
 
+    fn check(&mut self) -> Result<(), Stop> {
+        let Some(subject) = &self.subject else { return Ok(()) };
+        subject.hear_out();
+        if let Some(phase) = self.announced.missing(self.setting.plan) {
+            return Err(Stop::Failed(format!(
+                "the phase `{}` never came: no line that the command printed matches {}{}",
+                phase.name,
+                phase.line.as_str(),
+                subject.last_words()
+            )));
+        }
+        if !subject.sampling().is_some_and(Sampling::has_seen_it) {
+            let reason =
+                "the command ended before it could be looked at even once: give it more to do";
+            return Err(Stop::Failed(reason.to_owned()));
+        }
+        Ok(())
+    }
+
     fn end(&mut self) -> Result<(), Stop> {
         self.step("end");
         let Some(subject) = self.subject.take() else { return Ok(()) };
@@ -363,11 +389,21 @@ impl Stage for Bench<'_> {
 
     fn cleanup(&mut self) -> Result<(), Stop> {
         let Some(line) = &self.setting.plan.cleanup else { return Ok(()) };
+        // A Ctrl-C that comes now is heard, but what was begun is brought to its end.
+        let was_interrupted = self.setting.interrupt.load(Ordering::Relaxed);
         self.step("cleanup");
         // It runs also when the trial was interrupted or is too late, or the disk is full.
         self.deadline = Instant::now() + self.setting.plan.course.timeout;
         let log = self.file(".cleanup.log");
         let shell = self.shell("--cleanup", line, &log);
-        shell.run(self.setting.keeper, &self.setting.recorder, || self.look_at_clock())
+        let (keeper, recorder) = (self.setting.keeper, self.setting.recorder.clone());
+        let mut told = was_interrupted;
+        shell.run(keeper, &recorder, || {
+            if self.setting.interrupt.load(Ordering::Relaxed) && !told {
+                told = true;
+                self.observer.see(Progress::CleaningUp);
+            }
+            self.look_at_clock()
+        })
     }
 }

@@ -52,6 +52,9 @@ pub trait Stage {
     /// phase `load_end`.
     fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), Stop>;
 
+    /// Fails when what was to be seen of the subject was not seen.
+    fn check(&mut self) -> Result<(), Stop>;
+
     /// Ends the subject and everything that it started.
     fn end(&mut self) -> Result<(), Stop>;
 
@@ -81,7 +84,8 @@ fn run(stage: &mut impl Stage, course: &Course) -> Result<(), Stop> {
         stage.mark(Moment::Ready, None);
     }
     if course.load.is_none() {
-        return stage.await_end(course.settle_after_phase.then_some(course.settle));
+        stage.await_end(course.settle_after_phase.then_some(course.settle))?;
+        return stage.check();
     }
     for _ in 0..course.warmup {
         stage.load(0)?;
@@ -99,7 +103,7 @@ fn run(stage: &mut impl Stage, course: &Course) -> Result<(), Stop> {
         stage.pass(judged, true)?;
         stage.mark(Moment::Settled, Some(round));
     }
-    Ok(())
+    stage.check()
 }
 
 #[cfg(test)]

@@ -40,6 +40,8 @@ pub(super) struct Account {
 struct Shared {
     stop: AtomicBool,
     close: AtomicBool,
+    /// Whether there was ever a process to read.
+    saw: AtomicBool,
     /// The last reading, for whoever shows progress.
     rss_bytes: AtomicU64,
     connections: AtomicU64,
@@ -126,6 +128,11 @@ impl Sampling {
     /// Why the processes could not be read, if so.
     pub(super) fn failure(&self) -> Option<String> {
         self.requests.0.failure.get().cloned()
+    }
+
+    /// Whether there was ever a process to read.
+    pub(super) fn has_seen_it(&self) -> bool {
+        self.requests.0.saw.load(Ordering::Relaxed)
     }
 
     /// The last reading: resident bytes and connections.
@@ -220,6 +227,7 @@ impl Work {
             }
         };
         let store = |to: &AtomicU64, value| to.store(value, Ordering::Relaxed);
+        self.shared.saw.fetch_or(tick.sample.total.rss_bytes.0 > 0, Ordering::Relaxed);
         store(&self.shared.rss_bytes, tick.sample.total.rss_bytes.0);
         store(&self.shared.connections, tick.sample.sockets_established.unwrap_or(0));
         for process in tick.changed {

@@ -50,8 +50,7 @@ impl Shell<'_> {
         let (reader, writer) = io::pipe().map_err(failed)?;
         let mut launch = Launch::shell(self.line, self.directory, self.variables);
         launch.stdout = self.stdout;
-        let (tail, keeping) =
-            output::keep(reader, self.log, recorder, |_, _| {}).map_err(failed)?;
+        let (tail, keeping) = output::keep(reader, self.log, recorder, None).map_err(failed)?;
         let mut kept = Kept::start(keeper, launch, writer).map_err(failed)?;
         let exit: Exit = loop {
             match kept.next_event(STEP).map(|event| event.report) {

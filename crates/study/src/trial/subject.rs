@@ -9,7 +9,7 @@ use lowtide_probe::tree;
 use super::Stop;
 use super::sampling::{Account, Requests, Sampling};
 use crate::keeper::{Ended, Exit, KeeperProgram, Kept, Launch, Report};
-use crate::output::{self, Keeping, Tail};
+use crate::output::{self, Keeping, Listener, Tail};
 use crate::recorder::Recorder;
 use crate::treatment::Applied;
 
@@ -42,7 +42,7 @@ impl Subject {
         launch: Launch,
         log: &Path,
         recorder: &Recorder,
-        listener: impl FnMut(&str, Instant) + Send + 'static,
+        listener: Option<Listener>,
     ) -> Result<Self, Stop> {
         let failed = |error: io::Error| could_not_be_started(&error.to_string());
         let (reader, writer) = io::pipe().map_err(failed)?;
@@ -125,11 +125,16 @@ impl Subject {
         format!("the command ended {during} with {how}{}", self.last_words())
     }
 
-    /// The last lines that it printed, as the end of a sentence.
-    pub(super) fn last_words(&self) -> String {
+    /// Takes in the rest of what it printed, when it has ended.
+    pub(super) fn hear_out(&self) {
         if self.exit.is_some() {
             self.keeping.finish(LAST_WORDS);
         }
+    }
+
+    /// The last lines that it printed, as the end of a sentence.
+    pub(super) fn last_words(&self) -> String {
+        self.hear_out();
         self.tail.quoted()
     }
 

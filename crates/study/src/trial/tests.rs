@@ -55,6 +55,10 @@ impl Stage for Mock {
         self.act(&format!("await end {after_load:?}"))
     }
 
+    fn check(&mut self) -> Result<(), Stop> {
+        self.act("check")
+    }
+
     fn end(&mut self) -> Result<(), Stop> {
         self.act("end")
     }
@@ -99,6 +103,7 @@ fn a_loaded_trial_warms_up_then_loads_and_settles_round_by_round() {
             "load 2",
             "LoadEnd 2 at 37.2 s",
             "Settled 2 at 67.2 s",
+            "check",
             "end",
             "cleanup"
         ]
@@ -110,7 +115,7 @@ fn a_subject_that_loads_itself_is_waited_for() {
     let mut mock = Mock::default();
     let course = Course { load: None, ready: None, ..course() };
     assert_eq!(perform(&mut mock, &course), Outcome::Done);
-    assert_eq!(mock.said, ["prepare", "start", "await end None", "end", "cleanup"]);
+    assert_eq!(mock.said, ["prepare", "start", "await end None", "check", "end", "cleanup"]);
     let mut mock = Mock::default();
     perform(&mut mock, &Course { settle_after_phase: true, ..course });
     assert!(mock.said.contains(&"await end Some(30s)".to_owned()));
@@ -118,7 +123,7 @@ fn a_subject_that_loads_itself_is_waited_for() {
 
 #[test]
 fn whatever_fails_the_subject_is_ended_and_the_cleanup_runs() {
-    for at in ["prepare", "start", "await ready", "load 0", "load 2", "pass"] {
+    for at in ["prepare", "start", "await ready", "load 0", "load 2", "pass", "check"] {
         let mut mock = Mock::failing(at, Stop::Failed("because".to_owned()));
         let outcome = perform(&mut mock, &course());
         assert_eq!(outcome, Outcome::Failed { because: "because".to_owned() }, "{at}");
