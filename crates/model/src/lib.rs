@@ -8,7 +8,10 @@ pub mod bytes;
 pub mod compare;
 pub mod conclude;
 pub mod duration;
+pub mod growth;
+pub mod inspection;
 pub mod judge;
+pub mod ledger;
 pub mod load;
 #[cfg(test)]
 pub(crate) mod made_up;
@@ -20,3 +23,4 @@ pub mod stats;
 pub mod study;
 pub mod threshold;
 pub mod treatment;
+pub mod verdict;

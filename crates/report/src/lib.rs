@@ -5,6 +5,7 @@
 
 pub mod csv;
 pub mod html;
+pub mod inspection;
 pub mod markdown;
 pub mod png;
 pub mod read;

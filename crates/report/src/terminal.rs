@@ -68,7 +68,7 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
 }
 
 /// Text of a record, which may come from anywhere, without what would steer the terminal.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

@@ -1,0 +1,176 @@
+//! What one look at a process found: the object that `lowtide inspect --json` prints.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::Ledger;
+use crate::verdict::{Cure, Verdict};
+
+/// What the object's `schema` says.
+pub const SCHEMA: &str = "lowtide.inspect/1";
+
+/// What one look at a process found. What is not known is `None`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Inspection {
+    /// Always [`SCHEMA`].
+    pub schema: &'static str,
+    /// Its number, as lowtide sees it.
+    pub pid: u32,
+    /// When it began, in clock ticks since the machine booted.
+    pub start_ticks: u64,
+    /// Its command line; the short name in brackets for one that has none.
+    pub command: Vec<String>,
+    /// How long looking took, in seconds.
+    pub elapsed_s: f64,
+    /// CPU time that looking took, in seconds.
+    pub cpu_s: f64,
+    /// How long the process was stopped for it, in seconds: never.
+    pub stopped_s: f64,
+    /// Who serves its `malloc`.
+    pub allocator: Option<Allocator>,
+    /// Runtimes that manage memory of their own.
+    pub runtimes: Vec<Runtime>,
+    /// The allocator's settings in force; of glibc alone.
+    pub tunables_in_force: Option<Tunables>,
+    /// The resident pages that were counted, in bytes.
+    pub rss_bytes: u64,
+    /// The kernel's own figure, read behind the scan.
+    pub kernel_rss_bytes: Option<u64>,
+    /// Whose they are.
+    pub ledger: Ledger,
+    /// Bytes of the heap, resident or not, that could not be walked.
+    pub unwalked_bytes: u64,
+    /// Given back lazily: counted by RSS until the kernel takes them.
+    pub lazyfree_bytes: Option<u64>,
+    /// Moved out to swap.
+    pub swap_bytes: u64,
+    /// Anonymous memory in huge pages.
+    pub anon_huge_bytes: Option<u64>,
+    /// What the kernel uses for its page tables; not a part of RSS.
+    pub page_tables_bytes: Option<u64>,
+    /// Threads.
+    pub threads: u64,
+    /// Open descriptors.
+    pub open_files: Option<u64>,
+    /// TCP connections in the state ESTABLISHED.
+    pub sockets_established: Option<u64>,
+    /// The arenas of its heap.
+    pub arenas: Vec<Arena>,
+    /// The blocks in use in all arenas, those that threads cache among them, by size.
+    pub allocated_by_size: Vec<Bin>,
+    /// Blocks with a mapping of their own.
+    pub mmapped_count: u64,
+    /// Bytes of those.
+    pub mmapped_bytes: u64,
+    /// What was not seen, and why; and what a reader should know.
+    pub notes: Vec<String>,
+    /// Why its memory is what it is.
+    pub verdict: Verdict,
+    /// What would lower it.
+    pub cures: Vec<Cure>,
+}
+
+/// An allocator, as far as it can be told from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocator {
+    /// Its name: `glibc`, `jemalloc`, ….
+    pub name: String,
+    /// Its version.
+    pub version: Option<String>,
+    /// How it came into the process; absent where that is not known.
+    pub linkage: Option<Linkage>,
+}
+
+/// How an allocator came into a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Linkage {
+    /// As a library that the program names.
+    Dynamic,
+    /// As a part of the program.
+    Static,
+    /// As a library that was put in front of the others.
+    Preloaded,
+}
+
+impl Linkage {
+    /// What people read.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dynamic => "dynamic",
+            Self::Static => "static",
+            Self::Preloaded => "preloaded",
+        }
+    }
+}
+
+/// A runtime that manages memory of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runtime {
+    /// Its name: `CPython`, `V8`, `Go`, `HotSpot`.
+    pub name: String,
+    /// Its version.
+    pub version: Option<String>,
+}
+
+/// glibc's settings in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tunables {
+    /// The most arenas that may be made, where that was set.
+    pub arena_max: Option<u64>,
+    /// From how many bytes at its top on the main heap is trimmed.
+    pub trim_threshold_bytes: u64,
+    /// What is asked of the system beyond what is needed.
+    pub top_pad_bytes: u64,
+    /// From how many bytes on a block gets a mapping of its own.
+    pub mmap_threshold_bytes: u64,
+    /// Whether both thresholds still follow what the program frees.
+    pub mmap_threshold_dynamic: bool,
+    /// How many blocks of a size class a thread caches at most.
+    pub tcache_count: u64,
+    /// The largest block that is cached, in bytes.
+    pub tcache_max_bytes: u64,
+}
+
+/// One arena of a heap.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arena {
+    /// Its place in the ring; 0 is the main one.
+    pub id: u64,
+    /// Pieces that it consists of.
+    pub heaps: u64,
+    /// What it has got from the system, in bytes.
+    pub system_bytes: u64,
+    /// Blocks that the program has, those that threads cache among them, in bytes.
+    pub allocated_bytes: u64,
+    /// Free blocks, without those in fast bins and the top.
+    pub free_count: u64,
+    /// Their bytes.
+    pub free_bytes: u64,
+    /// Blocks in fast bins.
+    pub fast_count: u64,
+    /// Their bytes.
+    pub fast_bytes: u64,
+    /// What lies at its top, in bytes.
+    pub top_bytes: u64,
+    /// What of it is free, resident and in whole pages.
+    pub reclaimable_bytes: u64,
+    /// The largest free block, in bytes.
+    pub largest_free_bytes: u64,
+    /// Whether what was walked is what the arena says that it has got.
+    pub whole: bool,
+    /// Its free blocks by size; classes without any are left out.
+    pub bins: Vec<Bin>,
+}
+
+/// Free blocks of like size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bin {
+    /// The smallest size of the class, in bytes.
+    pub from: u64,
+    /// The first size beyond it.
+    pub to: u64,
+    /// How many.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
