@@ -1,0 +1,147 @@
+//! Memory as it can be read without changing it.
+
+use std::ops::Range;
+
+/// The memory of a process.
+pub trait Memory {
+    /// Bytes of a page; a power of two.
+    fn page_bytes(&self) -> u64;
+
+    /// Reads from `address` on, and gives how many bytes from the beginning could be read: pages that
+    /// are not resident are not touched, and end the reading.
+    fn read(&self, address: u64, buffer: &mut [u8]) -> usize;
+
+    /// The resident pages between two addresses: whole pages, in order, apart from each other. Pages
+    /// that are swapped out or were never written to are not among them.
+    fn resident(&self, range: Range<u64>) -> Vec<Range<u64>>;
+}
+
+/// One word of memory, where it is resident.
+pub fn word(memory: &impl Memory, address: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    (memory.read(address, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
+}
+
+/// A word out of bytes that were read.
+pub(crate) fn word_in(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// Half a word out of bytes that were read.
+pub(crate) fn half_in(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+/// Resident ranges that are asked about in ascending order of addresses.
+#[derive(Debug, Clone)]
+pub struct Residency {
+    runs: Vec<Range<u64>>,
+    /// The first run that may still matter.
+    place: usize,
+}
+
+impl Residency {
+    /// From ranges in order, apart from each other.
+    pub fn new(runs: Vec<Range<u64>>) -> Self {
+        Self { runs, place: 0 }
+    }
+
+    /// Resident bytes between two addresses. Quick where the addresses ascend from call to call.
+    pub fn bytes(&mut self, range: Range<u64>) -> u64 {
+        if self.place > 0 && self.runs.get(self.place - 1).is_some_and(|r| r.end > range.start) {
+            self.place = self.runs.partition_point(|r| r.end <= range.start);
+        }
+        while self.runs.get(self.place).is_some_and(|r| r.end <= range.start) {
+            self.place += 1;
+        }
+        let mut sum = 0;
+        for run in &self.runs[self.place..] {
+            if run.start >= range.end {
+                break;
+            }
+            sum += run.end.min(range.end) - run.start.max(range.start);
+        }
+        sum
+    }
+
+    /// All resident bytes.
+    pub fn total(&self) -> u64 {
+        self.runs.iter().map(|r| r.end - r.start).sum()
+    }
+}
+
+/// Memory that was saved, or made up: blocks of resident bytes.
+#[derive(Debug, Clone, Default)]
+pub struct Saved {
+    /// Address and bytes of each block, in order, apart from each other; whole pages.
+    pub blocks: Vec<(u64, Vec<u8>)>,
+}
+
+impl Saved {
+    /// Bytes of a page in it.
+    pub const PAGE: u64 = 4096;
+}
+
+impl Memory for Saved {
+    fn page_bytes(&self) -> u64 {
+        Self::PAGE
+    }
+
+    fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = address.wrapping_add(done as u64);
+            let place = self.blocks.partition_point(|(start, _)| *start <= at);
+            let Some((start, bytes)) = place.checked_sub(1).and_then(|p| self.blocks.get(p)) else {
+                break;
+            };
+            let Some(rest) = usize::try_from(at - start).ok().and_then(|o| bytes.get(o..)) else {
+                break;
+            };
+            if rest.is_empty() {
+                break;
+            }
+            let count = rest.len().min(buffer.len() - done);
+            buffer[done..done + count].copy_from_slice(&rest[..count]);
+            done += count;
+        }
+        done
+    }
+
+    fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        self.blocks
+            .iter()
+            .map(|(start, bytes)| *start..start + bytes.len() as u64)
+            .map(|block| block.start.max(range.start)..block.end.min(range.end))
+            .filter(|part| part.start < part.end)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn residency_is_told_whichever_way_one_asks() {
+        let mut r = Residency::new(vec![0x1000..0x3000, 0x5000..0x6000]);
+        assert_eq!(r.bytes(0x0..0x1800), 0x800);
+        assert_eq!(r.bytes(0x2800..0x5800), 0x1000);
+        assert_eq!(r.bytes(0x1000..0x1010), 0x10);
+        assert_eq!(r.bytes(0x7000..0x9000), 0);
+        assert_eq!(r.bytes(0x0..0x9000), 0x3000);
+        assert_eq!(r.total(), 0x3000);
+    }
+
+    #[test]
+    fn saved_memory_is_read_up_to_the_first_hole() {
+        let saved = Saved { blocks: vec![(0x1000, vec![1; 4096]), (0x2000, vec![2; 4096])] };
+        let mut bytes = [0; 8];
+        assert_eq!(saved.read(0x1ffc, &mut bytes), 8);
+        assert_eq!(bytes, [1, 1, 1, 1, 2, 2, 2, 2]);
+        assert_eq!(saved.read(0x2ffc, &mut bytes), 4);
+        assert_eq!(saved.read(0x10, &mut bytes), 0);
+        assert_eq!(saved.resident(0x1800..0x2800), [0x1800..0x2000, 0x2000..0x2800]);
+        assert_eq!(word(&saved, 0x1000), Some(0x0101_0101_0101_0101));
+    }
+}
