@@ -11,6 +11,12 @@ pub trait Memory {
     /// are not resident are not touched, and end the reading.
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize;
 
+    /// Reads what [`Memory::resident`] has just said to be resident, which need not be asked again.
+    /// Gives how many bytes from the beginning could be read.
+    fn read_resident(&self, address: u64, buffer: &mut [u8]) -> usize {
+        self.read(address, buffer)
+    }
+
     /// The resident pages between two addresses: whole pages, in order, apart from each other. Pages
     /// that are swapped out or were never written to are not among them.
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>>;
@@ -30,44 +36,6 @@ pub(crate) fn word_in(bytes: &[u8], at: usize) -> Option<u64> {
 /// Half a word out of bytes that were read.
 pub(crate) fn half_in(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
-}
-
-/// Resident ranges that are asked about in ascending order of addresses.
-#[derive(Debug, Clone)]
-pub struct Residency {
-    runs: Vec<Range<u64>>,
-    /// The first run that may still matter.
-    place: usize,
-}
-
-impl Residency {
-    /// From ranges in order, apart from each other.
-    pub fn new(runs: Vec<Range<u64>>) -> Self {
-        Self { runs, place: 0 }
-    }
-
-    /// Resident bytes between two addresses. Quick where the addresses ascend from call to call.
-    pub fn bytes(&mut self, range: Range<u64>) -> u64 {
-        if self.place > 0 && self.runs.get(self.place - 1).is_some_and(|r| r.end > range.start) {
-            self.place = self.runs.partition_point(|r| r.end <= range.start);
-        }
-        while self.runs.get(self.place).is_some_and(|r| r.end <= range.start) {
-            self.place += 1;
-        }
-        let mut sum = 0;
-        for run in &self.runs[self.place..] {
-            if run.start >= range.end {
-                break;
-            }
-            sum += run.end.min(range.end) - run.start.max(range.start);
-        }
-        sum
-    }
-
-    /// All resident bytes.
-    pub fn total(&self) -> u64 {
-        self.runs.iter().map(|r| r.end - r.start).sum()
-    }
 }
 
 /// Memory that was saved, or made up: blocks of resident bytes.
@@ -109,8 +77,11 @@ impl Memory for Saved {
     }
 
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        self.blocks
+        let first =
+            self.blocks.partition_point(|(start, bytes)| start + bytes.len() as u64 <= range.start);
+        self.blocks[first..]
             .iter()
+            .take_while(|(start, _)| *start < range.end)
             .map(|(start, bytes)| *start..start + bytes.len() as u64)
             .map(|block| block.start.max(range.start)..block.end.min(range.end))
             .filter(|part| part.start < part.end)
@@ -121,17 +92,6 @@ impl Memory for Saved {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn residency_is_told_whichever_way_one_asks() {
-        let mut r = Residency::new(vec![0x1000..0x3000, 0x5000..0x6000]);
-        assert_eq!(r.bytes(0x0..0x1800), 0x800);
-        assert_eq!(r.bytes(0x2800..0x5800), 0x1000);
-        assert_eq!(r.bytes(0x1000..0x1010), 0x10);
-        assert_eq!(r.bytes(0x7000..0x9000), 0);
-        assert_eq!(r.bytes(0x0..0x9000), 0x3000);
-        assert_eq!(r.total(), 0x3000);
-    }
 
     #[test]
     fn saved_memory_is_read_up_to_the_first_hole() {

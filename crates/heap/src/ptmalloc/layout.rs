@@ -64,6 +64,9 @@ pub struct Settings {
     pub tcache_max_bytes: u64,
     /// How many of a class a thread caches at most.
     pub tcache_count: u64,
+    /// What the end of the main heap is moved by a multiple of, where huge pages are asked for
+    /// (`thp_pagesize`, from 2.35 on); 0 where they are not.
+    pub thp_page_bytes: u64,
 }
 
 impl Layout {
@@ -145,7 +148,11 @@ fn find_ring(memory: &impl Memory, base: u64, bytes: &[u8]) -> Option<(Vec<u64>,
             if !seen.insert(bins) || !bins_are_sound(bins, &at) {
                 continue;
             }
-            let heads = if bins > next && bins - next <= 160 { bins - next..bins - next + 1 } else { 24..161 };
+            let heads = if bins > next && bins - next <= 160 {
+                bins - next..bins - next + 1
+            } else {
+                24..161
+            };
             for head in heads.step_by(8) {
                 if let Some(ring) = ring(memory, bins - head, head, next) {
                     return Some((ring, head));
@@ -165,7 +172,10 @@ fn bins_are_sound(bins: u64, at: &impl Fn(u64) -> Option<u64>) -> bool {
         (fd == empty && bk == empty) || (fd != empty && bk != empty && is_chunk(fd) && is_chunk(bk))
     };
     let totals = (at(bins + SYSTEM_MEM), at(bins + MAX_SYSTEM_MEM));
-    (0..BINS).all(sound) && matches!(totals, (Some(now), Some(most)) if now <= most && most < 1 << 47)
+    // The program may just be changing some of them.
+    const IN_FLUX: usize = 3;
+    let is_sound = (0..BINS).filter(|bin| !sound(*bin)).count() <= IN_FLUX;
+    is_sound && matches!(totals, (Some(now), Some(most)) if now <= most && most < 1 << 47)
 }
 
 fn is_chunk(address: u64) -> bool {
@@ -195,15 +205,17 @@ fn ring(memory: &impl Memory, main: u64, head: u64, first: u64) -> Option<Vec<u6
 struct Form {
     /// From the beginning to the classes of the cache.
     length: usize,
+    /// Which word is `thp_pagesize`, if any.
+    thp: Option<usize>,
     /// From `n_mmaps` to the classes of the cache.
     counts: usize,
 }
 
 /// From 2.26; from 2.35, which knows huge pages; from 2.43, with one more word about them.
 const FORMS: [Form; 3] = [
-    Form { length: 80, counts: 40 },
-    Form { length: 104, counts: 44 },
-    Form { length: 112, counts: 44 },
+    Form { length: 80, thp: None, counts: 40 },
+    Form { length: 104, thp: Some(5), counts: 44 },
+    Form { length: 112, thp: Some(5), counts: 44 },
 ];
 
 /// Looks for the settings: by the classes of the thread's cache and its largest block, which belong
@@ -238,6 +250,7 @@ fn read_settings(bytes: &[u8], at: usize, form: &Form) -> Option<Settings> {
         tcache_bins: word_in(bytes, at)?,
         tcache_max_bytes: word_in(bytes, at + 8)?,
         tcache_count: word_in(bytes, at + 16)?,
+        thp_page_bytes: form.thp.and_then(field).unwrap_or(0),
     };
     // How many mappings there may be is 65536, unless somebody has set it.
     let counts_are_sound = n_mmaps <= max_n_mmaps
@@ -251,6 +264,7 @@ fn read_settings(bytes: &[u8], at: usize, form: &Form) -> Option<Settings> {
         && settings.sbrk_base < 1 << 47
         && settings.sbrk_base.is_multiple_of(8)
         && settings.tcache_count <= 65_535
-        && settings.mmap_threshold_bytes > 0;
+        && settings.mmap_threshold_bytes > 0
+        && (settings.thp_page_bytes == 0 || settings.thp_page_bytes.is_power_of_two());
     (counts_are_sound && settings_are_sound).then_some(settings)
 }

@@ -1,59 +1,24 @@
-//! The lists of free blocks that the chunks themselves do not tell of: fast bins, and the caches of the
-//! threads.
+//! The lists of free blocks that the chunks themselves do not tell of.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use super::layout::Layout;
+use super::scattered::Scattered;
 use super::walk::SMALLEST;
-use crate::memory::{Memory, half_in, word_in};
+use crate::memory::Memory;
 
-/// More blocks than any list holds; a list that is torn may turn in a circle.
-const MOST_LISTED: usize = 1 << 26;
-const PAGE: u64 = 4096;
-/// So many pages are remembered.
-const REMEMBERED: usize = 4096;
-
-/// Reads scattered words, a page at a time.
-pub(super) struct Pages<'m, M> {
-    memory: &'m M,
-    pages: HashMap<u64, Vec<u8>>,
-}
-
-impl<'m, M: Memory> Pages<'m, M> {
-    pub(super) fn new(memory: &'m M) -> Self {
-        Self { memory, pages: HashMap::new() }
-    }
-
-    pub(super) fn word(&mut self, address: u64) -> Option<u64> {
-        word_in(self.page(address), (address % PAGE) as usize)
-    }
-
-    fn page(&mut self, address: u64) -> &[u8] {
-        if self.pages.len() >= REMEMBERED {
-            self.pages.clear();
-        }
-        let memory = self.memory;
-        self.pages.entry(address / PAGE).or_insert_with(|| {
-            let mut bytes = vec![0; PAGE as usize];
-            let length = memory.read(address - address % PAGE, &mut bytes);
-            bytes.truncate(length);
-            bytes
-        })
-    }
-}
-
-/// How a pointer of a list is written: plainly, or mixed with its own address (from 2.32 on).
+/// How a pointer of a list is written: plainly, or mixed with its own address (`PROTECT_PTR`, from
+/// 2.32 on).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Links {
+pub(super) enum Links {
     Plain,
     Mixed,
 }
 
 impl Links {
-    const BOTH: [Self; 2] = [Self::Mixed, Self::Plain];
+    pub(super) const BOTH: [Self; 2] = [Self::Mixed, Self::Plain];
 
-    fn decode(self, at: u64, word: u64) -> u64 {
+    pub(super) fn decode(self, at: u64, word: u64) -> u64 {
         match self {
             Self::Plain => word,
             Self::Mixed => word ^ (at >> 12),
@@ -61,160 +26,140 @@ impl Links {
     }
 }
 
-/// All chunks that stand in the fast bins of the arenas, in order of their addresses.
-pub(super) fn fast_chunks(memory: &impl Memory, layout: &Layout) -> Vec<u64> {
-    let mut pages = Pages::new(memory);
-    let mut found = Vec::new();
+/// Chunks, as one bit for every 16 bytes of the places where there are any: a heap that consists of
+/// nothing else takes 1/120 of its size.
+#[derive(Debug, Default)]
+pub(super) struct ChunkSet {
+    places: HashMap<u64, usize>,
+    bits: Vec<[u64; PLACE_WORDS]>,
+    /// The place that was looked at last, and where its bits are.
+    last: Option<(u64, Option<usize>)>,
+}
+
+const PLACE: u64 = 64 << 10;
+const PLACE_WORDS: usize = (PLACE / 16 / 64) as usize;
+
+impl ChunkSet {
+    /// Adds a chunk. `false` when it was there before.
+    pub(super) fn insert(&mut self, chunk: u64) -> bool {
+        let place = chunk / PLACE;
+        let known = self.find(place);
+        let bits = known.unwrap_or_else(|| {
+            self.bits.push([0; PLACE_WORDS]);
+            self.places.insert(place, self.bits.len() - 1);
+            self.bits.len() - 1
+        });
+        self.last = Some((place, Some(bits)));
+        let (word, mask) = Self::bit(chunk);
+        let is_new = self.bits[bits][word] & mask == 0;
+        self.bits[bits][word] |= mask;
+        is_new
+    }
+
+    /// Whether a chunk is in it.
+    #[inline]
+    pub(super) fn contains(&mut self, chunk: u64) -> bool {
+        if self.bits.is_empty() {
+            return false;
+        }
+        let place = chunk / PLACE;
+        let bits = match self.last {
+            Some((last, bits)) if last == place => bits,
+            _ => {
+                let bits = self.find(place);
+                self.last = Some((place, bits));
+                bits
+            }
+        };
+        let (word, mask) = Self::bit(chunk);
+        bits.is_some_and(|bits| self.bits[bits][word] & mask != 0)
+    }
+
+    fn find(&self, place: u64) -> Option<usize> {
+        match self.last {
+            Some((last, Some(bits))) if last == place => Some(bits),
+            _ => self.places.get(&place).copied(),
+        }
+    }
+
+    fn bit(chunk: u64) -> (usize, u64) {
+        let place = chunk % PLACE / 16;
+        ((place / 64) as usize, 1 << (place % 64))
+    }
+}
+
+/// All chunks that stand in the fast bins of the arenas.
+pub(super) fn fast_chunks<M: Memory>(memory: &M, layout: &Layout) -> ChunkSet {
+    let mut words = Scattered::new(memory);
+    let mut lists = Vec::new();
     for arena in &layout.arenas {
         let Some(heads) = layout.fast_bins(*arena) else { continue };
         for (class, head) in heads.step_by(8).enumerate() {
-            let size = SMALLEST + class as u64 * 16;
-            let Some(first) = pages.word(head).filter(|first| *first != 0) else { continue };
-            // Both ways are tried; on the wrong one, the second chunk makes no sense.
-            let lists = Links::BOTH.map(|links| list(&mut pages, first, 0, Some(size), links));
-            let [mixed, plain] = lists;
-            let longer = if plain.1 && !mixed.1 || (plain.1 == mixed.1 && plain.0.len() > mixed.0.len()) {
-                plain.0
-            } else {
-                mixed.0
+            if let Some(first) = words.word(head).filter(|first| *first != 0) {
+                lists.push((first, SMALLEST + class as u64 * 16));
+            }
+        }
+    }
+    let mut found = ChunkSet::default();
+    let links = links_of(&mut words, &lists);
+    for (first, size) in lists {
+        let mut next = first;
+        while next != 0 && next % 16 == 0 {
+            let Some((head, link)) = next.checked_add(8).and_then(|at| words.pair(at)) else {
+                break;
             };
-            found.extend(longer);
-        }
-    }
-    found.sort_unstable();
-    found.dedup();
-    found
-}
-
-/// Follows a list of chunks; the pointers lead to chunks, or `offset` bytes behind their beginning.
-/// Gives the chunks that are sound, and whether the list came to its end.
-fn list<M: Memory>(
-    pages: &mut Pages<'_, M>,
-    first: u64,
-    offset: u64,
-    size: Option<u64>,
-    links: Links,
-) -> (Vec<u64>, bool) {
-    let mut chunks = Vec::new();
-    let mut next = first;
-    while next != 0 {
-        let Some(chunk) = next.checked_sub(offset).filter(|c| c % 16 == 0) else {
-            return (chunks, false);
-        };
-        let Some(head) = pages.word(chunk + 8) else { return (chunks, false) };
-        if size.is_some_and(|size| head & !7 != size) || chunks.len() >= MOST_LISTED {
-            return (chunks, false);
-        }
-        chunks.push(chunk);
-        let at = chunk + 16;
-        let Some(word) = pages.word(at) else { return (chunks, false) };
-        next = links.decode(at, word);
-    }
-    (chunks, true)
-}
-
-/// What the threads hold back for themselves.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Caches {
-    /// Caches that hold something.
-    pub caches: u64,
-    /// Blocks in them.
-    pub count: u64,
-    /// Bytes of those blocks.
-    pub bytes: u64,
-    /// The chunks of the caches themselves.
-    pub(super) structures: Vec<Range<u64>>,
-    /// The blocks.
-    pub(super) blocks: Vec<Range<u64>>,
-}
-
-/// A form that a thread's cache has had.
-#[derive(Debug, Clone, Copy)]
-struct Form {
-    /// Size of its chunk.
-    chunk: u64,
-    /// Size classes.
-    bins: u64,
-    /// Bytes of a count.
-    count: u64,
-}
-
-/// 2.26 to 2.29, 2.30 to 2.41, from 2.42 on.
-const FORMS: [Form; 4] = [
-    Form { chunk: 0x250, bins: 64, count: 1 },
-    Form { chunk: 0x290, bins: 64, count: 2 },
-    Form { chunk: 0x300, bins: 76, count: 2 },
-    Form { chunk: 0x310, bins: 76, count: 2 },
-];
-
-/// Sizes of chunks that may be a thread's cache.
-pub(super) const CACHE_SIZES: [u64; 4] = [0x250, 0x290, 0x300, 0x310];
-
-/// Finds out which of the chunks are caches of threads, and what is in them.
-pub(super) fn caches(memory: &impl Memory, suspects: &[u64]) -> Caches {
-    let mut found = Caches::default();
-    let mut pages = Pages::new(memory);
-    for chunk in suspects {
-        let mut bytes = vec![0; 0x310];
-        let length = memory.read(*chunk, &mut bytes);
-        bytes.truncate(length);
-        let Some(size) = word_in(&bytes, 8).map(|head| head & !7) else { continue };
-        for form in FORMS.iter().filter(|form| form.chunk == size) {
-            if let Some(blocks) = cache(&mut pages, &bytes[16..], *form) {
-                found.caches += 1;
-                found.count += blocks.len() as u64;
-                found.bytes += blocks.iter().map(|b| b.end - b.start).sum::<u64>();
-                found.blocks.extend(blocks);
-                found.structures.push(*chunk..*chunk + size);
+            // A list that is torn may turn in a circle.
+            if head & !7 != size || !found.insert(next) {
                 break;
             }
+            next = links.decode(next + 16, link);
         }
     }
-    found.blocks.sort_unstable_by_key(|b| b.start);
-    found.structures.sort_unstable_by_key(|b| b.start);
     found
 }
 
-/// The blocks in a cache, if it is one: every list must have the size of its class and come to its end,
-/// and have the length that is counted.
-fn cache<M: Memory>(pages: &mut Pages<'_, M>, bytes: &[u8], form: Form) -> Option<Vec<Range<u64>>> {
-    let lists_at = (form.bins * form.count).next_multiple_of(8) as usize;
-    'links: for links in Links::BOTH {
-        let mut blocks = Vec::new();
-        let mut lengths = Vec::new();
-        for class in 0..form.bins {
-            let first = word_in(bytes, lists_at + class as usize * 8)?;
-            let size = (class < 64).then_some(SMALLEST + class * 16);
-            let (chunks, whole) = list(pages, first, 16, size, links);
-            if !whole || chunks.len() > usize::from(u16::MAX) {
-                continue 'links;
-            }
-            for chunk in &chunks {
-                let size = pages.word(chunk + 8)? & !7;
-                blocks.push(*chunk..*chunk + size);
-            }
-            lengths.push(chunks.len() as u64);
+/// How the lists are written: the first that can only be read one way tells.
+fn links_of<M: Memory>(words: &mut Scattered<'_, M>, lists: &[(u64, u64)]) -> Links {
+    for (first, size) in lists {
+        let Some((head, link)) = first.checked_add(8).and_then(|at| words.pair(at)) else {
+            continue;
+        };
+        if head & !7 != *size {
+            continue;
         }
-        if !blocks.is_empty() && counts_agree(bytes, form, &lengths) {
-            return Some(blocks);
+        let mut leads_on = |links: Links| {
+            let next = links.decode(first + 16, link);
+            let is_chunk = next.is_multiple_of(16) && next < 1 << 47;
+            next == 0 || (is_chunk && words.word(next + 8).is_some_and(|head| head & !7 == *size))
+        };
+        match Links::BOTH.map(&mut leads_on) {
+            [true, false] => return Links::Mixed,
+            [false, true] => return Links::Plain,
+            _ => {}
         }
     }
-    None
+    Links::Mixed
 }
 
-/// Whether the lists have the lengths that are counted; from 2.42 on, what is left of the most that a
-/// list may have is counted.
-fn counts_agree(bytes: &[u8], form: Form, lengths: &[u64]) -> bool {
-    let count = |class: u64| -> Option<u64> {
-        let at = (class * form.count) as usize;
-        let half = half_in(bytes, at - at % 4)? >> (at % 4 * 8);
-        Some(u64::from(if form.count == 1 { half & 0xff } else { half & 0xffff }))
-    };
-    let Some(counts) = (0..form.bins).map(count).collect::<Option<Vec<u64>>>() else { return false };
-    if form.bins == 64 {
-        return counts == lengths;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_set_of_chunks_holds_what_was_put_into_it(
+            chunks in proptest::collection::btree_set(0_u64..1 << 16, 0..200),
+            others in proptest::collection::vec(0_u64..1 << 16, 0..200),
+        ) {
+            let mut set = ChunkSet::default();
+            for chunk in &chunks {
+                prop_assert!(set.insert(chunk * 16));
+                prop_assert!(!set.insert(chunk * 16));
+            }
+            for other in others {
+                prop_assert_eq!(set.contains(other * 16), chunks.contains(&other));
+            }
+        }
     }
-    let most = counts.iter().zip(lengths).map(|(left, length)| left + length).max().unwrap_or(0);
-    let agree = |(left, length): (&u64, &u64)| left + length == most || *length == 0;
-    counts.iter().zip(lengths).all(agree)
 }
