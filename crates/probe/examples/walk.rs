@@ -86,7 +86,7 @@ fn main() -> Result<()> {
             "metadata": owners.metadata_bytes, "unwalked": owners.unwalked_bytes,
         },
         "owners_bytes": owners.total(), "areas_resident_bytes": areas,
-        "rereads": heap.rereads, "returns": heap.returns, "arenas": arenas,
+        "areas": heap.areas.iter().map(|a| [a.start, a.end]).collect::<Vec<_>>(), "rereads": heap.rereads, "returns": heap.returns, "arenas": arenas,
         "head_bytes": layout.head_bytes, "settings": layout.settings,
     });
     println!("{out:#}");

@@ -68,38 +68,51 @@ impl LiveMemory {
     /// # Errors
     /// When the kernel does not tell.
     pub fn pages(&self, range: Range<u64>) -> io::Result<Vec<Pages>> {
-        let range = range.start - range.start % self.page..range.end.next_multiple_of(self.page);
-        if self.scans.load(Ordering::Relaxed) {
-            match self.scan(&range) {
-                Err(error)
-                    if error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error()) =>
-                {
-                    self.scans.store(false, Ordering::Relaxed);
-                }
-                other => return other,
-            }
-        }
-        self.entries(&range)
+        let range = self.whole_pages(range);
+        self.scanned(|| self.scan(&range)).unwrap_or_else(|| self.entries(&range))
     }
 
     /// Has the kernel scan the page tables.
     fn scan(&self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
         let mut found = Vec::new();
-        let mut regions = vec![Region::default(); 512];
+        self.scan_for(range, PRESENT | SWAPPED, PRESENT | SWAPPED | FILE, |region| {
+            found.push(Pages {
+                range: region.start..region.end,
+                kind: match region.categories {
+                    c if c & SWAPPED != 0 => PageKind::Swapped,
+                    c if c & FILE != 0 => PageKind::File,
+                    _ => PageKind::Anonymous,
+                },
+            });
+        })?;
+        Ok(found)
+    }
+
+    /// Has the kernel scan for pages of any of these categories, which are not the page of zeros, and
+    /// tell which of the categories of interest they have.
+    ///
+    /// Whether a page is a file's costs more than all else: the kernel must look at the page itself.
+    fn scan_for(
+        &self,
+        range: &Range<u64>,
+        any_of: u64,
+        of_interest: u64,
+        mut each: impl FnMut(&Region),
+    ) -> io::Result<()> {
+        let mut regions = [Region::EMPTY; 256];
         let mut start = range.start;
         while start < range.end {
-            regions.fill(Region::default());
+            regions.fill(Region::EMPTY);
             let mut request = ScanRequest {
                 size: size_of::<ScanRequest>() as u64,
                 start,
                 end: range.end,
                 vec: regions.as_mut_ptr() as u64,
                 vec_len: regions.len() as u64,
-                // Not the page of zeros; and either resident or swapped out.
                 category_inverted: PFNZERO,
                 category_mask: PFNZERO,
-                category_anyof_mask: PRESENT | SWAPPED,
-                return_mask: PRESENT | SWAPPED | FILE,
+                category_anyof_mask: any_of,
+                return_mask: of_interest,
                 ..ScanRequest::default()
             };
             // SAFETY: `SCAN` is the number of PAGEMAP_SCAN, whose argument is a `struct pm_scan_arg`;
@@ -110,27 +123,47 @@ impl LiveMemory {
                 let updater = Updater::<SCAN, ScanRequest>::new(&mut request);
                 rustix::ioctl::ioctl(self.pagemap.as_fd(), updater)?;
             }
-            found.extend(regions.iter().take_while(|r| r.end > r.start).map(|r| Pages {
-                range: r.start..r.end,
-                kind: match r.categories {
-                    c if c & SWAPPED != 0 => PageKind::Swapped,
-                    c if c & FILE != 0 => PageKind::File,
-                    _ => PageKind::Anonymous,
-                },
-            }));
+            regions.iter().take_while(|r| r.end > r.start).for_each(&mut each);
             if request.walk_end <= start {
                 break;
             }
             start = request.walk_end;
         }
-        Ok(found)
+        Ok(())
+    }
+
+    /// The same as [`Memory::resident`], from a kernel that scans.
+    fn scan_resident(&self, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let mut runs = Vec::new();
+        self.scan_for(range, PRESENT, PRESENT, |region| add(&mut runs, region.start..region.end))?;
+        Ok(runs)
+    }
+
+    /// Asks the kernel to scan, unless it is known that it cannot.
+    fn scanned<T>(&self, scan: impl FnOnce() -> io::Result<T>) -> Option<io::Result<T>> {
+        if !self.scans.load(Ordering::Relaxed) {
+            return None;
+        }
+        match scan() {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error()) => {
+                self.scans.store(false, Ordering::Relaxed);
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    fn whole_pages(&self, range: Range<u64>) -> Range<u64> {
+        let end = range.end.checked_next_multiple_of(self.page).unwrap_or(range.end);
+        range.start - range.start % self.page..end
     }
 
     /// Reads the entries of the page map one by one, as kernels before 6.7 want it.
     fn entries(&self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
         const AT_ONCE: usize = 32 << 10;
         let mut found: Vec<Pages> = Vec::new();
-        let mut bytes = vec![0; AT_ONCE * 8];
+        let pages = usize::try_from((range.end - range.start) / self.page).unwrap_or(AT_ONCE);
+        let mut bytes = vec![0; pages.min(AT_ONCE) * 8];
         let mut at = range.start;
         while at < range.end {
             let wanted =
@@ -182,15 +215,24 @@ impl Memory for LiveMemory {
     }
 
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let mut runs: Vec<Range<u64>> = Vec::new();
-        let pages = self.pages(range).unwrap_or_default();
+        let range = self.whole_pages(range);
+        if let Some(runs) = self.scanned(|| self.scan_resident(&range)) {
+            return runs.unwrap_or_default();
+        }
+        let mut runs = Vec::new();
+        let pages = self.entries(&range).unwrap_or_default();
         for pages in pages.into_iter().filter(|p| p.kind != PageKind::Swapped) {
-            match runs.last_mut().filter(|last| last.end == pages.range.start) {
-                Some(last) => last.end = pages.range.end,
-                None => runs.push(pages.range),
-            }
+            add(&mut runs, pages.range);
         }
         runs
+    }
+}
+
+/// Adds pages behind others, to the last of them if they touch.
+fn add(runs: &mut Vec<Range<u64>>, pages: Range<u64>) {
+    match runs.last_mut().filter(|last| last.end == pages.start) {
+        Some(last) => last.end = pages.end,
+        None => runs.push(pages),
     }
 }
 
@@ -214,11 +256,15 @@ struct ScanRequest {
 
 /// `struct page_region` of linux/fs.h.
 #[repr(C)]
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Region {
     start: u64,
     end: u64,
     categories: u64,
+}
+
+impl Region {
+    const EMPTY: Self = Self { start: 0, end: 0, categories: 0 };
 }
 
 /// `PAGEMAP_SCAN`.

@@ -70,11 +70,17 @@ impl<'m, M: Memory> Work<'m, M> {
 
     fn caches(&mut self) -> Caches {
         let mut caches = caches::caches(self.memory, &self.suspects);
-        let residency = &mut self.walker.residency;
-        let mut resident =
-            |ranges: &[Range<u64>]| ranges.iter().map(|r| residency.bytes(r.clone())).sum();
-        caches.resident_bytes = resident(&caches.blocks);
-        caches.structures_resident_bytes = resident(&caches.structures);
+        // They lie scattered, and mostly within a page, which is there because it was just read.
+        let page = self.memory.page_bytes();
+        let resident = |range: &Range<u64>| {
+            if range.start / page == (range.end - 1) / page {
+                return range.end - range.start;
+            }
+            let runs = self.memory.resident(range.clone());
+            runs.iter().map(|r| r.end.min(range.end) - r.start.max(range.start)).sum()
+        };
+        caches.resident_bytes = caches.blocks.iter().map(resident).sum();
+        caches.structures_resident_bytes = caches.structures.iter().map(resident).sum();
         caches
     }
 
@@ -194,8 +200,12 @@ impl<'m, M: Memory> Work<'m, M> {
         let first = base.next_multiple_of(16);
         let has_top = brk.contains(&top.start) && top.end <= brk.end.saturating_add(GROWN);
         let (end, ending) = if has_top {
+            // `systrim` gives up where somebody else has moved the end since. That it has grown since
+            // the mappings were looked up is another matter.
+            let is_ours = top.end >= brk.end;
             let unit = settings.map_or(0, |s| s.thp_page_bytes);
-            (top.end, Ending::Top(TopRule::Trimmed(unit)))
+            let rule = if is_ours { TopRule::Trimmed(unit) } else { TopRule::Kept };
+            (top.end, Ending::Top(rule))
         } else {
             (brk.end, Ending::Fence)
         };

@@ -8,7 +8,7 @@ const PAGE: u64 = 4096;
 /// So many pages are kept.
 const KEPT: usize = 1024;
 /// So much is asked about residency at once; the answers are kept as one bit a page.
-const SLICE: u64 = 16 << 20;
+const SLICE: u64 = 2 << 20;
 const SLICE_WORDS: usize = (SLICE / PAGE / 64) as usize;
 /// After so many words it is decided anew whether to read whole pages.
 const ROUND: u32 = 64;

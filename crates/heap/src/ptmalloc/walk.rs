@@ -23,6 +23,9 @@ const IS_MMAPPED: u64 = 2;
 /// The three lowest bits of a size are flags.
 pub(super) const FLAGS: u64 = 7;
 
+/// The short chunks that close a piece: two of 16 bytes, sometimes three.
+const FENCE: u64 = 4 * 16;
+
 /// How far the walk goes until it remembers where it is.
 const STRIDE: u64 = 64 << 10;
 /// So many places are remembered; the further back, the further apart.
@@ -256,9 +259,9 @@ impl<'m, M: Memory> Walker<'m, M> {
             state.account.close_at_top(all, TopRule::Kept, &mut self.residency);
             return Ok(Step::End);
         }
-        // A piece that is no longer the last ends with one or two chunks too short to be used.
+        // A piece that is no longer the last ends with chunks too short to be used.
         let fence_end = at.checked_next_multiple_of(self.page).ok_or(Unsound)?;
-        if size > 16 || fence_end - at > 2 * 16 || fence_end == at {
+        if size > 16 || fence_end - at > FENCE || fence_end == at {
             return Err(Unsound);
         }
         state.account.fence(at..fence_end, &mut self.residency);
@@ -314,7 +317,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         for _ in 0..CONVINCING {
             let Ok((_, head)) = self.header(at) else { return false };
             let size = head & !FLAGS;
-            if size == 16 && at > start && self.page - at % self.page <= 2 * 16 {
+            if size == 16 && at > start && self.page - at % self.page <= FENCE {
                 return true;
             }
             let Some(next) = at.checked_add(size).filter(|next| *next <= end) else { return false };

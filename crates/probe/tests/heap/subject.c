@@ -162,7 +162,8 @@ static void make(struct work *w) {
             fill_and_free(&part, uniform, 80, 1);
             memset(sbrk(5000 + 100 * i), 0x77, 5000);
         }
-    else if (strcmp(kind, "empty")) _exit(2);
+    else if (!strcmp(kind, "empty")) free(block(1));
+    else if (strcmp(kind, "none")) _exit(2);
 }
 
 static void *thread(void *argument) {
