@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::caches::{self, Caches};
 use super::layout::{Layout, Settings};
-use super::walk::{self, Ending, FLAGS, Stretch, TopRule, Walked, Walker};
+use super::walk::{self, Ending, FLAGS, SMALLEST, Stretch, TopRule, Walked, Walker};
 use super::{Arena, HEAP_BYTES, Heap, Mapping, Mmapped, Tally};
 use crate::lists_of_ranges::{gaps, joined};
 use crate::memory::{Memory, word, word_in};
@@ -261,21 +261,31 @@ impl<'m, M: Memory> Work<'m, M> {
     /// Gives its end.
     fn block(&mut self, at: u64, end: u64) -> Option<u64> {
         let page = self.memory.page_bytes();
-        let (0, head) = self.two_words(at)? else { return None };
-        if head & FLAGS != IS_MMAPPED {
-            return None;
-        }
-        // From 2.43 on, the size leaves out the head and what stands before it.
-        let size = head & !FLAGS;
-        let bytes = if size.is_multiple_of(page) { size } else { size.checked_add(16)? };
-        if bytes % page != 0 || bytes == 0 || bytes > end - at {
-            return None;
-        }
+        let bytes = self.displaced(at, end).or_else(|| {
+            let (before, head) = self.two_words(at)?;
+            mapping_of(0, before, head, page)
+        });
+        let bytes = bytes.filter(|bytes| *bytes <= end - at)?;
         self.mmapped.count += 1;
         self.mmapped.bytes += bytes;
         self.mmapped.resident_bytes += self.walker.residency.bytes(at..at + bytes);
         self.areas.push(at..at + bytes);
         Some(at + bytes)
+    }
+
+    /// The bytes of a mapping whose block does not begin where the mapping does, because it was
+    /// aligned: its head tells how far it is from there. What stands at the beginning is out of date
+    /// once `mremap` has changed the size.
+    fn displaced(&mut self, at: u64, end: u64) -> Option<u64> {
+        let page = self.memory.page_bytes();
+        self.walker.residency.end_of_run(at)?;
+        let mut bytes = vec![0; usize::try_from(page.min(end - at)).ok()?];
+        let length = self.memory.read_resident(at, &mut bytes);
+        (SMALLEST..length as u64).step_by(16).find_map(|offset| {
+            let place = offset as usize;
+            let (before, head) = (word_in(&bytes, place)?, word_in(&bytes, place + 8)?);
+            mapping_of(offset, before, head, page).filter(|bytes| *bytes <= end - at)
+        })
     }
 
     /// A piece of the main arena. Gives its end.
@@ -304,6 +314,20 @@ impl<'m, M: Memory> Work<'m, M> {
         let is_read = self.memory.read_resident(at, &mut bytes) == bytes.len();
         is_read.then_some((word_in(&bytes, 0)?, word_in(&bytes, 8)?))
     }
+}
+
+/// The bytes of the mapping that a block has for itself, by the two words of its head, if that is what
+/// they are: `before` is how far it is from the beginning of the mapping.
+fn mapping_of(offset: u64, before: u64, head: u64, page: u64) -> Option<u64> {
+    // From 2.43 on: the mapping consists of huge pages.
+    const IS_HUGE: u64 = 1;
+    if head & FLAGS != IS_MMAPPED || before & !IS_HUGE != offset {
+        return None;
+    }
+    let upto = offset.checked_add(head & !FLAGS)?;
+    // From 2.43 on, the size leaves out the head as well.
+    let bytes = if upto.is_multiple_of(page) { upto } else { upto.checked_add(16)? };
+    (bytes.is_multiple_of(page) && bytes > 0).then_some(bytes)
 }
 
 /// Mappings that follow each other without a gap as one.

@@ -7,6 +7,8 @@ use crate::memory::{Memory, word_in};
 const PAGE: u64 = 4096;
 /// So many pages are kept.
 const KEPT: usize = 1024;
+/// So many pages are read at once where the one before was near.
+const GROUP: u64 = 16;
 /// So much is asked about residency at once; the answers are kept as one bit a page.
 const SLICE: u64 = 2 << 20;
 const SLICE_WORDS: usize = (SLICE / PAGE / 64) as usize;
@@ -20,6 +22,9 @@ pub(super) struct Scattered<'m, M> {
     memory: &'m M,
     resident: HashMap<u64, Box<[u64; SLICE_WORDS]>>,
     pages: Vec<(u64, Vec<u8>)>,
+    /// The page that was missing last.
+    last: u64,
+    buffer: Vec<u8>,
     reads: u32,
     misses: u32,
     /// How many words are still read one by one: where lists jump about, a page is not worth reading.
@@ -29,7 +34,16 @@ pub(super) struct Scattered<'m, M> {
 impl<'m, M: Memory> Scattered<'m, M> {
     pub(super) fn new(memory: &'m M) -> Self {
         let pages = vec![(u64::MAX, Vec::new()); KEPT];
-        Self { memory, resident: HashMap::new(), pages, reads: 0, misses: 0, singly: 0 }
+        Self {
+            memory,
+            resident: HashMap::new(),
+            pages,
+            last: 0,
+            buffer: Vec::new(),
+            reads: 0,
+            misses: 0,
+            singly: 0,
+        }
     }
 
     /// A word, where it is resident.
@@ -63,13 +77,16 @@ impl<'m, M: Memory> Scattered<'m, M> {
         let number = address / PAGE;
         self.reads += 1;
         if self.pages[Self::slot(address)].0 != number {
-            self.misses += 1;
-            let is_there = self.is_resident(address);
-            let (kept, bytes) = &mut self.pages[Self::slot(address)];
-            *kept = number;
-            bytes.resize(if is_there { PAGE as usize } else { 0 }, 0);
-            let length = self.memory.read_resident(number * PAGE, bytes);
-            bytes.truncate(length);
+            // Blocks that were freed in order of their addresses lie so in the lists, mostly backwards.
+            let group = number - number % GROUP;
+            let is_near = number.abs_diff(self.last) <= GROUP;
+            if is_near && (group..group + GROUP).all(|n| self.is_resident(n * PAGE)) {
+                self.load(group, GROUP);
+            } else {
+                self.misses += u32::from(!is_near);
+                self.load(number, 1);
+            }
+            self.last = number;
         }
         if self.reads == ROUND {
             if self.misses > ROUND / 4 {
@@ -78,6 +95,21 @@ impl<'m, M: Memory> Scattered<'m, M> {
             (self.reads, self.misses) = (0, 0);
         }
         Some(&self.pages[Self::slot(address)].1)
+    }
+
+    /// Reads pages that follow each other.
+    fn load(&mut self, first: u64, count: u64) {
+        let is_there = self.is_resident(first * PAGE);
+        self.buffer.resize(if is_there { (count * PAGE) as usize } else { 0 }, 0);
+        let length = self.memory.read_resident(first * PAGE, &mut self.buffer);
+        for number in first..first + count {
+            let from = ((number - first) * PAGE) as usize;
+            let page = self.buffer[..length].get(from..(from + PAGE as usize).min(length));
+            let (kept, bytes) = &mut self.pages[Self::slot(number * PAGE)];
+            *kept = number;
+            bytes.clear();
+            bytes.extend_from_slice(page.unwrap_or_default());
+        }
     }
 
     fn is_resident(&mut self, address: u64) -> bool {
