@@ -215,7 +215,7 @@ struct Form {
 const FORMS: [Form; 3] = [
     Form { length: 80, thp: None, counts: 40 },
     Form { length: 104, thp: Some(5), counts: 44 },
-    Form { length: 112, thp: Some(5), counts: 44 },
+    Form { length: 112, thp: Some(6), counts: 44 },
 ];
 
 /// Looks for the settings: by the classes of the thread's cache and its largest block, which belong

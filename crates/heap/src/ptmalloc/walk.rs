@@ -340,7 +340,8 @@ impl<'m, M: Memory> Walker<'m, M> {
     }
 
     fn may_be_cache(&self, at: u64, size: u64) -> bool {
-        let length = size as usize;
+        // A block reaches into the head of the next chunk.
+        let length = size as usize + 8;
         match self.window.bytes(at, length) {
             Some(bytes) => caches::may_be_cache(bytes),
             None => {
