@@ -1,0 +1,107 @@
+//! Memory as it can be read without changing it.
+
+use std::ops::Range;
+
+/// The memory of a process.
+pub trait Memory {
+    /// Bytes of a page; a power of two.
+    fn page_bytes(&self) -> u64;
+
+    /// Reads from `address` on, and gives how many bytes from the beginning could be read: pages that
+    /// are not resident are not touched, and end the reading.
+    fn read(&self, address: u64, buffer: &mut [u8]) -> usize;
+
+    /// Reads what [`Memory::resident`] has just said to be resident, which need not be asked again.
+    /// Gives how many bytes from the beginning could be read.
+    fn read_resident(&self, address: u64, buffer: &mut [u8]) -> usize {
+        self.read(address, buffer)
+    }
+
+    /// The resident pages between two addresses: whole pages, in order, apart from each other. Pages
+    /// that are swapped out or were never written to are not among them.
+    fn resident(&self, range: Range<u64>) -> Vec<Range<u64>>;
+}
+
+/// One word of memory, where it is resident.
+pub fn word(memory: &impl Memory, address: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    (memory.read(address, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
+}
+
+/// A word out of bytes that were read.
+pub(crate) fn word_in(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// Half a word out of bytes that were read.
+pub(crate) fn half_in(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+/// Memory that was saved, or made up: blocks of resident bytes.
+#[derive(Debug, Clone, Default)]
+pub struct Saved {
+    /// Address and bytes of each block, in order, apart from each other; whole pages.
+    pub blocks: Vec<(u64, Vec<u8>)>,
+}
+
+impl Saved {
+    /// Bytes of a page in it.
+    pub const PAGE: u64 = 4096;
+}
+
+impl Memory for Saved {
+    fn page_bytes(&self) -> u64 {
+        Self::PAGE
+    }
+
+    fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = address.wrapping_add(done as u64);
+            let place = self.blocks.partition_point(|(start, _)| *start <= at);
+            let Some((start, bytes)) = place.checked_sub(1).and_then(|p| self.blocks.get(p)) else {
+                break;
+            };
+            let Some(rest) = usize::try_from(at - start).ok().and_then(|o| bytes.get(o..)) else {
+                break;
+            };
+            if rest.is_empty() {
+                break;
+            }
+            let count = rest.len().min(buffer.len() - done);
+            buffer[done..done + count].copy_from_slice(&rest[..count]);
+            done += count;
+        }
+        done
+    }
+
+    fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let first =
+            self.blocks.partition_point(|(start, bytes)| start + bytes.len() as u64 <= range.start);
+        self.blocks[first..]
+            .iter()
+            .take_while(|(start, _)| *start < range.end)
+            .map(|(start, bytes)| *start..start + bytes.len() as u64)
+            .map(|block| block.start.max(range.start)..block.end.min(range.end))
+            .filter(|part| part.start < part.end)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saved_memory_is_read_up_to_the_first_hole() {
+        let saved = Saved { blocks: vec![(0x1000, vec![1; 4096]), (0x2000, vec![2; 4096])] };
+        let mut bytes = [0; 8];
+        assert_eq!(saved.read(0x1ffc, &mut bytes), 8);
+        assert_eq!(bytes, [1, 1, 1, 1, 2, 2, 2, 2]);
+        assert_eq!(saved.read(0x2ffc, &mut bytes), 4);
+        assert_eq!(saved.read(0x10, &mut bytes), 0);
+        assert_eq!(saved.resident(0x1800..0x2800), [0x1800..0x2000, 0x2000..0x2800]);
+        assert_eq!(word(&saved, 0x1000), Some(0x0101_0101_0101_0101));
+    }
+}

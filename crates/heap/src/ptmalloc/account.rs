@@ -1,0 +1,162 @@
+//! Accounts for chunks in the order in which they lie.
+//!
+//! What a trim returns follows `mtrim` and `systrim` of `malloc/malloc.c`: whole pages inside of free
+//! chunks, but not the page that holds a chunk's own head, and the end of the main heap.
+
+use std::ops::Range;
+
+use super::tally::{Class, Tally};
+use super::walk::{SMALLEST, TopRule};
+use crate::memory::Memory;
+use crate::residency::Residency;
+
+/// What a free chunk keeps for its lists (`sizeof (struct malloc_chunk)`): a page that holds a part of
+/// it is not given back.
+const LIST_BYTES: u64 = 48;
+
+/// What has been seen so far of a stretch.
+#[derive(Debug, Clone)]
+pub(super) struct Account {
+    pub(super) tally: Tally,
+    /// Whether the last chunk is free and stands in a bin.
+    pub(super) last_is_binned: bool,
+    /// Where the run of free chunks begins that reaches up to here.
+    free: Option<Range<u64>>,
+    /// Whether the last of them stood in a fast bin.
+    last_is_fast: bool,
+    page: u64,
+}
+
+impl Account {
+    pub(super) fn new(page: u64) -> Self {
+        Self {
+            tally: Tally::default(),
+            last_is_binned: false,
+            free: None,
+            last_is_fast: false,
+            page,
+        }
+    }
+
+    /// A free chunk that stands in a bin.
+    #[inline]
+    pub(super) fn binned(&mut self, at: u64, size: u64) {
+        self.tally.free_count += 1;
+        self.tally.free_bytes += size;
+        self.tally.free_classes[Class::of(size)].count(size);
+        self.extend(at, size);
+        self.last_is_fast = false;
+        self.last_is_binned = true;
+    }
+
+    /// A free chunk that stands in a fast bin.
+    #[inline]
+    pub(super) fn fast(&mut self, at: u64, size: u64) {
+        self.tally.fast_count += 1;
+        self.tally.fast_bytes += size;
+        self.extend(at, size);
+        self.last_is_fast = true;
+        self.last_is_binned = false;
+    }
+
+    /// A chunk that somebody has.
+    #[inline]
+    pub(super) fn used<M: Memory>(&mut self, at: u64, size: u64, residency: &mut Residency<'_, M>) {
+        self.close(residency);
+        self.tally.used_count += 1;
+        self.tally.used_bytes += size;
+        self.tally.used_classes[Class::of(size)].count(size);
+        self.tally.resident.used_bytes += residency.bytes(at..at + size);
+        self.last_is_binned = false;
+    }
+
+    #[inline]
+    fn extend(&mut self, at: u64, size: u64) {
+        match &mut self.free {
+            Some(run) => run.end = at + size,
+            None => self.free = Some(at..at + size),
+        }
+    }
+
+    /// The short chunks that close a piece.
+    pub(super) fn fence<M: Memory>(&mut self, at: Range<u64>, residency: &mut Residency<'_, M>) {
+        self.close(residency);
+        self.tally.resident.metadata_bytes += residency.bytes(at);
+        self.last_is_binned = false;
+    }
+
+    /// What the program got from `brk` itself, in the middle of the heap.
+    pub(super) fn foreign<M: Memory>(&mut self, at: Range<u64>, residency: &mut Residency<'_, M>) {
+        self.tally.used_bytes += at.end - at.start;
+        self.tally.resident.used_bytes += residency.bytes(at);
+    }
+
+    /// What cannot be walked.
+    pub(super) fn unwalked<M: Memory>(&mut self, at: Range<u64>, residency: &mut Residency<'_, M>) {
+        self.tally.unwalked_bytes += at.end - at.start;
+        self.tally.resident.unwalked_bytes += residency.bytes(at);
+    }
+
+    /// Accounts for the free chunks that reach up to here. Fast ones are joined with their neighbours
+    /// before a trim looks at them (`malloc_consolidate`), so that they count as one.
+    #[inline]
+    pub(super) fn close<M: Memory>(&mut self, residency: &mut Residency<'_, M>) {
+        if let Some(run) = self.free.take() {
+            self.close_run(run, residency);
+        }
+    }
+
+    fn close_run<M: Memory>(&mut self, run: Range<u64>, residency: &mut Residency<'_, M>) {
+        let tally = &mut self.tally;
+        tally.largest_free_bytes = tally.largest_free_bytes.max(run.end - run.start);
+        // The page that only the head of this chunk keeps, if there is one, and those behind it.
+        let own = run.start.next_multiple_of(self.page);
+        let last = run.end - run.end % self.page;
+        if own >= last {
+            tally.resident.fragmented_bytes += residency.bytes(run);
+            return;
+        }
+        let inner = (run.start + LIST_BYTES).next_multiple_of(self.page).min(last);
+        tally.resident.fragmented_bytes += residency.bytes(run.start..own);
+        tally.resident.metadata_bytes += residency.bytes(own..inner);
+        let reclaimable = residency.bytes(inner..last);
+        tally.resident.reclaimable_bytes += reclaimable;
+        tally.trim_bytes += reclaimable;
+        tally.resident.fragmented_bytes += residency.bytes(last..run.end);
+    }
+
+    /// Accounts for the top, with the free chunks before it where they would be joined with it.
+    pub(super) fn close_at_top<M: Memory>(
+        &mut self,
+        top: Range<u64>,
+        rule: TopRule,
+        residency: &mut Residency<'_, M>,
+    ) {
+        self.tally.top_bytes += top.end - top.start;
+        let joined = self.free.take_if(|_| self.last_is_fast);
+        self.close(residency);
+        let all = joined.map_or(top.start, |run| run.start)..top.end;
+        // `systrim`: as far as the smallest chunk and a byte more stay.
+        let size = all.end - all.start;
+        let given = match rule {
+            TopRule::Trimmed(unit) => {
+                let most = size.saturating_sub(SMALLEST + 1);
+                most - most % unit.max(self.page)
+            }
+            TopRule::Kept => 0,
+        };
+        let given_from = all.end - given;
+        // What a release of ours returns besides: all whole pages behind the head of the top.
+        let inner = (all.start + LIST_BYTES).next_multiple_of(self.page).min(given_from);
+        let last = (all.end - all.end % self.page).min(given_from).max(inner);
+        let head = residency.bytes(all.start..inner);
+        let more = residency.bytes(inner..last);
+        let rest = residency.bytes(last..given_from);
+        let trimmed = residency.bytes(given_from..all.end);
+        let tally = &mut self.tally;
+        tally.trim_bytes += trimmed;
+        tally.more_bytes += more;
+        tally.resident.reclaimable_bytes += trimmed + more;
+        tally.resident.fragmented_bytes += head + rest;
+    }
+}

@@ -1,0 +1,347 @@
+//! Goes over the arenas, and over what lies outside of them.
+
+use std::ops::Range;
+
+use super::caches::{self, Caches};
+use super::layout::{Layout, Settings};
+use super::walk::{self, Ending, FLAGS, SMALLEST, Stretch, TopRule, Walked, Walker};
+use super::{Arena, HEAP_BYTES, Heap, Mapping, Mmapped, Tally};
+use crate::lists_of_ranges::{gaps, joined};
+use crate::memory::{Memory, word, word_in};
+
+/// An arena that changes while it is walked is walked anew, so often at most.
+const TRIES: usize = 3;
+/// The main heap may have grown by so much since its mapping was looked up.
+const GROWN: u64 = 1 << 30;
+/// A chunk's flag: it has a mapping of its own.
+const IS_MMAPPED: u64 = 2;
+const PREV_INUSE: u64 = 1;
+
+pub(super) struct Work<'m, M> {
+    memory: &'m M,
+    layout: &'m Layout,
+    mappings: Vec<Mapping>,
+    walker: Walker<'m, M>,
+    suspects: Vec<u64>,
+    areas: Vec<Range<u64>>,
+    mmapped: Mmapped,
+    rereads: u64,
+    returns: u64,
+}
+
+impl<'m, M: Memory> Work<'m, M> {
+    pub(super) fn new(memory: &'m M, layout: &'m Layout, mappings: &[Mapping]) -> Self {
+        Self {
+            memory,
+            layout,
+            mappings: joined_mappings(mappings),
+            walker: Walker::new(memory, super::lists::fast_chunks(memory, layout)),
+            suspects: Vec::new(),
+            areas: Vec::new(),
+            mmapped: Mmapped::default(),
+            rereads: 0,
+            returns: 0,
+        }
+    }
+
+    pub(super) fn walk(mut self) -> Heap {
+        let mut arenas: Vec<Arena> = Vec::new();
+        let addresses = self.layout.arenas.clone();
+        for address in addresses.iter().skip(1) {
+            arenas.push(self.until_whole(|work| work.thread_arena(*address)));
+        }
+        if let Some(main) = addresses.first() {
+            let main = self.until_whole(|work| work.main_arena(*main));
+            arenas.insert(0, main);
+        }
+        self.outside(arenas.first_mut());
+        self.mmapped.is_whole = self.layout.settings.as_ref().is_some_and(|s| self.agrees(s));
+        let caches = self.caches();
+        self.areas.sort_unstable_by_key(|a| a.start);
+        Heap {
+            arenas,
+            mmapped: self.mmapped,
+            caches,
+            areas: joined(self.areas),
+            rereads: self.rereads,
+            returns: self.returns,
+        }
+    }
+
+    fn caches(&mut self) -> Caches {
+        let mut caches = caches::caches(self.memory, &self.suspects);
+        // They lie scattered, and mostly within a page, which is there because it was just read.
+        let page = self.memory.page_bytes();
+        let resident = |range: &Range<u64>| {
+            if range.start / page == (range.end - 1) / page {
+                return range.end - range.start;
+            }
+            let runs = self.memory.resident(range.clone());
+            runs.iter().map(|r| r.end.min(range.end) - r.start.max(range.start)).sum()
+        };
+        caches.resident_bytes = caches.blocks.iter().map(resident).sum();
+        caches.structures_resident_bytes = caches.structures.iter().map(resident).sum();
+        caches
+    }
+
+    /// Walks an arena again if it did not come out whole, because it may have grown meanwhile.
+    fn until_whole(&mut self, mut once: impl FnMut(&mut Self) -> Arena) -> Arena {
+        let (areas, suspects) = (self.areas.len(), self.suspects.len());
+        let mut arena = once(self);
+        for _ in 1..TRIES {
+            if arena.is_whole() || self.is_scattered(&arena) {
+                break;
+            }
+            self.areas.truncate(areas);
+            self.suspects.truncate(suspects);
+            self.walker.residency.forget();
+            arena = once(self);
+        }
+        arena
+    }
+
+    fn is_scattered(&self, arena: &Arena) -> bool {
+        self.layout.is_scattered(self.memory, arena.address)
+    }
+
+    fn arena(&self, address: u64) -> Arena {
+        let system_bytes = self.system_bytes(address);
+        Arena { address, heaps: 0, system_bytes, walked_bytes: 0, tally: Tally::default() }
+    }
+
+    fn system_bytes(&self, arena: u64) -> u64 {
+        self.layout.system_bytes(self.memory, arena).unwrap_or(0)
+    }
+
+    /// Walks a stretch, and adds it to an arena.
+    fn stretch(&mut self, arena: &mut Arena, mut stretch: Stretch) -> Range<u64> {
+        let walked = self.walker.walk(&mut stretch);
+        self.add(arena, walked, &stretch.range);
+        stretch.range
+    }
+
+    fn add(&mut self, arena: &mut Arena, walked: Walked, range: &Range<u64>) {
+        self.rereads += walked.rereads;
+        self.returns += walked.returns;
+        self.suspects.extend(walked.suspects);
+        arena.tally.add(&walked.tally);
+        arena.walked_bytes += range.end.saturating_sub(range.start);
+        arena.heaps += 1;
+    }
+
+    /// The allocator's own bytes before the first chunk.
+    fn head(&mut self, arena: &mut Arena, head: Range<u64>) {
+        arena.walked_bytes += head.end - head.start;
+        arena.tally.resident.metadata_bytes += self.walker.residency.bytes(head);
+    }
+
+    fn thread_arena(&mut self, address: u64) -> Arena {
+        let mut arena = self.arena(address);
+        let head = address % HEAP_BYTES;
+        let top_at = self.layout.top_at(address);
+        let Some(top) = walk::top(self.memory, top_at) else { return arena };
+        let mut heap = top.start - top.start % HEAP_BYTES;
+        let mut end = top.end;
+        let mut ending = Ending::Top(TopRule::Kept);
+        // Each heap names the one before it (`heap_info.prev`); the first holds the arena itself.
+        loop {
+            let is_first = heap == address - head;
+            let begin = if is_first { self.layout.end(address) } else { heap + head };
+            let begin = begin.next_multiple_of(16);
+            let most = heap.saturating_add(HEAP_BYTES);
+            let is_known = self.areas.iter().any(|a| a.start < most && heap < a.end);
+            if begin >= end || end > most || is_known {
+                break;
+            }
+            self.head(&mut arena, heap..begin);
+            let walked = self.stretch(&mut arena, Stretch { range: begin..end, ending, top_at });
+            self.areas.push(heap..walked.end);
+            if is_first {
+                break;
+            }
+            let Some(previous) = word(self.memory, heap + 8) else { break };
+            if previous == 0 || previous % HEAP_BYTES != 0 || previous > 1 << 47 {
+                break;
+            }
+            heap = previous;
+            let size = word(self.memory, heap + 16).filter(|s| *s <= HEAP_BYTES).unwrap_or(0);
+            end = heap + size;
+            ending = Ending::Fence;
+        }
+        self.settle(arena)
+    }
+
+    /// Takes what the arena says now, unless what was walked is what it said before.
+    fn settle(&self, mut arena: Arena) -> Arena {
+        if arena.walked_bytes != arena.system_bytes {
+            arena.system_bytes = self.system_bytes(arena.address);
+        }
+        arena
+    }
+
+    fn brk(&self) -> Option<Range<u64>> {
+        let mut all = self.mappings.iter().filter(|m| m.is_brk);
+        let first = all.next()?;
+        Some(first.range.start..all.next_back().unwrap_or(first).range.end)
+    }
+
+    /// The part of the main arena that grew by `brk`.
+    fn main_arena(&mut self, address: u64) -> Arena {
+        let mut arena = self.arena(address);
+        let top_at = self.layout.top_at(address);
+        let Some(top) = walk::top(self.memory, top_at) else { return arena };
+        let Some(brk) = self.brk() else { return arena };
+        let settings = self.layout.settings.as_ref();
+        let base = settings.map_or(brk.start, |s| s.sbrk_base);
+        if !brk.contains(&base) {
+            return arena;
+        }
+        // The chunk is aligned as what the user gets is, which lies 16 bytes behind it.
+        let first = base.next_multiple_of(16);
+        let has_top = brk.contains(&top.start) && top.end <= brk.end.saturating_add(GROWN);
+        let (end, ending) = if has_top {
+            // `systrim` gives up where somebody else has moved the end since. That it has grown since
+            // the mappings were looked up is another matter.
+            let is_ours = top.end >= brk.end;
+            let unit = settings.map_or(0, |s| s.thp_page_bytes);
+            let rule = if is_ours { TopRule::Trimmed(unit) } else { TopRule::Kept };
+            (top.end, Ending::Top(rule))
+        } else {
+            (brk.end, Ending::Fence)
+        };
+        self.head(&mut arena, base..first);
+        let walked = self.stretch(&mut arena, Stretch { range: first..end, ending, top_at });
+        self.areas.push(base..walked.end);
+        self.settle(arena)
+    }
+
+    fn agrees(&self, settings: &Settings) -> bool {
+        (self.mmapped.count, self.mmapped.bytes) == (settings.mmapped_count, settings.mmapped_bytes)
+    }
+
+    /// What lies in mappings besides the thread heaps: blocks that have one of their own, and pieces
+    /// of a main arena that could not grow by `brk`. Neighbouring mappings are one to the kernel.
+    fn outside(&mut self, mut main: Option<&mut Arena>) {
+        let is_scattered = main.as_ref().is_some_and(|main| self.is_scattered(main));
+        // First where a mapping begins; everywhere, where that was not all.
+        for search in [false, true] {
+            let is_piece_missing = is_scattered && main.as_ref().is_some_and(|m| !m.is_whole());
+            let is_block_missing = self.layout.settings.as_ref().is_some_and(|s| {
+                self.mmapped.count < s.mmapped_count || self.mmapped.bytes < s.mmapped_bytes
+            });
+            if !is_piece_missing && (search && !is_block_missing) {
+                break;
+            }
+            self.areas.sort_unstable_by_key(|a| a.start);
+            let ranges = self.mappings.iter().filter(|m| !m.is_brk).map(|m| m.range.clone());
+            for gap in gaps(ranges, &self.areas) {
+                let pieces = main.as_deref_mut().filter(|_| is_piece_missing);
+                self.gap(gap, pieces, search);
+            }
+        }
+    }
+
+    fn gap(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>, search: bool) {
+        let page = self.memory.page_bytes();
+        let mut at = gap.start;
+        while at < gap.end {
+            let found = self.block(at, gap.end).or_else(|| {
+                let main = main.as_deref_mut()?;
+                self.piece(main, at..gap.end)
+            });
+            match found {
+                Some(end) => at = end.max(at + 16).next_multiple_of(page),
+                None if search => at += page,
+                None => break,
+            }
+        }
+    }
+
+    /// A block that has a mapping of its own: it begins where a page does, and fills whole pages.
+    /// Gives its end.
+    fn block(&mut self, at: u64, end: u64) -> Option<u64> {
+        let page = self.memory.page_bytes();
+        let bytes = self.displaced(at, end).or_else(|| {
+            let (before, head) = self.two_words(at)?;
+            mapping_of(0, before, head, page)
+        });
+        let bytes = bytes.filter(|bytes| *bytes <= end - at)?;
+        self.mmapped.count += 1;
+        self.mmapped.bytes += bytes;
+        self.mmapped.resident_bytes += self.walker.residency.bytes(at..at + bytes);
+        self.areas.push(at..at + bytes);
+        Some(at + bytes)
+    }
+
+    /// The bytes of a mapping whose block does not begin where the mapping does, because it was
+    /// aligned: its head tells how far it is from there. What stands at the beginning is out of date
+    /// once `mremap` has changed the size.
+    fn displaced(&mut self, at: u64, end: u64) -> Option<u64> {
+        let page = self.memory.page_bytes();
+        self.walker.residency.end_of_run(at)?;
+        let mut bytes = vec![0; usize::try_from(page.min(end - at)).ok()?];
+        let length = self.memory.read_resident(at, &mut bytes);
+        (SMALLEST..length as u64).step_by(16).find_map(|offset| {
+            let place = offset as usize;
+            let (before, head) = (word_in(&bytes, place)?, word_in(&bytes, place + 8)?);
+            mapping_of(offset, before, head, page).filter(|bytes| *bytes <= end - at)
+        })
+    }
+
+    /// A piece of the main arena. Gives its end.
+    fn piece(&mut self, main: &mut Arena, range: Range<u64>) -> Option<u64> {
+        // The first chunk of a piece has nothing free before it, and is the main arena's.
+        let (_, head) = self.two_words(range.start)?;
+        let is_first = head & FLAGS == PREV_INUSE;
+        if !is_first || !self.walker.is_sound_from(range.start, range.end, true) {
+            return None;
+        }
+        let top_at = self.layout.top_at(main.address);
+        let top = word(self.memory, top_at)?;
+        let mut stretch = Stretch { range, ending: Ending::Piece { top }, top_at };
+        let walked = self.walker.walk(&mut stretch);
+        if walked.tally.unwalked_bytes > 0 {
+            return None;
+        }
+        self.add(main, walked, &stretch.range);
+        self.areas.push(stretch.range.clone());
+        Some(stretch.range.end)
+    }
+
+    fn two_words(&mut self, at: u64) -> Option<(u64, u64)> {
+        self.walker.residency.end_of_run(at)?;
+        let mut bytes = [0; 16];
+        let is_read = self.memory.read_resident(at, &mut bytes) == bytes.len();
+        is_read.then_some((word_in(&bytes, 0)?, word_in(&bytes, 8)?))
+    }
+}
+
+/// The bytes of the mapping that a block has for itself, by the two words of its head, if that is what
+/// they are: `before` is how far it is from the beginning of the mapping.
+fn mapping_of(offset: u64, before: u64, head: u64, page: u64) -> Option<u64> {
+    // From 2.43 on: the mapping consists of huge pages.
+    const IS_HUGE: u64 = 1;
+    if head & FLAGS != IS_MMAPPED || before & !IS_HUGE != offset {
+        return None;
+    }
+    let upto = offset.checked_add(head & !FLAGS)?;
+    // From 2.43 on, the size leaves out the head as well.
+    let bytes = if upto.is_multiple_of(page) { upto } else { upto.checked_add(16)? };
+    (bytes.is_multiple_of(page) && bytes > 0).then_some(bytes)
+}
+
+/// Mappings that follow each other without a gap as one.
+fn joined_mappings(mappings: &[Mapping]) -> Vec<Mapping> {
+    let mut all: Vec<Mapping> = Vec::new();
+    for mapping in mappings.iter().filter(|m| m.range.start < m.range.end) {
+        match all.last_mut() {
+            Some(last)
+                if last.is_brk == mapping.is_brk && last.range.end == mapping.range.start =>
+            {
+                last.range.end = mapping.range.end;
+            }
+            _ => all.push(mapping.clone()),
+        }
+    }
+    all
+}

@@ -1,0 +1,176 @@
+//! What the threads hold back for themselves (`tcache`).
+
+use std::ops::Range;
+
+use super::lists::Links;
+use super::scattered::Scattered;
+use super::walk::SMALLEST;
+use crate::memory::{Memory, half_in, word_in};
+
+/// Longer lists than a thread can have: `glibc.malloc.tcache_count` is at most 65535.
+const LONGEST: usize = 1 << 16;
+/// More blocks than this are not told apart from used ones.
+const MOST_BLOCKS: usize = 1 << 20;
+
+/// What the threads hold back for themselves; the arenas count it as used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Caches {
+    /// Caches that hold something.
+    pub caches: u64,
+    /// Blocks in them.
+    pub count: u64,
+    /// Bytes of those blocks.
+    pub bytes: u64,
+    /// How many of those bytes are resident.
+    pub resident_bytes: u64,
+    /// Resident bytes of the caches' own structures.
+    pub structures_resident_bytes: u64,
+    /// The chunks of the caches themselves.
+    pub(super) structures: Vec<Range<u64>>,
+    /// The blocks.
+    pub(super) blocks: Vec<Range<u64>>,
+}
+
+/// A form that a thread's cache has had.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    /// Size of its chunk.
+    chunk: u64,
+    /// Size classes.
+    bins: u64,
+    /// Bytes of a count.
+    count: u64,
+}
+
+/// 2.26 to 2.29, 2.30 to 2.41, from 2.42 on.
+const FORMS: [Form; 4] = [
+    Form { chunk: 0x250, bins: 64, count: 1 },
+    Form { chunk: 0x290, bins: 64, count: 2 },
+    Form { chunk: 0x300, bins: 76, count: 2 },
+    Form { chunk: 0x310, bins: 76, count: 2 },
+];
+
+impl Form {
+    fn lists_at(self) -> usize {
+        (self.bins * self.count).next_multiple_of(8) as usize
+    }
+
+    /// Where the lists begin that the structure names.
+    fn firsts(self, bytes: &[u8]) -> impl Iterator<Item = Option<u64>> {
+        (0..self.bins as usize).map(move |class| word_in(bytes, self.lists_at() + class * 8))
+    }
+}
+
+/// Whether a chunk of this size may be a thread's cache.
+#[inline]
+pub(super) fn is_size_of_cache(size: u64) -> bool {
+    matches!(size, 0x250 | 0x290 | 0x300 | 0x310)
+}
+
+/// Whether a chunk, given with its head, may be a thread's cache that holds something: its lists begin
+/// at chunks, or not at all.
+pub(super) fn may_be_cache(bytes: &[u8]) -> bool {
+    let size = word_in(bytes, 8).map(|head| head & !7);
+    FORMS.iter().filter(|form| Some(form.chunk) == size).any(|form| {
+        let mut any = false;
+        let mut firsts = form.firsts(bytes.get(16..).unwrap_or_default());
+        firsts.all(|first| {
+            any |= first.is_some_and(|f| f != 0);
+            first.is_some_and(|f| f % 16 == 0 && f < 1 << 47)
+        }) && any
+    })
+}
+
+/// Finds out which of the chunks are caches of threads, and what is in them.
+pub(super) fn caches<M: Memory>(memory: &M, suspects: &[u64]) -> Caches {
+    let mut found = Caches::default();
+    let mut words = Scattered::new(memory);
+    for chunk in suspects {
+        let mut bytes = vec![0; 0x310];
+        let length = memory.read(*chunk, &mut bytes);
+        bytes.truncate(length);
+        let Some(size) = word_in(&bytes, 8).map(|head| head & !7) else { continue };
+        for form in FORMS.iter().filter(|form| form.chunk == size) {
+            if let Some(blocks) = cache(&mut words, &bytes[16..], *form) {
+                found.caches += 1;
+                found.count += blocks.len() as u64;
+                found.bytes += blocks.iter().map(|b| b.end - b.start).sum::<u64>();
+                let room = MOST_BLOCKS.saturating_sub(found.blocks.len());
+                found.blocks.extend(blocks.into_iter().take(room));
+                found.structures.push(*chunk..chunk.saturating_add(size));
+                break;
+            }
+        }
+    }
+    found.blocks.sort_unstable_by_key(|b| b.start);
+    found.blocks.dedup_by(|later, earlier| later.start < earlier.end);
+    found.structures.sort_unstable_by_key(|b| b.start);
+    found
+}
+
+/// The blocks in a cache, if it is one: every list must have the size of its class and come to its end,
+/// and have the length that is counted.
+fn cache<M: Memory>(
+    words: &mut Scattered<'_, M>,
+    bytes: &[u8],
+    form: Form,
+) -> Option<Vec<Range<u64>>> {
+    let read = |links: Links, words: &mut Scattered<'_, M>| {
+        let mut blocks = Vec::new();
+        let mut lengths = Vec::new();
+        for (class, first) in form.firsts(bytes).enumerate() {
+            // Lists of large blocks hold several sizes (from 2.42 on).
+            let size = (class < 64).then_some(SMALLEST + class as u64 * 16);
+            let before = blocks.len();
+            list(words, first?, size, links, &mut blocks)?;
+            lengths.push((blocks.len() - before) as u64);
+        }
+        (!blocks.is_empty() && counts_agree(bytes, form, &lengths)).then_some(blocks)
+    };
+    Links::BOTH.into_iter().find_map(|links| read(links, words))
+}
+
+/// Follows a list, whose pointers lead to where the user's memory begins. `None` if it is not sound.
+fn list<M: Memory>(
+    words: &mut Scattered<'_, M>,
+    first: u64,
+    size: Option<u64>,
+    links: Links,
+    blocks: &mut Vec<Range<u64>>,
+) -> Option<()> {
+    let mut next = first;
+    let most = blocks.len() + LONGEST;
+    while next != 0 {
+        if !next.is_multiple_of(16) || blocks.len() >= most {
+            return None;
+        }
+        let (head, link) = words.pair(next.checked_sub(8)?)?;
+        let bytes = head & !7;
+        if size.is_some_and(|size| bytes != size) || !(SMALLEST..1 << 32).contains(&bytes) {
+            return None;
+        }
+        let chunk = next - 16;
+        blocks.push(chunk..chunk.checked_add(bytes)?);
+        next = links.decode(next, link);
+    }
+    Some(())
+}
+
+/// Whether the lists have the lengths that are counted; from 2.42 on, what is left of the most that a
+/// list may have is counted.
+fn counts_agree(bytes: &[u8], form: Form, lengths: &[u64]) -> bool {
+    let count = |class: u64| -> Option<u64> {
+        let at = (class * form.count) as usize;
+        let half = half_in(bytes, at - at % 4)? >> (at % 4 * 8);
+        Some(u64::from(if form.count == 1 { half & 0xff } else { half & 0xffff }))
+    };
+    let Some(counts) = (0..form.bins).map(count).collect::<Option<Vec<u64>>>() else {
+        return false;
+    };
+    if form.bins == 64 {
+        return counts == lengths;
+    }
+    let most = counts.iter().zip(lengths).map(|(left, length)| left + length).max().unwrap_or(0);
+    let agree = |(left, length): (&u64, &u64)| left + length == most || *length == 0;
+    counts.iter().zip(lengths).all(agree)
+}

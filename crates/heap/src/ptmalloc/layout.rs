@@ -1,0 +1,270 @@
+//! Finds glibc's arenas and settings, and how they are laid out, by what they must look like.
+//!
+//! No version is assumed: an empty bin points to itself, the ring of arenas closes, and the settings
+//! stand where their defaults are. What cannot be told is not guessed.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::HEAP_BYTES;
+use crate::memory::{Memory, half_in, word, word_in};
+
+/// Bins of an arena (`NBINS - 1`).
+const BINS: u64 = 127;
+/// A bin's header in bytes: forward and backward pointer.
+const BIN: u64 = 16;
+/// From a bin's header back to the chunk that it pretends to be (`offsetof (malloc_chunk, fd)`).
+const FD: u64 = 16;
+/// `next`, `next_free`, `attached_threads`, `system_mem`, `max_system_mem`, behind bins and bitmap.
+const NEXT: u64 = BINS * BIN + 16;
+const SYSTEM_MEM: u64 = NEXT + 24;
+const MAX_SYSTEM_MEM: u64 = NEXT + 32;
+/// Where the arena's structure ends, from its bins on.
+const END: u64 = NEXT + 40;
+/// More arenas than any process has.
+const MOST_ARENAS: usize = 1 << 16;
+/// No library's data is larger; of a larger one, only the beginning is searched.
+const MOST_SEARCHED: u64 = 64 << 20;
+
+/// Where the arenas are, and how they are laid out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// The arenas in the order of their ring; the main one comes first.
+    pub arenas: Vec<u64>,
+    /// Bytes of an arena before its bins: 112 up to 2.42, 24 from 2.43 on.
+    pub head_bytes: u64,
+    /// The settings, where they were found.
+    pub settings: Option<Settings>,
+}
+
+/// The settings in force (`mp_`), and what the allocator counts for itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// From how many bytes at its top on the main heap is trimmed.
+    pub trim_threshold_bytes: u64,
+    /// What is asked of the system beyond what is needed.
+    pub top_pad_bytes: u64,
+    /// From how many bytes on a block gets a mapping of its own.
+    pub mmap_threshold_bytes: u64,
+    /// Whether both thresholds still follow what the program frees.
+    pub mmap_threshold_dynamic: bool,
+    /// The most arenas that may be made, where that was set.
+    pub arena_max: Option<u64>,
+    /// Blocks that have a mapping of their own now.
+    pub mmapped_count: u64,
+    /// Bytes of those mappings.
+    pub mmapped_bytes: u64,
+    /// Where the main heap begins; 0 before it does.
+    pub sbrk_base: u64,
+    /// Size classes of a thread's cache.
+    pub tcache_bins: u64,
+    /// The largest block that is cached, in bytes.
+    pub tcache_max_bytes: u64,
+    /// How many of a class a thread caches at most.
+    pub tcache_count: u64,
+    /// What the end of the main heap is moved by a multiple of, where huge pages are asked for
+    /// (`thp_pagesize`, from 2.35 on); 0 where they are not.
+    pub thp_page_bytes: u64,
+}
+
+impl Layout {
+    /// Looks for the arenas in ranges of writable data: those of the C library, or of an executable
+    /// that is linked statically. `None` when there are none, because the program uses another
+    /// allocator or has not allocated yet.
+    pub fn find(memory: &impl Memory, data: &[Range<u64>]) -> Option<Self> {
+        for range in data {
+            let range = range.start..range.end.min(range.start.saturating_add(MOST_SEARCHED));
+            for run in memory.resident(range.clone()) {
+                let bytes = bytes_of(memory, &run);
+                if let Some((arenas, head_bytes)) = find_ring(memory, run.start, &bytes) {
+                    let settings = memory
+                        .resident(range.clone())
+                        .iter()
+                        .find_map(|run| find_settings(&bytes_of(memory, run)));
+                    return Some(Self { arenas, head_bytes, settings });
+                }
+            }
+        }
+        None
+    }
+
+    /// Where an arena's bins begin.
+    pub(super) fn bins(&self, arena: u64) -> u64 {
+        arena + self.head_bytes
+    }
+
+    /// Where an arena's structure ends.
+    pub(super) fn end(&self, arena: u64) -> u64 {
+        self.bins(arena) + END
+    }
+
+    /// Where an arena says which chunk is its top.
+    pub(super) fn top_at(&self, arena: u64) -> u64 {
+        self.bins(arena) - 16
+    }
+
+    /// What an arena has got from the system, in bytes.
+    pub(super) fn system_bytes(&self, memory: &impl Memory, arena: u64) -> Option<u64> {
+        word(memory, self.bins(arena) + SYSTEM_MEM)
+    }
+
+    /// Whether an arena's pieces need not lie behind each other (`NONCONTIGUOUS_BIT`).
+    pub(super) fn is_scattered(&self, memory: &impl Memory, arena: u64) -> bool {
+        word(memory, arena).is_some_and(|w| (w >> 32) & 2 != 0)
+    }
+
+    /// The heads of an arena's fast bins; none from 2.43 on, which has no such bins.
+    pub(super) fn fast_bins(&self, arena: u64) -> Option<Range<u64>> {
+        // Ten of them, before the top and the last remainder.
+        (self.head_bytes >= 104).then(|| self.bins(arena) - 96..self.bins(arena) - 16)
+    }
+}
+
+fn bytes_of(memory: &impl Memory, run: &Range<u64>) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(run.end - run.start).unwrap_or(0)];
+    let length = memory.read(run.start, &mut bytes);
+    bytes.truncate(length);
+    bytes
+}
+
+/// Looks for a main arena in data that begins at `base`: its ring, and the bytes before its bins.
+fn find_ring(memory: &impl Memory, base: u64, bytes: &[u8]) -> Option<(Vec<u64>, u64)> {
+    let at = |address: u64| word_in(bytes, usize::try_from(address.checked_sub(base)?).ok()?);
+    let mut seen = BTreeSet::new();
+    for offset in (0..bytes.len().saturating_sub(16)).step_by(8) {
+        let header = base + offset as u64;
+        let empty = header.wrapping_sub(FD);
+        if at(header) != Some(empty) || at(header + 8) != Some(empty) {
+            continue;
+        }
+        // It is one of the bins, of which nobody says which.
+        for place in 0..BINS {
+            let Some(bins) = header.checked_sub(place * BIN).filter(|b| *b >= base) else { break };
+            let Some(next) = at(bins + NEXT).filter(|next| *next != 0 && next % 8 == 0) else {
+                continue;
+            };
+            if !seen.insert(bins) || !bins_are_sound(bins, &at) {
+                continue;
+            }
+            let heads = if bins > next && bins - next <= 160 {
+                bins - next..bins - next + 1
+            } else {
+                24..161
+            };
+            for head in heads.step_by(8) {
+                if let Some(ring) = ring(memory, bins - head, head, next) {
+                    return Some((ring, head));
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Whether these can be the bins of an arena: each points to itself, or to chunks.
+fn bins_are_sound(bins: u64, at: &impl Fn(u64) -> Option<u64>) -> bool {
+    let sound = |bin: u64| {
+        let header = bins + bin * BIN;
+        let (Some(fd), Some(bk)) = (at(header), at(header + 8)) else { return false };
+        let empty = header - FD;
+        (fd == empty && bk == empty) || (fd != empty && bk != empty && is_chunk(fd) && is_chunk(bk))
+    };
+    let totals = (at(bins + SYSTEM_MEM), at(bins + MAX_SYSTEM_MEM));
+    // The program may just be changing some of them.
+    const IN_FLUX: usize = 3;
+    let is_sound = (0..BINS).filter(|bin| !sound(*bin)).count() <= IN_FLUX;
+    is_sound && matches!(totals, (Some(now), Some(most)) if now <= most && most < 1 << 47)
+}
+
+fn is_chunk(address: u64) -> bool {
+    address != 0 && address.is_multiple_of(16) && address < 1 << 47
+}
+
+/// Follows the arenas from one to the next until they come back to the first.
+fn ring(memory: &impl Memory, main: u64, head: u64, first: u64) -> Option<Vec<u64>> {
+    // The lock: free, taken, or taken and waited for.
+    if word(memory, main)? as u32 > 2 {
+        return None;
+    }
+    let mut arenas = vec![main];
+    let mut next = first;
+    while next != main {
+        // The others stand at the beginning of a heap, behind its own short head.
+        if !next.is_multiple_of(8) || next % HEAP_BYTES > 256 || arenas.len() >= MOST_ARENAS {
+            return None;
+        }
+        arenas.push(next);
+        next = word(memory, next.checked_add(head + NEXT)?)?;
+    }
+    Some(arenas)
+}
+
+/// A form that the settings have had: where each stands before the classes of the cache.
+struct Form {
+    /// From the beginning to the classes of the cache.
+    length: usize,
+    /// Which word is `thp_pagesize`, if any.
+    thp: Option<usize>,
+    /// From `n_mmaps` to the classes of the cache.
+    counts: usize,
+}
+
+/// From 2.26; from 2.35, which knows huge pages; from 2.43, with one more word about them.
+const FORMS: [Form; 3] = [
+    Form { length: 80, thp: None, counts: 40 },
+    Form { length: 104, thp: Some(5), counts: 44 },
+    Form { length: 112, thp: Some(6), counts: 44 },
+];
+
+/// Looks for the settings: by the classes of the thread's cache and its largest block, which belong
+/// together, and by what stands before them.
+fn find_settings(bytes: &[u8]) -> Option<Settings> {
+    (FORMS[0].length..bytes.len().saturating_sub(24))
+        .step_by(8)
+        .filter(|at| {
+            let (bins, largest) = (word_in(bytes, *at), word_in(bytes, at + 8));
+            // The largest block of `bins` classes, as the versions count it.
+            matches!((bins, largest), (Some(bins), Some(largest))
+                if (1..=128).contains(&bins) && largest.abs_diff(bins * 16 + 8) <= 16)
+        })
+        .find_map(|at| FORMS.iter().find_map(|form| read_settings(bytes, at, form)))
+}
+
+fn read_settings(bytes: &[u8], at: usize, form: &Form) -> Option<Settings> {
+    let begin = at.checked_sub(form.length)?;
+    let field = |place: usize| word_in(bytes, begin + place * 8);
+    let count = |place: usize| half_in(bytes, at - form.counts + place * 4);
+    let (n_mmaps, n_mmaps_max, max_n_mmaps, no_dyn) = (count(0)?, count(1)?, count(2)?, count(3)?);
+    let (mmapped, max_mmapped) = (word_in(bytes, at - 24)?, word_in(bytes, at - 16)?);
+    let settings = Settings {
+        trim_threshold_bytes: field(0)?,
+        top_pad_bytes: field(1)?,
+        mmap_threshold_bytes: field(2)?,
+        mmap_threshold_dynamic: no_dyn == 0,
+        arena_max: field(4).filter(|max| *max != 0),
+        mmapped_count: u64::from(n_mmaps),
+        mmapped_bytes: mmapped,
+        sbrk_base: word_in(bytes, at - 8)?,
+        tcache_bins: word_in(bytes, at)?,
+        tcache_max_bytes: word_in(bytes, at + 8)?,
+        tcache_count: word_in(bytes, at + 16)?,
+        thp_page_bytes: form.thp.and_then(field).unwrap_or(0),
+    };
+    // How many mappings there may be is 65536, unless somebody has set it.
+    let counts_are_sound = n_mmaps <= max_n_mmaps
+        && (n_mmaps_max == 65_536 || n_mmaps <= n_mmaps_max)
+        && mmapped <= max_mmapped
+        && max_mmapped < 1 << 47
+        && no_dyn <= 1;
+    let arena_test = field(3)?;
+    let settings_are_sound = (1..=4096).contains(&arena_test)
+        && field(4)? <= 1 << 20
+        && settings.sbrk_base < 1 << 47
+        && settings.sbrk_base.is_multiple_of(8)
+        && settings.tcache_count <= 65_535
+        && settings.mmap_threshold_bytes > 0
+        && (settings.thp_page_bytes == 0 || settings.thp_page_bytes.is_power_of_two());
+    (counts_are_sound && settings_are_sound).then_some(settings)
+}

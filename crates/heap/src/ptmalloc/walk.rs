@@ -1,0 +1,414 @@
+//! Walks the chunks of a heap, one behind the other, while the program may change them.
+//!
+//! What was read may be torn. Each chunk must lead to a sound next one; where it does not, the place is
+//! read again, and then the walk goes back to an earlier place that was sound. What cannot be walked
+//! is counted as such.
+
+use std::ops::Range;
+
+use super::account::Account;
+use super::caches;
+use super::lists::ChunkSet;
+use super::tally::Tally;
+use super::window::Window;
+use crate::memory::{Memory, word};
+use crate::residency::Residency;
+
+/// The smallest chunk, in bytes (`MINSIZE`).
+pub(super) const SMALLEST: u64 = 32;
+/// The largest chunk that a fast bin holds (`MAX_FAST_SIZE`, and a head).
+const LARGEST_FAST: u64 = 176;
+const PREV_INUSE: u64 = 1;
+const IS_MMAPPED: u64 = 2;
+/// The three lowest bits of a size are flags.
+pub(super) const FLAGS: u64 = 7;
+
+/// The short chunks that close a piece: two of 16 bytes, sometimes three.
+const FENCE: u64 = 4 * 16;
+
+/// How far the walk goes until it remembers where it is.
+const STRIDE: u64 = 64 << 10;
+/// So many places are remembered; the further back, the further apart.
+const CHECKPOINTS: usize = 32;
+/// After so many returns without getting further than before, the place is passed over.
+const MOST_RETURNS: u64 = 100;
+/// So often a place that cannot be walked is passed over.
+const MOST_GAPS: u32 = 16;
+/// So far a sound chunk is searched for behind such a place.
+const FARTHEST: u64 = 16 << 20;
+/// So many sound chunks in a row are no coincidence.
+const CONVINCING: u32 = 32;
+/// More caches than there can be threads (`PID_MAX_LIMIT` is larger, but not their memory).
+const MOST_SUSPECTS: usize = 1 << 18;
+
+/// How a stretch of a heap ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// With the top of its arena, of which so much is given back by a trim.
+    Top(TopRule),
+    /// With the short chunks that close a piece which is no longer the last.
+    Fence,
+    /// With the first such chunks, wherever they are, or with the top, if it is that chunk.
+    Piece {
+        /// The top of the arena.
+        top: u64,
+    },
+}
+
+/// What a trim does with the top of an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TopRule {
+    /// It moves the end of the main heap down, by a multiple of so many bytes.
+    Trimmed(u64),
+    /// Nothing: neither those of thread heaps nor that of a main heap in pieces are given back.
+    Kept,
+}
+
+/// A stretch to walk.
+#[derive(Debug, Clone)]
+pub(super) struct Stretch {
+    /// From its first chunk to where it must end.
+    pub(super) range: Range<u64>,
+    pub(super) ending: Ending,
+    /// Where the arena says which chunk is its top, for a stretch that ends with that.
+    pub(super) top_at: u64,
+}
+
+/// What came of a walk.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Walked {
+    pub(super) tally: Tally,
+    /// Chunks in use that look like a thread's cache.
+    pub(super) suspects: Vec<u64>,
+    /// How often something was read again, and how often the walk went back.
+    pub(super) rereads: u64,
+    pub(super) returns: u64,
+}
+
+/// Walks stretches of one heap.
+pub(super) struct Walker<'m, M> {
+    memory: &'m M,
+    page: u64,
+    /// The chunks that stand in fast bins.
+    fast: ChunkSet,
+    window: Window,
+    pub(super) residency: Residency<'m, M>,
+}
+
+/// Everything that a walk knows at some place.
+#[derive(Clone)]
+struct State {
+    at: u64,
+    /// The second word of the chunk there, where it has been read.
+    head: Option<u64>,
+    account: Account,
+    suspects: usize,
+}
+
+/// What is at a place.
+enum Step {
+    Chunk,
+    End,
+}
+
+/// A chunk that makes no sense, or that cannot be read.
+struct Unsound;
+
+impl<'m, M: Memory> Walker<'m, M> {
+    pub(super) fn new(memory: &'m M, fast: ChunkSet) -> Self {
+        let page = memory.page_bytes();
+        Self { memory, page, fast, window: Window::new(), residency: Residency::new(memory) }
+    }
+
+    /// Walks one stretch from its first chunk to its end, which is put right where it moves.
+    pub(super) fn walk(&mut self, stretch: &mut Stretch) -> Walked {
+        let mut walked = Walked::default();
+        let start = stretch.range.start;
+        let account = Account::new(self.page);
+        let mut state = State { at: start, head: None, account, suspects: 0 };
+        let mut checkpoints = vec![state.clone()];
+        let mut mark = start.saturating_add(STRIDE);
+        let mut trouble = Trouble::default();
+        loop {
+            if state.at >= mark {
+                remember(&mut checkpoints, &state);
+                mark = state.at.saturating_add(STRIDE);
+            }
+            match self.step(&mut state, stretch, &mut walked.suspects) {
+                Ok(Step::Chunk) => continue,
+                Ok(Step::End) => break,
+                Err(Unsound) => {}
+            }
+            // It may have been read while it was being written.
+            self.window.forget();
+            self.residency.forget();
+            self.follow_top(stretch);
+            state.head = None;
+            if trouble.is_new_at(state.at) {
+                walked.rereads += 1;
+            } else if trouble.may_return() {
+                walked.returns += 1;
+                if checkpoints.len() > 1 {
+                    checkpoints.pop();
+                }
+                if let Some(earlier) = checkpoints.last() {
+                    state = earlier.clone();
+                }
+                state.head = None;
+                walked.suspects.truncate(state.suspects);
+                mark = state.at.saturating_add(STRIDE);
+            } else if matches!(stretch.ending, Ending::Piece { .. })
+                || !self.pass_over(&mut state, stretch, &mut trouble)
+            {
+                state.account.close(&mut self.residency);
+                let rest = state.at..stretch.range.end.max(state.at);
+                state.account.unwalked(rest, &mut self.residency);
+                break;
+            }
+        }
+        walked.tally = state.account.tally;
+        walked
+    }
+
+    /// Looks where the top of the arena is now.
+    fn follow_top(&self, stretch: &mut Stretch) {
+        if matches!(stretch.ending, Ending::Top(_))
+            && let Some(top) = top(self.memory, stretch.top_at)
+            && top.start >= stretch.range.start
+            // Neither a thread heap nor the main one grows by more while it is walked.
+            && top.end <= stretch.range.end.saturating_add(1 << 30)
+        {
+            stretch.range.end = top.end;
+        }
+    }
+
+    /// Goes over one chunk.
+    #[inline]
+    fn step(
+        &mut self,
+        state: &mut State,
+        stretch: &mut Stretch,
+        suspects: &mut Vec<u64>,
+    ) -> Result<Step, Unsound> {
+        let at = state.at;
+        let head = match state.head {
+            Some(head) => head,
+            None => {
+                let head = self.header(at)?.1;
+                if (head & PREV_INUSE == 0) != state.account.last_is_binned {
+                    return Err(Unsound);
+                }
+                head
+            }
+        };
+        let size = head & !FLAGS;
+        let next = at.checked_add(size).ok_or(Unsound)?;
+        let is_top = stretch.ending == (Ending::Piece { top: at });
+        if size < SMALLEST
+            || !size.is_multiple_of(16)
+            || next >= stretch.range.end
+            || head & IS_MMAPPED != 0
+            || is_top
+        {
+            return self.border(state, stretch, size);
+        }
+        let (previous_size, next_head) = self.header(next)?;
+        let is_binned = next_head & PREV_INUSE == 0;
+        if is_binned {
+            if previous_size != size {
+                return Err(Unsound);
+            }
+            state.account.binned(at, size);
+        } else if size <= LARGEST_FAST && self.fast.contains(at) {
+            state.account.fast(at, size);
+        } else {
+            state.account.used(at, size, &mut self.residency);
+            if caches::is_size_of_cache(size)
+                && suspects.len() < MOST_SUSPECTS
+                && self.may_be_cache(at, size)
+            {
+                suspects.push(at);
+                state.suspects = suspects.len();
+            }
+        }
+        state.at = next;
+        state.head = Some(next_head);
+        Ok(Step::Chunk)
+    }
+
+    /// Where something else is than a chunk with another behind it.
+    #[cold]
+    fn border(
+        &mut self,
+        state: &mut State,
+        stretch: &mut Stretch,
+        size: u64,
+    ) -> Result<Step, Unsound> {
+        let (at, end) = (state.at, stretch.range.end);
+        if let Ending::Top(rule) = stretch.ending
+            && size >= 16
+            && at.checked_add(size) == Some(end)
+        {
+            state.account.close_at_top(at..end, rule, &mut self.residency);
+            state.at = end;
+            return Ok(Step::End);
+        }
+        if stretch.ending == (Ending::Piece { top: at }) && next_is_in(at, size, &stretch.range) {
+            stretch.range.end = at + size;
+            let all = at..stretch.range.end;
+            state.account.close_at_top(all, TopRule::Kept, &mut self.residency);
+            return Ok(Step::End);
+        }
+        // A piece that is no longer the last ends with chunks too short to be used.
+        let fence_end = at.checked_next_multiple_of(self.page).ok_or(Unsound)?;
+        if size > 16 || fence_end - at > FENCE || fence_end == at {
+            return Err(Unsound);
+        }
+        state.account.fence(at..fence_end, &mut self.residency);
+        state.at = fence_end;
+        state.head = None;
+        match stretch.ending {
+            Ending::Fence if fence_end == end => Ok(Step::End),
+            Ending::Piece { .. } if fence_end <= end => {
+                stretch.range.end = fence_end;
+                Ok(Step::End)
+            }
+            // Behind it lies what somebody else got from `brk`, and then our next piece.
+            Ending::Top(_) if fence_end < end => {
+                let next = self.next_sound(fence_end, end, true).ok_or(Unsound)?;
+                state.account.foreign(fence_end..next, &mut self.residency);
+                state.at = next;
+                Ok(Step::Chunk)
+            }
+            _ => Err(Unsound),
+        }
+    }
+
+    /// Leaves out what cannot be walked. `false` when nothing sound follows.
+    fn pass_over(&mut self, state: &mut State, stretch: &Stretch, trouble: &mut Trouble) -> bool {
+        trouble.gaps += 1;
+        if trouble.gaps > MOST_GAPS {
+            return false;
+        }
+        let from = state.at.saturating_add(16);
+        let Some(next) = self.next_sound(from, stretch.range.end, false) else { return false };
+        state.account.close(&mut self.residency);
+        state.account.unwalked(state.at..next, &mut self.residency);
+        state.at = next;
+        state.head = None;
+        // Nobody knows what the chunk before is: what this one says must do.
+        state.account.last_is_binned =
+            self.header(next).is_ok_and(|(_, head)| head & PREV_INUSE == 0);
+        trouble.begin_anew();
+        true
+    }
+
+    /// The first place from which on many chunks follow each other soundly, or the top.
+    fn next_sound(&mut self, from: u64, end: u64, is_first: bool) -> Option<u64> {
+        let last = end.min(from.saturating_add(FARTHEST));
+        (from.next_multiple_of(16)..last)
+            .step_by(16)
+            .find(|at| self.is_sound_from(*at, end, is_first))
+    }
+
+    /// Whether many chunks follow each other soundly, or all up to the end or a fence.
+    pub(super) fn is_sound_from(&mut self, start: u64, end: u64, is_first: bool) -> bool {
+        let mut at = start;
+        for _ in 0..CONVINCING {
+            let Ok((_, head)) = self.header(at) else { return false };
+            let size = head & !FLAGS;
+            if size == 16 && at > start && self.page - at % self.page <= FENCE {
+                return true;
+            }
+            let Some(next) = at.checked_add(size).filter(|next| *next <= end) else { return false };
+            if size < SMALLEST || !size.is_multiple_of(16) || head & IS_MMAPPED != 0 {
+                return false;
+            }
+            if is_first && at == start && head & PREV_INUSE == 0 {
+                return false;
+            }
+            if next == end {
+                return true;
+            }
+            let Ok((previous, next_head)) = self.header(next) else { return false };
+            if next_head & PREV_INUSE == 0 && previous != size {
+                return false;
+            }
+            at = next;
+        }
+        true
+    }
+
+    fn may_be_cache(&self, at: u64, size: u64) -> bool {
+        // A block reaches into the head of the next chunk.
+        let length = size as usize + 8;
+        match self.window.bytes(at, length) {
+            Some(bytes) => caches::may_be_cache(bytes),
+            None => {
+                let mut bytes = vec![0; length];
+                self.memory.read(at, &mut bytes) == length && caches::may_be_cache(&bytes)
+            }
+        }
+    }
+
+    #[inline]
+    fn header(&mut self, at: u64) -> Result<(u64, u64), Unsound> {
+        self.window.header(at, self.memory, &mut self.residency).ok_or(Unsound)
+    }
+}
+
+/// The chunk at the top of an arena, with its end.
+pub(super) fn top(memory: &impl Memory, top_at: u64) -> Option<Range<u64>> {
+    let top = word(memory, top_at)?;
+    let size = word(memory, top.checked_add(8)?)? & !FLAGS;
+    Some(top..top.checked_add(size)?)
+}
+
+fn next_is_in(at: u64, size: u64, range: &Range<u64>) -> bool {
+    size >= 16 && at.checked_add(size).is_some_and(|next| next <= range.end)
+}
+
+/// Remembers a place; of those further back, every second one is forgotten when there are too many.
+fn remember(checkpoints: &mut Vec<State>, state: &State) {
+    if checkpoints.len() >= CHECKPOINTS {
+        let mut place = 0;
+        checkpoints.retain(|_| {
+            place += 1;
+            place > CHECKPOINTS * 3 / 4 || place % 2 == 1
+        });
+    }
+    checkpoints.push(state.clone());
+}
+
+/// What went wrong so far.
+#[derive(Default)]
+struct Trouble {
+    last: Option<u64>,
+    /// How far the walk had come when it went wrong.
+    farthest: u64,
+    /// Returns since it last came further.
+    returns: u64,
+    gaps: u32,
+}
+
+impl Trouble {
+    /// Whether a place is not the one where it went wrong before.
+    fn is_new_at(&mut self, at: u64) -> bool {
+        if at > self.farthest {
+            self.farthest = at;
+            self.returns = 0;
+        }
+        self.last.replace(at) != Some(at)
+    }
+
+    fn may_return(&mut self) -> bool {
+        self.returns += 1;
+        self.last = None;
+        self.returns <= MOST_RETURNS
+    }
+
+    fn begin_anew(&mut self) {
+        self.last = None;
+        self.returns = 0;
+    }
+}

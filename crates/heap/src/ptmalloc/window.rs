@@ -1,0 +1,75 @@
+//! The piece of memory that a walk reads last.
+
+use crate::memory::{Memory, word_in};
+use crate::residency::Residency;
+
+/// The most that is read at once, in bytes.
+const MOST: u64 = 256 << 10;
+/// Chunks that lie further apart than this are read one by one.
+const NEAR: u64 = 4 << 10;
+
+/// Reads ahead as far as chunks lie close together.
+pub(super) struct Window {
+    start: u64,
+    bytes: Vec<u8>,
+    /// How much is read next.
+    next: u64,
+}
+
+impl Window {
+    pub(super) fn new() -> Self {
+        Self { start: 0, bytes: Vec::new(), next: NEAR }
+    }
+
+    /// Forgets what was read, because it may have changed.
+    pub(super) fn forget(&mut self) {
+        self.bytes.clear();
+        self.next = NEAR;
+    }
+
+    /// The two words of a chunk's head: the size of a free one before it, and its own with its flags.
+    #[inline]
+    pub(super) fn header<M: Memory>(
+        &mut self,
+        at: u64,
+        memory: &M,
+        residency: &mut Residency<'_, M>,
+    ) -> Option<(u64, u64)> {
+        match self.known(at) {
+            Some(found) => Some(found),
+            None => {
+                self.load(at, memory, residency);
+                self.known(at)
+            }
+        }
+    }
+
+    /// What was read from an address on, if it is so many bytes.
+    pub(super) fn bytes(&self, at: u64, count: usize) -> Option<&[u8]> {
+        let place = usize::try_from(at.checked_sub(self.start)?).ok()?;
+        self.bytes.get(place..place.checked_add(count)?)
+    }
+
+    #[inline]
+    fn known(&self, at: u64) -> Option<(u64, u64)> {
+        let place = usize::try_from(at.wrapping_sub(self.start)).ok()?;
+        let head = self.bytes.get(place..place.checked_add(16)?)?;
+        Some((word_in(head, 0)?, word_in(head, 8)?))
+    }
+
+    #[cold]
+    fn load<M: Memory>(&mut self, at: u64, memory: &M, residency: &mut Residency<'_, M>) {
+        let end = self.start.saturating_add(self.bytes.len() as u64);
+        let is_near = !self.bytes.is_empty() && at >= self.start && at < end.saturating_add(NEAR);
+        self.next = if is_near { (self.next * 2).min(MOST) } else { NEAR };
+        self.start = at;
+        self.bytes.clear();
+        let Some(resident_until) = residency.end_of_run(at) else { return };
+        // Up to the end of a page: the one behind it may hold nothing of interest.
+        let end = at.saturating_add(self.next);
+        let end = (end - end % NEAR).max(at.saturating_add(16)).min(resident_until);
+        self.bytes.resize(usize::try_from(end.saturating_sub(at)).unwrap_or(0), 0);
+        let length = memory.read_resident(at, &mut self.bytes);
+        self.bytes.truncate(length);
+    }
+}

@@ -1,0 +1,151 @@
+//! A heap in a file: for tests, and to look at a heap elsewhere than where it lives.
+//!
+//! A line of JSON, and behind it the pages, deflated. Of most pages only the places are kept and not
+//! what stands there: a walk does not read what is in the blocks.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use miniz_oxide::{deflate, inflate};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::memory::{Memory, Saved};
+use crate::ptmalloc::Mapping;
+
+/// A heap with all that it takes to walk it.
+#[derive(Debug, Clone)]
+pub struct SavedHeap {
+    /// Where to look for the arenas.
+    pub data: Vec<Range<u64>>,
+    /// Where the heap may be.
+    pub mappings: Vec<Mapping>,
+    /// What is there.
+    pub memory: Saved,
+}
+
+/// Why a file is not a saved heap.
+#[derive(Debug, Error)]
+pub enum SavedError {
+    /// The first line is not what it must be.
+    #[error("its first line is not that of a saved heap: {0}")]
+    Header(#[from] serde_json::Error),
+    /// The pages are missing or damaged.
+    #[error("its pages are damaged")]
+    Pages,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    schema: String,
+    data: Vec<Range<u64>>,
+    mappings: Vec<Mapping>,
+    /// Address and bytes of each block.
+    blocks: Vec<(u64, u64)>,
+}
+
+const SCHEMA: &str = "lowtide.heap/1";
+/// A saved heap is not larger than this.
+const MOST_BYTES: usize = 1 << 30;
+
+impl SavedHeap {
+    /// Writes it down.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let header = Header {
+            schema: SCHEMA.to_owned(),
+            data: self.data.clone(),
+            mappings: self.mappings.clone(),
+            blocks: self.memory.blocks.iter().map(|(at, b)| (*at, b.len() as u64)).collect(),
+        };
+        let mut bytes = serde_json::to_vec(&header).unwrap_or_default();
+        bytes.push(b'\n');
+        let pages: Vec<u8> = self.memory.blocks.iter().flat_map(|(_, b)| b).copied().collect();
+        bytes.extend(deflate::compress_to_vec(&pages, 9));
+        bytes
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When these are not the bytes of a saved heap.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, SavedError> {
+        let line = bytes.iter().position(|b| *b == b'\n').unwrap_or(bytes.len());
+        let header: Header = serde_json::from_slice(&bytes[..line])?;
+        let deflated = bytes.get(line + 1..).ok_or(SavedError::Pages)?;
+        let pages = inflate::decompress_to_vec_with_limit(deflated, MOST_BYTES)
+            .map_err(|_| SavedError::Pages)?;
+        let mut rest = pages.as_slice();
+        let mut memory = Saved::default();
+        for (at, length) in header.blocks {
+            let length = usize::try_from(length).map_err(|_| SavedError::Pages)?;
+            let (block, tail) = rest.split_at_checked(length).ok_or(SavedError::Pages)?;
+            memory.blocks.push((at, block.to_vec()));
+            rest = tail;
+        }
+        Ok(Self { data: header.data, mappings: header.mappings, memory })
+    }
+}
+
+/// Remembers which pages are read, so that these alone need be saved with what stands in them.
+#[derive(Debug)]
+pub struct Recorder<'m, M> {
+    memory: &'m M,
+    read: RefCell<BTreeSet<u64>>,
+}
+
+impl<'m, M: Memory> Recorder<'m, M> {
+    /// Reads through to some memory.
+    pub fn new(memory: &'m M) -> Self {
+        Self { memory, read: RefCell::default() }
+    }
+
+    /// Saves what is resident of the data and the mappings; pages that were not read are all zeros.
+    pub fn save(&self, data: &[Range<u64>], mappings: &[Mapping]) -> SavedHeap {
+        let page = self.memory.page_bytes();
+        let read = self.read.borrow();
+        let ranges = data.iter().chain(mappings.iter().map(|m| &m.range));
+        let mut blocks: Vec<(u64, Vec<u8>)> = Vec::new();
+        for run in ranges.flat_map(|range| self.memory.resident(range.clone())) {
+            let mut block = vec![0; usize::try_from(run.end - run.start).unwrap_or(0)];
+            for (number, bytes) in block.chunks_mut(page as usize).enumerate() {
+                let at = run.start + number as u64 * page;
+                if read.contains(&(at / page)) {
+                    self.memory.read(at, bytes);
+                }
+            }
+            blocks.push((run.start, block));
+        }
+        blocks.sort_unstable_by_key(|(at, _)| *at);
+        blocks.dedup_by_key(|(at, _)| *at);
+        SavedHeap { data: data.to_vec(), mappings: mappings.to_vec(), memory: Saved { blocks } }
+    }
+
+    fn remember(&self, address: u64, length: usize) {
+        let page = self.memory.page_bytes();
+        let last = address.saturating_add(length as u64).saturating_sub(1) / page;
+        self.read.borrow_mut().extend(address / page..=last);
+    }
+}
+
+impl<M: Memory> Memory for Recorder<'_, M> {
+    fn page_bytes(&self) -> u64 {
+        self.memory.page_bytes()
+    }
+
+    fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let length = self.memory.read(address, buffer);
+        self.remember(address, length);
+        length
+    }
+
+    fn read_resident(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let length = self.memory.read_resident(address, buffer);
+        self.remember(address, length);
+        length
+    }
+
+    fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        self.memory.resident(range)
+    }
+}

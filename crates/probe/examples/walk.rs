@@ -1,0 +1,107 @@
+//! Walks the heap of a process and prints what it holds as JSON: `walk [--without-scan] [--save FILE] PID`.
+//!
+//! For measurements and for the tests' saved heaps; people use `lowtide inspect`.
+
+use std::io::{Error, Result};
+use std::time::Duration;
+
+use lowtide_heap::ptmalloc::{Layout, walk};
+use lowtide_heap::saved::Recorder;
+use lowtide_probe::heap::{data_of, mappings};
+use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::maps;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+
+fn main() -> Result<()> {
+    let mut scan = true;
+    let mut save = None;
+    let mut pid = 0;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--without-scan" => scan = false,
+            "--save" => save = arguments.next(),
+            number => pid = number.parse().map_err(Error::other)?,
+        }
+    }
+    let begin = cpu();
+    let memory = LiveMemory::open(pid)?;
+    let memory = if scan { memory } else { memory.without_scan() };
+    let text = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let maps = maps::parse(&text)?;
+    // The C library; of a static program, the program.
+    let is_library = |m: &&maps::Mapping| {
+        let name = m.name.rsplit('/').next().unwrap_or_default();
+        name.starts_with("libc.so") || name.starts_with("libc-2")
+    };
+    let library = maps.iter().find(is_library).or_else(|| maps.iter().find(|m| m.has_file()));
+    let data = data_of(&maps, library.ok_or_else(|| Error::other("no library"))?.file);
+    let mappings = mappings(&maps);
+    let recorder = Recorder::new(&memory);
+    let (layout, heap) = if save.is_some() {
+        let layout = Layout::find(&recorder, &data).ok_or_else(|| Error::other("no arena"))?;
+        let heap = walk(&recorder, &layout, &mappings);
+        (layout, heap)
+    } else {
+        let layout = Layout::find(&memory, &data).ok_or_else(|| Error::other("no arena"))?;
+        let heap = walk(&memory, &layout, &mappings);
+        (layout, heap)
+    };
+    let used = cpu() - begin;
+    if let Some(file) = save {
+        std::fs::write(file, recorder.save(&data, &mappings).to_bytes())?;
+    }
+    let total = heap.total();
+    let owners = heap.owners();
+    let arenas: Vec<_> = heap
+        .arenas
+        .iter()
+        .map(|a| {
+            json!({
+                "address": a.address, "heaps": a.heaps, "whole": a.is_whole(),
+                "system_bytes": a.system_bytes, "walked_bytes": a.walked_bytes,
+                "free_count": a.tally.free_count, "free_bytes": a.tally.free_bytes,
+                "fast_count": a.tally.fast_count, "fast_bytes": a.tally.fast_bytes,
+                "used_bytes": a.tally.used_bytes, "top_bytes": a.tally.top_bytes,
+                "unwalked_bytes": a.tally.unwalked_bytes, "trim_bytes": a.tally.trim_bytes,
+            })
+        })
+        .collect();
+    let areas: u64 = {
+        use lowtide_heap::residency::Residency;
+        let mut residency = Residency::new(&memory);
+        heap.areas.iter().map(|a| residency.bytes(a.clone())).sum()
+    };
+    let out = json!({
+        "cpu_s": used.as_secs_f64(), "chunks": total.chunks(),
+        "trim_bytes": total.trim_bytes, "more_bytes": total.more_bytes,
+        "peak_rss_bytes": peak_rss(),
+        "mmapped_count": heap.mmapped.count, "mmapped_bytes": heap.mmapped.bytes,
+        "mmapped_whole": heap.mmapped.is_whole,
+        "caches": heap.caches.caches, "cached_count": heap.caches.count, "cached_bytes": heap.caches.bytes,
+        "owners": {
+            "allocated": owners.allocated_bytes, "reclaimable": owners.reclaimable_bytes,
+            "fragmented": owners.fragmented_bytes, "cached": owners.cached_bytes,
+            "metadata": owners.metadata_bytes, "unwalked": owners.unwalked_bytes,
+        },
+        "owners_bytes": owners.total(), "areas_resident_bytes": areas,
+        "areas": heap.areas.iter().map(|a| [a.start, a.end]).collect::<Vec<_>>(), "rereads": heap.rereads, "returns": heap.returns, "arenas": arenas,
+        "head_bytes": layout.head_bytes, "settings": layout.settings,
+    });
+    println!("{out:#}");
+    Ok(())
+}
+
+/// CPU time that this process has used.
+fn cpu() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// The most that was resident of this process, in bytes.
+fn peak_rss() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
+}

@@ -1,0 +1,70 @@
+//! Where in a process glibc's heap is to be found.
+
+use std::ops::Range;
+
+use lowtide_heap::ptmalloc::Mapping;
+
+use crate::proc::maps::{self, FileId};
+
+/// The writable data of a library, or of a static executable: the mappings of its file, and those of no
+/// file right behind them, which hold what begins as zeros.
+pub fn data_of(maps: &[maps::Mapping], file: FileId) -> Vec<Range<u64>> {
+    let mut found: Vec<Range<u64>> = Vec::new();
+    let mut end_of_file = None;
+    for mapping in maps {
+        let is_of_file = mapping.file == file;
+        let is_behind = !mapping.has_file() && end_of_file == Some(mapping.start);
+        if is_of_file || (is_behind && mapping.name.is_empty()) {
+            if mapping.permissions.starts_with("rw") {
+                match found.last_mut().filter(|last| last.end == mapping.start) {
+                    Some(last) => last.end = mapping.end,
+                    None => found.push(mapping.start..mapping.end),
+                }
+            }
+            end_of_file = Some(mapping.end);
+        } else {
+            end_of_file = None;
+        }
+    }
+    found
+}
+
+/// The mappings that may hold a part of the heap: private, writable, of no file, and not a stack's.
+pub fn mappings(maps: &[maps::Mapping]) -> Vec<Mapping> {
+    maps.iter()
+        .filter(|m| {
+            m.permissions.starts_with("rw") && m.permissions.ends_with('p') && !m.has_file()
+        })
+        .filter(|m| m.name.is_empty() || m.name == "[heap]" || m.name.starts_with("[anon:"))
+        .map(|m| Mapping { range: m.start..m.end, is_brk: m.name == "[heap]" })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+        00400000-00401000 rw-p 00002000 fe:01 10       /srv/program\n\
+        00a00000-00a21000 rw-p 00000000 00:00 0        [heap]\n\
+        7f1200000000-7f1200021000 rw-p 00000000 00:00 0 \n\
+        7f1200021000-7f1204000000 ---p 00000000 00:00 0 \n\
+        7f1300000000-7f1300004000 r--p 00100000 fe:01 11   /lib/libc.so.6\n\
+        7f1300004000-7f1300006000 rw-p 00104000 fe:01 11   /lib/libc.so.6\n\
+        7f1300006000-7f1300013000 rw-p 00000000 00:00 0 \n\
+        7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0    [stack]\n";
+
+    #[test]
+    fn the_data_of_a_library_goes_on_behind_its_file() {
+        let maps = maps::parse(MAPS).unwrap();
+        let data = data_of(&maps, FileId { device: (0xfe, 1), inode: 11 });
+        assert_eq!(data, [0x7f13_0000_4000..0x7f13_0001_3000]);
+    }
+
+    #[test]
+    fn neither_stacks_nor_files_nor_what_cannot_be_written_are_heap() {
+        let found = mappings(&maps::parse(MAPS).unwrap());
+        assert_eq!(found.len(), 3);
+        assert!(found[0].is_brk && !found[1].is_brk);
+    }
+}

@@ -1,0 +1,360 @@
+//! The memory of a live process, read without making any page of it present.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lowtide_heap::memory::Memory;
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::ioctl::{Opcode, Updater, opcode};
+
+/// From so many bytes on, reading them in one go is worth more than one call.
+const MANY: usize = 8 << 10;
+
+/// The memory of a process, held by descriptors: after an `exec` they lead to what was there before,
+/// and never to the memory of another process.
+#[derive(Debug)]
+pub struct LiveMemory {
+    memory: File,
+    pagemap: File,
+    page: u64,
+    pid: u32,
+    /// Says whether the process still lives: only then its number is its own.
+    process: OwnedFd,
+    /// Whether the kernel copies straight from one process to another (`process_vm_readv`).
+    copies: AtomicBool,
+    /// Whether the kernel scans page tables itself (`PAGEMAP_SCAN`, from Linux 6.7 on).
+    scans: AtomicBool,
+}
+
+/// Pages of one kind, one behind the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pages {
+    /// Where they are.
+    pub range: Range<u64>,
+    /// What they are.
+    pub kind: PageKind,
+}
+
+/// What a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageKind {
+    /// Resident, and of no file.
+    Anonymous,
+    /// Resident, of a file or of shared memory.
+    File,
+    /// Swapped out.
+    Swapped,
+}
+
+impl LiveMemory {
+    /// Takes hold of the memory of a process.
+    ///
+    /// # Errors
+    /// When it may not be read (that takes the right to trace it), or the process has ended.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let raw = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+        let number = raw.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        Ok(Self {
+            pid,
+            process: rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty())?,
+            copies: AtomicBool::new(true),
+            memory: File::open(format!("/proc/{pid}/mem"))?,
+            pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
+            page: rustix::param::page_size() as u64,
+            scans: AtomicBool::new(true),
+        })
+    }
+
+    /// Does without `PAGEMAP_SCAN`, as on kernels that have not got it.
+    #[must_use]
+    pub fn without_scan(self) -> Self {
+        self.scans.store(false, Ordering::Relaxed);
+        self
+    }
+
+    /// The pages between two addresses that are resident or swapped out, in order. Pages that were
+    /// only ever read, and so are the one that holds zeros, are not counted by the kernel either.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn pages(&self, range: Range<u64>) -> io::Result<Vec<Pages>> {
+        let range = self.whole_pages(range);
+        self.scanned(|| self.scan(&range)).unwrap_or_else(|| self.entries(&range))
+    }
+
+    /// Has the kernel scan the page tables.
+    fn scan(&self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
+        let mut found = Vec::new();
+        self.scan_for(range, PRESENT | SWAPPED, PRESENT | SWAPPED | FILE, |region| {
+            found.push(Pages {
+                range: region.start..region.end,
+                kind: match region.categories {
+                    c if c & SWAPPED != 0 => PageKind::Swapped,
+                    c if c & FILE != 0 => PageKind::File,
+                    _ => PageKind::Anonymous,
+                },
+            });
+        })?;
+        Ok(found)
+    }
+
+    /// Has the kernel scan for pages of any of these categories, which are not the page of zeros, and
+    /// tell which of the categories of interest they have.
+    ///
+    /// Whether a page is a file's costs more than all else: the kernel must look at the page itself.
+    fn scan_for(
+        &self,
+        range: &Range<u64>,
+        any_of: u64,
+        of_interest: u64,
+        mut each: impl FnMut(&Region),
+    ) -> io::Result<()> {
+        let mut regions = [Region::EMPTY; 256];
+        let mut start = range.start;
+        while start < range.end {
+            regions.fill(Region::EMPTY);
+            let mut request = ScanRequest {
+                size: size_of::<ScanRequest>() as u64,
+                start,
+                end: range.end,
+                vec: regions.as_mut_ptr() as u64,
+                vec_len: regions.len() as u64,
+                category_inverted: PFNZERO,
+                category_mask: PFNZERO,
+                category_anyof_mask: any_of,
+                return_mask: of_interest,
+                ..ScanRequest::default()
+            };
+            // SAFETY: `SCAN` is the number of PAGEMAP_SCAN, whose argument is a `struct pm_scan_arg`;
+            // `ScanRequest` has its layout (linux/fs.h). The kernel writes at most `vec_len` elements
+            // to `vec`, which points to as many `Region`s that live until behind the call.
+            #[allow(unsafe_code)]
+            unsafe {
+                let updater = Updater::<SCAN, ScanRequest>::new(&mut request);
+                rustix::ioctl::ioctl(self.pagemap.as_fd(), updater)?;
+            }
+            regions.iter().take_while(|r| r.end > r.start).for_each(&mut each);
+            if request.walk_end <= start {
+                break;
+            }
+            start = request.walk_end;
+        }
+        Ok(())
+    }
+
+    /// The same as [`Memory::resident`], from a kernel that scans.
+    fn scan_resident(&self, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let mut runs = Vec::new();
+        self.scan_for(range, PRESENT, PRESENT, |region| add(&mut runs, region.start..region.end))?;
+        Ok(runs)
+    }
+
+    /// Asks the kernel to scan, unless it is known that it cannot.
+    fn scanned<T>(&self, scan: impl FnOnce() -> io::Result<T>) -> Option<io::Result<T>> {
+        if !self.scans.load(Ordering::Relaxed) {
+            return None;
+        }
+        match scan() {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error()) => {
+                self.scans.store(false, Ordering::Relaxed);
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    /// Copies memory in one go, which is faster than reading `mem` page by page. `None` where that is
+    /// not possible.
+    fn copy(&self, address: u64, buffer: &mut [u8]) -> Option<usize> {
+        let remote = RemoteIoVec { base: address as usize, len: buffer.len() };
+        let pid = Pid::from_raw(i32::try_from(self.pid).ok()?);
+        let length = match process_vm_readv(pid, &mut [io::IoSliceMut::new(buffer)], &[remote]) {
+            Ok(length) => length,
+            Err(Errno::EFAULT) => 0,
+            Err(_) => return None,
+        };
+        // The number may have been given to another process before: then this one had ended.
+        self.is_alive().then_some(length)
+    }
+
+    fn is_alive(&self) -> bool {
+        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
+    }
+
+    fn whole_pages(&self, range: Range<u64>) -> Range<u64> {
+        let end = range.end.checked_next_multiple_of(self.page).unwrap_or(range.end);
+        range.start - range.start % self.page..end
+    }
+
+    /// Reads the entries of the page map one by one, as kernels before 6.7 want it.
+    fn entries(&self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
+        const AT_ONCE: usize = 32 << 10;
+        let mut found: Vec<Pages> = Vec::new();
+        let pages = usize::try_from((range.end - range.start) / self.page).unwrap_or(AT_ONCE);
+        let mut bytes = vec![0; pages.min(AT_ONCE) * 8];
+        let mut at = range.start;
+        while at < range.end {
+            let wanted =
+                usize::try_from((range.end - at) / self.page).unwrap_or(AT_ONCE).min(AT_ONCE);
+            let length = self.pagemap.read_at(&mut bytes[..wanted * 8], at / self.page * 8)?;
+            if length < 8 {
+                break;
+            }
+            for entry in bytes[..length - length % 8].chunks_exact(8) {
+                let entry = u64::from_le_bytes(entry.try_into().unwrap_or_default());
+                let kind = match (entry >> 63 & 1, entry >> 62 & 1, entry >> 61 & 1) {
+                    (1, _, 1) => Some(PageKind::File),
+                    (1, _, _) => Some(PageKind::Anonymous),
+                    (_, 1, _) => Some(PageKind::Swapped),
+                    _ => None,
+                };
+                if let Some(kind) = kind {
+                    match found.last_mut().filter(|p| p.range.end == at && p.kind == kind) {
+                        Some(last) => last.range.end = at + self.page,
+                        None => found.push(Pages { range: at..at + self.page, kind }),
+                    }
+                }
+                at += self.page;
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Memory for LiveMemory {
+    fn page_bytes(&self) -> u64 {
+        self.page
+    }
+
+    fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let end = address.saturating_add(buffer.len() as u64);
+        // A page that is not there must stay so: reading it would make it present.
+        let resident = self.resident(address..end);
+        let present = match resident.first() {
+            Some(first) if first.start <= address => first.end.min(end) - address,
+            _ => return 0,
+        };
+        let part = &mut buffer[..usize::try_from(present).unwrap_or(0)];
+        self.read_resident(address, part)
+    }
+
+    fn read_resident(&self, address: u64, buffer: &mut [u8]) -> usize {
+        if buffer.len() >= MANY && self.copies.load(Ordering::Relaxed) {
+            match self.copy(address, buffer) {
+                Some(length) => return length,
+                None => self.copies.store(false, Ordering::Relaxed),
+            }
+        }
+        self.memory.read_at(buffer, address).unwrap_or(0)
+    }
+
+    fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let range = self.whole_pages(range);
+        if let Some(runs) = self.scanned(|| self.scan_resident(&range)) {
+            return runs.unwrap_or_default();
+        }
+        let mut runs = Vec::new();
+        let pages = self.entries(&range).unwrap_or_default();
+        for pages in pages.into_iter().filter(|p| p.kind != PageKind::Swapped) {
+            add(&mut runs, pages.range);
+        }
+        runs
+    }
+}
+
+/// Adds pages behind others, to the last of them if they touch.
+fn add(runs: &mut Vec<Range<u64>>, pages: Range<u64>) {
+    match runs.last_mut().filter(|last| last.end == pages.start) {
+        Some(last) => last.end = pages.end,
+        None => runs.push(pages),
+    }
+}
+
+/// `struct pm_scan_arg` of linux/fs.h.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct ScanRequest {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region` of linux/fs.h.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+impl Region {
+    const EMPTY: Self = Self { start: 0, end: 0, categories: 0 };
+}
+
+/// `PAGEMAP_SCAN`.
+const SCAN: Opcode = opcode::read_write::<ScanRequest>(b'f', 16);
+/// `PAGE_IS_…`.
+const FILE: u64 = 1 << 2;
+const PRESENT: u64 = 1 << 3;
+const SWAPPED: u64 = 1 << 4;
+const PFNZERO: u64 = 1 << 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours() -> LiveMemory {
+        LiveMemory::open(std::process::id()).unwrap()
+    }
+
+    #[test]
+    fn our_own_memory_is_read_as_it_is() {
+        let block: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
+        let mut read = vec![0; block.len()];
+        assert_eq!(ours().read(block.as_ptr() as u64, &mut read), block.len());
+        assert_eq!(read, block);
+    }
+
+    #[test]
+    fn both_ways_of_asking_find_the_same_pages() {
+        let block = vec![1_u8; 1 << 20];
+        let range = block.as_ptr() as u64..block.as_ptr() as u64 + block.len() as u64;
+        let memory = ours();
+        let scanned = memory.pages(range.clone()).unwrap();
+        let read = memory.entries(&(range.start & !4095..(range.end + 4095) & !4095)).unwrap();
+        let total =
+            |pages: &[Pages]| pages.iter().map(|p| p.range.end - p.range.start).sum::<u64>();
+        assert!(total(&scanned) >= 1 << 20);
+        assert_eq!(total(&scanned), total(&read));
+        assert!(scanned.iter().all(|p| p.kind == PageKind::Anonymous));
+    }
+
+    #[test]
+    fn a_page_that_was_never_written_is_neither_resident_nor_made_so() {
+        // Fresh memory of this size is a mapping of its own, of which nothing is there yet.
+        let block: Vec<u8> = Vec::with_capacity(64 << 20);
+        let middle = block.as_ptr() as u64 + (32 << 20);
+        let memory = ours();
+        assert_eq!(memory.read(middle, &mut [0; 64]), 0);
+        assert!(memory.resident(middle..middle + 4096).is_empty());
+        drop(block);
+    }
+}
