@@ -64,7 +64,9 @@ impl LiveMemory {
         let range = range.start - range.start % self.page..range.end.next_multiple_of(self.page);
         if self.scans.load(Ordering::Relaxed) {
             match self.scan(&range) {
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error()) => {
+                Err(error)
+                    if error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error()) =>
+                {
                     self.scans.store(false, Ordering::Relaxed);
                 }
                 other => return other,
@@ -124,7 +126,8 @@ impl LiveMemory {
         let mut bytes = vec![0; AT_ONCE * 8];
         let mut at = range.start;
         while at < range.end {
-            let wanted = usize::try_from((range.end - at) / self.page).unwrap_or(AT_ONCE).min(AT_ONCE);
+            let wanted =
+                usize::try_from((range.end - at) / self.page).unwrap_or(AT_ONCE).min(AT_ONCE);
             let length = self.pagemap.read_at(&mut bytes[..wanted * 8], at / self.page * 8)?;
             if length < 8 {
                 break;
@@ -238,7 +241,8 @@ mod tests {
         let memory = ours();
         let scanned = memory.pages(range.clone()).unwrap();
         let read = memory.entries(&(range.start & !4095..(range.end + 4095) & !4095)).unwrap();
-        let total = |pages: &[Pages]| pages.iter().map(|p| p.range.end - p.range.start).sum::<u64>();
+        let total =
+            |pages: &[Pages]| pages.iter().map(|p| p.range.end - p.range.start).sum::<u64>();
         assert!(total(&scanned) >= 1 << 20);
         assert_eq!(total(&scanned), total(&read));
         assert!(scanned.iter().all(|p| p.kind == PageKind::Anonymous));
