@@ -4,6 +4,7 @@
 //! - [`tree`]: a process and everything that descends from it.
 //! - [`sampler`]: one reading of such a tree at every tick.
 //! - [`allocator`]: who serves a process's `malloc`.
+//! - [`recognise`]: who manages its memory: allocator, runtimes, sanitizers, stacks.
 //! - [`memory`]: the memory of a live process, for those who walk its heap.
 //! - [`machine`]: the machine, as far as it bears on memory.
 //!
@@ -14,6 +15,7 @@ pub mod machine;
 pub mod memory;
 pub mod proc;
 pub mod process;
+pub mod recognise;
 pub mod sampler;
 pub mod sockets;
 pub mod tree;

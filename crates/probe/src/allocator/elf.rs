@@ -6,8 +6,9 @@
 use std::fs::File;
 use std::io;
 
+use object::elf::FileHeader64;
 use object::read::ReadCache;
-use object::read::elf::{ElfFile64, ProgramHeader, SectionHeader, Sym};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, Object, ObjectSection, SectionIndex, elf};
 use thiserror::Error;
 
@@ -56,6 +57,9 @@ pub struct ObjectFacts {
     pub evidence: Vec<Evidence>,
     /// Where in the file its constant texts are (`.rodata`): offset and size in bytes.
     pub texts: Option<(u64, u64)>,
+    /// The addresses that its segments ask for, from its first to behind its last byte: with what a
+    /// file does not hold of them, the data that begin as zeros.
+    pub addresses: Option<(u64, u64)>,
     /// Where in the file an exported symbol lies that tells a version: CPython's `Py_Version`, or
     /// mimalloc's `mi_version`.
     pub version_at: Option<u64>,
@@ -94,9 +98,11 @@ impl ObjectFacts {
             allocator: None,
             evidence: Vec::new(),
             texts: rodata(&object),
+            addresses: None,
             version_at: None,
         };
         if let object::File::Elf64(elf) = &object {
+            facts.addresses = addresses(elf);
             facts.read_dynamic(elf);
             facts.read_names(elf, &cache);
             if [".go.buildinfo", ".gopclntab"].iter().any(|s| elf.section_by_name(s).is_some()) {
@@ -213,6 +219,15 @@ pub(crate) fn section(file: &File, name: &str) -> Option<(u64, u64)> {
 
 fn rodata<'c>(object: &object::File<'c, Cached<'c>>) -> Option<(u64, u64)> {
     object.section_by_name(".rodata")?.file_range()
+}
+
+fn addresses(elf: &Elf<'_>) -> Option<(u64, u64)> {
+    let endian = elf.endian();
+    let loaded = elf.elf_program_headers().iter().filter(|p| p.p_type(endian) == elf::PT_LOAD);
+    let range = |p: &<FileHeader64<Endianness> as FileHeader>::ProgramHeader| {
+        (p.p_vaddr(endian), p.p_vaddr(endian).saturating_add(p.p_memsz(endian)))
+    };
+    loaded.map(range).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
 }
 
 fn file_offset(elf: &Elf<'_>, address: u64) -> Option<u64> {

@@ -53,7 +53,9 @@ impl Sanitizer {
 /// Rust does for jemalloc, that prefix is a name too.
 pub(super) fn allocator_of(name: &[u8]) -> Option<&'static str> {
     Some(match name {
-        b"_rjem_malloc" | b"_rjem_mallctl" | b"je_malloc" | b"je_mallctl" => "jemalloc",
+        b"_rjem_malloc" | b"_rjem_mallctl" | b"je_malloc" | b"je_mallctl" | b"mallctl" => {
+            "jemalloc"
+        }
         b"mi_malloc" | b"mi_malloc_aligned" => "mimalloc",
         b"tc_malloc" => "gperftools",
         b"TCMallocInternalMalloc" => "tcmalloc",
