@@ -5,6 +5,7 @@
 //! - [`sampler`]: one reading of such a tree at every tick.
 //! - [`allocator`]: who serves a process's `malloc`.
 //! - [`heap`]: where in a process glibc's heap is to be found.
+//! - [`recognise`]: who manages its memory: allocator, runtimes, sanitizers, stacks.
 //! - [`memory`]: the memory of a live process, for those who walk its heap.
 //! - [`machine`]: the machine, as far as it bears on memory.
 //!
@@ -16,6 +17,7 @@ pub mod machine;
 pub mod memory;
 pub mod proc;
 pub mod process;
+pub mod recognise;
 pub mod sampler;
 pub mod sockets;
 pub mod tree;

@@ -1,14 +1,19 @@
 //! What a program or library file tells about allocators.
+//!
+//! A big program has hundreds of thousands of names. A table of names is therefore read at once:
+//! one by one through a cache, they cost a system call each.
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 
-use memchr::memmem;
+use object::elf::FileHeader64;
 use object::read::ReadCache;
-use object::{Object, ObjectSection, ObjectSymbol};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::{Endianness, Object, ObjectSection, SectionIndex, elf};
 use thiserror::Error;
+
+use super::evidence::{Evidence, allocator_of, evidence_of};
+use super::texts;
 
 /// Why a file could not be read as a program or library.
 #[derive(Debug, Error)]
@@ -21,10 +26,16 @@ pub enum ObjectError {
     Format(String),
 }
 
+impl From<object::Error> for ObjectError {
+    fn from(error: object::Error) -> Self {
+        Self::Format(error.to_string())
+    }
+}
+
 /// What is of interest in one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectFacts {
-    /// Its class.
+    /// Its class. Of a 32-bit file, nothing below the next two is known.
     pub is_64_bit: bool,
     /// Its instruction set.
     pub architecture: object::Architecture,
@@ -36,6 +47,22 @@ pub struct ObjectFacts {
     pub debug_symbol: Option<u64>,
     /// Where musl's loader keeps the pointer to the same.
     pub debug_pointer: Option<u64>,
+    /// The libraries that it asks for (`DT_NEEDED`), as it names them.
+    pub needed: Vec<String>,
+    /// The name by which others ask for it (`DT_SONAME`).
+    pub soname: Option<String>,
+    /// The allocator whose own names it exports.
+    pub allocator: Option<&'static str>,
+    /// Of which runtimes and sanitizers it is, or holds, the code.
+    pub evidence: Vec<Evidence>,
+    /// Where in the file its constant texts are (`.rodata`): offset and size in bytes.
+    pub texts: Option<(u64, u64)>,
+    /// The addresses that its segments ask for, from its first to behind its last byte: with what a
+    /// file does not hold of them, the data that begin as zeros.
+    pub addresses: Option<(u64, u64)>,
+    /// Where in the file an exported symbol lies that tells a version: CPython's `Py_Version`, or
+    /// mimalloc's `mi_version`.
+    pub version_at: Option<u64>,
 }
 
 /// An allocator that is compiled into a program.
@@ -45,25 +72,8 @@ pub struct BuiltIn {
     pub name: &'static str,
 }
 
-/// Names that only an allocator defines. Where a program uses one under a prefix of its own, as
-/// Rust does for jemalloc, that prefix is a name too.
-const SYMBOLS: [(&str, &str); 10] = [
-    ("_rjem_malloc", "jemalloc"),
-    ("_rjem_mallctl", "jemalloc"),
-    ("je_malloc", "jemalloc"),
-    ("je_mallctl", "jemalloc"),
-    ("mi_malloc", "mimalloc"),
-    ("mi_malloc_aligned", "mimalloc"),
-    ("tc_malloc", "gperftools tcmalloc"),
-    ("TCMallocInternalMalloc", "Google's tcmalloc"),
-    ("sn_rust_alloc", "snmalloc"),
-    ("rpmalloc", "rpmalloc"),
-];
-
-/// Texts that are left when the symbols were stripped; in two parts, so that they do not stand in
-/// the program that looks for them.
-const TEXTS: [(&str, &str, &str); 2] =
-    [("<jemal", "loc>", "jemalloc"), ("mimal", "loc: ", "mimalloc")];
+type Cached<'c> = &'c ReadCache<&'c File>;
+type Elf<'c> = ElfFile64<'c, Endianness, Cached<'c>>;
 
 impl ObjectFacts {
     /// Reads a file.
@@ -71,9 +81,8 @@ impl ObjectFacts {
     /// # Errors
     /// When it cannot be read, or is not ELF.
     pub fn read(file: &File) -> Result<Self, ObjectError> {
-        let format = |error: object::Error| ObjectError::Format(error.to_string());
         let cache = ReadCache::new(file);
-        let object = object::File::parse(&cache).map_err(format)?;
+        let object = object::File::parse(&cache)?;
         if object.format() != object::BinaryFormat::Elf {
             return Err(ObjectError::Format("not ELF".to_owned()));
         }
@@ -84,16 +93,59 @@ impl ObjectFacts {
             defines_malloc: false,
             debug_symbol: None,
             debug_pointer: None,
+            needed: Vec::new(),
+            soname: None,
+            allocator: None,
+            evidence: Vec::new(),
+            texts: rodata(&object),
+            addresses: None,
+            version_at: None,
         };
-        for symbol in object.dynamic_symbols().filter(ObjectSymbol::is_definition) {
-            match symbol.name() {
-                Ok("malloc") => facts.defines_malloc = true,
-                Ok("_r_debug") => facts.debug_symbol = Some(symbol.address()),
-                Ok("_dl_debug_addr") => facts.debug_pointer = Some(symbol.address()),
-                _ => {}
+        if let object::File::Elf64(elf) = &object {
+            facts.addresses = addresses(elf);
+            facts.read_dynamic(elf);
+            facts.read_names(elf, &cache);
+            if [".go.buildinfo", ".gopclntab"].iter().any(|s| elf.section_by_name(s).is_some()) {
+                facts.evidence.push(Evidence::Go);
             }
         }
         Ok(facts)
+    }
+
+    fn read_dynamic(&mut self, elf: &Elf<'_>) {
+        // A static program has none.
+        let Ok(table) = elf.elf_dynamic_table() else { return };
+        for entry in &table {
+            let text = || {
+                let name = table.string(entry).ok()?;
+                Some(String::from_utf8_lossy(name).into_owned())
+            };
+            if entry.tag == elf::DT_NEEDED {
+                self.needed.extend(text());
+            } else if entry.tag == elf::DT_SONAME {
+                self.soname = text();
+            }
+        }
+    }
+
+    fn read_names<'c>(&mut self, elf: &Elf<'c>, cache: Cached<'c>) {
+        each_name(elf, cache, Table::Dynamic, |name, symbol| {
+            let address = symbol.st_value(elf.endian());
+            match name {
+                b"malloc" => self.defines_malloc = true,
+                b"_r_debug" => self.debug_symbol = Some(address),
+                b"_dl_debug_addr" => self.debug_pointer = Some(address),
+                b"Py_Version" | b"mi_version" => self.version_at = file_offset(elf, address),
+                _ => {}
+            }
+            if let Some(found) = evidence_of(name)
+                && !self.evidence.contains(&found)
+            {
+                self.evidence.push(found);
+            }
+            self.allocator = self.allocator.or_else(|| allocator_of(name));
+            true
+        });
     }
 }
 
@@ -105,73 +157,120 @@ impl BuiltIn {
     /// When the file cannot be read, or is not ELF.
     pub fn look(file: &File) -> Result<Option<Self>, ObjectError> {
         let cache = ReadCache::new(file);
-        let object = object::File::parse(&cache).map_err(|e| ObjectError::Format(e.to_string()))?;
-        let found = built_in(&object, file);
+        let object = object::File::parse(&cache)?;
+        let object::File::Elf64(elf) = &object else { return Ok(None) };
+        let found = built_in(elf, &cache, file);
         // CPython carries mimalloc from 3.13 on, and does not use it unless it is told to.
         let is_python = || {
-            let mut names = object.dynamic_symbols().filter(ObjectSymbol::is_definition);
-            names.any(|symbol| symbol.name() == Ok("Py_BytesMain"))
+            let mut found = false;
+            each_name(elf, &cache, Table::Dynamic, |name, _| {
+                found = name == b"Py_BytesMain";
+                !found
+            });
+            found
         };
-        Ok(found.filter(|b| b.name != "mimalloc" || !is_python()))
+        Ok(found.filter(|name| *name != "mimalloc" || !is_python()).map(|name| Self { name }))
     }
 }
 
-fn built_in<'d>(object: &impl Object<'d>, file: &File) -> Option<BuiltIn> {
-    if object.section_by_name(".gopclntab").is_some() {
-        return Some(BuiltIn { name: "the Go runtime" });
+fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &File) -> Option<&'static str> {
+    if elf.section_by_name(".gopclntab").is_some() {
+        return Some("the Go runtime");
     }
-    let symbols = object.symbols().chain(object.dynamic_symbols());
-    let mut any = false;
-    for symbol in symbols.filter(ObjectSymbol::is_definition) {
-        any |= symbol.kind() == object::SymbolKind::Text && !symbol.is_global();
-        let Ok(name) = symbol.name() else { continue };
-        if let Some((_, allocator)) = SYMBOLS.iter().find(|(known, _)| *known == name) {
-            return Some(BuiltIn { name: allocator });
+    let mut found = None;
+    let mut has_local_functions = false;
+    for table in [Table::All, Table::Dynamic] {
+        each_name(elf, cache, table, |name, symbol| {
+            has_local_functions |=
+                symbol.st_type() == elf::STT_FUNC && symbol.st_bind() == elf::STB_LOCAL;
+            found = allocator_of(name);
+            found.is_none()
+        });
+        if found.is_some() {
+            return found;
         }
     }
     // Local functions are named only where nothing was stripped; then the names were enough.
-    if any {
+    if has_local_functions {
         return None;
     }
-    let range = object.section_by_name(".rodata")?.file_range()?;
-    text_of_an_allocator(file, range)
+    let range = elf.section_by_name(".rodata")?.file_range()?;
+    texts::allocator(file, range)
 }
 
-fn text_of_an_allocator(file: &File, (offset, size): (u64, u64)) -> Option<BuiltIn> {
-    const BLOCK: u64 = 1 << 20;
-    const OVERLAP: u64 = 16;
-    let texts: Vec<(Vec<u8>, &'static str)> =
-        TEXTS.iter().map(|(a, b, name)| ([a.as_bytes(), b.as_bytes()].concat(), *name)).collect();
-    let mut block = vec![0; (BLOCK + OVERLAP) as usize];
-    let mut at = 0;
-    while at < size {
-        let length = (size - at).min(BLOCK + OVERLAP) as usize;
-        file.read_exact_at(&mut block[..length], offset + at).ok()?;
-        for (text, name) in &texts {
-            if memmem::find(&block[..length], text).is_some() {
-                return Some(BuiltIn { name });
-            }
-        }
-        at += BLOCK;
-    }
-    None
+/// Where a symbol of the table of all names lies in a file; `None` when it is not named there.
+pub(crate) fn offset_of_symbol(file: &File, wanted: &[u8]) -> Option<u64> {
+    let cache = ReadCache::new(file);
+    let object = object::File::parse(&cache).ok()?;
+    let object::File::Elf64(elf) = &object else { return None };
+    let mut address = None;
+    each_name(elf, &cache, Table::All, |name, symbol| {
+        address = (name == wanted).then(|| symbol.st_value(elf.endian()));
+        address.is_none()
+    });
+    file_offset(elf, address?)
 }
 
-/// The version of a glibc, from its own file.
-pub fn c_library_version(library: &Path) -> Option<String> {
-    version_of(library, "stable release version ")
-        .or_else(|| version_of(library, "development release version "))
+/// Where a section lies in a file, and its size, in bytes.
+pub(crate) fn section(file: &File, name: &str) -> Option<(u64, u64)> {
+    let cache = ReadCache::new(file);
+    object::File::parse(&cache).ok()?.section_by_name(name)?.file_range()
 }
 
-/// The version that stands behind a text in a file: `gperftools 2.10` holds `2.10`.
-pub fn version_of(library: &Path, text: &str) -> Option<String> {
-    let bytes = std::fs::read(library).ok()?;
-    memmem::find_iter(&bytes, text).find_map(|at| {
-        let rest = &bytes[at + text.len()..];
-        let end = rest.iter().position(|b| !b.is_ascii_digit() && *b != b'.').unwrap_or(rest.len());
-        let version = std::str::from_utf8(&rest[..end]).ok()?.trim_end_matches('.');
-        (!version.is_empty()).then(|| version.to_owned())
+fn rodata<'c>(object: &object::File<'c, Cached<'c>>) -> Option<(u64, u64)> {
+    object.section_by_name(".rodata")?.file_range()
+}
+
+fn addresses(elf: &Elf<'_>) -> Option<(u64, u64)> {
+    let endian = elf.endian();
+    let loaded = elf.elf_program_headers().iter().filter(|p| p.p_type(endian) == elf::PT_LOAD);
+    let range = |p: &<FileHeader64<Endianness> as FileHeader>::ProgramHeader| {
+        (p.p_vaddr(endian), p.p_vaddr(endian).saturating_add(p.p_memsz(endian)))
+    };
+    loaded.map(range).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+}
+
+fn file_offset(elf: &Elf<'_>, address: u64) -> Option<u64> {
+    let endian = elf.endian();
+    elf.elf_program_headers().iter().filter(|p| p.p_type(endian) == elf::PT_LOAD).find_map(|p| {
+        let inside = address.checked_sub(p.p_vaddr(endian))?;
+        (inside < p.p_filesz(endian)).then(|| p.p_offset(endian) + inside)
     })
+}
+
+/// A table of names.
+#[derive(Clone, Copy)]
+enum Table {
+    /// What others may use (`.dynsym`).
+    Dynamic,
+    /// Everything, unless it was stripped (`.symtab`).
+    All,
+}
+
+/// Gives each name that a file defines to `visit`, until that returns `false`.
+fn each_name<'c>(
+    elf: &Elf<'c>,
+    cache: Cached<'c>,
+    table: Table,
+    mut visit: impl FnMut(&[u8], &elf::Sym64<Endianness>) -> bool,
+) {
+    let endian = elf.endian();
+    let symbols = match table {
+        Table::Dynamic => elf.elf_dynamic_symbol_table(),
+        Table::All => elf.elf_symbol_table(),
+    };
+    if symbols.is_empty() || symbols.string_section() == SectionIndex(0) {
+        return;
+    }
+    let strings = elf.elf_section_table().section(symbols.string_section());
+    let Ok(strings) = strings.and_then(|section| section.data(endian, cache)) else { return };
+    for symbol in symbols.iter().filter(|s| s.st_shndx(endian) != elf::SHN_UNDEF) {
+        let Some(rest) = strings.get(symbol.st_name(endian) as usize..) else { continue };
+        let name = &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())];
+        if !name.is_empty() && !visit(name, symbol) {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -194,11 +293,11 @@ mod tests {
     }
 
     #[test]
-    fn the_version_behind_a_text_is_read_up_to_its_last_digit() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), b"\0a stable release version 2.36.\nmore").unwrap();
-        assert_eq!(c_library_version(file.path()).as_deref(), Some("2.36"));
-        std::fs::write(file.path(), b"stable release version ").unwrap();
-        assert_eq!(c_library_version(file.path()), None);
+    fn what_we_need_and_where_our_texts_are_is_known() {
+        let facts =
+            ObjectFacts::read(&File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
+        assert!(facts.needed.iter().any(|n| n.starts_with("libc.so")), "{:?}", facts.needed);
+        assert!(facts.texts.is_some_and(|(_, size)| size > 0));
+        assert_eq!((facts.soname, facts.allocator, facts.evidence), (None, None, vec![]));
     }
 }

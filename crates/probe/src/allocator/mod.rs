@@ -5,8 +5,10 @@
 //! process (`_r_debug`, as debuggers do), and the files are asked in the same order. No symbols
 //! beyond those that the loader itself needs are used, so that stripped programs are no different.
 
-mod elf;
+pub(crate) mod elf;
+mod evidence;
 mod link_map;
+pub(crate) mod texts;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,7 +21,9 @@ use thiserror::Error;
 use crate::proc::is_gone;
 use crate::proc::maps::{self, FileId, Mapping};
 
-pub use elf::{BuiltIn, ObjectError, ObjectFacts, c_library_version, version_of};
+pub use elf::{BuiltIn, ObjectError, ObjectFacts};
+pub use evidence::{Evidence, Sanitizer};
+pub use texts::{c_library_version, version_of};
 
 /// What was found out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +112,16 @@ impl Examiner {
         let text = fs::read(format!("/proc/{pid}/maps"))?;
         let maps = maps::parse(&String::from_utf8_lossy(&text))
             .map_err(|e| ExamineError::Unknown(e.to_string()))?;
+        Ok(self.look(pid, &maps)?.0)
+    }
+
+    /// The same, with mappings that were read before; and a mapping of each object that is loaded,
+    /// in the order in which names are looked up. The first is the program.
+    pub(crate) fn look<'m>(
+        &mut self,
+        pid: u32,
+        maps: &'m [Mapping],
+    ) -> Result<(Examination, Vec<&'m Mapping>), ExamineError> {
         if maps.is_empty() {
             return Err(ExamineError::Gone);
         }
@@ -115,7 +129,7 @@ impl Examiner {
         let exe = maps
             .iter()
             .find(|m| m.file == exe_id)
-            .or_else(|| find_by_path(&maps, pid))
+            .or_else(|| find_by_path(maps, pid))
             .ok_or(ExamineError::NotYet)?;
         let program = self.object(pid, exe)?.clone();
         if !program.is_64_bit {
@@ -124,20 +138,23 @@ impl Examiner {
         }
         let vector = link_map::AuxiliaryVector::read(pid)?;
         let is_secure = vector.is_secure;
-        let objects = match self.loader(pid, vector.base, &maps, exe, &program)? {
-            Some(debug) => link_map::objects(pid, debug)?,
-            None => {
-                let provider = Provider::Static(loaded(exe));
-                let built_in = self.built_in(pid, exe)?;
-                return Ok(Examination { provider, built_in, is_secure });
-            }
+        let Some(debug) = self.loader(pid, vector.base, maps, exe, &program)? else {
+            let provider = Provider::Static(loaded(exe));
+            let built_in = self.built_in(pid, exe)?;
+            return Ok((Examination { provider, built_in, is_secure }, vec![exe]));
         };
-        let (provider, program) = self.first_that_defines_malloc(pid, &maps, &objects)?;
-        let built_in = match program {
-            Some(program) => self.built_in(pid, program)?,
-            None => None,
+        let objects = link_map::objects(pid, debug)?;
+        let mapped: Vec<Option<&Mapping>> = objects
+            .iter()
+            .map(|o| maps.iter().find(|m| m.contains(o.dynamic_section) && m.has_file()))
+            .collect();
+        let provider = self.first_that_defines_malloc(pid, &mapped)?;
+        let built_in = match mapped.first() {
+            Some(Some(program)) => self.built_in(pid, program)?,
+            _ => None,
         };
-        Ok(Examination { provider, built_in, is_secure })
+        let examination = Examination { provider, built_in, is_secure };
+        Ok((examination, mapped.into_iter().flatten().collect()))
     }
 
     /// Where the loader keeps its list; `None` where there is no loader.
@@ -169,36 +186,31 @@ impl Examiner {
         }
     }
 
-    /// The first object of the list that defines `malloc`, and where the program itself is mapped.
-    fn first_that_defines_malloc<'m>(
+    /// The first object of the list that defines `malloc`.
+    fn first_that_defines_malloc(
         &mut self,
         pid: u32,
-        maps: &'m [Mapping],
-        objects: &[link_map::Object],
-    ) -> Result<(Provider, Option<&'m Mapping>), ExamineError> {
-        let mut program = None;
-        for (place, object) in objects.iter().enumerate() {
-            let mapping = maps.iter().find(|m| m.contains(object.dynamic_section));
-            let Some(mapping) = mapping.filter(|m| m.has_file()) else {
-                continue;
-            };
-            if place == 0 {
-                program = Some(mapping);
-            }
+        objects: &[Option<&Mapping>],
+    ) -> Result<Provider, ExamineError> {
+        for (place, mapping) in objects.iter().enumerate() {
+            let Some(mapping) = mapping else { continue };
             if self.object(pid, mapping)?.defines_malloc {
-                let provider = if place == 0 {
-                    Provider::Executable(loaded(mapping))
-                } else {
-                    Provider::Library(loaded(mapping))
-                };
-                return Ok((provider, program));
+                return Ok(match place {
+                    0 => Provider::Executable(loaded(mapping)),
+                    _ => Provider::Library(loaded(mapping)),
+                });
             }
         }
         // Libraries are mapped one by one before any of them is bound.
         Err(ExamineError::NotYet)
     }
 
-    fn object(&mut self, pid: u32, mapping: &Mapping) -> Result<&ObjectFacts, ExamineError> {
+    /// What the file of a mapping tells.
+    pub(crate) fn object(
+        &mut self,
+        pid: u32,
+        mapping: &Mapping,
+    ) -> Result<&ObjectFacts, ExamineError> {
         match self.objects.entry(mapping.file) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(place) => Ok(place.insert(read_mapped(pid, mapping, ObjectFacts::read)?)),
@@ -242,7 +254,7 @@ fn read_mapped<T>(
 }
 
 /// Opens the very file that is mapped, even when its path now leads to another one.
-fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<fs::File> {
+pub(crate) fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<fs::File> {
     let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     fs::File::open(range).or_else(|_| {
         // Without the capability for that: by its path, in the process's own root.

@@ -43,6 +43,11 @@ impl Mapping {
         self.file.inode != 0
     }
 
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.end - self.start
+    }
+
     /// Whether an address lies in it.
     pub fn contains(&self, address: u64) -> bool {
         self.start <= address && address < self.end
@@ -74,9 +79,13 @@ fn parse_line(line: &str) -> Result<Mapping, ParseError> {
     let (major, minor) = next()?.split_once(':').ok_or_else(error)?;
     let inode = next()?;
     let small = |text: &str| u32::from_str_radix(text, 16).map_err(|_| error());
+    let (start, end) = (hex(start)?, hex(end)?);
+    if start > end {
+        return Err(error());
+    }
     Ok(Mapping {
-        start: hex(start)?,
-        end: hex(end)?,
+        start,
+        end,
         permissions,
         offset: hex(offset)?,
         file: FileId {

@@ -1,0 +1,82 @@
+//! Names that only one allocator, runtime or sanitizer defines.
+
+/// A runtime or a sanitizer whose code is in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// The Go runtime (its sections `.go.buildinfo`, `.gopclntab`).
+    Go,
+    /// CPython (`Py_BytesMain`, or `Py_GetBuildInfo`, which is older).
+    Python,
+    /// V8 (`v8::Isolate::New`).
+    V8,
+    /// Node.js (`napi_create_object`).
+    Node,
+    /// The HotSpot virtual machine (`JVM_GetVersionInfo`, `AsyncGetCallTrace`).
+    HotSpot,
+    /// A sanitizer's runtime.
+    Sanitizer(Sanitizer),
+}
+
+/// A tool that is compiled into a program, or run around it, and that replaces its `malloc` to find
+/// errors. Its heap is not laid out like the allocator's that would serve the program without it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sanitizer {
+    /// AddressSanitizer.
+    Address,
+    /// Hardware-assisted AddressSanitizer.
+    HwAddress,
+    /// LeakSanitizer, on its own.
+    Leak,
+    /// MemorySanitizer.
+    Memory,
+    /// ThreadSanitizer.
+    Thread,
+    /// One of Valgrind's tools.
+    Valgrind,
+}
+
+impl Sanitizer {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Address => "AddressSanitizer",
+            Self::HwAddress => "HWAddressSanitizer",
+            Self::Leak => "LeakSanitizer",
+            Self::Memory => "MemorySanitizer",
+            Self::Thread => "ThreadSanitizer",
+            Self::Valgrind => "Valgrind",
+        }
+    }
+}
+
+/// The allocator that alone defines a name. Where a program uses one under a prefix of its own, as
+/// Rust does for jemalloc, that prefix is a name too.
+pub(super) fn allocator_of(name: &[u8]) -> Option<&'static str> {
+    Some(match name {
+        b"_rjem_malloc" | b"_rjem_mallctl" | b"je_malloc" | b"je_mallctl" | b"mallctl" => {
+            "jemalloc"
+        }
+        b"mi_malloc" | b"mi_malloc_aligned" => "mimalloc",
+        b"tc_malloc" => "gperftools",
+        b"TCMallocInternalMalloc" => "tcmalloc",
+        b"sn_rust_alloc" => "snmalloc",
+        b"rpmalloc" => "rpmalloc",
+        _ => return None,
+    })
+}
+
+/// What a name is evidence of.
+pub(super) fn evidence_of(name: &[u8]) -> Option<Evidence> {
+    Some(match name {
+        b"Py_BytesMain" | b"Py_GetBuildInfo" => Evidence::Python,
+        b"_ZN2v87Isolate3NewERKNS0_12CreateParamsE" => Evidence::V8,
+        b"napi_create_object" => Evidence::Node,
+        b"JVM_GetVersionInfo" | b"AsyncGetCallTrace" => Evidence::HotSpot,
+        b"__asan_init" => Evidence::Sanitizer(Sanitizer::Address),
+        b"__hwasan_init" => Evidence::Sanitizer(Sanitizer::HwAddress),
+        b"__lsan_init" => Evidence::Sanitizer(Sanitizer::Leak),
+        b"__msan_init" => Evidence::Sanitizer(Sanitizer::Memory),
+        b"__tsan_init" => Evidence::Sanitizer(Sanitizer::Thread),
+        _ => return None,
+    })
+}

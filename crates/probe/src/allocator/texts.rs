@@ -1,0 +1,203 @@
+//! Texts in a file: those that betray an allocator, and those that tell a version.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use memchr::memmem;
+
+/// Texts that are left when the symbols were stripped; in two parts, so that they do not stand in
+/// the program that looks for them.
+const TEXTS: [(&str, &str, &str); 2] =
+    [("<jemal", "loc>", "jemalloc"), ("mimal", "loc: ", "mimalloc")];
+
+/// What glibc's malloc says of a damaged heap, in two parts as above. It goes with every program that
+/// is linked with that malloc statically.
+const GLIBC: (&str, &str) = ("malloc(): corrupted", " top size");
+
+/// musl's text for an error without a number. Only a program that puts errors into words has it.
+const MUSL: (&str, &str) = ("No error in", "formation\0");
+
+/// Read at once.
+const BLOCK: u64 = 1 << 20;
+/// Of which so many bytes are read again with the next block: no text that is looked for is longer.
+const OVERLAP: u64 = 256;
+
+/// Gives a part of a file to `look`, block by block, until that finds something.
+pub(crate) fn scan<T>(
+    file: &File,
+    (offset, size): (u64, u64),
+    mut look: impl FnMut(&[u8]) -> Option<T>,
+) -> Option<T> {
+    let mut block = vec![0; (BLOCK + OVERLAP).min(size) as usize];
+    let mut at = 0;
+    while at < size {
+        let length = (size - at).min(BLOCK + OVERLAP) as usize;
+        file.read_exact_at(&mut block[..length], offset + at).ok()?;
+        if let Some(found) = look(&block[..length]) {
+            return Some(found);
+        }
+        at += BLOCK;
+    }
+    None
+}
+
+/// The allocator that a stripped program holds.
+pub(super) fn allocator(file: &File, range: (u64, u64)) -> Option<&'static str> {
+    let texts = TEXTS.map(|(a, b, name)| (finder(a, b), name));
+    scan(file, range, |block| {
+        texts.iter().find(|(text, _)| text.find(block).is_some()).map(|(_, name)| *name)
+    })
+}
+
+/// The C library that a static program was linked with; `None` where no text tells.
+pub(crate) fn static_c_library(file: &File, range: (u64, u64)) -> Option<&'static str> {
+    let (glibc, musl) = (finder(GLIBC.0, GLIBC.1), finder(MUSL.0, MUSL.1));
+    scan(file, range, |block| match (glibc.find(block), musl.find(block)) {
+        (Some(_), _) => Some("glibc"),
+        (_, Some(_)) => Some("musl"),
+        _ => None,
+    })
+}
+
+fn finder(first: &str, second: &str) -> memmem::Finder<'static> {
+    memmem::Finder::new(&[first, second].concat()).into_owned()
+}
+
+/// The number that stands behind a text, such as `2.10` behind `gperftools `.
+pub(crate) fn number_behind(file: &File, range: (u64, u64), text: &str) -> Option<String> {
+    scan(file, range, |block| number_in(block, text))
+}
+
+fn number_in(bytes: &[u8], text: &str) -> Option<String> {
+    memmem::find_iter(bytes, text).find_map(|at| {
+        let number = leading_number(&bytes[at + text.len()..]);
+        (!number.is_empty()).then(|| number.to_owned())
+    })
+}
+
+/// Digits and dots at the beginning, without a dot at their end.
+fn leading_number(bytes: &[u8]) -> &str {
+    let end = bytes.iter().position(|b| !b.is_ascii_digit() && *b != b'.').unwrap_or(bytes.len());
+    std::str::from_utf8(&bytes[..end]).unwrap_or_default().trim_end_matches('.')
+}
+
+/// A text between two NUL bytes that is `prefix` and then digits and dots, with `dots` of them in
+/// all: the prefix is part of the answer.
+pub(crate) fn whole_number(
+    file: &File,
+    range: (u64, u64),
+    prefix: &str,
+    dots: usize,
+) -> Option<String> {
+    let start = [b"\0", prefix.as_bytes()].concat();
+    scan(file, range, |block| {
+        memmem::find_iter(block, &start).find_map(|at| {
+            let number = leading_number(&block[at + start.len()..]);
+            let whole = format!("{prefix}{number}");
+            let ends = block.get(at + 1 + whole.len()) == Some(&0);
+            let fits = ends && whole.matches('.').count() == dots && !whole.contains("..");
+            (fits && !number.is_empty()).then_some(whole)
+        })
+    })
+}
+
+/// jemalloc's own version: `5.3.1` of a release, `5.3.0-145` of a state 145 commits behind it. Its
+/// text has the commit as well (`5.3.1-0-g` and 40 digits); without a repository at hand, its build
+/// writes `0.0.0-0-g0000…`, which tells nothing.
+pub(crate) fn jemalloc_version(file: &File, range: (u64, u64)) -> Option<String> {
+    scan(file, range, |block| {
+        memmem::find_iter(block, b"-g").find_map(|at| {
+            let commit = block.get(at + 2..at + 42)?;
+            let is_commit = commit.iter().all(u8::is_ascii_hexdigit);
+            let from = block[..at].iter().rposition(|b| !(b.is_ascii_digit() || b".-".contains(b)));
+            let text = std::str::from_utf8(&block[from.map_or(0, |at| at + 1)..at]).ok()?;
+            let (release, commits) = text.split_once('-')?;
+            if !is_commit || release == "0.0.0" || release.matches('.').count() != 2 {
+                return None;
+            }
+            Some(if commits == "0" { release.to_owned() } else { text.to_owned() })
+        })
+    })
+}
+
+/// The version of a glibc, from its own file.
+pub fn c_library_version(library: &Path) -> Option<String> {
+    let file = File::open(library).ok()?;
+    let whole = (0, file.metadata().ok()?.len());
+    glibc_version(&file, whole)
+}
+
+/// The version of a glibc, from a part of its own file.
+pub(crate) fn glibc_version(file: &File, range: (u64, u64)) -> Option<String> {
+    number_behind(file, range, "stable release version ")
+        .or_else(|| number_behind(file, range, "development release version "))
+}
+
+/// The version that stands behind a text in a file: `gperftools 2.10` holds `2.10`.
+pub fn version_of(library: &Path, text: &str) -> Option<String> {
+    let file = File::open(library).ok()?;
+    let whole = (0, file.metadata().ok()?.len());
+    number_behind(&file, whole, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(bytes: &[u8]) -> (File, (u64, u64)) {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+        (file, (0, bytes.len() as u64))
+    }
+
+    #[test]
+    fn a_text_across_two_blocks_is_found() {
+        for shift in 0..32 {
+            let mut bytes = vec![b'x'; (BLOCK - shift) as usize];
+            bytes.extend(b"gperftools 2.10\0and more");
+            let (file, range) = file(&bytes);
+            assert_eq!(number_behind(&file, range, "gperftools ").as_deref(), Some("2.10"));
+        }
+    }
+
+    #[test]
+    fn a_release_of_jemalloc_is_told_from_a_state_between_two() {
+        let version = |text: &str| {
+            let (file, range) =
+                file(format!("\0-g\0{text}-g{}\0", "81034ce1f1".repeat(4)).as_bytes());
+            jemalloc_version(&file, range)
+        };
+        assert_eq!(version("5.3.1-0").as_deref(), Some("5.3.1"));
+        assert_eq!(version("5.3.0-145").as_deref(), Some("5.3.0-145"));
+        assert_eq!(version("0.0.0-0"), None);
+        assert_eq!(version("some-file"), None);
+    }
+
+    #[test]
+    fn a_version_that_is_a_text_of_its_own_is_told_from_part_of_another() {
+        let (file, range) = file(b"\0v8.1\0/lib/v9.9.9/x\0v20.20.2-rc\0v20.20.2\0");
+        assert_eq!(whole_number(&file, range, "v", 2).as_deref(), Some("v20.20.2"));
+        assert_eq!(whole_number(&file, range, "v2", 2).as_deref(), Some("v20.20.2"));
+        assert_eq!(whole_number(&file, range, "1.", 2), None);
+    }
+
+    #[test]
+    fn a_static_program_tells_its_c_library() {
+        let (glibc, range) = file(&[b"x\0", [GLIBC.0, GLIBC.1].concat().as_bytes()].concat());
+        assert_eq!(static_c_library(&glibc, range), Some("glibc"));
+        let (musl, range) = file(&[b"x\0", [MUSL.0, MUSL.1].concat().as_bytes()].concat());
+        assert_eq!(static_c_library(&musl, range), Some("musl"));
+        let (none, range) = file(b"nothing");
+        assert_eq!(static_c_library(&none, range), None);
+    }
+
+    #[test]
+    fn the_version_behind_a_text_is_read_up_to_its_last_digit() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), b"\0a stable release version 2.36.\nmore").unwrap();
+        assert_eq!(c_library_version(file.path()).as_deref(), Some("2.36"));
+        std::fs::write(file.path(), b"stable release version ").unwrap();
+        assert_eq!(c_library_version(file.path()), None);
+    }
+}

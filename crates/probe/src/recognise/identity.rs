@@ -1,0 +1,255 @@
+//! Which allocator it is: name, version, and how it came into the process.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::{Loaded, Recogniser};
+use crate::allocator::{Evidence, Examination, LoadedFile, Provider, elf, open_mapped, texts};
+use crate::proc::maps::Mapping;
+
+pub(super) const GLIBC: &str = "glibc";
+const MUSL: &str = "musl";
+
+/// An allocator in a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocator {
+    /// `glibc`, `musl`, `jemalloc`, `mimalloc`, `gperftools`, `tcmalloc` (Google's), `snmalloc`,
+    /// `rpmalloc`; of another one the name of its library, without `.so` and what stands behind; and
+    /// `unknown` where the program exports a `malloc` that nothing tells more of.
+    pub name: String,
+    /// Its version, where its file tells.
+    pub version: Option<String>,
+    /// How it came into the process.
+    pub linkage: Linkage,
+    /// The file that holds it, as the process sees it.
+    pub path: PathBuf,
+}
+
+/// How an allocator came into a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Linkage {
+    /// It is a library that the program, or a library of it, asks for.
+    Dynamic,
+    /// It is compiled into the program.
+    Static,
+    /// It is a library that nothing in the program asks for: it was put in front, by `LD_PRELOAD`,
+    /// `/etc/ld.so.preload` or the loader's `--preload`.
+    Preloaded,
+}
+
+impl Linkage {
+    /// Its name in what is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dynamic => "dynamic",
+            Self::Static => "static",
+            Self::Preloaded => "preloaded",
+        }
+    }
+}
+
+impl Recogniser {
+    /// Who serves `malloc`.
+    pub(super) fn malloc(
+        &mut self,
+        pid: u32,
+        maps: &[Mapping],
+        examination: &Examination,
+        objects: &[Loaded<'_>],
+    ) -> Option<Allocator> {
+        let (file, of_file) = match &examination.provider {
+            Provider::Library(file) => {
+                let object = objects.iter().find(|o| o.mapping.file == file.id)?;
+                (file, (Self::name_of_library(file, object), linkage(objects, object), object))
+            }
+            Provider::Executable(file) => {
+                let program = objects.first()?;
+                let known = program.facts.allocator.or(examination.built_in.map(|b| b.name));
+                let name = known.map_or_else(|| unknown(program), str::to_owned);
+                (file, (name, Linkage::Static, program))
+            }
+            Provider::Static(file) => {
+                let program = objects.first()?;
+                (file, (self.name_of_static(pid, maps, program)?, Linkage::Static, program))
+            }
+        };
+        let (name, linkage, object) = of_file;
+        let version = self.version_of(pid, &name, object);
+        Some(Allocator { name, version, linkage, path: file.path.clone() })
+    }
+
+    /// What the program carries for itself.
+    pub(super) fn own(
+        &mut self,
+        pid: u32,
+        examination: &Examination,
+        objects: &[Loaded<'_>],
+    ) -> Option<Allocator> {
+        let program = objects.first()?;
+        // A static program has one C library, whose malloc may be that very allocator.
+        let name = examination.built_in.map(|b| b.name)?;
+        let is_go = program.facts.evidence.contains(&Evidence::Go);
+        if is_go || matches!(examination.provider, Provider::Executable(_)) {
+            return None;
+        }
+        let version = self.version_of(pid, name, program);
+        let path = PathBuf::from(&program.mapping.name);
+        Some(Allocator { name: name.to_owned(), version, linkage: Linkage::Static, path })
+    }
+
+    fn name_of_library(file: &LoadedFile, object: &Loaded<'_>) -> String {
+        let name = file_name(&file.path);
+        if let Some(known) = object.facts.allocator {
+            known.to_owned()
+        } else if object.facts.debug_pointer.is_some() {
+            // musl's loader and library are one file, whose name may be that of any C library.
+            MUSL.to_owned()
+        } else if file.is_c_library() {
+            GLIBC.to_owned()
+        } else {
+            stem(&name).to_owned()
+        }
+    }
+
+    /// The C library of a static program; `None` of one that has no `malloc` to be seen, as of Go.
+    fn name_of_static(
+        &mut self,
+        pid: u32,
+        maps: &[Mapping],
+        program: &Loaded<'_>,
+    ) -> Option<String> {
+        let found = *self.c_libraries.entry(program.mapping.file).or_insert_with(|| {
+            let file = open_mapped(pid, program.mapping).ok()?;
+            texts::static_c_library(&file, program.facts.texts?)
+        });
+        let is_go = program.facts.evidence.contains(&Evidence::Go);
+        match found {
+            Some(name) => Some(name.to_owned()),
+            None if has_guarded_heap(maps) => Some(MUSL.to_owned()),
+            None if is_go => None,
+            None => Some(unknown(program)),
+        }
+    }
+
+    fn version_of(&mut self, pid: u32, name: &str, object: &Loaded<'_>) -> Option<String> {
+        let texts = object.facts.texts?;
+        let at = object.facts.version_at;
+        let (name, read): (_, Box<dyn FnOnce(&File) -> Option<String>>) = match name {
+            GLIBC => (GLIBC, Box::new(|file| texts::glibc_version(file, texts))),
+            MUSL => (MUSL, Box::new(|file| texts::whole_number(file, texts, "1.", 2))),
+            "jemalloc" => ("jemalloc", Box::new(|file| texts::jemalloc_version(file, texts))),
+            "gperftools" => {
+                ("gperftools", Box::new(|file| texts::number_behind(file, texts, "gperftools ")))
+            }
+            "mimalloc" => ("mimalloc", Box::new(move |file| mimalloc_version(file, at))),
+            _ => return None,
+        };
+        self.version(pid, object.mapping, name, read)
+    }
+}
+
+/// `mi_version()` is one constant that is given back.
+fn mimalloc_version(file: &File, at: Option<u64>) -> Option<String> {
+    let at = at.or_else(|| elf::offset_of_symbol(file, b"mi_version"))?;
+    let mut code = [0; 16];
+    file.read_exact_at(&mut code, at).ok()?;
+    mimalloc_number(constant_of(&code)?)
+}
+
+/// The constant that a function gives back, whose code this is.
+fn constant_of(code: &[u8; 16]) -> Option<u32> {
+    let word = |at: usize| u32::from_le_bytes(code[at..at + 4].try_into().unwrap_or_default());
+    // x86-64: perhaps `endbr64`, then `mov $n, %eax`.
+    let from = if word(0) == 0xfa1e_0ff3 { 4 } else { 0 };
+    if code[from] == 0xb8 {
+        return Some(word(from + 1));
+    }
+    // aarch64: perhaps `bti c`, then `mov w0, #n`.
+    let from = if word(0) == 0xd503_245f { 4 } else { 0 };
+    (word(from) & 0xffe0_001f == 0x5280_0000).then(|| word(from) >> 5 & 0xffff)
+}
+
+/// mimalloc's `MI_MALLOC_VERSION`: 212 was 2.1.2; since two digits are needed, 30302 is 3.3.2.
+fn mimalloc_number(number: u32) -> Option<String> {
+    let base = match number {
+        100..1000 => 10,
+        10000..100_000 => 100,
+        _ => return None,
+    };
+    Some(format!("{}.{}.{}", number / base / base, number / base % base, number % base))
+}
+
+/// musl's mallocng keeps its records at the beginning of the heap, behind a page that may not be
+/// touched (alloc_meta in src/malloc/mallocng/malloc.c); no other allocator does.
+fn has_guarded_heap(maps: &[Mapping]) -> bool {
+    let heap = maps.iter().find(|m| m.name == "[heap]");
+    heap.is_some_and(|m| m.permissions.starts_with("---"))
+}
+
+/// The name of a `malloc` of which only the place is known.
+fn unknown(object: &Loaded<'_>) -> String {
+    let sanitizer = object.facts.evidence.iter().find_map(|e| match e {
+        Evidence::Sanitizer(sanitizer) => Some(sanitizer.name()),
+        _ => None,
+    });
+    sanitizer.unwrap_or("unknown").to_owned()
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// `libfoo` of `libfoo.so.1.2`.
+fn stem(name: &str) -> &str {
+    name.split(".so").next().unwrap_or(name)
+}
+
+/// A library was asked for when a path of needs leads from the program to it.
+fn linkage(objects: &[Loaded<'_>], library: &Loaded<'_>) -> Linkage {
+    let mut wanted: HashSet<&str> = HashSet::new();
+    let mut next: Vec<&Loaded<'_>> = objects.first().into_iter().collect();
+    let mut seen: HashSet<u64> = next.iter().map(|o| o.mapping.start).collect();
+    while let Some(object) = next.pop() {
+        wanted.extend(object.facts.needed.iter().map(|n| n.rsplit('/').next().unwrap_or(n)));
+        let asked = |o: &&Loaded<'_>| {
+            let file = o.mapping.name.rsplit('/').next().unwrap_or_default();
+            o.facts.soname.as_deref().is_some_and(|name| wanted.contains(name))
+                || wanted.contains(file)
+        };
+        for object in objects.iter().filter(asked) {
+            if seen.insert(object.mapping.start) {
+                next.push(object);
+            }
+        }
+    }
+    if seen.contains(&library.mapping.start) { Linkage::Dynamic } else { Linkage::Preloaded }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_mimalloc_is_read_out_of_its_code() {
+        let code = |head: &[u8]| {
+            let mut code = [0xcc; 16];
+            code[..head.len()].copy_from_slice(head);
+            constant_of(&code)
+        };
+        assert_eq!(code(&[0xb8, 0x5e, 0x76, 0, 0, 0xc3]), Some(30302));
+        assert_eq!(code(&[0xf3, 0x0f, 0x1e, 0xfa, 0xb8, 0xd4, 0, 0, 0, 0xc3]), Some(212));
+        assert_eq!(code(&(0x5280_0000_u32 | 30302 << 5).to_le_bytes()), Some(30302));
+        assert_eq!(code(&[0x55]), None);
+        assert_eq!(mimalloc_number(30302).as_deref(), Some("3.3.2"));
+        assert_eq!(mimalloc_number(212).as_deref(), Some("2.1.2"));
+        assert_eq!(mimalloc_number(7), None);
+    }
+
+    #[test]
+    fn another_library_is_called_by_its_name() {
+        assert_eq!(stem("libscudo.so.1"), "libscudo");
+        assert_eq!(stem("mine"), "mine");
+    }
+}

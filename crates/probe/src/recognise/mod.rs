@@ -1,0 +1,160 @@
+//! Who manages the memory of a process: its allocator, and runtimes that bring memory of their own.
+//!
+//! - [`allocator`](Allocator): name, version, and how it came into the process.
+//! - [`runtime`](Runtime): Go, CPython, V8, HotSpot; what they allocate goes past `malloc`.
+//! - [`Sanitizer`]: a build that must be left alone.
+//! - [`stacks`]: where threads keep theirs.
+//! - [`areas`]: which mappings belong to whom.
+//!
+//! Everything is read from the process's own files, through `/proc/PID/map_files` or its own root.
+
+mod areas;
+mod identity;
+mod runtime;
+mod stacks;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+
+use crate::allocator::{Evidence, ExamineError, Examiner, ObjectFacts, Sanitizer, open_mapped};
+use crate::proc::maps::{FileId, Mapping};
+
+pub use areas::{Area, Owner, areas};
+pub use identity::{Allocator, Linkage};
+pub use runtime::{OwnMemory, Runtime, RuntimeKind};
+pub use stacks::{stack_pointers, stacks};
+
+/// Who manages the memory of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Recognition {
+    /// Who serves `malloc`; `None` where the program has none, as a Go program without C.
+    pub malloc: Option<Allocator>,
+    /// An allocator that the program carries for its own allocations, past `malloc` (Rust's
+    /// `#[global_allocator]`, redis with its own jemalloc).
+    pub own: Option<Allocator>,
+    /// Runtimes whose memory is not `malloc`'s.
+    pub runtimes: Vec<Runtime>,
+    /// The sanitizer that it was built with, or runs under.
+    pub sanitizer: Option<Sanitizer>,
+    /// The data of program and libraries that begin as zeros (`.bss`) and for which their files hold
+    /// nothing: whole pages, in order of address. The kernel may have merged what lies behind.
+    pub zeroed_data: Vec<Range<u64>>,
+}
+
+impl Recognition {
+    /// The allocator that serves the program itself.
+    pub fn allocator(&self) -> Option<&Allocator> {
+        self.own.as_ref().or(self.malloc.as_ref())
+    }
+
+    /// Whether `malloc` is glibc's: then its heap can be walked, even where the program has an
+    /// allocator of its own and that heap is small.
+    pub fn has_glibc_heap(&self) -> bool {
+        self.malloc.as_ref().is_some_and(|malloc| malloc.name == identity::GLIBC)
+    }
+
+    fn has(&self, kind: RuntimeKind) -> bool {
+        self.runtimes.iter().any(|runtime| runtime.kind == kind)
+    }
+}
+
+/// Recognises, and remembers the files that it has read.
+#[derive(Debug, Default)]
+pub struct Recogniser {
+    examiner: Examiner,
+    versions: HashMap<(FileId, &'static str), Option<String>>,
+    c_libraries: HashMap<FileId, Option<&'static str>>,
+}
+
+/// An object that is loaded: its mapping, and what its file tells.
+struct Loaded<'m> {
+    mapping: &'m Mapping,
+    facts: ObjectFacts,
+}
+
+impl Recogniser {
+    /// Recognises what manages the memory of a process, which is neither stopped nor written to.
+    /// `maps` are its mappings.
+    ///
+    /// # Errors
+    /// When its files or the loader's list cannot be read, or it is still being loaded.
+    pub fn recognise(&mut self, pid: u32, maps: &[Mapping]) -> Result<Recognition, ExamineError> {
+        let (examination, mappings) = self.examiner.look(pid, maps)?;
+        let mut objects = Vec::with_capacity(mappings.len());
+        for (place, mapping) in mappings.into_iter().enumerate() {
+            match self.examiner.object(pid, mapping) {
+                Ok(facts) => objects.push(Loaded { mapping, facts: facts.clone() }),
+                // What of the program itself cannot be read, cannot be told. A library whose file is
+                // gone is one that is not recognised.
+                Err(error) if place == 0 => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(Recognition {
+            malloc: self.malloc(pid, maps, &examination, &objects),
+            own: self.own(pid, &examination, &objects),
+            runtimes: self.runtimes(pid, &objects),
+            sanitizer: sanitizer(maps, &objects),
+            zeroed_data: zeroed_data(maps, &objects),
+        })
+    }
+
+    /// A version that is read from the file of a mapping once.
+    fn version(
+        &mut self,
+        pid: u32,
+        mapping: &Mapping,
+        of: &'static str,
+        read: impl FnOnce(&File) -> Option<String>,
+    ) -> Option<String> {
+        self.versions
+            .entry((mapping.file, of))
+            .or_insert_with(|| open_mapped(pid, mapping).ok().and_then(|file| read(&file)))
+            .clone()
+    }
+}
+
+fn zeroed_data(maps: &[Mapping], objects: &[Loaded<'_>]) -> Vec<Range<u64>> {
+    let page = rustix::param::page_size() as u64;
+    let of_object = |object: &Loaded<'_>| {
+        let mut of_file = maps.iter().filter(|m| m.file == object.mapping.file);
+        let (first, end) = object.facts.addresses?;
+        // A file may be mapped twice (Node maps its own code again): its first mapping is the loader's
+        // where it begins at the file's beginning.
+        let base = of_file.find(|m| m.offset == 0)?.start;
+        let end = base.checked_add(end - (first - first % page))?.next_multiple_of(page);
+        let file_end = maps
+            .iter()
+            .filter(|m| m.file == object.mapping.file && base <= m.start && m.end <= end)
+            .map(|m| m.end)
+            .max()?;
+        (file_end < end).then_some(file_end..end)
+    };
+    let mut found: Vec<_> = objects.iter().filter_map(of_object).collect();
+    found.sort_unstable_by_key(|range| range.start);
+    found
+}
+
+/// Where AddressSanitizer's shadow begins on x86-64, with the page before it (`SHADOW_OFFSET` is
+/// 0x7fff8000 in compiler-rt's asan_mapping.h). In a program of its build, nothing else may be there.
+const ASAN_SHADOW: u64 = 0x7fff_7000;
+
+fn sanitizer(maps: &[Mapping], objects: &[Loaded<'_>]) -> Option<Sanitizer> {
+    let named = objects.iter().flat_map(|o| &o.facts.evidence).filter_map(|e| match e {
+        Evidence::Sanitizer(sanitizer) => Some(*sanitizer),
+        _ => None,
+    });
+    // The leak finder is a part of others as well.
+    named.max_by_key(|s| *s != Sanitizer::Leak).or_else(|| sanitizer_of_maps(maps))
+}
+
+/// What the mappings alone tell, where neither names nor libraries do.
+fn sanitizer_of_maps(maps: &[Mapping]) -> Option<Sanitizer> {
+    let file = |m: &Mapping| m.name.rsplit('/').next().unwrap_or_default().to_owned();
+    if maps.iter().any(|m| m.has_file() && file(m).starts_with("vgpreload_")) {
+        return Some(Sanitizer::Valgrind);
+    }
+    let is_shadow = |m: &Mapping| !m.has_file() && m.start == ASAN_SHADOW && m.size() >= 1 << 28;
+    maps.iter().any(is_shadow).then_some(Sanitizer::Address)
+}

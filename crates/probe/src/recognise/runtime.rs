@@ -1,0 +1,257 @@
+//! Runtimes that manage memory of their own, beside `malloc` or without it.
+
+use std::fs;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::{Loaded, Recogniser};
+use crate::allocator::{Evidence, elf, texts};
+
+/// A runtime in a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runtime {
+    /// Which one.
+    pub kind: RuntimeKind,
+    /// Its version, where its file tells: `1.26.8`, `3.11.7` (before 3.11 only `3.9`), `20.20.2`
+    /// (Node's), `17.0.15+6`.
+    pub version: Option<String>,
+    /// How it takes its own memory from the kernel.
+    pub memory: OwnMemory,
+}
+
+/// Which runtime it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuntimeKind {
+    /// Go.
+    Go,
+    /// HotSpot, the virtual machine of OpenJDK.
+    HotSpot,
+    /// Node.js, whose heap is V8's.
+    Node,
+    /// CPython.
+    Python,
+    /// V8 in another program.
+    V8,
+}
+
+impl RuntimeKind {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Go => "Go",
+            Self::HotSpot => "HotSpot",
+            Self::Node => "Node.js",
+            Self::Python => "CPython",
+            Self::V8 => "V8",
+        }
+    }
+
+    /// Whether its heap is V8's.
+    pub fn has_v8(self) -> bool {
+        matches!(self, Self::Node | Self::V8)
+    }
+}
+
+/// How a runtime takes its own memory from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnMemory {
+    /// It takes none: all of it comes from `malloc` (CPython with `PYTHONMALLOC=malloc`).
+    None,
+    /// In anonymous mappings of all kinds.
+    Any,
+    /// In blocks of so many bytes, one `mmap` each, which the kernel merges where they meet (CPython:
+    /// `ARENA_SIZE`, 256 KiB before 3.10, 1 MiB since; Objects/obmalloc.c, pycore_obmalloc.h).
+    Blocks(u64),
+    /// In blocks that begin at a multiple of so many bytes (V8: pages of 256 KiB, src/common/globals.h
+    /// and src/heap; mimalloc inside CPython: segments of 32 MiB).
+    Aligned(u64),
+}
+
+/// V8's pages.
+const V8_PAGE: u64 = 256 << 10;
+/// The segments of the mimalloc inside CPython.
+const MIMALLOC_SEGMENT: u64 = 32 << 20;
+
+impl Recogniser {
+    /// The runtimes whose code is loaded, each once.
+    pub(super) fn runtimes(&mut self, pid: u32, objects: &[Loaded<'_>]) -> Vec<Runtime> {
+        let mut found: Vec<Runtime> = Vec::new();
+        for object in objects {
+            for kind in kinds(&object.facts.evidence) {
+                if found.iter().all(|r| r.kind != kind) {
+                    let version = self.runtime_version(pid, kind, object);
+                    let memory = memory(pid, kind, version.as_deref(), object);
+                    found.push(Runtime { kind, version, memory });
+                }
+            }
+        }
+        found
+    }
+
+    fn runtime_version(
+        &mut self,
+        pid: u32,
+        kind: RuntimeKind,
+        object: &Loaded<'_>,
+    ) -> Option<String> {
+        let texts = object.facts.texts;
+        let at = object.facts.version_at;
+        let minor = python_minor(object);
+        self.version(pid, object.mapping, kind.name(), |file| match kind {
+            RuntimeKind::Go => go_version(file),
+            RuntimeKind::HotSpot => hotspot_version(file, texts?),
+            RuntimeKind::Node => node_version(file, texts?),
+            RuntimeKind::Python => python_version(file, at).or(minor),
+            RuntimeKind::V8 => None,
+        })
+    }
+}
+
+fn kinds(evidence: &[Evidence]) -> impl Iterator<Item = RuntimeKind> {
+    let has_node = evidence.contains(&Evidence::Node);
+    evidence.iter().filter_map(move |e| match e {
+        Evidence::Go => Some(RuntimeKind::Go),
+        Evidence::HotSpot => Some(RuntimeKind::HotSpot),
+        Evidence::Python => Some(RuntimeKind::Python),
+        // Programs that take Node's extensions without being Node have no V8 to export.
+        Evidence::V8 if has_node => Some(RuntimeKind::Node),
+        Evidence::V8 => Some(RuntimeKind::V8),
+        Evidence::Node | Evidence::Sanitizer(_) => None,
+    })
+}
+
+fn memory(pid: u32, kind: RuntimeKind, version: Option<&str>, object: &Loaded<'_>) -> OwnMemory {
+    match kind {
+        RuntimeKind::Go | RuntimeKind::HotSpot => OwnMemory::Any,
+        RuntimeKind::Node | RuntimeKind::V8 => OwnMemory::Aligned(V8_PAGE),
+        RuntimeKind::Python => {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            python_memory(&environment, version, is_free_threaded(object))
+        }
+    }
+}
+
+/// What `PYTHONMALLOC` asks for (Doc/using/cmdline.rst), else the default of the version.
+fn python_memory(environment: &[u8], version: Option<&str>, is_free_threaded: bool) -> OwnMemory {
+    let wanted = environment.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"PYTHONMALLOC="));
+    let minor = version.and_then(|v| v.split('.').nth(1)?.parse::<u32>().ok());
+    let arena = if minor.is_some_and(|m| m < 10) { 256 << 10 } else { 1 << 20 };
+    match wanted {
+        Some(b"malloc" | b"malloc_debug") => OwnMemory::None,
+        Some(b"mimalloc" | b"mimalloc_debug") => OwnMemory::Aligned(MIMALLOC_SEGMENT),
+        _ if is_free_threaded => OwnMemory::Aligned(MIMALLOC_SEGMENT),
+        _ => OwnMemory::Blocks(arena),
+    }
+}
+
+/// The last part of the names by which a file goes.
+fn names<'o>(object: &'o Loaded<'_>) -> impl Iterator<Item = &'o str> {
+    let file = object.mapping.name.rsplit('/').next();
+    object.facts.soname.as_deref().into_iter().chain(file)
+}
+
+/// `3.13` of `libpython3.13t.so.1.0` or `python3.13`.
+fn python_minor(object: &Loaded<'_>) -> Option<String> {
+    names(object).find_map(|name| {
+        let (_, rest) = name.split_once("python")?;
+        let (major, rest) = rest.split_once('.')?;
+        let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        let is_number = major.parse::<u32>().is_ok() && !minor.is_empty();
+        is_number.then(|| format!("{major}.{minor}"))
+    })
+}
+
+/// The builds without the interpreter's lock have a `t` behind the number.
+fn is_free_threaded(object: &Loaded<'_>) -> bool {
+    python_minor(object).is_some_and(|minor| {
+        let marked = format!("python{minor}t");
+        names(object).any(|name| name.contains(&marked))
+    })
+}
+
+/// `Py_Version`, which is `PY_VERSION_HEX`; only 3.11 and later have it.
+fn python_version(file: &File, at: Option<u64>) -> Option<String> {
+    let mut word = [0; 4];
+    file.read_exact_at(&mut word, at?).ok()?;
+    let hex = u32::from_le_bytes(word);
+    Some(format!("{}.{}.{}", hex >> 24, hex >> 16 & 0xff, hex >> 8 & 0xff))
+}
+
+/// The release stands in the addresses of its own downloads, or else is a text of its own.
+fn node_version(file: &File, texts: (u64, u64)) -> Option<String> {
+    let of_address = texts::number_behind(file, texts, "/node-v");
+    of_address.or_else(|| {
+        let text = texts::whole_number(file, texts, "v", 2)?;
+        Some(text.trim_start_matches('v').to_owned())
+    })
+}
+
+/// It describes itself: `OpenJDK 64-Bit Server VM (…) for linux-amd64 JRE (17.0.15+6-…), built on …`.
+fn hotspot_version(file: &File, texts: (u64, u64)) -> Option<String> {
+    const MARK: &[u8] = b" JRE (";
+    texts::scan(file, texts, |block| {
+        memchr::memmem::find_iter(block, MARK).find_map(|at| {
+            let rest = &block[at + MARK.len()..];
+            let end = rest.iter().take(80).position(|b| b"-)".contains(b))?;
+            let version = std::str::from_utf8(&rest[..end]).ok()?;
+            version.starts_with(|c: char| c.is_ascii_digit()).then(|| version.to_owned())
+        })
+    })
+}
+
+/// The record that `go version` reads (debug/buildinfo); before Go 1.18 it holds only addresses.
+fn go_version(file: &File) -> Option<String> {
+    let (offset, size) = elf::section(file, ".go.buildinfo")?;
+    let mut head = vec![0; size.min(256) as usize];
+    file.read_exact_at(&mut head, offset).ok()?;
+    go_version_of(&head)
+}
+
+fn go_version_of(record: &[u8]) -> Option<String> {
+    const INLINE: u8 = 2;
+    let is_record = record.starts_with(b"\xff Go buildinf:") && record.get(15)? & INLINE != 0;
+    // Behind 32 bytes of head: the length (a varint, of one byte as no version is long), the text.
+    let length = usize::from(*record.get(32)?);
+    let text = std::str::from_utf8(record.get(33..33 + length)?).ok()?;
+    let version = text.split_whitespace().next()?.strip_prefix("go")?;
+    (is_record && length < 128).then(|| version.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_of_a_go_program_tells_its_version() {
+        let mut record = b"\xff Go buildinf:\x08\x02".to_vec();
+        record.resize(32, 0);
+        record.extend(b"\x08go1.26.8\x00");
+        assert_eq!(go_version_of(&record).as_deref(), Some("1.26.8"));
+        record[15] = 0;
+        assert_eq!(go_version_of(&record), None);
+        assert_eq!(go_version_of(b"\xff Go buildinf:"), None);
+    }
+
+    #[test]
+    fn python_says_in_its_environment_where_its_memory_comes_from() {
+        let memory = |environment: &str, version| {
+            python_memory(environment.replace(' ', "\0").as_bytes(), Some(version), false)
+        };
+        assert_eq!(memory("A=1 B=2", "3.9.18"), OwnMemory::Blocks(256 << 10));
+        assert_eq!(memory("", "3.11.7"), OwnMemory::Blocks(1 << 20));
+        assert_eq!(memory("A=1 PYTHONMALLOC=malloc", "3.11.7"), OwnMemory::None);
+        assert_eq!(memory("PYTHONMALLOC=pymalloc", "3.13.0"), OwnMemory::Blocks(1 << 20));
+        assert_eq!(memory("PYTHONMALLOC=mimalloc", "3.13.0"), OwnMemory::Aligned(32 << 20));
+        assert_eq!(python_memory(b"", Some("3.13.0"), true), OwnMemory::Aligned(32 << 20));
+    }
+
+    #[test]
+    fn a_virtual_machine_describes_itself() {
+        use std::io::Write;
+        let text = b"\0OpenJDK 64-Bit Server VM (17.0.15+6-Debian-1) for linux-amd64 JRE (17.0.15+6-Debian-1), built on May\0";
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text).unwrap();
+        let version = hotspot_version(&file, (0, text.len() as u64));
+        assert_eq!(version.as_deref(), Some("17.0.15+6"));
+    }
+}

@@ -1,0 +1,143 @@
+//! Where the threads of a process keep their stacks.
+//!
+//! The kernel names only the first thread's. The others are found by what glibc and musl do
+//! (`allocate_stack` in nptl/allocatestack.c): a page or more that may not be touched, and the stack
+//! right above it; and by where the threads' stack pointers are. From glibc 2.42 on, the page below is
+//! guarded without a mapping of its own (`MADV_GUARD_INSTALL`), so that only the latter helps.
+
+use std::fs;
+use std::ops::Range;
+
+use super::{OwnMemory, Recognition, RuntimeKind};
+use crate::proc::maps::Mapping;
+
+/// A guard is a page; 64 KiB where pages are large; a few more under HotSpot. What is larger is a
+/// reservation.
+const LARGEST_GUARD: u64 = 64 << 10;
+/// No thread can be started on less (`PTHREAD_STACK_MIN`).
+const SMALLEST_STACK: u64 = 16 << 10;
+/// A stack pointer alone says that a mapping is a stack only if it is not larger: a coroutine runs
+/// on memory that was allocated like any other.
+const LARGEST_STACK: u64 = 16 << 20;
+/// glibc's thread heaps begin at a multiple of it (`HEAP_MAX_SIZE`), right above a reservation.
+const HEAP_OF_THREAD: u64 = 64 << 20;
+
+/// The stack pointers of the threads that wait in a system call; of those that run, nothing is told.
+/// Empty where that may not be seen.
+pub fn stack_pointers(pid: u32) -> Vec<u64> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let of_task = |task: fs::DirEntry| {
+        let text = fs::read_to_string(task.path().join("syscall")).ok()?;
+        pointer_of(&text)
+    };
+    let mut pointers: Vec<u64> = tasks.filter_map(|task| of_task(task.ok()?)).collect();
+    pointers.sort_unstable();
+    pointers
+}
+
+/// The line ends with the stack pointer and the program counter; or it is `running`.
+fn pointer_of(line: &str) -> Option<u64> {
+    let word = line.split_whitespace().rev().nth(1)?;
+    u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
+}
+
+/// The mappings that are stacks, in order: the first thread's, those that glibc has named, those
+/// behind a guard, and those that a stack pointer leads to.
+pub fn stacks(recognition: &Recognition, maps: &[Mapping], pointers: &[u64]) -> Vec<Range<u64>> {
+    // Go's threads run on the stacks of goroutines, which are part of its heap.
+    let has_go = recognition.has(RuntimeKind::Go);
+    let has_threads_of_c = !has_go || recognition.malloc.is_some();
+    let mut found = Vec::new();
+    for (place, mapping) in maps.iter().enumerate() {
+        let below = place.checked_sub(1).and_then(|at| maps.get(at));
+        let plain = mapping.permissions == "rw-p" && mapping.name.is_empty() && !mapping.has_file();
+        let is_stack = mapping.name == "[stack]"
+            || mapping.name.starts_with("[anon: glibc: pthread stack")
+            || (plain && has_threads_of_c && is_guarded(mapping, below))
+            || (plain
+                && !has_go
+                && is_in_use(mapping, pointers)
+                && !is_of_v8(recognition, mapping));
+        if is_stack {
+            found.push(mapping.start..mapping.end);
+        }
+    }
+    found
+}
+
+fn is_guarded(mapping: &Mapping, below: Option<&Mapping>) -> bool {
+    let guard = below.is_some_and(|below| {
+        below.end == mapping.start
+            && below.permissions == "---p"
+            && !below.has_file()
+            && below.name.is_empty()
+            && below.size() <= LARGEST_GUARD
+    });
+    guard && mapping.size() >= SMALLEST_STACK && mapping.start % HEAP_OF_THREAD != 0
+}
+
+fn is_in_use(mapping: &Mapping, pointers: &[u64]) -> bool {
+    let at = pointers.partition_point(|pointer| *pointer < mapping.start);
+    mapping.size() <= LARGEST_STACK && pointers.get(at).is_some_and(|p| mapping.contains(*p))
+}
+
+/// V8 runs nothing on its pages; a stack that begins like one is rarer than a wrong pointer.
+fn is_of_v8(recognition: &Recognition, mapping: &Mapping) -> bool {
+    let page = recognition.runtimes.iter().find(|r| r.kind.has_v8()).map(|r| r.memory);
+    matches!(page, Some(OwnMemory::Aligned(bytes)) if mapping.size() == bytes && mapping.start % bytes == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc::maps::parse;
+
+    #[test]
+    fn a_thread_that_waits_tells_its_stack_pointer() {
+        assert_eq!(pointer_of("0 0x3 0x7f 0x1 0x0 0x0 0x0 0x7ffc10 0x7f22"), Some(0x7f_fc10));
+        assert_eq!(pointer_of("-1 0x7ffc10 0x7f22\n"), Some(0x7f_fc10));
+        assert_eq!(pointer_of("running\n"), None);
+    }
+
+    #[test]
+    fn a_stack_lies_behind_a_guard_and_a_heap_behind_a_reservation() {
+        let maps = parse(
+            "7f0000000000-7f0000021000 rw-p 00000000 00:00 0\n\
+             7f0000021000-7f0003ff8000 ---p 00000000 00:00 0\n\
+             7f0003ff8000-7f0004000000 ---p 00000000 00:00 0\n\
+             7f0004000000-7f0004021000 rw-p 00000000 00:00 0\n\
+             7f0010000000-7f0010001000 ---p 00000000 00:00 0\n\
+             7f0010001000-7f0010801000 rw-p 00000000 00:00 0\n\
+             7f0020000000-7f0020002000 rw-p 00000000 00:00 0\n\
+             7f0030000000-7f0030800000 rw-p 00000000 00:00 0\n\
+             7f0040000000-7f0080000000 rw-p 00000000 00:00 0\n\
+             7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                          [stack]\n",
+        )
+        .unwrap();
+        let pointers = [0x7f00_307f_0000, 0x7f00_4000_1000];
+        let found = stacks(&Recognition::default(), &maps, &pointers);
+        let starts: Vec<u64> = found.iter().map(|range| range.start).collect();
+        assert_eq!(starts, [0x7f00_1000_1000, 0x7f00_3000_0000, 0x7ffd_0000_0000]);
+    }
+
+    #[test]
+    fn our_own_threads_have_their_stacks() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let local = 0_u8;
+            tell.send(std::ptr::from_ref(&local) as u64).unwrap();
+            let _ = ends.recv();
+        });
+        let address = told.recv().unwrap();
+        let text = fs::read_to_string("/proc/self/maps").unwrap();
+        let found = stacks(
+            &Recognition::default(),
+            &parse(&text).unwrap(),
+            &stack_pointers(std::process::id()),
+        );
+        assert!(found.iter().any(|range| range.contains(&address)), "{address:x} {text}");
+        drop(end);
+        thread.join().unwrap();
+    }
+}
