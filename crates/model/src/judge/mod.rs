@@ -58,8 +58,8 @@ const FLAT_SPREAD: f64 = 0.02;
 const LOW: f64 = 0.3;
 /// It has fallen where it is no further than this part of its rise above what it ends with,
 const FALLEN: f64 = 0.1;
-/// which is what it had for this long before the end, in seconds.
-const FINAL_WINDOW_S: f64 = 0.5;
+/// which is what it had for this long before the end, in seconds: a shorter one may be its teardown.
+const FINAL_WINDOW_S: f64 = 1.0;
 /// The phases that take the place of what the trace would say.
 pub const JUDGED_PHASES: [&str; 4] = ["baseline", "peak", "load_end", "settled"];
 
@@ -397,7 +397,7 @@ impl<'a> Times<'a> {
         let rise = rise(baseline, peak).unwrap_or(0) as f64;
         let last = series.median_within(to - FINAL_WINDOW_S, to);
         let fallen = last.and_then(|last| series.last_above(last as f64 + FALLEN * rise, to));
-        let is_behind = |t: &f64| rise > 0.0 && *t < to;
+        let is_behind = |t: &f64| rise > 0.0 && *t <= to - FINAL_WINDOW_S;
         Some((fallen.filter(is_behind).map_or(from, |t| from.max(t.next_up())), to))
     }
 

@@ -229,9 +229,12 @@ fn the_plateau_of_its_own_load_is_not_what_a_command_settles_at() {
     };
     let f = judge(&short(9.5, course), Metric::Rss);
     assert_eq!(f.settled, Some(30 * MIB), "{f:?}");
+    // What it does in its last second may be its teardown.
+    assert_eq!(judge(&short(9.0, course), Metric::Rss).settled, Some(500 * MIB));
     // One that falls in steps is judged by the last of them.
-    let steps = |t: f64| if t < 8.0 { course(t) } else { 400.0 - 100.0 * (t - 8.0).floor() };
-    let f = judge(&short(12.0, steps), Metric::Rss);
+    let steps =
+        |t: f64| if t < 8.0 { course(t) } else { 400.0 - 100.0 * ((t - 8.0) / 2.0).floor() };
+    let f = judge(&short(16.0, steps), Metric::Rss);
     assert_eq!(f.settled, Some(100 * MIB), "{f:?}");
 }
 
