@@ -38,6 +38,8 @@ pub(crate) enum Verb {
     Demo(DemoArgs),
     /// Try allocators and settings on a command, and see what each leaves behind
     Study(Box<StudyArgs>),
+    /// See whose a process's resident bytes are, without stopping it
+    Inspect(InspectArgs),
     /// Draw and tabulate records
     Report(ReportArgs),
     /// Print completions for a shell
@@ -74,6 +76,25 @@ pub(crate) struct DemoArgs {
     /// Directory of the record [default: lowtide-demo-DATE-TIME]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// Processes
+    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32))]
+    pub(crate) pids: Vec<u32>,
+
+    /// Look at everything that descends from them too
+    #[arg(long)]
+    pub(crate) subprocesses: bool,
+
+    /// Show each arena of the heap, its free blocks by size, and the settings in force
+    #[arg(long)]
+    pub(crate) arenas: bool,
+
+    /// Look again and again for so long, and judge whether what is in use grows
+    #[arg(long, value_name = "D")]
+    pub(crate) watch: Option<String>,
 }
 
 #[derive(Debug, Args)]

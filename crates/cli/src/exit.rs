@@ -18,6 +18,8 @@ pub(crate) enum Exit {
     Usage,
     /// 3: not permitted.
     NotPermitted,
+    /// 4: the target is gone.
+    Gone,
     /// 99: a threshold was crossed.
     Crossed,
     /// 130: ended by Ctrl-C, as shells count it.
@@ -33,6 +35,7 @@ impl From<Exit> for ExitCode {
             Exit::Failed => Self::FAILURE,
             Exit::Usage => 2.into(),
             Exit::NotPermitted => 3.into(),
+            Exit::Gone => 4.into(),
             Exit::Crossed => 99.into(),
             Exit::Interrupted => 130.into(),
             Exit::Passed(code) => code,
@@ -48,6 +51,7 @@ impl Exit {
             Self::Failed => "failed",
             Self::Usage => "usage",
             Self::NotPermitted => "not_permitted",
+            Self::Gone => "gone",
             Self::Crossed => "threshold_crossed",
             Self::Interrupted => "interrupted",
         }
@@ -111,6 +115,11 @@ impl Failure {
             exit,
             format!("{path} could not be written ({reason}): name another place for it"),
         )
+    }
+
+    /// How lowtide ends by it.
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
     }
 
     /// A command to type next.

@@ -31,6 +31,7 @@ fn run(verb: Verb, output: &output::Output) -> Result<Exit, Failure> {
     match verb {
         Verb::Demo(args) => verbs::demo::run(&args, output),
         Verb::Study(args) => verbs::study::run(*args, output),
+        Verb::Inspect(args) => verbs::inspect::run(&args, output),
         Verb::Report(args) => verbs::report::run(&args, output),
         Verb::Completions { shell } => verbs::completions::run(shell, output),
         Verb::Man { verb } => verbs::man::run(verb.as_deref(), output),

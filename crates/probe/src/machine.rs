@@ -99,6 +99,12 @@ fn system_c_library() -> Option<String> {
     Some(format!("glibc {}", c_library_version(library.name.as_ref())?))
 }
 
+/// CPU time of the calling thread, in seconds.
+pub fn thread_cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

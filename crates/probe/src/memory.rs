@@ -21,7 +21,8 @@ const MANY: usize = 8 << 10;
 /// and never to the memory of another process.
 #[derive(Debug)]
 pub struct LiveMemory {
-    memory: File,
+    /// Absent where only the page map may be read.
+    memory: Option<File>,
     pagemap: File,
     page: u64,
     pid: u32,
@@ -59,13 +60,23 @@ impl LiveMemory {
     /// # Errors
     /// When it may not be read (that takes the right to trace it), or the process has ended.
     pub fn open(pid: u32) -> io::Result<Self> {
+        let memory = File::open(format!("/proc/{pid}/mem"))?;
+        Ok(Self { memory: Some(memory), ..Self::pages_only(pid)? })
+    }
+
+    /// The same for one whose page map may be read, but not its memory (`CAP_PERFMON` without
+    /// `CAP_SYS_PTRACE`): its pages are told, and nothing can be read.
+    ///
+    /// # Errors
+    /// When not even that may be seen, or the process has ended.
+    pub fn pages_only(pid: u32) -> io::Result<Self> {
         let raw = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
         let number = raw.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         Ok(Self {
             pid,
             process: rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty())?,
             copies: AtomicBool::new(true),
-            memory: File::open(format!("/proc/{pid}/mem"))?,
+            memory: None,
             pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
             page: rustix::param::page_size() as u64,
             scans: AtomicBool::new(true),
@@ -247,13 +258,14 @@ impl Memory for LiveMemory {
     }
 
     fn read_resident(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let Some(memory) = &self.memory else { return 0 };
         if buffer.len() >= MANY && self.copies.load(Ordering::Relaxed) {
             match self.copy(address, buffer) {
                 Some(length) => return length,
                 None => self.copies.store(false, Ordering::Relaxed),
             }
         }
-        self.memory.read_at(buffer, address).unwrap_or(0)
+        memory.read_at(buffer, address).unwrap_or(0)
     }
 
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {

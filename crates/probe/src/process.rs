@@ -205,6 +205,13 @@ impl Process {
         })
     }
 
+    /// The text of one of its files under `/proc`.
+    pub(crate) fn read_text(&self, name: &str) -> io::Result<String> {
+        let mut text = String::new();
+        open_in(&self.directory, name)?.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
     /// Its command line; empty when it has ended or has none.
     pub fn command(&self) -> Vec<String> {
         let mut bytes = Vec::new();

@@ -186,6 +186,28 @@ impl Owner {
     }
 }
 
+/// How many connections a process has, also one in another network namespace: by the tables of its
+/// own namespace, which cost more. `None` when they, or its descriptors, may not be read.
+pub fn count_in_its_namespace(process: &Process) -> Option<u64> {
+    let descriptors = process.descriptors().ok()?;
+    let owned: HashSet<u32> =
+        descriptors.into_iter().filter_map(|d| process.socket_inode(d)).collect();
+    let table = |name: &str| process.read_text(&format!("net/{name}")).ok();
+    let tables = [table("tcp")?, table("tcp6").unwrap_or_default()];
+    let inodes = tables.iter().flat_map(|text| established_in(text));
+    Some(inodes.filter(|inode| owned.contains(inode)).count() as u64)
+}
+
+/// The inodes of established connections in the text of `/proc/PID/net/tcp`.
+fn established_in(text: &str) -> impl Iterator<Item = u32> {
+    text.lines().skip(1).filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let is_established = fields.nth(3)? == "01";
+        let inode = fields.nth(5)?.parse().ok()?;
+        is_established.then_some(inode)
+    })
+}
+
 fn open_diag() -> io::Result<OwnedFd> {
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -281,5 +303,13 @@ mod tests {
         assert!(read_answer(&[0; 32], &mut inodes).is_err());
         assert!(!read_answer(&[1, 2, 3], &mut inodes).unwrap());
         assert!(inodes.is_empty());
+    }
+
+    #[test]
+    fn established_connections_are_found_in_the_kernels_table() {
+        let text = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+           0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 123 1 0 100 0 0 10 0\n\
+           1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 456 1 0 20 4 30 10 -1\n";
+        assert_eq!(established_in(text).collect::<Vec<_>>(), [456]);
     }
 }

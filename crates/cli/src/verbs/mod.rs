@@ -2,6 +2,7 @@
 
 pub(crate) mod completions;
 pub(crate) mod demo;
+pub(crate) mod inspect;
 pub(crate) mod man;
 pub(crate) mod report;
 pub(crate) mod study;

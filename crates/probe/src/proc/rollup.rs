@@ -5,6 +5,8 @@ use super::ParseError;
 /// What is used of `/proc/PID/smaps_rollup`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rollup {
+    /// Resident set size, exact.
+    pub rss_bytes: u64,
     /// Proportional set size.
     pub pss_bytes: u64,
     /// Pages given back with `MADV_FREE` that the kernel has not taken yet.
@@ -31,6 +33,7 @@ impl Rollup {
                     found = true;
                     &mut rollup.pss_bytes
                 }
+                "Rss" => &mut rollup.rss_bytes,
                 "LazyFree" => &mut rollup.lazyfree_bytes,
                 "AnonHugePages" => &mut rollup.anon_huge_bytes,
                 _ => continue,
@@ -52,7 +55,7 @@ mod tests {
             Rss:                8192 kB\nPss:                5000 kB\nPss_Anon:           4000 kB\n\
             LazyFree:             12 kB\nAnonHugePages:      2048 kB\n";
         let rollup = Rollup::parse(text).unwrap();
-        assert_eq!(rollup.pss_bytes, 5000 << 10);
+        assert_eq!((rollup.rss_bytes, rollup.pss_bytes), (8 << 20, 5000 << 10));
         assert_eq!((rollup.lazyfree_bytes, rollup.anon_huge_bytes), (12 << 10, 2 << 20));
     }
 

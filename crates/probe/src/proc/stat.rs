@@ -11,6 +11,8 @@ pub struct Stat {
     pub state: char,
     /// The parent's number.
     pub parent: u32,
+    /// The kernel's flags of it (`PF_…`).
+    pub flags: u64,
     /// Faults without I/O.
     pub minor_faults: u64,
     /// Faults with I/O.
@@ -64,6 +66,7 @@ impl Stat {
             name: line[open + 1..close].to_owned(),
             state,
             parent: number(4)? as u32,
+            flags: number(9)?,
             minor_faults: number(10)?,
             major_faults: number(12)?,
             cpu_ticks: number(14)? + number(15)?,
@@ -73,6 +76,11 @@ impl Stat {
             rss_pages: number(24)?,
             image: (number(26)?, number(28)?),
         })
+    }
+
+    /// Whether it is a thread of the kernel (`PF_KTHREAD` of include/linux/sched.h).
+    pub fn is_kernel_thread(&self) -> bool {
+        self.flags & 0x0020_0000 != 0
     }
 
     /// Whether the process has ended and only waits for its parent to ask how.

@@ -15,6 +15,8 @@ pub struct Status {
     pub shared_bytes: u64,
     /// Anonymous bytes in swap.
     pub swap_bytes: u64,
+    /// What the kernel uses for its page tables, in bytes.
+    pub page_tables_bytes: u64,
 }
 
 impl Status {
@@ -34,6 +36,7 @@ impl Status {
                 "RssFile" => &mut status.file_bytes,
                 "RssShmem" => &mut status.shared_bytes,
                 "VmSwap" => &mut status.swap_bytes,
+                "VmPTE" => &mut status.page_tables_bytes,
                 "Uid" => {
                     status.uid = number(key, value)? as u32;
                     continue;

@@ -83,7 +83,8 @@ pub fn areas(
 fn left(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut at = range.start;
     let mut found = Vec::new();
-    for other in others.iter().filter(|o| o.start < range.end && o.end > range.start) {
+    let first = others.partition_point(|o| o.end <= range.start);
+    for other in others[first..].iter().take_while(|o| o.start < range.end) {
         if other.start > at {
             found.push(at..other.start);
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_model::record::v1::{Line, Process};
 use lowtide_probe::allocator::{ExamineError, Examiner};
+use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::sampler::{Attention, Sampler};
 
 use crate::recorder::Recorder;
@@ -261,10 +262,4 @@ impl Work {
             }
         }
     }
-}
-
-/// CPU time of the calling thread, in seconds.
-fn thread_cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -1,0 +1,203 @@
+//! `lowtide inspect PID…`.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lowtide_model::duration::{HumanSeconds, parse_duration};
+use lowtide_model::growth::{self, FEWEST_LOOKS};
+use lowtide_model::inspection::Inspection;
+use lowtide_model::verdict::Kind;
+use lowtide_probe::inspect::{Inspector, Limit, Look, Target, TargetError};
+use lowtide_probe::tree;
+use lowtide_report::inspection;
+
+use crate::args::InspectArgs;
+use crate::exit::{Exit, Failure};
+use crate::interrupt;
+use crate::output::{Output, note};
+
+/// So many looks are taken over the time of `--watch`, where it is long enough for them,
+const LOOKS: u32 = 20;
+/// and so much time lies between two of them at least.
+const SHORTEST_STEP: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> {
+    let watch = args.watch.as_deref().map(time_to_watch).transpose()?;
+    let mut pids: BTreeSet<u32> = BTreeSet::new();
+    let mut order = Vec::new();
+    for pid in &args.pids {
+        let below = if args.subprocesses { tree::descendants_of(*pid) } else { BTreeSet::new() };
+        order.extend(std::iter::once(*pid).chain(below).filter(|pid| pids.insert(*pid)));
+    }
+    let mut inspector = Inspector::default();
+    let mut exit = Exit::Done;
+    let mut is_first = true;
+    for pid in order {
+        let is_named = args.pids.contains(&pid);
+        let looked = Target::open(pid).and_then(|target| match watch {
+            Some(time) => over_time(&mut inspector, &target, time),
+            None => inspector.inspect(&target),
+        });
+        match looked {
+            Ok(look) => {
+                if !std::mem::take(&mut is_first) && !output.json {
+                    output.text("\n")?;
+                }
+                show(&look, args.arenas, output)?;
+                if let Some(limit) = look.limit {
+                    note!("lowtide: {}", not_permitted(limit, args));
+                    exit = Exit::NotPermitted;
+                }
+            }
+            // A child that has ended meanwhile is nobody's concern.
+            Err(_) if !is_named => {}
+            Err(error) if args.pids.len() == 1 => return Err(failure(&error, args)),
+            Err(error) => {
+                let failure = failure(&error, args);
+                note!("lowtide: {failure}");
+                exit = failure.exit();
+            }
+        }
+    }
+    Ok(exit)
+}
+
+fn time_to_watch(text: &str) -> Result<Duration, Failure> {
+    let time =
+        parse_duration(text).map_err(|error| Failure::usage(format!("--watch: {error}")))?;
+    let shortest = SHORTEST_STEP * (FEWEST_LOOKS as u32);
+    if time < shortest {
+        return Err(Failure::usage(format!(
+            "--watch: a trend takes {FEWEST_LOOKS} looks: give it at least {}",
+            HumanSeconds(shortest.as_secs_f64())
+        )));
+    }
+    Ok(time)
+}
+
+/// Looks again and again, and judges whether what is in use grows.
+fn over_time(
+    inspector: &mut Inspector,
+    target: &Target,
+    time: Duration,
+) -> Result<Look, TargetError> {
+    let step = (time / LOOKS).max(SHORTEST_STEP);
+    let interrupt = interrupt::flag();
+    let begin = Instant::now();
+    let mut looks = Vec::new();
+    let mut next = begin;
+    loop {
+        let t_s = begin.elapsed().as_secs_f64();
+        let mut look = inspector.inspect(target)?;
+        looks.push(growth::Look::of(t_s, &look.inspection));
+        let is_over = begin.elapsed() >= time || interrupt.load(Ordering::Relaxed);
+        if is_over || look.limit.is_some() {
+            if let Some(verdict) = growth::judge(&looks) {
+                look.inspection.verdict = verdict;
+            } else if look.limit.is_none() {
+                let watched = HumanSeconds(begin.elapsed().as_secs_f64());
+                let count = looks.len();
+                let sentence = format!("what is in use did not grow in {watched} ({count} looks)");
+                look.inspection.verdict.because.push(sentence);
+            }
+            return Ok(look);
+        }
+        next += step;
+        wait_until(next, &interrupt);
+    }
+}
+
+fn wait_until(next: Instant, interrupt: &AtomicBool) {
+    const STEP: Duration = Duration::from_millis(50);
+    while !interrupt.load(Ordering::Relaxed) {
+        let rest = next.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return;
+        }
+        std::thread::sleep(rest.min(STEP));
+    }
+}
+
+fn show(look: &Look, arenas: bool, output: &Output) -> Result<(), Failure> {
+    let found = &look.inspection;
+    if output.json {
+        return output.object(found);
+    }
+    output.text(&inspection::render(found, arenas, output.screen()))?;
+    output.text(&format!("next: {}\n", next(found)))
+}
+
+/// What to type next.
+fn next(found: &Inspection) -> String {
+    let pid = found.pid;
+    match found.verdict.kind {
+        Kind::Hoard => format!(
+            "lowtide study -a glibc,jemalloc,mimalloc -t glibc/trim_threshold -- {}",
+            short(&found.command)
+        ),
+        Kind::Fragmentation => {
+            format!("lowtide study -a glibc,jemalloc,mimalloc -- {}", short(&found.command))
+        }
+        Kind::Growing => format!("lowtide inspect --watch 10m --arenas {pid}"),
+        Kind::Live | Kind::Runtime | Kind::Inconclusive => {
+            format!("lowtide inspect --watch 60s {pid}     (does it grow?)")
+        }
+    }
+}
+
+fn short(command: &[String]) -> String {
+    const MOST: usize = 60;
+    let text: String = command.join(" ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().count() > MOST {
+        text.chars().take(MOST - 1).chain(['…']).collect()
+    } else {
+        text
+    }
+}
+
+fn not_permitted(limit: Limit, args: &InspectArgs) -> Failure {
+    let (what, needed) = match limit {
+        Limit::Mappings => ("whose the bytes are", "CAP_SYS_PTRACE, or be its user"),
+        Limit::Memory => ("what its heap holds", "CAP_SYS_PTRACE, or be its user"),
+    };
+    let scope = match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
+        Ok(text) if text.trim() != "0" => {
+            format!("; kernel.yama.ptrace_scope is {}, which asks for the capability", text.trim())
+        }
+        _ => String::new(),
+    };
+    Failure::new(
+        Exit::NotPermitted,
+        format!("{what} may not be seen: that takes {needed}{scope}"),
+    )
+    .next(format!("sudo {}", again(args)))
+}
+
+/// The command that was given.
+fn again(args: &InspectArgs) -> String {
+    let mut words = vec!["lowtide inspect".to_owned()];
+    if args.subprocesses {
+        words.push("--subprocesses".to_owned());
+    }
+    if args.arenas {
+        words.push("--arenas".to_owned());
+    }
+    words.extend(args.watch.iter().map(|time| format!("--watch {time}")));
+    words.extend(args.pids.iter().map(u32::to_string));
+    words.join(" ")
+}
+
+fn failure(error: &TargetError, args: &InspectArgs) -> Failure {
+    let exit = match error {
+        TargetError::NoSuchProcess(_) | TargetError::Zombie(_) | TargetError::Gone(_) => {
+            Exit::Gone
+        }
+        TargetError::KernelThread(_) => Exit::Usage,
+        TargetError::Other(_, error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Failure::new(Exit::NotPermitted, error).next(format!("sudo {}", again(args)));
+        }
+        TargetError::Replaced(_) | TargetError::Other(..) => Exit::Failed,
+    };
+    Failure::new(exit, error)
+}

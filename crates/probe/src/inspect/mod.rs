@@ -1,0 +1,410 @@
+//! One look at a process: whose its resident bytes are, without stopping it.
+//!
+//! What is known for certain is taken first: the heap that was walked, stacks, data of files. What is
+//! left is told by what it looks like, and says that it is an estimate. Every page is counted once:
+//! those of the heap in the walker's own scan, all others in one over the mappings.
+
+mod pages;
+mod target;
+
+use std::fs;
+use std::io;
+use std::time::Instant;
+
+use lowtide_heap::ptmalloc::{self, Class, Heap, Layout, Settings};
+use lowtide_model::inspection::{
+    Allocator, Arena, Bin, Inspection, Linkage, Runtime, SCHEMA, Tunables,
+};
+use lowtide_model::ledger::{Ledger, Owner};
+use lowtide_model::verdict::{self, Facts, Kind, Verdict};
+
+use crate::allocator::ExamineError;
+use crate::heap;
+use crate::machine::thread_cpu_s;
+use crate::memory::LiveMemory;
+use crate::proc::maps::Mapping;
+use crate::proc::rollup::Rollup;
+use crate::proc::status::Status;
+use crate::process::Process;
+use crate::recognise::{self, Recogniser, Recognition};
+use crate::sockets::{self, Sockets};
+
+pub use target::{Target, TargetError};
+
+/// What was not permitted, as a sentence about what it takes: a capability or a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Not even its mappings may be seen.
+    Mappings,
+    /// Its memory may not be read, so that its heap cannot be walked.
+    Memory,
+}
+
+/// What one look gave.
+#[derive(Debug)]
+pub struct Look {
+    /// What was found.
+    pub inspection: Inspection,
+    /// What was not permitted, if so: then the inspection holds what could be seen without.
+    pub limit: Option<Limit>,
+}
+
+/// Looks at processes, and remembers the files that it has read.
+#[derive(Debug, Default)]
+pub struct Inspector {
+    recogniser: Recogniser,
+    sockets: Option<Sockets>,
+    without_scan: bool,
+}
+
+/// A heap that was walked, and its settings.
+struct Walked {
+    heap: Heap,
+    settings: Option<Settings>,
+}
+
+impl Inspector {
+    /// Does without `PAGEMAP_SCAN`, as on kernels before 6.7.
+    #[must_use]
+    pub fn without_scan(mut self) -> Self {
+        self.without_scan = true;
+        self
+    }
+
+    /// Looks at a process once. It is not stopped, and no page of it becomes present.
+    ///
+    /// # Errors
+    /// When it ends meanwhile, or starts another program twice.
+    pub fn inspect(&mut self, target: &Target) -> Result<Look, TargetError> {
+        let image = target.stat()?.image;
+        let look = self.look(target);
+        match target.stat() {
+            Ok(stat) if stat.image == image => look,
+            Ok(stat) => {
+                // It has started another program: what was seen is of two.
+                let image = stat.image;
+                let look = self.look(target);
+                if target.stat()?.image == image {
+                    look
+                } else {
+                    Err(TargetError::Replaced(target.pid))
+                }
+            }
+            Err(gone) => Err(gone),
+        }
+    }
+
+    fn look(&mut self, target: &Target) -> Result<Look, TargetError> {
+        let (begin, cpu) = (Instant::now(), thread_cpu_s());
+        let mut inspection = self.outside(target)?;
+        let mut limit = None;
+        let maps = match target.maps() {
+            Ok(maps) => Some(maps),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+            Err(error) => return Err(target.failed(error)),
+        };
+        let walked = match maps {
+            Some(maps) => self.inside(target, &maps, &mut inspection, &mut limit)?,
+            None => {
+                limit = Some(Limit::Mappings);
+                by_status(target, &mut inspection)?;
+                None
+            }
+        };
+        inspection.rss_bytes = inspection.ledger.total();
+        conclude(&mut inspection, walked.as_ref(), limit);
+        inspection.elapsed_s = begin.elapsed().as_secs_f64();
+        inspection.cpu_s = thread_cpu_s() - cpu;
+        Ok(Look { inspection, limit })
+    }
+
+    /// What the kernel tells of it.
+    fn outside(&mut self, target: &Target) -> Result<Inspection, TargetError> {
+        let stat = target.stat()?;
+        let gone = || TargetError::Gone(target.pid);
+        let (process, _) =
+            Process::open(target.pid).map_err(|e| target.failed(e))?.ok_or_else(gone)?;
+        let command = match process.command() {
+            command if command.is_empty() => vec![format!("[{}]", stat.name)],
+            command => command,
+        };
+        let open_files = process.descriptors().ok().map(|found| found.len() as u64);
+        Ok(Inspection {
+            schema: SCHEMA,
+            pid: target.pid,
+            start_ticks: target.start_ticks,
+            command,
+            elapsed_s: 0.0,
+            cpu_s: 0.0,
+            stopped_s: 0.0,
+            allocator: None,
+            runtimes: Vec::new(),
+            tunables_in_force: None,
+            rss_bytes: 0,
+            kernel_rss_bytes: None,
+            ledger: Ledger::default(),
+            unwalked_bytes: 0,
+            lazyfree_bytes: None,
+            swap_bytes: 0,
+            anon_huge_bytes: None,
+            page_tables_bytes: None,
+            threads: stat.threads,
+            open_files,
+            sockets_established: self.connections(&process, open_files.unwrap_or(0)),
+            arenas: Vec::new(),
+            allocated_by_size: Vec::new(),
+            mmapped_count: 0,
+            mmapped_bytes: 0,
+            notes: Vec::new(),
+            verdict: Verdict { kind: Kind::Inconclusive, because: Vec::new() },
+            cures: Vec::new(),
+        })
+    }
+
+    fn connections(&mut self, process: &Process, open_files: u64) -> Option<u64> {
+        if self.sockets.is_none() {
+            self.sockets = Sockets::open().ok();
+        }
+        let found = self.sockets.as_mut();
+        found
+            .and_then(|sockets| sockets.count(open_files, std::iter::once(process)))
+            .or_else(|| sockets::count_in_its_namespace(process))
+    }
+
+    /// Everything that takes its mappings.
+    fn inside(
+        &mut self,
+        target: &Target,
+        maps: &[Mapping],
+        inspection: &mut Inspection,
+        limit: &mut Option<Limit>,
+    ) -> Result<Option<Walked>, TargetError> {
+        let memory = match LiveMemory::open(target.pid) {
+            Ok(memory) => Some(memory),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                *limit = Some(Limit::Memory);
+                LiveMemory::pages_only(target.pid).ok()
+            }
+            Err(error) => return Err(target.failed(error)),
+        };
+        let Some(memory) = memory else {
+            *limit = Some(Limit::Mappings);
+            by_status(target, inspection)?;
+            return Ok(None);
+        };
+        let memory = if self.without_scan { memory.without_scan() } else { memory };
+        let recognition = match self.recognise(target.pid, maps) {
+            Ok(recognition) => recognition,
+            Err(ExamineError::Gone) if !target.is_alive() => {
+                return Err(TargetError::Gone(target.pid));
+            }
+            Err(error) => {
+                if limit.is_none() {
+                    inspection.notes.push(format!("its allocator could not be told: {error}"));
+                }
+                Recognition::default()
+            }
+        };
+        let walked = if limit.is_none() {
+            walk(&memory, maps, &recognition, inspection)
+        } else {
+            None
+        };
+        describe(&recognition, inspection);
+        let stacks =
+            recognise::stacks(&recognition, maps, &recognise::stack_pointers(target.pid));
+        let taken = walked.as_ref().map(|w| w.heap.areas.as_slice()).unwrap_or_default();
+        let seen = pages::Seen { maps, recognition: &recognition, stacks: &stacks, taken };
+        let rest = seen.attribute(&memory).map_err(|error| target.failed(error))?;
+        inspection.ledger.join(&rest);
+        self::status(target, inspection)?;
+        Ok(walked)
+    }
+
+    /// A process that has only just begun is still being loaded: that is over in a moment.
+    fn recognise(&mut self, pid: u32, maps: &[Mapping]) -> Result<Recognition, ExamineError> {
+        self.recogniser.recognise(pid, maps)
+    }
+}
+
+/// Walks its heap, when that is glibc's.
+fn walk(
+    memory: &LiveMemory,
+    maps: &[Mapping],
+    recognition: &Recognition,
+    inspection: &mut Inspection,
+) -> Option<Walked> {
+    if !recognition.has_glibc_heap() || recognition.sanitizer.is_some() {
+        return None;
+    }
+    let malloc = recognition.malloc.as_ref()?;
+    let path = malloc.path.to_string_lossy();
+    let file = maps.iter().find(|m| m.has_file() && m.name == path)?.file;
+    let Some(layout) = Layout::find(memory, &heap::data_of(maps, file)) else {
+        if maps.iter().any(|m| m.name == "[heap]") {
+            inspection.notes.push(
+                "its heap is laid out in a way that is not known, and was not walked".to_owned(),
+            );
+        }
+        return None;
+    };
+    let heap = ptmalloc::walk(memory, &layout, &heap::mappings(maps));
+    let owners = heap.owners();
+    let ledger = &mut inspection.ledger;
+    ledger.add(Owner::Allocated, owners.allocated_bytes);
+    ledger.add(Owner::Reclaimable, owners.reclaimable_bytes);
+    ledger.add(Owner::Fragmented, owners.fragmented_bytes);
+    ledger.add(Owner::Cached, owners.cached_bytes);
+    ledger.add(Owner::Metadata, owners.metadata_bytes);
+    ledger.add(Owner::Unattributed, owners.unwalked_bytes);
+    let total = heap.total();
+    inspection.unwalked_bytes = total.unwalked_bytes;
+    inspection.allocated_by_size = bins(&total.used_classes);
+    inspection.mmapped_count = heap.mmapped.count;
+    inspection.mmapped_bytes = heap.mmapped.bytes;
+    inspection.arenas =
+        heap.arenas.iter().enumerate().map(|(id, found)| arena(id as u64, found)).collect();
+    inspection.tunables_in_force = layout.settings.as_ref().map(tunables);
+    let torn = heap.arenas.iter().filter(|a| !a.is_whole()).count();
+    if torn > 0 && total.unwalked_bytes > 0 {
+        inspection.notes.push(format!(
+            "{torn} of {} arenas could not be walked to their ends: they changed too fast, or parts \
+             of them are swapped out",
+            heap.arenas.len()
+        ));
+    }
+    Some(Walked { heap, settings: layout.settings })
+}
+
+fn arena(id: u64, found: &ptmalloc::Arena) -> Arena {
+    let tally = &found.tally;
+    Arena {
+        id,
+        heaps: found.heaps,
+        system_bytes: found.system_bytes,
+        allocated_bytes: tally.used_bytes,
+        free_count: tally.free_count,
+        free_bytes: tally.free_bytes,
+        fast_count: tally.fast_count,
+        fast_bytes: tally.fast_bytes,
+        top_bytes: tally.top_bytes,
+        reclaimable_bytes: tally.resident.reclaimable_bytes,
+        largest_free_bytes: tally.largest_free_bytes,
+        whole: found.is_whole(),
+        bins: bins(&tally.free_classes),
+    }
+}
+
+/// Classes of sizes, without those that nothing is of.
+fn bins(classes: &[Class]) -> Vec<Bin> {
+    let bounds = |place: usize| match place {
+        place if place + 1 < classes.len() => (1 << place, 2 << place),
+        place => (1 << place, u64::MAX),
+    };
+    let some = classes.iter().enumerate().filter(|(_, class)| class.count > 0);
+    some.map(|(place, class)| {
+        let (from, to) = bounds(place);
+        Bin { from, to, count: class.count, bytes: class.bytes }
+    })
+    .collect()
+}
+
+fn tunables(settings: &Settings) -> Tunables {
+    Tunables {
+        arena_max: settings.arena_max,
+        trim_threshold_bytes: settings.trim_threshold_bytes,
+        top_pad_bytes: settings.top_pad_bytes,
+        mmap_threshold_bytes: settings.mmap_threshold_bytes,
+        mmap_threshold_dynamic: settings.mmap_threshold_dynamic,
+        tcache_count: settings.tcache_count,
+        tcache_max_bytes: settings.tcache_max_bytes,
+    }
+}
+
+/// Who was recognised.
+fn describe(recognition: &Recognition, inspection: &mut Inspection) {
+    inspection.allocator = recognition.allocator().map(|found| Allocator {
+        name: found.name.clone(),
+        version: found.version.clone(),
+        linkage: Some(match found.linkage {
+            recognise::Linkage::Dynamic => Linkage::Dynamic,
+            recognise::Linkage::Static => Linkage::Static,
+            recognise::Linkage::Preloaded => Linkage::Preloaded,
+        }),
+    });
+    let runtimes = recognition.runtimes.iter();
+    inspection.runtimes = runtimes
+        .map(|r| Runtime { name: r.kind.name().to_owned(), version: r.version.clone() })
+        .collect();
+    if let Some(sanitizer) = recognition.sanitizer {
+        inspection.notes.push(format!(
+            "it runs under {}, which keeps what was freed: its memory says little about the program",
+            sanitizer.name()
+        ));
+    }
+    if recognition.own.is_some() && !inspection.arenas.is_empty() {
+        inspection.notes.push(
+            "the program brings its own allocator; glibc's heap beside it is what libraries use"
+                .to_owned(),
+        );
+    }
+}
+
+/// What stands beside the ledger.
+fn status(target: &Target, inspection: &mut Inspection) -> Result<(), TargetError> {
+    let rollup = fs::read_to_string(target.path("smaps_rollup"));
+    if let Some(rollup) = rollup.ok().and_then(|text| Rollup::parse(&text).ok()) {
+        inspection.kernel_rss_bytes = Some(rollup.rss_bytes);
+        inspection.lazyfree_bytes = Some(rollup.lazyfree_bytes);
+        inspection.anon_huge_bytes = Some(rollup.anon_huge_bytes);
+    }
+    let status = read_status(target)?;
+    inspection.swap_bytes = status.swap_bytes;
+    inspection.page_tables_bytes = Some(status.page_tables_bytes);
+    Ok(())
+}
+
+fn read_status(target: &Target) -> Result<Status, TargetError> {
+    let text = fs::read(target.path("status")).map_err(|error| target.failed(error))?;
+    Status::parse(&String::from_utf8_lossy(&text))
+        .map_err(|error| TargetError::Other(target.pid, error.into()))
+}
+
+/// What can be said of a process of another user without any capability.
+fn by_status(target: &Target, inspection: &mut Inspection) -> Result<(), TargetError> {
+    let status = read_status(target)?;
+    inspection.ledger.add(Owner::File, status.file_bytes);
+    inspection.ledger.add(Owner::Shared, status.shared_bytes);
+    inspection.ledger.add(Owner::Unattributed, status.anon_bytes);
+    inspection.kernel_rss_bytes = Some(status.rss_bytes());
+    inspection.swap_bytes = status.swap_bytes;
+    inspection.page_tables_bytes = Some(status.page_tables_bytes);
+    Ok(())
+}
+
+/// Judges what was found.
+fn conclude(inspection: &mut Inspection, walked: Option<&Walked>, limit: Option<Limit>) {
+    let total = walked.map(|w| w.heap.total()).unwrap_or_default();
+    let runtimes: Vec<String> = inspection.runtimes.iter().map(|r| r.name.clone()).collect();
+    let facts = Facts {
+        ledger: &inspection.ledger,
+        allocator: inspection.allocator.as_ref().map(|a| a.name.as_str()),
+        runtimes: &runtimes,
+        heap_was_walked: walked.is_some_and(|w| w.settings.is_some() || !w.heap.arenas.is_empty()),
+        arenas: &inspection.arenas,
+        tunables: inspection.tunables_in_force.as_ref(),
+        trim_bytes: total.trim_bytes,
+        release_bytes: total.trim_bytes + total.more_bytes,
+        connections: inspection.sockets_established,
+        threads: inspection.threads,
+    };
+    let verdict = match limit {
+        None => verdict::judge(&facts),
+        Some(_) => Verdict {
+            kind: Kind::Inconclusive,
+            because: vec!["its heap may not be read".to_owned()],
+        },
+    };
+    inspection.cures = verdict::cures(&facts, &verdict, inspection.pid);
+    inspection.verdict = verdict;
+}

@@ -1,0 +1,199 @@
+//! Whose the pages are that no heap has claimed.
+
+use std::io;
+use std::ops::Range;
+
+use lowtide_heap::memory::Memory;
+use lowtide_model::ledger::{Ledger, Owner};
+
+use crate::memory::{LiveMemory, PageKind};
+use crate::proc::maps::Mapping;
+use crate::recognise::{self, Recognition};
+
+/// What is known of a process when its pages are counted.
+pub(super) struct Seen<'a> {
+    pub(super) maps: &'a [Mapping],
+    pub(super) recognition: &'a Recognition,
+    /// Mappings that are stacks.
+    pub(super) stacks: &'a [Range<u64>],
+    /// What the walk of the heap has claimed and counted, in order.
+    pub(super) taken: &'a [Range<u64>],
+}
+
+/// Memory that has an owner already.
+struct Claim {
+    range: Range<u64>,
+    owner: Owner,
+    estimated: bool,
+}
+
+impl Seen<'_> {
+    /// Counts the resident pages outside of the heap, by owner.
+    pub(super) fn attribute(&self, memory: &LiveMemory) -> io::Result<Ledger> {
+        let page = memory.page_bytes();
+        let taken: Vec<Range<u64>> = self.taken.iter().map(|t| whole_pages(t, page)).collect();
+        let claims = self.claims(&taken);
+        let mut ledger = Ledger::default();
+        // The heap has counted its own bytes; what it leaves of its first and last page is padding.
+        for (exact, whole) in self.taken.iter().zip(&taken) {
+            if exact != whole {
+                let bytes = |range: &Range<u64>| -> u64 {
+                    let pages = memory.resident(range.clone());
+                    pages.iter().map(|p| p.end.min(range.end) - p.start.max(range.start)).sum()
+                };
+                ledger.add(Owner::Metadata, bytes(whole).saturating_sub(bytes(exact)));
+            }
+        }
+        for mapping in self.maps {
+            for part in without(mapping.start..mapping.end, &taken) {
+                self.count(memory, mapping, part, &claims, &mut ledger)?;
+            }
+        }
+        Ok(ledger)
+    }
+
+    /// What is known of private memory that is of no file, in order.
+    fn claims(&self, taken: &[Range<u64>]) -> Vec<Claim> {
+        let sure = |range: &Range<u64>, owner| Claim { range: range.clone(), owner, estimated: false };
+        let areas = recognise::areas(self.recognition, self.maps, self.stacks, taken);
+        let mut claims: Vec<Claim> = areas
+            .into_iter()
+            .map(|area| Claim {
+                range: area.range,
+                owner: match area.owner {
+                    // glibc has given it this name, and the walk has not found it.
+                    recognise::Owner::Allocator(name) if name == "glibc" => Owner::Unattributed,
+                    _ => Owner::Runtime,
+                },
+                estimated: area.estimated,
+            })
+            .collect();
+        claims.extend(self.stacks.iter().map(|range| sure(range, Owner::Stacks)));
+        let data = self.recognition.zeroed_data.iter();
+        claims.extend(data.map(|range| sure(range, Owner::ProgramData)));
+        claims.sort_by_key(|claim| claim.range.start);
+        claims
+    }
+
+    fn count(
+        &self,
+        memory: &LiveMemory,
+        mapping: &Mapping,
+        part: Range<u64>,
+        claims: &[Claim],
+        ledger: &mut Ledger,
+    ) -> io::Result<()> {
+        if mapping.name == "[vvar]" || mapping.name == "[vvar_vclock]" || mapping.name == "[vsyscall]"
+        {
+            // The kernel's own pages, which it does not count.
+            return Ok(());
+        }
+        let is_private = mapping.permissions.ends_with('p');
+        if mapping.has_file() || !is_private || mapping.name == "[vdso]" {
+            let shared = !is_private && !mapping.has_file() || is_shared_memory(&mapping.name);
+            let of_file = if shared { Owner::Shared } else { Owner::File };
+            for pages in memory.pages(part)? {
+                let bytes = pages.range.end - pages.range.start;
+                match pages.kind {
+                    PageKind::File => ledger.add(of_file, bytes),
+                    // Pages of a file that were written to, and so became the process's own.
+                    PageKind::Anonymous => ledger.add(Owner::ProgramData, bytes),
+                    PageKind::Swapped => {}
+                }
+            }
+            return Ok(());
+        }
+        let unclaimed = self.unclaimed(mapping);
+        for run in memory.resident(part) {
+            share_out(run, claims, unclaimed, ledger);
+        }
+        Ok(())
+    }
+
+    /// Whose private memory is when nothing else is known of it.
+    fn unclaimed(&self, mapping: &Mapping) -> Owner {
+        let is_heap = mapping.name == "[heap]";
+        match () {
+            // A heap that was not walked; of one that was, what the program took with `brk` itself.
+            () if is_heap && self.taken.is_empty() => Owner::Unattributed,
+            () => Owner::AnonymousOther,
+        }
+    }
+}
+
+/// Splits a run of pages among those who claim it. The first to claim has it.
+fn share_out(run: Range<u64>, claims: &[Claim], otherwise: Owner, ledger: &mut Ledger) {
+    let mut at = run.start;
+    // Claims do not overlap, so that their ends are in order too.
+    let first = claims.partition_point(|claim| claim.range.end <= run.start);
+    for claim in claims[first..].iter().take_while(|claim| claim.range.start < run.end) {
+        let (start, end) = (claim.range.start.max(at), claim.range.end.min(run.end));
+        if start >= end {
+            continue;
+        }
+        ledger.add(otherwise, start - at);
+        if claim.estimated {
+            ledger.add_estimate(claim.owner, end - start);
+        } else {
+            ledger.add(claim.owner, end - start);
+        }
+        at = end;
+    }
+    ledger.add(otherwise, run.end.saturating_sub(at));
+}
+
+/// What a range has outside of others, which are in order and apart from each other.
+fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let first = others.partition_point(|other| other.end <= range.start);
+    let mut found = Vec::new();
+    let mut at = range.start;
+    for other in others[first..].iter().take_while(|other| other.start < range.end) {
+        if other.start > at {
+            found.push(at..other.start);
+        }
+        at = at.max(other.end);
+    }
+    if at < range.end {
+        found.push(at..range.end);
+    }
+    found
+}
+
+fn whole_pages(range: &Range<u64>, page: u64) -> Range<u64> {
+    range.start - range.start % page..range.end.next_multiple_of(page)
+}
+
+/// Files that are memory: POSIX and System V shared memory, `memfd_create`, shared anonymous mappings.
+fn is_shared_memory(name: &str) -> bool {
+    ["/dev/shm/", "/memfd:", "/SYSV", "/dev/zero"].iter().any(|begin| name.starts_with(begin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_pages_is_shared_out_without_loss_or_overlap() {
+        let claim = |range, owner, estimated| Claim { range, owner, estimated };
+        let claims = [
+            claim(0x2000..0x4000, Owner::Stacks, false),
+            claim(0x6000..0x9000, Owner::Runtime, true),
+        ];
+        let mut ledger = Ledger::default();
+        share_out(0x1000..0x8000, &claims, Owner::AnonymousOther, &mut ledger);
+        assert_eq!(ledger.bytes(Owner::Stacks), 0x2000);
+        assert_eq!(ledger.bytes(Owner::Runtime), 0x2000);
+        assert_eq!(ledger.bytes(Owner::AnonymousOther), 0x3000);
+        assert_eq!(ledger.total(), 0x7000);
+        share_out(0x9000..0xa000, &claims, Owner::AnonymousOther, &mut ledger);
+        assert_eq!(ledger.bytes(Owner::AnonymousOther), 0x4000);
+    }
+
+    #[test]
+    fn what_others_have_is_left_out() {
+        let others = [0x1000..0x2000, 0x3000..0x4000, 0x5000..0x6000];
+        assert_eq!(without(0x1800..0x5800, &others), [0x2000..0x3000, 0x4000..0x5000]);
+        assert_eq!(without(0x6000..0x7000, &others), [0x6000..0x7000]);
+        assert!(without(0x3000..0x4000, &others).is_empty());
+    }
+}

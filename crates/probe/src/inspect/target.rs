@@ -1,0 +1,146 @@
+//! A process that is to be looked at: its pidfd and when it began, not only its number.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use thiserror::Error;
+
+use crate::proc::stat::Stat;
+use crate::proc::{is_gone, maps};
+
+/// A process that is to be looked at.
+#[derive(Debug)]
+pub struct Target {
+    /// Its number, as lowtide sees it.
+    pub pid: u32,
+    /// When it began, in clock ticks since the machine booted.
+    pub start_ticks: u64,
+    /// Leads to this very process, whoever gets its number later.
+    handle: OwnedFd,
+}
+
+/// Why a process cannot be looked at.
+#[derive(Debug, Error)]
+pub enum TargetError {
+    /// Nobody has this number.
+    #[error("there is no process {0}: it may have ended; pgrep -a NAME finds others")]
+    NoSuchProcess(u32),
+    /// It has no memory of its own.
+    #[error("process {0} is a thread of the kernel, which has no memory of its own")]
+    KernelThread(u32),
+    /// It has ended already.
+    #[error("process {0} has ended and waits for its parent (a zombie): it has no memory any more")]
+    Zombie(u32),
+    /// It ended while it was looked at.
+    #[error("process {0} ended while it was being looked at")]
+    Gone(u32),
+    /// It started another program, and again while it was looked at once more.
+    #[error("process {0} started another program while it was being looked at: try again")]
+    Replaced(u32),
+    /// Something else.
+    #[error("process {0} cannot be looked at: {1}")]
+    Other(u32, io::Error),
+}
+
+impl Target {
+    /// Takes hold of a process.
+    ///
+    /// # Errors
+    /// When there is none of this number, or it has no memory that could be looked at.
+    pub fn open(pid: u32) -> Result<Self, TargetError> {
+        let failed = |error: io::Error| match () {
+            () if is_gone(&error) => TargetError::NoSuchProcess(pid),
+            () => TargetError::Other(pid, error),
+        };
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let number = number.ok_or(TargetError::NoSuchProcess(pid))?;
+        let handle = match pidfd_open(number, PidfdFlags::empty()) {
+            Ok(handle) => handle,
+            // The number is a thread's, not a process's.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {
+                return Err(TargetError::NoSuchProcess(pid));
+            }
+            Err(error) => return Err(failed(error.into())),
+        };
+        let stat = read_stat(pid).map_err(failed)?;
+        if stat.has_ended() {
+            return Err(TargetError::Zombie(pid));
+        }
+        if stat.is_kernel_thread() {
+            return Err(TargetError::KernelThread(pid));
+        }
+        Ok(Self { pid, start_ticks: stat.start_ticks, handle })
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(&self) -> bool {
+        // A pidfd becomes readable when its process ends.
+        let mut fds = [PollFd::new(&self.handle, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut fds, Some(&now)), Ok(0))
+    }
+
+    pub(super) fn stat(&self) -> Result<Stat, TargetError> {
+        match read_stat(self.pid) {
+            Ok(stat) if stat.start_ticks == self.start_ticks && !stat.has_ended() => Ok(stat),
+            Ok(_) => Err(TargetError::Gone(self.pid)),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    pub(super) fn maps(&self) -> io::Result<Vec<maps::Mapping>> {
+        let text = fs::read(self.path("maps"))?;
+        Ok(maps::parse(&String::from_utf8_lossy(&text))?)
+    }
+
+    pub(super) fn path(&self, file: &str) -> String {
+        format!("/proc/{}/{file}", self.pid)
+    }
+
+    pub(super) fn failed(&self, error: io::Error) -> TargetError {
+        if is_gone(&error) || !self.is_alive() {
+            TargetError::Gone(self.pid)
+        } else {
+            TargetError::Other(self.pid, error)
+        }
+    }
+}
+
+fn read_stat(pid: u32) -> io::Result<Stat> {
+    let text = fs::read(format!("/proc/{pid}/stat"))?;
+    Ok(Stat::parse(&String::from_utf8_lossy(&text))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn nobody_threads_of_the_kernel_and_zombies_are_told_apart() {
+        assert!(matches!(Target::open(0), Err(TargetError::NoSuchProcess(0))));
+        assert!(matches!(Target::open(u32::MAX), Err(TargetError::NoSuchProcess(_))));
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        while !read_stat(pid).unwrap().has_ended() {
+            std::thread::yield_now();
+        }
+        assert!(matches!(Target::open(pid), Err(TargetError::Zombie(_))));
+        child.wait().unwrap();
+        assert!(matches!(Target::open(pid), Err(TargetError::NoSuchProcess(_))));
+    }
+
+    #[test]
+    fn a_target_knows_when_it_has_ended() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let target = Target::open(child.id()).unwrap();
+        assert!(target.is_alive());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!target.is_alive());
+        assert!(matches!(target.stat(), Err(TargetError::Gone(_))));
+    }
+}
