@@ -145,7 +145,11 @@ fn find_ring(memory: &impl Memory, base: u64, bytes: &[u8]) -> Option<(Vec<u64>,
             if !seen.insert(bins) || !bins_are_sound(bins, &at) {
                 continue;
             }
-            let heads = if bins > next && bins - next <= 160 { bins - next..bins - next + 1 } else { 24..161 };
+            let heads = if bins > next && bins - next <= 160 {
+                bins - next..bins - next + 1
+            } else {
+                24..161
+            };
             for head in heads.step_by(8) {
                 if let Some(ring) = ring(memory, bins - head, head, next) {
                     return Some((ring, head));
@@ -165,7 +169,8 @@ fn bins_are_sound(bins: u64, at: &impl Fn(u64) -> Option<u64>) -> bool {
         (fd == empty && bk == empty) || (fd != empty && bk != empty && is_chunk(fd) && is_chunk(bk))
     };
     let totals = (at(bins + SYSTEM_MEM), at(bins + MAX_SYSTEM_MEM));
-    (0..BINS).all(sound) && matches!(totals, (Some(now), Some(most)) if now <= most && most < 1 << 47)
+    (0..BINS).all(sound)
+        && matches!(totals, (Some(now), Some(most)) if now <= most && most < 1 << 47)
 }
 
 fn is_chunk(address: u64) -> bool {

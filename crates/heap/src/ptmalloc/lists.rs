@@ -73,11 +73,12 @@ pub(super) fn fast_chunks(memory: &impl Memory, layout: &Layout) -> Vec<u64> {
             // Both ways are tried; on the wrong one, the second chunk makes no sense.
             let lists = Links::BOTH.map(|links| list(&mut pages, first, 0, Some(size), links));
             let [mixed, plain] = lists;
-            let longer = if plain.1 && !mixed.1 || (plain.1 == mixed.1 && plain.0.len() > mixed.0.len()) {
-                plain.0
-            } else {
-                mixed.0
-            };
+            let longer =
+                if plain.1 && !mixed.1 || (plain.1 == mixed.1 && plain.0.len() > mixed.0.len()) {
+                    plain.0
+                } else {
+                    mixed.0
+                };
             found.extend(longer);
         }
     }
@@ -210,7 +211,9 @@ fn counts_agree(bytes: &[u8], form: Form, lengths: &[u64]) -> bool {
         let half = half_in(bytes, at - at % 4)? >> (at % 4 * 8);
         Some(u64::from(if form.count == 1 { half & 0xff } else { half & 0xffff }))
     };
-    let Some(counts) = (0..form.bins).map(count).collect::<Option<Vec<u64>>>() else { return false };
+    let Some(counts) = (0..form.bins).map(count).collect::<Option<Vec<u64>>>() else {
+        return false;
+    };
     if form.bins == 64 {
         return counts == lengths;
     }

@@ -227,21 +227,27 @@ impl<M: Memory> Work<'_, M> {
         let base = base.or(brk.as_ref().map(|b| b.start)).unwrap_or(0);
         // What the user gets is aligned, which is 16 bytes behind the chunk.
         let first = base.next_multiple_of(16);
-        let is_in_brk = base != 0 && top.start >= base && brk.as_ref().is_some_and(|b| b.contains(&top.start));
+        let is_in_brk =
+            base != 0 && top.start >= base && brk.as_ref().is_some_and(|b| b.contains(&top.start));
         if is_in_brk && !self.layout.is_scattered(self.memory, address) {
-            let stretch = Stretch { range: first..top.end, ending: Ending::Top(TopRule::Trimmed), top_at };
+            let stretch =
+                Stretch { range: first..top.end, ending: Ending::Top(TopRule::Trimmed), top_at };
             self.areas.push(base..top.end);
             arena.walked_bytes += first - base;
             self.stretch(&mut arena, stretch);
             return arena;
         }
         if is_in_brk {
-            let stretch = Stretch { range: first..top.end, ending: Ending::Top(TopRule::Trimmed), top_at };
+            let stretch =
+                Stretch { range: first..top.end, ending: Ending::Top(TopRule::Trimmed), top_at };
             self.areas.push(base..top.end);
             self.stretch(&mut arena, stretch);
         } else if let Some(brk) = brk.filter(|b| base != 0 && b.contains(&base)) {
             self.areas.push(base..brk.end);
-            self.stretch(&mut arena, Stretch { range: first..brk.end, ending: Ending::Fence, top_at });
+            self.stretch(
+                &mut arena,
+                Stretch { range: first..brk.end, ending: Ending::Fence, top_at },
+            );
         }
         self.pieces(&mut arena, &top, top_at);
         arena
@@ -258,7 +264,8 @@ impl<M: Memory> Work<'_, M> {
             let mut from = start;
             if mapping.range.contains(&top.start) {
                 let range = start..top.end;
-                if self.piece(arena, Stretch { range, ending: Ending::Top(TopRule::Kept), top_at }) {
+                if self.piece(arena, Stretch { range, ending: Ending::Top(TopRule::Kept), top_at })
+                {
                     from = top.end;
                 }
             }

@@ -10,7 +10,7 @@ use crate::allocator::{Evidence, Examination, LoadedFile, Provider, elf, open_ma
 use crate::proc::maps::Mapping;
 
 pub(super) const GLIBC: &str = "glibc";
-const MUSL: &str = "musl";
+pub(super) const MUSL: &str = "musl";
 
 /// An allocator in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]

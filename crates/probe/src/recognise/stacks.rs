@@ -8,7 +8,7 @@
 use std::fs;
 use std::ops::Range;
 
-use super::{OwnMemory, Recognition, RuntimeKind};
+use super::{OwnMemory, Recognition, RuntimeKind, identity};
 use crate::proc::maps::Mapping;
 
 /// A guard is a page; 64 KiB where pages are large; a few more under HotSpot. What is larger is a
@@ -19,6 +19,12 @@ const SMALLEST_STACK: u64 = 16 << 10;
 /// A stack pointer alone says that a mapping is a stack only if it is not larger: a coroutine runs
 /// on memory that was allocated like any other.
 const LARGEST_STACK: u64 = 16 << 20;
+/// What a thread gets unless its program asks for another size: the usual limit (`ulimit -s`) under
+/// glibc; 128 KiB under musl, with its records of the thread above.
+const USUAL_STACK: u64 = 8 << 20;
+const USUAL_STACK_OF_MUSL: u64 = 160 << 10;
+/// A waiting thread has used little of its stack: what lies so far above its pointer is still of it.
+const ABOVE_POINTER: u64 = 64 << 10;
 /// glibc's thread heaps begin at a multiple of it (`HEAP_MAX_SIZE`), right above a reservation.
 const HEAP_OF_THREAD: u64 = 64 << 20;
 
@@ -41,28 +47,41 @@ fn pointer_of(line: &str) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
 }
 
-/// The mappings that are stacks, in order: the first thread's, those that glibc has named, those
-/// behind a guard, and those that a stack pointer leads to.
+/// Where stacks are, in order: the first thread's, those that glibc has named, those behind a guard,
+/// and those that a stack pointer leads to. Where the kernel has merged a stack with what was mapped
+/// above it, as it does under musl, its end is an estimate.
 pub fn stacks(recognition: &Recognition, maps: &[Mapping], pointers: &[u64]) -> Vec<Range<u64>> {
     // Go's threads run on the stacks of goroutines, which are part of its heap.
     let has_go = recognition.has(RuntimeKind::Go);
     let has_threads_of_c = !has_go || recognition.malloc.is_some();
+    let is_musl = recognition.malloc.as_ref().is_some_and(|m| m.name == identity::MUSL);
+    let usual = if is_musl { USUAL_STACK_OF_MUSL } else { USUAL_STACK };
     let mut found = Vec::new();
     for (place, mapping) in maps.iter().enumerate() {
         let below = place.checked_sub(1).and_then(|at| maps.get(at));
         let plain = mapping.permissions == "rw-p" && mapping.name.is_empty() && !mapping.has_file();
-        let is_stack = mapping.name == "[stack]"
-            || mapping.name.starts_with("[anon: glibc: pthread stack")
-            || (plain && has_threads_of_c && is_guarded(mapping, below))
-            || (plain
-                && !has_go
-                && is_in_use(mapping, pointers)
-                && !is_of_v8(recognition, mapping));
-        if is_stack {
+        let is_named =
+            mapping.name == "[stack]" || mapping.name.starts_with("[anon: glibc: pthread stack");
+        if is_named {
+            found.push(mapping.start..mapping.end);
+        } else if plain && has_threads_of_c && is_guarded(mapping, below) {
+            found.push(mapping.start..end_of_guarded(mapping, pointers, usual));
+        } else if plain
+            && !has_go
+            && is_in_use(mapping, pointers)
+            && !is_of_v8(recognition, mapping)
+        {
             found.push(mapping.start..mapping.end);
         }
     }
     found
+}
+
+fn end_of_guarded(mapping: &Mapping, pointers: &[u64], usual: u64) -> u64 {
+    let highest = pointers.iter().rfind(|pointer| mapping.contains(**pointer));
+    let in_use =
+        highest.map_or(0, |pointer| pointer.next_multiple_of(ABOVE_POINTER) + ABOVE_POINTER);
+    mapping.end.min(in_use.max(mapping.start + usual))
 }
 
 fn is_guarded(mapping: &Mapping, below: Option<&Mapping>) -> bool {
@@ -118,6 +137,18 @@ mod tests {
         let found = stacks(&Recognition::default(), &maps, &pointers);
         let starts: Vec<u64> = found.iter().map(|range| range.start).collect();
         assert_eq!(starts, [0x7f00_1000_1000, 0x7f00_3000_0000, 0x7ffd_0000_0000]);
+    }
+
+    #[test]
+    fn a_heap_that_was_merged_with_a_stack_below_it_is_not_all_stack() {
+        let maps = parse(
+            "7f0010000000-7f0010002000 ---p 00000000 00:00 0\n\
+             7f0010002000-7f0020000000 rw-p 00000000 00:00 0\n",
+        )
+        .unwrap();
+        let end = |pointers: &[u64]| stacks(&Recognition::default(), &maps, pointers)[0].end;
+        assert_eq!(end(&[]), 0x7f00_1080_2000);
+        assert_eq!(end(&[0x7f00_117f_0008]), 0x7f00_1181_0000);
     }
 
     #[test]

@@ -1,0 +1,5 @@
+//! Running programs are recognised.
+
+mod allocators;
+mod runtimes;
+mod support;
