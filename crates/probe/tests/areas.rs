@@ -1,5 +1,7 @@
 //! Whose a mapping is, on mappings that were made up after real ones.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::ops::Range;
 
 use lowtide_probe::allocator::Sanitizer;
@@ -52,7 +54,7 @@ fn without_a_runtime_what_glibc_did_not_claim_is_nobodys() {
 fn another_allocator_owns_everything_but_stacks_files_and_their_zeroed_data() {
     let recognition = Recognition {
         malloc: allocator("gperftools"),
-        zeroed_data: vec![0x7f90_0020_0000..0x7f90_0020_4000],
+        zeroed_data: Vec::from([Range { start: 0x7f90_0020_0000, end: 0x7f90_0020_4000 }]),
         ..Recognition::default()
     };
     let maps = maps(&[
@@ -134,7 +136,7 @@ fn v8_owns_its_code_and_what_begins_like_one_of_its_pages() {
 fn go_without_c_owns_everything_and_its_threads_have_no_stacks_of_their_own() {
     let recognition = Recognition {
         runtimes: runtime(RuntimeKind::Go, OwnMemory::Any),
-        zeroed_data: vec![0x55_8000..0x58_e000],
+        zeroed_data: Vec::from([Range { start: 0x55_8000, end: 0x58_e000 }]),
         ..Recognition::default()
     };
     let maps = maps(&[

@@ -19,12 +19,20 @@ const SMALLEST_STACK: u64 = 16 << 10;
 /// A stack pointer alone says that a mapping is a stack only if it is not larger: a coroutine runs
 /// on memory that was allocated like any other.
 const LARGEST_STACK: u64 = 16 << 20;
-/// What a thread gets unless its program asks for another size: the usual limit (`ulimit -s`) under
-/// glibc; 128 KiB under musl, with its records of the thread above.
-const USUAL_STACK: u64 = 8 << 20;
-const USUAL_STACK_OF_MUSL: u64 = 160 << 10;
-/// A waiting thread has used little of its stack: what lies so far above its pointer is still of it.
-const ABOVE_POINTER: u64 = 64 << 10;
+/// What is known of stacks whose end cannot be seen, in bytes.
+struct Usual {
+    /// What a thread gets unless its program asks for another size.
+    size: u64,
+    /// A waiting thread has used little: what lies so far above its pointer is still of its stack.
+    above_pointer: u64,
+}
+
+/// The usual limit (`ulimit -s`).
+const OF_GLIBC: Usual = Usual { size: 8 << 20, above_pointer: 64 << 10 };
+/// 128 KiB, and above it the records of the thread (`DEFAULT_STACK_SIZE` in
+/// src/internal/pthread_impl.h); it lies among the blocks of malloc, so that a page too many is wrong.
+const OF_MUSL: Usual = Usual { size: 136 << 10, above_pointer: 4 << 10 };
+
 /// glibc's thread heaps begin at a multiple of it (`HEAP_MAX_SIZE`), right above a reservation.
 const HEAP_OF_THREAD: u64 = 64 << 20;
 
@@ -55,7 +63,7 @@ pub fn stacks(recognition: &Recognition, maps: &[Mapping], pointers: &[u64]) -> 
     let has_go = recognition.has(RuntimeKind::Go);
     let has_threads_of_c = !has_go || recognition.malloc.is_some();
     let is_musl = recognition.malloc.as_ref().is_some_and(|m| m.name == identity::MUSL);
-    let usual = if is_musl { USUAL_STACK_OF_MUSL } else { USUAL_STACK };
+    let usual = if is_musl { OF_MUSL } else { OF_GLIBC };
     let mut found = Vec::new();
     for (place, mapping) in maps.iter().enumerate() {
         let below = place.checked_sub(1).and_then(|at| maps.get(at));
@@ -65,7 +73,7 @@ pub fn stacks(recognition: &Recognition, maps: &[Mapping], pointers: &[u64]) -> 
         if is_named {
             found.push(mapping.start..mapping.end);
         } else if plain && has_threads_of_c && is_guarded(mapping, below) {
-            found.push(mapping.start..end_of_guarded(mapping, pointers, usual));
+            found.push(mapping.start..end_of_guarded(mapping, pointers, &usual));
         } else if plain
             && !has_go
             && is_in_use(mapping, pointers)
@@ -77,11 +85,11 @@ pub fn stacks(recognition: &Recognition, maps: &[Mapping], pointers: &[u64]) -> 
     found
 }
 
-fn end_of_guarded(mapping: &Mapping, pointers: &[u64], usual: u64) -> u64 {
+fn end_of_guarded(mapping: &Mapping, pointers: &[u64], usual: &Usual) -> u64 {
+    let above = usual.above_pointer;
     let highest = pointers.iter().rfind(|pointer| mapping.contains(**pointer));
-    let in_use =
-        highest.map_or(0, |pointer| pointer.next_multiple_of(ABOVE_POINTER) + ABOVE_POINTER);
-    mapping.end.min(in_use.max(mapping.start + usual))
+    let in_use = highest.map_or(0, |pointer| pointer.next_multiple_of(above) + above);
+    mapping.end.min(in_use.max(mapping.start + usual.size))
 }
 
 fn is_guarded(mapping: &Mapping, below: Option<&Mapping>) -> bool {
@@ -92,7 +100,7 @@ fn is_guarded(mapping: &Mapping, below: Option<&Mapping>) -> bool {
             && below.name.is_empty()
             && below.size() <= LARGEST_GUARD
     });
-    guard && mapping.size() >= SMALLEST_STACK && mapping.start % HEAP_OF_THREAD != 0
+    guard && mapping.size() >= SMALLEST_STACK && !mapping.start.is_multiple_of(HEAP_OF_THREAD)
 }
 
 fn is_in_use(mapping: &Mapping, pointers: &[u64]) -> bool {
@@ -103,7 +111,7 @@ fn is_in_use(mapping: &Mapping, pointers: &[u64]) -> bool {
 /// V8 runs nothing on its pages; a stack that begins like one is rarer than a wrong pointer.
 fn is_of_v8(recognition: &Recognition, mapping: &Mapping) -> bool {
     let page = recognition.runtimes.iter().find(|r| r.kind.has_v8()).map(|r| r.memory);
-    matches!(page, Some(OwnMemory::Aligned(bytes)) if mapping.size() == bytes && mapping.start % bytes == 0)
+    matches!(page, Some(OwnMemory::Aligned(bytes)) if mapping.size() == bytes && mapping.start.is_multiple_of(bytes))
 }
 
 #[cfg(test)]

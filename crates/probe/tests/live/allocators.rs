@@ -88,11 +88,11 @@ fn a_static_glibc_is_recognised_without_symbols() {
 }
 
 #[test]
-fn a_rust_program_with_its_own_allocator_is_not_taken_for_a_small_heap_of_glibc() {
+fn a_rust_program_with_its_mimalloc_inside_is_not_taken_for_a_small_heap_of_glibc() {
     let home = tempfile::tempdir().unwrap();
     // Tests are built into `deps`, beside `examples`.
     let tests = std::env::current_exe().unwrap();
-    let program = tests.parent().unwrap().with_file_name("examples").join("own_allocator");
+    let program = tests.parent().unwrap().with_file_name("examples").join("mimalloc_inside");
     let stripped = home.path().join("stripped");
     let status = Command::new("strip").arg("-o").args([&stripped, &program]).status();
     assert!(status.expect("strip (Debian: binutils)").success());
@@ -170,8 +170,10 @@ fn redis_asks_for_its_jemalloc() {
     let home = tempfile::tempdir().unwrap();
     let socket = home.path().join("socket");
     let mut command = Command::new("redis-server");
-    command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(socket);
-    let redis = Subject::start(&mut command);
+    command
+        .args(["--port", "0", "--save", "", "--logfile", "/dev/null", "--unixsocket"])
+        .arg(socket);
+    let redis = Subject::start_silent(&mut command);
     let found = redis.recognise_when(|found| found.stacks > 1);
     assert_eq!(found.allocator(), ("jemalloc", Some(version), "dynamic"));
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lowtide_probe::allocator::ExamineError;
@@ -37,6 +37,8 @@ int main(void) {
 /// A running program, which ends with this.
 pub(crate) struct Subject {
     child: Child,
+    /// Kept open: a program may say more, and must not end for want of a listener.
+    stdout: Option<BufReader<ChildStdout>>,
     /// The first line that it said.
     pub(crate) said: String,
 }
@@ -73,8 +75,9 @@ impl Subject {
     /// Starts a program and waits for the first line that it says.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut subject = Self::start_silent(command);
-        let stdout = subject.child.stdout.take().unwrap();
-        BufReader::new(stdout).read_line(&mut subject.said).unwrap();
+        let mut stdout = BufReader::new(subject.child.stdout.take().unwrap());
+        stdout.read_line(&mut subject.said).unwrap();
+        subject.stdout = Some(stdout);
         assert!(!subject.said.is_empty(), "{command:?} said nothing");
         subject
     }
@@ -86,7 +89,7 @@ impl Subject {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?} ({error}): .ci/run installs it"));
-        Self { child, said: String::new() }
+        Self { child, stdout: None, said: String::new() }
     }
 
     /// The address that it said.
