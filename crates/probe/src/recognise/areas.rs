@@ -162,7 +162,7 @@ impl<'r> Rules<'r> {
             OwnMemory::Any => true,
             OwnMemory::Blocks(bytes) => range.end - range.start >= bytes,
             OwnMemory::Aligned(bytes) => {
-                mapping.permissions.contains('x') || range.start % bytes == 0
+                mapping.permissions.contains('x') || range.start.is_multiple_of(bytes)
             }
         }
     }
@@ -179,13 +179,15 @@ impl<'r> Rules<'r> {
         let is_far = range.start.abs_diff(self.libraries) > FAR;
         let is_of_mimalloc = foreign == "mimalloc"
             && (size >= MIMALLOC_ARENA
-                || (size >= MIMALLOC_SEGMENT && range.start % MIMALLOC_SEGMENT == 0));
+                || (size >= MIMALLOC_SEGMENT && range.start.is_multiple_of(MIMALLOC_SEGMENT)));
         match memory {
             OwnMemory::None => false,
             OwnMemory::Any => is_far && !is_of_mimalloc,
-            OwnMemory::Blocks(bytes) => !is_far && size % bytes == 0 && range.start % bytes != 0,
+            OwnMemory::Blocks(bytes) => {
+                !is_far && size.is_multiple_of(bytes) && !range.start.is_multiple_of(bytes)
+            }
             OwnMemory::Aligned(bytes) => {
-                let is_block = is_far && range.start % bytes == 0 && !is_of_mimalloc;
+                let is_block = is_far && range.start.is_multiple_of(bytes) && !is_of_mimalloc;
                 mapping.permissions.contains('x') || is_block
             }
         }

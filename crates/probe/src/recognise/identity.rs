@@ -10,7 +10,10 @@ use crate::allocator::{Evidence, Examination, LoadedFile, Provider, elf, open_ma
 use crate::proc::maps::Mapping;
 
 pub(super) const GLIBC: &str = "glibc";
-const MUSL: &str = "musl";
+pub(super) const MUSL: &str = "musl";
+
+/// Those whose files tell their version.
+const KNOWN: [&str; 5] = [GLIBC, MUSL, "jemalloc", "gperftools", "mimalloc"];
 
 /// An allocator in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,17 +139,14 @@ impl Recogniser {
     fn version_of(&mut self, pid: u32, name: &str, object: &Loaded<'_>) -> Option<String> {
         let texts = object.facts.texts?;
         let at = object.facts.version_at;
-        let (name, read): (_, Box<dyn FnOnce(&File) -> Option<String>>) = match name {
-            GLIBC => (GLIBC, Box::new(|file| texts::glibc_version(file, texts))),
-            MUSL => (MUSL, Box::new(|file| texts::whole_number(file, texts, "1.", 2))),
-            "jemalloc" => ("jemalloc", Box::new(|file| texts::jemalloc_version(file, texts))),
-            "gperftools" => {
-                ("gperftools", Box::new(|file| texts::number_behind(file, texts, "gperftools ")))
-            }
-            "mimalloc" => ("mimalloc", Box::new(move |file| mimalloc_version(file, at))),
-            _ => return None,
-        };
-        self.version(pid, object.mapping, name, read)
+        let key = KNOWN.iter().find(|known| **known == name)?;
+        self.version(pid, object.mapping, key, |file| match *key {
+            GLIBC => texts::glibc_version(file, texts),
+            MUSL => texts::whole_number(file, texts, "1.", 2),
+            "jemalloc" => texts::jemalloc_version(file, texts),
+            "gperftools" => texts::number_behind(file, texts, "gperftools "),
+            _ => mimalloc_version(file, at),
+        })
     }
 }
 

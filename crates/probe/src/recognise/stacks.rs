@@ -8,7 +8,7 @@
 use std::fs;
 use std::ops::Range;
 
-use super::{OwnMemory, Recognition, RuntimeKind};
+use super::{OwnMemory, Recognition, RuntimeKind, identity};
 use crate::proc::maps::Mapping;
 
 /// A guard is a page; 64 KiB where pages are large; a few more under HotSpot. What is larger is a
@@ -19,6 +19,20 @@ const SMALLEST_STACK: u64 = 16 << 10;
 /// A stack pointer alone says that a mapping is a stack only if it is not larger: a coroutine runs
 /// on memory that was allocated like any other.
 const LARGEST_STACK: u64 = 16 << 20;
+/// What is known of stacks whose end cannot be seen, in bytes.
+struct Usual {
+    /// What a thread gets unless its program asks for another size.
+    size: u64,
+    /// A waiting thread has used little: what lies so far above its pointer is still of its stack.
+    above_pointer: u64,
+}
+
+/// The usual limit (`ulimit -s`).
+const OF_GLIBC: Usual = Usual { size: 8 << 20, above_pointer: 64 << 10 };
+/// 128 KiB, and above it the records of the thread (`DEFAULT_STACK_SIZE` in
+/// src/internal/pthread_impl.h); it lies among the blocks of malloc, so that a page too many is wrong.
+const OF_MUSL: Usual = Usual { size: 136 << 10, above_pointer: 4 << 10 };
+
 /// glibc's thread heaps begin at a multiple of it (`HEAP_MAX_SIZE`), right above a reservation.
 const HEAP_OF_THREAD: u64 = 64 << 20;
 
@@ -41,28 +55,41 @@ fn pointer_of(line: &str) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
 }
 
-/// The mappings that are stacks, in order: the first thread's, those that glibc has named, those
-/// behind a guard, and those that a stack pointer leads to.
+/// Where stacks are, in order: the first thread's, those that glibc has named, those behind a guard,
+/// and those that a stack pointer leads to. Where the kernel has merged a stack with what was mapped
+/// above it, as it does under musl, its end is an estimate.
 pub fn stacks(recognition: &Recognition, maps: &[Mapping], pointers: &[u64]) -> Vec<Range<u64>> {
     // Go's threads run on the stacks of goroutines, which are part of its heap.
     let has_go = recognition.has(RuntimeKind::Go);
     let has_threads_of_c = !has_go || recognition.malloc.is_some();
+    let is_musl = recognition.malloc.as_ref().is_some_and(|m| m.name == identity::MUSL);
+    let usual = if is_musl { OF_MUSL } else { OF_GLIBC };
     let mut found = Vec::new();
     for (place, mapping) in maps.iter().enumerate() {
         let below = place.checked_sub(1).and_then(|at| maps.get(at));
         let plain = mapping.permissions == "rw-p" && mapping.name.is_empty() && !mapping.has_file();
-        let is_stack = mapping.name == "[stack]"
-            || mapping.name.starts_with("[anon: glibc: pthread stack")
-            || (plain && has_threads_of_c && is_guarded(mapping, below))
-            || (plain
-                && !has_go
-                && is_in_use(mapping, pointers)
-                && !is_of_v8(recognition, mapping));
-        if is_stack {
+        let is_named =
+            mapping.name == "[stack]" || mapping.name.starts_with("[anon: glibc: pthread stack");
+        if is_named {
+            found.push(mapping.start..mapping.end);
+        } else if plain && has_threads_of_c && is_guarded(mapping, below) {
+            found.push(mapping.start..end_of_guarded(mapping, pointers, &usual));
+        } else if plain
+            && !has_go
+            && is_in_use(mapping, pointers)
+            && !is_of_v8(recognition, mapping)
+        {
             found.push(mapping.start..mapping.end);
         }
     }
     found
+}
+
+fn end_of_guarded(mapping: &Mapping, pointers: &[u64], usual: &Usual) -> u64 {
+    let above = usual.above_pointer;
+    let highest = pointers.iter().rfind(|pointer| mapping.contains(**pointer));
+    let in_use = highest.map_or(0, |pointer| pointer.next_multiple_of(above) + above);
+    mapping.end.min(in_use.max(mapping.start + usual.size))
 }
 
 fn is_guarded(mapping: &Mapping, below: Option<&Mapping>) -> bool {
@@ -73,7 +100,7 @@ fn is_guarded(mapping: &Mapping, below: Option<&Mapping>) -> bool {
             && below.name.is_empty()
             && below.size() <= LARGEST_GUARD
     });
-    guard && mapping.size() >= SMALLEST_STACK && mapping.start % HEAP_OF_THREAD != 0
+    guard && mapping.size() >= SMALLEST_STACK && !mapping.start.is_multiple_of(HEAP_OF_THREAD)
 }
 
 fn is_in_use(mapping: &Mapping, pointers: &[u64]) -> bool {
@@ -84,7 +111,7 @@ fn is_in_use(mapping: &Mapping, pointers: &[u64]) -> bool {
 /// V8 runs nothing on its pages; a stack that begins like one is rarer than a wrong pointer.
 fn is_of_v8(recognition: &Recognition, mapping: &Mapping) -> bool {
     let page = recognition.runtimes.iter().find(|r| r.kind.has_v8()).map(|r| r.memory);
-    matches!(page, Some(OwnMemory::Aligned(bytes)) if mapping.size() == bytes && mapping.start % bytes == 0)
+    matches!(page, Some(OwnMemory::Aligned(bytes)) if mapping.size() == bytes && mapping.start.is_multiple_of(bytes))
 }
 
 #[cfg(test)]
@@ -118,6 +145,18 @@ mod tests {
         let found = stacks(&Recognition::default(), &maps, &pointers);
         let starts: Vec<u64> = found.iter().map(|range| range.start).collect();
         assert_eq!(starts, [0x7f00_1000_1000, 0x7f00_3000_0000, 0x7ffd_0000_0000]);
+    }
+
+    #[test]
+    fn a_heap_that_was_merged_with_a_stack_below_it_is_not_all_stack() {
+        let maps = parse(
+            "7f0010000000-7f0010002000 ---p 00000000 00:00 0\n\
+             7f0010002000-7f0020000000 rw-p 00000000 00:00 0\n",
+        )
+        .unwrap();
+        let end = |pointers: &[u64]| stacks(&Recognition::default(), &maps, pointers)[0].end;
+        assert_eq!(end(&[]), 0x7f00_1080_2000);
+        assert_eq!(end(&[0x7f00_117f_0008]), 0x7f00_1181_0000);
     }
 
     #[test]

@@ -1,0 +1,7 @@
+//! Running programs are recognised.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod allocators;
+mod runtimes;
+mod support;

@@ -1,0 +1,133 @@
+//! The runtimes of real programs, which `.ci/run` installs.
+
+use std::path::Path;
+use std::process::Command;
+
+use lowtide_allocators::bundled;
+use lowtide_probe::recognise::{Owner, RuntimeKind};
+
+use crate::support::{Found, Subject};
+
+/// Ends with its input, as the other subjects do.
+const PYTHON: &str = "import sys\n\
+    blocks = [[i] for i in range(300000)]\n\
+    print('%x' % id(blocks[150000]), flush=True)\n\
+    sys.stdin.read()";
+
+fn owned(found: &Found, owner: &Owner) -> u64 {
+    let of_owner = found.areas.iter().filter(|area| area.owner == *owner);
+    of_owner.map(|area| area.range.end - area.range.start).sum()
+}
+
+fn first_number(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text).into_owned();
+    let begin = text.find(|c: char| c.is_ascii_digit()).expect(&text);
+    text[begin..].chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect()
+}
+
+#[test]
+#[ignore = "needs python3"]
+fn python_and_its_arenas_are_recognised() {
+    let version = Command::new("python3").arg("--version").output().expect("python3").stdout;
+    let python = Subject::start(Command::new("python3").args(["-c", PYTHON]));
+    let found = python.recognise();
+    let version = first_number(&version);
+    let [("CPython", Some(told))] = found.runtimes()[..] else { panic!("{:?}", found.runtimes()) };
+    assert!(version.starts_with(told), "{version} {told}");
+    assert_eq!(found.allocator().0, "glibc");
+    let area = found.area_of(python.address()).expect("the object has an owner");
+    assert_eq!((&area.owner, area.estimated), (&Owner::Runtime(RuntimeKind::Python), true));
+
+    let mut command = Command::new("python3");
+    let python = Subject::start(command.args(["-c", PYTHON]).env("PYTHONMALLOC", "malloc"));
+    assert!(python.recognise().areas.is_empty());
+}
+
+#[test]
+#[ignore = "needs python3"]
+fn python_on_another_allocator_keeps_its_arenas() {
+    for library in bundled() {
+        let mut command = Command::new("python3");
+        command.args(["-c", PYTHON]).env("LD_PRELOAD", library.unpack().unwrap());
+        let python = Subject::start(&mut command);
+        let found = python.recognise();
+        let name = library.name().trim_end_matches('2').to_owned();
+        assert_eq!(found.allocator(), (name.as_str(), Some(library.version()), "preloaded"));
+        assert!(owned(&found, &Owner::Runtime(RuntimeKind::Python)) >= 8 << 20, "{name}");
+        assert!(owned(&found, &Owner::Allocator(name)) >= 2 << 20);
+    }
+}
+
+#[test]
+#[ignore = "needs node"]
+fn node_and_the_pages_of_v8_are_recognised() {
+    let program = "let a = []; for (let i = 0; i < 500000; i++) a.push({ i });\
+        console.log(process.memoryUsage().heapTotal.toString(16));\
+        process.stdin.on('data', () => a.length).on('end', () => process.exit());";
+    let node = Subject::start(Command::new("node").args(["-e", program]));
+    let found = node.recognise();
+    let version = Command::new("node").arg("--version").output().expect("node").stdout;
+    let version = first_number(&version);
+    assert_eq!(found.runtimes(), [("Node.js", Some(version.as_str()))]);
+    assert_eq!(found.allocator().0, "glibc");
+    let heap = node.address();
+    assert!(owned(&found, &Owner::Runtime(RuntimeKind::Node)) >= heap, "{heap}");
+}
+
+const GO: &str = "package main\n\
+    import (\"fmt\"; \"os\")\n\
+    var blocks [][]byte\n\
+    func main() {\n\
+      for i := 0; i < 20000; i++ { blocks = append(blocks, make([]byte, 4096)); blocks[i][0] = 1 }\n\
+      fmt.Printf(\"%p\\n\", &blocks[10000][0])\n\
+      os.Stdin.Read(make([]byte, 1))\n\
+    }\n";
+
+fn build_go(home: &Path, source: &str, arguments: &[&str]) -> Subject {
+    std::fs::write(home.join("subject.go"), source).unwrap();
+    let status = Command::new("go")
+        .arg("build")
+        .args(arguments)
+        .args(["-o", "subject", "subject.go"])
+        .current_dir(home)
+        .env("GOCACHE", home.join("cache"))
+        .status();
+    assert!(status.expect("go (Debian: golang-go)").success());
+    Subject::start(&mut Command::new(home.join("subject")))
+}
+
+#[test]
+#[ignore = "needs go (Debian: golang-go)"]
+fn go_is_recognised_with_and_without_c() {
+    let home = tempfile::tempdir().unwrap();
+    let version = Command::new("go").arg("version").output().expect("go").stdout;
+    let version = first_number(&version);
+    let with_c = GO.replace("import (", "import \"C\"\nimport (");
+    for (source, arguments, has_malloc) in
+        [(GO, &["-ldflags=-s -w"][..], false), (&with_c, &[], true)]
+    {
+        let go = build_go(home.path(), source, arguments);
+        let found = go.recognise();
+        assert_eq!(found.runtimes(), [("Go", Some(version.as_str()))]);
+        assert_eq!(found.recognition.malloc.is_some(), has_malloc);
+        assert_eq!(found.recognition.own, None);
+        let area = found.area_of(go.address()).expect("the block has an owner");
+        assert_eq!(area.owner, Owner::Runtime(RuntimeKind::Go));
+    }
+}
+
+#[test]
+#[ignore = "needs java (Debian: default-jre-headless)"]
+fn the_virtual_machine_of_java_is_recognised() {
+    // A program that comes with every Java, says nothing, and waits on a port that the system chooses.
+    let mut command = Command::new("java");
+    let java = Subject::start_silent(command.args(["sun.rmi.registry.RegistryImpl", "0"]));
+    let owner = Owner::Runtime(RuntimeKind::HotSpot);
+    let found = java.recognise_when(|found| owned(found, &owner) >= 8 << 20 && found.stacks > 8);
+    let [("HotSpot", Some(version))] = found.runtimes()[..] else {
+        panic!("{:?}", found.runtimes())
+    };
+    let told = Command::new("java").arg("-version").output().expect("java").stderr;
+    assert!(version.starts_with(&first_number(&told)), "{version}");
+    assert_eq!(found.allocator().0, "glibc");
+}

@@ -1,0 +1,156 @@
+//! Programs that are looked at while they wait.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lowtide_probe::allocator::ExamineError;
+use lowtide_probe::proc::maps::{Mapping, parse};
+use lowtide_probe::recognise::{Area, Recogniser, Recognition, areas, stack_pointers, stacks};
+
+/// A program in C that allocates, has a second thread, tells where one of its blocks is, and waits for
+/// its input to end.
+const SUBJECT: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void *thread(void *barrier) { pthread_barrier_wait(barrier); for (;;) pause(); return 0; }
+int main(void) {
+    static pthread_barrier_t barrier;
+    pthread_t other;
+    char *block = 0;
+    for (int i = 0; i < 20000; i++) { block = malloc(600); memset(block, 1, 600); }
+    free(malloc(100));
+    pthread_barrier_init(&barrier, 0, 2);
+    if (pthread_create(&other, 0, thread, &barrier)) return 1;
+    pthread_barrier_wait(&barrier);
+    printf("%p\n", (void *)block);
+    fflush(stdout);
+    char byte;
+    return read(0, &byte, 1) < 0;
+}
+"#;
+
+/// A running program, which ends with this.
+pub(crate) struct Subject {
+    child: Child,
+    /// Kept open: a program may say more, and must not end for want of a listener.
+    stdout: Option<BufReader<ChildStdout>>,
+    /// The first line that it said.
+    pub(crate) said: String,
+}
+
+/// What was found out about one.
+pub(crate) struct Found {
+    pub(crate) recognition: Recognition,
+    pub(crate) maps: Vec<Mapping>,
+    pub(crate) areas: Vec<Area>,
+    pub(crate) stacks: usize,
+}
+
+/// Compiles the subject; `compiler` and its arguments.
+pub(crate) fn compile(home: &Path, compiler: &[&str]) -> PathBuf {
+    compile_source(home, SUBJECT, compiler)
+}
+
+/// Compiles a source of C.
+pub(crate) fn compile_source(home: &Path, source: &str, compiler: &[&str]) -> PathBuf {
+    let (file, program) = (home.join("subject.c"), home.join("subject"));
+    std::fs::write(&file, source).unwrap();
+    let (compiler, arguments) = compiler.split_first().unwrap();
+    // What is linked stands behind the source.
+    let status = Command::new(compiler)
+        .args([Path::new("-O1"), Path::new("-pthread"), Path::new("-o"), &program, &file])
+        .args(arguments)
+        .status()
+        .unwrap_or_else(|error| panic!("{compiler} is missing ({error}): .ci/run installs it"));
+    assert!(status.success(), "{compiler} {arguments:?} does not compile");
+    program
+}
+
+impl Subject {
+    /// Starts a program and waits for the first line that it says.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut subject = Self::start_silent(command);
+        let mut stdout = BufReader::new(subject.child.stdout.take().unwrap());
+        stdout.read_line(&mut subject.said).unwrap();
+        subject.stdout = Some(stdout);
+        assert!(!subject.said.is_empty(), "{command:?} said nothing");
+        subject
+    }
+
+    /// Starts a program that says nothing.
+    pub(crate) fn start_silent(command: &mut Command) -> Self {
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?} ({error}): .ci/run installs it"));
+        Self { child, stdout: None, said: String::new() }
+    }
+
+    /// The address that it said.
+    pub(crate) fn address(&self) -> u64 {
+        let word = self.said.trim().trim_start_matches("0x");
+        u64::from_str_radix(word, 16).unwrap_or_else(|_| panic!("{} is no address", self.said))
+    }
+
+    /// Looks at it.
+    pub(crate) fn recognise(&self) -> Found {
+        self.recognise_when(|_| true)
+    }
+
+    /// Looks at it until what is seen is as it will be in the end.
+    pub(crate) fn recognise_when(&self, is_ready: impl Fn(&Found) -> bool) -> Found {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut recogniser = Recogniser::default();
+        loop {
+            let text = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).unwrap();
+            let maps = parse(&text).unwrap();
+            match recogniser.recognise(self.child.id(), &maps) {
+                Ok(recognition) => {
+                    let pointers = stack_pointers(self.child.id());
+                    let stacks = stacks(&recognition, &maps, &pointers);
+                    let areas = areas(&recognition, &maps, &stacks, &[]);
+                    let found = Found { recognition, maps, areas, stacks: stacks.len() };
+                    if is_ready(&found) {
+                        return found;
+                    }
+                }
+                Err(ExamineError::NotYet) => {}
+                Err(error) => panic!("{error}"),
+            }
+            assert!(Instant::now() < deadline, "it is never as it should be:\n{text}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Found {
+    /// Name, version and linkage of the allocator that serves the program.
+    pub(crate) fn allocator(&self) -> (&str, Option<&str>, &str) {
+        let allocator = self.recognition.allocator().expect("an allocator");
+        (&allocator.name, allocator.version.as_deref(), allocator.linkage.name())
+    }
+
+    /// The area that holds an address.
+    pub(crate) fn area_of(&self, address: u64) -> Option<&Area> {
+        self.areas.iter().find(|area| area.range.contains(&address))
+    }
+
+    /// Name and version of the runtimes.
+    pub(crate) fn runtimes(&self) -> Vec<(&str, Option<&str>)> {
+        let runtimes = self.recognition.runtimes.iter();
+        runtimes.map(|r| (r.kind.name(), r.version.as_deref())).collect()
+    }
+}
