@@ -14,7 +14,7 @@ pub(crate) fn joined(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
-/// What of some ranges is left beside others; both in order.
+/// What of some ranges is left beside others; both in order and apart from each other.
 pub(crate) fn gaps(
     ranges: impl Iterator<Item = Range<u64>>,
     others: &[Range<u64>],
@@ -22,7 +22,8 @@ pub(crate) fn gaps(
     let mut all = Vec::new();
     for range in ranges {
         let mut at = range.start;
-        for other in others.iter().filter(|o| o.start < range.end && range.start < o.end) {
+        let first = others.partition_point(|o| o.end <= range.start);
+        for other in others[first..].iter().take_while(|o| o.start < range.end) {
             if at < other.start {
                 all.push(at..other.start);
             }

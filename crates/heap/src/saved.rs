@@ -11,6 +11,7 @@ use miniz_oxide::{deflate, inflate};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::lists_of_ranges::joined;
 use crate::memory::{Memory, Saved};
 use crate::ptmalloc::Mapping;
 
@@ -104,9 +105,12 @@ impl<'m, M: Memory> Recorder<'m, M> {
     pub fn save(&self, data: &[Range<u64>], mappings: &[Mapping]) -> SavedHeap {
         let page = self.memory.page_bytes();
         let read = self.read.borrow();
-        let ranges = data.iter().chain(mappings.iter().map(|m| &m.range));
+        // A library's data goes on in a mapping of no file.
+        let mut ranges: Vec<_> =
+            data.iter().chain(mappings.iter().map(|m| &m.range)).cloned().collect();
+        ranges.sort_unstable_by_key(|r| r.start);
         let mut blocks: Vec<(u64, Vec<u8>)> = Vec::new();
-        for run in ranges.flat_map(|range| self.memory.resident(range.clone())) {
+        for run in joined(ranges).into_iter().flat_map(|range| self.memory.resident(range)) {
             let mut block = vec![0; usize::try_from(run.end - run.start).unwrap_or(0)];
             for (number, bytes) in block.chunks_mut(page as usize).enumerate() {
                 let at = run.start + number as u64 * page;
@@ -116,8 +120,6 @@ impl<'m, M: Memory> Recorder<'m, M> {
             }
             blocks.push((run.start, block));
         }
-        blocks.sort_unstable_by_key(|(at, _)| *at);
-        blocks.dedup_by_key(|(at, _)| *at);
         SavedHeap { data: data.to_vec(), mappings: mappings.to_vec(), memory: Saved { blocks } }
     }
 
@@ -147,5 +149,36 @@ impl<M: Memory> Memory for Recorder<'_, M> {
 
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
         self.memory.resident(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_saved_is_read_again_as_it_was() {
+        let memory = Saved { blocks: vec![(0x1000, vec![7; 4096]), (0x4000, vec![9; 8192])] };
+        let recorder = Recorder::new(&memory);
+        recorder.read(0x4ffc, &mut [0; 8]);
+        let mappings = [Mapping { range: 0x4000..0x6000, is_brk: true }];
+        let saved = recorder.save(&[0x1000..0x2000, 0x3000..0x5000], &mappings);
+        let read = SavedHeap::from_bytes(&saved.to_bytes()).unwrap();
+        assert_eq!(read.mappings, mappings);
+        // A page that nobody read is there, and empty.
+        assert_eq!(read.memory.blocks, [(0x1000, vec![0; 4096]), (0x4000, vec![9; 8192])]);
+    }
+
+    #[test]
+    fn what_is_no_saved_heap_is_refused() {
+        assert!(matches!(SavedHeap::from_bytes(b"{}"), Err(SavedError::Header(_))));
+        let mut bytes = SavedHeap {
+            data: Vec::new(),
+            mappings: Vec::new(),
+            memory: Saved { blocks: vec![(0, vec![1; 4096])] },
+        }
+        .to_bytes();
+        bytes.truncate(bytes.len() - 4);
+        assert!(matches!(SavedHeap::from_bytes(&bytes), Err(SavedError::Pages)));
     }
 }

@@ -85,8 +85,8 @@ pub struct Mmapped {
     pub bytes: u64,
     /// How many of those bytes are resident.
     pub resident_bytes: u64,
-    /// Whether the allocator itself counts as many and as much (`n_mmaps`, `mmapped_mem`). `false` too
-    /// where its count was not found.
+    /// Whether the allocator itself counts as many (`n_mmaps`), and within 1 % as much
+    /// (`mmapped_mem`). `false` too where its count was not found.
     pub is_whole: bool,
 }
 

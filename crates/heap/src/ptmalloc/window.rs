@@ -7,6 +7,8 @@ use crate::residency::Residency;
 const MOST: u64 = 256 << 10;
 /// Chunks that lie further apart than this are read one by one.
 const NEAR: u64 = 4 << 10;
+/// What is read of such a chunk: its head, and that of a small one's neighbour.
+const HEAD: u64 = 64;
 
 /// Reads ahead as far as chunks lie close together.
 pub(super) struct Window {
@@ -18,13 +20,13 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn new() -> Self {
-        Self { start: 0, bytes: Vec::new(), next: NEAR }
+        Self { start: 0, bytes: Vec::new(), next: HEAD }
     }
 
     /// Forgets what was read, because it may have changed.
     pub(super) fn forget(&mut self) {
         self.bytes.clear();
-        self.next = NEAR;
+        self.next = HEAD;
     }
 
     /// The two words of a chunk's head: the size of a free one before it, and its own with its flags.
@@ -61,13 +63,16 @@ impl Window {
     fn load<M: Memory>(&mut self, at: u64, memory: &M, residency: &mut Residency<'_, M>) {
         let end = self.start.saturating_add(self.bytes.len() as u64);
         let is_near = !self.bytes.is_empty() && at >= self.start && at < end.saturating_add(NEAR);
-        self.next = if is_near { (self.next * 2).min(MOST) } else { NEAR };
+        self.next = if is_near { (self.next * 2).clamp(NEAR, MOST) } else { HEAD };
         self.start = at;
         self.bytes.clear();
         let Some(resident_until) = residency.end_of_run(at) else { return };
-        // Up to the end of a page: the one behind it may hold nothing of interest.
-        let end = at.saturating_add(self.next);
-        let end = (end - end % NEAR).max(at.saturating_add(16)).min(resident_until);
+        let mut end = at.saturating_add(self.next);
+        if is_near {
+            // Up to the end of a page: the one behind it may hold nothing of interest.
+            end = end.next_multiple_of(NEAR);
+        }
+        let end = end.min(resident_until);
         self.bytes.resize(usize::try_from(end.saturating_sub(at)).unwrap_or(0), 0);
         let length = memory.read_resident(at, &mut self.bytes);
         self.bytes.truncate(length);

@@ -131,11 +131,11 @@ static void mmapped(struct work *w) {
 static void churn(struct work *w) {
     enum { PLACES = 4096 };
     void **p = table(PLACES);
-    unsigned long most = 2 * w->bytes / PLACES;
+    fill_and_free(w, log_uniform, 90, 1);
     for (unsigned long i = 0; churning; i++) {
         unsigned long place = draw(&w->seed) % PLACES;
         free(p[place]);
-        p[place] = malloc(16 + draw(&w->seed) % most);
+        p[place] = malloc(16 + draw(&w->seed) % 4000);
         memset(p[place], 1, 16);
         if (i == 10 * PLACES && write(ready[1], "r", 1) != 1) _exit(5);
         if (i % 1024 == 0) __sync_fetch_and_add(&operations, 1024);

@@ -1,0 +1,168 @@
+//! Heaps that were saved under several glibcs, as they were and damaged. They are made by
+//! `cargo run -p lowtide-probe --example save_heaps`.
+
+use std::path::{Path, PathBuf};
+
+use lowtide_heap::memory::Memory;
+use lowtide_heap::ptmalloc::{Heap, Layout, walk};
+use lowtide_heap::residency::Residency;
+use lowtide_heap::saved::SavedHeap;
+use proptest::prelude::*;
+use serde_json::Value;
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/saved")
+}
+
+fn names() -> Vec<String> {
+    let entries = std::fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path());
+    let heaps = entries.filter(|path| path.extension().is_some_and(|e| e == "heap"));
+    let mut names: Vec<_> =
+        heaps.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    assert!(names.len() >= 15, "{names:?}");
+    names
+}
+
+fn load(name: &str) -> SavedHeap {
+    let bytes = std::fs::read(directory().join(format!("{name}.heap"))).unwrap();
+    SavedHeap::from_bytes(&bytes).unwrap()
+}
+
+fn walked(saved: &SavedHeap) -> Option<Heap> {
+    let layout = Layout::find(&saved.memory, &saved.data)?;
+    Some(walk(&saved.memory, &layout, &saved.mappings))
+}
+
+#[test]
+fn saved_heaps_hold_what_their_allocator_said() {
+    for name in names() {
+        let text = std::fs::read_to_string(directory().join(format!("{name}.json"))).unwrap();
+        let expected: Value = serde_json::from_str(&text).unwrap();
+        let saved = load(&name);
+        let heap = walked(&saved).expect("an arena");
+        assert!(heap.is_whole(), "{name}");
+        let arenas = expected["arenas"].as_array().unwrap();
+        assert_eq!(heap.arenas.len(), arenas.len(), "{name}");
+        for (mine, theirs) in heap.arenas.iter().zip(arenas) {
+            let figure = |key: &str| theirs[key].as_u64().unwrap();
+            assert_eq!(mine.system_bytes, figure("system_bytes"), "{name}");
+            assert_eq!(mine.tally.fast_count, figure("fast_count"), "{name}");
+            assert_eq!(mine.tally.fast_bytes, figure("fast_bytes"), "{name}");
+            assert_eq!(mine.tally.free_count + 1, figure("rest_count"), "{name}");
+            let over = figure("rest_bytes") - mine.tally.free_bytes - mine.tally.top_bytes;
+            assert!(over == 0 || over == mine.tally.free_count, "{name}: {over}");
+            adds_up(&heap, &saved.memory);
+        }
+        assert_eq!(heap.mmapped.count, expected["mmapped_count"].as_u64().unwrap(), "{name}");
+        assert_eq!(heap.total().trim_bytes, expected["returned_bytes"].as_u64().unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn free_and_used_blocks_stand_in_the_classes_of_their_sizes() {
+    for name in names() {
+        let total = walked(&load(&name)).unwrap().total();
+        let count = |classes: &[lowtide_heap::ptmalloc::Class]| {
+            classes.iter().fold((0, 0), |sum, c| (sum.0 + c.count, sum.1 + c.bytes))
+        };
+        assert_eq!(count(&total.free_classes), (total.free_count, total.free_bytes), "{name}");
+        assert_eq!(count(&total.used_classes), (total.used_count, total.used_bytes), "{name}");
+        for (power, class) in total.free_classes.iter().enumerate().filter(|(_, c)| c.count > 0) {
+            let mean = class.bytes / class.count;
+            assert!((1 << power..2 << power).contains(&mean), "{name}: {power} {class:?}");
+        }
+    }
+}
+
+/// The owners of resident bytes are apart from each other, and are all.
+fn adds_up(heap: &Heap, memory: &impl Memory) {
+    let mut residency = Residency::new(memory);
+    let resident: u64 = heap.areas.iter().map(|area| residency.bytes(area.clone())).sum();
+    assert_eq!(heap.owners().total(), resident);
+}
+
+/// What happens to a heap: words that are overwritten, pages that are no longer there, mappings that
+/// are shorter than they were.
+#[derive(Debug, Clone)]
+enum Damage {
+    Word { at: prop::sample::Index, value: u64 },
+    Flip { at: prop::sample::Index, bit: u8 },
+    Page { at: prop::sample::Index },
+    Mapping { at: prop::sample::Index, bytes: u64 },
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let value = prop_oneof![
+        any::<u64>(),
+        0_u64..1 << 20,
+        Just(0),
+        Just(u64::MAX),
+        Just(u64::MAX - 15),
+        (0_u64..1 << 47).prop_map(|v| v & !15),
+    ];
+    let at = any::<prop::sample::Index>;
+    prop_oneof![
+        8 => (at(), value).prop_map(|(at, value)| Damage::Word { at, value }),
+        8 => (at(), 0_u8..64).prop_map(|(at, bit)| Damage::Flip { at, bit }),
+        1 => at().prop_map(|at| Damage::Page { at }),
+        1 => (at(), 0_u64..1 << 22).prop_map(|(at, bytes)| Damage::Mapping { at, bytes }),
+    ]
+}
+
+/// Places of words that are not zero: most of a saved heap is.
+fn words(saved: &SavedHeap) -> Vec<(usize, usize)> {
+    let mut places = Vec::new();
+    for (number, (_, block)) in saved.memory.blocks.iter().enumerate() {
+        let words = block.chunks_exact(8).enumerate();
+        let set = words.filter(|(_, w)| w.iter().any(|b| *b != 0) && w != &[0x5a; 8]);
+        places.extend(set.map(|(word, _)| (number, word * 8)));
+    }
+    places
+}
+
+fn apply(saved: &mut SavedHeap, words: &[(usize, usize)], damage: &Damage) {
+    let mut change = |at: &prop::sample::Index, f: &dyn Fn(u64) -> u64| {
+        let (block, place) = words[at.index(words.len())];
+        if let Some(bytes) = saved.memory.blocks[block].1.get_mut(place..place + 8) {
+            let word = u64::from_le_bytes(bytes.try_into().unwrap());
+            bytes.copy_from_slice(&f(word).to_le_bytes());
+        }
+    };
+    match damage {
+        Damage::Word { at, value } => change(at, &|_| *value),
+        Damage::Flip { at, bit } => change(at, &|word| word ^ (1 << bit)),
+        Damage::Page { at } => {
+            // All that lies behind a place in its block is gone.
+            let (block, place) = words[at.index(words.len())];
+            saved.memory.blocks[block].1.truncate(place / 4096 * 4096);
+        }
+        Damage::Mapping { at, bytes } => {
+            let place = at.index(saved.mappings.len());
+            let range = &mut saved.mappings[place].range;
+            range.end = range.end.saturating_sub(*bytes).max(range.start);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_damaged_heap_is_walked_to_an_end(
+        heap in any::<prop::sample::Index>(),
+        damages in proptest::collection::vec(damage(), 1..12),
+    ) {
+        let names = names();
+        let name = &names[heap.index(names.len())];
+        let mut saved = load(name);
+        let words = words(&saved);
+        for damage in &damages {
+            apply(&mut saved, &words, damage);
+        }
+        if let Some(heap) = walked(&saved) {
+            // Whatever came of it, nothing is counted twice.
+            adds_up(&heap, &saved.memory);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! A C program with a heap of a known shape, under one C library or another.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use lowtide_heap::memory::Memory;
+use lowtide_heap::ptmalloc::{Heap, Layout, Mapping, walk};
+use lowtide_probe::heap::{data_of, mappings};
+use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::maps;
+
+/// Where the subject has its `malloc` from.
+#[derive(Debug, Clone)]
+pub(crate) enum Library {
+    /// The system's C library.
+    Systems,
+    /// The same, linked into the subject.
+    Static,
+    /// Another one, in a directory with its loader.
+    In(PathBuf),
+}
+
+/// A running subject.
+pub(crate) struct Subject {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+/// What `malloc_info` says of an arena.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct InfoOfArena {
+    pub(crate) fast_count: u64,
+    pub(crate) fast_bytes: u64,
+    /// With the top.
+    pub(crate) rest_count: u64,
+    pub(crate) rest_bytes: u64,
+    pub(crate) system_bytes: u64,
+}
+
+/// What `malloc_info` says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Info {
+    pub(crate) arenas: Vec<InfoOfArena>,
+    pub(crate) mmapped_count: u64,
+    pub(crate) mmapped_bytes: u64,
+}
+
+impl Subject {
+    /// Starts a subject and waits until its heap has its shape. With no threads, the main thread does
+    /// the work.
+    pub(crate) fn start(library: &Library, shape: &str, threads: u32, bytes: u64) -> Self {
+        let program = compile(library);
+        let mut command = match library {
+            Library::In(directory) => {
+                let mut command = Command::new(directory.join("ld-linux-x86-64.so.2"));
+                command.arg("--library-path").arg(directory).arg(program);
+                command
+            }
+            _ => Command::new(program),
+        };
+        command.args([shape, &threads.to_string(), &bytes.to_string()]);
+        Self::of(command)
+    }
+
+    /// A program that speaks as the subject does.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let mut child = command
+            .env_remove("GLIBC_TUNABLES")
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let to = child.stdin.take().unwrap();
+        let from = BufReader::new(child.stdout.take().unwrap());
+        let mut subject = Self { child, to, from };
+        assert!(subject.answer().contains("ready"), "the subject could not make its heap");
+        subject
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn memory(&self) -> LiveMemory {
+        LiveMemory::open(self.pid()).unwrap()
+    }
+
+    /// Where its arenas may be found, and where its heap may be.
+    pub(crate) fn places(&self) -> (Vec<std::ops::Range<u64>>, Vec<Mapping>) {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
+        let maps = maps::parse(&maps).unwrap();
+        let is_library = |m: &&maps::Mapping| {
+            let name = m.name.rsplit('/').next().unwrap_or_default();
+            name.starts_with("libc.so") || name.starts_with("libc-2")
+        };
+        let library = maps.iter().find(is_library).or_else(|| maps.iter().find(|m| m.has_file()));
+        (data_of(&maps, library.unwrap().file), mappings(&maps))
+    }
+
+    /// Walks its heap through some view of its memory.
+    pub(crate) fn walk(&self, memory: &impl Memory) -> (Layout, Heap) {
+        let (data, mappings) = self.places();
+        let layout = Layout::find(memory, &data).expect("an arena");
+        let heap = walk(memory, &layout, &mappings);
+        (layout, heap)
+    }
+
+    pub(crate) fn info(&mut self) -> Info {
+        read_info(&self.ask("info"))
+    }
+
+    /// Has it call `malloc_trim(0)`, and gives by how many bytes its anonymous memory fell.
+    pub(crate) fn trim(&mut self) -> u64 {
+        let text = self.ask("trim");
+        let line = text.lines().find_map(|l| l.strip_prefix("anonymous ")).expect("an answer");
+        let mut figures = line.split_whitespace().map(|f| f.parse::<u64>().unwrap());
+        let (before, after) = (figures.next().unwrap(), figures.next().unwrap());
+        before.saturating_sub(after)
+    }
+
+    pub(crate) fn ask(&mut self, what: &str) -> String {
+        writeln!(self.to, "{what}").unwrap();
+        self.answer()
+    }
+
+    fn answer(&mut self) -> String {
+        let mut text = String::new();
+        loop {
+            let from = text.len();
+            let length = self.from.read_line(&mut text).unwrap();
+            if length == 0 || &text[from..] == "done\n" {
+                return text;
+            }
+        }
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Compiles the subject, once for each way of linking it.
+fn compile(library: &Library) -> PathBuf {
+    static COMPILER: Mutex<()> = Mutex::new(());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/heap/subject.c");
+    let name = match library {
+        Library::Systems => "heap-subject",
+        Library::Static => "heap-subject-static",
+        Library::In(_) => "heap-subject-oldest",
+    };
+    let directory =
+        option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let target = directory.join(name);
+    let _one = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
+    let age = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
+    if age(&target) > age(&source) {
+        return target;
+    }
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut command = Command::new(&compiler);
+    command.args(["-O1", "-o"]).arg(&target).arg(&source);
+    match library {
+        Library::Systems => command.arg("-lpthread"),
+        Library::Static => command.args(["-static", "-lpthread"]),
+        Library::In(_) => {
+            // The names of the oldest library, which has its threads in a library of their own.
+            let threads = Command::new(&compiler).arg("-print-file-name=libpthread.so.0").output();
+            let threads = String::from_utf8(threads.unwrap().stdout).unwrap();
+            command
+                .args(["-DOLDEST", "-fno-pie", "-no-pie", "-nostartfiles", "-Wl,--no-as-needed"])
+                .arg(threads.trim())
+        }
+    };
+    assert!(command.status().expect("a C compiler (Debian: build-essential)").success());
+    target
+}
+
+/// Reads what `malloc_info` prints, which is XML with one element a line.
+fn read_info(text: &str) -> Info {
+    let attribute = |line: &str, name: &str| -> u64 {
+        let value =
+            line.split_once(&format!("{name}=\"")).and_then(|(_, rest)| rest.split_once('"'));
+        value
+            .and_then(|(value, _)| value.parse().ok())
+            .unwrap_or_else(|| panic!("{name} in {line}"))
+    };
+    let mut info = Info::default();
+    let mut is_in_arena = false;
+    for line in text.lines() {
+        if line.starts_with("<heap ") {
+            info.arenas.push(InfoOfArena::default());
+            is_in_arena = true;
+        } else if line.starts_with("</heap>") {
+            is_in_arena = false;
+        } else if line.starts_with("<total type=\"mmap\"") {
+            (info.mmapped_count, info.mmapped_bytes) =
+                (attribute(line, "count"), attribute(line, "size"));
+        } else if let Some(arena) = info.arenas.last_mut().filter(|_| is_in_arena) {
+            if line.starts_with("<total type=\"fast\"") {
+                (arena.fast_count, arena.fast_bytes) =
+                    (attribute(line, "count"), attribute(line, "size"));
+            } else if line.starts_with("<total type=\"rest\"") {
+                (arena.rest_count, arena.rest_bytes) =
+                    (attribute(line, "count"), attribute(line, "size"));
+            } else if line.starts_with("<system type=\"current\"") {
+                arena.system_bytes = attribute(line, "size");
+            }
+        }
+    }
+    info
+}
