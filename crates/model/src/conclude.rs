@@ -47,6 +47,10 @@ impl TrialResult {
             Some(Outcome::Interrupted) => ("interrupted", None),
             None => ("unfinished", None),
         };
+        let ledgers: Ledgers = match figures.metric {
+            Metric::Rss => judge::ledgers(trial, &figures),
+            Metric::Pss => judge::ledgers(trial, &judge::judge(trial, Metric::Rss)),
+        };
         let (allocator_active, allocator_inactive_because) = judge::in_force(trial);
         Self {
             number: trial.trial.number,
@@ -75,7 +79,7 @@ impl TrialResult {
             bytes_per_connection: figures.bytes_per_connection,
             rounds: figures.rounds.iter().map(|round| RoundResult::of(round, trial)).collect(),
             phases: figures.phases,
-            ledgers: Ledgers::default(),
+            ledgers,
             samples: samples.to_owned(),
         }
     }

@@ -38,6 +38,7 @@ pub(crate) fn trial(allocator: &str, repeat: u32, loaded: bool) -> TrialRecord {
         process_ends: Vec::new(),
         samples: Vec::new(),
         process_samples: Vec::new(),
+        ledgers: Vec::new(),
         marks: Vec::new(),
         loads: Vec::new(),
         end: None,

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::judge::{Metric, PhaseFigures};
+use crate::ledger::Ledger;
 use crate::record::v1::{Machine, Plan};
 use crate::stats::Estimate;
 use crate::treatment::Treatment;
@@ -161,7 +162,7 @@ pub struct TrialResult {
     pub rounds: Vec<RoundResult>,
     /// The phases that the subject announced.
     pub phases: Vec<PhaseFigures>,
-    /// Whose the bytes were: `null` until a ledger can be taken.
+    /// Whose the bytes were at three moments.
     pub ledgers: Ledgers,
     /// The file of its samples, relative to the record.
     pub samples: String,
@@ -208,14 +209,14 @@ impl LoadResult {
 }
 
 /// Whose the bytes were at three moments of a trial.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Ledgers {
     /// Before the load.
-    pub baseline: Option<()>,
+    pub baseline: Option<Ledger>,
     /// At its highest.
-    pub peak: Option<()>,
+    pub peak: Option<Ledger>,
     /// After the load is gone.
-    pub settled: Option<()>,
+    pub settled: Option<Ledger>,
 }
 
 impl TrialResult {

@@ -64,8 +64,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
 }
 
 fn time_to_watch(text: &str) -> Result<Duration, Failure> {
-    let time =
-        parse_duration(text).map_err(|error| Failure::usage(format!("--watch: {error}")))?;
+    let time = parse_duration(text).map_err(|error| Failure::usage(format!("--watch: {error}")))?;
     let shortest = SHORTEST_STEP * (FEWEST_LOOKS as u32);
     if time < shortest {
         return Err(Failure::usage(format!(
@@ -148,7 +147,8 @@ fn next(found: &Inspection) -> String {
 
 fn short(command: &[String]) -> String {
     const MOST: usize = 60;
-    let text: String = command.join(" ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let text: String =
+        command.join(" ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().count() > MOST {
         text.chars().take(MOST - 1).chain(['…']).collect()
     } else {
@@ -167,11 +167,8 @@ fn not_permitted(limit: Limit, args: &InspectArgs) -> Failure {
         }
         _ => String::new(),
     };
-    Failure::new(
-        Exit::NotPermitted,
-        format!("{what} may not be seen: that takes {needed}{scope}"),
-    )
-    .next(format!("sudo {}", again(args)))
+    Failure::new(Exit::NotPermitted, format!("{what} may not be seen: that takes {needed}{scope}"))
+        .next(format!("sudo {}", again(args)))
 }
 
 /// The command that was given.
@@ -190,9 +187,7 @@ fn again(args: &InspectArgs) -> String {
 
 fn failure(error: &TargetError, args: &InspectArgs) -> Failure {
     let exit = match error {
-        TargetError::NoSuchProcess(_) | TargetError::Zombie(_) | TargetError::Gone(_) => {
-            Exit::Gone
-        }
+        TargetError::NoSuchProcess(_) | TargetError::Zombie(_) | TargetError::Gone(_) => Exit::Gone,
         TargetError::KernelThread(_) => Exit::Usage,
         TargetError::Other(_, error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             return Failure::new(Exit::NotPermitted, error).next(format!("sudo {}", again(args)));

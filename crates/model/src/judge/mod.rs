@@ -20,9 +20,11 @@
 //! process came or went, it is taken as the same part of RSS, or as what lies between the two.
 
 mod in_force;
+mod ledgers;
 mod series;
 
 pub use in_force::in_force;
+pub use ledgers::ledgers;
 pub use series::Series;
 
 use serde::{Deserialize, Serialize};

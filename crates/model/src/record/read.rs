@@ -5,8 +5,8 @@ use std::io::{self, BufRead, Read};
 use thiserror::Error;
 
 use super::v1::{
-    AllocatorCheck, End, Header, Line, Load, Mark, Plan, Process, ProcessEnd, SCHEMA, Trial,
-    TrialBegin, TrialEnd,
+    AllocatorCheck, End, Header, LedgerReading, Line, Load, Mark, Plan, Process, ProcessEnd,
+    SCHEMA, Trial, TrialBegin, TrialEnd,
 };
 use crate::sample::{ProcessSample, Sample};
 
@@ -130,7 +130,7 @@ fn is_torn_header(text: &[u8]) -> bool {
 
 /// Whether a line is sound JSON of a kind that this version does not know.
 fn is_unknown_kind(text: &[u8]) -> bool {
-    const KNOWN: [&str; 12] = [
+    const KNOWN: [&str; 13] = [
         "header",
         "plan",
         "trial_begin",
@@ -140,6 +140,7 @@ fn is_unknown_kind(text: &[u8]) -> bool {
         "process_end",
         "sample",
         "process_sample",
+        "ledger",
         "mark",
         "load",
         "end",
@@ -198,6 +199,8 @@ pub struct TrialRecord {
     pub samples: Vec<Sample>,
     /// The readings of single processes.
     pub process_samples: Vec<ProcessSample>,
+    /// Whose the bytes were, in order of time.
+    pub ledgers: Vec<LedgerReading>,
     /// What happened, in order of time.
     pub marks: Vec<Mark>,
     /// The runs of the load.
@@ -223,6 +226,7 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
     let mut process_ends = Vec::new();
     let mut samples = Vec::new();
     let mut process_samples = Vec::new();
+    let mut ledgers = Vec::new();
     let mut marks = Vec::new();
     let mut loads = Vec::new();
     let mut end = None;
@@ -240,6 +244,7 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
             Line::ProcessEnd(it) => process_ends.push(it),
             Line::Sample(it) => samples.push(it),
             Line::ProcessSample(it) => process_samples.push(it),
+            Line::Ledger(it) => ledgers.push(it),
             Line::Mark(it) => marks.push(it),
             Line::Load(it) => loads.push(it),
             Line::End(it) => end = Some(it),
@@ -254,6 +259,7 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
         process_ends,
         samples,
         process_samples,
+        ledgers,
         marks,
         loads,
         end,

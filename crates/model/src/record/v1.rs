@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ledger::Ledger;
 use crate::sample::{ProcessSample, Sample};
 use crate::treatment::Treatment;
 
@@ -32,6 +33,8 @@ pub enum Line {
     Sample(Sample),
     /// A reading of one process of the tree.
     ProcessSample(ProcessSample),
+    /// Whose the resident bytes were.
+    Ledger(LedgerReading),
     /// Something happened at this moment.
     Mark(Mark),
     /// One run of the load.
@@ -234,6 +237,20 @@ pub struct AllocatorCheck {
     pub provider: Option<String>,
     /// Why it is not in force, or could not be found out.
     pub because: Option<String>,
+}
+
+/// Whose the resident bytes of all processes together were.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LedgerReading {
+    /// When looking began, in seconds since the record began.
+    pub t_s: f64,
+    /// How many processes were looked at.
+    pub processes: u64,
+    /// The resident pages that were counted, in bytes. Pages that several processes share count once
+    /// for each.
+    pub rss_bytes: u64,
+    /// Whose they were.
+    pub ledger: Ledger,
 }
 
 /// Something happened.

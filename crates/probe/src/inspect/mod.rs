@@ -205,14 +205,10 @@ impl Inspector {
                 Recognition::default()
             }
         };
-        let walked = if limit.is_none() {
-            walk(&memory, maps, &recognition, inspection)
-        } else {
-            None
-        };
+        let walked =
+            if limit.is_none() { walk(&memory, maps, &recognition, inspection) } else { None };
         describe(&recognition, inspection);
-        let stacks =
-            recognise::stacks(&recognition, maps, &recognise::stack_pointers(target.pid));
+        let stacks = recognise::stacks(&recognition, maps, &recognise::stack_pointers(target.pid));
         let taken = walked.as_ref().map(|w| w.heap.areas.as_slice()).unwrap_or_default();
         let seen = pages::Seen { maps, recognition: &recognition, stacks: &stacks, taken };
         let rest = seen.attribute(&memory).map_err(|error| target.failed(error))?;

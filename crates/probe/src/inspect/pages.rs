@@ -54,7 +54,8 @@ impl Seen<'_> {
 
     /// What is known of private memory that is of no file, in order.
     fn claims(&self, taken: &[Range<u64>]) -> Vec<Claim> {
-        let sure = |range: &Range<u64>, owner| Claim { range: range.clone(), owner, estimated: false };
+        let sure =
+            |range: &Range<u64>, owner| Claim { range: range.clone(), owner, estimated: false };
         let areas = recognise::areas(self.recognition, self.maps, self.stacks, taken);
         let mut claims: Vec<Claim> = areas
             .into_iter()
@@ -83,7 +84,9 @@ impl Seen<'_> {
         claims: &[Claim],
         ledger: &mut Ledger,
     ) -> io::Result<()> {
-        if mapping.name == "[vvar]" || mapping.name == "[vvar_vclock]" || mapping.name == "[vsyscall]"
+        if mapping.name == "[vvar]"
+            || mapping.name == "[vvar_vclock]"
+            || mapping.name == "[vsyscall]"
         {
             // The kernel's own pages, which it does not count.
             return Ok(());

@@ -1,0 +1,81 @@
+//! Whose the bytes were at the moments that a trial is judged by.
+//!
+//! A ledger costs too much to be taken at every tick: it is taken when a moment is announced, and when
+//! memory has changed. The one is chosen whose RSS is nearest to that of the moment; one that is far
+//! from it is of another moment, and none is better than that.
+
+use crate::judge::{Figures, rise};
+use crate::ledger::Ledger;
+use crate::record::TrialRecord;
+use crate::study::Ledgers;
+
+/// How far a ledger's RSS may be from that of its moment: as a part of it,
+const NEAR: f64 = 0.1;
+/// or of the rise,
+const NEAR_RISE: f64 = 0.05;
+/// or in bytes.
+const NEAR_BYTES: f64 = 1_048_576.0;
+
+/// The ledgers of a trial; `figures` are its own by RSS.
+pub fn ledgers(trial: &TrialRecord, figures: &Figures) -> Ledgers {
+    let rise = rise(figures.baseline, figures.peak).unwrap_or(0) as f64;
+    let nearest = |target: Option<u64>, from: f64, to: f64| -> Option<Ledger> {
+        let target = target? as f64;
+        let distance = |rss: u64| (rss as f64 - target).abs();
+        let best = trial
+            .ledgers
+            .iter()
+            .filter(|l| l.t_s >= from && l.t_s <= to)
+            .min_by(|a, b| distance(a.rss_bytes).total_cmp(&distance(b.rss_bytes)))?;
+        let near = (target * NEAR).max(rise * NEAR_RISE).max(NEAR_BYTES);
+        (distance(best.rss_bytes) <= near).then(|| best.ledger.clone())
+    };
+    let (all, none) = (f64::INFINITY, f64::NEG_INFINITY);
+    let span = figures.settle_span;
+    Ledgers {
+        baseline: nearest(figures.baseline, none, span.map_or(all, |(from, _)| from)),
+        peak: nearest(figures.peak, none, span.map_or(all, |(_, to)| to)),
+        settled: span.and_then(|(from, to)| nearest(figures.settled, from, to)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::{Metric, judge};
+    use crate::ledger::Owner;
+    use crate::made_up::{MIB, trial};
+    use crate::record::v1::{LedgerReading, Moment, Outcome};
+
+    #[test]
+    fn each_moment_has_the_ledger_that_is_nearest_to_it() {
+        let course = |t: f64| match t {
+            t if t < 2.05 => 10.0,
+            t if t < 10.05 => 110.0,
+            _ => 60.0,
+        };
+        let mut trial = trial("glibc", 1, true)
+            .with_samples(0.0, 20.0, course)
+            .with_mark(0.0, Moment::Start, None)
+            .with_mark(2.0, Moment::Baseline, None)
+            .with_mark(2.0, Moment::LoadBegin, Some(1))
+            .with_mark(10.0, Moment::LoadEnd, Some(1))
+            .with_mark(20.0, Moment::Settled, Some(1))
+            .ended(20.1, Outcome::Done);
+        for (t_s, mib) in [(1.9, 10), (5.0, 109), (10.5, 80), (19.9, 60)] {
+            let mut ledger = Ledger::default();
+            ledger.add(Owner::Allocated, mib * MIB);
+            trial.ledgers.push(LedgerReading { t_s, processes: 1, rss_bytes: mib * MIB, ledger });
+        }
+        let told = |ledger: Option<Ledger>| ledger.map(|l| l.total() / MIB);
+        let figures = judge(&trial, Metric::Rss);
+        let found = ledgers(&trial, &figures);
+        assert_eq!(
+            (told(found.baseline), told(found.peak), told(found.settled)),
+            (Some(10), Some(109), Some(60))
+        );
+        trial.ledgers.retain(|l| l.t_s > 10.0 && l.t_s < 15.0);
+        let found = ledgers(&trial, &figures);
+        assert_eq!(found, Ledgers::default());
+    }
+}
