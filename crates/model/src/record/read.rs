@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn a_kind_that_a_later_version_may_add_is_passed_over() {
         let mut lines = file();
-        lines.insert(3, r#"{"kind":"ledger","t_s":1,"rows":[]}"#.to_owned());
+        lines.insert(3, r#"{"kind":"weather","t_s":1,"rows":[]}"#.to_owned());
         assert_eq!(read(&(lines.join("\n") + "\n")).unwrap().lines.len(), file().len() - 1);
     }
 
