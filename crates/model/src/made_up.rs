@@ -117,6 +117,7 @@ impl TrialRecord {
             usage: None,
             sampler_cpu_s: 0.0,
             missed_ticks: 0,
+            ledgers_cpu_s: None,
         });
         self
     }

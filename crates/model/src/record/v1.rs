@@ -325,6 +325,9 @@ pub struct End {
     pub sampler_cpu_s: f64,
     /// Ticks that came too late to be taken.
     pub missed_ticks: u64,
+    /// CPU time that looking at whose the bytes are took, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ledgers_cpu_s: Option<f64>,
 }
 
 /// What the processes of a trial used.

@@ -62,7 +62,7 @@ impl<'a> Bench<'a> {
 
     /// Writes the last line of the trial's file.
     pub(crate) fn finish(self, outcome: &Outcome) {
-        let Remains { exit, ended, account } = &self.remains;
+        let Remains { exit, ended, account, ledgers_cpu_s } = &self.remains;
         self.record(&Line::End(End {
             t_s: self.setting.recorder.now(),
             outcome: outcome.clone(),
@@ -71,6 +71,7 @@ impl<'a> Bench<'a> {
             usage: ended.usage,
             sampler_cpu_s: account.cpu_s,
             missed_ticks: account.missed_ticks,
+            ledgers_cpu_s: Some(*ledgers_cpu_s),
         }));
     }
 
@@ -214,6 +215,13 @@ impl Stage for Bench<'_> {
             && let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling)
         {
             sampling.read_now();
+        }
+        let ledgers = self.subject.as_ref().and_then(Subject::ledgers);
+        match (moment, ledgers) {
+            // What comes next changes what is there now.
+            (Moment::Baseline | Moment::Settled, Some(ledgers)) => ledgers.take_now(),
+            (Moment::LoadEnd, Some(ledgers)) => ledgers.take_soon(),
+            _ => {}
         }
         self.mark_at(Instant::now(), moment, round);
     }

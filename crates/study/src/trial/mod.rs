@@ -7,6 +7,7 @@
 mod announced;
 pub(crate) mod bench;
 mod environment;
+mod ledgers;
 mod sampling;
 pub(crate) mod shell;
 mod subject;

@@ -73,6 +73,11 @@ impl Shared {
 pub(super) struct Requests(Arc<Shared>);
 
 impl Requests {
+    /// What was resident at the last reading, in bytes.
+    pub(super) fn rss_bytes(&self) -> u64 {
+        self.0.rss_bytes.load(Ordering::Relaxed)
+    }
+
     /// Has a reading taken as soon as can be.
     pub(super) fn read_soon(&self) {
         drop(self.ask(false));

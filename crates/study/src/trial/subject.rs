@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use lowtide_probe::tree;
 
 use super::Stop;
+use super::ledgers::Ledgers;
 use super::sampling::{Account, Requests, Sampling};
 use crate::keeper::{Ended, Exit, KeeperProgram, Kept, Launch, Report};
 use crate::output::{self, Keeping, Listener, Tail};
@@ -22,6 +23,7 @@ pub(super) struct Subject {
     kept: Kept,
     pub(super) pid: Option<u32>,
     sampling: Option<Sampling>,
+    ledgers: Option<Ledgers>,
     tail: Tail,
     keeping: Keeping,
     exit: Option<(Exit, Instant)>,
@@ -33,6 +35,8 @@ pub(super) struct Remains {
     pub(super) exit: Option<Exit>,
     pub(super) ended: Ended,
     pub(super) account: Account,
+    /// CPU time that its ledgers took, in seconds.
+    pub(super) ledgers_cpu_s: f64,
 }
 
 impl Subject {
@@ -48,7 +52,7 @@ impl Subject {
         let (reader, writer) = io::pipe().map_err(failed)?;
         let (tail, keeping) = output::keep(reader, log, recorder, listener).map_err(failed)?;
         let kept = Kept::start(keeper, launch, writer).map_err(failed)?;
-        Ok(Self { kept, pid: None, sampling: None, tail, keeping, exit: None })
+        Ok(Self { kept, pid: None, sampling: None, ledgers: None, tail, keeping, exit: None })
     }
 
     /// Takes in the next thing that its keeper tells. Gives the moment at which it was started, once.
@@ -80,11 +84,17 @@ impl Subject {
         let (root, treatment) = (self.kept.root(), treatment.clone());
         let sampling = Sampling::start(root, treatment, recorder.clone(), interval, requests);
         self.sampling = Some(sampling);
+        self.ledgers = Some(Ledgers::start(root, recorder.clone(), requests.clone()));
     }
 
     /// Its sampler.
     pub(super) fn sampling(&self) -> Option<&Sampling> {
         self.sampling.as_ref()
+    }
+
+    /// Who looks at whose its bytes are.
+    pub(super) fn ledgers(&self) -> Option<&Ledgers> {
+        self.ledgers.as_ref()
     }
 
     /// Whether its first process has ended, after waiting for that for a while; and when, at the
@@ -140,11 +150,12 @@ impl Subject {
 
     /// Ends it and everything that it started.
     pub(super) fn end(mut self) -> Remains {
+        let ledgers_cpu_s = self.ledgers.take().map(Ledgers::stop).unwrap_or_default();
         let account = self.sampling.take().map(Sampling::stop).unwrap_or_default();
         let ended = self.kept.end();
         drop(self.kept);
         self.keeping.finish(LAST_WORDS);
-        Remains { exit: self.exit.map(|(exit, _)| exit), ended, account }
+        Remains { exit: self.exit.map(|(exit, _)| exit), ended, account, ledgers_cpu_s }
     }
 }
 
