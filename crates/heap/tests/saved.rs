@@ -1,6 +1,8 @@
 //! Heaps that were saved under several glibcs, as they were and damaged. They are made by
 //! `cargo run -p lowtide-probe --example save_heaps`.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::path::{Path, PathBuf};
 
 use lowtide_heap::memory::Memory;
@@ -145,8 +147,13 @@ fn apply(saved: &mut SavedHeap, words: &[(usize, usize)], damage: &Damage) {
     }
 }
 
+/// How many damaged heaps are tried: few by default, more with `PROPTEST_CASES`.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_damaged_heap_is_walked_to_an_end(

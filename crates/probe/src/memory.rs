@@ -350,8 +350,8 @@ mod tests {
     #[test]
     fn a_page_that_was_never_written_is_neither_resident_nor_made_so() {
         // Fresh memory of this size is a mapping of its own, of which nothing is there yet.
-        let block: Vec<u8> = Vec::with_capacity(64 << 20);
-        let middle = block.as_ptr() as u64 + (32 << 20);
+        let block: Vec<u8> = Vec::with_capacity(1 << 20);
+        let middle = block.as_ptr() as u64 + (512 << 10);
         let memory = ours();
         assert_eq!(memory.read(middle, &mut [0; 64]), 0);
         assert!(memory.resident(middle..middle + 4096).is_empty());
