@@ -77,6 +77,27 @@ fn free_and_used_blocks_stand_in_the_classes_of_their_sizes() {
     }
 }
 
+#[test]
+fn what_cannot_be_walked_is_said_and_the_rest_is_walked() {
+    for name in names().iter().filter(|name| name.ends_with("log-uniform")) {
+        let mut saved = load(name);
+        let before = walked(&saved).unwrap();
+        let area = before.areas.iter().max_by_key(|area| area.end - area.start).unwrap();
+        let middle = area.start + (area.end - area.start) / 2;
+        let (start, bytes) =
+            saved.memory.blocks.iter_mut().rfind(|(start, _)| *start <= middle).unwrap();
+        let place = (middle - *start) as usize;
+        bytes[place..place + (256 << 10)].fill(0xff);
+        let after = walked(&saved).unwrap();
+        assert!(!after.is_whole(), "{name}");
+        assert_eq!(after.arenas.iter().filter(|a| !a.is_whole()).count(), 1, "{name}");
+        let (before, after) = (before.total(), after.total());
+        assert!((256 << 10..1 << 20).contains(&after.unwalked_bytes), "{name}: {after:?}");
+        assert!(after.used_count > before.used_count / 2, "{name}: {after:?}");
+        adds_up(&walked(&saved).unwrap(), &saved.memory);
+    }
+}
+
 /// The owners of resident bytes are apart from each other, and are all.
 fn adds_up(heap: &Heap, memory: &impl Memory) {
     let mut residency = Residency::new(memory);

@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lowtide_heap::memory::Memory;
@@ -200,6 +201,7 @@ impl LiveMemory {
         let mut found: Vec<Pages> = Vec::new();
         let pages = usize::try_from((range.end - range.start) / self.page).unwrap_or(AT_ONCE);
         let mut bytes = vec![0; pages.min(AT_ONCE) * 8];
+        let zeros = frame_of_zeros();
         let mut at = range.start;
         while at < range.end {
             let wanted =
@@ -210,12 +212,16 @@ impl LiveMemory {
             }
             for entry in bytes[..length - length % 8].chunks_exact(8) {
                 let entry = u64::from_le_bytes(entry.try_into().unwrap_or_default());
-                let kind = match (entry >> 63 & 1, entry >> 62 & 1, entry >> 61 & 1) {
-                    (1, _, 1) => Some(PageKind::File),
-                    (1, _, _) => Some(PageKind::Anonymous),
-                    (_, 1, _) => Some(PageKind::Swapped),
-                    _ => None,
-                };
+                // The page of zeros, where we may see which one that is.
+                let frame = entry & ((1 << 55) - 1);
+                let is_zeros = frame != 0 && Some(frame) == zeros;
+                let kind =
+                    match (entry >> 63 & u64::from(!is_zeros), entry >> 62 & 1, entry >> 61 & 1) {
+                        (1, _, 1) => Some(PageKind::File),
+                        (1, _, _) => Some(PageKind::Anonymous),
+                        (_, 1, _) => Some(PageKind::Swapped),
+                        _ => None,
+                    };
                 if let Some(kind) = kind {
                     match found.last_mut().filter(|p| p.range.end == at && p.kind == kind) {
                         Some(last) => last.range.end = at + self.page,
@@ -268,6 +274,24 @@ impl Memory for LiveMemory {
         }
         runs
     }
+}
+
+/// The frame that memory shares which was only ever read. `None` without CAP_SYS_ADMIN, which it takes
+/// to see frames: then such pages count as resident, where the kernel does not scan.
+fn frame_of_zeros() -> Option<u64> {
+    static FRAME: OnceLock<Option<u64>> = OnceLock::new();
+    let look = || {
+        // Fresh memory of this size is a mapping of its own, of which nothing is there yet.
+        let block = vec![0_u8; 1 << 20];
+        let middle = &block[block.len() / 2];
+        std::hint::black_box(*std::hint::black_box(middle));
+        let page = rustix::param::page_size() as u64;
+        let mut entry = [0; 8];
+        let pagemap = File::open("/proc/self/pagemap").ok()?;
+        pagemap.read_exact_at(&mut entry, std::ptr::from_ref(middle) as u64 / page * 8).ok()?;
+        Some(u64::from_le_bytes(entry) & ((1 << 55) - 1)).filter(|frame| *frame != 0)
+    };
+    *FRAME.get_or_init(look)
 }
 
 /// Adds pages behind others, to the last of them if they touch.
@@ -345,6 +369,18 @@ mod tests {
         assert!(total(&scanned) >= 1 << 20);
         assert_eq!(total(&scanned), total(&read));
         assert!(scanned.iter().all(|p| p.kind == PageKind::Anonymous));
+    }
+
+    #[test]
+    fn a_page_that_was_only_read_is_not_counted() {
+        let block = vec![0_u8; 1 << 20];
+        let middle = &block[512 << 10];
+        assert_eq!(*std::hint::black_box(middle), 0);
+        let at = std::ptr::from_ref(middle) as u64;
+        assert!(ours().resident(at..at + 1).is_empty());
+        if frame_of_zeros().is_some() {
+            assert!(ours().without_scan().resident(at..at + 1).is_empty());
+        }
     }
 
     #[test]
