@@ -18,8 +18,9 @@ use rustix::ioctl::{Opcode, Updater, opcode};
 /// From so many bytes on, reading them in one go is worth more than one call.
 const MANY: usize = 8 << 10;
 
-/// The memory of a process, held by descriptors: after an `exec` they lead to what was there before,
-/// and never to the memory of another process.
+/// The memory of a process, held by descriptors, so that it is never that of another one which was
+/// given the same number. After an `exec` part of what is read is the new program's: whoever walks it
+/// finds that it does not fit together.
 #[derive(Debug)]
 pub struct LiveMemory {
     memory: File,

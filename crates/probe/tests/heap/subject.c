@@ -216,18 +216,18 @@ int main(int count, char **arguments, char **environment) {
         while (length < 63 && read(0, line + length, 1) == 1 && line[length] != '\n') length++;
         if (length == 0) _exit(0);
         line[length] = 0;
-        long begin = now();
+        long begin = now(), took = -1;
         if (!strcmp(line, "info")) malloc_info(0, stdout);
         else if (!strcmp(line, "stop")) churning = 0;
         else if (!strcmp(line, "trim")) {
             long before = anonymous();
             begin = now();
             malloc_trim(0);
-            long took = now() - begin, after = anonymous();
-            begin = now() - took;
+            took = now() - begin;
+            long after = anonymous();
             printf("anonymous %ld %ld\n", before, after);
         }
-        printf("nanoseconds %ld\noperations %lu\ndone\n", now() - begin, operations);
+        printf("nanoseconds %ld\noperations %lu\ndone\n", took < 0 ? now() - begin : took, operations);
         fflush(stdout);
     }
 }
