@@ -4,7 +4,7 @@
 //! Each is the subject of `tests/heap` with a small heap, and beside it what its allocator said of it
 //! (`malloc_info`) and gave back when it was trimmed.
 
-#[allow(dead_code)]
+#[allow(dead_code, clippy::unwrap_used)]
 #[path = "../tests/heap/subject.rs"]
 mod subject;
 

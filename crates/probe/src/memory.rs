@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lowtide_heap::memory::Memory;
@@ -17,8 +18,9 @@ use rustix::ioctl::{Opcode, Updater, opcode};
 /// From so many bytes on, reading them in one go is worth more than one call.
 const MANY: usize = 8 << 10;
 
-/// The memory of a process, held by descriptors: after an `exec` they lead to what was there before,
-/// and never to the memory of another process.
+/// The memory of a process, held by descriptors, so that it is never that of another one which was
+/// given the same number. After an `exec` part of what is read is the new program's: whoever walks it
+/// finds that it does not fit together.
 #[derive(Debug)]
 pub struct LiveMemory {
     /// Absent where only the page map may be read.
@@ -211,6 +213,7 @@ impl LiveMemory {
         let mut found: Vec<Pages> = Vec::new();
         let pages = usize::try_from((range.end - range.start) / self.page).unwrap_or(AT_ONCE);
         let mut bytes = vec![0; pages.min(AT_ONCE) * 8];
+        let zeros = frame_of_zeros();
         let mut at = range.start;
         while at < range.end {
             let wanted =
@@ -221,12 +224,16 @@ impl LiveMemory {
             }
             for entry in bytes[..length - length % 8].chunks_exact(8) {
                 let entry = u64::from_le_bytes(entry.try_into().unwrap_or_default());
-                let kind = match (entry >> 63 & 1, entry >> 62 & 1, entry >> 61 & 1) {
-                    (1, _, 1) => Some(PageKind::File),
-                    (1, _, _) => Some(PageKind::Anonymous),
-                    (_, 1, _) => Some(PageKind::Swapped),
-                    _ => None,
-                };
+                // The page of zeros, where we may see which one that is.
+                let frame = entry & ((1 << 55) - 1);
+                let is_zeros = frame != 0 && Some(frame) == zeros;
+                let kind =
+                    match (entry >> 63 & u64::from(!is_zeros), entry >> 62 & 1, entry >> 61 & 1) {
+                        (1, _, 1) => Some(PageKind::File),
+                        (1, _, _) => Some(PageKind::Anonymous),
+                        (_, 1, _) => Some(PageKind::Swapped),
+                        _ => None,
+                    };
                 if let Some(kind) = kind {
                     match found.last_mut().filter(|p| p.range.end == at && p.kind == kind) {
                         Some(last) => last.range.end = at + self.page,
@@ -280,6 +287,24 @@ impl Memory for LiveMemory {
         }
         runs
     }
+}
+
+/// The frame that memory shares which was only ever read. `None` without CAP_SYS_ADMIN, which it takes
+/// to see frames: then such pages count as resident, where the kernel does not scan.
+fn frame_of_zeros() -> Option<u64> {
+    static FRAME: OnceLock<Option<u64>> = OnceLock::new();
+    let look = || {
+        // Fresh memory of this size is a mapping of its own, of which nothing is there yet.
+        let block = vec![0_u8; 1 << 20];
+        let middle = &block[block.len() / 2];
+        std::hint::black_box(*std::hint::black_box(middle));
+        let page = rustix::param::page_size() as u64;
+        let mut entry = [0; 8];
+        let pagemap = File::open("/proc/self/pagemap").ok()?;
+        pagemap.read_exact_at(&mut entry, std::ptr::from_ref(middle) as u64 / page * 8).ok()?;
+        Some(u64::from_le_bytes(entry) & ((1 << 55) - 1)).filter(|frame| *frame != 0)
+    };
+    *FRAME.get_or_init(look)
 }
 
 /// Adds pages behind others, to the last of them if they touch.
@@ -360,10 +385,22 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_was_only_read_is_not_counted() {
+        let block = vec![0_u8; 1 << 20];
+        let middle = &block[512 << 10];
+        assert_eq!(*std::hint::black_box(middle), 0);
+        let at = std::ptr::from_ref(middle) as u64;
+        assert!(ours().resident(at..at + 1).is_empty());
+        if frame_of_zeros().is_some() {
+            assert!(ours().without_scan().resident(at..at + 1).is_empty());
+        }
+    }
+
+    #[test]
     fn a_page_that_was_never_written_is_neither_resident_nor_made_so() {
         // Fresh memory of this size is a mapping of its own, of which nothing is there yet.
-        let block: Vec<u8> = Vec::with_capacity(64 << 20);
-        let middle = block.as_ptr() as u64 + (32 << 20);
+        let block: Vec<u8> = Vec::with_capacity(1 << 20);
+        let middle = block.as_ptr() as u64 + (512 << 10);
         let memory = ours();
         assert_eq!(memory.read(middle, &mut [0; 64]), 0);
         assert!(memory.resident(middle..middle + 4096).is_empty());

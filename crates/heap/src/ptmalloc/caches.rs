@@ -12,6 +12,9 @@ const LONGEST: usize = 1 << 16;
 /// More blocks than this are not told apart from used ones.
 const MOST_BLOCKS: usize = 1 << 20;
 
+/// So often a cache is read until it agrees with itself.
+const TRIES: u32 = 3;
+
 /// What the threads hold back for themselves; the arenas count it as used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caches {
@@ -84,28 +87,31 @@ pub(super) fn may_be_cache(bytes: &[u8]) -> bool {
 /// Finds out which of the chunks are caches of threads, and what is in them.
 pub(super) fn caches<M: Memory>(memory: &M, suspects: &[u64]) -> Caches {
     let mut found = Caches::default();
-    let mut words = Scattered::new(memory);
     for chunk in suspects {
-        let mut bytes = vec![0; 0x310];
-        let length = memory.read(*chunk, &mut bytes);
-        bytes.truncate(length);
-        let Some(size) = word_in(&bytes, 8).map(|head| head & !7) else { continue };
-        for form in FORMS.iter().filter(|form| form.chunk == size) {
-            if let Some(blocks) = cache(&mut words, &bytes[16..], *form) {
-                found.caches += 1;
-                found.count += blocks.len() as u64;
-                found.bytes += blocks.iter().map(|b| b.end - b.start).sum::<u64>();
-                let room = MOST_BLOCKS.saturating_sub(found.blocks.len());
-                found.blocks.extend(blocks.into_iter().take(room));
-                found.structures.push(*chunk..chunk.saturating_add(size));
-                break;
-            }
-        }
+        // Its thread may be taking from it or adding to it.
+        let Some((size, blocks)) = (0..TRIES).find_map(|_| read(memory, *chunk)) else { continue };
+        found.caches += 1;
+        found.count += blocks.len() as u64;
+        found.bytes += blocks.iter().map(|b| b.end - b.start).sum::<u64>();
+        let room = MOST_BLOCKS.saturating_sub(found.blocks.len());
+        found.blocks.extend(blocks.into_iter().take(room));
+        found.structures.push(*chunk..chunk.saturating_add(size));
     }
     found.blocks.sort_unstable_by_key(|b| b.start);
     found.blocks.dedup_by(|later, earlier| later.start < earlier.end);
     found.structures.sort_unstable_by_key(|b| b.start);
     found
+}
+
+/// The size of a cache and the blocks in it, if a chunk is one.
+fn read(memory: &impl Memory, chunk: u64) -> Option<(u64, Vec<Range<u64>>)> {
+    let mut bytes = vec![0; 0x310];
+    let length = memory.read(chunk, &mut bytes);
+    bytes.truncate(length);
+    let size = word_in(&bytes, 8)? & !7;
+    let mut words = Scattered::new(memory);
+    let form = FORMS.into_iter().find(|form| form.chunk == size)?;
+    Some((size, cache(&mut words, bytes.get(16..)?, form)?))
 }
 
 /// The blocks in a cache, if it is one: every list must have the size of its class and come to its end,

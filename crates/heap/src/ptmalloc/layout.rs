@@ -76,16 +76,11 @@ impl Layout {
     pub fn find(memory: &impl Memory, data: &[Range<u64>]) -> Option<Self> {
         for range in data {
             let range = range.start..range.end.min(range.start.saturating_add(MOST_SEARCHED));
-            for run in memory.resident(range.clone()) {
-                let bytes = bytes_of(memory, &run);
-                if let Some((arenas, head_bytes)) = find_ring(memory, run.start, &bytes) {
-                    let settings = memory
-                        .resident(range.clone())
-                        .iter()
-                        .find_map(|run| find_settings(&bytes_of(memory, run)));
-                    return Some(Self { arenas, head_bytes, settings });
-                }
-            }
+            let runs = memory.resident(range);
+            let find = |base: u64, bytes: &[u8]| find_ring(memory, base, bytes);
+            let Some((arenas, head_bytes)) = search(memory, &runs, find) else { continue };
+            let settings = search(memory, &runs, |_, bytes| find_settings(bytes));
+            return Some(Self { arenas, head_bytes, settings });
         }
         None
     }
@@ -122,11 +117,29 @@ impl Layout {
     }
 }
 
-fn bytes_of(memory: &impl Memory, run: &Range<u64>) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(run.end - run.start).unwrap_or(0)];
-    let length = memory.read(run.start, &mut bytes);
-    bytes.truncate(length);
-    bytes
+/// Looks for something in resident data, a part at a time: a program's data may be large.
+fn search<T>(
+    memory: &impl Memory,
+    runs: &[Range<u64>],
+    look: impl Fn(u64, &[u8]) -> Option<T>,
+) -> Option<T> {
+    const PART: u64 = 1 << 20;
+    // Nothing that is looked for is longer: it stands whole in one part or in the next.
+    const OVERLAP: u64 = 4 << 10;
+    let mut bytes = Vec::new();
+    for run in runs {
+        let mut at = run.start;
+        while at < run.end {
+            let end = run.end.min(at.saturating_add(PART + OVERLAP));
+            bytes.resize(usize::try_from(end - at).unwrap_or(0), 0);
+            let length = memory.read(at, &mut bytes);
+            if let Some(found) = look(at, &bytes[..length]) {
+                return Some(found);
+            }
+            at = at.saturating_add(PART);
+        }
+    }
+    None
 }
 
 /// Looks for a main arena in data that begins at `base`: its ring, and the bytes before its bins.

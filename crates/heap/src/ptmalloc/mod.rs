@@ -118,6 +118,16 @@ impl Heap {
         total
     }
 
+    /// Resident bytes that `malloc_trim(0)` would return.
+    pub fn trim_bytes(&self) -> u64 {
+        self.arenas.iter().map(|arena| arena.tally.trim_bytes).sum()
+    }
+
+    /// Resident bytes in whole free pages: what can go back at most, the tops of thread heaps included.
+    pub fn release_bytes(&self) -> u64 {
+        self.arenas.iter().map(|arena| arena.tally.trim_bytes + arena.tally.more_bytes).sum()
+    }
+
     /// Whether everything was walked that the allocator says it has.
     pub fn is_whole(&self) -> bool {
         self.arenas.iter().all(Arena::is_whole) && self.mmapped.is_whole

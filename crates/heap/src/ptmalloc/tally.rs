@@ -83,6 +83,13 @@ impl ResidentTally {
 }
 
 impl Class {
+    /// The least size of a class in bytes, and the first that is too large for it; the last class has
+    /// none.
+    pub fn bounds(class: usize) -> (u64, Option<u64>) {
+        let power = class.min(CLASSES - 1);
+        (1 << power, (power + 1 < CLASSES).then_some(2 << power))
+    }
+
     /// The class of a size.
     #[inline]
     pub(super) fn of(bytes: u64) -> usize {

@@ -3,7 +3,7 @@
  *   info   prints malloc_info(0, stdout)
  *   trim   calls malloc_trim(0) and prints its anonymous memory before and after, in bytes
  *   stop   ends the churn
- * Each answer ends with a line "done". What it does between the answers allocates nothing.
+ * and how long that took. Each answer ends with a line "done". What it does between the answers allocates nothing.
  *
  *   cc -O1 -o subject subject.c -lpthread        for the libc at hand
  *   cc -O1 -DOLDEST -nostartfiles ...            for every libc from 2.31 on (see subject.rs)
@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifdef OLDEST
@@ -47,6 +48,12 @@ struct work {
 static uint64_t draw(uint64_t *s) {
     *s ^= *s << 13, *s ^= *s >> 7, *s ^= *s << 17;
     return *s;
+}
+
+static long now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
 }
 
 static long anonymous(void) {
@@ -209,15 +216,18 @@ int main(int count, char **arguments, char **environment) {
         while (length < 63 && read(0, line + length, 1) == 1 && line[length] != '\n') length++;
         if (length == 0) _exit(0);
         line[length] = 0;
+        long begin = now(), took = -1;
         if (!strcmp(line, "info")) malloc_info(0, stdout);
         else if (!strcmp(line, "stop")) churning = 0;
         else if (!strcmp(line, "trim")) {
             long before = anonymous();
+            begin = now();
             malloc_trim(0);
+            took = now() - begin;
             long after = anonymous();
             printf("anonymous %ld %ld\n", before, after);
         }
-        printf("operations %lu\ndone\n", operations);
+        printf("nanoseconds %ld\noperations %lu\ndone\n", took < 0 ? now() - begin : took, operations);
         fflush(stdout);
     }
 }
