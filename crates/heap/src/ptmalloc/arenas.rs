@@ -222,42 +222,97 @@ impl<'m, M: Memory> Work<'m, M> {
             && self.mmapped.bytes.abs_diff(settings.mmapped_bytes) < slack
     }
 
+    /// Whether the allocator counts more blocks with a mapping of their own than were found.
+    fn misses_blocks(&self) -> bool {
+        self.layout.settings.as_ref().is_some_and(|s| {
+            self.mmapped.count < s.mmapped_count
+                || (self.mmapped.bytes < s.mmapped_bytes && !self.agrees(s))
+        })
+    }
+
     /// What lies in mappings besides the thread heaps: blocks that have one of their own, and pieces
-    /// of a main arena that could not grow by `brk`. Neighbouring mappings are one to the kernel.
+    /// of a main arena that could not grow by `brk`. Neighbouring mappings are one to the kernel, so
+    /// that a block may begin at any page of one.
     fn outside(&mut self, mut main: Option<&mut Arena>) {
         let is_scattered = main.as_ref().is_some_and(|main| self.is_scattered(main));
-        // First where a mapping begins; everywhere, where that was not all.
-        for search in [false, true] {
-            let is_piece_missing = is_scattered && main.as_ref().is_some_and(|m| !m.is_whole());
-            let is_block_missing = self.layout.settings.as_ref().is_some_and(|s| {
-                self.mmapped.count < s.mmapped_count || self.mmapped.bytes < s.mmapped_bytes
-            });
-            if !is_piece_missing && (search && !is_block_missing) {
-                break;
-            }
+        let mut budget = MOST_SEARCHED;
+        for search in [Search::Beginnings, Search::Heads, Search::Everywhere] {
             self.areas.sort_unstable_by_key(|a| a.start);
             let ranges = self.mappings.iter().filter(|m| !m.is_brk).map(|m| m.range.clone());
             for gap in gaps(ranges, &self.areas) {
+                let is_piece_missing = is_scattered && main.as_ref().is_some_and(|m| !m.is_whole());
                 let pieces = main.as_deref_mut().filter(|_| is_piece_missing);
-                self.gap(gap, pieces, search);
+                if search != Search::Beginnings && pieces.is_none() && !self.misses_blocks() {
+                    return;
+                }
+                match search {
+                    Search::Beginnings => self.beginning(gap, pieces),
+                    Search::Heads => self.heads(gap, pieces),
+                    Search::Everywhere => self.everywhere(gap, &mut budget),
+                }
             }
         }
     }
 
-    fn gap(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>, search: bool) {
-        let page = self.memory.page_bytes();
+    /// Blocks and pieces that follow each other from the beginning of a gap on.
+    fn beginning(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>) {
         let mut at = gap.start;
         while at < gap.end {
-            let found = self.block(at, gap.end).or_else(|| {
-                let main = main.as_deref_mut()?;
-                self.piece(main, at..gap.end)
-            });
-            match found {
-                Some(end) => at = end.max(at + 16).next_multiple_of(page),
-                None if search => at += page,
+            match self.block_or_piece(at..gap.end, &mut main) {
+                Some(end) => at = end,
                 None => break,
             }
         }
+    }
+
+    /// Blocks and pieces that begin at any page of a gap.
+    fn heads(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>) {
+        let page = self.memory.page_bytes();
+        let mut at = gap.start;
+        for run in self.memory.resident(gap.clone()) {
+            let mut next = run.start.max(at);
+            while next < run.end {
+                let pages = (next..run.end).step_by(page as usize);
+                let batch: Vec<u64> = pages.take(BATCH).collect();
+                next += page * batch.len() as u64;
+                let heads = self.memory.pairs(&batch);
+                for (address, head) in batch.iter().zip(heads) {
+                    let Some((before, head)) = head.filter(|_| *address >= at) else { continue };
+                    let is_piece = main.is_some() && head & FLAGS == PREV_INUSE;
+                    if (is_piece || mapping_of(0, before, head, page).is_some())
+                        && let Some(end) = self.block_or_piece(*address..gap.end, &mut main)
+                    {
+                        at = end;
+                    }
+                }
+                if main.is_none() && !self.misses_blocks() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Blocks that were aligned, so that they do not begin where their mapping does: every page must
+    /// be read for them, and no more than the budget is.
+    fn everywhere(&mut self, gap: Range<u64>, budget: &mut u64) {
+        let page = self.memory.page_bytes();
+        let mut at = gap.start;
+        for run in self.memory.resident(gap.clone()) {
+            at = at.max(run.start);
+            while at < run.end && *budget > 0 && self.misses_blocks() {
+                *budget = budget.saturating_sub(page);
+                at = self.block(at, gap.end).unwrap_or(at + page).next_multiple_of(page);
+            }
+        }
+    }
+
+    fn block_or_piece(&mut self, range: Range<u64>, main: &mut Option<&mut Arena>) -> Option<u64> {
+        let page = self.memory.page_bytes();
+        let found = self.block(range.start, range.end).or_else(|| {
+            let main = main.as_deref_mut()?;
+            self.piece(main, range.clone())
+        });
+        found.map(|end| end.max(range.start + 16).next_multiple_of(page))
     }
 
     /// A block that has a mapping of its own: it begins where a page does, and fills whole pages.
@@ -318,6 +373,19 @@ impl<'m, M: Memory> Work<'m, M> {
         is_read.then_some((word_in(&bytes, 0)?, word_in(&bytes, 8)?))
     }
 }
+
+/// Where blocks with a mapping of their own are looked for, the cheapest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Search {
+    Beginnings,
+    Heads,
+    Everywhere,
+}
+
+/// So many heads are read at once.
+const BATCH: usize = 512;
+/// No more than this is read, in bytes, to find blocks that do not begin where a page does.
+const MOST_SEARCHED: u64 = 256 << 20;
 
 /// The bytes of the mapping that a block has for itself, by the two words of its head, if that is what
 /// they are: `before` is how far it is from the beginning of the mapping.

@@ -1,11 +1,12 @@
 //! The memory of a live process, read without making any page of it present.
 
+mod zeros;
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lowtide_heap::memory::Memory;
@@ -15,8 +16,15 @@ use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::ioctl::{Opcode, Updater, opcode};
 
+use zeros::Zeros;
+
 /// From so many bytes on, reading them in one go is worth more than one call.
 const MANY: usize = 8 << 10;
+
+/// Two words, in bytes.
+const PAIR: usize = 16;
+/// The most places that the kernel copies from at once (`UIO_MAXIOV`).
+const MOST_AT_ONCE: usize = 1024;
 
 /// The memory of a process, held by descriptors, so that it is never that of another one which was
 /// given the same number. After an `exec` part of what is read is the new program's: whoever walks it
@@ -197,6 +205,38 @@ impl LiveMemory {
         self.is_alive().then_some(length)
     }
 
+    /// Copies scattered pairs of words in one go; fewer than were asked for where that is not possible.
+    fn copy_pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+        let mut found = Vec::with_capacity(addresses.len());
+        let Some(pid) = i32::try_from(self.pid).ok().map(Pid::from_raw) else { return found };
+        while found.len() < addresses.len() && self.copies.load(Ordering::Relaxed) {
+            let some = &addresses[found.len()..];
+            let some = &some[..some.len().min(MOST_AT_ONCE)];
+            let mut bytes = vec![0; PAIR * some.len()];
+            let remote: Vec<RemoteIoVec> =
+                some.iter().map(|a| RemoteIoVec { base: *a as usize, len: PAIR }).collect();
+            let length =
+                match process_vm_readv(pid, &mut [io::IoSliceMut::new(&mut bytes)], &remote) {
+                    Ok(length) => length,
+                    Err(Errno::EFAULT) => 0,
+                    Err(_) => {
+                        self.copies.store(false, Ordering::Relaxed);
+                        break;
+                    }
+                };
+            if !self.is_alive() {
+                found.resize(addresses.len(), None);
+                break;
+            }
+            found.extend(bytes[..length].chunks_exact(PAIR).map(|pair| Some(pair_of(pair))));
+            // It ends before a pair that cannot be read.
+            if length < bytes.len() {
+                found.push(None);
+            }
+        }
+        found
+    }
+
     fn is_alive(&self) -> bool {
         let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
@@ -213,7 +253,7 @@ impl LiveMemory {
         let mut found: Vec<Pages> = Vec::new();
         let pages = usize::try_from((range.end - range.start) / self.page).unwrap_or(AT_ONCE);
         let mut bytes = vec![0; pages.min(AT_ONCE) * 8];
-        let zeros = frame_of_zeros();
+        let zeros = Zeros::of_this_machine();
         let mut at = range.start;
         while at < range.end {
             let wanted =
@@ -224,16 +264,13 @@ impl LiveMemory {
             }
             for entry in bytes[..length - length % 8].chunks_exact(8) {
                 let entry = u64::from_le_bytes(entry.try_into().unwrap_or_default());
-                // The page of zeros, where we may see which one that is.
-                let frame = entry & ((1 << 55) - 1);
-                let is_zeros = frame != 0 && Some(frame) == zeros;
-                let kind =
-                    match (entry >> 63 & u64::from(!is_zeros), entry >> 62 & 1, entry >> 61 & 1) {
-                        (1, _, 1) => Some(PageKind::File),
-                        (1, _, _) => Some(PageKind::Anonymous),
-                        (_, 1, _) => Some(PageKind::Swapped),
-                        _ => None,
-                    };
+                let is_own = u64::from(!zeros.hold(entry));
+                let kind = match (entry >> 63 & is_own, entry >> 62 & 1, entry >> 61 & 1) {
+                    (1, _, 1) => Some(PageKind::File),
+                    (1, _, _) => Some(PageKind::Anonymous),
+                    (_, 1, _) => Some(PageKind::Swapped),
+                    _ => None,
+                };
                 if let Some(kind) = kind {
                     match found.last_mut().filter(|p| p.range.end == at && p.kind == kind) {
                         Some(last) => last.range.end = at + self.page,
@@ -275,6 +312,17 @@ impl Memory for LiveMemory {
         memory.read_at(buffer, address).unwrap_or(0)
     }
 
+    fn pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
+        let mut found = self.copy_pairs(addresses);
+        let left = found.len();
+        found.extend(addresses[left..].iter().map(|address| {
+            let mut bytes = [0; PAIR];
+            let is_read = self.read_resident(*address, &mut bytes) == PAIR;
+            is_read.then(|| pair_of(&bytes))
+        }));
+        found
+    }
+
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let range = self.whole_pages(range);
         if let Some(runs) = self.scanned(|| self.scan_resident(&range)) {
@@ -289,22 +337,12 @@ impl Memory for LiveMemory {
     }
 }
 
-/// The frame that memory shares which was only ever read. `None` without CAP_SYS_ADMIN, which it takes
-/// to see frames: then such pages count as resident, where the kernel does not scan.
-fn frame_of_zeros() -> Option<u64> {
-    static FRAME: OnceLock<Option<u64>> = OnceLock::new();
-    let look = || {
-        // Fresh memory of this size is a mapping of its own, of which nothing is there yet.
-        let block = vec![0_u8; 1 << 20];
-        let middle = &block[block.len() / 2];
-        std::hint::black_box(*std::hint::black_box(middle));
-        let page = rustix::param::page_size() as u64;
-        let mut entry = [0; 8];
-        let pagemap = File::open("/proc/self/pagemap").ok()?;
-        pagemap.read_exact_at(&mut entry, std::ptr::from_ref(middle) as u64 / page * 8).ok()?;
-        Some(u64::from_le_bytes(entry) & ((1 << 55) - 1)).filter(|frame| *frame != 0)
+fn pair_of(bytes: &[u8]) -> (u64, u64) {
+    let word = |at: usize| {
+        let bytes = bytes.get(at..at + 8).and_then(|b| b.try_into().ok());
+        u64::from_le_bytes(bytes.unwrap_or_default())
     };
-    *FRAME.get_or_init(look)
+    (word(0), word(8))
 }
 
 /// Adds pages behind others, to the last of them if they touch.
@@ -358,6 +396,10 @@ const PFNZERO: u64 = 1 << 5;
 mod tests {
     use super::*;
 
+    /// Memory of this size is always a mapping of its own, of which nothing is there yet
+    /// (`DEFAULT_MMAP_THRESHOLD_MAX` is 32 MiB).
+    const FRESH: usize = 40 << 20;
+
     fn ours() -> LiveMemory {
         LiveMemory::open(std::process::id()).unwrap()
     }
@@ -386,21 +428,33 @@ mod tests {
 
     #[test]
     fn a_page_that_was_only_read_is_not_counted() {
-        let block = vec![0_u8; 1 << 20];
-        let middle = &block[512 << 10];
+        let block = vec![0_u8; FRESH];
+        let middle = &block[FRESH / 2];
         assert_eq!(*std::hint::black_box(middle), 0);
         let at = std::ptr::from_ref(middle) as u64;
         assert!(ours().resident(at..at + 1).is_empty());
-        if frame_of_zeros().is_some() {
+        if Zeros::of_this_machine().are_known() {
             assert!(ours().without_scan().resident(at..at + 1).is_empty());
         }
     }
 
     #[test]
+    fn scattered_words_are_read_whichever_of_them_are_there() {
+        let block: Vec<u64> = (0..10_000).collect();
+        let at = |place: usize| &raw const block[place] as u64;
+        let memory = ours();
+        // Address 16 is nobody's.
+        let addresses = [at(0), 16, at(5000), at(9998)];
+        let expected = [Some((0, 1)), None, Some((5000, 5001)), Some((9998, 9999))];
+        assert_eq!(memory.pairs(&addresses), expected);
+        memory.copies.store(false, Ordering::Relaxed);
+        assert_eq!(memory.pairs(&addresses[2..]), expected[2..]);
+    }
+
+    #[test]
     fn a_page_that_was_never_written_is_neither_resident_nor_made_so() {
-        // Fresh memory of this size is a mapping of its own, of which nothing is there yet.
-        let block: Vec<u8> = Vec::with_capacity(1 << 20);
-        let middle = block.as_ptr() as u64 + (512 << 10);
+        let block: Vec<u8> = Vec::with_capacity(FRESH);
+        let middle = block.as_ptr() as u64 + FRESH as u64 / 2;
         let memory = ours();
         assert_eq!(memory.read(middle, &mut [0; 64]), 0);
         assert!(memory.resident(middle..middle + 4096).is_empty());
