@@ -188,6 +188,7 @@ fn section(record: &Loaded, name: String) -> Value {
         tag => if resolved { "recommended" } else { "least excess" },
         rounds => table::rounds(study).map(grid),
         phases => table::phases(study).map(grid),
+        ledgers => table::ledgers(study).map(grid),
         trials => grid(trials(study)),
         doubtful,
         provenance => provenance(record),

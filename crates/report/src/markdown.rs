@@ -25,8 +25,8 @@ pub fn render(records: &[Loaded]) -> String {
         if let Some(rounds) = table::rounds(study) {
             put(&mut out, &rounds);
         }
-        if let Some(phases) = table::phases(study) {
-            put(&mut out, &phases);
+        for more in [table::phases(study), table::ledgers(study)].into_iter().flatten() {
+            put(&mut out, &more);
         }
         if let Some(source) = &record.source {
             let _ = writeln!(out, "Figures from: {}\n", escaped(source));

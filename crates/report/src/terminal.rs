@@ -34,8 +34,9 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
         }
         out += &grid(&table::summary(&record.study), screen);
         out.push('\n');
-        for more in
-            [table::rounds(&record.study), table::phases(&record.study)].into_iter().flatten()
+        for more in [table::rounds, table::phases, table::ledgers]
+            .into_iter()
+            .filter_map(|of| of(&record.study))
         {
             out += &grid(&more, screen);
             out.push('\n');

@@ -1,11 +1,11 @@
 //! Whose the bytes were at the moments that a trial is judged by.
 //!
-//! A ledger costs too much to be taken at every tick: it is taken when a moment is announced, and when
-//! memory has changed. The one is chosen whose RSS is nearest to that of the moment; one that is far
-//! from it is of another moment, and none is better than that.
+//! A ledger costs too much to be taken at every tick: it is taken when a moment is announced, when
+//! memory has changed, and now and then. One whose RSS is far from that of the moment is of another
+//! moment. Of those that are near it, the last before the load is that of the baseline, the first that
+//! of the peak (what was freed later may still be resident), and the last that of what settled.
 
 use crate::judge::{Figures, rise};
-use crate::ledger::Ledger;
 use crate::record::TrialRecord;
 use crate::study::Ledgers;
 
@@ -19,23 +19,24 @@ const NEAR_BYTES: f64 = 1_048_576.0;
 /// The ledgers of a trial; `figures` are its own by RSS.
 pub fn ledgers(trial: &TrialRecord, figures: &Figures) -> Ledgers {
     let rise = rise(figures.baseline, figures.peak).unwrap_or(0) as f64;
-    let nearest = |target: Option<u64>, from: f64, to: f64| -> Option<Ledger> {
-        let target = target? as f64;
-        let distance = |rss: u64| (rss as f64 - target).abs();
-        let best = trial
-            .ledgers
-            .iter()
-            .filter(|l| l.t_s >= from && l.t_s <= to)
-            .min_by(|a, b| distance(a.rss_bytes).total_cmp(&distance(b.rss_bytes)))?;
-        let near = (target * NEAR).max(rise * NEAR_RISE).max(NEAR_BYTES);
-        (distance(best.rss_bytes) <= near).then(|| best.ledger.clone())
+    let near = |target: Option<u64>, from: f64, to: f64| {
+        let near = target.map(|target| {
+            let target = target as f64;
+            (target, (target * NEAR).max(rise * NEAR_RISE).max(NEAR_BYTES))
+        });
+        trial.ledgers.iter().filter(move |l| {
+            let is_near = near.is_some_and(|(t, near)| (l.rss_bytes as f64 - t).abs() <= near);
+            is_near && l.t_s >= from && l.t_s <= to
+        })
     };
     let (all, none) = (f64::INFINITY, f64::NEG_INFINITY);
     let span = figures.settle_span;
+    let (begin, end) = span.unwrap_or((all, all));
+    let settled = span.and_then(|(from, to)| near(figures.settled, from, to).next_back());
     Ledgers {
-        baseline: nearest(figures.baseline, none, span.map_or(all, |(from, _)| from)),
-        peak: nearest(figures.peak, none, span.map_or(all, |(_, to)| to)),
-        settled: span.and_then(|(from, to)| nearest(figures.settled, from, to)),
+        baseline: near(figures.baseline, none, begin).next_back().map(|l| l.ledger.clone()),
+        peak: near(figures.peak, none, end).next().map(|l| l.ledger.clone()),
+        settled: settled.map(|l| l.ledger.clone()),
     }
 }
 
@@ -43,7 +44,7 @@ pub fn ledgers(trial: &TrialRecord, figures: &Figures) -> Ledgers {
 mod tests {
     use super::*;
     use crate::judge::{Metric, judge};
-    use crate::ledger::Owner;
+    use crate::ledger::{Ledger, Owner};
     use crate::made_up::{MIB, trial};
     use crate::record::v1::{LedgerReading, Moment, Outcome};
 

@@ -1,5 +1,6 @@
-//! The thread that looks at whose a subject's bytes are: when it is asked to, and when the memory has
-//! changed since. It is apart from the sampler, which must not wait for it.
+//! The thread that looks at whose a subject's bytes are: when it is asked to, when the memory has
+//! changed since, and now and then, because owners change without RSS. It is apart from the sampler,
+//! which must not wait for it.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -21,6 +22,8 @@ const SHARE: u32 = 25;
 /// By how much RSS must differ from what it was, to have changed: as a part of it, and in bytes.
 const CHANGED: f64 = 0.1;
 const CHANGED_BYTES: u64 = 1 << 20;
+/// How often it is looked at when RSS has not changed.
+const NOW_AND_THEN: Duration = Duration::from_secs(1);
 /// A tree that takes longer has changed meanwhile: it is left alone.
 const LONGEST: Duration = Duration::from_secs(5);
 /// How long a ledger that was asked for is waited for.
@@ -95,6 +98,7 @@ struct Work {
 /// The last look.
 struct Last {
     end: Instant,
+    /// CPU time that it took.
     cost: Duration,
     rss_bytes: u64,
 }
@@ -122,13 +126,14 @@ impl Work {
         let rss = self.readings.rss_bytes();
         let Some(last) = &self.last else { return rss > 0 };
         let difference = rss.abs_diff(last.rss_bytes);
-        difference > CHANGED_BYTES
-            && difference as f64 > last.rss_bytes as f64 * CHANGED
-            && last.end.elapsed() >= last.cost * SHARE
+        let has_changed =
+            difference > CHANGED_BYTES && difference as f64 > last.rss_bytes as f64 * CHANGED;
+        let since = last.end.elapsed();
+        (has_changed || since >= NOW_AND_THEN) && since >= last.cost * SHARE
     }
 
     fn take(&mut self) {
-        let begin = Instant::now();
+        let (begin, cpu) = (Instant::now(), thread_cpu_s());
         let t_s = self.recorder.now();
         let mut ledger = Ledger::default();
         let mut processes = 0;
@@ -145,7 +150,8 @@ impl Work {
             }
         }
         let rss_bytes = ledger.total();
-        self.last = Some(Last { end: Instant::now(), cost: begin.elapsed(), rss_bytes });
+        let cost = Duration::try_from_secs_f64(thread_cpu_s() - cpu).unwrap_or_default();
+        self.last = Some(Last { end: Instant::now(), cost, rss_bytes });
         if processes > 0 {
             self.recorder.write(&Line::Ledger(LedgerReading { t_s, processes, rss_bytes, ledger }));
         }

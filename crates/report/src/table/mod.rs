@@ -1,9 +1,13 @@
 //! The table of a study, as text in cells: every format shows the same.
 
+mod ledgers;
+
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
 use lowtide_model::study::{RoundResult, Standing, Study, Summary, TrialResult};
+
+pub use ledgers::ledgers;
 
 /// A table: a line of heads, then a line for each treatment.
 #[derive(Debug, Clone, PartialEq, Eq)]
