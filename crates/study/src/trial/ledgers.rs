@@ -101,6 +101,8 @@ struct Last {
     /// CPU time that it took.
     cost: Duration,
     rss_bytes: u64,
+    /// How many moments had been announced.
+    moments: u64,
 }
 
 impl Work {
@@ -128,13 +130,16 @@ impl Work {
         let difference = rss.abs_diff(last.rss_bytes);
         let has_changed =
             difference > CHANGED_BYTES && difference as f64 > last.rss_bytes as f64 * CHANGED;
+        if self.readings.moments() > last.moments {
+            return true;
+        }
         let since = last.end.elapsed();
         (has_changed || since >= NOW_AND_THEN) && since >= last.cost * SHARE
     }
 
     fn take(&mut self) {
         let (begin, cpu) = (Instant::now(), thread_cpu_s());
-        let t_s = self.recorder.now();
+        let (t_s, moments) = (self.recorder.now(), self.readings.moments());
         let mut ledger = Ledger::default();
         let mut processes = 0;
         for pid in tree::descendants_of(self.root) {
@@ -151,7 +156,7 @@ impl Work {
         }
         let rss_bytes = ledger.total();
         let cost = Duration::try_from_secs_f64(thread_cpu_s() - cpu).unwrap_or_default();
-        self.last = Some(Last { end: Instant::now(), cost, rss_bytes });
+        self.last = Some(Last { end: Instant::now(), cost, rss_bytes, moments });
         if processes > 0 {
             self.recorder.write(&Line::Ledger(LedgerReading { t_s, processes, rss_bytes, ledger }));
         }

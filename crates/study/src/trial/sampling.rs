@@ -43,6 +43,8 @@ struct Shared {
     close: AtomicBool,
     /// Whether there was ever a process to read.
     saw: AtomicBool,
+    /// How many moments were announced.
+    moments: AtomicU64,
     /// The last reading, for whoever shows progress.
     rss_bytes: AtomicU64,
     connections: AtomicU64,
@@ -80,7 +82,13 @@ impl Requests {
 
     /// Has a reading taken as soon as can be.
     pub(super) fn read_soon(&self) {
+        self.0.moments.fetch_add(1, Ordering::Relaxed);
         drop(self.ask(false));
+    }
+
+    /// How many moments were announced at which a reading was to be taken.
+    pub(super) fn moments(&self) -> u64 {
+        self.0.moments.load(Ordering::Relaxed)
     }
 
     fn ask(&self, slow: bool) -> (u64, MutexGuard<'_, Wanted>) {
