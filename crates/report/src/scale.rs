@@ -59,6 +59,16 @@ pub fn byte_ticks(high: f64, most: usize) -> Vec<f64> {
     ticks(0.0, high, most, steps.into_iter().map(|s| s * unit))
 }
 
+/// An axis of memory from 0 on: where it ends, at or above `high`, and its labels at even distances.
+pub fn byte_axis(high: f64, most: usize) -> (f64, Vec<String>) {
+    let ticks = byte_ticks(high, most);
+    let step = if ticks.len() > 1 { ticks[1] - ticks[0] } else { high.max(1.0) };
+    let count = (high / step).ceil().max(1.0);
+    let ceiling = count * step;
+    let labels = (0..=count as usize).map(|i| byte_label(i as f64 * step, ceiling)).collect();
+    (ceiling, labels)
+}
+
 /// Round times, in seconds: tenths, seconds, minutes, hours.
 pub fn time_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
     let steps = [
