@@ -60,13 +60,16 @@ pub(super) fn draw(state: &State, mut area: Rect, buffer: &mut Buffer) {
         let cell = |c: &&Column| format!("{:>1$}", (c.text)(arena), c.width);
         let mut text: String = columns.iter().map(cell).collect();
         if !arena.whole {
-            text += " not walked whole";
+            text += " ?";
         }
         write(&text, Style::new(), take(&mut area, 1), buffer);
     }
     let last = (first + room).min(arenas.len());
     let count = arenas.len();
-    let shown = format!(" {} to {last} of {count}", (first + 1).min(last));
+    let mut shown = format!(" {} to {last} of {count}", (first + 1).min(last));
+    if arenas.iter().any(|a| !a.whole) {
+        shown += "; ? was not walked whole";
+    }
     write(&shown, bold(), area, buffer);
 }
 

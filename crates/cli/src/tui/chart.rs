@@ -15,6 +15,9 @@ use super::view::{RSS_INK, dim, take, write};
 /// Below so many columns there is no room for lines beside the labels.
 const NARROWEST: u16 = 24;
 
+/// What was never 1 part in so many of the highest RSS would lie on the axis.
+const LEAST_PART: u64 = 50;
+
 struct Line {
     name: &'static str,
     colour: Color,
@@ -35,7 +38,7 @@ pub(super) fn draw(course: &Course, colour: bool, mut area: Rect, buffer: &mut B
     let legend = take(&mut area, 1);
     write(&format!(" over time: {}", names.join(" · ")), dim(), legend, buffer);
     let top = course.rss.highest(0).max(1) as f64;
-    let most = usize::from(area.height / 3).clamp(1, 5);
+    let most = usize::from(area.height / 3).clamp(2, 5);
     let (ceiling, labels) = byte_axis(top, most);
     // Before a second has passed there is nothing to be seen of time.
     let span = course.now_s.max(1.0);
@@ -57,16 +60,19 @@ pub(super) fn draw(course: &Course, colour: bool, mut area: Rect, buffer: &mut B
 }
 
 fn lines(course: &Course) -> Vec<Line> {
-    let mut rss = course.rss.line(0);
-    // A process that has ended, or whose next sample is some way off, had what it had until now.
-    rss.extend(rss.last().map(|last| (course.now_s, last.1)));
+    // What was seen last stands until something else is seen.
+    let until_now = |mut points: Vec<(f64, f64)>| {
+        points.extend(points.last().map(|last| (course.now_s, last.1)));
+        points
+    };
+    let rss = until_now(course.rss.line(0));
     let mut lines = vec![Line { name: "RSS", colour: RSS_INK, letter: '*', points: rss }];
     for (which, owner) in FOLLOWED.into_iter().enumerate() {
-        if course.owners.highest(which) == 0 {
+        if course.owners.highest(which) < course.peak_rss_bytes / LEAST_PART {
             continue;
         }
         let (colour, letter) = ink(owner);
-        let points = course.owners.line(which);
+        let points = until_now(course.owners.line(which));
         lines.push(Line { name: owner.name(), colour, letter, points });
     }
     lines

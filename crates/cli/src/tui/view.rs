@@ -79,7 +79,7 @@ impl Page<'_> {
         let line = Rect { y: self.left.y + rest, height: 1, ..self.left };
         self.left.height = rest;
         let standing = match state.ended_s {
-            Some(t) => Some(format!(" it has ended, after {} ", HumanSeconds(t))),
+            Some(t) => Some(format!(" it has ended, after {} ", whole(t))),
             None if state.is_paused() => Some(" paused ".to_owned()),
             None => None,
         };
@@ -90,14 +90,16 @@ impl Page<'_> {
         }
         let keys = match (state.panel, state.ended_s) {
             (Panel::Overview, Some(_)) => "q quit · a arenas · ? help",
-            (Panel::Overview, None) => "q quit · p pause · a arenas · +/- interval · ? help",
+            (Panel::Overview, None) => "q quit · p pause · a arenas · +/- · ? help",
             (_, _) => "q quit · Esc back · j/k scroll · ? help",
         };
         at = write_from(at, keys, dim(), line, self.buffer);
-        let cost = cost(state);
-        let length = u16::try_from(cost.chars().count()).unwrap_or(u16::MAX);
-        if let Some(from) = line.width.checked_sub(length).filter(|from| *from > at + 1) {
-            write_from(from, &cost, dim(), line, self.buffer);
+        for text in cost(state) {
+            let length = u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
+            if let Some(from) = line.width.checked_sub(length).filter(|from| *from > at) {
+                write_from(from, &text, dim(), line, self.buffer);
+                return;
+            }
         }
     }
 
@@ -128,7 +130,7 @@ impl Page<'_> {
         let Some((bytes, change)) = course.rss() else { return };
         let mut text = format!("RSS {}", Human(bytes));
         if course.now_s > 0.0 {
-            let time = HumanSeconds(course.now_s.max(1.0).round());
+            let time = whole(course.now_s);
             text +=
                 &format!("  {} in {time}  peak {}", signed(change), Human(course.peak_rss_bytes));
         }
@@ -211,6 +213,15 @@ fn share(bytes: u64, found: &Inspection) -> f64 {
     bytes as f64 / found.ledger.total().max(1) as f64 * 100.0
 }
 
+/// A time in which fractions of a second say nothing.
+fn whole(seconds: f64) -> String {
+    if seconds < 59.5 {
+        format!("{:.0} s", seconds.max(1.0))
+    } else {
+        HumanSeconds(seconds).to_string()
+    }
+}
+
 /// A change in bytes: `+12.3 MiB`, `−4.00 KiB`, `±0`.
 pub(super) fn signed(change: i64) -> String {
     match change {
@@ -229,19 +240,21 @@ fn said(state: &State, found: &Inspection, width: u16) -> Vec<String> {
     wrapped(&text, width.max(1)).lines().map(str::to_owned).collect()
 }
 
-/// What looking costs.
-fn cost(state: &State) -> String {
-    let interval = HumanSeconds(state.interval.as_secs_f64());
-    let Some(look) = state.look_s() else { return format!("every {interval}") };
-    let between = state.between_looks_s();
-    let every = HumanSeconds(between);
-    if between > state.interval.as_secs_f64() {
-        format!(
-            "sample every {interval}; a look takes {}, so one every {every}",
-            HumanSeconds(look)
-        )
+/// What looking costs, in many words and in few.
+fn cost(state: &State) -> Vec<String> {
+    let interval = state.interval.as_secs_f64();
+    let every = HumanSeconds(interval);
+    let Some(look) = state.look_s() else { return vec![format!("every {every}")] };
+    let (between, look) = (state.between_looks_s(), HumanSeconds(look));
+    if between > interval {
+        let between = HumanSeconds(between);
+        vec![
+            format!("samples every {every}; a look takes {look}, so one every {between}"),
+            format!("a look takes {look}: every {between}"),
+            format!("looks every {between}"),
+        ]
     } else {
-        format!("every {every}; a look takes {}", HumanSeconds(look))
+        vec![format!("every {every}; a look takes {look}"), format!("every {every}")]
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use lowtide_model::bytes::Human;
-use lowtide_model::duration::{HumanSeconds, parse_duration};
+use lowtide_model::duration::parse_duration;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
 use lowtide_probe::inspect::{Target, TargetError};
@@ -147,8 +147,7 @@ fn plain(t_s: f64, found: &Inspection) -> String {
     let human = |bytes: u64| Human(bytes).to_string();
     let of = |owner| human(found.ledger.bytes(owner));
     format!(
-        "{:>9}  RSS {:>9}  allocated {:>9}  reclaimable {:>9}  {}",
-        HumanSeconds((t_s * 10.0).round() / 10.0).to_string(),
+        "{t_s:>7.1} s  RSS {:>9}  allocated {:>9}  reclaimable {:>9}  {}",
         human(found.rss_bytes),
         of(Owner::Allocated),
         of(Owner::Reclaimable),
