@@ -127,7 +127,11 @@ impl Watch {
         let (Some(t_s), Some(found)) = (look, self.state.latest()) else {
             return Ok(true);
         };
-        if output.json { output.line_of(found) } else { output.line(&plain(t_s, found)) }
+        if output.json {
+            output.line_of(found)
+        } else {
+            output.line(&plain(t_s, found, self.state.limit.is_none()))
+        }
     }
 
     /// How it ends.
@@ -142,10 +146,10 @@ impl Watch {
     }
 }
 
-/// One look as a line for people and for `awk`.
-fn plain(t_s: f64, found: &Inspection) -> String {
+/// One look as a line for people and for `awk`; a heap that may not be seen has no figures.
+fn plain(t_s: f64, found: &Inspection, is_seen: bool) -> String {
     let human = |bytes: u64| Human(bytes).to_string();
-    let of = |owner| human(found.ledger.bytes(owner));
+    let of = |owner| if is_seen { human(found.ledger.bytes(owner)) } else { "-".to_owned() };
     format!(
         "{t_s:>7.1} s  RSS {:>9}  allocated {:>9}  reclaimable {:>9}  {}",
         human(found.rss_bytes),
