@@ -40,6 +40,8 @@ pub(crate) enum Verb {
     Study(Box<StudyArgs>),
     /// See whose a process's resident bytes are, without stopping it
     Inspect(InspectArgs),
+    /// Watch whose they are over time; q quits
+    Watch(WatchArgs),
     /// Draw and tabulate records
     Report(ReportArgs),
     /// Print completions for a shell
@@ -96,6 +98,43 @@ pub(crate) struct InspectArgs {
     #[arg(long, value_name = "D")]
     pub(crate) watch: Option<String>,
 }
+
+#[derive(Debug, Args)]
+#[command(after_long_help = WATCH_HELP)]
+pub(crate) struct WatchArgs {
+    /// A process
+    #[arg(value_name = "PID")]
+    pub(crate) pid: u32,
+
+    /// Time between two samples, at least 100ms; a look may wait longer, so that looking takes a tenth
+    /// of the time at most
+    #[arg(short, long, value_name = "D", default_value = crate::verbs::watch::DEFAULT_INTERVAL)]
+    pub(crate) interval: String,
+
+    /// End after so many looks; without it, when the process does
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) looks: Option<u64>,
+
+    /// Keep what is seen as a record, for `lowtide report`; the file must not exist
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+const WATCH_HELP: &str = "\
+Keys:
+  q, Ctrl-C     quit; Esc: back, or quit
+  p, space      hold the picture; what happens is still followed, and recorded
+  a             the arenas of the heap: scroll with j, k, arrows, PgUp, PgDn, Home, End
+  +, -          longer or shorter interval
+  ?             help
+
+Where the standard output is no terminal, or with --json, there is a line for each look instead: until
+the process ends, or Ctrl-C.
+
+Examples:
+  lowtide watch 4711
+  lowtide watch 4711 --looks 60 --output night.jsonl
+  lowtide watch 4711 --json --interval 10s";
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoServerArgs {
@@ -308,7 +347,7 @@ mod tests {
     fn every_command_in_the_readme_and_in_the_help_is_understood() {
         let readme = commands(include_str!("../../../README.md"));
         assert!(readme.len() >= 4, "{readme:?}");
-        for line in readme.into_iter().chain(commands(STUDY_HELP)) {
+        for line in readme.into_iter().chain(commands(STUDY_HELP)).chain(commands(WATCH_HELP)) {
             let words = shlex::split(&line).unwrap_or_default();
             if let Err(error) = Cli::try_parse_from(&words) {
                 panic!("{line}: {error}");

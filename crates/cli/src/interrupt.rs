@@ -5,6 +5,15 @@ use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+/// A flag that is set by every signal, for those who have something to give back before they end.
+pub(crate) fn patient_flag() -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let _ = signal_hook::flag::register(signal, Arc::clone(&flag));
+    }
+    flag
+}
+
 /// A flag that is set by the first signal. The second one ends lowtide at once; even then its
 /// keepers end what they keep.
 pub(crate) fn flag() -> Arc<AtomicBool> {

@@ -6,7 +6,9 @@ mod interrupt;
 mod keeper;
 mod output;
 mod progress;
+mod tui;
 mod verbs;
+mod watcher;
 
 use std::process::ExitCode;
 
@@ -32,6 +34,7 @@ fn run(verb: Verb, output: &output::Output) -> Result<Exit, Failure> {
         Verb::Demo(args) => verbs::demo::run(&args, output),
         Verb::Study(args) => verbs::study::run(*args, output),
         Verb::Inspect(args) => verbs::inspect::run(&args, output),
+        Verb::Watch(args) => verbs::watch::run(&args, output),
         Verb::Report(args) => verbs::report::run(&args, output),
         Verb::Completions { shell } => verbs::completions::run(shell, output),
         Verb::Man { verb } => verbs::man::run(verb.as_deref(), output),

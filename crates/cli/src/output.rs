@@ -41,9 +41,19 @@ impl Output {
 
     /// One object on a line of the standard output.
     pub(crate) fn object(&self, object: &impl Serialize) -> Result<(), Failure> {
+        self.line_of(object).map(drop)
+    }
+
+    /// One object of many. Says whether anybody still reads.
+    pub(crate) fn line_of(&self, object: &impl Serialize) -> Result<bool, Failure> {
         let mut line = serde_json::to_vec(object).map_err(Failure::failed)?;
         line.push(b'\n');
-        self.bytes(&line)
+        self.put(&line)
+    }
+
+    /// One line of many. Says whether anybody still reads.
+    pub(crate) fn line(&self, text: &str) -> Result<bool, Failure> {
+        self.put(format!("{text}\n").as_bytes())
     }
 
     /// Text for people.
@@ -53,12 +63,16 @@ impl Output {
 
     /// The contents of a file. When nobody reads any more (`lowtide … | head`), that is no error.
     pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+        self.put(bytes).map(drop)
+    }
+
+    fn put(&self, bytes: &[u8]) -> Result<bool, Failure> {
         let mut stdout = io::stdout().lock();
         match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(
                 format!("the standard output could not be written: {error}; send it elsewhere"),
             )),
-            _ => Ok(()),
+            written => Ok(written.is_ok()),
         }
     }
 

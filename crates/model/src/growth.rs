@@ -19,6 +19,8 @@ const SIGNIFICANT: f64 = 2.326;
 const LEAST_BYTES: f64 = 256.0 * 1024.0;
 /// and so is less than this part of what there was.
 const LEAST_SHARE: f64 = 0.005;
+/// A watch without an end keeps so many looks.
+const MOST_LOOKS: usize = 80;
 /// So many size classes are named.
 const MOST_CLASSES: usize = 3;
 
@@ -42,6 +44,35 @@ impl Look {
             in_use_bytes: counted.iter().map(|o| inspection.ledger.bytes(*o)).sum(),
             by_size: inspection.allocated_by_size.clone(),
         }
+    }
+}
+
+/// The looks of a watch that has no end: at most [`MOST_LOOKS`] of them, the older ones further apart.
+#[derive(Debug, Clone, Default)]
+pub struct Watched {
+    looks: Vec<Look>,
+}
+
+impl Watched {
+    /// Adds a look.
+    pub fn add(&mut self, look: Look) {
+        if self.looks.len() == MOST_LOOKS {
+            let mut place = 0;
+            // The first one stays: growth is told from there.
+            self.looks.retain(|_| {
+                place += 1;
+                place % 2 == 1
+            });
+        }
+        self.looks.push(look);
+    }
+
+    /// The verdict `growing`, when what is in use grew over the whole watch and still does in the newer
+    /// half of it: a program that has warmed up has stopped growing.
+    pub fn judge(&self) -> Option<Verdict> {
+        let verdict = judge(&self.looks)?;
+        let newer = self.looks.get(self.looks.len() / 2..).unwrap_or_default();
+        (newer.len() < FEWEST_LOOKS || judge(newer).is_some()).then_some(verdict)
     }
 }
 
@@ -174,5 +205,26 @@ mod tests {
     #[test]
     fn growth_with_noise_on_it_is_growth() {
         assert!(judge(&looks(|i| i * MIB + (i * 7919 % 3) * MIB)).is_some());
+    }
+
+    fn watched(of: impl Fn(u64) -> u64) -> Watched {
+        let mut watched = Watched::default();
+        for i in 0..1000 {
+            watched.add(Look { t_s: i as f64, in_use_bytes: of(i), by_size: Vec::new() });
+        }
+        watched
+    }
+
+    #[test]
+    fn a_watch_keeps_its_first_look_and_not_too_many_others() {
+        let watched = watched(|i| i * MIB);
+        assert!(watched.looks.len() <= MOST_LOOKS, "{}", watched.looks.len());
+        let because = &watched.judge().unwrap().because[0];
+        assert!(because.starts_with("what is in use grew from 0 B to 999 MiB in 16 min 39 s: 60"));
+    }
+
+    #[test]
+    fn what_grew_while_it_warmed_up_and_then_stood_still_does_not_grow() {
+        assert_eq!(watched(|i| i.min(300) * MIB).judge(), None);
     }
 }

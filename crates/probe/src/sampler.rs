@@ -1,4 +1,4 @@
-//! One reading of a process tree at every tick.
+//! One reading of a process tree, or of one process, at every tick.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,7 +29,7 @@ const CHANGED: f64 = 0.05;
 /// Reads a tree tick by tick.
 #[derive(Debug)]
 pub struct Sampler {
-    tree: Tree,
+    scope: Scope,
     processes: BTreeMap<u32, Watched>,
     /// What the processes that have ended had used.
     ended: Reading,
@@ -39,6 +39,31 @@ pub struct Sampler {
     /// Whether there were ever several processes at once.
     is_tree: bool,
     buffer: Vec<u8>,
+}
+
+/// What is read.
+#[derive(Debug)]
+enum Scope {
+    /// Everything that descends from a process.
+    Tree(Tree),
+    /// One process; its number until hold of it was taken.
+    One(Option<u32>),
+}
+
+impl Scope {
+    /// Those that are new.
+    fn refresh(&mut self, anyway: bool) -> Vec<u32> {
+        match self {
+            Self::Tree(tree) => tree.refresh(anyway),
+            Self::One(pid) => pid.take().into_iter().collect(),
+        }
+    }
+
+    fn remove(&mut self, pid: u32) {
+        if let Self::Tree(tree) = self {
+            tree.remove(pid);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -84,8 +109,17 @@ pub enum Attention {
 impl Sampler {
     /// Watches everything that descends from a process, without that process itself.
     pub fn below(root: u32) -> Self {
+        Self::new(Scope::Tree(Tree::below(root)))
+    }
+
+    /// Watches one process, without what descends from it.
+    pub fn of(pid: u32) -> Self {
+        Self::new(Scope::One(Some(pid)))
+    }
+
+    fn new(scope: Scope) -> Self {
         Self {
-            tree: Tree::below(root),
+            scope,
             processes: BTreeMap::new(),
             ended: Reading::default(),
             sockets: Sockets::open().ok(),
@@ -102,7 +136,7 @@ impl Sampler {
     /// When `/proc` cannot be read. A process that ends meanwhile is not an error.
     pub fn tick(&mut self, t_s: f64, attention: Attention) -> io::Result<Tick> {
         let mut tick = Tick::default();
-        let new = self.tree.refresh(attention != Attention::Normal);
+        let new = self.scope.refresh(attention != Attention::Normal);
         for pid in new {
             self.take_hold(pid, t_s, &mut tick)?;
         }
@@ -160,7 +194,7 @@ impl Sampler {
 
     fn take_hold(&mut self, pid: u32, t_s: f64, tick: &mut Tick) -> io::Result<()> {
         let Some((process, stat)) = Process::open(pid)? else {
-            self.tree.remove(pid);
+            self.scope.remove(pid);
             return Ok(());
         };
         tick.changed.extend(describe(t_s, &process, stat.parent, &stat.name, &mut self.buffer));
@@ -176,7 +210,7 @@ impl Sampler {
     }
 
     fn let_go(&mut self, pid: u32, t_s: f64) -> Option<record::ProcessEnd> {
-        self.tree.remove(pid);
+        self.scope.remove(pid);
         let watched = self.processes.remove(&pid)?;
         self.ended.add(&watched.last);
         Some(watched.remains(t_s))
@@ -318,6 +352,23 @@ mod tests {
         assert!(none.sample.total.minor_faults >= two.sample.total.minor_faults);
         assert_eq!(none.sample.total.rss_bytes.0, 0);
         outer.wait().unwrap();
+    }
+
+    #[test]
+    fn one_process_is_watched_without_its_children_and_nobody_takes_its_place() {
+        let mut outer = shell();
+        tell(&mut outer, "sleep 1000 & read word; kill $!; wait; exit");
+        let mut sampler = Sampler::of(outer.id());
+        let first = until(&mut sampler, |t| t.sample.processes == 1);
+        assert!(first.sample.total.rss_bytes.0 > 0);
+        assert_eq!(first.changed.len(), 1);
+        let child = || !crate::tree::descendants_of(outer.id()).is_empty();
+        until(&mut sampler, |t| t.sample.processes == 1 && child());
+        tell(&mut outer, "");
+        let end = until(&mut sampler, |t| t.sample.processes == 0);
+        assert_eq!(end.ended.iter().map(|e| e.pid).collect::<Vec<_>>(), [outer.id()]);
+        outer.wait().unwrap();
+        assert_eq!(sampler.tick(0.0, Attention::Now).unwrap().sample.processes, 0);
     }
 
     #[test]

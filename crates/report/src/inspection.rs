@@ -5,32 +5,14 @@ use std::fmt::Write as _;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Arena, Bin, Inspection};
-use lowtide_model::ledger::{Owner, Row};
 
-use crate::terminal::{Screen, printable, wrapped};
+use crate::owners::{counted, facts, ink, meaning, places};
+use crate::terminal::{Screen, escape_of, printable, wrapped};
 
 /// How wide the bar of RSS is at most.
 const WIDEST_BAR: usize = 100;
 /// Arenas are shown one by one up to this many, when that is asked for.
 const MOST_ARENAS: usize = 512;
-
-/// How an owner is drawn: its escape sequence, and its letter where there are no colours.
-fn ink(owner: Owner) -> (&'static str, char) {
-    match owner {
-        Owner::Allocated => ("\x1b[34m", 'A'),
-        Owner::Reclaimable => ("\x1b[32m", 'R'),
-        Owner::Fragmented => ("\x1b[33m", 'F'),
-        Owner::Cached => ("\x1b[36m", 'c'),
-        Owner::Metadata => ("\x1b[94m", 'm'),
-        Owner::Runtime => ("\x1b[35m", 'X'),
-        Owner::Stacks => ("\x1b[96m", 's'),
-        Owner::ProgramData => ("\x1b[37m", 'd'),
-        Owner::File => ("\x1b[90m", 'f'),
-        Owner::Shared => ("\x1b[95m", 'h'),
-        Owner::AnonymousOther => ("\x1b[93m", 'o'),
-        Owner::Unattributed => ("\x1b[31m", '?'),
-    }
-}
 
 /// The picture of one look. `arenas` shows each of them instead of their sum.
 pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
@@ -70,24 +52,11 @@ fn head(inspection: &Inspection, screen: Screen) -> String {
         command
     };
     let title = format!("{short}  PID {}", inspection.pid);
-    let mut parts = Vec::new();
-    if let Some(allocator) = &inspection.allocator {
-        let version = allocator.version.as_ref().map(|v| format!(" {v}")).unwrap_or_default();
-        let linkage = allocator.linkage.map(|l| format!(" ({})", l.name())).unwrap_or_default();
-        parts.push(format!("{}{version}{linkage}", allocator.name));
-    }
-    parts.extend(inspection.runtimes.iter().map(|r| match &r.version {
-        Some(version) => format!("{} {version}", r.name),
-        None => r.name.clone(),
-    }));
-    parts.push(counted(inspection.threads, "thread"));
-    parts.extend(inspection.open_files.map(|n| counted(n, "open file")));
-    parts.extend(inspection.sockets_established.map(|n| counted(n, "connection")));
-    format!("{}\n{}\n\n", bold(&title, screen), wrapped(&parts.join(" · "), screen.width))
-}
-
-fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    format!(
+        "{}\n{}\n\n",
+        bold(&title, screen),
+        wrapped(&facts(inspection).join(" · "), screen.width)
+    )
 }
 
 /// RSS as one bar, split by owner. Whoever has anything to speak of has at least one place.
@@ -103,7 +72,7 @@ pub fn bar(inspection: &Inspection, screen: Screen) -> String {
     for (owner, places) in places(inspection.ledger.rows(), total, width) {
         let (colour, letter) = ink(owner);
         if screen.colour {
-            let _ = write!(out, "{colour}{}\x1b[0m", "█".repeat(places));
+            let _ = write!(out, "{}{}\x1b[0m", escape_of(colour), "█".repeat(places));
         } else {
             out.extend(std::iter::repeat_n(letter, places));
         }
@@ -117,37 +86,16 @@ fn differs(a: u64, b: u64) -> bool {
     a.abs_diff(b) > (b / 100).max(1 << 20)
 }
 
-/// How many of `width` places each owner has, by largest remainder.
-fn places(rows: &[Row], total: u64, width: usize) -> Vec<(Owner, usize)> {
-    if total == 0 {
-        return Vec::new();
-    }
-    let exact = |row: &Row| row.bytes as f64 / total as f64 * width as f64;
-    let mut shown: Vec<(Owner, usize, f64)> = rows
-        .iter()
-        .filter(|row| row.bytes > 0)
-        .map(|row| (row.owner, exact(row) as usize, exact(row).fract()))
-        .collect();
-    let mut left = width - shown.iter().map(|s| s.1).sum::<usize>();
-    let mut order: Vec<usize> = (0..shown.len()).collect();
-    order.sort_by(|a, b| shown[*b].2.total_cmp(&shown[*a].2));
-    for place in order {
-        if left == 0 {
-            break;
-        }
-        shown[place].1 += 1;
-        left -= 1;
-    }
-    shown.into_iter().filter(|s| s.1 > 0).map(|s| (s.0, s.1)).collect()
-}
-
 fn rows(inspection: &Inspection, screen: Screen) -> String {
     let total = inspection.ledger.total().max(1);
     let mut out = String::new();
     for row in inspection.ledger.rows().iter().filter(|r| r.bytes > 0) {
         let (colour, letter) = ink(row.owner);
-        let sign =
-            if screen.colour { format!("{colour}██\x1b[0m") } else { format!("{letter} ") };
+        let sign = if screen.colour {
+            format!("{}██\x1b[0m", escape_of(colour))
+        } else {
+            format!("{letter} ")
+        };
         let share = row.bytes as f64 / total as f64 * 100.0;
         let about = if row.estimated { "≈" } else { " " };
         let meaning = meaning(inspection, row.owner);
@@ -162,22 +110,6 @@ fn rows(inspection: &Inspection, screen: Screen) -> String {
         );
     }
     out
-}
-
-fn meaning(inspection: &Inspection, owner: Owner) -> String {
-    match owner {
-        Owner::Runtime => {
-            let mut names: Vec<&str> =
-                inspection.runtimes.iter().map(|r| r.name.as_str()).collect();
-            let glibc = |name: &&str| *name != "glibc";
-            names.extend(inspection.allocator.iter().map(|a| a.name.as_str()).filter(glibc));
-            if names.is_empty() {
-                return owner.meaning().to_owned();
-            }
-            format!("managed by {}", names.join(", "))
-        }
-        _ => owner.meaning().to_owned(),
-    }
 }
 
 /// What is not a part of RSS, or says more about it.
@@ -324,24 +256,4 @@ fn cures(inspection: &Inspection, screen: Screen) -> String {
         let _ = writeln!(out, "{begin}{text}");
     }
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_places_of_a_bar_add_up_and_the_large_come_first() {
-        let row = |owner, bytes| Row { owner, bytes, estimated: false };
-        let rows = [
-            row(Owner::Allocated, 600),
-            row(Owner::Reclaimable, 399),
-            row(Owner::File, 1),
-            row(Owner::Stacks, 0),
-        ];
-        let found = places(&rows, 1000, 50);
-        assert_eq!(found.iter().map(|f| f.1).sum::<usize>(), 50);
-        assert_eq!(found, [(Owner::Allocated, 30), (Owner::Reclaimable, 20)]);
-        assert_eq!(places(&rows, 0, 50), []);
-    }
 }

@@ -7,6 +7,7 @@ pub mod csv;
 pub mod html;
 pub mod inspection;
 pub mod markdown;
+pub mod owners;
 pub mod png;
 pub mod read;
 pub mod scale;

@@ -59,6 +59,17 @@ pub fn byte_ticks(high: f64, most: usize) -> Vec<f64> {
     ticks(0.0, high, most, steps.into_iter().map(|s| s * unit))
 }
 
+/// An axis of memory from 0 on: where it ends, at or above `high`, and its labels at even distances.
+pub fn byte_axis(high: f64, most: usize) -> (f64, Vec<String>) {
+    // A single tick says nothing of the scale: one more is the lesser evil.
+    let ticks = (most..most + 4).map(|most| byte_ticks(high, most)).find(|t| t.len() > 1);
+    let step = ticks.and_then(|t| Some(t.get(1)? - t.first()?)).unwrap_or(high.max(1.0));
+    let count = (high / step).ceil().max(1.0);
+    let ceiling = count * step;
+    let labels = (0..=count as usize).map(|i| byte_label(i as f64 * step, ceiling)).collect();
+    (ceiling, labels)
+}
+
 /// Round times, in seconds: tenths, seconds, minutes, hours.
 pub fn time_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
     let steps = [
@@ -125,6 +136,16 @@ mod tests {
         let labels: Vec<String> =
             byte_ticks(high, 6).iter().map(|t| byte_label(*t, high)).collect();
         assert_eq!(labels, ["0", "0.25 GiB", "0.5 GiB", "0.75 GiB", "1 GiB", "1.25 GiB"]);
+    }
+
+    #[test]
+    fn an_axis_of_memory_ends_at_a_round_number_at_or_above_what_it_shows() {
+        const MIB: f64 = 1_048_576.0;
+        let axis = |mib: f64, most| byte_axis(mib * MIB, most);
+        assert_eq!(axis(84.0, 4).1, ["0", "50 MiB", "100 MiB"]);
+        assert_eq!(axis(457.0, 2).1, ["0", "200 MiB", "400 MiB", "600 MiB"]);
+        assert_eq!(axis(457.0, 2).0, 600.0 * MIB);
+        assert_eq!(byte_axis(0.0, 4).0, 1.0);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use ratatui_core::widgets::Widget;
 use ratatui_widgets::chart::{Axis, Chart, Dataset, GraphType};
 
 use crate::read::Loaded;
-use crate::scale::{byte_label, byte_ticks, time_label};
+use crate::scale::{byte_axis, time_label};
 use crate::table::{self, Cell as TableCell, MEAN_EXCESS, Table};
 use crate::view::{View, names};
 
@@ -69,7 +69,7 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
 }
 
 /// Text of a record, which may come from anywhere, without what would steer the terminal.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
@@ -224,13 +224,7 @@ fn chart(view: &View, screen: Screen) -> String {
         })
         .collect();
     let top = lines.iter().map(highest).fold(1.0, f64::max);
-    let ticks = byte_ticks(top, 4);
-    let step = if ticks.len() > 1 { ticks[1] - ticks[0] } else { top };
-    let ceiling = (top / step).ceil() * step;
-    let y_labels: Vec<String> = {
-        let count = (ceiling / step).round() as usize;
-        (0..=count).map(|i| byte_label(i as f64 * step, ceiling)).collect()
-    };
+    let (ceiling, y_labels) = byte_axis(top, 4);
     // Of a short run, whole seconds would say too little.
     let step = if to - from < 20.0 { 10.0 } else { 1.0 };
     let x_labels =
@@ -301,7 +295,8 @@ fn text_of(buffer: &Buffer, screen: Screen) -> String {
     out
 }
 
-fn escape_of(ink: Ink) -> &'static str {
+/// The escape sequence of a colour.
+pub(crate) fn escape_of(ink: Ink) -> &'static str {
     match ink {
         Ink::Blue => "\x1b[34m",
         Ink::Red => "\x1b[31m",
@@ -313,6 +308,10 @@ fn escape_of(ink: Ink) -> &'static str {
         Ink::LightBlue => "\x1b[94m",
         Ink::LightGreen => "\x1b[92m",
         Ink::Gray => "\x1b[37m",
+        Ink::DarkGray => "\x1b[90m",
+        Ink::LightYellow => "\x1b[93m",
+        Ink::LightMagenta => "\x1b[95m",
+        Ink::LightCyan => "\x1b[96m",
         _ => "\x1b[0m",
     }
 }

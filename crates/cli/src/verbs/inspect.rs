@@ -46,15 +46,15 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                 }
                 show(&look, args.arenas, output)?;
                 if let Some(limit) = look.limit {
-                    note!("lowtide: {}", not_permitted(limit, args));
+                    note!("lowtide: {}", not_permitted(limit, &again(args)));
                     exit = Exit::NotPermitted;
                 }
             }
             // A child that has ended meanwhile is nobody's concern.
             Err(_) if !is_named => {}
-            Err(error) if args.pids.len() == 1 => return Err(failure(&error, args)),
+            Err(error) if args.pids.len() == 1 => return Err(failure(&error, &again(args))),
             Err(error) => {
-                let failure = failure(&error, args);
+                let failure = failure(&error, &again(args));
                 note!("lowtide: {failure}");
                 exit = failure.exit();
             }
@@ -156,7 +156,8 @@ fn short(command: &[String]) -> String {
     }
 }
 
-fn not_permitted(limit: Limit, args: &InspectArgs) -> Failure {
+/// What is missing, and the command that was given with what it takes.
+pub(super) fn not_permitted(limit: Limit, again: &str) -> Failure {
     let (what, needed) = match limit {
         Limit::Mappings => ("whose the bytes are", "CAP_SYS_PTRACE, or be its user"),
         Limit::Memory => ("what its heap holds", "CAP_SYS_PTRACE, or be its user"),
@@ -168,7 +169,7 @@ fn not_permitted(limit: Limit, args: &InspectArgs) -> Failure {
         _ => String::new(),
     };
     Failure::new(Exit::NotPermitted, format!("{what} may not be seen: that takes {needed}{scope}"))
-        .next(format!("sudo {}", again(args)))
+        .next(format!("sudo {again}"))
 }
 
 /// The command that was given.
@@ -185,12 +186,13 @@ fn again(args: &InspectArgs) -> String {
     words.join(" ")
 }
 
-fn failure(error: &TargetError, args: &InspectArgs) -> Failure {
+/// A process that cannot be looked at.
+pub(super) fn failure(error: &TargetError, again: &str) -> Failure {
     let exit = match error {
         TargetError::NoSuchProcess(_) | TargetError::Zombie(_) | TargetError::Gone(_) => Exit::Gone,
         TargetError::KernelThread(_) => Exit::Usage,
         TargetError::Other(_, error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Failure::new(Exit::NotPermitted, error).next(format!("sudo {}", again(args)));
+            return Failure::new(Exit::NotPermitted, error).next(format!("sudo {again}"));
         }
         TargetError::Replaced(_) | TargetError::Other(..) => Exit::Failed,
     };

@@ -6,3 +6,4 @@ pub(crate) mod inspect;
 pub(crate) mod man;
 pub(crate) mod report;
 pub(crate) mod study;
+pub(crate) mod watch;

@@ -11,3 +11,4 @@ mod schemas;
 mod subjects;
 mod support;
 mod trials;
+mod watch;

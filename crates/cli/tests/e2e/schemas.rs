@@ -18,6 +18,14 @@ fn hold(validator: &jsonschema::Validator, object: &Value) {
     assert!(errors.is_empty(), "{errors:#?}\n{object:#}");
 }
 
+/// Holds every line of a record's file against the schema.
+pub(crate) fn hold_record(lines: &[Value]) {
+    let record = validator("lowtide.record.1.json");
+    for line in lines {
+        hold(&record, line);
+    }
+}
+
 #[test]
 fn studies_and_every_line_of_their_records_hold_to_their_schemas() {
     let subject = subject(&[]);

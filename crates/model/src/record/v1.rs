@@ -286,7 +286,7 @@ pub enum Moment {
     Settled,
     /// The subject has ended by itself.
     Exit,
-    /// The subject is ended by lowtide.
+    /// The subject is ended by lowtide, or is no longer watched.
     Stop,
     /// A line of the subject matched a phase.
     Phase,

@@ -1,0 +1,284 @@
+//! The view on made-up looks: what it shows on a usual, a large and a tiny terminal.
+
+use std::time::Duration;
+
+use lowtide_model::bytes::Resident;
+use lowtide_model::inspection::{Allocator, Arena, Inspection, Linkage, SCHEMA};
+use lowtide_model::ledger::{Ledger, Owner};
+use lowtide_model::sample::{Reading, Sample};
+use lowtide_model::verdict::{Cure, Kind, Verdict};
+use lowtide_probe::inspect::{Look, TargetError};
+use lowtide_probe::sampler::Tick;
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::state::{Key, Panel, State, Wish};
+use super::{arenas, key, view};
+use crate::watcher::Seen;
+
+const MIB: u64 = 1 << 20;
+
+/// A look that took so long, at a process of which so much is in use and so much is free.
+fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Inspection {
+    let mut ledger = Ledger::default();
+    ledger.add(Owner::Allocated, used_mib * MIB);
+    ledger.add(Owner::Reclaimable, free_mib * MIB);
+    ledger.add(Owner::Fragmented, 12 * MIB);
+    ledger.add_estimate(Owner::Runtime, 30 * MIB);
+    for owner in [Owner::Cached, Owner::Metadata, Owner::Stacks, Owner::ProgramData, Owner::File] {
+        ledger.add(owner, 2 * MIB);
+    }
+    let arena = |id| Arena {
+        id,
+        heaps: 1,
+        system_bytes: 64 * MIB,
+        allocated_bytes: id * MIB,
+        free_count: 1000,
+        free_bytes: 20 * MIB,
+        fast_count: 0,
+        fast_bytes: 0,
+        top_bytes: MIB,
+        reclaimable_bytes: 10 * MIB,
+        largest_free_bytes: 5 * MIB,
+        whole: id != 3,
+        bins: Vec::new(),
+    };
+    Inspection {
+        schema: SCHEMA,
+        pid: 4711,
+        start_ticks: 1,
+        command: vec!["server".to_owned(), "--port\x1b[31m".to_owned(), "8080".to_owned()],
+        elapsed_s,
+        cpu_s: elapsed_s,
+        stopped_s: 0.0,
+        allocator: Some(Allocator {
+            name: "glibc".to_owned(),
+            version: Some("2.36".to_owned()),
+            linkage: Some(Linkage::Dynamic),
+        }),
+        runtimes: Vec::new(),
+        tunables_in_force: None,
+        rss_bytes: ledger.total(),
+        kernel_rss_bytes: Some(ledger.total()),
+        ledger,
+        unwalked_bytes: 0,
+        lazyfree_bytes: None,
+        swap_bytes: 0,
+        anon_huge_bytes: None,
+        page_tables_bytes: None,
+        threads: 4,
+        open_files: Some(12),
+        sockets_established: Some(1),
+        arenas: (0..40).map(arena).collect(),
+        allocated_by_size: Vec::new(),
+        mmapped_count: 0,
+        mmapped_bytes: 0,
+        notes: Vec::new(),
+        verdict: Verdict {
+            kind: Kind::Hoard,
+            because: vec!["much was freed and is still held".to_owned()],
+        },
+        cures: vec![Cure {
+            cure: "release".to_owned(),
+            predicted_bytes: Some(free_mib * MIB),
+            how: "returns every whole free page".to_owned(),
+        }],
+    }
+}
+
+fn see(state: &mut State, t_s: f64, found: Inspection) {
+    let total = Reading { rss_bytes: Resident(found.rss_bytes), ..Reading::default() };
+    let sample = Sample { t_s, processes: 1, total, ..Sample::default() };
+    state.see(Seen::Sample(Box::new(Tick { sample, ..Tick::default() })));
+    state.see(Seen::Look(t_s, Box::new(Look { inspection: found, limit: None })));
+}
+
+/// A minute, in the middle of which what was in use is freed.
+fn minute() -> State {
+    let mut state = State::new(4711, Duration::from_secs(1));
+    for second in 0..=60 {
+        let (used, free) = if second < 30 { (400, 5) } else { (100, 280) };
+        see(&mut state, f64::from(second), found(0.02, used, free));
+    }
+    state
+}
+
+fn text(state: &State, width: u16, height: u16, colour: bool) -> Vec<String> {
+    let area = Rect::new(0, 0, width, height);
+    let mut buffer = Buffer::empty(area);
+    view::draw(state, colour, area, &mut buffer);
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    (0..height).map(|y| line(y).trim_end().to_owned()).collect()
+}
+
+fn shown(state: &State, width: u16, height: u16) -> String {
+    text(state, width, height, false).join("\n")
+}
+
+#[test]
+fn a_usual_terminal_shows_all_of_it() {
+    insta::assert_snapshot!(shown(&minute(), 80, 24));
+}
+
+#[test]
+fn a_large_terminal_shows_more_of_it() {
+    insta::assert_snapshot!(shown(&minute(), 120, 40));
+}
+
+#[test]
+fn a_tiny_terminal_shows_the_verdict_and_what_is_largest() {
+    insta::assert_snapshot!(shown(&minute(), 30, 8));
+}
+
+#[test]
+fn no_size_of_a_terminal_is_too_small() {
+    let mut state = minute();
+    for panel in [Panel::Overview, Panel::Arenas, Panel::Help] {
+        state.panel = panel;
+        for (width, height) in (0..60).flat_map(|w| (0..30).map(move |h| (w, h))) {
+            for colour in [false, true] {
+                text(&state, width, height, colour);
+            }
+        }
+    }
+}
+
+#[test]
+fn before_the_first_look_it_says_what_it_waits_for() {
+    let mut state = State::new(4711, Duration::from_secs(1));
+    let before = text(&state, 80, 24, true);
+    assert_eq!((before[0].as_str(), before[1].as_str()), ("PID 4711", "looking at it …"));
+    state.see(Seen::Failed(TargetError::Replaced(4711)));
+    assert!(text(&state, 80, 24, true)[1].contains("started another program"));
+}
+
+#[test]
+fn what_would_steer_the_terminal_is_not_shown() {
+    assert_eq!(text(&minute(), 80, 24, true)[0], "server --port [31m 8080  PID 4711");
+}
+
+#[test]
+fn the_arenas_are_scrolled_to_their_ends_and_no_further() {
+    let mut state = minute();
+    state.page = arenas::shown_on(24);
+    assert_eq!(state.press(Key::Arenas), None);
+    insta::assert_snapshot!(shown(&state, 80, 24));
+    state.press(Key::Scroll(-1));
+    assert_eq!(state.scroll, 0);
+    state.press(Key::Bottom);
+    assert!(shown(&state, 80, 24).contains("25 to 40 of 40"));
+    state.press(Key::Scroll(1));
+    assert!(shown(&state, 80, 24).contains("25 to 40 of 40"));
+    state.press(Key::Scroll(-1));
+    assert!(shown(&state, 80, 24).contains("24 to 39 of 40"));
+    state.press(Key::Page(-1));
+    assert!(shown(&state, 80, 24).contains(" 8 to 23 of 40"));
+}
+
+#[test]
+fn changes_are_counted_from_the_first_look() {
+    let state = minute();
+    assert_eq!(state.course().change_of(Owner::Allocated), Some(-300 * MIB as i64));
+    assert_eq!(state.course().change_of(Owner::Reclaimable), Some(275 * MIB as i64));
+    assert_eq!(view::signed(-1536), "−1.50 KiB");
+    assert_eq!(
+        (view::signed(0), view::signed(12 << 20)),
+        ("±0".to_owned(), "+12.0 MiB".to_owned())
+    );
+    let mut one = State::new(1, Duration::from_secs(1));
+    see(&mut one, 0.0, found(0.0, 1, 1));
+    assert_eq!(one.course().change_of(Owner::Allocated), None);
+}
+
+#[test]
+fn what_grows_from_look_to_look_has_that_verdict() {
+    let mut state = State::new(4711, Duration::from_secs(1));
+    for second in 0..20 {
+        see(&mut state, second as f64, found(0.0, 100 + 3 * second, 5));
+    }
+    let verdict = &state.latest().unwrap().verdict;
+    assert_eq!(verdict.kind, Kind::Growing);
+    assert!(
+        shown(&state, 120, 40).contains("growing: what is in use grew from 130 MiB to 187 MiB")
+    );
+}
+
+#[test]
+fn a_paused_picture_stands_still_while_what_happens_is_followed() {
+    let mut state = minute();
+    let before = shown(&state, 80, 24);
+    assert!(!before.contains("paused"));
+    state.press(Key::Pause);
+    see(&mut state, 61.0, found(0.02, 999, 0));
+    let paused = shown(&state, 80, 24);
+    assert!(paused.contains(" paused ") && paused.starts_with(&before[..before.len() / 2]));
+    state.press(Key::Pause);
+    assert!(shown(&state, 80, 24).contains("999 MiB"));
+}
+
+#[test]
+fn a_look_that_takes_long_is_taken_less_often_and_the_footer_says_so() {
+    let mut state = State::new(4711, Duration::from_secs(1));
+    see(&mut state, 0.0, found(1.2, 100, 5));
+    let last = |width| text(&state, width, 24, false).pop().unwrap();
+    assert!(last(80).ends_with("a look takes 1.20 s: every 12.0 s"), "{}", last(80));
+    assert!(last(120).ends_with("samples every 1.00 s; a look takes 1.20 s, so one every 12.0 s"));
+}
+
+#[test]
+fn the_interval_is_chosen_by_keys_within_bounds() {
+    let mut state = State::new(1, Duration::from_millis(700));
+    let wish = |ms| Some(Wish::Interval(Duration::from_millis(ms)));
+    assert_eq!(state.press(Key::Longer), wish(1000));
+    assert_eq!(state.press(Key::Shorter), wish(500));
+    for _ in 0..20 {
+        state.press(Key::Shorter);
+    }
+    assert_eq!((state.interval, state.press(Key::Shorter)), (Duration::from_millis(100), None));
+    for _ in 0..20 {
+        state.press(Key::Longer);
+    }
+    assert_eq!(state.interval, Duration::from_secs(60));
+}
+
+#[test]
+fn a_process_that_has_ended_is_still_shown() {
+    let mut state = minute();
+    state.see(Seen::Ended(63.0));
+    let last = text(&state, 80, 24, true).pop().unwrap();
+    assert!(last.starts_with(" it has ended, after 1 min 3 s  q quit"), "{last}");
+}
+
+#[test]
+fn escape_leaves_a_panel_first_and_then_the_view() {
+    let mut state = minute();
+    state.press(Key::Help);
+    assert!(shown(&state, 80, 24).contains("longer or shorter interval"));
+    assert_eq!((state.press(Key::Back), state.panel), (None, Panel::Overview));
+    assert_eq!(state.press(Key::Back), Some(Wish::Quit));
+    assert_eq!(state.press(Key::Quit), Some(Wish::Quit));
+}
+
+#[test]
+fn keys_mean_what_the_help_says() {
+    let plain = |code| key(KeyEvent::new(code, KeyModifiers::NONE));
+    let control = |c| key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL));
+    assert_eq!(control('c'), Some(Key::Quit));
+    assert_eq!(control('q'), None);
+    for (code, meant) in [
+        (KeyCode::Char('q'), Key::Quit),
+        (KeyCode::Esc, Key::Back),
+        (KeyCode::Char('p'), Key::Pause),
+        (KeyCode::Char(' '), Key::Pause),
+        (KeyCode::Char('a'), Key::Arenas),
+        (KeyCode::Char('?'), Key::Help),
+        (KeyCode::Char('+'), Key::Longer),
+        (KeyCode::Char('-'), Key::Shorter),
+        (KeyCode::Down, Key::Scroll(1)),
+        (KeyCode::Char('k'), Key::Scroll(-1)),
+    ] {
+        assert_eq!(plain(code), Some(meant), "{code:?}");
+    }
+    assert_eq!(plain(KeyCode::Char('x')), None);
+}

@@ -1,0 +1,108 @@
+//! How the owners of a ledger are shown, wherever they are: their colours, their letters, their places
+//! in a bar; and what there is to tell of their process.
+
+use lowtide_model::inspection::Inspection;
+use lowtide_model::ledger::{Owner, Row};
+use ratatui_core::style::Color;
+
+/// How an owner is drawn: its colour, and its letter where there are no colours.
+pub fn ink(owner: Owner) -> (Color, char) {
+    match owner {
+        Owner::Allocated => (Color::Blue, 'A'),
+        Owner::Reclaimable => (Color::Green, 'R'),
+        Owner::Fragmented => (Color::Yellow, 'F'),
+        Owner::Cached => (Color::Cyan, 'c'),
+        Owner::Metadata => (Color::LightBlue, 'm'),
+        Owner::Runtime => (Color::Magenta, 'X'),
+        Owner::Stacks => (Color::LightCyan, 's'),
+        Owner::ProgramData => (Color::Gray, 'd'),
+        Owner::File => (Color::DarkGray, 'f'),
+        Owner::Shared => (Color::LightMagenta, 'h'),
+        Owner::AnonymousOther => (Color::LightYellow, 'o'),
+        Owner::Unattributed => (Color::Red, '?'),
+    }
+}
+
+/// How many of `width` places each owner has, by largest remainder.
+pub fn places(rows: &[Row], total: u64, width: usize) -> Vec<(Owner, usize)> {
+    if total == 0 {
+        return Vec::new();
+    }
+    let exact = |row: &Row| row.bytes as f64 / total as f64 * width as f64;
+    let mut shown: Vec<(Owner, usize, f64)> = rows
+        .iter()
+        .filter(|row| row.bytes > 0)
+        .map(|row| (row.owner, exact(row) as usize, exact(row).fract()))
+        .collect();
+    let mut left = width - shown.iter().map(|s| s.1).sum::<usize>();
+    let mut order: Vec<usize> = (0..shown.len()).collect();
+    order.sort_by(|a, b| shown[*b].2.total_cmp(&shown[*a].2));
+    for place in order {
+        if left == 0 {
+            break;
+        }
+        shown[place].1 += 1;
+        left -= 1;
+    }
+    shown.into_iter().filter(|s| s.1 > 0).map(|s| (s.0, s.1)).collect()
+}
+
+/// What an owner means in this very process, in a few words.
+pub fn meaning(inspection: &Inspection, owner: Owner) -> String {
+    match owner {
+        Owner::Runtime => {
+            let mut names: Vec<&str> =
+                inspection.runtimes.iter().map(|r| r.name.as_str()).collect();
+            let glibc = |name: &&str| *name != "glibc";
+            names.extend(inspection.allocator.iter().map(|a| a.name.as_str()).filter(glibc));
+            if names.is_empty() {
+                return owner.meaning().to_owned();
+            }
+            format!("managed by {}", names.join(", "))
+        }
+        _ => owner.meaning().to_owned(),
+    }
+}
+
+/// Allocator, runtimes, threads, files and connections, a few words each.
+pub fn facts(inspection: &Inspection) -> Vec<String> {
+    let mut parts = Vec::new();
+    if let Some(allocator) = &inspection.allocator {
+        let version = allocator.version.as_ref().map(|v| format!(" {v}")).unwrap_or_default();
+        let linkage = allocator.linkage.map(|l| format!(" ({})", l.name())).unwrap_or_default();
+        parts.push(format!("{}{version}{linkage}", allocator.name));
+    }
+    parts.extend(inspection.runtimes.iter().map(|r| match &r.version {
+        Some(version) => format!("{} {version}", r.name),
+        None => r.name.clone(),
+    }));
+    parts.push(counted(inspection.threads, "thread"));
+    parts.extend(inspection.open_files.map(|n| counted(n, "open file")));
+    parts.extend(inspection.sockets_established.map(|n| counted(n, "connection")));
+    parts
+}
+
+/// `1 thread`, `2 threads`.
+pub fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_places_of_a_bar_add_up_and_the_large_come_first() {
+        let row = |owner, bytes| Row { owner, bytes, estimated: false };
+        let rows = [
+            row(Owner::Allocated, 600),
+            row(Owner::Reclaimable, 399),
+            row(Owner::File, 1),
+            row(Owner::Stacks, 0),
+        ];
+        let found = places(&rows, 1000, 50);
+        assert_eq!(found.iter().map(|f| f.1).sum::<usize>(), 50);
+        assert_eq!(found, [(Owner::Allocated, 30), (Owner::Reclaimable, 20)]);
+        assert_eq!(places(&rows, 0, 50), []);
+    }
+}
