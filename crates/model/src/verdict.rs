@@ -170,7 +170,13 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
         Kind::Live
     } else {
         let rows = facts.ledger.rows().iter().filter(|r| r.bytes > 0);
-        if let Some(row) = rows.max_by_key(|r| r.bytes) {
+        if facts.share(of(Owner::AnonymousOther)) >= MOST {
+            because.push(format!(
+                "{} were mapped by the program itself, past its allocator: what of it is in use \
+                 cannot be seen",
+                facts.part(of(Owner::AnonymousOther))
+            ));
+        } else if let Some(row) = rows.max_by_key(|r| r.bytes) {
             because.push(format!(
                 "no owner stands out; the largest is {}, {}",
                 row.owner.name(),

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
             Err(error) if args.pids.len() == 1 => return Err(failure(&error, args)),
             Err(error) => {
                 let failure = failure(&error, args);
-                note!("lowtide: {failure}");
+                failure.tell(output);
                 exit = failure.exit();
             }
         }
@@ -192,7 +192,9 @@ fn failure(error: &TargetError, args: &InspectArgs) -> Failure {
         TargetError::Other(_, error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             return Failure::new(Exit::NotPermitted, error).next(format!("sudo {}", again(args)));
         }
-        TargetError::Replaced(_) | TargetError::Other(..) => Exit::Failed,
+        TargetError::Replaced(_) | TargetError::FirstThreadEnded(_) | TargetError::Other(..) => {
+            Exit::Failed
+        }
     };
     Failure::new(exit, error)
 }

@@ -73,12 +73,12 @@ fn of_several_processes_the_good_ones_are_shown_and_the_bad_one_is_told() {
     let pids = [first.pid().to_string(), nobody(), second.pid().to_string()];
     let output = lowtide().args(["--json", "inspect"]).args(&pids).output().unwrap();
     assert_eq!(output.status.code(), Some(4));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains(&format!("there is no process {}", pids[1])), "{said}");
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let schemas: Vec<&Value> = lines.iter().map(|line| &line["schema"]).collect();
     assert_eq!(schemas, ["lowtide.inspect/1", "lowtide.error/1", "lowtide.inspect/1"]);
+    let said = lines[1]["message"].as_str().unwrap();
+    assert!(said.contains(&format!("there is no process {}", pids[1])), "{said}");
     assert_eq!(lines[2]["pid"], second.pid());
     // Twice the same is once.
     let output = lowtide().args(["--json", "inspect", &pids[0], &pids[0]]).output().unwrap();

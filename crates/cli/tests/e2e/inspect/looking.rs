@@ -55,7 +55,7 @@ fn a_program_that_somebody_else_traces_is_looked_at_without_tracing_it() {
     let target = Pid::from_raw(i32::try_from(subject.pid()).unwrap());
     // A process has one tracer at most: whoever tried to be another one would fail.
     ptrace::seize(target, ptrace::Options::empty()).unwrap();
-    assert_eq!(subject.status("TracerPid"), u64::from(std::process::id()));
+    assert_ne!(subject.status("TracerPid"), 0);
     let found = subject.inspect();
     assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
     assert!(subject.proc("status").contains("State:\tS"));

@@ -29,6 +29,18 @@ fn a_process_of_very_many_threads_is_looked_at_whole() {
 }
 
 #[test]
+fn what_a_program_takes_from_brk_itself_does_not_end_the_heap() {
+    let mut subject = Subject::of(&["blocks:20"]);
+    subject.tell("brk:40");
+    subject.tell("blocks:20");
+    subject.tell("keep:10");
+    let found = subject.inspect();
+    assert_eq!(found["rss_bytes"], found["kernel_rss_bytes"]);
+    assert_eq!(found["unwalked_bytes"], 0, "{found:#}");
+    assert!(bytes(&found, "reclaimable") > 15 * MIB, "{found:#}");
+}
+
+#[test]
 fn reserving_much_is_not_using_it() {
     let found = Subject::of(&["untouched:1000000", "blocks:5"]).inspect();
     assert!(found["rss_bytes"].as_u64().unwrap() < 20 * MIB, "{found:#}");
