@@ -239,7 +239,9 @@ pub fn cures(facts: &Facts<'_>, verdict: &Verdict, pid: u32) -> Vec<Cure> {
     if let Some(tunables) = facts.tunables {
         let holding =
             facts.arenas.iter().filter(|a| a.free_bytes + a.top_bytes > LEAST_CURE).count();
-        if tunables.arena_max.is_none() && holding >= MANY_ARENAS {
+        let free = facts.ledger.bytes(Owner::Reclaimable) + facts.ledger.bytes(Owner::Fragmented);
+        let is_much = facts.share(free) >= NOTABLE;
+        if tunables.arena_max.is_none() && holding >= MANY_ARENAS && is_much {
             add(
                 "arena_max",
                 None,
@@ -249,8 +251,7 @@ pub fn cures(facts: &Facts<'_>, verdict: &Verdict, pid: u32) -> Vec<Cure> {
                 ),
             );
         }
-        let free = facts.ledger.bytes(Owner::Reclaimable) + facts.ledger.bytes(Owner::Fragmented);
-        if tunables.trim_threshold_bytes > 64 * TRIM_THRESHOLD && facts.share(free) >= NOTABLE {
+        if tunables.trim_threshold_bytes > 64 * TRIM_THRESHOLD && is_much {
             add(
                 "trim_threshold",
                 None,

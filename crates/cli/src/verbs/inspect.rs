@@ -46,7 +46,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                 }
                 show(&look, args.arenas, output)?;
                 if let Some(limit) = look.limit {
-                    note!("lowtide: {}", not_permitted(limit, args));
+                    note!("lowtide: {}", not_permitted(limit, pid, args));
                     exit = Exit::NotPermitted;
                 }
             }
@@ -156,10 +156,10 @@ fn short(command: &[String]) -> String {
     }
 }
 
-fn not_permitted(limit: Limit, args: &InspectArgs) -> Failure {
-    let (what, needed) = match limit {
-        Limit::Mappings => ("whose the bytes are", "CAP_SYS_PTRACE, or be its user"),
-        Limit::Memory => ("what its heap holds", "CAP_SYS_PTRACE, or be its user"),
+fn not_permitted(limit: Limit, pid: u32, args: &InspectArgs) -> Failure {
+    let what = match limit {
+        Limit::Mappings => "whose the bytes are",
+        Limit::Memory => "what the heap holds",
     };
     let scope = match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
         Ok(text) if text.trim() != "0" => {
@@ -167,8 +167,10 @@ fn not_permitted(limit: Limit, args: &InspectArgs) -> Failure {
         }
         _ => String::new(),
     };
-    Failure::new(Exit::NotPermitted, format!("{what} may not be seen: that takes {needed}{scope}"))
-        .next(format!("sudo {}", again(args)))
+    let sentence = format!(
+        "{what} of process {pid} may not be seen: that takes CAP_SYS_PTRACE, or to be its user{scope}"
+    );
+    Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {}", again(args)))
 }
 
 /// The command that was given.

@@ -200,7 +200,9 @@ impl Inspector {
         describe(&recognition, inspection);
         let stacks = recognise::stacks(&recognition, maps, &recognise::stack_pointers(target.pid));
         let taken = walked.as_ref().map(|w| w.heap.areas.as_slice()).unwrap_or_default();
-        let seen = pages::Seen { maps, recognition: &recognition, stacks: &stacks, taken };
+        let mounts = fs::read(target.path("mountinfo")).unwrap_or_default();
+        let files = &pages::FileSystems::of(&String::from_utf8_lossy(&mounts));
+        let seen = pages::Seen { maps, recognition: &recognition, stacks: &stacks, taken, files };
         let rest = seen.attribute(memory).map_err(|error| target.failed(error))?;
         inspection.ledger.join(&rest);
         self::status(target, inspection)?;

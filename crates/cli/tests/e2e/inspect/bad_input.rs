@@ -1,6 +1,6 @@
 //! What is no process, cannot be looked at, or goes away meanwhile.
 
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -142,32 +142,35 @@ fn one_that_becomes_another_program_over_and_over_is_shown_as_one_or_not_at_all(
     assert!(shown > 0);
 }
 
-/// A copy of lowtide that everybody may run, run as the user `nobody`.
-fn as_nobody(before: &[&str], pid: u32) -> std::process::Output {
-    use std::os::unix::fs::PermissionsExt;
+/// A subject that is the user `nobody`, and its home.
+fn of_nobody(words: &[&str]) -> (Subject, tempfile::TempDir) {
+    use std::os::unix::{fs::PermissionsExt, process::CommandExt};
     let home = tempfile::tempdir().unwrap();
-    let copy = home.path().join("lowtide");
-    std::fs::copy(env!("CARGO_BIN_EXE_lowtide"), &copy).unwrap();
+    let copy = home.path().join("memory");
+    std::fs::copy(fixture("memory", &["-pthread"]), &copy).unwrap();
     std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    Command::new("setpriv")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .args(before)
-        .arg(&copy)
-        .args(["--json", "inspect", &pid.to_string()])
-        .current_dir("/")
-        .output()
-        .unwrap()
+    let mut command = plain(&copy.display().to_string());
+    (Subject::start(command.args(words).uid(65534).gid(65534)), home)
+}
+
+/// Looks at a process without some capabilities.
+fn without(capabilities: &str, pid: u32) -> Output {
+    let command = lowtide();
+    let mut without = Command::new("setpriv");
+    without.args([&format!("--bounding-set={capabilities}"), "--inh-caps=-all"]);
+    without.arg(command.get_program()).args(["--json", "inspect", &pid.to_string()]);
+    without.output().expect("setpriv (util-linux)")
 }
 
 #[test]
-#[ignore = "needs root, to become somebody else"]
+#[ignore = "needs root, to be somebody else"]
 fn of_another_users_process_is_shown_what_may_be_and_told_what_it_takes() {
-    let subject = Subject::of(&["blocks:20", "shared:3"]);
-    let output = as_nobody(&[], subject.pid());
+    let (subject, _home) = of_nobody(&["blocks:20", "shared:3"]);
+    let output = without("-sys_ptrace,-perfmon,-sys_admin", subject.pid());
     let found = object(&output);
     assert_eq!(output.status.code(), Some(3), "{found}");
-    let rows: u64 =
-        found["ledger"].as_array().unwrap().iter().map(|r| r["bytes"].as_u64().unwrap()).sum();
+    let rows = found["ledger"].as_array().unwrap().iter();
+    let rows: u64 = rows.map(|r| r["bytes"].as_u64().unwrap()).sum();
     assert_eq!(found["rss_bytes"], rows);
     assert_eq!(super::bytes(&found, "shared"), 3 << 20);
     assert_eq!(found["verdict"]["kind"], "inconclusive");
@@ -177,26 +180,24 @@ fn of_another_users_process_is_shown_what_may_be_and_told_what_it_takes() {
 }
 
 #[test]
-#[ignore = "needs root, to become somebody else"]
+#[ignore = "needs root, to be somebody else"]
 fn with_a_capability_that_does_not_read_memory_the_mappings_are_shown() {
-    let subject = Subject::of(&["blocks:20", "shared:3"]);
-    let caps = ["--inh-caps=-all,+perfmon", "--ambient-caps=-all,+perfmon"];
-    let output = as_nobody(&caps, subject.pid());
+    let (subject, _home) = of_nobody(&["blocks:20", "shared:3"]);
+    let output = without("-sys_ptrace", subject.pid());
     let found = object(&output);
     assert_eq!(output.status.code(), Some(3), "{found}");
     assert_eq!(super::bytes(&found, "shared"), 3 << 20);
     assert!(super::bytes(&found, "stacks") > 0, "{found:#}");
     assert!(found["rss_bytes"].as_u64().unwrap() > 23 << 20);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("what its heap holds may not be seen"), "{said}");
+    assert!(said.contains("what the heap holds of process"), "{said}");
 }
 
 #[test]
-#[ignore = "needs root, to become somebody else"]
+#[ignore = "needs root, to be somebody else"]
 fn with_the_capability_everything_is_shown() {
-    let subject = Subject::of(&["blocks:20", "keep:10"]);
-    let caps = ["--inh-caps=-all,+sys_ptrace", "--ambient-caps=-all,+sys_ptrace"];
-    let output = as_nobody(&caps, subject.pid());
+    let (subject, _home) = of_nobody(&["blocks:20", "keep:10"]);
+    let output = without("-perfmon", subject.pid());
     let found = object(&output);
     assert_eq!(output.status.code(), Some(0), "{found}");
     adds_up(&found);

@@ -96,6 +96,20 @@ fn every_row_is_what_the_kernel_says_of_a_program_with_threads_and_arenas() {
 }
 
 #[test]
+#[ignore = "needs root, to mount a file system"]
+fn a_mapped_file_of_a_file_system_in_memory_is_shared_memory_wherever_it_is() {
+    let program = fixture("memory", &["-pthread"]);
+    let line = format!(
+        "mount -t tmpfs none /mnt && head -c 2097152 /dev/zero > /mnt/file && exec {program} file:/mnt/file"
+    );
+    let mut unshare = plain("unshare");
+    let subject = Subject::start(unshare.args(["--mount", "sh", "-c", &line]));
+    let found = subject.inspect();
+    assert_eq!(bytes(&found, "shared"), 2 * MIB - 4096, "{found:#}");
+    assert_eq!(bytes(&found, "shared"), subject.status("RssShmem"));
+}
+
+#[test]
 fn a_look_in_text_shows_the_same() {
     let subject = Subject::of(&["blocks:40", "keep:10"]);
     let output = crate::support::lowtide()

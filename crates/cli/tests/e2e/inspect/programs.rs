@@ -88,11 +88,10 @@ fn java_is_told_and_its_memory_is_its_runtimes() {
     let java = Subject::silent(plain("java").args(["sun.rmi.registry.RegistryImpl", "0"]));
     let found = crate::support::until("the virtual machine", || {
         let found = object(&inspect(&[], java.pid()));
-        (found["runtimes"][0]["name"] == "HotSpot" && found["threads"].as_u64() > Some(8))
-            .then_some(found)
+        let is_up = found["runtimes"][0]["name"] == "HotSpot" && bytes(&found, "runtime") > 3 << 20;
+        is_up.then_some(found)
     });
     adds_up(&found);
     let (allocator, runtimes) = who(&found);
     assert_eq!((allocator.as_str(), runtimes), ("glibc", vec!["HotSpot".to_owned()]));
-    assert!(bytes(&found, "runtime") > 8 << 20, "{found:#}");
 }
