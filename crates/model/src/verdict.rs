@@ -153,6 +153,7 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
         Kind::Fragmentation
     } else if runtime > 0 && runtime >= in_use && facts.share(runtime) >= MOST {
         let who = match (facts.runtimes, facts.allocator) {
+            ([], Some("unknown")) => "an allocator that nothing names".to_owned(),
             ([], Some(name)) => name.to_owned(),
             ([], None) => "a runtime".to_owned(),
             (names, _) => names.join(", "),

@@ -8,11 +8,14 @@ use super::walk::{self, Ending, FLAGS, Stretch, TopRule, Walked, Walker};
 use super::{Arena, HEAP_BYTES, Heap, Mapping, Mmapped, Tally};
 use crate::lists_of_ranges::{gaps, joined};
 use crate::memory::{Memory, word, word_in};
+use crate::residency::Residency;
 
 /// An arena that changes while it is walked is walked anew, so often at most.
 const TRIES: usize = 3;
 /// The main heap may have grown by so much since its mapping was looked up.
 const GROWN: u64 = 1 << 30;
+/// So much is read at once where blocks are searched for everywhere, in bytes.
+const SEARCHED_AT_ONCE: u64 = 128 << 10;
 /// A chunk's flag: it has a mapping of its own.
 const IS_MMAPPED: u64 = 2;
 const PREV_INUSE: u64 = 1;
@@ -229,10 +232,7 @@ impl<'m, M: Memory> Work<'m, M> {
         // First where a mapping begins; everywhere, where that was not all.
         for search in [false, true] {
             let is_piece_missing = is_scattered && main.as_ref().is_some_and(|m| !m.is_whole());
-            let is_block_missing = self.layout.settings.as_ref().is_some_and(|s| {
-                self.mmapped.count < s.mmapped_count || self.mmapped.bytes < s.mmapped_bytes
-            });
-            if !is_piece_missing && (search && !is_block_missing) {
+            if search && !is_piece_missing && !self.is_block_missing() {
                 break;
             }
             self.areas.sort_unstable_by_key(|a| a.start);
@@ -244,11 +244,19 @@ impl<'m, M: Memory> Work<'m, M> {
         }
     }
 
+    fn is_block_missing(&self) -> bool {
+        self.layout.settings.as_ref().is_some_and(|s| {
+            self.mmapped.count < s.mmapped_count || self.mmapped.bytes < s.mmapped_bytes
+        })
+    }
+
     fn gap(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>, search: bool) {
         let page = self.memory.page_bytes();
+        let mut ahead = Ahead::new(if search { SEARCHED_AT_ONCE } else { page });
         let mut at = gap.start;
-        while at < gap.end {
-            let found = self.block(at, gap.end).or_else(|| {
+        // A search ends as soon as nothing is missing any more: there may be much that is not ours.
+        while at < gap.end && (!search || main.is_some() || self.is_block_missing()) {
+            let found = self.block(at, gap.end, &mut ahead).or_else(|| {
                 let main = main.as_deref_mut()?;
                 self.piece(main, at..gap.end)
             });
@@ -262,33 +270,22 @@ impl<'m, M: Memory> Work<'m, M> {
 
     /// A block that has a mapping of its own: it begins where a page does, and fills whole pages.
     /// Gives its end.
-    fn block(&mut self, at: u64, end: u64) -> Option<u64> {
+    fn block(&mut self, at: u64, end: u64, ahead: &mut Ahead) -> Option<u64> {
         let page = self.memory.page_bytes();
-        let bytes = self.displaced(at, end).or_else(|| {
-            let (before, head) = self.two_words(at)?;
-            mapping_of(0, before, head, page)
-        });
-        let bytes = bytes.filter(|bytes| *bytes <= end - at)?;
+        let bytes = ahead.page(at, end, self.memory, &mut self.walker.residency)?;
+        // Its block need not begin where the mapping does, if it was aligned: its head tells how far it
+        // is from there. What stands at the beginning is out of date once `mremap` has changed the size.
+        let offsets = (16..bytes.len() as u64).step_by(16).chain([0]);
+        let bytes = offsets.into_iter().find_map(|offset| {
+            let place = offset as usize;
+            let (before, head) = (word_in(bytes, place)?, word_in(bytes, place + 8)?);
+            mapping_of(offset, before, head, page).filter(|bytes| *bytes <= end - at)
+        })?;
         self.mmapped.count += 1;
         self.mmapped.bytes += bytes;
         self.mmapped.resident_bytes += self.walker.residency.bytes(at..at + bytes);
         self.areas.push(at..at + bytes);
         Some(at + bytes)
-    }
-
-    /// The bytes of a mapping whose block does not begin where the mapping does, because it was
-    /// aligned: its head tells how far it is from there. What stands at the beginning is out of date
-    /// once `mremap` has changed the size.
-    fn displaced(&mut self, at: u64, end: u64) -> Option<u64> {
-        let page = self.memory.page_bytes();
-        self.walker.residency.end_of_run(at)?;
-        let mut bytes = vec![0; usize::try_from(page.min(end - at)).ok()?];
-        let length = self.memory.read_resident(at, &mut bytes);
-        (16..length as u64).step_by(16).find_map(|offset| {
-            let place = offset as usize;
-            let (before, head) = (word_in(&bytes, place)?, word_in(&bytes, place + 8)?);
-            mapping_of(offset, before, head, page).filter(|bytes| *bytes <= end - at)
-        })
     }
 
     /// A piece of the main arena. Gives its end.
@@ -316,6 +313,41 @@ impl<'m, M: Memory> Work<'m, M> {
         let mut bytes = [0; 16];
         let is_read = self.memory.read_resident(at, &mut bytes) == bytes.len();
         is_read.then_some((word_in(&bytes, 0)?, word_in(&bytes, 8)?))
+    }
+}
+
+/// Pages that are looked at one behind the other, and read many at once.
+struct Ahead {
+    start: u64,
+    bytes: Vec<u8>,
+    most: u64,
+}
+
+impl Ahead {
+    fn new(most: u64) -> Self {
+        Self { start: 0, bytes: Vec::new(), most }
+    }
+
+    /// What stands on the page at an address, where it is resident, and before `end`.
+    fn page<M: Memory>(
+        &mut self,
+        at: u64,
+        end: u64,
+        memory: &M,
+        residency: &mut Residency<'_, M>,
+    ) -> Option<&[u8]> {
+        let known = self.start..self.start.saturating_add(self.bytes.len() as u64);
+        if !known.contains(&at) {
+            let resident_until = residency.end_of_run(at)?;
+            let length = (resident_until.min(end).checked_sub(at)?).min(self.most);
+            self.bytes.resize(usize::try_from(length).ok()?, 0);
+            let read = memory.read_resident(at, &mut self.bytes);
+            self.bytes.truncate(read);
+            self.start = at;
+        }
+        let from = usize::try_from(at - self.start).ok()?;
+        let to = self.bytes.len().min(from + memory.page_bytes() as usize);
+        self.bytes.get(from..to)
     }
 }
 
