@@ -85,17 +85,23 @@ fn over_time(
     let interrupt = interrupt::flag();
     let begin = Instant::now();
     let mut looks = Vec::new();
+    let mut image = None;
     let mut next = begin;
     loop {
         let t_s = begin.elapsed().as_secs_f64();
         let mut look = inspector.inspect(target)?;
+        if image.replace(look.image) != Some(look.image) {
+            // What another program used in its place says nothing about this one.
+            looks.clear();
+        }
         looks.push(growth::Look::of(t_s, &look.inspection));
         let is_over = begin.elapsed() >= time || interrupt.load(Ordering::Relaxed);
         if is_over || look.limit.is_some() {
             if let Some(verdict) = growth::judge(&looks) {
                 look.inspection.verdict = verdict;
             } else if look.limit.is_none() {
-                let watched = HumanSeconds(begin.elapsed().as_secs_f64());
+                let from = looks.first().map_or(0.0, |first| first.t_s);
+                let watched = HumanSeconds(begin.elapsed().as_secs_f64() - from);
                 let count = looks.len();
                 let sentence = format!("what is in use did not grow in {watched} ({count} looks)");
                 look.inspection.verdict.because.push(sentence);

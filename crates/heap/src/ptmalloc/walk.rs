@@ -320,15 +320,15 @@ impl<'m, M: Memory> Walker<'m, M> {
 
     /// The first place from which on many chunks follow each other soundly, or the top.
     fn next_sound(&mut self, among: Range<u64>, end: u64, is_first: bool) -> Option<u64> {
-        let mut at = among.start.next_multiple_of(16);
+        let mut at = among.start.checked_next_multiple_of(16)?;
         while at < among.end {
             // No chunk begins on a page that is not there.
             if self.residency.end_of_run(at).is_none() {
-                at = (at + 1).next_multiple_of(self.page);
+                at = at.checked_add(1)?.checked_next_multiple_of(self.page)?;
             } else if self.is_sound_from(at, end, is_first) {
                 return Some(at);
             } else {
-                at += 16;
+                at = at.checked_add(16)?;
             }
         }
         None

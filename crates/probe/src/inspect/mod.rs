@@ -50,6 +50,9 @@ pub struct Look {
     pub inspection: Inspection,
     /// What was not permitted, if so: then the inspection holds what could be seen without.
     pub limit: Option<Limit>,
+    /// Which of the programs it is that a process may run one after the other: two looks with the same
+    /// are of the same. Zeros where that may not be seen.
+    pub image: (u64, u64),
 }
 
 /// Looks at processes, and remembers the files that it has read.
@@ -81,7 +84,7 @@ impl Inspector {
     pub fn inspect(&mut self, target: &Target) -> Result<Look, TargetError> {
         for _ in 0..TRIES {
             let image = target.stat()?.image;
-            let look = self.look(target);
+            let look = self.look(target, image);
             let is_replaced = matches!(look, Err(TargetError::Replaced(_)));
             // Where it has started another program, what was seen is of two.
             if target.stat()?.image == image && !is_replaced {
@@ -91,7 +94,7 @@ impl Inspector {
         Err(TargetError::Replaced(target.pid))
     }
 
-    fn look(&mut self, target: &Target) -> Result<Look, TargetError> {
+    fn look(&mut self, target: &Target, image: (u64, u64)) -> Result<Look, TargetError> {
         let (begin, cpu) = (Instant::now(), thread_cpu_s());
         let (memory, mut limit) = memory_of(target)?;
         let memory = memory.map(|m| if self.without_scan { m.without_scan() } else { m });
@@ -118,7 +121,7 @@ impl Inspector {
         conclude(&mut inspection, walked.as_ref(), limit);
         inspection.elapsed_s = begin.elapsed().as_secs_f64();
         inspection.cpu_s = thread_cpu_s() - cpu;
-        Ok(Look { inspection, limit })
+        Ok(Look { inspection, limit, image })
     }
 
     /// What the kernel tells of it.

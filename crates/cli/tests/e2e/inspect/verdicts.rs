@@ -1,9 +1,11 @@
 //! The verdict, and what it predicts.
 
+use std::process::Stdio;
+
 use serde_json::Value;
 
-use super::{Subject, because, bytes, plain, predicted};
-use crate::support::fixture;
+use super::{Subject, because, bytes, object, plain, predicted};
+use crate::support::{fixture, lowtide};
 
 const MIB: u64 = 1 << 20;
 
@@ -80,6 +82,28 @@ fn a_steady_leak_grows_and_its_size_class_is_named() {
 }
 
 #[test]
+fn programs_that_one_process_runs_one_after_the_other_do_not_grow() {
+    let program = fixture("memory", &["-pthread"]);
+    let mut subject = Subject::of(&["blocks:1"]);
+    let mut look = lowtide()
+        .args(["--json", "inspect", "--watch", "3s", &subject.pid().to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Each uses more than the one before.
+    for mib in (2..200).step_by(2) {
+        subject.say(&format!("exec:{program}:blocks:{mib}"));
+        assert_eq!(subject.line(), "ready");
+        if look.try_wait().unwrap().is_some() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let found = object(&look.wait_with_output().unwrap());
+    assert_eq!(found["verdict"]["kind"], "live", "{found:#}");
+}
+
+#[test]
 fn what_stands_still_does_not_grow() {
     let found = Subject::of(&["blocks:20"]).inspect_with(&["--watch", "1s"]);
     assert_eq!(found["verdict"]["kind"], "live", "{found:#}");
@@ -101,9 +125,8 @@ fn a_program_that_allocates_at_full_speed_is_looked_at_all_the_same() {
 }
 
 #[test]
-fn fast_bins_and_caches_are_free_and_not_in_use() {
-    let program = fixture("memory", &["-pthread"]);
-    let mut subject = Subject::start(plain(&program).args(["small:50:100", "keep:2"]));
+fn blocks_in_fast_bins_are_free_and_not_in_use() {
+    let mut subject = Subject::of(&["small:50:100", "keep:2"]);
     let found = subject.inspect();
     let free = bytes(&found, "fragmented") + bytes(&found, "reclaimable");
     assert!(free > 20 * MIB, "{found:#}");
