@@ -153,6 +153,7 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
         Kind::Fragmentation
     } else if runtime > 0 && runtime >= in_use && facts.share(runtime) >= MOST {
         let who = match (facts.runtimes, facts.allocator) {
+            ([], Some("unknown")) => "an allocator that nothing names".to_owned(),
             ([], Some(name)) => name.to_owned(),
             ([], None) => "a runtime".to_owned(),
             (names, _) => names.join(", "),
@@ -170,7 +171,13 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
         Kind::Live
     } else {
         let rows = facts.ledger.rows().iter().filter(|r| r.bytes > 0);
-        if let Some(row) = rows.max_by_key(|r| r.bytes) {
+        if facts.share(of(Owner::AnonymousOther)) >= MOST {
+            because.push(format!(
+                "{} were mapped by the program itself, past its allocator: what of it is in use \
+                 cannot be seen",
+                facts.part(of(Owner::AnonymousOther))
+            ));
+        } else if let Some(row) = rows.max_by_key(|r| r.bytes) {
             because.push(format!(
                 "no owner stands out; the largest is {}, {}",
                 row.owner.name(),
@@ -233,7 +240,9 @@ pub fn cures(facts: &Facts<'_>, verdict: &Verdict, pid: u32) -> Vec<Cure> {
     if let Some(tunables) = facts.tunables {
         let holding =
             facts.arenas.iter().filter(|a| a.free_bytes + a.top_bytes > LEAST_CURE).count();
-        if tunables.arena_max.is_none() && holding >= MANY_ARENAS {
+        let free = facts.ledger.bytes(Owner::Reclaimable) + facts.ledger.bytes(Owner::Fragmented);
+        let is_much = facts.share(free) >= NOTABLE;
+        if tunables.arena_max.is_none() && holding >= MANY_ARENAS && is_much {
             add(
                 "arena_max",
                 None,
@@ -243,8 +252,7 @@ pub fn cures(facts: &Facts<'_>, verdict: &Verdict, pid: u32) -> Vec<Cure> {
                 ),
             );
         }
-        let free = facts.ledger.bytes(Owner::Reclaimable) + facts.ledger.bytes(Owner::Fragmented);
-        if tunables.trim_threshold_bytes > 64 * TRIM_THRESHOLD && facts.share(free) >= NOTABLE {
+        if tunables.trim_threshold_bytes > 64 * TRIM_THRESHOLD && is_much {
             add(
                 "trim_threshold",
                 None,

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                 }
                 show(&look, args.arenas, output)?;
                 if let Some(limit) = look.limit {
-                    note!("lowtide: {}", not_permitted(limit, &again(args)));
+                    note!("lowtide: {}", not_permitted(limit, pid, &again(args)));
                     exit = Exit::NotPermitted;
                 }
             }
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
             Err(error) if args.pids.len() == 1 => return Err(failure(&error, &again(args))),
             Err(error) => {
                 let failure = failure(&error, &again(args));
-                note!("lowtide: {failure}");
+                failure.tell(output);
                 exit = failure.exit();
             }
         }
@@ -85,17 +85,23 @@ fn over_time(
     let interrupt = interrupt::flag();
     let begin = Instant::now();
     let mut looks = Vec::new();
+    let mut image = None;
     let mut next = begin;
     loop {
         let t_s = begin.elapsed().as_secs_f64();
         let mut look = inspector.inspect(target)?;
+        if image.replace(look.image) != Some(look.image) {
+            // What another program used in its place says nothing about this one.
+            looks.clear();
+        }
         looks.push(growth::Look::of(t_s, &look.inspection));
         let is_over = begin.elapsed() >= time || interrupt.load(Ordering::Relaxed);
         if is_over || look.limit.is_some() {
             if let Some(verdict) = growth::judge(&looks) {
                 look.inspection.verdict = verdict;
             } else if look.limit.is_none() {
-                let watched = HumanSeconds(begin.elapsed().as_secs_f64());
+                let from = looks.first().map_or(0.0, |first| first.t_s);
+                let watched = HumanSeconds(begin.elapsed().as_secs_f64() - from);
                 let count = looks.len();
                 let sentence = format!("what is in use did not grow in {watched} ({count} looks)");
                 look.inspection.verdict.because.push(sentence);
@@ -157,10 +163,10 @@ fn short(command: &[String]) -> String {
 }
 
 /// What is missing, and the command that was given with what it takes.
-pub(super) fn not_permitted(limit: Limit, again: &str) -> Failure {
-    let (what, needed) = match limit {
-        Limit::Mappings => ("whose the bytes are", "CAP_SYS_PTRACE, or be its user"),
-        Limit::Memory => ("what its heap holds", "CAP_SYS_PTRACE, or be its user"),
+pub(super) fn not_permitted(limit: Limit, pid: u32, again: &str) -> Failure {
+    let what = match limit {
+        Limit::Mappings => "whose the bytes are",
+        Limit::Memory => "what the heap holds",
     };
     let scope = match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
         Ok(text) if text.trim() != "0" => {
@@ -168,8 +174,10 @@ pub(super) fn not_permitted(limit: Limit, again: &str) -> Failure {
         }
         _ => String::new(),
     };
-    Failure::new(Exit::NotPermitted, format!("{what} may not be seen: that takes {needed}{scope}"))
-        .next(format!("sudo {again}"))
+    let sentence = format!(
+        "{what} of process {pid} may not be seen: that takes CAP_SYS_PTRACE, or to be its user{scope}"
+    );
+    Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
 }
 
 /// The command that was given.
@@ -194,7 +202,9 @@ pub(super) fn failure(error: &TargetError, again: &str) -> Failure {
         TargetError::Other(_, error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             return Failure::new(Exit::NotPermitted, error).next(format!("sudo {again}"));
         }
-        TargetError::Replaced(_) | TargetError::Other(..) => Exit::Failed,
+        TargetError::Replaced(_) | TargetError::FirstThreadEnded(_) | TargetError::Other(..) => {
+            Exit::Failed
+        }
     };
     Failure::new(exit, error)
 }

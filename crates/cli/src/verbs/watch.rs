@@ -137,7 +137,7 @@ impl Watch {
     /// How it ends.
     fn end(&self) -> Result<Exit, Failure> {
         match (self.state.limit, self.state.ended_s) {
-            (Some(limit), _) => Err(not_permitted(limit, &self.again)),
+            (Some(limit), _) => Err(not_permitted(limit, self.state.pid, &self.again)),
             (None, Some(_)) if self.state.looks() == 0 => {
                 Err(Failure::new(Exit::Gone, TargetError::Gone(self.state.pid)))
             }

@@ -177,6 +177,7 @@ impl Record {
             usage: None,
             sampler_cpu_s: account.cpu_s,
             missed_ticks: account.missed_ticks,
+            ledgers_cpu_s: None,
         }));
         self.failure().map_or(Ok(self.path), Err)
     }

@@ -5,6 +5,7 @@
 mod bad_input;
 mod commands;
 mod in_force;
+mod inspect;
 mod records;
 mod reports;
 mod schemas;

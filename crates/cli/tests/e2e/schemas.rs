@@ -138,3 +138,19 @@ fn the_demos_load_holds_to_its_schema_and_the_demo_ends_well() {
         &serde_json::from_slice(&std::fs::read(load).unwrap()).unwrap(),
     );
 }
+
+#[test]
+fn what_inspect_finds_holds_to_its_schema() {
+    use crate::inspect::{Subject, plain};
+    let validator = validator("lowtide.inspect.1.json");
+    hold(&validator, &Subject::of(&["threads:3:5", "small:5:100", "keep:2"]).inspect());
+    hold(&validator, &Subject::of(&["leak:100"]).inspect_with(&["--watch", "1s", "--arenas"]));
+    let jemalloc = lowtide_allocators::bundled().find(|b| b.name() == "jemalloc").unwrap();
+    let program = crate::support::fixture("memory", &["-pthread"]);
+    let mut command = plain(&program);
+    command.env("LD_PRELOAD", jemalloc.unpack().unwrap()).arg("blocks:20");
+    hold(&validator, &Subject::start(&mut command).inspect());
+    let output = lowtide().args(["--json", "inspect", "0"]).output().unwrap();
+    let error = serde_json::from_slice(&output.stdout).unwrap();
+    hold(&self::validator("lowtide.error.1.json"), &error);
+}

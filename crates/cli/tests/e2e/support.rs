@@ -27,12 +27,16 @@ pub(crate) fn lowtide() -> Command {
     command
 }
 
-/// Compiles the subject, once for each set of flags.
+/// Compiles the subject of studies, once for each set of flags.
 pub(crate) fn subject(flags: &[&str]) -> String {
+    fixture("subject", flags)
+}
+
+/// Compiles a program of `fixtures`, once for each set of flags.
+pub(crate) fn fixture(name: &str, flags: &[&str]) -> String {
     static COMPILER: Mutex<()> = Mutex::new(());
-    let name = format!("subject{}", flags.concat());
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/subject.c");
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.c"));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", flags.concat()));
     let _one = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
     let age = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).ok();
     if age(&target) < age(&source) {

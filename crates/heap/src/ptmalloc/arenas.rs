@@ -8,11 +8,14 @@ use super::walk::{self, Ending, FLAGS, Stretch, TopRule, Walked, Walker};
 use super::{Arena, HEAP_BYTES, Heap, Mapping, Mmapped, Tally};
 use crate::lists_of_ranges::{gaps, joined};
 use crate::memory::{Memory, word, word_in};
+use crate::residency::Residency;
 
 /// An arena that changes while it is walked is walked anew, so often at most.
 const TRIES: usize = 3;
 /// The main heap may have grown by so much since its mapping was looked up.
 const GROWN: u64 = 1 << 30;
+/// So much is read at once where blocks are searched for everywhere, in bytes.
+const SEARCHED_AT_ONCE: u64 = 128 << 10;
 /// A chunk's flag: it has a mapping of its own.
 const IS_MMAPPED: u64 = 2;
 const PREV_INUSE: u64 = 1;
@@ -256,9 +259,10 @@ impl<'m, M: Memory> Work<'m, M> {
 
     /// Blocks and pieces that follow each other from the beginning of a gap on.
     fn beginning(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>) {
+        let mut ahead = Ahead::new(self.memory.page_bytes());
         let mut at = gap.start;
         while at < gap.end {
-            match self.block_or_piece(at..gap.end, &mut main) {
+            match self.block_or_piece(at..gap.end, &mut main, &mut ahead) {
                 Some(end) => at = end,
                 None => break,
             }
@@ -268,6 +272,7 @@ impl<'m, M: Memory> Work<'m, M> {
     /// Blocks and pieces that begin at any page of a gap.
     fn heads(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>) {
         let page = self.memory.page_bytes();
+        let mut ahead = Ahead::new(page);
         let mut at = gap.start;
         for run in self.memory.resident(gap.clone()) {
             let mut next = run.start.max(at);
@@ -280,7 +285,8 @@ impl<'m, M: Memory> Work<'m, M> {
                     let Some((before, head)) = head.filter(|_| *address >= at) else { continue };
                     let is_piece = main.is_some() && head & FLAGS == PREV_INUSE;
                     if (is_piece || mapping_of(0, before, head, page).is_some())
-                        && let Some(end) = self.block_or_piece(*address..gap.end, &mut main)
+                        && let Some(end) =
+                            self.block_or_piece(*address..gap.end, &mut main, &mut ahead)
                     {
                         at = end;
                     }
@@ -296,19 +302,26 @@ impl<'m, M: Memory> Work<'m, M> {
     /// be read for them, and no more than the budget is.
     fn everywhere(&mut self, gap: Range<u64>, budget: &mut u64) {
         let page = self.memory.page_bytes();
+        let mut ahead = Ahead::new(SEARCHED_AT_ONCE);
         let mut at = gap.start;
         for run in self.memory.resident(gap.clone()) {
             at = at.max(run.start);
             while at < run.end && *budget > 0 && self.misses_blocks() {
                 *budget = budget.saturating_sub(page);
-                at = self.block(at, gap.end).unwrap_or(at + page).next_multiple_of(page);
+                at =
+                    self.block(at, gap.end, &mut ahead).unwrap_or(at + page).next_multiple_of(page);
             }
         }
     }
 
-    fn block_or_piece(&mut self, range: Range<u64>, main: &mut Option<&mut Arena>) -> Option<u64> {
+    fn block_or_piece(
+        &mut self,
+        range: Range<u64>,
+        main: &mut Option<&mut Arena>,
+        ahead: &mut Ahead,
+    ) -> Option<u64> {
         let page = self.memory.page_bytes();
-        let found = self.block(range.start, range.end).or_else(|| {
+        let found = self.block(range.start, range.end, ahead).or_else(|| {
             let main = main.as_deref_mut()?;
             self.piece(main, range.clone())
         });
@@ -317,33 +330,22 @@ impl<'m, M: Memory> Work<'m, M> {
 
     /// A block that has a mapping of its own: it begins where a page does, and fills whole pages.
     /// Gives its end.
-    fn block(&mut self, at: u64, end: u64) -> Option<u64> {
+    fn block(&mut self, at: u64, end: u64, ahead: &mut Ahead) -> Option<u64> {
         let page = self.memory.page_bytes();
-        let bytes = self.displaced(at, end).or_else(|| {
-            let (before, head) = self.two_words(at)?;
-            mapping_of(0, before, head, page)
-        });
-        let bytes = bytes.filter(|bytes| *bytes <= end - at)?;
+        let bytes = ahead.page(at, end, self.memory, &mut self.walker.residency)?;
+        // Its block need not begin where the mapping does, if it was aligned: its head tells how far it
+        // is from there. What stands at the beginning is out of date once `mremap` has changed the size.
+        let offsets = (16..bytes.len() as u64).step_by(16).chain([0]);
+        let bytes = offsets.into_iter().find_map(|offset| {
+            let place = offset as usize;
+            let (before, head) = (word_in(bytes, place)?, word_in(bytes, place + 8)?);
+            mapping_of(offset, before, head, page).filter(|bytes| *bytes <= end - at)
+        })?;
         self.mmapped.count += 1;
         self.mmapped.bytes += bytes;
         self.mmapped.resident_bytes += self.walker.residency.bytes(at..at + bytes);
         self.areas.push(at..at + bytes);
         Some(at + bytes)
-    }
-
-    /// The bytes of a mapping whose block does not begin where the mapping does, because it was
-    /// aligned: its head tells how far it is from there. What stands at the beginning is out of date
-    /// once `mremap` has changed the size.
-    fn displaced(&mut self, at: u64, end: u64) -> Option<u64> {
-        let page = self.memory.page_bytes();
-        self.walker.residency.end_of_run(at)?;
-        let mut bytes = vec![0; usize::try_from(page.min(end - at)).ok()?];
-        let length = self.memory.read_resident(at, &mut bytes);
-        (16..length as u64).step_by(16).find_map(|offset| {
-            let place = offset as usize;
-            let (before, head) = (word_in(&bytes, place)?, word_in(&bytes, place + 8)?);
-            mapping_of(offset, before, head, page).filter(|bytes| *bytes <= end - at)
-        })
     }
 
     /// A piece of the main arena. Gives its end.
@@ -386,6 +388,40 @@ enum Search {
 const BATCH: usize = 512;
 /// No more than this is read, in bytes, to find blocks that do not begin where a page does.
 const MOST_SEARCHED: u64 = 256 << 20;
+/// Pages that are looked at one behind the other, and read many at once.
+struct Ahead {
+    start: u64,
+    bytes: Vec<u8>,
+    most: u64,
+}
+
+impl Ahead {
+    fn new(most: u64) -> Self {
+        Self { start: 0, bytes: Vec::new(), most }
+    }
+
+    /// What stands on the page at an address, where it is resident, and before `end`.
+    fn page<M: Memory>(
+        &mut self,
+        at: u64,
+        end: u64,
+        memory: &M,
+        residency: &mut Residency<'_, M>,
+    ) -> Option<&[u8]> {
+        let known = self.start..self.start.saturating_add(self.bytes.len() as u64);
+        if !known.contains(&at) {
+            let resident_until = residency.end_of_run(at)?;
+            let length = (resident_until.min(end).checked_sub(at)?).min(self.most);
+            self.bytes.resize(usize::try_from(length).ok()?, 0);
+            let read = memory.read_resident(at, &mut self.bytes);
+            self.bytes.truncate(read);
+            self.start = at;
+        }
+        let from = usize::try_from(at - self.start).ok()?;
+        let to = self.bytes.len().min(from + memory.page_bytes() as usize);
+        self.bytes.get(from..to)
+    }
+}
 
 /// The bytes of the mapping that a block has for itself, by the two words of its head, if that is what
 /// they are: `before` is how far it is from the beginning of the mapping.

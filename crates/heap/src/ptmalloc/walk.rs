@@ -36,6 +36,8 @@ const MOST_RETURNS: u64 = 100;
 const MOST_GAPS: u32 = 16;
 /// So far a sound chunk is searched for behind such a place.
 const FARTHEST: u64 = 16 << 20;
+/// What somebody else got from `brk` is at most so large, to find where the heap goes on behind it.
+const LARGEST_FOREIGN: u64 = 256 << 20;
 /// So many sound chunks in a row are no coincidence.
 const CONVINCING: u32 = 32;
 /// More caches than there can be threads (`PID_MAX_LIMIT` is larger, but not their memory).
@@ -92,6 +94,8 @@ pub(super) struct Walker<'m, M> {
     /// The chunks that stand in fast bins.
     fast: ChunkSet,
     window: Window,
+    /// Behind this place nothing was found on which the heap could go on: searching takes long.
+    barren: Option<u64>,
     pub(super) residency: Residency<'m, M>,
 }
 
@@ -117,7 +121,8 @@ struct Unsound;
 impl<'m, M: Memory> Walker<'m, M> {
     pub(super) fn new(memory: &'m M, fast: ChunkSet) -> Self {
         let page = memory.page_bytes();
-        Self { memory, page, fast, window: Window::new(), residency: Residency::new(memory) }
+        let (window, residency) = (Window::new(), Residency::new(memory));
+        Self { memory, page, fast, window, barren: None, residency }
     }
 
     /// Walks one stretch from its first chunk to its end, which is put right where it moves.
@@ -129,6 +134,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         let mut checkpoints = vec![state.clone()];
         let mut mark = start.saturating_add(STRIDE);
         let mut trouble = Trouble::default();
+        self.barren = None;
         loop {
             if state.at >= mark {
                 remember(&mut checkpoints, &state);
@@ -275,7 +281,14 @@ impl<'m, M: Memory> Walker<'m, M> {
             }
             // Behind it lies what somebody else got from `brk`, and then our next piece.
             Ending::Top(_) if fence_end < end => {
-                let next = self.next_sound(fence_end, end, true).ok_or(Unsound)?;
+                if self.barren == Some(fence_end) {
+                    return Err(Unsound);
+                }
+                let last = end.min(fence_end.saturating_add(LARGEST_FOREIGN));
+                let Some(next) = self.next_sound(fence_end..last, end, true) else {
+                    self.barren = Some(fence_end);
+                    return Err(Unsound);
+                };
                 state.account.foreign(fence_end..next, &mut self.residency);
                 state.at = next;
                 Ok(Step::Chunk)
@@ -291,7 +304,9 @@ impl<'m, M: Memory> Walker<'m, M> {
             return false;
         }
         let from = state.at.saturating_add(16);
-        let Some(next) = self.next_sound(from, stretch.range.end, false) else { return false };
+        let end = stretch.range.end;
+        let last = end.min(from.saturating_add(FARTHEST));
+        let Some(next) = self.next_sound(from..last, end, false) else { return false };
         state.account.close(&mut self.residency);
         state.account.unwalked(state.at..next, &mut self.residency);
         state.at = next;
@@ -304,11 +319,19 @@ impl<'m, M: Memory> Walker<'m, M> {
     }
 
     /// The first place from which on many chunks follow each other soundly, or the top.
-    fn next_sound(&mut self, from: u64, end: u64, is_first: bool) -> Option<u64> {
-        let last = end.min(from.saturating_add(FARTHEST));
-        (from.next_multiple_of(16)..last)
-            .step_by(16)
-            .find(|at| self.is_sound_from(*at, end, is_first))
+    fn next_sound(&mut self, among: Range<u64>, end: u64, is_first: bool) -> Option<u64> {
+        let mut at = among.start.checked_next_multiple_of(16)?;
+        while at < among.end {
+            // No chunk begins on a page that is not there.
+            if self.residency.end_of_run(at).is_none() {
+                at = at.checked_add(1)?.checked_next_multiple_of(self.page)?;
+            } else if self.is_sound_from(at, end, is_first) {
+                return Some(at);
+            } else {
+                at = at.checked_add(16)?;
+            }
+        }
+        None
     }
 
     /// Whether many chunks follow each other soundly, or all up to the end or a fence.

@@ -31,6 +31,9 @@ use crate::sockets::{self, Sockets};
 
 pub use target::{Target, TargetError};
 
+/// So often a process is looked at that starts another program meanwhile.
+const TRIES: usize = 3;
+
 /// What was not permitted, as a sentence about what it takes: a capability or a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
@@ -47,6 +50,9 @@ pub struct Look {
     pub inspection: Inspection,
     /// What was not permitted, if so: then the inspection holds what could be seen without.
     pub limit: Option<Limit>,
+    /// Which of the programs it is that a process may run one after the other: two looks with the same
+    /// are of the same. Zeros where that may not be seen.
+    pub image: (u64, u64),
 }
 
 /// Looks at processes, and remembers the files that it has read.
@@ -74,48 +80,48 @@ impl Inspector {
     /// Looks at a process once. It is not stopped, and no page of it becomes present.
     ///
     /// # Errors
-    /// When it ends meanwhile, or starts another program twice.
+    /// When it ends meanwhile, or starts other programs again and again.
     pub fn inspect(&mut self, target: &Target) -> Result<Look, TargetError> {
-        let image = target.stat()?.image;
-        let look = self.look(target);
-        match target.stat() {
-            Ok(stat) if stat.image == image => look,
-            Ok(stat) => {
-                // It has started another program: what was seen is of two.
-                let image = stat.image;
-                let look = self.look(target);
-                if target.stat()?.image == image {
-                    look
-                } else {
-                    Err(TargetError::Replaced(target.pid))
-                }
+        for _ in 0..TRIES {
+            let image = target.stat()?.image;
+            let look = self.look(target, image);
+            let is_replaced = matches!(look, Err(TargetError::Replaced(_)));
+            // Where it has started another program, what was seen is of two.
+            if target.stat()?.image == image && !is_replaced {
+                return look;
             }
-            Err(gone) => Err(gone),
         }
+        Err(TargetError::Replaced(target.pid))
     }
 
-    fn look(&mut self, target: &Target) -> Result<Look, TargetError> {
+    fn look(&mut self, target: &Target, image: (u64, u64)) -> Result<Look, TargetError> {
         let (begin, cpu) = (Instant::now(), thread_cpu_s());
+        let (memory, mut limit) = memory_of(target)?;
+        let memory = memory.map(|m| if self.without_scan { m.without_scan() } else { m });
         let mut inspection = self.outside(target)?;
-        let mut limit = None;
         let maps = match target.maps() {
             Ok(maps) => Some(maps),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
             Err(error) => return Err(target.failed(error)),
         };
-        let walked = match maps {
-            Some(maps) => self.inside(target, &maps, &mut inspection, &mut limit)?,
-            None => {
+        let walked = match (&memory, maps) {
+            (Some(memory), Some(maps)) => {
+                self.inside(target, memory, &maps, &mut inspection, limit)?
+            }
+            _ => {
                 limit = Some(Limit::Mappings);
                 by_status(target, &mut inspection)?;
                 None
             }
         };
+        if memory.is_some_and(|memory| !memory.is_in_use()) {
+            return Err(TargetError::Replaced(target.pid));
+        }
         inspection.rss_bytes = inspection.ledger.total();
         conclude(&mut inspection, walked.as_ref(), limit);
         inspection.elapsed_s = begin.elapsed().as_secs_f64();
         inspection.cpu_s = thread_cpu_s() - cpu;
-        Ok(Look { inspection, limit })
+        Ok(Look { inspection, limit, image })
     }
 
     /// What the kernel tells of it.
@@ -175,24 +181,11 @@ impl Inspector {
     fn inside(
         &mut self,
         target: &Target,
+        memory: &LiveMemory,
         maps: &[Mapping],
         inspection: &mut Inspection,
-        limit: &mut Option<Limit>,
+        limit: Option<Limit>,
     ) -> Result<Option<Walked>, TargetError> {
-        let memory = match LiveMemory::open(target.pid) {
-            Ok(memory) => Some(memory),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                *limit = Some(Limit::Memory);
-                LiveMemory::pages_only(target.pid).ok()
-            }
-            Err(error) => return Err(target.failed(error)),
-        };
-        let Some(memory) = memory else {
-            *limit = Some(Limit::Mappings);
-            by_status(target, inspection)?;
-            return Ok(None);
-        };
-        let memory = if self.without_scan { memory.without_scan() } else { memory };
         let recognition = match self.recognise(target.pid, maps) {
             Ok(recognition) => recognition,
             Err(ExamineError::Gone) if !target.is_alive() => {
@@ -206,12 +199,14 @@ impl Inspector {
             }
         };
         let walked =
-            if limit.is_none() { walk(&memory, maps, &recognition, inspection) } else { None };
+            if limit.is_none() { walk(memory, maps, &recognition, inspection) } else { None };
         describe(&recognition, inspection);
         let stacks = recognise::stacks(&recognition, maps, &recognise::stack_pointers(target.pid));
         let taken = walked.as_ref().map(|w| w.heap.areas.as_slice()).unwrap_or_default();
-        let seen = pages::Seen { maps, recognition: &recognition, stacks: &stacks, taken };
-        let rest = seen.attribute(&memory).map_err(|error| target.failed(error))?;
+        let mounts = fs::read(target.path("mountinfo")).unwrap_or_default();
+        let files = &pages::FileSystems::of(&String::from_utf8_lossy(&mounts));
+        let seen = pages::Seen { maps, recognition: &recognition, stacks: &stacks, taken, files };
+        let rest = seen.attribute(memory).map_err(|error| target.failed(error))?;
         inspection.ledger.join(&rest);
         self::status(target, inspection)?;
         Ok(walked)
@@ -220,6 +215,18 @@ impl Inspector {
     /// A process that has only just begun is still being loaded: that is over in a moment.
     fn recognise(&mut self, pid: u32, maps: &[Mapping]) -> Result<Recognition, ExamineError> {
         self.recogniser.recognise(pid, maps)
+    }
+}
+
+/// Takes hold of its memory, as far as that is permitted. From then on all that is seen is of the same
+/// program, as long as somebody has this memory.
+fn memory_of(target: &Target) -> Result<(Option<LiveMemory>, Option<Limit>), TargetError> {
+    match LiveMemory::open(target.pid) {
+        Ok(memory) => Ok((Some(memory), None)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Ok((LiveMemory::pages_only(target.pid).ok(), Some(Limit::Memory)))
+        }
+        Err(error) => Err(target.failed(error)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Whose the pages are that no heap has claimed.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 
@@ -8,6 +9,7 @@ use lowtide_model::ledger::{Ledger, Owner};
 
 use crate::memory::{LiveMemory, PageKind};
 use crate::proc::maps::Mapping;
+use crate::proc::mountinfo;
 use crate::recognise::{self, Recognition};
 
 /// What is known of a process when its pages are counted.
@@ -18,6 +20,38 @@ pub(super) struct Seen<'a> {
     pub(super) stacks: &'a [Range<u64>],
     /// What the walk of the heap has claimed and counted, in order.
     pub(super) taken: &'a [Range<u64>],
+    /// The file systems that it sees.
+    pub(super) files: &'a FileSystems,
+}
+
+/// File systems that are not on any disk, by their devices.
+#[derive(Debug, Default)]
+pub(super) struct FileSystems {
+    memory: BTreeSet<(u32, u32)>,
+    huge_pages: BTreeSet<(u32, u32)>,
+}
+
+impl FileSystems {
+    /// Those in the text of `mountinfo`.
+    pub(super) fn of(mountinfo: &str) -> Self {
+        Self {
+            memory: mountinfo::devices(mountinfo, |name| matches!(name, "tmpfs" | "devtmpfs")),
+            huge_pages: mountinfo::devices(mountinfo, |name| name == "hugetlbfs"),
+        }
+    }
+
+    /// Files that are memory: of tmpfs; POSIX and System V shared memory, `memfd_create` and shared
+    /// anonymous mappings, which are of one that is mounted nowhere.
+    fn is_memory(&self, mapping: &Mapping) -> bool {
+        const NAMES: [&str; 4] = ["/dev/shm/", "/memfd:", "/SYSV", "/dev/zero"];
+        let is_named = NAMES.iter().any(|begin| mapping.name.starts_with(begin));
+        is_named || self.memory.contains(&mapping.file.device)
+    }
+
+    /// Pages out of the pool of huge ones are a count of their own: RSS is without them.
+    fn is_of_huge_pages(&self, mapping: &Mapping) -> bool {
+        mapping.name.starts_with("/anon_hugepage") || self.huge_pages.contains(&mapping.file.device)
+    }
 }
 
 /// Memory that has an owner already.
@@ -87,13 +121,14 @@ impl Seen<'_> {
         if mapping.name == "[vvar]"
             || mapping.name == "[vvar_vclock]"
             || mapping.name == "[vsyscall]"
+            || self.files.is_of_huge_pages(mapping)
         {
-            // The kernel's own pages, which it does not count.
+            // Pages that the kernel does not count.
             return Ok(());
         }
         let is_private = mapping.permissions.ends_with('p');
         if mapping.has_file() || !is_private || mapping.name == "[vdso]" {
-            let shared = !is_private && !mapping.has_file() || is_shared_memory(&mapping.name);
+            let shared = !is_private && !mapping.has_file() || self.files.is_memory(mapping);
             let of_file = if shared { Owner::Shared } else { Owner::File };
             for pages in memory.pages(part)? {
                 let bytes = pages.range.end - pages.range.start;
@@ -164,11 +199,6 @@ fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
 
 fn whole_pages(range: &Range<u64>, page: u64) -> Range<u64> {
     range.start - range.start % page..range.end.next_multiple_of(page)
-}
-
-/// Files that are memory: POSIX and System V shared memory, `memfd_create`, shared anonymous mappings.
-fn is_shared_memory(name: &str) -> bool {
-    ["/dev/shm/", "/memfd:", "/SYSV", "/dev/zero"].iter().any(|begin| name.starts_with(begin))
 }
 
 #[cfg(test)]

@@ -34,6 +34,12 @@ pub enum TargetError {
     /// It has ended already.
     #[error("process {0} has ended and waits for its parent (a zombie): it has no memory any more")]
     Zombie(u32),
+    /// Its first thread has ended, and others go on: the kernel shows a process by its first thread.
+    #[error(
+        "the first thread of process {0} has ended while others go on, and the kernel shows no memory \
+         by its number: cat /proc/{0}/task/*/smaps_rollup shows what the others see"
+    )]
+    FirstThreadEnded(u32),
     /// It ended while it was looked at.
     #[error("process {0} ended while it was being looked at")]
     Gone(u32),
@@ -67,7 +73,10 @@ impl Target {
         };
         let stat = read_stat(pid).map_err(failed)?;
         if stat.has_ended() {
-            return Err(TargetError::Zombie(pid));
+            return Err(match stat.threads {
+                0 | 1 => TargetError::Zombie(pid),
+                _ => TargetError::FirstThreadEnded(pid),
+            });
         }
         if stat.is_kernel_thread() {
             return Err(TargetError::KernelThread(pid));

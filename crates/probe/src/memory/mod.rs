@@ -93,6 +93,12 @@ impl LiveMemory {
         })
     }
 
+    /// Whether anybody still has this memory: a process that ends, or starts another program, leaves it.
+    pub fn is_in_use(&self) -> bool {
+        // The page map of memory that nobody has is empty; any other has an entry for address 0.
+        matches!(self.pagemap.read_at(&mut [0; 8], 0), Ok(8))
+    }
+
     /// Does without `PAGEMAP_SCAN`, as on kernels that have not got it.
     #[must_use]
     pub fn without_scan(self) -> Self {

@@ -1,0 +1,231 @@
+//! What is no process, cannot be looked at, or goes away meanwhile.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use super::{Subject, adds_up, inspect, object, plain};
+use crate::support::{fixture, lowtide, until};
+
+/// Fails, and gives the sentence; there is a next step in it.
+fn failure(flags: &[&str], exit: i32, code: &str) -> String {
+    let output = lowtide().args(["--json", "inspect"]).args(flags).output().unwrap();
+    let found = object(&output);
+    assert_eq!(output.status.code(), Some(exit), "{found}");
+    assert_eq!((&found["schema"], &found["code"]), (&"lowtide.error/1".into(), &code.into()));
+    found["message"].as_str().unwrap().to_owned()
+}
+
+/// The number of a process that has ended.
+fn nobody() -> String {
+    let mut child = Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    child.id().to_string()
+}
+
+#[test]
+fn who_is_nobody_is_told_so() {
+    for pid in [&nobody(), "0", "4294967295", "2147483647"] {
+        let said = failure(&[pid], 4, "gone");
+        assert!(said.starts_with(&format!("there is no process {pid}")), "{said}");
+        assert!(said.contains("pgrep"), "{said}");
+    }
+    for word in ["-1", "abc", "", "99999999999999999999"] {
+        failure(&[word], 2, "usage");
+    }
+    failure(&[], 2, "usage");
+    let thread = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let thread = thread.map(|t| t.file_name().into_string().unwrap());
+    let thread = thread.into_iter().find(|t| *t != std::process::id().to_string());
+    failure(&[&thread.unwrap()], 4, "gone");
+}
+
+#[test]
+fn a_time_that_is_too_short_for_a_trend_is_told_so() {
+    let own = std::process::id().to_string();
+    let said = failure(&["--watch", "10ms", &own], 2, "usage");
+    assert!(said.contains("give it at least 1.00 s"), "{said}");
+    for time in ["0s", "-5s", "soon", "60", "99999999999999999999h"] {
+        failure(&[&format!("--watch={time}"), &own], 2, "usage");
+    }
+}
+
+#[test]
+fn a_thread_of_the_kernel_has_no_memory_and_a_zombie_none_any_more() {
+    // In a PID namespace of its own a machine has none that could be seen.
+    if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
+        let said = failure(&["2"], 2, "usage");
+        assert!(said.contains("a thread of the kernel"), "{said}");
+    }
+    let mut child = Command::new("true").spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    until("the end", || {
+        std::fs::read_to_string(&status).unwrap().contains("State:\tZ").then_some(())
+    });
+    let said = failure(&[&child.id().to_string()], 4, "gone");
+    assert!(said.contains("a zombie"), "{said}");
+    child.wait().unwrap();
+}
+
+#[test]
+fn of_several_processes_the_good_ones_are_shown_and_the_bad_one_is_told() {
+    let (first, second) = (Subject::of(&["blocks:2"]), Subject::of(&["blocks:3"]));
+    let pids = [first.pid().to_string(), nobody(), second.pid().to_string()];
+    let output = lowtide().args(["--json", "inspect"]).args(&pids).output().unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let schemas: Vec<&Value> = lines.iter().map(|line| &line["schema"]).collect();
+    assert_eq!(schemas, ["lowtide.inspect/1", "lowtide.error/1", "lowtide.inspect/1"]);
+    let said = lines[1]["message"].as_str().unwrap();
+    assert!(said.contains(&format!("there is no process {}", pids[1])), "{said}");
+    assert_eq!(lines[2]["pid"], second.pid());
+    // Twice the same is once.
+    let output = lowtide().args(["--json", "inspect", &pids[0], &pids[0]]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn those_below_a_process_are_shown_too() {
+    let mut subject = Subject::of(&["blocks:2"]);
+    subject.tell("fork:3");
+    let output = inspect(&["--subprocesses"], subject.pid());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!((lines.len(), &lines[0]["pid"]), (4, &subject.pid().into()));
+    lines.iter().for_each(adds_up);
+}
+
+#[test]
+fn one_that_ends_in_the_middle_is_gone_and_nothing_else() {
+    for _ in 0..10 {
+        let mut subject = Subject::of(&["small:30:50"]);
+        let look = lowtide()
+            .args(["--json", "inspect", "--watch", "30s"])
+            .arg(subject.pid().to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It ends when its input does.
+        subject.stdin = None;
+        subject.child.wait().unwrap();
+        let output = look.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(4), "{}", object(&output));
+    }
+}
+
+#[test]
+fn one_that_becomes_another_program_over_and_over_is_shown_as_one_or_not_at_all() {
+    let home = tempfile::tempdir().unwrap();
+    let script = home.path().join("again");
+    std::fs::write(&script, "echo ready\nexec sh \"$0\"\n").unwrap();
+    let subject = Subject::silent(plain("sh").arg(&script).stdout(Stdio::null()));
+    let mut shown = 0;
+    for _ in 0..30 {
+        let output = inspect(&[], subject.pid());
+        let found = object(&output);
+        match output.status.code() {
+            Some(0) => {
+                let rows = found["ledger"].as_array().unwrap().iter();
+                let total: u64 = rows.map(|row| row["bytes"].as_u64().unwrap()).sum();
+                assert_eq!(found["rss_bytes"], total);
+                shown += 1;
+            }
+            code => {
+                let said = found["message"].as_str().unwrap();
+                assert_eq!(code, Some(1), "{found}");
+                assert!(said.contains("started another program"), "{said}");
+            }
+        }
+    }
+    assert!(shown > 0);
+}
+
+/// A subject that is the user `nobody`, and its home.
+fn of_nobody(words: &[&str]) -> (Subject, tempfile::TempDir) {
+    use std::os::unix::{fs::PermissionsExt, process::CommandExt};
+    let home = tempfile::tempdir().unwrap();
+    let copy = home.path().join("memory");
+    std::fs::copy(fixture("memory", &["-pthread"]), &copy).unwrap();
+    std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = plain(&copy.display().to_string());
+    (Subject::start(command.args(words).uid(65534).gid(65534)), home)
+}
+
+/// Looks at a process without some capabilities.
+fn without(capabilities: &str, pid: u32) -> Output {
+    let command = lowtide();
+    let mut without = Command::new("setpriv");
+    without.args([&format!("--bounding-set={capabilities}"), "--inh-caps=-all"]);
+    without.arg(command.get_program()).args(["--json", "inspect", &pid.to_string()]);
+    without.output().expect("setpriv (util-linux)")
+}
+
+#[test]
+#[ignore = "needs root, to be somebody else"]
+fn of_another_users_process_is_shown_what_may_be_and_told_what_it_takes() {
+    let (subject, _home) = of_nobody(&["blocks:20", "shared:3"]);
+    let output = without("-sys_ptrace,-perfmon,-sys_admin", subject.pid());
+    let found = object(&output);
+    assert_eq!(output.status.code(), Some(3), "{found}");
+    let rows = found["ledger"].as_array().unwrap().iter();
+    let rows: u64 = rows.map(|r| r["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(found["rss_bytes"], rows);
+    assert_eq!(super::bytes(&found, "shared"), 3 << 20);
+    assert_eq!(found["verdict"]["kind"], "inconclusive");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("CAP_SYS_PTRACE"), "{said}");
+    assert!(said.contains(&format!("next: sudo lowtide inspect {}", subject.pid())), "{said}");
+}
+
+#[test]
+#[ignore = "needs root, to be somebody else"]
+fn with_a_capability_that_does_not_read_memory_the_mappings_are_shown() {
+    let (subject, _home) = of_nobody(&["blocks:20", "shared:3"]);
+    let output = without("-sys_ptrace", subject.pid());
+    let found = object(&output);
+    assert_eq!(output.status.code(), Some(3), "{found}");
+    assert_eq!(super::bytes(&found, "shared"), 3 << 20);
+    assert!(super::bytes(&found, "stacks") > 0, "{found:#}");
+    assert!(found["rss_bytes"].as_u64().unwrap() > 23 << 20);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("what the heap holds of process"), "{said}");
+}
+
+#[test]
+#[ignore = "needs root, to be somebody else"]
+fn with_the_capability_everything_is_shown() {
+    let (subject, _home) = of_nobody(&["blocks:20", "keep:10"]);
+    let output = without("-perfmon", subject.pid());
+    let found = object(&output);
+    assert_eq!(output.status.code(), Some(0), "{found}");
+    adds_up(&found);
+    assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
+}
+
+#[test]
+#[ignore = "needs root, for namespaces"]
+fn a_process_in_other_namespaces_is_looked_at_by_the_number_that_it_has_here() {
+    let home = tempfile::tempdir().unwrap();
+    let program = home.path().join("memory");
+    std::fs::copy(fixture("memory", &["-pthread", "-static"]), &program).unwrap();
+    // There, its program is at another path, and here that path is somebody else's or nobody's.
+    let line = format!(
+        "mount --bind {} /mnt && exec /mnt/memory blocks:40 keep:10",
+        home.path().display()
+    );
+    let mut outer = plain("unshare");
+    outer.args(["--mount", "--pid", "--net", "--fork", "--kill-child", "sh", "-c", &line]);
+    let outer = Subject::start(&mut outer);
+    let children = format!("/proc/{0}/task/{0}/children", outer.pid());
+    let children = std::fs::read_to_string(children).unwrap();
+    let inner: u32 = children.split_whitespace().next().unwrap().parse().unwrap();
+    let output = inspect(&[], inner);
+    let found = object(&output);
+    assert_eq!(output.status.code(), Some(0), "{found}");
+    adds_up(&found);
+    assert_eq!(found["allocator"]["name"], "glibc", "{found:#}");
+    assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
+    assert_eq!(found["sockets_established"], 0);
+}

@@ -1,0 +1,224 @@
+//! The ledger against what the kernel says, mapping by mapping.
+
+use std::process::Command;
+
+use lowtide_allocators::bundled;
+use serde_json::{Value, json};
+
+use super::{Subject, adds_up, bytes, is_estimate, plain, predicted};
+use crate::support::fixture;
+
+const MIB: u64 = 1 << 20;
+
+/// A mapping, as `/proc/PID/smaps` tells of it.
+struct Mapping {
+    is_shared: bool,
+    has_file: bool,
+    name: String,
+    rss: u64,
+    anonymous: u64,
+}
+
+fn smaps(subject: &Subject) -> Vec<Mapping> {
+    let mut found: Vec<Mapping> = Vec::new();
+    for line in subject.proc("smaps").lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let kib = || words[1].parse::<u64>().unwrap() * 1024;
+        match words[0] {
+            "Rss:" => found.last_mut().unwrap().rss = kib(),
+            "Anonymous:" => found.last_mut().unwrap().anonymous = kib(),
+            word if !word.ends_with(':') => found.push(Mapping {
+                is_shared: words[1].ends_with('s'),
+                has_file: words[4] != "0",
+                name: words.get(5).map_or_else(String::new, |name| (*name).to_owned()),
+                rss: 0,
+                anonymous: 0,
+            }),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Holds the rows of a target that stands still against `smaps`.
+fn agrees_with_smaps(subject: &Subject) -> Value {
+    let found = subject.inspect();
+    let maps = smaps(subject);
+    let sum = |of: &dyn Fn(&Mapping) -> u64| maps.iter().map(of).sum::<u64>();
+    let is_memory = |m: &Mapping| {
+        let names = ["/memfd:", "/dev/zero", "/SYSV", "/dev/shm/"];
+        names.iter().any(|name| m.name.starts_with(name))
+    };
+    let of_files = |m: &Mapping| (m.has_file && !is_memory(m)) || m.name == "[vdso]";
+    assert_eq!(found["rss_bytes"], sum(&|m| m.rss), "{found:#}");
+    assert_eq!(found["kernel_rss_bytes"], found["rss_bytes"]);
+    assert_eq!(bytes(&found, "shared"), sum(&|m| if is_memory(m) { m.rss } else { 0 }));
+    assert_eq!(bytes(&found, "shared"), subject.status("RssShmem"));
+    let files = sum(&|m| if of_files(m) { m.rss - m.anonymous } else { 0 });
+    assert_eq!(bytes(&found, "file"), files);
+    // What is left is anonymous: in private mappings of files, and of none.
+    let rows = found["ledger"].as_array().unwrap().iter();
+    let left: u64 = rows
+        .filter(|row| row["owner"] != "file" && row["owner"] != "shared")
+        .map(|row| row["bytes"].as_u64().unwrap())
+        .sum();
+    assert_eq!(left, sum(&|m| if is_memory(m) { 0 } else { m.anonymous }));
+    let own_data = sum(&|m| if m.has_file && !m.is_shared { m.anonymous } else { 0 });
+    assert!(bytes(&found, "program_data") >= own_data, "{own_data} {found:#}");
+    let stack = sum(&|m| if m.name == "[stack]" { m.rss } else { 0 });
+    assert!(bytes(&found, "stacks") >= stack, "{stack} {found:#}");
+    found
+}
+
+#[test]
+fn every_row_is_what_the_kernel_says_of_the_mappings() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("file");
+    std::fs::write(&file, vec![7; 3 << 20]).unwrap();
+    let file = format!("file:{}", file.display());
+    let words =
+        ["blocks:40", "keep:3", "mapped:9", "shared:5", "memfd:6", &file, "partly:64", "fork:2"];
+    let found = agrees_with_smaps(&Subject::of(&words));
+    assert_eq!(bytes(&found, "shared"), 11 * MIB);
+    assert!(bytes(&found, "file") >= 3 * MIB - 4096, "{found:#}");
+    // What it has mapped by itself, a sixteenth of 64 MiB, and the list of its blocks.
+    let other = bytes(&found, "anonymous_other");
+    assert!((13 * MIB..14 * MIB).contains(&other), "{other}");
+}
+
+#[test]
+fn every_row_is_what_the_kernel_says_of_a_program_with_threads_and_arenas() {
+    let subject = Subject::of(&["threads:8:10"]);
+    let found = agrees_with_smaps(&subject);
+    assert_eq!(found["threads"], 9);
+    let stacks = bytes(&found, "stacks");
+    assert!(stacks >= 9 * 4096 && stacks < 9 * MIB, "{stacks}");
+}
+
+#[test]
+#[ignore = "needs root, to mount a file system"]
+fn a_mapped_file_of_a_file_system_in_memory_is_shared_memory_wherever_it_is() {
+    let program = fixture("memory", &["-pthread"]);
+    let line = format!(
+        "mount -t tmpfs none /mnt && head -c 2097152 /dev/zero > /mnt/file && exec {program} file:/mnt/file"
+    );
+    let mut unshare = plain("unshare");
+    let subject = Subject::start(unshare.args(["--mount", "sh", "-c", &line]));
+    let found = subject.inspect();
+    assert_eq!(bytes(&found, "shared"), 2 * MIB - 4096, "{found:#}");
+    assert_eq!(bytes(&found, "shared"), subject.status("RssShmem"));
+}
+
+#[test]
+fn a_look_in_text_shows_the_same() {
+    let subject = Subject::of(&["blocks:40", "keep:10"]);
+    let output = crate::support::lowtide()
+        .args(["inspect", "--arenas", &subject.pid().to_string()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    for part in ["RSS ", " reclaimable ", "hoard: ", "release", "next: lowtide study", " arena "] {
+        assert!(text.contains(part), "`{part}` is not in\n{text}");
+    }
+    assert!(!text.contains('\x1b'), "colours in a file");
+}
+
+#[test]
+fn each_arena_is_told_and_a_cap_on_them_holds() {
+    let found = Subject::of(&["threads:4:10"]).inspect_with(&["--arenas"]);
+    let arenas = found["arenas"].as_array().unwrap();
+    assert_eq!(arenas.len(), 5, "{found:#}");
+    assert!(arenas.iter().all(|arena| arena["whole"] == true), "{found:#}");
+    for arena in &arenas[1..] {
+        assert!(arena["reclaimable_bytes"].as_u64().unwrap() > 8 * MIB, "{arena}");
+        let (bins, count) = (arena["bins"].as_array().unwrap(), arena["free_count"].as_u64());
+        assert_eq!(bins.iter().map(|b| b["count"].as_u64().unwrap()).sum::<u64>(), count.unwrap());
+    }
+    assert_eq!(found["tunables_in_force"]["arena_max"], Value::Null);
+
+    let program = fixture("memory", &["-pthread"]);
+    let mut command = plain(&program);
+    let subject =
+        Subject::start(command.env("MALLOC_ARENA_MAX", "3").args(["threads:6:5", "blocks:1"]));
+    let found = subject.inspect();
+    assert_eq!(found["tunables_in_force"]["arena_max"], 3);
+    // The tunable counts all but the main one, or all, as the versions of glibc do.
+    let arenas = found["arenas"].as_array().unwrap().len();
+    assert!((3..=4).contains(&arenas), "{arenas}");
+}
+
+#[test]
+fn settings_are_told_as_they_are_in_force() {
+    let program = fixture("memory", &["-pthread"]);
+    let tunables = |name: &str, value: &str, word: &str| {
+        Subject::start(plain(&program).env(name, value).arg(word)).inspect()["tunables_in_force"]
+            .clone()
+    };
+    let usual = tunables("NO_TUNABLE", "", "blocks:1");
+    assert_eq!(usual["trim_threshold_bytes"], 128 << 10);
+    assert_eq!(usual["mmap_threshold_bytes"], 128 << 10);
+    assert_eq!(usual["mmap_threshold_dynamic"], true);
+    let set = tunables(
+        "GLIBC_TUNABLES",
+        "glibc.malloc.trim_threshold=1234567:glibc.malloc.mmap_threshold=200000:\
+         glibc.malloc.top_pad=65536:glibc.malloc.tcache_count=3",
+        "blocks:1",
+    );
+    let told = json!({
+        "trim": set["trim_threshold_bytes"], "mmap": set["mmap_threshold_bytes"],
+        "dynamic": set["mmap_threshold_dynamic"], "pad": set["top_pad_bytes"],
+        "count": set["tcache_count"],
+    });
+    let expected = json!({
+        "trim": 1_234_567, "mmap": 200_000, "dynamic": false, "pad": 65_536, "count": 3,
+    });
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_static_program_without_symbols_is_walked_like_any_other() {
+    for flags in [&["-static", "-s"][..], &["-static-pie", "-s"]] {
+        let mut subject = Subject::built(flags, &["blocks:40", "keep:10"]);
+        let found = subject.inspect();
+        let allocator = &found["allocator"];
+        assert_eq!(
+            (&allocator["name"], &allocator["linkage"]),
+            (&json!("glibc"), &json!("static"))
+        );
+        assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
+        let returned: u64 = subject.tell("trim")[0].parse().unwrap();
+        assert!(returned.abs_diff(predicted(&found, "malloc_trim")) <= 64 << 10);
+    }
+}
+
+#[test]
+fn a_preloaded_allocator_is_named_and_its_bytes_are_an_estimate() {
+    let program = fixture("memory", &["-pthread"]);
+    for library in bundled() {
+        let path = library.unpack().unwrap();
+        let words = ["blocks:60", "keep:2", "shared:3"];
+        let subject = Subject::start(plain(&program).env("LD_PRELOAD", path).args(words));
+        let found = agrees_with_smaps(&subject);
+        let name = library.name().trim_end_matches('2');
+        let expected = json!({"name": name, "version": library.version(), "linkage": "preloaded"});
+        assert_eq!(found["allocator"], expected);
+        assert_eq!(found["verdict"]["kind"], "runtime", "{found:#}");
+        assert!(bytes(&found, "runtime") > 25 * MIB && is_estimate(&found, "runtime"), "{found:#}");
+        assert_eq!((bytes(&found, "allocated"), &found["arenas"]), (0, &json!([])));
+    }
+}
+
+#[test]
+fn a_program_with_an_allocator_inside_is_not_taken_for_a_small_heap_of_glibc() {
+    let binary = std::path::Path::new(env!("CARGO_BIN_EXE_lowtide"));
+    let program = binary.with_file_name("examples").join("own_allocator");
+    let subject = Subject::start(Command::new(program).arg("wait"));
+    let found = agrees_with_smaps(&subject);
+    adds_up(&found);
+    assert_eq!(found["allocator"]["name"], "mimalloc");
+    assert_eq!(found["allocator"]["linkage"], "static");
+    assert_eq!(found["verdict"]["kind"], "runtime", "{found:#}");
+    assert!(bytes(&found, "runtime") > 15 * MIB, "{found:#}");
+    assert!(bytes(&found, "allocated") < MIB);
+}

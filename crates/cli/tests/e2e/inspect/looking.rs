@@ -1,0 +1,95 @@
+//! Looking changes nothing: nobody is stopped or traced, and no page becomes present.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+
+use super::{Subject, bytes};
+use crate::support::lowtide;
+
+/// Every page of its mappings that the kernel calls present, zeros that were only read among them.
+fn present(subject: &Subject) -> Vec<u64> {
+    let pagemap = File::open(format!("/proc/{}/pagemap", subject.pid())).unwrap();
+    let mut found = Vec::new();
+    for line in subject.proc("maps").lines() {
+        let (start, rest) = line.split_once('-').unwrap();
+        let end = rest.split(' ').next().unwrap();
+        let address = |text| u64::from_str_radix(text, 16).unwrap();
+        if line.contains("[v") {
+            continue;
+        }
+        let (start, end) = (address(start) / 4096, address(end) / 4096);
+        let mut entries = vec![0; (end - start) as usize * 8];
+        pagemap.read_exact_at(&mut entries, start * 8).unwrap();
+        let is_present = |entry: &[u8]| entry[7] & 0x80 != 0;
+        let pages = entries.chunks_exact(8).zip(start..).filter(|(entry, _)| is_present(entry));
+        found.extend(pages.map(|(_, page)| page));
+    }
+    found
+}
+
+fn faults(subject: &Subject) -> (String, String) {
+    let stat = subject.proc("stat");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    (fields[7].to_owned(), fields[9].to_owned())
+}
+
+#[test]
+fn no_page_becomes_present_by_looking() {
+    let words = ["blocks:60", "keep:7", "untouched:1024", "partly:256", "threads:2:10", "shared:4"];
+    let subject = Subject::of(&words);
+    let before = (present(&subject), faults(&subject), subject.status("VmRSS"));
+    let first = subject.inspect();
+    let second = subject.inspect_with(&["--watch", "1s"]);
+    assert_eq!((present(&subject), faults(&subject), subject.status("VmRSS")), before);
+    assert_eq!(first["ledger"], second["ledger"]);
+    assert_eq!(first["cures"], second["cures"]);
+}
+
+#[test]
+fn a_program_that_somebody_else_traces_is_looked_at_without_tracing_it() {
+    let subject = Subject::of(&["blocks:20", "keep:10"]);
+    let target = Pid::from_raw(i32::try_from(subject.pid()).unwrap());
+    // A process has one tracer at most: whoever tried to be another one would fail.
+    ptrace::seize(target, ptrace::Options::empty()).unwrap();
+    assert_ne!(subject.status("TracerPid"), 0);
+    let found = subject.inspect();
+    assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
+    assert!(subject.proc("status").contains("State:\tS"));
+    ptrace::detach(target, None).ok();
+}
+
+#[test]
+fn nobody_traces_or_stops_a_program_that_is_looked_at() {
+    let mut subject = Subject::of(&["small:100:100"]);
+    let pid = subject.pid().to_string();
+    for _ in 0..5 {
+        let mut look = lowtide().args(["inspect", &pid]).stdout(Stdio::null()).spawn().unwrap();
+        while look.try_wait().unwrap().is_none() {
+            let status = subject.proc("status");
+            let state = status.lines().find(|line| line.starts_with("State:")).unwrap();
+            assert!(!state.contains("(stopped)") && !state.contains("(tracing stop)"), "{state}");
+            assert!(status.contains("TracerPid:\t0\n"), "{status}");
+        }
+        assert!(look.wait().unwrap().success());
+    }
+    assert_eq!(subject.tell("small:1:100"), Vec::<String>::new());
+}
+
+#[test]
+fn a_program_that_was_stopped_by_a_signal_stays_so_and_is_looked_at() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let subject = Subject::of(&["blocks:20", "keep:10"]);
+    let pid = Pid::from_raw(i32::try_from(subject.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    crate::support::until("the signal", || {
+        subject.proc("status").contains("(stopped)").then_some(())
+    });
+    let found = subject.inspect();
+    assert_eq!(found["verdict"]["kind"], "hoard");
+    assert!(bytes(&found, "stacks") > 0);
+    assert!(subject.proc("status").contains("(stopped)"));
+}

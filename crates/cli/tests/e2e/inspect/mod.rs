@@ -1,0 +1,171 @@
+//! `lowtide inspect`, on real processes.
+
+mod bad_input;
+mod ledger;
+mod looking;
+mod odd_ones;
+mod programs;
+mod verdicts;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{fixture, lowtide};
+
+/// A program that is looked at while it waits for a line; it ends with this.
+pub(crate) struct Subject {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Subject {
+    /// `fixtures/memory.c`, once it has done what it is told.
+    pub(crate) fn of(words: &[&str]) -> Self {
+        Self::built(&[], words)
+    }
+
+    /// The same, built with more flags.
+    pub(crate) fn built(flags: &[&str], words: &[&str]) -> Self {
+        let flags = [&["-pthread"], flags].concat();
+        Self::start(plain(&fixture("memory", &flags)).args(words))
+    }
+
+    /// A program that says a line when it is ready.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut subject = Self::silent(command);
+        assert_eq!(subject.line(), "ready", "{command:?}");
+        subject
+    }
+
+    /// A program that says nothing.
+    pub(crate) fn silent(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?} ({error}): .ci/run installs it"));
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        Self { child, stdin, stdout: BufReader::new(stdout.unwrap()) }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Has it do something, and gives what it said before it was done.
+    pub(crate) fn tell(&mut self, what: &str) -> Vec<String> {
+        self.say(what);
+        std::iter::from_fn(|| Some(self.line()).filter(|line| line != "done")).collect()
+    }
+
+    /// Sends it a line, and does not wait.
+    pub(crate) fn say(&mut self, what: &str) {
+        writeln!(self.stdin.as_mut().unwrap(), "{what}").unwrap();
+    }
+
+    /// Looks at it.
+    pub(crate) fn inspect(&self) -> Value {
+        self.inspect_with(&[])
+    }
+
+    /// Looks at it with flags.
+    pub(crate) fn inspect_with(&self, flags: &[&str]) -> Value {
+        let output = inspect(flags, self.pid());
+        let object = object(&output);
+        assert_eq!(output.status.code(), Some(0), "{object}");
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        adds_up(&object);
+        object
+    }
+
+    /// A file of it in `/proc`.
+    pub(crate) fn proc(&self, file: &str) -> String {
+        let bytes = fs::read(format!("/proc/{}/{file}", self.pid())).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A line of its `status`, in bytes where it is of memory.
+    pub(crate) fn status(&self, key: &str) -> u64 {
+        let status = self.proc("status");
+        let line = status.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':')).unwrap();
+        let number: u64 = line.split_whitespace().next().unwrap().parse().unwrap();
+        if line.ends_with("kB") { number * 1024 } else { number }
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command with nothing of the developer's that would change its heap.
+pub(crate) fn plain(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env_remove("LD_PRELOAD");
+    for (name, _) in std::env::vars() {
+        if name.starts_with("MALLOC_") || name == "GLIBC_TUNABLES" {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs `lowtide inspect --json`.
+pub(crate) fn inspect(flags: &[&str], pid: u32) -> Output {
+    lowtide().args(["--json", "inspect"]).args(flags).arg(pid.to_string()).output().unwrap()
+}
+
+/// The one object that was printed.
+pub(crate) fn object(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!text.contains("panicked"), "{text}");
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {} {text}", String::from_utf8_lossy(&output.stdout)))
+}
+
+/// What of it has an owner's name.
+pub(crate) fn bytes(found: &Value, owner: &str) -> u64 {
+    let row = found["ledger"].as_array().unwrap().iter().find(|row| row["owner"] == owner);
+    row.unwrap_or_else(|| panic!("no {owner} in {found}"))["bytes"].as_u64().unwrap()
+}
+
+/// Whether it says that an owner's bytes are an estimate.
+pub(crate) fn is_estimate(found: &Value, owner: &str) -> bool {
+    let row = found["ledger"].as_array().unwrap().iter().find(|row| row["owner"] == owner);
+    row.unwrap()["estimated"] == true
+}
+
+/// What a cure is said to return.
+pub(crate) fn predicted(found: &Value, cure: &str) -> u64 {
+    let cures = found["cures"].as_array().unwrap();
+    let cure = cures.iter().find(|c| c["cure"] == cure);
+    cure.map_or(0, |cure| cure["predicted_bytes"].as_u64().unwrap())
+}
+
+/// The rows add up, and next to nothing is nobody's.
+pub(crate) fn adds_up(found: &Value) {
+    let rows = found["ledger"].as_array().unwrap();
+    let total: u64 = rows.iter().map(|row| row["bytes"].as_u64().unwrap()).sum();
+    let rss = found["rss_bytes"].as_u64().unwrap();
+    assert_eq!(total, rss, "{found:#}");
+    assert!(bytes(found, "unattributed") * 100 <= rss, "{found:#}");
+    assert_eq!(found["stopped_s"].as_f64(), Some(0.0));
+}
+
+/// The sentences of the verdict, as one.
+pub(crate) fn because(found: &Value) -> String {
+    let because = found["verdict"]["because"].as_array().unwrap();
+    because.iter().map(|b| b.as_str().unwrap()).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,116 @@
+//! Processes that are not like others.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use super::{Subject, adds_up, bytes, inspect, object, plain};
+use crate::support::fixture;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_process_of_very_many_mappings_is_looked_at_whole() {
+    let subject = Subject::of(&["blocks:30", "keep:10", "maps:60000"]);
+    let count = subject.proc("maps").lines().count();
+    assert!(count > 20_000, "vm.max_map_count allows only {count} mappings");
+    let found = subject.inspect();
+    assert_eq!(found["rss_bytes"], found["kernel_rss_bytes"]);
+    assert!(bytes(&found, "anonymous_other") >= (count as u64 / 2 - 100) * 4096);
+    assert_eq!(found["verdict"]["kind"], "inconclusive");
+}
+
+#[test]
+fn a_process_of_very_many_threads_is_looked_at_whole() {
+    let subject = Subject::of(&["threads:1000:0"]);
+    let found = subject.inspect();
+    assert_eq!(found["threads"], 1001);
+    assert_eq!(found["rss_bytes"], found["kernel_rss_bytes"]);
+    assert!(bytes(&found, "stacks") >= 1000 * 4096, "{found:#}");
+}
+
+#[test]
+fn what_a_program_takes_from_brk_itself_does_not_end_the_heap() {
+    let mut subject = Subject::of(&["blocks:20"]);
+    subject.tell("brk:40");
+    subject.tell("blocks:20");
+    subject.tell("keep:10");
+    let found = subject.inspect();
+    assert_eq!(found["rss_bytes"], found["kernel_rss_bytes"]);
+    assert_eq!(found["unwalked_bytes"], 0, "{found:#}");
+    assert!(bytes(&found, "reclaimable") > 15 * MIB, "{found:#}");
+}
+
+#[test]
+fn reserving_much_is_not_using_it() {
+    let found = Subject::of(&["untouched:1000000", "blocks:5"]).inspect();
+    assert!(found["rss_bytes"].as_u64().unwrap() < 20 * MIB, "{found:#}");
+    assert_eq!(found["verdict"]["kind"], "live");
+}
+
+#[test]
+fn pages_that_are_shared_after_a_fork_are_each_ones_own() {
+    let mut subject = Subject::of(&["blocks:30", "keep:10"]);
+    subject.tell("fork:2");
+    let parent = subject.inspect();
+    let children = subject.proc(&format!("task/{}/children", subject.pid()));
+    for child in children.split_whitespace() {
+        let found = object(&inspect(&[], child.parse().unwrap()));
+        adds_up(&found);
+        assert_eq!(found["verdict"]["kind"], "hoard");
+        assert_eq!(bytes(&found, "allocated"), bytes(&parent, "allocated"));
+    }
+}
+
+#[test]
+fn a_program_whose_file_is_gone_is_looked_at_all_the_same() {
+    let home = tempfile::tempdir().unwrap();
+    let program = home.path().join("memory");
+    std::fs::copy(fixture("memory", &["-pthread"]), &program).unwrap();
+    let subject =
+        Subject::start(plain(&program.display().to_string()).args(["blocks:30", "keep:10"]));
+    std::fs::remove_file(&program).unwrap();
+    let found = subject.inspect();
+    assert_eq!(found["allocator"]["name"], "glibc", "{found:#}");
+    assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_no_zombie() {
+    let mut subject = Subject::of(&["blocks:10"]);
+    subject.say("end-thread");
+    assert_eq!(subject.line(), "ready");
+    let output = inspect(&[], subject.pid());
+    let found = object(&output);
+    let said = found["message"].as_str().unwrap_or_default();
+    assert!(!said.contains("zombie"), "{found:#}");
+    assert!(said.contains("first thread"), "{found:#}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn names_and_arguments_of_any_bytes_are_shown_as_text() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let wild = OsStr::from_bytes(b"fork:0\x1b[31m\n\xff\xfe)(");
+    let mut command = plain(&fixture("memory", &["-pthread"]));
+    command.arg0(OsStr::from_bytes(b"a) S (\x1b]0;b\x07")).arg(wild);
+    let subject = Subject::start(&mut command);
+    subject.inspect();
+    let output =
+        crate::support::lowtide().args(["inspect", &subject.pid().to_string()]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains('\x1b') && !text.contains('\x07'), "{text:?}");
+}
+
+#[test]
+#[ignore = "needs a compiler and a kernel for 32 bits too (gcc -m32)"]
+fn a_program_of_32_bits_is_looked_at_as_far_as_that_goes() {
+    let program = fixture(
+        "bits32",
+        &["-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-pic", "-fno-stack-protector"],
+    );
+    let subject = Subject::start(&mut Command::new(program));
+    let found = subject.inspect();
+    assert_eq!(found["rss_bytes"], found["kernel_rss_bytes"], "{found:#}");
+    assert!(bytes(&found, "anonymous_other") + bytes(&found, "runtime") >= MIB, "{found:#}");
+}

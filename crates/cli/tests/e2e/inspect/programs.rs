@@ -1,0 +1,97 @@
+//! Real programs: these need more than Rust and a C compiler, and are run by CI.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{Subject, adds_up, bytes, inspect, object, plain};
+
+/// Name, version and linkage of its allocator, and the names of its runtimes.
+fn who(found: &Value) -> (String, Vec<String>) {
+    let name = found["allocator"]["name"].as_str().unwrap_or("none").to_owned();
+    let runtimes = found["runtimes"].as_array().unwrap();
+    (name, runtimes.iter().map(|r| r["name"].as_str().unwrap().to_owned()).collect())
+}
+
+fn close_to_the_kernel(found: &Value) {
+    let (rss, kernel) = (found["rss_bytes"].as_f64().unwrap(), found["kernel_rss_bytes"].as_f64());
+    assert!((rss / kernel.unwrap() - 1.0).abs() < 0.01, "{found:#}");
+}
+
+#[test]
+#[ignore = "needs python3"]
+fn python_and_its_own_memory_are_told() {
+    let program = "import sys\n\
+        kept = [{'i': i, 's': 'x' * (i % 300)} for i in range(200000)]\n\
+        print('ready', flush=True); sys.stdin.read()";
+    let found = Subject::start(plain("python3").args(["-c", program])).inspect();
+    assert_eq!(who(&found), ("glibc".to_owned(), vec!["CPython".to_owned()]));
+    assert_eq!(found["verdict"]["kind"], "runtime", "{found:#}");
+    assert_eq!(found["rss_bytes"], found["kernel_rss_bytes"]);
+    assert!(bytes(&found, "runtime") > 30 << 20, "{found:#}");
+}
+
+#[test]
+#[ignore = "needs node"]
+fn node_and_its_own_memory_are_told() {
+    let program = "const kept = []; for (let i = 0; i < 300000; i++) kept.push({i, s: 'x' + i});\
+        console.log('ready'); process.stdin.on('data', () => kept.length); process.stdin.resume();";
+    let found = Subject::start(plain("node").args(["-e", program])).inspect();
+    assert_eq!(who(&found), ("glibc".to_owned(), vec!["Node.js".to_owned()]));
+    close_to_the_kernel(&found);
+    assert!(bytes(&found, "runtime") > 10 << 20, "{found:#}");
+}
+
+#[test]
+#[ignore = "needs redis-server, linked with jemalloc as Debian does"]
+fn redis_and_its_jemalloc_are_told() {
+    let port = crate::support::free_port().to_string();
+    let redis = Subject::silent(plain("redis-server").args(["--port", &port, "--save", ""]));
+    let fill = ["-p", &port, "debug", "populate", "100000", "k", "500"];
+    let enabled = ["-p", &port, "ping"];
+    let ask = |words: &[&str]| Command::new("redis-cli").args(words).output().unwrap().stdout;
+    crate::support::until("redis", || (ask(&enabled) == b"PONG\n").then_some(()));
+    let _ = ask(&fill);
+    let found = redis.inspect();
+    assert_eq!(who(&found), ("jemalloc".to_owned(), Vec::new()));
+    assert_eq!(found["allocator"]["linkage"], "dynamic");
+    close_to_the_kernel(&found);
+}
+
+#[test]
+#[ignore = "needs go"]
+fn go_is_told_and_its_memory_is_its_runtimes() {
+    let home = tempfile::tempdir().unwrap();
+    let source = "package main\nimport (\"fmt\"; \"os\")\n\
+        var kept [][]byte\n\
+        func main() { for i := 0; i < 60000; i++ { b := make([]byte, 1000); b[0] = 1; kept = append(kept, b) }\n\
+        fmt.Println(\"ready\"); os.Stdin.Read(make([]byte, 1)); fmt.Println(len(kept)) }\n";
+    std::fs::write(home.path().join("main.go"), source).unwrap();
+    let built = Command::new("go")
+        .args(["build", "-o", "program", "main.go"])
+        .current_dir(home.path())
+        .env("GOCACHE", home.path().join("cache"))
+        .env("GO111MODULE", "off")
+        .status();
+    assert!(built.expect("go (Debian: golang-go)").success());
+    let found = Subject::start(&mut Command::new(home.path().join("program"))).inspect();
+    assert_eq!(who(&found), ("none".to_owned(), vec!["Go".to_owned()]));
+    assert_eq!(found["verdict"]["kind"], "runtime", "{found:#}");
+    close_to_the_kernel(&found);
+    assert!(bytes(&found, "runtime") > 50 << 20, "{found:#}");
+}
+
+#[test]
+#[ignore = "needs java (Debian: default-jre-headless)"]
+fn java_is_told_and_its_memory_is_its_runtimes() {
+    // A program that comes with every Java, says nothing, and waits on a port that the system chooses.
+    let java = Subject::silent(plain("java").args(["sun.rmi.registry.RegistryImpl", "0"]));
+    let found = crate::support::until("the virtual machine", || {
+        let found = object(&inspect(&[], java.pid()));
+        let is_up = found["runtimes"][0]["name"] == "HotSpot" && bytes(&found, "runtime") > 3 << 20;
+        is_up.then_some(found)
+    });
+    adds_up(&found);
+    let (allocator, runtimes) = who(&found);
+    assert_eq!((allocator.as_str(), runtimes), ("glibc", vec!["HotSpot".to_owned()]));
+}

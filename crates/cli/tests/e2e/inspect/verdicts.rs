@@ -1,0 +1,134 @@
+//! The verdict, and what it predicts.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use super::{Subject, because, bytes, object, plain, predicted};
+use crate::support::{fixture, lowtide};
+
+const MIB: u64 = 1 << 20;
+
+/// What is predicted is what the program's own `malloc_trim(0)` then returns.
+fn predicts_its_trim(subject: &mut Subject, found: &Value) -> u64 {
+    let predicted = predicted(found, "malloc_trim");
+    let returned: u64 = subject.tell("trim")[0].parse().unwrap();
+    let slack = (returned / 1000).max(64 << 10);
+    assert!(predicted.abs_diff(returned) <= slack, "{predicted} {returned} {found:#}");
+    returned
+}
+
+#[test]
+fn a_program_that_freed_most_of_it_is_a_hoard_and_its_trim_is_predicted() {
+    let mut subject = Subject::of(&["blocks:200", "keep:10"]);
+    let found = subject.inspect();
+    assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
+    assert!(because(&found).contains("were freed and are still held"), "{found:#}");
+    assert_eq!(predicted(&found, "release"), bytes(&found, "reclaimable"));
+    let returned = predicts_its_trim(&mut subject, &found);
+    assert!(returned > 100 * MIB, "{returned}");
+    let after = subject.inspect();
+    assert_eq!(bytes(&after, "allocated"), bytes(&found, "allocated"));
+    assert_eq!(predicted(&after, "malloc_trim"), 0, "{after:#}");
+}
+
+#[test]
+fn a_hoard_of_many_threads_is_one_and_only_a_release_reaches_the_tops_of_their_heaps() {
+    let mut subject = Subject::of(&["threads:8:20"]);
+    let found = subject.inspect();
+    assert_eq!(found["verdict"]["kind"], "hoard", "{found:#}");
+    let returned = predicts_its_trim(&mut subject, &found);
+    assert!(returned > 80 * MIB, "{returned}");
+    assert!(predicted(&found, "release") >= predicted(&found, "malloc_trim"));
+    let after = subject.inspect();
+    assert!(bytes(&after, "reclaimable") >= predicted(&after, "release"), "{after:#}");
+}
+
+#[test]
+fn a_program_that_uses_what_it_has_is_live() {
+    let mut subject = Subject::of(&["blocks:100"]);
+    let found = subject.inspect();
+    assert_eq!(found["verdict"]["kind"], "live", "{found:#}");
+    assert!(because(&found).contains("in use by the program"), "{found:#}");
+    assert!(bytes(&found, "allocated") > 95 * MIB, "{found:#}");
+    predicts_its_trim(&mut subject, &found);
+}
+
+#[test]
+fn small_blocks_among_the_freed_are_fragmentation_and_a_trim_returns_nothing() {
+    let mut subject = Subject::of(&["small:100:200", "keep:2"]);
+    let found = subject.inspect();
+    assert_eq!(found["verdict"]["kind"], "fragmentation", "{found:#}");
+    assert!(bytes(&found, "fragmented") > 40 * MIB, "{found:#}");
+    assert!(found["cures"].as_array().unwrap().iter().any(|c| c["cure"] == "allocator"));
+    predicts_its_trim(&mut subject, &found);
+}
+
+#[test]
+fn what_the_program_maps_by_itself_is_neither_in_use_nor_held_by_an_allocator() {
+    let found = Subject::of(&["mapped:100"]).inspect();
+    assert_eq!(found["verdict"]["kind"], "inconclusive", "{found:#}");
+    assert!(because(&found).contains("were mapped by the program itself"), "{found:#}");
+    assert!(bytes(&found, "anonymous_other") >= 100 * MIB);
+}
+
+#[test]
+fn a_steady_leak_grows_and_its_size_class_is_named() {
+    let found = Subject::of(&["blocks:2", "leak:3000"]).inspect_with(&["--watch", "4s"]);
+    assert_eq!(found["verdict"]["kind"], "growing", "{found:#}");
+    let because = because(&found);
+    assert!(because.contains("what is in use grew from "), "{because}");
+    assert!(because.contains("blocks of 2048 to 4095 bytes: "), "{because}");
+}
+
+#[test]
+fn programs_that_one_process_runs_one_after_the_other_do_not_grow() {
+    let program = fixture("memory", &["-pthread"]);
+    let mut subject = Subject::of(&["blocks:1"]);
+    let mut look = lowtide()
+        .args(["--json", "inspect", "--watch", "3s", &subject.pid().to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Each uses more than the one before.
+    for mib in (2..200).step_by(2) {
+        subject.say(&format!("exec:{program}:blocks:{mib}"));
+        assert_eq!(subject.line(), "ready");
+        if look.try_wait().unwrap().is_some() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let found = object(&look.wait_with_output().unwrap());
+    assert_eq!(found["verdict"]["kind"], "live", "{found:#}");
+}
+
+#[test]
+fn what_stands_still_does_not_grow() {
+    let found = Subject::of(&["blocks:20"]).inspect_with(&["--watch", "1s"]);
+    assert_eq!(found["verdict"]["kind"], "live", "{found:#}");
+    assert!(because(&found).contains("did not grow"), "{found:#}");
+}
+
+#[test]
+fn a_program_that_allocates_at_full_speed_is_looked_at_all_the_same() {
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let words = ["blocks:50".to_owned(), format!("busy:{cores}")];
+    let program = fixture("memory", &["-pthread"]);
+    let subject = Subject::start(plain(&program).args(words));
+    for _ in 0..5 {
+        let found = subject.inspect();
+        assert_eq!(found["verdict"]["kind"], "live", "{found:#}");
+        let allocated = bytes(&found, "allocated");
+        assert!(allocated > 45 * MIB && allocated < 200 * MIB, "{allocated}");
+    }
+}
+
+#[test]
+fn blocks_in_fast_bins_are_free_and_not_in_use() {
+    let mut subject = Subject::of(&["small:50:100", "keep:2"]);
+    let found = subject.inspect();
+    let free = bytes(&found, "fragmented") + bytes(&found, "reclaimable");
+    assert!(free > 20 * MIB, "{found:#}");
+    predicts_its_trim(&mut subject, &found);
+}
