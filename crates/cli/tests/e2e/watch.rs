@@ -74,6 +74,7 @@ impl Terminal {
         let line = File::from(rustix::fs::open(&name, flags, Mode::empty()).unwrap());
         let user = File::from(user);
         let stdin = if has_keys { line.try_clone().unwrap().into() } else { Stdio::null() };
+        let was_canonical = is_canonical(&line);
         let mut terminal = Self {
             child: lowtide()
                 .env("TERM", "xterm")
@@ -84,7 +85,7 @@ impl Terminal {
                 .stderr(Stdio::piped())
                 .spawn()
                 .unwrap(),
-            was_canonical: is_canonical(&line),
+            was_canonical,
             user: user.try_clone().unwrap(),
             line,
             shown: Arc::default(),
@@ -131,7 +132,7 @@ impl Terminal {
         let text = self.text();
         let last_shown = text.rfind(LEFT).unwrap();
         assert!(text.find(ENTERED).unwrap() < last_shown, "{text:?}");
-        assert!(text[last_shown..].contains("\x1b[?25h"), "the cursor stays hidden: {text:?}");
+        assert!(text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l"), "no cursor: {text:?}");
         assert_eq!(is_canonical(&self.line), self.was_canonical);
         let mut said = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
