@@ -4,10 +4,11 @@
 
 use std::ops::Range;
 
+use lowtide_model::inspection::Linkage;
 use lowtide_probe::allocator::Sanitizer;
 use lowtide_probe::proc::maps::{Mapping, parse};
 use lowtide_probe::recognise::{
-    Allocator, Area, Linkage, OwnMemory, Owner, Recognition, Runtime, RuntimeKind, areas, stacks,
+    Allocator, Area, OwnMemory, Owner, Recognition, Runtime, RuntimeKind, areas, stacks,
 };
 
 fn maps(lines: &[&str]) -> Vec<Mapping> {

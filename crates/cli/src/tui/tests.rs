@@ -91,7 +91,7 @@ fn see(state: &mut State, t_s: f64, found: Inspection) {
     let total = Reading { rss_bytes: Resident(found.rss_bytes), ..Reading::default() };
     let sample = Sample { t_s, processes: 1, total, ..Sample::default() };
     state.see(Seen::Sample(Box::new(Tick { sample, ..Tick::default() })));
-    state.see(Seen::Look(t_s, Box::new(Look { inspection: found, limit: None })));
+    state.see(Seen::Look(t_s, Box::new(Look { inspection: found, limit: None, image: (1, 1) })));
 }
 
 /// A minute, in the middle of which what was in use is freed.

@@ -12,9 +12,7 @@ use std::io;
 use std::time::Instant;
 
 use lowtide_heap::ptmalloc::{self, Class, Heap, Layout, Settings};
-use lowtide_model::inspection::{
-    Allocator, Arena, Bin, Inspection, Linkage, Runtime, SCHEMA, Tunables,
-};
+use lowtide_model::inspection::{Allocator, Arena, Bin, Inspection, Runtime, SCHEMA, Tunables};
 use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::verdict::{self, Facts, Kind, Verdict};
 
@@ -329,11 +327,7 @@ fn describe(recognition: &Recognition, inspection: &mut Inspection) {
     inspection.allocator = recognition.allocator().map(|found| Allocator {
         name: found.name.clone(),
         version: found.version.clone(),
-        linkage: Some(match found.linkage {
-            recognise::Linkage::Dynamic => Linkage::Dynamic,
-            recognise::Linkage::Static => Linkage::Static,
-            recognise::Linkage::Preloaded => Linkage::Preloaded,
-        }),
+        linkage: Some(found.linkage),
     });
     let runtimes = recognition.runtimes.iter();
     inspection.runtimes = runtimes

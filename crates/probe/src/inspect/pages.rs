@@ -10,6 +10,7 @@ use lowtide_model::ledger::{Ledger, Owner};
 use crate::memory::{LiveMemory, PageKind};
 use crate::proc::maps::Mapping;
 use crate::proc::mountinfo;
+use crate::ranges::without;
 use crate::recognise::{self, Recognition};
 
 /// What is known of a process when its pages are counted.
@@ -180,23 +181,6 @@ fn share_out(run: Range<u64>, claims: &[Claim], otherwise: Owner, ledger: &mut L
     ledger.add(otherwise, run.end.saturating_sub(at));
 }
 
-/// What a range has outside of others, which are in order and apart from each other.
-fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
-    let first = others.partition_point(|other| other.end <= range.start);
-    let mut found = Vec::new();
-    let mut at = range.start;
-    for other in others[first..].iter().take_while(|other| other.start < range.end) {
-        if other.start > at {
-            found.push(at..other.start);
-        }
-        at = at.max(other.end);
-    }
-    if at < range.end {
-        found.push(at..range.end);
-    }
-    found
-}
-
 fn whole_pages(range: &Range<u64>, page: u64) -> Range<u64> {
     range.start - range.start % page..range.end.next_multiple_of(page)
 }
@@ -220,14 +204,5 @@ mod tests {
         assert_eq!(ledger.total(), 0x7000);
         share_out(0x9000..0xa000, &claims, Owner::AnonymousOther, &mut ledger);
         assert_eq!(ledger.bytes(Owner::AnonymousOther), 0x4000);
-    }
-
-    #[test]
-    fn what_others_have_is_left_out() {
-        let others = [0x1000..0x2000, 0x3000..0x4000, 0x5000..0x6000];
-        assert_eq!(without(0x1800..0x5800, &others), [0x2000..0x3000, 0x4000..0x5000]);
-        let outside = 0x6000..0x7000;
-        assert_eq!(without(outside.clone(), &others), vec![outside]);
-        assert!(without(0x3000..0x4000, &others).is_empty());
     }
 }

@@ -24,6 +24,7 @@ use std::ops::Range;
 use super::{OwnMemory, Recognition, Runtime, RuntimeKind, identity};
 use crate::allocator::Sanitizer;
 use crate::proc::maps::Mapping;
+use crate::ranges::without;
 
 /// Memory that belongs to somebody.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,28 +71,11 @@ pub fn areas(
     let rules = Rules::new(recognition, maps);
     let mut found = Vec::new();
     for mapping in maps.iter().filter(|m| is_private_memory(m)) {
-        for range in left(mapping.start..mapping.end, &known) {
+        for range in without(mapping.start..mapping.end, &known) {
             if let Some((owner, estimated)) = rules.owner(mapping, &range) {
                 found.push(Area { range, owner, estimated });
             }
         }
-    }
-    found
-}
-
-/// What a range has beside others, which are in order.
-fn left(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut at = range.start;
-    let mut found = Vec::new();
-    let first = others.partition_point(|o| o.end <= range.start);
-    for other in others[first..].iter().take_while(|o| o.start < range.end) {
-        if other.start > at {
-            found.push(at..other.start);
-        }
-        at = at.max(other.end);
-    }
-    if at < range.end {
-        found.push(at..range.end);
     }
     found
 }

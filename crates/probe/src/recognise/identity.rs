@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{Loaded, Recogniser};
+use lowtide_model::inspection::Linkage;
+
 use crate::allocator::{Evidence, Examination, LoadedFile, Provider, elf, open_mapped, texts};
 use crate::proc::maps::Mapping;
 
@@ -28,29 +30,6 @@ pub struct Allocator {
     pub linkage: Linkage,
     /// The file that holds it, as the process sees it.
     pub path: PathBuf,
-}
-
-/// How an allocator came into a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Linkage {
-    /// It is a library that the program, or a library of it, asks for.
-    Dynamic,
-    /// It is compiled into the program.
-    Static,
-    /// It is a library that nothing in the program asks for: it was put in front, by `LD_PRELOAD`,
-    /// `/etc/ld.so.preload` or the loader's `--preload`.
-    Preloaded,
-}
-
-impl Linkage {
-    /// Its name in what is printed.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Dynamic => "dynamic",
-            Self::Static => "static",
-            Self::Preloaded => "preloaded",
-        }
-    }
 }
 
 impl Recogniser {

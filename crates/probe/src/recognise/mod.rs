@@ -21,7 +21,7 @@ use crate::allocator::{Evidence, ExamineError, Examiner, ObjectFacts, Sanitizer,
 use crate::proc::maps::{FileId, Mapping};
 
 pub use areas::{Area, Owner, areas};
-pub use identity::{Allocator, Linkage};
+pub use identity::Allocator;
 pub use runtime::{OwnMemory, Runtime, RuntimeKind};
 pub use stacks::{stack_pointers, stacks};
 

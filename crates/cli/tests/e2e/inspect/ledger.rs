@@ -92,7 +92,7 @@ fn every_row_is_what_the_kernel_says_of_a_program_with_threads_and_arenas() {
     let found = agrees_with_smaps(&subject);
     assert_eq!(found["threads"], 9);
     let stacks = bytes(&found, "stacks");
-    assert!(stacks >= 9 * 4096 && stacks < 9 * MIB, "{stacks}");
+    assert!((9 * 4096..9 * MIB).contains(&stacks), "{stacks}");
 }
 
 #[test]
