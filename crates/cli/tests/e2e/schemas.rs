@@ -75,6 +75,7 @@ fn studies_and_every_line_of_their_records_hold_to_their_schemas() {
     let all = [
         "end",
         "header",
+        "ledger",
         "load",
         "mark",
         "plan",
