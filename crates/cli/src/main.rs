@@ -6,6 +6,7 @@ mod interrupt;
 mod keeper;
 mod output;
 mod progress;
+mod shell;
 mod tui;
 mod verbs;
 mod watcher;

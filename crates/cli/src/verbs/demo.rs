@@ -10,6 +10,7 @@ use super::study;
 use crate::args::{DemoArgs, DemoLoadArgs, DemoServerArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{Output, note};
+use crate::shell::quoted;
 
 /// So many requests show well what a burst does.
 const USUAL_STREAMS: u32 = 50_000;
@@ -108,11 +109,6 @@ fn free_address() -> Result<SocketAddr, Failure> {
         .map_err(|error| Failure::failed(format!("no port can be had on 127.0.0.1: {error}")))
 }
 
-/// A word for the shell.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,10 +118,5 @@ mod tests {
         assert_eq!(streams_for(Some(1 << 30)), 16_384);
         assert_eq!(streams_for(Some(1 << 40)), MOST_STREAMS);
         assert_eq!(streams_for(None), USUAL_STREAMS);
-    }
-
-    #[test]
-    fn a_word_for_the_shell_may_hold_anything() {
-        assert_eq!(quoted("/a b/it's"), "'/a b/it'\\''s'");
     }
 }

@@ -16,6 +16,7 @@ use crate::args::InspectArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
 use crate::output::{Output, note};
+use crate::shell::to_copy;
 
 /// So many looks are taken over the time of `--watch`, where it is long enough for them,
 const LOOKS: u32 = 20;
@@ -139,26 +140,15 @@ fn next(found: &Inspection) -> String {
     match found.verdict.kind {
         Kind::Hoard => format!(
             "lowtide study -a glibc,jemalloc,mimalloc -t glibc/trim_threshold -- {}",
-            short(&found.command)
+            to_copy(&found.command)
         ),
         Kind::Fragmentation => {
-            format!("lowtide study -a glibc,jemalloc,mimalloc -- {}", short(&found.command))
+            format!("lowtide study -a glibc,jemalloc,mimalloc -- {}", to_copy(&found.command))
         }
         Kind::Growing => format!("lowtide inspect --watch 10m --arenas {pid}"),
         Kind::Live | Kind::Runtime | Kind::Inconclusive => {
             format!("lowtide inspect --watch 60s {pid}     (does it grow?)")
         }
-    }
-}
-
-fn short(command: &[String]) -> String {
-    const MOST: usize = 60;
-    let text: String =
-        command.join(" ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.chars().count() > MOST {
-        text.chars().take(MOST - 1).chain(['…']).collect()
-    } else {
-        text
     }
 }
 
