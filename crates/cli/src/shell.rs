@@ -1,0 +1,41 @@
+//! Words for a shell.
+
+/// A word as a shell reads it, in quotes where it needs them.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// A command to copy, on one line. One that is too long for that is named instead.
+pub(crate) fn to_copy(command: &[String]) -> String {
+    const LONGEST: usize = 200;
+    let text: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+    let text = text.join(" ");
+    if text.len() > LONGEST || text.contains(char::is_control) { "CMD".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_may_hold_anything() {
+        assert_eq!(quoted("/a b/it's"), "'/a b/it'\\''s'");
+        assert_eq!(quoted("--port=80"), "--port=80");
+        assert_eq!(quoted(""), "''");
+        for word in ["a b", "$(x)", "`x`", "a;b", "*", "~", "a\"b", "#", "é"] {
+            assert_eq!(shlex::split(&quoted(word)).unwrap(), [word]);
+        }
+    }
+
+    #[test]
+    fn a_command_that_nobody_would_read_is_named() {
+        let command = |word: &str| vec!["java".to_owned(), word.to_owned()];
+        assert_eq!(to_copy(&command("a b")), "java 'a b'");
+        assert_eq!(to_copy(&command(&"x".repeat(300))), "CMD");
+        assert_eq!(to_copy(&command("a\nb")), "CMD");
+    }
+}
