@@ -9,6 +9,7 @@ use lowtide_model::growth::{self, FEWEST_LOOKS};
 use lowtide_model::inspection::Inspection;
 use lowtide_model::verdict::Kind;
 use lowtide_probe::inspect::{Inspector, Limit, Look, Target, TargetError};
+use lowtide_probe::proc::status::Status;
 use lowtide_probe::tree;
 use lowtide_report::inspection;
 
@@ -104,7 +105,11 @@ fn over_time(
                 let from = looks.first().map_or(0.0, |first| first.t_s);
                 let watched = HumanSeconds(begin.elapsed().as_secs_f64() - from);
                 let count = looks.len();
-                let sentence = format!("what is in use did not grow in {watched} ({count} looks)");
+                let sentence = if count < FEWEST_LOOKS {
+                    format!("too few looks to tell whether it grows ({count} in {watched})")
+                } else {
+                    format!("what is in use did not grow in {watched} ({count} looks)")
+                };
                 look.inspection.verdict.because.push(sentence);
             }
             return Ok(look);
@@ -158,15 +163,21 @@ pub(super) fn not_permitted(limit: Limit, pid: u32, again: &str) -> Failure {
         Limit::Mappings => "whose the bytes are",
         Limit::Memory => "what the heap holds",
     };
+    let status = std::fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+    let uid = Status::parse(&String::from_utf8_lossy(&status)).map(|status| status.uid);
+    let needed = if uid.is_ok_and(|uid| uid == rustix::process::geteuid().as_raw()) {
+        // Yama aside, this is what `PR_SET_DUMPABLE` does, and a setuid program.
+        "CAP_SYS_PTRACE: it lets not even its own user look"
+    } else {
+        "CAP_SYS_PTRACE, or to be its user"
+    };
     let scope = match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
         Ok(text) if text.trim() != "0" => {
             format!("; kernel.yama.ptrace_scope is {}, which asks for the capability", text.trim())
         }
         _ => String::new(),
     };
-    let sentence = format!(
-        "{what} of process {pid} may not be seen: that takes CAP_SYS_PTRACE, or to be its user{scope}"
-    );
+    let sentence = format!("{what} of process {pid} may not be seen: that takes {needed}{scope}");
     Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
 }
 

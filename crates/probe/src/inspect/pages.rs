@@ -130,7 +130,11 @@ impl Seen<'_> {
         let is_private = mapping.permissions.ends_with('p');
         if mapping.has_file() || !is_private || mapping.name == "[vdso]" {
             let shared = !is_private && !mapping.has_file() || self.files.is_memory(mapping);
-            let of_file = if shared { Owner::Shared } else { Owner::File };
+            let of_file = match () {
+                () if self.is_heap_of_java(mapping) => Owner::Runtime,
+                () if shared => Owner::Shared,
+                () => Owner::File,
+            };
             for pages in memory.pages(part)? {
                 let bytes = pages.range.end - pages.range.start;
                 match pages.kind {
@@ -147,6 +151,13 @@ impl Seen<'_> {
             share_out(run, claims, unclaimed, ledger);
         }
         Ok(())
+    }
+
+    /// ZGC keeps its heap in a file of memory, which it names so (zPhysicalMemoryBacking_linux.cpp).
+    fn is_heap_of_java(&self, mapping: &Mapping) -> bool {
+        let is_java = |r: &recognise::Runtime| r.kind == recognise::RuntimeKind::HotSpot;
+        mapping.name.starts_with("/memfd:java_heap")
+            && self.recognition.runtimes.iter().any(is_java)
     }
 
     /// Whose private memory is when nothing else is known of it.

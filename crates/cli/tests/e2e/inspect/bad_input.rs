@@ -194,6 +194,18 @@ fn with_a_capability_that_does_not_read_memory_the_mappings_are_shown() {
 }
 
 #[test]
+#[ignore = "needs root, to give up capabilities"]
+fn a_program_that_forbids_its_own_user_to_look_is_told_from_another_users() {
+    let subject = Subject::of(&["blocks:20", "undumpable"]);
+    let output = without("-sys_ptrace,-perfmon,-sys_admin", subject.pid());
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(object(&output)["verdict"]["kind"], "inconclusive");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("it lets not even its own user look"), "{said}");
+    subject.inspect();
+}
+
+#[test]
 #[ignore = "needs root, to be somebody else"]
 fn with_the_capability_everything_is_shown() {
     let (subject, _home) = of_nobody(&["blocks:20", "keep:10"]);

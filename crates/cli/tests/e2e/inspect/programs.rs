@@ -84,11 +84,20 @@ fn go_is_told_and_its_memory_is_its_runtimes() {
 #[test]
 #[ignore = "needs java (Debian: default-jre-headless)"]
 fn java_is_told_and_its_memory_is_its_runtimes() {
+    // Neither collector is like the other: ZGC keeps its heap in a file of memory.
+    for collector in ["-XX:+UseSerialGC", "-XX:+UseZGC"] {
+        java_is_told(collector);
+    }
+}
+
+fn java_is_told(collector: &str) {
     // A program that comes with every Java, says nothing, and waits on a port that the system chooses.
-    let java = Subject::silent(plain("java").args(["sun.rmi.registry.RegistryImpl", "0"]));
+    let words = [collector, "-Xms64m", "-XX:+AlwaysPreTouch", "sun.rmi.registry.RegistryImpl", "0"];
+    let java = Subject::silent(plain("java").args(words));
     let found = crate::support::until("the virtual machine", || {
         let found = object(&inspect(&[], java.pid()));
-        let is_up = found["runtimes"][0]["name"] == "HotSpot" && bytes(&found, "runtime") > 3 << 20;
+        let is_up =
+            found["runtimes"][0]["name"] == "HotSpot" && bytes(&found, "runtime") > 63 << 20;
         is_up.then_some(found)
     });
     adds_up(&found);

@@ -104,6 +104,29 @@ fn programs_that_one_process_runs_one_after_the_other_do_not_grow() {
 }
 
 #[test]
+fn too_few_looks_are_no_evidence_that_nothing_grows() {
+    let subject = Subject::of(&["blocks:1"]);
+    let look = lowtide()
+        .args(["--json", "inspect", "--watch", "10m", &subject.pid().to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It is in its first wait once it listens to Ctrl-C and sleeps: the next look is half a minute away.
+    let status = || std::fs::read_to_string(format!("/proc/{}/status", look.id())).unwrap();
+    crate::support::until("its waiting", || {
+        let listens = status().lines().any(|line| {
+            let mask = line.strip_prefix("SigCgt:").map(str::trim);
+            mask.is_some_and(|m| u64::from_str_radix(m, 16).unwrap() & 2 != 0)
+        });
+        (listens && status().contains("State:\tS")).then_some(())
+    });
+    let pid = rustix::process::Pid::from_raw(i32::try_from(look.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let found = object(&look.wait_with_output().unwrap());
+    assert!(because(&found).contains("too few looks to tell whether it grows ("), "{found:#}");
+}
+
+#[test]
 fn what_stands_still_does_not_grow() {
     let found = Subject::of(&["blocks:20"]).inspect_with(&["--watch", "1s"]);
     assert_eq!(found["verdict"]["kind"], "live", "{found:#}");
