@@ -29,6 +29,8 @@ const MOST_CLASSES: usize = 3;
 pub struct Look {
     /// When, in seconds from the first.
     pub t_s: f64,
+    /// Which of the programs it is that a process may run one after the other.
+    pub image: (u64, u64),
     /// What was in use, in bytes: allocated, managed by a runtime, or mapped by the program itself.
     pub in_use_bytes: u64,
     /// The blocks in use, by size.
@@ -37,10 +39,11 @@ pub struct Look {
 
 impl Look {
     /// What an inspection says about growth.
-    pub fn of(t_s: f64, inspection: &Inspection) -> Self {
+    pub fn of(t_s: f64, image: (u64, u64), inspection: &Inspection) -> Self {
         let counted = [Owner::Allocated, Owner::Runtime, Owner::AnonymousOther];
         Self {
             t_s,
+            image,
             in_use_bytes: counted.iter().map(|o| inspection.ledger.bytes(*o)).sum(),
             by_size: inspection.allocated_by_size.clone(),
         }
@@ -54,8 +57,11 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Adds a look.
+    /// Adds a look. What another program used in the same process before says nothing about this one.
     pub fn add(&mut self, look: Look) {
+        if self.looks.last().is_some_and(|last| last.image != look.image) {
+            self.looks.clear();
+        }
         if self.looks.len() == MOST_LOOKS {
             let mut place = 0;
             // The first one stays: growth is told from there.
@@ -65,6 +71,12 @@ impl Watched {
             });
         }
         self.looks.push(look);
+    }
+
+    /// How many looks there are, and over how many seconds.
+    pub fn span(&self) -> (usize, f64) {
+        let time = self.looks.first().zip(self.looks.last()).map(|(a, b)| b.t_s - a.t_s);
+        (self.looks.len(), time.unwrap_or(0.0))
     }
 
     /// The verdict `growing`, when what is in use grew over the whole watch and still does in the newer
@@ -177,7 +189,12 @@ mod tests {
             .map(|i| {
                 let bytes = of(i);
                 let bin = Bin { from: 64, to: 128, count: bytes / 100, bytes };
-                Look { t_s: i as f64, in_use_bytes: 100 * MIB + bytes, by_size: vec![bin] }
+                Look {
+                    t_s: i as f64,
+                    image: (1, 1),
+                    in_use_bytes: 100 * MIB + bytes,
+                    by_size: vec![bin],
+                }
             })
             .collect()
     }
@@ -210,7 +227,12 @@ mod tests {
     fn watched(of: impl Fn(u64) -> u64) -> Watched {
         let mut watched = Watched::default();
         for i in 0..1000 {
-            watched.add(Look { t_s: i as f64, in_use_bytes: of(i), by_size: Vec::new() });
+            watched.add(Look {
+                t_s: i as f64,
+                image: (1, 1),
+                in_use_bytes: of(i),
+                by_size: Vec::new(),
+            });
         }
         watched
     }
@@ -221,6 +243,13 @@ mod tests {
         assert!(watched.looks.len() <= MOST_LOOKS, "{}", watched.looks.len());
         let because = &watched.judge().unwrap().because[0];
         assert!(because.starts_with("what is in use grew from 0 B to 999 MiB in 16 min 39 s: 60"));
+    }
+
+    #[test]
+    fn another_program_in_the_same_process_begins_anew() {
+        let mut watched = watched(|i| i * MIB);
+        watched.add(Look { t_s: 1000.0, image: (2, 2), in_use_bytes: 0, by_size: Vec::new() });
+        assert_eq!((watched.span(), watched.judge()), ((1, 0.0), None));
     }
 
     #[test]

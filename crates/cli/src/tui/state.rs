@@ -158,7 +158,7 @@ impl State {
             Seen::Sample(tick) => self.sample(tick.sample),
             Seen::Look(t_s, look) => {
                 self.limit = look.limit;
-                self.look(t_s, look.inspection);
+                self.look(t_s, look.image, look.inspection);
             }
             Seen::Failed(error) => self.trouble = Some(error.to_string()),
             Seen::Ended(t_s) => {
@@ -178,8 +178,8 @@ impl State {
         course.sample = Some(sample);
     }
 
-    fn look(&mut self, t_s: f64, mut found: Inspection) {
-        self.growth.add(Look::of(t_s, &found));
+    fn look(&mut self, t_s: f64, image: (u64, u64), mut found: Inspection) {
+        self.growth.add(Look::of(t_s, image, &found));
         if let Some(verdict) = self.growth.judge() {
             found.verdict = verdict;
         }

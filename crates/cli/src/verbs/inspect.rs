@@ -1,11 +1,12 @@
 //! `lowtide inspect PID…`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lowtide_model::duration::{HumanSeconds, parse_duration};
-use lowtide_model::growth::{self, FEWEST_LOOKS};
+use lowtide_model::growth::{self, FEWEST_LOOKS, Watched};
 use lowtide_model::inspection::Inspection;
 use lowtide_model::verdict::Kind;
 use lowtide_probe::inspect::{Inspector, Limit, Look, Target, TargetError};
@@ -33,12 +34,20 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         order.extend(std::iter::once(*pid).chain(below).filter(|pid| pids.insert(*pid)));
     }
     let mut inspector = Inspector::default();
+    // Only a watch is worth being asked to end: one look is over before.
+    let interrupt = match watch {
+        Some(_) => interrupt::flag(),
+        None => Arc::default(),
+    };
     let mut exit = Exit::Done;
     let mut is_first = true;
     for pid in order {
+        if interrupt.load(Ordering::Relaxed) {
+            return Ok(Exit::Interrupted);
+        }
         let is_named = args.pids.contains(&pid);
         let looked = Target::open(pid).and_then(|target| match watch {
-            Some(time) => over_time(&mut inspector, &target, time),
+            Some(time) => over_time(&mut inspector, &target, time, &interrupt),
             None => inspector.inspect(&target),
         });
         match looked {
@@ -82,40 +91,34 @@ fn over_time(
     inspector: &mut Inspector,
     target: &Target,
     time: Duration,
+    interrupt: &AtomicBool,
 ) -> Result<Look, TargetError> {
     let step = (time / LOOKS).max(SHORTEST_STEP);
-    let interrupt = interrupt::flag();
     let begin = Instant::now();
-    let mut looks = Vec::new();
-    let mut image = None;
+    let mut watched = Watched::default();
     let mut next = begin;
     loop {
         let t_s = begin.elapsed().as_secs_f64();
         let mut look = inspector.inspect(target)?;
-        if image.replace(look.image) != Some(look.image) {
-            // What another program used in its place says nothing about this one.
-            looks.clear();
-        }
-        looks.push(growth::Look::of(t_s, &look.inspection));
+        watched.add(growth::Look::of(t_s, look.image, &look.inspection));
         let is_over = begin.elapsed() >= time || interrupt.load(Ordering::Relaxed);
         if is_over || look.limit.is_some() {
-            if let Some(verdict) = growth::judge(&looks) {
+            if let Some(verdict) = watched.judge() {
                 look.inspection.verdict = verdict;
             } else if look.limit.is_none() {
-                let from = looks.first().map_or(0.0, |first| first.t_s);
-                let watched = HumanSeconds(begin.elapsed().as_secs_f64() - from);
-                let count = looks.len();
+                let (count, seconds) = watched.span();
+                let time = HumanSeconds(seconds);
                 let sentence = if count < FEWEST_LOOKS {
-                    format!("too few looks to tell whether it grows ({count} in {watched})")
+                    format!("too few looks to tell whether it grows ({count} in {time})")
                 } else {
-                    format!("what is in use did not grow in {watched} ({count} looks)")
+                    format!("what is in use did not grow in {time} ({count} looks)")
                 };
                 look.inspection.verdict.because.push(sentence);
             }
             return Ok(look);
         }
         next += step;
-        wait_until(next, &interrupt);
+        wait_until(next, interrupt);
     }
 }
 
