@@ -50,7 +50,7 @@ impl Look {
     }
 }
 
-/// The looks of a watch that has no end: at most [`MOST_LOOKS`] of them, the older ones further apart.
+/// The looks of a watch that has no end: at most `MOST_LOOKS` of them, the older ones further apart.
 #[derive(Debug, Clone, Default)]
 pub struct Watched {
     looks: Vec<Look>,
