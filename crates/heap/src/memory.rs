@@ -17,17 +17,6 @@ pub trait Memory {
         self.read(address, buffer)
     }
 
-    /// The two words at each of some addresses, none of which crosses a page, and which
-    /// [`Memory::resident`] has just said to be resident.
-    fn pairs(&self, addresses: &[u64]) -> Vec<Option<(u64, u64)>> {
-        let pair = |address: &u64| {
-            let mut bytes = [0; 16];
-            let is_read = self.read_resident(*address, &mut bytes) == bytes.len();
-            is_read.then_some((word_in(&bytes, 0)?, word_in(&bytes, 8)?))
-        };
-        addresses.iter().map(pair).collect()
-    }
-
     /// The resident pages between two addresses: whole pages, in order, apart from each other. Pages
     /// that are swapped out or were never written to are not among them.
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>>;

@@ -8,6 +8,7 @@ use lowtide_model::bytes::Resident;
 use lowtide_model::record::v1 as record;
 use lowtide_model::sample::{ProcessSample, Reading, Sample, SlowReading};
 
+use crate::inspect::LARGEST_WALKED;
 use crate::process::{Process, Units};
 use crate::sockets::Sockets;
 use crate::tree::Tree;
@@ -181,7 +182,10 @@ impl Sampler {
         };
         // Of one process RSS tells enough: there the slow figures are worth no hurry.
         self.is_tree |= self.processes.len() > 1;
-        if self.slow.is_due(Instant::now(), total.rss_bytes.0, attention, self.is_tree) {
+        // A process that is not ours must not wait for us.
+        let is_small = matches!(self.scope, Scope::Tree(_)) || total.rss_bytes.0 <= LARGEST_WALKED;
+        if is_small && self.slow.is_due(Instant::now(), total.rss_bytes.0, attention, self.is_tree)
+        {
             self.read_slow(&mut tick);
         }
         Ok(tick)

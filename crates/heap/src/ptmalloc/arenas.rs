@@ -275,25 +275,16 @@ impl<'m, M: Memory> Work<'m, M> {
         let mut ahead = Ahead::new(page);
         let mut at = gap.start;
         for run in self.memory.resident(gap.clone()) {
-            let mut next = run.start.max(at);
-            while next < run.end {
-                let pages = (next..run.end).step_by(page as usize);
-                let batch: Vec<u64> = pages.take(BATCH).collect();
-                next += page * batch.len() as u64;
-                let heads = self.memory.pairs(&batch);
-                for (address, head) in batch.iter().zip(heads) {
-                    let Some((before, head)) = head.filter(|_| *address >= at) else { continue };
+            at = at.max(run.start);
+            while at < run.end && (main.is_some() || self.misses_blocks()) {
+                let end = self.two_words(at).and_then(|(before, head)| {
                     let is_piece = main.is_some() && head & FLAGS == PREV_INUSE;
-                    if (is_piece || mapping_of(0, before, head, page).is_some())
-                        && let Some(end) =
-                            self.block_or_piece(*address..gap.end, &mut main, &mut ahead)
-                    {
-                        at = end;
-                    }
-                }
-                if main.is_none() && !self.misses_blocks() {
-                    return;
-                }
+                    let is_one = is_piece || mapping_of(0, before, head, page).is_some();
+                    let found =
+                        is_one.then(|| self.block_or_piece(at..gap.end, &mut main, &mut ahead));
+                    found.flatten()
+                });
+                at = end.unwrap_or(at + page);
             }
         }
     }
@@ -384,8 +375,6 @@ enum Search {
     Everywhere,
 }
 
-/// So many heads are read at once.
-const BATCH: usize = 512;
 /// No more than this is read, in bytes, to find blocks that do not begin where a page does.
 const MOST_SEARCHED: u64 = 256 << 20;
 /// Pages that are looked at one behind the other, and read many at once.

@@ -53,6 +53,11 @@ pub struct Look {
     pub image: (u64, u64),
 }
 
+/// While the kernel makes `smaps_rollup`, it lets go of the lock of the process's mappings only between
+/// two of them (10 to 50 ms per GB): where one is larger than this and resident, its threads would wait.
+/// What only that file tells is then not known.
+pub const LARGEST_WALKED: u64 = 128 << 20;
+
 /// Looks at processes, and remembers the files that it has read.
 #[derive(Debug, Default)]
 pub struct Inspector {
@@ -206,7 +211,7 @@ impl Inspector {
         let seen = pages::Seen { maps, recognition: &recognition, stacks: &stacks, taken, files };
         let rest = seen.attribute(memory).map_err(|error| target.failed(error))?;
         inspection.ledger.join(&rest);
-        self::status(target, inspection)?;
+        self::status(target, maps, inspection)?;
         Ok(walked)
     }
 
@@ -348,14 +353,22 @@ fn describe(recognition: &Recognition, inspection: &mut Inspection) {
 }
 
 /// What stands beside the ledger.
-fn status(target: &Target, inspection: &mut Inspection) -> Result<(), TargetError> {
-    let rollup = fs::read_to_string(target.path("smaps_rollup"));
-    if let Some(rollup) = rollup.ok().and_then(|text| Rollup::parse(&text).ok()) {
-        inspection.kernel_rss_bytes = Some(rollup.rss_bytes);
-        inspection.lazyfree_bytes = Some(rollup.lazyfree_bytes);
-        inspection.anon_huge_bytes = Some(rollup.anon_huge_bytes);
-    }
+fn status(
+    target: &Target,
+    maps: &[Mapping],
+    inspection: &mut Inspection,
+) -> Result<(), TargetError> {
     let status = read_status(target)?;
+    inspection.kernel_rss_bytes = Some(status.rss_bytes());
+    let largest = maps.iter().filter(|m| !m.permissions.starts_with("---")).map(Mapping::size);
+    if largest.max().unwrap_or(0).min(inspection.ledger.total()) <= LARGEST_WALKED {
+        let rollup = fs::read_to_string(target.path("smaps_rollup"));
+        if let Some(rollup) = rollup.ok().and_then(|text| Rollup::parse(&text).ok()) {
+            inspection.kernel_rss_bytes = Some(rollup.rss_bytes);
+            inspection.lazyfree_bytes = Some(rollup.lazyfree_bytes);
+            inspection.anon_huge_bytes = Some(rollup.anon_huge_bytes);
+        }
+    }
     inspection.swap_bytes = status.swap_bytes;
     inspection.page_tables_bytes = Some(status.page_tables_bytes);
     Ok(())

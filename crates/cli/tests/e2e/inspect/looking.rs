@@ -49,6 +49,24 @@ fn no_page_becomes_present_by_looking() {
     assert_eq!(first["cures"], second["cures"]);
 }
 
+/// A rollup of all mappings, in KiB.
+fn rolled_up(subject: &Subject, key: &str) -> u64 {
+    let text = subject.proc("smaps_rollup");
+    let value = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    value.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_a_program_shares_with_its_children_stays_shared() {
+    let subject = Subject::of(&["blocks:60", "keep:2", "fork:1"]);
+    let before = rolled_up(&subject, "Shared_Dirty");
+    assert!(before > 20 << 10, "{before}");
+    subject.inspect();
+    subject.inspect_with(&["--watch", "1s"]);
+    // To pin a page in order to read it would make the kernel copy it.
+    assert_eq!(rolled_up(&subject, "Shared_Dirty"), before);
+}
+
 #[test]
 fn a_program_that_somebody_else_traces_is_looked_at_without_tracing_it() {
     let subject = Subject::of(&["blocks:20", "keep:10"]);
