@@ -33,6 +33,8 @@ pub struct Look {
     pub image: (u64, u64),
     /// What was in use, in bytes: allocated, managed by a runtime, or mapped by the program itself.
     pub in_use_bytes: u64,
+    /// Whether its heap was walked: otherwise what is free in it is not told from what is in use.
+    pub is_walked: bool,
     /// The blocks in use, by size.
     pub by_size: Vec<Bin>,
 }
@@ -44,32 +46,46 @@ impl Look {
         Self {
             t_s,
             image,
+            is_walked: !inspection.arenas.is_empty(),
             in_use_bytes: counted.iter().map(|o| inspection.ledger.bytes(*o)).sum(),
             by_size: inspection.allocated_by_size.clone(),
         }
     }
 }
 
-/// The looks of a watch that has no end: at most `MOST_LOOKS` of them, the older ones further apart.
+/// The looks of a watch that has no end: at most `MOST_LOOKS` of them, equally far apart, and the newest.
 #[derive(Debug, Clone, Default)]
 pub struct Watched {
+    /// Equally far apart, and the newest.
     looks: Vec<Look>,
+    /// How often every other one was let go.
+    halvings: u32,
+    seen: u64,
+    /// Whether the newest is one that is not kept.
+    is_passing: bool,
 }
 
 impl Watched {
-    /// Adds a look. What another program used in the same process before says nothing about this one.
+    /// Adds a look. What another program used in the same process before says nothing about this one,
+    /// nor does a look that could not see as much.
     pub fn add(&mut self, look: Look) {
-        if self.looks.last().is_some_and(|last| last.image != look.image) {
-            self.looks.clear();
+        let key = |look: &Look| (look.image, look.is_walked);
+        if self.looks.last().is_some_and(|last| key(last) != key(&look)) {
+            *self = Self::default();
         }
-        if self.looks.len() == MOST_LOOKS {
+        if self.is_passing {
+            self.looks.pop();
+        }
+        if self.looks.len() >= MOST_LOOKS {
             let mut place = 0;
-            // The first one stays: growth is told from there.
             self.looks.retain(|_| {
                 place += 1;
                 place % 2 == 1
             });
+            self.halvings += 1;
         }
+        self.is_passing = !self.seen.is_multiple_of(1 << self.halvings);
+        self.seen += 1;
         self.looks.push(look);
     }
 
@@ -83,7 +99,9 @@ impl Watched {
     /// half of it: a program that has warmed up has stopped growing.
     pub fn judge(&self) -> Option<Verdict> {
         let verdict = judge(&self.looks)?;
-        let newer = self.looks.get(self.looks.len() / 2..).unwrap_or_default();
+        let (first, last) = (self.looks.first()?, self.looks.last()?);
+        let middle = f64::midpoint(first.t_s, last.t_s);
+        let newer = &self.looks[self.looks.partition_point(|look| look.t_s < middle)..];
         (newer.len() < FEWEST_LOOKS || judge(newer).is_some()).then_some(verdict)
     }
 }
@@ -192,6 +210,7 @@ mod tests {
                 Look {
                     t_s: i as f64,
                     image: (1, 1),
+                    is_walked: true,
                     in_use_bytes: 100 * MIB + bytes,
                     by_size: vec![bin],
                 }
@@ -230,6 +249,7 @@ mod tests {
             watched.add(Look {
                 t_s: i as f64,
                 image: (1, 1),
+                is_walked: true,
                 in_use_bytes: of(i),
                 by_size: Vec::new(),
             });
@@ -246,9 +266,31 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_leak_is_told_from_a_program_that_has_warmed_up() {
+        let mut slow = Watched::default();
+        for second in 0..36_000_u64 {
+            let in_use_bytes = 2048 * MIB + second * MIB / 60;
+            slow.add(Look {
+                t_s: second as f64,
+                image: (1, 1),
+                is_walked: true,
+                in_use_bytes,
+                by_size: Vec::new(),
+            });
+        }
+        assert!(slow.judge().is_some());
+    }
+
+    #[test]
     fn another_program_in_the_same_process_begins_anew() {
         let mut watched = watched(|i| i * MIB);
-        watched.add(Look { t_s: 1000.0, image: (2, 2), in_use_bytes: 0, by_size: Vec::new() });
+        watched.add(Look {
+            t_s: 1000.0,
+            image: (2, 2),
+            is_walked: true,
+            in_use_bytes: 0,
+            by_size: Vec::new(),
+        });
         assert_eq!((watched.span(), watched.judge()), ((1, 0.0), None));
     }
 

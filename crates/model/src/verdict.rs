@@ -211,7 +211,7 @@ pub fn cures(facts: &Facts<'_>, verdict: &Verdict, pid: u32) -> Vec<Cure> {
             add(
                 "release",
                 Some(facts.release_bytes),
-                format!("returns every whole free page{tops}, in short pauses"),
+                format!("returns every whole free page{tops}, in short pauses (to come)"),
             );
             add(
                 "malloc_trim",

@@ -179,9 +179,12 @@ impl State {
     }
 
     fn look(&mut self, t_s: f64, image: (u64, u64), mut found: Inspection) {
-        self.growth.add(Look::of(t_s, image, &found));
-        if let Some(verdict) = self.growth.judge() {
-            found.verdict = verdict;
+        // Of memory that may not be read, nobody knows what is in use.
+        if self.limit.is_none() {
+            self.growth.add(Look::of(t_s, image, &found));
+            if let Some(verdict) = self.growth.judge() {
+                found.verdict = verdict;
+            }
         }
         self.trouble = None;
         let course = &mut self.course;

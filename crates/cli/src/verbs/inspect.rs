@@ -17,8 +17,9 @@ use lowtide_report::inspection;
 use crate::args::InspectArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
-use crate::output::{Output, note};
+use crate::output::Output;
 use crate::shell::to_copy;
+use crate::watcher::between_looks;
 
 /// So many looks are taken over the time of `--watch`, where it is long enough for them,
 const LOOKS: u32 = 20;
@@ -48,17 +49,23 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         let is_named = args.pids.contains(&pid);
         let looked = Target::open(pid).and_then(|target| match watch {
             Some(time) => over_time(&mut inspector, &target, time, &interrupt),
-            None => inspector.inspect(&target),
+            None => inspector.inspect(&target).map(|look| Seen { look, ended: None }),
         });
         match looked {
-            Ok(look) => {
+            Ok(Seen { look, ended }) => {
                 if !std::mem::take(&mut is_first) && !output.json {
                     output.text("\n")?;
                 }
                 show(&look, args.arenas, output)?;
                 if let Some(limit) = look.limit {
-                    note!("lowtide: {}", not_permitted(limit, pid, &again(args)));
-                    exit = Exit::NotPermitted;
+                    let failure = not_permitted(limit, pid, &again(args));
+                    failure.tell(output);
+                    exit = failure.exit();
+                }
+                if let Some(error) = ended {
+                    let failure = failure(&error, &again(args));
+                    failure.tell(output);
+                    exit = failure.exit();
                 }
             }
             // A child that has ended meanwhile is nobody's concern.
@@ -86,40 +93,72 @@ fn time_to_watch(text: &str) -> Result<Duration, Failure> {
     Ok(time)
 }
 
+/// What was seen over time: the last look, judged by all of them, and why there are no more.
+struct Seen {
+    look: Look,
+    ended: Option<TargetError>,
+}
+
 /// Looks again and again, and judges whether what is in use grows.
 fn over_time(
     inspector: &mut Inspector,
     target: &Target,
     time: Duration,
     interrupt: &AtomicBool,
-) -> Result<Look, TargetError> {
+) -> Result<Seen, TargetError> {
     let step = (time / LOOKS).max(SHORTEST_STEP);
     let begin = Instant::now();
     let mut watched = Watched::default();
-    let mut next = begin;
-    loop {
-        let t_s = begin.elapsed().as_secs_f64();
-        let mut look = inspector.inspect(target)?;
-        watched.add(growth::Look::of(t_s, look.image, &look.inspection));
-        let is_over = begin.elapsed() >= time || interrupt.load(Ordering::Relaxed);
-        if is_over || look.limit.is_some() {
-            if let Some(verdict) = watched.judge() {
-                look.inspection.verdict = verdict;
-            } else if look.limit.is_none() {
-                let (count, seconds) = watched.span();
-                let time = HumanSeconds(seconds);
-                let sentence = if count < FEWEST_LOOKS {
-                    format!("too few looks to tell whether it grows ({count} in {time})")
-                } else {
-                    format!("what is in use did not grow in {time} ({count} looks)")
-                };
-                look.inspection.verdict.because.push(sentence);
+    let mut last: Option<Look> = None;
+    let ended = loop {
+        let at = Instant::now();
+        match (inspector.inspect(target), &last) {
+            (Ok(look), _) => {
+                let t_s = (at - begin).as_secs_f64();
+                if look.limit.is_none() {
+                    watched.add(growth::Look::of(t_s, look.image, &look.inspection));
+                }
+                let is_limited = last.insert(look).limit.is_some();
+                if is_limited || begin.elapsed() >= time {
+                    break None;
+                }
             }
-            return Ok(look);
+            // It starts one program after the other: one of them will stay for long enough.
+            (Err(TargetError::Replaced(_)), Some(_)) if begin.elapsed() < time => {}
+            (Err(error), _) => break Some(error),
         }
-        next += step;
-        wait_until(next, interrupt);
+        if interrupt.load(Ordering::Relaxed) {
+            break None;
+        }
+        wait_until(at + between_looks(step, at.elapsed()), interrupt);
+    };
+    match (last, ended) {
+        (Some(mut look), ended) => {
+            conclude(&mut look, &watched);
+            Ok(Seen { look, ended })
+        }
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(TargetError::Gone(target.pid)),
     }
+}
+
+/// What all looks together say.
+fn conclude(look: &mut Look, watched: &Watched) {
+    if look.limit.is_some() {
+        return;
+    }
+    let verdict = &mut look.inspection.verdict;
+    if let Some(growing) = watched.judge() {
+        *verdict = growing;
+        return;
+    }
+    let (count, seconds) = watched.span();
+    let time = HumanSeconds(seconds);
+    verdict.because.push(if count < FEWEST_LOOKS {
+        format!("too few looks to tell whether it grows ({count} in {time})")
+    } else {
+        format!("what is in use did not grow in {time} ({count} looks)")
+    });
 }
 
 fn wait_until(next: Instant, interrupt: &AtomicBool) {
@@ -139,7 +178,11 @@ fn show(look: &Look, arenas: bool, output: &Output) -> Result<(), Failure> {
         return output.object(found);
     }
     output.text(&inspection::render(found, arenas, output.screen()))?;
-    output.text(&format!("next: {}\n", next(found)))
+    // Of one that may not be seen, the next step is told with what is missing.
+    match look.limit {
+        None => output.text(&format!("next: {}\n", next(found))),
+        Some(_) => Ok(()),
+    }
 }
 
 /// What to type next.

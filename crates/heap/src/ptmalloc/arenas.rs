@@ -92,7 +92,9 @@ impl<'m, M: Memory> Work<'m, M> {
         let (areas, suspects) = (self.areas.len(), self.suspects.len());
         let mut arena = once(self);
         for _ in 1..TRIES {
-            if arena.is_whole() || self.is_scattered(&arena) {
+            // The pieces of a main arena that is scattered are yet to come. (All others have that flag.)
+            let is_main = self.layout.arenas.first() == Some(&arena.address);
+            if arena.is_whole() || (is_main && self.is_scattered(&arena)) {
                 break;
             }
             self.areas.truncate(areas);
@@ -157,7 +159,8 @@ impl<'m, M: Memory> Work<'m, M> {
                 break;
             }
             self.head(&mut arena, heap..begin);
-            let walked = self.stretch(&mut arena, Stretch { range: begin..end, ending, top_at });
+            let stretch = Stretch { range: begin..end, ending, top_at, most };
+            let walked = self.stretch(&mut arena, stretch);
             self.areas.push(heap..walked.end);
             if is_first {
                 break;
@@ -201,7 +204,10 @@ impl<'m, M: Memory> Work<'m, M> {
         }
         // The chunk is aligned as what the user gets is, which lies 16 bytes behind it.
         let first = base.next_multiple_of(16);
-        let has_top = brk.contains(&top.start) && top.end <= brk.end.saturating_add(GROWN);
+        // It may have grown since the mappings were read; that of a scattered one may lie anywhere.
+        let most = brk.end.saturating_add(GROWN);
+        let within = if self.is_scattered(&arena) { brk.end } else { most };
+        let has_top = (brk.start..within).contains(&top.start) && top.end <= most;
         let (end, ending) = if has_top {
             // `systrim` gives up where somebody else has moved the end since. That it has grown since
             // the mappings were looked up is another matter.
@@ -213,7 +219,8 @@ impl<'m, M: Memory> Work<'m, M> {
             (brk.end, Ending::Fence)
         };
         self.head(&mut arena, base..first);
-        let walked = self.stretch(&mut arena, Stretch { range: first..end, ending, top_at });
+        let stretch = Stretch { range: first..end, ending, top_at, most };
+        let walked = self.stretch(&mut arena, stretch);
         self.areas.push(base..walked.end);
         self.settle(arena)
     }
@@ -238,7 +245,7 @@ impl<'m, M: Memory> Work<'m, M> {
     /// that a block may begin at any page of one.
     fn outside(&mut self, mut main: Option<&mut Arena>) {
         let is_scattered = main.as_ref().is_some_and(|main| self.is_scattered(main));
-        let mut budget = MOST_SEARCHED;
+        let (mut budget, mut heads) = (MOST_SEARCHED, MOST_HEADS);
         for search in [Search::Beginnings, Search::Heads, Search::Everywhere] {
             self.areas.sort_unstable_by_key(|a| a.start);
             let ranges = self.mappings.iter().filter(|m| !m.is_brk).map(|m| m.range.clone());
@@ -250,7 +257,7 @@ impl<'m, M: Memory> Work<'m, M> {
                 }
                 match search {
                     Search::Beginnings => self.beginning(gap, pieces),
-                    Search::Heads => self.heads(gap, pieces),
+                    Search::Heads => self.heads(gap, pieces, &mut heads),
                     Search::Everywhere => self.everywhere(gap, &mut budget),
                 }
             }
@@ -269,16 +276,22 @@ impl<'m, M: Memory> Work<'m, M> {
         }
     }
 
-    /// Blocks and pieces that begin at any page of a gap.
-    fn heads(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>) {
+    /// Blocks and pieces that begin at any page of a gap, of which no more are looked at than the budget
+    /// allows.
+    fn heads(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>, budget: &mut u64) {
         let page = self.memory.page_bytes();
         let mut ahead = Ahead::new(page);
         let mut at = gap.start;
         for run in self.memory.resident(gap.clone()) {
             at = at.max(run.start);
-            while at < run.end && (main.is_some() || self.misses_blocks()) {
+            while at < run.end && *budget > 0 {
+                let is_piece_missing = main.as_ref().is_some_and(|main| !main.is_whole());
+                if !is_piece_missing && !self.misses_blocks() {
+                    return;
+                }
+                *budget -= 1;
                 let end = self.two_words(at).and_then(|(before, head)| {
-                    let is_piece = main.is_some() && head & FLAGS == PREV_INUSE;
+                    let is_piece = is_piece_missing && head & FLAGS == PREV_INUSE;
                     let is_one = is_piece || mapping_of(0, before, head, page).is_some();
                     let found =
                         is_one.then(|| self.block_or_piece(at..gap.end, &mut main, &mut ahead));
@@ -313,7 +326,7 @@ impl<'m, M: Memory> Work<'m, M> {
     ) -> Option<u64> {
         let page = self.memory.page_bytes();
         let found = self.block(range.start, range.end, ahead).or_else(|| {
-            let main = main.as_deref_mut()?;
+            let main = main.as_deref_mut().filter(|main| !main.is_whole())?;
             self.piece(main, range.clone())
         });
         found.map(|end| end.max(range.start + 16).next_multiple_of(page))
@@ -349,7 +362,8 @@ impl<'m, M: Memory> Work<'m, M> {
         }
         let top_at = self.layout.top_at(main.address);
         let top = word(self.memory, top_at)?;
-        let mut stretch = Stretch { range, ending: Ending::Piece { top }, top_at };
+        let most = range.end;
+        let mut stretch = Stretch { range, ending: Ending::Piece { top }, top_at, most };
         let walked = self.walker.walk(&mut stretch);
         if walked.tally.unwalked_bytes > 0 {
             return None;
@@ -377,6 +391,8 @@ enum Search {
 
 /// No more than this is read, in bytes, to find blocks that do not begin where a page does.
 const MOST_SEARCHED: u64 = 256 << 20;
+/// Of no more pages than this, the first words are read to find those that do.
+const MOST_HEADS: u64 = 1 << 19;
 /// Pages that are looked at one behind the other, and read many at once.
 struct Ahead {
     start: u64,

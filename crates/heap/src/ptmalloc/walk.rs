@@ -74,6 +74,8 @@ pub(super) struct Stretch {
     pub(super) ending: Ending,
     /// Where the arena says which chunk is its top, for a stretch that ends with that.
     pub(super) top_at: u64,
+    /// How far it can have grown by then.
+    pub(super) most: u64,
 }
 
 /// What came of a walk.
@@ -181,8 +183,8 @@ impl<'m, M: Memory> Walker<'m, M> {
         if matches!(stretch.ending, Ending::Top(_))
             && let Some(top) = top(self.memory, stretch.top_at)
             && top.start >= stretch.range.start
-            // Neither a thread heap nor the main one grows by more while it is walked.
-            && top.end <= stretch.range.end.saturating_add(1 << 30)
+            // That of a thread's arena may have moved to another heap.
+            && top.end <= stretch.most
         {
             stretch.range.end = top.end;
         }

@@ -29,13 +29,18 @@ pub fn ledgers(trial: &TrialRecord, figures: &Figures) -> Ledgers {
             is_near && l.t_s >= from && l.t_s <= to
         })
     };
+    // A ledger is begun a moment before the mark of the moment that it is taken for.
+    const MOMENT_S: f64 = 0.05;
     let (all, none) = (f64::INFINITY, f64::NEG_INFINITY);
     let span = figures.settle_span;
-    let (begin, end) = span.unwrap_or((all, all));
+    let begin = figures.load_begin + MOMENT_S;
+    let is_told = span.is_none_or(|(from, _)| figures.load_begin < from);
+    let from = if is_told { figures.load_begin } else { none };
+    let end = span.map_or(all, |(_, to)| to);
     let settled = span.and_then(|(from, to)| near(figures.settled, from, to).next_back());
     Ledgers {
         baseline: near(figures.baseline, none, begin).next_back().map(|l| l.ledger.clone()),
-        peak: near(figures.peak, none, end).next().map(|l| l.ledger.clone()),
+        peak: near(figures.peak, from, end).next().map(|l| l.ledger.clone()),
         settled: settled.map(|l| l.ledger.clone()),
     }
 }

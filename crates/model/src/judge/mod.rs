@@ -17,7 +17,8 @@
 //! Phases named `baseline`, `peak`, `load_end` and `settled` take the place of these moments.
 //!
 //! PSS is read less often than RSS, because it costs more. Between two readings of it, during which no
-//! process came or went, it is taken as the same part of RSS, or as what lies between the two.
+//! process came or went, it is taken as the same part of RSS, or as what lies between the two. Behind
+//! the last, it is taken as the same part of RSS for as long as that has not changed much either.
 
 mod in_force;
 mod ledgers;
@@ -52,6 +53,8 @@ const LEAST_CONNECTIONS: u64 = 10;
 const TREE_SHARE_HIGH: f64 = 0.05;
 /// and so does more than one process in more than this part of all of them.
 const TREE_SHARE: f64 = 0.5;
+/// RSS has not changed much where it differs by less than this part of it.
+const UNCHANGED: f64 = 0.05;
 /// A command that loads itself stands still where, for this long, in seconds,
 const FLAT_S: f64 = 0.3;
 /// its readings differ by no more than this part of its rise,
@@ -123,6 +126,9 @@ pub struct Figures {
     pub phases: Vec<PhaseFigures>,
     /// From when to when the excess was counted, in seconds since the record began.
     pub settle_span: Option<(f64, f64)>,
+    /// When the load began, in seconds since the record began; where nothing says so, of a command that
+    /// loads itself, when its load had ended.
+    pub load_begin: f64,
 }
 
 /// One round of the load.
@@ -185,11 +191,11 @@ fn pss_over_time(samples: &[Sample]) -> Series {
             continue;
         }
         let next = read.partition_point(|i| *i < place);
-        let (Some(before), Some(after)) =
-            (next.checked_sub(1).map(|i| &samples[read[i]]), read.get(next).map(|i| &samples[*i]))
-        else {
-            continue;
-        };
+        let Some(before) = next.checked_sub(1).map(|i| &samples[read[i]]) else { continue };
+        let changed = sample.total.rss_bytes.0.abs_diff(before.total.rss_bytes.0) as f64;
+        let is_same = changed <= before.total.rss_bytes.0 as f64 * UNCHANGED;
+        let after = read.get(next).map(|i| &samples[*i]);
+        let Some(after) = after.or(Some(before).filter(|_| is_same)) else { continue };
         if before.processes != sample.processes || after.processes != sample.processes {
             continue;
         }
@@ -238,6 +244,10 @@ pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
         rounds: times.rounds(&series),
         phases: times.phases(&series),
         settle_span,
+        load_begin: match times.says_when_it_began() {
+            true => times.load_begin(),
+            false => settle_span.map_or(f64::INFINITY, |(from, _)| from),
+        },
     }
 }
 
@@ -343,6 +353,10 @@ impl<'a> Times<'a> {
         let rise = highest - lowest as f64;
         let low = lowest as f64 + LOW * rise;
         series.latest_flat(from, top, FLAT_S, FLAT_SPREAD * rise, low).or(Some(lowest))
+    }
+
+    fn says_when_it_began(&self) -> bool {
+        self.loaded || self.phase("baseline").is_some()
     }
 
     fn load_begin(&self) -> f64 {

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 
+use rustix::fs::{MemfdFlags, memfd_create};
+
 use lowtide_heap::memory::Memory;
 use lowtide_model::ledger::{Ledger, Owner};
 
@@ -37,7 +39,10 @@ impl FileSystems {
     pub(super) fn of(mountinfo: &str) -> Self {
         Self {
             memory: mountinfo::devices(mountinfo, |name| matches!(name, "tmpfs" | "devtmpfs")),
-            huge_pages: mountinfo::devices(mountinfo, |name| name == "hugetlbfs"),
+            huge_pages: mountinfo::devices(mountinfo, |name| name == "hugetlbfs")
+                .into_iter()
+                .chain(unmounted_huge_pages())
+                .collect(),
         }
     }
 
@@ -53,6 +58,19 @@ impl FileSystems {
     fn is_of_huge_pages(&self, mapping: &Mapping) -> bool {
         mapping.name.starts_with("/anon_hugepage") || self.huge_pages.contains(&mapping.file.device)
     }
+}
+
+/// The kernel's own file systems of huge pages, one for each size, are mounted nowhere: `memfd_create` and
+/// System V segments come from them. A file of ours, of no size, tells their devices.
+fn unmounted_huge_pages() -> Vec<(u32, u32)> {
+    let sizes = [MemfdFlags::HUGE_64KB, MemfdFlags::HUGE_2MB, MemfdFlags::HUGE_32MB];
+    let sizes = sizes.into_iter().chain([MemfdFlags::HUGE_512MB, MemfdFlags::HUGE_1GB]);
+    let flags = MemfdFlags::HUGETLB | MemfdFlags::CLOEXEC;
+    let files = sizes.filter_map(|size| memfd_create("lowtide", flags | size).ok());
+    files
+        .filter_map(|file| rustix::fs::fstat(file).ok())
+        .map(|stat| (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev)))
+        .collect()
 }
 
 /// Memory that has an owner already.

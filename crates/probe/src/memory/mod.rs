@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use lowtide_heap::memory::Memory;
 use rustix::ioctl::{Opcode, Updater, opcode};
@@ -18,10 +19,16 @@ use zeros::Zeros;
 /// a thread of it that maps or unmaps memory waits: 8 MiB of small pages are passed in about 0.1 ms.
 const MOST_PAGES: u64 = 2048;
 
+/// Page tables that are empty are passed under the same lock: so far a scan goes at once, in bytes, and
+/// so far where it was quick.
+const SMALLEST_WINDOW: u64 = 64 << 20;
+const LARGEST_WINDOW: u64 = 64 << 30;
+const QUICK: Duration = Duration::from_micros(50);
+
 /// The memory of a process, held by descriptors: it is never that of another process that was given the
 /// same number, nor of a program that was started in its place.
 ///
-/// It is read through `mem`, although `process_vm_readv` is twice as fast: that pins the pages, and for
+/// It is read through `mem`, although `process_vm_readv` is faster: that pins the pages, and for
 /// it the kernel copies each anonymous page that a `fork` left shared (`gup_must_unshare` in mm/gup.c), so
 /// that a look at a pre-forking server would make it larger.
 #[derive(Debug)]
@@ -130,12 +137,15 @@ impl LiveMemory {
     ) -> io::Result<()> {
         let mut regions = [Region::EMPTY; 256];
         let mut start = range.start;
+        let mut window = SMALLEST_WINDOW;
         while start < range.end {
             regions.fill(Region::EMPTY);
+            let end = range.end.min(start.saturating_add(window));
+            let begin = Instant::now();
             let mut request = ScanRequest {
                 size: size_of::<ScanRequest>() as u64,
                 start,
-                end: range.end,
+                end,
                 vec: regions.as_mut_ptr() as u64,
                 vec_len: regions.len() as u64,
                 max_pages: MOST_PAGES,
@@ -158,6 +168,11 @@ impl LiveMemory {
                 break;
             }
             start = request.walk_end;
+            // What holds nothing at all is crossed in strides; where there is something to pass, in steps.
+            window = match begin.elapsed() {
+                took if took < QUICK => window.saturating_mul(4).min(LARGEST_WINDOW),
+                _ => SMALLEST_WINDOW,
+            };
         }
         Ok(())
     }

@@ -17,8 +17,10 @@ use crate::recorder::Recorder;
 
 /// How often it is asked whether the memory has changed.
 const STEP: Duration = Duration::from_millis(100);
-/// Without being asked, 1 part in so many of the time may go into looking.
-const SHARE: u32 = 25;
+/// Without being asked, 1 part in so many of the time may go into looking, when RSS has changed,
+const SHARE_CHANGED: u32 = 25;
+/// and when it has not.
+const SHARE: u32 = 100;
 /// By how much RSS must differ from what it was, to have changed: as a part of it, and in bytes.
 const CHANGED: f64 = 0.1;
 const CHANGED_BYTES: u64 = 1 << 20;
@@ -80,9 +82,15 @@ impl Ledgers {
         self.shared.changed.notify_all();
     }
 
-    /// Ends it, and gives the CPU time that it took, in seconds.
-    pub(super) fn stop(mut self) -> f64 {
+    /// Has it end. It is not waited for: it may be looking at a large heap, and what it looks at is
+    /// ended meanwhile.
+    pub(super) fn stop(&self) {
         self.ask(|wanted| wanted.stop = true);
+    }
+
+    /// Waits until it has ended, and gives the CPU time that it took, in seconds.
+    pub(super) fn finish(mut self) -> f64 {
+        self.stop();
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 }
@@ -117,7 +125,7 @@ impl Work {
                 Err(_) => return thread_cpu_s(),
             };
             if is_asked || self.is_due() {
-                self.take();
+                self.take(shared);
             }
             shared.wanted.lock().unwrap_or_else(PoisonError::into_inner).taken = asked;
             shared.changed.notify_all();
@@ -134,10 +142,14 @@ impl Work {
             return true;
         }
         let since = last.end.elapsed();
-        (has_changed || since >= NOW_AND_THEN) && since >= last.cost * SHARE
+        if has_changed {
+            since >= last.cost * SHARE_CHANGED
+        } else {
+            since >= NOW_AND_THEN && since >= last.cost * SHARE
+        }
     }
 
-    fn take(&mut self) {
+    fn take(&mut self, shared: &Shared) {
         let (begin, cpu) = (Instant::now(), thread_cpu_s());
         let (t_s, moments) = (self.recorder.now(), self.readings.moments());
         let mut ledger = Ledger::default();
@@ -149,7 +161,8 @@ impl Work {
                 ledger.join(&look.inspection.ledger);
                 processes += 1;
             }
-            if begin.elapsed() > LONGEST {
+            let is_stopped = shared.wanted.lock().unwrap_or_else(PoisonError::into_inner).stop;
+            if is_stopped || begin.elapsed() > LONGEST {
                 processes = 0;
                 break;
             }

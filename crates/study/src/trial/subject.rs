@@ -150,11 +150,12 @@ impl Subject {
 
     /// Ends it and everything that it started.
     pub(super) fn end(mut self) -> Remains {
-        let ledgers_cpu_s = self.ledgers.take().map(Ledgers::stop).unwrap_or_default();
+        let ledgers = self.ledgers.take().inspect(Ledgers::stop);
         let account = self.sampling.take().map(Sampling::stop).unwrap_or_default();
         let ended = self.kept.end();
         drop(self.kept);
         self.keeping.finish(LAST_WORDS);
+        let ledgers_cpu_s = ledgers.map(Ledgers::finish).unwrap_or_default();
         Remains { exit: self.exit.map(|(exit, _)| exit), ended, account, ledgers_cpu_s }
     }
 }

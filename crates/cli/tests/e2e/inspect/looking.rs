@@ -63,8 +63,10 @@ fn what_a_program_shares_with_its_children_stays_shared() {
     assert!(before > 20 << 10, "{before}");
     subject.inspect();
     subject.inspect_with(&["--watch", "1s"]);
-    // To pin a page in order to read it would make the kernel copy it.
-    assert_eq!(rolled_up(&subject, "Shared_Dirty"), before);
+    // To pin a page in order to read it would make the kernel copy it. (A few pages of their stacks the
+    // processes write to themselves.)
+    let after = rolled_up(&subject, "Shared_Dirty");
+    assert!(after + 64 > before, "{before} KiB were shared, now {after}");
 }
 
 #[test]
