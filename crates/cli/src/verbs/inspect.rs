@@ -17,7 +17,7 @@ use lowtide_report::inspection;
 use crate::args::InspectArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
-use crate::output::Output;
+use crate::output::{Output, note};
 use crate::shell::to_copy;
 use crate::watcher::between_looks;
 
@@ -40,6 +40,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         Some(_) => interrupt::flag(),
         None => Arc::default(),
     };
+    let is_stream = order.len() > 1;
     let mut exit = Exit::Done;
     let mut is_first = true;
     for pid in order {
@@ -57,14 +58,15 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                     output.text("\n")?;
                 }
                 show(&look, args.arenas, output)?;
-                if let Some(limit) = look.limit {
-                    let failure = not_permitted(limit, pid, &again(args));
-                    failure.tell(output);
-                    exit = failure.exit();
-                }
-                if let Some(error) = ended {
-                    let failure = failure(&error, &again(args));
-                    failure.tell(output);
+                let limited = look.limit.map(|limit| not_permitted(limit, pid, &again(args)));
+                let ended = ended.map(|error| failure(&error, &again(args)));
+                for failure in limited.into_iter().chain(ended) {
+                    // Of one process one object is printed, and that is what was seen of it.
+                    if is_stream {
+                        failure.tell(output);
+                    } else {
+                        note!("lowtide: {failure}");
+                    }
                     exit = failure.exit();
                 }
             }
