@@ -7,11 +7,11 @@
 //! - [`memory`]: what can be read, and what of it is resident.
 //! - [`residency`]: the same, remembered for a short while.
 //! - [`ptmalloc`]: the heap of glibc.
+//! - [`ranges`]: ranges of addresses in order.
 //! - [`saved`]: a heap in a file, for tests and for looking at it elsewhere.
 
 pub mod memory;
 pub mod ptmalloc;
+pub mod ranges;
 pub mod residency;
 pub mod saved;
-
-mod lists_of_ranges;

@@ -11,9 +11,9 @@ use miniz_oxide::{deflate, inflate};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::lists_of_ranges::joined;
 use crate::memory::{Memory, Saved};
 use crate::ptmalloc::Mapping;
+use crate::ranges::joined;
 
 /// A heap with all that it takes to walk it.
 #[derive(Debug, Clone)]

@@ -24,9 +24,9 @@ const UNSEEN: f64 = 0.2;
 const MOST: f64 = 0.5;
 /// What would return less than this is no cure, in bytes.
 const LEAST_CURE: u64 = 64 << 10;
-/// So many arenas that hold free blocks are too many, as a multiple of the threads.
+/// So many arenas that hold free blocks are worth sharing.
 const MANY_ARENAS: usize = 8;
-/// glibc's own trim threshold, top pad, in bytes (`DEFAULT_TRIM_THRESHOLD`, `DEFAULT_TOP_PAD`).
+/// glibc's own trim threshold, in bytes (`DEFAULT_TRIM_THRESHOLD`).
 const TRIM_THRESHOLD: u64 = 128 << 10;
 
 /// What kind of memory it is that does not go.
@@ -102,8 +102,6 @@ pub struct Facts<'a> {
     pub release_bytes: u64,
     /// Established connections.
     pub connections: Option<u64>,
-    /// Threads.
-    pub threads: u64,
 }
 
 impl Facts<'_> {
@@ -329,7 +327,6 @@ mod tests {
             trim_bytes: 0,
             release_bytes: ledger.bytes(Owner::Reclaimable),
             connections: None,
-            threads: 1,
         }
     }
 

@@ -19,7 +19,6 @@ pub mod machine;
 pub mod memory;
 pub mod proc;
 pub mod process;
-mod ranges;
 pub mod recognise;
 pub mod sampler;
 pub mod sockets;

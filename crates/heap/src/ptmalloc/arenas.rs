@@ -6,8 +6,8 @@ use super::caches::{self, Caches};
 use super::layout::{Layout, Settings};
 use super::walk::{self, Ending, FLAGS, Stretch, TopRule, Walked, Walker};
 use super::{Arena, HEAP_BYTES, Heap, Mapping, Mmapped, Tally};
-use crate::lists_of_ranges::{gaps, joined};
 use crate::memory::{Memory, word, word_in};
+use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
 
 /// An arena that changes while it is walked is walked anew, so often at most.

@@ -66,12 +66,6 @@ pub struct Inspector {
     without_scan: bool,
 }
 
-/// A heap that was walked, and its settings.
-struct Walked {
-    heap: Heap,
-    settings: Option<Settings>,
-}
-
 impl Inspector {
     /// Does without `PAGEMAP_SCAN`, as on kernels before 6.7.
     #[must_use]
@@ -188,8 +182,8 @@ impl Inspector {
         maps: &[Mapping],
         inspection: &mut Inspection,
         limit: Option<Limit>,
-    ) -> Result<Option<Walked>, TargetError> {
-        let recognition = match self.recognise(target.pid, maps) {
+    ) -> Result<Option<Heap>, TargetError> {
+        let recognition = match self.recogniser.recognise(target.pid, maps) {
             Ok(recognition) => recognition,
             Err(ExamineError::Gone) if !target.is_alive() => {
                 return Err(TargetError::Gone(target.pid));
@@ -205,7 +199,7 @@ impl Inspector {
             if limit.is_none() { walk(memory, maps, &recognition, inspection) } else { None };
         describe(&recognition, inspection);
         let stacks = recognise::stacks(&recognition, maps, &recognise::stack_pointers(target.pid));
-        let taken = walked.as_ref().map(|w| w.heap.areas.as_slice()).unwrap_or_default();
+        let taken = walked.as_ref().map(|heap| heap.areas.as_slice()).unwrap_or_default();
         let mounts = fs::read(target.path("mountinfo")).unwrap_or_default();
         let files = &pages::FileSystems::of(&String::from_utf8_lossy(&mounts));
         let seen = pages::Seen { maps, recognition: &recognition, stacks: &stacks, taken, files };
@@ -213,11 +207,6 @@ impl Inspector {
         inspection.ledger.join(&rest);
         self::status(target, maps, inspection)?;
         Ok(walked)
-    }
-
-    /// A process that has only just begun is still being loaded: that is over in a moment.
-    fn recognise(&mut self, pid: u32, maps: &[Mapping]) -> Result<Recognition, ExamineError> {
-        self.recogniser.recognise(pid, maps)
     }
 }
 
@@ -239,7 +228,7 @@ fn walk(
     maps: &[Mapping],
     recognition: &Recognition,
     inspection: &mut Inspection,
-) -> Option<Walked> {
+) -> Option<Heap> {
     if !recognition.has_glibc_heap() || recognition.sanitizer.is_some() {
         return None;
     }
@@ -279,7 +268,7 @@ fn walk(
             heap.arenas.len()
         ));
     }
-    Some(Walked { heap, settings: layout.settings })
+    Some(heap)
 }
 
 fn arena(id: u64, found: &ptmalloc::Arena) -> Arena {
@@ -303,14 +292,10 @@ fn arena(id: u64, found: &ptmalloc::Arena) -> Arena {
 
 /// Classes of sizes, without those that nothing is of.
 fn bins(classes: &[Class]) -> Vec<Bin> {
-    let bounds = |place: usize| match place {
-        place if place + 1 < classes.len() => (1 << place, 2 << place),
-        place => (1 << place, u64::MAX),
-    };
     let some = classes.iter().enumerate().filter(|(_, class)| class.count > 0);
     some.map(|(place, class)| {
-        let (from, to) = bounds(place);
-        Bin { from, to, count: class.count, bytes: class.bytes }
+        let (from, to) = Class::bounds(place);
+        Bin { from, to: to.unwrap_or(u64::MAX), count: class.count, bytes: class.bytes }
     })
     .collect()
 }
@@ -393,20 +378,18 @@ fn by_status(target: &Target, inspection: &mut Inspection) -> Result<(), TargetE
 }
 
 /// Judges what was found.
-fn conclude(inspection: &mut Inspection, walked: Option<&Walked>, limit: Option<Limit>) {
-    let total = walked.map(|w| w.heap.total()).unwrap_or_default();
+fn conclude(inspection: &mut Inspection, walked: Option<&Heap>, limit: Option<Limit>) {
     let runtimes: Vec<String> = inspection.runtimes.iter().map(|r| r.name.clone()).collect();
     let facts = Facts {
         ledger: &inspection.ledger,
         allocator: inspection.allocator.as_ref().map(|a| a.name.as_str()),
         runtimes: &runtimes,
-        heap_was_walked: walked.is_some_and(|w| w.settings.is_some() || !w.heap.arenas.is_empty()),
+        heap_was_walked: walked.is_some(),
         arenas: &inspection.arenas,
         tunables: inspection.tunables_in_force.as_ref(),
-        trim_bytes: total.trim_bytes,
-        release_bytes: total.trim_bytes + total.more_bytes,
+        trim_bytes: walked.map_or(0, Heap::trim_bytes),
+        release_bytes: walked.map_or(0, Heap::release_bytes),
         connections: inspection.sockets_established,
-        threads: inspection.threads,
     };
     let verdict = match limit {
         None => verdict::judge(&facts),

@@ -7,12 +7,12 @@ use std::ops::Range;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use lowtide_heap::memory::Memory;
+use lowtide_heap::ranges::without;
 use lowtide_model::ledger::{Ledger, Owner};
 
 use crate::memory::{LiveMemory, PageKind};
 use crate::proc::maps::Mapping;
 use crate::proc::mountinfo;
-use crate::ranges::without;
 use crate::recognise::{self, Recognition};
 
 /// What is known of a process when its pages are counted.

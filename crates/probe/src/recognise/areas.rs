@@ -21,10 +21,11 @@
 
 use std::ops::Range;
 
+use lowtide_heap::ranges::without;
+
 use super::{OwnMemory, Recognition, Runtime, RuntimeKind, identity};
 use crate::allocator::Sanitizer;
 use crate::proc::maps::Mapping;
-use crate::ranges::without;
 
 /// Memory that belongs to somebody.
 #[derive(Debug, Clone, PartialEq, Eq)]

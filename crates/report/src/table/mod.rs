@@ -4,6 +4,7 @@ mod ledgers;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::judge::JUDGED_PHASES;
 use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
 use lowtide_model::study::{RoundResult, Standing, Study, Summary, TrialResult};
 
@@ -303,7 +304,7 @@ pub fn rounds(study: &Study) -> Option<Table> {
 pub fn phases(study: &Study) -> Option<Table> {
     let mut names: Vec<&str> = Vec::new();
     for phase in study.trials.iter().flat_map(|t| &t.phases) {
-        if !RESERVED.contains(&phase.name.as_str()) && !names.contains(&phase.name.as_str()) {
+        if !JUDGED_PHASES.contains(&phase.name.as_str()) && !names.contains(&phase.name.as_str()) {
             names.push(&phase.name);
         }
     }
@@ -331,9 +332,6 @@ pub fn phases(study: &Study) -> Option<Table> {
         heads: ["treatment"].into_iter().chain(names.iter().copied()).map(str::to_owned).collect(),
     })
 }
-
-/// Phases that take the place of a moment which the summary tells of.
-const RESERVED: [&str; 4] = ["baseline", "peak", "load_end", "settled"];
 
 fn values(all: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
     all.flatten().collect()
