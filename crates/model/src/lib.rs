@@ -18,6 +18,7 @@ pub(crate) mod made_up;
 pub mod number;
 pub mod recommend;
 pub mod record;
+pub mod release;
 pub mod sample;
 pub mod stats;
 pub mod study;

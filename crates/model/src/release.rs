@@ -1,0 +1,126 @@
+//! What one release came to: the object that `lowtide release --json` prints.
+
+use serde::{Deserialize, Serialize};
+
+/// What the object's `schema` says.
+pub const SCHEMA: &str = "lowtide.release/1";
+
+/// What one release came to. What is not known is `None`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Release {
+    /// Always [`SCHEMA`].
+    pub schema: &'static str,
+    /// The process, as lowtide sees it.
+    pub pid: u32,
+    /// When it began, in clock ticks since the machine booted.
+    pub start_ticks: u64,
+    /// Its command line; the short name in brackets for one that has none.
+    pub command: Vec<String>,
+    /// Whether it was only said what a release would do.
+    pub dry_run: bool,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why it was refused, or ended before its end: a sentence, with what would help.
+    pub reason: Option<String>,
+    /// The same in a word that stays: `seccomp`, `traced`, ….
+    pub hazard: Option<String>,
+    /// The allocator.
+    pub allocator: Option<String>,
+    /// Its version.
+    pub allocator_version: Option<String>,
+    /// What gave the memory back.
+    pub method: Method,
+    /// Where that code runs; absent where it was not decided.
+    pub runs_in: Option<RunsIn>,
+    /// The thread that is used for it, by its number as lowtide sees it.
+    pub thread: Option<u32>,
+    /// What that thread is waiting in, by the system call's name.
+    pub waiting_in: Option<String>,
+    /// What was predicted to go back, in bytes.
+    pub predicted_bytes: u64,
+    /// What was given back, in bytes: the pages that were dropped. Of `trim`, by how much the heap's
+    /// resident bytes fell.
+    pub returned_bytes: u64,
+    /// Resident bytes before and after, as the kernel counts them.
+    pub rss_before_bytes: u64,
+    /// See there.
+    pub rss_after_bytes: u64,
+    /// How long it all took, in seconds.
+    pub elapsed_s: f64,
+    /// How often a thread of the target was held up.
+    pub pauses: u64,
+    /// The longest of them, in seconds.
+    pub longest_pause_s: f64,
+    /// Their median, in seconds.
+    pub median_pause_s: f64,
+    /// What a pause may take where it can be sliced (`--max-pause`), in seconds.
+    pub pause_bound_s: f64,
+    /// How often the lock of an arena was held.
+    pub lock_holds: u64,
+    /// The longest of them, in seconds.
+    pub longest_lock_s: f64,
+    /// 99 of 100 were shorter than this, in seconds; as good as the classes that are counted, which
+    /// are an eighth apart.
+    pub p99_lock_s: f64,
+    /// How often the heap was gone over.
+    pub passes: u64,
+    /// Ranges that were no longer free when their turn came.
+    pub skipped_ranges: u64,
+    /// Free blocks that were joined with their neighbours first (fast bins, up to glibc 2.42).
+    pub joined_blocks: u64,
+    /// Bytes of huge pages that were split afterwards because at least half of each was free.
+    pub split_bytes: u64,
+    /// What an earlier release had left behind when it was killed, and is gone now, in bytes.
+    pub cleaned_bytes: u64,
+    /// What had come back after the time that was asked for (`--watch`).
+    pub regained: Option<Regained>,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// How a release ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was done to its end. Of a dry run: it would be done.
+    Released,
+    /// There is nothing to give back, and nothing was done.
+    NothingToRelease,
+    /// It would not have been safe, and nothing was done.
+    Refused,
+    /// A part was done.
+    Partial,
+}
+
+/// What gives the memory back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Range by range, each under a lock that is held for a bounded time.
+    Chunks,
+    /// `malloc_trim`, which holds each arena's lock for as long as it takes.
+    Trim,
+    /// An allocator's own purge.
+    Purge,
+}
+
+/// Where the code that gives memory back runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunsIn {
+    /// In a thread of its own, beside the target's.
+    OwnThread,
+    /// In slices, in a thread of the target that waits.
+    Slices,
+}
+
+/// What has come back some time after a release.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Regained {
+    /// So long after it, in seconds.
+    pub after_s: f64,
+    /// By how much resident bytes have grown since.
+    pub rss_bytes: u64,
+    /// By how much anonymous huge pages have grown since: what khugepaged filled again, in bytes.
+    pub huge_bytes: u64,
+}

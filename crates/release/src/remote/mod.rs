@@ -1,0 +1,1 @@
+//! Acting in another process: the only ptrace.
