@@ -12,7 +12,7 @@ use crate::residency::Residency;
 
 /// What a free chunk keeps for its lists (`sizeof (struct malloc_chunk)`): a page that holds a part of
 /// it is not given back.
-const LIST_BYTES: u64 = 48;
+pub(super) const LIST_BYTES: u64 = 48;
 
 /// What has been seen so far of a stretch.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::caches::{self, Caches};
 use super::layout::{Layout, Settings};
 use super::walk::{self, Ending, FLAGS, Stretch, TopRule, Walked, Walker};
-use super::{Arena, HEAP_BYTES, Heap, Mapping, Mmapped, Tally};
+use super::{Arena, FreePages, HEAP_BYTES, Heap, Mapping, Mmapped, Tally};
 use crate::memory::{Memory, word, word_in};
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
@@ -33,12 +33,17 @@ pub(super) struct Work<'m, M> {
 }
 
 impl<'m, M: Memory> Work<'m, M> {
-    pub(super) fn new(memory: &'m M, layout: &'m Layout, mappings: &[Mapping]) -> Self {
+    pub(super) fn new(
+        memory: &'m M,
+        layout: &'m Layout,
+        mappings: &[Mapping],
+        found: Option<&'m mut dyn FnMut(FreePages)>,
+    ) -> Self {
         Self {
             memory,
             layout,
             mappings: joined_mappings(mappings),
-            walker: Walker::new(memory, super::lists::fast_chunks(memory, layout)),
+            walker: Walker::new(memory, super::lists::fast_chunks(memory, layout), found),
             suspects: Vec::new(),
             areas: Vec::new(),
             mmapped: Mmapped::default(),
@@ -159,7 +164,7 @@ impl<'m, M: Memory> Work<'m, M> {
                 break;
             }
             self.head(&mut arena, heap..begin);
-            let stretch = Stretch { range: begin..end, ending, top_at, most };
+            let stretch = Stretch { range: begin..end, ending, top_at, most, arena: address };
             let walked = self.stretch(&mut arena, stretch);
             self.areas.push(heap..walked.end);
             if is_first {
@@ -219,7 +224,7 @@ impl<'m, M: Memory> Work<'m, M> {
             (brk.end, Ending::Fence)
         };
         self.head(&mut arena, base..first);
-        let stretch = Stretch { range: first..end, ending, top_at, most };
+        let stretch = Stretch { range: first..end, ending, top_at, most, arena: address };
         let walked = self.stretch(&mut arena, stretch);
         self.areas.push(base..walked.end);
         self.settle(arena)
@@ -363,7 +368,8 @@ impl<'m, M: Memory> Work<'m, M> {
         let top_at = self.layout.top_at(main.address);
         let top = word(self.memory, top_at)?;
         let most = range.end;
-        let mut stretch = Stretch { range, ending: Ending::Piece { top }, top_at, most };
+        let ending = Ending::Piece { top };
+        let mut stretch = Stretch { range, ending, top_at, most, arena: main.address };
         let walked = self.walker.walk(&mut stretch);
         if walked.tally.unwalked_bytes > 0 {
             return None;

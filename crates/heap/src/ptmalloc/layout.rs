@@ -86,17 +86,17 @@ impl Layout {
     }
 
     /// Where an arena's bins begin.
-    pub(super) fn bins(&self, arena: u64) -> u64 {
+    pub fn bins(&self, arena: u64) -> u64 {
         arena + self.head_bytes
     }
 
     /// Where an arena's structure ends.
-    pub(super) fn end(&self, arena: u64) -> u64 {
+    pub fn end(&self, arena: u64) -> u64 {
         self.bins(arena) + END
     }
 
     /// Where an arena says which chunk is its top.
-    pub(super) fn top_at(&self, arena: u64) -> u64 {
+    pub fn top_at(&self, arena: u64) -> u64 {
         self.bins(arena) - 16
     }
 
@@ -111,7 +111,7 @@ impl Layout {
     }
 
     /// The heads of an arena's fast bins; none from 2.43 on, which has no such bins.
-    pub(super) fn fast_bins(&self, arena: u64) -> Option<Range<u64>> {
+    pub fn fast_bins(&self, arena: u64) -> Option<Range<u64>> {
         // Ten of them, before the top and the last remainder.
         (self.head_bytes >= 104).then(|| self.bins(arena) - 96..self.bins(arena) - 16)
     }

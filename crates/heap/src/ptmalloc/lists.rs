@@ -10,8 +10,10 @@ use crate::memory::Memory;
 /// How a pointer of a list is written: plainly, or mixed with its own address (`PROTECT_PTR`, from
 /// 2.32 on).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Links {
+pub enum Links {
+    /// As it is.
     Plain,
+    /// Mixed with where it stands, shifted by 12 bits.
     Mixed,
 }
 
@@ -88,9 +90,8 @@ impl ChunkSet {
     }
 }
 
-/// All chunks that stand in the fast bins of the arenas.
-pub(super) fn fast_chunks<M: Memory>(memory: &M, layout: &Layout) -> ChunkSet {
-    let mut words = Scattered::new(memory);
+/// The first chunk of every fast bin that holds any, and the size of its chunks.
+fn fast_lists<M: Memory>(words: &mut Scattered<'_, M>, layout: &Layout) -> Vec<(u64, u64)> {
     let mut lists = Vec::new();
     for arena in &layout.arenas {
         let Some(heads) = layout.fast_bins(*arena) else { continue };
@@ -100,8 +101,22 @@ pub(super) fn fast_chunks<M: Memory>(memory: &M, layout: &Layout) -> ChunkSet {
             }
         }
     }
+    lists
+}
+
+/// How the lists of the fast bins are written, as far as what stands in them tells.
+pub fn fast_links(memory: &impl Memory, layout: &Layout) -> Option<Links> {
+    let mut words = Scattered::new(memory);
+    let lists = fast_lists(&mut words, layout);
+    links_of(&mut words, &lists)
+}
+
+/// All chunks that stand in the fast bins of the arenas.
+pub(super) fn fast_chunks<M: Memory>(memory: &M, layout: &Layout) -> ChunkSet {
+    let mut words = Scattered::new(memory);
+    let lists = fast_lists(&mut words, layout);
     let mut found = ChunkSet::default();
-    let links = links_of(&mut words, &lists);
+    let links = links_of(&mut words, &lists).unwrap_or(Links::Mixed);
     for (first, size) in lists {
         let mut next = first;
         while next != 0 && next % 16 == 0 {
@@ -119,7 +134,7 @@ pub(super) fn fast_chunks<M: Memory>(memory: &M, layout: &Layout) -> ChunkSet {
 }
 
 /// How the lists are written: the first that can only be read one way tells.
-fn links_of<M: Memory>(words: &mut Scattered<'_, M>, lists: &[(u64, u64)]) -> Links {
+fn links_of<M: Memory>(words: &mut Scattered<'_, M>, lists: &[(u64, u64)]) -> Option<Links> {
     for (first, size) in lists {
         let Some((head, link)) = first.checked_add(8).and_then(|at| words.pair(at)) else {
             continue;
@@ -133,12 +148,12 @@ fn links_of<M: Memory>(words: &mut Scattered<'_, M>, lists: &[(u64, u64)]) -> Li
             next == 0 || (is_chunk && words.word(next + 8).is_some_and(|head| head & !7 == *size))
         };
         match Links::BOTH.map(&mut leads_on) {
-            [true, false] => return Links::Mixed,
-            [false, true] => return Links::Plain,
+            [true, false] => return Some(Links::Mixed),
+            [false, true] => return Some(Links::Plain),
             _ => {}
         }
     }
-    Links::Mixed
+    None
 }
 
 #[cfg(test)]

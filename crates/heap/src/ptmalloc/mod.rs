@@ -22,6 +22,7 @@ use crate::memory::Memory;
 
 pub use caches::Caches;
 pub use layout::{Layout, Settings};
+pub use lists::{Links, fast_links};
 pub use tally::{CLASSES, Class, ResidentTally, Tally};
 
 /// Heaps of thread arenas begin at multiples of this (`HEAP_MAX_SIZE`), in bytes.
@@ -34,6 +35,30 @@ pub struct Mapping {
     pub range: Range<u64>,
     /// Whether it is the one that `brk` moves the end of.
     pub is_brk: bool,
+}
+
+/// Free pages that a walk has come by: where they are, and what they are in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FreePages {
+    /// The arena whose lock they are under.
+    pub arena: u64,
+    /// What they are in.
+    pub kind: FreeKind,
+    /// The free block, from its head on, or the top.
+    pub chunk: Range<u64>,
+    /// The whole pages inside that hold nothing of the allocator.
+    pub pages: Range<u64>,
+    /// How many bytes of them are resident.
+    pub resident_bytes: u64,
+}
+
+/// What free pages are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FreeKind {
+    /// A free block that stands in a bin.
+    Chunk,
+    /// The top of an arena.
+    Top,
 }
 
 /// Everything that the allocator holds.
@@ -73,6 +98,24 @@ impl Arena {
     /// missing and nothing was guessed.
     pub fn is_whole(&self) -> bool {
         self.walked_bytes == self.system_bytes && self.tally.unwalked_bytes == 0
+    }
+
+    /// Whether a release first joins the blocks in fast bins with their neighbours, as `malloc_trim`
+    /// always does: where that gives less than a page for every 1024 blocks, it is not worth the time.
+    pub fn is_worth_joining(&self) -> bool {
+        const BYTES_A_BLOCK: u64 = 4;
+        let all = self.tally.trim_bytes + self.tally.more_bytes;
+        let gain = all.saturating_sub(self.tally.single_bytes);
+        gain > 0 && gain >= self.tally.fast_count * BYTES_A_BLOCK
+    }
+
+    /// Resident bytes that a release returns: those in whole free pages, the top included.
+    pub fn release_bytes(&self) -> u64 {
+        if self.is_worth_joining() {
+            self.tally.trim_bytes + self.tally.more_bytes
+        } else {
+            self.tally.single_bytes
+        }
     }
 }
 
@@ -123,9 +166,10 @@ impl Heap {
         self.arenas.iter().map(|arena| arena.tally.trim_bytes).sum()
     }
 
-    /// Resident bytes in whole free pages: what can go back at most, the tops of thread heaps included.
+    /// Resident bytes that a release returns: those in whole free pages, the tops of thread heaps
+    /// included.
     pub fn release_bytes(&self) -> u64 {
-        self.arenas.iter().map(|arena| arena.tally.trim_bytes + arena.tally.more_bytes).sum()
+        self.arenas.iter().map(Arena::release_bytes).sum()
     }
 
     /// Whether everything was walked that the allocator says it has.
@@ -167,5 +211,17 @@ impl Owners {
 /// The memory may change meanwhile. What cannot be walked is counted as such; [`Heap::is_whole`] and
 /// [`Arena::is_whole`] say whether anything is missing.
 pub fn walk(memory: &impl Memory, layout: &Layout, mappings: &[Mapping]) -> Heap {
-    arenas::Work::new(memory, layout, mappings).walk()
+    arenas::Work::new(memory, layout, mappings, None).walk()
+}
+
+/// Does the same, and tells of free pages as it comes by them, the main arena's last. The memory may
+/// change meanwhile, and what was read may be torn: whoever acts on them must see for himself, under
+/// the arena's lock. Some may be told of twice.
+pub fn walk_and_tell<'m>(
+    memory: &'m impl Memory,
+    layout: &'m Layout,
+    mappings: &[Mapping],
+    found: &'m mut dyn FnMut(FreePages),
+) -> Heap {
+    arenas::Work::new(memory, layout, mappings, Some(found)).walk()
 }

@@ -35,6 +35,9 @@ pub struct Tally {
     /// Resident bytes in whole free pages that it does not return: tops of thread heaps, and what it
     /// rounds off.
     pub more_bytes: u64,
+    /// What of both lies in single free blocks and in tops: what can go back before fast ones are
+    /// joined with their neighbours.
+    pub single_bytes: u64,
     /// Bytes that could not be walked.
     pub unwalked_bytes: u64,
 }
@@ -123,6 +126,7 @@ impl Tally {
         self.resident.add(&other.resident);
         self.trim_bytes += other.trim_bytes;
         self.more_bytes += other.more_bytes;
+        self.single_bytes += other.single_bytes;
         self.unwalked_bytes += other.unwalked_bytes;
     }
 

@@ -6,11 +6,12 @@
 
 use std::ops::Range;
 
-use super::account::Account;
+use super::account::{Account, LIST_BYTES};
 use super::caches;
 use super::lists::ChunkSet;
 use super::tally::Tally;
 use super::window::Window;
+use super::{FreeKind, FreePages};
 use crate::memory::{Memory, word};
 use crate::residency::Residency;
 
@@ -76,6 +77,8 @@ pub(super) struct Stretch {
     pub(super) top_at: u64,
     /// How far it can have grown by then.
     pub(super) most: u64,
+    /// The arena that it belongs to.
+    pub(super) arena: u64,
 }
 
 /// What came of a walk.
@@ -99,6 +102,8 @@ pub(super) struct Walker<'m, M> {
     /// Behind this place nothing was found on which the heap could go on: searching takes long.
     barren: Option<u64>,
     pub(super) residency: Residency<'m, M>,
+    /// Who wants to know of free pages.
+    found: Option<&'m mut dyn FnMut(FreePages)>,
 }
 
 /// Everything that a walk knows at some place.
@@ -121,10 +126,14 @@ enum Step {
 struct Unsound;
 
 impl<'m, M: Memory> Walker<'m, M> {
-    pub(super) fn new(memory: &'m M, fast: ChunkSet) -> Self {
+    pub(super) fn new(
+        memory: &'m M,
+        fast: ChunkSet,
+        found: Option<&'m mut dyn FnMut(FreePages)>,
+    ) -> Self {
         let page = memory.page_bytes();
         let (window, residency) = (Window::new(), Residency::new(memory));
-        Self { memory, page, fast, window, barren: None, residency }
+        Self { memory, page, fast, window, barren: None, residency, found }
     }
 
     /// Walks one stretch from its first chunk to its end, which is put right where it moves.
@@ -227,6 +236,9 @@ impl<'m, M: Memory> Walker<'m, M> {
                 return Err(Unsound);
             }
             state.account.binned(at, size);
+            if size > self.page {
+                self.tell(state, stretch.arena, at..next, FreeKind::Chunk);
+            }
         } else if size <= LARGEST_FAST && self.fast.contains(at) {
             state.account.fast(at, size);
         } else {
@@ -258,13 +270,15 @@ impl<'m, M: Memory> Walker<'m, M> {
             && at.checked_add(size) == Some(end)
         {
             state.account.close_at_top(at..end, rule, &mut self.residency);
+            self.tell(state, stretch.arena, at..end, FreeKind::Top);
             state.at = end;
             return Ok(Step::End);
         }
         if stretch.ending == (Ending::Piece { top: at }) && next_is_in(at, size, &stretch.range) {
             stretch.range.end = at + size;
             let all = at..stretch.range.end;
-            state.account.close_at_top(all, TopRule::Kept, &mut self.residency);
+            state.account.close_at_top(all.clone(), TopRule::Kept, &mut self.residency);
+            self.tell(state, stretch.arena, all, FreeKind::Top);
             return Ok(Step::End);
         }
         // A piece that is no longer the last ends with chunks too short to be used.
@@ -296,6 +310,20 @@ impl<'m, M: Memory> Walker<'m, M> {
                 Ok(Step::Chunk)
             }
             _ => Err(Unsound),
+        }
+    }
+
+    /// Tells of the whole pages inside one free chunk, or of the top.
+    fn tell(&mut self, state: &mut State, arena: u64, chunk: Range<u64>, kind: FreeKind) {
+        let from = (chunk.start + LIST_BYTES).next_multiple_of(self.page);
+        let to = chunk.end - chunk.end % self.page;
+        if from >= to {
+            return;
+        }
+        let resident_bytes = self.residency.bytes(from..to);
+        state.account.tally.single_bytes += resident_bytes;
+        if let Some(found) = self.found.as_mut().filter(|_| resident_bytes > 0) {
+            found(FreePages { arena, kind, chunk, pages: from..to, resident_bytes });
         }
     }
 
