@@ -1,0 +1,62 @@
+//! Compiles the code that runs in the target, and takes it out of its object file.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use object::{Object, ObjectSection};
+
+/// It must fit into one page of the target.
+const MOST_BYTES: usize = 4096;
+
+fn main() {
+    println!("cargo:rerun-if-changed=stub");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let code = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => compile(),
+        _ => Vec::new(),
+    };
+    fs::write(out.join("stub.bin"), code).expect("OUT_DIR can be written");
+}
+
+fn compile() -> Vec<u8> {
+    let objects = cc::Build::new()
+        .file("stub/stub.c")
+        .opt_level_str("s")
+        .debug(false)
+        .force_frame_pointer(false)
+        .pic(true)
+        .warnings(true)
+        .warnings_into_errors(true)
+        .flag("-fno-function-sections")
+        .flag("-ffreestanding")
+        .flag("-fno-stack-protector")
+        .flag("-fno-asynchronous-unwind-tables")
+        .flag("-fno-jump-tables")
+        .flag("-mgeneral-regs-only")
+        .flag("-fno-strict-aliasing")
+        .flag_if_supported("-fno-toplevel-reorder")
+        .flag_if_supported("-fno-tree-loop-distribute-patterns")
+        .flag_if_supported("-fno-reorder-functions")
+        .flag_if_supported("-fcf-protection=none")
+        .compile_intermediates();
+    let path = objects.first().expect("there is one source");
+    code_of(path)
+}
+
+/// The code of an object file, which must need nothing but itself.
+fn code_of(path: &Path) -> Vec<u8> {
+    let bytes = fs::read(path).expect("it was just written");
+    let file = object::File::parse(&*bytes).expect("the C compiler makes ELF");
+    for section in file.sections() {
+        let name = section.name().unwrap_or_default();
+        let is_ours = name.starts_with(".text");
+        assert!(!is_ours || section.relocations().next().is_none(), "{name} is not on its own");
+        let is_data = [".data", ".bss", ".rodata"].iter().any(|data| name.starts_with(data));
+        assert!(!is_data || section.size() == 0, "{name} would be missing in the target");
+        assert!(!is_ours || name == ".text" || section.size() == 0, "{name} is apart");
+    }
+    let text = file.section_by_name(".text").expect("it has code");
+    let code = text.data().expect("its code can be read").to_vec();
+    assert!(code.len() <= MOST_BYTES, "{} bytes of code are more than a page", code.len());
+    code
+}

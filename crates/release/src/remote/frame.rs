@@ -1,0 +1,164 @@
+//! Calls that a thread makes on the way back to where it was, without any code of ours.
+//!
+//! The kernel puts all registers of a thread back from a frame on its stack when a signal's handler
+//! returns (`rt_sigreturn`). A chain of such frames, each of which "returns" to a `syscall; ret` that the
+//! C library has, makes one call after the other, and the last puts the thread back to where it was. All
+//! of it is written before the thread's registers are set, once: nothing is left to be done from outside.
+//!
+//! The layout is that of `struct rt_sigframe` and `struct ucontext` (arch/x86/include/uapi/asm).
+
+use super::gadgets::Gadgets;
+use super::tracee::Registers;
+
+const ALL_SIGNALS: u64 = u64::MAX;
+/// Bytes of a `struct ucontext` with the kernel's short mask.
+const CONTEXT_BYTES: usize = 304;
+/// Below the stack pointer, so much belongs to the function that runs (System V ABI, AMD64).
+pub const RED_ZONE: u64 = 128;
+/// `ss_flags` that `sigaltstack` does not know: `rt_sigreturn` then leaves the thread's own as it is.
+const KEEP_ALTSTACK: u64 = 7;
+/// `rt_sigreturn` and `rt_sigprocmask` on x86-64.
+const RT_SIGRETURN: u64 = 15;
+
+/// One call: its number and arguments.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// On x86-64.
+    pub number: u64,
+    /// As many as it takes; the others are zeros.
+    pub args: [u64; 6],
+}
+
+/// How a thread is put back.
+#[derive(Debug, Clone)]
+pub struct Back {
+    /// Its registers, when nothing came between.
+    pub registers: Registers,
+    /// Its registers when a handler has run before the chain began.
+    pub broken_off: Registers,
+    /// The signals that it blocks.
+    pub mask: u64,
+    /// Its extended state, as a frame holds it.
+    pub vectors: Vec<u8>,
+    /// What is left of a time-out: seconds and nanoseconds, which some argument must point to.
+    pub timespec: Option<(usize, [u64; 2])>,
+}
+
+/// What is written below a thread's stack, and where it then goes on.
+#[derive(Debug)]
+pub struct Chain {
+    /// Where the bytes go.
+    pub at: u64,
+    /// Them.
+    pub bytes: Vec<u8>,
+    /// What its registers are set to.
+    pub registers: Registers,
+}
+
+/// Bytes that a chain takes at most.
+pub const MOST_BYTES: u64 = 24 << 10;
+
+/// A chain of calls. `texts` are bytes that calls point to: their addresses are handed to `calls`.
+///
+/// `code` is what the kernel is told the broken-off call has come to, so that it treats a handler that
+/// comes before the chain as it would have without it.
+pub fn chain(
+    stopped: &Registers,
+    code: i64,
+    gadgets: &Gadgets,
+    back: &Back,
+    text: &[u8],
+    calls: impl Fn(u64) -> Vec<Call>,
+) -> Chain {
+    // The number of calls does not depend on where the text is.
+    let count = calls(0).len();
+    let slot = 8 + CONTEXT_BYTES;
+    let frames_bytes = CONTEXT_BYTES + (count + 1) * slot;
+    let timespec_at = frames_bytes.next_multiple_of(16);
+    let text_at = timespec_at + 16;
+    let vectors_at = (text_at + text.len()).next_multiple_of(64);
+    let length = vectors_at + back.vectors.len();
+    let at = (stopped.rsp - RED_ZONE - length as u64) & !63;
+
+    let mut bytes = vec![0; length];
+    let mut put = |place: usize, word: u64| {
+        bytes[place..place + 8].copy_from_slice(&word.to_le_bytes());
+    };
+    // The chain's own contexts, the one that puts the thread back, and the one for a handler.
+    let context = |n: usize| if n == 0 { 0 } else { CONTEXT_BYTES + (n - 1) * slot + 8 };
+    let vectors = at + vectors_at as u64;
+    let mut broken_off = back.broken_off;
+    let mut registers = back.registers;
+    if let Some((place, [seconds, nanoseconds])) = back.timespec {
+        put(timespec_at, seconds);
+        put(timespec_at + 8, nanoseconds);
+        set_argument(&mut registers, place, at + timespec_at as u64);
+    }
+    // A call that is broken off may leave its arguments as they were.
+    broken_off.rsp = back.broken_off.rsp;
+    for (n, call) in calls(at + text_at as u64).iter().enumerate() {
+        let mut during = *stopped;
+        during.rax = call.number;
+        for (place, arg) in call.args.iter().enumerate() {
+            set_argument(&mut during, place, *arg);
+        }
+        during.rip = gadgets.syscall_ret;
+        during.rsp = at + (context(n + 1) - 8) as u64;
+        put_context(&mut put, context(n), &during, ALL_SIGNALS, vectors);
+        put(context(n + 1) - 8, gadgets.restore);
+    }
+    put_context(&mut put, context(count), &registers, back.mask, vectors);
+    let broken_at = context(count + 1);
+    put(broken_at - 8, gadgets.restore);
+    put_context(&mut put, broken_at, &broken_off, back.mask, vectors);
+    // Where the kernel has put a handler before the chain, its return leads here: to a place that takes
+    // the stack from what is, for the kernel, an unused field, and goes on there.
+    put(0, gadgets.pop_rsp_ret);
+    put(8, at + (broken_at - 8) as u64);
+    bytes[text_at..text_at + text.len()].copy_from_slice(text);
+    bytes[vectors_at..].copy_from_slice(&back.vectors);
+
+    let mut begin = *stopped;
+    // The kernel "begins the call again": by going back over a `syscall`, with this number.
+    begin.orig_rax = RT_SIGRETURN;
+    begin.rax = code as u64;
+    begin.rip = gadgets.syscall_ret + 2;
+    begin.rsp = at;
+    Chain { at, bytes, registers: begin }
+}
+
+/// Sets one of the six arguments of a system call.
+pub fn set_argument(registers: &mut Registers, place: usize, value: u64) {
+    match place {
+        0 => registers.rdi = value,
+        1 => registers.rsi = value,
+        2 => registers.rdx = value,
+        3 => registers.r10 = value,
+        4 => registers.r8 = value,
+        _ => registers.r9 = value,
+    }
+}
+
+fn put_context(
+    put: &mut impl FnMut(usize, u64),
+    at: usize,
+    registers: &Registers,
+    mask: u64,
+    vectors: u64,
+) {
+    let r = registers;
+    // UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS.
+    put(at, 7);
+    put(at + 24, KEEP_ALTSTACK);
+    let words = [
+        r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx,
+        r.rax, r.rcx, r.rsp, r.rip, r.eflags,
+        r.cs & 0xffff | (r.ss & 0xffff) << 48,
+    ];
+    for (n, word) in words.into_iter().enumerate() {
+        put(at + 40 + n * 8, word);
+    }
+    // Behind four words about faults: where the extended state is.
+    put(at + 40 + 23 * 8, vectors);
+    put(at + 296, mask);
+}

@@ -1,0 +1,50 @@
+//! Instructions that a chain needs, found in the code that the target has.
+
+use std::os::unix::fs::FileExt;
+
+use lowtide_probe::allocator::open_mapped;
+use lowtide_probe::proc::maps::Mapping;
+use memchr::memmem;
+
+use crate::refusal::Refusal;
+
+/// Where they are in the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gadgets {
+    /// `syscall; ret`.
+    pub syscall_ret: u64,
+    /// `mov $15, %rax; syscall`: how a signal's handler returns (`__restore_rt`).
+    pub restore: u64,
+    /// `pop %rsp; ret`: the end of `pop %r12; ret`.
+    pub pop_rsp_ret: u64,
+}
+
+const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
+const RESTORE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+const POP_RSP_RET: [u8; 2] = [0x5c, 0xc3];
+
+impl Gadgets {
+    /// Looks for them in the code of one file that is mapped.
+    ///
+    /// # Errors
+    /// When one of them is not there, or the file cannot be read.
+    pub fn find(pid: u32, code: &[&Mapping]) -> Result<Self, Refusal> {
+        let mut found = [None; 3];
+        for mapping in code {
+            let Ok(file) = open_mapped(pid, mapping) else { continue };
+            let mut bytes = vec![0; usize::try_from(mapping.size()).unwrap_or(0)];
+            let length = file.read_at(&mut bytes, mapping.offset).unwrap_or(0);
+            let wanted: [&[u8]; 3] = [&SYSCALL_RET, &RESTORE, &POP_RSP_RET];
+            for (place, pattern) in found.iter_mut().zip(wanted) {
+                let at = memmem::find(&bytes[..length], pattern);
+                *place = place.or(at.map(|at| mapping.start + at as u64));
+            }
+        }
+        let one = |place: usize, what| found[place].ok_or(Refusal::Gadget { what });
+        Ok(Self {
+            syscall_ret: one(0, "an instruction that calls the kernel")?,
+            restore: one(1, "the end of a signal's handler")?,
+            pop_rsp_ret: one(2, "a way from one stack to another")?,
+        })
+    }
+}

@@ -1,0 +1,191 @@
+//! One thread of another process, held by ptrace.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The general registers of a thread, as the kernel has them (`struct user_regs_struct`).
+pub type Registers = libc::user_regs_struct;
+
+/// `NT_X86_XSTATE` of linux/elf.h.
+const NT_X86_XSTATE: usize = 0x202;
+/// The largest extended state: AVX-512 and AMX are 11 KiB.
+const MOST_STATE: usize = 16 << 10;
+/// Bytes of the kernel's `sigset_t`.
+const SIGSET_BYTES: usize = 8;
+
+/// A thread that this one traces. It is let go when it is dropped while it stands still; one that could
+/// not be stopped is let go by the kernel when lowtide ends.
+#[derive(Debug)]
+pub struct Tracee {
+    tid: i32,
+    is_stopped: bool,
+}
+
+/// Why a thread stands still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Because it was asked to.
+    Asked,
+    /// A signal is about to be delivered to it.
+    Signal(i32),
+    /// Its whole process was stopped (`SIGSTOP` and its like).
+    Group,
+    /// It has ended.
+    Ended,
+    /// It did not stop in time.
+    Never,
+}
+
+impl Tracee {
+    /// Begins to trace a thread, which goes on meanwhile.
+    ///
+    /// # Errors
+    /// When that is not permitted (`EPERM`: no right to, or traced by another), or it has ended.
+    pub fn seize(tid: u32) -> io::Result<Self> {
+        let tid = i32::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+        // SAFETY: PTRACE_SEIZE reads and writes no memory of ours; both arguments are numbers.
+        let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, 0_usize) };
+        checked(done)?;
+        Ok(Self { tid, is_stopped: false })
+    }
+
+    /// Asks it to stop.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn interrupt(&self) -> io::Result<()> {
+        // SAFETY: PTRACE_INTERRUPT reads and writes no memory of ours.
+        checked(unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, self.tid, 0_usize, 0_usize) })?;
+        Ok(())
+    }
+
+    /// Waits until it stands still, for so long at most.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn wait(&mut self, limit: Duration) -> io::Result<Stop> {
+        /// So long the answer is waited for without sleeping: it mostly comes in a few microseconds.
+        const EAGER: Duration = Duration::from_micros(300);
+        let begin = Instant::now();
+        loop {
+            let mut status = 0;
+            // SAFETY: `status` is an int that lives until behind the call.
+            let found =
+                unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL | libc::WNOHANG) };
+            if found == self.tid {
+                return Ok(self.stopped(status));
+            }
+            if found < 0 {
+                return match io::Error::last_os_error() {
+                    error if error.raw_os_error() == Some(libc::ECHILD) => Ok(Stop::Ended),
+                    error if error.kind() == io::ErrorKind::Interrupted => continue,
+                    error => Err(error),
+                };
+            }
+            match begin.elapsed() {
+                waited if waited >= limit => return Ok(Stop::Never),
+                waited if waited < EAGER => std::hint::spin_loop(),
+                _ => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+    }
+
+    fn stopped(&mut self, status: i32) -> Stop {
+        if !libc::WIFSTOPPED(status) {
+            return Stop::Ended;
+        }
+        self.is_stopped = true;
+        let signal = libc::WSTOPSIG(status);
+        match (status >> 16, signal) {
+            (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Asked,
+            (libc::PTRACE_EVENT_STOP, _) => Stop::Group,
+            _ => Stop::Signal(signal),
+        }
+    }
+
+    /// Its general registers.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn registers(&self) -> io::Result<Registers> {
+        // SAFETY: the struct consists of integers, of which zeros are values.
+        let mut registers: Registers = unsafe { std::mem::zeroed() };
+        // SAFETY: PTRACE_GETREGS writes a `struct user_regs_struct` to its last argument, which is one.
+        checked(unsafe {
+            libc::ptrace(libc::PTRACE_GETREGS, self.tid, 0_usize, &raw mut registers)
+        })?;
+        Ok(registers)
+    }
+
+    /// Sets its general registers.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn set_registers(&self, registers: &Registers) -> io::Result<()> {
+        // SAFETY: PTRACE_SETREGS reads a `struct user_regs_struct` from its last argument, which is one.
+        checked(unsafe {
+            libc::ptrace(libc::PTRACE_SETREGS, self.tid, 0_usize, std::ptr::from_ref(registers))
+        })?;
+        Ok(())
+    }
+
+    /// Its vector registers and all else of its extended state, as XSAVE lays it out.
+    ///
+    /// # Errors
+    /// When it has ended, or the processor has no such state.
+    pub fn extended_state(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0_u8; MOST_STATE];
+        let mut vector =
+            libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which points to as many,
+        // and their number to `iov_len`; both live until behind the call.
+        checked(unsafe {
+            libc::ptrace(libc::PTRACE_GETREGSET, self.tid, NT_X86_XSTATE, &raw mut vector)
+        })?;
+        bytes.truncate(vector.iov_len);
+        Ok(bytes)
+    }
+
+    /// The signals that it blocks; those that it had blocked before a call that waits with others.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal_mask(&self) -> io::Result<u64> {
+        let mut mask = 0_u64;
+        // SAFETY: PTRACE_GETSIGMASK writes as many bytes as its third argument says to the last, which is
+        // as large.
+        checked(unsafe {
+            libc::ptrace(libc::PTRACE_GETSIGMASK, self.tid, SIGSET_BYTES, &raw mut mask)
+        })?;
+        Ok(mask)
+    }
+
+    /// Lets it go on, with a signal that was about to be delivered, if any (0 is none).
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn let_go(mut self, signal: i32) -> io::Result<()> {
+        self.is_stopped = false;
+        self.detach(signal)
+    }
+
+    fn detach(&self, signal: i32) -> io::Result<()> {
+        // SAFETY: PTRACE_DETACH reads and writes no memory of ours.
+        checked(unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, 0_usize, signal as usize) })?;
+        Ok(())
+    }
+}
+
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        if self.is_stopped {
+            let _ = self.detach(0);
+        }
+    }
+}
+
+fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

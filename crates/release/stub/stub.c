@@ -1,0 +1,500 @@
+/* The code that runs inside the target: it takes an arena's lock, verifies what the walk from outside
+ * has named, gives the pages back to the kernel, and lets go.
+ *
+ * It is one page, wherever that lies, with the shared block right behind it. It calls nothing of the C
+ * library, reads no thread-local storage and touches no vector register. It reads memory only where the
+ * allocator must have it, and asks the kernel first whether it is there.
+ *
+ * The rules of the heap are those of malloc/malloc.c and arena.c of glibc 2.26 to 2.44. */
+
+#include "shared.h"
+
+#define PAGE 4096UL
+#define HEAP_MAX (64UL << 20) /* HEAP_MAX_SIZE: heaps of thread arenas begin at multiples of it */
+#define LIST_BYTES 48UL       /* sizeof (struct malloc_chunk): what a free chunk keeps for its lists */
+#define MINSIZE 32UL
+#define PREV_INUSE 1UL
+#define IS_MMAPPED 2UL
+#define SIZE(head) ((head) & ~7UL)
+#define MOST_PAGES 512 /* whatever the parameters say, no lock is held for more pages than this */
+#define EINTR 4
+#define EFAULT 14
+
+/* Everything is written from the shared block, of which the address is known relative to this code.
+ *
+ * enter: the kernel "restarts" rt_sigprocmask here, which blocks all signals, and comes back with 0; if a
+ * signal came before that, its handler has run and the result is -EINTR (or the call is begun here again,
+ * for handlers with SA_RESTART, as the interrupted one would have been).
+ *
+ * The stack is the thread's own, below its red zone, whenever a handler may run; else that of the block. */
+__asm__(".text\n"
+        "enter:\n"
+        ".set block, enter + 4096\n"
+        "    syscall\n"
+        "    test %eax, %eax\n"
+        "    js 2f\n"
+        "    lea block(%rip), %rbx\n"
+        "    lea " S(STACK_END) "(%rbx), %rsp\n"
+        "    xor %ebp, %ebp\n"
+        "    cld\n"
+        "    cmpl $" S(WANTED_CLONE) ", " S(OFF_WANTED) "(%rbx)\n"
+        "    jne 1f\n"
+        "    mov $56, %eax\n" /* clone */
+        "    mov " S(OFF_CLONE_FLAGS) "(%rbx), %rdi\n"
+        "    lea " S(THREAD_STACK_END) "(%rbx), %rsi\n"
+        "    lea " S(OFF_TID) "(%rbx), %rdx\n"
+        "    mov %rdx, %r10\n"
+        "    mov " S(OFF_TLS) "(%rbx), %r8\n"
+        "    syscall\n"
+        "    test %rax, %rax\n"
+        "    jz 4f\n"
+        "    mov %rax, " S(OFF_CLONED) "(%rbx)\n"
+        "1:  mov $-1, %eax\n"
+        "    mov %eax, %edx\n"
+        "    cmpl $" S(WANTED_TRIM) ", " S(OFF_WANTED) "(%rbx)\n"
+        "    jne 6f\n"
+        "    xsave64 " S(VECTORS_AT) "(%rbx)\n"
+        "6:  mov %rbx, %rdi\n"
+        "    call work_borrowed\n"
+        "    mov %eax, %r12d\n"
+        "    mov $-1, %eax\n"
+        "    mov %eax, %edx\n"
+        "    cmpl $" S(WANTED_TRIM) ", " S(OFF_WANTED) "(%rbx)\n"
+        "    jne 7f\n"
+        "    xrstor64 " S(VECTORS_AT) "(%rbx)\n"
+        "7:  test %r12d, %r12d\n"
+        "    jz 3f\n"
+        "2:  lea block(%rip), %rbx\n" /* broken off: it comes back with what it would have had */
+        "    mov " S(OFF_BROKEN_RIP) "(%rbx), %rax\n"
+        "    mov %rax, " S(OFF_RIP) "(%rbx)\n"
+        "    mov " S(OFF_BROKEN_RAX) "(%rbx), %rax\n"
+        "    mov %rax, " S(OFF_RAX) "(%rbx)\n"
+        "3:  mov " S(OFF_SAFE_RSP) "(%rbx), %rsp\n"
+        "    mov $14, %eax\n" /* rt_sigprocmask(SIG_SETMASK, its own) */
+        "    mov $2, %edi\n"
+        "    lea " S(OFF_MASK) "(%rbx), %rsi\n"
+        "    xor %edx, %edx\n"
+        "    mov $8, %r10d\n"
+        "    syscall\n"
+        "    movl $" S(STATE_BACK) ", " S(OFF_BORROWED) "(%rbx)\n"
+        "    pushq " S(OFF_FLAGS) "(%rbx)\n"
+        "    popfq\n"
+        "    mov " S(OFF_R15) "(%rbx), %r15\n"
+        "    mov " S(OFF_R14) "(%rbx), %r14\n"
+        "    mov " S(OFF_R13) "(%rbx), %r13\n"
+        "    mov " S(OFF_R12) "(%rbx), %r12\n"
+        "    mov " S(OFF_RBP) "(%rbx), %rbp\n"
+        "    mov " S(OFF_R11) "(%rbx), %r11\n"
+        "    mov " S(OFF_R10) "(%rbx), %r10\n"
+        "    mov " S(OFF_R9) "(%rbx), %r9\n"
+        "    mov " S(OFF_R8) "(%rbx), %r8\n"
+        "    mov " S(OFF_RAX) "(%rbx), %rax\n"
+        "    mov " S(OFF_RCX) "(%rbx), %rcx\n"
+        "    mov " S(OFF_RDX) "(%rbx), %rdx\n"
+        "    mov " S(OFF_RSI) "(%rbx), %rsi\n"
+        "    mov " S(OFF_RDI) "(%rbx), %rdi\n"
+        "    mov " S(OFF_RSP) "(%rbx), %rsp\n"
+        "    mov " S(OFF_RBX) "(%rbx), %rbx\n"
+        "    jmp *block+" S(OFF_RIP) "(%rip)\n"
+        "4:  xor %ebp, %ebp\n"
+        "    cmpl $0, " S(OFF_TRIMS) "(%rbx)\n"
+        "    jne 5f\n"
+        "    mov %rbx, %rdi\n"
+        "    call work_in_thread\n"
+        "    ud2\n"
+        "5:  mov %rbx, %rdi\n"
+        "    call trim_in_thread\n"
+        "    ud2\n");
+
+enum { nr_munmap = 11, nr_rt_sigaction = 13, nr_rt_sigprocmask = 14, nr_madvise = 28,
+       nr_nanosleep = 35, nr_exit = 60, nr_rt_sigpending = 127, nr_prctl = 157,
+       nr_futex = 202, nr_clock_gettime = 228 };
+
+struct chunk {
+    u64 prev_size, head;
+    struct chunk *fd, *bk, *fd_nextsize, *bk_nextsize;
+};
+
+static inline __attribute__((always_inline)) long
+call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e) {
+    register u64 r10 __asm__("r10") = d;
+    register u64 r8 __asm__("r8") = e;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#define call3(nr, a, b, c) call6(nr, (u64)(a), (u64)(b), (u64)(c), 0, 0)
+#define call4(nr, a, b, c, d) call6(nr, (u64)(a), (u64)(b), (u64)(c), (u64)(d), 0)
+
+static u64 now(void) {
+    u64 time[2] = {0, 0};
+    call3(nr_clock_gettime, 1 /* CLOCK_MONOTONIC */, time, 0);
+    return time[0] * 1000000000UL + time[1];
+}
+
+static void rest(u64 ns) {
+    u64 time[2] = {ns / 1000000000UL, ns % 1000000000UL};
+    call3(nr_nanosleep, time, 0, 0);
+}
+
+/* Whether a word can be read: the kernel copies it before it finds that the first argument is wrong. */
+static int is_word(u64 at) {
+    return call4(nr_rt_sigprocmask, 77, at, 0, 8) != -EFAULT;
+}
+
+static int is_readable(u64 at, u64 bytes) {
+    return is_word(at) && is_word(at + bytes - 8);
+}
+
+/* --- The lock of an arena, as lll_lock and lll_unlock have it. */
+
+static int take(struct shared *s, u32 *lock) {
+    u32 free = 0;
+    if (__atomic_compare_exchange_n(lock, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return 1;
+    u64 begin = now();
+    while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE) != 0) {
+        if (now() - begin > s->patience_ns)
+            return 0; /* whoever has it wakes nobody once too often, and that is all */
+        u64 time[2] = {0, 1000000};
+        call4(nr_futex, lock, 128 /* FUTEX_WAIT_PRIVATE */, 2, time);
+    }
+    return 1;
+}
+
+static void give(u32 *lock) {
+    if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) > 1)
+        call3(nr_futex, lock, 129 /* FUTEX_WAKE_PRIVATE */, 1);
+}
+
+/* --- What must hold of a chunk before anything is done to it. */
+
+/* Whether memory of a thread's arena is still in one of its heaps. That of the main arena is not
+ * given back while somebody has the lock. */
+static int is_of_arena(const struct shared *s, u64 arena, u64 at, u64 end) {
+    if (arena == s->main_arena)
+        return 1;
+    u64 heap = at & ~(HEAP_MAX - 1);
+    const u64 *info = (const u64 *)heap; /* ar_ptr, prev, size */
+    return is_readable(heap, 24) && info[0] == arena && info[2] <= HEAP_MAX && end <= heap + info[2];
+}
+
+/* Whether it is linked into a list, as unlink_chunk wants it. */
+static int is_linked(const struct chunk *p) {
+    u64 fd = (u64)p->fd, bk = (u64)p->bk;
+    if (fd % 8 || bk % 8 || !is_readable(fd, 32) || !is_readable(bk, 32))
+        return 0;
+    return p->fd->bk == p && p->bk->fd == p;
+}
+
+/* Whether a free chunk of this size stands here, in one of the bins. */
+static int is_binned(const struct shared *s, u64 arena, u64 at, u64 size) {
+    const struct chunk *p = (const struct chunk *)at;
+    if (at % 16 || size % 16 || size < MINSIZE || !is_of_arena(s, arena, at, at + size))
+        return 0;
+    if (!is_readable(at, LIST_BYTES) || !is_readable(at + size, 16))
+        return 0;
+    const struct chunk *next = (const struct chunk *)(at + size);
+    if (SIZE(p->head) != size || p->head & IS_MMAPPED || !(p->head & PREV_INUSE))
+        return 0;
+    return next->prev_size == size && !(next->head & PREV_INUSE) && is_linked(p);
+}
+
+static struct chunk **top_of(const struct shared *s, u64 arena) {
+    return (struct chunk **)(arena + s->bins_at - 16);
+}
+
+/* --- What is done. */
+
+static int are_within(const struct op *o, u64 from, u64 to) {
+    u64 end = o->from + o->bytes;
+    return o->from % PAGE == 0 && o->bytes % PAGE == 0 && o->from < end && from <= o->from && end <= to;
+}
+
+static int drop(struct shared *s, const struct op *o) {
+    if (o->bytes > MOST_PAGES * PAGE)
+        return 0;
+    if (call3(nr_madvise, o->from, o->bytes, 4 /* MADV_DONTNEED */) != 0)
+        return 0;
+    s->returned += o->bytes;
+    return 1;
+}
+
+/* Pages of a free chunk. */
+static int drop_chunk(struct shared *s, const struct op *o) {
+    if (!is_binned(s, o->arena, o->chunk, o->size))
+        return 0;
+    return are_within(o, o->chunk + LIST_BYTES, o->chunk + o->size) && drop(s, o);
+}
+
+/* Pages of the top, wherever that is by now. */
+static int drop_top(struct shared *s, const struct op *o) {
+    u64 at = (u64)*top_of(s, o->arena);
+    if (at % 16 || !is_readable(at, 16))
+        return 0;
+    u64 end = at + SIZE(((const struct chunk *)at)->head);
+    if (end < at || !is_of_arena(s, o->arena, at, end))
+        return 0;
+    return are_within(o, at + LIST_BYTES, end) && drop(s, o);
+}
+
+/* As unlink_chunk does. */
+static void unlink_chunk(struct chunk *p) {
+    struct chunk *fd = p->fd, *bk = p->bk;
+    fd->bk = bk;
+    bk->fd = fd;
+    if (SIZE(p->head) < 1024 || !p->fd_nextsize)
+        return;
+    if (fd->fd_nextsize) {
+        p->fd_nextsize->bk_nextsize = p->bk_nextsize;
+        p->bk_nextsize->fd_nextsize = p->fd_nextsize;
+    } else if (p->fd_nextsize == p) {
+        fd->fd_nextsize = fd->bk_nextsize = fd;
+    } else {
+        fd->fd_nextsize = p->fd_nextsize;
+        fd->bk_nextsize = p->bk_nextsize;
+        p->fd_nextsize->bk_nextsize = fd;
+        p->bk_nextsize->fd_nextsize = fd;
+    }
+}
+
+/* Whether unlink_chunk can do that: of large chunks, the lists of other sizes must be sound too. */
+static int can_be_unlinked(const struct shared *s, u64 arena, u64 at, u64 size) {
+    if (!is_binned(s, arena, at, size))
+        return 0;
+    const struct chunk *p = (const struct chunk *)at;
+    if (size < 1024 || !p->fd_nextsize)
+        return 1;
+    u64 fd = (u64)p->fd_nextsize, bk = (u64)p->bk_nextsize;
+    if (fd % 16 || bk % 16 || !is_readable(fd, LIST_BYTES) || !is_readable(bk, LIST_BYTES))
+        return 0;
+    return p->fd_nextsize->bk_nextsize == p && p->bk_nextsize->fd_nextsize == p &&
+           is_readable((u64)p->fd, LIST_BYTES);
+}
+
+/* Takes one chunk from a fast bin and joins it with its free neighbours, as malloc_consolidate does.
+ * Everything is looked at before anything is changed: 1 when it was done, 0 when the bin is empty,
+ * -1 when something is not as it should be. */
+static int join_one(const struct shared *s, const struct op *o) {
+    struct chunk **bin = (struct chunk **)o->chunk;
+    struct chunk *p = __atomic_load_n(bin, __ATOMIC_RELAXED);
+    u64 at = (u64)p, size = o->size, total = size;
+    if (!p)
+        return 0;
+    if (at % 16 || !is_of_arena(s, o->arena, at, at + size) || !is_readable(at, MINSIZE) ||
+        !is_readable(at + size, 16) || SIZE(p->head) != size || p->head & IS_MMAPPED)
+        return -1;
+    struct chunk *next = (struct chunk *)(at + size), *before = 0;
+    struct chunk **top = top_of(s, o->arena);
+    u64 next_size = SIZE(next->head);
+    int is_at_top = next == *top, is_next_free = 0;
+    if (!(next->head & PREV_INUSE) || next->head & IS_MMAPPED)
+        return -1; /* a fast chunk counts as used */
+    if (!(p->head & PREV_INUSE)) {
+        before = (struct chunk *)(at - p->prev_size);
+        if (!can_be_unlinked(s, o->arena, (u64)before, p->prev_size))
+            return -1;
+        total += p->prev_size;
+    }
+    if (!is_at_top) {
+        u64 behind = (u64)next + next_size;
+        if (!is_of_arena(s, o->arena, (u64)next, behind) || !is_readable(behind, 16))
+            return -1;
+        is_next_free = !(((struct chunk *)behind)->head & PREV_INUSE);
+        if (is_next_free && !can_be_unlinked(s, o->arena, (u64)next, next_size))
+            return -1;
+    }
+    struct chunk *unsorted = (struct chunk *)(o->arena + s->bins_at - 16);
+    if (!is_readable((u64)unsorted->fd, 32) || unsorted->fd->bk != unsorted)
+        return -1;
+    u64 link = (u64)p->fd;
+    struct chunk *rest = (struct chunk *)(s->mixed_links ? link ^ ((at + 16) >> 12) : link);
+    if ((u64)rest % 16)
+        return -1;
+    /* Without the lock, others may put chunks in front of it meanwhile, but nobody takes any. */
+    struct chunk *expected = p;
+    if (!__atomic_compare_exchange_n(bin, &expected, rest, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return 1;
+    if (before) {
+        unlink_chunk(before);
+        p = before;
+    }
+    if (is_at_top) {
+        total += next_size;
+        p->head = total | PREV_INUSE;
+        *top = p;
+        return 1;
+    }
+    if (is_next_free) {
+        total += next_size;
+        unlink_chunk(next);
+    } else {
+        next->head &= ~PREV_INUSE;
+    }
+    struct chunk *first = unsorted->fd;
+    unsorted->fd = p;
+    first->bk = p;
+    if (total >= 1024)
+        p->fd_nextsize = p->bk_nextsize = 0;
+    p->head = total | PREV_INUSE;
+    p->bk = unsorted;
+    p->fd = first;
+    ((struct chunk *)((u64)p + total))->prev_size = total;
+    return 1;
+}
+
+/* Joins chunks of a fast bin until it is empty, or time is up. Whether the act is at its end. */
+static int join(struct shared *s, struct op *o, u64 until) {
+    for (u64 i = 0; o->bytes > 0; i++) {
+        if (i % 8 == 7 && now() >= until)
+            return 0;
+        int done = join_one(s, o);
+        if (done <= 0) {
+            s->skipped += done < 0;
+            return 1;
+        }
+        o->bytes--;
+        s->joined++;
+    }
+    return 1;
+}
+
+/* --- Holds. */
+
+/* Eight classes for every power of two. */
+static void record(struct shared *s, u64 ns) {
+    u64 power = 63 - __builtin_clzl(ns | 8);
+    u64 class = (power - 3) * 8 + ((ns >> (power - 3)) & 7);
+    s->classes[class < CLASSES ? class : CLASSES - 1]++;
+    s->holds++;
+    if (ns > s->longest_ns)
+        s->longest_ns = ns;
+}
+
+/* Does what comes next, as much as one hold of the lock allows. */
+static void hold(struct shared *s, int is_locking, u64 until) {
+    u64 arena = s->ops[s->next].arena;
+    u32 *lock = (u32 *)arena;
+    if (is_locking && !take(s, lock)) {
+        s->busy++;
+        s->next++;
+        return;
+    }
+    if (is_locking && s->single_threaded && *(volatile unsigned char *)s->single_threaded) {
+        /* From now on nobody takes locks. */
+        give(lock);
+        s->error = ERROR_SINGLE;
+        s->next = s->count;
+        return;
+    }
+    u64 begin = now(), end = begin + s->hold_ns, pages = 0;
+    if (!is_locking)
+        end = until;
+    while (s->next < s->count) {
+        struct op *o = &s->ops[s->next];
+        u64 more = o->kind == OP_JOIN ? 0 : o->bytes / PAGE;
+        if (o->arena != arena || (pages && pages + more > s->pages_per_hold))
+            break;
+        if (o->kind == OP_JOIN) {
+            if (!join(s, o, end))
+                break;
+        } else {
+            int done = more <= s->pages_per_hold &&
+                       (o->kind == OP_TOP ? drop_top(s, o) : drop_chunk(s, o));
+            s->skipped += !done;
+            pages += more;
+        }
+        s->next++;
+        if (now() >= end)
+            break;
+    }
+    u64 took = now() - begin;
+    if (!is_locking)
+        return;
+    give(lock);
+    record(s, took);
+}
+
+/* --- Where it is entered. */
+
+/* The thread of our own: does batch after batch, until it is told to end or hears nothing any more. */
+__attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
+    call3(nr_prctl, 15 /* PR_SET_NAME */, s->name, 0);
+    s->mdwe = call6(nr_prctl, 66 /* PR_GET_MDWE */, 0, 0, 0, 0);
+    __atomic_store_n(&s->state, STATE_THERE, __ATOMIC_RELEASE);
+    u64 heard = now();
+    u32 beat = 0;
+    for (;;) {
+        u32 batch = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE);
+        u32 said = __atomic_load_n(&s->beat, __ATOMIC_RELAXED);
+        u64 time = now();
+        if (said != beat) {
+            beat = said;
+            heard = time;
+        }
+        if (batch == BATCH_LEAVE || time - heard > s->abandon_ns)
+            break;
+        if (batch == s->done || s->next >= s->count) {
+            __atomic_store_n(&s->done, batch, __ATOMIC_RELEASE);
+            rest(s->rest_ns);
+            continue;
+        }
+        hold(s, 1, 0);
+        rest(s->rest_ns);
+    }
+    u32 told = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE) == BATCH_LEAVE;
+    __atomic_store_n(&s->state, STATE_LEFT, __ATOMIC_RELEASE);
+    /* Nobody is there any more who would clean up: all goes but this page and that of the registers,
+     * which a thread may still need to be put back. Our stack is among it. */
+    u64 base = (u64)s + PAGE, bytes = told ? 0 : s->bytes - PAGE;
+    __asm__ volatile("test %%rsi, %%rsi\n\tjz 1f\n\tsyscall\n1:\txor %%edi, %%edi\n\tmov $60, %%eax\n\tsyscall"
+                     :
+                     : "a"((u64)nr_munmap), "D"(base), "S"(bytes)
+                     : "rcx", "r11", "memory");
+    __builtin_unreachable();
+}
+
+/* Whether signals wait that would have broken off the interrupted call: then it must not be begun again. */
+static int is_interrupted(const struct shared *s) {
+    u64 pending = 0;
+    call3(nr_rt_sigpending, &pending, 8, 0);
+    pending &= ~s->mask;
+    for (u64 signal = 1; pending; signal++, pending >>= 1) {
+        u64 action[4] = {0, 0, 0, 0}; /* handler, flags, restorer, mask */
+        if (!(pending & 1) || call4(nr_rt_sigaction, signal, 0, action, 8) != 0 || action[0] <= 1)
+            continue;
+        if (s->restarts == RESTARTS_NEVER || !(action[1] & 0x10000000 /* SA_RESTART */))
+            return s->restarts != RESTARTS_ALWAYS;
+    }
+    return 0;
+}
+
+/* A thread of the target, in which signals are blocked: does what is wanted of it, and says whether the
+ * call from which it was taken is broken off. */
+__attribute__((used)) static int work_borrowed(struct shared *s) {
+    u64 begin = now();
+    if (s->wanted == WANTED_SLICE) {
+        s->mdwe = call6(nr_prctl, 66 /* PR_GET_MDWE */, 0, 0, 0, 0);
+        u64 until = begin + s->slice_ns;
+        while (s->next < s->count && now() < until)
+            hold(s, 0, until);
+    } else if (s->wanted == WANTED_TRIM) {
+        s->result = ((int (*)(u64))s->function)(0);
+    }
+    s->worked_ns = now() - begin + 1;
+    return is_interrupted(s);
+}
+
+/* For comparison: the thread of our own calls malloc_trim. It has thread-local storage of its own. */
+__attribute__((used, noreturn)) static void trim_in_thread(struct shared *s) {
+    call3(nr_prctl, 15 /* PR_SET_NAME */, s->name, 0);
+    u64 begin = now();
+    s->result = ((int (*)(u64))s->function)(0);
+    s->worked_ns = now() - begin;
+    __atomic_store_n(&s->state, STATE_LEFT, __ATOMIC_RELEASE);
+    call3(nr_exit, 0, 0, 0);
+    __builtin_unreachable();
+}
