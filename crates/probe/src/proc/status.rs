@@ -7,8 +7,10 @@ use super::ParseError;
 pub struct Status {
     /// `R`, `S`, `D`, `T`, `t`, `Z`, …; NUL where the text has none.
     pub state: char,
-    /// Who traces it, by the number that the reader knows; 0 is nobody, or somebody whom the reader
-    /// cannot see.
+    /// The process that it is a thread of.
+    pub process: u32,
+    /// The thread that traces it, by the number that the reader knows; 0 is nobody, or somebody whom
+    /// the reader cannot see.
     pub tracer: u32,
     /// The real user.
     pub uid: u32,
@@ -79,6 +81,7 @@ impl Status {
                 _ => {
                     match key {
                         "State" => status.state = value.trim_start().chars().next().unwrap_or('\0'),
+                        "Tgid" => status.process = number(key, value)? as u32,
                         "TracerPid" => status.tracer = number(key, value)? as u32,
                         "Uid" => status.uid = number(key, value)? as u32,
                         // One for each namespace, from the reader's inwards.
@@ -165,7 +168,8 @@ mod tests {
     fn what_stands_in_the_way_of_a_thread_is_read() {
         let status = Status::parse(THREAD).unwrap();
         assert_eq!((status.state, status.is_stopped(), status.tracer), ('t', true, 4242));
-        assert_eq!((status.own_pid, status.seccomp, status.voluntary_switches), (2, 2, 99));
+        assert_eq!((status.process, status.own_pid), (70, 2));
+        assert_eq!((status.seccomp, status.voluntary_switches), (2, 99));
         assert_eq!((status.locked_bytes, status.hugetlb_bytes), (12 << 10, 2 << 20));
         let signals = status.signals;
         assert_eq!((signals.pending, signals.pending_shared), (1, 2));
