@@ -4,6 +4,7 @@
 //! allocator's lock, verifies each range, drops its pages and lets go. This is the only part of lowtide
 //! that stops threads or writes to a process, and every such act is in [`remote`].
 
+pub mod checks;
 pub mod refusal;
 pub mod release;
 pub mod remote;

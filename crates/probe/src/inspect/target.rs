@@ -92,7 +92,11 @@ impl Target {
         matches!(poll(&mut fds, Some(&now)), Ok(0))
     }
 
-    pub(super) fn stat(&self) -> Result<Stat, TargetError> {
+    /// Its line of `/proc/PID/stat`, now.
+    ///
+    /// # Errors
+    /// When it has ended, or its number is another process's by now.
+    pub fn stat(&self) -> Result<Stat, TargetError> {
         match read_stat(self.pid) {
             Ok(stat) if stat.start_ticks == self.start_ticks && !stat.has_ended() => Ok(stat),
             Ok(_) => Err(TargetError::Gone(self.pid)),
@@ -100,16 +104,22 @@ impl Target {
         }
     }
 
-    pub(super) fn maps(&self) -> io::Result<Vec<maps::Mapping>> {
+    /// Its mappings, now, in order of address.
+    ///
+    /// # Errors
+    /// When they may not be seen, or it has ended; [`Target::failed`] tells the two apart.
+    pub fn maps(&self) -> io::Result<Vec<maps::Mapping>> {
         let text = fs::read(self.path("maps"))?;
         Ok(maps::parse(&String::from_utf8_lossy(&text))?)
     }
 
-    pub(super) fn path(&self, file: &str) -> String {
+    /// The path of one of its files under `/proc`.
+    pub fn path(&self, file: &str) -> String {
         format!("/proc/{}/{file}", self.pid)
     }
 
-    pub(super) fn failed(&self, error: io::Error) -> TargetError {
+    /// What it means that something could not be read of it: that it has ended, or the error itself.
+    pub fn failed(&self, error: io::Error) -> TargetError {
         if is_gone(&error) || !self.is_alive() {
             TargetError::Gone(self.pid)
         } else {

@@ -5,6 +5,7 @@ pub mod mountinfo;
 pub mod rollup;
 pub mod stat;
 pub mod status;
+pub mod task;
 
 use std::borrow::Cow;
 use std::fs::File;

@@ -2,11 +2,20 @@
 
 use super::ParseError;
 
-/// What is used of `/proc/PID/status`.
+/// What is used of `/proc/PID/status`, or of one thread's (Documentation/filesystems/proc.rst).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Status {
+    /// `R`, `S`, `D`, `T`, `t`, `Z`, …; NUL where the text has none.
+    pub state: char,
+    /// The process that it is a thread of.
+    pub process: u32,
+    /// The thread that traces it, by the number that the reader knows; 0 is nobody, or somebody whom
+    /// the reader cannot see.
+    pub tracer: u32,
     /// The real user.
     pub uid: u32,
+    /// Its own number as it knows it, in the innermost PID namespace; 0 where the kernel does not tell.
+    pub own_pid: u32,
     /// Anonymous resident bytes.
     pub anon_bytes: u64,
     /// Resident bytes of files.
@@ -17,6 +26,35 @@ pub struct Status {
     pub swap_bytes: u64,
     /// What the kernel uses for its page tables, in bytes.
     pub page_tables_bytes: u64,
+    /// Bytes of mappings that were locked (`mlock`, `mlockall`), whether they are resident or not.
+    pub locked_bytes: u64,
+    /// Bytes in huge pages of the kernel's pool (hugetlb), which are no part of its resident bytes.
+    pub hugetlb_bytes: u64,
+    /// What happens to signals.
+    pub signals: Signals,
+    /// How its system calls are filtered: 0 not at all, 1 strictly, 2 by programs of BPF
+    /// (`SECCOMP_MODE_…` of include/uapi/linux/seccomp.h).
+    pub seccomp: u32,
+    /// How often the thread has waited for something. In a process's own file it is its first thread's.
+    pub voluntary_switches: u64,
+    /// Whether the thread has a shadow stack, against which the kernel and the processor check each
+    /// return.
+    pub shadow_stack: bool,
+}
+
+/// Sets of signals; bit 0 is signal 1.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Signals {
+    /// Sent to the thread and not yet delivered.
+    pub pending: u64,
+    /// Sent to the process and not yet delivered.
+    pub pending_shared: u64,
+    /// Blocked by the thread.
+    pub blocked: u64,
+    /// Ignored by the process.
+    pub ignored: u64,
+    /// For which the process has a handler.
+    pub caught: u64,
 }
 
 impl Status {
@@ -27,23 +65,46 @@ impl Status {
     /// When a line that is there has no number.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut status = Self::default();
+        let signals = &mut status.signals;
         for line in text.lines() {
             let Some((key, value)) = line.split_once(':') else {
                 continue;
             };
-            let target = match key {
+            let bytes = match key {
                 "RssAnon" => &mut status.anon_bytes,
                 "RssFile" => &mut status.file_bytes,
                 "RssShmem" => &mut status.shared_bytes,
                 "VmSwap" => &mut status.swap_bytes,
                 "VmPTE" => &mut status.page_tables_bytes,
-                "Uid" => {
-                    status.uid = number(key, value)? as u32;
+                "VmLck" => &mut status.locked_bytes,
+                "HugetlbPages" => &mut status.hugetlb_bytes,
+                _ => {
+                    match key {
+                        "State" => status.state = value.trim_start().chars().next().unwrap_or('\0'),
+                        "Tgid" => status.process = number(key, value)? as u32,
+                        "TracerPid" => status.tracer = number(key, value)? as u32,
+                        "Uid" => status.uid = number(key, value)? as u32,
+                        // One for each namespace, from the reader's inwards.
+                        "NSpid" => status.own_pid = last_number(key, value)? as u32,
+                        "SigPnd" => signals.pending = mask(key, value)?,
+                        "ShdPnd" => signals.pending_shared = mask(key, value)?,
+                        "SigBlk" => signals.blocked = mask(key, value)?,
+                        "SigIgn" => signals.ignored = mask(key, value)?,
+                        "SigCgt" => signals.caught = mask(key, value)?,
+                        "Seccomp" => status.seccomp = number(key, value)? as u32,
+                        "voluntary_ctxt_switches" => {
+                            status.voluntary_switches = number(key, value)?;
+                        }
+                        "x86_Thread_features" => {
+                            status.shadow_stack =
+                                value.split_ascii_whitespace().any(|feature| feature == "shstk");
+                        }
+                        _ => {}
+                    }
                     continue;
                 }
-                _ => continue,
             };
-            *target = number(key, value)? * 1024;
+            *bytes = number(key, value)? * 1024;
         }
         Ok(status)
     }
@@ -52,6 +113,23 @@ impl Status {
     pub fn rss_bytes(&self) -> u64 {
         self.anon_bytes + self.file_bytes + self.shared_bytes
     }
+
+    /// Whether it was stopped by a signal, or stands before a tracer.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+}
+
+fn no_number(key: &str) -> ParseError {
+    ParseError { file: "status", what: format!("{key} has no number") }
+}
+
+fn last_number(key: &str, value: &str) -> Result<u64, ParseError> {
+    number(key, value.split_ascii_whitespace().next_back().unwrap_or_default())
+}
+
+fn mask(key: &str, value: &str) -> Result<u64, ParseError> {
+    u64::from_str_radix(value.trim_ascii(), 16).map_err(|_| no_number(key))
 }
 
 fn number(key: &str, value: &str) -> Result<u64, ParseError> {
@@ -60,12 +138,13 @@ fn number(key: &str, value: &str) -> Result<u64, ParseError> {
         .next()
         .and_then(|v| v.parse().ok())
         .filter(|n| *n < u64::MAX >> 10)
-        .ok_or_else(|| ParseError { file: "status", what: format!("{key} has no number") })
+        .ok_or_else(|| no_number(key))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn the_parts_of_rss_are_read_in_bytes() {
@@ -74,6 +153,43 @@ mod tests {
         let status = Status::parse(text).unwrap();
         assert_eq!(status.rss_bytes(), 30 << 10);
         assert_eq!((status.uid, status.swap_bytes), (1000, 7 << 10));
+    }
+
+    /// As Linux 6.18 prints it, for a thread in a container on a processor with shadow stacks.
+    const THREAD: &str = "Name:\tS: x\nState:\tt (tracing stop)\nTgid:\t70\nPid:\t71\n\
+        TracerPid:\t4242\nUid:\t0\t0\t0\t0\nNStgid:\t70\t7\t1\nNSpid:\t71\t8\t2\n\
+        VmLck:\t      12 kB\nHugetlbPages:\t    2048 kB\nSigQ:\t0/96365\n\
+        SigPnd:\t0000000000000001\nShdPnd:\t0000000000000002\nSigBlk:\tfffffffe7ffbfeff\n\
+        SigIgn:\t0000000000001000\nSigCgt:\t8000000000000000\nSeccomp:\t2\n\
+        Seccomp_filters:\t3\nx86_Thread_features:\tshstk wrss \nx86_Thread_features_locked:\t\n\
+        voluntary_ctxt_switches:\t99\nnonvoluntary_ctxt_switches:\t1\n";
+
+    #[test]
+    fn what_stands_in_the_way_of_a_thread_is_read() {
+        let status = Status::parse(THREAD).unwrap();
+        assert_eq!((status.state, status.is_stopped(), status.tracer), ('t', true, 4242));
+        assert_eq!((status.process, status.own_pid), (70, 2));
+        assert_eq!((status.seccomp, status.voluntary_switches), (2, 99));
+        assert_eq!((status.locked_bytes, status.hugetlb_bytes), (12 << 10, 2 << 20));
+        let signals = status.signals;
+        assert_eq!((signals.pending, signals.pending_shared), (1, 2));
+        assert_eq!(signals.blocked, 0xffff_fffe_7ffb_feff);
+        assert_eq!((signals.ignored, signals.caught), (1 << 12, 1 << 63));
+    }
+
+    #[test]
+    fn a_shadow_stack_is_told_from_the_mere_lock_on_it() {
+        assert!(Status::parse(THREAD).unwrap().shadow_stack);
+        let locked = "x86_Thread_features:\t\nx86_Thread_features_locked:\tshstk wrss \n";
+        assert!(!Status::parse(locked).unwrap().shadow_stack);
+    }
+
+    #[test]
+    fn our_own_status_is_read() {
+        let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let status = Status::parse(&text).unwrap();
+        assert_eq!(status.state, 'R');
+        assert_ne!(status.own_pid, 0);
     }
 
     #[test]
@@ -85,5 +201,16 @@ mod tests {
     fn a_line_without_a_number_is_an_error() {
         assert!(Status::parse("RssAnon:\n").is_err());
         assert!(Status::parse("RssAnon: 99999999999999999999 kB\n").is_err());
+        assert!(Status::parse("SigBlk:\tx\n").is_err());
+        assert!(Status::parse("NSpid:\t\n").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(
+            text in "((State|NSpid|SigBlk|VmLck|Uid|Seccomp|x86_Thread_features):\\PC{0,20}\n){0,9}"
+        ) {
+            let _ = Status::parse(&text);
+        }
     }
 }

@@ -5,11 +5,11 @@
 //! right above it; and by where the threads' stack pointers are. From glibc 2.42 on, the page below is
 //! guarded without a mapping of its own (`MADV_GUARD_INSTALL`), so that only the latter helps.
 
-use std::fs;
 use std::ops::Range;
 
 use super::{OwnMemory, Recognition, RuntimeKind, identity};
 use crate::proc::maps::Mapping;
+use crate::proc::task;
 
 /// A guard is a page; 64 KiB where pages are large; a few more under HotSpot. What is larger is a
 /// reservation.
@@ -39,20 +39,11 @@ const HEAP_OF_THREAD: u64 = 64 << 20;
 /// The stack pointers of the threads that wait in a system call; of those that run, nothing is told.
 /// Empty where that may not be seen.
 pub fn stack_pointers(pid: u32) -> Vec<u64> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let of_task = |task: fs::DirEntry| {
-        let text = fs::read_to_string(task.path().join("syscall")).ok()?;
-        pointer_of(&text)
-    };
-    let mut pointers: Vec<u64> = tasks.filter_map(|task| of_task(task.ok()?)).collect();
+    let threads = task::threads(pid).unwrap_or_default();
+    let mut pointers: Vec<u64> =
+        threads.iter().filter_map(|thread| thread.doing().ok()?.stack_pointer()).collect();
     pointers.sort_unstable();
     pointers
-}
-
-/// The line ends with the stack pointer and the program counter; or it is `running`.
-fn pointer_of(line: &str) -> Option<u64> {
-    let word = line.split_whitespace().rev().nth(1)?;
-    u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
 }
 
 /// Where stacks are, in order: the first thread's, those that glibc has named, those behind a guard,
@@ -120,13 +111,6 @@ mod tests {
     use crate::proc::maps::parse;
 
     #[test]
-    fn a_thread_that_waits_tells_its_stack_pointer() {
-        assert_eq!(pointer_of("0 0x3 0x7f 0x1 0x0 0x0 0x0 0x7ffc10 0x7f22"), Some(0x7f_fc10));
-        assert_eq!(pointer_of("-1 0x7ffc10 0x7f22\n"), Some(0x7f_fc10));
-        assert_eq!(pointer_of("running\n"), None);
-    }
-
-    #[test]
     fn a_stack_lies_behind_a_guard_and_a_heap_behind_a_reservation() {
         let maps = parse(
             "7f0000000000-7f0000021000 rw-p 00000000 00:00 0\n\
@@ -169,7 +153,7 @@ mod tests {
             let _ = ends.recv();
         });
         let address = told.recv().unwrap();
-        let text = fs::read_to_string("/proc/self/maps").unwrap();
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap();
         let found = stacks(
             &Recognition::default(),
             &parse(&text).unwrap(),

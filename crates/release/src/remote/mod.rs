@@ -1,1 +1,3 @@
 //! Acting in another process: the only ptrace.
+
+pub mod seccomp;

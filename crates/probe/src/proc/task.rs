@@ -1,0 +1,214 @@
+//! `/proc/PID/task`: the threads of a process, and what each is doing.
+
+use std::fs;
+use std::io;
+
+use super::ParseError;
+use super::stat::Stat;
+use super::status::Status;
+
+/// A thread of a process, by its numbers. Neither is held on to: a thread may end and its number be
+/// given to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Thread {
+    /// The process.
+    pub pid: u32,
+    /// The thread; the first one's is the process's own.
+    pub tid: u32,
+}
+
+/// What a thread is doing, as `/proc/PID/task/TID/syscall` tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doing {
+    /// It runs, or was about to when it was looked at: nothing else is known.
+    Running,
+    /// It waits, but not in a system call: for a page, or it was stopped on its way.
+    Outside {
+        /// Its stack pointer.
+        stack_pointer: u64,
+        /// The instruction it goes on with.
+        instruction_pointer: u64,
+    },
+    /// It waits in a system call.
+    In(SystemCall),
+}
+
+/// A system call in which a thread waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SystemCall {
+    /// Which one, by the table that the call was made by: of a thread that uses `int $0x80` in a 64-bit
+    /// process it is i386's, and nothing here tells.
+    pub number: u32,
+    /// What it was given.
+    pub args: [u64; 6],
+    /// Its stack pointer.
+    pub stack_pointer: u64,
+    /// The instruction behind the call.
+    pub instruction_pointer: u64,
+}
+
+/// The threads of a process, the first one first.
+///
+/// # Errors
+/// When it has ended, or may not be seen.
+pub fn threads(pid: u32) -> io::Result<Vec<Thread>> {
+    let mut found = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let tid = task?.file_name().to_str().and_then(|name| name.parse().ok());
+        found.extend(tid.map(|tid| Thread { pid, tid }));
+    }
+    Ok(found)
+}
+
+impl Thread {
+    /// What it is doing. To ask for that takes the right to trace it.
+    ///
+    /// # Errors
+    /// When it has ended, or may not be traced.
+    pub fn doing(&self) -> io::Result<Doing> {
+        Ok(Doing::parse(&self.read("syscall")?)?)
+    }
+
+    /// Its own `status`.
+    ///
+    /// # Errors
+    /// When it has ended, or may not be seen.
+    pub fn status(&self) -> io::Result<Status> {
+        Ok(Status::parse(&self.read("status")?)?)
+    }
+
+    /// Its own `stat`.
+    ///
+    /// # Errors
+    /// When it has ended, or may not be seen.
+    pub fn stat(&self) -> io::Result<Stat> {
+        Ok(Stat::parse(&self.read("stat")?)?)
+    }
+
+    fn read(&self, file: &str) -> io::Result<String> {
+        let bytes = fs::read(format!("/proc/{}/task/{}/{file}", self.pid, self.tid))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+impl Doing {
+    /// Reads the text: `running`; or -1, the stack pointer and the instruction pointer; or a number,
+    /// six arguments and the two pointers (fs/proc/base.c, `proc_pid_syscall`).
+    ///
+    /// # Errors
+    /// When it is none of these.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        let error = || ParseError { file: "syscall", what: format!("`{text}` is no system call") };
+        let mut words = text.split_ascii_whitespace();
+        let first = words.next().ok_or_else(error)?;
+        if first == "running" {
+            return Ok(Self::Running);
+        }
+        let mut hex = || {
+            let digits = words.next().and_then(|word| word.strip_prefix("0x"));
+            digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).ok_or_else(error)
+        };
+        if first == "-1" {
+            return Ok(Self::Outside { stack_pointer: hex()?, instruction_pointer: hex()? });
+        }
+        let number = first.parse().map_err(|_| error())?;
+        let mut args = [0; 6];
+        for arg in &mut args {
+            *arg = hex()?;
+        }
+        let (stack_pointer, instruction_pointer) = (hex()?, hex()?);
+        Ok(Self::In(SystemCall { number, args, stack_pointer, instruction_pointer }))
+    }
+
+    /// Its stack pointer, where that is known.
+    pub fn stack_pointer(&self) -> Option<u64> {
+        match self {
+            Self::Running => None,
+            Self::Outside { stack_pointer, .. } => Some(*stack_pointer),
+            Self::In(call) => Some(call.stack_pointer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    fn ourselves() -> Thread {
+        let link = fs::read_link("/proc/thread-self").unwrap();
+        let tid = link.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        Thread { pid: std::process::id(), tid }
+    }
+
+    #[test]
+    fn each_of_the_three_forms_is_told() {
+        assert_eq!(Doing::parse("running\n").unwrap(), Doing::Running);
+        assert_eq!(
+            Doing::parse("-1 0x7ffe0010 0x7f0020\n").unwrap(),
+            Doing::Outside { stack_pointer: 0x7ffe_0010, instruction_pointer: 0x7f_0020 }
+        );
+        let text =
+            "232 0x3 0x7ffe10 0x20 0xffffffffffffffff 0x0 0x8 0x7fff0a257ac8 0x7fca08f8d2ad\n";
+        let Doing::In(call) = Doing::parse(text).unwrap() else { panic!("{text}") };
+        assert_eq!((call.number, call.args), (232, [3, 0x7f_fe10, 0x20, u64::MAX, 0, 8]));
+        assert_eq!(call.stack_pointer, 0x7fff_0a25_7ac8);
+        assert_eq!(call.instruction_pointer, 0x7fca_08f8_d2ad);
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_an_error() {
+        for text in
+            ["", "-1 0x1", "0 0x1 0x2 0x3 0x4 0x5 0x6 0x7", "-2 0x1 0x2", "0 1 2 3 4 5 6 7 8"]
+        {
+            assert!(Doing::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_waits_in_read_is_seen_there_and_only_there() {
+        let (mut near, mut far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let descriptor = far.as_raw_fd() as u64;
+        let (tell, told) = mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            tell.send(ourselves()).unwrap();
+            let _ = far.read(&mut [0; 8]);
+        });
+        let thread = told.recv().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let call = loop {
+            match thread.doing().unwrap() {
+                // A stream of sockets is read by recvfrom: 45 on x86-64, 207 on aarch64.
+                Doing::In(call) if call.args[0] == descriptor => break call,
+                doing => assert!(Instant::now() < deadline, "{doing:?}"),
+            }
+            std::thread::yield_now();
+        };
+        assert!([45, 207].contains(&call.number), "{call:?}");
+        assert_eq!(call.args[2], 8);
+        assert!(thread.stat().unwrap().state == 'S' && thread.status().unwrap().state == 'S');
+        assert!(threads(thread.pid).unwrap().contains(&thread));
+        near.write_all(b"x").unwrap();
+        waiting.join().unwrap();
+        assert!(threads(thread.pid).unwrap().first().is_some_and(|first| first.tid == thread.pid));
+    }
+
+    #[test]
+    fn whoever_asks_is_in_its_own_read_and_who_is_gone_is_no_thread() {
+        let thread = ourselves();
+        assert!(matches!(thread.doing().unwrap(), Doing::In(_)));
+        assert!(super::super::is_gone(&Thread { tid: u32::MAX, ..thread }.status().unwrap_err()));
+        assert!(threads(u32::MAX).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "(running|-?[0-9]{0,12}|0x[0-9a-f]{0,20}|[ \\PC]){0,12}") {
+            let _ = Doing::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Processes that a release has to leave alone, told from outside; and those that look like them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lowtide_probe::allocator::Sanitizer;
+use lowtide_probe::inspect::{Target, TargetError};
+use lowtide_probe::proc::status::Status;
+use lowtide_probe::recognise::Recogniser;
+use lowtide_release::checks::{self, Halt, Outside};
+use lowtide_release::remote::seccomp::{Action, Call, decide, filters_of, permits};
+use lowtide_release::{Refusal, ReleaseError};
+use tempfile::TempDir;
+
+/// A program of these tests, as it waits. It ends with this.
+struct Subject {
+    child: Child,
+    /// The number that it said.
+    said: u32,
+    _home: TempDir,
+}
+
+/// Compiles a program. Each test compiles its own: they may run at the same time.
+fn compile(home: &Path, source: &str, arguments: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
+    let program = home.join("hazards");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let status = Command::new(compiler)
+        .args([Path::new("-O1"), Path::new("-pthread"), Path::new("-o"), &program, &source])
+        .args(arguments)
+        .status()
+        .expect("a C compiler (Debian: build-essential)");
+    assert!(status.success(), "{} {arguments:?} does not compile", source.display());
+    program
+}
+
+impl Subject {
+    fn start(mode: &str) -> Self {
+        Self::built("hazards.c", &[], mode)
+    }
+
+    fn built(source: &str, arguments: &[&str], mode: &str) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let program = compile(home.path(), source, arguments);
+        Self::of(home, Command::new(program).arg(mode))
+    }
+
+    fn of(home: TempDir, command: &mut Command) -> Self {
+        let mut child = command
+            .env_remove("LD_PRELOAD")
+            .env_remove("GLIBC_TUNABLES")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let subject = Self { child, said: line.trim().parse().unwrap_or_default(), _home: home };
+        assert!(!line.is_empty(), "{command:?} said nothing");
+        subject
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn target(&self) -> Target {
+        Target::open(self.pid()).unwrap()
+    }
+
+    /// Checks it, whatever its glibc.
+    fn check(&self) -> Result<Outside, Halt> {
+        checks::outside(&self.target(), &mut Recogniser::default(), true)
+    }
+
+    /// Why it is left alone.
+    fn refusal(&self) -> Refusal {
+        match self.check() {
+            Err(Halt::Refused(refusal)) => refusal,
+            other => panic!("it was not refused: {other:?}"),
+        }
+    }
+
+    fn wait_for_state(&self, wanted: char) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.status().state != wanted {
+            assert!(Instant::now() < deadline, "its state is never {wanted}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn status(&self) -> Status {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        Status::parse(&text).unwrap()
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A thread that stands before this one in a stop of ptrace, until this is dropped.
+struct Held(libc::pid_t);
+
+impl Held {
+    /// Holds a thread. It is this thread that does, and no other may ask.
+    #[allow(unsafe_code)]
+    fn new(tid: u32) -> Self {
+        let tid = tid as libc::pid_t;
+        // SAFETY: PTRACE_SEIZE with no options and PTRACE_INTERRUPT take no pointers.
+        let answers = unsafe {
+            [
+                libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, 0_usize),
+                libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0_usize, 0_usize),
+            ]
+        };
+        assert_eq!(answers, [0, 0], "{}", std::io::Error::last_os_error());
+        let mut status = 0;
+        // SAFETY: the status is written to a local of the right type.
+        let waited = unsafe { libc::waitpid(tid, &mut status, libc::__WALL) };
+        assert_eq!(waited, tid, "{}", std::io::Error::last_os_error());
+        Self(tid)
+    }
+}
+
+impl Drop for Held {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: it takes no pointers; the thread may be gone, which is an error and no more.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0_usize, 0_usize) };
+    }
+}
+
+#[test]
+fn a_program_like_any_other_is_not_refused() {
+    let outside = Subject::start("plain").check().unwrap();
+    assert!(outside.recognition.has_glibc_heap());
+    assert!(!outside.maps.is_empty());
+}
+
+#[test]
+fn one_that_has_ended_is_gone_and_not_refused() {
+    let mut subject = Subject::start("plain");
+    let target = subject.target();
+    subject.child.kill().unwrap();
+    subject.child.wait().unwrap();
+    let checked = checks::outside(&target, &mut Recogniser::default(), true);
+    let is_gone = matches!(
+        checked,
+        Err(Halt::Failed(ReleaseError::Target(TargetError::Gone(pid)))) if pid == subject.pid()
+    );
+    assert!(is_gone, "{checked:?}");
+}
+
+#[test]
+fn a_stopped_process_is_refused_and_one_that_goes_on_is_not() {
+    let subject = Subject::start("plain");
+    let signal = |name| {
+        let pid = rustix::process::Pid::from_raw(subject.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, name).unwrap();
+    };
+    signal(rustix::process::Signal::STOP);
+    subject.wait_for_state('T');
+    assert_eq!(subject.refusal(), Refusal::Stopped { pid: subject.pid() });
+    signal(rustix::process::Signal::CONT);
+    subject.wait_for_state('S');
+    subject.check().unwrap();
+}
+
+#[test]
+fn one_with_a_debugger_at_any_of_its_threads_is_refused() {
+    let subject = Subject::start("thread");
+    let traced = Refusal::Traced { tracer: std::process::id() };
+    assert_ne!(subject.said, subject.pid());
+    for thread in [subject.said, subject.pid()] {
+        let held = Held::new(thread);
+        assert_eq!(subject.refusal(), traced);
+        drop(held);
+        subject.check().unwrap();
+    }
+}
+
+#[test]
+fn locked_memory_is_refused() {
+    let page = rustix::param::page_size() as u64;
+    assert_eq!(Subject::start("locked").refusal(), Refusal::Locked { bytes: page });
+}
+
+#[test]
+#[ignore = "needs root, to put two huge pages into the kernel's pool"]
+fn memory_of_the_pool_of_huge_pages_is_refused() {
+    /// Puts the pool back as it was.
+    struct Pool(&'static str, String);
+    impl Drop for Pool {
+        fn drop(&mut self) {
+            let _ = fs::write(self.0, &self.1);
+        }
+    }
+    let file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    let before = fs::read_to_string(file).unwrap();
+    let _pool = Pool(file, before.clone());
+    let wanted = before.trim().parse::<u32>().unwrap() + 2;
+    fs::write(file, wanted.to_string()).expect("root");
+    let subject = Subject::start("hugetlb");
+    assert_eq!(subject.refusal(), Refusal::Hugetlb { bytes: 2 << 20 });
+}
+
+#[test]
+fn one_whose_memory_another_process_shares_is_refused() {
+    let subject = Subject::start("clone");
+    assert_eq!(subject.refusal(), Refusal::SharedMemory { other: subject.said });
+}
+
+#[test]
+fn one_that_waits_for_its_vfork_is_refused_for_as_long() {
+    let subject = Subject::start("vfork");
+    assert_ne!(subject.said, subject.pid());
+    assert_eq!(subject.refusal(), Refusal::SharedMemory { other: subject.said });
+}
+
+#[test]
+fn a_fork_has_memory_of_its_own_however_alike_it_is() {
+    let subject = Subject::start("fork");
+    subject.check().unwrap();
+    checks::outside(&Target::open(subject.said).unwrap(), &mut Recogniser::default(), true)
+        .unwrap();
+}
+
+#[test]
+fn one_with_another_malloc_is_refused() {
+    let subject = Subject::built("hazards.c", &["-DOWN_MALLOC"], "plain");
+    assert_eq!(subject.refusal(), Refusal::Allocator { name: "unknown".to_owned() });
+}
+
+#[test]
+#[ignore = "needs gcc's sanitizers (Debian: libgcc-*-dev, which gcc brings)"]
+fn a_build_with_a_sanitizer_is_refused() {
+    for (argument, sanitizer) in [
+        ("-fsanitize=address", Sanitizer::Address),
+        ("-fsanitize=thread", Sanitizer::Thread),
+        ("-fsanitize=leak", Sanitizer::Leak),
+    ] {
+        let subject = Subject::built("hazards.c", &[argument], "plain");
+        assert_eq!(subject.refusal(), Refusal::Sanitizer { name: sanitizer.name() });
+    }
+}
+
+#[test]
+#[ignore = "needs a compiler and a kernel for 32 bits too (gcc -m32)"]
+fn a_program_of_32_bits_is_refused() {
+    let arguments = ["-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-pic"];
+    let arguments = [&arguments[..], &["-fno-stack-protector"]].concat();
+    let subject = Subject::built("bits32.c", &arguments, "plain");
+    assert_eq!(subject.refusal(), Refusal::Machine);
+}
+
+#[test]
+#[ignore = "needs root, or a kernel that lets users have namespaces (unshare of util-linux)"]
+fn one_in_other_namespaces_is_checked_like_any_other() {
+    let home = tempfile::tempdir().unwrap();
+    let program = compile(home.path(), "hazards.c", &[]);
+    // unshare waits, and the program is its child: there it is the first process.
+    let mut command = Command::new("unshare");
+    let arguments =
+        ["--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let subject = Subject::of(home, command.args(arguments).arg(program).arg("clone"));
+    let children = format!("/proc/{0}/task/{0}/children", subject.pid());
+    let inner: u32 = fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    let target = Target::open(inner).unwrap();
+    let checked = checks::outside(&target, &mut Recogniser::default(), true);
+    // By the number that we know, not by that which it said.
+    let Err(Halt::Refused(Refusal::SharedMemory { other })) = checked else {
+        panic!("{checked:?}")
+    };
+    let text = fs::read_to_string(format!("/proc/{other}/status")).unwrap();
+    let other = Status::parse(&text).unwrap();
+    assert_eq!((subject.said, other.own_pid), (2, 2));
+}
+
+#[test]
+fn one_that_may_not_be_traced_is_told_with_what_that_takes() {
+    let subject = Subject::start("undumpable");
+    let target = subject.target();
+    // Capabilities are a thread's own.
+    let without = std::thread::spawn(move || {
+        let none = rustix::thread::CapabilitySets {
+            effective: rustix::thread::CapabilitySet::empty(),
+            permitted: rustix::thread::CapabilitySet::empty(),
+            inheritable: rustix::thread::CapabilitySet::empty(),
+        };
+        rustix::thread::set_capabilities(None, none).unwrap();
+        checks::permission(&target)
+    });
+    let Err(ReleaseError::NotPermitted { pid, needs }) = without.join().unwrap() else {
+        panic!("it is permitted")
+    };
+    assert_eq!(pid, subject.pid());
+    assert!(needs.contains("CAP_SYS_PTRACE") || needs.contains("ptrace_scope"), "{needs}");
+}
+
+#[test]
+#[ignore = "needs root: CAP_SYS_ADMIN in the first user namespace, to read the filters of a thread"]
+fn the_filters_of_a_thread_are_read_back_and_decide_as_the_kernel_would() {
+    let own = Status::parse(&fs::read_to_string("/proc/self/status").unwrap()).unwrap();
+    assert_eq!(own.seccomp, 0, "the kernel gives filters to nobody who is under one himself");
+    let capabilities = rustix::thread::capabilities(None).unwrap().effective;
+    let needed = rustix::thread::CapabilitySet::SYS_ADMIN;
+    assert!(capabilities.contains(needed), "run it as root: it takes CAP_SYS_ADMIN");
+
+    let subject = Subject::start("seccomp");
+    assert_eq!(subject.status().seccomp, 2);
+    let held = Held::new(subject.pid());
+    let filters = filters_of(held.0).unwrap();
+    assert_eq!(filters.len(), 2);
+    let call = |number: libc::c_long, first: u64| Call {
+        number: number as u32,
+        args: [first, 0, 0, 0, 0, 0],
+        ..Call::default()
+    };
+    assert_eq!(decide(&filters, &call(libc::SYS_mmap, 0)), Action::Allow);
+    assert_eq!(decide(&filters, &call(libc::SYS_mmap, 0x0123_4000)), Action::KillThread);
+    assert_eq!(decide(&filters, &call(libc::SYS_madvise, 0)), Action::Errno);
+    assert_eq!(decide(&filters, &call(libc::SYS_madvise, 0x0123_4000)), Action::KillThread);
+    assert_eq!(decide(&filters, &call(libc::SYS_getrandom, 0)), Action::KillProcess);
+
+    let calls = [("mmap", call(libc::SYS_mmap, 0)), ("madvise", call(libc::SYS_madvise, 0))];
+    assert_eq!(permits(held.0, 2, &calls[..1]), Ok(()));
+    assert_eq!(permits(held.0, 2, &calls), Err(Refusal::Seccomp { call: "madvise" }));
+}
+
+#[test]
+#[ignore = "needs root: CAP_SYS_ADMIN in the first user namespace, to read the filters of a thread"]
+fn a_thread_without_filters_has_none_to_be_read() {
+    let subject = Subject::start("plain");
+    let held = Held::new(subject.pid());
+    assert_eq!(filters_of(held.0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(permits(held.0, subject.status().seccomp, &[("mmap", Call::default())]), Ok(()));
+}
