@@ -16,6 +16,25 @@ fn main() {
         _ => Vec::new(),
     };
     fs::write(out.join("stub.bin"), code).expect("OUT_DIR can be written");
+    let header = fs::read_to_string("stub/shared.h").expect("it stands beside this file");
+    fs::write(out.join("numbers.rs"), numbers(&header)).expect("OUT_DIR can be written");
+}
+
+/// The numbers of the header as Rust has them: `#define NAME 12 /* why */` is a constant of its name.
+fn numbers(header: &str) -> String {
+    let mut text = String::new();
+    for line in header.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some("#define"), Some(name), Some(value)) = (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        let digits = value.trim_end_matches('u');
+        if digits.starts_with(|c: char| c.is_ascii_digit()) {
+            text.push_str(&format!("pub(crate) const {name}: u64 = {digits};\n"));
+        }
+    }
+    text
 }
 
 fn compile() -> Vec<u8> {

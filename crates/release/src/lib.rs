@@ -8,6 +8,7 @@ pub mod checks;
 pub mod refusal;
 pub mod release;
 pub mod remote;
+pub(crate) mod stub;
 
 pub use refusal::Refusal;
 pub use release::{Options, ReleaseError, Way, release};

@@ -66,9 +66,12 @@ typedef unsigned long u64;
 #define OP_TOP 1   /* give back pages of the top */
 #define OP_JOIN 2  /* join the chunks of a fast bin: `chunk` is where the bin is, `bytes` how many */
 
+/* One act. Of OP_CHUNK and OP_TOP: `bytes` from `from` on are given back, which lie in the free chunk at
+ * `chunk` of `size` bytes. */
 struct op {
     u64 arena, chunk, size, from, bytes, kind;
 };
+#define OP_BYTES 48
 
 struct shared {
     /* The registers of the borrowed thread, and how it goes on. */
@@ -78,13 +81,116 @@ struct shared {
     u64 clone_flags, cloned, tls;
     u32 tid, trims;
     u64 restarts, slice_ns, function, result, worked_ns;
-    /* The thread of our own. */
+    /* The thread of our own. `beat` is what tells it that somebody is still there. */
     u32 state, error, batch, done, beat, unused;
     char name[16];
     u64 mdwe, bytes, main_arena, bins_at, mixed_links, single_threaded;
     u64 pages_per_hold, hold_ns, rest_ns, patience_ns, abandon_ns;
-    /* What is to be done, and what was. */
+    /* What is to be done, and what was. Hold times are counted in classes, eight for a power of two. */
     u64 count, next, holds, returned, skipped, busy, joined, longest_ns;
     u64 classes[CLASSES];
+    /* Who put all this here: number, beginning and PID namespace. */
+    u64 owner_pid, owner_start, owner_namespace;
     struct op ops[];
 };
+
+#define OFF_RESTARTS 224
+#define OFF_SLICE_NS 232
+#define OFF_FUNCTION 240
+#define OFF_RESULT 248
+#define OFF_WORKED_NS 256
+#define OFF_STATE 264
+#define OFF_ERROR 268
+#define OFF_BATCH 272
+#define OFF_DONE 276
+#define OFF_BEAT 280
+#define OFF_NAME 288
+#define OFF_MDWE 304
+#define OFF_BYTES 312
+#define OFF_MAIN_ARENA 320
+#define OFF_BINS_AT 328
+#define OFF_MIXED_LINKS 336
+#define OFF_SINGLE_THREADED 344
+#define OFF_PAGES_PER_HOLD 352
+#define OFF_HOLD_NS 360
+#define OFF_REST_NS 368
+#define OFF_PATIENCE_NS 376
+#define OFF_ABANDON_NS 384
+#define OFF_COUNT 392
+#define OFF_NEXT 400
+#define OFF_HOLDS 408
+#define OFF_RETURNED 416
+#define OFF_SKIPPED 424
+#define OFF_BUSY 432
+#define OFF_JOINED 440
+#define OFF_LONGEST_NS 448
+#define OFF_CLASSES 456
+#define OFF_OWNER 2504
+#define OFF_OPS 2528
+
+#define AT(field, offset) \
+    _Static_assert(__builtin_offsetof(struct shared, field) == offset, #field " stands elsewhere")
+AT(r15, OFF_R15);
+AT(r14, OFF_R14);
+AT(r13, OFF_R13);
+AT(r12, OFF_R12);
+AT(rbp, OFF_RBP);
+AT(rbx, OFF_RBX);
+AT(r11, OFF_R11);
+AT(r10, OFF_R10);
+AT(r9, OFF_R9);
+AT(r8, OFF_R8);
+AT(rax, OFF_RAX);
+AT(rcx, OFF_RCX);
+AT(rdx, OFF_RDX);
+AT(rsi, OFF_RSI);
+AT(rdi, OFF_RDI);
+AT(rsp, OFF_RSP);
+AT(rip, OFF_RIP);
+AT(flags, OFF_FLAGS);
+AT(broken_rip, OFF_BROKEN_RIP);
+AT(broken_rax, OFF_BROKEN_RAX);
+AT(safe_rsp, OFF_SAFE_RSP);
+AT(mask, OFF_MASK);
+AT(all, OFF_ALL);
+AT(borrowed, OFF_BORROWED);
+AT(wanted, OFF_WANTED);
+AT(clone_flags, OFF_CLONE_FLAGS);
+AT(cloned, OFF_CLONED);
+AT(tls, OFF_TLS);
+AT(tid, OFF_TID);
+AT(trims, OFF_TRIMS);
+AT(restarts, OFF_RESTARTS);
+AT(slice_ns, OFF_SLICE_NS);
+AT(function, OFF_FUNCTION);
+AT(result, OFF_RESULT);
+AT(worked_ns, OFF_WORKED_NS);
+AT(state, OFF_STATE);
+AT(error, OFF_ERROR);
+AT(batch, OFF_BATCH);
+AT(done, OFF_DONE);
+AT(beat, OFF_BEAT);
+AT(name, OFF_NAME);
+AT(mdwe, OFF_MDWE);
+AT(bytes, OFF_BYTES);
+AT(main_arena, OFF_MAIN_ARENA);
+AT(bins_at, OFF_BINS_AT);
+AT(mixed_links, OFF_MIXED_LINKS);
+AT(single_threaded, OFF_SINGLE_THREADED);
+AT(pages_per_hold, OFF_PAGES_PER_HOLD);
+AT(hold_ns, OFF_HOLD_NS);
+AT(rest_ns, OFF_REST_NS);
+AT(patience_ns, OFF_PATIENCE_NS);
+AT(abandon_ns, OFF_ABANDON_NS);
+AT(count, OFF_COUNT);
+AT(next, OFF_NEXT);
+AT(holds, OFF_HOLDS);
+AT(returned, OFF_RETURNED);
+AT(skipped, OFF_SKIPPED);
+AT(busy, OFF_BUSY);
+AT(joined, OFF_JOINED);
+AT(longest_ns, OFF_LONGEST_NS);
+AT(classes, OFF_CLASSES);
+AT(owner_pid, OFF_OWNER);
+AT(ops, OFF_OPS);
+_Static_assert(sizeof(struct op) == OP_BYTES, "one act has another size");

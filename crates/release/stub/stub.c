@@ -151,10 +151,12 @@ static int is_readable(u64 at, u64 bytes) {
 
 /* --- The lock of an arena, as lll_lock and lll_unlock have it. */
 
-static int take(struct shared *s, u32 *lock) {
+static int take(struct shared *s, u32 *lock, int may_wait) {
     u32 free = 0;
     if (__atomic_compare_exchange_n(lock, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 1;
+    if (!may_wait)
+        return 0;
     u64 begin = now();
     while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE) != 0) {
         if (now() - begin > s->patience_ns)
@@ -374,25 +376,25 @@ static void record(struct shared *s, u64 ns) {
         s->longest_ns = ns;
 }
 
-/* Does what comes next, as much as one hold of the lock allows. */
-static void hold(struct shared *s, int is_locking, u64 until) {
+/* Does what comes next, as much as one hold of the lock allows. A borrowed thread takes the lock as well,
+ * but never waits for it: in a process that has one thread nobody looks at locks, and one that has more
+ * takes them. */
+static void hold(struct shared *s, int may_wait) {
     u64 arena = s->ops[s->next].arena;
     u32 *lock = (u32 *)arena;
-    if (is_locking && !take(s, lock)) {
+    if (!take(s, lock, may_wait)) {
         s->busy++;
         s->next++;
         return;
     }
-    if (is_locking && s->single_threaded && *(volatile unsigned char *)s->single_threaded) {
-        /* From now on nobody takes locks. */
+    if (may_wait && s->single_threaded && *(volatile unsigned char *)s->single_threaded) {
+        /* From now on nobody takes locks: only a borrowed thread may go on. */
         give(lock);
         s->error = ERROR_SINGLE;
         s->next = s->count;
         return;
     }
     u64 begin = now(), end = begin + s->hold_ns, pages = 0;
-    if (!is_locking)
-        end = until;
     while (s->next < s->count) {
         struct op *o = &s->ops[s->next];
         u64 more = o->kind == OP_JOIN ? 0 : o->bytes / PAGE;
@@ -412,8 +414,6 @@ static void hold(struct shared *s, int is_locking, u64 until) {
             break;
     }
     u64 took = now() - begin;
-    if (!is_locking)
-        return;
     give(lock);
     record(s, took);
 }
@@ -442,7 +442,7 @@ __attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
             rest(s->rest_ns);
             continue;
         }
-        hold(s, 1, 0);
+        hold(s, 1);
         rest(s->rest_ns);
     }
     u32 told = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE) == BATCH_LEAVE;
@@ -480,7 +480,7 @@ __attribute__((used)) static int work_borrowed(struct shared *s) {
         s->mdwe = call6(nr_prctl, 66 /* PR_GET_MDWE */, 0, 0, 0, 0);
         u64 until = begin + s->slice_ns;
         while (s->next < s->count && now() < until)
-            hold(s, 0, until);
+            hold(s, 0);
     } else if (s->wanted == WANTED_TRIM) {
         s->result = ((int (*)(u64))s->function)(0);
     }

@@ -254,7 +254,7 @@ fn read_mapped<T>(
 }
 
 /// Opens the very file that is mapped, even when its path now leads to another one.
-pub(crate) fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<fs::File> {
+pub fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<fs::File> {
     let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     fs::File::open(range).or_else(|_| {
         // Without the capability for that: by its path, in the process's own root.

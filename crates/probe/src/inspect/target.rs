@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -82,6 +82,11 @@ impl Target {
             return Err(TargetError::KernelThread(pid));
         }
         Ok(Self { pid, start_ticks: stat.start_ticks, handle })
+    }
+
+    /// The descriptor that leads to it.
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
     }
 
     /// Whether it still runs.

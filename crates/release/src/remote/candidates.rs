@@ -1,0 +1,213 @@
+//! Which of a process's threads can be borrowed, told from outside: nothing is stopped for it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use lowtide_heap::memory::{Memory, word};
+use lowtide_probe::inspect::Target;
+use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
+
+use super::wait::{Timeout, Wait};
+use super::{files, frame, waited};
+
+/// glibc's own handlers, for cancelling threads and for changing users (`SIGCANCEL`, `SIGSETXID`): both
+/// are for all threads, and none of them waits in one.
+const INTERNAL: u64 = 3 << 31;
+/// How far up a stack is looked for a handler's frame, in bytes.
+const FARTHEST: u64 = 256 << 10;
+
+/// A thread that can be borrowed.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// The thread.
+    pub thread: Thread,
+    /// The call in which it waits.
+    pub call: SystemCall,
+    /// What is known of that call.
+    pub wait: Wait,
+    /// How its calls are filtered.
+    pub seccomp: u32,
+    /// Of a time-out that would begin anew: when we looked, and how long it had been waiting by then.
+    pub waited: Option<(Instant, Duration)>,
+    /// The time-out itself, where that stands in memory: seconds and nanoseconds.
+    pub timespec: Option<[u64; 2]>,
+    /// The mapping that its stack is in, where nothing else tells that there is room on it.
+    pub unguarded: Option<Range<u64>>,
+    /// The less, the rather it is taken.
+    rank: u32,
+}
+
+/// What a look at the threads gave.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    /// Those that can be borrowed, the best first.
+    pub found: Vec<Candidate>,
+    /// How many threads there are.
+    pub threads: usize,
+    /// Why the others cannot, and how many.
+    pub others: BTreeMap<String, usize>,
+}
+
+impl Candidates {
+    /// Why there is none.
+    pub fn why(&self) -> String {
+        let most = self.others.iter().max_by_key(|(_, count)| **count);
+        most.map_or_else(|| "they have ended".to_owned(), |(why, _)| why.clone())
+    }
+}
+
+/// What is known of a process that does not change while its threads are looked at.
+#[derive(Debug)]
+pub struct Surroundings<'a> {
+    /// The process.
+    pub target: &'a Target,
+    /// Its memory.
+    pub memory: &'a LiveMemory,
+    /// Its mappings.
+    pub maps: &'a [Mapping],
+    /// Its heap: a stack that lies there may have anything below it.
+    pub heap: &'a [Range<u64>],
+    /// The code of its C library.
+    pub code: &'a [Range<u64>],
+    /// Where a signal's handler returns to.
+    pub restore: u64,
+}
+
+impl Surroundings<'_> {
+    /// Looks at all threads.
+    pub fn candidates(&self) -> Candidates {
+        let threads = task::threads(self.target.pid).unwrap_or_default();
+        let mut all = Candidates { threads: threads.len(), ..Candidates::default() };
+        for thread in threads {
+            match self.candidate(thread) {
+                Ok(candidate) => all.found.push(candidate),
+                Err(why) => *all.others.entry(why).or_default() += 1,
+            }
+        }
+        all.found.sort_by_key(|candidate| candidate.rank);
+        all
+    }
+
+    fn candidate(&self, thread: Thread) -> Result<Candidate, String> {
+        let ended = |_| "it has ended".to_owned();
+        let call = match thread.doing().map_err(ended)? {
+            Doing::In(call) => call,
+            Doing::Running => return Err("it runs, and does not wait for anything".to_owned()),
+            Doing::Outside { .. } => return Err("it waits outside of a system call".to_owned()),
+        };
+        let status = thread.status().map_err(ended)?;
+        if status.is_stopped() {
+            return Err("it is stopped".to_owned());
+        }
+        let wait = Wait::of(call.number.into(), &call.args).ok_or_else(|| {
+            format!("it is in system call {}, in which none is borrowed", call.number)
+        })?;
+        if let Some(file) = wait.file {
+            self.can_wait_on(thread, file)?;
+        }
+        let handled = status.signals.caught & !INTERNAL;
+        if handled != 0 && self.is_in_handler(call.stack_pointer) {
+            return Err("it is inside the handler of a signal".to_owned());
+        }
+        let unguarded = self.room(call.stack_pointer)?;
+        let (waited, timespec) = self.rest(thread, &call, &wait)?;
+        let may_handle = handled & !status.signals.blocked != 0;
+        let rank = u32::from(may_handle)
+            + 2 * u32::from(wait.gives_up)
+            + 4 * u32::from(unguarded.is_some())
+            + 8 * u32::from(waited.is_some());
+        let seccomp = status.seccomp;
+        Ok(Candidate { thread, call, wait, seccomp, waited, timespec, unguarded, rank })
+    }
+
+    /// Whether a file that a thread waits for lets the wait be begun again.
+    fn can_wait_on(&self, thread: Thread, file: u64) -> Result<(), String> {
+        let link = std::fs::read_link(format!(
+            "/proc/{}/task/{}/fd/{file}",
+            thread.pid, thread.tid
+        ));
+        let name = link.map(|l| l.to_string_lossy().into_owned()).unwrap_or_default();
+        if name.starts_with("socket:") {
+            let handle: BorrowedFd<'_> = self.target.handle();
+            return match files::receive_timeout(handle, file) {
+                Some(false) => Ok(()),
+                Some(true) => Err("it waits for a socket with a time-out of its own".to_owned()),
+                None => Err("it waits for a socket that cannot be looked at".to_owned()),
+            };
+        }
+        let is_known = name.starts_with("pipe:")
+            || name.starts_with("/dev/pts/")
+            || name.starts_with("anon_inode:") && !name.contains("fuse");
+        if is_known { Ok(()) } else { Err("it reads from a file or a device".to_owned()) }
+    }
+
+    /// Whether a handler's frame is on a stack: then the thread was interrupted anywhere.
+    fn is_in_handler(&self, stack_pointer: u64) -> bool {
+        let Some(stack) = self.mapping(stack_pointer) else { return true };
+        let from = stack_pointer - stack_pointer % 8;
+        let end = stack.end.min(from.saturating_add(FARTHEST));
+        let mut bytes = vec![0; usize::try_from(end - from).unwrap_or(0)];
+        let length = self.memory.read(from, &mut bytes);
+        let wanted = self.restore.to_le_bytes();
+        bytes[..length].chunks_exact(8).any(|word| word == wanted)
+    }
+
+    fn mapping(&self, address: u64) -> Option<&Mapping> {
+        let place = self.maps.partition_point(|m| m.end <= address);
+        self.maps.get(place).filter(|m| m.contains(address))
+    }
+
+    /// Whether there is room below a stack pointer for what is written there. Gives the mapping, where only
+    /// the thread itself can tell that this is its stack.
+    fn room(&self, stack_pointer: u64) -> Result<Option<Range<u64>>, String> {
+        let unknown = || "it runs on a stack that is not known to have room".to_owned();
+        let place = self.maps.partition_point(|m| m.end <= stack_pointer);
+        let stack = self.maps.get(place).filter(|m| m.contains(stack_pointer));
+        let stack = stack.ok_or_else(unknown)?;
+        let is_plain = stack.permissions.starts_with("rw-p") && !stack.has_file();
+        let is_heap = stack.name == "[heap]"
+            || self.heap.iter().any(|area| area.contains(&stack_pointer));
+        let lowest = stack_pointer.saturating_sub(frame::MOST_BYTES + frame::RED_ZONE);
+        if !is_plain || is_heap || lowest < stack.start {
+            return Err(unknown());
+        }
+        let below = place.checked_sub(1).and_then(|p| self.maps.get(p));
+        let is_guarded = stack.name == "[stack]"
+            || below.is_some_and(|b| b.end == stack.start && b.permissions.starts_with("---"));
+        Ok((!is_guarded).then_some(stack.start..stack.end))
+    }
+
+    /// What is known of a time-out that would begin anew.
+    #[allow(clippy::type_complexity)]
+    fn rest(
+        &self,
+        thread: Thread,
+        call: &SystemCall,
+        wait: &Wait,
+    ) -> Result<(Option<(Instant, Duration)>, Option<[u64; 2]>), String> {
+        if wait.timeout == Timeout::Kept {
+            return Ok((None, None));
+        }
+        // What a function of the C library gives a call is nobody's any more behind it; elsewhere, an
+        // argument may be used again.
+        if !self.code.iter().any(|code| code.contains(&call.instruction_pointer)) {
+            return Err("it waits with a time-out outside of the C library".to_owned());
+        }
+        let looked = Instant::now();
+        let unknown = || "it waits with a time-out of which nobody tells what is left".to_owned();
+        let waited = waited::waited(thread.pid, thread.tid).ok_or_else(unknown)?;
+        let timespec = match wait.timeout {
+            Timeout::Timespec(_, at) => {
+                let words = (word(self.memory, at), word(self.memory, at.wrapping_add(8)));
+                let (Some(seconds), Some(nanoseconds)) = words else { return Err(unknown()) };
+                Some([seconds, nanoseconds])
+            }
+            _ => None,
+        };
+        Ok((Some((looked, waited)), timespec))
+    }
+}
