@@ -312,4 +312,21 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn what_has_come_back_is_seen_until_the_process_ends() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let target = Target::open(child.id()).unwrap();
+        let (args, interrupt) = (args("7"), AtomicBool::new(true));
+        let output = Output::new(true, clap::ColorChoice::Never);
+        let options = Options::default();
+        let act = Act { args: &args, options, watch: None, interrupt: &interrupt, output: &output };
+        let hour = Duration::from_secs(3600);
+        // It was interrupted, and tells what there is so far.
+        assert!(act.regained(&target, hour).unwrap().after_s < 3600.0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let why = act.regained(&target, hour).unwrap_err();
+        assert!(why.contains("ended"), "{why}");
+    }
 }
