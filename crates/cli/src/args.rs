@@ -40,6 +40,8 @@ pub(crate) enum Verb {
     Study(Box<StudyArgs>),
     /// See whose a process's resident bytes are, without stopping it
     Inspect(InspectArgs),
+    /// Have a live process give its free memory back, in pauses too short to notice
+    Release(ReleaseArgs),
     /// Watch whose they are over time; q quits
     Watch(WatchArgs),
     /// Draw and tabulate records
@@ -98,6 +100,76 @@ pub(crate) struct InspectArgs {
     #[arg(long, value_name = "D")]
     pub(crate) watch: Option<String>,
 }
+
+#[derive(Debug, Clone, Args)]
+#[command(after_long_help = RELEASE_HELP)]
+pub(crate) struct ReleaseArgs {
+    /// Processes: one after the other
+    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32))]
+    pub(crate) pids: Vec<u32>,
+
+    /// Only say what would be given back, how, and which thread would be used
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// The longest that a thread of the process may be held up, where that can be sliced: 100us to 1s
+    #[arg(long, value_name = "D", default_value = crate::verbs::release::DEFAULT_MAX_PAUSE)]
+    pub(crate) max_pause: String,
+
+    /// Permit an allocator's own purge, whose pause cannot be bounded
+    #[arg(long)]
+    pub(crate) unbounded: bool,
+
+    /// What gives the memory back
+    #[arg(long, value_name = "METHOD", default_value = "auto")]
+    pub(crate) method: Method,
+
+    /// Permit a glibc that the tests never ran on
+    #[arg(long)]
+    pub(crate) untested: bool,
+
+    /// Wait for so long afterwards, and say what has come back; Ctrl-C ends it earlier
+    #[arg(long, value_name = "D", conflicts_with = "dry_run")]
+    pub(crate) watch: Option<String>,
+}
+
+/// What gives memory back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Method {
+    /// As suits the allocator: chunks for glibc
+    Auto,
+    /// Range by range, each under a lock that is held for a bounded time
+    Chunks,
+    /// malloc_trim, which holds each arena's lock for as long as it takes; for comparison
+    Trim,
+    /// The allocator's own purge; takes --unbounded
+    Purge,
+}
+
+impl Method {
+    /// What is typed for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Chunks => "chunks",
+            Self::Trim => "trim",
+            Self::Purge => "purge",
+        }
+    }
+}
+
+const RELEASE_HELP: &str = "\
+What is in use stays as it is, and so does the program: a process that could come to harm is refused,
+and told why. Where nothing would be given back, nothing is done.
+
+Exit codes: 0 released, nothing to release, or a dry run; 1 a part was released, and then something
+came up; 2 usage; 3 not permitted; 4 the process is gone; 5 refused. Of several processes, the worst:
+1, 2, 3, 5, 4, in this order. With --json, one object for each, also for one that was refused.
+
+Examples:
+  lowtide release 4711
+  lowtide release 4711 --dry-run
+  lowtide release 4711 --max-pause 500us --watch 60s";
 
 #[derive(Debug, Args)]
 #[command(after_long_help = WATCH_HELP)]
@@ -347,7 +419,8 @@ mod tests {
     fn every_command_in_the_readme_and_in_the_help_is_understood() {
         let readme = commands(include_str!("../../../README.md"));
         assert!(readme.len() >= 4, "{readme:?}");
-        for line in readme.into_iter().chain(commands(STUDY_HELP)).chain(commands(WATCH_HELP)) {
+        let helps = [STUDY_HELP, WATCH_HELP, RELEASE_HELP].into_iter().flat_map(commands);
+        for line in readme.into_iter().chain(helps) {
             let words = shlex::split(&line).unwrap_or_default();
             if let Err(error) = Cli::try_parse_from(&words) {
                 panic!("{line}: {error}");

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::output::{Output, note};
 
 /// The exit codes. They are promises to scripts.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Exit {
     /// 0: done.
     Done,
@@ -20,6 +20,8 @@ pub(crate) enum Exit {
     NotPermitted,
     /// 4: the target is gone.
     Gone,
+    /// 5: acting would not have been safe, and nothing was done.
+    Refused,
     /// 99: a threshold was crossed.
     Crossed,
     /// 130: ended by Ctrl-C, as shells count it.
@@ -36,6 +38,7 @@ impl From<Exit> for ExitCode {
             Exit::Usage => 2.into(),
             Exit::NotPermitted => 3.into(),
             Exit::Gone => 4.into(),
+            Exit::Refused => 5.into(),
             Exit::Crossed => 99.into(),
             Exit::Interrupted => 130.into(),
             Exit::Passed(code) => code,
@@ -52,6 +55,7 @@ impl Exit {
             Self::Usage => "usage",
             Self::NotPermitted => "not_permitted",
             Self::Gone => "gone",
+            Self::Refused => "refused",
             Self::Crossed => "threshold_crossed",
             Self::Interrupted => "interrupted",
         }

@@ -122,5 +122,6 @@ pub struct Regained {
     /// By how much resident bytes have grown since.
     pub rss_bytes: u64,
     /// By how much anonymous huge pages have grown since: what khugepaged filled again, in bytes.
-    pub huge_bytes: u64,
+    /// Absent where they cannot be counted without having the process's threads wait.
+    pub huge_bytes: Option<u64>,
 }

@@ -209,7 +209,9 @@ pub fn cures(facts: &Facts<'_>, verdict: &Verdict, pid: u32) -> Vec<Cure> {
             add(
                 "release",
                 Some(facts.release_bytes),
-                format!("returns every whole free page{tops}, in short pauses (to come)"),
+                format!(
+                    "returns every whole free page{tops}, in short pauses: lowtide release {pid}"
+                ),
             );
             add(
                 "malloc_trim",
@@ -367,6 +369,7 @@ mod tests {
             found.iter().map(|c| (c.cure.as_str(), c.predicted_bytes)).collect();
         assert_eq!(told, [("release", Some(900 * MIB)), ("malloc_trim", Some(800 * MIB))]);
         assert!(found[0].how.contains("the tops of thread heaps (100 MiB) among them"));
+        assert!(found[0].how.ends_with("lowtide release 7"), "{found:?}");
 
         let fragmented = ledger(&[(Owner::Allocated, 500), (Owner::Fragmented, 500)]);
         let of_fragmented = facts(&fragmented);

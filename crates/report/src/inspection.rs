@@ -7,7 +7,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Arena, Bin, Inspection};
 
 use crate::owners::{counted, facts, ink, meaning, places};
-use crate::terminal::{Screen, escape_of, printable, wrapped};
+use crate::terminal::{Screen, bold, dim, escape_of, hanging, title, wrapped};
 
 /// How wide the bar of RSS is at most.
 const WIDEST_BAR: usize = 100;
@@ -35,26 +35,10 @@ pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
     out
 }
 
-fn bold(text: &str, screen: Screen) -> String {
-    if screen.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
-}
-
-fn dim(text: &str, screen: Screen) -> String {
-    if screen.colour { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() }
-}
-
 fn head(inspection: &Inspection, screen: Screen) -> String {
-    let command = printable(&inspection.command.join(" "));
-    let room = usize::from(screen.width).saturating_sub(16);
-    let short: String = if command.chars().count() > room {
-        command.chars().take(room.saturating_sub(1)).chain(['…']).collect()
-    } else {
-        command
-    };
-    let title = format!("{short}  PID {}", inspection.pid);
     format!(
         "{}\n{}\n\n",
-        bold(&title, screen),
+        title(&inspection.command, inspection.pid, screen),
         wrapped(&facts(inspection).join(" · "), screen.width)
     )
 }
@@ -249,11 +233,7 @@ fn cures(inspection: &Inspection, screen: Screen) -> String {
     for cure in &inspection.cures {
         let bytes = cure.predicted_bytes.map_or(String::new(), |b| Human(b).to_string());
         let begin = format!(" {:<width$}  {bytes:>9}  ", cure.cure);
-        let indent = begin.chars().count();
-        let room = usize::from(screen.width).saturating_sub(indent).max(30);
-        let text = wrapped(&cure.how, u16::try_from(room).unwrap_or(u16::MAX));
-        let text = text.replace('\n', &format!("\n{}", " ".repeat(indent)));
-        let _ = writeln!(out, "{begin}{text}");
+        out += &hanging(&begin, &cure.how, screen);
     }
     out
 }

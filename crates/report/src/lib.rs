@@ -10,6 +10,7 @@ pub mod markdown;
 pub mod owners;
 pub mod png;
 pub mod read;
+pub mod release;
 pub mod scale;
 pub mod svg;
 pub mod table;

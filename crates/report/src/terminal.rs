@@ -73,8 +73,34 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn bold(text: &str, screen: Screen) -> String {
+/// Text that stands out.
+pub(crate) fn bold(text: &str, screen: Screen) -> String {
     if screen.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// Text that stands back.
+pub(crate) fn dim(text: &str, screen: Screen) -> String {
+    if screen.colour { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// A command and its number, on one line.
+pub(crate) fn title(command: &[String], pid: u32, screen: Screen) -> String {
+    let command = printable(&command.join(" "));
+    let room = usize::from(screen.width).saturating_sub(16);
+    let short: String = if command.chars().count() > room {
+        command.chars().take(room.saturating_sub(1)).chain(['…']).collect()
+    } else {
+        command
+    };
+    bold(&format!("{short}  PID {pid}"), screen)
+}
+
+/// Text behind the beginning of its first line; further lines stand below where it begins.
+pub(crate) fn hanging(begin: &str, text: &str, screen: Screen) -> String {
+    let indent = begin.chars().count();
+    let room = usize::from(screen.width).saturating_sub(indent).max(30);
+    let text = wrapped(text, u16::try_from(room).unwrap_or(u16::MAX));
+    format!("{begin}{}\n", text.replace('\n', &format!("\n{}", " ".repeat(indent))))
 }
 
 /// Breaks lines between words.

@@ -163,7 +163,7 @@ fn conclude(look: &mut Look, watched: &Watched) {
     });
 }
 
-fn wait_until(next: Instant, interrupt: &AtomicBool) {
+pub(super) fn wait_until(next: Instant, interrupt: &AtomicBool) {
     const STEP: Duration = Duration::from_millis(50);
     while !interrupt.load(Ordering::Relaxed) {
         let rest = next.saturating_duration_since(Instant::now());
@@ -187,14 +187,20 @@ fn show(look: &Look, arenas: bool, output: &Output) -> Result<(), Failure> {
     }
 }
 
-/// What to type next.
+/// What to type next, the first thing first.
 fn next(found: &Inspection) -> String {
     let pid = found.pid;
     match found.verdict.kind {
-        Kind::Hoard => format!(
-            "lowtide study -a glibc,jemalloc,mimalloc -t glibc/trim_threshold -- {}",
-            to_copy(&found.command)
-        ),
+        Kind::Hoard => {
+            let study = format!(
+                "lowtide study -a glibc,jemalloc,mimalloc -t glibc/trim_threshold -- {}",
+                to_copy(&found.command)
+            );
+            match found.cures.iter().any(|cure| cure.cure == "release") {
+                true => format!("lowtide release {pid}\n      {study}"),
+                false => study,
+            }
+        }
         Kind::Fragmentation => {
             format!("lowtide study -a glibc,jemalloc,mimalloc -- {}", to_copy(&found.command))
         }

@@ -4,6 +4,7 @@ pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod inspect;
 pub(crate) mod man;
+pub(crate) mod release;
 pub(crate) mod report;
 pub(crate) mod study;
 pub(crate) mod watch;

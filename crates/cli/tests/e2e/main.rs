@@ -7,6 +7,7 @@ mod commands;
 mod in_force;
 mod inspect;
 mod records;
+mod release;
 mod reports;
 mod schemas;
 mod subjects;

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use lowtide_model::release::{Method, Outcome, Regained, Release, RunsIn};
+use lowtide_release::Refusal;
 use serde_json::Value;
 
 use crate::support::{lines, lowtide, study, subject};
@@ -24,6 +26,11 @@ pub(crate) fn hold_record(lines: &[Value]) {
     for line in lines {
         hold(&record, line);
     }
+}
+
+/// Holds what `lowtide release` printed against its schema.
+pub(crate) fn hold_release(found: &Value) {
+    hold(&validator("lowtide.release.1.json"), found);
 }
 
 #[test]
@@ -154,4 +161,120 @@ fn what_inspect_finds_holds_to_its_schema() {
     let output = lowtide().args(["--json", "inspect", "0"]).output().unwrap();
     let error = serde_json::from_slice(&output.stdout).unwrap();
     hold(&self::validator("lowtide.error.1.json"), &error);
+}
+
+/// A release as none was, with everything in it that there can be.
+fn made_up_release(outcome: Outcome) -> Release {
+    Release {
+        schema: lowtide_model::release::SCHEMA,
+        pid: 1,
+        start_ticks: 1,
+        command: vec!["x".to_owned()],
+        dry_run: false,
+        outcome,
+        reason: None,
+        hazard: None,
+        allocator: Some("glibc".to_owned()),
+        allocator_version: Some("2.36".to_owned()),
+        method: Method::Chunks,
+        runs_in: Some(RunsIn::OwnThread),
+        thread: Some(1),
+        waiting_in: Some("epoll_wait".to_owned()),
+        predicted_bytes: 2,
+        returned_bytes: 1,
+        rss_before_bytes: 3,
+        rss_after_bytes: 2,
+        elapsed_s: 0.5,
+        pauses: 1,
+        longest_pause_s: 0.001,
+        median_pause_s: 0.001,
+        pause_bound_s: 0.001,
+        lock_holds: 1,
+        longest_lock_s: 0.001,
+        p99_lock_s: 0.001,
+        passes: 1,
+        skipped_ranges: 0,
+        joined_blocks: 0,
+        split_bytes: 0,
+        cleaned_bytes: 0,
+        regained: Some(Regained { after_s: 60.0, rss_bytes: 1, huge_bytes: Some(0) }),
+        notes: vec!["a note".to_owned()],
+    }
+}
+
+/// One of which next to nothing is known.
+fn refused_release(hazard: &str) -> Release {
+    Release {
+        reason: Some("for a reason".to_owned()),
+        hazard: Some(hazard.to_owned()),
+        allocator: None,
+        allocator_version: None,
+        runs_in: None,
+        thread: None,
+        waiting_in: None,
+        returned_bytes: 0,
+        regained: None,
+        notes: Vec::new(),
+        ..made_up_release(Outcome::Refused)
+    }
+}
+
+#[test]
+fn releases_of_every_outcome_hold_to_their_schema() {
+    let unseen = Regained { after_s: 1.0, rss_bytes: 0, huge_bytes: None };
+    let done = made_up_release(Outcome::Released);
+    let releases = [
+        done.clone(),
+        Release { regained: Some(unseen), runs_in: Some(RunsIn::Slices), ..done.clone() },
+        Release { method: Method::Trim, regained: None, ..done.clone() },
+        Release { method: Method::Purge, ..done.clone() },
+        Release { dry_run: true, returned_bytes: 0, regained: None, ..done },
+        Release { returned_bytes: 0, ..made_up_release(Outcome::NothingToRelease) },
+        Release { reason: Some("so".to_owned()), ..made_up_release(Outcome::Partial) },
+        Release { dry_run: true, ..refused_release("traced") },
+    ];
+    for release in releases {
+        hold_release(&serde_json::to_value(release).unwrap());
+    }
+    let validator = validator("lowtide.release.1.json");
+    let unsound = [
+        Release { reason: None, ..refused_release("traced") },
+        Release { returned_bytes: 1, ..refused_release("traced") },
+        Release { hazard: None, ..refused_release("traced") },
+        refused_release("a word that nobody knows"),
+        made_up_release(Outcome::Partial),
+        Release { dry_run: true, ..made_up_release(Outcome::Released) },
+    ];
+    for release in unsound {
+        assert!(!validator.is_valid(&serde_json::to_value(&release).unwrap()), "{release:?}");
+    }
+}
+
+#[test]
+fn every_hazard_is_in_the_schema() {
+    let text = String::new;
+    let refusals = [
+        Refusal::Traced { tracer: 1 },
+        Refusal::AnotherRelease,
+        Refusal::Stopped { pid: 1 },
+        Refusal::Machine,
+        Refusal::Allocator { name: text() },
+        Refusal::NoHeap,
+        Refusal::Sanitizer { name: "" },
+        Refusal::Untested { version: text(), tested: text() },
+        Refusal::HeapNotWhole { what: text() },
+        Refusal::Seccomp { call: "" },
+        Refusal::SeccompUnread { why: text() },
+        Refusal::ShadowStack,
+        Refusal::WriteExecuteDenied,
+        Refusal::Locked { bytes: 1 },
+        Refusal::Hugetlb { bytes: 1 },
+        Refusal::SharedMemory { other: 1 },
+        Refusal::NoThread { threads: 1, why: text() },
+        Refusal::Gadget { what: "" },
+        Refusal::NoTrim,
+    ];
+    for refusal in refusals {
+        hold_release(&serde_json::to_value(refused_release(refusal.hazard())).unwrap());
+    }
 }

@@ -4,6 +4,7 @@
 //! left is told by what it looks like, and says that it is an estimate. Every page is counted once:
 //! those of the heap in the walker's own scan, all others in one over the mappings.
 
+mod footprint;
 mod pages;
 mod target;
 
@@ -27,6 +28,7 @@ use crate::process::Process;
 use crate::recognise::{self, Recogniser, Recognition};
 use crate::sockets::{self, Sockets};
 
+pub use footprint::Footprint;
 pub use target::{Target, TargetError};
 
 /// So often a process is looked at that starts another program meanwhile.
@@ -345,18 +347,24 @@ fn status(
 ) -> Result<(), TargetError> {
     let status = read_status(target)?;
     inspection.kernel_rss_bytes = Some(status.rss_bytes());
-    let largest = maps.iter().filter(|m| !m.permissions.starts_with("---")).map(Mapping::size);
-    if largest.max().unwrap_or(0).min(inspection.ledger.total()) <= LARGEST_WALKED {
-        let rollup = fs::read_to_string(target.path("smaps_rollup"));
-        if let Some(rollup) = rollup.ok().and_then(|text| Rollup::parse(&text).ok()) {
-            inspection.kernel_rss_bytes = Some(rollup.rss_bytes);
-            inspection.lazyfree_bytes = Some(rollup.lazyfree_bytes);
-            inspection.anon_huge_bytes = Some(rollup.anon_huge_bytes);
-        }
+    if let Some(rollup) = rollup(target, maps, inspection.ledger.total()) {
+        inspection.kernel_rss_bytes = Some(rollup.rss_bytes);
+        inspection.lazyfree_bytes = Some(rollup.lazyfree_bytes);
+        inspection.anon_huge_bytes = Some(rollup.anon_huge_bytes);
     }
     inspection.swap_bytes = status.swap_bytes;
     inspection.page_tables_bytes = Some(status.page_tables_bytes);
     Ok(())
+}
+
+/// What only `smaps_rollup` tells, where no thread would wait for it.
+fn rollup(target: &Target, maps: &[Mapping], resident_bytes: u64) -> Option<Rollup> {
+    let largest = maps.iter().filter(|m| !m.permissions.starts_with("---")).map(Mapping::size);
+    if largest.max().unwrap_or(0).min(resident_bytes) > LARGEST_WALKED {
+        return None;
+    }
+    let text = fs::read_to_string(target.path("smaps_rollup")).ok()?;
+    Rollup::parse(&text).ok()
 }
 
 fn read_status(target: &Target) -> Result<Status, TargetError> {

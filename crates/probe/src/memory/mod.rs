@@ -184,6 +184,25 @@ impl LiveMemory {
         Ok(runs)
     }
 
+    /// The bytes between two addresses that are in huge pages; absent from kernels that do not scan.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn huge_bytes(&self, range: Range<u64>) -> io::Result<Option<u64>> {
+        let range = self.whole_pages(range);
+        let scan = || {
+            let mut bytes = 0;
+            // Asked for all that is present, so that small pages count towards where a scan ends.
+            self.scan_for(&range, PRESENT, PRESENT | HUGE, |region| {
+                if region.categories & HUGE != 0 {
+                    bytes += region.end - region.start;
+                }
+            })?;
+            Ok(bytes)
+        };
+        self.scanned(scan).transpose()
+    }
+
     /// Asks the kernel to scan, unless it is known that it cannot.
     fn scanned<T>(&self, scan: impl FnOnce() -> io::Result<T>) -> Option<io::Result<T>> {
         if !self.scans.load(Ordering::Relaxed) {
@@ -322,6 +341,7 @@ const FILE: u64 = 1 << 2;
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const PFNZERO: u64 = 1 << 5;
+const HUGE: u64 = 1 << 6;
 
 #[cfg(test)]
 mod tests {

@@ -107,9 +107,7 @@ fn one_that_ends_in_the_middle_is_gone_and_nothing_else() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // It ends when its input does.
-        subject.stdin = None;
-        subject.child.wait().unwrap();
+        subject.end();
         let output = look.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(4), "{}", object(&output));
     }

@@ -118,7 +118,8 @@ fn a_look_in_text_shows_the_same() {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0));
-    for part in ["RSS ", " reclaimable ", "hoard: ", "release", "next: lowtide study", " arena "] {
+    let next = format!("next: lowtide release {}\n      lowtide study ", subject.pid());
+    for part in ["RSS ", " reclaimable ", "hoard: ", " malloc_trim ", &next, " arena "] {
         assert!(text.contains(part), "`{part}` is not in\n{text}");
     }
     assert!(!text.contains('\x1b'), "colours in a file");

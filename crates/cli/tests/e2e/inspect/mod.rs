@@ -73,6 +73,12 @@ impl Subject {
         writeln!(self.stdin.as_mut().unwrap(), "{what}").unwrap();
     }
 
+    /// Lets it end, as it does when its input does.
+    pub(crate) fn end(&mut self) {
+        self.stdin = None;
+        self.child.wait().unwrap();
+    }
+
     /// Looks at it.
     pub(crate) fn inspect(&self) -> Value {
         self.inspect_with(&[])

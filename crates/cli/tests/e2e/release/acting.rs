@@ -1,0 +1,221 @@
+//! Releases that are done, and processes that are left alone.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use nix::sys::ptrace;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{release, stderr};
+use crate::inspect::{Subject, bytes, object, plain, predicted};
+use crate::schemas::hold_release;
+use crate::support::{fixture, lowtide, until};
+
+const MIB: u64 = 1 << 20;
+
+/// Releases, and gives the object that was printed.
+fn released(flags: &[&str], pid: u32, exit: i32) -> Value {
+    let output = release(flags, pid);
+    let found = object(&output);
+    assert_eq!(output.status.code(), Some(exit), "{found} {}", stderr(&output));
+    hold_release(&found);
+    found
+}
+
+/// Is refused, and gives the hazard and what is said to people.
+fn refused(flags: &[&str], pid: u32) -> (String, String) {
+    let before = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let output = release(flags, pid);
+    let found = object(&output);
+    assert_eq!(output.status.code(), Some(5), "{found} {}", stderr(&output));
+    hold_release(&found);
+    assert_eq!(found["outcome"], "refused");
+    let said = stderr(&output);
+    assert!(said.contains(found["reason"].as_str().unwrap()), "{said} {found}");
+    assert!(said.contains("\n  next: "), "{said}");
+    assert_eq!(std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap(), before);
+    (found["hazard"].as_str().unwrap().to_owned(), said)
+}
+
+fn number(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
+
+#[test]
+#[ignore = "waits for the engine"]
+fn a_hoard_goes_back_and_the_program_goes_on() {
+    let mut subject = Subject::of(&["blocks:200", "keep:10"]);
+    let before = subject.inspect();
+    let found = released(&[], subject.pid(), 0);
+    assert_eq!(found["outcome"], "released", "{found:#}");
+    assert_eq!(found["predicted_bytes"], predicted(&before, "release"), "{found:#}");
+    assert_eq!(found["returned_bytes"], found["predicted_bytes"], "{found:#}");
+    assert!(found["returned_bytes"].as_u64().unwrap() > 100 * MIB, "{found:#}");
+    let after = subject.inspect();
+    assert_eq!(bytes(&after, "allocated"), bytes(&before, "allocated"));
+    assert!(bytes(&after, "reclaimable") < MIB, "{after:#}");
+    subject.tell("blocks:20");
+    assert_eq!(released(&[], subject.pid(), 0)["pid"], subject.pid());
+}
+
+#[test]
+#[ignore = "waits for the engine"]
+fn a_dry_run_says_what_a_release_would_do_and_does_nothing() {
+    let subject = Subject::of(&["threads:4:20"]);
+    let before = subject.inspect();
+    let found = released(&["--dry-run"], subject.pid(), 0);
+    assert_eq!((&found["outcome"], &found["dry_run"]), (&"released".into(), &true.into()));
+    assert_eq!(found["predicted_bytes"], predicted(&before, "release"), "{found:#}");
+    assert_eq!(found["returned_bytes"], 0);
+    assert!(found["runs_in"].is_string() && found["thread"].is_u64(), "{found:#}");
+    let after = subject.inspect();
+    assert_eq!(bytes(&after, "reclaimable"), bytes(&before, "reclaimable"));
+}
+
+#[test]
+#[ignore = "waits for the engine"]
+fn a_process_that_holds_nothing_free_is_left_alone() {
+    let subject = Subject::silent(plain("sleep").arg("1000"));
+    until("its sleep", || subject.proc("status").contains("State:\tS").then_some(()));
+    let found = released(&[], subject.pid(), 0);
+    assert_eq!(found["outcome"], "nothing_to_release", "{found:#}");
+    assert_eq!((&found["pauses"], &found["returned_bytes"]), (&0.into(), &0.into()));
+    let output = lowtide().args(["release", &subject.pid().to_string()]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("nothing to release: "), "{text}");
+    assert!(text.contains(&format!("next: lowtide inspect {}", subject.pid())), "{text}");
+}
+
+#[test]
+#[ignore = "waits for the engine"]
+fn a_process_with_another_allocator_is_refused() {
+    let jemalloc = lowtide_allocators::bundled().find(|b| b.name() == "jemalloc").unwrap();
+    let mut command = plain(&fixture("memory", &["-pthread"]));
+    let subject =
+        Subject::start(command.env("LD_PRELOAD", jemalloc.unpack().unwrap()).arg("blocks:20"));
+    let (hazard, said) = refused(&[], subject.pid());
+    assert_eq!(hazard, "allocator");
+    assert!(said.contains("jemalloc"), "{said}");
+}
+
+#[test]
+#[ignore = "waits for the engine"]
+fn a_process_that_is_being_debugged_is_refused() {
+    let subject = Subject::of(&["blocks:20", "keep:2"]);
+    let target = nix::unistd::Pid::from_raw(i32::try_from(subject.pid()).unwrap());
+    ptrace::seize(target, ptrace::Options::empty()).unwrap();
+    let (hazard, said) = refused(&[], subject.pid());
+    assert_eq!(hazard, "traced");
+    assert!(said.contains(&std::process::id().to_string()), "{said}");
+    // A tracee that runs is let go by the end of its tracer, or of itself.
+    ptrace::detach(target, None).ok();
+}
+
+#[test]
+#[ignore = "waits for the engine"]
+fn a_stopped_process_is_refused_and_stays_stopped() {
+    let subject = Subject::of(&["blocks:20", "keep:2"]);
+    kill_process(number(subject.pid()), Signal::STOP).unwrap();
+    until("its stop", || subject.proc("status").contains("State:\tT").then_some(()));
+    let (hazard, said) = refused(&[], subject.pid());
+    assert_eq!(hazard, "stopped");
+    let next = format!("next: kill -CONT {0} && lowtide release {0}", subject.pid());
+    assert!(said.contains(&next), "{said}");
+    assert!(subject.proc("status").contains("State:\tT"));
+    kill_process(number(subject.pid()), Signal::CONT).unwrap();
+    assert_eq!(released(&[], subject.pid(), 0)["outcome"], "released");
+}
+
+#[test]
+#[ignore = "waits for the engine"]
+fn of_several_processes_each_has_its_object_and_the_worst_its_exit_code() {
+    let (first, second) =
+        (Subject::of(&["blocks:20", "keep:2"]), Subject::of(&["blocks:20", "keep:2"]));
+    kill_process(number(first.pid()), Signal::STOP).unwrap();
+    until("its stop", || first.proc("status").contains("State:\tT").then_some(()));
+    let pids = [first.pid().to_string(), second.pid().to_string()];
+    let output = lowtide().args(["--json", "release"]).args(&pids).output().unwrap();
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    lines.iter().for_each(hold_release);
+    let outcomes: Vec<&Value> = lines.iter().map(|line| &line["outcome"]).collect();
+    assert_eq!(outcomes, ["refused", "released"], "{text}");
+}
+
+#[test]
+#[ignore = "waits for the engine"]
+fn people_read_what_was_given_back_and_what_it_cost() {
+    let subject = Subject::of(&["blocks:50", "keep:10"]);
+    let pid = subject.pid().to_string();
+    let output = lowtide().args(["release", &pid]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let next = format!("next: lowtide inspect {pid}");
+    for part in ["RSS ", " → ", " pauses ", " locks ", " passes ", "released: ", &next] {
+        assert!(text.contains(part), "`{part}` is not in\n{text}");
+    }
+    assert!(!text.contains('\x1b'), "colours in a file");
+}
+
+#[test]
+#[ignore = "waits for the engine"]
+fn what_comes_back_is_told_after_the_time_that_was_asked_for() {
+    let subject = Subject::of(&["blocks:50", "keep:10"]);
+    let found = released(&["--watch", "1s"], subject.pid(), 0);
+    assert_eq!(found["outcome"], "released", "{found:#}");
+    assert!(found["regained"]["after_s"].as_f64().unwrap() >= 1.0, "{found:#}");
+    // It stands still, and so nothing comes back.
+    assert!(found["regained"]["rss_bytes"].as_u64().unwrap() < MIB, "{found:#}");
+}
+
+#[test]
+#[ignore = "waits for the engine"]
+fn a_watch_that_is_interrupted_tells_what_has_come_back_so_far() {
+    let subject = Subject::of(&["blocks:50", "keep:10"]);
+    let mut watch = lowtide()
+        .args(["release", "--watch", "10m", &subject.pid().to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.starts_with("released: ")));
+    kill_process(number(watch.id()), Signal::INT).unwrap();
+    assert!(lines.any(|line| line.starts_with(" came back ")));
+    assert_eq!(watch.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+#[ignore = "waits for the engine"]
+fn one_that_ends_while_what_comes_back_is_watched_was_released_all_the_same() {
+    let mut subject = Subject::of(&["blocks:50", "keep:10"]);
+    let mut watch = lowtide()
+        .args(["release", "--watch", "10m", &subject.pid().to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.starts_with("released: ")));
+    subject.end();
+    assert!(lines.any(|line| line.starts_with("note: what has come back is not known")));
+    assert_eq!(watch.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+#[ignore = "waits for the engine, and needs root, to give up capabilities"]
+fn what_is_not_permitted_is_told_with_the_whole_command_that_is() {
+    let subject = Subject::of(&["blocks:20", "undumpable"]);
+    let command = lowtide();
+    let pid = subject.pid().to_string();
+    let output = Command::new("setpriv")
+        .args(["--bounding-set=-sys_ptrace,-perfmon,-sys_admin", "--inh-caps=-all"])
+        .arg(command.get_program())
+        .args(["--json", "release", "--max-pause", "2ms", &pid])
+        .output()
+        .expect("setpriv (util-linux)");
+    let found = object(&output);
+    assert_eq!(output.status.code(), Some(3), "{found}");
+    assert_eq!(found["code"], "not_permitted");
+    assert_eq!(found["next"], format!("sudo lowtide release --max-pause 2ms {pid}"));
+}

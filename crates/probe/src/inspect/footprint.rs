@@ -1,0 +1,82 @@
+//! How much a process takes, in two figures that are cheap for it: what is compared over time.
+
+use std::io;
+
+use super::{Target, TargetError, read_status, rollup};
+use crate::memory::LiveMemory;
+use crate::proc::maps::Mapping;
+
+/// How much a process takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Footprint {
+    /// Resident bytes, as the kernel counts them.
+    pub rss_bytes: u64,
+    /// Anonymous memory in huge pages, in bytes. Absent where that may not be seen, or its threads would
+    /// have to wait for the kernel to count.
+    pub huge_bytes: Option<u64>,
+    /// Which of the programs it is that a process may run one after the other.
+    pub image: (u64, u64),
+}
+
+impl Footprint {
+    /// Takes both. The kernel keeps the one as a sum; for the other it scans the page tables a few MiB
+    /// at a time, since `smaps_rollup` would hold the lock of the process's mappings for all of a heap:
+    /// see [`LARGEST_WALKED`](super::LARGEST_WALKED).
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn of(target: &Target) -> Result<Self, TargetError> {
+        let image = target.stat()?.image;
+        let rss_bytes = read_status(target)?.rss_bytes();
+        let huge_bytes = match target.maps() {
+            Ok(maps) => huge_bytes(target, &maps, rss_bytes),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+            Err(error) => return Err(target.failed(error)),
+        };
+        Ok(Self { rss_bytes, huge_bytes, image })
+    }
+}
+
+fn huge_bytes(target: &Target, maps: &[Mapping], rss_bytes: u64) -> Option<u64> {
+    let memory = LiveMemory::pages_only(target.pid).ok()?;
+    let is_anonymous = |m: &&Mapping| !m.has_file() && m.name != "[vsyscall]";
+    let anonymous = maps.iter().filter(is_anonymous).filter(|m| !m.permissions.starts_with("---"));
+    let scanned = anonymous
+        .map(|m| memory.huge_bytes(m.start..m.end).ok().flatten())
+        .try_fold(0, |sum, bytes| Some(sum + bytes?));
+    // Kernels before 6.7 do not scan.
+    scanned.or_else(|| Some(rollup(target, maps, rss_bytes)?.anon_huge_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc::rollup::Rollup;
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_footprint_is_what_the_kernel_says_of_a_process_that_stands_still() {
+        // It fills its block, in huge pages where there are any, and then waits for a reader.
+        let mut child = Command::new("dd")
+            .args(["if=/dev/zero", "bs=40M", "count=1"])
+            .env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let target = Target::open(child.id()).unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        while target.stat().unwrap().state != 'S' {
+            std::thread::yield_now();
+        }
+        let found = Footprint::of(&target).unwrap();
+        let text = std::fs::read_to_string(target.path("smaps_rollup")).unwrap();
+        let rollup = Rollup::parse(&text).unwrap();
+        assert_eq!(found.huge_bytes, Some(rollup.anon_huge_bytes));
+        assert!(found.rss_bytes >= 40 << 20, "{found:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(matches!(Footprint::of(&target), Err(TargetError::Gone(_))));
+    }
+}

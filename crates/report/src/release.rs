@@ -1,0 +1,459 @@
+//! What one release came to, or would come to, as people read it: RSS before and after, what was done
+//! and what it cost the process, and the outcome in a sentence.
+
+use std::fmt::Write as _;
+
+use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::release::{Method, Outcome, Regained, Release, RunsIn};
+
+use crate::terminal::{Screen, bold, hanging, printable, title, wrapped};
+
+/// The picture of one release, without what has come back since: that is [`regained`].
+pub fn render(release: &Release, screen: Screen) -> String {
+    let mut out = format!("{}\n", title(&release.command, release.pid, screen));
+    let facts = facts(release);
+    if !facts.is_empty() {
+        let _ = writeln!(out, "{}", wrapped(&facts, screen.width));
+    }
+    let _ = writeln!(out, "\n{}", rss(release));
+    for (label, text) in rows(release) {
+        out += &row(label, &text, screen);
+    }
+    for note in &release.notes {
+        let _ = writeln!(out, "{}", wrapped(&format!("note: {note}"), screen.width));
+    }
+    let sentence = format!("{}.", sentence(release));
+    let _ = writeln!(out, "\n{}", bold(&wrapped(&sentence, screen.width), screen));
+    out
+}
+
+/// What has come back some time after a release, as one more row of it.
+pub fn regained(regained: &Regained, screen: Screen) -> String {
+    let after = HumanSeconds(regained.after_s);
+    let huge = match regained.huge_bytes {
+        Some(0) => "none of it in huge pages".to_owned(),
+        Some(bytes) => format!("{} more in huge pages", Human(bytes)),
+        None => "huge pages could not be counted".to_owned(),
+    };
+    let text = match (regained.rss_bytes, regained.huge_bytes) {
+        (0, Some(0) | None) => format!("nothing within {after}"),
+        (bytes, _) => format!("{} of RSS within {after}, {huge}", Human(bytes)),
+    };
+    row("came back", &text, screen)
+}
+
+/// The outcome, in a sentence.
+pub fn sentence(release: &Release) -> String {
+    let (returned, predicted) = (release.returned_bytes, release.predicted_bytes);
+    let reason = release.reason.as_deref().map(printable);
+    let reason = reason.as_deref().unwrap_or("the reason is not known");
+    match release.outcome {
+        Outcome::Refused => format!("refused, and nothing was done: {reason}"),
+        Outcome::NothingToRelease => format!(
+            "nothing to release: no whole page of its heap is free and resident, and nothing was done; \
+             RSS is {}",
+            Human(release.rss_after_bytes)
+        ),
+        Outcome::Released if release.dry_run => {
+            format!("dry run: {} would be given back; nothing was done", Human(predicted))
+        }
+        Outcome::Released => format!("released: {}", given_back(returned, predicted)),
+        Outcome::Partial => {
+            format!(
+                "released in part: {}, then it ended: {reason}",
+                given_back(returned, predicted)
+            )
+        }
+    }
+}
+
+fn given_back(returned: u64, predicted: u64) -> String {
+    let returned_text = Human(returned).to_string();
+    if predicted == 0 {
+        return format!("{returned_text} were given back");
+    }
+    let share = returned as f64 / predicted as f64 * 100.0;
+    format!("{returned_text} were given back, {share:.0} % of the {} predicted", Human(predicted))
+}
+
+/// Allocator, and what gives the memory back.
+fn facts(release: &Release) -> String {
+    let mut parts = Vec::new();
+    if let Some(allocator) = &release.allocator {
+        let version = release.allocator_version.as_ref().map(|v| format!(" {v}"));
+        parts.push(format!("{allocator}{}", version.unwrap_or_default()));
+    }
+    if matches!(release.outcome, Outcome::Released | Outcome::Partial) {
+        parts.push(how(release.method).to_owned());
+    }
+    parts.join(" · ")
+}
+
+fn how(method: Method) -> &'static str {
+    match method {
+        Method::Chunks => "range by range, each under a lock held for a bounded time",
+        Method::Trim => "malloc_trim, which holds each arena's lock for as long as it takes",
+        Method::Purge => "the allocator's own purge",
+    }
+}
+
+fn rss(release: &Release) -> String {
+    let before = Human(release.rss_before_bytes);
+    match release.outcome {
+        Outcome::Released | Outcome::Partial if !release.dry_run => format!(
+            "RSS {before} → {} in {}",
+            Human(release.rss_after_bytes),
+            HumanSeconds(release.elapsed_s)
+        ),
+        _ => format!("RSS {before}"),
+    }
+}
+
+fn row(label: &str, text: &str, screen: Screen) -> String {
+    hanging(&format!(" {label:<10} "), text, screen)
+}
+
+fn rows(release: &Release) -> Vec<(&'static str, String)> {
+    let is_act = matches!(release.outcome, Outcome::Released | Outcome::Partial);
+    let mut rows = Vec::new();
+    let mut add = |label, text: Option<String>| rows.extend(text.map(|text| (label, text)));
+    if is_act && release.dry_run {
+        add("runs", place(release));
+        add("pauses", Some(bound(release)));
+    } else if is_act {
+        add("ran", place(release));
+        add("pauses", Some(pauses(release)));
+        add("locks", (release.lock_holds > 0).then(|| locks(release)));
+        add("passes", Some(passes(release)));
+        add("huge pages", some(release.split_bytes, "split, since at least half of each was free"));
+    }
+    add("cleaned up", some(release.cleaned_bytes, "that an earlier release had left behind"));
+    rows
+}
+
+fn some(bytes: u64, what: &str) -> Option<String> {
+    (bytes > 0).then(|| format!("{} {what}", Human(bytes)))
+}
+
+/// Where the code runs, and by which thread.
+fn place(release: &Release) -> Option<String> {
+    let thread = release.thread.map(|thread| match &release.waiting_in {
+        Some(call) => format!("thread {thread}, which waits in {}", printable(call)),
+        None => format!("thread {thread}"),
+    });
+    match (release.runs_in, thread) {
+        (Some(RunsIn::OwnThread), Some(thread)) => {
+            Some(format!("in a thread of its own beside the others, started by {thread}"))
+        }
+        (Some(RunsIn::OwnThread), None) => Some("in a thread of its own beside the others".into()),
+        (Some(RunsIn::Slices), Some(thread)) => Some(format!("in slices, in {thread}")),
+        (Some(RunsIn::Slices), None) => Some("in slices, in a thread that waits".into()),
+        (None, thread) => thread.map(|thread| format!("in {thread}")),
+    }
+}
+
+/// What a pause may take.
+fn bound(release: &Release) -> String {
+    match release.method {
+        Method::Chunks => format!(
+            "of that thread alone, each at most {} where it can be sliced",
+            HumanSeconds(release.pause_bound_s)
+        ),
+        Method::Trim | Method::Purge => "without a bound: it takes as long as it takes".to_owned(),
+    }
+}
+
+fn pauses(release: &Release) -> String {
+    if release.pauses == 0 {
+        return "none".to_owned();
+    }
+    let longest = HumanSeconds(release.longest_pause_s);
+    if release.pauses == 1 {
+        return format!("1 pause of a waiting thread: {longest}");
+    }
+    format!(
+        "{} pauses of a waiting thread, longest {longest} (median {})",
+        thousands(release.pauses),
+        HumanSeconds(release.median_pause_s)
+    )
+}
+
+fn locks(release: &Release) -> String {
+    let longest = HumanSeconds(release.longest_lock_s);
+    if release.lock_holds == 1 {
+        return format!("an arena's lock was held once: {longest}");
+    }
+    format!(
+        "{} holds of an arena's lock, longest {longest}, 99 % under {}",
+        thousands(release.lock_holds),
+        HumanSeconds(release.p99_lock_s)
+    )
+}
+
+fn passes(release: &Release) -> String {
+    let mut parts = vec![thousands(release.passes)];
+    if release.skipped_ranges > 0 {
+        let ranges = many(release.skipped_ranges, "range");
+        parts.push(format!("{ranges} left out, no longer free when the turn came"));
+    }
+    if release.joined_blocks > 0 {
+        let blocks = many(release.joined_blocks, "free block");
+        parts.push(format!("{blocks} joined with what lies beside"));
+    }
+    parts.join("; ")
+}
+
+/// `1 range`, `1,204 ranges`.
+fn many(count: u64, what: &str) -> String {
+    format!("{} {what}{}", thousands(count), if count == 1 { "" } else { "s" })
+}
+
+/// `1204` as `1,204`.
+fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn made_up(outcome: Outcome) -> Release {
+        Release {
+            schema: lowtide_model::release::SCHEMA,
+            pid: 4711,
+            start_ticks: 1,
+            command: vec!["redis-server".to_owned(), "*:6379".to_owned()],
+            dry_run: false,
+            outcome,
+            reason: None,
+            hazard: None,
+            allocator: Some("glibc".to_owned()),
+            allocator_version: Some("2.36".to_owned()),
+            method: Method::Chunks,
+            runs_in: Some(RunsIn::OwnThread),
+            thread: Some(4711),
+            waiting_in: Some("epoll_wait".to_owned()),
+            predicted_bytes: 905 * MIB,
+            returned_bytes: 900 * MIB,
+            rss_before_bytes: 1210 * MIB,
+            rss_after_bytes: 310 * MIB,
+            elapsed_s: 0.8,
+            pauses: 3,
+            longest_pause_s: 0.000_12,
+            median_pause_s: 0.000_08,
+            pause_bound_s: 0.001,
+            lock_holds: 1204,
+            longest_lock_s: 0.000_31,
+            p99_lock_s: 0.000_09,
+            passes: 2,
+            skipped_ranges: 12,
+            joined_blocks: 0,
+            split_bytes: 0,
+            cleaned_bytes: 0,
+            regained: None,
+            notes: Vec::new(),
+        }
+    }
+
+    fn idle(outcome: Outcome) -> Release {
+        Release {
+            runs_in: None,
+            thread: None,
+            waiting_in: None,
+            predicted_bytes: 0,
+            returned_bytes: 0,
+            rss_before_bytes: 12 * MIB,
+            rss_after_bytes: 12 * MIB,
+            pauses: 0,
+            lock_holds: 0,
+            passes: 0,
+            skipped_ranges: 0,
+            ..made_up(outcome)
+        }
+    }
+
+    fn shown(release: &Release) -> String {
+        render(release, Screen { width: 90, colour: false })
+    }
+
+    #[test]
+    fn a_release_tells_what_it_gave_back_and_what_it_cost() {
+        insta::assert_snapshot!(shown(&made_up(Outcome::Released)), @r"
+        redis-server *:6379  PID 4711
+        glibc 2.36 · range by range, each under a lock held for a bounded time
+
+        RSS 1.18 GiB → 310 MiB in 800 ms
+         ran        in a thread of its own beside the others, started by thread 4711, which waits
+                    in epoll_wait
+         pauses     3 pauses of a waiting thread, longest 120 µs (median 80.0 µs)
+         locks      1,204 holds of an arena's lock, longest 310 µs, 99 % under 90.0 µs
+         passes     2; 12 ranges left out, no longer free when the turn came
+
+        released: 900 MiB were given back, 99 % of the 905 MiB predicted.
+        ");
+    }
+
+    #[test]
+    fn everything_that_was_done_beside_it_is_told() {
+        let release = Release {
+            runs_in: Some(RunsIn::Slices),
+            joined_blocks: 1_234_567,
+            split_bytes: 64 * MIB,
+            cleaned_bytes: 4096,
+            skipped_ranges: 1,
+            notes: vec![
+                "2 arenas could not be walked to their ends, and were left alone".to_owned(),
+            ],
+            ..made_up(Outcome::Released)
+        };
+        insta::assert_snapshot!(shown(&release), @r"
+        redis-server *:6379  PID 4711
+        glibc 2.36 · range by range, each under a lock held for a bounded time
+
+        RSS 1.18 GiB → 310 MiB in 800 ms
+         ran        in slices, in thread 4711, which waits in epoll_wait
+         pauses     3 pauses of a waiting thread, longest 120 µs (median 80.0 µs)
+         locks      1,204 holds of an arena's lock, longest 310 µs, 99 % under 90.0 µs
+         passes     2; 1 range left out, no longer free when the turn came; 1,234,567 free blocks
+                    joined with what lies beside
+         huge pages 64.0 MiB split, since at least half of each was free
+         cleaned up 4.00 KiB that an earlier release had left behind
+        note: 2 arenas could not be walked to their ends, and were left alone
+
+        released: 900 MiB were given back, 99 % of the 905 MiB predicted.
+        ");
+    }
+
+    #[test]
+    fn a_dry_run_tells_what_how_and_by_which_thread() {
+        let release = Release {
+            dry_run: true,
+            returned_bytes: 0,
+            rss_after_bytes: 1210 * MIB,
+            pauses: 0,
+            lock_holds: 0,
+            passes: 0,
+            ..made_up(Outcome::Released)
+        };
+        insta::assert_snapshot!(shown(&release), @r"
+        redis-server *:6379  PID 4711
+        glibc 2.36 · range by range, each under a lock held for a bounded time
+
+        RSS 1.18 GiB
+         runs       in a thread of its own beside the others, started by thread 4711, which waits
+                    in epoll_wait
+         pauses     of that thread alone, each at most 1.00 ms where it can be sliced
+
+        dry run: 905 MiB would be given back; nothing was done.
+        ");
+    }
+
+    #[test]
+    fn where_nothing_is_free_that_is_said_in_one_sentence() {
+        insta::assert_snapshot!(shown(&idle(Outcome::NothingToRelease)), @r"
+        redis-server *:6379  PID 4711
+        glibc 2.36
+
+        RSS 12.0 MiB
+
+        nothing to release: no whole page of its heap is free and resident, and nothing was done;
+        RSS is 12.0 MiB.
+        ");
+    }
+
+    #[test]
+    fn a_refusal_and_a_part_are_told_with_their_reasons() {
+        let refused = Release {
+            reason: Some("it is stopped, and nothing can run in it: kill -CONT 4711".to_owned()),
+            hazard: Some("stopped".to_owned()),
+            ..idle(Outcome::Refused)
+        };
+        insta::assert_snapshot!(shown(&refused), @r"
+        redis-server *:6379  PID 4711
+        glibc 2.36
+
+        RSS 12.0 MiB
+
+        refused, and nothing was done: it is stopped, and nothing can run in it: kill -CONT 4711.
+        ");
+        let partial = Release {
+            returned_bytes: 400 * MIB,
+            rss_after_bytes: 810 * MIB,
+            pauses: 1,
+            lock_holds: 1,
+            reason: Some("it started another program: try again".to_owned()),
+            ..made_up(Outcome::Partial)
+        };
+        insta::assert_snapshot!(shown(&partial), @r"
+        redis-server *:6379  PID 4711
+        glibc 2.36 · range by range, each under a lock held for a bounded time
+
+        RSS 1.18 GiB → 810 MiB in 800 ms
+         ran        in a thread of its own beside the others, started by thread 4711, which waits
+                    in epoll_wait
+         pauses     1 pause of a waiting thread: 120 µs
+         locks      an arena's lock was held once: 310 µs
+         passes     2; 12 ranges left out, no longer free when the turn came
+
+        released in part: 400 MiB were given back, 44 % of the 905 MiB predicted, then it ended:
+        it started another program: try again.
+        ");
+    }
+
+    #[test]
+    fn a_trim_says_that_nothing_bounds_it() {
+        let release = Release { dry_run: true, method: Method::Trim, ..made_up(Outcome::Released) };
+        let text = shown(&release);
+        assert!(text.contains("holds each arena's lock for as long as it takes"), "{text}");
+        assert!(text.contains("without a bound"), "{text}");
+    }
+
+    #[test]
+    fn what_has_come_back_is_told_with_what_of_it_is_in_huge_pages() {
+        let told = |rss_bytes, huge_bytes| {
+            let found = Regained { after_s: 60.0, rss_bytes, huge_bytes };
+            regained(&found, Screen { width: 90, colour: false })
+        };
+        insta::assert_snapshot!(
+            [
+                told(0, Some(0)),
+                told(0, Some(2 * MIB)),
+                told(12 * MIB, Some(10 * MIB)),
+                told(12 * MIB, Some(0)),
+                told(12 * MIB, None),
+            ]
+            .concat(),
+            @r"
+        came back  nothing within 1 min 0 s
+        came back  0 B of RSS within 1 min 0 s, 2.00 MiB more in huge pages
+        came back  12.0 MiB of RSS within 1 min 0 s, 10.0 MiB more in huge pages
+        came back  12.0 MiB of RSS within 1 min 0 s, none of it in huge pages
+        came back  12.0 MiB of RSS within 1 min 0 s, huge pages could not be counted
+        "
+        );
+    }
+
+    #[test]
+    fn a_narrow_screen_is_wide_enough_and_colours_are_only_where_they_are_wanted() {
+        let release = Release {
+            command: vec!["a".repeat(200), "\x1b[31m".to_owned()],
+            notes: vec!["word ".repeat(40)],
+            ..made_up(Outcome::Released)
+        };
+        let narrow = render(&release, Screen { width: 50, colour: false });
+        assert!(narrow.lines().all(|line| line.chars().count() <= 50), "{narrow}");
+        assert!(!narrow.contains('\x1b'));
+        assert!(render(&release, Screen { width: 50, colour: true }).contains("\x1b[1m"));
+    }
+}
