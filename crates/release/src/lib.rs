@@ -5,10 +5,14 @@
 //! that stops threads or writes to a process, and every such act is in [`remote`].
 
 pub mod checks;
+mod huge;
+mod plan;
 pub mod refusal;
 pub mod release;
 pub mod remote;
 pub(crate) mod stub;
+mod worker;
 
 pub use refusal::Refusal;
-pub use release::{Options, ReleaseError, Way, release};
+pub use release::{Options, ReleaseError, Way, release, release_telling};
+pub use remote::Step;

@@ -117,6 +117,11 @@ pub enum Refusal {
         /// What.
         what: &'static str,
     },
+    /// There is nothing else that its allocator could be asked for.
+    #[error(
+        "glibc has no purge of its own but malloc_trim: --method chunks gives back more, in bounded holds"
+    )]
+    NoPurge,
     /// `malloc_trim` is not there to be called.
     #[error("its C library has no malloc_trim that could be found: --method chunks does without")]
     NoTrim,
@@ -144,6 +149,7 @@ impl Refusal {
             Self::SharedMemory { .. } => "shared_memory",
             Self::NoThread { .. } => "no_thread",
             Self::Gadget { .. } => "gadget",
+            Self::NoPurge => "no_purge",
             Self::NoTrim => "no_trim",
         }
     }

@@ -1,10 +1,27 @@
 //! One release, from the checks to the last pass.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lowtide_model::release::Release;
+use lowtide_heap::ptmalloc::{self, Heap, Layout, Mapping as HeapMapping};
+use lowtide_model::release::{Method, Outcome, Release, RunsIn, SCHEMA};
+use lowtide_model::stats;
+use lowtide_probe::heap;
 use lowtide_probe::inspect::{Target, TargetError};
+use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::proc::status::Status;
+use lowtide_probe::proc::task;
+use lowtide_probe::process::Process;
+use lowtide_probe::recognise::Recogniser;
 use thiserror::Error;
+
+use crate::checks::{self, Halt, Outside};
+use crate::huge::HugePages;
+use crate::plan::{self, Batch};
+use crate::refusal::Refusal;
+use crate::remote::{Remote, Step};
+use crate::stub::Op;
+use crate::worker::{How, Worker};
 
 /// What is wanted of a release.
 #[derive(Debug, Clone)]
@@ -66,10 +83,356 @@ pub enum ReleaseError {
     Failed(String),
 }
 
+/// Less than this is not worth a pause, in bytes.
+const LEAST: u64 = 64 << 10;
+/// So long passes are begun while the target goes on freeing and taking.
+const PASSES_LIMIT: Duration = Duration::from_secs(5);
+/// A pass that gains less than this share of what was gained so far is the last.
+const LAST_SHARE: u64 = 100;
+/// So often a heap that changes is walked until it agrees with what the allocator counts.
+const WALKS: usize = 5;
+
 /// Has a process give its free memory back. What was refused is told by the [`Release`] itself.
 ///
 /// # Errors
 /// When the process cannot be looked at or may not be traced, or ends meanwhile.
-pub fn release(_target: &Target, _options: &Options) -> Result<Release, ReleaseError> {
-    Err(ReleaseError::Failed("not there yet".to_owned()))
+pub fn release(target: &Target, options: &Options) -> Result<Release, ReleaseError> {
+    release_telling(target, options, &mut |_| {})
+}
+
+/// The same, and tells every act on the target before it is done.
+///
+/// # Errors
+/// As [`release`].
+pub fn release_telling(
+    target: &Target,
+    options: &Options,
+    tell: &mut (dyn FnMut(Step) + Send),
+) -> Result<Release, ReleaseError> {
+    let failed = || ReleaseError::Failed("a part of lowtide itself broke off".to_owned());
+    std::thread::scope(|scope| {
+        // Whatever happens, the kernel lets go of all that a thread traces when that thread ends.
+        let work = scope.spawn(|| Work::new(target, options)?.run(tell));
+        work.join().map_err(|_| failed())?
+    })
+}
+
+/// One release.
+struct Work<'a> {
+    target: &'a Target,
+    options: &'a Options,
+    begin: Instant,
+    release: Release,
+}
+
+/// What is known of a heap.
+struct Known {
+    outside: Outside,
+    memory: LiveMemory,
+    layout: Layout,
+    malloc: String,
+    heap: Heap,
+}
+
+impl<'a> Work<'a> {
+    fn new(target: &'a Target, options: &'a Options) -> Result<Self, ReleaseError> {
+        let name = target.stat()?.name;
+        let process = Process::open(target.pid).map_err(|error| target.failed(error))?;
+        let command = process.map(|(process, _)| process.command()).unwrap_or_default();
+        let command = if command.is_empty() { vec![format!("[{name}]")] } else { command };
+        let release = Release {
+            schema: SCHEMA,
+            pid: target.pid,
+            start_ticks: target.start_ticks,
+            command,
+            dry_run: options.dry_run,
+            outcome: Outcome::Refused,
+            reason: None,
+            hazard: None,
+            allocator: None,
+            allocator_version: None,
+            method: match options.way {
+                Way::Auto | Way::Chunks => Method::Chunks,
+                Way::Trim => Method::Trim,
+                Way::Purge => Method::Purge,
+            },
+            runs_in: None,
+            thread: None,
+            waiting_in: None,
+            predicted_bytes: 0,
+            returned_bytes: 0,
+            rss_before_bytes: 0,
+            rss_after_bytes: 0,
+            elapsed_s: 0.0,
+            pauses: 0,
+            longest_pause_s: 0.0,
+            median_pause_s: 0.0,
+            pause_bound_s: options.max_pause.as_secs_f64(),
+            lock_holds: 0,
+            longest_lock_s: 0.0,
+            p99_lock_s: 0.0,
+            passes: 0,
+            skipped_ranges: 0,
+            joined_blocks: 0,
+            split_bytes: 0,
+            cleaned_bytes: 0,
+            regained: None,
+            notes: Vec::new(),
+        };
+        Ok(Self { target, options, begin: Instant::now(), release })
+    }
+
+    fn run(mut self, tell: &mut dyn FnMut(Step)) -> Result<Release, ReleaseError> {
+        self.release.rss_before_bytes = self.rss()?;
+        self.release.rss_after_bytes = self.release.rss_before_bytes;
+        match self.work(tell) {
+            Ok(()) => {}
+            Err(Halt::Refused(refusal)) if self.release.returned_bytes > 0 => {
+                self.release.outcome = Outcome::Partial;
+                self.release.reason = Some(refusal.to_string());
+            }
+            Err(Halt::Refused(refusal)) => {
+                self.release.outcome = Outcome::Refused;
+                self.release.hazard = Some(refusal.hazard().to_owned());
+                self.release.reason = Some(refusal.to_string());
+            }
+            Err(Halt::Failed(ReleaseError::Failed(why))) if self.release.returned_bytes > 0 => {
+                self.release.outcome = Outcome::Partial;
+                self.release.reason = Some(why);
+            }
+            Err(Halt::Failed(error)) => return Err(error),
+        }
+        if !self.options.dry_run {
+            self.release.rss_after_bytes = self.rss()?;
+        }
+        self.release.elapsed_s = self.begin.elapsed().as_secs_f64();
+        Ok(self.release)
+    }
+
+    /// Resident bytes, as the kernel counts them.
+    fn rss(&self) -> Result<u64, ReleaseError> {
+        let text = std::fs::read(self.target.path("status"));
+        let text = text.map_err(|error| self.target.failed(error))?;
+        let status = Status::parse(&String::from_utf8_lossy(&text)).map_err(std::io::Error::from);
+        Ok(status.map_err(|error| self.target.failed(error))?.rss_bytes())
+    }
+
+    fn work(&mut self, tell: &mut dyn FnMut(Step)) -> Result<(), Halt> {
+        let outside =
+            checks::outside(self.target, &mut Recogniser::default(), self.options.untested);
+        let outside = outside?;
+        let known = self.look(outside)?;
+        let malloc = known.malloc.as_str();
+        let maps = known.outside.maps.clone();
+        let mut remote = Remote::open(self.target, &known.memory, maps, malloc, tell)?;
+        remote.set_heap(known.heap.areas.clone());
+        if !self.options.dry_run {
+            self.release.cleaned_bytes = remote.clean()?;
+        }
+        if self.release.predicted_bytes < LEAST {
+            self.release.outcome = Outcome::NothingToRelease;
+            return Ok(());
+        }
+        let single = self.single_threaded(&known);
+        if self.options.dry_run {
+            return self.say(&remote, &known, single);
+        }
+        let result = self.act(&mut remote, &known, single);
+        self.count_pauses(&remote.pauses);
+        result
+    }
+
+    /// Walks the heap, which must agree with what the allocator itself counts.
+    fn look(&mut self, outside: Outside) -> Result<Known, Halt> {
+        let malloc = outside.recognition.malloc.as_ref().ok_or(Refusal::NoHeap)?;
+        self.release.allocator = Some(malloc.name.clone());
+        self.release.allocator_version.clone_from(&malloc.version);
+        if self.options.way == Way::Purge {
+            return Err(Refusal::NoPurge.into());
+        }
+        let malloc = malloc.path.to_string_lossy().into_owned();
+        let memory =
+            LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
+        let maps = &outside.maps;
+        let file = maps.iter().find(|m| m.has_file() && m.name == malloc).map(|m| m.file);
+        let file = file.ok_or(Refusal::NoHeap)?;
+        let layout = Layout::find(&memory, &heap::data_of(maps, file)).ok_or(Refusal::NoHeap)?;
+        let mut maps = maps.clone();
+        let mut found = ptmalloc::walk(&memory, &layout, &heap::mappings(&maps));
+        for _ in 1..WALKS {
+            if disagreement(&found).is_none() {
+                break;
+            }
+            maps = self.target.maps().map_err(|error| self.target.failed(error))?;
+            found = ptmalloc::walk(&memory, &layout, &heap::mappings(&maps));
+        }
+        if let Some(what) = disagreement(&found) {
+            return Err(Refusal::HeapNotWhole { what }.into());
+        }
+        self.release.predicted_bytes = match self.release.method {
+            Method::Trim => found.trim_bytes(),
+            Method::Chunks | Method::Purge => found.release_bytes(),
+        };
+        let outside = Outside { maps, ..outside };
+        Ok(Known { outside, memory, layout, malloc, heap: found })
+    }
+
+    /// Where glibc says whether it takes locks, if it does.
+    fn single_threaded(&self, known: &Known) -> Option<u64> {
+        const NAME: &str = "__libc_single_threaded";
+        let maps = &known.outside.maps;
+        // A program that was linked with it has a copy of its own, which is then everybody's.
+        let program = maps.iter().find(|m| m.has_file());
+        let library = maps.iter().find(|m| m.has_file() && m.name == known.malloc);
+        [program, library].into_iter().flatten().find_map(|file: &Mapping| {
+            crate::remote::symbol::address(self.target.pid, maps, file, NAME)
+        })
+    }
+
+    /// Where the code would run.
+    fn runs_in(&self, known: &Known, single: Option<u64>, multiple: Option<bool>) -> RunsIn {
+        let threads = task::threads(self.target.pid).map_or(1, |threads| threads.len());
+        let takes_locks = match single {
+            Some(at) => {
+                lowtide_heap::memory::word(&known.memory, at).is_some_and(|w| w & 0xff == 0)
+            }
+            None => multiple.unwrap_or(false),
+        };
+        if threads > 1 && takes_locks { RunsIn::OwnThread } else { RunsIn::Slices }
+    }
+
+    /// Says what would be done.
+    fn say(&mut self, remote: &Remote<'_>, known: &Known, single: Option<u64>) -> Result<(), Halt> {
+        let candidates = remote.candidates();
+        let Some(best) = candidates.found.first() else {
+            let (threads, why) = (candidates.threads, candidates.why());
+            return Err(Refusal::NoThread { threads, why }.into());
+        };
+        self.release.thread = Some(best.thread.tid);
+        self.release.waiting_in = Some(best.wait.name.to_owned());
+        self.release.runs_in = Some(self.runs_in(known, single, Some(candidates.threads > 1)));
+        self.release.outcome = Outcome::Released;
+        Ok(())
+    }
+
+    fn act(
+        &mut self,
+        remote: &mut Remote<'_>,
+        known: &Known,
+        single: Option<u64>,
+    ) -> Result<(), Halt> {
+        let huge = HugePages::of(&known.memory, &known.heap.areas);
+        let mapped = remote.map();
+        self.release.thread = remote.borrowed.map(|(tid, _)| tid);
+        self.release.waiting_in = remote.borrowed.map(|(_, call)| call.to_owned());
+        mapped?;
+        let multiple = remote.has_multiple_threads();
+        let runs_in = self.runs_in(known, single, multiple);
+        self.release.runs_in = Some(runs_in);
+        let how = How { runs_in, single, max_pause: self.options.max_pause };
+        let result = self.inside(remote, known, &how);
+        let left = remote.leave();
+        if self.release.returned_bytes > 0 {
+            self.release.split_bytes = huge.split(self.target, &known.memory);
+            self.release.notes.extend(huge.note());
+        }
+        result.and(left)?;
+        self.release.outcome = Outcome::Released;
+        Ok(())
+    }
+
+    /// What is done while our code is in the target.
+    fn inside(&mut self, remote: &mut Remote<'_>, known: &Known, how: &How) -> Result<(), Halt> {
+        if self.release.method == Method::Trim {
+            return self.trim(remote, known, how);
+        }
+        let mut worker = Worker::begin(remote, &known.layout, &known.memory, how)?;
+        let passed = self.passes(&mut worker, known);
+        let (counts, ended) = worker.end();
+        self.release.returned_bytes = counts.returned_bytes;
+        self.release.lock_holds = counts.holds;
+        self.release.longest_lock_s = counts.longest.as_secs_f64();
+        self.release.p99_lock_s = counts.p99().as_secs_f64();
+        self.release.skipped_ranges = counts.skipped + counts.busy;
+        self.release.joined_blocks = counts.joined;
+        passed.and(ended)
+    }
+
+    /// Goes over the heap again and again, until a pass gains little.
+    fn passes(&mut self, worker: &mut Worker<'_, '_>, known: &Known) -> Result<(), Halt> {
+        let begin = Instant::now();
+        let mut batch = Batch::default();
+        let mut joins = joins(&known.heap, &known.layout);
+        loop {
+            worker.work(&joins)?;
+            let before = worker.counts().returned_bytes;
+            let mappings = known.mappings(self.target)?;
+            let mut halted = None;
+            batch.begin_pass();
+            let heap =
+                ptmalloc::walk_and_tell(&known.memory, &known.layout, &mappings, &mut |found| {
+                    if halted.is_none() {
+                        batch.add(&found, &known.memory);
+                        if batch.is_full() {
+                            halted = worker.work(&batch.take()).err();
+                        }
+                    }
+                });
+            halted.map_or(Ok(()), Err)?;
+            worker.work(&batch.take())?;
+            self.release.passes += 1;
+            let returned = worker.counts().returned_bytes;
+            let gained = returned - before;
+            if gained < LEAST.max(returned / LAST_SHARE) || begin.elapsed() > PASSES_LIMIT {
+                return Ok(());
+            }
+            joins = self::joins(&heap, &known.layout);
+        }
+    }
+
+    /// Has `malloc_trim` do it, for comparison.
+    fn trim(&mut self, remote: &mut Remote<'_>, known: &Known, how: &How) -> Result<(), Halt> {
+        let maps = &known.outside.maps;
+        let library = maps.iter().find(|m| m.has_file() && m.name == known.malloc);
+        let function = library.and_then(|file| {
+            crate::remote::symbol::address(self.target.pid, maps, file, "malloc_trim")
+        });
+        crate::worker::trim(remote, function.ok_or(Refusal::NoTrim)?, how.runs_in)?;
+        let mappings = known.mappings(self.target)?;
+        let after = ptmalloc::walk(&known.memory, &known.layout, &mappings);
+        self.release.passes = 1;
+        self.release.returned_bytes = known.heap.trim_bytes().saturating_sub(after.trim_bytes());
+        Ok(())
+    }
+
+    fn count_pauses(&mut self, pauses: &[Duration]) {
+        let mut seconds: Vec<f64> = pauses.iter().map(Duration::as_secs_f64).collect();
+        seconds.sort_by(f64::total_cmp);
+        self.release.pauses = seconds.len() as u64;
+        self.release.longest_pause_s = seconds.last().copied().unwrap_or(0.0);
+        self.release.median_pause_s = stats::median(&seconds).unwrap_or(0.0);
+    }
+}
+
+impl Known {
+    fn mappings(&self, target: &Target) -> Result<Vec<HeapMapping>, Halt> {
+        let maps = target.maps().map_err(|error| target.failed(error))?;
+        Ok(heap::mappings(&maps))
+    }
+}
+
+fn joins(heap: &Heap, layout: &Layout) -> Vec<Op> {
+    let worth_it = heap.arenas.iter().filter(|arena| arena.is_worth_joining());
+    worth_it.flat_map(|arena| plan::joins(arena, layout)).collect()
+}
+
+/// What of a heap does not agree with what the allocator itself counts.
+fn disagreement(heap: &Heap) -> Option<String> {
+    let place = heap.arenas.iter().position(|arena| !arena.is_whole())?;
+    let arena = &heap.arenas[place];
+    Some(format!(
+        "of arena {place}, {} of {} bytes were walked",
+        arena.walked_bytes - arena.tally.unwalked_bytes.min(arena.walked_bytes),
+        arena.system_bytes
+    ))
 }

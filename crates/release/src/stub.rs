@@ -88,7 +88,10 @@ impl Counts {
             busy: word(OFF_BUSY),
             joined: word(OFF_JOINED),
             longest: Duration::from_nanos(word(OFF_LONGEST_NS)),
-            classes: words.get(((OFF_CLASSES - OFF_HOLDS) / 8) as usize..).unwrap_or_default().into(),
+            classes: words
+                .get(((OFF_CLASSES - OFF_HOLDS) / 8) as usize..)
+                .unwrap_or_default()
+                .into(),
         }
     }
 

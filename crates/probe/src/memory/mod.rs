@@ -184,23 +184,33 @@ impl LiveMemory {
         Ok(runs)
     }
 
+    /// The pages between two addresses that are mapped as huge ones, in order; absent from kernels that do
+    /// not scan.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn huge(&self, range: Range<u64>) -> io::Result<Option<Vec<Range<u64>>>> {
+        let range = self.whole_pages(range);
+        let scan = || {
+            let mut runs = Vec::new();
+            // Asked for all that is present, so that small pages count towards where a scan ends.
+            self.scan_for(&range, PRESENT, PRESENT | HUGE, |region| {
+                if region.categories & HUGE != 0 {
+                    add(&mut runs, region.start..region.end);
+                }
+            })?;
+            Ok(runs)
+        };
+        self.scanned(scan).transpose()
+    }
+
     /// The bytes between two addresses that are in huge pages; absent from kernels that do not scan.
     ///
     /// # Errors
     /// When the kernel does not tell.
     pub fn huge_bytes(&self, range: Range<u64>) -> io::Result<Option<u64>> {
-        let range = self.whole_pages(range);
-        let scan = || {
-            let mut bytes = 0;
-            // Asked for all that is present, so that small pages count towards where a scan ends.
-            self.scan_for(&range, PRESENT, PRESENT | HUGE, |region| {
-                if region.categories & HUGE != 0 {
-                    bytes += region.end - region.start;
-                }
-            })?;
-            Ok(bytes)
-        };
-        self.scanned(scan).transpose()
+        let runs = self.huge(range)?;
+        Ok(runs.map(|runs| runs.iter().map(|run| run.end - run.start).sum()))
     }
 
     /// Asks the kernel to scan, unless it is known that it cannot.

@@ -126,10 +126,8 @@ impl Surroundings<'_> {
 
     /// Whether a file that a thread waits for lets the wait be begun again.
     fn can_wait_on(&self, thread: Thread, file: u64) -> Result<(), String> {
-        let link = std::fs::read_link(format!(
-            "/proc/{}/task/{}/fd/{file}",
-            thread.pid, thread.tid
-        ));
+        let link =
+            std::fs::read_link(format!("/proc/{}/task/{}/fd/{file}", thread.pid, thread.tid));
         let name = link.map(|l| l.to_string_lossy().into_owned()).unwrap_or_default();
         if name.starts_with("socket:") {
             let handle: BorrowedFd<'_> = self.target.handle();
@@ -169,8 +167,8 @@ impl Surroundings<'_> {
         let stack = self.maps.get(place).filter(|m| m.contains(stack_pointer));
         let stack = stack.ok_or_else(unknown)?;
         let is_plain = stack.permissions.starts_with("rw-p") && !stack.has_file();
-        let is_heap = stack.name == "[heap]"
-            || self.heap.iter().any(|area| area.contains(&stack_pointer));
+        let is_heap =
+            stack.name == "[heap]" || self.heap.iter().any(|area| area.contains(&stack_pointer));
         let lowest = stack_pointer.saturating_sub(frame::MOST_BYTES + frame::RED_ZONE);
         if !is_plain || is_heap || lowest < stack.start {
             return Err(unknown());

@@ -6,12 +6,10 @@ use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 
 /// Whether a socket of a process has a time-out for receiving, which nobody could put back; `None` when it
 /// cannot be looked at.
-pub fn receive_timeout(process: BorrowedFd<'_>, file: u64) -> Option<bool> {
+pub(super) fn receive_timeout(process: BorrowedFd<'_>, file: u64) -> Option<bool> {
     let file = i32::try_from(file).ok()?;
     let socket: OwnedFd = pidfd_getfd(process, file, PidfdGetfdFlags::empty()).ok()?;
-    let timeout = rustix::net::sockopt::socket_timeout(
-        socket.as_fd(),
-        rustix::net::sockopt::Timeout::Recv,
-    );
+    let timeout =
+        rustix::net::sockopt::socket_timeout(socket.as_fd(), rustix::net::sockopt::Timeout::Recv);
     timeout.ok().map(|timeout| timeout.is_some())
 }

@@ -87,15 +87,12 @@ pub fn chain(
     // The chain's own contexts, the one that puts the thread back, and the one for a handler.
     let context = |n: usize| if n == 0 { 0 } else { CONTEXT_BYTES + (n - 1) * slot + 8 };
     let vectors = at + vectors_at as u64;
-    let mut broken_off = back.broken_off;
     let mut registers = back.registers;
     if let Some((place, [seconds, nanoseconds])) = back.timespec {
         put(timespec_at, seconds);
         put(timespec_at + 8, nanoseconds);
         set_argument(&mut registers, place, at + timespec_at as u64);
     }
-    // A call that is broken off may leave its arguments as they were.
-    broken_off.rsp = back.broken_off.rsp;
     for (n, call) in calls(at + text_at as u64).iter().enumerate() {
         let mut during = *stopped;
         during.rax = call.number;
@@ -110,7 +107,7 @@ pub fn chain(
     put_context(&mut put, context(count), &registers, back.mask, vectors);
     let broken_at = context(count + 1);
     put(broken_at - 8, gadgets.restore);
-    put_context(&mut put, broken_at, &broken_off, back.mask, vectors);
+    put_context(&mut put, broken_at, &back.broken_off, back.mask, vectors);
     // Where the kernel has put a handler before the chain, its return leads here: to a place that takes
     // the stack from what is, for the kernel, an unused field, and goes on there.
     put(0, gadgets.pop_rsp_ret);
@@ -151,8 +148,24 @@ fn put_context(
     put(at, 7);
     put(at + 24, KEEP_ALTSTACK);
     let words = [
-        r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx,
-        r.rax, r.rcx, r.rsp, r.rip, r.eflags,
+        r.r8,
+        r.r9,
+        r.r10,
+        r.r11,
+        r.r12,
+        r.r13,
+        r.r14,
+        r.r15,
+        r.rdi,
+        r.rsi,
+        r.rbp,
+        r.rbx,
+        r.rdx,
+        r.rax,
+        r.rcx,
+        r.rsp,
+        r.rip,
+        r.eflags,
         r.cs & 0xffff | (r.ss & 0xffff) << 48,
     ];
     for (n, word) in words.into_iter().enumerate() {

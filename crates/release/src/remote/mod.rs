@@ -1,3 +1,769 @@
 //! Acting in another process: the only ptrace.
+//!
+//! A thread that waits in a system call is stopped for a moment, given other registers, and let go; what it
+//! then does ends by itself with its own registers, its own signal mask and its call begun again, whether
+//! we are still there or not.
+//!
+//! - [`candidates`]: which thread can be borrowed, told from outside.
+//! - [`wait`] and [`waited`]: the calls that threads wait in, and what is left of their time-outs.
+//! - [`tracee`]: one thread, held.
+//! - [`frame`], [`gadgets`], [`vectors`]: calls that a thread makes without any code of ours.
+//! - [`presence`]: where our code goes, and what an earlier release has left.
+//! - [`seccomp`]: whether a thread may make those calls.
+//! - [`symbol`]: where names of the C library are.
 
+pub mod candidates;
+mod files;
+pub mod frame;
+pub mod gadgets;
+pub mod presence;
 pub mod seccomp;
+pub mod symbol;
+pub mod tracee;
+pub mod vectors;
+pub mod wait;
+pub mod waited;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use lowtide_probe::inspect::{Target, TargetError};
+use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::maps::Mapping;
+
+use crate::checks::Halt;
+use crate::refusal::Refusal;
+use crate::release::ReleaseError;
+use crate::stub::numbers::*;
+use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME, SYSCALL_BYTES};
+
+use candidates::{Candidate, Candidates, Surroundings};
+use frame::{Back, Call, RED_ZONE, chain, set_argument};
+use gadgets::Gadgets;
+use presence::Owner;
+use tracee::{Registers, Stop, Tracee};
+use wait::{Resume, Timeout};
+
+/// So long a thread is given to stop.
+const STOP_LIMIT: Duration = Duration::from_millis(300);
+/// So long what a thread was sent to do may take until nothing more is done.
+pub(crate) const ACT_LIMIT: Duration = Duration::from_secs(5);
+/// So long `malloc_trim` may take.
+pub(crate) const TRIM_LIMIT: Duration = Duration::from_secs(60);
+/// So long it is tried to find a thread that can be borrowed.
+const SEARCH_LIMIT: Duration = Duration::from_secs(2);
+/// So long what another release does is watched to see whether it is still there.
+const BEAT_LIMIT: Duration = Duration::from_millis(400);
+
+/// One act on the target, told before it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A thread is about to be traced.
+    Seize,
+    /// It is asked to stop.
+    Interrupt,
+    /// It is waited for.
+    Wait,
+    /// Its registers are read.
+    Read,
+    /// Something is written to memory of the target.
+    Write,
+    /// Its registers are set.
+    Set,
+    /// It is let go.
+    LetGo,
+    /// What it was sent to do is waited for.
+    Await,
+}
+
+/// What a borrowed thread is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// To start a thread of our own, which works or trims.
+    Clone {
+        /// Whether that thread calls `malloc_trim`.
+        trims: bool,
+    },
+    /// To work for so long.
+    Slice(Duration),
+    /// To call `malloc_trim` itself.
+    Trim,
+}
+
+/// A process in which something is done.
+pub(crate) struct Remote<'a> {
+    target: &'a Target,
+    live: &'a LiveMemory,
+    memory: File,
+    maps: Vec<Mapping>,
+    heap: Vec<Range<u64>>,
+    code: Vec<Range<u64>>,
+    gadgets: Gadgets,
+    /// Where our code is.
+    place: Option<u64>,
+    /// Whether our code may still be at work: then it must stay.
+    pub(crate) is_busy: bool,
+    /// How long threads of the target were held up.
+    pub(crate) pauses: Vec<Duration>,
+    /// The thread that was borrowed first, and the call that it waited in.
+    pub(crate) borrowed: Option<(u32, &'static str)>,
+    /// Where the thread that was borrowed last has its thread-local storage.
+    fs_base: u64,
+    tell: &'a mut dyn FnMut(Step),
+}
+
+/// A thread that stands still.
+struct Held {
+    tracee: Tracee,
+    registers: Registers,
+    resume: Resume,
+    /// How it goes on.
+    back: Registers,
+    broken_off: Registers,
+    /// What some argument must point to.
+    timespec: Option<(usize, [u64; 2])>,
+    mask: u64,
+    since: Instant,
+}
+
+impl<'a> Remote<'a> {
+    /// Takes hold of a process; nothing is done to it yet. `malloc` is the file that its `malloc` is in.
+    pub(crate) fn open(
+        target: &'a Target,
+        live: &'a LiveMemory,
+        maps: Vec<Mapping>,
+        malloc: &str,
+        tell: &'a mut dyn FnMut(Step),
+    ) -> Result<Self, Halt> {
+        let code: Vec<&Mapping> = maps
+            .iter()
+            .filter(|m| m.has_file() && m.name == malloc && m.permissions.contains('x'))
+            .collect();
+        let gadgets = Gadgets::find(target.pid, &code)?;
+        let code = code.iter().map(|m| m.start..m.end).collect();
+        let memory = OpenOptions::new().read(true).write(true).open(target.path("mem"));
+        let memory = memory.map_err(|error| target.failed(error))?;
+        let (heap, pauses) = (Vec::new(), Vec::new());
+        Ok(Self {
+            target,
+            live,
+            memory,
+            maps,
+            heap,
+            code,
+            gadgets,
+            place: None,
+            is_busy: false,
+            pauses,
+            borrowed: None,
+            fs_base: 0,
+            tell,
+        })
+    }
+
+    /// Tells where the heap is, so that no stack is mistaken that lies there.
+    pub(crate) fn set_heap(&mut self, heap: Vec<Range<u64>>) {
+        self.heap = heap;
+    }
+
+    /// The threads that can be borrowed.
+    pub(crate) fn candidates(&self) -> Candidates {
+        let surroundings = Surroundings {
+            target: self.target,
+            memory: self.live,
+            maps: &self.maps,
+            heap: &self.heap,
+            code: &self.code,
+            restore: self.gadgets.restore,
+        };
+        surroundings.candidates()
+    }
+
+    /// Removes what earlier releases have left, in bytes.
+    ///
+    /// # Errors
+    /// When another release is at work there.
+    pub(crate) fn clean(&mut self) -> Result<u64, Halt> {
+        let mut cleaned = 0;
+        for leftover in presence::leftovers(self.live, &self.maps) {
+            let wait = || std::thread::sleep(BEAT_LIMIT);
+            if leftover.is_active(self.target, self.live, wait) {
+                return Err(Refusal::AnotherRelease.into());
+            }
+            self.unmap(&leftover.range)?;
+            cleaned += leftover.range.end - leftover.range.start;
+        }
+        Ok(cleaned)
+    }
+
+    /// Maps our code and its block, and writes both.
+    pub(crate) fn map(&mut self) -> Result<(), Halt> {
+        self.maps = self.target.maps().map_err(|error| self.target.failed(error))?;
+        let salt = salt();
+        let place = presence::place(&self.maps, salt).ok_or_else(|| {
+            ReleaseError::Failed("its address space has no room for a page of code".to_owned())
+        })?;
+        let all = mapping_calls(place);
+        let text = format!("{NAME}\0");
+        self.call(text.as_bytes(), &|text| all(text))?;
+        self.place = Some(place);
+        let is_there = |remote: &Self| {
+            let end = place + CODE_BYTES + BLOCK_BYTES - 8;
+            remote.word(place).is_some() && remote.word(end).is_some()
+        };
+        if !self.until(ACT_LIMIT, is_there) {
+            self.place = None;
+            let gone = !self.target.is_alive();
+            return Err(if gone {
+                TargetError::Gone(self.target.pid).into()
+            } else {
+                failed(
+                    "no memory could be mapped in it (its address space or its cgroup is full, or it \
+                        was stopped)",
+                )
+            });
+        }
+        // Two that begin at the same time see each other now, at the latest.
+        self.maps = self.target.maps().map_err(|error| self.target.failed(error))?;
+        let others = presence::leftovers(self.live, &self.maps);
+        if others.iter().any(|other| other.range.start != place) {
+            self.leave()?;
+            return Err(Refusal::AnotherRelease.into());
+        }
+        self.write(place, CODE)?;
+        self.put(OFF_ALL, u64::MAX)?;
+        self.put(OFF_BYTES, BLOCK_BYTES)?;
+        for (n, word) in Owner::ourselves().words().into_iter().enumerate() {
+            self.put(OFF_OWNER + n as u64 * 8, word)?;
+        }
+        let mut name = [0; 16];
+        name[..NAME.len()].copy_from_slice(NAME.as_bytes());
+        self.write_block(OFF_NAME, &name)
+    }
+
+    /// Removes all that is ours.
+    pub(crate) fn leave(&mut self) -> Result<(), Halt> {
+        let Some(place) = self.place else { return Ok(()) };
+        if self.is_busy {
+            return Err(failed(
+                "our code in it is still at work: it ends by itself, and a later release \
+                               removes what is left",
+            ));
+        }
+        self.unmap(&(place..place + CODE_BYTES + BLOCK_BYTES))?;
+        self.place = None;
+        Ok(())
+    }
+
+    fn unmap(&mut self, range: &Range<u64>) -> Result<(), Halt> {
+        let range = range.clone();
+        let call =
+            Call { number: MUNMAP, args: [range.start, range.end - range.start, 0, 0, 0, 0] };
+        self.call(&[], &|_| vec![call])?;
+        let start = range.start;
+        if self.until(ACT_LIMIT, |remote| remote.word(start).is_none()) {
+            Ok(())
+        } else {
+            Err(failed("what was mapped in it could not be removed: a later release does that"))
+        }
+    }
+
+    /// Has a thread make some calls, without any code of ours.
+    fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<(), Halt> {
+        let mut planned: Vec<(&'static str, seccomp::Call)> = calls(0)
+            .iter()
+            .map(|call| (name_of(call.number), seccomp_call(call, self.gadgets.syscall_ret)))
+            .collect();
+        planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.restore)));
+        planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.syscall_ret)));
+        self.borrow(&planned, |remote, held| {
+            let state = held.tracee.extended_state().map_err(|e| remote.target.failed(e))?;
+            let vectors = match vectors::framed(&state) {
+                Ok(vectors) => vectors,
+                Err(_) => return Ok(None),
+            };
+            let back = Back {
+                registers: held.back,
+                broken_off: held.broken_off,
+                mask: held.mask,
+                vectors,
+                timespec: held.timespec,
+            };
+            let chain =
+                chain(&held.registers, held.resume.code, &remote.gadgets, &back, text, calls);
+            remote.write(chain.at, &chain.bytes)?;
+            Ok(Some(chain.registers))
+        })
+    }
+
+    /// Has a thread run our code. Comes back when the thread is itself again; says how long our code ran.
+    pub(crate) fn enter(&mut self, wanted: Wanted) -> Result<Duration, Halt> {
+        let place = self.place.ok_or_else(|| failed("nothing was mapped yet"))?;
+        let limit = if wanted == Wanted::Trim { TRIM_LIMIT } else { ACT_LIMIT };
+        let begin = Instant::now();
+        loop {
+            let planned = code_calls(place);
+            self.borrow(&planned, |remote, held| remote.prepare(place, held, wanted))?;
+            let pid = self.target.pid;
+            if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
+                self.is_busy = true;
+                return Err(if self.target.is_alive() {
+                    failed(
+                        "a thread that was borrowed did not come back in time (is it stopped?): it \
+                            will by itself",
+                    )
+                } else {
+                    TargetError::Gone(pid).into()
+                });
+            }
+            let worked = self.get(OFF_WORKED_NS).unwrap_or(0);
+            if worked > 0 {
+                let worked = Duration::from_nanos(worked);
+                if let Some(pause) = self.pauses.last_mut() {
+                    *pause += worked;
+                }
+                return Ok(worked);
+            }
+            // A signal's handler came before us, and its call was broken off.
+            if begin.elapsed() > SEARCH_LIMIT {
+                return Err(failed("signals came again and again before anything could be done"));
+            }
+        }
+    }
+
+    /// Writes what a thread needs to run our code and to be itself again.
+    fn prepare(
+        &mut self,
+        place: u64,
+        held: &Held,
+        wanted: Wanted,
+    ) -> Result<Option<Registers>, Halt> {
+        let mut back = held.back;
+        let mut safe = (held.registers.rsp - RED_ZONE - 16) & !15;
+        if let Some((argument, [seconds, nanoseconds])) = held.timespec {
+            let mut bytes = seconds.to_le_bytes().to_vec();
+            bytes.extend_from_slice(&nanoseconds.to_le_bytes());
+            self.write(safe, &bytes)?;
+            set_argument(&mut back, argument, safe);
+        }
+        safe -= 64;
+        let (number, slice, trims) = match wanted {
+            Wanted::Clone { trims } => (WANTED_CLONE, Duration::ZERO, trims),
+            Wanted::Slice(slice) => (WANTED_SLICE, slice, false),
+            Wanted::Trim => (WANTED_TRIM, Duration::ZERO, false),
+        };
+        let b = &back;
+        let words = [
+            b.r15,
+            b.r14,
+            b.r13,
+            b.r12,
+            b.rbp,
+            b.rbx,
+            b.r11,
+            b.r10,
+            b.r9,
+            b.r8,
+            b.rax,
+            b.rcx,
+            b.rdx,
+            b.rsi,
+            b.rdi,
+            b.rsp,
+            b.rip,
+            b.eflags,
+            held.broken_off.rip,
+            held.broken_off.rax,
+            safe,
+            held.mask,
+            u64::MAX,
+            // Not back yet, and what is wanted.
+            number << 32,
+        ];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.write_block(OFF_R15, &bytes)?;
+        if matches!(wanted, Wanted::Clone { .. }) {
+            let tls = if trims { CLONE_SETTLS } else { 0 };
+            self.put(OFF_CLONE_FLAGS, CLONE_FLAGS | tls)?;
+            self.put(OFF_CLONED, 0)?;
+            self.write_block(OFF_TID, &[1, 0, 0, 0, u8::from(trims), 0, 0, 0])?;
+            if trims {
+                self.copy_storage(place, held.registers.fs_base)?;
+            }
+        }
+        self.put(OFF_RESTARTS, held.resume.restarts)?;
+        self.put(OFF_SLICE_NS, u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX))?;
+        self.put(OFF_WORKED_NS, 0)?;
+        let mut registers = held.registers;
+        registers.rip = place + SYSCALL_BYTES;
+        registers.orig_rax = RT_SIGPROCMASK;
+        registers.rax = held.resume.code as u64;
+        registers.rdi = 2; // SIG_SETMASK
+        registers.rsi = place + CODE_BYTES + OFF_ALL;
+        registers.rdx = 0;
+        registers.r10 = 8;
+        registers.rsp = safe;
+        Ok(Some(registers))
+    }
+
+    /// Gives the thread of our own a copy of a thread's thread-local storage, with the beginning of what
+    /// glibc keeps of a thread: `malloc_trim` looks there whether it must take locks, and sets errno.
+    fn copy_storage(&mut self, place: u64, fs_base: u64) -> Result<(), Halt> {
+        const ABOVE: u64 = 2 << 10;
+        let below = self.maps.iter().find(|m| m.contains(fs_base)).map_or(0, |m| fs_base - m.start);
+        let below = below.min(STORAGE_AT - OFF_OPS - 4096);
+        let mut bytes = vec![0; (below + ABOVE) as usize];
+        self.memory
+            .read_exact_at(&mut bytes, fs_base - below)
+            .map_err(|error| self.target.failed(error))?;
+        let own = place + CODE_BYTES + STORAGE_AT + fs_base % 64;
+        // Where it begins, it points to itself (`tcb` and `self`).
+        for at in [0, 16] {
+            let at = (below + at) as usize;
+            bytes[at..at + 8].copy_from_slice(&own.to_le_bytes());
+        }
+        self.write(own - below, &bytes)?;
+        self.put(OFF_TLS, own)
+    }
+
+    /// Whether glibc up to 2.31 takes locks, by what it keeps of a thread (`header.multiple_threads`);
+    /// `None` before a thread was borrowed.
+    pub(crate) fn has_multiple_threads(&self) -> Option<bool> {
+        const MULTIPLE_THREADS: u64 = 0x18;
+        if self.fs_base == 0 {
+            return None;
+        }
+        Some(self.word(self.fs_base + MULTIPLE_THREADS)? as u32 != 0)
+    }
+
+    /// A way to tell our thread that somebody is still there, from another thread of ours.
+    pub(crate) fn pulse(&self) -> io::Result<(File, u64)> {
+        let place = self.place.unwrap_or(0);
+        Ok((self.memory.try_clone()?, place + CODE_BYTES + OFF_BEAT))
+    }
+
+    /// Stops a thread at a safe point, has it prepared, and lets it go with the registers that it is given.
+    fn borrow(
+        &mut self,
+        calls: &[(&'static str, seccomp::Call)],
+        mut prepare: impl FnMut(&mut Self, &Held) -> Result<Option<Registers>, Halt>,
+    ) -> Result<(), Halt> {
+        let begin = Instant::now();
+        loop {
+            let candidates = self.candidates();
+            for candidate in &candidates.found {
+                let Some(held) = self.hold(candidate)? else { continue };
+                seccomp::permits(candidate.thread.tid as i32, candidate.seccomp, calls)?;
+                let Some(registers) = prepare(self, &held)? else { continue };
+                (self.tell)(Step::Set);
+                let set = held.tracee.set_registers(&registers);
+                (self.tell)(Step::LetGo);
+                let since = held.since;
+                let fs_base = held.registers.fs_base;
+                let gone = held.tracee.let_go(0);
+                self.pauses.push(since.elapsed());
+                set.and(gone).map_err(|error| self.target.failed(error))?;
+                let thread = (candidate.thread.tid, candidate.wait.name);
+                self.borrowed.get_or_insert(thread);
+                self.fs_base = fs_base;
+                (self.tell)(Step::Await);
+                return Ok(());
+            }
+            if !self.target.is_alive() {
+                return Err(TargetError::Gone(self.target.pid).into());
+            }
+            if !self.live.is_in_use() {
+                return Err(TargetError::Replaced(self.target.pid).into());
+            }
+            if begin.elapsed() > SEARCH_LIMIT {
+                let (threads, why) = (candidates.threads, candidates.why());
+                return Err(Refusal::NoThread { threads, why }.into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Stops a thread, unless it has gone on meanwhile.
+    fn hold(&mut self, candidate: &Candidate) -> Result<Option<Held>, Halt> {
+        let tid = candidate.thread.tid;
+        (self.tell)(Step::Seize);
+        let mut tracee = match Tracee::seize(tid) {
+            Ok(tracee) => tracee,
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(self.not_traced(candidate));
+            }
+            Err(error) => return Err(self.target.failed(error).into()),
+        };
+        (self.tell)(Step::Interrupt);
+        let since = Instant::now();
+        if tracee.interrupt().is_err() {
+            return Ok(None);
+        }
+        (self.tell)(Step::Wait);
+        match tracee.wait(STOP_LIMIT).map_err(|error| self.target.failed(error))? {
+            Stop::Asked => {}
+            Stop::Signal(signal) => {
+                let _ = tracee.let_go(signal);
+                return Ok(None);
+            }
+            Stop::Group => {
+                let _ = tracee.let_go(0);
+                return Err(Refusal::Stopped { pid: self.target.pid }.into());
+            }
+            Stop::Ended => return Ok(None),
+            Stop::Never => {
+                return Err(failed(
+                    "a thread could not be stopped: it is frozen, or the kernel holds it",
+                ));
+            }
+        }
+        (self.tell)(Step::Read);
+        let looked = |error| self.target.failed(error);
+        let registers = tracee.registers().map_err(looked)?;
+        let mask = tracee.signal_mask().map_err(looked)?;
+        if !is_same(&registers, candidate) || !self.is_ours(&registers, candidate) {
+            return Ok(None);
+        }
+        let result = registers.rax as i64;
+        let resume = Resume::of(&candidate.wait, result);
+        let (mut back, mut broken_off) = (registers, registers);
+        broken_off.rax = resume.broken_off(result) as u64;
+        let mut timespec = None;
+        if resume.again {
+            back.rip -= SYSCALL_BYTES;
+            back.rax = registers.orig_rax;
+            let waited = candidate.waited.map(|(looked, by_then)| by_then + looked.elapsed());
+            let waited = waited.unwrap_or_default();
+            match candidate.wait.timeout {
+                Timeout::Kept => {}
+                Timeout::Milliseconds(place, ms) => {
+                    set_argument(&mut back, place, wait::rest_in_ms(ms, waited));
+                }
+                Timeout::Timespec(place, _) => {
+                    timespec =
+                        candidate.timespec.map(|given| (place, wait::rest_of(given, waited)));
+                }
+            }
+        }
+        back.orig_rax = u64::MAX;
+        broken_off.orig_rax = u64::MAX;
+        Ok(Some(Held { tracee, registers, resume, back, broken_off, timespec, mask, since }))
+    }
+
+    /// Whether a thread that was stopped still is one of the target's, on a stack of its own.
+    fn is_ours(&self, registers: &Registers, candidate: &Candidate) -> bool {
+        const USER_CODE_64: u64 = 0x33;
+        if registers.cs != USER_CODE_64 || candidate.thread.stat().is_err() {
+            return false;
+        }
+        match &candidate.unguarded {
+            None => true,
+            // glibc from 2.42 on guards stacks without a mapping of its own. What it keeps of a thread
+            // stands at the upper end of that thread's stack.
+            Some(stack) => stack.contains(&registers.fs_base) && registers.rsp < registers.fs_base,
+        }
+    }
+
+    /// Why a thread may not be traced that lets itself be looked at: somebody else does.
+    fn not_traced(&self, candidate: &Candidate) -> Halt {
+        match candidate.thread.status() {
+            Ok(status) if status.tracer != 0 => {
+                let comm = std::fs::read_to_string(format!("/proc/{}/comm", status.tracer));
+                if comm.is_ok_and(|comm| comm.trim_end() == NAME) {
+                    return Refusal::AnotherRelease.into();
+                }
+                Refusal::Traced { tracer: status.tracer }.into()
+            }
+            _ => match crate::checks::permission(self.target) {
+                Err(error) => error.into(),
+                Ok(()) => Refusal::AnotherRelease.into(),
+            },
+        }
+    }
+
+    /// Waits until something holds, for so long at most.
+    pub(crate) fn until(&mut self, limit: Duration, holds: impl Fn(&Self) -> bool) -> bool {
+        const EAGER: Duration = Duration::from_micros(200);
+        let begin = Instant::now();
+        loop {
+            if holds(self) {
+                return true;
+            }
+            let waited = begin.elapsed();
+            if waited >= limit || !self.live.is_in_use() {
+                return false;
+            }
+            if waited > EAGER {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    }
+
+    /// Writes to the target, from the end backwards, a page at a time: where pages are missing, nothing
+    /// below them is written.
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Halt> {
+        (self.tell)(Step::Write);
+        let mut end = at + bytes.len() as u64;
+        while end > at {
+            let begin = at.max((end - 1) & !4095);
+            let part = &bytes[(begin - at) as usize..(end - at) as usize];
+            self.memory.write_all_at(part, begin).map_err(|error| {
+                match self.target.failed(error) {
+                    // The memory is that of a program which has ended or was replaced.
+                    TargetError::Other(..) if !self.live.is_in_use() => {
+                        Halt::from(TargetError::Replaced(self.target.pid))
+                    }
+                    other => other.into(),
+                }
+            })?;
+            end = begin;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write_block(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Halt> {
+        let place = self.place.ok_or_else(|| failed("nothing was mapped yet"))?;
+        self.write(place + CODE_BYTES + offset, bytes)
+    }
+
+    pub(crate) fn put(&mut self, offset: u64, word: u64) -> Result<(), Halt> {
+        self.write_block(offset, &word.to_le_bytes())
+    }
+
+    pub(crate) fn put_half(&mut self, offset: u64, half: u64) -> Result<(), Halt> {
+        self.write_block(offset, &(half as u32).to_le_bytes())
+    }
+
+    pub(crate) fn get(&self, offset: u64) -> Option<u64> {
+        self.word(self.place? + CODE_BYTES + offset)
+    }
+
+    pub(crate) fn half(&self, offset: u64) -> Option<u64> {
+        let at = self.place? + CODE_BYTES + offset;
+        let mut bytes = [0; 4];
+        self.memory.read_exact_at(&mut bytes, at).ok()?;
+        Some(u32::from_le_bytes(bytes).into())
+    }
+
+    pub(crate) fn read_block(&self, offset: u64, bytes: &mut [u8]) -> Option<()> {
+        let place = self.place?;
+        self.memory.read_exact_at(bytes, place + CODE_BYTES + offset).ok()
+    }
+
+    fn word(&self, at: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.memory.read_exact_at(&mut bytes, at).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+}
+
+const MMAP: u64 = 9;
+const MUNMAP: u64 = 11;
+const RT_SIGPROCMASK: u64 = 14;
+const RT_SIGRETURN: u64 = 15;
+const PRCTL: u64 = 157;
+
+/// What threads of one process share, and that the kernel clears the new one's number when it ends.
+const CLONE_FLAGS: u64 = (libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_CLEARTID) as u64;
+/// Where our thread's thread-local storage is in the block.
+const STORAGE_AT: u64 = 0x30000;
+const CLONE_SETTLS: u64 = libc::CLONE_SETTLS as u64;
+
+/// The calls that map our code and its block, and name both. They are given where the name stands.
+fn mapping_calls(place: u64) -> impl Fn(u64) -> Vec<Call> {
+    let block = place + CODE_BYTES;
+    move |name| {
+        let map = |at, bytes, rights: i32| {
+            let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            Call { number: MMAP, args: [at, bytes, rights as u64, how as u64, u64::MAX, 0] }
+        };
+        let call_it = |at, bytes| {
+            let (what, which) = (libc::PR_SET_VMA as u64, libc::PR_SET_VMA_ANON_NAME as u64);
+            Call { number: PRCTL, args: [what, which, at, bytes, name, 0] }
+        };
+        vec![
+            map(place, CODE_BYTES, libc::PROT_READ | libc::PROT_EXEC),
+            map(block, BLOCK_BYTES, libc::PROT_READ | libc::PROT_WRITE),
+            call_it(place, CODE_BYTES),
+            call_it(block, BLOCK_BYTES),
+        ]
+    }
+}
+
+fn name_of(number: u64) -> &'static str {
+    match number {
+        MMAP => "mmap",
+        MUNMAP => "munmap",
+        PRCTL => "prctl",
+        _ => "a call",
+    }
+}
+
+fn seccomp_call(call: &Call, syscall_ret: u64) -> seccomp::Call {
+    seccomp::Call {
+        number: call.number as u32,
+        instruction_pointer: syscall_ret + SYSCALL_BYTES,
+        args: call.args,
+    }
+}
+
+fn sigreturn_call(at: u64) -> seccomp::Call {
+    seccomp::Call { number: RT_SIGRETURN as u32, instruction_pointer: at, args: [0; 6] }
+}
+
+/// The calls that our code makes.
+fn code_calls(place: u64) -> Vec<(&'static str, seccomp::Call)> {
+    let call = |name, number: libc::c_long, args| {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        (name, seccomp::Call { number, instruction_pointer: place + SYSCALL_BYTES, args })
+    };
+    let block = place + CODE_BYTES;
+    vec![
+        call("rt_sigprocmask", libc::SYS_rt_sigprocmask, [2, block + OFF_ALL, 0, 8, 0, 0]),
+        call("rt_sigprocmask", libc::SYS_rt_sigprocmask, [77, block, 0, 8, 0, 0]),
+        call("clock_gettime", libc::SYS_clock_gettime, [1, block, 0, 0, 0, 0]),
+        call("rt_sigpending", libc::SYS_rt_sigpending, [block, 8, 0, 0, 0, 0]),
+        call("rt_sigaction", libc::SYS_rt_sigaction, [1, 0, block, 8, 0, 0]),
+        call("madvise", libc::SYS_madvise, [block, 4096, libc::MADV_DONTNEED as u64, 0, 0, 0]),
+        call("nanosleep", libc::SYS_nanosleep, [block, 0, 0, 0, 0, 0]),
+        call("futex", libc::SYS_futex, [block, 128, 2, block, 0, 0]),
+        call("futex", libc::SYS_futex, [block, 129, 1, 0, 0, 0]),
+        call("prctl", libc::SYS_prctl, [15, block, 0, 0, 0, 0]),
+        call("prctl", libc::SYS_prctl, [66, 0, 0, 0, 0, 0]),
+        call("clone", libc::SYS_clone, [CLONE_FLAGS, block, block, block, 0, 0]),
+        call("munmap", libc::SYS_munmap, [block, 4096, 0, 0, 0, 0]),
+        call("exit", libc::SYS_exit, [0; 6]),
+    ]
+}
+
+/// Whether a thread that was stopped is still where it was when it was looked at.
+fn is_same(registers: &Registers, candidate: &Candidate) -> bool {
+    let r = registers;
+    let call = &candidate.call;
+    r.orig_rax == u64::from(call.number)
+        && [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] == call.args
+        && r.rsp == call.stack_pointer
+        && r.rip == call.instruction_pointer
+}
+
+/// Something that makes two releases choose different places.
+fn salt() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanoseconds = now.map_or(0, |d| u64::from(d.subsec_nanos()));
+    nanoseconds.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(std::process::id()) << 12)
+}
+
+pub(crate) fn failed(what: &str) -> Halt {
+    Halt::Failed(ReleaseError::Failed(what.to_owned()))
+}

@@ -137,8 +137,7 @@ impl Tracee {
     /// When it has ended, or the processor has no such state.
     pub fn extended_state(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0_u8; MOST_STATE];
-        let mut vector =
-            libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which points to as many,
         // and their number to `iov_len`; both live until behind the call.
         checked(unsafe {

@@ -141,6 +141,17 @@ pub fn rest_in_ms(timeout_ms: u64, waited: Duration) -> u64 {
     u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(timeout_ms)
 }
 
+/// What is left of a `struct timespec`.
+pub fn rest_of([seconds, nanoseconds]: [u64; 2], waited: Duration) -> [u64; 2] {
+    // What no time can be is the kernel's to refuse.
+    let Ok(nanoseconds) = u32::try_from(nanoseconds) else { return [seconds, nanoseconds] };
+    if nanoseconds >= 1_000_000_000 {
+        return [seconds, nanoseconds.into()];
+    }
+    let left = Duration::new(seconds, nanoseconds).saturating_sub(waited);
+    [left.as_secs(), left.subsec_nanos().into()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,6 +179,9 @@ mod tests {
     #[test]
     fn a_time_out_never_ends_early() {
         let after = |us| rest_in_ms(10, Duration::from_micros(us));
-        assert_eq!((after(0), after(1), after(1000), after(9001), after(20_000)), (10, 10, 9, 1, 0));
+        assert_eq!(
+            (after(0), after(1), after(1000), after(9001), after(20_000)),
+            (10, 10, 9, 1, 0)
+        );
     }
 }

@@ -1,0 +1,96 @@
+//! Huge pages of which a release has left a part.
+//!
+//! RSS falls at once when a part of a huge page is dropped, but the machine has nothing of it until the
+//! page is split, which the kernel puts off (`deferred_split_folio`). `MADV_COLD` from outside has it
+//! split; it also makes what is left of the page the first to be reclaimed, so that it is used only where
+//! at least half of the page is free.
+
+use std::fs;
+use std::ops::Range;
+
+use lowtide_heap::memory::Memory;
+use lowtide_probe::inspect::Target;
+use lowtide_probe::memory::LiveMemory;
+
+/// The size of a huge page on x86-64, in bytes.
+const HUGE: u64 = 2 << 20;
+const SETTINGS: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// The huge pages of a heap, before a release.
+#[derive(Debug)]
+pub(crate) struct HugePages {
+    pages: Vec<Range<u64>>,
+}
+
+impl HugePages {
+    /// Looks for them.
+    pub(crate) fn of(memory: &LiveMemory, areas: &[Range<u64>]) -> Self {
+        let is_off = setting("enabled").is_some_and(|text| text.contains("[never]"));
+        let areas = if is_off { &[] } else { areas };
+        let mut pages = Vec::new();
+        let huge = |area: &Range<u64>| memory.huge(area.clone()).ok().flatten().unwrap_or_default();
+        for run in areas.iter().flat_map(huge) {
+            let mut at = run.start.next_multiple_of(HUGE);
+            while at + HUGE <= run.end {
+                pages.push(at..at + HUGE);
+                at += HUGE;
+            }
+        }
+        Self { pages }
+    }
+
+    /// Has those split that are at least half empty by now. Gives the bytes of them that were free.
+    pub(crate) fn split(&self, target: &Target, memory: &LiveMemory) -> u64 {
+        let mut bytes = 0;
+        for page in &self.pages {
+            let rest = memory.resident(page.clone());
+            let resident: u64 = rest.iter().map(|run| run.end - run.start).sum();
+            if resident > 0 && resident <= HUGE / 2 && cool(target, &rest) {
+                bytes += HUGE - resident;
+            }
+        }
+        bytes
+    }
+
+    /// What a reader should know of the machine's settings.
+    pub(crate) fn note(&self) -> Option<String> {
+        let fills = setting("khugepaged/max_ptes_none")?.trim().parse::<u64>().ok()?;
+        (!self.pages.is_empty() && fills > 255).then(|| {
+            format!(
+                "the heap has huge pages, and khugepaged makes new ones of pages of which up to {fills} of \
+                 512 are missing ({SETTINGS}/khugepaged/max_ptes_none): a part may come back; --watch 60s \
+                 tells how much"
+            )
+        })
+    }
+}
+
+fn setting(name: &str) -> Option<String> {
+    fs::read_to_string(format!("{SETTINGS}/{name}")).ok()
+}
+
+/// `process_madvise(MADV_COLD)`.
+#[allow(unsafe_code)]
+fn cool(target: &Target, ranges: &[Range<u64>]) -> bool {
+    use std::os::fd::AsRawFd;
+    let vectors: Vec<libc::iovec> = ranges
+        .iter()
+        .map(|range| libc::iovec {
+            iov_base: range.start as *mut libc::c_void,
+            iov_len: (range.end - range.start) as usize,
+        })
+        .collect();
+    // SAFETY: the kernel reads as many vectors as it is told from our slice; the addresses in them are of
+    // the other process, and MADV_COLD changes no contents.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            target.handle().as_raw_fd(),
+            vectors.as_ptr(),
+            vectors.len(),
+            libc::MADV_COLD,
+            0,
+        )
+    };
+    done > 0
+}

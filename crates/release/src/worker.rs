@@ -1,0 +1,272 @@
+//! Hands acts to the code in the target, and waits until they are done.
+
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lowtide_heap::memory::Memory;
+use lowtide_heap::ptmalloc::{Layout, Links, fast_links};
+use lowtide_model::release::RunsIn;
+
+use crate::checks::Halt;
+use crate::refusal::Refusal;
+use crate::remote::{ACT_LIMIT, Remote, TRIM_LIMIT, Wanted, failed};
+use crate::stub::numbers::*;
+use crate::stub::{Counts, MOST_OPS, Op, PAGES_PER_HOLD};
+
+/// A lock is held for so long, but for the act that is under way.
+const HOLD: Duration = Duration::from_micros(60);
+/// So long it is left alone between two holds: whoever waits for it comes first, and our thread begins
+/// each hold with a fresh slice of time.
+const REST: Duration = Duration::from_micros(60);
+/// So long a lock is waited for until its turn is passed over.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Our thread ends when it has heard nothing for so long.
+const ABANDON: Duration = Duration::from_secs(1);
+/// So often it is told that somebody is there.
+const BEAT: Duration = Duration::from_millis(50);
+/// What a slice takes besides the work itself, at most.
+const OVERHEAD: Duration = Duration::from_micros(200);
+/// The shortest slice.
+const SHORTEST: Duration = Duration::from_micros(50);
+/// After a slice its thread is left alone for so many times as long.
+const REST_AFTER_SLICE: u32 = 4;
+
+/// How acts are done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct How {
+    /// Where.
+    pub(crate) runs_in: RunsIn,
+    /// Where glibc says that it takes no locks.
+    pub(crate) single: Option<u64>,
+    /// How long a thread may be held up.
+    pub(crate) max_pause: Duration,
+}
+
+/// The code in the target, at work.
+pub(crate) struct Worker<'r, 'a> {
+    remote: &'r mut Remote<'a>,
+    runs_in: RunsIn,
+    slice: Duration,
+    batch: u64,
+    counts: Counts,
+    heart: Option<Heart>,
+}
+
+impl<'r, 'a> Worker<'r, 'a> {
+    /// Begins: with a thread of our own, or with a first slice in which nothing is done yet.
+    pub(crate) fn begin(
+        remote: &'r mut Remote<'a>,
+        layout: &Layout,
+        memory: &impl Memory,
+        how: &How,
+    ) -> Result<Self, Halt> {
+        let main = layout.arenas.first().copied().unwrap_or(0);
+        let mixed = fast_links(memory, layout) != Some(Links::Plain);
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        for (offset, word) in [
+            (OFF_MAIN_ARENA, main),
+            (OFF_BINS_AT, layout.head_bytes),
+            (OFF_MIXED_LINKS, u64::from(mixed)),
+            (OFF_SINGLE_THREADED, how.single.unwrap_or(0)),
+            (OFF_PAGES_PER_HOLD, PAGES_PER_HOLD),
+            (OFF_HOLD_NS, nanoseconds(HOLD)),
+            (OFF_REST_NS, nanoseconds(REST)),
+            (OFF_PATIENCE_NS, nanoseconds(PATIENCE)),
+            (OFF_ABANDON_NS, nanoseconds(ABANDON)),
+            (OFF_COUNT, 0),
+            (OFF_NEXT, 0),
+        ] {
+            remote.put(offset, word)?;
+        }
+        let slice = how.max_pause.saturating_sub(OVERHEAD).max(SHORTEST);
+        let heart = match how.runs_in {
+            RunsIn::OwnThread => {
+                let heart = Heart::begin(remote)?;
+                remote.enter(Wanted::Clone { trims: false })?;
+                remote.is_busy = true;
+                Some(heart)
+            }
+            RunsIn::Slices => {
+                remote.enter(Wanted::Slice(Duration::ZERO))?;
+                None
+            }
+        };
+        let counts = Counts::default();
+        let mut worker = Self { remote, runs_in: how.runs_in, slice, batch: 0, counts, heart };
+        match worker.check() {
+            Ok(()) => Ok(worker),
+            Err(halt) => {
+                let (_, ended) = worker.end();
+                Err(ended.err().unwrap_or(halt))
+            }
+        }
+    }
+
+    /// Whether what was begun may go on.
+    fn check(&mut self) -> Result<(), Halt> {
+        if self.runs_in == RunsIn::OwnThread {
+            let cloned = self.remote.get(OFF_CLONED).map_or(0, |tid| tid as i64);
+            if cloned <= 0 {
+                self.remote.is_busy = false;
+                self.heart = None;
+                return Err(failed(
+                    "no thread could be started in it (its limits do not allow another)",
+                ));
+            }
+            let is_there = |remote: &Remote<'_>| remote.half(OFF_STATE) == Some(STATE_THERE);
+            if !self.remote.until(ACT_LIMIT, is_there) {
+                return Err(failed("a thread that was started in it does not run"));
+            }
+        }
+        // Of kernels that do not know the question, the answer is an error, and negative.
+        match self.remote.get(OFF_MDWE).map(|answer| answer as i64) {
+            Some(1..) => Err(Refusal::WriteExecuteDenied.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has acts done.
+    pub(crate) fn work(&mut self, ops: &[Op]) -> Result<(), Halt> {
+        for part in ops.chunks(MOST_OPS) {
+            let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
+            self.remote.write_block(OFF_OPS, &bytes)?;
+            self.remote.put(OFF_NEXT, 0)?;
+            self.remote.put(OFF_COUNT, part.len() as u64)?;
+            match self.runs_in {
+                RunsIn::OwnThread => self.in_thread()?,
+                RunsIn::Slices => self.in_slices()?,
+            }
+            self.count();
+        }
+        Ok(())
+    }
+
+    fn in_thread(&mut self) -> Result<(), Halt> {
+        self.batch += 1;
+        let batch = self.batch;
+        self.remote.put_half(OFF_BATCH, batch)?;
+        let mut before = None;
+        loop {
+            let is_done = |remote: &Remote<'_>| {
+                remote.half(OFF_DONE) == Some(batch) || remote.half(OFF_STATE) == Some(STATE_LEFT)
+            };
+            let done = self.remote.until(ACT_LIMIT, is_done);
+            if self.remote.half(OFF_ERROR) == Some(ERROR_SINGLE) {
+                return Err(failed("the process has become single-threaded meanwhile: try again"));
+            }
+            if done {
+                return match self.remote.half(OFF_STATE) {
+                    Some(STATE_LEFT) => {
+                        Err(failed("our thread in it ended: it heard nothing for too long"))
+                    }
+                    _ => Ok(()),
+                };
+            }
+            // It may be slow, but not without end.
+            let next = self.remote.get(OFF_NEXT);
+            if next.is_none() || next == before {
+                return Err(failed("our thread in it does not get on: is the process stopped?"));
+            }
+            before = next;
+        }
+    }
+
+    fn in_slices(&mut self) -> Result<(), Halt> {
+        loop {
+            let begin = Instant::now();
+            self.remote.enter(Wanted::Slice(self.slice))?;
+            let (next, count) = (self.remote.get(OFF_NEXT), self.remote.get(OFF_COUNT));
+            match (next, count) {
+                (Some(next), Some(count)) if next < count => {}
+                (Some(_), Some(_)) => return Ok(()),
+                _ => return Err(failed("its memory can no longer be read")),
+            }
+            std::thread::sleep(begin.elapsed().min(self.slice * 2) * REST_AFTER_SLICE);
+        }
+    }
+
+    fn count(&mut self) {
+        let mut bytes = [0; Counts::BYTES];
+        if self.remote.read_block(OFF_HOLDS, &mut bytes).is_some() {
+            self.counts = Counts::of(&bytes);
+        }
+    }
+
+    /// What was done so far.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Ends our thread, if there is one.
+    pub(crate) fn end(mut self) -> (Counts, Result<(), Halt>) {
+        self.count();
+        let ended = if self.runs_in == RunsIn::OwnThread && self.remote.is_busy {
+            self.remote.put_half(OFF_BATCH, BATCH_LEAVE).and_then(|()| gone(self.remote, ACT_LIMIT))
+        } else {
+            Ok(())
+        };
+        (std::mem::take(&mut self.counts), ended)
+    }
+}
+
+/// Waits until the kernel has said that our thread is gone.
+fn gone(remote: &mut Remote<'_>, limit: Duration) -> Result<(), Halt> {
+    if !remote.until(limit, |remote| remote.half(OFF_TID) == Some(0)) {
+        return Err(failed(
+            "our thread in it has not ended yet: it will, and a later release cleans up",
+        ));
+    }
+    remote.is_busy = false;
+    Ok(())
+}
+
+/// Has `malloc_trim` called: by a thread of our own where that is possible.
+pub(crate) fn trim(remote: &mut Remote<'_>, function: u64, runs_in: RunsIn) -> Result<(), Halt> {
+    remote.put(OFF_FUNCTION, function)?;
+    match runs_in {
+        RunsIn::OwnThread => {
+            remote.enter(Wanted::Clone { trims: true })?;
+            remote.is_busy = true;
+            gone(remote, TRIM_LIMIT)
+        }
+        RunsIn::Slices => remote.enter(Wanted::Trim).map(drop),
+    }
+}
+
+/// Tells our thread again and again that somebody is there.
+struct Heart {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Heart {
+    fn begin(remote: &Remote<'_>) -> Result<Self, Halt> {
+        let (memory, at) = remote.pulse().map_err(|error| failed(&error.to_string()))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let beats = move || {
+            for beat in 1_u32.. {
+                if stopped.load(Ordering::Relaxed)
+                    || memory.write_at(&beat.to_le_bytes(), at).is_err()
+                {
+                    return;
+                }
+                std::thread::park_timeout(BEAT);
+            }
+        };
+        Ok(Self { stop, thread: Some(std::thread::spawn(beats)) })
+    }
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
