@@ -65,10 +65,11 @@ static void woken(struct waiter *w, long ns) {
     w->sent = 0;
     long began = now(w->clock);
     w->due = began + ns;
-    int error = w->wait(w, ns);
+    int error;
+    /* One that was interrupted waits again: else this wake-up would be the next wait's. */
+    while ((error = w->wait(w, ns)) == EINTR) ended_well(w, error, now(w->clock) - began, ns);
     long end = now(w->clock);
     if (!ended_well(w, error, end - began, ns)) {
-        /* The next wait must not be woken in this one's place. */
         while (!w->sent) rest(MS);
     } else if (!w->sent) {
         shared->early++;

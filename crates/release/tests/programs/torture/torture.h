@@ -33,7 +33,7 @@ struct worker {
 
 /* Lies in shared memory, so that children can add to it, and report it when their parent hangs. */
 struct shared {
-    _Atomic int stopping, warm, workers, violations;
+    _Atomic int stopping, warm, workers, violations, told;
     _Atomic unsigned long checks, bytes, eintr, early, sent, handled, wakeups, forks_ok, forks_failed, born;
     char violation[VIOLATIONS][200];
     struct worker worker[WORKERS];

@@ -45,13 +45,12 @@ int uring_enter_wait(struct waiter *w, long ns) {
 }
 
 /* Submits, waits, and gives what the completion says. A wait that was cut short after a submission returns
- * 1 as a whole one does, but there is no completion: it counts as an EINTR, and is begun again. */
+ * 1 as a whole one does, but there is no completion: that is its EINTR. */
 static int submit_and_wait(struct waiter *w, const struct io_uring_sqe *entry, int expected) {
     struct ring *r = w->memory;
     const struct io_sqring_offsets *s = &r->params.sq_off;
     const struct io_cqring_offsets *c = &r->params.cq_off;
     unsigned tail = *at(r->submissions, s->tail), i = tail & *at(r->submissions, s->ring_mask);
-    int cut_short = 0;
     r->entries[i] = *entry;
     at(r->submissions, s->array)[i] = i;
     *at(r->submissions, s->tail) = tail + 1;
@@ -59,13 +58,14 @@ static int submit_and_wait(struct waiter *w, const struct io_uring_sqe *entry, i
     if (result != 1) return result < 0 ? errno : -1;
     unsigned head = *at(r->completions, c->head);
     while (*at(r->completions, c->tail) == head) {
-        cut_short = EINTR;
+        shared->eintr++;
+        violation("%s: cut short, no completion", w->name);
         syscall(SYS_io_uring_enter, w->id, 0, 1, IORING_ENTER_GETEVENTS, 0, 0);
     }
     struct io_uring_cqe *done = (struct io_uring_cqe *)(r->completions + c->cqes) + (head & *at(r->completions, c->ring_mask));
     int got = done->res;
     *at(r->completions, c->head) = head + 1;
-    return got == expected ? cut_short : got < 0 ? -got : -1;
+    return got == expected ? 0 : got < 0 ? -got : -1;
 }
 
 int uring_timeout_wait(struct waiter *w, long ns) {
