@@ -46,7 +46,8 @@ __thread struct worker *self;
 static char out[1 << 16];
 
 void *pages(size_t bytes, bool is_shared) {
-    void *p = mmap(0, bytes, PROT_READ | PROT_WRITE, (is_shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int flags = (is_shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *p = mmap(0, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (p == MAP_FAILED) _exit(3);
     return p;
 }
@@ -118,7 +119,8 @@ static bool watch(void) {
 
 static void print_object(void) {
     struct shared *s = shared;
-    printf("{\"checks\":%lu,\"bytes_checked\":%lu,\"violation_count\":%d,\"violations\":[", s->checks, s->bytes, s->violations);
+    printf("{\"checks\":%lu,\"bytes_checked\":%lu,\"violation_count\":%d,\"violations\":[", s->checks,
+           s->bytes, s->violations);
     for (int i = 0; i < s->told && i < VIOLATIONS; i++) printf("%s\"%s\"", i ? "," : "", s->violation[i]);
     printf("],\"spurious_eintr\":%lu,\"short_sleeps\":%lu,\"signals_sent\":%lu,\"signals_handled\":%lu,"
            "\"wake_ups\":%lu,\"forks_ok\":%lu,\"forks_failed\":%lu,\"threads_born\":%lu,",

@@ -118,7 +118,8 @@ void own_stack_run(struct worker *w, void *unused) {
     while (!is_stopping(w->phase)) {
         register_wait_once(&seed);
         if (sigaltstack(0, &found) || found.ss_sp != own_stack || found.ss_size != STACK || found.ss_flags)
-            violation("the signal stack is %p, %zu bytes, flags %x", found.ss_sp, found.ss_size, (unsigned)found.ss_flags);
+            violation("the signal stack is %p, %zu bytes, flags %x", found.ss_sp, found.ss_size,
+                      (unsigned)found.ss_flags);
         shared->checks++;
     }
     own_stack_tid = 0;
@@ -149,7 +150,8 @@ void sleeper_once(uint64_t *seed) {
     int result = sleep_with(kind, &open), error = errno;
     if (result != -1 || error != EINTR || sleeper->woken != expected) {
         if (sleeper->woken < expected && result < 0) shared->eintr++;
-        violation("sleeper, call %u: result %d, errno %d, woken %ld of %ld", kind % 4, result, error, sleeper->woken, expected);
+        violation("sleeper, call %u: result %d, errno %d, woken %ld of %ld", kind % 4, result, error,
+                  sleeper->woken, expected);
         while (sleeper->woken < expected) sigsuspend(&open);
     }
     sigprocmask(SIG_SETMASK, 0, &after);

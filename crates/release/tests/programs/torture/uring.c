@@ -25,7 +25,8 @@ bool uring_open(struct waiter *w) {
     size_t completions = p->cq_off.cqes + p->cq_entries * sizeof(struct io_uring_cqe);
     r->submissions = mmap(0, submissions, PROT_READ | PROT_WRITE, MAP_SHARED, w->id, IORING_OFF_SQ_RING);
     r->completions = mmap(0, completions, PROT_READ | PROT_WRITE, MAP_SHARED, w->id, IORING_OFF_CQ_RING);
-    r->entries = mmap(0, p->sq_entries * sizeof *r->entries, PROT_READ | PROT_WRITE, MAP_SHARED, w->id, IORING_OFF_SQES);
+    r->entries = mmap(0, p->sq_entries * sizeof *r->entries, PROT_READ | PROT_WRITE, MAP_SHARED, w->id,
+                      IORING_OFF_SQES);
     return r->submissions != MAP_FAILED && r->completions != MAP_FAILED && r->entries != MAP_FAILED;
 }
 
@@ -62,8 +63,8 @@ static int submit_and_wait(struct waiter *w, const struct io_uring_sqe *entry, i
         violation("%s: cut short, no completion", w->name);
         syscall(SYS_io_uring_enter, w->id, 0, 1, IORING_ENTER_GETEVENTS, 0, 0);
     }
-    struct io_uring_cqe *done = (struct io_uring_cqe *)(r->completions + c->cqes) + (head & *at(r->completions, c->ring_mask));
-    int got = done->res;
+    struct io_uring_cqe *all = (struct io_uring_cqe *)(r->completions + c->cqes);
+    int got = all[head & *at(r->completions, c->ring_mask)].res;
     *at(r->completions, c->head) = head + 1;
     return got == expected ? 0 : got < 0 ? -got : -1;
 }
