@@ -33,8 +33,10 @@ void waits_open(void) {
 /* For those who may have no namespace. */
 void waits_close(void) {
     for (int i = 0; i < waiter_count; i++) {
-        if (strstr(waiters[i].name, "sem") && waiters[i].id > 0) semctl(waiters[i].id, 0, IPC_RMID);
-        if (strstr(waiters[i].name, "msg")) msgctl(waiters[i].id, IPC_RMID, 0);
+        struct waiter *w = &waiters[i];
+        if (!w->is_open) continue;
+        if (!strcmp(w->name, "semtimedop") || !strcmp(w->name, "woken_semop")) semctl(w->id, 0, IPC_RMID);
+        if (!strcmp(w->name, "woken_msgrcv")) msgctl(w->id, IPC_RMID, 0);
     }
 }
 
