@@ -218,9 +218,7 @@ impl<'a> Work<'a> {
     }
 
     fn work(&mut self, tell: &mut dyn FnMut(Step)) -> Result<(), Halt> {
-        let outside =
-            checks::outside(self.target, &mut Recogniser::default(), self.options.untested);
-        let outside = outside?;
+        let outside = self.outside()?;
         let known = self.look(outside)?;
         let malloc = known.malloc.as_str();
         let maps = known.outside.maps.clone();
@@ -240,6 +238,24 @@ impl<'a> Work<'a> {
         let result = self.act(&mut remote, &known, single);
         self.count_pauses(&remote.pauses);
         result
+    }
+
+    /// What can be told from outside. A child that shares the memory only until it starts its program
+    /// (`vfork`, `posix_spawn`) is waited for.
+    fn outside(&self) -> Result<Outside, Halt> {
+        const TRIES: usize = 10;
+        const STEP: Duration = Duration::from_millis(20);
+        let mut recogniser = Recogniser::default();
+        let mut look = || checks::outside(self.target, &mut recogniser, self.options.untested);
+        let mut looked = look();
+        for _ in 1..TRIES {
+            if !matches!(looked, Err(Halt::Refused(Refusal::SharedMemory { .. }))) {
+                break;
+            }
+            std::thread::sleep(STEP);
+            looked = look();
+        }
+        looked
     }
 
     /// Walks the heap, which must agree with what the allocator itself counts.
@@ -363,6 +379,7 @@ impl<'a> Work<'a> {
         let begin = Instant::now();
         let mut batch = Batch::default();
         let mut joins = joins(&known.heap, &known.layout);
+        let mut seen_before = u64::MAX;
         loop {
             worker.work(&joins)?;
             let before = worker.counts().returned_bytes;
@@ -383,9 +400,15 @@ impl<'a> Work<'a> {
             self.release.passes += 1;
             let returned = worker.counts().returned_bytes;
             let gained = returned - before;
-            if gained < LEAST.max(returned / LAST_SHARE) || begin.elapsed() > PASSES_LIMIT {
+            // What a pass sees is what those before have left, and what was freed since: where that does not
+            // become less, the target takes again what it gets back, and it is enough.
+            let seen = heap.release_bytes();
+            let is_steady = seen > seen_before / 10 * 9;
+            let is_little = gained < LEAST.max(returned / LAST_SHARE);
+            if is_little || is_steady || begin.elapsed() > PASSES_LIMIT {
                 return Ok(());
             }
+            seen_before = seen;
             joins = self::joins(&heap, &known.layout);
         }
     }

@@ -60,6 +60,10 @@ typedef unsigned long u64;
 #define RESTARTS_IF_ASKED 1
 #define RESTARTS_NEVER 2
 
+#define LEFT_NOT_TOLD 0
+#define LEFT_IN_MS 1
+#define LEFT_AS_TIMESPEC 2
+
 #define ERROR_SINGLE 1 /* the process has become single-threaded */
 
 #define OP_CHUNK 0 /* give back pages of a free chunk */
@@ -91,6 +95,10 @@ struct shared {
     u64 classes[CLASSES];
     /* Who put all this here: number, beginning and PID namespace. */
     u64 owner_pid, owner_start, owner_namespace;
+    /* Of the interrupted call: the signals that it blocks while it waits, and what is left of its time-out,
+     * where that must be told anew: as milliseconds at `left_at` from here, or as a timespec at that
+     * address. */
+    u64 waits_with, left_how, left_at, left_ns;
     struct op ops[];
 };
 
@@ -126,7 +134,11 @@ struct shared {
 #define OFF_LONGEST_NS 448
 #define OFF_CLASSES 456
 #define OFF_OWNER 2504
-#define OFF_OPS 2528
+#define OFF_WAITS_WITH 2528
+#define OFF_LEFT_HOW 2536
+#define OFF_LEFT_AT 2544
+#define OFF_LEFT_NS 2552
+#define OFF_OPS 2560
 
 #define AT(field, offset) \
     _Static_assert(__builtin_offsetof(struct shared, field) == offset, #field " stands elsewhere")
@@ -192,5 +204,9 @@ AT(joined, OFF_JOINED);
 AT(longest_ns, OFF_LONGEST_NS);
 AT(classes, OFF_CLASSES);
 AT(owner_pid, OFF_OWNER);
+AT(waits_with, OFF_WAITS_WITH);
+AT(left_how, OFF_LEFT_HOW);
+AT(left_at, OFF_LEFT_AT);
+AT(left_ns, OFF_LEFT_NS);
 AT(ops, OFF_OPS);
 _Static_assert(sizeof(struct op) == OP_BYTES, "one act has another size");

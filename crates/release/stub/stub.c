@@ -461,7 +461,8 @@ __attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
 static int is_interrupted(const struct shared *s) {
     u64 pending = 0;
     call3(nr_rt_sigpending, &pending, 8, 0);
-    pending &= ~s->mask;
+    /* Those that the call itself blocks would not have broken it off. */
+    pending &= ~(s->mask | s->waits_with);
     for (u64 signal = 1; pending; signal++, pending >>= 1) {
         u64 action[4] = {0, 0, 0, 0}; /* handler, flags, restorer, mask */
         if (!(pending & 1) || call4(nr_rt_sigaction, signal, 0, action, 8) != 0 || action[0] <= 1)
@@ -470,6 +471,18 @@ static int is_interrupted(const struct shared *s) {
             return s->restarts != RESTARTS_ALWAYS;
     }
     return 0;
+}
+
+/* Takes what was spent here off the time-out of the interrupted call. */
+static void put_left(const struct shared *s, u64 spent) {
+    u64 left = s->left_ns > spent ? s->left_ns - spent : 0;
+    if (s->left_how == LEFT_IN_MS) {
+        *(u64 *)((u64)s + s->left_at) = (left + 999999) / 1000000;
+    } else if (s->left_how == LEFT_AS_TIMESPEC) {
+        u64 *time = (u64 *)s->left_at;
+        time[0] = left / 1000000000UL;
+        time[1] = left % 1000000000UL;
+    }
 }
 
 /* A thread of the target, in which signals are blocked: does what is wanted of it, and says whether the
@@ -485,6 +498,7 @@ __attribute__((used)) static int work_borrowed(struct shared *s) {
         s->result = ((int (*)(u64))s->function)(0);
     }
     s->worked_ns = now() - begin + 1;
+    put_left(s, s->worked_ns);
     return is_interrupted(s);
 }
 

@@ -11,7 +11,7 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
 
-use super::wait::{Timeout, Wait};
+use super::wait::{MaskAt, Timeout, Wait};
 use super::{files, frame, waited};
 
 /// glibc's own handlers, for cancelling threads and for changing users (`SIGCANCEL`, `SIGSETXID`): both
@@ -35,6 +35,8 @@ pub struct Candidate {
     pub waited: Option<(Instant, Duration)>,
     /// The time-out itself, where that stands in memory: seconds and nanoseconds.
     pub timespec: Option<[u64; 2]>,
+    /// The signals that the call blocks while it waits.
+    pub waits_with: u64,
     /// The mapping that its stack is in, where nothing else tells that there is room on it.
     pub unguarded: Option<Range<u64>>,
     /// The less, the rather it is taken.
@@ -115,13 +117,24 @@ impl Surroundings<'_> {
         }
         let unguarded = self.room(call.stack_pointer)?;
         let (waited, timespec) = self.rest(thread, &call, &wait)?;
+        let waits_with = match wait.mask {
+            None => Some(0),
+            Some(MaskAt::Address(at)) => word(self.memory, at),
+            Some(MaskAt::Indirect(at)) => match word(self.memory, at) {
+                Some(0) => Some(0),
+                Some(at) => word(self.memory, at),
+                None => None,
+            },
+        };
+        let waits_with =
+            waits_with.ok_or_else(|| "it waits with signals that cannot be read".to_owned())?;
         let may_handle = handled & !status.signals.blocked != 0;
         let rank = u32::from(may_handle)
             + 2 * u32::from(wait.gives_up)
             + 4 * u32::from(unguarded.is_some())
             + 8 * u32::from(waited.is_some());
         let seccomp = status.seccomp;
-        Ok(Candidate { thread, call, wait, seccomp, waited, timespec, unguarded, rank })
+        Ok(Candidate { thread, call, wait, seccomp, waited, timespec, waits_with, unguarded, rank })
     }
 
     /// Whether a file that a thread waits for lets the wait be begun again.
@@ -195,9 +208,9 @@ impl Surroundings<'_> {
         if !self.code.iter().any(|code| code.contains(&call.instruction_pointer)) {
             return Err("it waits with a time-out outside of the C library".to_owned());
         }
-        let looked = Instant::now();
         let unknown = || "it waits with a time-out of which nobody tells what is left".to_owned();
         let waited = waited::waited(thread.pid, thread.tid).ok_or_else(unknown)?;
+        let looked = Instant::now();
         let timespec = match wait.timeout {
             Timeout::Timespec(_, at) => {
                 let words = (word(self.memory, at), word(self.memory, at.wrapping_add(8)));

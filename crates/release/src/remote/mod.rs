@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::proc::task::{Doing, Thread};
 
 use crate::checks::Halt;
 use crate::refusal::Refusal;
@@ -53,6 +54,8 @@ const STOP_LIMIT: Duration = Duration::from_millis(300);
 pub(crate) const ACT_LIMIT: Duration = Duration::from_secs(5);
 /// So long `malloc_trim` may take.
 pub(crate) const TRIM_LIMIT: Duration = Duration::from_secs(60);
+/// So often calls are tried again before which signals came.
+const MOST_TRIES: usize = 10;
 /// So long it is tried to find a thread that can be borrowed.
 const SEARCH_LIMIT: Duration = Duration::from_secs(2);
 /// So long what another release does is watched to see whether it is still there.
@@ -123,10 +126,20 @@ struct Held {
     /// How it goes on.
     back: Registers,
     broken_off: Registers,
-    /// What some argument must point to.
-    timespec: Option<(usize, [u64; 2])>,
+    /// What is left of its time-out, where that is told anew: in which argument, and since when so much.
+    left: Option<(Timeout, Duration, Instant)>,
     mask: u64,
+    /// The signals that its call blocks while it waits.
+    waits_with: u64,
     since: Instant,
+}
+
+impl Held {
+    /// What is left of its time-out by now.
+    fn left(&self) -> Option<(Timeout, Duration)> {
+        let (timeout, left, since) = self.left?;
+        Some((timeout, left.saturating_sub(since.elapsed())))
+    }
 }
 
 impl<'a> Remote<'a> {
@@ -208,24 +221,17 @@ impl<'a> Remote<'a> {
         })?;
         let all = mapping_calls(place);
         let text = format!("{NAME}\0");
-        self.call(text.as_bytes(), &|text| all(text))?;
-        self.place = Some(place);
         let is_there = |remote: &Self| {
             let end = place + CODE_BYTES + BLOCK_BYTES - 8;
             remote.word(place).is_some() && remote.word(end).is_some()
         };
-        if !self.until(ACT_LIMIT, is_there) {
-            self.place = None;
-            let gone = !self.target.is_alive();
-            return Err(if gone {
-                TargetError::Gone(self.target.pid).into()
-            } else {
-                failed(
-                    "no memory could be mapped in it (its address space or its cgroup is full, or it \
-                        was stopped)",
-                )
-            });
+        if !self.call(text.as_bytes(), &all, &is_there)? {
+            return Err(failed(
+                "no memory could be mapped in it: its address space or its cgroup is full, or signals \
+                 came again and again",
+            ));
         }
+        self.place = Some(place);
         // Two that begin at the same time see each other now, at the latest.
         self.maps = self.target.maps().map_err(|error| self.target.failed(error))?;
         let others = presence::leftovers(self.live, &self.maps);
@@ -262,17 +268,51 @@ impl<'a> Remote<'a> {
         let range = range.clone();
         let call =
             Call { number: MUNMAP, args: [range.start, range.end - range.start, 0, 0, 0, 0] };
-        self.call(&[], &|_| vec![call])?;
-        let start = range.start;
-        if self.until(ACT_LIMIT, |remote| remote.word(start).is_none()) {
+        let is_gone = |remote: &Self| remote.word(range.start).is_none();
+        if self.call(&[], &|_| vec![call], &is_gone)? {
             Ok(())
         } else {
             Err(failed("what was mapped in it could not be removed: a later release does that"))
         }
     }
 
-    /// Has a thread make some calls, without any code of ours.
-    fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<(), Halt> {
+    /// Has a thread make some calls, without any code of ours, until their effect is seen. `false` when it
+    /// is not, though the thread is itself again.
+    fn call(
+        &mut self,
+        text: &[u8],
+        calls: &dyn Fn(u64) -> Vec<Call>,
+        is_done: &dyn Fn(&Self) -> bool,
+    ) -> Result<bool, Halt> {
+        // A signal's handler that comes first takes the place of the calls.
+        for _ in 0..MOST_TRIES {
+            let (thread, stack_pointer) = self.call_once(text, calls)?;
+            let is_over = |remote: &Self| is_done(remote) || is_back(thread, stack_pointer);
+            if !self.until(ACT_LIMIT, is_over) && !is_done(self) {
+                if !self.target.is_alive() {
+                    return Err(TargetError::Gone(self.target.pid).into());
+                }
+                if !self.live.is_in_use() {
+                    return Err(TargetError::Replaced(self.target.pid).into());
+                }
+                return Err(failed(
+                    "a thread that was borrowed did not come back in time (is it stopped?): it will by \
+                     itself, and a later release removes what is left",
+                ));
+            }
+            if is_done(self) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives the thread that was sent to make the calls, and its stack pointer.
+    fn call_once(
+        &mut self,
+        text: &[u8],
+        calls: &dyn Fn(u64) -> Vec<Call>,
+    ) -> Result<(Thread, u64), Halt> {
         let mut planned: Vec<(&'static str, seccomp::Call)> = calls(0)
             .iter()
             .map(|call| (name_of(call.number), seccomp_call(call, self.gadgets.syscall_ret)))
@@ -285,13 +325,18 @@ impl<'a> Remote<'a> {
                 Ok(vectors) => vectors,
                 Err(_) => return Ok(None),
             };
-            let back = Back {
-                registers: held.back,
-                broken_off: held.broken_off,
-                mask: held.mask,
-                vectors,
-                timespec: held.timespec,
-            };
+            let (mut registers, mut timespec) = (held.back, None);
+            match held.left() {
+                Some((Timeout::Milliseconds(place, _), left)) => {
+                    set_argument(&mut registers, place, wait::in_ms(left));
+                }
+                Some((Timeout::Timespec(place, _), left)) => {
+                    timespec = Some((place, [left.as_secs(), left.subsec_nanos().into()]));
+                }
+                _ => {}
+            }
+            let (mask, broken_off) = (held.mask, held.broken_off);
+            let back = Back { registers, broken_off, mask, vectors, timespec };
             let chain =
                 chain(&held.registers, held.resume.code, &remote.gadgets, &back, text, calls);
             remote.write(chain.at, &chain.bytes)?;
@@ -343,12 +388,14 @@ impl<'a> Remote<'a> {
     ) -> Result<Option<Registers>, Halt> {
         let mut back = held.back;
         let mut safe = (held.registers.rsp - RED_ZONE - 16) & !15;
-        if let Some((argument, [seconds, nanoseconds])) = held.timespec {
-            let mut bytes = seconds.to_le_bytes().to_vec();
-            bytes.extend_from_slice(&nanoseconds.to_le_bytes());
-            self.write(safe, &bytes)?;
-            set_argument(&mut back, argument, safe);
-        }
+        let (left_how, left_at) = match held.left {
+            Some((Timeout::Milliseconds(argument, _), ..)) => (LEFT_IN_MS, slot_of(argument)),
+            Some((Timeout::Timespec(argument, _), ..)) => {
+                set_argument(&mut back, argument, safe);
+                (LEFT_AS_TIMESPEC, safe)
+            }
+            _ => (LEFT_NOT_TOLD, 0),
+        };
         safe -= 64;
         let (number, slice, trims) = match wanted {
             Wanted::Clone { trims } => (WANTED_CLONE, Duration::ZERO, trims),
@@ -395,8 +442,14 @@ impl<'a> Remote<'a> {
             }
         }
         self.put(OFF_RESTARTS, held.resume.restarts)?;
-        self.put(OFF_SLICE_NS, u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX))?;
+        self.put(OFF_SLICE_NS, nanoseconds(slice))?;
         self.put(OFF_WORKED_NS, 0)?;
+        let left = held.left().map_or(0, |(_, left)| nanoseconds(left));
+        let told: Vec<u8> = [held.waits_with, left_how, left_at, left]
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        self.write_block(OFF_WAITS_WITH, &told)?;
         let mut registers = held.registers;
         registers.rip = place + SYSCALL_BYTES;
         registers.orig_rax = RT_SIGPROCMASK;
@@ -450,7 +503,7 @@ impl<'a> Remote<'a> {
         &mut self,
         calls: &[(&'static str, seccomp::Call)],
         mut prepare: impl FnMut(&mut Self, &Held) -> Result<Option<Registers>, Halt>,
-    ) -> Result<(), Halt> {
+    ) -> Result<(Thread, u64), Halt> {
         let begin = Instant::now();
         loop {
             let candidates = self.candidates();
@@ -462,7 +515,7 @@ impl<'a> Remote<'a> {
                 let set = held.tracee.set_registers(&registers);
                 (self.tell)(Step::LetGo);
                 let since = held.since;
-                let fs_base = held.registers.fs_base;
+                let (fs_base, stack_pointer) = (held.registers.fs_base, held.registers.rsp);
                 let gone = held.tracee.let_go(0);
                 self.pauses.push(since.elapsed());
                 set.and(gone).map_err(|error| self.target.failed(error))?;
@@ -470,7 +523,7 @@ impl<'a> Remote<'a> {
                 self.borrowed.get_or_insert(thread);
                 self.fs_base = fs_base;
                 (self.tell)(Step::Await);
-                return Ok(());
+                return Ok((candidate.thread, stack_pointer));
             }
             if !self.target.is_alive() {
                 return Err(TargetError::Gone(self.target.pid).into());
@@ -524,6 +577,17 @@ impl<'a> Remote<'a> {
         (self.tell)(Step::Read);
         let looked = |error| self.target.failed(error);
         let registers = tracee.registers().map_err(looked)?;
+        let args = [
+            registers.rdi,
+            registers.rsi,
+            registers.rdx,
+            registers.r10,
+            registers.r8,
+            registers.r9,
+        ];
+        if let Some(code) = wait::unless_done(registers.orig_rax, &args, registers.rax as i64) {
+            tracee.put_back(Registers { rax: code as u64, ..registers });
+        }
         let mask = tracee.signal_mask().map_err(looked)?;
         if !is_same(&registers, candidate) || !self.is_ours(&registers, candidate) {
             return Ok(None);
@@ -532,26 +596,41 @@ impl<'a> Remote<'a> {
         let resume = Resume::of(&candidate.wait, result);
         let (mut back, mut broken_off) = (registers, registers);
         broken_off.rax = resume.broken_off(result) as u64;
-        let mut timespec = None;
+        let mut left = None;
         if resume.again {
             back.rip -= SYSCALL_BYTES;
             back.rax = registers.orig_rax;
             let waited = candidate.waited.map(|(looked, by_then)| by_then + looked.elapsed());
             let waited = waited.unwrap_or_default();
-            match candidate.wait.timeout {
-                Timeout::Kept => {}
-                Timeout::Milliseconds(place, ms) => {
-                    set_argument(&mut back, place, wait::rest_in_ms(ms, waited));
-                }
-                Timeout::Timespec(place, _) => {
-                    timespec =
-                        candidate.timespec.map(|given| (place, wait::rest_of(given, waited)));
-                }
+            let timeout = candidate.wait.timeout;
+            let given = match timeout {
+                Timeout::Kept => None,
+                Timeout::Milliseconds(_, ms) => Some(Duration::from_millis(ms)),
+                Timeout::Timespec(..) => candidate.timespec.and_then(wait::duration),
+            };
+            left = given.map(|given| (timeout, given.saturating_sub(waited), Instant::now()));
+            if let (true, Some((Timeout::Milliseconds(place, _), left, _))) =
+                (candidate.wait.gives_up, left)
+            {
+                let mut again = Registers { rax: wait::ERESTARTNOHAND as u64, ..registers };
+                set_argument(&mut again, place, wait::in_ms(left));
+                tracee.put_back(again);
             }
         }
         back.orig_rax = u64::MAX;
         broken_off.orig_rax = u64::MAX;
-        Ok(Some(Held { tracee, registers, resume, back, broken_off, timespec, mask, since }))
+        let waits_with = candidate.waits_with;
+        Ok(Some(Held {
+            tracee,
+            registers,
+            resume,
+            back,
+            broken_off,
+            left,
+            mask,
+            waits_with,
+            since,
+        }))
     }
 
     /// Whether a thread that was stopped still is one of the target's, on a stack of its own.
@@ -755,6 +834,24 @@ fn is_same(registers: &Registers, candidate: &Candidate) -> bool {
         && [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] == call.args
         && r.rsp == call.stack_pointer
         && r.rip == call.instruction_pointer
+}
+
+/// Whether a thread that was sent to make calls is where its own code is again: its stack is.
+fn is_back(thread: Thread, stack_pointer: u64) -> bool {
+    match thread.doing() {
+        Ok(Doing::Running) => false,
+        Ok(doing) => doing.stack_pointer().is_none_or(|now| now >= stack_pointer),
+        Err(_) => true,
+    }
+}
+
+/// Where an argument of a call stands in the block.
+fn slot_of(argument: usize) -> u64 {
+    [OFF_RDI, OFF_RSI, OFF_RDX, OFF_R10, OFF_R8, OFF_R9].get(argument).copied().unwrap_or(OFF_R9)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Something that makes two releases choose different places.

@@ -21,6 +21,8 @@ const SIGSET_BYTES: usize = 8;
 pub struct Tracee {
     tid: i32,
     is_stopped: bool,
+    /// What its registers are set to when it is let go without anything having been done.
+    unless_done: Option<Registers>,
 }
 
 /// Why a thread stands still.
@@ -48,7 +50,7 @@ impl Tracee {
         // SAFETY: PTRACE_SEIZE reads and writes no memory of ours; both arguments are numbers.
         let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, 0_usize) };
         checked(done)?;
-        Ok(Self { tid, is_stopped: false })
+        Ok(Self { tid, is_stopped: false, unless_done: None })
     }
 
     /// Asks it to stop.
@@ -161,6 +163,11 @@ impl Tracee {
         Ok(mask)
     }
 
+    /// Has its registers set to these when it is let go without anything having been done.
+    pub fn put_back(&mut self, registers: Registers) {
+        self.unless_done = Some(registers);
+    }
+
     /// Lets it go on, with a signal that was about to be delivered, if any (0 is none).
     ///
     /// # Errors
@@ -180,6 +187,9 @@ impl Tracee {
 impl Drop for Tracee {
     fn drop(&mut self) {
         if self.is_stopped {
+            if let Some(registers) = &self.unless_done {
+                let _ = self.set_registers(registers);
+            }
             let _ = self.detach(0);
         }
     }

@@ -31,6 +31,17 @@ pub struct Wait {
     pub gives_up: bool,
     /// The file that it waits for, where it matters what that is.
     pub file: Option<u64>,
+    /// Where the signals are told that it blocks while it waits, if those are others than the thread's.
+    pub mask: Option<MaskAt>,
+}
+
+/// Where a call's own signal mask is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaskAt {
+    /// At this address.
+    Address(u64),
+    /// Where the word at this address points to.
+    Indirect(u64),
 }
 
 /// What becomes of a time-out when the call is begun again with the same arguments.
@@ -49,9 +60,13 @@ impl Wait {
     /// The wait that a call is, by its number and arguments; `None` for one in which no thread is
     /// borrowed.
     pub fn of(number: u64, args: &[u64; 6]) -> Option<Self> {
-        let wait = |name, timeout, gives_up| Some(Self { name, timeout, gives_up, file: None });
-        let on = |name, file| {
-            Some(Self { name, timeout: Timeout::Kept, gives_up: false, file: Some(file) })
+        let plain =
+            |name, timeout, gives_up| Self { name, timeout, gives_up, file: None, mask: None };
+        let wait = |name, timeout, gives_up| Some(plain(name, timeout, gives_up));
+        let on = |name, file| Some(Self { file: Some(file), ..plain(name, Timeout::Kept, false) });
+        let masked = |name, timeout, gives_up, place: Place| {
+            let mask = Some(args[place]).filter(|at| *at != 0).map(MaskAt::Address);
+            Some(Self { mask, ..plain(name, timeout, gives_up) })
         };
         let millis = |place: Place| match args[place] as i32 {
             ms if ms < 0 => Timeout::Kept,
@@ -76,7 +91,7 @@ impl Wait {
             65 => wait("semop", Timeout::Kept, true),
             70 => wait("msgrcv", Timeout::Kept, false),
             128 => wait("rt_sigtimedwait", span(2), true),
-            130 => wait("rt_sigsuspend", Timeout::Kept, false),
+            130 => masked("rt_sigsuspend", Timeout::Kept, false, 0),
             202 => match args[1] & 0x7f {
                 // FUTEX_WAIT; FUTEX_WAIT_BITSET, whose time-out is a moment.
                 0 => wait("futex", span(3), false),
@@ -89,12 +104,18 @@ impl Wait {
             232 => wait("epoll_wait", millis(3), true),
             243 => wait("mq_timedreceive", Timeout::Kept, false),
             247 => wait("waitid", Timeout::Kept, false),
-            270 => wait("pselect6", Timeout::Kept, false),
-            271 => wait("ppoll", Timeout::Kept, false),
-            281 => wait("epoll_pwait", millis(3), true),
+            270 => {
+                let mask = Some(args[5]).filter(|at| *at != 0).map(MaskAt::Indirect);
+                Some(Self { mask, ..plain("pselect6", Timeout::Kept, false) })
+            }
+            271 => masked("ppoll", Timeout::Kept, false, 3),
+            281 => masked("epoll_pwait", millis(3), true, 4),
             288 => on("accept4", args[0]),
-            426 if args[3] & HAS_MORE == 0 => wait("io_uring_enter", Timeout::Kept, true),
-            441 => wait("epoll_pwait2", span(3), true),
+            // What it has submitted, it would not submit again, but come back with.
+            426 if args[3] & HAS_MORE == 0 && args[1] == 0 => {
+                masked("io_uring_enter", Timeout::Kept, true, 4)
+            }
+            441 => masked("epoll_pwait2", span(3), true, 4),
             449 => wait("futex_waitv", Timeout::Kept, false),
             _ => None,
         }
@@ -135,21 +156,27 @@ impl Resume {
     }
 }
 
-/// What is left of a time-out, rounded up to what its argument can tell: never early.
-pub fn rest_in_ms(timeout_ms: u64, waited: Duration) -> u64 {
-    let left = Duration::from_millis(timeout_ms).saturating_sub(waited);
-    u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(timeout_ms)
+/// What a call is said to have come to that a stop has broken off, when nothing was done meanwhile: one that
+/// gives up too easily is begun again, unless a handler runs. `None` where the kernel does by itself what
+/// it should.
+pub fn unless_done(number: u64, args: &[u64; 6], result: i64) -> Option<i64> {
+    // Sockets with a time-out of their own give up as well: read, write, readv, writev, accept, and all
+    // that send and receive.
+    let may_be_socket = matches!(number, 0 | 1 | 19 | 20 | 42..=47 | 288 | 299 | 307);
+    let gives_up = may_be_socket || Wait::of(number, args).is_some_and(|wait| wait.gives_up);
+    (result == EINTR && gives_up).then_some(ERESTARTNOHAND)
 }
 
-/// What is left of a `struct timespec`.
-pub fn rest_of([seconds, nanoseconds]: [u64; 2], waited: Duration) -> [u64; 2] {
-    // What no time can be is the kernel's to refuse.
-    let Ok(nanoseconds) = u32::try_from(nanoseconds) else { return [seconds, nanoseconds] };
-    if nanoseconds >= 1_000_000_000 {
-        return [seconds, nanoseconds.into()];
-    }
-    let left = Duration::new(seconds, nanoseconds).saturating_sub(waited);
-    [left.as_secs(), left.subsec_nanos().into()]
+/// A time-out in milliseconds, rounded up: never early.
+pub fn in_ms(left: Duration) -> u64 {
+    u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// What a `struct timespec` says; `None` for what no time can be, which is the kernel's to refuse.
+pub fn duration([seconds, nanoseconds]: [u64; 2]) -> Option<Duration> {
+    let nanoseconds = u32::try_from(nanoseconds).ok().filter(|n| *n < 1_000_000_000)?;
+    i64::try_from(seconds).ok()?;
+    Some(Duration::new(seconds, nanoseconds))
 }
 
 #[cfg(test)]
@@ -178,10 +205,18 @@ mod tests {
 
     #[test]
     fn a_time_out_never_ends_early() {
-        let after = |us| rest_in_ms(10, Duration::from_micros(us));
+        let after = |us| in_ms(Duration::from_millis(10).saturating_sub(Duration::from_micros(us)));
         assert_eq!(
             (after(0), after(1), after(1000), after(9001), after(20_000)),
             (10, 10, 9, 1, 0)
         );
+    }
+
+    #[test]
+    fn a_mask_of_its_own_is_found_where_the_call_has_it() {
+        let of = |number, args| Wait::of(number, &args).and_then(|w| w.mask);
+        assert_eq!(of(271, [0, 0, 0, 0x10, 8, 0]), Some(MaskAt::Address(0x10)));
+        assert_eq!(of(270, [0, 0, 0, 0, 0, 0x10]), Some(MaskAt::Indirect(0x10)));
+        assert_eq!(of(281, [0, 0, 0, 5, 0, 0]), None);
     }
 }
