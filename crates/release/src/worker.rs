@@ -28,7 +28,7 @@ const ABANDON: Duration = Duration::from_secs(1);
 /// So often it is told that somebody is there.
 const BEAT: Duration = Duration::from_millis(50);
 /// What a slice takes besides the work itself, at most.
-const OVERHEAD: Duration = Duration::from_micros(200);
+const OVERHEAD: Duration = Duration::from_micros(300);
 /// The shortest slice.
 const SHORTEST: Duration = Duration::from_micros(50);
 /// After a slice its thread is left alone for so many times as long.
@@ -120,6 +120,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             if !self.remote.until(ACT_LIMIT, is_there) {
                 return Err(failed("a thread that was started in it does not run"));
             }
+            self.remote.raise();
         }
         // Of kernels that do not know the question, the answer is an error, and negative.
         match self.remote.get(OFF_MDWE).map(|answer| answer as i64) {

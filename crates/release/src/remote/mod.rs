@@ -9,6 +9,7 @@
 //! - [`tracee`]: one thread, held.
 //! - [`frame`], [`gadgets`], [`vectors`]: calls that a thread makes without any code of ours.
 //! - [`presence`]: where our code goes, and what an earlier release has left.
+//! - `priority`: not being interrupted while a thread stands still.
 //! - [`seccomp`]: whether a thread may make those calls.
 //! - [`symbol`]: where names of the C library are.
 
@@ -17,6 +18,7 @@ mod files;
 pub mod frame;
 pub mod gadgets;
 pub mod presence;
+mod priority;
 pub mod seccomp;
 pub mod symbol;
 pub mod tracee;
@@ -33,7 +35,7 @@ use std::time::{Duration, Instant};
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
-use lowtide_probe::proc::task::{Doing, Thread};
+use lowtide_probe::proc::task::{self, Doing, Thread};
 
 use crate::checks::Halt;
 use crate::refusal::Refusal;
@@ -45,6 +47,7 @@ use candidates::{Candidate, Candidates, Surroundings};
 use frame::{Back, Call, RED_ZONE, chain, set_argument};
 use gadgets::Gadgets;
 use presence::Owner;
+use priority::Urgent;
 use tracee::{Registers, Stop, Tracee};
 use wait::{Resume, Timeout};
 
@@ -151,6 +154,7 @@ impl<'a> Remote<'a> {
         malloc: &str,
         tell: &'a mut dyn FnMut(Step),
     ) -> Result<Self, Halt> {
+        priority::sleep_exactly();
         let code: Vec<&Mapping> = maps
             .iter()
             .filter(|m| m.has_file() && m.name == malloc && m.permissions.contains('x'))
@@ -492,6 +496,14 @@ impl<'a> Remote<'a> {
         Some(self.word(self.fs_base + MULTIPLE_THREADS)? as u32 != 0)
     }
 
+    /// Has our thread go before others, for what it does holds them up: it should not be interrupted.
+    pub(crate) fn raise(&self) {
+        let threads = task::threads(self.target.pid).unwrap_or_default();
+        for thread in threads.iter().filter(|t| t.stat().is_ok_and(|stat| stat.name == NAME)) {
+            priority::raise(thread.tid);
+        }
+    }
+
     /// A way to tell our thread that somebody is still there, from another thread of ours.
     pub(crate) fn pulse(&self) -> io::Result<(File, u64)> {
         let place = self.place.unwrap_or(0);
@@ -508,6 +520,7 @@ impl<'a> Remote<'a> {
         loop {
             let candidates = self.candidates();
             for candidate in &candidates.found {
+                let urgent = Urgent::begin();
                 let Some(held) = self.hold(candidate)? else { continue };
                 seccomp::permits(candidate.thread.tid as i32, candidate.seccomp, calls)?;
                 let Some(registers) = prepare(self, &held)? else { continue };
@@ -518,6 +531,7 @@ impl<'a> Remote<'a> {
                 let (fs_base, stack_pointer) = (held.registers.fs_base, held.registers.rsp);
                 let gone = held.tracee.let_go(0);
                 self.pauses.push(since.elapsed());
+                drop(urgent);
                 set.and(gone).map_err(|error| self.target.failed(error))?;
                 let thread = (candidate.thread.tid, candidate.wait.name);
                 self.borrowed.get_or_insert(thread);
@@ -666,7 +680,8 @@ impl<'a> Remote<'a> {
 
     /// Waits until something holds, for so long at most.
     pub(crate) fn until(&mut self, limit: Duration, holds: impl Fn(&Self) -> bool) -> bool {
-        const EAGER: Duration = Duration::from_micros(200);
+        const STEP: Duration = Duration::from_micros(20);
+        const LONG_STEP: Duration = Duration::from_micros(200);
         let begin = Instant::now();
         loop {
             if holds(self) {
@@ -676,9 +691,7 @@ impl<'a> Remote<'a> {
             if waited >= limit || !self.live.is_in_use() {
                 return false;
             }
-            if waited > EAGER {
-                std::thread::sleep(Duration::from_micros(100));
-            }
+            std::thread::sleep(if waited < LONG_STEP * 10 { STEP } else { LONG_STEP });
         }
     }
 

@@ -68,8 +68,10 @@ impl Tracee {
     /// # Errors
     /// When the kernel does not tell.
     pub fn wait(&mut self, limit: Duration) -> io::Result<Stop> {
-        /// So long the answer is waited for without sleeping: it mostly comes in a few microseconds.
-        const EAGER: Duration = Duration::from_micros(300);
+        /// It mostly comes in a few microseconds. To spin would keep the thread from running that is to
+        /// stop, where it is on the same processor.
+        const STEP: Duration = Duration::from_micros(10);
+        const LONG_STEP: Duration = Duration::from_micros(100);
         let begin = Instant::now();
         loop {
             let mut status = 0;
@@ -88,8 +90,8 @@ impl Tracee {
             }
             match begin.elapsed() {
                 waited if waited >= limit => return Ok(Stop::Never),
-                waited if waited < EAGER => std::hint::spin_loop(),
-                _ => std::thread::sleep(Duration::from_micros(50)),
+                waited if waited < LONG_STEP * 10 => std::thread::sleep(STEP),
+                _ => std::thread::sleep(LONG_STEP),
             }
         }
     }
