@@ -272,6 +272,7 @@ fn every_hazard_is_in_the_schema() {
         Refusal::SharedMemory { other: 1 },
         Refusal::NoThread { threads: 1, why: text() },
         Refusal::Gadget { what: "" },
+        Refusal::NoPurge,
         Refusal::NoTrim,
     ];
     for refusal in refusals {

@@ -43,7 +43,6 @@ fn number(pid: u32) -> Pid {
 }
 
 #[test]
-#[ignore = "waits for the engine"]
 fn a_hoard_goes_back_and_the_program_goes_on() {
     let mut subject = Subject::of(&["blocks:200", "keep:10"]);
     let before = subject.inspect();
@@ -60,7 +59,6 @@ fn a_hoard_goes_back_and_the_program_goes_on() {
 }
 
 #[test]
-#[ignore = "waits for the engine"]
 fn a_dry_run_says_what_a_release_would_do_and_does_nothing() {
     let subject = Subject::of(&["threads:4:20"]);
     let before = subject.inspect();
@@ -74,7 +72,6 @@ fn a_dry_run_says_what_a_release_would_do_and_does_nothing() {
 }
 
 #[test]
-#[ignore = "waits for the engine"]
 fn a_process_that_holds_nothing_free_is_left_alone() {
     let subject = Subject::silent(plain("sleep").arg("1000"));
     until("its sleep", || subject.proc("status").contains("State:\tS").then_some(()));
@@ -88,7 +85,6 @@ fn a_process_that_holds_nothing_free_is_left_alone() {
 }
 
 #[test]
-#[ignore = "waits for the engine"]
 fn a_process_with_another_allocator_is_refused() {
     let jemalloc = lowtide_allocators::bundled().find(|b| b.name() == "jemalloc").unwrap();
     let mut command = plain(&fixture("memory", &["-pthread"]));
@@ -100,7 +96,6 @@ fn a_process_with_another_allocator_is_refused() {
 }
 
 #[test]
-#[ignore = "waits for the engine"]
 fn a_process_that_is_being_debugged_is_refused() {
     let subject = Subject::of(&["blocks:20", "keep:2"]);
     let target = nix::unistd::Pid::from_raw(i32::try_from(subject.pid()).unwrap());
@@ -113,7 +108,6 @@ fn a_process_that_is_being_debugged_is_refused() {
 }
 
 #[test]
-#[ignore = "waits for the engine"]
 fn a_stopped_process_is_refused_and_stays_stopped() {
     let subject = Subject::of(&["blocks:20", "keep:2"]);
     kill_process(number(subject.pid()), Signal::STOP).unwrap();
@@ -128,7 +122,6 @@ fn a_stopped_process_is_refused_and_stays_stopped() {
 }
 
 #[test]
-#[ignore = "waits for the engine"]
 fn of_several_processes_each_has_its_object_and_the_worst_its_exit_code() {
     let (first, second) =
         (Subject::of(&["blocks:20", "keep:2"]), Subject::of(&["blocks:20", "keep:2"]));
@@ -145,7 +138,6 @@ fn of_several_processes_each_has_its_object_and_the_worst_its_exit_code() {
 }
 
 #[test]
-#[ignore = "waits for the engine"]
 fn people_read_what_was_given_back_and_what_it_cost() {
     let subject = Subject::of(&["blocks:50", "keep:10"]);
     let pid = subject.pid().to_string();
@@ -160,7 +152,6 @@ fn people_read_what_was_given_back_and_what_it_cost() {
 }
 
 #[test]
-#[ignore = "waits for the engine"]
 fn what_comes_back_is_told_after_the_time_that_was_asked_for() {
     let subject = Subject::of(&["blocks:50", "keep:10"]);
     let found = released(&["--watch", "1s"], subject.pid(), 0);
@@ -171,7 +162,6 @@ fn what_comes_back_is_told_after_the_time_that_was_asked_for() {
 }
 
 #[test]
-#[ignore = "waits for the engine"]
 fn a_watch_that_is_interrupted_tells_what_has_come_back_so_far() {
     let subject = Subject::of(&["blocks:50", "keep:10"]);
     let mut watch = lowtide()
@@ -187,7 +177,6 @@ fn a_watch_that_is_interrupted_tells_what_has_come_back_so_far() {
 }
 
 #[test]
-#[ignore = "waits for the engine"]
 fn one_that_ends_while_what_comes_back_is_watched_was_released_all_the_same() {
     let mut subject = Subject::of(&["blocks:50", "keep:10"]);
     let mut watch = lowtide()
@@ -203,7 +192,7 @@ fn one_that_ends_while_what_comes_back_is_watched_was_released_all_the_same() {
 }
 
 #[test]
-#[ignore = "waits for the engine, and needs root, to give up capabilities"]
+#[ignore = "needs root, to give up capabilities"]
 fn what_is_not_permitted_is_told_with_the_whole_command_that_is() {
     let subject = Subject::of(&["blocks:20", "undumpable"]);
     let command = lowtide();
