@@ -225,7 +225,14 @@ impl<'a> Work<'a> {
         let mut remote = Remote::open(self.target, &known.memory, maps, malloc, tell)?;
         remote.set_heap(known.heap.areas.clone());
         if !self.options.dry_run {
-            self.release.cleaned_bytes = remote.clean()?;
+            let (cleaned, left) = remote.clean()?;
+            self.release.cleaned_bytes = cleaned;
+            if left > 0 {
+                let note = format!(
+                    "{left} bytes that an earlier release has left may still be in use, and were left alone"
+                );
+                self.release.notes.push(note);
+            }
         }
         if self.release.predicted_bytes < LEAST {
             self.release.outcome = Outcome::NothingToRelease;
@@ -324,6 +331,11 @@ impl<'a> Work<'a> {
             let (threads, why) = (candidates.threads, candidates.why());
             return Err(Refusal::NoThread { threads, why }.into());
         };
+        if best.seccomp != 0 {
+            let note = "its system calls are filtered (seccomp): whether the filter lets a release through \
+                        is seen when a thread of it stands still";
+            self.release.notes.push(note.to_owned());
+        }
         self.release.thread = Some(best.thread.tid);
         self.release.waiting_in = Some(best.wait.name.to_owned());
         self.release.runs_in = Some(self.runs_in(known, single, Some(candidates.threads > 1)));
@@ -362,7 +374,7 @@ impl<'a> Work<'a> {
         if self.release.method == Method::Trim {
             return self.trim(remote, known, how);
         }
-        let mut worker = Worker::begin(remote, &known.layout, &known.memory, how)?;
+        let mut worker = Worker::begin(remote, &known.layout, how)?;
         let passed = self.passes(&mut worker, known);
         let (counts, ended) = worker.end();
         self.release.returned_bytes = counts.returned_bytes;
@@ -381,7 +393,12 @@ impl<'a> Work<'a> {
         let mut joins = joins(&known.heap, &known.layout);
         let mut seen_before = u64::MAX;
         loop {
-            worker.work(&joins)?;
+            // Where the lists do not tell how they are written, they stay as they are.
+            if let Some(links) = ptmalloc::fast_links(&known.memory, &known.layout)
+                && !joins.is_empty()
+            {
+                worker.join(&joins, links)?;
+            }
             let before = worker.counts().returned_bytes;
             let mappings = known.mappings(self.target)?;
             let mut halted = None;

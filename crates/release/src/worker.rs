@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lowtide_heap::memory::Memory;
-use lowtide_heap::ptmalloc::{Layout, Links, fast_links};
+use lowtide_heap::ptmalloc::{Layout, Links};
 use lowtide_model::release::RunsIn;
 
 use crate::checks::Halt;
@@ -60,16 +59,13 @@ impl<'r, 'a> Worker<'r, 'a> {
     pub(crate) fn begin(
         remote: &'r mut Remote<'a>,
         layout: &Layout,
-        memory: &impl Memory,
         how: &How,
     ) -> Result<Self, Halt> {
         let main = layout.arenas.first().copied().unwrap_or(0);
-        let mixed = fast_links(memory, layout) != Some(Links::Plain);
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         for (offset, word) in [
             (OFF_MAIN_ARENA, main),
             (OFF_BINS_AT, layout.head_bytes),
-            (OFF_MIXED_LINKS, u64::from(mixed)),
             (OFF_SINGLE_THREADED, how.single.unwrap_or(0)),
             (OFF_PAGES_PER_HOLD, PAGES_PER_HOLD),
             (OFF_HOLD_NS, nanoseconds(HOLD)),
@@ -127,6 +123,12 @@ impl<'r, 'a> Worker<'r, 'a> {
             Some(1..) => Err(Refusal::WriteExecuteDenied.into()),
             _ => Ok(()),
         }
+    }
+
+    /// Has the blocks in fast bins joined, whose lists are written like this.
+    pub(crate) fn join(&mut self, ops: &[Op], links: Links) -> Result<(), Halt> {
+        self.remote.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed))?;
+        self.work(ops)
     }
 
     /// Has acts done.

@@ -314,7 +314,7 @@ static int join_one(const struct shared *s, const struct op *o) {
         return -1;
     u64 link = (u64)p->fd;
     struct chunk *rest = (struct chunk *)(s->mixed_links ? link ^ ((at + 16) >> 12) : link);
-    if ((u64)rest % 16)
+    if ((u64)rest % 16 || (rest && (!is_readable((u64)rest, 16) || SIZE(rest->head) != size)))
         return -1;
     /* Without the lock, others may put chunks in front of it meanwhile, but nobody takes any. */
     struct chunk *expected = p;

@@ -158,13 +158,39 @@ impl Surroundings<'_> {
 
     /// Whether a handler's frame is on a stack: then the thread was interrupted anywhere.
     fn is_in_handler(&self, stack_pointer: u64) -> bool {
+        self.is_on_stack(stack_pointer, &(self.restore..self.restore + 1))
+    }
+
+    /// Whether a thread may come back to code in a range: it is there, or an address of it is on its stack,
+    /// because a signal's handler was called from there; or it runs, and nobody can tell.
+    pub fn may_be_returned_to(&self, range: &Range<u64>) -> bool {
+        const TRIES: usize = 20;
+        let is_elsewhere = |thread: &Thread| match thread.doing() {
+            Err(_) => true,
+            Ok(Doing::Running) => false,
+            Ok(doing) => doing.stack_pointer().is_some_and(|sp| !self.is_on_stack(sp, range)),
+        };
+        let mut threads = task::threads(self.target.pid).unwrap_or_default();
+        for _ in 0..TRIES {
+            threads.retain(|thread| !is_elsewhere(thread));
+            if threads.is_empty() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+
+    /// Whether a word on a stack is in a range.
+    fn is_on_stack(&self, stack_pointer: u64, range: &Range<u64>) -> bool {
         let Some(stack) = self.mapping(stack_pointer) else { return true };
         let from = stack_pointer - stack_pointer % 8;
         let end = stack.end.min(from.saturating_add(FARTHEST));
         let mut bytes = vec![0; usize::try_from(end - from).unwrap_or(0)];
         let length = self.memory.read(from, &mut bytes);
-        let wanted = self.restore.to_le_bytes();
-        bytes[..length].chunks_exact(8).any(|word| word == wanted)
+        bytes[..length]
+            .chunks_exact(8)
+            .any(|word| word.try_into().is_ok_and(|w| range.contains(&u64::from_le_bytes(w))))
     }
 
     fn mapping(&self, address: u64) -> Option<&Mapping> {

@@ -175,3 +175,72 @@ fn put_context(
     put(at + 40 + 23 * 8, vectors);
     put(at + 296, mask);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(chain: &Chain, at: u64) -> u64 {
+        let place = (at - chain.at) as usize;
+        u64::from_le_bytes(chain.bytes[place..place + 8].try_into().unwrap())
+    }
+
+    /// What the kernel puts into registers from the context at an address: number, stack and instruction
+    /// pointer, and mask.
+    fn context(chain: &Chain, at: u64) -> [u64; 4] {
+        assert_eq!(word(chain, at + 40 + 23 * 8) % 64, 0);
+        assert_eq!(word(chain, at + 24), KEEP_ALTSTACK);
+        let register = |n: u64| word(chain, at + 40 + n * 8);
+        [register(13), register(15), register(16), word(chain, at + 296)]
+    }
+
+    fn stopped() -> Registers {
+        // SAFETY: the struct consists of integers, of which zeros are values.
+        #[allow(unsafe_code)]
+        let mut registers: Registers = unsafe { std::mem::zeroed() };
+        (registers.rsp, registers.rip) = (0x7f00_0010_0018, 0x5000);
+        registers
+    }
+
+    #[test]
+    fn every_frame_leads_to_the_next_and_the_last_one_back() {
+        let gadgets = Gadgets { syscall_ret: 0x100, restore: 0x200, pop_rsp_ret: 0x300 };
+        let (mut registers, mut broken_off) = (stopped(), stopped());
+        (registers.rax, broken_off.rax) = (35, 4);
+        let back = Back {
+            registers,
+            broken_off,
+            mask: 0x42,
+            vectors: vec![9; 580],
+            timespec: Some((0, [3, 4])),
+        };
+        let call = |number, text| Call { number, args: [text, 0, 0, 0, 0, 0] };
+        let chain = chain(&stopped(), -514, &gadgets, &back, b"text", |text| {
+            vec![call(9, text), call(11, text)]
+        });
+        assert!(chain.at + chain.bytes.len() as u64 <= stopped().rsp - RED_ZONE);
+        assert!(chain.bytes.len() as u64 <= MOST_BYTES);
+        let begin = chain.registers;
+        assert_eq!((begin.rip, begin.orig_rax, begin.rsp), (0x102, RT_SIGRETURN, chain.at));
+
+        // Without a handler: `rt_sigreturn` with the context at the stack pointer, and so on.
+        let mut at = chain.at;
+        for number in [9, 11] {
+            let [rax, rsp, rip, mask] = context(&chain, at);
+            assert_eq!((rax, rip, mask), (number, gadgets.syscall_ret, ALL_SIGNALS));
+            let text = word(&chain, at + 40 + 8 * 8);
+            assert_eq!(&chain.bytes[(text - chain.at) as usize..][..4], b"text");
+            assert_eq!(word(&chain, rsp), gadgets.restore);
+            at = rsp + 8;
+        }
+        assert_eq!(context(&chain, at), [35, stopped().rsp, stopped().rip, 0x42]);
+        let timespec = word(&chain, at + 40 + 8 * 8);
+        assert_eq!((word(&chain, timespec), word(&chain, timespec + 8)), (3, 4));
+
+        // With one: a `ret` that takes the stack from the word behind.
+        assert_eq!(word(&chain, chain.at), gadgets.pop_rsp_ret);
+        let other = word(&chain, chain.at + 8);
+        assert_eq!(word(&chain, other), gadgets.restore);
+        assert_eq!(context(&chain, other + 8), [4, stopped().rsp, stopped().rip, 0x42]);
+    }
+}

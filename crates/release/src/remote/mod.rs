@@ -110,6 +110,8 @@ pub(crate) struct Remote<'a> {
     gadgets: Gadgets,
     /// Where our code is.
     place: Option<u64>,
+    /// What earlier releases have left, and must stay.
+    left: Vec<Range<u64>>,
     /// Whether our code may still be at work: then it must stay.
     pub(crate) is_busy: bool,
     /// How long threads of the target were held up.
@@ -173,6 +175,7 @@ impl<'a> Remote<'a> {
             code,
             gadgets,
             place: None,
+            left: Vec::new(),
             is_busy: false,
             pauses,
             borrowed: None,
@@ -188,32 +191,42 @@ impl<'a> Remote<'a> {
 
     /// The threads that can be borrowed.
     pub(crate) fn candidates(&self) -> Candidates {
-        let surroundings = Surroundings {
+        self.surroundings().candidates()
+    }
+
+    fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings {
             target: self.target,
             memory: self.live,
             maps: &self.maps,
             heap: &self.heap,
             code: &self.code,
             restore: self.gadgets.restore,
-        };
-        surroundings.candidates()
+        }
     }
 
-    /// Removes what earlier releases have left, in bytes.
+    /// Removes what earlier releases have left: gives the bytes that are gone, and those that stay because a
+    /// thread may still come back to them.
     ///
     /// # Errors
     /// When another release is at work there.
-    pub(crate) fn clean(&mut self) -> Result<u64, Halt> {
-        let mut cleaned = 0;
+    pub(crate) fn clean(&mut self) -> Result<(u64, u64), Halt> {
+        let (mut cleaned, mut left) = (0, 0);
         for leftover in presence::leftovers(self.live, &self.maps) {
             let wait = || std::thread::sleep(BEAT_LIMIT);
             if leftover.is_active(self.target, self.live, wait) {
                 return Err(Refusal::AnotherRelease.into());
             }
-            self.unmap(&leftover.range)?;
-            cleaned += leftover.range.end - leftover.range.start;
+            let range = leftover.range;
+            if self.surroundings().may_be_returned_to(&range) {
+                left += range.end - range.start;
+                self.left.push(range);
+            } else {
+                self.unmap(&range)?;
+                cleaned += range.end - range.start;
+            }
         }
-        Ok(cleaned)
+        Ok((cleaned, left))
     }
 
     /// Maps our code and its block, and writes both.
@@ -239,7 +252,8 @@ impl<'a> Remote<'a> {
         // Two that begin at the same time see each other now, at the latest.
         self.maps = self.target.maps().map_err(|error| self.target.failed(error))?;
         let others = presence::leftovers(self.live, &self.maps);
-        if others.iter().any(|other| other.range.start != place) {
+        let is_other = |range: &Range<u64>| range.start != place && !self.left.contains(range);
+        if others.iter().any(|other| is_other(&other.range)) {
             self.leave()?;
             return Err(Refusal::AnotherRelease.into());
         }
@@ -650,7 +664,10 @@ impl<'a> Remote<'a> {
     /// Whether a thread that was stopped still is one of the target's, on a stack of its own.
     fn is_ours(&self, registers: &Registers, candidate: &Candidate) -> bool {
         const USER_CODE_64: u64 = 0x33;
-        if registers.cs != USER_CODE_64 || candidate.thread.stat().is_err() {
+        if registers.cs != USER_CODE_64
+            || candidate.thread.stat().is_err()
+            || !self.target.is_alive()
+        {
             return false;
         }
         match &candidate.unguarded {
