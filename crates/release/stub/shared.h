@@ -8,6 +8,7 @@ typedef unsigned long u64;
 #define S(x) S_(x)
 
 #define CLASSES 256
+#define PAGES_KNOWN 128
 
 /* Where things stand, in bytes, for the code that is written in assembler. */
 #define OFF_R15 0
@@ -99,6 +100,8 @@ struct shared {
      * where that must be told anew: as milliseconds at `left_at` from here, or as a timespec at that
      * address. */
     u64 waits_with, left_how, left_at, left_ns;
+    /* Which hold of a lock it is, and pages that were found to be there in it. */
+    u64 hold, pages[PAGES_KNOWN];
     struct op ops[];
 };
 
@@ -138,7 +141,8 @@ struct shared {
 #define OFF_LEFT_HOW 2536
 #define OFF_LEFT_AT 2544
 #define OFF_LEFT_NS 2552
-#define OFF_OPS 2560
+#define OFF_HOLD 2560
+#define OFF_OPS 3592
 
 #define AT(field, offset) \
     _Static_assert(__builtin_offsetof(struct shared, field) == offset, #field " stands elsewhere")
@@ -208,5 +212,6 @@ AT(waits_with, OFF_WAITS_WITH);
 AT(left_how, OFF_LEFT_HOW);
 AT(left_at, OFF_LEFT_AT);
 AT(left_ns, OFF_LEFT_NS);
+AT(hold, OFF_HOLD);
 AT(ops, OFF_OPS);
 _Static_assert(sizeof(struct op) == OP_BYTES, "one act has another size");

@@ -145,8 +145,19 @@ static int is_word(u64 at) {
     return call4(nr_rt_sigprocmask, 77, at, 0, 8) != -EFAULT;
 }
 
-static int is_readable(u64 at, u64 bytes) {
-    return is_word(at) && is_word(at + bytes - 8);
+/* What was found to be there stays there as long as the lock is held: it is not asked for again. */
+static int is_page(struct shared *s, u64 at) {
+    u64 page = at / PAGE, known = page << 29 | (s->hold & 0x1fffffff), *slot = &s->pages[page % PAGES_KNOWN];
+    if (*slot == known)
+        return 1;
+    if (!is_word(at))
+        return 0;
+    *slot = known;
+    return 1;
+}
+
+static int is_readable(struct shared *s, u64 at, u64 bytes) {
+    return is_page(s, at) && (at / PAGE == (at + bytes - 1) / PAGE || is_page(s, at + bytes - 8));
 }
 
 /* --- The lock of an arena, as lll_lock and lll_unlock have it. */
@@ -176,36 +187,36 @@ static void give(u32 *lock) {
 
 /* Whether memory of a thread's arena is still in one of its heaps. That of the main arena is not
  * given back while somebody has the lock. */
-static int is_of_arena(const struct shared *s, u64 arena, u64 at, u64 end) {
+static int is_of_arena(struct shared *s, u64 arena, u64 at, u64 end) {
     if (arena == s->main_arena)
         return 1;
     u64 heap = at & ~(HEAP_MAX - 1);
     const u64 *info = (const u64 *)heap; /* ar_ptr, prev, size */
-    return is_readable(heap, 24) && info[0] == arena && info[2] <= HEAP_MAX && end <= heap + info[2];
+    return is_readable(s, heap, 24) && info[0] == arena && info[2] <= HEAP_MAX && end <= heap + info[2];
 }
 
 /* Whether it is linked into a list, as unlink_chunk wants it. */
-static int is_linked(const struct chunk *p) {
+static int is_linked(struct shared *s, const struct chunk *p) {
     u64 fd = (u64)p->fd, bk = (u64)p->bk;
-    if (fd % 8 || bk % 8 || !is_readable(fd, 32) || !is_readable(bk, 32))
+    if (fd % 8 || bk % 8 || !is_readable(s, fd, 32) || !is_readable(s, bk, 32))
         return 0;
     return p->fd->bk == p && p->bk->fd == p;
 }
 
 /* Whether a free chunk of this size stands here, in one of the bins. */
-static int is_binned(const struct shared *s, u64 arena, u64 at, u64 size) {
+static int is_binned(struct shared *s, u64 arena, u64 at, u64 size) {
     const struct chunk *p = (const struct chunk *)at;
     if (at % 16 || size % 16 || size < MINSIZE || !is_of_arena(s, arena, at, at + size))
         return 0;
-    if (!is_readable(at, LIST_BYTES) || !is_readable(at + size, 16))
+    if (!is_readable(s, at, LIST_BYTES) || !is_readable(s, at + size, 16))
         return 0;
     const struct chunk *next = (const struct chunk *)(at + size);
     if (SIZE(p->head) != size || p->head & IS_MMAPPED || !(p->head & PREV_INUSE))
         return 0;
-    return next->prev_size == size && !(next->head & PREV_INUSE) && is_linked(p);
+    return next->prev_size == size && !(next->head & PREV_INUSE) && is_linked(s, p);
 }
 
-static struct chunk **top_of(const struct shared *s, u64 arena) {
+static struct chunk **top_of(struct shared *s, u64 arena) {
     return (struct chunk **)(arena + s->bins_at - 16);
 }
 
@@ -235,7 +246,7 @@ static int drop_chunk(struct shared *s, const struct op *o) {
 /* Pages of the top, wherever that is by now. */
 static int drop_top(struct shared *s, const struct op *o) {
     u64 at = (u64)*top_of(s, o->arena);
-    if (at % 16 || !is_readable(at, 16))
+    if (at % 16 || !is_readable(s, at, 16))
         return 0;
     u64 end = at + SIZE(((const struct chunk *)at)->head);
     if (end < at || !is_of_arena(s, o->arena, at, end))
@@ -264,30 +275,30 @@ static void unlink_chunk(struct chunk *p) {
 }
 
 /* Whether unlink_chunk can do that: of large chunks, the lists of other sizes must be sound too. */
-static int can_be_unlinked(const struct shared *s, u64 arena, u64 at, u64 size) {
+static int can_be_unlinked(struct shared *s, u64 arena, u64 at, u64 size) {
     if (!is_binned(s, arena, at, size))
         return 0;
     const struct chunk *p = (const struct chunk *)at;
     if (size < 1024 || !p->fd_nextsize)
         return 1;
     u64 fd = (u64)p->fd_nextsize, bk = (u64)p->bk_nextsize;
-    if (fd % 16 || bk % 16 || !is_readable(fd, LIST_BYTES) || !is_readable(bk, LIST_BYTES))
+    if (fd % 16 || bk % 16 || !is_readable(s, fd, LIST_BYTES) || !is_readable(s, bk, LIST_BYTES))
         return 0;
     return p->fd_nextsize->bk_nextsize == p && p->bk_nextsize->fd_nextsize == p &&
-           is_readable((u64)p->fd, LIST_BYTES);
+           is_readable(s, (u64)p->fd, LIST_BYTES);
 }
 
 /* Takes one chunk from a fast bin and joins it with its free neighbours, as malloc_consolidate does.
  * Everything is looked at before anything is changed: 1 when it was done, 0 when the bin is empty,
  * -1 when something is not as it should be. */
-static int join_one(const struct shared *s, const struct op *o) {
+static int join_one(struct shared *s, const struct op *o) {
     struct chunk **bin = (struct chunk **)o->chunk;
     struct chunk *p = __atomic_load_n(bin, __ATOMIC_RELAXED);
     u64 at = (u64)p, size = o->size, total = size;
     if (!p)
         return 0;
-    if (at % 16 || !is_of_arena(s, o->arena, at, at + size) || !is_readable(at, MINSIZE) ||
-        !is_readable(at + size, 16) || SIZE(p->head) != size || p->head & IS_MMAPPED)
+    if (at % 16 || !is_of_arena(s, o->arena, at, at + size) || !is_readable(s, at, MINSIZE) ||
+        !is_readable(s, at + size, 16) || SIZE(p->head) != size || p->head & IS_MMAPPED)
         return -1;
     struct chunk *next = (struct chunk *)(at + size), *before = 0;
     struct chunk **top = top_of(s, o->arena);
@@ -303,18 +314,18 @@ static int join_one(const struct shared *s, const struct op *o) {
     }
     if (!is_at_top) {
         u64 behind = (u64)next + next_size;
-        if (!is_of_arena(s, o->arena, (u64)next, behind) || !is_readable(behind, 16))
+        if (!is_of_arena(s, o->arena, (u64)next, behind) || !is_readable(s, behind, 16))
             return -1;
         is_next_free = !(((struct chunk *)behind)->head & PREV_INUSE);
         if (is_next_free && !can_be_unlinked(s, o->arena, (u64)next, next_size))
             return -1;
     }
     struct chunk *unsorted = (struct chunk *)(o->arena + s->bins_at - 16);
-    if (!is_readable((u64)unsorted->fd, 32) || unsorted->fd->bk != unsorted)
+    if (!is_readable(s, (u64)unsorted->fd, 32) || unsorted->fd->bk != unsorted)
         return -1;
     u64 link = (u64)p->fd;
     struct chunk *rest = (struct chunk *)(s->mixed_links ? link ^ ((at + 16) >> 12) : link);
-    if ((u64)rest % 16 || (rest && (!is_readable((u64)rest, 16) || SIZE(rest->head) != size)))
+    if ((u64)rest % 16 || (rest && (!is_readable(s, (u64)rest, 16) || SIZE(rest->head) != size)))
         return -1;
     /* Without the lock, others may put chunks in front of it meanwhile, but nobody takes any. */
     struct chunk *expected = p;
@@ -394,6 +405,7 @@ static void hold(struct shared *s, int may_wait) {
         s->next = s->count;
         return;
     }
+    s->hold++;
     u64 begin = now(), end = begin + s->hold_ns, pages = 0;
     while (s->next < s->count) {
         struct op *o = &s->ops[s->next];
@@ -458,7 +470,7 @@ __attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
 }
 
 /* Whether signals wait that would have broken off the interrupted call: then it must not be begun again. */
-static int is_interrupted(const struct shared *s) {
+static int is_interrupted(struct shared *s) {
     u64 pending = 0;
     call3(nr_rt_sigpending, &pending, 8, 0);
     /* Those that the call itself blocks would not have broken it off. */
@@ -474,7 +486,7 @@ static int is_interrupted(const struct shared *s) {
 }
 
 /* Takes what was spent here off the time-out of the interrupted call. */
-static void put_left(const struct shared *s, u64 spent) {
+static void put_left(struct shared *s, u64 spent) {
     u64 left = s->left_ns > spent ? s->left_ns - spent : 0;
     if (s->left_how == LEFT_IN_MS) {
         *(u64 *)((u64)s + s->left_at) = (left + 999999) / 1000000;

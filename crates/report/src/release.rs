@@ -50,11 +50,14 @@ pub fn sentence(release: &Release) -> String {
     let reason = reason.as_deref().unwrap_or("the reason is not known");
     match release.outcome {
         Outcome::Refused => format!("refused, and nothing was done: {reason}"),
-        Outcome::NothingToRelease => format!(
-            "nothing to release: no whole page of its heap is free and resident, and nothing was done; \
-             RSS is {}",
-            Human(release.rss_after_bytes)
-        ),
+        Outcome::NothingToRelease => {
+            let (rss, predicted) = (Human(release.rss_after_bytes), release.predicted_bytes);
+            let what = match predicted {
+                0 => "no whole page of its heap is free and resident".to_owned(),
+                few => format!("{} of whole free pages are not worth a pause", Human(few)),
+            };
+            format!("nothing to release: {what}, and nothing was done; RSS is {rss}")
+        }
         Outcome::Released if release.dry_run => {
             format!("dry run: {} would be given back; nothing was done", Human(predicted))
         }
@@ -72,6 +75,12 @@ fn given_back(returned: u64, predicted: u64) -> String {
     let returned_text = Human(returned).to_string();
     if predicted == 0 {
         return format!("{returned_text} were given back");
+    }
+    if returned > predicted / 2 * 3 {
+        let predicted = Human(predicted);
+        return format!(
+            "{returned_text} were given back, {predicted} were predicted: it freed more meanwhile"
+        );
     }
     let share = returned as f64 / predicted as f64 * 100.0;
     format!("{returned_text} were given back, {share:.0} % of the {} predicted", Human(predicted))
@@ -147,6 +156,9 @@ fn place(release: &Release) -> Option<String> {
             Some(format!("in a thread of its own beside the others, started by {thread}"))
         }
         (Some(RunsIn::OwnThread), None) => Some("in a thread of its own beside the others".into()),
+        (Some(RunsIn::Slices), Some(thread)) if release.method == Method::Trim => {
+            Some(format!("at once, in {thread}"))
+        }
         (Some(RunsIn::Slices), Some(thread)) => Some(format!("in slices, in {thread}")),
         (Some(RunsIn::Slices), None) => Some("in slices, in a thread that waits".into()),
         (None, thread) => thread.map(|thread| format!("in {thread}")),

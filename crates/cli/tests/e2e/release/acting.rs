@@ -59,6 +59,66 @@ fn a_hoard_goes_back_and_the_program_goes_on() {
 }
 
 #[test]
+fn the_tops_of_thread_heaps_go_back_which_a_trim_cannot_return() {
+    let subject = Subject::of(&["threads:4:20"]);
+    let before = subject.inspect();
+    let found = released(&[], subject.pid(), 0);
+    assert_eq!(found["runs_in"], "own_thread", "{found:#}");
+    assert_eq!(found["returned_bytes"], found["predicted_bytes"], "{found:#}");
+    assert!(found["returned_bytes"].as_u64().unwrap() > predicted(&before, "malloc_trim"));
+    let threads = std::fs::read_dir(format!("/proc/{}/task", subject.pid())).unwrap().count();
+    assert_eq!(threads, 5, "a thread of ours is left");
+    assert!(!subject.proc("maps").contains("lowtide"), "a mapping of ours is left");
+}
+
+#[test]
+fn blocks_in_fast_bins_are_joined_first_and_all_that_a_trim_returns_goes_back() {
+    // From glibc 2.43 on there are none, and they are joined when they are freed.
+    let subject = Subject::of(&["small:60:100", "keep:100"]);
+    let before = subject.inspect();
+    let found = released(&[], subject.pid(), 0);
+    assert_eq!(found["runs_in"], "slices", "{found:#}");
+    assert_eq!(found["returned_bytes"], found["predicted_bytes"], "{found:#}");
+    let trim = predicted(&before, "malloc_trim");
+    assert!(trim > 10 * MIB && found["returned_bytes"].as_u64().unwrap() >= trim, "{found:#}");
+    let fast: u64 = before["arenas"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|a| a["fast_count"].as_u64().unwrap())
+        .sum();
+    assert!(found["joined_blocks"].as_u64().unwrap() >= fast, "{found:#}");
+}
+
+#[test]
+fn a_trim_returns_what_was_predicted_of_it_in_either_kind_of_process() {
+    for (arguments, place) in
+        [(&["threads:2:20"][..], "own_thread"), (&["blocks:40", "keep:10"][..], "slices")]
+    {
+        let subject = Subject::of(arguments);
+        let before = subject.inspect();
+        let found = released(&["--method", "trim"], subject.pid(), 0);
+        assert_eq!((&found["method"], &found["runs_in"]), (&"trim".into(), &place.into()));
+        assert_eq!(found["predicted_bytes"], predicted(&before, "malloc_trim"), "{found:#}");
+        assert_eq!(found["returned_bytes"], found["predicted_bytes"], "{found:#}");
+    }
+}
+
+#[test]
+#[ignore = "needs huge pages: /sys/kernel/mm/transparent_hugepage/enabled, always or madvise"]
+fn huge_pages_that_are_half_empty_afterwards_are_split() {
+    let mut command = plain(&fixture("memory", &["-pthread"]));
+    command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+    let subject = Subject::start(command.args(["blocks:100", "keep:20"]));
+    let before = subject.inspect();
+    assert!(before["anon_huge_bytes"].as_u64().unwrap() > 50 * MIB, "{before:#}");
+    let found = released(&[], subject.pid(), 0);
+    assert!(found["split_bytes"].as_u64().unwrap() > 50 * MIB, "{found:#}");
+    let after = subject.inspect();
+    assert!(after["anon_huge_bytes"].as_u64().unwrap() < 20 * MIB, "{after:#}");
+}
+
+#[test]
 fn a_dry_run_says_what_a_release_would_do_and_does_nothing() {
     let subject = Subject::of(&["threads:4:20"]);
     let before = subject.inspect();
