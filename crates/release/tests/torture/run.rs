@@ -56,9 +56,12 @@ impl Run {
                 break;
             }
             match kind {
-                Kind::Release => act(&target, &mut draw, &mut tally),
-                Kind::Control => std::thread::park_timeout(Duration::from_millis(10)),
+                Kind::Release if tally.gone.is_none() => act(&target, &mut draw, &mut tally),
+                _ => std::thread::park_timeout(Duration::from_millis(10)),
             }
+        }
+        if tally.gone.is_some_and(|at| at.elapsed() > Duration::from_secs(5)) {
+            tally.failures.push("it was told to have ended, and went on".to_owned());
         }
         let (said, ended) = subject.end();
         tally.failures.extend(ended.err());
@@ -79,10 +82,10 @@ fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
         });
         tally.doubled += 1;
         for one in both {
-            count(target, one, true, tally);
+            count(one, true, tally);
         }
     } else {
-        count(target, release(target, &options), false, tally);
+        count(release(target, &options), false, tally);
     }
     tally.failures.extend(left_behind(target.pid));
     if draw.below(2) == 0 {
@@ -91,15 +94,15 @@ fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
 }
 
 fn count(
-    target: &Target,
     result: Result<lowtide_model::release::Release, ReleaseError>,
     is_double: bool,
     tally: &mut Tally,
 ) {
     match result {
         Ok(release) => tally.add(&release, is_double),
-        Err(ReleaseError::Target(TargetError::Gone(_))) if !target.is_alive() => {
-            tally.ended_meanwhile += 1;
+        // Its memory goes before it does: for lowtide it may look as if it had begun another program.
+        Err(ReleaseError::Target(TargetError::Gone(_) | TargetError::Replaced(_))) => {
+            tally.gone.get_or_insert_with(Instant::now);
         }
         Err(error) => tally.failures.push(format!("a release failed: {error}")),
     }

@@ -1,6 +1,7 @@
 //! What the releases on one program came to.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use lowtide_model::release::{Outcome, Release};
 use lowtide_model::stats;
@@ -19,7 +20,8 @@ pub(crate) struct Tally {
     pub(crate) nothing: u64,
     /// How often two were begun at once.
     pub(crate) doubled: u64,
-    pub(crate) ended_meanwhile: u64,
+    /// When a release found that the program had ended: nothing more is done to it.
+    pub(crate) gone: Option<Instant>,
     pub(crate) partial: BTreeMap<String, u64>,
     pub(crate) refused: BTreeMap<String, u64>,
     pub(crate) bytes: u64,
@@ -74,7 +76,6 @@ impl Tally {
         self.returned += other.returned;
         self.nothing += other.nothing;
         self.doubled += other.doubled;
-        self.ended_meanwhile += other.ended_meanwhile;
         self.bytes += other.bytes;
         self.pauses += other.pauses;
         self.holds += other.holds;
@@ -111,7 +112,7 @@ impl Tally {
             "returned": self.returned,
             "nothing_to_release": self.nothing,
             "doubled": self.doubled,
-            "ended_meanwhile": self.ended_meanwhile,
+            "ended_meanwhile": self.gone.is_some(),
             "partial": self.partial,
             "refused": self.refused,
             "returned_bytes": self.bytes,
