@@ -54,7 +54,9 @@ def measure(program, kind, seed):
     if kind == "release":
         out = subprocess.run([lowtide, "release", "--json", str(subject.process.pid)], capture_output=True, text=True)
         told = json.loads(out.stdout.splitlines()[-1])
-        row = {name: told[name] for name in ["outcome", "hazard", "reason", "runs_in", "predicted_bytes", "returned_bytes", "elapsed_s", "passes",
+        # An error has no outcome.
+        told = told if "outcome" in told else {"outcome": "failed", "reason": told.get("message")}
+        row = {name: told.get(name) for name in ["outcome", "hazard", "reason", "runs_in", "predicted_bytes", "returned_bytes", "elapsed_s", "passes",
                                              "pauses", "median_pause_s", "longest_pause_s", "lock_holds", "longest_lock_s", "p99_lock_s", "skipped_ranges"]}
     else:
         subject.trim()

@@ -3,7 +3,7 @@
 way or another, and in windows in which nothing is done. In each round every kind once, in a drawn order.
    cargo build --release && bench/2026-11-21-release-gap/run.py && bench/2026-11-21-release-gap/summary.py > summary.txt
    ROUNDS=30 MB=3000 WINDOW=6 KINDS=... CONFIGS=... GDB_EVERY=3 SEED=1, and LOWTIDE for another binary"""
-import json, os, random, shutil, subprocess, tempfile, time
+import atexit, json, os, random, shutil, subprocess, tempfile, time
 
 here = os.path.dirname(os.path.abspath(__file__))
 lowtide = os.environ.get("LOWTIDE", os.path.join(here, "../../target/release/lowtide"))
@@ -25,6 +25,7 @@ binary = os.path.join(work, "hoard")
 source = os.path.join(here, "../../crates/release/tests/programs/hoard.c")
 subprocess.run(["cc", "-O2", "-pthread", "-o", binary, source], check=True)
 idle = subprocess.Popen(["sleep", "1000000"])
+atexit.register(lambda: (idle.kill(), shutil.rmtree(work)))
 raw = open(os.environ.get("RAW", os.path.join(here, "raw.jsonl")), "w")
 
 
@@ -120,5 +121,3 @@ for config in configs:
             raw.flush()
     hoard.say("quit")
     hoard.process.wait()
-idle.kill()
-shutil.rmtree(work)

@@ -53,7 +53,9 @@ class Subject:
 
     def release(self, *options):
         out = subprocess.run([lowtide, "release", "--json", *options, str(self.process.pid)], capture_output=True, text=True)
-        return json.loads(out.stdout.splitlines()[-1])
+        told = json.loads(out.stdout.splitlines()[-1])
+        # An error has no outcome.
+        return told if "outcome" in told else {"outcome": "failed", "reason": told.get("message")}
 
     def end(self):
         self.process.kill()
@@ -75,10 +77,10 @@ with open(os.environ.get("RAW", os.path.join(here, "raw.jsonl")), "w") as raw:
             dry_twin = twin.release("--dry-run", "--method", "trim")
             trimmed, trim_ms = twin.trim()
             row = {"glibc": version, "shape": shape, "threads": SHAPES[shape][0], "bytes": int(SHAPES[shape][1] * scale),
-                   "predicted_bytes": dry["predicted_bytes"], "fell_bytes": fell, "malloc_trim_bytes": trimmed,
-                   "malloc_trim_predicted_bytes": dry_twin["predicted_bytes"], "malloc_trim_ms": trim_ms,
-                   "trim_afterwards_bytes": left, "again": again["outcome"], "again_predicted_bytes": again["predicted_bytes"]}
-            row.update({name: done[name] for name in ["outcome", "hazard", "reason", "runs_in", "returned_bytes", "elapsed_s", "passes", "pauses",
+                   "predicted_bytes": dry.get("predicted_bytes"), "fell_bytes": fell, "malloc_trim_bytes": trimmed,
+                   "malloc_trim_predicted_bytes": dry_twin.get("predicted_bytes"), "malloc_trim_ms": trim_ms,
+                   "trim_afterwards_bytes": left, "again": again["outcome"], "again_predicted_bytes": again.get("predicted_bytes")}
+            row.update({name: done.get(name) for name in ["outcome", "hazard", "reason", "runs_in", "returned_bytes", "elapsed_s", "passes", "pauses",
                                                       "median_pause_s", "longest_pause_s", "lock_holds", "longest_lock_s", "p99_lock_s",
                                                       "joined_blocks", "skipped_ranges"]})
             raw.write(json.dumps(row) + "\n")

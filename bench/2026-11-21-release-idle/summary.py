@@ -9,11 +9,13 @@ print("bytes; error: returned less predicted; RSS: by how much anonymous memory 
 print(f"{'glibc':6}{'shape':14}{'predicted':>12}{'returned':>12}{'error':>8}{'RSS':>8}{'malloc_trim':>13}{'more':>12}{'left':>10}{'ms':>8}"
       f"{'trim ms':>9}{'passes':>7}{'lock ms':>9}")
 for r in rows:
+    if r["outcome"] not in ("released", "nothing_to_release"):
+        print(f"{r['glibc']:6}{r['shape']:14}{r['outcome']}: {r['reason']} (RSS fell by {r['fell_bytes']}, malloc_trim's {r['malloc_trim_bytes']})")
+        continue
     returned = r["returned_bytes"]
     print(f"{r['glibc']:6}{r['shape']:14}{r['predicted_bytes']:12}{returned:12}{returned - r['predicted_bytes']:8}{r['fell_bytes'] - returned:8}"
           f"{r['malloc_trim_bytes']:13}{returned - r['malloc_trim_bytes']:12}{r['trim_afterwards_bytes']:10}{r['elapsed_s'] * 1e3:8.0f}"
-          f"{r['malloc_trim_ms']:9.1f}{r['passes']:7}{r['longest_lock_s'] * 1e3:9.3f}"
-          f"{'' if r['outcome'] in ('released', 'nothing_to_release') else '  ' + str(r['hazard'] or r['reason'])}")
+          f"{r['malloc_trim_ms']:9.1f}{r['passes']:7}{r['longest_lock_s'] * 1e3:9.3f}")
 done = [r for r in rows if r["outcome"] == "released"]
 none = [r for r in rows if r["outcome"] == "nothing_to_release"]
 exact = [r for r in done if r["returned_bytes"] == r["predicted_bytes"]]
