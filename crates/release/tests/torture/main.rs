@@ -1,0 +1,119 @@
+//! Releases, again and again, on a program that verifies every byte of its heap, every wait and every
+//! register (`tests/programs/torture`).
+//!
+//! Short by itself. The long form, of which `bench/` has figures, is the same test with
+//!
+//! - `LOWTIDE_TORTURE_RELEASES=1000`: on each glibc programs are started until so many releases have
+//!   returned something;
+//! - `LOWTIDE_TORTURE_CONTROLS=3`: for each shape, the first so many programs run once more without
+//!   releases, before or after, for the lateness of their waits to be compared;
+//! - `LOWTIDE_TORTURE_MS=20000`: how long one program runs;
+//! - `LOWTIDE_TORTURE_BESIDE=1`: how many run side by side;
+//! - `LOWTIDE_TORTURE_RECORD=FILE`: a line of JSON for each program that ran.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod record;
+mod run;
+mod subject;
+mod tally;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use record::{Kind, Records};
+use run::{Draw, Run};
+use subject::{Library, Shape};
+
+/// How much of it is to be done.
+struct Scale {
+    /// Releases that returned something, on each glibc.
+    releases: u64,
+    /// Programs of each shape that run without releases too.
+    controls: u64,
+    ms: u64,
+    beside: usize,
+}
+
+impl Scale {
+    /// As the environment asks for.
+    fn asked_for() -> Self {
+        let number = |name: &str| -> Option<u64> {
+            let text = std::env::var(format!("LOWTIDE_TORTURE_{name}")).ok()?;
+            Some(text.parse().unwrap_or_else(|_| panic!("LOWTIDE_TORTURE_{name} is no number")))
+        };
+        let releases = number("RELEASES");
+        let is_long = releases.is_some();
+        Self {
+            releases: releases.unwrap_or(1),
+            controls: number("CONTROLS").unwrap_or(if is_long { 3 } else { 0 }),
+            ms: number("MS").unwrap_or(if is_long { 20_000 } else { 6_000 }),
+            beside: number("BESIDE").map_or(if is_long { 1 } else { 2 }, |n| n as usize),
+        }
+    }
+}
+
+#[test]
+fn nothing_breaks_in_a_program_whose_memory_is_given_back_again_and_again() {
+    let scale = Scale { releases: 1, controls: 0, ms: 2_500, beside: 2 };
+    torture(&[Library::Systems], &scale).assert_nothing_broke();
+}
+
+#[test]
+#[ignore = "needs other glibcs in the directories that LOWTIDE_TEST_GLIBCS lists, with colons between (.ci/fetch-glibc)"]
+fn nothing_breaks_under_any_glibc() {
+    let directories = std::env::var("LOWTIDE_TEST_GLIBCS").expect("LOWTIDE_TEST_GLIBCS is not set");
+    let others = directories.split(':').map(|directory| Library::In(PathBuf::from(directory)));
+    let libraries: Vec<_> = [Library::Systems].into_iter().chain(others).collect();
+    let records = torture(&libraries, &Scale::asked_for());
+    print!("{}", records.summary());
+    records.assert_nothing_broke();
+}
+
+/// One glibc and shape after the other, some side by side.
+fn torture(libraries: &[Library], scale: &Scale) -> Records {
+    let jobs = libraries.iter().flat_map(|library| Shape::ALL.map(|shape| (library, shape)));
+    let jobs = Mutex::new(jobs.collect::<VecDeque<_>>());
+    let records = Records::open();
+    std::thread::scope(|scope| {
+        for _ in 0..scale.beside {
+            scope.spawn(|| {
+                loop {
+                    // In a statement of its own, or the others would wait for the end of the job.
+                    let job = jobs.lock().unwrap().pop_front();
+                    let Some((library, shape)) = job else { return };
+                    torture_one(library, shape, scale, &records);
+                }
+            });
+        }
+    });
+    records
+}
+
+/// Starts programs until enough has been returned.
+fn torture_one(library: &Library, shape: Shape, scale: &Scale, records: &Records) {
+    /// So many programs in a row of which nothing comes back are enough to see that nothing will.
+    const MOST_IN_VAIN: u64 = 3;
+    let wanted = scale.releases.div_ceil(Shape::ALL.len() as u64);
+    let (mut returned, mut in_vain) = (0, 0);
+    for seed in 1.. {
+        let run = Run { library: library.clone(), shape, seed, ms: scale.ms };
+        let mut kinds = vec![Kind::Release];
+        if seed <= scale.controls {
+            kinds.insert(Draw::new(seed).below(2) as usize, Kind::Control);
+        }
+        let mut here = 0;
+        for kind in kinds {
+            let record = run.go(kind);
+            here += record.tally.returned;
+            records.add(record);
+        }
+        returned += here;
+        in_vain = if here == 0 { in_vain + 1 } else { 0 };
+        if returned >= wanted {
+            return;
+        }
+        assert!(in_vain < MOST_IN_VAIN, "{run:?}: nothing was returned");
+    }
+}

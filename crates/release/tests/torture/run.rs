@@ -1,0 +1,135 @@
+//! One program from its start to its end, with releases or without.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use lowtide_probe::inspect::{Target, TargetError};
+use lowtide_probe::recognise::Recogniser;
+use lowtide_release::{Options, ReleaseError, release};
+
+use crate::record::{Kind, Record};
+use crate::subject::{Library, Shape, Subject};
+use crate::tally::Tally;
+
+/// One program.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    pub(crate) library: Library,
+    pub(crate) shape: Shape,
+    pub(crate) seed: u64,
+    /// How long it runs.
+    pub(crate) ms: u64,
+}
+
+/// A series of numbers.
+pub(crate) struct Draw(u64);
+
+impl Draw {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut draw = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        draw.below(1);
+        draw
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 32) % end
+    }
+}
+
+impl Run {
+    pub(crate) fn go(&self, kind: Kind) -> Record {
+        /// It ends by itself when its time is over, and says so itself when a part of it hangs.
+        const GRACE: Duration = Duration::from_secs(60);
+        let mut subject = Subject::start(&self.library, self.shape, self.seed, self.ms);
+        let deadline = Instant::now() + Duration::from_millis(self.ms) + GRACE;
+        let target = Target::open(subject.pid()).unwrap();
+        let glibc = version(&target);
+        let mut tally = Tally::default();
+        let mut draw = Draw::new(self.seed);
+        while !subject.has_ended() {
+            if Instant::now() > deadline {
+                tally.failures.push(format!("it hangs:\n{}", subject.threads()));
+                subject.kill();
+                break;
+            }
+            match kind {
+                Kind::Release if tally.gone.is_none() => act(&target, &mut draw, &mut tally),
+                _ => std::thread::park_timeout(Duration::from_millis(10)),
+            }
+        }
+        if tally.gone.is_some_and(|at| at.elapsed() > Duration::from_secs(5)) {
+            tally.failures.push("it was told to have ended, and went on".to_owned());
+        }
+        let (said, ended) = subject.end();
+        tally.failures.extend(ended.err());
+        Record::new(kind, self, glibc, tally, &said)
+    }
+}
+
+/// Releases its memory once; in a few cases twice at the same time. Then a pause, in half of the cases.
+fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
+    const ONE_IN_SO_MANY_IS_DOUBLE: u64 = 16;
+    const LONGEST_REST_MS: u64 = 100;
+    // It is the torture that says which glibcs releases may be tried on.
+    let options = Options { untested: true, ..Options::default() };
+    if draw.below(ONE_IN_SO_MANY_IS_DOUBLE) == 0 {
+        let both = std::thread::scope(|scope| {
+            let other = scope.spawn(|| release(target, &options));
+            [release(target, &options), other.join().unwrap()]
+        });
+        tally.doubled += 1;
+        for one in both {
+            count(one, true, tally);
+        }
+    } else {
+        count(release(target, &options), false, tally);
+    }
+    tally.failures.extend(left_behind(target.pid));
+    if draw.below(2) == 0 {
+        std::thread::park_timeout(Duration::from_millis(draw.below(LONGEST_REST_MS)));
+    }
+}
+
+fn count(
+    result: Result<lowtide_model::release::Release, ReleaseError>,
+    is_double: bool,
+    tally: &mut Tally,
+) {
+    match result {
+        Ok(release) => tally.add(&release, is_double),
+        // Its memory goes before it does: for lowtide it may look as if it had begun another program.
+        Err(ReleaseError::Target(TargetError::Gone(_) | TargetError::Replaced(_))) => {
+            tally.gone.get_or_insert_with(Instant::now);
+        }
+        Err(error) => tally.failures.push(format!("a release failed: {error}")),
+    }
+}
+
+/// What of ours is in the program between two releases: there should be nothing.
+fn left_behind(pid: u32) -> Option<String> {
+    let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let maps = read("maps");
+    let mapping = maps.lines().find(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let is_code = words.next().is_some_and(|permissions| permissions.contains('x'));
+        let name = words.nth(3).unwrap_or_default();
+        // Kernels that know no names for memory show code without a file.
+        name == "[anon:lowtide]" || is_code && name.is_empty()
+    });
+    if let Some(mapping) = mapping {
+        return Some(format!("a mapping was left: {mapping}"));
+    }
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut ids = tasks.map(|task| task.file_name().to_string_lossy().into_owned());
+    let ours = ids.find(|id| read(&format!("task/{id}/comm")).trim() == "lowtide");
+    ours.map(|id| format!("a thread was left: {id}"))
+}
+
+fn version(target: &Target) -> String {
+    let maps = target.maps().unwrap();
+    let recognition = Recogniser::default().recognise(target.pid, &maps).unwrap();
+    recognition.malloc.and_then(|malloc| malloc.version).expect("a glibc of a known version")
+}

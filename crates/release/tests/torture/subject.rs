@@ -1,0 +1,154 @@
+//! The program that is tortured, under one C library or another.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread::JoinHandle;
+
+use tempfile::TempDir;
+
+/// Whose `malloc` it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Library {
+    /// The system's C library.
+    Systems,
+    /// Another one, in a directory with its loader.
+    In(PathBuf),
+}
+
+/// What kind of program it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    ManyArenas,
+    OneArena,
+    OneThread,
+}
+
+impl Shape {
+    pub(crate) const ALL: [Self; 3] = [Self::ManyArenas, Self::OneArena, Self::OneThread];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ManyArenas => "many arenas",
+            Self::OneArena => "one arena",
+            Self::OneThread => "one thread",
+        }
+    }
+
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::ManyArenas => &["arenas=many"],
+            Self::OneArena => &["arenas=one"],
+            Self::OneThread => &["single=1"],
+        }
+    }
+}
+
+/// A program that runs. It ends with this.
+pub(crate) struct Subject {
+    child: Child,
+    said: Option<JoinHandle<String>>,
+}
+
+impl Subject {
+    /// Starts one, and waits until its heap has been filled and most of that freed.
+    pub(crate) fn start(library: &Library, shape: Shape, seed: u64, ms: u64) -> Self {
+        let mut command = match library {
+            Library::Systems => Command::new(program()),
+            Library::In(directory) => {
+                let mut command = Command::new(directory.join("ld-linux-x86-64.so.2"));
+                command.arg("--library-path").arg(directory).arg(program());
+                command
+            }
+        };
+        let mut child = command
+            .args(shape.arguments())
+            .args([format!("seed={seed}"), format!("ms={ms}")])
+            .env_remove("GLIBC_TUNABLES")
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let mut from = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        from.read_line(&mut line).unwrap();
+        let said = std::thread::spawn(move || {
+            let mut text = String::new();
+            // What is cut off is no object, which is seen later.
+            let _ = from.read_to_string(&mut text);
+            text
+        });
+        let subject = Self { child, said: Some(said) };
+        assert_eq!(line, "ready\n", "{command:?}");
+        subject
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has said what it found. The process itself may not be waited for while a release is
+    /// at work: a parent that traces would take a stop for the end.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.said.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// What it said, and whether it then ended as it should.
+    pub(crate) fn end(mut self) -> (String, Result<(), String>) {
+        let said = self.said.take().map(|said| said.join().unwrap()).unwrap_or_default();
+        let status = self.child.wait().unwrap();
+        (said, if status.success() { Ok(()) } else { Err(format!("it ended with {status}")) })
+    }
+
+    /// What its threads wait in, for one that hangs.
+    pub(crate) fn threads(&self) -> String {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten();
+        let line = |task: fs::DirEntry| {
+            let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            format!("{} {} {}", task.path().display(), read("stat"), read("syscall"))
+        };
+        tasks.flatten().map(line).collect()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Compiles it, once, for every library from the oldest on.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let compile = || {
+        let home = tempfile::tempdir().unwrap();
+        let program = home.path().join("torture");
+        let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+        let sources = fs::read_dir(programs.join("torture")).unwrap().map(|e| e.unwrap().path());
+        let sources = sources.filter(|path| path.extension().is_some_and(|e| e == "c" || e == "S"));
+        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+        let threads = Command::new(&compiler).arg("-print-file-name=libpthread.so.0").output();
+        let threads = threads.expect("a C compiler (Debian: build-essential)").stdout;
+        let status = Command::new(&compiler)
+            .args(["-O2", "-include"])
+            .arg(programs.join("oldest.h"))
+            .args(["-fno-pie", "-no-pie", "-nostartfiles", "-o"])
+            .arg(&program)
+            .args(sources)
+            .arg(programs.join("oldest.c"))
+            .args(["-Wl,--no-as-needed", String::from_utf8(threads).unwrap().trim()])
+            .status()
+            .unwrap();
+        assert!(status.success(), "the torture does not compile");
+        (home, program)
+    };
+    &PROGRAM.get_or_init(compile).1
+}

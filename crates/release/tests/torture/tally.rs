@@ -1,0 +1,131 @@
+//! What the releases on one program came to.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use lowtide_model::release::{Outcome, Release};
+use lowtide_model::stats;
+use serde_json::{Value, json};
+
+/// Reasons to refuse that pass: another try may go through.
+const PASSING: [&str; 3] = ["no_thread", "heap_not_whole", "shared_memory"];
+/// The same, where two releases are begun at once: what either sees of the other.
+const PASSING_FOR_TWO: [&str; 3] = ["traced", "another_release", "stopped"];
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tally {
+    pub(crate) releases: u64,
+    /// Those that returned something.
+    pub(crate) returned: u64,
+    pub(crate) nothing: u64,
+    /// How often two were begun at once.
+    pub(crate) doubled: u64,
+    /// When a release found that the program had ended: nothing more is done to it.
+    pub(crate) gone: Option<Instant>,
+    pub(crate) partial: BTreeMap<String, u64>,
+    pub(crate) refused: BTreeMap<String, u64>,
+    pub(crate) bytes: u64,
+    pub(crate) pauses: u64,
+    /// The median pause of each release that had any, and the longest.
+    pub(crate) medians: Vec<f64>,
+    pub(crate) longest: Vec<f64>,
+    pub(crate) holds: u64,
+    pub(crate) longest_lock: f64,
+    pub(crate) in_slices: u64,
+    pub(crate) failures: Vec<String>,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, release: &Release, is_double: bool) {
+        self.releases += 1;
+        self.returned += u64::from(release.returned_bytes > 0);
+        self.bytes += release.returned_bytes;
+        self.pauses += release.pauses;
+        self.holds += release.lock_holds;
+        self.longest_lock = self.longest_lock.max(release.longest_lock_s);
+        if release.pauses > 0 {
+            self.medians.push(release.median_pause_s);
+            self.longest.push(release.longest_pause_s);
+        }
+        if release.runs_in == Some(lowtide_model::release::RunsIn::Slices) {
+            self.in_slices += 1;
+        }
+        if release.cleaned_bytes > 0 && !is_double {
+            self.failures.push(format!("{} bytes had been left", release.cleaned_bytes));
+        }
+        let why = || release.reason.clone().unwrap_or_default();
+        match release.outcome {
+            Outcome::Released => {}
+            Outcome::NothingToRelease => self.nothing += 1,
+            Outcome::Partial => *self.partial.entry(why()).or_default() += 1,
+            Outcome::Refused => {
+                let hazard = release.hazard.clone().unwrap_or_default();
+                let passes = PASSING.contains(&hazard.as_str())
+                    || is_double && PASSING_FOR_TWO.contains(&hazard.as_str());
+                if !passes {
+                    self.failures.push(format!("it was refused ({hazard}): {}", why()));
+                }
+                *self.refused.entry(hazard).or_default() += 1;
+            }
+        }
+    }
+
+    /// Both together.
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.releases += other.releases;
+        self.returned += other.returned;
+        self.nothing += other.nothing;
+        self.doubled += other.doubled;
+        self.bytes += other.bytes;
+        self.pauses += other.pauses;
+        self.holds += other.holds;
+        self.in_slices += other.in_slices;
+        self.longest_lock = self.longest_lock.max(other.longest_lock);
+        self.medians.extend(&other.medians);
+        self.longest.extend(&other.longest);
+        for (why, count) in &other.partial {
+            *self.partial.entry(why.clone()).or_default() += count;
+        }
+        for (hazard, count) in &other.refused {
+            *self.refused.entry(hazard.clone()).or_default() += count;
+        }
+        self.failures.extend(other.failures.iter().cloned());
+        self
+    }
+
+    /// The median of the releases' median pauses.
+    pub(crate) fn median_pause(&self) -> f64 {
+        stats::median(&self.medians).unwrap_or(0.0)
+    }
+
+    /// Of the longest pause of each release.
+    pub(crate) fn longest_pause(&self, share: f64) -> f64 {
+        let mut sorted = self.longest.clone();
+        sorted.sort_by(f64::total_cmp);
+        let place = (sorted.len() as f64 * share) as usize;
+        sorted.get(place.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "releases": self.releases,
+            "returned": self.returned,
+            "nothing_to_release": self.nothing,
+            "doubled": self.doubled,
+            "ended_meanwhile": self.gone.is_some(),
+            "partial": self.partial,
+            "refused": self.refused,
+            "returned_bytes": self.bytes,
+            "in_slices": self.in_slices,
+            "pauses": {
+                "count": self.pauses,
+                "median_of_medians_s": self.median_pause(),
+                "p99_of_longest_s": self.longest_pause(0.99),
+                "max_s": self.longest_pause(1.0),
+            },
+            "lock_holds": self.holds,
+            "longest_lock_s": self.longest_lock,
+            "failures": self.failures,
+        })
+    }
+}
