@@ -169,11 +169,11 @@ impl<'r, 'a> Worker<'r, 'a> {
                 };
             }
             // It may be slow, but not without end.
-            let next = self.remote.get(OFF_NEXT);
-            if next.is_none() || next == before {
+            let progress = (self.remote.get(OFF_NEXT), self.remote.get(OFF_HOLDS));
+            if progress.0.is_none() || before == Some(progress) {
                 return Err(failed("our thread in it does not get on: is the process stopped?"));
             }
-            before = next;
+            before = Some(progress);
         }
     }
 
