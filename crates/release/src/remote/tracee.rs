@@ -15,12 +15,17 @@ const MOST_STATE: usize = 16 << 10;
 /// Bytes of the kernel's `sigset_t`.
 const SIGSET_BYTES: usize = 8;
 
+/// So long a thread that is ending is waited for.
+const END_LIMIT: Duration = Duration::from_millis(300);
+
 /// A thread that this one traces. It is let go when it is dropped while it stands still; one that could
-/// not be stopped is let go by the kernel when lowtide ends.
+/// not be stopped is let go by the kernel when this thread ends. One that is ending is waited for: as long
+/// as its end was not taken notice of, its process can neither end nor start another program.
 #[derive(Debug)]
 pub struct Tracee {
     tid: i32,
     is_stopped: bool,
+    is_traced: bool,
 }
 
 /// Why a thread stands still.
@@ -48,7 +53,7 @@ impl Tracee {
         // SAFETY: PTRACE_SEIZE reads and writes no memory of ours; both arguments are numbers.
         let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, 0_usize) };
         checked(done)?;
-        Ok(Self { tid, is_stopped: false })
+        Ok(Self { tid, is_stopped: false, is_traced: true })
     }
 
     /// Asks it to stop.
@@ -79,7 +84,10 @@ impl Tracee {
             }
             if found < 0 {
                 return match io::Error::last_os_error() {
-                    error if error.raw_os_error() == Some(libc::ECHILD) => Ok(Stop::Ended),
+                    error if error.raw_os_error() == Some(libc::ECHILD) => {
+                        self.is_traced = false;
+                        Ok(Stop::Ended)
+                    }
                     error if error.kind() == io::ErrorKind::Interrupted => continue,
                     error => Err(error),
                 };
@@ -94,6 +102,7 @@ impl Tracee {
 
     fn stopped(&mut self, status: i32) -> Stop {
         if !libc::WIFSTOPPED(status) {
+            self.is_traced = false;
             return Stop::Ended;
         }
         self.is_stopped = true;
@@ -166,8 +175,9 @@ impl Tracee {
     /// # Errors
     /// When it has ended.
     pub fn let_go(mut self, signal: i32) -> io::Result<()> {
-        self.is_stopped = false;
-        self.detach(signal)
+        self.detach(signal)?;
+        self.is_traced = false;
+        Ok(())
     }
 
     fn detach(&self, signal: i32) -> io::Result<()> {
@@ -179,8 +189,16 @@ impl Tracee {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        if self.is_stopped {
-            let _ = self.detach(0);
+        if !self.is_traced || self.is_stopped && self.detach(0).is_ok() {
+            return;
+        }
+        // It is ending; or it never stopped, and may be ending.
+        while let Ok(stop) = self.wait(END_LIMIT) {
+            match stop {
+                Stop::Ended | Stop::Never => return,
+                _ if self.detach(0).is_ok() => return,
+                _ => {}
+            }
         }
     }
 }
