@@ -45,7 +45,7 @@ use frame::{Back, Call, RED_ZONE, chain, set_argument};
 use gadgets::Gadgets;
 use presence::Owner;
 use tracee::{Registers, Stop, Tracee};
-use wait::{Resume, Timeout};
+use wait::{Resume, Timeout, Wait};
 
 /// So long a thread is given to stop.
 const STOP_LIMIT: Duration = Duration::from_millis(300);
@@ -456,8 +456,17 @@ impl<'a> Remote<'a> {
             let candidates = self.candidates();
             for candidate in &candidates.found {
                 let Some(held) = self.hold(candidate)? else { continue };
-                seccomp::permits(candidate.thread.tid as i32, candidate.seccomp, calls)?;
-                let Some(registers) = prepare(self, &held)? else { continue };
+                let permitted =
+                    seccomp::permits(candidate.thread.tid as i32, candidate.seccomp, calls);
+                let prepared = match permitted {
+                    Ok(()) => prepare(self, &held),
+                    Err(refusal) => Err(refusal.into()),
+                };
+                let Ok(Some(registers)) = prepared else {
+                    begin_again(&held.tracee, &held.registers, candidate);
+                    prepared?;
+                    continue;
+                };
                 (self.tell)(Step::Set);
                 let set = held.tracee.set_registers(&registers);
                 (self.tell)(Step::LetGo);
@@ -507,6 +516,9 @@ impl<'a> Remote<'a> {
         match tracee.wait(STOP_LIMIT).map_err(|error| self.target.failed(error))? {
             Stop::Asked => {}
             Stop::Signal(signal) => {
+                if let Ok(registers) = tracee.registers() {
+                    begin_again(&tracee, &registers, candidate);
+                }
                 let _ = tracee.let_go(signal);
                 return Ok(None);
             }
@@ -526,6 +538,7 @@ impl<'a> Remote<'a> {
         let registers = tracee.registers().map_err(looked)?;
         let mask = tracee.signal_mask().map_err(looked)?;
         if !is_same(&registers, candidate) || !self.is_ours(&registers, candidate) {
+            begin_again(&tracee, &registers, candidate);
             return Ok(None);
         }
         let result = registers.rax as i64;
@@ -745,6 +758,26 @@ fn code_calls(place: u64) -> Vec<(&'static str, seccomp::Call)> {
         call("munmap", libc::SYS_munmap, [block, 4096, 0, 0, 0, 0]),
         call("exit", libc::SYS_exit, [0; 6]),
     ]
+}
+
+/// Has a wait begun again that gives up when it is broken off, for a thread that is let go as it is.
+fn begin_again(tracee: &Tracee, registers: &Registers, candidate: &Candidate) {
+    let r = registers;
+    let args = [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
+    let Some(wait) = Wait::of(r.orig_rax, &args).filter(|wait| wait.gives_up) else { return };
+    let resume = Resume::of(&wait, r.rax as i64);
+    if !resume.again {
+        return;
+    }
+    // The kernel does it: unless a handler comes first, which then breaks it off as it would have.
+    let mut registers = *registers;
+    registers.rax = resume.code as u64;
+    if let (Timeout::Milliseconds(place, ms), Some((looked, by_then)), true) =
+        (wait.timeout, candidate.waited, is_same(r, candidate))
+    {
+        set_argument(&mut registers, place, wait::rest_in_ms(ms, by_then + looked.elapsed()));
+    }
+    let _ = tracee.set_registers(&registers);
 }
 
 /// Whether a thread that was stopped is still where it was when it was looked at.
