@@ -227,6 +227,7 @@ impl<'a> Work<'a> {
         let mut remote = Remote::open(self.target, &known.memory, maps, malloc, tell)?;
         remote.set_heap(known.heap.areas.clone());
         if !self.options.dry_run {
+            remote.lock()?;
             self.release.cleaned_bytes = remote.clean()?;
         }
         if self.release.predicted_bytes < LEAST {

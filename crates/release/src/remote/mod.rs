@@ -164,6 +164,21 @@ impl<'a> Remote<'a> {
         })
     }
 
+    /// Keeps other releases away from the process. The kernel lets go of this when lowtide ends, however that
+    /// happens; releases that see the process through another `/proc` are told apart by what they leave
+    /// in it.
+    ///
+    /// # Errors
+    /// When another release is at work there.
+    pub(crate) fn lock(&self) -> Result<(), Halt> {
+        use rustix::fs::{FlockOperation, flock};
+        match flock(&self.memory, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Refusal::AnotherRelease.into()),
+            // Where files of /proc have no locks, it goes without.
+            _ => Ok(()),
+        }
+    }
+
     /// Tells where the heap is, so that no stack is mistaken that lies there.
     pub(crate) fn set_heap(&mut self, heap: Vec<Range<u64>>) {
         self.heap = heap;

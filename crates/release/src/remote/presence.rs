@@ -15,6 +15,8 @@ use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME};
 pub const BYTES: u64 = CODE_BYTES + BLOCK_BYTES;
 /// On both sides, so much stays free, so that the kernel joins nothing with ours.
 const APART: u64 = 1 << 20;
+/// So many times it is waited for a thread of an earlier release to leave.
+const PATIENCE: u32 = 4;
 /// The highest address of a process with four levels of page tables.
 const HIGHEST: u64 = 1 << 47;
 
@@ -106,15 +108,17 @@ impl Leftover {
         if !self.has_block {
             return own_thread();
         }
-        let at = self.range.start + CODE_BYTES + OFF_OWNER;
-        let mut bytes = [0; 24];
-        if memory.read(at, &mut bytes) == bytes.len() {
-            let word = |n: usize| bytes[n * 8..n * 8 + 8].try_into().map_or(0, u64::from_le_bytes);
-            let owner = Owner { pid: word(0), start_ticks: word(1), namespace: word(2) };
+        let mut owner = self.owner(memory);
+        if owner.is_some_and(|owner| owner.namespace == 0) {
+            // Somebody has mapped this and not said yet who it is; or will not say it any more.
+            wait();
+            owner = self.owner(memory);
+        }
+        if let Some(owner) = owner {
             match owner.is_alive() {
                 Some(true) => return true,
                 Some(false) => {}
-                None if owner.pid == 0 => {}
+                None if owner.namespace == 0 => {}
                 // Of one that cannot be seen, what it does must tell.
                 None => {
                     let before = self.beat(memory);
@@ -125,10 +129,28 @@ impl Leftover {
                 }
             }
         }
-        if own_thread() {
+        // A thread that hears nothing any more leaves, in its time.
+        for _ in 0..PATIENCE {
+            if !own_thread() {
+                return false;
+            }
             wait();
         }
         own_thread()
+    }
+
+    fn owner(&self, memory: &LiveMemory) -> Option<Owner> {
+        let at = self.range.start + CODE_BYTES + OFF_OWNER;
+        let mut bytes = [0; 24];
+        let word = |bytes: &[u8; 24], n: usize| {
+            bytes[n * 8..n * 8 + 8].try_into().map_or(0, u64::from_le_bytes)
+        };
+        let is_read = memory.read(at, &mut bytes) == bytes.len();
+        is_read.then(|| Owner {
+            pid: word(&bytes, 0),
+            start_ticks: word(&bytes, 1),
+            namespace: word(&bytes, 2),
+        })
     }
 
     fn beat(&self, memory: &LiveMemory) -> Option<u64> {
