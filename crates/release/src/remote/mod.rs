@@ -268,7 +268,12 @@ impl<'a> Remote<'a> {
                                removes what is left",
             ));
         }
-        self.unmap(&(place..place + CODE_BYTES + BLOCK_BYTES))?;
+        // Our thread may have unmapped a part, and the target mapped something there since.
+        self.maps = self.target.maps().map_err(|error| self.target.failed(error))?;
+        let ours = presence::leftovers(self.live, &self.maps);
+        if let Some(ours) = ours.iter().find(|ours| ours.range.start == place) {
+            self.unmap(&ours.range)?;
+        }
         self.place = None;
         Ok(())
     }

@@ -72,13 +72,22 @@ fn namespace() -> u64 {
 pub fn leftovers(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> {
     let named = format!("[anon:{NAME}]");
     let mut found: Vec<Leftover> = Vec::new();
-    for mapping in maps.iter().filter(|m| !m.has_file()) {
+    let mut name_of_last = "";
+    for (place, mapping) in maps.iter().enumerate().filter(|(_, m)| !m.has_file()) {
         let is_code = mapping.permissions == "r-xp" && mapping.size() == CODE_BYTES;
-        if is_code && (mapping.name == named || is_ours(memory, mapping.start)) {
+        let is_nameless = mapping.name.is_empty();
+        let is_unwritten =
+            || maps.get(place + 1).is_some_and(|next| is_unwritten(memory, mapping, next));
+        if is_code
+            && (mapping.name == named
+                || is_nameless && (is_ours(memory, mapping.start) || is_unwritten()))
+        {
             let range = mapping.start..mapping.end;
             found.push(Leftover { range, has_block: false });
+            name_of_last = &mapping.name;
         } else if let Some(last) = found.last_mut()
             && mapping.start == last.range.end
+            && mapping.name == name_of_last
             && mapping.permissions == "rw-p"
             && mapping.end <= last.range.start + BYTES
         {
@@ -96,6 +105,19 @@ pub fn leftovers(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> {
 fn is_ours(memory: &LiveMemory, at: u64) -> bool {
     let mut bytes = [0; 64];
     memory.read(at, &mut bytes) == bytes.len() && CODE.starts_with(&bytes)
+}
+
+/// Whether both are ours before anything was written there: two mappings just as large as ours, side by
+/// side, and the code nothing but zeros.
+fn is_unwritten(memory: &LiveMemory, code: &Mapping, block: &Mapping) -> bool {
+    let mut bytes = [1; CODE_BYTES as usize];
+    block.start == code.end
+        && block.size() == BLOCK_BYTES
+        && block.permissions == "rw-p"
+        && block.name.is_empty()
+        && !block.has_file()
+        && memory.read(code.start, &mut bytes) == bytes.len()
+        && bytes == [0; CODE_BYTES as usize]
 }
 
 impl Leftover {
