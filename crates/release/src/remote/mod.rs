@@ -24,6 +24,7 @@ pub mod vectors;
 pub mod wait;
 pub mod waited;
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -33,6 +34,7 @@ use std::time::{Duration, Instant};
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::proc::task::Doing;
 
 use crate::checks::Halt;
 use crate::refusal::Refusal;
@@ -55,6 +57,10 @@ pub(crate) const ACT_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) const TRIM_LIMIT: Duration = Duration::from_secs(60);
 /// So long it is tried to find a thread that can be borrowed.
 const SEARCH_LIMIT: Duration = Duration::from_secs(2);
+/// So long a process may be stopped until nothing more is done.
+const STOPPED_LIMIT: Duration = Duration::from_millis(300);
+/// So often calls are tried that a handler breaks off.
+const TRIES: u32 = 10;
 /// So long what another release does is watched to see whether it is still there.
 const BEAT_LIMIT: Duration = Duration::from_millis(400);
 
@@ -216,33 +222,30 @@ impl<'a> Remote<'a> {
 
     /// Maps our code and its block, and writes both.
     pub(crate) fn map(&mut self) -> Result<(), Halt> {
-        self.maps = self.target.maps().map_err(|error| self.target.failed(error))?;
+        self.maps = self.target.maps().map_err(|error| self.failed(error))?;
         let salt = salt();
         let place = presence::place(&self.maps, salt).ok_or_else(|| {
             ReleaseError::Failed("its address space has no room for a page of code".to_owned())
         })?;
         let all = mapping_calls(place);
         let text = format!("{NAME}\0");
-        self.call(text.as_bytes(), &|text| all(text))?;
-        self.place = Some(place);
         let is_there = |remote: &Self| {
             let end = place + CODE_BYTES + BLOCK_BYTES - 8;
             remote.word(place).is_some() && remote.word(end).is_some()
         };
-        if !self.until(ACT_LIMIT, is_there) {
-            self.place = None;
-            let gone = !self.target.is_alive();
-            return Err(if gone {
-                TargetError::Gone(self.target.pid).into()
-            } else {
-                failed(
-                    "no memory could be mapped in it (its address space or its cgroup is full, or it \
-                        was stopped)",
-                )
-            });
+        self.place = Some(place);
+        if !self.have_made(text.as_bytes(), &|text| all(text), &is_there)? {
+            let why = self.because(
+                "no memory could be mapped in it: its address space or its cgroup is full",
+            );
+            // Perhaps there was room for a part.
+            if self.lost().is_none() && !self.is_stopped() {
+                self.leave()?;
+            }
+            return Err(why);
         }
         // Two that begin at the same time see each other now, at the latest.
-        self.maps = self.target.maps().map_err(|error| self.target.failed(error))?;
+        self.maps = self.target.maps().map_err(|error| self.failed(error))?;
         let others = presence::leftovers(self.live, &self.maps);
         if others.iter().any(|other| other.range.start != place) {
             self.leave()?;
@@ -269,10 +272,16 @@ impl<'a> Remote<'a> {
             ));
         }
         // Our thread may have unmapped a part, and the target mapped something there since.
-        self.maps = self.target.maps().map_err(|error| self.target.failed(error))?;
+        self.maps = self.target.maps().map_err(|error| self.failed(error))?;
         let ours = presence::leftovers(self.live, &self.maps);
-        if let Some(ours) = ours.iter().find(|ours| ours.range.start == place) {
-            self.unmap(&ours.range)?;
+        let whole =
+            ours.iter().find(|ours| ours.range.start == place).map(|ours| ours.range.clone());
+        let code_alone = || {
+            let at_place = self.maps.iter().find(|m| m.start == place && !m.has_file())?;
+            (at_place.permissions == "r-xp").then_some(place..place + CODE_BYTES)
+        };
+        if let Some(range) = whole.or_else(code_alone) {
+            self.unmap(&range)?;
         }
         self.place = None;
         Ok(())
@@ -282,17 +291,41 @@ impl<'a> Remote<'a> {
         let range = range.clone();
         let call =
             Call { number: MUNMAP, args: [range.start, range.end - range.start, 0, 0, 0, 0] };
-        self.call(&[], &|_| vec![call])?;
         let start = range.start;
-        if self.until(ACT_LIMIT, |remote| remote.word(start).is_none()) {
+        if self.have_made(&[], &|_| vec![call], &|remote| remote.word(start).is_none())? {
             Ok(())
         } else {
-            Err(failed("what was mapped in it could not be removed: a later release does that"))
+            Err(self
+                .because("what was mapped in it could not be removed: a later release does that"))
         }
     }
 
+    /// Has a thread make some calls until something holds. Whether it does: a handler that comes first
+    /// breaks the calls off, and then they are made again.
+    fn have_made(
+        &mut self,
+        text: &[u8],
+        calls: &dyn Fn(u64) -> Vec<Call>,
+        holds: &dyn Fn(&Self) -> bool,
+    ) -> Result<bool, Halt> {
+        for _ in 0..TRIES {
+            let thread = self.call(text, calls)?;
+            let is_made = Cell::new(false);
+            let is_over = self.until(ACT_LIMIT, |remote| {
+                // First whether it is over, and then what came of it.
+                let is_back = is_back(&thread);
+                is_made.set(holds(remote));
+                is_made.get() || is_back
+            });
+            if is_made.get() || !is_over {
+                return Ok(is_made.get());
+            }
+        }
+        Ok(false)
+    }
+
     /// Has a thread make some calls, without any code of ours.
-    fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<(), Halt> {
+    fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<Candidate, Halt> {
         let mut planned: Vec<(&'static str, seccomp::Call)> = calls(0)
             .iter()
             .map(|call| (name_of(call.number), seccomp_call(call, self.gadgets.syscall_ret)))
@@ -300,7 +333,7 @@ impl<'a> Remote<'a> {
         planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.restore)));
         planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.syscall_ret)));
         self.borrow(&planned, |remote, held| {
-            let state = held.tracee.extended_state().map_err(|e| remote.target.failed(e))?;
+            let state = held.tracee.extended_state().map_err(|e| remote.failed(e))?;
             let vectors = match vectors::framed(&state) {
                 Ok(vectors) => vectors,
                 Err(_) => return Ok(None),
@@ -327,17 +360,11 @@ impl<'a> Remote<'a> {
         loop {
             let planned = code_calls(place);
             self.borrow(&planned, |remote, held| remote.prepare(place, held, wanted))?;
-            let pid = self.target.pid;
             if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
                 self.is_busy = true;
-                return Err(if self.target.is_alive() {
-                    failed(
-                        "a thread that was borrowed did not come back in time (is it stopped?): it \
-                            will by itself",
-                    )
-                } else {
-                    TargetError::Gone(pid).into()
-                });
+                return Err(self.because(
+                    "a thread that was borrowed did not come back in time: it will by itself",
+                ));
             }
             let worked = self.get(OFF_WORKED_NS).unwrap_or(0);
             if worked > 0 {
@@ -470,7 +497,7 @@ impl<'a> Remote<'a> {
         &mut self,
         calls: &[(&'static str, seccomp::Call)],
         mut prepare: impl FnMut(&mut Self, &Held) -> Result<Option<Registers>, Halt>,
-    ) -> Result<(), Halt> {
+    ) -> Result<Candidate, Halt> {
         let begin = Instant::now();
         loop {
             let candidates = self.candidates();
@@ -494,18 +521,15 @@ impl<'a> Remote<'a> {
                 let fs_base = held.registers.fs_base;
                 let gone = held.tracee.let_go(0);
                 self.pauses.push(since.elapsed());
-                set.and(gone).map_err(|error| self.target.failed(error))?;
+                set.and(gone).map_err(|error| self.failed(error))?;
                 let thread = (candidate.thread.tid, candidate.wait.name);
                 self.borrowed.get_or_insert(thread);
                 self.fs_base = fs_base;
                 (self.tell)(Step::Await);
-                return Ok(());
+                return Ok(candidate.clone());
             }
-            if !self.target.is_alive() {
-                return Err(TargetError::Gone(self.target.pid).into());
-            }
-            if !self.live.is_in_use() {
-                return Err(TargetError::Replaced(self.target.pid).into());
+            if let Some(error) = self.lost() {
+                return Err(error.into());
             }
             if begin.elapsed() > SEARCH_LIMIT {
                 let (threads, why) = (candidates.threads, candidates.why());
@@ -523,7 +547,14 @@ impl<'a> Remote<'a> {
             Ok(tracee) => tracee,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(self.not_traced(candidate));
+                // So it is, too, with a thread that is ending.
+                if let Some(error) = self.lost() {
+                    return Err(error.into());
+                }
+                return match candidate.thread.stat() {
+                    Ok(stat) if !stat.has_ended() => Err(self.not_traced(candidate)),
+                    _ => Ok(None),
+                };
             }
             Err(error) => return Err(self.target.failed(error).into()),
         };
@@ -533,7 +564,7 @@ impl<'a> Remote<'a> {
             return Ok(None);
         }
         (self.tell)(Step::Wait);
-        match tracee.wait(STOP_LIMIT).map_err(|error| self.target.failed(error))? {
+        match tracee.wait(STOP_LIMIT).map_err(|error| self.failed(error))? {
             Stop::Asked => {}
             Stop::Signal(signal) => {
                 if let Ok(registers) = tracee.registers() {
@@ -554,7 +585,7 @@ impl<'a> Remote<'a> {
             }
         }
         (self.tell)(Step::Read);
-        let looked = |error| self.target.failed(error);
+        let looked = |error| self.failed(error);
         let registers = tracee.registers().map_err(looked)?;
         let mask = tracee.signal_mask().map_err(looked)?;
         if !is_same(&registers, candidate) || !self.is_ours(&registers, candidate) {
@@ -618,10 +649,13 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// Waits until something holds, for so long at most.
+    /// Waits until something holds, for so long at most; less long in a process that is stopped.
     pub(crate) fn until(&mut self, limit: Duration, holds: impl Fn(&Self) -> bool) -> bool {
         const EAGER: Duration = Duration::from_micros(200);
+        /// So often it is asked whether the process is stopped.
+        const LOOK: Duration = Duration::from_millis(20);
         let begin = Instant::now();
+        let (mut looked, mut stopped) = (Duration::ZERO, None);
         loop {
             if holds(self) {
                 return true;
@@ -630,10 +664,54 @@ impl<'a> Remote<'a> {
             if waited >= limit || !self.live.is_in_use() {
                 return false;
             }
+            if waited >= looked + LOOK {
+                looked = waited;
+                stopped = if self.is_stopped() { stopped.or(Some(waited)) } else { None };
+                if stopped.is_some_and(|since| waited - since > STOPPED_LIMIT) {
+                    return false;
+                }
+            }
             if waited > EAGER {
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.target.stat().is_ok_and(|stat| stat.state == 'T')
+    }
+
+    /// Why something did not come to pass: because the target is no more, or stopped; else as it is said.
+    pub(crate) fn because(&self, else_why: &str) -> Halt {
+        match self.lost() {
+            Some(error) => error.into(),
+            None if self.is_stopped() => {
+                failed("it was stopped meanwhile: what is left in it a later release removes")
+            }
+            None => failed(else_why),
+        }
+    }
+
+    /// What has become of a target whose memory is nobody's any more.
+    fn lost(&self) -> Option<TargetError> {
+        /// A process gives its memory away a little before it has ended.
+        const ENDS_WITHIN: Duration = Duration::from_millis(100);
+        if self.live.is_in_use() {
+            return None;
+        }
+        let begin = Instant::now();
+        while self.target.is_alive() {
+            if begin.elapsed() > ENDS_WITHIN {
+                return Some(TargetError::Replaced(self.target.pid));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Some(TargetError::Gone(self.target.pid))
+    }
+
+    /// What an error in acting on it means.
+    fn failed(&self, error: io::Error) -> Halt {
+        self.lost().unwrap_or_else(|| self.target.failed(error)).into()
     }
 
     /// Writes to the target, from the end backwards, a page at a time: where pages are missing, nothing
@@ -644,15 +722,7 @@ impl<'a> Remote<'a> {
         while end > at {
             let begin = at.max((end - 1) & !4095);
             let part = &bytes[(begin - at) as usize..(end - at) as usize];
-            self.memory.write_all_at(part, begin).map_err(|error| {
-                match self.target.failed(error) {
-                    // The memory is that of a program which has ended or was replaced.
-                    TargetError::Other(..) if !self.live.is_in_use() => {
-                        Halt::from(TargetError::Replaced(self.target.pid))
-                    }
-                    other => other.into(),
-                }
-            })?;
+            self.memory.write_all_at(part, begin).map_err(|error| self.failed(error))?;
             end = begin;
         }
         Ok(())
@@ -778,6 +848,19 @@ fn code_calls(place: u64) -> Vec<(&'static str, seccomp::Call)> {
         call("munmap", libc::SYS_munmap, [block, 4096, 0, 0, 0, 0]),
         call("exit", libc::SYS_exit, [0; 6]),
     ]
+}
+
+/// Whether a thread that was borrowed is where it was: then all that it was sent to do is over.
+fn is_back(candidate: &Candidate) -> bool {
+    let before = &candidate.call;
+    match candidate.thread.doing() {
+        Ok(Doing::In(now)) => {
+            now.number == before.number
+                && now.stack_pointer == before.stack_pointer
+                && now.instruction_pointer == before.instruction_pointer
+        }
+        _ => false,
+    }
 }
 
 /// Has a wait begun again that gives up when it is broken off, for a thread that is let go as it is.

@@ -116,8 +116,9 @@ fn is_unwritten(memory: &LiveMemory, code: &Mapping, block: &Mapping) -> bool {
         && block.permissions == "rw-p"
         && block.name.is_empty()
         && !block.has_file()
-        && memory.read(code.start, &mut bytes) == bytes.len()
-        && bytes == [0; CODE_BYTES as usize]
+        && (memory.resident(code.start..code.end).is_empty()
+            || memory.read(code.start, &mut bytes) == bytes.len()
+                && bytes == [0; CODE_BYTES as usize])
 }
 
 impl Leftover {
