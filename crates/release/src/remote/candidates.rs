@@ -150,8 +150,7 @@ impl Surroundings<'_> {
         let end = stack.end.min(from.saturating_add(FARTHEST));
         let mut bytes = vec![0; usize::try_from(end - from).unwrap_or(0)];
         let length = self.memory.read(from, &mut bytes);
-        let wanted = self.restore.to_le_bytes();
-        bytes[..length].chunks_exact(8).any(|word| word == wanted)
+        has_frame(&bytes[..length], self.restore)
     }
 
     fn mapping(&self, address: u64) -> Option<&Mapping> {
@@ -207,5 +206,43 @@ impl Surroundings<'_> {
             _ => None,
         };
         Ok((Some((looked, waited)), timespec))
+    }
+}
+
+/// Whether a handler's frame is among the words of a stack. Where it returns to is not enough: that stands,
+/// too, in what `sigaction` has told the kernel, and such a call may have left it on the stack.
+fn has_frame(stack: &[u8], restore: u64) -> bool {
+    /// Behind that word: where `cs` and `ss` are in a `struct ucontext` (uc_mcontext's 19th word).
+    const SEGMENTS: usize = 1 + 5 + 18;
+    const USER_CODE_64: u64 = 0x33;
+    let words: Vec<u64> = stack
+        .chunks_exact(8)
+        .map(|word| word.try_into().map_or(0, u64::from_le_bytes))
+        .collect();
+    let is_frame = |place: usize| {
+        words.get(place + SEGMENTS).is_none_or(|segments| segments & 0xffff == USER_CODE_64)
+    };
+    words.iter().enumerate().any(|(place, word)| *word == restore && is_frame(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_more_than_a_place_to_return_to() {
+        const RESTORE: u64 = 0x7f12_3456_7890;
+        let has = |words: &[u64]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            has_frame(&bytes, RESTORE)
+        };
+        let mut words = [1; 60];
+        assert!(!has(&words));
+        words[10] = RESTORE;
+        assert!(!has(&words));
+        words[10 + 24] = 0x002b_0000_0000_0033;
+        assert!(has(&words));
+        // What cannot be seen may be one.
+        assert!(has(&words[..20]));
     }
 }
