@@ -215,10 +215,8 @@ fn has_frame(stack: &[u8], restore: u64) -> bool {
     /// Behind that word: where `cs` and `ss` are in a `struct ucontext` (uc_mcontext's 19th word).
     const SEGMENTS: usize = 1 + 5 + 18;
     const USER_CODE_64: u64 = 0x33;
-    let words: Vec<u64> = stack
-        .chunks_exact(8)
-        .map(|word| word.try_into().map_or(0, u64::from_le_bytes))
-        .collect();
+    let words: Vec<u64> =
+        stack.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect();
     let is_frame = |place: usize| {
         words.get(place + SEGMENTS).is_none_or(|segments| segments & 0xffff == USER_CODE_64)
     };

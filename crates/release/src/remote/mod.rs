@@ -271,6 +271,9 @@ impl<'a> Remote<'a> {
                                removes what is left",
             ));
         }
+        if let Some(error) = self.lost() {
+            return Err(error.into());
+        }
         // Our thread may have unmapped a part, and the target mapped something there since.
         self.maps = self.target.maps().map_err(|error| self.failed(error))?;
         let ours = presence::leftovers(self.live, &self.maps);
@@ -530,6 +533,9 @@ impl<'a> Remote<'a> {
             }
             if let Some(error) = self.lost() {
                 return Err(error.into());
+            }
+            if begin.elapsed() > STOPPED_LIMIT && self.is_stopped() {
+                return Err(Refusal::Stopped { pid: self.target.pid }.into());
             }
             if begin.elapsed() > SEARCH_LIMIT {
                 let (threads, why) = (candidates.threads, candidates.why());
