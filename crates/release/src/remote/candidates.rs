@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
 
 use lowtide_heap::memory::{Memory, word};
 use lowtide_probe::inspect::Target;
@@ -12,7 +11,8 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
 
 use super::wait::{Timeout, Wait};
-use super::{files, frame, waited};
+use super::waited::Waited;
+use super::{files, frame};
 
 /// glibc's own handlers, for cancelling threads and for changing users (`SIGCANCEL`, `SIGSETXID`): both
 /// are for all threads, and none of them waits in one.
@@ -31,8 +31,8 @@ pub struct Candidate {
     pub wait: Wait,
     /// How its calls are filtered.
     pub seccomp: u32,
-    /// Of a time-out that would begin anew: when we looked, and how long it had been waiting by then.
-    pub waited: Option<(Instant, Duration)>,
+    /// Of a time-out that would begin anew: how long it has been waiting.
+    pub waited: Option<Waited>,
     /// The time-out itself, where that stands in memory: seconds and nanoseconds.
     pub timespec: Option<[u64; 2]>,
     /// The mapping that its stack is in, where nothing else tells that there is room on it.
@@ -179,13 +179,12 @@ impl Surroundings<'_> {
     }
 
     /// What is known of a time-out that would begin anew.
-    #[allow(clippy::type_complexity)]
     fn rest(
         &self,
         thread: Thread,
         call: &SystemCall,
         wait: &Wait,
-    ) -> Result<(Option<(Instant, Duration)>, Option<[u64; 2]>), String> {
+    ) -> Result<(Option<Waited>, Option<[u64; 2]>), String> {
         if wait.timeout == Timeout::Kept {
             return Ok((None, None));
         }
@@ -194,9 +193,8 @@ impl Surroundings<'_> {
         if !self.code.iter().any(|code| code.contains(&call.instruction_pointer)) {
             return Err("it waits with a time-out outside of the C library".to_owned());
         }
-        let looked = Instant::now();
         let unknown = || "it waits with a time-out of which nobody tells what is left".to_owned();
-        let waited = waited::waited(thread.pid, thread.tid).ok_or_else(unknown)?;
+        let waited = Waited::of(thread).ok_or_else(unknown)?;
         let timespec = match wait.timeout {
             Timeout::Timespec(_, at) => {
                 let words = (word(self.memory, at), word(self.memory, at.wrapping_add(8)));
@@ -205,7 +203,7 @@ impl Surroundings<'_> {
             }
             _ => None,
         };
-        Ok((Some((looked, waited)), timespec))
+        Ok((Some(waited), timespec))
     }
 }
 

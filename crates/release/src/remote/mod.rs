@@ -594,7 +594,9 @@ impl<'a> Remote<'a> {
         let looked = |error| self.failed(error);
         let registers = tracee.registers().map_err(looked)?;
         let mask = tracee.signal_mask().map_err(looked)?;
-        if !is_same(&registers, candidate) || !self.is_ours(&registers, candidate) {
+        let is_same_wait = candidate.waited.is_none_or(|w| w.is_same_wait(candidate.thread));
+        if !is_same(&registers, candidate) || !self.is_ours(&registers, candidate) || !is_same_wait
+        {
             begin_again(&tracee, &registers, candidate);
             return Ok(None);
         }
@@ -606,8 +608,7 @@ impl<'a> Remote<'a> {
         if resume.again {
             back.rip -= SYSCALL_BYTES;
             back.rax = registers.orig_rax;
-            let waited = candidate.waited.map(|(looked, by_then)| by_then + looked.elapsed());
-            let waited = waited.unwrap_or_default();
+            let waited = candidate.waited.map(|waited| waited.by_now()).unwrap_or_default();
             match candidate.wait.timeout {
                 Timeout::Kept => {}
                 Timeout::Milliseconds(place, ms) => {
@@ -700,17 +701,17 @@ impl<'a> Remote<'a> {
 
     /// What has become of a target whose memory is nobody's any more.
     fn lost(&self) -> Option<TargetError> {
-        /// A process gives its memory away a little before it has ended.
-        const ENDS_WITHIN: Duration = Duration::from_millis(100);
         if self.live.is_in_use() {
             return None;
         }
+        // A process gives its memory away a little before it has ended; one that has started another
+        // program has other memory.
         let begin = Instant::now();
-        while self.target.is_alive() {
-            if begin.elapsed() > ENDS_WITHIN {
+        while self.target.is_alive() && begin.elapsed() < ACT_LIMIT {
+            if self.target.maps().is_ok_and(|maps| !maps.is_empty()) {
                 return Some(TargetError::Replaced(self.target.pid));
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_micros(500));
         }
         Some(TargetError::Gone(self.target.pid))
     }
@@ -881,10 +882,11 @@ fn begin_again(tracee: &Tracee, registers: &Registers, candidate: &Candidate) {
     // The kernel does it: unless a handler comes first, which then breaks it off as it would have.
     let mut registers = *registers;
     registers.rax = resume.code as u64;
-    if let (Timeout::Milliseconds(place, ms), Some((looked, by_then)), true) =
+    if let (Timeout::Milliseconds(place, ms), Some(waited), true) =
         (wait.timeout, candidate.waited, is_same(r, candidate))
+        && waited.is_same_wait(candidate.thread)
     {
-        set_argument(&mut registers, place, wait::rest_in_ms(ms, by_then + looked.elapsed()));
+        set_argument(&mut registers, place, wait::rest_in_ms(ms, waited.by_now()));
     }
     let _ = tracee.set_registers(&registers);
 }
