@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use lowtide_model::release::{Outcome, RunsIn};
 use lowtide_probe::inspect::{Target, TargetError};
-use lowtide_release::{ReleaseError, release_telling};
+use lowtide_release::{ReleaseError, Step, release_telling};
 use rustix::process::{Signal, kill_process};
 use support::steady::{Kind, Steady};
 
 /// So many programs are released at the same time.
-const LANES: usize = 6;
+const LANES: usize = 4;
 /// A release of these programs does not take more steps.
 const MOST_STEPS: usize = 1500;
 const CHILD: &str = "LOWTIDE_TEST_ENDS_AT";
@@ -158,12 +158,21 @@ fn it_lives_on_when_we_are_killed_while_all_its_threads_sleep() {
 
 fn its_end_is_told(threads: u32, wait: &'static str) {
     at_each_step(threads, wait, |steady, step| {
-        let (result, reached) = steady.release_until(step, |steady, _| steady.signal(Signal::KILL));
+        let mut at = None;
+        let (result, reached) = steady.release_until(step, |steady, now| {
+            at = Some(now);
+            steady.signal(Signal::KILL);
+        });
         if !reached {
             return false;
         }
-        let is_gone = matches!(result, Err(ReleaseError::Target(TargetError::Gone(_))));
-        assert!(is_gone, "ended at {step}: {result:?}");
+        let is_gone = match &result {
+            Err(ReleaseError::Target(TargetError::Gone(_))) => true,
+            // It was just done.
+            Ok(release) => release.outcome == Outcome::Released && at == Some(Step::Await),
+            Err(_) => false,
+        };
+        assert!(is_gone, "ended at {step} {at:?}: {result:?}");
         steady.replace();
         true
     });
@@ -253,8 +262,14 @@ fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom:
         });
         let context = format!("SIGUSR1 at {step} {at:?}, {threads} threads in {wait}: {result:?}");
         assert_eq!(result.unwrap().outcome, Outcome::Released, "{context}");
-        let seen = steady.check();
+        steady.wait_for_delivery();
+        let mut seen = steady.check();
         assert_eq!(seen.handled, u32::from(reached), "{context} {seen:?}");
+        if threads > 1 {
+            // The kernel wakes one thread for a signal of the process, and gives it to another one that
+            // comes first: so it is without us as well.
+            seen.interrupted = seen.interrupted.saturating_sub(1);
+        }
         assert!(seen.is_well(), "{context} {seen:?}");
         assert_eq!(steady.left_bytes(), 0, "{context}");
         steady.hoard();
@@ -309,7 +324,7 @@ fn it_goes_on_after_a_stop(threads: u32, wait: &'static str) {
         let context = format!("stopped at {step}, {threads} threads in {wait}: {result:?}");
         assert!(result.is_ok() || matches!(result, Err(ReleaseError::Failed(_))), "{context}");
         let mut seen = steady.check();
-        if wait.starts_with("epoll") {
+        if wait.starts_with("epoll") || wait == "cond" {
             // So it is without us as well (signal(7)).
             seen.interrupted = 0;
         }

@@ -49,8 +49,8 @@ use presence::Owner;
 use tracee::{Registers, Stop, Tracee};
 use wait::{Resume, Timeout, Wait};
 
-/// So long a thread is given to stop.
-const STOP_LIMIT: Duration = Duration::from_millis(300);
+/// So long a thread is given to stop: it goes on meanwhile, and may have to wait for a processor.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// So long what a thread was sent to do may take until nothing more is done.
 pub(crate) const ACT_LIMIT: Duration = Duration::from_secs(5);
 /// So long `malloc_trim` may take.

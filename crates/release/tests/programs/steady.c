@@ -247,7 +247,8 @@ static void wait_for_input(struct worker *w) {
         case SPIN:
             break;
         }
-        if (is_over && us_now() - begin < TIMEOUT_MS * 1000) wrong("%s ended early", name);
+        uint64_t took = us_now() - begin;
+        if (is_over && took < TIMEOUT_MS * 1000) wrong("%s ended after %lu us", name, took);
         if (result < 0 && result != -EINTR) wrong("%s: errno %ld", name, -result);
         if (poll(&file, 1, 0) == 1) return;
         if (result > 0) wrong("%s: an event without input", name);

@@ -219,11 +219,43 @@ impl Steady {
         }
     }
 
-    /// Bytes of the mappings in it that are called after us.
+    /// Waits until SIGUSR1 is no longer on its way: then whatever wait it ends has ended by it.
+    pub(crate) fn wait_for_delivery(&self) {
+        const SIGUSR1: u64 = 1 << (libc::SIGUSR1 - 1);
+        let is_pending = |task: fs::DirEntry| {
+            let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            let masks = status.lines().filter_map(|line| {
+                line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))
+            });
+            masks
+                .filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+                .any(|m| m & SIGUSR1 != 0)
+        };
+        let begin = Instant::now();
+        let tasks = || fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap().flatten();
+        while tasks().any(is_pending) {
+            assert!(begin.elapsed() < DEADLINE, "a signal stays pending: {}", self.describe());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Bytes of the mappings in it that are ours: a page of code that is of no file, with what is right
+    /// behind it. Not every kernel names them.
     pub(crate) fn left_bytes(&self) -> u64 {
+        const LARGEST: u64 = 65 * 4096;
         let maps = self.target().maps().unwrap();
-        let ours = maps.iter().filter(|m| m.name == "[anon:lowtide]");
-        ours.map(|m| m.end - m.start).sum()
+        let is_ours = |name: &str| name.is_empty() || name == "[anon:lowtide]";
+        let (mut bytes, mut last) = (0, 0..0);
+        for mapping in maps.iter().filter(|m| !m.has_file() && is_ours(&m.name)) {
+            let is_block = mapping.start == last.end && mapping.end <= last.start + LARGEST;
+            if mapping.permissions == "r-xp" {
+                last = mapping.start..mapping.end;
+            } else if !is_block {
+                continue;
+            }
+            bytes += mapping.end - mapping.start;
+        }
+        bytes
     }
 
     /// Its threads, the first one first: their names and states.
