@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "support/steady.rs"]
+mod steady;
 mod support;
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,7 +16,7 @@ use lowtide_model::release::{Outcome, RunsIn};
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_release::{ReleaseError, Step, release_telling};
 use rustix::process::{Signal, kill_process};
-use support::steady::{Kind, Steady};
+use steady::{Kind, Steady};
 
 /// So many programs are released at the same time.
 const LANES: usize = 4;
@@ -375,4 +378,104 @@ fn of_two_releases_of_one_thread_the_second_is_refused() {
 #[test]
 fn of_two_releases_of_several_threads_the_second_is_refused() {
     the_second_is_refused(4, "cond");
+}
+
+/// A program of several threads that something stands in the way of.
+fn with_hazard(home: &Path, threads: u32, hazard: &'static str) -> Kind {
+    let program = support::compile(home, "steady.c", &[]);
+    Kind { hazard, ..Kind::new(&program, threads, if threads > 1 { "cond" } else { "read" }) }
+}
+
+/// It was left alone: nothing of us is in it, and all is as it was.
+fn is_untouched(steady: &mut Steady, context: &str) {
+    assert_eq!(steady.left_bytes(), 0, "{context}");
+    steady.wait_for_our_thread();
+    let seen = steady.check();
+    assert!(seen.is_well(), "{context}: {seen:?}");
+}
+
+#[test]
+#[ignore = "needs root: CAP_SYS_ADMIN, to make namespaces"]
+fn a_target_in_other_mount_and_pid_namespaces_is_released() {
+    let home = tempfile::tempdir().unwrap();
+    for threads in [1, 4] {
+        let kind = with_hazard(home.path(), threads, "");
+        let by = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"];
+        let mut steady = Steady::start_by(&kind, &by);
+        assert_ne!(steady.pid, 0);
+        release_goes_through(&mut steady, "namespaces");
+        let seen = steady.check();
+        assert!(seen.is_well(), "{seen:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: CAP_SYS_ADMIN, to read the filters of a thread"]
+fn a_filter_that_allows_the_calls_lets_a_release_through() {
+    let home = tempfile::tempdir().unwrap();
+    for threads in [1, 4] {
+        let mut steady = Steady::start(&with_hazard(home.path(), threads, "seccomp-allow"));
+        release_goes_through(&mut steady, "seccomp-allow");
+    }
+}
+
+#[test]
+#[ignore = "needs root: CAP_SYS_ADMIN, to read the filters of a thread"]
+fn a_filter_that_would_kill_or_deny_is_a_refusal_and_nothing_is_left() {
+    let home = tempfile::tempdir().unwrap();
+    for hazard in ["seccomp-mmap", "seccomp-clone", "seccomp-errno"] {
+        let mut steady = Steady::start(&with_hazard(home.path(), 4, hazard));
+        let release = steady.release().unwrap();
+        assert_eq!(release.outcome, Outcome::Refused, "{release:?}");
+        assert_eq!(release.hazard.as_deref(), Some("seccomp"), "{release:?}");
+        is_untouched(&mut steady, hazard);
+    }
+}
+
+#[test]
+fn a_program_that_denies_memory_which_is_written_and_executed_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    for threads in [1, 4] {
+        let kind = with_hazard(home.path(), threads, "mdwe");
+        // Kernels before 6.3 do not know it.
+        let Some(mut steady) = Steady::try_start(&kind) else { return };
+        let release = steady.release().unwrap();
+        assert_eq!(release.outcome, Outcome::Refused, "{release:?}");
+        assert_eq!(release.hazard.as_deref(), Some("write_execute_denied"), "{release:?}");
+        is_untouched(&mut steady, "mdwe");
+    }
+}
+
+#[test]
+fn an_address_space_that_is_full_is_told_and_nothing_is_left() {
+    let home = tempfile::tempdir().unwrap();
+    for threads in [1, 4] {
+        let mut steady = Steady::start(&with_hazard(home.path(), threads, "address-space"));
+        let Err(ReleaseError::Failed(why)) = steady.release() else { panic!("it went through") };
+        assert!(why.contains("address space"), "{why}");
+        is_untouched(&mut steady, "address-space");
+    }
+}
+
+#[test]
+fn a_limit_that_allows_no_other_thread_is_told_and_nothing_is_left() {
+    let home = tempfile::tempdir().unwrap();
+    let mut steady = Steady::start(&with_hazard(home.path(), 4, "threads"));
+    let Err(ReleaseError::Failed(why)) = steady.release() else { panic!("it went through") };
+    assert!(why.contains("limits"), "{why}");
+    is_untouched(&mut steady, "threads");
+}
+
+#[test]
+fn a_program_of_which_no_thread_waits_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let program = support::compile(home.path(), "steady.c", &[]);
+    for threads in [1, 2] {
+        let mut steady = Steady::start(&Kind::new(&program, threads, "spin"));
+        let release = steady.release().unwrap();
+        assert_eq!(release.outcome, Outcome::Refused, "{release:?}");
+        assert_eq!(release.hazard.as_deref(), Some("no_thread"), "{release:?}");
+        assert_eq!(steady.left_bytes(), 0);
+        assert!(!steady.has_stopped());
+    }
 }

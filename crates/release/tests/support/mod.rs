@@ -1,7 +1,5 @@
 //! What tests on other processes share.
 
-pub(crate) mod steady;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

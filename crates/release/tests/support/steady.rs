@@ -81,8 +81,22 @@ impl Steady {
         Self::start_by(kind, &[])
     }
 
+    /// Starts it, unless it says that something is not supported here.
+    pub(crate) fn try_start(kind: &Kind) -> Option<Self> {
+        let mut steady = Self::spawn(kind, &[]);
+        let line = steady.said();
+        assert!(line == "unsupported" || line.starts_with("ready "), "it said {line:?}");
+        (line != "unsupported").then_some(steady)
+    }
+
     /// Starts it by another program, which is given its command.
     pub(crate) fn start_by(kind: &Kind, by: &[&str]) -> Self {
+        let mut steady = Self::spawn(kind, by);
+        steady.expect_ready();
+        steady
+    }
+
+    fn spawn(kind: &Kind, by: &[&str]) -> Self {
         let own = kind.command();
         let mut all = by.iter().copied().chain(own.iter().map(String::as_str));
         let mut child = Command::new(all.next().unwrap())
@@ -96,8 +110,24 @@ impl Steady {
         let input = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut steady = Self { kind: kind.clone(), pid: child.id(), child, input, lines };
-        steady.expect_ready();
+        if !by.is_empty() {
+            steady.pid = steady.child_of_child();
+        }
         steady
+    }
+
+    /// The process that the child has started.
+    fn child_of_child(&self) -> u32 {
+        let begin = Instant::now();
+        loop {
+            let file = format!("/proc/{0}/task/{0}/children", self.child.id());
+            let text = fs::read_to_string(file).unwrap();
+            if let Some(pid) = text.split_ascii_whitespace().next() {
+                return pid.parse().unwrap();
+            }
+            assert!(begin.elapsed() < DEADLINE, "it starts nothing");
+            std::thread::yield_now();
+        }
     }
 
     /// Ends it, and starts another.
