@@ -707,7 +707,8 @@ impl<'a> Remote<'a> {
         // A process gives its memory away a little before it has ended; one that has started another
         // program has other memory.
         let begin = Instant::now();
-        while self.target.is_alive() && begin.elapsed() < ACT_LIMIT {
+        // (Its end is not told as long as one of its threads is held here.)
+        while self.target.stat().is_ok() && begin.elapsed() < ACT_LIMIT {
             if self.target.maps().is_ok_and(|maps| !maps.is_empty()) {
                 return Some(TargetError::Replaced(self.target.pid));
             }
