@@ -225,6 +225,7 @@ impl<'a> Work<'a> {
         let mut remote = Remote::open(self.target, &known.memory, maps, malloc, tell)?;
         remote.set_heap(known.heap.areas.clone());
         if !self.options.dry_run {
+            remote.lock()?;
             let (cleaned, left) = remote.clean()?;
             self.release.cleaned_bytes = cleaned;
             if left > 0 {

@@ -114,7 +114,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             }
             let is_there = |remote: &Remote<'_>| remote.half(OFF_STATE) == Some(STATE_THERE);
             if !self.remote.until(ACT_LIMIT, is_there) {
-                return Err(failed("a thread that was started in it does not run"));
+                return Err(self.remote.because("a thread that was started in it does not run"));
             }
             self.remote.raise();
         }
@@ -171,7 +171,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             // It may be slow, but not without end.
             let progress = (self.remote.get(OFF_NEXT), self.remote.get(OFF_HOLDS));
             if progress.0.is_none() || before == Some(progress) {
-                return Err(failed("our thread in it does not get on: is the process stopped?"));
+                return Err(self.remote.because("our thread in it does not get on"));
             }
             before = Some(progress);
         }
@@ -185,7 +185,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             match (next, count) {
                 (Some(next), Some(count)) if next < count => {}
                 (Some(_), Some(_)) => return Ok(()),
-                _ => return Err(failed("its memory can no longer be read")),
+                _ => return Err(self.remote.because("its memory can no longer be read")),
             }
             std::thread::sleep(begin.elapsed().min(self.slice * 2) * REST_AFTER_SLICE);
         }
@@ -218,7 +218,7 @@ impl<'r, 'a> Worker<'r, 'a> {
 /// Waits until the kernel has said that our thread is gone.
 fn gone(remote: &mut Remote<'_>, limit: Duration) -> Result<(), Halt> {
     if !remote.until(limit, |remote| remote.half(OFF_TID) == Some(0)) {
-        return Err(failed(
+        return Err(remote.because(
             "our thread in it has not ended yet: it will, and a later release cleans up",
         ));
     }

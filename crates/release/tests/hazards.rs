@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod support;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -25,20 +26,6 @@ struct Subject {
     _home: TempDir,
 }
 
-/// Compiles a program. Each test compiles its own: they may run at the same time.
-fn compile(home: &Path, source: &str, arguments: &[&str]) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
-    let program = home.join("hazards");
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let status = Command::new(compiler)
-        .args([Path::new("-O1"), Path::new("-pthread"), Path::new("-o"), &program, &source])
-        .args(arguments)
-        .status()
-        .expect("a C compiler (Debian: build-essential)");
-    assert!(status.success(), "{} {arguments:?} does not compile", source.display());
-    program
-}
-
 impl Subject {
     fn start(mode: &str) -> Self {
         Self::built("hazards.c", &[], mode)
@@ -46,7 +33,7 @@ impl Subject {
 
     fn built(source: &str, arguments: &[&str], mode: &str) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let program = compile(home.path(), source, arguments);
+        let program = support::compile(home.path(), source, arguments);
         Self::of(home, Command::new(program).arg(mode))
     }
 
@@ -266,7 +253,7 @@ fn a_program_of_32_bits_is_refused() {
 #[ignore = "needs root, or a kernel that lets users have namespaces (unshare of util-linux)"]
 fn one_in_other_namespaces_is_checked_like_any_other() {
     let home = tempfile::tempdir().unwrap();
-    let program = compile(home.path(), "hazards.c", &[]);
+    let program = support::compile(home.path(), "hazards.c", &[]);
     // unshare waits, and the program is its child: there it is the first process.
     let mut command = Command::new("unshare");
     let arguments =

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lowtide_heap::memory::{Memory, word};
 use lowtide_probe::inspect::Target;
@@ -12,7 +12,8 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
 
 use super::wait::{MaskAt, Timeout, Wait};
-use super::{files, frame, waited};
+use super::waited::Waited;
+use super::{files, frame};
 
 /// glibc's own handlers, for cancelling threads and for changing users (`SIGCANCEL`, `SIGSETXID`): both
 /// are for all threads, and none of them waits in one.
@@ -31,8 +32,8 @@ pub struct Candidate {
     pub wait: Wait,
     /// How its calls are filtered.
     pub seccomp: u32,
-    /// Of a time-out that would begin anew: when we looked, and how long it had been waiting by then.
-    pub waited: Option<(Instant, Duration)>,
+    /// Of a time-out that would begin anew: how long it has been waiting.
+    pub waited: Option<Waited>,
     /// The time-out itself, where that stands in memory: seconds and nanoseconds.
     pub timespec: Option<[u64; 2]>,
     /// The signals that the call blocks while it waits.
@@ -158,7 +159,7 @@ impl Surroundings<'_> {
 
     /// Whether a handler's frame is on a stack: then the thread was interrupted anywhere.
     fn is_in_handler(&self, stack_pointer: u64) -> bool {
-        self.is_on_stack(stack_pointer, &(self.restore..self.restore + 1))
+        self.stack(stack_pointer).is_none_or(|words| has_frame(&words, self.restore))
     }
 
     /// Whether a thread may come back to code in a range: it is there, or an address of it is on its stack,
@@ -183,14 +184,18 @@ impl Surroundings<'_> {
 
     /// Whether a word on a stack is in a range.
     fn is_on_stack(&self, stack_pointer: u64, range: &Range<u64>) -> bool {
-        let Some(stack) = self.mapping(stack_pointer) else { return true };
+        self.stack(stack_pointer).is_none_or(|words| words.iter().any(|word| range.contains(word)))
+    }
+
+    /// The words on a stack.
+    fn stack(&self, stack_pointer: u64) -> Option<Vec<u64>> {
+        let stack = self.mapping(stack_pointer)?;
         let from = stack_pointer - stack_pointer % 8;
         let end = stack.end.min(from.saturating_add(FARTHEST));
         let mut bytes = vec![0; usize::try_from(end - from).unwrap_or(0)];
         let length = self.memory.read(from, &mut bytes);
-        bytes[..length]
-            .chunks_exact(8)
-            .any(|word| word.try_into().is_ok_and(|w| range.contains(&u64::from_le_bytes(w))))
+        let words = bytes[..length].chunks_exact(8);
+        Some(words.map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect())
     }
 
     fn mapping(&self, address: u64) -> Option<&Mapping> {
@@ -219,13 +224,12 @@ impl Surroundings<'_> {
     }
 
     /// What is known of a time-out that would begin anew.
-    #[allow(clippy::type_complexity)]
     fn rest(
         &self,
         thread: Thread,
         call: &SystemCall,
         wait: &Wait,
-    ) -> Result<(Option<(Instant, Duration)>, Option<[u64; 2]>), String> {
+    ) -> Result<(Option<Waited>, Option<[u64; 2]>), String> {
         if wait.timeout == Timeout::Kept {
             return Ok((None, None));
         }
@@ -235,8 +239,7 @@ impl Surroundings<'_> {
             return Err("it waits with a time-out outside of the C library".to_owned());
         }
         let unknown = || "it waits with a time-out of which nobody tells what is left".to_owned();
-        let waited = waited::waited(thread.pid, thread.tid).ok_or_else(unknown)?;
-        let looked = Instant::now();
+        let waited = Waited::of(thread).ok_or_else(unknown)?;
         let timespec = match wait.timeout {
             Timeout::Timespec(_, at) => {
                 let words = (word(self.memory, at), word(self.memory, at.wrapping_add(8)));
@@ -245,6 +248,37 @@ impl Surroundings<'_> {
             }
             _ => None,
         };
-        Ok((Some((looked, waited)), timespec))
+        Ok((Some(waited), timespec))
+    }
+}
+
+/// Whether a handler's frame is among the words of a stack. Where it returns to is not enough: that stands,
+/// too, in what `sigaction` has told the kernel, and such a call may have left it on the stack.
+fn has_frame(words: &[u64], restore: u64) -> bool {
+    /// Behind that word: where `cs` and `ss` are in a `struct ucontext` (uc_mcontext's 19th word).
+    const SEGMENTS: usize = 1 + 5 + 18;
+    const USER_CODE_64: u64 = 0x33;
+    let is_frame = |place: usize| {
+        words.get(place + SEGMENTS).is_none_or(|segments| segments & 0xffff == USER_CODE_64)
+    };
+    words.iter().enumerate().any(|(place, word)| *word == restore && is_frame(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_more_than_a_place_to_return_to() {
+        const RESTORE: u64 = 0x7f12_3456_7890;
+        let has = |words: &[u64]| has_frame(words, RESTORE);
+        let mut words = [1; 60];
+        assert!(!has(&words));
+        words[10] = RESTORE;
+        assert!(!has(&words));
+        words[10 + 24] = 0x002b_0000_0000_0033;
+        assert!(has(&words));
+        // What cannot be seen may be one.
+        assert!(has(&words[..20]));
     }
 }

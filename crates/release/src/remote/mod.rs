@@ -26,6 +26,7 @@ pub mod vectors;
 pub mod wait;
 pub mod waited;
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -35,7 +36,7 @@ use std::time::{Duration, Instant};
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
-use lowtide_probe::proc::task::{self, Doing, Thread};
+use lowtide_probe::proc::task::{self, Doing};
 
 use crate::checks::Halt;
 use crate::refusal::Refusal;
@@ -51,16 +52,18 @@ use priority::Urgent;
 use tracee::{Registers, Stop, Tracee};
 use wait::{Resume, Timeout};
 
-/// So long a thread is given to stop.
-const STOP_LIMIT: Duration = Duration::from_millis(300);
+/// So long a thread is given to stop: it goes on meanwhile, and may have to wait for a processor.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// So long what a thread was sent to do may take until nothing more is done.
 pub(crate) const ACT_LIMIT: Duration = Duration::from_secs(5);
 /// So long `malloc_trim` may take.
 pub(crate) const TRIM_LIMIT: Duration = Duration::from_secs(60);
-/// So often calls are tried again before which signals came.
-const MOST_TRIES: usize = 10;
 /// So long it is tried to find a thread that can be borrowed.
 const SEARCH_LIMIT: Duration = Duration::from_secs(2);
+/// So long a process may be stopped until nothing more is done.
+const STOPPED_LIMIT: Duration = Duration::from_millis(300);
+/// So often calls are tried that a handler breaks off.
+const TRIES: u32 = 10;
 /// So long what another release does is watched to see whether it is still there.
 const BEAT_LIMIT: Duration = Duration::from_millis(400);
 
@@ -184,6 +187,21 @@ impl<'a> Remote<'a> {
         })
     }
 
+    /// Keeps other releases away from the process. The kernel lets go of this when lowtide ends, however that
+    /// happens; releases that see the process through another `/proc` are told apart by what they leave
+    /// in it.
+    ///
+    /// # Errors
+    /// When another release is at work there.
+    pub(crate) fn lock(&self) -> Result<(), Halt> {
+        use rustix::fs::{FlockOperation, flock};
+        match flock(&self.memory, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Refusal::AnotherRelease.into()),
+            // Where files of /proc have no locks, it goes without.
+            _ => Ok(()),
+        }
+    }
+
     /// Tells where the heap is, so that no stack is mistaken that lies there.
     pub(crate) fn set_heap(&mut self, heap: Vec<Range<u64>>) {
         self.heap = heap;
@@ -231,7 +249,7 @@ impl<'a> Remote<'a> {
 
     /// Maps our code and its block, and writes both.
     pub(crate) fn map(&mut self) -> Result<(), Halt> {
-        self.maps = self.target.maps().map_err(|error| self.target.failed(error))?;
+        self.maps = self.target.maps().map_err(|error| self.failed(error))?;
         let salt = salt();
         let place = presence::place(&self.maps, salt).ok_or_else(|| {
             ReleaseError::Failed("its address space has no room for a page of code".to_owned())
@@ -242,15 +260,20 @@ impl<'a> Remote<'a> {
             let end = place + CODE_BYTES + BLOCK_BYTES - 8;
             remote.word(place).is_some() && remote.word(end).is_some()
         };
-        if !self.call(text.as_bytes(), &all, &is_there)? {
-            return Err(failed(
-                "no memory could be mapped in it: its address space or its cgroup is full, or signals \
-                 came again and again",
-            ));
+        self.place = Some(place);
+        if !self.have_made(text.as_bytes(), &|text| all(text), &is_there)? {
+            let why = self.because(
+                "no memory could be mapped in it: its address space or its cgroup is full",
+            );
+            // Perhaps there was room for a part.
+            if self.lost().is_none() && !self.is_stopped() {
+                self.leave()?;
+            }
+            return Err(why);
         }
         self.place = Some(place);
         // Two that begin at the same time see each other now, at the latest.
-        self.maps = self.target.maps().map_err(|error| self.target.failed(error))?;
+        self.maps = self.target.maps().map_err(|error| self.failed(error))?;
         let others = presence::leftovers(self.live, &self.maps);
         let is_other = |range: &Range<u64>| range.start != place && !self.left.contains(range);
         if others.iter().any(|other| is_other(&other.range)) {
@@ -277,7 +300,21 @@ impl<'a> Remote<'a> {
                                removes what is left",
             ));
         }
-        self.unmap(&(place..place + CODE_BYTES + BLOCK_BYTES))?;
+        if let Some(error) = self.lost() {
+            return Err(error.into());
+        }
+        // Our thread may have unmapped a part, and the target mapped something there since.
+        self.maps = self.target.maps().map_err(|error| self.failed(error))?;
+        let ours = presence::leftovers(self.live, &self.maps);
+        let whole =
+            ours.iter().find(|ours| ours.range.start == place).map(|ours| ours.range.clone());
+        let code_alone = || {
+            let at_place = self.maps.iter().find(|m| m.start == place && !m.has_file())?;
+            (at_place.permissions == "r-xp").then_some(place..place + CODE_BYTES)
+        };
+        if let Some(range) = whole.or_else(code_alone) {
+            self.unmap(&range)?;
+        }
         self.place = None;
         Ok(())
     }
@@ -286,51 +323,41 @@ impl<'a> Remote<'a> {
         let range = range.clone();
         let call =
             Call { number: MUNMAP, args: [range.start, range.end - range.start, 0, 0, 0, 0] };
-        let is_gone = |remote: &Self| remote.word(range.start).is_none();
-        if self.call(&[], &|_| vec![call], &is_gone)? {
+        let start = range.start;
+        if self.have_made(&[], &|_| vec![call], &|remote| remote.word(start).is_none())? {
             Ok(())
         } else {
-            Err(failed("what was mapped in it could not be removed: a later release does that"))
+            Err(self
+                .because("what was mapped in it could not be removed: a later release does that"))
         }
     }
 
-    /// Has a thread make some calls, without any code of ours, until their effect is seen. `false` when it
-    /// is not, though the thread is itself again.
-    fn call(
+    /// Has a thread make some calls until something holds. Whether it does: a handler that comes first
+    /// breaks the calls off, and then they are made again.
+    fn have_made(
         &mut self,
         text: &[u8],
         calls: &dyn Fn(u64) -> Vec<Call>,
-        is_done: &dyn Fn(&Self) -> bool,
+        holds: &dyn Fn(&Self) -> bool,
     ) -> Result<bool, Halt> {
-        // A signal's handler that comes first takes the place of the calls.
-        for _ in 0..MOST_TRIES {
-            let (thread, stack_pointer) = self.call_once(text, calls)?;
-            let is_over = |remote: &Self| is_done(remote) || is_back(thread, stack_pointer);
-            if !self.until(ACT_LIMIT, is_over) && !is_done(self) {
-                if !self.target.is_alive() {
-                    return Err(TargetError::Gone(self.target.pid).into());
-                }
-                if !self.live.is_in_use() {
-                    return Err(TargetError::Replaced(self.target.pid).into());
-                }
-                return Err(failed(
-                    "a thread that was borrowed did not come back in time (is it stopped?): it will by \
-                     itself, and a later release removes what is left",
-                ));
-            }
-            if is_done(self) {
-                return Ok(true);
+        for _ in 0..TRIES {
+            let thread = self.call(text, calls)?;
+            let is_made = Cell::new(false);
+            let is_over = self.until(ACT_LIMIT, |remote| {
+                // First whether it is over, and then what came of it.
+                let is_back = is_back(&thread);
+                is_made.set(holds(remote));
+                is_made.get() || is_back
+            });
+            if is_made.get() || !is_over {
+                return Ok(is_made.get());
             }
         }
         Ok(false)
     }
 
-    /// Gives the thread that was sent to make the calls, and its stack pointer.
-    fn call_once(
-        &mut self,
-        text: &[u8],
-        calls: &dyn Fn(u64) -> Vec<Call>,
-    ) -> Result<(Thread, u64), Halt> {
+    /// Has a thread make some calls, without any code of ours.
+    fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<Candidate, Halt> {
         let mut planned: Vec<(&'static str, seccomp::Call)> = calls(0)
             .iter()
             .map(|call| (name_of(call.number), seccomp_call(call, self.gadgets.syscall_ret)))
@@ -338,7 +365,7 @@ impl<'a> Remote<'a> {
         planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.restore)));
         planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.syscall_ret)));
         self.borrow(&planned, |remote, held| {
-            let state = held.tracee.extended_state().map_err(|e| remote.target.failed(e))?;
+            let state = held.tracee.extended_state().map_err(|e| remote.failed(e))?;
             let vectors = match vectors::framed(&state) {
                 Ok(vectors) => vectors,
                 Err(_) => return Ok(None),
@@ -370,17 +397,11 @@ impl<'a> Remote<'a> {
         loop {
             let planned = code_calls(place);
             self.borrow(&planned, |remote, held| remote.prepare(place, held, wanted))?;
-            let pid = self.target.pid;
             if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
                 self.is_busy = true;
-                return Err(if self.target.is_alive() {
-                    failed(
-                        "a thread that was borrowed did not come back in time (is it stopped?): it \
-                            will by itself",
-                    )
-                } else {
-                    TargetError::Gone(pid).into()
-                });
+                return Err(self.because(
+                    "a thread that was borrowed did not come back in time: it will by itself",
+                ));
             }
             let worked = self.get(OFF_WORKED_NS).unwrap_or(0);
             if worked > 0 {
@@ -529,35 +550,40 @@ impl<'a> Remote<'a> {
         &mut self,
         calls: &[(&'static str, seccomp::Call)],
         mut prepare: impl FnMut(&mut Self, &Held) -> Result<Option<Registers>, Halt>,
-    ) -> Result<(Thread, u64), Halt> {
+    ) -> Result<Candidate, Halt> {
         let begin = Instant::now();
         loop {
             let candidates = self.candidates();
             for candidate in &candidates.found {
                 let urgent = Urgent::begin();
                 let Some(held) = self.hold(candidate)? else { continue };
-                seccomp::permits(candidate.thread.tid as i32, candidate.seccomp, calls)?;
-                let Some(registers) = prepare(self, &held)? else { continue };
+                let permitted =
+                    seccomp::permits(candidate.thread.tid as i32, candidate.seccomp, calls);
+                let prepared = match permitted {
+                    Ok(()) => prepare(self, &held),
+                    Err(refusal) => Err(refusal.into()),
+                };
+                let Some(registers) = prepared? else { continue };
                 (self.tell)(Step::Set);
                 let set = held.tracee.set_registers(&registers);
                 (self.tell)(Step::LetGo);
                 let since = held.since;
-                let (fs_base, stack_pointer) = (held.registers.fs_base, held.registers.rsp);
+                let fs_base = held.registers.fs_base;
                 let gone = held.tracee.let_go(0);
                 self.pauses.push(since.elapsed());
                 drop(urgent);
-                set.and(gone).map_err(|error| self.target.failed(error))?;
+                set.and(gone).map_err(|error| self.failed(error))?;
                 let thread = (candidate.thread.tid, candidate.wait.name);
                 self.borrowed.get_or_insert(thread);
                 self.fs_base = fs_base;
                 (self.tell)(Step::Await);
-                return Ok((candidate.thread, stack_pointer));
+                return Ok(candidate.clone());
             }
-            if !self.target.is_alive() {
-                return Err(TargetError::Gone(self.target.pid).into());
+            if let Some(error) = self.lost() {
+                return Err(error.into());
             }
-            if !self.live.is_in_use() {
-                return Err(TargetError::Replaced(self.target.pid).into());
+            if begin.elapsed() > STOPPED_LIMIT && self.is_stopped() {
+                return Err(Refusal::Stopped { pid: self.target.pid }.into());
             }
             if begin.elapsed() > SEARCH_LIMIT {
                 let (threads, why) = (candidates.threads, candidates.why());
@@ -575,7 +601,14 @@ impl<'a> Remote<'a> {
             Ok(tracee) => tracee,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(self.not_traced(candidate));
+                // So it is, too, with a thread that is ending.
+                if let Some(error) = self.lost() {
+                    return Err(error.into());
+                }
+                return match candidate.thread.stat() {
+                    Ok(stat) if !stat.has_ended() => Err(self.not_traced(candidate)),
+                    _ => Ok(None),
+                };
             }
             Err(error) => return Err(self.target.failed(error).into()),
         };
@@ -585,9 +618,12 @@ impl<'a> Remote<'a> {
             return Ok(None);
         }
         (self.tell)(Step::Wait);
-        match tracee.wait(STOP_LIMIT).map_err(|error| self.target.failed(error))? {
+        match tracee.wait(STOP_LIMIT).map_err(|error| self.failed(error))? {
             Stop::Asked => {}
             Stop::Signal(signal) => {
+                if let Some(registers) = tracee.registers().ok().and_then(|r| unless_done(&r)) {
+                    let _ = tracee.set_registers(&registers);
+                }
                 let _ = tracee.let_go(signal);
                 return Ok(None);
             }
@@ -603,21 +639,15 @@ impl<'a> Remote<'a> {
             }
         }
         (self.tell)(Step::Read);
-        let looked = |error| self.target.failed(error);
+        let looked = |error| self.failed(error);
         let registers = tracee.registers().map_err(looked)?;
-        let args = [
-            registers.rdi,
-            registers.rsi,
-            registers.rdx,
-            registers.r10,
-            registers.r8,
-            registers.r9,
-        ];
-        if let Some(code) = wait::unless_done(registers.orig_rax, &args, registers.rax as i64) {
-            tracee.put_back(Registers { rax: code as u64, ..registers });
+        if let Some(registers) = unless_done(&registers) {
+            tracee.put_back(registers);
         }
         let mask = tracee.signal_mask().map_err(looked)?;
-        if !is_same(&registers, candidate) || !self.is_ours(&registers, candidate) {
+        let is_same_wait = candidate.waited.is_none_or(|w| w.is_same_wait(candidate.thread));
+        if !is_same(&registers, candidate) || !self.is_ours(&registers, candidate) || !is_same_wait
+        {
             return Ok(None);
         }
         let result = registers.rax as i64;
@@ -628,8 +658,7 @@ impl<'a> Remote<'a> {
         if resume.again {
             back.rip -= SYSCALL_BYTES;
             back.rax = registers.orig_rax;
-            let waited = candidate.waited.map(|(looked, by_then)| by_then + looked.elapsed());
-            let waited = waited.unwrap_or_default();
+            let waited = candidate.waited.map(|waited| waited.by_now()).unwrap_or_default();
             let timeout = candidate.wait.timeout;
             let given = match timeout {
                 Timeout::Kept => None,
@@ -695,11 +724,14 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// Waits until something holds, for so long at most.
+    /// Waits until something holds, for so long at most; less long in a process that is stopped.
     pub(crate) fn until(&mut self, limit: Duration, holds: impl Fn(&Self) -> bool) -> bool {
         const STEP: Duration = Duration::from_micros(20);
         const LONG_STEP: Duration = Duration::from_micros(200);
+        /// So often it is asked whether the process is stopped.
+        const LOOK: Duration = Duration::from_millis(20);
         let begin = Instant::now();
+        let (mut looked, mut stopped) = (Duration::ZERO, None);
         loop {
             if holds(self) {
                 return true;
@@ -708,8 +740,53 @@ impl<'a> Remote<'a> {
             if waited >= limit || !self.live.is_in_use() {
                 return false;
             }
+            if waited >= looked + LOOK {
+                looked = waited;
+                stopped = if self.is_stopped() { stopped.or(Some(waited)) } else { None };
+                if stopped.is_some_and(|since| waited - since > STOPPED_LIMIT) {
+                    return false;
+                }
+            }
             std::thread::sleep(if waited < LONG_STEP * 10 { STEP } else { LONG_STEP });
         }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.target.stat().is_ok_and(|stat| stat.state == 'T')
+    }
+
+    /// Why something did not come to pass: because the target is no more, or stopped; else as it is said.
+    pub(crate) fn because(&self, else_why: &str) -> Halt {
+        match self.lost() {
+            Some(error) => error.into(),
+            None if self.is_stopped() => {
+                failed("it was stopped meanwhile: what is left in it a later release removes")
+            }
+            None => failed(else_why),
+        }
+    }
+
+    /// What has become of a target whose memory is nobody's any more.
+    fn lost(&self) -> Option<TargetError> {
+        if self.live.is_in_use() {
+            return None;
+        }
+        // A process gives its memory away a little before it has ended; one that has started another
+        // program has other memory.
+        let begin = Instant::now();
+        // (Its end is not told as long as one of its threads is held here.)
+        while self.target.stat().is_ok() && begin.elapsed() < ACT_LIMIT {
+            if self.target.maps().is_ok_and(|maps| !maps.is_empty()) {
+                return Some(TargetError::Replaced(self.target.pid));
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        Some(TargetError::Gone(self.target.pid))
+    }
+
+    /// What an error in acting on it means.
+    fn failed(&self, error: io::Error) -> Halt {
+        self.lost().unwrap_or_else(|| self.target.failed(error)).into()
     }
 
     /// Writes to the target, from the end backwards, a page at a time: where pages are missing, nothing
@@ -720,15 +797,7 @@ impl<'a> Remote<'a> {
         while end > at {
             let begin = at.max((end - 1) & !4095);
             let part = &bytes[(begin - at) as usize..(end - at) as usize];
-            self.memory.write_all_at(part, begin).map_err(|error| {
-                match self.target.failed(error) {
-                    // The memory is that of a program which has ended or was replaced.
-                    TargetError::Other(..) if !self.live.is_in_use() => {
-                        Halt::from(TargetError::Replaced(self.target.pid))
-                    }
-                    other => other.into(),
-                }
-            })?;
+            self.memory.write_all_at(part, begin).map_err(|error| self.failed(error))?;
             end = begin;
         }
         Ok(())
@@ -856,6 +925,24 @@ fn code_calls(place: u64) -> Vec<(&'static str, seccomp::Call)> {
     ]
 }
 
+/// Whether a thread that was borrowed is itself again: then all that it was sent to do is over. Whatever it
+/// does for us, and handlers that came before that, use the stack below where it was.
+fn is_back(candidate: &Candidate) -> bool {
+    match candidate.thread.doing() {
+        Ok(Doing::Running) => false,
+        Ok(doing) => doing.stack_pointer().is_none_or(|now| now >= candidate.call.stack_pointer),
+        Err(_) => true,
+    }
+}
+
+/// The registers with which a thread is let go as it is, where the kernel's own would break its wait off.
+fn unless_done(registers: &Registers) -> Option<Registers> {
+    let r = registers;
+    let args = [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
+    let code = wait::unless_done(r.orig_rax, &args, r.rax as i64)?;
+    Some(Registers { rax: code as u64, ..*r })
+}
+
 /// Whether a thread that was stopped is still where it was when it was looked at.
 fn is_same(registers: &Registers, candidate: &Candidate) -> bool {
     let r = registers;
@@ -864,15 +951,6 @@ fn is_same(registers: &Registers, candidate: &Candidate) -> bool {
         && [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] == call.args
         && r.rsp == call.stack_pointer
         && r.rip == call.instruction_pointer
-}
-
-/// Whether a thread that was sent to make calls is where its own code is again: its stack is.
-fn is_back(thread: Thread, stack_pointer: u64) -> bool {
-    match thread.doing() {
-        Ok(Doing::Running) => false,
-        Ok(doing) => doing.stack_pointer().is_none_or(|now| now >= stack_pointer),
-        Err(_) => true,
-    }
 }
 
 /// Where an argument of a call stands in the block.

@@ -15,6 +15,8 @@ use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME};
 pub const BYTES: u64 = CODE_BYTES + BLOCK_BYTES;
 /// On both sides, so much stays free, so that the kernel joins nothing with ours.
 const APART: u64 = 1 << 20;
+/// So many times it is waited for a thread of an earlier release to leave.
+const PATIENCE: u32 = 4;
 /// The highest address of a process with four levels of page tables.
 const HIGHEST: u64 = 1 << 47;
 
@@ -70,13 +72,22 @@ fn namespace() -> u64 {
 pub fn leftovers(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> {
     let named = format!("[anon:{NAME}]");
     let mut found: Vec<Leftover> = Vec::new();
-    for mapping in maps.iter().filter(|m| !m.has_file()) {
+    let mut name_of_last = "";
+    for (place, mapping) in maps.iter().enumerate().filter(|(_, m)| !m.has_file()) {
         let is_code = mapping.permissions == "r-xp" && mapping.size() == CODE_BYTES;
-        if is_code && (mapping.name == named || is_ours(memory, mapping.start)) {
+        let is_nameless = mapping.name.is_empty();
+        let is_unwritten =
+            || maps.get(place + 1).is_some_and(|next| is_unwritten(memory, mapping, next));
+        if is_code
+            && (mapping.name == named
+                || is_nameless && (is_ours(memory, mapping.start) || is_unwritten()))
+        {
             let range = mapping.start..mapping.end;
             found.push(Leftover { range, has_block: false });
+            name_of_last = &mapping.name;
         } else if let Some(last) = found.last_mut()
             && mapping.start == last.range.end
+            && mapping.name == name_of_last
             && mapping.permissions == "rw-p"
             && mapping.end <= last.range.start + BYTES
         {
@@ -96,6 +107,20 @@ fn is_ours(memory: &LiveMemory, at: u64) -> bool {
     memory.read(at, &mut bytes) == bytes.len() && CODE.starts_with(&bytes)
 }
 
+/// Whether both are ours before anything was written there: two mappings just as large as ours, side by
+/// side, and the code nothing but zeros.
+fn is_unwritten(memory: &LiveMemory, code: &Mapping, block: &Mapping) -> bool {
+    let mut bytes = [1; CODE_BYTES as usize];
+    block.start == code.end
+        && block.size() == BLOCK_BYTES
+        && block.permissions == "rw-p"
+        && block.name.is_empty()
+        && !block.has_file()
+        && (memory.resident(code.start..code.end).is_empty()
+            || memory.read(code.start, &mut bytes) == bytes.len()
+                && bytes == [0; CODE_BYTES as usize])
+}
+
 impl Leftover {
     /// Whether somebody is still at work in it. `wait` passes some time.
     pub fn is_active(&self, target: &Target, memory: &LiveMemory, wait: impl Fn()) -> bool {
@@ -106,15 +131,19 @@ impl Leftover {
         if !self.has_block {
             return own_thread();
         }
-        let at = self.range.start + CODE_BYTES + OFF_OWNER;
-        let mut bytes = [0; 24];
-        if memory.read(at, &mut bytes) == bytes.len() {
-            let word = |n: usize| bytes[n * 8..n * 8 + 8].try_into().map_or(0, u64::from_le_bytes);
-            let owner = Owner { pid: word(0), start_ticks: word(1), namespace: word(2) };
+        let mut owner = self.owner(memory);
+        if owner.is_some_and(|owner| owner.namespace == 0) {
+            // Somebody has mapped this and not said yet who it is; or will not say it any more.
+            wait();
+            owner = self.owner(memory);
+        }
+        if let Some(owner) = owner {
             match owner.is_alive() {
+                // What we have left ourselves, in an earlier release that failed, is at work no more.
+                Some(true) if owner == Owner::ourselves() => {}
                 Some(true) => return true,
                 Some(false) => {}
-                None if owner.pid == 0 => {}
+                None if owner.namespace == 0 => {}
                 // Of one that cannot be seen, what it does must tell.
                 None => {
                     let before = self.beat(memory);
@@ -125,10 +154,28 @@ impl Leftover {
                 }
             }
         }
-        if own_thread() {
+        // A thread that hears nothing any more leaves, in its time.
+        for _ in 0..PATIENCE {
+            if !own_thread() {
+                return false;
+            }
             wait();
         }
         own_thread()
+    }
+
+    fn owner(&self, memory: &LiveMemory) -> Option<Owner> {
+        let at = self.range.start + CODE_BYTES + OFF_OWNER;
+        let mut bytes = [0; 24];
+        let word = |bytes: &[u8; 24], n: usize| {
+            bytes[n * 8..n * 8 + 8].try_into().map_or(0, u64::from_le_bytes)
+        };
+        let is_read = memory.read(at, &mut bytes) == bytes.len();
+        is_read.then(|| Owner {
+            pid: word(&bytes, 0),
+            start_ticks: word(&bytes, 1),
+            namespace: word(&bytes, 2),
+        })
     }
 
     fn beat(&self, memory: &LiveMemory) -> Option<u64> {

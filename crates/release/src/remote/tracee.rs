@@ -15,12 +15,17 @@ const MOST_STATE: usize = 16 << 10;
 /// Bytes of the kernel's `sigset_t`.
 const SIGSET_BYTES: usize = 8;
 
+/// So long a thread that is ending is waited for.
+const END_LIMIT: Duration = Duration::from_millis(300);
+
 /// A thread that this one traces. It is let go when it is dropped while it stands still; one that could
-/// not be stopped is let go by the kernel when lowtide ends.
+/// not be stopped is let go by the kernel when this thread ends. One that is ending is waited for: as long
+/// as its end was not taken notice of, its process can neither end nor start another program.
 #[derive(Debug)]
 pub struct Tracee {
     tid: i32,
     is_stopped: bool,
+    is_traced: bool,
     /// What its registers are set to when it is let go without anything having been done.
     unless_done: Option<Registers>,
 }
@@ -50,7 +55,7 @@ impl Tracee {
         // SAFETY: PTRACE_SEIZE reads and writes no memory of ours; both arguments are numbers.
         let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, 0_usize) };
         checked(done)?;
-        Ok(Self { tid, is_stopped: false, unless_done: None })
+        Ok(Self { tid, is_stopped: false, is_traced: true, unless_done: None })
     }
 
     /// Asks it to stop.
@@ -83,7 +88,10 @@ impl Tracee {
             }
             if found < 0 {
                 return match io::Error::last_os_error() {
-                    error if error.raw_os_error() == Some(libc::ECHILD) => Ok(Stop::Ended),
+                    error if error.raw_os_error() == Some(libc::ECHILD) => {
+                        self.is_traced = false;
+                        Ok(Stop::Ended)
+                    }
                     error if error.kind() == io::ErrorKind::Interrupted => continue,
                     error => Err(error),
                 };
@@ -98,6 +106,7 @@ impl Tracee {
 
     fn stopped(&mut self, status: i32) -> Stop {
         if !libc::WIFSTOPPED(status) {
+            self.is_traced = false;
             return Stop::Ended;
         }
         self.is_stopped = true;
@@ -175,8 +184,9 @@ impl Tracee {
     /// # Errors
     /// When it has ended.
     pub fn let_go(mut self, signal: i32) -> io::Result<()> {
-        self.is_stopped = false;
-        self.detach(signal)
+        self.detach(signal)?;
+        self.is_traced = false;
+        Ok(())
     }
 
     fn detach(&self, signal: i32) -> io::Result<()> {
@@ -188,11 +198,22 @@ impl Tracee {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        if self.is_stopped {
-            if let Some(registers) = &self.unless_done {
-                let _ = self.set_registers(registers);
+        if self.is_traced
+            && self.is_stopped
+            && let Some(registers) = &self.unless_done
+        {
+            let _ = self.set_registers(registers);
+        }
+        if !self.is_traced || self.is_stopped && self.detach(0).is_ok() {
+            return;
+        }
+        // It is ending; or it never stopped, and may be ending.
+        while let Ok(stop) = self.wait(END_LIMIT) {
+            match stop {
+                Stop::Ended | Stop::Never => return,
+                _ if self.detach(0).is_ok() => return,
+                _ => {}
             }
-            let _ = self.detach(0);
         }
     }
 }

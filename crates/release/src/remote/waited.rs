@@ -5,29 +5,68 @@
 //! time it is by that clock is told by our own thread, on the same processor.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use lowtide_probe::proc::task::Thread;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// How long a thread that waits has been waiting; `None` where the kernel does not tell. Rather too short
-/// than too long: while the processor was taken away from the machine, its clock stood still.
-pub fn waited(pid: u32, tid: u32) -> Option<Duration> {
-    let directory = format!("/proc/{pid}/task/{tid}");
-    let since = last_ran(&directory)?;
-    let now = on_processor(processor(&directory)?, || {
-        rustix::thread::sched_yield();
-        last_ran("/proc/thread-self")
-    })?;
-    Some(now.saturating_sub(since))
+/// How long a thread that waits has been waiting.
+#[derive(Debug, Clone, Copy)]
+pub struct Waited {
+    looked: Instant,
+    by_then: Duration,
+    /// How often it has gone to sleep.
+    sleeps: u64,
+}
+
+impl Waited {
+    /// Looks at a thread; `None` where the kernel does not tell. Rather too short than too long: while
+    /// the processor was taken away from the machine, its clock stood still.
+    pub fn of(thread: Thread) -> Option<Self> {
+        let directory = format!("/proc/{}/task/{}", thread.pid, thread.tid);
+        let text = account(&directory)?;
+        let (since, sleeps) = (last_ran(&text)?, sleeps(&text)?);
+        let now = on_processor(processor(&directory)?, || {
+            rustix::thread::sched_yield();
+            last_ran(&account("/proc/thread-self")?)
+        })?;
+        let by_then = now.saturating_sub(since);
+        Some(Self { looked: Instant::now(), by_then, sleeps })
+    }
+
+    /// How long it is now.
+    pub fn by_now(&self) -> Duration {
+        self.by_then + self.looked.elapsed()
+    }
+
+    /// Whether a thread that was stopped meanwhile had not run since: another wait may look just like
+    /// the one that it was in, but has begun later.
+    pub fn is_same_wait(&self, thread: Thread) -> bool {
+        let text = account(&format!("/proc/{}/task/{}", thread.pid, thread.tid));
+        // Once more, in the stop.
+        text.and_then(|text| sleeps(&text)) == Some(self.sleeps + 1)
+    }
+}
+
+/// What the scheduler tells of a thread.
+fn account(directory: &str) -> Option<String> {
+    fs::read_to_string(format!("{directory}/sched")).ok()
+}
+
+fn value_of<'a>(account: &'a str, name: &str) -> Option<&'a str> {
+    let line = account.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim_start().strip_prefix(':')?.trim())
 }
 
 /// When a thread was last accounted for, by the clock of its processor.
-fn last_ran(directory: &str) -> Option<Duration> {
-    let text = fs::read_to_string(format!("{directory}/sched")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("se.exec_start"))?;
-    let value = line.trim_start().strip_prefix(':')?.trim();
-    let (ms, ns) = value.split_once('.')?;
+fn last_ran(account: &str) -> Option<Duration> {
+    let (ms, ns) = value_of(account, "se.exec_start")?.split_once('.')?;
     Some(Duration::from_millis(ms.parse().ok()?) + Duration::from_nanos(ns.parse().ok()?))
+}
+
+/// How often a thread has given its processor up by itself.
+fn sleeps(account: &str) -> Option<u64> {
+    value_of(account, "nr_voluntary_switches")?.parse().ok()
 }
 
 /// The processor on which a thread last ran.
@@ -51,7 +90,6 @@ fn on_processor<T>(processor: usize, act: impl FnOnce() -> Option<T>) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
 
     #[test]
     fn how_long_a_thread_waits_is_told_within_a_few_milliseconds() {
@@ -63,17 +101,17 @@ mod tests {
         });
         let (tid, begin) = told.recv().unwrap();
         let tid = u32::try_from(tid).unwrap();
-        let pid = std::process::id();
-        if last_ran("/proc/thread-self").is_some() {
+        let thread_of_ours = Thread { pid: std::process::id(), tid };
+        if account("/proc/thread-self").is_some() {
             let mut found = Duration::ZERO;
             while found < Duration::from_millis(20) {
                 std::thread::sleep(Duration::from_millis(5));
-                found = waited(pid, tid).unwrap();
+                found = Waited::of(thread_of_ours).unwrap().by_then;
                 // Never more than there was.
                 assert!(found <= begin.elapsed() + Duration::from_millis(1), "{found:?}");
             }
         } else {
-            assert_eq!(waited(pid, tid), None);
+            assert!(Waited::of(thread_of_ours).is_none());
         }
         drop(send);
         thread.join().unwrap();

@@ -1,0 +1,481 @@
+//! Whatever happens, and at whatever step of a release: the target lives on as it was.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "support/steady.rs"]
+mod steady;
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lowtide_model::release::{Outcome, RunsIn};
+use lowtide_probe::inspect::{Target, TargetError};
+use lowtide_release::{ReleaseError, Step, release_telling};
+use rustix::process::{Signal, kill_process};
+use steady::{Kind, Steady};
+
+/// So many programs are released at the same time.
+const LANES: usize = 4;
+/// A release of these programs does not take more steps.
+const MOST_STEPS: usize = 1500;
+const CHILD: &str = "LOWTIDE_TEST_ENDS_AT";
+
+/// Does something at each step of a release, until it comes to an end without it. Says how many steps
+/// there were.
+fn at_each_step(
+    threads: u32,
+    wait: &'static str,
+    act: impl Fn(&mut Steady, usize) -> bool + Sync,
+) -> usize {
+    let home = tempfile::tempdir().unwrap();
+    let program = support::compile(home.path(), "steady.c", &[]);
+    let kind = Kind::new(&program, threads, wait);
+    let (act, kind, most) = (&act, &kind, &AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for lane in 0..LANES {
+            scope.spawn(move || {
+                let mut steady = Steady::start(kind);
+                for step in (lane..MOST_STEPS).step_by(LANES) {
+                    if !act(&mut steady, step) {
+                        return;
+                    }
+                    most.fetch_max(step + 1, Ordering::Relaxed);
+                }
+                panic!("a release took more than {MOST_STEPS} steps");
+            });
+        }
+    });
+    let steps = most.load(Ordering::Relaxed);
+    println!("{threads} threads in {wait}: {steps} steps");
+    assert!(steps > 40, "only {steps} steps");
+    steps
+}
+
+/// A release goes through, and nothing of us is left.
+fn release_goes_through(steady: &mut Steady, context: &str) {
+    steady.wait_for_our_thread();
+    let left = steady.left_bytes();
+    let release = steady.release().unwrap();
+    let is_done = [Outcome::Released, Outcome::NothingToRelease].contains(&release.outcome);
+    assert!(is_done, "{context}: {release:?}");
+    assert_eq!(release.cleaned_bytes, left, "{context}");
+    assert_eq!(steady.left_bytes(), 0, "{context}");
+    let expected = if steady.kind.threads > 1 { RunsIn::OwnThread } else { RunsIn::Slices };
+    assert!(release.runs_in.is_none_or(|runs_in| runs_in == expected), "{context}: {release:?}");
+    steady.wait_for_our_thread();
+    let seen = steady.check();
+    assert!(seen.is_well(), "{context}: {seen:?}");
+}
+
+/// What the release does that is to be killed: it is no test when nobody asks for it.
+#[test]
+fn a_release_that_ends_where_it_is_told() {
+    let Ok(told) = std::env::var(CHILD) else { return };
+    let mut words = told.split(' ');
+    let pid: u32 = words.next().unwrap().parse().unwrap();
+    let step: usize = words.next().unwrap().parse().unwrap();
+    let threads: u32 = words.next().unwrap().parse().unwrap();
+    let options = Kind::new("".as_ref(), threads, "").options();
+    let mut count = 0;
+    let result = release_telling(&Target::open(pid).unwrap(), &options, &mut |now| {
+        if count == step {
+            println!("at {now:?}");
+            kill_process(rustix::process::getpid(), Signal::KILL).unwrap();
+        }
+        count += 1;
+    });
+    let release = result.unwrap();
+    assert_eq!(release.outcome, Outcome::Released, "{release:?}");
+}
+
+/// Has a process of its own release the program, and kill itself at a step. The step's name; `None` when
+/// it came to its end before.
+fn killed_at(steady: &Steady, step: usize) -> Option<String> {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_release_that_ends_where_it_is_told", "--nocapture"])
+        .env(CHILD, format!("{} {step} {}", steady.pid, steady.kind.threads))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    if output.status.signal() == Some(Signal::KILL.as_raw()) {
+        let (_, name) = text.rsplit_once("at ").unwrap();
+        return Some(name.trim().to_owned());
+    }
+    assert!(output.status.success(), "{text} {}", String::from_utf8_lossy(&output.stderr));
+    None
+}
+
+fn lives_on_when_we_are_killed(threads: u32, wait: &'static str) {
+    at_each_step(threads, wait, |steady, step| {
+        let Some(name) = killed_at(steady, step) else { return false };
+        let context = format!("killed at {step} ({name}), {threads} threads in {wait}");
+        assert!(!steady.has_stopped(), "{context}: {}", steady.describe());
+        let mut seen = steady.check();
+        // A thread that was interrupted and not set yet: epoll_wait then comes back, and only we could
+        // have begun it again.
+        let is_between = ["Wait", "Read", "Write", "Set"].contains(&name.as_str());
+        if wait.starts_with("epoll") && is_between && seen.interrupted == 1 {
+            seen.interrupted = 0;
+        }
+        assert!(seen.is_well() && seen.handled == 0, "{context}: {seen:?}");
+        release_goes_through(steady, &context);
+        steady.hoard();
+        true
+    });
+}
+
+#[test]
+fn it_lives_on_when_we_are_killed_while_its_only_thread_reads() {
+    lives_on_when_we_are_killed(1, "read");
+}
+
+#[test]
+fn it_lives_on_when_we_are_killed_while_its_only_thread_waits_for_events() {
+    lives_on_when_we_are_killed(1, "epoll");
+}
+
+#[test]
+fn it_lives_on_when_we_are_killed_while_its_only_thread_waits_for_a_while() {
+    lives_on_when_we_are_killed(1, "epoll-timed");
+}
+
+#[test]
+fn it_lives_on_when_we_are_killed_while_its_only_thread_waits_for_signals() {
+    lives_on_when_we_are_killed(1, "suspend");
+}
+
+#[test]
+fn it_lives_on_when_we_are_killed_while_our_thread_works_beside_its_own() {
+    lives_on_when_we_are_killed(4, "cond");
+}
+
+#[test]
+fn it_lives_on_when_we_are_killed_while_all_its_threads_sleep() {
+    lives_on_when_we_are_killed(3, "sleep");
+}
+
+fn its_end_is_told(threads: u32, wait: &'static str) {
+    at_each_step(threads, wait, |steady, step| {
+        let mut at = None;
+        let (result, reached) = steady.release_until(step, |steady, now| {
+            at = Some(now);
+            steady.signal(Signal::KILL);
+        });
+        if !reached {
+            return false;
+        }
+        let is_gone = match &result {
+            Err(ReleaseError::Target(TargetError::Gone(_))) => true,
+            // It was just done.
+            Ok(release) => release.outcome == Outcome::Released && at == Some(Step::Await),
+            Err(_) => false,
+        };
+        assert!(is_gone, "ended at {step} {at:?}: {result:?}");
+        steady.replace();
+        true
+    });
+}
+
+#[test]
+fn a_target_that_ends_anywhere_is_told_to_be_gone() {
+    its_end_is_told(1, "read");
+}
+
+#[test]
+fn a_target_of_several_threads_that_ends_anywhere_is_told_to_be_gone() {
+    its_end_is_told(4, "cond");
+}
+
+fn another_program_is_left_alone(threads: u32, wait: &'static str) {
+    at_each_step(threads, wait, |steady, step| {
+        let mut said = Vec::new();
+        let (result, reached) = steady.release_until(step, |steady, _| {
+            steady.tell("exec");
+            // Until it does. Where it cannot yet, its first thread is held, or another one that was has
+            // been ended and is still ours to let go of.
+            while said.len() < 2 {
+                if steady.says_within(Duration::from_millis(1)) {
+                    said.push(steady.said());
+                } else if steady.first_state() == 't' || steady.has_state('Z') {
+                    break;
+                }
+            }
+        });
+        if !reached {
+            return false;
+        }
+        let context = format!("another program at {step}, {threads} threads in {wait}: {result:?}");
+        while said.len() < 2 {
+            said.push(steady.said());
+        }
+        assert!(said[0] == "execs" && said[1].starts_with("ready"), "{context}: {said:?}");
+        // It came to its end before, or says what has become of its target.
+        let outcomes = [Outcome::Released, Outcome::Partial, Outcome::NothingToRelease];
+        let is_clear = match &result {
+            Ok(release) => outcomes.contains(&release.outcome),
+            Err(ReleaseError::Target(TargetError::Gone(_) | TargetError::Replaced(_))) => true,
+            Err(_) => false,
+        };
+        assert!(is_clear, "{context}");
+        assert!(!steady.has_stopped(), "{context}: {}", steady.describe());
+        assert_eq!(steady.left_bytes(), 0, "{context}");
+        let seen = steady.check();
+        assert!(seen.is_well(), "{context}: {seen:?}");
+        release_goes_through(steady, &context);
+        steady.hoard();
+        true
+    });
+}
+
+#[test]
+fn a_program_that_replaces_the_target_is_left_alone() {
+    another_program_is_left_alone(1, "read");
+}
+
+#[test]
+fn a_program_that_replaces_a_target_of_several_threads_is_left_alone() {
+    another_program_is_left_alone(4, "cond");
+}
+
+/// Whom a signal is for.
+#[derive(Debug, Clone, Copy)]
+enum For {
+    Process,
+    Thread,
+}
+
+fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom: For) {
+    at_each_step(threads, wait, |steady, step| {
+        if step < LANES {
+            steady.tell(with);
+            assert_eq!(steady.said(), "so");
+        }
+        let mut at = None;
+        let (result, reached) = steady.release_until(step, |steady, now| {
+            at = Some(now);
+            match whom {
+                For::Process => steady.signal(Signal::USR1),
+                For::Thread => steady.signal_held(),
+            }
+        });
+        let context = format!("SIGUSR1 at {step} {at:?}, {threads} threads in {wait}: {result:?}");
+        assert_eq!(result.unwrap().outcome, Outcome::Released, "{context}");
+        steady.wait_for_delivery();
+        let mut seen = steady.check();
+        assert_eq!(seen.handled, u32::from(reached), "{context} {seen:?}");
+        if threads > 1 {
+            // The kernel wakes one thread for a signal of the process, and gives it to another one that
+            // comes first: so it is without us as well.
+            seen.interrupted = seen.interrupted.saturating_sub(1);
+        }
+        assert!(seen.is_well(), "{context} {seen:?}");
+        assert_eq!(steady.left_bytes(), 0, "{context}");
+        steady.hoard();
+        reached
+    });
+}
+
+#[test]
+fn a_handler_runs_once_while_the_only_thread_waits_for_events() {
+    handlers_run_once(1, "epoll", "norestart", For::Process);
+}
+
+#[test]
+fn a_handler_runs_once_while_the_only_thread_waits_for_signals() {
+    handlers_run_once(1, "suspend", "norestart", For::Process);
+}
+
+#[test]
+fn a_handler_runs_once_while_the_only_thread_pauses() {
+    handlers_run_once(1, "pause", "restart", For::Process);
+}
+
+#[test]
+fn a_handler_runs_once_while_a_read_is_begun_again() {
+    handlers_run_once(1, "read", "restart", For::Process);
+}
+
+#[test]
+fn a_handler_runs_once_while_a_read_is_broken_off() {
+    handlers_run_once(1, "read", "norestart", For::Process);
+}
+
+#[test]
+fn a_handler_runs_once_while_a_sleep_is_broken_off() {
+    handlers_run_once(1, "sleep", "norestart", For::Process);
+}
+
+#[test]
+fn a_handler_of_the_held_thread_runs_once_beside_others() {
+    handlers_run_once(3, "epoll", "norestart", For::Thread);
+}
+
+#[test]
+fn a_handler_of_the_process_runs_once_beside_others() {
+    handlers_run_once(4, "cond", "restart", For::Process);
+}
+
+fn it_goes_on_after_a_stop(threads: u32, wait: &'static str) {
+    at_each_step(threads, wait, |steady, step| {
+        let (result, reached) = steady.release_until(step, |steady, _| steady.signal(Signal::STOP));
+        steady.signal(Signal::CONT);
+        let context = format!("stopped at {step}, {threads} threads in {wait}: {result:?}");
+        assert!(result.is_ok() || matches!(result, Err(ReleaseError::Failed(_))), "{context}");
+        let mut seen = steady.check();
+        if wait.starts_with("epoll") || wait == "cond" {
+            // So it is without us as well (signal(7)).
+            seen.interrupted = 0;
+        }
+        assert!(seen.is_well(), "{context}: {seen:?}");
+        assert!(!steady.has_stopped(), "{context}: {}", steady.describe());
+        release_goes_through(steady, &context);
+        steady.hoard();
+        reached
+    });
+}
+
+#[test]
+fn it_goes_on_after_it_was_stopped_and_continued() {
+    it_goes_on_after_a_stop(1, "read");
+}
+
+#[test]
+fn it_goes_on_after_all_its_threads_were_stopped_and_continued() {
+    it_goes_on_after_a_stop(4, "cond");
+}
+
+fn the_second_is_refused(threads: u32, wait: &'static str) {
+    at_each_step(threads, wait, |steady, step| {
+        let mut second = None;
+        let (first, reached) =
+            steady.release_until(step, |steady, now| second = Some((now, steady.release())));
+        let context = format!("a second one at {step}, {threads} threads in {wait}: {second:?}");
+        assert_eq!(first.unwrap().outcome, Outcome::Released, "{context}");
+        if let Some((_, second)) = &second {
+            let second = second.as_ref().unwrap();
+            let hazard = second.hazard.as_deref();
+            assert_eq!(second.outcome, Outcome::Refused, "{context}");
+            assert!(["another_release", "traced"].map(Some).contains(&hazard), "{context}");
+        }
+        assert_eq!(steady.left_bytes(), 0, "{context}");
+        let seen = steady.check();
+        assert!(seen.is_well(), "{context}: {seen:?}");
+        steady.hoard();
+        reached
+    });
+}
+
+#[test]
+fn of_two_releases_of_one_thread_the_second_is_refused() {
+    the_second_is_refused(1, "epoll");
+}
+
+#[test]
+fn of_two_releases_of_several_threads_the_second_is_refused() {
+    the_second_is_refused(4, "cond");
+}
+
+/// A program of several threads that something stands in the way of.
+fn with_hazard(home: &Path, threads: u32, hazard: &'static str) -> Kind {
+    let program = support::compile(home, "steady.c", &[]);
+    Kind { hazard, ..Kind::new(&program, threads, if threads > 1 { "cond" } else { "read" }) }
+}
+
+/// It was left alone: nothing of us is in it, and all is as it was.
+fn is_untouched(steady: &mut Steady, context: &str) {
+    assert_eq!(steady.left_bytes(), 0, "{context}");
+    steady.wait_for_our_thread();
+    let seen = steady.check();
+    assert!(seen.is_well(), "{context}: {seen:?}");
+}
+
+#[test]
+#[ignore = "needs root: CAP_SYS_ADMIN, to make namespaces"]
+fn a_target_in_other_mount_and_pid_namespaces_is_released() {
+    let home = tempfile::tempdir().unwrap();
+    for threads in [1, 4] {
+        let kind = with_hazard(home.path(), threads, "");
+        let by = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"];
+        let mut steady = Steady::start_by(&kind, &by);
+        assert_ne!(steady.pid, 0);
+        release_goes_through(&mut steady, "namespaces");
+        let seen = steady.check();
+        assert!(seen.is_well(), "{seen:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: CAP_SYS_ADMIN, to read the filters of a thread"]
+fn a_filter_that_allows_the_calls_lets_a_release_through() {
+    let home = tempfile::tempdir().unwrap();
+    for threads in [1, 4] {
+        let mut steady = Steady::start(&with_hazard(home.path(), threads, "seccomp-allow"));
+        release_goes_through(&mut steady, "seccomp-allow");
+    }
+}
+
+#[test]
+#[ignore = "needs root: CAP_SYS_ADMIN, to read the filters of a thread"]
+fn a_filter_that_would_kill_or_deny_is_a_refusal_and_nothing_is_left() {
+    let home = tempfile::tempdir().unwrap();
+    for hazard in ["seccomp-mmap", "seccomp-clone", "seccomp-errno"] {
+        let mut steady = Steady::start(&with_hazard(home.path(), 4, hazard));
+        let release = steady.release().unwrap();
+        assert_eq!(release.outcome, Outcome::Refused, "{release:?}");
+        assert_eq!(release.hazard.as_deref(), Some("seccomp"), "{release:?}");
+        is_untouched(&mut steady, hazard);
+    }
+}
+
+#[test]
+fn a_program_that_denies_memory_which_is_written_and_executed_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    for threads in [1, 4] {
+        let kind = with_hazard(home.path(), threads, "mdwe");
+        // Kernels before 6.3 do not know it.
+        let Some(mut steady) = Steady::try_start(&kind) else { return };
+        let release = steady.release().unwrap();
+        assert_eq!(release.outcome, Outcome::Refused, "{release:?}");
+        assert_eq!(release.hazard.as_deref(), Some("write_execute_denied"), "{release:?}");
+        is_untouched(&mut steady, "mdwe");
+    }
+}
+
+#[test]
+fn an_address_space_that_is_full_is_told_and_nothing_is_left() {
+    let home = tempfile::tempdir().unwrap();
+    for threads in [1, 4] {
+        let mut steady = Steady::start(&with_hazard(home.path(), threads, "address-space"));
+        let Err(ReleaseError::Failed(why)) = steady.release() else { panic!("it went through") };
+        assert!(why.contains("address space"), "{why}");
+        is_untouched(&mut steady, "address-space");
+    }
+}
+
+#[test]
+fn a_limit_that_allows_no_other_thread_is_told_and_nothing_is_left() {
+    let home = tempfile::tempdir().unwrap();
+    let mut steady = Steady::start(&with_hazard(home.path(), 4, "threads"));
+    let Err(ReleaseError::Failed(why)) = steady.release() else { panic!("it went through") };
+    assert!(why.contains("limits"), "{why}");
+    is_untouched(&mut steady, "threads");
+}
+
+#[test]
+fn a_program_of_which_no_thread_waits_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let program = support::compile(home.path(), "steady.c", &[]);
+    for threads in [1, 2] {
+        let mut steady = Steady::start(&Kind::new(&program, threads, "spin"));
+        let release = steady.release().unwrap();
+        assert_eq!(release.outcome, Outcome::Refused, "{release:?}");
+        assert_eq!(release.hazard.as_deref(), Some("no_thread"), "{release:?}");
+        assert_eq!(steady.left_bytes(), 0);
+        assert!(!steady.has_stopped());
+    }
+}

@@ -1,0 +1,351 @@
+//! A program that notices whatever a release does to it (`programs/steady.c`).
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use lowtide_model::release::Release;
+use lowtide_probe::inspect::Target;
+use lowtide_release::{Options, ReleaseError, Step, release_telling};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Whatever takes longer hangs.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What kind of program it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Kind {
+    pub(crate) program: PathBuf,
+    pub(crate) threads: u32,
+    pub(crate) wait: &'static str,
+    pub(crate) hazard: &'static str,
+}
+
+impl Kind {
+    pub(crate) fn new(program: &Path, threads: u32, wait: &'static str) -> Self {
+        Self { program: program.to_owned(), threads, wait, hazard: "" }
+    }
+
+    /// What of a release is wanted: several slices, where it comes to slices.
+    pub(crate) fn options(&self) -> Options {
+        let max_pause = Duration::from_micros(if self.threads > 1 { 1000 } else { 400 });
+        Options { max_pause, untested: true, ..Options::default() }
+    }
+
+    /// The command that starts it, without its pipes.
+    pub(crate) fn command(&self) -> Vec<String> {
+        // Of more than one batch where a batch needs no slices.
+        let megabytes = if self.threads > 1 { 24 } else { 4 };
+        let program = self.program.to_string_lossy().into_owned();
+        let (threads, megabytes) = (self.threads.to_string(), megabytes.to_string());
+        vec![program, threads, self.wait.to_owned(), megabytes, self.hazard.to_owned()]
+    }
+}
+
+/// The program, as it waits. It ends with this.
+pub(crate) struct Steady {
+    pub(crate) kind: Kind,
+    child: Child,
+    /// Its number: another than the child's where another program has started it.
+    pub(crate) pid: u32,
+    input: ChildStdin,
+    lines: BufReader<ChildStdout>,
+}
+
+/// What it has seen since it was asked last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// `ok`, or what is not as it should be.
+    pub(crate) verdict: String,
+    /// Waits that came back with EINTR, though no handler had run.
+    pub(crate) interrupted: u32,
+    /// Signals that were handled.
+    pub(crate) handled: u32,
+    /// Waits that went on though a handler had run.
+    pub(crate) lost: u32,
+}
+
+impl Seen {
+    pub(crate) fn is_well(&self) -> bool {
+        (self.verdict.as_str(), self.interrupted, self.lost) == ("ok", 0, 0)
+    }
+}
+
+impl Steady {
+    pub(crate) fn start(kind: &Kind) -> Self {
+        Self::start_by(kind, &[])
+    }
+
+    /// Starts it, unless it says that something is not supported here.
+    pub(crate) fn try_start(kind: &Kind) -> Option<Self> {
+        let mut steady = Self::spawn(kind, &[]);
+        let line = steady.said();
+        assert!(line == "unsupported" || line.starts_with("ready "), "it said {line:?}");
+        (line != "unsupported").then_some(steady)
+    }
+
+    /// Starts it by another program, which is given its command.
+    pub(crate) fn start_by(kind: &Kind, by: &[&str]) -> Self {
+        let mut steady = Self::spawn(kind, by);
+        steady.expect_ready();
+        steady
+    }
+
+    fn spawn(kind: &Kind, by: &[&str]) -> Self {
+        let own = kind.command();
+        let mut all = by.iter().copied().chain(own.iter().map(String::as_str));
+        let mut child = Command::new(all.next().unwrap())
+            .args(all)
+            .env_remove("LD_PRELOAD")
+            .env_remove("GLIBC_TUNABLES")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut steady = Self { kind: kind.clone(), pid: child.id(), child, input, lines };
+        if !by.is_empty() {
+            steady.pid = steady.child_of_child();
+        }
+        steady
+    }
+
+    /// The process that the child has started.
+    fn child_of_child(&self) -> u32 {
+        let begin = Instant::now();
+        loop {
+            let file = format!("/proc/{0}/task/{0}/children", self.child.id());
+            let text = fs::read_to_string(file).unwrap();
+            if let Some(pid) = text.split_ascii_whitespace().next() {
+                return pid.parse().unwrap();
+            }
+            assert!(begin.elapsed() < DEADLINE, "it starts nothing");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends it, and starts another.
+    pub(crate) fn replace(&mut self) {
+        *self = Self::start(&self.kind);
+    }
+
+    pub(crate) fn target(&self) -> Target {
+        Target::open(self.pid).unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.pid as i32).unwrap(), signal).unwrap();
+    }
+
+    /// Tells it to do something.
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+        if ["pause", "suspend"].contains(&self.kind.wait) {
+            self.signal(Signal::USR2);
+        }
+    }
+
+    /// Whether it says something before the time is over.
+    pub(crate) fn says_within(&mut self, limit: Duration) -> bool {
+        if !self.lines.buffer().is_empty() {
+            return true;
+        }
+        let time = rustix::time::Timespec::try_from(limit).unwrap();
+        let file = self.lines.get_ref().as_fd();
+        poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&time)).unwrap() == 1
+    }
+
+    /// The next line that it says.
+    pub(crate) fn said(&mut self) -> String {
+        let begin = Instant::now();
+        // A signal that comes between a look at the input and a wait for signals is no wake-up.
+        while !self.says_within(Duration::from_millis(500)) {
+            assert!(begin.elapsed() < DEADLINE, "it says nothing: {}", self.describe());
+            if self.kind.wait == "pause" {
+                self.signal(Signal::USR2);
+            }
+        }
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn expect_ready(&mut self) {
+        let line = self.said();
+        assert!(line.starts_with("ready "), "it said {line:?}");
+    }
+
+    /// Has all of its threads look at everything.
+    pub(crate) fn check(&mut self) -> Seen {
+        self.tell("check");
+        let line = self.said();
+        let words: Vec<&str> = line.rsplitn(7, ' ').collect();
+        let [lost, _, handled, _, interrupted, _, verdict] = words[..] else {
+            panic!("it said {line:?}")
+        };
+        let number = |word: &str| word.parse().unwrap();
+        Seen {
+            verdict: verdict.to_owned(),
+            interrupted: number(interrupted),
+            handled: number(handled),
+            lost: number(lost),
+        }
+    }
+
+    pub(crate) fn hoard(&mut self) {
+        self.tell("hoard");
+        assert_eq!(self.said(), "hoarded");
+    }
+
+    /// One release of it.
+    pub(crate) fn release(&mut self) -> Result<Release, ReleaseError> {
+        self.release_until(usize::MAX, |_, _| unreachable!("that is no step")).0
+    }
+
+    /// One release of it, in which something is done before one of its steps. Says, too, whether there was
+    /// such a step.
+    pub(crate) fn release_until(
+        &mut self,
+        step: usize,
+        act: impl FnOnce(&mut Self, Step),
+    ) -> (Result<Release, ReleaseError>, bool) {
+        enum News {
+            At(Step),
+            Done(Box<Result<Release, ReleaseError>>),
+        }
+        let (target, options) = (self.target(), self.kind.options());
+        let (tell, told) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        let work = std::thread::spawn(move || {
+            let (mut count, at) = (0, tell.clone());
+            let result = release_telling(&target, &options, &mut move |now| {
+                if count == step {
+                    at.send(News::At(now)).unwrap();
+                    gone.recv().unwrap();
+                }
+                count += 1;
+            });
+            let _ = tell.send(News::Done(Box::new(result)));
+        });
+        let mut act = Some(act);
+        loop {
+            match told.recv_timeout(DEADLINE) {
+                Ok(News::At(now)) => {
+                    act.take().unwrap()(self, now);
+                    go.send(()).unwrap();
+                }
+                Ok(News::Done(result)) => {
+                    work.join().unwrap();
+                    return (*result, act.is_none());
+                }
+                Err(error) => panic!("the release hangs ({error}) of {}", self.describe()),
+            }
+        }
+    }
+
+    /// Waits until SIGUSR1 is no longer on its way: then whatever wait it ends has ended by it.
+    pub(crate) fn wait_for_delivery(&self) {
+        const SIGUSR1: u64 = 1 << (libc::SIGUSR1 - 1);
+        let is_pending = |task: fs::DirEntry| {
+            let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            let masks = status.lines().filter_map(|line| {
+                line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))
+            });
+            masks
+                .filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+                .any(|m| m & SIGUSR1 != 0)
+        };
+        let begin = Instant::now();
+        let tasks = || fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap().flatten();
+        while tasks().any(is_pending) {
+            assert!(begin.elapsed() < DEADLINE, "a signal stays pending: {}", self.describe());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Bytes of the mappings in it that are ours: a page of code that is of no file, with what is right
+    /// behind it. Not every kernel names them.
+    pub(crate) fn left_bytes(&self) -> u64 {
+        const LARGEST: u64 = 65 * 4096;
+        let maps = self.target().maps().unwrap();
+        let is_ours = |name: &str| name.is_empty() || name == "[anon:lowtide]";
+        let (mut bytes, mut last) = (0, 0..0);
+        for mapping in maps.iter().filter(|m| !m.has_file() && is_ours(&m.name)) {
+            let is_block = mapping.start == last.end && mapping.end <= last.start + LARGEST;
+            if mapping.permissions == "r-xp" {
+                last = mapping.start..mapping.end;
+            } else if !is_block {
+                continue;
+            }
+            bytes += mapping.end - mapping.start;
+        }
+        bytes
+    }
+
+    /// Its threads, the first one first: their names and states.
+    pub(crate) fn threads(&self) -> Vec<(String, char)> {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return Vec::new() };
+        let stats = tasks.flatten().filter_map(|task| {
+            let text = fs::read_to_string(task.path().join("stat")).ok()?;
+            let (begin, end) = (text.find('(')? + 1, text.rfind(')')?);
+            Some((text[begin..end].to_owned(), text[end + 2..].chars().next()?))
+        });
+        stats.collect()
+    }
+
+    /// Waits until no thread of ours is in it.
+    pub(crate) fn wait_for_our_thread(&self) {
+        let begin = Instant::now();
+        while self.threads().iter().any(|(name, _)| name == "lowtide") {
+            assert!(begin.elapsed() < DEADLINE, "our thread does not leave: {}", self.describe());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn has_state(&self, wanted: char) -> bool {
+        self.threads().iter().any(|(_, state)| *state == wanted)
+    }
+
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.has_state('t') || self.has_state('T')
+    }
+
+    /// The state of its first thread.
+    pub(crate) fn first_state(&self) -> char {
+        self.threads().first().map_or('X', |(_, state)| *state)
+    }
+
+    #[allow(unsafe_code)]
+    /// Sends SIGUSR1 to the thread that is held; to its first, when none is.
+    pub(crate) fn signal_held(&self) {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap().flatten();
+        let held = tasks.into_iter().find(|task| {
+            let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            !status.contains("TracerPid:\t0\n")
+        });
+        let held = held.and_then(|task| task.file_name().to_str()?.parse().ok());
+        let held: i32 = held.unwrap_or(self.pid as i32);
+        // SAFETY: tgkill takes numbers alone.
+        let done = unsafe { libc::syscall(libc::SYS_tgkill, self.pid, held, libc::SIGUSR1) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// What can be told of it, for whoever reads of a failure.
+    pub(crate) fn describe(&self) -> String {
+        let call = fs::read_to_string(format!("/proc/{}/syscall", self.pid)).unwrap_or_default();
+        format!("{:?} {:?} {call}", self.kind, self.threads())
+    }
+}
+
+impl Drop for Steady {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
