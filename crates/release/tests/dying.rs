@@ -268,6 +268,11 @@ fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom:
         steady.wait_for_delivery();
         let mut seen = steady.check();
         assert_eq!(seen.handled, u32::from(reached), "{context} {seen:?}");
+        if wait != "suspend" && at == Some(Step::Await) {
+            // Between the first call of a chain and its last, signals are blocked: a handler that comes then
+            // runs before the wait is begun again. Whoever waits with a mask of his own misses none.
+            seen.lost = seen.lost.saturating_sub(1);
+        }
         if threads > 1 {
             // The kernel wakes one thread for a signal of the process, and gives it to another one that
             // comes first: so it is without us as well.

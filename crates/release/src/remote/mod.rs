@@ -839,6 +839,14 @@ impl<'a> Remote<'a> {
     }
 }
 
+impl Drop for Remote<'_> {
+    fn drop(&mut self) {
+        use rustix::fs::{FlockOperation, flock};
+        // Not only by closing the file: a child that is just being started may have it too.
+        let _ = flock(&self.memory, FlockOperation::Unlock);
+    }
+}
+
 const MMAP: u64 = 9;
 const MUNMAP: u64 = 11;
 const RT_SIGPROCMASK: u64 = 14;

@@ -232,6 +232,7 @@ static void wait_for_input(struct worker *w) {
             return;
         case SUSPEND:
             pthread_sigmask(SIG_SETMASK, 0, &mask);
+            sigdelset(&mask, SIGUSR1);
             sigdelset(&mask, SIGUSR2);
             if (poll(&file, 1, 0) == 1) return;
             result = looked_at(name, call_of(SYS_rt_sigsuspend, (uint64_t)&mask, 8, 0, 0, 0));
@@ -321,7 +322,10 @@ static void prepare(struct worker *w) {
     sigset_t mask;
     sigemptyset(&mask);
     sigaddset(&mask, SIGRTMIN + 1 + w->number);
-    if (w->how == SUSPEND) sigaddset(&mask, SIGUSR2);
+    if (w->how == SUSPEND) {
+        sigaddset(&mask, SIGUSR1);
+        sigaddset(&mask, SIGUSR2);
+    }
     pthread_sigmask(SIG_SETMASK, &mask, 0);
     stack_t stack = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
     sigaltstack(&stack, 0);
