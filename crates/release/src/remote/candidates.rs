@@ -36,8 +36,10 @@ pub struct Candidate {
     pub waited: Option<Waited>,
     /// The time-out itself, where that stands in memory: seconds and nanoseconds.
     pub timespec: Option<[u64; 2]>,
-    /// The signals that the call blocks while it waits.
-    pub waits_with: u64,
+    /// The signals that the call blocks while it waits, where those are others than the thread's.
+    pub waits_with: Option<u64>,
+    /// Whether a signal may come to it that the process has a handler for.
+    pub may_handle: bool,
     /// The mapping that its stack is in, where nothing else tells that there is room on it.
     pub unguarded: Option<Range<u64>>,
     /// The less, the rather it is taken.
@@ -118,24 +120,33 @@ impl Surroundings<'_> {
         }
         let unguarded = self.room(call.stack_pointer)?;
         let (waited, timespec) = self.rest(thread, &call, &wait)?;
+        let unread = || "it waits with signals that cannot be read".to_owned();
         let waits_with = match wait.mask {
-            None => Some(0),
-            Some(MaskAt::Address(at)) => word(self.memory, at),
-            Some(MaskAt::Indirect(at)) => match word(self.memory, at) {
-                Some(0) => Some(0),
-                Some(at) => word(self.memory, at),
-                None => None,
+            None => None,
+            Some(MaskAt::Address(at)) => Some(word(self.memory, at).ok_or_else(unread)?),
+            Some(MaskAt::Indirect(at)) => match word(self.memory, at).ok_or_else(unread)? {
+                0 => None,
+                at => Some(word(self.memory, at).ok_or_else(unread)?),
             },
         };
-        let waits_with =
-            waits_with.ok_or_else(|| "it waits with signals that cannot be read".to_owned())?;
         let may_handle = handled & !status.signals.blocked != 0;
         let rank = u32::from(may_handle)
             + 2 * u32::from(wait.gives_up)
             + 4 * u32::from(unguarded.is_some())
             + 8 * u32::from(waited.is_some());
         let seccomp = status.seccomp;
-        Ok(Candidate { thread, call, wait, seccomp, waited, timespec, waits_with, unguarded, rank })
+        Ok(Candidate {
+            thread,
+            call,
+            wait,
+            seccomp,
+            waited,
+            timespec,
+            waits_with,
+            may_handle,
+            unguarded,
+            rank,
+        })
     }
 
     /// Whether a file that a thread waits for lets the wait be begun again.

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
-use lowtide_probe::proc::task::{self, Doing};
+use lowtide_probe::proc::task::{self, Doing, Thread};
 
 use crate::checks::Halt;
 use crate::refusal::Refusal;
@@ -137,12 +137,53 @@ struct Held {
     /// What is left of its time-out, where that is told anew: in which argument, and since when so much.
     left: Option<(Timeout, Duration, Instant)>,
     mask: u64,
-    /// The signals that its call blocks while it waits.
-    waits_with: u64,
+    /// The signals that its call blocks while it waits, where those are others than the thread's.
+    waits_with: Option<u64>,
+    thread: Thread,
     since: Instant,
 }
 
 impl Held {
+    /// Whether a signal that comes now would end the wait. One that waits with signals of its own is not ended
+    /// by those that it blocks, though the thread itself does not.
+    fn may_end(&self) -> bool {
+        let Some(waits_with) = self.waits_with else { return true };
+        self.thread.status().is_ok_and(|status| {
+            let signals = status.signals;
+            let pending = (signals.pending | signals.pending_shared) & signals.caught;
+            pending & !self.mask & !waits_with != 0
+        })
+    }
+
+    /// Stays with a thread while it makes calls. At their end it stands as it stood before them, its wait just
+    /// broken off, and the kernel goes on from there: it begins the wait again, or, if a signal has come
+    /// meanwhile, runs its handler and breaks the wait off, as it would have. Without us, the thread begins
+    /// its wait again in any case, and a handler that runs before that would not have ended it.
+    fn see_through(mut self, calls: usize, tell: &mut dyn FnMut(Step)) -> io::Result<()> {
+        // Each call and each way back begins and ends, with one way back before all of them.
+        let stops = 2 * (2 * calls + 1);
+        for _ in 0..stops {
+            self.tracee.next_call()?;
+            match self.tracee.wait(STOP_LIMIT)? {
+                Stop::Call => {}
+                // A handler comes before the first call: then there will be none.
+                Stop::Signal(signal) => return self.tracee.let_go(signal),
+                Stop::Asked | Stop::Group => return self.tracee.let_go(0),
+                Stop::Ended | Stop::Never => return Ok(()),
+            }
+        }
+        tell(Step::Set);
+        let mut registers = self.tracee.registers()?;
+        let is_there = registers.rip == self.back.rip && registers.rsp == self.back.rsp;
+        if self.resume.again && is_there && self.may_end() {
+            registers.rip += SYSCALL_BYTES;
+            registers.orig_rax = self.back.rax;
+            registers.rax = self.resume.code as u64;
+            self.tracee.set_registers(&registers)?;
+        }
+        self.tracee.let_go(0)
+    }
+
     /// What is left of its time-out by now.
     fn left(&self) -> Option<(Timeout, Duration)> {
         let (timeout, left, since) = self.left?;
@@ -358,13 +399,14 @@ impl<'a> Remote<'a> {
 
     /// Has a thread make some calls, without any code of ours.
     fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<Candidate, Halt> {
+        let count = calls(0).len();
         let mut planned: Vec<(&'static str, seccomp::Call)> = calls(0)
             .iter()
             .map(|call| (name_of(call.number), seccomp_call(call, self.gadgets.syscall_ret)))
             .collect();
         planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.restore)));
         planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.syscall_ret)));
-        self.borrow(&planned, |remote, held| {
+        self.borrow(&planned, Some(count), |remote, held| {
             let state = held.tracee.extended_state().map_err(|e| remote.failed(e))?;
             let vectors = match vectors::framed(&state) {
                 Ok(vectors) => vectors,
@@ -396,7 +438,7 @@ impl<'a> Remote<'a> {
         let begin = Instant::now();
         loop {
             let planned = code_calls(place);
-            self.borrow(&planned, |remote, held| remote.prepare(place, held, wanted))?;
+            self.borrow(&planned, None, |remote, held| remote.prepare(place, held, wanted))?;
             if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
                 self.is_busy = true;
                 return Err(self.because(
@@ -484,7 +526,7 @@ impl<'a> Remote<'a> {
         self.put(OFF_SLICE_NS, nanoseconds(slice))?;
         self.put(OFF_WORKED_NS, 0)?;
         let left = held.left().map_or(0, |(_, left)| nanoseconds(left));
-        let told: Vec<u8> = [held.waits_with, left_how, left_at, left]
+        let told: Vec<u8> = [held.waits_with.unwrap_or(0), left_how, left_at, left]
             .into_iter()
             .flat_map(u64::to_le_bytes)
             .collect();
@@ -546,9 +588,11 @@ impl<'a> Remote<'a> {
     }
 
     /// Stops a thread at a safe point, has it prepared, and lets it go with the registers that it is given.
+    /// One that makes so many calls is escorted where a handler may run in it.
     fn borrow(
         &mut self,
         calls: &[(&'static str, seccomp::Call)],
+        escorted: Option<usize>,
         mut prepare: impl FnMut(&mut Self, &Held) -> Result<Option<Registers>, Halt>,
     ) -> Result<Candidate, Halt> {
         let begin = Instant::now();
@@ -569,7 +613,12 @@ impl<'a> Remote<'a> {
                 (self.tell)(Step::LetGo);
                 let since = held.since;
                 let fs_base = held.registers.fs_base;
-                let gone = held.tracee.let_go(0);
+                let gone = match escorted {
+                    Some(calls) if set.is_ok() && candidate.may_handle => {
+                        held.see_through(calls, self.tell)
+                    }
+                    _ => held.tracee.let_go(0),
+                };
                 self.pauses.push(since.elapsed());
                 drop(urgent);
                 set.and(gone).map_err(|error| self.failed(error))?;
@@ -631,7 +680,7 @@ impl<'a> Remote<'a> {
                 let _ = tracee.let_go(0);
                 return Err(Refusal::Stopped { pid: self.target.pid }.into());
             }
-            Stop::Ended => return Ok(None),
+            Stop::Ended | Stop::Call => return Ok(None),
             Stop::Never => {
                 return Err(failed(
                     "a thread could not be stopped: it is frozen, or the kernel holds it",
@@ -679,6 +728,7 @@ impl<'a> Remote<'a> {
         let waits_with = candidate.waits_with;
         Ok(Some(Held {
             tracee,
+            thread: candidate.thread,
             registers,
             resume,
             back,

@@ -35,6 +35,8 @@ pub struct Tracee {
 pub enum Stop {
     /// Because it was asked to.
     Asked,
+    /// At the beginning or at the end of a system call ([`Tracee::next_call`]).
+    Call,
     /// A signal is about to be delivered to it.
     Signal(i32),
     /// Its whole process was stopped (`SIGSTOP` and its like).
@@ -53,7 +55,11 @@ impl Tracee {
     pub fn seize(tid: u32) -> io::Result<Self> {
         let tid = i32::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
         // SAFETY: PTRACE_SEIZE reads and writes no memory of ours; both arguments are numbers.
-        let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, 0_usize) };
+        let done = unsafe {
+            // Stops at system calls are told from others.
+            let options = libc::PTRACE_O_TRACESYSGOOD as usize;
+            libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, options)
+        };
         checked(done)?;
         Ok(Self { tid, is_stopped: false, is_traced: true, unless_done: None })
     }
@@ -114,8 +120,22 @@ impl Tracee {
         match (status >> 16, signal) {
             (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Asked,
             (libc::PTRACE_EVENT_STOP, _) => Stop::Group,
+            _ if signal == libc::SIGTRAP | 0x80 => Stop::Call,
             _ => Stop::Signal(signal),
         }
+    }
+
+    /// Lets it go on to where its next system call begins or ends.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn next_call(&mut self) -> io::Result<()> {
+        // SAFETY: PTRACE_SYSCALL reads and writes no memory of ours.
+        checked(unsafe { libc::ptrace(libc::PTRACE_SYSCALL, self.tid, 0_usize, 0_usize) })?;
+        self.is_stopped = false;
+        // What it was to be put back to is in what it does now.
+        self.unless_done = None;
+        Ok(())
     }
 
     /// Its general registers.
