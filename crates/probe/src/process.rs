@@ -218,7 +218,9 @@ impl Process {
         if let Ok(mut file) = open_in(&self.directory, "cmdline") {
             let _ = file.read_to_end(&mut bytes);
         }
-        let text = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+        // One that has written its title there (setproctitle) has left zeros behind it.
+        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let text = &bytes[..end];
         if text.is_empty() {
             return Vec::new();
         }

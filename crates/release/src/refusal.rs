@@ -104,7 +104,7 @@ pub enum Refusal {
         other: u32,
     },
     /// None of its threads can be borrowed.
-    #[error("none of its {threads} threads can be borrowed: {why}")]
+    #[error("{} can be borrowed: {why}", none_of(*.threads))]
     NoThread {
         /// How many it has.
         threads: usize,
@@ -125,6 +125,13 @@ pub enum Refusal {
     /// `malloc_trim` is not there to be called.
     #[error("its C library has no malloc_trim that could be found: --method chunks does without")]
     NoTrim,
+}
+
+fn none_of(threads: usize) -> String {
+    match threads {
+        0 | 1 => "its only thread is not one that".to_owned(),
+        threads => format!("none of its {threads} threads"),
+    }
 }
 
 impl Refusal {

@@ -1,5 +1,7 @@
 //! One release, from the checks to the last pass.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::ptmalloc::{self, Heap, Layout, Mapping as HeapMapping};
@@ -36,6 +38,9 @@ pub struct Options {
     pub untested: bool,
     /// Only says what would be done.
     pub dry_run: bool,
+    /// Set by somebody else, it ends a release early: what is under way is finished, and all that is ours
+    /// leaves the target.
+    pub interrupt: Arc<AtomicBool>,
 }
 
 /// How memory is to be given back.
@@ -60,6 +65,7 @@ impl Default for Options {
             unbounded: false,
             untested: false,
             dry_run: false,
+            interrupt: Arc::default(),
         }
     }
 }
@@ -78,6 +84,9 @@ pub enum ReleaseError {
         /// The capability or the setting.
         needs: String,
     },
+    /// It was asked to end early.
+    #[error("it was interrupted")]
+    Interrupted,
     /// Something else went wrong; the target runs as before.
     #[error("{0}")]
     Failed(String),
@@ -195,6 +204,10 @@ impl<'a> Work<'a> {
                 self.release.outcome = Outcome::Refused;
                 self.release.hazard = Some(refusal.hazard().to_owned());
                 self.release.reason = Some(refusal.to_string());
+            }
+            Err(Halt::Failed(ReleaseError::Interrupted)) => {
+                self.release.outcome = Outcome::Partial;
+                self.release.reason = Some(ReleaseError::Interrupted.to_string());
             }
             Err(Halt::Failed(ReleaseError::Failed(why))) if self.release.returned_bytes > 0 => {
                 self.release.outcome = Outcome::Partial;
@@ -358,7 +371,8 @@ impl<'a> Work<'a> {
         let multiple = remote.has_multiple_threads();
         let runs_in = self.runs_in(known, single, multiple);
         self.release.runs_in = Some(runs_in);
-        let how = How { runs_in, single, max_pause: self.options.max_pause };
+        let (max_pause, interrupt) = (self.options.max_pause, &self.options.interrupt);
+        let how = How { runs_in, single, max_pause, interrupt };
         let result = self.inside(remote, known, &how);
         let left = remote.leave();
         if self.release.returned_bytes > 0 {

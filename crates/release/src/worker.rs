@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use lowtide_heap::ptmalloc::{Layout, Links};
 use lowtide_model::release::RunsIn;
 
+use crate::ReleaseError;
 use crate::checks::Halt;
 use crate::refusal::Refusal;
 use crate::remote::{ACT_LIMIT, Remote, TRIM_LIMIT, Wanted, failed};
@@ -35,13 +36,15 @@ const REST_AFTER_SLICE: u32 = 4;
 
 /// How acts are done.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct How {
+pub(crate) struct How<'i> {
     /// Where.
     pub(crate) runs_in: RunsIn,
     /// Where glibc says that it takes no locks.
     pub(crate) single: Option<u64>,
     /// How long a thread may be held up.
     pub(crate) max_pause: Duration,
+    /// Whether it is to end early.
+    pub(crate) interrupt: &'i AtomicBool,
 }
 
 /// The code in the target, at work.
@@ -52,6 +55,7 @@ pub(crate) struct Worker<'r, 'a> {
     batch: u64,
     counts: Counts,
     heart: Option<Heart>,
+    interrupt: &'r AtomicBool,
 }
 
 impl<'r, 'a> Worker<'r, 'a> {
@@ -59,7 +63,7 @@ impl<'r, 'a> Worker<'r, 'a> {
     pub(crate) fn begin(
         remote: &'r mut Remote<'a>,
         layout: &Layout,
-        how: &How,
+        how: &How<'r>,
     ) -> Result<Self, Halt> {
         let main = layout.arenas.first().copied().unwrap_or(0);
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -91,7 +95,8 @@ impl<'r, 'a> Worker<'r, 'a> {
             }
         };
         let counts = Counts::default();
-        let mut worker = Self { remote, runs_in: how.runs_in, slice, batch: 0, counts, heart };
+        let (runs_in, interrupt) = (how.runs_in, how.interrupt);
+        let mut worker = Self { remote, runs_in, slice, batch: 0, counts, heart, interrupt };
         match worker.check() {
             Ok(()) => Ok(worker),
             Err(halt) => {
@@ -134,6 +139,7 @@ impl<'r, 'a> Worker<'r, 'a> {
     /// Has acts done.
     pub(crate) fn work(&mut self, ops: &[Op]) -> Result<(), Halt> {
         for part in ops.chunks(MOST_OPS) {
+            self.go_on()?;
             let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
             self.remote.write_block(OFF_OPS, &bytes)?;
             self.remote.put(OFF_NEXT, 0)?;
@@ -143,6 +149,13 @@ impl<'r, 'a> Worker<'r, 'a> {
                 RunsIn::Slices => self.in_slices()?,
             }
             self.count();
+        }
+        Ok(())
+    }
+
+    fn go_on(&self) -> Result<(), Halt> {
+        if self.interrupt.load(Ordering::Relaxed) {
+            return Err(ReleaseError::Interrupted.into());
         }
         Ok(())
     }
@@ -183,7 +196,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             self.remote.enter(Wanted::Slice(self.slice))?;
             let (next, count) = (self.remote.get(OFF_NEXT), self.remote.get(OFF_COUNT));
             match (next, count) {
-                (Some(next), Some(count)) if next < count => {}
+                (Some(next), Some(count)) if next < count => self.go_on()?,
                 (Some(_), Some(_)) => return Ok(()),
                 _ => return Err(self.remote.because("its memory can no longer be read")),
             }

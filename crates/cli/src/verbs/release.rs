@@ -1,6 +1,7 @@
 //! `lowtide release PID…`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> {
-    let options = options(args)?;
+    let mut options = options(args)?;
     let watch = args.watch.as_deref().map(time_to_watch).transpose()?;
     if args.method == Method::Trim && !args.dry_run {
         note!(
@@ -35,8 +36,9 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
              chunks does without"
         );
     }
-    // From here on the first Ctrl-C waits for the release that is under way.
+    // From here on the first Ctrl-C ends a release that is under way as soon as nothing of it is left.
     let interrupt = interrupt::flag();
+    options.interrupt = Arc::clone(&interrupt);
     let act = Act { args, options, watch, interrupt: &interrupt, output };
     let mut seen = BTreeSet::new();
     let mut worst = Exit::Done;
@@ -75,6 +77,7 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
         unbounded: args.unbounded,
         untested: args.untested,
         dry_run: args.dry_run,
+        interrupt: Arc::default(),
     })
 }
 
@@ -105,8 +108,15 @@ fn time_to_watch(text: &str) -> Result<Duration, Failure> {
 
 /// The worse of two ends: what went wrong, before what was not begun.
 fn worse(one: Exit, other: Exit) -> Exit {
-    const FROM_BAD_TO_WORSE: [Exit; 6] =
-        [Exit::Done, Exit::Gone, Exit::Refused, Exit::NotPermitted, Exit::Usage, Exit::Failed];
+    const FROM_BAD_TO_WORSE: [Exit; 7] = [
+        Exit::Done,
+        Exit::Gone,
+        Exit::Refused,
+        Exit::NotPermitted,
+        Exit::Usage,
+        Exit::Failed,
+        Exit::Interrupted,
+    ];
     let place = |exit| FROM_BAD_TO_WORSE.iter().position(|e| *e == exit);
     if place(other) > place(one) { other } else { one }
 }
@@ -136,7 +146,12 @@ impl Act<'_> {
             Outcome::Released | Outcome::NothingToRelease => return Ok(Exit::Done),
             Outcome::Refused => refused(&done, &again),
             Outcome::Partial => {
-                Failure::failed(format!("process {pid}: {}", picture::sentence(&done))).next(again)
+                let sentence = format!("process {pid}: {}", picture::sentence(&done));
+                let exit = match self.interrupt.load(Ordering::Relaxed) {
+                    true => Exit::Interrupted,
+                    false => Exit::Failed,
+                };
+                Failure::new(exit, sentence).next(again)
             }
         };
         // The object that was printed is the answer; this is the same for people.
@@ -238,6 +253,9 @@ fn not_done(error: ReleaseError, pid: u32, again: &str) -> Failure {
         ReleaseError::Target(error) => failure(&error, again),
         ReleaseError::NotPermitted { .. } => {
             Failure::new(Exit::NotPermitted, error).next(format!("sudo {again}"))
+        }
+        ReleaseError::Interrupted => {
+            Failure::new(Exit::Interrupted, format!("process {pid}: {error}"))
         }
         ReleaseError::Failed(what) => Failure::failed(format!("process {pid}: {what}")),
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
 
 use lowtide_heap::memory::{Memory, word};
@@ -162,7 +163,9 @@ impl Surroundings<'_> {
                 None => Err("it waits for a socket that cannot be looked at".to_owned()),
             };
         }
-        let is_known = name.starts_with("pipe:")
+        let file = format!("/proc/{}/task/{}/fd/{file}", thread.pid, thread.tid);
+        let is_fifo = std::fs::metadata(file).is_ok_and(|meta| meta.file_type().is_fifo());
+        let is_known = is_fifo
             || name.starts_with("/dev/pts/")
             || name.starts_with("anon_inode:") && !name.contains("fuse");
         if is_known { Ok(()) } else { Err("it reads from a file or a device".to_owned()) }
@@ -241,7 +244,7 @@ impl Surroundings<'_> {
         call: &SystemCall,
         wait: &Wait,
     ) -> Result<(Option<Waited>, Option<[u64; 2]>), String> {
-        if wait.timeout == Timeout::Kept {
+        if matches!(wait.timeout, Timeout::Kept | Timeout::Updated(..)) {
             return Ok((None, None));
         }
         // What a function of the C library gives a call is nobody's any more behind it; elsewhere, an

@@ -51,6 +51,7 @@ use presence::Owner;
 use priority::Urgent;
 use tracee::{Registers, Stop, Tracee};
 use wait::{Resume, Timeout};
+use waited::Told;
 
 /// So long a thread is given to stop: it goes on meanwhile, and may have to wait for a processor.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -123,6 +124,8 @@ pub(crate) struct Remote<'a> {
     pub(crate) borrowed: Option<(u32, &'static str)>,
     /// Where the thread that was borrowed last has its thread-local storage.
     fs_base: u64,
+    /// The time-out that was told last in whole milliseconds.
+    told: Told,
     tell: &'a mut dyn FnMut(Step),
 }
 
@@ -224,6 +227,7 @@ impl<'a> Remote<'a> {
             pauses,
             borrowed: None,
             fs_base: 0,
+            told: Told::default(),
             tell,
         })
     }
@@ -471,7 +475,7 @@ impl<'a> Remote<'a> {
         let mut safe = (held.registers.rsp - RED_ZONE - 16) & !15;
         let (left_how, left_at) = match held.left {
             Some((Timeout::Milliseconds(argument, _), ..)) => (LEFT_IN_MS, slot_of(argument)),
-            Some((Timeout::Timespec(argument, _), ..)) => {
+            Some((Timeout::Timespec(argument, _) | Timeout::Updated(argument, _), ..)) => {
                 set_argument(&mut back, argument, safe);
                 (LEFT_AS_TIMESPEC, safe)
             }
@@ -713,8 +717,18 @@ impl<'a> Remote<'a> {
                 Timeout::Kept => None,
                 Timeout::Milliseconds(_, ms) => Some(Duration::from_millis(ms)),
                 Timeout::Timespec(..) => candidate.timespec.and_then(wait::duration),
+                // What a function of the C library has on its stack, nobody looks at behind it.
+                Timeout::Updated(_, at) if self.code.iter().any(|c| c.contains(&registers.rip)) => {
+                    let words = self.word(at).zip(self.word(at + 8));
+                    words.and_then(|(seconds, rest)| wait::duration([seconds, rest]))
+                }
+                Timeout::Updated(..) => None,
             };
             left = given.map(|given| (timeout, given.saturating_sub(waited), Instant::now()));
+            if let (Timeout::Milliseconds(_, ms), Some((_, left, since))) = (timeout, &mut left) {
+                // Told in whole ms again and again, it would grow by some of one each time.
+                *left = self.told.rest(candidate, ms, *left, *since);
+            }
             if let (true, Some((Timeout::Milliseconds(place, _), left, _))) =
                 (candidate.wait.gives_up, left)
             {

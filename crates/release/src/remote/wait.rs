@@ -50,6 +50,9 @@ pub enum Timeout {
     /// There is none, or it is a moment in time, or the kernel has left what remains in the program's
     /// own memory.
     Kept,
+    /// The kernel has left what remains where this argument points to, as a `struct timespec`, when the call
+    /// was broken off: what is spent meanwhile is not taken off.
+    Updated(Place, u64),
     /// It begins anew: so many milliseconds, in this argument.
     Milliseconds(Place, u64),
     /// It begins anew: a `struct timespec` at the address in this argument.
@@ -75,6 +78,10 @@ impl Wait {
         let span = |place: Place| match args[place] {
             0 => Timeout::Kept,
             at => Timeout::Timespec(place, at),
+        };
+        let updated = |place: Place| match args[place] {
+            0 => Timeout::Kept,
+            at => Timeout::Updated(place, at),
         };
         const IS_ABSOLUTE: u64 = 1;
         const HAS_MORE: u64 = 8;
@@ -106,9 +113,9 @@ impl Wait {
             247 => wait("waitid", Timeout::Kept, false),
             270 => {
                 let mask = Some(args[5]).filter(|at| *at != 0).map(MaskAt::Indirect);
-                Some(Self { mask, ..plain("pselect6", Timeout::Kept, false) })
+                Some(Self { mask, ..plain("pselect6", updated(4), false) })
             }
-            271 => masked("ppoll", Timeout::Kept, false, 3),
+            271 => masked("ppoll", updated(2), false, 3),
             281 => masked("epoll_pwait", millis(3), true, 4),
             288 => on("accept4", args[0]),
             // What it has submitted, it would not submit again, but come back with.

@@ -7,6 +7,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use super::candidates::Candidate;
 use lowtide_probe::proc::task::Thread;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -45,6 +46,34 @@ impl Waited {
         let text = account(&format!("/proc/{}/task/{}", thread.pid, thread.tid));
         // Once more, in the stop.
         text.and_then(|text| sleeps(&text)) == Some(self.sleeps + 1)
+    }
+}
+
+/// The time-out that a thread was given anew last, where its call takes whole milliseconds: when it really
+/// ends.
+#[derive(Debug, Default)]
+pub(super) struct Told(Option<(u32, u64, Instant)>);
+
+impl Told {
+    /// What is left of a time-out by now, if what its call says leaves so much: where it is the one that was
+    /// told last, the moment at which it ends is known better.
+    pub(super) fn rest(
+        &mut self,
+        candidate: &Candidate,
+        ms: u64,
+        left: Duration,
+        now: Instant,
+    ) -> Duration {
+        let (tid, sleeps) = (candidate.thread.tid, candidate.waited.map_or(0, |w| w.sleeps));
+        let known = self.0.filter(|(of, at_sleep, end)| {
+            let known = end.saturating_duration_since(now);
+            // It has been stopped since, and has gone to sleep again, and nothing else.
+            let is_same = *of == tid && *at_sleep + 2 == sleeps;
+            is_same && known <= left && left - known <= Duration::from_millis(2)
+        });
+        let end = known.map_or(now + left.min(Duration::from_millis(ms)), |(.., end)| end);
+        self.0 = Some((tid, sleeps, end));
+        end.saturating_duration_since(now)
     }
 }
 

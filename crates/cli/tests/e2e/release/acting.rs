@@ -222,6 +222,28 @@ fn what_comes_back_is_told_after_the_time_that_was_asked_for() {
 }
 
 #[test]
+fn a_release_that_is_interrupted_leaves_nothing_of_its_own_behind() {
+    let subject = Subject::of(&["blocks:400", "keep:10"]);
+    let release = lowtide()
+        .args(["--json", "release", "--max-pause", "100us", &subject.pid().to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let has_code_of_ours = || {
+        let maps = subject.proc("maps");
+        maps.lines().any(|line| line.contains("r-xp 00000000 00:00 0") && !line.contains("[vdso]"))
+    };
+    until("its work", || has_code_of_ours().then_some(()));
+    kill_process(number(release.id()), Signal::INT).unwrap();
+    let output = release.wait_with_output().unwrap();
+    let found = object(&output);
+    hold_release(&found);
+    assert_eq!((output.status.code(), &found["outcome"]), (Some(130), &"partial".into()));
+    assert!(!has_code_of_ours(), "something is left");
+    assert_eq!(released(&[], subject.pid(), 0)["cleaned_bytes"], 0);
+}
+
+#[test]
 fn a_watch_that_is_interrupted_tells_what_has_come_back_so_far() {
     let subject = Subject::of(&["blocks:50", "keep:10"]);
     let mut watch = lowtide()
