@@ -196,6 +196,10 @@ impl<'a> Work<'a> {
         self.release.rss_after_bytes = self.release.rss_before_bytes;
         match self.work(tell) {
             Ok(()) => {}
+            // Of one that has ended meanwhile, nothing is where it was looked for.
+            Err(_) if !self.target.is_alive() => {
+                return Err(TargetError::Gone(self.target.pid).into());
+            }
             Err(Halt::Refused(refusal)) if self.release.returned_bytes > 0 => {
                 self.release.outcome = Outcome::Partial;
                 self.release.reason = Some(refusal.to_string());

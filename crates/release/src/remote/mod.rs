@@ -648,6 +648,11 @@ impl<'a> Remote<'a> {
 
     /// Stops a thread, unless it has gone on meanwhile.
     fn hold(&mut self, candidate: &Candidate) -> Result<Option<Held>, Halt> {
+        // A call that it is not known in could be broken off for nothing: looked at a last time, it has only
+        // a few microseconds left to go on.
+        if candidate.thread.doing().ok() != Some(Doing::In(candidate.call)) {
+            return Ok(None);
+        }
         let tid = candidate.thread.tid;
         (self.tell)(Step::Seize);
         let mut tracee = match Tracee::seize(tid) {
