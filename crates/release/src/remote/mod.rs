@@ -421,7 +421,8 @@ impl<'a> Remote<'a> {
                 Some((Timeout::Milliseconds(place, _), left)) => {
                     set_argument(&mut registers, place, wait::in_ms(left));
                 }
-                Some((Timeout::Timespec(place, _), left)) => {
+                // What a slice has left there is below the stack, where the chain goes.
+                Some((Timeout::Timespec(place, _) | Timeout::Updated(place, _), left)) => {
                     timespec = Some((place, [left.as_secs(), left.subsec_nanos().into()]));
                 }
                 _ => {}
