@@ -1,9 +1,8 @@
 //! What is checked before anything is stopped: whether a process may be traced at all, and what can be
 //! told from outside of the reasons to leave it alone.
 //!
-//! All of it may change the moment after. What matters then is seen again by whoever acts: that a
-//! second tracer is there or that the process is stopped, by ptrace itself; that its memory is shared,
-//! by [`shared_memory`].
+//! All of it may change the moment after. That a second tracer is there or that the process is stopped is
+//! then seen by ptrace itself.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -241,7 +240,8 @@ fn hugetlb(status: &Status) -> Result<(), Refusal> {
 }
 
 fn locked(status: &Status) -> Result<(), Refusal> {
-    match status.locked_bytes {
+    // A device goes on with the pages that were pinned, whatever the process has there by then.
+    match status.locked_bytes.max(status.pinned_bytes) {
         0 => Ok(()),
         bytes => Err(Refusal::Locked { bytes }),
     }

@@ -81,8 +81,10 @@ pub enum Refusal {
         "it has asked the kernel for memory that is never both written and executed (PR_SET_MDWE)"
     )]
     WriteExecuteDenied,
-    /// It has locked memory.
-    #[error("it has locked memory ({bytes} bytes), which cannot be given back page by page")]
+    /// It has locked memory, or memory that is pinned for a device.
+    #[error(
+        "it has locked or pinned memory ({bytes} bytes), which cannot be given back page by page"
+    )]
     Locked {
         /// How much.
         bytes: u64,

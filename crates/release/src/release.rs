@@ -21,7 +21,7 @@ use crate::checks::{self, Halt, Outside};
 use crate::huge::HugePages;
 use crate::plan::{self, Batch};
 use crate::refusal::Refusal;
-use crate::remote::{Remote, Step};
+use crate::remote::{Remote, Step, Unstopped};
 use crate::stub::Op;
 use crate::worker::{How, Worker};
 
@@ -119,6 +119,7 @@ pub fn release_telling(
     tell: &mut (dyn FnMut(Step) + Send),
 ) -> Result<Release, ReleaseError> {
     let failed = || ReleaseError::Failed("a part of lowtide itself broke off".to_owned());
+    let _unstopped = Unstopped::begin();
     std::thread::scope(|scope| {
         // Whatever happens, the kernel lets go of all that a thread traces when that thread ends.
         let work = scope.spawn(|| Work::new(target, options)?.run(tell));
@@ -197,7 +198,7 @@ impl<'a> Work<'a> {
         match self.work(tell) {
             Ok(()) => {}
             // Of one that has ended meanwhile, nothing is where it was looked for.
-            Err(_) if !self.target.is_alive() => {
+            Err(_) if !self.target.is_alive() || self.target.maps().is_ok_and(|m| m.is_empty()) => {
                 return Err(TargetError::Gone(self.target.pid).into());
             }
             Err(Halt::Refused(refusal)) if self.release.returned_bytes > 0 => {

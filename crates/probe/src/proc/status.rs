@@ -28,6 +28,8 @@ pub struct Status {
     pub page_tables_bytes: u64,
     /// Bytes of mappings that were locked (`mlock`, `mlockall`), whether they are resident or not.
     pub locked_bytes: u64,
+    /// Bytes that a device may write to whatever becomes of the mapping (RDMA).
+    pub pinned_bytes: u64,
     /// Bytes in huge pages of the kernel's pool (hugetlb), which are no part of its resident bytes.
     pub hugetlb_bytes: u64,
     /// What happens to signals.
@@ -77,6 +79,7 @@ impl Status {
                 "VmSwap" => &mut status.swap_bytes,
                 "VmPTE" => &mut status.page_tables_bytes,
                 "VmLck" => &mut status.locked_bytes,
+                "VmPin" => &mut status.pinned_bytes,
                 "HugetlbPages" => &mut status.hugetlb_bytes,
                 _ => {
                     match key {

@@ -20,11 +20,11 @@ use super::{files, frame};
 /// are for all threads, and none of them waits in one.
 const INTERNAL: u64 = 3 << 31;
 /// How far up a stack is looked for a handler's frame, in bytes.
-const FARTHEST: u64 = 256 << 10;
+const FARTHEST: u64 = 1 << 20;
 
 /// A thread that can be borrowed.
 #[derive(Debug, Clone)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// The thread.
     pub thread: Thread,
     /// The call in which it waits.
@@ -49,7 +49,7 @@ pub struct Candidate {
 
 /// What a look at the threads gave.
 #[derive(Debug, Default)]
-pub struct Candidates {
+pub(crate) struct Candidates {
     /// Those that can be borrowed, the best first.
     pub found: Vec<Candidate>,
     /// How many threads there are.
@@ -60,7 +60,7 @@ pub struct Candidates {
 
 impl Candidates {
     /// Why there is none.
-    pub fn why(&self) -> String {
+    pub(crate) fn why(&self) -> String {
         let most = self.others.iter().max_by_key(|(_, count)| **count);
         most.map_or_else(|| "they have ended".to_owned(), |(why, _)| why.clone())
     }
@@ -68,7 +68,7 @@ impl Candidates {
 
 /// What is known of a process that does not change while its threads are looked at.
 #[derive(Debug)]
-pub struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     /// The process.
     pub target: &'a Target,
     /// Its memory.
@@ -79,13 +79,13 @@ pub struct Surroundings<'a> {
     pub heap: &'a [Range<u64>],
     /// The code of its C library.
     pub code: &'a [Range<u64>],
-    /// Where a signal's handler returns to.
-    pub restore: u64,
+    /// Where handlers of signals return to.
+    pub restorers: &'a [u64],
 }
 
 impl Surroundings<'_> {
     /// Looks at all threads.
-    pub fn candidates(&self) -> Candidates {
+    pub(crate) fn candidates(&self) -> Candidates {
         let threads = task::threads(self.target.pid).unwrap_or_default();
         let mut all = Candidates { threads: threads.len(), ..Candidates::default() };
         for thread in threads {
@@ -116,7 +116,8 @@ impl Surroundings<'_> {
             self.can_wait_on(thread, file)?;
         }
         let handled = status.signals.caught & !INTERNAL;
-        if handled != 0 && self.is_in_handler(call.stack_pointer) {
+        // Even where there is none now: one that runs may have been the last.
+        if self.is_in_handler(call.stack_pointer) {
             return Err("it is inside the handler of a signal".to_owned());
         }
         let unguarded = self.room(call.stack_pointer)?;
@@ -131,9 +132,10 @@ impl Surroundings<'_> {
             },
         };
         let may_handle = handled & !status.signals.blocked != 0;
+        // The first thread is the one that signals go to, and often the one that requests come to.
         let rank = u32::from(may_handle)
             + 2 * u32::from(wait.gives_up)
-            + 4 * u32::from(unguarded.is_some())
+            + 4 * u32::from(thread.tid == thread.pid)
             + 8 * u32::from(waited.is_some());
         let seccomp = status.seccomp;
         Ok(Candidate {
@@ -173,12 +175,12 @@ impl Surroundings<'_> {
 
     /// Whether a handler's frame is on a stack: then the thread was interrupted anywhere.
     fn is_in_handler(&self, stack_pointer: u64) -> bool {
-        self.stack(stack_pointer).is_none_or(|words| has_frame(&words, self.restore))
+        self.stack(stack_pointer).is_none_or(|words| has_frame(&words, self.restorers))
     }
 
     /// Whether a thread may come back to code in a range: it is there, or an address of it is on its stack,
     /// because a signal's handler was called from there; or it runs, and nobody can tell.
-    pub fn may_be_returned_to(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn may_be_returned_to(&self, range: &Range<u64>) -> bool {
         const TRIES: usize = 20;
         let is_elsewhere = |thread: &Thread| match thread.doing() {
             Err(_) => true,
@@ -201,14 +203,21 @@ impl Surroundings<'_> {
         self.stack(stack_pointer).is_none_or(|words| words.iter().any(|word| range.contains(word)))
     }
 
-    /// The words on a stack.
+    /// The words on a stack, up to its end; `None` where they cannot all be seen. Of a stack whose end nothing
+    /// tells, only those that are near.
     fn stack(&self, stack_pointer: u64) -> Option<Vec<u64>> {
         let stack = self.mapping(stack_pointer)?;
         let from = stack_pointer - stack_pointer % 8;
         let end = stack.end.min(from.saturating_add(FARTHEST));
+        if end < stack.end && stack.name == "[stack]" {
+            return None;
+        }
         let mut bytes = vec![0; usize::try_from(end - from).unwrap_or(0)];
-        let length = self.memory.read(from, &mut bytes);
-        let words = bytes[..length].chunks_exact(8);
+        // Pages that are swapped out, or were never written to, are read as well: they are its own stack.
+        if self.memory.read_resident(from, &mut bytes) != bytes.len() {
+            return None;
+        }
+        let words = bytes.chunks_exact(8);
         Some(words.map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect())
     }
 
@@ -231,10 +240,8 @@ impl Surroundings<'_> {
         if !is_plain || is_heap || lowest < stack.start {
             return Err(unknown());
         }
-        let below = place.checked_sub(1).and_then(|p| self.maps.get(p));
-        let is_guarded = stack.name == "[stack]"
-            || below.is_some_and(|b| b.end == stack.start && b.permissions.starts_with("---"));
-        Ok((!is_guarded).then_some(stack.start..stack.end))
+        // Whether what lies below is this stack's guard, nobody can tell from outside.
+        Ok((stack.name != "[stack]").then_some(stack.start..stack.end))
     }
 
     /// What is known of a time-out that would begin anew.
@@ -268,14 +275,14 @@ impl Surroundings<'_> {
 
 /// Whether a handler's frame is among the words of a stack. Where it returns to is not enough: that stands,
 /// too, in what `sigaction` has told the kernel, and such a call may have left it on the stack.
-fn has_frame(words: &[u64], restore: u64) -> bool {
+fn has_frame(words: &[u64], restorers: &[u64]) -> bool {
     /// Behind that word: where `cs` and `ss` are in a `struct ucontext` (uc_mcontext's 19th word).
     const SEGMENTS: usize = 1 + 5 + 18;
     const USER_CODE_64: u64 = 0x33;
     let is_frame = |place: usize| {
         words.get(place + SEGMENTS).is_none_or(|segments| segments & 0xffff == USER_CODE_64)
     };
-    words.iter().enumerate().any(|(place, word)| *word == restore && is_frame(place))
+    words.iter().enumerate().any(|(place, word)| restorers.contains(word) && is_frame(place))
 }
 
 #[cfg(test)]
@@ -285,7 +292,7 @@ mod tests {
     #[test]
     fn a_frame_is_more_than_a_place_to_return_to() {
         const RESTORE: u64 = 0x7f12_3456_7890;
-        let has = |words: &[u64]| has_frame(words, RESTORE);
+        let has = |words: &[u64]| has_frame(words, &[RESTORE]);
         let mut words = [1; 60];
         assert!(!has(&words));
         words[10] = RESTORE;
