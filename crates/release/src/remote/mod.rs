@@ -4,14 +4,14 @@
 //! then does ends by itself with its own registers, its own signal mask and its call begun again, whether
 //! we are still there or not.
 //!
-//! - [`candidates`]: which thread can be borrowed, told from outside.
-//! - [`wait`] and [`waited`]: the calls that threads wait in, and what is left of their time-outs.
-//! - [`tracee`]: one thread, held.
-//! - [`frame`], [`gadgets`], [`vectors`]: calls that a thread makes without any code of ours.
-//! - [`presence`]: where our code goes, and what an earlier release has left.
+//! - `candidates`: which thread can be borrowed, told from outside.
+//! - `wait` and `waited`: the calls that threads wait in, and what is left of their time-outs.
+//! - `tracee`: one thread, held.
+//! - `frame`, `gadgets`, `vectors`: calls that a thread makes without any code of ours.
+//! - `presence`: where our code goes, and what an earlier release has left.
 //! - `priority`: not being interrupted while a thread stands still.
 //! - [`seccomp`]: whether a thread may make those calls.
-//! - [`symbol`]: where names of the C library are.
+//! - `symbol`: where names of the C library are.
 
 pub(crate) mod candidates;
 mod files;

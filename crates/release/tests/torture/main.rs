@@ -8,6 +8,8 @@
 //! - `LOWTIDE_TORTURE_CONTROLS=3`: for each shape, the first so many programs run once more without
 //!   releases, before or after, for the lateness of their waits to be compared;
 //! - `LOWTIDE_TORTURE_MS=20000`: how long one program runs;
+//! - `LOWTIDE_TORTURE_ARGUMENTS="mb=8 waits=0"`: what the programs are told besides: with less memory and
+//!   without its waits, one makes a hoard several times as often;
 //! - `LOWTIDE_TORTURE_BESIDE=1`: how many run side by side;
 //! - `LOWTIDE_TORTURE_RECORD=FILE`: a line of JSON for each program that ran.
 

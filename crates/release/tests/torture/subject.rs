@@ -46,6 +46,11 @@ impl Shape {
     }
 }
 
+/// What it is told besides.
+fn arguments() -> String {
+    std::env::var("LOWTIDE_TORTURE_ARGUMENTS").unwrap_or_default()
+}
+
 /// A program that runs. It ends with this.
 pub(crate) struct Subject {
     child: Child,
@@ -66,6 +71,7 @@ impl Subject {
         let mut child = command
             .args(shape.arguments())
             .args([format!("seed={seed}"), format!("ms={ms}")])
+            .args(arguments().split_whitespace())
             .env_remove("GLIBC_TUNABLES")
             .env_remove("LD_PRELOAD")
             .stdin(Stdio::null())
