@@ -335,6 +335,10 @@ mod tests {
     fn what_has_come_back_is_seen_until_the_process_ends() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
+        // Until then it may still be becoming another program.
+        while target.stat().unwrap().state != 'S' {
+            std::thread::yield_now();
+        }
         let (args, interrupt) = (args("7"), AtomicBool::new(true));
         let output = Output::new(true, clap::ColorChoice::Never);
         let options = Options::default();
