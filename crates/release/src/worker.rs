@@ -140,9 +140,6 @@ impl<'r, 'a> Worker<'r, 'a> {
     pub(crate) fn work(&mut self, ops: &[Op]) -> Result<(), Halt> {
         for part in ops.chunks(MOST_OPS) {
             self.go_on()?;
-            if self.remote.half(OFF_STATE) == Some(STATE_LEFT) {
-                return Err(self.remote.because(ENDED));
-            }
             let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
             self.remote.write_block(OFF_OPS, &bytes)?;
             self.remote.put(OFF_NEXT, 0)?;
@@ -178,7 +175,9 @@ impl<'r, 'a> Worker<'r, 'a> {
             }
             if done {
                 return match self.remote.half(OFF_STATE) {
-                    Some(STATE_LEFT) => Err(failed(ENDED)),
+                    Some(STATE_LEFT) => {
+                        Err(failed("our thread in it ended: it heard nothing for too long"))
+                    }
                     _ => Ok(()),
                 };
             }
@@ -252,9 +251,6 @@ pub(crate) fn trim(remote: &mut Remote<'_>, function: u64, runs_in: RunsIn) -> R
         RunsIn::Slices => remote.enter(Wanted::Trim).map(drop),
     }
 }
-
-/// Why our thread is no longer there.
-const ENDED: &str = "our thread in it ended: it heard nothing for too long";
 
 /// Tells our thread again and again that somebody is there.
 struct Heart {
