@@ -78,6 +78,47 @@ pub struct Release {
     pub notes: Vec<String>,
 }
 
+impl Release {
+    /// One that has not begun: nothing is known, and so it would be refused.
+    pub fn of(pid: u32, start_ticks: u64, command: Vec<String>) -> Self {
+        Self {
+            schema: SCHEMA,
+            pid,
+            start_ticks,
+            command,
+            dry_run: false,
+            outcome: Outcome::Refused,
+            reason: None,
+            hazard: None,
+            allocator: None,
+            allocator_version: None,
+            method: Method::Chunks,
+            runs_in: None,
+            thread: None,
+            waiting_in: None,
+            predicted_bytes: 0,
+            returned_bytes: 0,
+            rss_before_bytes: 0,
+            rss_after_bytes: 0,
+            elapsed_s: 0.0,
+            pauses: 0,
+            longest_pause_s: 0.0,
+            median_pause_s: 0.0,
+            pause_bound_s: 0.0,
+            lock_holds: 0,
+            longest_lock_s: 0.0,
+            p99_lock_s: 0.0,
+            passes: 0,
+            skipped_ranges: 0,
+            joined_blocks: 0,
+            split_bytes: 0,
+            cleaned_bytes: 0,
+            regained: None,
+            notes: Vec::new(),
+        }
+    }
+}
+
 /// How a release ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -29,6 +29,11 @@ pub fn data_of(maps: &[maps::Mapping], file: FileId) -> Vec<Range<u64>> {
     found
 }
 
+/// The first mapping of a file, by its path as the process sees it.
+pub fn library<'m>(maps: &'m [maps::Mapping], path: &str) -> Option<&'m maps::Mapping> {
+    maps.iter().find(|m| m.has_file() && m.name == path)
+}
+
 /// The mappings that may hold a part of the heap: private, writable, of no file, and not a stack's.
 pub fn mappings(maps: &[maps::Mapping]) -> Vec<Mapping> {
     maps.iter()

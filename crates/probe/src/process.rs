@@ -226,6 +226,14 @@ impl Process {
         }
         text.split(|b| *b == 0).map(|part| String::from_utf8_lossy(part).into_owned()).collect()
     }
+
+    /// The same; of one that has none, its short name in brackets.
+    pub fn command_or(&self, name: &str) -> Vec<String> {
+        match self.command() {
+            command if command.is_empty() => vec![format!("[{name}]")],
+            command => command,
+        }
+    }
 }
 
 fn open_in(directory: &OwnedFd, name: &str) -> io::Result<File> {

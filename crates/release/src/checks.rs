@@ -67,7 +67,7 @@ pub fn outside(
         recogniser.recognise(target.pid, &maps).map_err(|error| unrecognised(target, error))?;
     sanitizer(&recognition)?;
     allocator(&recognition)?;
-    let status = status_of(target)?;
+    let status = target.status()?;
     let threads = statuses_of_threads(target)?;
     shadow_stack(&threads)?;
     hugetlb(&status)?;
@@ -106,7 +106,7 @@ fn failed(target: &Target, error: io::Error) -> ReleaseError {
 /// What it takes to trace a process, as the end of a sentence.
 fn needed_to_trace(target: &Target) -> String {
     let own = rustix::process::geteuid().as_raw();
-    let is_own = status_of(target).is_ok_and(|status| status.uid == own);
+    let is_own = target.status().is_ok_and(|status| status.uid == own);
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     needs(is_own, scope.trim())
 }
@@ -202,12 +202,6 @@ fn is_tested(version: &str) -> bool {
     };
     let wanted = numbers(version);
     wanted.is_some() && TESTED.iter().any(|tested| numbers(tested) == wanted)
-}
-
-fn status_of(target: &Target) -> Result<Status, ReleaseError> {
-    let text = fs::read(target.path("status")).map_err(|error| target.failed(error))?;
-    let status = Status::parse(&String::from_utf8_lossy(&text)).map_err(io::Error::from);
-    Ok(status.map_err(|error| target.failed(error))?)
 }
 
 /// Of each of its threads; of those that end meanwhile none.

@@ -5,13 +5,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::ptmalloc::{self, Heap, Layout, Mapping as HeapMapping};
-use lowtide_model::release::{Method, Outcome, Release, RunsIn, SCHEMA};
+use lowtide_model::release::{Method, Outcome, Release, RunsIn};
 use lowtide_model::stats;
 use lowtide_probe::heap;
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
-use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task;
 use lowtide_probe::process::Process;
 use lowtide_probe::recognise::Recogniser;
@@ -146,53 +145,24 @@ struct Known {
 impl<'a> Work<'a> {
     fn new(target: &'a Target, options: &'a Options) -> Result<Self, ReleaseError> {
         let name = target.stat()?.name;
+        let gone = || TargetError::Gone(target.pid);
         let process = Process::open(target.pid).map_err(|error| target.failed(error))?;
-        let command = process.map(|(process, _)| process.command()).unwrap_or_default();
-        let command = if command.is_empty() { vec![format!("[{name}]")] } else { command };
+        let (process, _) = process.ok_or_else(gone)?;
         let release = Release {
-            schema: SCHEMA,
-            pid: target.pid,
-            start_ticks: target.start_ticks,
-            command,
             dry_run: options.dry_run,
-            outcome: Outcome::Refused,
-            reason: None,
-            hazard: None,
-            allocator: None,
-            allocator_version: None,
             method: match options.way {
                 Way::Auto | Way::Chunks => Method::Chunks,
                 Way::Trim => Method::Trim,
                 Way::Purge => Method::Purge,
             },
-            runs_in: None,
-            thread: None,
-            waiting_in: None,
-            predicted_bytes: 0,
-            returned_bytes: 0,
-            rss_before_bytes: 0,
-            rss_after_bytes: 0,
-            elapsed_s: 0.0,
-            pauses: 0,
-            longest_pause_s: 0.0,
-            median_pause_s: 0.0,
             pause_bound_s: options.max_pause.as_secs_f64(),
-            lock_holds: 0,
-            longest_lock_s: 0.0,
-            p99_lock_s: 0.0,
-            passes: 0,
-            skipped_ranges: 0,
-            joined_blocks: 0,
-            split_bytes: 0,
-            cleaned_bytes: 0,
-            regained: None,
-            notes: Vec::new(),
+            ..Release::of(target.pid, target.start_ticks, process.command_or(&name))
         };
         Ok(Self { target, options, begin: Instant::now(), release })
     }
 
     fn run(mut self, tell: &mut dyn FnMut(Step)) -> Result<Release, ReleaseError> {
-        self.release.rss_before_bytes = self.rss()?;
+        self.release.rss_before_bytes = self.target.status()?.rss_bytes();
         self.release.rss_after_bytes = self.release.rss_before_bytes;
         match self.work(tell) {
             Ok(()) => {}
@@ -200,38 +170,32 @@ impl<'a> Work<'a> {
             Err(_) if !self.target.is_alive() || self.target.maps().is_ok_and(|m| m.is_empty()) => {
                 return Err(TargetError::Gone(self.target.pid).into());
             }
-            Err(Halt::Refused(refusal)) if self.release.returned_bytes > 0 => {
-                self.release.outcome = Outcome::Partial;
-                self.release.reason = Some(refusal.to_string());
-            }
             Err(Halt::Refused(refusal)) => {
-                self.release.outcome = Outcome::Refused;
-                self.release.hazard = Some(refusal.hazard().to_owned());
+                let is_begun = self.release.returned_bytes > 0;
+                self.release.outcome = if is_begun { Outcome::Partial } else { Outcome::Refused };
+                self.release.hazard = (!is_begun).then(|| refusal.hazard().to_owned());
                 self.release.reason = Some(refusal.to_string());
             }
-            Err(Halt::Failed(ReleaseError::Interrupted)) => {
+            Err(Halt::Failed(error)) if self.was_broken_off(&error) => {
                 self.release.outcome = Outcome::Partial;
-                self.release.reason = Some(ReleaseError::Interrupted.to_string());
-            }
-            Err(Halt::Failed(ReleaseError::Failed(why))) if self.release.returned_bytes > 0 => {
-                self.release.outcome = Outcome::Partial;
-                self.release.reason = Some(why);
+                self.release.reason = Some(error.to_string());
             }
             Err(Halt::Failed(error)) => return Err(error),
         }
         if !self.options.dry_run {
-            self.release.rss_after_bytes = self.rss()?;
+            self.release.rss_after_bytes = self.target.status()?.rss_bytes();
         }
         self.release.elapsed_s = self.begin.elapsed().as_secs_f64();
         Ok(self.release)
     }
 
-    /// Resident bytes, as the kernel counts them.
-    fn rss(&self) -> Result<u64, ReleaseError> {
-        let text = std::fs::read(self.target.path("status"));
-        let text = text.map_err(|error| self.target.failed(error))?;
-        let status = Status::parse(&String::from_utf8_lossy(&text)).map_err(std::io::Error::from);
-        Ok(status.map_err(|error| self.target.failed(error))?.rss_bytes())
+    /// Whether a release ended with this after a part of it was done.
+    fn was_broken_off(&self, error: &ReleaseError) -> bool {
+        match error {
+            ReleaseError::Interrupted => true,
+            ReleaseError::Failed(_) => self.release.returned_bytes > 0,
+            ReleaseError::Target(_) | ReleaseError::NotPermitted { .. } => false,
+        }
     }
 
     fn work(&mut self, tell: &mut dyn FnMut(Step)) -> Result<(), Halt> {
@@ -295,9 +259,9 @@ impl<'a> Work<'a> {
         let memory =
             LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
         let maps = &outside.maps;
-        let file = maps.iter().find(|m| m.has_file() && m.name == malloc).map(|m| m.file);
-        let file = file.ok_or(Refusal::NoHeap)?;
-        let layout = Layout::find(&memory, &heap::data_of(maps, file)).ok_or(Refusal::NoHeap)?;
+        let library = heap::library(maps, &malloc).ok_or(Refusal::NoHeap)?;
+        let layout = Layout::find(&memory, &heap::data_of(maps, library.file));
+        let layout = layout.ok_or(Refusal::NoHeap)?;
         let mut maps = maps.clone();
         let mut found = ptmalloc::walk(&memory, &layout, &heap::mappings(&maps));
         for _ in 1..WALKS {
@@ -324,7 +288,7 @@ impl<'a> Work<'a> {
         let maps = &known.outside.maps;
         // A program that was linked with it has a copy of its own, which is then everybody's.
         let program = maps.iter().find(|m| m.has_file());
-        let library = maps.iter().find(|m| m.has_file() && m.name == known.malloc);
+        let library = heap::library(maps, &known.malloc);
         [program, library].into_iter().flatten().find_map(|file: &Mapping| {
             crate::remote::symbol::address(self.target.pid, maps, file, NAME)
         })
@@ -452,7 +416,7 @@ impl<'a> Work<'a> {
     /// Has `malloc_trim` do it, for comparison.
     fn trim(&mut self, remote: &mut Remote<'_>, known: &Known, how: &How) -> Result<(), Halt> {
         let maps = &known.outside.maps;
-        let library = maps.iter().find(|m| m.has_file() && m.name == known.malloc);
+        let library = heap::library(maps, &known.malloc);
         let function = library.and_then(|file| {
             crate::remote::symbol::address(self.target.pid, maps, file, "malloc_trim")
         });

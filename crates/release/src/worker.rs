@@ -12,7 +12,7 @@ use lowtide_model::release::RunsIn;
 use crate::ReleaseError;
 use crate::checks::Halt;
 use crate::refusal::Refusal;
-use crate::remote::{ACT_LIMIT, Remote, TRIM_LIMIT, Wanted, failed};
+use crate::remote::{ACT_LIMIT, Remote, TRIM_LIMIT, Wanted, failed, nanoseconds};
 use crate::stub::numbers::*;
 use crate::stub::{Counts, MOST_OPS, Op, PAGES_PER_HOLD};
 
@@ -66,7 +66,6 @@ impl<'r, 'a> Worker<'r, 'a> {
         how: &How<'r>,
     ) -> Result<Self, Halt> {
         let main = layout.arenas.first().copied().unwrap_or(0);
-        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         for (offset, word) in [
             (OFF_MAIN_ARENA, main),
             (OFF_BINS_AT, layout.head_bytes),

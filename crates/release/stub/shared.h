@@ -1,5 +1,5 @@
-/* What lowtide and its code in the target tell each other. `src/stub.rs` has the same in Rust, and a test
- * holds both together. */
+/* What lowtide and its code in the target tell each other. `build.rs` makes Rust's constants of the numbers
+ * here, and AT below holds them to where the fields really are. */
 
 typedef unsigned int u32;
 typedef unsigned long u64;

@@ -6,7 +6,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use lowtide_probe::allocator::Sanitizer;
@@ -38,13 +38,7 @@ impl Subject {
     }
 
     fn of(home: TempDir, command: &mut Command) -> Self {
-        let mut child = command
-            .env_remove("LD_PRELOAD")
-            .env_remove("GLIBC_TUNABLES")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = support::start(command);
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let subject = Self { child, said: line.trim().parse().unwrap_or_default(), _home: home };

@@ -241,18 +241,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn made_up(outcome: Outcome) -> Release {
+        let command = vec!["redis-server".to_owned(), "*:6379".to_owned()];
         Release {
-            schema: lowtide_model::release::SCHEMA,
-            pid: 4711,
-            start_ticks: 1,
-            command: vec!["redis-server".to_owned(), "*:6379".to_owned()],
-            dry_run: false,
             outcome,
-            reason: None,
-            hazard: None,
             allocator: Some("glibc".to_owned()),
             allocator_version: Some("2.36".to_owned()),
-            method: Method::Chunks,
             runs_in: Some(RunsIn::OwnThread),
             thread: Some(4711),
             waiting_in: Some("epoll_wait".to_owned()),
@@ -270,11 +263,7 @@ mod tests {
             p99_lock_s: 0.000_09,
             passes: 2,
             skipped_ranges: 12,
-            joined_blocks: 0,
-            split_bytes: 0,
-            cleaned_bytes: 0,
-            regained: None,
-            notes: Vec::new(),
+            ..Release::of(4711, 1, command)
         }
     }
 

@@ -166,17 +166,9 @@ fn what_inspect_finds_holds_to_its_schema() {
 /// A release as none was, with everything in it that there can be.
 fn made_up_release(outcome: Outcome) -> Release {
     Release {
-        schema: lowtide_model::release::SCHEMA,
-        pid: 1,
-        start_ticks: 1,
-        command: vec!["x".to_owned()],
-        dry_run: false,
         outcome,
-        reason: None,
-        hazard: None,
         allocator: Some("glibc".to_owned()),
         allocator_version: Some("2.36".to_owned()),
-        method: Method::Chunks,
         runs_in: Some(RunsIn::OwnThread),
         thread: Some(1),
         waiting_in: Some("epoll_wait".to_owned()),
@@ -193,12 +185,9 @@ fn made_up_release(outcome: Outcome) -> Release {
         longest_lock_s: 0.001,
         p99_lock_s: 0.001,
         passes: 1,
-        skipped_ranges: 0,
-        joined_blocks: 0,
-        split_bytes: 0,
-        cleaned_bytes: 0,
         regained: Some(Regained { after_s: 60.0, rss_bytes: 1, huge_bytes: Some(0) }),
         notes: vec!["a note".to_owned()],
+        ..Release::of(1, 1, vec!["x".to_owned()])
     }
 }
 

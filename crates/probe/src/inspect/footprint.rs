@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Target, TargetError, read_status, rollup};
+use super::{Target, TargetError, rollup};
 use crate::memory::LiveMemory;
 use crate::proc::maps::Mapping;
 
@@ -27,7 +27,7 @@ impl Footprint {
     /// When the process has ended.
     pub fn of(target: &Target) -> Result<Self, TargetError> {
         let image = target.stat()?.image;
-        let rss_bytes = read_status(target)?.rss_bytes();
+        let rss_bytes = target.status()?.rss_bytes();
         let huge_bytes = match target.maps() {
             Ok(maps) => huge_bytes(target, &maps, rss_bytes),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,

@@ -23,7 +23,6 @@ use crate::machine::thread_cpu_s;
 use crate::memory::LiveMemory;
 use crate::proc::maps::Mapping;
 use crate::proc::rollup::Rollup;
-use crate::proc::status::Status;
 use crate::process::Process;
 use crate::recognise::{self, Recogniser, Recognition};
 use crate::sockets::{self, Sockets};
@@ -129,10 +128,7 @@ impl Inspector {
         let gone = || TargetError::Gone(target.pid);
         let (process, _) =
             Process::open(target.pid).map_err(|e| target.failed(e))?.ok_or_else(gone)?;
-        let command = match process.command() {
-            command if command.is_empty() => vec![format!("[{}]", stat.name)],
-            command => command,
-        };
+        let command = process.command_or(&stat.name);
         let open_files = process.descriptors().ok().map(|found| found.len() as u64);
         Ok(Inspection {
             schema: SCHEMA,
@@ -235,9 +231,8 @@ fn walk(
         return None;
     }
     let malloc = recognition.malloc.as_ref()?;
-    let path = malloc.path.to_string_lossy();
-    let file = maps.iter().find(|m| m.has_file() && m.name == path)?.file;
-    let Some(layout) = Layout::find(memory, &heap::data_of(maps, file)) else {
+    let library = heap::library(maps, &malloc.path.to_string_lossy())?;
+    let Some(layout) = Layout::find(memory, &heap::data_of(maps, library.file)) else {
         if maps.iter().any(|m| m.name == "[heap]") {
             inspection.notes.push(
                 "its heap is laid out in a way that is not known, and was not walked".to_owned(),
@@ -345,7 +340,7 @@ fn status(
     maps: &[Mapping],
     inspection: &mut Inspection,
 ) -> Result<(), TargetError> {
-    let status = read_status(target)?;
+    let status = target.status()?;
     inspection.kernel_rss_bytes = Some(status.rss_bytes());
     if let Some(rollup) = rollup(target, maps, inspection.ledger.total()) {
         inspection.kernel_rss_bytes = Some(rollup.rss_bytes);
@@ -367,15 +362,9 @@ fn rollup(target: &Target, maps: &[Mapping], resident_bytes: u64) -> Option<Roll
     Rollup::parse(&text).ok()
 }
 
-fn read_status(target: &Target) -> Result<Status, TargetError> {
-    let text = fs::read(target.path("status")).map_err(|error| target.failed(error))?;
-    Status::parse(&String::from_utf8_lossy(&text))
-        .map_err(|error| TargetError::Other(target.pid, error.into()))
-}
-
 /// What can be said of a process of another user without any capability.
 fn by_status(target: &Target, inspection: &mut Inspection) -> Result<(), TargetError> {
-    let status = read_status(target)?;
+    let status = target.status()?;
     inspection.ledger.add(Owner::File, status.file_bytes);
     inspection.ledger.add(Owner::Shared, status.shared_bytes);
     inspection.ledger.add(Owner::Unattributed, status.anon_bytes);

@@ -9,6 +9,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use thiserror::Error;
 
 use crate::proc::stat::Stat;
+use crate::proc::status::Status;
 use crate::proc::{is_gone, maps};
 
 /// A process that is to be looked at.
@@ -107,6 +108,16 @@ impl Target {
             Ok(_) => Err(TargetError::Gone(self.pid)),
             Err(error) => Err(self.failed(error)),
         }
+    }
+
+    /// Its `/proc/PID/status`, now.
+    ///
+    /// # Errors
+    /// When it may not be read, or it has ended.
+    pub fn status(&self) -> Result<Status, TargetError> {
+        let text = fs::read(self.path("status")).map_err(|error| self.failed(error))?;
+        let status = Status::parse(&String::from_utf8_lossy(&text));
+        status.map_err(|error| self.failed(error.into()))
     }
 
     /// Its mappings, now, in order of address.

@@ -153,9 +153,9 @@ impl Surroundings<'_> {
 
     /// Whether a file that a thread waits for lets the wait be begun again.
     fn can_wait_on(&self, thread: Thread, file: u64) -> Result<(), String> {
-        let link =
-            std::fs::read_link(format!("/proc/{}/task/{}/fd/{file}", thread.pid, thread.tid));
-        let name = link.map(|l| l.to_string_lossy().into_owned()).unwrap_or_default();
+        let path = format!("/proc/{}/task/{}/fd/{file}", thread.pid, thread.tid);
+        let name =
+            std::fs::read_link(&path).map(|l| l.to_string_lossy().into_owned()).unwrap_or_default();
         if name.starts_with("socket:") {
             let handle: BorrowedFd<'_> = self.target.handle();
             return match files::receive_timeout(handle, file) {
@@ -164,8 +164,7 @@ impl Surroundings<'_> {
                 None => Err("it waits for a socket that cannot be looked at".to_owned()),
             };
         }
-        let file = format!("/proc/{}/task/{}/fd/{file}", thread.pid, thread.tid);
-        let is_fifo = std::fs::metadata(file).is_ok_and(|meta| meta.file_type().is_fifo());
+        let is_fifo = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo());
         let is_known = is_fifo
             || name.starts_with("/dev/pts/")
             || name.starts_with("anon_inode:") && !name.contains("fuse");

@@ -17,8 +17,8 @@ const CONTEXT_BYTES: usize = 304;
 pub const RED_ZONE: u64 = 128;
 /// `ss_flags` that `sigaltstack` does not know: `rt_sigreturn` then leaves the thread's own as it is.
 const KEEP_ALTSTACK: u64 = 7;
-/// `rt_sigreturn` and `rt_sigprocmask` on x86-64.
-const RT_SIGRETURN: u64 = 15;
+/// `rt_sigreturn` on x86-64.
+pub(super) const RT_SIGRETURN: u64 = 15;
 
 /// One call: its number and arguments.
 #[derive(Debug, Clone, Copy)]

@@ -45,7 +45,7 @@ use crate::stub::numbers::*;
 use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME, SYSCALL_BYTES};
 
 use candidates::{Candidate, Candidates, Surroundings};
-use frame::{Back, Call, RED_ZONE, chain, set_argument};
+use frame::{Back, Call, RED_ZONE, RT_SIGRETURN, chain, set_argument};
 use gadgets::Gadgets;
 use presence::Owner;
 use priority::Urgent;
@@ -319,7 +319,6 @@ impl<'a> Remote<'a> {
             }
             return Err(why);
         }
-        self.place = Some(place);
         // Two that begin at the same time see each other now, at the latest.
         self.maps = self.target.maps().map_err(|error| self.failed(error))?;
         let others = presence::leftovers(self.live, &self.maps);
@@ -329,7 +328,6 @@ impl<'a> Remote<'a> {
             return Err(Refusal::AnotherRelease.into());
         }
         self.write(place, CODE)?;
-        self.put(OFF_ALL, u64::MAX)?;
         self.put(OFF_BYTES, BLOCK_BYTES)?;
         for (n, word) in Owner::ourselves().words().into_iter().enumerate() {
             self.put(OFF_OWNER + n as u64 * 8, word)?;
@@ -923,7 +921,6 @@ impl Drop for Remote<'_> {
 const MMAP: u64 = 9;
 const MUNMAP: u64 = 11;
 const RT_SIGPROCMASK: u64 = 14;
-const RT_SIGRETURN: u64 = 15;
 const PRCTL: u64 = 157;
 
 /// What threads of one process share, and that the kernel clears the new one's number when it ends.
@@ -1039,7 +1036,8 @@ fn slot_of(argument: usize) -> u64 {
     [OFF_RDI, OFF_RSI, OFF_RDX, OFF_R10, OFF_R8, OFF_R9].get(argument).copied().unwrap_or(OFF_R9)
 }
 
-fn nanoseconds(time: Duration) -> u64 {
+/// Saturating: hundreds of years are as good as more.
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::stub::numbers::{RESTARTS_ALWAYS, RESTARTS_IF_ASKED, RESTARTS_NEVER};
+
 /// Result codes of a call that was broken off and that the kernel would begin again (linux/errno.h).
 pub const ERESTARTSYS: i64 = -512;
 /// See [`ERESTARTSYS`]: without a handler only.
@@ -149,13 +151,15 @@ impl Resume {
     /// the kernel's EINTR is not passed on.
     pub fn of(wait: &Wait, result: i64) -> Self {
         match result {
-            ERESTARTSYS => Self { again: true, code: result, restarts: 1 },
-            ERESTARTNOINTR => Self { again: true, code: result, restarts: 0 },
+            ERESTARTSYS => Self { again: true, code: result, restarts: RESTARTS_IF_ASKED },
+            ERESTARTNOINTR => Self { again: true, code: result, restarts: RESTARTS_ALWAYS },
             ERESTARTNOHAND | ERESTART_RESTARTBLOCK => {
-                Self { again: true, code: ERESTARTNOHAND, restarts: 2 }
+                Self { again: true, code: ERESTARTNOHAND, restarts: RESTARTS_NEVER }
             }
-            EINTR if wait.gives_up => Self { again: true, code: ERESTARTNOHAND, restarts: 2 },
-            _ => Self { again: false, code: ERESTARTNOHAND, restarts: 2 },
+            EINTR if wait.gives_up => {
+                Self { again: true, code: ERESTARTNOHAND, restarts: RESTARTS_NEVER }
+            }
+            _ => Self { again: false, code: ERESTARTNOHAND, restarts: RESTARTS_NEVER },
         }
     }
 

@@ -1,7 +1,18 @@
 //! What tests on other processes share.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+
+/// Starts a program that is talked to, under the system's own malloc as it is.
+pub(crate) fn start(command: &mut Command) -> Child {
+    command
+        .env_remove("LD_PRELOAD")
+        .env_remove("GLIBC_TUNABLES")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
 
 /// Compiles a program of these tests into a directory. Each test compiles its own: they may run at the
 /// same time.

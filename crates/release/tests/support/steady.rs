@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,8 @@ use lowtide_probe::inspect::Target;
 use lowtide_release::{Options, ReleaseError, Step, release_telling};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support;
 
 /// Whatever takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -99,14 +101,7 @@ impl Steady {
     fn spawn(kind: &Kind, by: &[&str]) -> Self {
         let own = kind.command();
         let mut all = by.iter().copied().chain(own.iter().map(String::as_str));
-        let mut child = Command::new(all.next().unwrap())
-            .args(all)
-            .env_remove("LD_PRELOAD")
-            .env_remove("GLIBC_TUNABLES")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = support::start(Command::new(all.next().unwrap()).args(all));
         let input = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut steady = Self { kind: kind.clone(), pid: child.id(), child, input, lines };

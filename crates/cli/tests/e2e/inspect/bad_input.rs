@@ -4,23 +4,12 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use super::{Subject, adds_up, inspect, object, plain};
+use super::{Subject, adds_up, failure_of, inspect, nobody, object, plain};
 use crate::support::{fixture, lowtide, until};
 
-/// Fails, and gives the sentence; there is a next step in it.
+/// Fails, and gives the sentence.
 fn failure(flags: &[&str], exit: i32, code: &str) -> String {
-    let output = lowtide().args(["--json", "inspect"]).args(flags).output().unwrap();
-    let found = object(&output);
-    assert_eq!(output.status.code(), Some(exit), "{found}");
-    assert_eq!((&found["schema"], &found["code"]), (&"lowtide.error/1".into(), &code.into()));
-    found["message"].as_str().unwrap().to_owned()
-}
-
-/// The number of a process that has ended.
-fn nobody() -> String {
-    let mut child = Command::new("true").spawn().unwrap();
-    child.wait().unwrap();
-    child.id().to_string()
+    failure_of("inspect", flags, exit, code)
 }
 
 #[test]

@@ -133,6 +133,22 @@ pub(crate) fn inspect(flags: &[&str], pid: u32) -> Output {
     lowtide().args(["--json", "inspect"]).args(flags).arg(pid.to_string()).output().unwrap()
 }
 
+/// A verb fails, and gives the sentence.
+pub(crate) fn failure_of(verb: &str, flags: &[&str], exit: i32, code: &str) -> String {
+    let output = lowtide().args(["--json", verb]).args(flags).output().unwrap();
+    let found = object(&output);
+    assert_eq!(output.status.code(), Some(exit), "{found}");
+    assert_eq!((&found["schema"], &found["code"]), (&"lowtide.error/1".into(), &code.into()));
+    found["message"].as_str().unwrap().to_owned()
+}
+
+/// The number of a process that has ended.
+pub(crate) fn nobody() -> String {
+    let mut child = Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    child.id().to_string()
+}
+
 /// The one object that was printed.
 pub(crate) fn object(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stderr);

@@ -1,7 +1,7 @@
 //! Releases that are done, and processes that are left alone.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use nix::sys::ptrace;
 use rustix::process::{Pid, Signal, kill_process};
@@ -243,16 +243,22 @@ fn a_release_that_is_interrupted_leaves_nothing_of_its_own_behind() {
     assert_eq!(released(&[], subject.pid(), 0)["cleaned_bytes"], 0);
 }
 
-#[test]
-fn a_watch_that_is_interrupted_tells_what_has_come_back_so_far() {
-    let subject = Subject::of(&["blocks:50", "keep:10"]);
+/// Releases, and goes on to watch what comes back: with the lines that follow.
+fn watched(pid: u32) -> (Child, impl Iterator<Item = String>) {
     let mut watch = lowtide()
-        .args(["release", "--watch", "10m", &subject.pid().to_string()])
+        .args(["release", "--watch", "10m", &pid.to_string()])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.starts_with("released: ")));
+    (watch, lines)
+}
+
+#[test]
+fn a_watch_that_is_interrupted_tells_what_has_come_back_so_far() {
+    let subject = Subject::of(&["blocks:50", "keep:10"]);
+    let (mut watch, mut lines) = watched(subject.pid());
     kill_process(number(watch.id()), Signal::INT).unwrap();
     assert!(lines.any(|line| line.starts_with(" came back ")));
     assert_eq!(watch.wait().unwrap().code(), Some(0));
@@ -261,13 +267,7 @@ fn a_watch_that_is_interrupted_tells_what_has_come_back_so_far() {
 #[test]
 fn one_that_ends_while_what_comes_back_is_watched_was_released_all_the_same() {
     let mut subject = Subject::of(&["blocks:50", "keep:10"]);
-    let mut watch = lowtide()
-        .args(["release", "--watch", "10m", &subject.pid().to_string()])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.starts_with("released: ")));
+    let (mut watch, mut lines) = watched(subject.pid());
     subject.end();
     assert!(lines.any(|line| line.starts_with("note: what has come back is not known")));
     assert_eq!(watch.wait().unwrap().code(), Some(0));

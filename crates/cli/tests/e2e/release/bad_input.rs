@@ -5,23 +5,12 @@ use std::process::{Child, Command};
 use serde_json::Value;
 
 use super::stderr;
-use crate::inspect::object;
+use crate::inspect::{failure_of, nobody};
 use crate::support::{lowtide, until};
 
 /// Fails, and gives the sentence.
 fn failure(flags: &[&str], exit: i32, code: &str) -> String {
-    let output = lowtide().args(["--json", "release"]).args(flags).output().unwrap();
-    let found = object(&output);
-    assert_eq!(output.status.code(), Some(exit), "{found}");
-    assert_eq!((&found["schema"], &found["code"]), (&"lowtide.error/1".into(), &code.into()));
-    found["message"].as_str().unwrap().to_owned()
-}
-
-/// The number of a process that has ended.
-fn nobody() -> String {
-    let mut child = Command::new("true").spawn().unwrap();
-    child.wait().unwrap();
-    child.id().to_string()
+    failure_of("release", flags, exit, code)
 }
 
 /// A process that has ended, and that nobody has waited for.
