@@ -20,7 +20,7 @@ use crate::checks::{self, Halt, Outside};
 use crate::huge::HugePages;
 use crate::plan::{self, Batch};
 use crate::refusal::Refusal;
-use crate::remote::{Remote, Step};
+use crate::remote::{Remote, Step, Unstopped};
 use crate::stub::Op;
 use crate::worker::{How, Worker};
 
@@ -118,6 +118,7 @@ pub fn release_telling(
     tell: &mut (dyn FnMut(Step) + Send),
 ) -> Result<Release, ReleaseError> {
     let failed = || ReleaseError::Failed("a part of lowtide itself broke off".to_owned());
+    let _unstopped = Unstopped::begin();
     std::thread::scope(|scope| {
         // Whatever happens, the kernel lets go of all that a thread traces when that thread ends.
         let work = scope.spawn(|| Work::new(target, options)?.run(tell));

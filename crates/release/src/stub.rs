@@ -26,7 +26,7 @@ pub(crate) const NAME: &str = "lowtide";
 pub(crate) const SYSCALL_BYTES: u64 = 2;
 
 /// So many acts fit into one batch.
-pub(crate) const MOST_OPS: usize = ((VECTORS_AT - OFF_OPS) / OP_BYTES) as usize;
+pub(crate) const MOST_OPS: usize = ((OPS_END - OFF_OPS) / OP_BYTES) as usize;
 /// A lock is held for so many pages at most. The code itself knows a limit of four times as many.
 pub(crate) const PAGES_PER_HOLD: u64 = 128;
 
@@ -149,6 +149,6 @@ mod tests {
     fn the_code_fits_its_page_and_begins_with_a_call() {
         assert!(CODE.len() as u64 <= CODE_BYTES);
         assert_eq!(CODE[..2], [0x0f, 0x05]);
-        assert!(OFF_OPS + MOST_OPS as u64 * OP_BYTES <= VECTORS_AT);
+        assert!(OFF_OPS + MOST_OPS as u64 * OP_BYTES <= OPS_END);
     }
 }

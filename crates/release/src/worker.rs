@@ -139,6 +139,9 @@ impl<'r, 'a> Worker<'r, 'a> {
     pub(crate) fn work(&mut self, ops: &[Op]) -> Result<(), Halt> {
         for part in ops.chunks(MOST_OPS) {
             self.go_on()?;
+            if self.remote.half(OFF_STATE) == Some(STATE_LEFT) {
+                return Err(self.remote.because(ENDED));
+            }
             let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
             self.remote.write_block(OFF_OPS, &bytes)?;
             self.remote.put(OFF_NEXT, 0)?;
@@ -174,9 +177,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             }
             if done {
                 return match self.remote.half(OFF_STATE) {
-                    Some(STATE_LEFT) => {
-                        Err(failed("our thread in it ended: it heard nothing for too long"))
-                    }
+                    Some(STATE_LEFT) => Err(failed(ENDED)),
                     _ => Ok(()),
                 };
             }
@@ -250,6 +251,9 @@ pub(crate) fn trim(remote: &mut Remote<'_>, function: u64, runs_in: RunsIn) -> R
         RunsIn::Slices => remote.enter(Wanted::Trim).map(drop),
     }
 }
+
+/// Why our thread is no longer there.
+const ENDED: &str = "our thread in it ended: it heard nothing for too long";
 
 /// Tells our thread again and again that somebody is there.
 struct Heart {

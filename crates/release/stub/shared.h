@@ -11,37 +11,19 @@ typedef unsigned long u64;
 #define PAGES_KNOWN 128
 
 /* Where things stand, in bytes, for the code that is written in assembler. */
-#define OFF_R15 0
-#define OFF_R14 8
-#define OFF_R13 16
-#define OFF_R12 24
-#define OFF_RBP 32
-#define OFF_RBX 40
-#define OFF_R11 48
-#define OFF_R10 56
-#define OFF_R9 64
-#define OFF_R8 72
-#define OFF_RAX 80
-#define OFF_RCX 88
-#define OFF_RDX 96
-#define OFF_RSI 104
-#define OFF_RDI 112
-#define OFF_RSP 120
-#define OFF_RIP 128
-#define OFF_FLAGS 136
-#define OFF_BROKEN_RIP 144
-#define OFF_BROKEN_RAX 152
-#define OFF_SAFE_RSP 160
-#define OFF_MASK 168
-#define OFF_ALL 176
-#define OFF_BORROWED 184
-#define OFF_WANTED 188
-#define OFF_CLONE_FLAGS 192
-#define OFF_CLONED 200
-#define OFF_TLS 208
-#define OFF_TID 216
-#define OFF_TRIMS 220
-#define VECTORS_AT 0x34000       /* where a borrowed thread's vector registers are kept */
+#define OFF_BACK_AT 0
+#define OFF_BROKEN_AT 8
+#define OFF_MASK 16
+#define OFF_ALL 24
+#define OFF_TIMESPEC 32
+#define OFF_BORROWED 48
+#define OFF_WANTED 52
+#define OFF_CLONE_FLAGS 56
+#define OFF_CLONED 64
+#define OFF_TLS 72
+#define OFF_TID 80
+#define OFF_TRIMS 84
+#define OPS_END 0x34000          /* behind what is to be done */
 #define STACK_END 0x3c000        /* of a borrowed thread */
 #define THREAD_STACK_END 0x40000 /* of our own */
 
@@ -49,7 +31,7 @@ typedef unsigned long u64;
 #define WANTED_SLICE 2
 #define WANTED_TRIM 3
 
-#define STATE_BACK 1 /* the borrowed thread is itself again, but for its last few instructions */
+#define STATE_BACK 1 /* the borrowed thread is itself again, but for its last two instructions */
 
 #define STATE_THERE 1
 #define STATE_LEFT 2
@@ -79,9 +61,9 @@ struct op {
 #define OP_BYTES 48
 
 struct shared {
-    /* The registers of the borrowed thread, and how it goes on. */
-    u64 r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, rsp, rip, flags;
-    u64 broken_rip, broken_rax, safe_rsp, mask, all;
+    /* Two frames of signals on the stack of the borrowed thread, by either of which it goes back: with its call
+     * begun again, and with its call broken off. */
+    u64 back_at, broken_at, mask, all, timespec[2];
     u32 borrowed, wanted;
     u64 clone_flags, cloned, tls;
     u32 tid, trims;
@@ -97,78 +79,59 @@ struct shared {
     /* Who put all this here: number, beginning and PID namespace. */
     u64 owner_pid, owner_start, owner_namespace;
     /* Of the interrupted call: the signals that it blocks while it waits, and what is left of its time-out,
-     * where that must be told anew: as milliseconds at `left_at` from here, or as a timespec at that
-     * address. */
+     * where that must be told anew: at the address `left_at`, in milliseconds or as a timespec. */
     u64 waits_with, left_how, left_at, left_ns;
     /* Which hold of a lock it is, and pages that were found to be there in it. */
     u64 hold, pages[PAGES_KNOWN];
     struct op ops[];
 };
 
-#define OFF_RESTARTS 224
-#define OFF_SLICE_NS 232
-#define OFF_FUNCTION 240
-#define OFF_RESULT 248
-#define OFF_WORKED_NS 256
-#define OFF_STATE 264
-#define OFF_ERROR 268
-#define OFF_BATCH 272
-#define OFF_DONE 276
-#define OFF_BEAT 280
-#define OFF_NAME 288
-#define OFF_MDWE 304
-#define OFF_BYTES 312
-#define OFF_MAIN_ARENA 320
-#define OFF_BINS_AT 328
-#define OFF_MIXED_LINKS 336
-#define OFF_SINGLE_THREADED 344
-#define OFF_PAGES_PER_HOLD 352
-#define OFF_HOLD_NS 360
-#define OFF_REST_NS 368
-#define OFF_PATIENCE_NS 376
-#define OFF_ABANDON_NS 384
-#define OFF_COUNT 392
-#define OFF_NEXT 400
-#define OFF_HOLDS 408
-#define OFF_RETURNED 416
-#define OFF_SKIPPED 424
-#define OFF_BUSY 432
-#define OFF_JOINED 440
-#define OFF_LONGEST_NS 448
-#define OFF_CLASSES 456
-#define OFF_OWNER 2504
-#define OFF_WAITS_WITH 2528
-#define OFF_LEFT_HOW 2536
-#define OFF_LEFT_AT 2544
-#define OFF_LEFT_NS 2552
-#define OFF_HOLD 2560
-#define OFF_OPS 3592
+#define OFF_RESTARTS 88
+#define OFF_SLICE_NS 96
+#define OFF_FUNCTION 104
+#define OFF_RESULT 112
+#define OFF_WORKED_NS 120
+#define OFF_STATE 128
+#define OFF_ERROR 132
+#define OFF_BATCH 136
+#define OFF_DONE 140
+#define OFF_BEAT 144
+#define OFF_NAME 152
+#define OFF_MDWE 168
+#define OFF_BYTES 176
+#define OFF_MAIN_ARENA 184
+#define OFF_BINS_AT 192
+#define OFF_MIXED_LINKS 200
+#define OFF_SINGLE_THREADED 208
+#define OFF_PAGES_PER_HOLD 216
+#define OFF_HOLD_NS 224
+#define OFF_REST_NS 232
+#define OFF_PATIENCE_NS 240
+#define OFF_ABANDON_NS 248
+#define OFF_COUNT 256
+#define OFF_NEXT 264
+#define OFF_HOLDS 272
+#define OFF_RETURNED 280
+#define OFF_SKIPPED 288
+#define OFF_BUSY 296
+#define OFF_JOINED 304
+#define OFF_LONGEST_NS 312
+#define OFF_CLASSES 320
+#define OFF_OWNER 2368
+#define OFF_WAITS_WITH 2392
+#define OFF_LEFT_HOW 2400
+#define OFF_LEFT_AT 2408
+#define OFF_LEFT_NS 2416
+#define OFF_HOLD 2424
+#define OFF_OPS 3456
 
 #define AT(field, offset) \
     _Static_assert(__builtin_offsetof(struct shared, field) == offset, #field " stands elsewhere")
-AT(r15, OFF_R15);
-AT(r14, OFF_R14);
-AT(r13, OFF_R13);
-AT(r12, OFF_R12);
-AT(rbp, OFF_RBP);
-AT(rbx, OFF_RBX);
-AT(r11, OFF_R11);
-AT(r10, OFF_R10);
-AT(r9, OFF_R9);
-AT(r8, OFF_R8);
-AT(rax, OFF_RAX);
-AT(rcx, OFF_RCX);
-AT(rdx, OFF_RDX);
-AT(rsi, OFF_RSI);
-AT(rdi, OFF_RDI);
-AT(rsp, OFF_RSP);
-AT(rip, OFF_RIP);
-AT(flags, OFF_FLAGS);
-AT(broken_rip, OFF_BROKEN_RIP);
-AT(broken_rax, OFF_BROKEN_RAX);
-AT(safe_rsp, OFF_SAFE_RSP);
+AT(back_at, OFF_BACK_AT);
+AT(broken_at, OFF_BROKEN_AT);
 AT(mask, OFF_MASK);
 AT(all, OFF_ALL);
+AT(timespec, OFF_TIMESPEC);
 AT(borrowed, OFF_BORROWED);
 AT(wanted, OFF_WANTED);
 AT(clone_flags, OFF_CLONE_FLAGS);

@@ -17,7 +17,7 @@
 #define IS_MMAPPED 2UL
 #define SIZE(head) ((head) & ~7UL)
 #define MOST_PAGES 512 /* whatever the parameters say, no lock is held for more pages than this */
-#define EINTR 4
+#define SIGCANCEL 32
 #define EFAULT 14
 
 /* Everything is written from the shared block, of which the address is known relative to this code.
@@ -26,7 +26,7 @@
  * signal came before that, its handler has run and the result is -EINTR (or the call is begun here again,
  * for handlers with SA_RESTART, as the interrupted one would have been).
  *
- * The stack is the thread's own, below its red zone, whenever a handler may run; else that of the block. */
+ * The stack is the thread's own, below its frames, whenever a handler may run; else that of the block. */
 __asm__(".text\n"
         "enter:\n"
         ".set block, enter + 4096\n"
@@ -49,53 +49,16 @@ __asm__(".text\n"
         "    test %rax, %rax\n"
         "    jz 4f\n"
         "    mov %rax, " S(OFF_CLONED) "(%rbx)\n"
-        "1:  mov $-1, %eax\n"
-        "    mov %eax, %edx\n"
-        "    cmpl $" S(WANTED_TRIM) ", " S(OFF_WANTED) "(%rbx)\n"
-        "    jne 6f\n"
-        "    xsave64 " S(VECTORS_AT) "(%rbx)\n"
-        "6:  mov %rbx, %rdi\n"
+        "1:  mov %rbx, %rdi\n"
         "    call work_borrowed\n"
-        "    mov %eax, %r12d\n"
-        "    mov $-1, %eax\n"
-        "    mov %eax, %edx\n"
-        "    cmpl $" S(WANTED_TRIM) ", " S(OFF_WANTED) "(%rbx)\n"
-        "    jne 7f\n"
-        "    xrstor64 " S(VECTORS_AT) "(%rbx)\n"
-        "7:  test %r12d, %r12d\n"
+        "    test %eax, %eax\n"
+        "    mov " S(OFF_BACK_AT) "(%rbx), %rsp\n"
         "    jz 3f\n"
         "2:  lea block(%rip), %rbx\n" /* broken off: it comes back with what it would have had */
-        "    mov " S(OFF_BROKEN_RIP) "(%rbx), %rax\n"
-        "    mov %rax, " S(OFF_RIP) "(%rbx)\n"
-        "    mov " S(OFF_BROKEN_RAX) "(%rbx), %rax\n"
-        "    mov %rax, " S(OFF_RAX) "(%rbx)\n"
-        "3:  mov " S(OFF_SAFE_RSP) "(%rbx), %rsp\n"
-        "    mov $14, %eax\n" /* rt_sigprocmask(SIG_SETMASK, its own) */
-        "    mov $2, %edi\n"
-        "    lea " S(OFF_MASK) "(%rbx), %rsi\n"
-        "    xor %edx, %edx\n"
-        "    mov $8, %r10d\n"
+        "    mov " S(OFF_BROKEN_AT) "(%rbx), %rsp\n"
+        "3:  movl $" S(STATE_BACK) ", " S(OFF_BORROWED) "(%rbx)\n"
+        "    mov $15, %eax\n" /* rt_sigreturn: registers, mask and vectors at once */
         "    syscall\n"
-        "    movl $" S(STATE_BACK) ", " S(OFF_BORROWED) "(%rbx)\n"
-        "    pushq " S(OFF_FLAGS) "(%rbx)\n"
-        "    popfq\n"
-        "    mov " S(OFF_R15) "(%rbx), %r15\n"
-        "    mov " S(OFF_R14) "(%rbx), %r14\n"
-        "    mov " S(OFF_R13) "(%rbx), %r13\n"
-        "    mov " S(OFF_R12) "(%rbx), %r12\n"
-        "    mov " S(OFF_RBP) "(%rbx), %rbp\n"
-        "    mov " S(OFF_R11) "(%rbx), %r11\n"
-        "    mov " S(OFF_R10) "(%rbx), %r10\n"
-        "    mov " S(OFF_R9) "(%rbx), %r9\n"
-        "    mov " S(OFF_R8) "(%rbx), %r8\n"
-        "    mov " S(OFF_RAX) "(%rbx), %rax\n"
-        "    mov " S(OFF_RCX) "(%rbx), %rcx\n"
-        "    mov " S(OFF_RDX) "(%rbx), %rdx\n"
-        "    mov " S(OFF_RSI) "(%rbx), %rsi\n"
-        "    mov " S(OFF_RDI) "(%rbx), %rdi\n"
-        "    mov " S(OFF_RSP) "(%rbx), %rsp\n"
-        "    mov " S(OFF_RBX) "(%rbx), %rbx\n"
-        "    jmp *block+" S(OFF_RIP) "(%rip)\n"
         "4:  xor %ebp, %ebp\n"
         "    cmpl $0, " S(OFF_TRIMS) "(%rbx)\n"
         "    jne 5f\n"
@@ -106,7 +69,7 @@ __asm__(".text\n"
         "    call trim_in_thread\n"
         "    ud2\n");
 
-enum { nr_munmap = 11, nr_rt_sigaction = 13, nr_rt_sigprocmask = 14, nr_madvise = 28,
+enum { nr_rt_sigaction = 13, nr_rt_sigprocmask = 14, nr_madvise = 28,
        nr_nanosleep = 35, nr_exit = 60, nr_rt_sigpending = 127, nr_prctl = 157,
        nr_futex = 202, nr_clock_gettime = 228 };
 
@@ -116,18 +79,19 @@ struct chunk {
 };
 
 static inline __attribute__((always_inline)) long
-call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e) {
+call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
     register u64 r10 __asm__("r10") = d;
     register u64 r8 __asm__("r8") = e;
+    register u64 r9 __asm__("r9") = f;
     long result;
     __asm__ volatile("syscall"
                      : "=a"(result)
-                     : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
+                     : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
                      : "rcx", "r11", "memory");
     return result;
 }
-#define call3(nr, a, b, c) call6(nr, (u64)(a), (u64)(b), (u64)(c), 0, 0)
-#define call4(nr, a, b, c, d) call6(nr, (u64)(a), (u64)(b), (u64)(c), (u64)(d), 0)
+#define call3(nr, a, b, c) call6(nr, (u64)(a), (u64)(b), (u64)(c), 0, 0, 0)
+#define call4(nr, a, b, c, d) call6(nr, (u64)(a), (u64)(b), (u64)(c), (u64)(d), 0, 0)
 
 static u64 now(void) {
     u64 time[2] = {0, 0};
@@ -143,6 +107,16 @@ static void rest(u64 ns) {
 /* Whether a word can be read: the kernel copies it before it finds that the first argument is wrong. */
 static int is_word(u64 at) {
     return call4(nr_rt_sigprocmask, 77, at, 0, 8) != -EFAULT;
+}
+
+/* Whether a word is there and has this value. The kernel compares it, wakes nobody and moves nobody: it may
+ * be unmapped at any moment by somebody whose lock we do not have. */
+static int holds(u64 at, u64 word) {
+    for (u64 end = at + 8; at < end; at += 4, word >>= 32) {
+        if (call6(nr_futex, at, 132 /* FUTEX_CMP_REQUEUE_PRIVATE */, 0, 0, at, (u32)word) != 0)
+            return 0;
+    }
+    return 1;
 }
 
 /* What was found to be there stays there as long as the lock is held: it is not asked for again. */
@@ -192,7 +166,7 @@ static int is_of_arena(struct shared *s, u64 arena, u64 at, u64 end) {
         return 1;
     u64 heap = at & ~(HEAP_MAX - 1);
     const u64 *info = (const u64 *)heap; /* ar_ptr, prev, size */
-    return is_readable(s, heap, 24) && info[0] == arena && info[2] <= HEAP_MAX && end <= heap + info[2];
+    return holds(heap, arena) && info[2] <= HEAP_MAX && end <= heap + info[2];
 }
 
 /* Whether it is linked into a list, as unlink_chunk wants it. */
@@ -435,7 +409,7 @@ static void hold(struct shared *s, int may_wait) {
 /* The thread of our own: does batch after batch, until it is told to end or hears nothing any more. */
 __attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
     call3(nr_prctl, 15 /* PR_SET_NAME */, s->name, 0);
-    s->mdwe = call6(nr_prctl, 66 /* PR_GET_MDWE */, 0, 0, 0, 0);
+    s->mdwe = call6(nr_prctl, 66 /* PR_GET_MDWE */, 0, 0, 0, 0, 0);
     __atomic_store_n(&s->state, STATE_THERE, __ATOMIC_RELEASE);
     u64 heard = now();
     u32 beat = 0;
@@ -459,12 +433,12 @@ __attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
     }
     u32 told = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE) == BATCH_LEAVE;
     __atomic_store_n(&s->state, STATE_LEFT, __ATOMIC_RELEASE);
-    /* Nobody is there any more who would clean up: all goes but this page and that of the registers,
-     * which a thread may still need to be put back. Our stack is among it. */
+    /* Nobody is there any more who would clean up: all goes back but this page and that of what a borrowed
+     * thread needs, and the addresses stay ours until a later release unmaps them. Our stack is among it. */
     u64 base = (u64)s + PAGE, bytes = told ? 0 : s->bytes - PAGE;
     __asm__ volatile("test %%rsi, %%rsi\n\tjz 1f\n\tsyscall\n1:\txor %%edi, %%edi\n\tmov $60, %%eax\n\tsyscall"
                      :
-                     : "a"((u64)nr_munmap), "D"(base), "S"(bytes)
+                     : "a"((u64)nr_madvise), "D"(base), "S"(bytes), "d"(4UL /* MADV_DONTNEED */)
                      : "rcx", "r11", "memory");
     __builtin_unreachable();
 }
@@ -479,7 +453,9 @@ static int is_interrupted(struct shared *s) {
         u64 action[4] = {0, 0, 0, 0}; /* handler, flags, restorer, mask */
         if (!(pending & 1) || call4(nr_rt_sigaction, signal, 0, action, 8) != 0 || action[0] <= 1)
             continue;
-        if (s->restarts == RESTARTS_NEVER || !(action[1] & 0x10000000 /* SA_RESTART */))
+        /* glibc's own for cancelling a thread has SA_RESTART, but looks whether the thread waits. */
+        int restarts = signal != SIGCANCEL && action[1] & 0x10000000 /* SA_RESTART */;
+        if (s->restarts == RESTARTS_NEVER || !restarts)
             return s->restarts != RESTARTS_ALWAYS;
     }
     return 0;
@@ -489,7 +465,7 @@ static int is_interrupted(struct shared *s) {
 static void put_left(struct shared *s, u64 spent) {
     u64 left = s->left_ns > spent ? s->left_ns - spent : 0;
     if (s->left_how == LEFT_IN_MS) {
-        *(u64 *)((u64)s + s->left_at) = (left + 999999) / 1000000;
+        *(u64 *)s->left_at = (left + 999999) / 1000000;
     } else if (s->left_how == LEFT_AS_TIMESPEC) {
         u64 *time = (u64 *)s->left_at;
         time[0] = left / 1000000000UL;
@@ -502,7 +478,7 @@ static void put_left(struct shared *s, u64 spent) {
 __attribute__((used)) static int work_borrowed(struct shared *s) {
     u64 begin = now();
     if (s->wanted == WANTED_SLICE) {
-        s->mdwe = call6(nr_prctl, 66 /* PR_GET_MDWE */, 0, 0, 0, 0);
+        s->mdwe = call6(nr_prctl, 66 /* PR_GET_MDWE */, 0, 0, 0, 0, 0);
         u64 until = begin + s->slice_ns;
         while (s->next < s->count && now() < until)
             hold(s, 0);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::time::Duration;
 
 use super::ParseError;
 use super::stat::Stat;
@@ -83,6 +84,13 @@ impl Thread {
     /// When it has ended, or may not be seen.
     pub fn stat(&self) -> io::Result<Stat> {
         Ok(Stat::parse(&self.read("stat")?)?)
+    }
+
+    /// How long it has had a processor; `None` where the kernel does not tell, or it has ended.
+    pub fn ran(&self) -> Option<Duration> {
+        let text = self.read("schedstat").ok()?;
+        let nanoseconds = text.split_ascii_whitespace().next()?.parse().ok()?;
+        Some(Duration::from_nanos(nanoseconds))
     }
 
     fn read(&self, file: &str) -> io::Result<String> {

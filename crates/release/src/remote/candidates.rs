@@ -24,7 +24,7 @@ const FARTHEST: u64 = 1 << 20;
 
 /// A thread that can be borrowed.
 #[derive(Debug, Clone)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// The thread.
     pub thread: Thread,
     /// The call in which it waits.
@@ -49,7 +49,7 @@ pub struct Candidate {
 
 /// What a look at the threads gave.
 #[derive(Debug, Default)]
-pub struct Candidates {
+pub(crate) struct Candidates {
     /// Those that can be borrowed, the best first.
     pub found: Vec<Candidate>,
     /// How many threads there are.
@@ -60,7 +60,7 @@ pub struct Candidates {
 
 impl Candidates {
     /// Why there is none.
-    pub fn why(&self) -> String {
+    pub(crate) fn why(&self) -> String {
         let most = self.others.iter().max_by_key(|(_, count)| **count);
         most.map_or_else(|| "they have ended".to_owned(), |(why, _)| why.clone())
     }
@@ -68,7 +68,7 @@ impl Candidates {
 
 /// What is known of a process that does not change while its threads are looked at.
 #[derive(Debug)]
-pub struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     /// The process.
     pub target: &'a Target,
     /// Its memory.
@@ -85,7 +85,7 @@ pub struct Surroundings<'a> {
 
 impl Surroundings<'_> {
     /// Looks at all threads.
-    pub fn candidates(&self) -> Candidates {
+    pub(crate) fn candidates(&self) -> Candidates {
         let threads = task::threads(self.target.pid).unwrap_or_default();
         let mut all = Candidates { threads: threads.len(), ..Candidates::default() };
         for thread in threads {
@@ -132,9 +132,10 @@ impl Surroundings<'_> {
             },
         };
         let may_handle = handled & !status.signals.blocked != 0;
+        // The first thread is the one that signals go to, and often the one that requests come to.
         let rank = u32::from(may_handle)
             + 2 * u32::from(wait.gives_up)
-            + 4 * u32::from(unguarded.is_some())
+            + 4 * u32::from(thread.tid == thread.pid)
             + 8 * u32::from(waited.is_some());
         let seccomp = status.seccomp;
         Ok(Candidate {
@@ -178,7 +179,7 @@ impl Surroundings<'_> {
 
     /// Whether a thread may come back to code in a range: it is there, or an address of it is on its stack,
     /// because a signal's handler was called from there; or it runs, and nobody can tell.
-    pub fn may_be_returned_to(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn may_be_returned_to(&self, range: &Range<u64>) -> bool {
         const TRIES: usize = 20;
         let is_elsewhere = |thread: &Thread| match thread.doing() {
             Err(_) => true,
@@ -238,10 +239,8 @@ impl Surroundings<'_> {
         if !is_plain || is_heap || lowest < stack.start {
             return Err(unknown());
         }
-        let below = place.checked_sub(1).and_then(|p| self.maps.get(p));
-        let is_guarded = stack.name == "[stack]"
-            || below.is_some_and(|b| b.end == stack.start && b.permissions.starts_with("---"));
-        Ok((!is_guarded).then_some(stack.start..stack.end))
+        // Whether what lies below is this stack's guard, nobody can tell from outside.
+        Ok((stack.name != "[stack]").then_some(stack.start..stack.end))
     }
 
     /// What is known of a time-out that would begin anew.

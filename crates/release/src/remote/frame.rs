@@ -14,7 +14,7 @@ const ALL_SIGNALS: u64 = u64::MAX;
 /// Bytes of a `struct ucontext` with the kernel's short mask.
 const CONTEXT_BYTES: usize = 304;
 /// Below the stack pointer, so much belongs to the function that runs (System V ABI, AMD64).
-pub const RED_ZONE: u64 = 128;
+pub(crate) const RED_ZONE: u64 = 128;
 /// `ss_flags` that `sigaltstack` does not know: `rt_sigreturn` then leaves the thread's own as it is.
 const KEEP_ALTSTACK: u64 = 7;
 /// `rt_sigreturn` on x86-64.
@@ -22,7 +22,7 @@ pub(super) const RT_SIGRETURN: u64 = 15;
 
 /// One call: its number and arguments.
 #[derive(Debug, Clone, Copy)]
-pub struct Call {
+pub(crate) struct Call {
     /// On x86-64.
     pub number: u64,
     /// As many as it takes; the others are zeros.
@@ -31,7 +31,7 @@ pub struct Call {
 
 /// How a thread is put back.
 #[derive(Debug, Clone)]
-pub struct Back {
+pub(crate) struct Back {
     /// Its registers, when nothing came between.
     pub registers: Registers,
     /// Its registers when a handler has run before the chain began.
@@ -46,23 +46,34 @@ pub struct Back {
 
 /// What is written below a thread's stack, and where it then goes on.
 #[derive(Debug)]
-pub struct Chain {
+pub(crate) struct Chain {
     /// Where the bytes go.
     pub at: u64,
     /// Them.
     pub bytes: Vec<u8>,
     /// What its registers are set to.
     pub registers: Registers,
+    /// The context that puts the thread back, and the one for a call that a handler has broken off.
+    pub back_at: u64,
+    /// See there.
+    pub broken_at: u64,
+}
+
+/// Where a context has an argument of a system call.
+pub(crate) fn argument_at(context: u64, place: usize) -> u64 {
+    // rdi, rsi, rdx, r10, r8, r9 among the registers in their order there.
+    const WORDS: [u64; 6] = [8, 9, 12, 2, 0, 1];
+    context + 40 + WORDS.get(place).copied().unwrap_or(1) * 8
 }
 
 /// Bytes that a chain takes at most.
-pub const MOST_BYTES: u64 = 24 << 10;
+pub(crate) const MOST_BYTES: u64 = 24 << 10;
 
 /// A chain of calls. `texts` are bytes that calls point to: their addresses are handed to `calls`.
 ///
 /// `code` is what the kernel is told the broken-off call has come to, so that it treats a handler that
 /// comes before the chain as it would have without it.
-pub fn chain(
+pub(crate) fn chain(
     stopped: &Registers,
     code: i64,
     gadgets: &Gadgets,
@@ -121,11 +132,12 @@ pub fn chain(
     begin.rax = code as u64;
     begin.rip = gadgets.syscall_ret + 2;
     begin.rsp = at;
-    Chain { at, bytes, registers: begin }
+    let back_at = at + context(count) as u64;
+    Chain { at, bytes, registers: begin, back_at, broken_at: at + broken_at as u64 }
 }
 
 /// Sets one of the six arguments of a system call.
-pub fn set_argument(registers: &mut Registers, place: usize, value: u64) {
+pub(crate) fn set_argument(registers: &mut Registers, place: usize, value: u64) {
     match place {
         0 => registers.rdi = value,
         1 => registers.rsi = value,
@@ -236,6 +248,9 @@ mod tests {
         assert_eq!(context(&chain, at), [35, stopped().rsp, stopped().rip, 0x42]);
         let timespec = word(&chain, at + 40 + 8 * 8);
         assert_eq!((word(&chain, timespec), word(&chain, timespec + 8)), (3, 4));
+
+        assert_eq!(word(&chain, argument_at(at, 0)), timespec);
+        assert_eq!((at, word(&chain, chain.at + 8) + 8), (chain.back_at, chain.broken_at));
 
         // With one: a `ret` that takes the stack from the word behind.
         assert_eq!(word(&chain, chain.at), gadgets.pop_rsp_ret);

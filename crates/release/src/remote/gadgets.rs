@@ -10,7 +10,7 @@ use crate::refusal::Refusal;
 
 /// Where they are in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gadgets {
+pub(crate) struct Gadgets {
     /// `syscall; ret`.
     pub syscall_ret: u64,
     /// `mov $15, %rax; syscall`: how a signal's handler returns (`__restore_rt`).
@@ -25,7 +25,7 @@ const POP_RSP_RET: [u8; 2] = [0x5c, 0xc3];
 
 /// All places in the code of a process to which a signal's handler may return: each library that calls
 /// `rt_sigaction` has its own (up to glibc 2.33, libpthread too).
-pub fn restorers(pid: u32, maps: &[Mapping]) -> Vec<u64> {
+pub(crate) fn restorers(pid: u32, maps: &[Mapping]) -> Vec<u64> {
     /// The code of the largest programs is not read for that: theirs is in a library.
     const MOST: u64 = 32 << 20;
     let mut found = Vec::new();
@@ -45,7 +45,7 @@ impl Gadgets {
     ///
     /// # Errors
     /// When one of them is not there, or the file cannot be read.
-    pub fn find(pid: u32, code: &[&Mapping]) -> Result<Self, Refusal> {
+    pub(crate) fn find(pid: u32, code: &[&Mapping]) -> Result<Self, Refusal> {
         let mut found = [None; 3];
         for mapping in code {
             let Ok(file) = open_mapped(pid, mapping) else { continue };

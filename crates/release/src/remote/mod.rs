@@ -4,27 +4,27 @@
 //! then does ends by itself with its own registers, its own signal mask and its call begun again, whether
 //! we are still there or not.
 //!
-//! - [`candidates`]: which thread can be borrowed, told from outside.
-//! - [`wait`] and [`waited`]: the calls that threads wait in, and what is left of their time-outs.
-//! - [`tracee`]: one thread, held.
-//! - [`frame`], [`gadgets`], [`vectors`]: calls that a thread makes without any code of ours.
-//! - [`presence`]: where our code goes, and what an earlier release has left.
+//! - `candidates`: which thread can be borrowed, told from outside.
+//! - `wait` and `waited`: the calls that threads wait in, and what is left of their time-outs.
+//! - `tracee`: one thread, held.
+//! - `frame`, `gadgets`, `vectors`: calls that a thread makes without any code of ours.
+//! - `presence`: where our code goes, and what an earlier release has left.
 //! - `priority`: not being interrupted while a thread stands still.
 //! - [`seccomp`]: whether a thread may make those calls.
-//! - [`symbol`]: where names of the C library are.
+//! - `symbol`: where names of the C library are.
 
-pub mod candidates;
+pub(crate) mod candidates;
 mod files;
-pub mod frame;
-pub mod gadgets;
-pub mod presence;
+pub(crate) mod frame;
+pub(crate) mod gadgets;
+pub(crate) mod presence;
 mod priority;
 pub mod seccomp;
-pub mod symbol;
-pub mod tracee;
-pub mod vectors;
-pub mod wait;
-pub mod waited;
+pub(crate) mod symbol;
+pub(crate) mod tracee;
+pub(crate) mod vectors;
+pub(crate) mod wait;
+pub(crate) mod waited;
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -45,9 +45,10 @@ use crate::stub::numbers::*;
 use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME, SYSCALL_BYTES};
 
 use candidates::{Candidate, Candidates, Surroundings};
-use frame::{Back, Call, RED_ZONE, RT_SIGRETURN, chain, set_argument};
+use frame::{Back, Call, RT_SIGRETURN, chain, set_argument};
 use gadgets::Gadgets;
 use presence::Owner;
+pub(crate) use priority::Unstopped;
 use priority::Urgent;
 use tracee::{Registers, Stop, Tracee};
 use wait::{Resume, Timeout};
@@ -57,6 +58,10 @@ use waited::Told;
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// So long what a thread was sent to do may take until nothing more is done.
 pub(crate) const ACT_LIMIT: Duration = Duration::from_secs(5);
+/// So long it is waited for that a thread which has run our code is seen outside of it, before others go on.
+const BACK_LIMIT: Duration = Duration::from_millis(100);
+/// What a thread takes of the processor after our code, before it must have left it: it is two instructions.
+const SURELY_OUT: Duration = Duration::from_millis(20);
 /// So long `malloc_trim` may take.
 pub(crate) const TRIM_LIMIT: Duration = Duration::from_secs(60);
 /// So long it is tried to find a thread that can be borrowed.
@@ -121,6 +126,8 @@ pub(crate) struct Remote<'a> {
     pub(crate) is_busy: bool,
     /// How long threads of the target were held up.
     pub(crate) pauses: Vec<Duration>,
+    /// Threads that have run our code, and were not seen outside of it since; what each had run by then.
+    inside: Vec<(Candidate, Option<Duration>)>,
     /// The thread that was borrowed first, and the call that it waited in.
     pub(crate) borrowed: Option<(u32, &'static str)>,
     /// Where the thread that was borrowed last has its thread-local storage.
@@ -173,7 +180,8 @@ impl Held {
                 // A handler comes before the first call: then there will be none.
                 Stop::Signal(signal) => return self.tracee.let_go(signal),
                 Stop::Asked | Stop::Group => return self.tracee.let_go(0),
-                Stop::Ended | Stop::Never => return Ok(()),
+                Stop::Ended => return Ok(()),
+                Stop::Never => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
         tell(Step::Set);
@@ -205,6 +213,7 @@ impl<'a> Remote<'a> {
         tell: &'a mut dyn FnMut(Step),
     ) -> Result<Self, Halt> {
         priority::sleep_exactly();
+        priority::give_way();
         let code: Vec<&Mapping> = maps
             .iter()
             .filter(|m| m.has_file() && m.name == malloc && m.permissions.contains('x'))
@@ -228,6 +237,7 @@ impl<'a> Remote<'a> {
             left: Vec::new(),
             is_busy: false,
             pauses,
+            inside: Vec::new(),
             borrowed: None,
             fs_base: 0,
             told: Told::default(),
@@ -337,6 +347,14 @@ impl<'a> Remote<'a> {
         self.write_block(OFF_NAME, &name)
     }
 
+    /// Whether no thread can be in our code any more.
+    fn are_all_outside(&self) -> bool {
+        self.inside.iter().all(|(thread, ran)| {
+            let now = thread.thread.ran();
+            is_back(thread) || now.zip(*ran).is_some_and(|(now, ran)| now > ran + SURELY_OUT)
+        })
+    }
+
     /// Removes all that is ours.
     pub(crate) fn leave(&mut self) -> Result<(), Halt> {
         let Some(place) = self.place else { return Ok(()) };
@@ -359,6 +377,11 @@ impl<'a> Remote<'a> {
             (at_place.permissions == "r-xp").then_some(place..place + CODE_BYTES)
         };
         if let Some(range) = whole.or_else(code_alone) {
+            if !self.until(ACT_LIMIT, Self::are_all_outside) {
+                return Err(self.because(
+                    "a thread that was borrowed has not left our code yet: a later release removes it",
+                ));
+            }
             self.unmap(&range)?;
         }
         self.place = None;
@@ -412,29 +435,30 @@ impl<'a> Remote<'a> {
         planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.restore)));
         planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.syscall_ret)));
         self.borrow(&planned, Some(count), |remote, held| {
-            let state = held.tracee.extended_state().map_err(|e| remote.failed(e))?;
-            let vectors = match vectors::framed(&state) {
-                Ok(vectors) => vectors,
-                Err(_) => return Ok(None),
-            };
-            let (mut registers, mut timespec) = (held.back, None);
+            let Some(mut back) = remote.back(held)? else { return Ok(None) };
             match held.left() {
                 Some((Timeout::Milliseconds(place, _), left)) => {
-                    set_argument(&mut registers, place, wait::in_ms(left));
+                    set_argument(&mut back.registers, place, wait::in_ms(left));
                 }
-                // What a slice has left there is below the stack, where the chain goes.
-                Some((Timeout::Timespec(place, _) | Timeout::Updated(place, _), left)) => {
-                    timespec = Some((place, [left.as_secs(), left.subsec_nanos().into()]));
+                Some((Timeout::Timespec(place, _), left)) => {
+                    let timespec = [left.as_secs(), left.subsec_nanos().into()];
+                    back.timespec = Some((place, timespec));
                 }
                 _ => {}
             }
-            let (mask, broken_off) = (held.mask, held.broken_off);
-            let back = Back { registers, broken_off, mask, vectors, timespec };
             let chain =
                 chain(&held.registers, held.resume.code, &remote.gadgets, &back, text, calls);
             remote.write(chain.at, &chain.bytes)?;
             Ok(Some(chain.registers))
         })
+    }
+
+    /// How a thread goes back; `None` where its extended state cannot be put into a frame.
+    fn back(&self, held: &Held) -> Result<Option<Back>, Halt> {
+        let state = held.tracee.extended_state().map_err(|error| self.failed(error))?;
+        let Ok(vectors) = vectors::framed(&state) else { return Ok(None) };
+        let (registers, broken_off, mask) = (held.back, held.broken_off, held.mask);
+        Ok(Some(Back { registers, broken_off, mask, vectors, timespec: None }))
     }
 
     /// Has a thread run our code. Comes back when the thread is itself again; says how long our code ran.
@@ -444,12 +468,20 @@ impl<'a> Remote<'a> {
         let begin = Instant::now();
         loop {
             let planned = code_calls(place);
-            self.borrow(&planned, None, |remote, held| remote.prepare(place, held, wanted))?;
+            let thread =
+                self.borrow(&planned, None, |remote, held| remote.prepare(place, held, wanted))?;
             if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
                 self.is_busy = true;
                 return Err(self.because(
                     "a thread that was borrowed did not come back in time: it will by itself",
                 ));
+            }
+            // It says so two instructions early.
+            self.inside.retain(|(other, _)| other.thread != thread.thread);
+            self.inside.push((thread.clone(), thread.thread.ran()));
+            self.until(BACK_LIMIT, Self::are_all_outside);
+            if is_back(&thread) {
+                self.inside.pop();
             }
             let worked = self.get(OFF_WORKED_NS).unwrap_or(0);
             if worked > 0 {
@@ -473,52 +505,33 @@ impl<'a> Remote<'a> {
         held: &Held,
         wanted: Wanted,
     ) -> Result<Option<Registers>, Halt> {
-        let mut back = held.back;
-        let mut safe = (held.registers.rsp - RED_ZONE - 16) & !15;
+        let Some(mut back) = self.back(held)? else { return Ok(None) };
+        let block = place + CODE_BYTES;
+        if let Some((Timeout::Timespec(argument, _), ..)) = held.left {
+            set_argument(&mut back.registers, argument, block + OFF_TIMESPEC);
+        }
+        // The two ways back, without any calls before them.
+        let code = held.resume.code;
+        let ways = chain(&held.registers, code, &self.gadgets, &back, &[], |_| Vec::new());
+        self.write(ways.at, &ways.bytes)?;
         let (left_how, left_at) = match held.left {
-            Some((Timeout::Milliseconds(argument, _), ..)) => (LEFT_IN_MS, slot_of(argument)),
-            Some((Timeout::Timespec(argument, _) | Timeout::Updated(argument, _), ..)) => {
-                set_argument(&mut back, argument, safe);
-                (LEFT_AS_TIMESPEC, safe)
+            Some((Timeout::Milliseconds(argument, _), ..)) => {
+                (LEFT_IN_MS, frame::argument_at(ways.back_at, argument))
             }
+            Some((Timeout::Timespec(..), ..)) => (LEFT_AS_TIMESPEC, block + OFF_TIMESPEC),
+            Some((Timeout::Updated(_, at), ..)) => (LEFT_AS_TIMESPEC, at),
             _ => (LEFT_NOT_TOLD, 0),
         };
-        safe -= 64;
         let (number, slice, trims) = match wanted {
             Wanted::Clone { trims } => (WANTED_CLONE, Duration::ZERO, trims),
             Wanted::Slice(slice) => (WANTED_SLICE, slice, false),
             Wanted::Trim => (WANTED_TRIM, Duration::ZERO, false),
         };
-        let b = &back;
-        let words = [
-            b.r15,
-            b.r14,
-            b.r13,
-            b.r12,
-            b.rbp,
-            b.rbx,
-            b.r11,
-            b.r10,
-            b.r9,
-            b.r8,
-            b.rax,
-            b.rcx,
-            b.rdx,
-            b.rsi,
-            b.rdi,
-            b.rsp,
-            b.rip,
-            b.eflags,
-            held.broken_off.rip,
-            held.broken_off.rax,
-            safe,
-            held.mask,
-            u64::MAX,
-            // Not back yet, and what is wanted.
-            number << 32,
-        ];
+        let words = [ways.back_at, ways.broken_at, held.mask, u64::MAX];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.write_block(OFF_R15, &bytes)?;
+        self.write_block(OFF_BACK_AT, &bytes)?;
+        // Not back yet, and what is wanted.
+        self.put(OFF_BORROWED, number << 32)?;
         if matches!(wanted, Wanted::Clone { .. }) {
             let tls = if trims { CLONE_SETTLS } else { 0 };
             self.put(OFF_CLONE_FLAGS, CLONE_FLAGS | tls)?;
@@ -545,7 +558,7 @@ impl<'a> Remote<'a> {
         registers.rsi = place + CODE_BYTES + OFF_ALL;
         registers.rdx = 0;
         registers.r10 = 8;
-        registers.rsp = safe;
+        registers.rsp = ways.at;
         Ok(Some(registers))
     }
 
@@ -724,12 +737,11 @@ impl<'a> Remote<'a> {
                 Timeout::Kept => None,
                 Timeout::Milliseconds(_, ms) => Some(Duration::from_millis(ms)),
                 Timeout::Timespec(..) => candidate.timespec.and_then(wait::duration),
-                // What a function of the C library has on its stack, nobody looks at behind it.
-                Timeout::Updated(_, at) if self.code.iter().any(|c| c.contains(&registers.rip)) => {
-                    let words = self.word(at).zip(self.word(at + 8));
+                // The kernel has just left there what remains, and so may we.
+                Timeout::Updated(_, at) => {
+                    let words = self.word(at).zip(self.word(at.wrapping_add(8)));
                     words.and_then(|(seconds, rest)| wait::duration([seconds, rest]))
                 }
-                Timeout::Updated(..) => None,
             };
             left = given.map(|given| (timeout, given.saturating_sub(waited), Instant::now()));
             if let (Timeout::Milliseconds(_, ms), Some((_, left, since))) = (timeout, &mut left) {
@@ -764,7 +776,12 @@ impl<'a> Remote<'a> {
     /// Whether a thread that was stopped still is one of the target's, on a stack of its own.
     fn is_ours(&self, registers: &Registers, candidate: &Candidate) -> bool {
         const USER_CODE_64: u64 = 0x33;
+        let mut call = [0; 2];
+        let is_read = self.memory.read_exact_at(&mut call, registers.rip.wrapping_sub(2)).is_ok();
+        // Not `int $0x80`, whose numbers are others.
         if registers.cs != USER_CODE_64
+            || !is_read
+            || call != SYSCALL
             || candidate.thread.stat().is_err()
             || !self.target.is_alive()
         {
@@ -772,8 +789,8 @@ impl<'a> Remote<'a> {
         }
         match &candidate.unguarded {
             None => true,
-            // glibc from 2.42 on guards stacks without a mapping of its own. What it keeps of a thread
-            // stands at the upper end of that thread's stack.
+            // What glibc keeps of a thread stands at the upper end of that thread's stack: of others,
+            // that a program has made for itself, nobody knows how far they reach.
             Some(stack) => stack.contains(&registers.fs_base) && registers.rsp < registers.fs_base,
         }
     }
@@ -918,6 +935,8 @@ impl Drop for Remote<'_> {
     }
 }
 
+/// The instruction `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const MMAP: u64 = 9;
 const MUNMAP: u64 = 11;
 const RT_SIGPROCMASK: u64 = 14;
@@ -986,6 +1005,7 @@ fn code_calls(place: u64) -> Vec<(&'static str, seccomp::Call)> {
     };
     let block = place + CODE_BYTES;
     vec![
+        call("rt_sigreturn", libc::SYS_rt_sigreturn, [0; 6]),
         call("rt_sigprocmask", libc::SYS_rt_sigprocmask, [2, block + OFF_ALL, 0, 8, 0, 0]),
         call("rt_sigprocmask", libc::SYS_rt_sigprocmask, [77, block, 0, 8, 0, 0]),
         call("clock_gettime", libc::SYS_clock_gettime, [1, block, 0, 0, 0, 0]),
@@ -995,10 +1015,10 @@ fn code_calls(place: u64) -> Vec<(&'static str, seccomp::Call)> {
         call("nanosleep", libc::SYS_nanosleep, [block, 0, 0, 0, 0, 0]),
         call("futex", libc::SYS_futex, [block, 128, 2, block, 0, 0]),
         call("futex", libc::SYS_futex, [block, 129, 1, 0, 0, 0]),
+        call("futex", libc::SYS_futex, [block, 132, 0, 0, block, 0]),
         call("prctl", libc::SYS_prctl, [15, block, 0, 0, 0, 0]),
         call("prctl", libc::SYS_prctl, [66, 0, 0, 0, 0, 0]),
         call("clone", libc::SYS_clone, [CLONE_FLAGS, block, block, block, 0, 0]),
-        call("munmap", libc::SYS_munmap, [block, 4096, 0, 0, 0, 0]),
         call("exit", libc::SYS_exit, [0; 6]),
     ]
 }
@@ -1029,11 +1049,6 @@ fn is_same(registers: &Registers, candidate: &Candidate) -> bool {
         && [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] == call.args
         && r.rsp == call.stack_pointer
         && r.rip == call.instruction_pointer
-}
-
-/// Where an argument of a call stands in the block.
-fn slot_of(argument: usize) -> u64 {
-    [OFF_RDI, OFF_RSI, OFF_RDX, OFF_R10, OFF_R8, OFF_R9].get(argument).copied().unwrap_or(OFF_R9)
 }
 
 /// Saturating: hundreds of years are as good as more.

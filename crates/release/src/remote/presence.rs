@@ -12,7 +12,7 @@ use crate::stub::numbers::OFF_OWNER;
 use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME};
 
 /// Both mappings together, in bytes.
-pub const BYTES: u64 = CODE_BYTES + BLOCK_BYTES;
+pub(crate) const BYTES: u64 = CODE_BYTES + BLOCK_BYTES;
 /// On both sides, so much stays free, so that the kernel joins nothing with ours.
 const APART: u64 = 1 << 20;
 /// So many times it is waited for a thread of an earlier release to leave.
@@ -22,7 +22,7 @@ const HIGHEST: u64 = 1 << 47;
 
 /// Something that an earlier release has left, or that another one has there now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leftover {
+pub(crate) struct Leftover {
     /// Where it is: the code, and what lies behind it of its block.
     pub range: Range<u64>,
     /// Whether the block's beginning is still there.
@@ -31,7 +31,7 @@ pub struct Leftover {
 
 /// Who put it there, as the block says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
+pub(crate) struct Owner {
     /// Its number.
     pub pid: u64,
     /// When it began, in clock ticks since the machine booted.
@@ -42,14 +42,14 @@ pub struct Owner {
 
 impl Owner {
     /// Ourselves.
-    pub fn ourselves() -> Self {
+    pub(crate) fn ourselves() -> Self {
         let pid = std::process::id();
         let start_ticks = Target::open(pid).map_or(0, |own| own.start_ticks);
         Self { pid: pid.into(), start_ticks, namespace: namespace() }
     }
 
     /// Its words in the block.
-    pub fn words(self) -> [u64; 3] {
+    pub(crate) fn words(self) -> [u64; 3] {
         [self.pid, self.start_ticks, self.namespace]
     }
 
@@ -69,7 +69,7 @@ fn namespace() -> u64 {
 }
 
 /// What is there of a release.
-pub fn leftovers(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> {
+pub(crate) fn leftovers(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> {
     let named = format!("[anon:{NAME}]");
     let mut found: Vec<Leftover> = Vec::new();
     let mut name_of_last = "";
@@ -123,7 +123,7 @@ fn is_unwritten(memory: &LiveMemory, code: &Mapping, block: &Mapping) -> bool {
 
 impl Leftover {
     /// Whether somebody is still at work in it. `wait` passes some time.
-    pub fn is_active(&self, target: &Target, memory: &LiveMemory, wait: impl Fn()) -> bool {
+    pub(crate) fn is_active(&self, target: &Target, memory: &LiveMemory, wait: impl Fn()) -> bool {
         let own_thread = || {
             let threads = task::threads(target.pid).unwrap_or_default();
             threads.iter().any(|t| t.stat().is_ok_and(|stat| stat.name == NAME))
@@ -186,7 +186,7 @@ impl Leftover {
 
 /// A free place for both mappings: near others, so that it takes no new page tables, but apart.
 /// `salt` makes two releases choose different ones.
-pub fn place(maps: &[Mapping], salt: u64) -> Option<u64> {
+pub(crate) fn place(maps: &[Mapping], salt: u64) -> Option<u64> {
     const WANTED: u64 = BYTES + 2 * APART;
     let below = maps
         .iter()

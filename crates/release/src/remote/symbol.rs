@@ -8,7 +8,7 @@ use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::read::{Object, ObjectSymbol, ReadCache};
 
 /// The address of a name that a file defines for others; `None` where it does not.
-pub fn address(pid: u32, maps: &[Mapping], file: &Mapping, name: &str) -> Option<u64> {
+pub(crate) fn address(pid: u32, maps: &[Mapping], file: &Mapping, name: &str) -> Option<u64> {
     let (first, value) = defined(open_mapped(pid, file).ok()?, name)?;
     // The loader puts the page of the first segment where the file is first mapped.
     let base = maps.iter().find(|m| m.file == file.file && m.offset == 0)?.start;

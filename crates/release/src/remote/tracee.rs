@@ -6,7 +6,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// The general registers of a thread, as the kernel has them (`struct user_regs_struct`).
-pub type Registers = libc::user_regs_struct;
+pub(crate) type Registers = libc::user_regs_struct;
 
 /// `NT_X86_XSTATE` of linux/elf.h.
 const NT_X86_XSTATE: usize = 0x202;
@@ -22,7 +22,7 @@ const END_LIMIT: Duration = Duration::from_millis(300);
 /// not be stopped is let go by the kernel when this thread ends. One that is ending is waited for: as long
 /// as its end was not taken notice of, its process can neither end nor start another program.
 #[derive(Debug)]
-pub struct Tracee {
+pub(crate) struct Tracee {
     tid: i32,
     is_stopped: bool,
     is_traced: bool,
@@ -32,7 +32,7 @@ pub struct Tracee {
 
 /// Why a thread stands still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub(crate) enum Stop {
     /// Because it was asked to.
     Asked,
     /// At the beginning or at the end of a system call ([`Tracee::next_call`]).
@@ -52,7 +52,7 @@ impl Tracee {
     ///
     /// # Errors
     /// When that is not permitted (`EPERM`: no right to, or traced by another), or it has ended.
-    pub fn seize(tid: u32) -> io::Result<Self> {
+    pub(crate) fn seize(tid: u32) -> io::Result<Self> {
         let tid = i32::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
         // SAFETY: PTRACE_SEIZE reads and writes no memory of ours; both arguments are numbers.
         let done = unsafe {
@@ -68,7 +68,7 @@ impl Tracee {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn interrupt(&self) -> io::Result<()> {
+    pub(crate) fn interrupt(&self) -> io::Result<()> {
         // SAFETY: PTRACE_INTERRUPT reads and writes no memory of ours.
         checked(unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, self.tid, 0_usize, 0_usize) })?;
         Ok(())
@@ -78,7 +78,7 @@ impl Tracee {
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub fn wait(&mut self, limit: Duration) -> io::Result<Stop> {
+    pub(crate) fn wait(&mut self, limit: Duration) -> io::Result<Stop> {
         /// It mostly comes in a few microseconds. To spin would keep the thread from running that is to
         /// stop, where it is on the same processor.
         const STEP: Duration = Duration::from_micros(10);
@@ -129,7 +129,7 @@ impl Tracee {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn next_call(&mut self) -> io::Result<()> {
+    pub(crate) fn next_call(&mut self) -> io::Result<()> {
         // SAFETY: PTRACE_SYSCALL reads and writes no memory of ours.
         checked(unsafe { libc::ptrace(libc::PTRACE_SYSCALL, self.tid, 0_usize, 0_usize) })?;
         self.is_stopped = false;
@@ -142,7 +142,7 @@ impl Tracee {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn registers(&self) -> io::Result<Registers> {
+    pub(crate) fn registers(&self) -> io::Result<Registers> {
         // SAFETY: the struct consists of integers, of which zeros are values.
         let mut registers: Registers = unsafe { std::mem::zeroed() };
         // SAFETY: PTRACE_GETREGS writes a `struct user_regs_struct` to its last argument, which is one.
@@ -156,7 +156,7 @@ impl Tracee {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn set_registers(&self, registers: &Registers) -> io::Result<()> {
+    pub(crate) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
         // SAFETY: PTRACE_SETREGS reads a `struct user_regs_struct` from its last argument, which is one.
         checked(unsafe {
             libc::ptrace(libc::PTRACE_SETREGS, self.tid, 0_usize, std::ptr::from_ref(registers))
@@ -168,7 +168,7 @@ impl Tracee {
     ///
     /// # Errors
     /// When it has ended, or the processor has no such state.
-    pub fn extended_state(&self) -> io::Result<Vec<u8>> {
+    pub(crate) fn extended_state(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0_u8; MOST_STATE];
         let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which points to as many,
@@ -184,7 +184,7 @@ impl Tracee {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn signal_mask(&self) -> io::Result<u64> {
+    pub(crate) fn signal_mask(&self) -> io::Result<u64> {
         let mut mask = 0_u64;
         // SAFETY: PTRACE_GETSIGMASK writes as many bytes as its third argument says to the last, which is
         // as large.
@@ -195,7 +195,7 @@ impl Tracee {
     }
 
     /// Has its registers set to these when it is let go without anything having been done.
-    pub fn put_back(&mut self, registers: Registers) {
+    pub(crate) fn put_back(&mut self, registers: Registers) {
         self.unless_done = Some(registers);
     }
 
@@ -203,7 +203,7 @@ impl Tracee {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn let_go(mut self, signal: i32) -> io::Result<()> {
+    pub(crate) fn let_go(mut self, signal: i32) -> io::Result<()> {
         self.detach(signal)?;
         self.is_traced = false;
         Ok(())

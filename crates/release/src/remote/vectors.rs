@@ -16,7 +16,7 @@ const TILE_DATA: u64 = 1 << 18;
 
 /// Why a state cannot be put into a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unframed {
+pub(crate) enum Unframed {
     /// It is not laid out as it should be.
     Unknown,
     /// It holds AMX tiles.
@@ -28,7 +28,7 @@ pub enum Unframed {
 ///
 /// # Errors
 /// When it is not known how to put it into a frame.
-pub fn framed(state: &[u8]) -> Result<Vec<u8>, Unframed> {
+pub(crate) fn framed(state: &[u8]) -> Result<Vec<u8>, Unframed> {
     let header = state.get(LEGACY_BYTES..LEGACY_BYTES + 16).ok_or(Unframed::Unknown)?;
     let word = |at: usize| {
         header.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)

@@ -9,14 +9,14 @@ use std::time::Duration;
 use crate::stub::numbers::{RESTARTS_ALWAYS, RESTARTS_IF_ASKED, RESTARTS_NEVER};
 
 /// Result codes of a call that was broken off and that the kernel would begin again (linux/errno.h).
-pub const ERESTARTSYS: i64 = -512;
+pub(crate) const ERESTARTSYS: i64 = -512;
 /// See [`ERESTARTSYS`]: without a handler only.
-pub const ERESTARTNOINTR: i64 = -513;
+pub(crate) const ERESTARTNOINTR: i64 = -513;
 /// See there.
-pub const ERESTARTNOHAND: i64 = -514;
+pub(crate) const ERESTARTNOHAND: i64 = -514;
 /// See there: by `restart_syscall`, which knows what is left of the time-out. `rt_sigreturn` makes it
 /// forget (`do_no_restart_syscall`), so that such a call is begun again as itself, with what is left.
-pub const ERESTART_RESTARTBLOCK: i64 = -516;
+pub(crate) const ERESTART_RESTARTBLOCK: i64 = -516;
 const EINTR: i64 = -4;
 
 /// The place of an argument among the six of a call.
@@ -24,7 +24,7 @@ type Place = usize;
 
 /// A call in which a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wait {
+pub(crate) struct Wait {
     /// The call's name.
     pub name: &'static str,
     /// Its time-out.
@@ -39,7 +39,7 @@ pub struct Wait {
 
 /// Where a call's own signal mask is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MaskAt {
+pub(crate) enum MaskAt {
     /// At this address.
     Address(u64),
     /// Where the word at this address points to.
@@ -48,7 +48,7 @@ pub enum MaskAt {
 
 /// What becomes of a time-out when the call is begun again with the same arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Timeout {
+pub(crate) enum Timeout {
     /// There is none, or it is a moment in time, or the kernel has left what remains in the program's
     /// own memory.
     Kept,
@@ -64,7 +64,7 @@ pub enum Timeout {
 impl Wait {
     /// The wait that a call is, by its number and arguments; `None` for one in which no thread is
     /// borrowed.
-    pub fn of(number: u64, args: &[u64; 6]) -> Option<Self> {
+    pub(crate) fn of(number: u64, args: &[u64; 6]) -> Option<Self> {
         let plain =
             |name, timeout, gives_up| Self { name, timeout, gives_up, file: None, mask: None };
         let wait = |name, timeout, gives_up| Some(plain(name, timeout, gives_up));
@@ -135,7 +135,7 @@ impl Wait {
 
 /// How a thread goes on after it was borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resume {
+pub(crate) struct Resume {
     /// Whether the call is begun again; else it comes back with what it had.
     pub again: bool,
     /// What the kernel is told the call was, so that it treats a handler that comes before us as it would
@@ -149,7 +149,7 @@ pub struct Resume {
 impl Resume {
     /// How a thread goes on whose call has come to this result: of a wait that gives up too easily,
     /// the kernel's EINTR is not passed on.
-    pub fn of(wait: &Wait, result: i64) -> Self {
+    pub(crate) fn of(wait: &Wait, result: i64) -> Self {
         match result {
             ERESTARTSYS => Self { again: true, code: result, restarts: RESTARTS_IF_ASKED },
             ERESTARTNOINTR => Self { again: true, code: result, restarts: RESTARTS_ALWAYS },
@@ -164,7 +164,7 @@ impl Resume {
     }
 
     /// What a broken-off call comes back with.
-    pub fn broken_off(&self, result: i64) -> i64 {
+    pub(crate) fn broken_off(&self, result: i64) -> i64 {
         if self.again { EINTR } else { result }
     }
 }
@@ -172,7 +172,7 @@ impl Resume {
 /// What a call is said to have come to that a stop has broken off, when nothing was done meanwhile: one that
 /// gives up too easily is begun again, unless a handler runs. `None` where the kernel does by itself what
 /// it should.
-pub fn unless_done(number: u64, args: &[u64; 6], result: i64) -> Option<i64> {
+pub(crate) fn unless_done(number: u64, args: &[u64; 6], result: i64) -> Option<i64> {
     // Sockets with a time-out of their own give up as well: read, write, readv, writev, accept, and all
     // that send and receive.
     let may_be_socket = matches!(number, 0 | 1 | 19 | 20 | 42..=47 | 288 | 299 | 307);
@@ -181,12 +181,12 @@ pub fn unless_done(number: u64, args: &[u64; 6], result: i64) -> Option<i64> {
 }
 
 /// A time-out in milliseconds, rounded up: never early.
-pub fn in_ms(left: Duration) -> u64 {
+pub(crate) fn in_ms(left: Duration) -> u64 {
     u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// What a `struct timespec` says; `None` for what no time can be, which is the kernel's to refuse.
-pub fn duration([seconds, nanoseconds]: [u64; 2]) -> Option<Duration> {
+pub(crate) fn duration([seconds, nanoseconds]: [u64; 2]) -> Option<Duration> {
     let nanoseconds = u32::try_from(nanoseconds).ok().filter(|n| *n < 1_000_000_000)?;
     i64::try_from(seconds).ok()?;
     Some(Duration::new(seconds, nanoseconds))

@@ -13,7 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// How long a thread that waits has been waiting.
 #[derive(Debug, Clone, Copy)]
-pub struct Waited {
+pub(crate) struct Waited {
     looked: Instant,
     by_then: Duration,
     /// How often it has gone to sleep.
@@ -23,7 +23,7 @@ pub struct Waited {
 impl Waited {
     /// Looks at a thread; `None` where the kernel does not tell. Rather too short than too long: while
     /// the processor was taken away from the machine, its clock stood still.
-    pub fn of(thread: Thread) -> Option<Self> {
+    pub(crate) fn of(thread: Thread) -> Option<Self> {
         let directory = format!("/proc/{}/task/{}", thread.pid, thread.tid);
         let text = account(&directory)?;
         let (since, sleeps) = (last_ran(&text)?, sleeps(&text)?);
@@ -36,13 +36,13 @@ impl Waited {
     }
 
     /// How long it is now.
-    pub fn by_now(&self) -> Duration {
+    pub(crate) fn by_now(&self) -> Duration {
         self.by_then + self.looked.elapsed()
     }
 
     /// Whether a thread that was stopped meanwhile had not run since: another wait may look just like
     /// the one that it was in, but has begun later.
-    pub fn is_same_wait(&self, thread: Thread) -> bool {
+    pub(crate) fn is_same_wait(&self, thread: Thread) -> bool {
         let text = account(&format!("/proc/{}/task/{}", thread.pid, thread.tid));
         // Once more, in the stop.
         text.and_then(|text| sleeps(&text)) == Some(self.sleeps + 1)
