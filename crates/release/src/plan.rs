@@ -6,7 +6,7 @@ use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{Arena, FreeKind, FreePages, Layout};
 
 use crate::stub::numbers::{OP_CHUNK, OP_JOIN, OP_TOP};
-use crate::stub::{MOST_OPS, Op, PAGES_PER_HOLD};
+use crate::stub::{MOST_OPS, Op, PAGES_PER_OP};
 
 /// A batch is done when it holds so many bytes: what it names is then still as it was seen.
 const BATCH_BYTES: u64 = 16 << 20;
@@ -24,7 +24,7 @@ impl Batch {
     /// Adds what a walk has come by: its resident pages, in parts that one hold of the lock may drop.
     pub(crate) fn add(&mut self, found: &FreePages, memory: &impl Memory) {
         let page = memory.page_bytes();
-        let most = PAGES_PER_HOLD * page;
+        let most = PAGES_PER_OP * page;
         let is_all = found.resident_bytes == found.pages.end - found.pages.start;
         let runs =
             if is_all { vec![found.pages.clone()] } else { memory.resident(found.pages.clone()) };
@@ -100,7 +100,7 @@ mod tests {
         let mut batch = Batch::default();
         batch.add(&found(pages.clone(), 1000 * 4096), &Saved::default());
         let ops = batch.take();
-        assert!(ops.iter().all(|op| op.bytes <= PAGES_PER_HOLD * 4096));
+        assert!(ops.iter().all(|op| op.bytes <= PAGES_PER_OP * 4096));
         assert_eq!(ops.iter().map(|op| op.bytes).sum::<u64>(), 1000 * 4096);
         assert!(ops.windows(2).all(|two| two[0].from + two[0].bytes == two[1].from));
         assert_eq!(ops.last().map(|op| op.from + op.bytes), Some(pages.end));

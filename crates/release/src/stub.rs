@@ -27,8 +27,10 @@ pub(crate) const SYSCALL_BYTES: u64 = 2;
 
 /// So many acts fit into one batch.
 pub(crate) const MOST_OPS: usize = ((OPS_END - OFF_OPS) / OP_BYTES) as usize;
-/// A lock is held for so many pages at most. The code itself knows a limit of four times as many.
-pub(crate) const PAGES_PER_HOLD: u64 = 128;
+/// One act drops so many pages at most: a slice ends behind an act.
+pub(crate) const PAGES_PER_OP: u64 = 128;
+/// A lock is held for so many pages at most; the code itself allows no more.
+pub(crate) const PAGES_PER_HOLD: u64 = 512;
 
 /// One act of the code in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,10 +17,10 @@ use crate::stub::numbers::*;
 use crate::stub::{Counts, MOST_OPS, Op, PAGES_PER_HOLD};
 
 /// A lock is held for so long, but for the act that is under way.
-const HOLD: Duration = Duration::from_micros(60);
-/// So long it is left alone between two holds: whoever waits for it comes first, and our thread begins
-/// each hold with a fresh slice of time.
-const REST: Duration = Duration::from_micros(60);
+const HOLD: Duration = Duration::from_micros(250);
+/// So long it is left alone between two holds where others want it, and a quarter of a hold where nobody does.
+/// Each hold has them queue up, and that takes longer than the hold itself: rather few than short ones.
+const REST: Duration = Duration::from_millis(1);
 /// So long a lock is waited for until its turn is passed over.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Our thread ends when it has heard nothing for so long.

@@ -6,17 +6,20 @@
 //!
 //! - `candidates`: which thread can be borrowed, told from outside.
 //! - `wait` and `waited`: the calls that threads wait in, and what is left of their time-outs.
-//! - `tracee`: one thread, held.
+//! - `tracee` and `held`: one thread that is stopped, and how it goes on.
+//! - `calls`: the calls that are made in the target.
 //! - `frame`, `gadgets`, `vectors`: calls that a thread makes without any code of ours.
 //! - `presence`: where our code goes, and what an earlier release has left.
 //! - `priority`: not being interrupted while a thread stands still.
 //! - [`seccomp`]: whether a thread may make those calls.
 //! - `symbol`: where names of the C library are.
 
+mod calls;
 pub(crate) mod candidates;
 mod files;
 pub(crate) mod frame;
 pub(crate) mod gadgets;
+mod held;
 pub(crate) mod presence;
 mod priority;
 pub mod seccomp;
@@ -36,7 +39,7 @@ use std::time::{Duration, Instant};
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
-use lowtide_probe::proc::task::{self, Doing, Thread};
+use lowtide_probe::proc::task::{self, Doing};
 
 use crate::checks::Halt;
 use crate::refusal::Refusal;
@@ -44,9 +47,14 @@ use crate::release::ReleaseError;
 use crate::stub::numbers::*;
 use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME, SYSCALL_BYTES};
 
+use calls::{
+    CLONE_FLAGS, CLONE_SETTLS, MUNMAP, RT_SIGPROCMASK, STORAGE_AT, code_calls, mapping_calls,
+    name_of, seccomp_call, sigreturn_call,
+};
 use candidates::{Candidate, Candidates, Surroundings};
-use frame::{Back, Call, RT_SIGRETURN, chain, set_argument};
+use frame::{Back, Call, chain, set_argument};
 use gadgets::Gadgets;
+use held::Held;
 use presence::Owner;
 pub(crate) use priority::Unstopped;
 use priority::Urgent;
@@ -135,72 +143,6 @@ pub(crate) struct Remote<'a> {
     /// The time-out that was told last in whole milliseconds.
     told: Told,
     tell: &'a mut dyn FnMut(Step),
-}
-
-/// A thread that stands still.
-struct Held {
-    tracee: Tracee,
-    registers: Registers,
-    resume: Resume,
-    /// How it goes on.
-    back: Registers,
-    broken_off: Registers,
-    /// What is left of its time-out, where that is told anew: in which argument, and since when so much.
-    left: Option<(Timeout, Duration, Instant)>,
-    mask: u64,
-    /// The signals that its call blocks while it waits, where those are others than the thread's.
-    waits_with: Option<u64>,
-    thread: Thread,
-    since: Instant,
-}
-
-impl Held {
-    /// Whether a signal that comes now would end the wait. One that waits with signals of its own is not ended
-    /// by those that it blocks, though the thread itself does not.
-    fn may_end(&self) -> bool {
-        let Some(waits_with) = self.waits_with else { return true };
-        self.thread.status().is_ok_and(|status| {
-            let signals = status.signals;
-            let pending = (signals.pending | signals.pending_shared) & signals.caught;
-            pending & !self.mask & !waits_with != 0
-        })
-    }
-
-    /// Stays with a thread while it makes calls. At their end it stands as it stood before them, its wait just
-    /// broken off, and the kernel goes on from there: it begins the wait again, or, if a signal has come
-    /// meanwhile, runs its handler and breaks the wait off, as it would have. Without us, the thread begins
-    /// its wait again in any case, and a handler that runs before that would not have ended it.
-    fn see_through(mut self, calls: usize, tell: &mut dyn FnMut(Step)) -> io::Result<()> {
-        // Each call and each way back begins and ends, with one way back before all of them.
-        let stops = 2 * (2 * calls + 1);
-        for _ in 0..stops {
-            self.tracee.next_call()?;
-            match self.tracee.wait(STOP_LIMIT)? {
-                Stop::Call => {}
-                // A handler comes before the first call: then there will be none.
-                Stop::Signal(signal) => return self.tracee.let_go(signal),
-                Stop::Asked | Stop::Group => return self.tracee.let_go(0),
-                Stop::Ended => return Ok(()),
-                Stop::Never => return Err(io::ErrorKind::TimedOut.into()),
-            }
-        }
-        tell(Step::Set);
-        let mut registers = self.tracee.registers()?;
-        let is_there = registers.rip == self.back.rip && registers.rsp == self.back.rsp;
-        if self.resume.again && is_there && self.may_end() {
-            registers.rip += SYSCALL_BYTES;
-            registers.orig_rax = self.back.rax;
-            registers.rax = self.resume.code as u64;
-            self.tracee.set_registers(&registers)?;
-        }
-        self.tracee.let_go(0)
-    }
-
-    /// What is left of its time-out by now.
-    fn left(&self) -> Option<(Timeout, Duration)> {
-        let (timeout, left, since) = self.left?;
-        Some((timeout, left.saturating_sub(since.elapsed())))
-    }
 }
 
 impl<'a> Remote<'a> {
@@ -937,92 +879,6 @@ impl Drop for Remote<'_> {
 
 /// The instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-const MMAP: u64 = 9;
-const MUNMAP: u64 = 11;
-const RT_SIGPROCMASK: u64 = 14;
-const PRCTL: u64 = 157;
-
-/// What threads of one process share, and that the kernel clears the new one's number when it ends.
-const CLONE_FLAGS: u64 = (libc::CLONE_VM
-    | libc::CLONE_FS
-    | libc::CLONE_FILES
-    | libc::CLONE_SIGHAND
-    | libc::CLONE_THREAD
-    | libc::CLONE_SYSVSEM
-    | libc::CLONE_PARENT_SETTID
-    | libc::CLONE_CHILD_CLEARTID) as u64;
-/// Where our thread's thread-local storage is in the block.
-const STORAGE_AT: u64 = 0x30000;
-const CLONE_SETTLS: u64 = libc::CLONE_SETTLS as u64;
-
-/// The calls that map our code and its block, and name both. They are given where the name stands.
-fn mapping_calls(place: u64) -> impl Fn(u64) -> Vec<Call> {
-    let block = place + CODE_BYTES;
-    move |name| {
-        let map = |at, bytes, rights: i32| {
-            let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-            Call { number: MMAP, args: [at, bytes, rights as u64, how as u64, u64::MAX, 0] }
-        };
-        let call_it = |at, bytes| {
-            let (what, which) = (libc::PR_SET_VMA as u64, libc::PR_SET_VMA_ANON_NAME as u64);
-            Call { number: PRCTL, args: [what, which, at, bytes, name, 0] }
-        };
-        vec![
-            map(place, CODE_BYTES, libc::PROT_READ | libc::PROT_EXEC),
-            map(block, BLOCK_BYTES, libc::PROT_READ | libc::PROT_WRITE),
-            call_it(place, CODE_BYTES),
-            call_it(block, BLOCK_BYTES),
-        ]
-    }
-}
-
-fn name_of(number: u64) -> &'static str {
-    match number {
-        MMAP => "mmap",
-        MUNMAP => "munmap",
-        PRCTL => "prctl",
-        _ => "a call",
-    }
-}
-
-fn seccomp_call(call: &Call, syscall_ret: u64) -> seccomp::Call {
-    seccomp::Call {
-        number: call.number as u32,
-        instruction_pointer: syscall_ret + SYSCALL_BYTES,
-        args: call.args,
-    }
-}
-
-fn sigreturn_call(at: u64) -> seccomp::Call {
-    seccomp::Call { number: RT_SIGRETURN as u32, instruction_pointer: at, args: [0; 6] }
-}
-
-/// The calls that our code makes.
-fn code_calls(place: u64) -> Vec<(&'static str, seccomp::Call)> {
-    let call = |name, number: libc::c_long, args| {
-        let number = u32::try_from(number).unwrap_or(u32::MAX);
-        (name, seccomp::Call { number, instruction_pointer: place + SYSCALL_BYTES, args })
-    };
-    let block = place + CODE_BYTES;
-    vec![
-        call("rt_sigreturn", libc::SYS_rt_sigreturn, [0; 6]),
-        call("rt_sigprocmask", libc::SYS_rt_sigprocmask, [2, block + OFF_ALL, 0, 8, 0, 0]),
-        call("rt_sigprocmask", libc::SYS_rt_sigprocmask, [77, block, 0, 8, 0, 0]),
-        call("clock_gettime", libc::SYS_clock_gettime, [1, block, 0, 0, 0, 0]),
-        call("rt_sigpending", libc::SYS_rt_sigpending, [block, 8, 0, 0, 0, 0]),
-        call("rt_sigaction", libc::SYS_rt_sigaction, [1, 0, block, 8, 0, 0]),
-        call("madvise", libc::SYS_madvise, [block, 4096, libc::MADV_DONTNEED as u64, 0, 0, 0]),
-        call("nanosleep", libc::SYS_nanosleep, [block, 0, 0, 0, 0, 0]),
-        call("futex", libc::SYS_futex, [block, 128, 2, block, 0, 0]),
-        call("futex", libc::SYS_futex, [block, 129, 1, 0, 0, 0]),
-        call("futex", libc::SYS_futex, [block, 132, 0, 0, block, 0]),
-        call("prctl", libc::SYS_prctl, [15, block, 0, 0, 0, 0]),
-        call("prctl", libc::SYS_prctl, [66, 0, 0, 0, 0, 0]),
-        call("clone", libc::SYS_clone, [CLONE_FLAGS, block, block, block, 0, 0]),
-        call("exit", libc::SYS_exit, [0; 6]),
-    ]
-}
-
 /// Whether a thread that was borrowed is itself again: then all that it was sent to do is over. Whatever it
 /// does for us, and handlers that came before that, use the stack below where it was.
 fn is_back(candidate: &Candidate) -> bool {
