@@ -250,6 +250,15 @@ pub(crate) struct StudyArgs {
     #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
     pub(crate) policy: Option<String>,
 
+    /// Of all treatments, only those with these labels, such as glibc,glibc/arena_max
+    #[arg(long, value_name = "LIST", help_heading = "Treatments")]
+    pub(crate) only: Option<String>,
+
+    /// Where the subject tells its own figures, sampled into the record: an http: URL or a file that
+    /// gives a JSON object of numbers; inner_memory_bytes and alive_tasks are drawn
+    #[arg(long, value_name = "URL|FILE", help_heading = "Trials")]
+    pub(crate) figures: Option<String>,
+
     /// A command (for the shell) that loads the subject; without one, the subject loads itself
     #[arg(long, value_name = "CMD", help_heading = "Trials")]
     pub(crate) load: Option<String>,
@@ -347,8 +356,9 @@ Presets (-t), each with a value of your own by NAME=VALUE:
   tcmalloc/release_rate         10: how eagerly free spans are given back, 0 to 10
 
 The commands of --load, --prepare and --cleanup find LOWTIDE_TRIAL, LOWTIDE_TREATMENT,
-LOWTIDE_REPEAT, LOWTIDE_RECORD and, once it runs, LOWTIDE_SUBJECT_PID in their environment. A load
-that prints a lowtide.load/1 object has its figures in the report.
+LOWTIDE_REPEAT, LOWTIDE_RECORD, LOWTIDE (this program) and, once it runs, LOWTIDE_SUBJECT_PID in their
+environment. A load that prints a lowtide.load/1 object has its figures in the report; one that writes
+its samples to the file LOWTIDE_LOAD_SAMPLES, as `lowtide load` does, has its requests in flight there.
 
 Examples:
   lowtide study -- python3 job.py
@@ -358,7 +368,8 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Directories of records, or single files of theirs; several are laid over each other
+    /// Directories of records, or single files of theirs; several are laid over each other. The record of
+    /// a load is laid onto what ran at the same time
     #[arg(required = true, value_name = "RECORD")]
     pub(crate) records: Vec<PathBuf>,
 

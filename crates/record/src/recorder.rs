@@ -15,6 +15,7 @@ use crate::clock::clock;
 #[derive(Debug, Clone)]
 pub struct Recorder {
     shared: Arc<Shared>,
+    header: Arc<Header>,
     begun: Instant,
 }
 
@@ -33,15 +34,7 @@ impl Recorder {
     pub fn create(path: &Path, holds: Holds, machine: &Machine) -> io::Result<Self> {
         let file = File::options().write(true).create_new(true).open(path)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let recorder = Self {
-            shared: Arc::new(Shared {
-                path: path.to_owned(),
-                file: Mutex::new(file),
-                failure: Mutex::new(None),
-            }),
-            begun: Instant::now(),
-        };
-        recorder.write(&Line::Header(Box::new(Header {
+        let header = Header {
             schema: SCHEMA.to_owned(),
             holds,
             lowtide_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -49,7 +42,17 @@ impl Recorder {
             machine: machine.clone(),
             source: None,
             clock: clock(),
-        })));
+        };
+        let recorder = Self {
+            shared: Arc::new(Shared {
+                path: path.to_owned(),
+                file: Mutex::new(file),
+                failure: Mutex::new(None),
+            }),
+            header: Arc::new(header.clone()),
+            begun: Instant::now(),
+        };
+        recorder.write(&Line::Header(Box::new(header)));
         match recorder.failure() {
             None => Ok(recorder),
             Some(failure) => Err(io::Error::other(failure)),
@@ -90,6 +93,11 @@ impl Recorder {
     /// Seconds from the beginning of the record to now.
     pub fn now(&self) -> f64 {
         self.time_of(Instant::now())
+    }
+
+    /// The first line of the file.
+    pub fn header(&self) -> &Header {
+        &self.header
     }
 
     /// The moment at which the record began.

@@ -6,6 +6,7 @@
 //! record afterwards.
 
 pub mod allocator;
+pub mod figures;
 pub mod keeper;
 pub mod order;
 pub mod output;
@@ -15,5 +16,6 @@ pub mod ready;
 pub mod runner;
 pub mod settings;
 pub mod treatment;
+mod treatments;
 pub mod trial;
 pub mod tune;

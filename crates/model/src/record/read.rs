@@ -36,6 +36,12 @@ pub enum ReadError {
         "holds what a later lowtide has recorded, which this one does not know: use a newer one"
     )]
     UnknownContent,
+    /// It is what a load wrote of itself, where memory was to be read.
+    #[error(
+        "is the record of a load, and holds no memory: name the record of what it loaded first, as in \
+         `lowtide report RECORD LOAD`"
+    )]
+    OnlyALoad,
     /// A line in the middle is damaged.
     #[error("line {line} is damaged ({reason}); remove that line to read the rest")]
     Damaged {

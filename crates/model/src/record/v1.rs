@@ -395,6 +395,35 @@ pub struct Figures {
     pub values: BTreeMap<String, f64>,
 }
 
+/// The figure that is what the program itself has allocated, in bytes.
+pub const INNER_MEMORY: &str = "inner_memory_bytes";
+/// The figure that is how many tasks a program has that have begun and not ended.
+pub const ALIVE_TASKS: &str = "alive_tasks";
+
+/// A program that tells more numbers than these tells the others for nothing.
+const MOST_FIGURES: usize = 200;
+
+impl Figures {
+    /// The numbers of a JSON object by their names, and those of the objects within it.
+    pub fn numbers_of(object: &serde_json::Value) -> BTreeMap<String, f64> {
+        let mut numbers = BTreeMap::new();
+        // What is still to be looked through, with what stands before its names.
+        let mut open = vec![(String::new(), object)];
+        while let Some((before, value)) = open.pop() {
+            for (name, value) in value.as_object().into_iter().flatten() {
+                let name = format!("{before}{name}");
+                match value.as_f64() {
+                    Some(number) if numbers.len() < MOST_FIGURES => {
+                        numbers.insert(name, number);
+                    }
+                    _ => open.push((format!("{name}."), value)),
+                }
+            }
+        }
+        numbers
+    }
+}
+
 /// Something that a study did to the subject at a moment of the trial, such as a release.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Act {
