@@ -132,7 +132,7 @@
         scales: {
           x: { time: false, auto: false, min: data.from, max: data.to },
           y: { auto: false, min: 0, max: data.top },
-          n: { auto: false, min: 0, max: Math.max(1, data.most_connections * 1.1) },
+          n: { auto: false, min: 0, max: Math.max(1, data.most_counted * 1.1) },
         },
       };
       const plot = new uPlot(options, joined, where);
@@ -202,25 +202,35 @@
       const head = document.createElement('h3'); head.textContent = group.label; head.style.color = 'var(--d' + group.colour + ')';
       where.append(head);
       place('.panels').append(where);
-      const columns = [curve.t, curve.vsz, curve.rss, curve.anon];
+      const columns = [curve.t, curve.vsz, curve.rss];
       const line = { scale: 'y', spanGaps: true, points: { show: false } };
+      const tells = curve.inner[0].length > 0;
       const series = [{},
         { ...line, label: 'VSZ', stroke: light(group), width: 1.6 },
-        { ...line, label: 'RSS', stroke: dark(group), width: 2, fill: mix('--l' + group.colour, .6) },
-        { ...line, label: 'anonymous', width: 0, fill: mix('--d' + group.colour, .35) }];
+        { ...line, label: tells ? 'RSS (outer)' : 'RSS', stroke: dark(group), width: 2, fill: tells ? mix('--outer', .75) : mix('--l' + group.colour, .6) }];
+      if (!tells) { columns.push(curve.anon); series.push({ ...line, label: 'anonymous', width: 0, fill: mix('--d' + group.colour, .35) }); }
       const more = (column, options) => {
         if (!column.some(v => v > 0)) return;
         columns.push(column); series.push({ ...line, ...options });
       };
       if (data.pss) more(curve.pss, { label: 'PSS', stroke: dark(group), width: 1.4, dash: [7, 3] });
       if (data.lazyfree) more(curve.lazyfree, { label: 'LazyFree', stroke: dark(group), width: 1.4, dash: [2, 3] });
-      const right = data.most_connections > 0;
-      if (right) { columns.push(curve.connections); series.push({ ...line, scale: 'n', label: 'connections', stroke: () => css('--connections'), width: 1.6 }); }
+      const right = data.most_counted > 0, green = { scale: 'n', stroke: () => css('--connections'), width: 1.6 };
+      if (data.most_connections > 0) { columns.push(curve.connections); series.push({ ...line, ...green, label: 'connections', dash: curve.in_flight[0].length ? [6, 3] : [] }); }
+      // These have times of their own.
+      const tables = [columns];
+      const other = (told, options) => {
+        if (!told[0].length) return;
+        tables.push(told); series.push({ ...line, ...options });
+      };
+      other(curve.inner, { label: 'allocated (inner)', width: 0, fill: mix('--inner', .85) });
+      other(curve.in_flight, { ...green, label: 'requests in flight' });
+      other(curve.tasks, { ...green, label: 'tasks', dash: [2, 3] });
       const rows = (u, idx) => series.slice(1).map((s, i) => {
         const v = at(u, i + 1, idx);
         return [s.label, s.scale === 'n' ? String(v ?? '–') : bytes(v), s.scale === 'n' ? css('--connections') : css('--ink')];
       });
-      make(where, 240, series, [columns], [marksPlugin(curve.marks), tipPlugin(rows)], right);
+      make(where, 240, series, tables, [marksPlugin(curve.marks), tipPlugin(rows)], right);
     }
 
     course();

@@ -9,7 +9,7 @@ mod panel;
 use crate::view::View;
 use canvas::{Canvas, fitted};
 
-pub use canvas::{CONNECTIONS, PALETTE, PALETTE_ON_DARK, Theme};
+pub use canvas::{CONNECTIONS, INNER, OUTER, PALETTE, PALETTE_ON_DARK, Theme};
 
 /// Width of the whole picture, in pixels.
 pub const WIDTH: f64 = 1080.0;
