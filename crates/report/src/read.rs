@@ -54,7 +54,7 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
             load_study(path, directory, read_study(records).map_err(at)?)
         }
         Holds::Trial => Ok(load_trial(path, read_trial(records).map_err(at)?)),
-        Holds::Unknown => Err(at(ReadError::UnknownContent)),
+        Holds::Load | Holds::Unknown => Err(at(ReadError::UnknownContent)),
     };
     loaded.map(|mut loaded| {
         if torn {

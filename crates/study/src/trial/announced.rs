@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use lowtide_model::judge::JUDGED_PHASES;
 use lowtide_model::record::v1::{Line, Mark, Moment};
+use lowtide_record::Recorder;
 
 use super::sampling::Requests;
 use crate::output::Listener;
 use crate::plan::{Phase, Plan};
 use crate::ready::Ready;
-use crate::recorder::Recorder;
 
 /// What was announced so far: set by the thread that reads, read by the one that waits.
 #[derive(Debug, Clone, Default)]

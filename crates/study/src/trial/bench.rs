@@ -8,6 +8,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::record::v1::{End, Line, Load, Mark, Moment, Outcome, Trial};
 
 use lowtide_probe::process::Process;
+use lowtide_record::Recorder;
 
 use super::announced::Announced;
 use super::sampling::Sampling;
@@ -18,7 +19,6 @@ use crate::keeper::{Exit, KeeperProgram, Launch};
 use crate::plan::Plan;
 use crate::progress::{Observer, Progress};
 use crate::ready::Ready;
-use crate::recorder::Recorder;
 use crate::treatment::{Applied, find_program};
 
 /// How long a condition of being ready is waited for, at most.

@@ -5,10 +5,11 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lowtide_record::Recorder;
+
 use super::Stop;
 use crate::keeper::{Exit, KeeperProgram, Kept, Launch, Report};
 use crate::output;
-use crate::recorder::Recorder;
 
 /// How often waiting looks up. What the command does wakes it at once.
 const STEP: Duration = Duration::from_millis(100);
