@@ -1,6 +1,7 @@
 //! Why a request failed, in words a person understands.
 
 use std::fmt;
+use std::io;
 
 /// Why a request failed. Its text is what people read and what reports count by, so it names
 /// no single request, stream or connection. A value of a few bytes, since a million may be told.
@@ -30,6 +31,36 @@ pub enum Failure {
     /// HTTP/2: the server gave up this request.
     #[error("given up by the server (RST_STREAM: {0})")]
     StreamReset(ErrorCode),
+    /// Nobody listens there.
+    #[error("connection refused")]
+    Refused,
+    /// No way leads there.
+    #[error("no route to the host")]
+    Unreachable,
+    /// No connection came about in the time that was given.
+    #[error("no connection within the time-out")]
+    NotConnected,
+    /// This machine could not make the connection, or not go on with it.
+    #[error("this machine failed the connection ({0})")]
+    Local(&'static str),
+    /// TLS: the server's certificate is not trusted.
+    #[error("the server's certificate is not trusted: {0}")]
+    NotTrusted(&'static str),
+    /// TLS: no connection came about.
+    #[error("no TLS connection: {0}")]
+    Tls(&'static str),
+    /// TLS: the server speaks none of the protocols that were offered.
+    #[error("the server does not offer the HTTP version that was asked for")]
+    NoProtocol,
+    /// What came was not HTTP/1.1.
+    #[error("the server does not speak HTTP/1.1 here: it answered with {0}")]
+    NotHttp1(&'static str),
+    /// The server broke the rules of HTTP/1.1.
+    #[error("the server broke the rules of HTTP/1.1: {0}")]
+    Http1(&'static str),
+    /// The load was ended from outside.
+    #[error("interrupted")]
+    Interrupted,
     /// What came was not HTTP/2.
     #[error("the server does not speak HTTP/2 here: it answered with {0}")]
     NotHttp2(&'static str),
@@ -41,6 +72,37 @@ pub enum Failure {
         /// What was wrong.
         what: &'static str,
     },
+}
+
+impl Failure {
+    /// What the system says of a connection.
+    pub(crate) fn of_connection(error: &io::Error) -> Self {
+        use io::ErrorKind as Kind;
+        match error.kind() {
+            Kind::ConnectionRefused => Self::Refused,
+            Kind::ConnectionReset | Kind::ConnectionAborted | Kind::BrokenPipe => Self::Reset,
+            Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::NetworkDown => {
+                Self::Unreachable
+            }
+            Kind::TimedOut => Self::NotConnected,
+            Kind::UnexpectedEof => Self::Closed,
+            Kind::AddrNotAvailable | Kind::AddrInUse => Self::Local("no port is free"),
+            Kind::PermissionDenied => Self::Local("permission denied"),
+            Kind::OutOfMemory => Self::Local("out of memory"),
+            _ => Self::Local(if is_file_limit(error) { "too many open files" } else { "other" }),
+        }
+    }
+
+    /// Whether the server turned out to speak another protocol.
+    pub fn is_of_protocol(self) -> bool {
+        matches!(self, Self::NotHttp1(_) | Self::NotHttp2(_) | Self::NoProtocol)
+    }
+}
+
+fn is_file_limit(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let number = error.raw_os_error();
+    number.is_some_and(|n| [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&n))
 }
 
 /// An error code of HTTP/2 (RFC 9113, section 7), shown by its name there.
