@@ -24,8 +24,8 @@ impl Rate {
 
     /// How many are due within a time: the first at its beginning.
     pub fn due_by(self, time: Duration) -> u64 {
-        // What is due at this very moment counts, also where a product of floats lies just below it.
-        (time.as_secs_f64() * self.0 + 1e-6) as u64 + 1
+        // What is due at this very moment counts, also where that was rounded to nanoseconds.
+        ((time.as_secs_f64() + 1.5e-9) * self.0) as u64 + 1
     }
 
     /// When the one of a number is due, from 0.

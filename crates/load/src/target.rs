@@ -129,8 +129,8 @@ impl FromStr for Target {
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         let port = match (authority.port(), scheme) {
             (Some(port), _) => port.as_u16(),
-            (None, _) if authority.as_str().ends_with(':') => {
-                return Err(invalid("no port behind the colon".to_owned()));
+            (None, _) if authority.as_str() != authority.host() => {
+                return Err(invalid("no port from 1 to 65535 behind the colon".to_owned()));
             }
             (None, Scheme::Http) => 80,
             (None, Scheme::Https) => 443,
@@ -188,7 +188,7 @@ mod tests {
             ("http://", "is no address"),
             ("http://a b/", "is no address"),
             ("http://x:99999/", "is no address"),
-            ("http://x:/", "no port behind the colon"),
+            ("http://x:/", "no port from 1 to 65535"),
             ("http://me:word@x/", "a user does not belong there"),
             ("tcp:localhost", "write tcp:HOST:PORT"),
             ("tls:localhost:1/x", "bare connections ask for nothing"),

@@ -6,6 +6,7 @@
 pub mod csv;
 pub mod html;
 pub mod inspection;
+pub mod load;
 pub mod markdown;
 pub mod owners;
 pub mod png;
