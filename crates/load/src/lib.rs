@@ -5,4 +5,5 @@
 //! of them owns the sockets and the clock.
 
 pub mod failure;
+pub mod h2;
 pub mod protocol;
