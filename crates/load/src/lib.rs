@@ -22,6 +22,7 @@ use std::sync::atomic::AtomicBool;
 use lowtide_model::load::LoadReport;
 
 pub mod failure;
+pub mod h2;
 pub mod limits;
 pub mod observer;
 pub mod pacer;

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::h1::Http1;
+use crate::h2::Http2;
 use crate::protocol::{Protocol, Request};
 
 /// Which version of HTTP is spoken.
@@ -50,12 +51,8 @@ impl Speech {
             (Version::Http2, None) => true,
         };
         match is_h2 {
-            true => Ok(Some(http2(request))),
+            true => Ok(Some(Box::new(Http2::new(request)))),
             false => Ok(Some(Box::new(Http1::new(request)))),
         }
     }
-}
-
-fn http2(request: &Request) -> Box<dyn Protocol> {
-    Box::new(Http1::new(request))
 }
