@@ -103,6 +103,19 @@ pub(crate) fn hanging(begin: &str, text: &str, screen: Screen) -> String {
     format!("{begin}{}\n", text.replace('\n', &format!("\n{}", " ".repeat(indent))))
 }
 
+/// `1204` as `1,204`.
+pub(crate) fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// Breaks lines between words.
 pub fn wrapped(text: &str, width: u16) -> String {
     let mut out = String::new();
