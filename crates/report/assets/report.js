@@ -38,8 +38,8 @@
   };
   const count = v => v >= 1e6 ? v / 1e6 + 'M' : v >= 1e4 ? v / 1e3 + 'k' : String(v);
 
-  // What happened, as dashed lines with a word.
-  function marksPlugin(marks) {
+  // What happened, as dashed lines with a word; what was done, as whole lines with theirs below.
+  function marksPlugin(marks, acts) {
     return { hooks: { draw: u => {
       const { ctx } = u, ratio = devicePixelRatio || 1;
       ctx.save();
@@ -55,6 +55,13 @@
           ctx.fillText(word, x + 4 * ratio, u.bbox.top + 11 * ratio);
           free = x + width + 12 * ratio;
         }
+      }
+      ctx.setLineDash([]); ctx.strokeStyle = css('--ink');
+      for (const [t, word] of acts) {
+        const x = Math.round(u.valToPos(t, 'x', true));
+        if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) continue;
+        ctx.beginPath(); ctx.moveTo(x, u.bbox.top + 14 * ratio); ctx.lineTo(x, u.bbox.top + u.bbox.height); ctx.stroke();
+        ctx.fillText(word, x + 4 * ratio, u.bbox.top + 24 * ratio);
       }
       ctx.restore();
     } } };
@@ -170,7 +177,7 @@
         return [g.label, text, css('--d' + g.colour)];
       });
       const marks = (data.groups[0].curves[0] || {}).marks || [];
-      const plot = make(where, innerWidth < 620 ? 300 : 420, series, tables, [marksPlugin(marks), tipPlugin(rows)]);
+      const plot = make(where, innerWidth < 620 ? 300 : 420, series, tables, [marksPlugin(marks, []), tipPlugin(rows)]);
       const apply = () => plot.batch(() => series.forEach((s, i) => {
         if (!i) return;
         const on = !hidden.has(s.group) && (s.kind !== 'vsz' || showVsz) && (s.kind !== 'repeat' || showRepeats);
@@ -230,7 +237,7 @@
         const v = at(u, i + 1, idx);
         return [s.label, s.scale === 'n' ? String(v ?? '–') : bytes(v), s.scale === 'n' ? css('--connections') : css('--ink')];
       });
-      make(where, 240, series, tables, [marksPlugin(curve.marks), tipPlugin(rows)], right);
+      make(where, 240, series, tables, [marksPlugin(curve.marks, curve.acts), tipPlugin(rows)], right);
     }
 
     course();

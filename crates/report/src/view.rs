@@ -47,6 +47,8 @@ pub struct Curve {
     pub points: Vec<Point>,
     /// What happened: seconds and a word.
     pub marks: Vec<(f64, String)>,
+    /// What was done to the subject: seconds and a word.
+    pub acts: Vec<(f64, String)>,
     /// Bytes that the program itself says it has allocated, over time; empty where it says nothing.
     pub inner: Vec<(f64, u64)>,
     /// Requests in flight over time; empty where the load does not tell.
@@ -285,6 +287,7 @@ impl Curve {
         Self {
             repeat: trial.trial.repeat,
             marks: marks(trial, zero),
+            acts: trial.acts.iter().map(|act| (act.t_s - zero, act.name.clone())).collect(),
             points: thinned(points),
             inner: told(INNER_MEMORY),
             in_flight: thinned_line(in_flight.map(|s| (s.t_s - zero, s.in_flight)).collect()),
@@ -301,7 +304,7 @@ impl Curve {
     }
 }
 
-/// What happened, in words, in order of time.
+/// What happened, in words.
 fn marks(trial: &TrialRecord, zero: f64) -> Vec<(f64, String)> {
     let marks = trial.marks.iter().filter_map(|m| {
         let word = match (m.mark, m.round, &m.name) {
@@ -315,10 +318,7 @@ fn marks(trial: &TrialRecord, zero: f64) -> Vec<(f64, String)> {
         };
         Some((m.t_s - zero, word))
     });
-    let acts = trial.acts.iter().map(|act| (act.t_s - zero, act.name.clone()));
-    let mut all: Vec<(f64, String)> = marks.chain(acts).collect();
-    all.sort_by(|a, b| a.0.total_cmp(&b.0));
-    all
+    marks.collect()
 }
 
 fn load_begin(trial: &TrialRecord) -> Option<f64> {

@@ -5,13 +5,14 @@
 use lowtide_model::judge::Metric;
 
 use super::canvas::{Canvas, fitted};
-use super::overview::{axes, draw_marks};
+use super::overview::{axes, draw_acts, draw_marks};
 use crate::scale::{Scale, count_label, count_ticks};
 use crate::view::{Curve, Group, Point, View};
 
 const LEFT: f64 = 66.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 40.0;
+const SECOND_LINE: f64 = 16.0;
 
 pub(super) fn draw(
     canvas: &mut Canvas,
@@ -22,18 +23,21 @@ pub(super) fn draw(
     let Some(curve) = group.main() else { return };
     let most = view.most_counted();
     let right = if most > 0 { 44.0 } else { 10.0 };
-    let plot = [left + LEFT, top + TOP, width - LEFT - right, height - TOP - BOTTOM];
+    // What a program tells takes a line of its own to explain.
+    let head = if curve.inner.is_empty() { TOP } else { TOP + SECOND_LINE };
+    let plot = [left + LEFT, top + head, width - LEFT - right, height - head - BOTTOM];
     let (from, to) = view.span();
     let x = Scale { low: from, high: to, from: plot[0], to: plot[0] + plot[2] };
     let y = Scale { low: 0.0, high: view.top(), from: plot[1] + plot[3], to: plot[1] };
     let (dark, light) = canvas.colours(group.colour);
     let key = key(view, curve);
-    let room = plot[0] + plot[2] - left - key.chars().count() as f64 * 5.6 - 12.0;
-    let name = fitted(&group.label, room, 7.2);
+    let beside = if curve.inner.is_empty() { key.chars().count() as f64 * 5.6 + 12.0 } else { 0.0 };
+    let name = fitted(&group.label, plot[0] + plot[2] - left - beside, 7.2);
     canvas.coloured_text(left, top + 12.0, "start", &dark, &name);
-    canvas.text_at(plot[0] + plot[2], top + 12.0, "axis", "end", &key);
+    canvas.text_at(plot[0] + plot[2], top + head - 14.0, "axis", "end", &key);
     axes(canvas, plot, x, y, view.time_from);
     draw_marks(canvas, &curve.marks, plot, x);
+    draw_acts(canvas, &curve.acts, plot, x);
     let of = |value: &dyn Fn(&Point) -> Option<u64>| -> Vec<(f64, f64)> {
         curve.points.iter().filter_map(|p| Some((p.t_s, value(p)? as f64))).collect()
     };
@@ -69,10 +73,11 @@ fn floats(points: &[(f64, u64)]) -> Vec<(f64, f64)> {
 }
 
 fn key(view: &View, curve: &Curve) -> String {
-    let mut words = if curve.inner.is_empty() {
-        vec!["RSS (dark part: anonymous)", "VSZ (light line)"]
+    let tells = !curve.inner.is_empty();
+    let mut words = if tells {
+        vec!["yellow: RSS", "blue: allocated"]
     } else {
-        vec!["outer: RSS (yellow)", "inner: allocated (blue)", "VSZ (light line)"]
+        vec!["RSS (dark part: anonymous)", "VSZ (light line)"]
     };
     if view.metric == Metric::Pss {
         words.push("PSS (dashed)");
@@ -81,13 +86,13 @@ fn key(view: &View, curve: &Curve) -> String {
         words.push("LazyFree (dotted)");
     }
     let connections = view.most_connections() > 0;
-    let all_green = [
-        (!curve.in_flight.is_empty(), "requests in flight (green)"),
-        (!curve.tasks.is_empty(), "tasks (green, dotted)"),
-        (connections && curve.in_flight.is_empty(), "connections (green)"),
-        (connections && !curve.in_flight.is_empty(), "connections (green, dashed)"),
-    ];
-    words.extend(all_green.into_iter().filter_map(|(is_there, word)| is_there.then_some(word)));
+    match (curve.in_flight.is_empty(), curve.tasks.is_empty()) {
+        (true, true) if connections => words.push("connections (green)"),
+        (true, true) => {}
+        (true, false) => words.push("green: connections (dotted: tasks)"),
+        (false, true) => words.push("green: requests in flight (dashed: connections)"),
+        (false, false) => words.push("green: requests in flight (dotted: tasks)"),
+    }
     words.join(", ")
 }
 
