@@ -256,7 +256,13 @@ pub(crate) struct LoadArgs {
     pub(crate) header: Vec<String>,
 
     /// The body, or @FILE
-    #[arg(short, long, value_name = "BODY", conflicts_with = "body_size", help_heading = "Requests")]
+    #[arg(
+        short,
+        long,
+        value_name = "BODY",
+        conflicts_with = "body_size",
+        help_heading = "Requests"
+    )]
     pub(crate) data: Option<String>,
 
     /// A body of so many bytes, such as 64KiB

@@ -104,7 +104,7 @@ pub struct TreatmentSettings {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ActSettings {
-    /// The moment: `ready`, `baseline`, `drained`, `closed`, `load_end`, or a phase of the subject.
+    /// The moment: `ready`, `drained`, `closed`, `load_end`, or a phase of the subject.
     pub moment: String,
     /// What it is called, in charts as well.
     pub name: String,

@@ -76,7 +76,7 @@ pub(crate) fn keep_only(treatments: &mut Vec<Applied>, list: &str) -> Result<(),
 }
 
 /// The moments of a trial at which something can be done, beside the phases of its subject.
-const MOMENTS: [&str; 5] = ["ready", "baseline", "drained", "closed", "load_end"];
+const MOMENTS: [&str; 4] = ["ready", "drained", "closed", "load_end"];
 
 /// Refuses to do something at a moment that never comes.
 pub(crate) fn check_moments(treatments: &[Applied], phases: &[Phase]) -> Result<(), PlanError> {

@@ -19,8 +19,11 @@ const USAGE: &str = "usage: subject-000-server [--refresh] [--figures FILE] [ADD
 impl Options {
     /// Reads them.
     pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options =
-            Self { refresh: false, figures: None, address: SocketAddr::from(([127, 0, 0, 1], 3000)) };
+        let mut options = Self {
+            refresh: false,
+            figures: None,
+            address: SocketAddr::from(([127, 0, 0, 1], 3000)),
+        };
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--refresh" => options.refresh = true,
@@ -29,8 +32,9 @@ impl Options {
                     options.figures = Some(file.into());
                 }
                 address => {
-                    options.address =
-                        address.parse().map_err(|_| format!("`{address}` is no address; {USAGE}"))?;
+                    options.address = address
+                        .parse()
+                        .map_err(|_| format!("`{address}` is no address; {USAGE}"))?;
                 }
             }
         }

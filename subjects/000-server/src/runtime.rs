@@ -30,7 +30,8 @@ impl Rolling {
     pub(crate) fn refresh(&self) -> io::Result<Duration> {
         let begin = Instant::now();
         let new = Runtime::new()?;
-        let old = std::mem::replace(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner), new);
+        let old =
+            std::mem::replace(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner), new);
         old.shutdown_background();
         Ok(begin.elapsed())
     }

@@ -87,7 +87,7 @@ fn what_load_and_subject_tell_stands_in_the_trial_and_something_is_done_at_the_d
         String::from_utf8_lossy(&drawn.stdout).into_owned()
     };
     let svg = drawn("--svg");
-    for told in ["requests in flight", "inner: allocated", ">drained<", ">release<"] {
+    for told in ["requests in flight", "blue: allocated", ">drained<", ">release<"] {
         assert!(svg.contains(told), "{told}");
     }
     assert!(drawn("--html").contains("\"in_flight\":[["));

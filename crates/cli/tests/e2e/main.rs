@@ -11,6 +11,7 @@ mod records;
 mod release;
 mod reports;
 mod schemas;
+mod server_000;
 mod subjects;
 mod support;
 mod trials;

@@ -27,6 +27,9 @@ impl Bench<'_> {
             let (keeper, recorder) = (self.setting.keeper, self.setting.recorder.clone());
             let begin = Instant::now();
             let ran = shell.run(keeper, &recorder, || self.watch());
+            let report = read_last_object(&output);
+            let reason = report.as_ref().and_then(|told| told.get("reason")?.as_str());
+            let ran = ran.map_err(|stop| with_reason(stop, reason));
             self.record(&Line::Act(Done {
                 t_s: recorder.time_of(begin),
                 wall_s: begin.elapsed().as_secs_f64(),
@@ -34,7 +37,7 @@ impl Bench<'_> {
                 name: act.name.clone(),
                 round,
                 succeeded: ran.is_ok(),
-                report: read_last_object(&output),
+                report,
             }));
             ran?;
             self.read_all();
@@ -61,5 +64,13 @@ impl Bench<'_> {
              that is `lowtide load`, and come only when all requests are over",
             act.name, act.moment
         ))
+    }
+}
+
+/// Why a command did not do what it was to do, where the object that it printed says so.
+fn with_reason(stop: Stop, reason: Option<&str>) -> Stop {
+    match (stop, reason) {
+        (Stop::Failed(because), Some(reason)) => Stop::Failed(format!("{because}; {reason}")),
+        (stop, _) => stop,
     }
 }

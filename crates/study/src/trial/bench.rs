@@ -400,6 +400,8 @@ impl Stage for Bench<'_> {
             sampling.pay_attention(close);
         }
         let end = Instant::now() + time;
+        // What is to be done at the moment that has just come is done also when no time is to pass.
+        self.look_up()?;
         while Instant::now() < end {
             self.look_up()?;
             self.must_be_alive("while nothing loaded it")?;

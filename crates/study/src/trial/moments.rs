@@ -30,7 +30,6 @@ impl Moments {
 pub(super) fn name_of(moment: Moment) -> Option<&'static str> {
     match moment {
         Moment::Ready => Some("ready"),
-        Moment::Baseline => Some("baseline"),
         Moment::Drained => Some("drained"),
         Moment::Closed => Some("closed"),
         Moment::LoadEnd => Some("load_end"),
