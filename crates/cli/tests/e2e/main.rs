@@ -6,6 +6,7 @@ mod bad_input;
 mod commands;
 mod in_force;
 mod inspect;
+mod load;
 mod records;
 mod release;
 mod reports;
