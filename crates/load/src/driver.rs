@@ -112,9 +112,11 @@ impl<'a> Driver<'a> {
             if is_pause(step) {
                 self.begin_pause(step.shape);
             } else if step.round != self.round {
-                self.begin_round(step);
+                self.begin_round(step)?;
             }
-            self.step(step.shape)?;
+            if !self.interrupted {
+                self.step(step.shape)?;
+            }
             if self.interrupted {
                 break;
             }
@@ -126,9 +128,13 @@ impl<'a> Driver<'a> {
         self.finish()
     }
 
-    fn begin_round(&mut self, step: &Step<'_>) {
+    fn begin_round(&mut self, step: &Step<'_>) -> Result<(), RunError> {
+        let before = std::mem::replace(&mut self.round, step.round);
+        if before > 0 && self.route_of(before).text != self.route().text {
+            // Connections that lead elsewhere are closed, once what trickled over them is answered.
+            self.wait_for_answers()?;
+        }
         let now = self.read_clock();
-        self.round = step.round;
         self.round_began = now;
         self.in_round = true;
         self.tally.round = Counts::default();
@@ -137,22 +143,36 @@ impl<'a> Driver<'a> {
         self.pool.begin_round(route, self.streams(step.shape), now);
         self.observer.see(Progress::Round { round: self.round, target: &route.text });
         self.mark(Moment::LoadBegin);
+        Ok(())
     }
 
     fn route(&self) -> &'a Route {
-        &self.routes[(self.round.max(1) as usize - 1) % self.routes.len()]
+        self.route_of(self.round)
+    }
+
+    fn route_of(&self, round: u32) -> &'a Route {
+        &self.routes[(round.max(1) as usize - 1) % self.routes.len()]
+    }
+
+    fn wait_for_answers(&mut self) -> Result<(), RunError> {
+        while self.tally.in_flight > 0 && !self.interrupted {
+            self.step(&Shape::Hold(self.look_every()))?;
+        }
+        Ok(())
     }
 
     /// How many requests may be in flight on each connection: where all can be at once, each has
     /// its even share.
     fn streams(&self, shape: &Shape) -> usize {
-        match shape {
+        let streams = match shape {
             Shape::Burst(count) => {
                 let share = count.div_ceil(self.plan.connections as u64);
                 usize::try_from(share).unwrap_or(usize::MAX).clamp(1, self.plan.streams)
             }
             _ => self.plan.streams,
-        }
+        };
+        // What is left of a trickle takes nothing away from the round.
+        streams.saturating_add(self.tally.in_flight as usize)
     }
 
     fn end_round(&mut self) {
@@ -461,10 +481,8 @@ impl<'a> Driver<'a> {
 
     fn finish(mut self) -> Result<LoadReport, RunError> {
         if !self.interrupted {
-            // What trickled in before the last round may still be under way.
-            while self.tally.in_flight > 0 && !self.interrupted {
-                self.step(&Shape::Hold(self.look_every()))?;
-            }
+            // What trickled before the last round may still be under way.
+            self.wait_for_answers()?;
             if !self.plan.linger.is_zero() {
                 self.step(&Shape::Hold(self.plan.linger))?;
             }

@@ -343,7 +343,8 @@ impl<'a> Pool<'a> {
         let place = &mut self.places[number];
         place.failures += 1;
         place.not_before = now + wait(place.failures);
-        self.last_failure = Some(why);
+        // That the server speaks another protocol says more than what else happens then.
+        self.last_failure = self.last_failure.filter(|last| last.is_of_protocol()).or(Some(why));
         self.has_gaps = true;
     }
 

@@ -4,9 +4,10 @@
 
 mod bad_input;
 mod commands;
+mod correlation;
 mod in_force;
 mod inspect;
-mod loads;
+mod load;
 mod records;
 mod release;
 mod reports;

@@ -47,6 +47,10 @@ fn failure(error: RunError, args: &LoadArgs) -> Failure {
         Reason::NotTrusted(_) => failure.next(again("-k")),
         Reason::NotHttp1("HTTP/2") => failure.next(again("--http2")),
         Reason::NotHttp1("TLS") => failure.next(again("").trim().replacen("http:", "https:", 1)),
+        // Many servers close without a word when they are asked for a protocol that they do not speak.
+        Reason::Closed | Reason::Reset if args.http2 || args.streams > Some(1) => {
+            failure.next(again("--http1"))
+        }
         Reason::NotHttp2(_) | Reason::NoProtocol if !args.http1 => failure.next(again("--http1")),
         Reason::NoProtocol => failure.next(again("--http2")),
         Reason::Tls("what came was not TLS") => {
