@@ -42,6 +42,8 @@ pub(crate) enum Verb {
     Inspect(InspectArgs),
     /// Have a live process give its free memory back, in pauses too short to notice
     Release(ReleaseArgs),
+    /// Put a load on a server: up to a million requests in flight from one small process
+    Load(Box<LoadArgs>),
     /// Watch whose they are over time; q quits
     Watch(WatchArgs),
     /// Draw and tabulate records
@@ -192,6 +194,125 @@ pub(crate) struct WatchArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+#[command(after_long_help = LOAD_HELP)]
+pub(crate) struct LoadArgs {
+    /// Where it goes; of several, each round takes the next: http://HOST:PORT/PATH, https://…, or, for
+    /// bare connections, tcp:HOST:PORT or tls:HOST:PORT
+    #[arg(required = true, value_name = "URL")]
+    pub(crate) urls: Vec<String>,
+
+    /// Connections
+    #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections: u32,
+
+    /// Requests in flight on each connection at most; more than one takes HTTP/2 [default: 1]
+    #[arg(short = 'm', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) streams: Option<u32>,
+
+    /// Requests in a round [default: connections × streams: one burst]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: Option<u64>,
+
+    /// Send for so long instead; what is in flight then is still answered
+    #[arg(short = 'z', long, value_name = "D")]
+    pub(crate) duration: Option<String>,
+
+    /// Send at an even rate, whether answers come or not: 100/s, 30/m; latency then counts from when a
+    /// request was due
+    #[arg(long, value_name = "R/s")]
+    pub(crate) rate: Option<String>,
+
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) rounds: u32,
+
+    /// Time between two rounds
+    #[arg(long, value_name = "D", default_value = "10s")]
+    pub(crate) pause: String,
+
+    /// Requests during the pauses, at this rate; they count by themselves
+    #[arg(long, value_name = "R/s")]
+    pub(crate) between_rounds: Option<String>,
+
+    /// A request that is not answered within this time, and a connection that is not made, has failed
+    #[arg(long, value_name = "D", default_value = "60s")]
+    pub(crate) timeout: String,
+
+    /// In a pause, close connections that nothing has been on for so long; `never` keeps them
+    #[arg(long, value_name = "D|never", default_value = "1s")]
+    pub(crate) idle_close: String,
+
+    /// Keep the connections open for so long behind the last round
+    #[arg(long, value_name = "D", default_value = "0s")]
+    pub(crate) linger: String,
+
+    /// The method [default: GET, with a body POST]
+    #[arg(short = 'X', long, value_name = "METHOD", help_heading = "Requests")]
+    pub(crate) method: Option<String>,
+
+    /// A header: 'NAME: VALUE' (repeatable)
+    #[arg(short = 'H', long, value_name = "HEADER", help_heading = "Requests")]
+    pub(crate) header: Vec<String>,
+
+    /// The body, or @FILE
+    #[arg(
+        short,
+        long,
+        value_name = "BODY",
+        conflicts_with = "body_size",
+        help_heading = "Requests"
+    )]
+    pub(crate) data: Option<String>,
+
+    /// A body of so many bytes, such as 64KiB
+    #[arg(long, value_name = "SIZE", help_heading = "Requests")]
+    pub(crate) body_size: Option<String>,
+
+    /// Speak HTTP/1.1, one request at a time on a connection
+    #[arg(long, conflicts_with = "http2", help_heading = "Requests")]
+    pub(crate) http1: bool,
+
+    /// Speak HTTP/2, without TLS with prior knowledge
+    #[arg(long, help_heading = "Requests")]
+    pub(crate) http2: bool,
+
+    /// Trust any certificate
+    #[arg(short = 'k', long, help_heading = "Requests")]
+    pub(crate) insecure: bool,
+
+    /// Open connections at this rate; without it, all at once
+    #[arg(long, value_name = "R/s", help_heading = "Bare connections (tcp:, tls:)")]
+    pub(crate) ramp: Option<String>,
+
+    /// Hold them for so long once all are made, before they are closed [default: 10s]
+    #[arg(long, value_name = "D", help_heading = "Bare connections (tcp:, tls:)")]
+    pub(crate) hold: Option<String>,
+
+    /// Keep a record of how far it was, ten times a second; the file must not exist
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+const LOAD_HELP: &str = "\
+HTTP/1.1 or HTTP/2: for https:, what the server chooses. For http:, HTTP/2 with prior knowledge where -m
+asks for more than one stream, which only HTTP/2 has; else HTTP/1.1.
+
+What is counted: requests = succeeded + failed. An answer succeeds when it came whole, with a status below
+400. Bodies are told apart and counted, up to 100 different ones. Without --rate, a request counts from when
+it is sent. A connection that is lost is made again while requests are left; after three in a row on which
+nothing was answered it is given up for the round.
+
+Exit codes: 0 done, whatever became of single requests; 1 no connection could be made; 2 usage; 130 ended by
+Ctrl-C, with what was done so far.
+
+Examples:
+  lowtide load 'http://127.0.0.1:3000/?expire=20000' -m 125000            a million at once
+  lowtide load http://127.0.0.1:8080/ -c 50 -z 30s                        50 at a time, for 30 s
+  lowtide load https://localhost:8443/ -k -m 100 -n 100000 --rounds 3     three rounds
+  lowtide load http://127.0.0.1:8080/ --rate 500/s -z 1m                  500 a second, whatever comes back
+  lowtide load tls:localhost:8443 -k -c 3000 --ramp 100/s --hold 30s      3,000 connections";
+
 const WATCH_HELP: &str = "\
 Keys:
   q, Ctrl-C     quit; Esc: back, or quit
@@ -249,6 +370,15 @@ pub(crate) struct StudyArgs {
     /// Policies of giving memory back; this version has only: none [default: none]
     #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
     pub(crate) policy: Option<String>,
+
+    /// Of all treatments, only those with these labels, such as glibc,glibc/arena_max
+    #[arg(long, value_name = "LIST", help_heading = "Treatments")]
+    pub(crate) only: Option<String>,
+
+    /// Where the subject tells its own figures, sampled into the record: an http: URL or a file that
+    /// gives a JSON object of numbers; inner_memory_bytes and alive_tasks are drawn
+    #[arg(long, value_name = "URL|FILE", help_heading = "Trials")]
+    pub(crate) figures: Option<String>,
 
     /// A command (for the shell) that loads the subject; without one, the subject loads itself
     #[arg(long, value_name = "CMD", help_heading = "Trials")]
@@ -347,8 +477,9 @@ Presets (-t), each with a value of your own by NAME=VALUE:
   tcmalloc/release_rate         10: how eagerly free spans are given back, 0 to 10
 
 The commands of --load, --prepare and --cleanup find LOWTIDE_TRIAL, LOWTIDE_TREATMENT,
-LOWTIDE_REPEAT, LOWTIDE_RECORD and, once it runs, LOWTIDE_SUBJECT_PID in their environment. A load
-that prints a lowtide.load/1 object has its figures in the report.
+LOWTIDE_REPEAT, LOWTIDE_RECORD, LOWTIDE (this program) and, once it runs, LOWTIDE_SUBJECT_PID in their
+environment. A load that prints a lowtide.load/1 object has its figures in the report; one that writes
+its samples to the file LOWTIDE_LOAD_SAMPLES, as `lowtide load` does, has its requests in flight there.
 
 Examples:
   lowtide study -- python3 job.py
@@ -358,7 +489,8 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Directories of records, or single files of theirs; several are laid over each other
+    /// Directories of records, or single files of theirs; several are laid over each other. The record of
+    /// a load is laid onto what ran at the same time
     #[arg(required = true, value_name = "RECORD")]
     pub(crate) records: Vec<PathBuf>,
 

@@ -36,6 +36,7 @@ fn run(verb: Verb, output: &output::Output) -> Result<Exit, Failure> {
         Verb::Study(args) => verbs::study::run(*args, output),
         Verb::Inspect(args) => verbs::inspect::run(&args, output),
         Verb::Release(args) => verbs::release::run(&args, output),
+        Verb::Load(args) => verbs::load::run(&args, output),
         Verb::Watch(args) => verbs::watch::run(&args, output),
         Verb::Report(args) => verbs::report::run(&args, output),
         Verb::Completions { shell } => verbs::completions::run(shell, output),

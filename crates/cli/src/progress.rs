@@ -52,6 +52,14 @@ impl Show {
         self.record.clone()
     }
 
+    /// A line of its own, above the bar where there is one.
+    fn tell(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            None => note!("{line}"),
+        }
+    }
+
     fn draw(&mut self) {
         let Some(bar) = &self.bar else { return };
         let in_trial = self.trial_begun.elapsed();
@@ -100,12 +108,9 @@ impl Observer for Show {
                 self.reading.clear();
             }
             Progress::Step(step) => self.step = step,
+            Progress::Note(text) => self.tell(&format!("note: {text}")),
             Progress::CleaningUp => {
-                let line = "finishing the clean-up; Ctrl-C again ends lowtide at once";
-                match &self.bar {
-                    Some(bar) => bar.println(line),
-                    None => note!("{line}"),
-                }
+                self.tell("finishing the clean-up; Ctrl-C again ends lowtide at once");
             }
             Progress::Reading { rss_bytes, connections } => {
                 self.reading = format!("  {}", Human(rss_bytes));

@@ -58,6 +58,8 @@ pub fn run(burst: Burst) -> io::Result<LoadReport> {
         schema: SCHEMA.to_owned(),
         client_peak_rss_bytes: peak_rss_bytes().unwrap_or(0),
         rounds: vec![round],
+        interrupted: false,
+        notes: Vec::new(),
     })
 }
 
@@ -166,6 +168,7 @@ impl Tally {
             responses,
             distinct_responses: distinct as u64,
             errors: std::mem::take(&mut answers.errors),
+            ..LoadRound::default()
         }
     }
 }

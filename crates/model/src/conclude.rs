@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use crate::judge::{self, Figures, Metric};
 use crate::recommend;
-use crate::record::v1::Outcome;
+use crate::record::v1::{Act, INNER_MEMORY, Moment, Outcome};
 use crate::record::{StudyRecord, TrialRecord};
+use crate::release;
 use crate::study::{Ledgers, LoadResult, RoundResult, SCHEMA, Study, TrialResult};
 
 /// Puts a study together from its record. `trials` are those whose files could be read.
@@ -75,7 +76,7 @@ impl TrialResult {
             major_faults: figures.major_faults,
             wall_s: figures.wall_s,
             cpu_s: figures.cpu_s,
-            releases: 0,
+            releases: trial.acts.iter().filter(|act| is_release(act)).count() as u64,
             bytes_per_connection: figures.bytes_per_connection,
             rounds: figures.rounds.iter().map(|round| RoundResult::of(round, trial)).collect(),
             phases: figures.phases,
@@ -83,6 +84,21 @@ impl TrialResult {
             samples: samples.to_owned(),
         }
     }
+}
+
+/// Whether memory was given back, and how much is known.
+fn is_release(act: &Act) -> bool {
+    let told = |name: &str| act.report.as_ref().and_then(|report| report.get(name));
+    told("schema").and_then(Value::as_str) == Some(release::SCHEMA)
+        && told("returned_bytes").and_then(Value::as_u64).is_some_and(|bytes| bytes > 0)
+}
+
+/// What the program itself said at a moment that it had allocated, if it had said so just before.
+fn allocated_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
+    const JUST_BEFORE_S: f64 = 3.0;
+    let told = trial.figures.iter().rfind(|f| f.t_s <= t_s)?;
+    let bytes = told.values.get(INNER_MEMORY).filter(|_| t_s - told.t_s <= JUST_BEFORE_S)?;
+    Some(*bytes as u64)
 }
 
 impl RoundResult {
@@ -98,11 +114,13 @@ impl RoundResult {
             };
             LoadResult { ended_well: load.succeeded, wall_s: load.wall_s, figures }
         });
+        let settled =
+            trial.marks.iter().find(|m| m.mark == Moment::Settled && m.round == Some(round.round));
         Self {
             round: round.round,
             peak_bytes: round.peak,
             settled_bytes: round.settled,
-            allocated_bytes: None,
+            allocated_bytes: settled.and_then(|mark| allocated_at(trial, mark.t_s)),
             load,
         }
     }

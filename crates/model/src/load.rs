@@ -18,6 +18,12 @@ pub struct LoadReport {
     pub client_peak_rss_bytes: u64,
     /// Its rounds, in order.
     pub rounds: Vec<LoadRound>,
+    /// It was ended from outside before it was done.
+    #[serde(default)]
+    pub interrupted: bool,
+    /// What there is to know about it, as sentences for people.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// One round.
@@ -25,13 +31,18 @@ pub struct LoadReport {
 pub struct LoadRound {
     /// Which, from 1.
     pub round: u32,
-    /// Requests that were to be sent.
+    /// Where it went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Requests that were to be sent; where the round was interrupted, those that were sent. Of bare
+    /// connections: those that were to be made.
     pub requests: u64,
     /// Requests that were answered whole, with a status below 400.
     pub succeeded: u64,
     /// All others.
     pub failed: u64,
-    /// The most that were in flight at once: counted, not computed.
+    /// The most that were in flight at once: counted, not computed. Of bare connections: the most that
+    /// stood at once.
     pub peak_in_flight: u64,
     /// When the last was sent, in seconds since the round began.
     pub sent_s: f64,
@@ -39,12 +50,33 @@ pub struct LoadRound {
     pub completed_s: f64,
     /// Succeeded requests in a second of the round.
     pub requests_per_s: f64,
-    /// How long the answered ones took.
+    /// How long those that succeeded took. Of bare connections: to be made, TLS included.
     pub latency_s: Latency,
     /// How often each body came; empty beyond [`MOST_RESPONSES`] different ones.
     pub responses: BTreeMap<String, u64>,
     /// How many different bodies came.
     pub distinct_responses: u64,
+    /// How often each kind of failure came.
+    pub errors: BTreeMap<String, u64>,
+    /// Bare connections that the server closed while they were to be held; of requests, absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_while_held: Option<u64>,
+    /// What trickled in the pause behind the round; absent where nothing was to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub between_rounds: Option<Trickle>,
+}
+
+/// Requests between two rounds, which count in neither.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Trickle {
+    /// Requests that were sent.
+    pub requests: u64,
+    /// Those that were answered whole, with a status below 400.
+    pub succeeded: u64,
+    /// All others.
+    pub failed: u64,
+    /// How long those that succeeded took, from when they were due.
+    pub latency_s: Latency,
     /// How often each kind of failure came.
     pub errors: BTreeMap<String, u64>,
 }

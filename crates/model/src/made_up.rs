@@ -22,6 +22,7 @@ pub(crate) fn trial(allocator: &str, repeat: u32, loaded: bool) -> TrialRecord {
             started_unix_s: 0.0,
             machine: Machine::default(),
             source: None,
+            clock: None,
         },
         trial: Trial {
             number: repeat,
@@ -41,6 +42,9 @@ pub(crate) fn trial(allocator: &str, repeat: u32, loaded: bool) -> TrialRecord {
         ledgers: Vec::new(),
         marks: Vec::new(),
         loads: Vec::new(),
+        load_samples: Vec::new(),
+        figures: Vec::new(),
+        acts: Vec::new(),
         end: None,
     }
 }

@@ -154,7 +154,8 @@ pub struct TrialResult {
     pub wall_s: Option<f64>,
     /// CPU time of the whole tree, in seconds.
     pub cpu_s: Option<f64>,
-    /// Releases by a policy.
+    /// Releases by a policy: what was done at a moment of the trial and told a `lowtide.release/1` object
+    /// of memory that was given back.
     pub releases: u64,
     /// The rise for each connection, in bytes; `null` below ten connections.
     pub bytes_per_connection: Option<u64>,
@@ -162,7 +163,7 @@ pub struct TrialResult {
     pub rounds: Vec<RoundResult>,
     /// The phases that the subject announced.
     pub phases: Vec<PhaseFigures>,
-    /// Whose the bytes were at three moments.
+    /// Whose the bytes were at these moments.
     pub ledgers: Ledgers,
     /// The file of its samples, relative to the record.
     pub samples: String,
@@ -208,13 +209,17 @@ impl LoadResult {
     }
 }
 
-/// Whose the bytes were at three moments of a trial.
+/// Whose the bytes were at the moments of a trial.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Ledgers {
     /// Before the load.
     pub baseline: Option<Ledger>,
     /// At its highest.
     pub peak: Option<Ledger>,
+    /// When the last request of the last round was over and the connections still stood; absent where
+    /// the load does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drained: Option<Ledger>,
     /// After the load is gone.
     pub settled: Option<Ledger>,
 }

@@ -38,8 +38,8 @@
   };
   const count = v => v >= 1e6 ? v / 1e6 + 'M' : v >= 1e4 ? v / 1e3 + 'k' : String(v);
 
-  // What happened, as dashed lines with a word.
-  function marksPlugin(marks) {
+  // What happened, as dashed lines with a word; what was done, as whole lines with theirs below.
+  function marksPlugin(marks, acts) {
     return { hooks: { draw: u => {
       const { ctx } = u, ratio = devicePixelRatio || 1;
       ctx.save();
@@ -55,6 +55,13 @@
           ctx.fillText(word, x + 4 * ratio, u.bbox.top + 11 * ratio);
           free = x + width + 12 * ratio;
         }
+      }
+      ctx.setLineDash([]); ctx.strokeStyle = css('--ink');
+      for (const [t, word] of acts) {
+        const x = Math.round(u.valToPos(t, 'x', true));
+        if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) continue;
+        ctx.beginPath(); ctx.moveTo(x, u.bbox.top + 14 * ratio); ctx.lineTo(x, u.bbox.top + u.bbox.height); ctx.stroke();
+        ctx.fillText(word, x + 4 * ratio, u.bbox.top + 24 * ratio);
       }
       ctx.restore();
     } } };
@@ -132,7 +139,7 @@
         scales: {
           x: { time: false, auto: false, min: data.from, max: data.to },
           y: { auto: false, min: 0, max: data.top },
-          n: { auto: false, min: 0, max: Math.max(1, data.most_connections * 1.1) },
+          n: { auto: false, min: 0, max: Math.max(1, data.most_counted * 1.1) },
         },
       };
       const plot = new uPlot(options, joined, where);
@@ -170,7 +177,7 @@
         return [g.label, text, css('--d' + g.colour)];
       });
       const marks = (data.groups[0].curves[0] || {}).marks || [];
-      const plot = make(where, innerWidth < 620 ? 300 : 420, series, tables, [marksPlugin(marks), tipPlugin(rows)]);
+      const plot = make(where, innerWidth < 620 ? 300 : 420, series, tables, [marksPlugin(marks, []), tipPlugin(rows)]);
       const apply = () => plot.batch(() => series.forEach((s, i) => {
         if (!i) return;
         const on = !hidden.has(s.group) && (s.kind !== 'vsz' || showVsz) && (s.kind !== 'repeat' || showRepeats);
@@ -202,25 +209,35 @@
       const head = document.createElement('h3'); head.textContent = group.label; head.style.color = 'var(--d' + group.colour + ')';
       where.append(head);
       place('.panels').append(where);
-      const columns = [curve.t, curve.vsz, curve.rss, curve.anon];
+      const columns = [curve.t, curve.vsz, curve.rss];
       const line = { scale: 'y', spanGaps: true, points: { show: false } };
+      const tells = curve.inner[0].length > 0;
       const series = [{},
         { ...line, label: 'VSZ', stroke: light(group), width: 1.6 },
-        { ...line, label: 'RSS', stroke: dark(group), width: 2, fill: mix('--l' + group.colour, .6) },
-        { ...line, label: 'anonymous', width: 0, fill: mix('--d' + group.colour, .35) }];
+        { ...line, label: tells ? 'RSS (outer)' : 'RSS', stroke: dark(group), width: 2, fill: tells ? mix('--outer', .75) : mix('--l' + group.colour, .6) }];
+      if (!tells) { columns.push(curve.anon); series.push({ ...line, label: 'anonymous', width: 0, fill: mix('--d' + group.colour, .35) }); }
       const more = (column, options) => {
         if (!column.some(v => v > 0)) return;
         columns.push(column); series.push({ ...line, ...options });
       };
       if (data.pss) more(curve.pss, { label: 'PSS', stroke: dark(group), width: 1.4, dash: [7, 3] });
       if (data.lazyfree) more(curve.lazyfree, { label: 'LazyFree', stroke: dark(group), width: 1.4, dash: [2, 3] });
-      const right = data.most_connections > 0;
-      if (right) { columns.push(curve.connections); series.push({ ...line, scale: 'n', label: 'connections', stroke: () => css('--connections'), width: 1.6 }); }
+      const right = data.most_counted > 0, green = { scale: 'n', stroke: () => css('--connections'), width: 1.6 };
+      if (data.most_connections > 0) { columns.push(curve.connections); series.push({ ...line, ...green, label: 'connections', dash: curve.in_flight[0].length ? [6, 3] : [] }); }
+      // These have times of their own.
+      const tables = [columns];
+      const other = (told, options) => {
+        if (!told[0].length) return;
+        tables.push(told); series.push({ ...line, ...options });
+      };
+      other(curve.inner, { label: 'allocated (inner)', width: 0, fill: mix('--inner', .85) });
+      other(curve.in_flight, { ...green, label: 'requests in flight' });
+      other(curve.tasks, { ...green, label: 'tasks', dash: [2, 3] });
       const rows = (u, idx) => series.slice(1).map((s, i) => {
         const v = at(u, i + 1, idx);
         return [s.label, s.scale === 'n' ? String(v ?? '–') : bytes(v), s.scale === 'n' ? css('--connections') : css('--ink')];
       });
-      make(where, 240, series, [columns], [marksPlugin(curve.marks), tipPlugin(rows)], right);
+      make(where, 240, series, tables, [marksPlugin(curve.marks, curve.acts), tipPlugin(rows)], right);
     }
 
     course();

@@ -2,12 +2,16 @@
 
 use std::fmt::Write as _;
 
+use lowtide_model::record::TrialRecord;
+use lowtide_model::record::v1::{ALIVE_TASKS, INNER_MEMORY};
+
 use crate::read::Loaded;
 
 /// The columns. Bytes, seconds and counts, as in the record; an empty cell is: not read then.
 pub const COLUMNS: &str = "record,trial,treatment,repeat,t_s,processes,rss_bytes,anon_bytes,\
 file_bytes,shared_bytes,vsz_bytes,swap_bytes,pss_bytes,lazyfree_bytes,anon_huge_bytes,minor_faults,\
-major_faults,cpu_s,threads,open_files,sockets_established";
+major_faults,cpu_s,threads,open_files,sockets_established,requests_in_flight,inner_memory_bytes,\
+alive_tasks";
 
 /// All samples of some records.
 pub fn render(records: &[Loaded]) -> String {
@@ -25,7 +29,7 @@ pub fn render(records: &[Loaded]) -> String {
                 let (r, slow) = (&s.total, s.slow.as_ref());
                 let _ = writeln!(
                     out,
-                    "{head},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                    "{head},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
                     s.t_s,
                     s.processes,
                     r.rss_bytes.0,
@@ -43,11 +47,30 @@ pub fn render(records: &[Loaded]) -> String {
                     r.threads,
                     cell(r.open_files),
                     cell(s.sockets_established),
+                    cell(in_flight_at(trial, s.t_s)),
+                    cell(figure_at(trial, INNER_MEMORY, s.t_s)),
+                    cell(figure_at(trial, ALIVE_TASKS, s.t_s)),
                 );
             }
         }
     }
     out
+}
+
+/// What was told by others is told at times of its own: the last word counts for so long, in seconds.
+const LASTS_S: f64 = 2.0;
+
+fn in_flight_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
+    let told = trial.load_samples.partition_point(|s| s.t_s <= t_s).checked_sub(1)?;
+    let sample = &trial.load_samples[told];
+    (t_s - sample.t_s <= LASTS_S).then_some(sample.in_flight)
+}
+
+fn figure_at(trial: &TrialRecord, name: &str, t_s: f64) -> Option<u64> {
+    let told = trial.figures.partition_point(|f| f.t_s <= t_s).checked_sub(1)?;
+    let figures = &trial.figures[told];
+    let value = figures.values.get(name).filter(|_| t_s - figures.t_s <= LASTS_S)?;
+    Some(*value as u64)
 }
 
 fn cell(value: Option<u64>) -> String {

@@ -11,7 +11,7 @@ use lowtide_model::judge::Metric;
 use lowtide_model::study::Study;
 
 use crate::read::Loaded;
-use crate::svg::{self, CONNECTIONS, PALETTE, PALETTE_ON_DARK, Theme};
+use crate::svg::{self, CONNECTIONS, INNER, OUTER, PALETTE, PALETTE_ON_DARK, Theme};
 use crate::table::{self, Cell, Row, Table};
 use crate::view::{Curve, Group, View, names};
 
@@ -52,6 +52,8 @@ pub fn render(records: &[Loaded], beside: &[Loaded], subtitle: &str) -> Result<S
         palette => pairs(&PALETTE),
         palette_on_dark => pairs(&PALETTE_ON_DARK),
         connections => vec![CONNECTIONS.0, CONNECTIONS.1],
+        inner => vec![INNER.0, INNER.1],
+        outer => vec![OUTER.0, OUTER.1],
         version => env!("CARGO_PKG_VERSION"),
         // Without this sign nothing in it can end, or begin, an element.
         data => data.replace('<', "\\u003c"),
@@ -74,6 +76,9 @@ fn view_section(view: &View, beside: Option<&Loaded>) -> Value {
         pss => view.metric == Metric::Pss,
         lazyfree => lazyfree_matters(view),
         connections => view.most_connections() > 0,
+        in_flight => view.tells_in_flight(),
+        inner => view.tells_inner(),
+        tasks => view.tells_tasks(),
         course_svg => svg::course(view, Theme::Page).svg,
         bars_svg => svg::bars(view, Theme::Page, svg::WIDTH).svg,
         narrow_bars_svg => svg::bars(view, Theme::Page, svg::NARROW).svg,
@@ -94,6 +99,7 @@ struct Data {
     to: f64,
     top: f64,
     most_connections: u64,
+    most_counted: u64,
     pss: bool,
     lazyfree: bool,
     groups: Vec<DataGroup>,
@@ -119,6 +125,21 @@ struct DataCurve {
     lazyfree: Vec<Option<u64>>,
     connections: Vec<Option<u64>>,
     marks: Vec<(f64, String)>,
+    acts: Vec<(f64, String)>,
+    inner: Line,
+    in_flight: Line,
+    tasks: Line,
+}
+
+/// A line with times of its own.
+type Line = (Vec<f64>, Vec<u64>);
+
+fn line(points: &[(f64, u64)]) -> Line {
+    points.iter().map(|(t, value)| (milliseconds(*t), *value)).unzip()
+}
+
+fn milliseconds(t: f64) -> f64 {
+    (t * 1000.0).round() / 1000.0
 }
 
 impl Data {
@@ -132,6 +153,7 @@ impl Data {
             to,
             top: view.top(),
             most_connections: view.most_connections(),
+            most_counted: view.most_counted(),
             pss: view.metric == Metric::Pss,
             lazyfree: lazyfree_matters(view),
             groups: view.groups.iter().map(DataGroup::of).collect(),
@@ -155,7 +177,7 @@ impl DataCurve {
         let points = &curve.points;
         Self {
             repeat: curve.repeat,
-            t: points.iter().map(|p| (p.t_s * 1000.0).round() / 1000.0).collect(),
+            t: points.iter().map(|p| milliseconds(p.t_s)).collect(),
             rss: points.iter().map(|p| p.rss).collect(),
             anon: points.iter().map(|p| p.anon).collect(),
             vsz: points.iter().map(|p| p.vsz).collect(),
@@ -163,6 +185,10 @@ impl DataCurve {
             lazyfree: points.iter().map(|p| p.lazyfree).collect(),
             connections: points.iter().map(|p| p.connections).collect(),
             marks: curve.marks.clone(),
+            acts: curve.acts.clone(),
+            inner: line(&curve.inner),
+            in_flight: line(&curve.in_flight),
+            tasks: line(&curve.tasks),
         }
     }
 }

@@ -6,6 +6,8 @@
 pub mod csv;
 pub mod html;
 pub mod inspection;
+pub mod lay;
+pub mod load;
 pub mod markdown;
 pub mod owners;
 pub mod png;

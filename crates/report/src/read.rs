@@ -9,7 +9,8 @@ use thiserror::Error;
 use lowtide_model::conclude::conclude;
 use lowtide_model::record::v1::{Holds, Plan};
 use lowtide_model::record::{
-    self, ReadError, Records, StudyRecord, TrialRecord, read_study, read_trial,
+    self, LoadRecord, ReadError, Records, StudyRecord, TrialRecord, read_load, read_study,
+    read_trial,
 };
 use lowtide_model::study::Study;
 
@@ -36,7 +37,29 @@ pub struct LoadError {
     pub error: ReadError,
 }
 
-/// Reads a record: its directory, its `study.jsonl`, or the file of a single trial.
+/// What was read of a path.
+#[derive(Debug, Clone)]
+pub enum Opened {
+    /// A study, or a single trial of one.
+    Study(Box<Loaded>),
+    /// What a load wrote of itself.
+    Load(Box<LoadRecord>),
+}
+
+/// Reads a record of either kind.
+///
+/// # Errors
+/// When it is not a record, or damaged.
+pub fn open(path: &Path) -> Result<Opened, LoadError> {
+    match load(path) {
+        Err(LoadError { error: ReadError::OnlyALoad, .. }) => {
+            Ok(Opened::Load(Box::new(read_load(lines(path)?))))
+        }
+        loaded => Ok(Opened::Study(Box::new(loaded?))),
+    }
+}
+
+/// Reads a record of memory: its directory, its `study.jsonl`, or the file of a single trial.
 ///
 /// # Errors
 /// When it is not a record, or damaged.
@@ -54,6 +77,7 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
             load_study(path, directory, read_study(records).map_err(at)?)
         }
         Holds::Trial => Ok(load_trial(path, read_trial(records).map_err(at)?)),
+        Holds::Load => Err(at(ReadError::OnlyALoad)),
         Holds::Unknown => Err(at(ReadError::UnknownContent)),
     };
     loaded.map(|mut loaded| {

@@ -7,7 +7,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Method, Outcome, Regained, Release, RunsIn};
 
-use crate::terminal::{Screen, bold, hanging, printable, title, wrapped};
+use crate::terminal::{Screen, bold, hanging, printable, thousands, title, wrapped};
 
 /// The picture of one release, without what has come back since: that is [`regained`].
 pub fn render(release: &Release, screen: Screen) -> String {
@@ -219,19 +219,6 @@ fn passes(release: &Release) -> String {
 /// `1 range`, `1,204 ranges`.
 fn many(count: u64, what: &str) -> String {
     format!("{} {what}{}", thousands(count), if count == 1 { "" } else { "s" })
-}
-
-/// `1204` as `1,204`.
-fn thousands(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 #[cfg(test)]

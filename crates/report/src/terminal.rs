@@ -103,6 +103,19 @@ pub(crate) fn hanging(begin: &str, text: &str, screen: Screen) -> String {
     format!("{begin}{}\n", text.replace('\n', &format!("\n{}", " ".repeat(indent))))
 }
 
+/// `1204` as `1,204`.
+pub(crate) fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// Breaks lines between words.
 pub fn wrapped(text: &str, width: u16) -> String {
     let mut out = String::new();
@@ -263,7 +276,19 @@ fn chart(view: &View, screen: Screen) -> String {
             .style(Style::default().fg(INKS[group.colour % INKS.len()]))
             .data(points)
     });
-    let chart = Chart::new(sets.collect())
+    // There is one axis: what is counted is drawn as high as there is room.
+    let in_flight = view.groups.first().and_then(|g| g.main()).map_or(&[][..], |c| &c.in_flight);
+    let most = in_flight.iter().map(|p| p.1).max().unwrap_or(0);
+    let scaled: Vec<(f64, f64)> = in_flight
+        .iter()
+        .map(|(t, count)| (*t, *count as f64 / most.max(1) as f64 * ceiling))
+        .collect();
+    let marker = if screen.colour { Marker::Dot } else { Marker::Custom(IN_FLIGHT) };
+    let counted = (most > 0).then(|| {
+        let set = Dataset::default().marker(marker).graph_type(GraphType::Line);
+        set.style(Style::default().fg(Ink::LightGreen)).data(&scaled)
+    });
+    let chart = Chart::new(counted.into_iter().chain(sets).collect())
         .x_axis(Axis::default().bounds([from, to]).labels(x_labels))
         .y_axis(Axis::default().bounds([0.0, ceiling]).labels(y_labels))
         .legend_position(None);
@@ -272,8 +297,19 @@ fn chart(view: &View, screen: Screen) -> String {
     let mut buffer = Buffer::empty(area);
     chart.render(area, &mut buffer);
     let caption = format!("{} over time since {}\n", view.metric.name(), view.time_from);
-    caption + &text_of(&buffer, screen) + &legend(view, screen)
+    let mut out = caption + &text_of(&buffer, screen) + &legend(view, screen);
+    if most > 0 {
+        let ink = if screen.colour { escape_of(Ink::LightGreen) } else { "" };
+        let end = if screen.colour { "\x1b[0m" } else { "" };
+        let of = view.groups.first().map_or("", |g| g.label.as_str());
+        let words = format!("requests in flight of {}, at most {most}", printable(of));
+        out += &format!(" {ink}{IN_FLIGHT}{IN_FLIGHT}{end} {words}\n");
+    }
+    out
 }
+
+/// The line of requests in flight, without colours.
+const IN_FLIGHT: char = '•';
 
 /// The names of the lines, below the chart: on it they would hide what they name.
 fn legend(view: &View, screen: Screen) -> String {

@@ -6,7 +6,7 @@ use std::path::Path;
 use lowtide_model::bytes::Human;
 use lowtide_model::judge::Metric;
 use lowtide_model::record::TrialRecord;
-use lowtide_model::record::v1::Moment;
+use lowtide_model::record::v1::{ALIVE_TASKS, INNER_MEMORY, Moment};
 use lowtide_model::stats::Estimate;
 use lowtide_model::study::{Standing, Summary, TrialResult};
 
@@ -47,6 +47,14 @@ pub struct Curve {
     pub points: Vec<Point>,
     /// What happened: seconds and a word.
     pub marks: Vec<(f64, String)>,
+    /// What was done to the subject: seconds and a word.
+    pub acts: Vec<(f64, String)>,
+    /// Bytes that the program itself says it has allocated, over time; empty where it says nothing.
+    pub inner: Vec<(f64, u64)>,
+    /// Requests in flight over time; empty where the load does not tell.
+    pub in_flight: Vec<(f64, u64)>,
+    /// Tasks alive over time; empty where the program says nothing.
+    pub tasks: Vec<(f64, u64)>,
 }
 
 /// One reading.
@@ -146,6 +154,27 @@ impl View {
     pub fn most_connections(&self) -> u64 {
         let all = self.curves().flat_map(|c| &c.points).filter_map(|p| p.connections);
         all.max().unwrap_or(0)
+    }
+
+    /// The most of anything that is counted on the right axis: connections, requests, tasks.
+    pub fn most_counted(&self) -> u64 {
+        let told = self.curves().flat_map(|c| c.in_flight.iter().chain(&c.tasks)).map(|p| p.1);
+        told.max().unwrap_or(0).max(self.most_connections())
+    }
+
+    /// Whether a load told how many requests were in flight.
+    pub fn tells_in_flight(&self) -> bool {
+        self.curves().any(|c| !c.in_flight.is_empty())
+    }
+
+    /// Whether a program told what it has allocated.
+    pub fn tells_inner(&self) -> bool {
+        self.curves().any(|c| !c.inner.is_empty())
+    }
+
+    /// Whether a program told how many tasks are alive.
+    pub fn tells_tasks(&self) -> bool {
+        self.curves().any(|c| !c.tasks.is_empty())
     }
 
     fn curves(&self) -> impl Iterator<Item = &Curve> {
@@ -248,17 +277,22 @@ impl Curve {
                 connections: s.sockets_established,
             })
             .collect();
-        let marks = trial.marks.iter().filter_map(|m| {
-            let word = match (m.mark, m.round, &m.name) {
-                (Moment::LoadBegin, Some(round), _) if round > 1 => format!("load {round}"),
-                (Moment::LoadBegin, _, _) => "load".to_owned(),
-                (Moment::LoadEnd, _, _) => "load ends".to_owned(),
-                (Moment::Phase, _, Some(name)) => name.replace('_', " "),
-                _ => return None,
-            };
-            Some((m.t_s - zero, word))
-        });
-        Self { repeat: trial.trial.repeat, marks: marks.collect(), points: thinned(points) }
+        let ends_at = |t: f64| end.is_none_or(|end| t < end);
+        let told = |name: &str| -> Vec<(f64, u64)> {
+            let all = trial.figures.iter().filter(|f| ends_at(f.t_s));
+            let values = all.filter_map(|f| Some((f.t_s - zero, *f.values.get(name)? as u64)));
+            thinned_line(values.collect())
+        };
+        let in_flight = trial.load_samples.iter().filter(|s| ends_at(s.t_s));
+        Self {
+            repeat: trial.trial.repeat,
+            marks: marks(trial, zero),
+            acts: trial.acts.iter().map(|act| (act.t_s - zero, act.name.clone())).collect(),
+            points: thinned(points),
+            inner: told(INNER_MEMORY),
+            in_flight: thinned_line(in_flight.map(|s| (s.t_s - zero, s.in_flight)).collect()),
+            tasks: told(ALIVE_TASKS),
+        }
     }
 
     /// The memory that is judged, as points of seconds and bytes.
@@ -268,6 +302,23 @@ impl Curve {
             Metric::Pss => self.points.iter().filter_map(|p| Some((p.t_s, p.pss?))).collect(),
         }
     }
+}
+
+/// What happened, in words.
+fn marks(trial: &TrialRecord, zero: f64) -> Vec<(f64, String)> {
+    let marks = trial.marks.iter().filter_map(|m| {
+        let word = match (m.mark, m.round, &m.name) {
+            (Moment::LoadBegin, Some(round), _) if round > 1 => format!("load {round}"),
+            (Moment::LoadBegin, _, _) => "load".to_owned(),
+            (Moment::LoadEnd, _, _) => "load ends".to_owned(),
+            (Moment::Drained, _, _) => "drained".to_owned(),
+            (Moment::Closed, _, _) => "closed".to_owned(),
+            (Moment::Phase, _, Some(name)) => name.replace('_', " "),
+            _ => return None,
+        };
+        Some((m.t_s - zero, word))
+    });
+    marks.collect()
 }
 
 fn load_begin(trial: &TrialRecord) -> Option<f64> {
@@ -297,6 +348,24 @@ fn thinned(points: Vec<Point>) -> Vec<Point> {
     kept
 }
 
+/// The same of a single line: of each stretch the highest and the lowest stay.
+fn thinned_line(points: Vec<(f64, u64)>) -> Vec<(f64, u64)> {
+    if points.len() <= MOST_POINTS {
+        return points;
+    }
+    let stretch = points.len().div_ceil(MOST_POINTS / 2);
+    let mut kept = Vec::with_capacity(MOST_POINTS);
+    for chunk in points.chunks(stretch) {
+        let high = (0..chunk.len()).max_by_key(|i| chunk[*i].1).unwrap_or(0);
+        let low = (0..chunk.len()).min_by_key(|i| chunk[*i].1).unwrap_or(0);
+        kept.push(chunk[high.min(low)]);
+        if high != low {
+            kept.push(chunk[high.max(low)]);
+        }
+    }
+    kept
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,5 +385,18 @@ mod tests {
         assert!(thin.iter().any(|p| p.rss == 999));
         assert!(thin.iter().any(|p| p.pss == Some(77)));
         assert!(thin.windows(2).all(|w| w[0].t_s < w[1].t_s));
+    }
+
+    #[test]
+    fn thinning_a_line_keeps_its_highest_and_its_lowest() {
+        let value = |i: u32| match i {
+            54_321 => 999,
+            54_322 => 0,
+            _ => 5,
+        };
+        let thin = thinned_line((0..100_000).map(|i| (f64::from(i), value(i))).collect());
+        assert!(thin.len() <= MOST_POINTS, "{}", thin.len());
+        assert!(thin.contains(&(54_321.0, 999)) && thin.contains(&(54_322.0, 0)));
+        assert!(thin.windows(2).all(|w| w[0].0 < w[1].0));
     }
 }

@@ -138,3 +138,38 @@ fn the_published_traces_of_document_002_are_read_as_they_were_published() {
     ];
     assert_eq!(figures, expected);
 }
+
+#[test]
+fn the_published_logs_of_document_000_are_drawn_as_its_pictures_are() {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies/000-million-streams/document");
+    let record = read::load(&path).unwrap();
+    let settled: Vec<(String, u64, u64)> = record
+        .study
+        .trials
+        .iter()
+        .map(|t| {
+            let of = |round: usize| t.rounds[round].settled_bytes.unwrap() >> 20;
+            (t.treatment.label(), of(0), of(1))
+        })
+        .collect();
+    // In MiB, cut off; medians of the last 5 s, in which the last one still fell.
+    let expected = [
+        ("glibc".to_owned(), 2062, 2339),
+        ("mimalloc2".to_owned(), 731, 655),
+        ("glibc/refresh".to_owned(), 11, 62),
+        ("mimalloc2/refresh".to_owned(), 14, 20),
+    ];
+    assert_eq!(settled, expected);
+    let view = View::of(std::slice::from_ref(&record));
+    assert_eq!(view.most_counted(), 1_000_008);
+    let refreshed = view.groups[2].main().unwrap();
+    assert!(refreshed.marks.iter().any(|(_, word)| word == "refresh"), "{:?}", refreshed.marks);
+    let svg = svg::sheet(&[view], "", ALL).svg;
+    for told in ["yellow: RSS, blue: allocated", "green: requests in flight (dotted: tasks)"] {
+        assert_eq!(svg.matches(told).count(), 4, "{told}");
+    }
+    let screen = Screen { width: 100, colour: false };
+    let text = terminal::render(&[record], &[], screen);
+    assert!(text.contains("requests in flight of glibc, at most 1000000"), "{text}");
+}

@@ -29,6 +29,8 @@ pub struct Allocator {
 pub enum Delivery {
     /// It is there already: the C library that the program is linked with.
     System,
+    /// It is there already, whatever it is: the program brings it.
+    Own,
     /// The program is started by another loader, with the libraries beside it.
     Loader {
         /// The loader.
@@ -47,12 +49,15 @@ pub enum Delivery {
     },
 }
 
+/// The name of whatever allocator the program brings.
+const OWN: &str = "own";
+
 /// Why there is no such allocator.
 #[derive(Debug, Error)]
 pub enum AllocatorError {
     /// Nobody knows the name.
     #[error(
-        "unknown allocator `{0}`: the known ones are glibc, jemalloc, mimalloc, mimalloc2, tcmalloc and all; any other by NAME=/path/to/library.so, another glibc by glibc=/path/to/its/directory"
+        "unknown allocator `{0}`: the known ones are glibc, jemalloc, mimalloc, mimalloc2, tcmalloc, own (what the program brings) and all; any other by NAME=/path/to/library.so, another glibc by glibc=/path/to/its/directory"
     )]
     Unknown(String),
     /// The list is empty.
@@ -135,6 +140,9 @@ pub fn resolve(text: &str) -> Result<Allocator, AllocatorError> {
     if text == "glibc" {
         let version = system_glibc_version();
         return Ok(Allocator { name: text.to_owned(), version, delivery: Delivery::System });
+    }
+    if text == OWN {
+        return Ok(Allocator { name: text.to_owned(), version: None, delivery: Delivery::Own });
     }
     if text == "tcmalloc" {
         let library = find_gperftools().ok_or(AllocatorError::NoTcmalloc)?;

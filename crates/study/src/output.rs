@@ -1,6 +1,7 @@
 //! What a program prints: kept in a file of the record, searched for announcements, and its last
 //! lines remembered for the sentence that says why it failed.
 
+use lowtide_record::Recorder;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -8,8 +9,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use crate::recorder::Recorder;
 
 /// How many lines a sentence shows, and how much is remembered for it.
 const TAIL_LINES: usize = 8;

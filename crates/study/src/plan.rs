@@ -12,13 +12,15 @@ use lowtide_model::record::v1;
 use lowtide_model::threshold::{Threshold, ThresholdError};
 use lowtide_model::treatment::NO_POLICY;
 
-use crate::allocator::{self, Allocator, AllocatorError};
+use crate::allocator::AllocatorError;
+use crate::figures::Source;
 use crate::order;
 use crate::ready::{Ready, ReadyError};
 use crate::settings::Settings;
 use crate::treatment::{Applied, find_program, inherited_settings};
+use crate::treatments::{check_moments, check_policy, keep_only, treatments};
 use crate::trial::BASELINE;
-use crate::tune::{self, TuneError};
+use crate::tune::TuneError;
 
 /// The allocators that are tried when none is named.
 pub const DEFAULT_ALLOCATORS: &str = "glibc,jemalloc,mimalloc";
@@ -66,6 +68,8 @@ pub struct Plan {
     pub cleanup: Option<String>,
     /// Lines of the subject that begin a phase.
     pub phases: Vec<Phase>,
+    /// Where the subject tells its own figures.
+    pub figures: Option<Source>,
     /// How often each treatment is tried.
     pub repeats: u32,
     /// What the order is drawn from.
@@ -169,7 +173,8 @@ impl Plan {
     /// # Errors
     /// At the first thing that cannot be done, before anything is started.
     pub fn of(settings: Settings) -> Result<Self, PlanError> {
-        let command = settings.command.filter(|c| !c.is_empty()).ok_or(PlanError::NoCommand)?;
+        let command =
+            settings.command.clone().filter(|c| !c.is_empty()).ok_or(PlanError::NoCommand)?;
         // A set-up may yet make it.
         if settings.setup.is_none()
             && find_program(
@@ -182,9 +187,10 @@ impl Plan {
             return Err(PlanError::NoSuchCommand(command[0].clone()));
         }
         let mut notes = Vec::new();
-        let allocators = settings.allocator.map_or(DEFAULT_ALLOCATORS.to_owned(), |w| w.joined());
-        let tunes = settings.tune.unwrap_or_default();
-        let treatments = treatments(&allocators, &tunes, &mut notes)?;
+        let mut treatments = treatments(&settings, &mut notes)?;
+        if let Some(only) = &settings.only {
+            keep_only(&mut treatments, &only.joined())?;
+        }
         check_policy(&settings.policy.map_or(NO_POLICY.to_owned(), |w| w.joined()))?;
         for (name, value) in inherited_settings() {
             notes.push(format!(
@@ -197,6 +203,7 @@ impl Plan {
             None => Ok(otherwise),
         };
         let phases = phases(&settings.phase.unwrap_or_default())?;
+        check_moments(&treatments, &phases)?;
         let course = Course {
             ready: settings.ready.as_deref().map(str::parse).transpose()?,
             load: settings.load,
@@ -234,6 +241,12 @@ impl Plan {
             prepare: settings.prepare,
             cleanup: settings.cleanup,
             phases,
+            figures: settings
+                .figures
+                .as_deref()
+                .map(Source::of)
+                .transpose()
+                .map_err(|reason| PlanError::Value { flag: "figures", reason })?,
             repeats,
             seed: settings.seed.unwrap_or(0),
             interval,
@@ -329,44 +342,6 @@ fn within(flag: &'static str, count: u32, least: u32) -> Result<(), PlanError> {
         return Ok(());
     }
     Err(PlanError::Value { flag, reason: format!("must be from {least} to {MOST}") })
-}
-
-fn treatments(
-    allocators: &str,
-    tunes: &[String],
-    notes: &mut Vec<String>,
-) -> Result<Vec<Applied>, PlanError> {
-    let allocators: Vec<Allocator> = allocator::resolve_list(allocators, notes)?;
-    let mut found: Vec<Applied> = allocators.iter().map(|a| Applied::new(a, None)).collect();
-    for text in tunes {
-        let tune = tune::parse(text)?;
-        let known = allocators.iter().find(|a| a.name == tune.allocator).cloned();
-        let allocator = match known {
-            Some(known) => known,
-            None => allocator::resolve(&tune.allocator)?,
-        };
-        found.push(Applied::new(&allocator, Some(&tune)));
-    }
-    for (place, one) in found.iter().enumerate() {
-        let label = one.treatment.label();
-        if found[..place].iter().any(|other| other.treatment.label() == label) {
-            return Err(PlanError::SameLabel(label));
-        }
-    }
-    Ok(found)
-}
-
-/// Policies release memory, which this version of lowtide cannot do.
-fn check_policy(list: &str) -> Result<(), PlanError> {
-    match list.split(',').map(str::trim).find(|p| *p != NO_POLICY) {
-        None => Ok(()),
-        Some(policy) => Err(PlanError::Value {
-            flag: "policy",
-            reason: format!(
-                "`{policy}` releases memory, which this version cannot do yet: use none"
-            ),
-        }),
-    }
 }
 
 fn phases(texts: &[String]) -> Result<Vec<Phase>, PlanError> {

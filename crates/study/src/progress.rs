@@ -34,6 +34,8 @@ pub enum Progress {
     },
     /// The trial does something else.
     Step(String),
+    /// Something that people should know, and that does not end the trial.
+    Note(String),
     /// It was interrupted, and the cleanup goes on.
     CleaningUp,
     /// The last reading.

@@ -9,11 +9,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
 use lowtide_model::record::v1::{Holds, Line, Machine, Outcome, TrialBegin, TrialEnd};
+use lowtide_record::Recorder;
 
 use crate::keeper::KeeperProgram;
 use crate::plan::Plan;
 use crate::progress::{Observer, Progress};
-use crate::recorder::Recorder;
 use crate::trial::bench::{Bench, Setting};
 use crate::trial::shell::Shell;
 use crate::trial::{Stop, perform};

@@ -31,6 +31,12 @@ pub struct Settings {
     pub tune: Option<Vec<String>>,
     /// Policies.
     pub policy: Option<Words>,
+    /// Treatments that take more than an allocator and variables. Only a file has them.
+    pub treatment: Vec<TreatmentSettings>,
+    /// Of all treatments, only those with these labels.
+    pub only: Option<Words>,
+    /// Where the subject tells its own figures: an `http:` address, or a file.
+    pub figures: Option<String>,
     /// A command that loads the subject.
     pub load: Option<String>,
     /// When the subject is ready.
@@ -71,6 +77,41 @@ pub struct Settings {
     pub beside: Option<Vec<PathBuf>>,
 }
 
+/// A treatment that takes more than an allocator and variables.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct TreatmentSettings {
+    /// As in the list of allocators; `own` is whatever the command itself brings.
+    pub allocator: String,
+    /// What stands behind the allocator's name in its label.
+    pub label: Option<String>,
+    /// Variables for the subject.
+    pub environment: BTreeMap<String, String>,
+    /// The command under study, in place of the study's.
+    pub command: Option<Vec<String>>,
+    /// More arguments for it.
+    pub args: Vec<String>,
+    /// When memory is released, in a few words.
+    pub policy: Option<String>,
+    /// What is done at a moment of the trial.
+    pub at: Vec<ActSettings>,
+    /// A command (for the shell) that says by its exit code whether the treatment can be tried here;
+    /// otherwise it is left out.
+    pub when: Option<String>,
+}
+
+/// Something that is done to the subject at a moment of the trial.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ActSettings {
+    /// The moment: `ready`, `drained`, `closed`, `load_end`, or a phase of the subject.
+    pub moment: String,
+    /// What it is called, in charts as well.
+    pub name: String,
+    /// The command, for the shell.
+    pub run: String,
+}
+
 /// A list that is written as one, or as words between commas.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
@@ -87,6 +128,13 @@ impl Words {
         match self {
             Self::Joined(text) => text.clone(),
             Self::Listed(words) => words.join(","),
+        }
+    }
+
+    fn each(&mut self, mut of: impl FnMut(&mut String)) {
+        match self {
+            Self::Joined(text) => of(text),
+            Self::Listed(words) => words.iter_mut().for_each(of),
         }
     }
 }
@@ -181,6 +229,7 @@ impl Settings {
             &mut self.name,
             &mut self.about,
             &mut self.setup,
+            &mut self.figures,
             &mut self.load,
             &mut self.ready,
             &mut self.prepare,
@@ -196,12 +245,10 @@ impl Settings {
         let lists = [&mut self.command, &mut self.tune, &mut self.phase, &mut self.fail_on];
         lists.into_iter().flatten().flatten().for_each(fill);
         self.environment.values_mut().for_each(fill);
-        for words in [&mut self.allocator, &mut self.policy].into_iter().flatten() {
-            match words {
-                Words::Joined(text) => fill(text),
-                Words::Listed(words) => words.iter_mut().for_each(fill),
-            }
+        for words in [&mut self.allocator, &mut self.policy, &mut self.only].into_iter().flatten() {
+            words.each(fill);
         }
+        self.treatment.iter_mut().for_each(|one| one.each(fill));
         let mut path = |path: &mut PathBuf| {
             let mut text = path.display().to_string();
             fill(&mut text);
@@ -232,6 +279,9 @@ impl Settings {
             allocator: other.allocator.or(self.allocator),
             tune: other.tune.or(self.tune),
             policy: other.policy.or(self.policy),
+            treatment: if other.treatment.is_empty() { self.treatment } else { other.treatment },
+            only: other.only.or(self.only),
+            figures: other.figures.or(self.figures),
             load: other.load.or(self.load),
             ready: other.ready.or(self.ready),
             phase: other.phase.or(self.phase),
@@ -252,6 +302,22 @@ impl Settings {
             tolerance: other.tolerance.or(self.tolerance),
             beside: other.beside.or(self.beside),
         }
+    }
+}
+
+impl TreatmentSettings {
+    /// Every text in it that may hold a parameter.
+    fn each(&mut self, of: impl FnMut(&mut String)) {
+        let single = [&mut self.label, &mut self.policy, &mut self.when].into_iter().flatten();
+        let acts =
+            self.at.iter_mut().flat_map(|act| [&mut act.moment, &mut act.name, &mut act.run]);
+        std::iter::once(&mut self.allocator)
+            .chain(single)
+            .chain(self.environment.values_mut())
+            .chain(self.command.iter_mut().flatten())
+            .chain(&mut self.args)
+            .chain(acts)
+            .for_each(of);
     }
 }
 
@@ -299,6 +365,17 @@ mod tests {
         assert_eq!(set.command.unwrap()[1], "2000");
         let error = read(text, &[("m".to_owned(), "1".to_owned())]).unwrap_err();
         assert_eq!(error, "study.toml has no parameter `m`: it has n");
+    }
+
+    #[test]
+    fn a_treatment_has_a_command_of_its_own_and_acts_at_moments() {
+        let text = "command = [\"x\"]\n[[treatment]]\nallocator = \"glibc\"\nlabel = \"trim\"\n\
+                    args = [\"{n}\"]\nat = [{ moment = \"drained\", name = \"trim\", run = \"do {n}\" }]\n\
+                    [parameters]\nn = 3\n";
+        let found = read(text, &[]).unwrap().treatment;
+        assert_eq!((found[0].args[0].as_str(), found[0].at[0].run.as_str()), ("3", "do 3"));
+        let error = read("[[treatment]]\nat = [{ moment = \"drained\" }]\n", &[]).unwrap_err();
+        assert!(error.contains("missing field `name`"), "{error}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use lowtide_probe::allocator::{Examination, ExamineError, Provider};
 
 use crate::allocator::{Allocator, Delivery};
 use crate::keeper::Launch;
+use crate::settings::{ActSettings, TreatmentSettings};
 use crate::tune::Tune;
 
 /// A treatment, and what it takes to apply it.
@@ -21,6 +22,23 @@ pub struct Applied {
     pub treatment: Treatment,
     allocator: Allocator,
     variables: Vec<(String, String)>,
+    /// The command, in place of the study's.
+    command: Option<Vec<String>>,
+    /// More arguments for it.
+    arguments: Vec<String>,
+    /// What is done at moments of the trial.
+    pub acts: Vec<Act>,
+}
+
+/// Something that is done to the subject at a moment of the trial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Act {
+    /// The moment.
+    pub moment: String,
+    /// What it is called.
+    pub name: String,
+    /// The command, for the shell.
+    pub line: String,
 }
 
 /// Variables that set an allocator: what a user's shell happens to hold must not leak into a trial.
@@ -48,7 +66,23 @@ impl Applied {
             treatment,
             allocator: allocator.clone(),
             variables: tune.map(|t| t.variables.clone()).unwrap_or_default(),
+            command: None,
+            arguments: Vec::new(),
+            acts: Vec::new(),
         }
+    }
+
+    /// A treatment that a study file describes.
+    pub fn described(allocator: &Allocator, settings: TreatmentSettings) -> Self {
+        let mut one = Self::new(allocator, None);
+        one.treatment.tune = settings.label;
+        one.treatment.policy = settings.policy.unwrap_or(one.treatment.policy);
+        one.variables = settings.environment.into_iter().collect();
+        one.command = settings.command;
+        one.arguments = settings.args;
+        let act = |a: ActSettings| Act { moment: a.moment, name: a.name, line: a.run };
+        one.acts = settings.at.into_iter().map(act).collect();
+        one
     }
 
     /// What is started, so that `command` runs under the treatment.
@@ -58,8 +92,10 @@ impl Applied {
         directory: Option<PathBuf>,
         own: &[(String, String)],
     ) -> Launch {
+        let mut command = self.command.clone().unwrap_or_else(|| command.to_vec());
+        command.extend(self.arguments.iter().cloned());
         let mut launch = Launch {
-            command: command.to_vec(),
+            command: command.clone(),
             directory,
             set: own.to_vec(),
             remove: inherited_settings().into_iter().map(|(name, _)| name).collect(),
@@ -67,7 +103,7 @@ impl Applied {
         };
         launch.set.extend(self.variables.iter().cloned());
         match &self.allocator.delivery {
-            Delivery::System => {}
+            Delivery::System | Delivery::Own => {}
             Delivery::Preload { path, .. } => {
                 let others = launch.variable("LD_PRELOAD").or_else(|| env::var("LD_PRELOAD").ok());
                 let mut list = path.display().to_string();
@@ -115,6 +151,12 @@ impl Applied {
     }
 
     fn check_found(&self, found: &Examination) -> AllocatorCheck {
+        if self.allocator.delivery == Delivery::Own {
+            let (Provider::Library(file) | Provider::Executable(file) | Provider::Static(file)) =
+                &found.provider;
+            let provider = Some(file.path.display().to_string());
+            return AllocatorCheck { active: Some(true), provider, because: None };
+        }
         let (file, place) = match &found.provider {
             Provider::Library(file) => (file, "library"),
             Provider::Executable(file) => (file, "executable"),
@@ -122,6 +164,7 @@ impl Applied {
         };
         let path = file.path.display();
         let wanted = match &self.allocator.delivery {
+            Delivery::Own => true,
             Delivery::System => file.is_c_library() && !path.to_string().contains("ld-musl"),
             Delivery::Preload { path, library } => file.id == *library || file.path == *path,
             Delivery::Loader { library, libraries, .. } => {
@@ -264,6 +307,26 @@ mod tests {
         let mut setuid = found(Provider::Library(file("/lib/libc.so.6", 9)));
         setuid.is_secure = true;
         assert!(reason(&setuid).contains("setuid"));
+    }
+
+    #[test]
+    fn what_a_program_brings_is_in_force_whatever_it_is() {
+        let allocator = Allocator { name: "own".into(), version: None, delivery: Delivery::Own };
+        let own = Applied::new(&allocator, None);
+        let found = found(Provider::Static(file("/bin/x", 1)));
+        assert_eq!(own.check_found(&found).active, Some(true));
+    }
+
+    #[test]
+    fn a_treatment_may_have_a_command_and_arguments_of_its_own() {
+        let words = |list: &[&str]| list.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let Applied { allocator, .. } = glibc();
+        let settings = TreatmentSettings { args: words(&["-r"]), ..TreatmentSettings::default() };
+        let more = Applied::described(&allocator, settings.clone());
+        assert_eq!(more.launch(&words(&["x", "1"]), None, &[]).command, ["x", "1", "-r"]);
+        let settings = TreatmentSettings { command: Some(words(&["y"])), ..settings };
+        let other = Applied::described(&allocator, settings);
+        assert_eq!(other.launch(&words(&["x", "1"]), None, &[]).command, ["y", "-r"]);
     }
 
     #[test]

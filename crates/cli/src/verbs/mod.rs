@@ -3,6 +3,7 @@
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod inspect;
+pub(crate) mod load;
 pub(crate) mod man;
 pub(crate) mod release;
 pub(crate) mod report;

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lowtide_report::read::{self, Loaded};
+use lowtide_model::record::ReadError;
+use lowtide_report::lay::lay;
+use lowtide_report::read::{self, LoadError, Loaded, Opened};
 use lowtide_report::svg::{self, Parts};
 use lowtide_report::view::View;
 use lowtide_report::{csv, html, markdown, png, terminal};
@@ -14,7 +16,7 @@ use crate::output::{Output, note};
 
 pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     check(args, output)?;
-    let records = args.records.iter().map(|path| load(path)).collect::<Result<Vec<_>, _>>()?;
+    let records = open(&args.records)?;
     if let [first, others @ ..] = records.as_slice()
         && let Some(other) = others.iter().find(|r| r.study.metric != first.study.metric)
     {
@@ -80,11 +82,33 @@ fn check(args: &ReportArgs, output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Reads what was named, and lays loads onto what they loaded.
+fn open(paths: &[PathBuf]) -> Result<Vec<Loaded>, Failure> {
+    let mut records = Vec::new();
+    let mut loads = Vec::new();
+    for path in paths {
+        match read::open(path).map_err(|error| unread(path, &error))? {
+            Opened::Study(record) => records.push(*record),
+            Opened::Load(record) => loads.push((path, record)),
+        }
+    }
+    if let ([], [(path, _), ..]) = (records.as_slice(), loads.as_slice()) {
+        let path = (*path).clone();
+        return Err(Failure::usage(LoadError { path, error: ReadError::OnlyALoad }));
+    }
+    for (path, record) in loads {
+        lay(&record, &path.display().to_string(), &mut records);
+    }
+    Ok(records)
+}
+
 pub(crate) fn load(path: &Path) -> Result<Loaded, Failure> {
-    read::load(path).map_err(|error| {
-        let failure = Failure::failed(&error);
-        if path.exists() { failure } else { failure.next("lowtide study -- CMD") }
-    })
+    read::load(path).map_err(|error| unread(path, &error))
+}
+
+fn unread(path: &Path, error: &LoadError) -> Failure {
+    let failure = Failure::failed(error);
+    if path.exists() { failure } else { failure.next("lowtide study -- CMD") }
 }
 
 /// What a report shows: records that are laid over each other, and others that are drawn beside them,

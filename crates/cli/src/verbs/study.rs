@@ -171,6 +171,8 @@ fn settings(args: StudyArgs) -> Result<Settings, Failure> {
         allocator: args.allocator.map(Words::Joined),
         tune: several(args.tune),
         policy: args.policy.map(Words::Joined),
+        only: args.only.map(Words::Joined),
+        figures: args.figures,
         load: args.load,
         ready: args.ready,
         phase: several(args.phase),

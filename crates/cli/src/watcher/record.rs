@@ -12,7 +12,7 @@ use lowtide_model::record::v1::{
 };
 use lowtide_model::treatment::Treatment;
 use lowtide_probe::machine;
-use lowtide_study::recorder::Recorder;
+use lowtide_record::Recorder;
 
 use super::{Account, Seen};
 use crate::exit::Failure;

@@ -29,7 +29,7 @@ fn the_help_shows_no_hidden_verb_and_every_visible_one_stands_in_the_readme() {
     let help = stdout(&["--help"]);
     assert!(!help.contains("keep") && !help.contains("demo-server"), "{help}");
     let readme = include_str!("../../../../README.md");
-    for verb in ["demo", "study", "watch", "report", "completions", "man"] {
+    for verb in ["demo", "study", "load", "watch", "report", "completions", "man"] {
         assert!(help.contains(&format!("\n  {verb}")), "{verb}");
         assert!(readme.contains(&format!("`lowtide {verb}")), "{verb} is not in the README");
     }

@@ -4,12 +4,15 @@
 
 mod bad_input;
 mod commands;
+mod correlation;
 mod in_force;
 mod inspect;
+mod load;
 mod records;
 mod release;
 mod reports;
 mod schemas;
+mod server_000;
 mod subjects;
 mod support;
 mod trials;

@@ -28,6 +28,11 @@ pub(crate) fn hold_record(lines: &[Value]) {
     }
 }
 
+/// Holds what `lowtide load` printed against its schema.
+pub(crate) fn hold_load(found: &Value) {
+    hold(&validator("lowtide.load.1.json"), found);
+}
+
 /// Holds what `lowtide release` printed against its schema.
 pub(crate) fn hold_release(found: &Value) {
     hold(&validator("lowtide.release.1.json"), found);

@@ -4,9 +4,12 @@
 //! memory has changed, and now and then. One whose RSS is far from that of the moment is of another
 //! moment. Of those that are near it, the last before the load is that of the baseline, the first that
 //! of the peak (what was freed later may still be resident), and the last that of what settled.
+//! Where a load tells that all its requests are over while its connections stand, the first from there
+//! on is that of this moment, as long as nothing else has happened.
 
 use crate::judge::{Figures, rise};
 use crate::record::TrialRecord;
+use crate::record::v1::{LedgerReading, Moment};
 use crate::study::Ledgers;
 
 /// How far a ledger's RSS may be from that of its moment: as a part of it,
@@ -41,8 +44,19 @@ pub fn ledgers(trial: &TrialRecord, figures: &Figures) -> Ledgers {
     Ledgers {
         baseline: near(figures.baseline, none, begin).next_back().map(|l| l.ledger.clone()),
         peak: near(figures.peak, from, end).next().map(|l| l.ledger.clone()),
+        drained: drained(trial).map(|l| l.ledger.clone()),
         settled: settled.map(|l| l.ledger.clone()),
     }
+}
+
+/// The first that was begun in the last round between the moment at which all requests were over and
+/// the next thing that happened.
+fn drained(trial: &TrialRecord) -> Option<&LedgerReading> {
+    let drained = trial.marks.iter().rfind(|m| m.mark == Moment::Drained)?.t_s;
+    let closed = trial.marks.iter().filter(|m| m.mark == Moment::Closed).map(|m| m.t_s);
+    let acts = trial.acts.iter().map(|a| a.t_s);
+    let next = closed.chain(acts).filter(|t| *t > drained).fold(f64::INFINITY, f64::min);
+    trial.ledgers.iter().find(|l| l.t_s >= drained && l.t_s < next)
 }
 
 #[cfg(test)]
@@ -51,7 +65,7 @@ mod tests {
     use crate::judge::{Metric, judge};
     use crate::ledger::{Ledger, Owner};
     use crate::made_up::{MIB, trial};
-    use crate::record::v1::{LedgerReading, Moment, Outcome};
+    use crate::record::v1::{Act, Outcome};
 
     #[test]
     fn each_moment_has_the_ledger_that_is_nearest_to_it() {
@@ -80,8 +94,34 @@ mod tests {
             (told(found.baseline), told(found.peak), told(found.settled)),
             (Some(10), Some(109), Some(60))
         );
+        assert_eq!(found.drained, None);
         trial.ledgers.retain(|l| l.t_s > 10.0 && l.t_s < 15.0);
         let found = ledgers(&trial, &figures);
         assert_eq!(found, Ledgers::default());
+    }
+
+    #[test]
+    fn what_is_done_at_the_drain_does_not_show_in_its_ledger() {
+        let mut trial = trial("glibc", 1, true)
+            .with_mark(5.0, Moment::Drained, Some(1))
+            .with_mark(15.0, Moment::Drained, Some(2))
+            .with_mark(19.0, Moment::Closed, Some(2));
+        for (t_s, mib) in [(5.1, 1), (15.1, 2), (17.1, 3), (19.1, 4)] {
+            let mut ledger = Ledger::default();
+            ledger.add(Owner::Allocated, mib * MIB);
+            trial.ledgers.push(LedgerReading { t_s, processes: 1, rss_bytes: mib * MIB, ledger });
+        }
+        let told = |trial: &TrialRecord| drained(trial).map(|l| l.rss_bytes / MIB);
+        assert_eq!(told(&trial), Some(2));
+        trial.acts.push(Act {
+            t_s: 15.05,
+            wall_s: 1.0,
+            at: "drained".to_owned(),
+            name: "release".to_owned(),
+            round: Some(2),
+            succeeded: true,
+            report: None,
+        });
+        assert_eq!(told(&trial), None);
     }
 }

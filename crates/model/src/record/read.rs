@@ -5,8 +5,8 @@ use std::io::{self, BufRead, Read};
 use thiserror::Error;
 
 use super::v1::{
-    AllocatorCheck, End, Header, LedgerReading, Line, Load, Mark, Plan, Process, ProcessEnd,
-    SCHEMA, Trial, TrialBegin, TrialEnd,
+    Act, AllocatorCheck, End, Figures, Header, LedgerReading, Line, Load, LoadPlan, LoadSample,
+    Mark, Plan, Process, ProcessEnd, SCHEMA, Trial, TrialBegin, TrialEnd,
 };
 use crate::sample::{ProcessSample, Sample};
 
@@ -36,6 +36,12 @@ pub enum ReadError {
         "holds what a later lowtide has recorded, which this one does not know: use a newer one"
     )]
     UnknownContent,
+    /// It is what a load wrote of itself, where memory was to be read.
+    #[error(
+        "is the record of a load, and holds no memory: name the record of what it loaded first, as in \
+         `lowtide report RECORD LOAD`"
+    )]
+    OnlyALoad,
     /// A line in the middle is damaged.
     #[error("line {line} is damaged ({reason}); remove that line to read the rest")]
     Damaged {
@@ -104,6 +110,12 @@ pub fn read_lines(mut input: impl BufRead) -> Result<Records, ReadError> {
     Ok(Records { header: header.ok_or(ReadError::Empty)?, lines, torn })
 }
 
+/// Reads one line, for whoever reads a file while it is written. `None` where it is not whole, or of a
+/// kind that is not known.
+pub fn read_line(text: &[u8]) -> Option<Line> {
+    serde_json::from_slice(text.trim_ascii()).ok()
+}
+
 fn parse_header(text: &[u8]) -> Result<Header, ReadError> {
     let value: serde_json::Value = serde_json::from_slice(text).map_err(|_| ReadError::Foreign)?;
     let schema = value.get("schema").and_then(|s| s.as_str()).ok_or(ReadError::Foreign)?;
@@ -130,7 +142,7 @@ fn is_torn_header(text: &[u8]) -> bool {
 
 /// Whether a line is sound JSON of a kind that this version does not know.
 fn is_unknown_kind(text: &[u8]) -> bool {
-    const KNOWN: [&str; 13] = [
+    const KNOWN: [&str; 17] = [
         "header",
         "plan",
         "trial_begin",
@@ -143,6 +155,10 @@ fn is_unknown_kind(text: &[u8]) -> bool {
         "ledger",
         "mark",
         "load",
+        "load_plan",
+        "load_sample",
+        "figures",
+        "act",
         "end",
     ];
     serde_json::from_slice::<serde_json::Value>(text)
@@ -205,6 +221,12 @@ pub struct TrialRecord {
     pub marks: Vec<Mark>,
     /// The runs of the load.
     pub loads: Vec<Load>,
+    /// How far the load was, in order of time.
+    pub load_samples: Vec<LoadSample>,
+    /// What the subject told of itself, in order of time.
+    pub figures: Vec<Figures>,
+    /// What was done to the subject, in order of time.
+    pub acts: Vec<Act>,
     /// How it ended; absent when the writer was killed.
     pub end: Option<End>,
 }
@@ -229,6 +251,9 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
     let mut ledgers = Vec::new();
     let mut marks = Vec::new();
     let mut loads = Vec::new();
+    let mut load_samples = Vec::new();
+    let mut figures = Vec::new();
+    let mut acts = Vec::new();
     let mut end = None;
     for line in records.lines {
         match line {
@@ -247,10 +272,20 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
             Line::Ledger(it) => ledgers.push(it),
             Line::Mark(it) => marks.push(it),
             Line::Load(it) => loads.push(it),
+            Line::LoadSample(it) => load_samples.push(it),
+            Line::Figures(it) => figures.push(it),
+            Line::Act(it) => acts.push(it),
             Line::End(it) => end = Some(it),
-            Line::Header(_) | Line::Plan(_) | Line::TrialBegin(_) | Line::TrialEnd(_) => {}
+            Line::Header(_)
+            | Line::Plan(_)
+            | Line::LoadPlan(_)
+            | Line::TrialBegin(_)
+            | Line::TrialEnd(_) => {}
         }
     }
+    // A load hands its samples and marks over a moment after they were taken.
+    load_samples.sort_by(|a: &LoadSample, b| a.t_s.total_cmp(&b.t_s));
+    marks.sort_by(|a: &Mark, b| a.t_s.total_cmp(&b.t_s));
     let trial = trial.ok_or(ReadError::Missing("trial"))?;
     Ok(TrialRecord {
         header: records.header,
@@ -262,8 +297,48 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
         ledgers,
         marks,
         loads,
+        load_samples,
+        figures,
+        acts,
         end,
     })
+}
+
+/// What a load wrote of itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadRecord {
+    /// Where and when.
+    pub header: Header,
+    /// What it was going to do.
+    pub plan: LoadPlan,
+    /// How far it was, in order of time.
+    pub samples: Vec<LoadSample>,
+    /// What happened, in order of time.
+    pub marks: Vec<Mark>,
+    /// Its rounds.
+    pub rounds: Vec<Load>,
+}
+
+/// Puts the lines of the file of a load in their places. One that does not say what it was going to do
+/// is read all the same.
+pub fn read_load(records: Records) -> LoadRecord {
+    let mut record = LoadRecord {
+        header: records.header,
+        plan: LoadPlan::default(),
+        samples: Vec::new(),
+        marks: Vec::new(),
+        rounds: Vec::new(),
+    };
+    for line in records.lines {
+        match line {
+            Line::LoadPlan(it) => record.plan = it,
+            Line::LoadSample(it) => record.samples.push(it),
+            Line::Mark(it) => record.marks.push(it),
+            Line::Load(it) => record.rounds.push(it),
+            _ => {}
+        }
+    }
+    record
 }
 
 #[cfg(test)]
@@ -325,6 +400,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_load_hands_over_late_is_read_in_order_of_time() {
+        let mut lines = file();
+        for t_s in [2.0, 1.0] {
+            let sample = LoadSample { t_s, round: 1, in_flight: 7, ..LoadSample::default() };
+            lines.push(serde_json::to_string(&Line::LoadSample(sample)).unwrap());
+        }
+        lines.push(r#"{"kind":"mark","t_s":0.5,"mark":"drained","round":1}"#.to_owned());
+        let trial = read_trial(read(&(lines.join("\n") + "\n")).unwrap()).unwrap();
+        let times: Vec<f64> = trial.load_samples.iter().map(|s| s.t_s).collect();
+        assert_eq!(times, [1.0, 2.0]);
+        assert_eq!(trial.marks[0].mark, crate::record::v1::Moment::Drained);
+    }
+
+    #[test]
     fn a_damaged_line_in_the_middle_is_told_with_its_number() {
         let mut lines = file();
         lines[3].truncate(20);
@@ -348,7 +437,7 @@ mod tests {
         assert!(told("\u{0}\u{1}\u{2}").contains("not a record of lowtide"));
         let newer = file()[0].replace("lowtide.record/1", "lowtide.record/2");
         assert!(told(&newer).contains("in the format `lowtide.record/2`"));
-        let other = file()[0].replace("\"holds\":\"trial\"", "\"holds\":\"load\"");
+        let other = file()[0].replace("\"holds\":\"trial\"", "\"holds\":\"weather\"");
         assert_eq!(read(&other).unwrap().header.holds, crate::record::v1::Holds::Unknown);
         assert!(matches!(read_trial(read(&file()[0]).unwrap()), Err(ReadError::Missing("trial"))));
     }

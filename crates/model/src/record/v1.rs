@@ -39,6 +39,14 @@ pub enum Line {
     Mark(Mark),
     /// One run of the load.
     Load(Load),
+    /// What a load is going to do. In the file of a load, once, behind the header.
+    LoadPlan(LoadPlan),
+    /// How far a load is.
+    LoadSample(LoadSample),
+    /// What the subject tells of itself.
+    Figures(Figures),
+    /// Something that a study did to the subject at a moment of the trial.
+    Act(Act),
     /// How the trial ended. The last line of its file.
     End(End),
 }
@@ -59,6 +67,33 @@ pub struct Header {
     /// Where the figures come from, when lowtide did not measure them itself.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub source: Option<String>,
+    /// The same moment on a clock that nobody sets.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub clock: Option<Clock>,
+}
+
+/// A moment on a clock that all processes of a machine share and that nobody sets, unlike that of
+/// the time of day.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Clock {
+    /// Tells one boot of one machine from all others: the kernel's `boot_id`.
+    pub boot: String,
+    /// `CLOCK_MONOTONIC`, in seconds.
+    pub monotonic_s: f64,
+}
+
+impl Header {
+    /// What is added to a time of this record to have it count from the beginning of another: by the
+    /// clock that both share when they come from one boot of one machine, and by the time of day
+    /// otherwise.
+    pub fn seconds_behind(&self, other: &Self) -> f64 {
+        match (&self.clock, &other.clock) {
+            (Some(ours), Some(theirs)) if ours.boot == theirs.boot => {
+                ours.monotonic_s - theirs.monotonic_s
+            }
+            _ => self.started_unix_s - other.started_unix_s,
+        }
+    }
 }
 
 /// What a file of a record holds.
@@ -69,6 +104,8 @@ pub enum Holds {
     Study,
     /// The samples of one trial.
     Trial,
+    /// The samples of a load: of `lowtide load -o`, or on their way into the file of a trial.
+    Load,
     /// Something that a later version records.
     #[serde(other)]
     Unknown,
@@ -290,6 +327,10 @@ pub enum Moment {
     Stop,
     /// A line of the subject matched a phase.
     Phase,
+    /// The last request of a round was answered or given up; the connections still stand.
+    Drained,
+    /// The load has closed its connections.
+    Closed,
     /// Something that a later version marks.
     #[serde(other)]
     Unknown,
@@ -305,6 +346,101 @@ pub struct Load {
     /// How long it ran.
     pub wall_s: f64,
     /// What it reported of itself: the rounds of a `lowtide.load/1` object that it printed.
+    pub report: Option<serde_json::Value>,
+}
+
+/// What a load is going to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadPlan {
+    /// Its addresses, one for each round in turn; without names and passwords that stood in them.
+    pub urls: Vec<String>,
+    /// Words for people: `100000 requests over 8 connections, HTTP/2`.
+    pub about: String,
+}
+
+/// How far a load is.
+///
+/// The counts are those of the round, from 0 at its beginning: `in_flight + succeeded + failed` is what
+/// was sent in it so far. Requests of a trickle between two rounds are in flight, and not counted
+/// otherwise.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct LoadSample {
+    /// Seconds since the record began.
+    pub t_s: f64,
+    /// Which round, from 1; between two, the last. In the file of a trial, the round of the trial.
+    pub round: u32,
+    /// Requests that were sent, and neither answered nor given up. Of bare connections: those that are
+    /// being made.
+    pub in_flight: u64,
+    /// Requests that were answered whole, with a status below 400. Of bare connections: those that
+    /// were made.
+    pub succeeded: u64,
+    /// All other requests that are over.
+    pub failed: u64,
+    /// Connections that stand, as the load sees them; absent where it does not count them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub connections: Option<u64>,
+}
+
+/// What the subject tells of itself: the numbers of its JSON object, by their names. Those of an object
+/// within it have both names, with a dot between.
+///
+/// These names have a meaning: `inner_memory_bytes` (what the program has allocated), `alive_tasks`,
+/// `connections`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Seconds since the record began.
+    pub t_s: f64,
+    /// Its numbers.
+    pub values: BTreeMap<String, f64>,
+}
+
+/// The figure that is what the program itself has allocated, in bytes.
+pub const INNER_MEMORY: &str = "inner_memory_bytes";
+/// The figure that is how many tasks a program has that have begun and not ended.
+pub const ALIVE_TASKS: &str = "alive_tasks";
+
+/// A program that tells more numbers than these tells the others for nothing.
+const MOST_FIGURES: usize = 200;
+
+impl Figures {
+    /// The numbers of a JSON object by their names, and those of the objects within it.
+    pub fn numbers_of(object: &serde_json::Value) -> BTreeMap<String, f64> {
+        let mut numbers = BTreeMap::new();
+        // What is still to be looked through, with what stands before its names.
+        let mut open = vec![(String::new(), object)];
+        while let Some((before, value)) = open.pop() {
+            for (name, value) in value.as_object().into_iter().flatten() {
+                let name = format!("{before}{name}");
+                match value.as_f64() {
+                    Some(number) if numbers.len() < MOST_FIGURES => {
+                        numbers.insert(name, number);
+                    }
+                    _ => open.push((format!("{name}."), value)),
+                }
+            }
+        }
+        numbers
+    }
+}
+
+/// Something that a study did to the subject at a moment of the trial, such as a release.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Act {
+    /// When it began, in seconds since the record began.
+    pub t_s: f64,
+    /// How long it took, in seconds.
+    pub wall_s: f64,
+    /// At which moment of the trial it was to be done.
+    pub at: String,
+    /// What it is called, in charts as well.
+    pub name: String,
+    /// In which round, from 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub round: Option<u32>,
+    /// Whether its command ended well.
+    pub succeeded: bool,
+    /// The JSON object that it printed last, if it did.
     pub report: Option<serde_json::Value>,
 }
 

@@ -45,6 +45,11 @@ pub const PALETTE_ON_DARK: [(&str, &str); 10] = [
 /// The colour of connections, on light and on dark.
 pub const CONNECTIONS: (&str, &str) = ("#3f9b0b", "#8fdc5c");
 
+/// The colour of what the program itself has allocated, on light and on dark,
+pub const INNER: (&str, &str) = ("#2f7fd0", "#5aa5ee");
+/// and of what is resident around it.
+pub const OUTER: (&str, &str) = ("#f2c230", "#c9a227");
+
 /// A sheet of SVG under construction.
 pub(super) struct Canvas {
     body: String,
@@ -117,6 +122,22 @@ impl Canvas {
         match self.theme {
             Theme::Light => CONNECTIONS.0,
             Theme::Page => "var(--connections)",
+        }
+    }
+
+    /// The colour of what the program itself has allocated.
+    pub(super) fn inner(&self) -> &'static str {
+        match self.theme {
+            Theme::Light => INNER.0,
+            Theme::Page => "var(--inner)",
+        }
+    }
+
+    /// The colour of what is resident around it.
+    pub(super) fn outer(&self) -> &'static str {
+        match self.theme {
+            Theme::Light => OUTER.0,
+            Theme::Page => "var(--outer)",
         }
     }
 

@@ -9,7 +9,7 @@ mod panel;
 use crate::view::View;
 use canvas::{Canvas, fitted};
 
-pub use canvas::{CONNECTIONS, PALETTE, PALETTE_ON_DARK, Theme};
+pub use canvas::{CONNECTIONS, INNER, OUTER, PALETTE, PALETTE_ON_DARK, Theme};
 
 /// Width of the whole picture, in pixels.
 pub const WIDTH: f64 = 1080.0;
@@ -45,7 +45,7 @@ pub struct Parts {
 }
 
 /// Pictures on one sheet, under a title. Of the views the first has all its pictures; those beside it
-/// have their course, each on axes of its own.
+/// have their course, each on axes of its own, and panels where a program tells of itself.
 pub fn sheet(views: &[View], subtitle: &str, parts: Parts) -> Picture {
     let Some((view, beside)) = views.split_first() else {
         return Picture {
@@ -55,8 +55,6 @@ pub fn sheet(views: &[View], subtitle: &str, parts: Parts) -> Picture {
         };
     };
     let inner = WIDTH - 2.0 * MARGIN;
-    let columns = if view.groups.len() == 1 { 1 } else { 2 };
-    let rows = view.groups.len().div_ceil(columns);
     let mut heights = vec![MARGIN + 52.0];
     if parts.course {
         heights.push(overview::height(view));
@@ -66,7 +64,13 @@ pub fn sheet(views: &[View], subtitle: &str, parts: Parts) -> Picture {
         heights.push(bars::height(view));
     }
     if parts.panels {
-        heights.extend(std::iter::repeat_n(PANEL, rows));
+        heights.extend(std::iter::repeat_n(PANEL, rows(view)));
+        heights.extend(
+            beside
+                .iter()
+                .filter(|other| parts.course && other.tells_inner())
+                .flat_map(|other| std::iter::repeat_n(PANEL, rows(other))),
+        );
     }
     let height =
         heights.iter().sum::<f64>() + GAP * (heights.len() - 1) as f64 + MARGIN - GAP / 2.0;
@@ -83,21 +87,40 @@ pub fn sheet(views: &[View], subtitle: &str, parts: Parts) -> Picture {
         y += bars::height(view) + GAP;
     }
     if parts.panels {
-        let width = (inner - GAP * (columns - 1) as f64) / columns as f64;
-        for (place, group) in view.groups.iter().enumerate() {
-            let x = MARGIN + (place % columns) as f64 * (width + GAP);
-            let top = y + (place / columns) as f64 * (PANEL + GAP);
-            panel::draw(&mut canvas, view, group, [x, top, width, PANEL]);
-        }
-        y += rows as f64 * (PANEL + GAP);
+        y = panels(&mut canvas, view, y);
     }
     for other in beside.iter().filter(|_| parts.course) {
         canvas.text(MARGIN, y + 14.0, "title", &format!("Beside it: {}", other.title));
         let height = overview::height(other);
         overview::draw(&mut canvas, other, [MARGIN, y + HEADING, inner, height]);
         y += HEADING + height + GAP;
+        // What a program told of itself is only seen there.
+        if parts.panels && other.tells_inner() {
+            y = panels(&mut canvas, other, y);
+        }
     }
     Picture { svg: canvas.finish(), width: WIDTH, height }
+}
+
+/// Panels stand side by side, unless there is only one.
+fn columns(view: &View) -> usize {
+    view.groups.len().clamp(1, 2)
+}
+
+fn rows(view: &View) -> usize {
+    view.groups.len().div_ceil(columns(view))
+}
+
+/// Draws the panels of a view from a height on, and gives the height below them.
+fn panels(canvas: &mut Canvas, view: &View, y: f64) -> f64 {
+    let columns = columns(view);
+    let width = (WIDTH - 2.0 * MARGIN - GAP * (columns - 1) as f64) / columns as f64;
+    for (place, group) in view.groups.iter().enumerate() {
+        let x = MARGIN + (place % columns) as f64 * (width + GAP);
+        let top = y + (place / columns) as f64 * (PANEL + GAP);
+        panel::draw(canvas, view, group, [x, top, width, PANEL]);
+    }
+    y + rows(view) as f64 * (PANEL + GAP)
 }
 
 /// The course of all treatments alone.

@@ -95,6 +95,20 @@ fn marks(canvas: &mut Canvas, view: &View, plot: [f64; 4], x: Scale) {
     draw_marks(canvas, &curve.marks, plot, x);
 }
 
+/// What was done to the subject: a line that stands out, with its words below those of the moments.
+pub(super) fn draw_acts(canvas: &mut Canvas, acts: &[(f64, String)], plot: [f64; 4], x: Scale) {
+    let [left, top, width, height] = plot;
+    for (t, word) in acts {
+        let at = x.at(*t);
+        if at < left || at > left + width {
+            continue;
+        }
+        let style = format!("stroke=\"{}\" stroke-width=\"1.2\"", canvas.ink());
+        canvas.line((at, top + 14.0), (at, top + height), &style);
+        canvas.text(at + 4.0, top + 23.0, "axis", word);
+    }
+}
+
 pub(super) fn draw_marks(canvas: &mut Canvas, marks: &[(f64, String)], plot: [f64; 4], x: Scale) {
     let [left, top, width, height] = plot;
     let mut last_text = f64::NEG_INFINITY;

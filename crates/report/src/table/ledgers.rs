@@ -9,12 +9,13 @@ use super::{Cell, Row, Table, bytes, shown, without_range};
 /// An owner that has less than this part everywhere is not shown by itself.
 const LEAST_SHARE: f64 = 0.02;
 
-/// Whose the resident bytes were at the peak and when settled, as the median of the trials; nothing
+/// Whose the resident bytes were at the peak, when the last request was over, and when settled, as the median of the trials; nothing
 /// where no ledger was taken.
 pub fn ledgers(study: &Study) -> Option<Table> {
     type OfTrial = fn(&TrialResult) -> Option<&Ledger>;
-    let moments: [(&str, OfTrial); 2] = [
+    let moments: [(&str, OfTrial); 3] = [
         ("peak", |trial| trial.ledgers.peak.as_ref()),
+        ("drained", |trial| trial.ledgers.drained.as_ref()),
         ("settled", |trial| trial.ledgers.settled.as_ref()),
     ];
     let all = || study.trials.iter().flat_map(|t| moments.iter().filter_map(move |m| m.1(t)));

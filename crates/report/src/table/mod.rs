@@ -250,6 +250,8 @@ pub fn rounds(study: &Study) -> Option<Table> {
         return None;
     }
     let most = study.trials.iter().map(|t| t.rounds.len()).max().unwrap_or(0);
+    let mut all = study.trials.iter().flat_map(|t| &t.rounds);
+    let tells = all.any(|round| round.allocated_bytes.is_some());
     let mut rows = Vec::new();
     for summary in &study.treatments {
         let trials = shown(study, summary);
@@ -271,30 +273,33 @@ pub fn rounds(study: &Study) -> Option<Table> {
                 let load = r.load.as_ref()?;
                 if latency_is_told(study) { load.mean_latency_s() } else { Some(load.wall_s) }
             }));
-            rows.push(Row::plain(vec![
+            let mut cells = vec![
                 Cell::from(summary.treatment.label()),
                 Cell::from((place + 1).to_string()),
                 memory(&|r| r.peak_bytes),
                 memory(&|r| r.settled_bytes),
+            ];
+            if tells {
+                cells.push(memory(&|r| r.allocated_bytes));
+            }
+            cells.extend([
                 Cell::from(count("succeeded")),
                 Cell::from(count("failed")),
                 Cell::from(
                     median(&latency).map_or("–".to_owned(), |s| HumanSeconds(s).to_string()),
                 ),
-            ]));
+            ]);
+            rows.push(Row::plain(cells));
         }
     }
+    let mut names = vec!["treatment", "round", "peak", "settled"];
+    if tells {
+        names.push("of it allocated");
+    }
+    names.extend(["succeeded", "failed", latency_head(study)]);
     Some(Table {
         caption: "Each round of the load; requests are the sum over the repeats".to_owned(),
-        heads: heads(&[
-            "treatment",
-            "round",
-            "peak",
-            "settled",
-            "succeeded",
-            "failed",
-            latency_head(study),
-        ]),
+        heads: heads(&names),
         rows,
     })
 }

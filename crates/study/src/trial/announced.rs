@@ -7,12 +7,13 @@ use std::time::Instant;
 
 use lowtide_model::judge::JUDGED_PHASES;
 use lowtide_model::record::v1::{Line, Mark, Moment};
+use lowtide_record::Recorder;
 
+use super::moments::Moments;
 use super::sampling::Requests;
 use crate::output::Listener;
 use crate::plan::{Phase, Plan};
 use crate::ready::Ready;
-use crate::recorder::Recorder;
 
 /// What was announced so far: set by the thread that reads, read by the one that waits.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +21,8 @@ pub(super) struct Announced {
     flags: Arc<Flags>,
     /// Each phase is read at once, so that its figures are those of its moment.
     pub(super) requests: Requests,
+    /// Each phase may be a moment at which something is to be done.
+    pub(super) moments: Moments,
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +61,7 @@ impl Announced {
             return None;
         }
         let recorder = recorder.clone();
-        let Self { flags, requests } = self.clone();
+        let Self { flags, requests, moments } = self.clone();
         Some(Box::new(move |line: &str, at: Instant| {
             if ready.as_ref().is_some_and(|regex| regex.is_match(line)) {
                 flags.ready.store(true, Ordering::Relaxed);
@@ -71,6 +74,7 @@ impl Announced {
                     name: Some(phase.name.clone()),
                 }));
                 requests.read_soon();
+                moments.note(&phase.name, None);
                 let mut seen = flags.phases.lock().unwrap_or_else(PoisonError::into_inner);
                 seen.insert(phase.name.clone());
                 drop(seen);

@@ -5,20 +5,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::record::LOAD_SAMPLES;
 use lowtide_model::record::v1::{End, Line, Load, Mark, Moment, Outcome, Trial};
-
 use lowtide_probe::process::Process;
+use lowtide_record::Recorder;
 
 use super::announced::Announced;
+use super::handover::Handover;
+use super::moments::{Moments, name_of};
 use super::sampling::Sampling;
 use super::shell::{Shell, read_load_report};
 use super::subject::{Heard, Remains, Subject};
+use super::telling::Telling;
 use super::{Stage, Stop, environment};
 use crate::keeper::{Exit, KeeperProgram, Launch};
 use crate::plan::Plan;
 use crate::progress::{Observer, Progress};
 use crate::ready::Ready;
-use crate::recorder::Recorder;
 use crate::treatment::{Applied, find_program};
 
 /// How long a condition of being ready is waited for, at most.
@@ -45,19 +48,37 @@ pub(crate) struct Setting<'a> {
 
 /// The real stage of one trial.
 pub(crate) struct Bench<'a> {
-    setting: Setting<'a>,
+    pub(super) setting: Setting<'a>,
     observer: &'a mut dyn Observer,
     deadline: Instant,
-    subject: Option<Subject>,
+    pub(super) subject: Option<Subject>,
     remains: Remains,
     announced: Announced,
+    moments: Moments,
+    /// What the load that runs has to tell.
+    handover: Option<Handover>,
+    telling: Option<Telling>,
+    /// Which of the acts of the treatment were done, as many times as they stand there.
+    pub(super) acted: Vec<usize>,
 }
 
 impl<'a> Bench<'a> {
     pub(crate) fn new(setting: Setting<'a>, observer: &'a mut dyn Observer) -> Self {
         let deadline = Instant::now() + setting.plan.course.timeout;
         let (remains, announced) = (Remains::default(), Announced::default());
-        Self { setting, observer, deadline, subject: None, remains, announced }
+        let moments = announced.moments.clone();
+        Self {
+            setting,
+            observer,
+            deadline,
+            subject: None,
+            remains,
+            announced,
+            moments,
+            handover: None,
+            telling: None,
+            acted: Vec::new(),
+        }
     }
 
     /// Writes the last line of the trial's file.
@@ -75,11 +96,11 @@ impl<'a> Bench<'a> {
         }));
     }
 
-    fn record(&self, line: &Line) {
+    pub(super) fn record(&self, line: &Line) {
         self.setting.recorder.write(line);
     }
 
-    fn file(&self, ending: &str) -> PathBuf {
+    pub(super) fn file(&self, ending: &str) -> PathBuf {
         let mut name = self.setting.files.clone().into_os_string();
         name.push(ending);
         name.into()
@@ -90,12 +111,22 @@ impl<'a> Bench<'a> {
         self.record(&Line::Mark(Mark { t_s, mark, round, name: None }));
     }
 
-    fn step(&mut self, what: impl Into<String>) {
+    pub(super) fn step(&mut self, what: impl Into<String>) {
         self.observer.see(Progress::Step(what.into()));
     }
 
-    /// What must be looked after while anything is waited for.
+    /// What must be looked after while anything is waited for; and what is to be done by now is done.
     fn look_up(&mut self) -> Result<(), Stop> {
+        self.watch()?;
+        while let Some((moment, round)) = self.moments.next() {
+            self.act(&moment, round)?;
+        }
+        Ok(())
+    }
+
+    /// What must be looked after also while something is done to the subject.
+    pub(super) fn watch(&mut self) -> Result<(), Stop> {
+        self.take_over();
         if let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling) {
             let (rss_bytes, connections) = sampling.latest();
             self.observer.see(Progress::Reading { rss_bytes, connections });
@@ -111,6 +142,26 @@ impl<'a> Bench<'a> {
             return Err(Stop::Failed(failure));
         }
         self.look_at_clock()
+    }
+
+    /// Takes over what the load has told since.
+    fn take_over(&mut self) {
+        let Some(handover) = &mut self.handover else { return };
+        for line in handover.take(self.setting.recorder.header()) {
+            self.setting.recorder.write(&line);
+            if let Line::Mark(mark) = &line {
+                // Whose the bytes are just then is what a moment is for.
+                self.announced.requests.read_soon();
+                self.note(mark.mark, mark.round);
+            }
+        }
+    }
+
+    /// Notes that a moment has come. In the warm-up nothing is done.
+    fn note(&self, moment: Moment, round: Option<u32>) {
+        if let Some(name) = name_of(moment).filter(|_| round != Some(0)) {
+            self.moments.note(name, round);
+        }
     }
 
     fn look_at_clock(&self) -> Result<(), Stop> {
@@ -159,7 +210,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn shell<'s>(&self, what: &'s str, line: &'s str, log: &'s Path) -> Shell<'s> {
+    pub(super) fn shell<'s>(&self, what: &'s str, line: &'s str, log: &'s Path) -> Shell<'s> {
         let directory = self.setting.plan.directory.clone();
         Shell { what, line, directory, variables: self.variables(), log, stdout: None }
     }
@@ -199,6 +250,7 @@ impl<'a> Bench<'a> {
             ("LOWTIDE_TREATMENT".to_owned(), self.setting.applied.treatment.label()),
             ("LOWTIDE_REPEAT".to_owned(), self.setting.repeat.to_string()),
             ("LOWTIDE_RECORD".to_owned(), record.display().to_string()),
+            ("LOWTIDE".to_owned(), self.setting.keeper.path.display().to_string()),
         ];
         if let Some(pid) = self.subject.as_ref().and_then(|s| s.pid) {
             variables.push(("LOWTIDE_SUBJECT_PID".to_owned(), pid.to_string()));
@@ -224,6 +276,7 @@ impl Stage for Bench<'_> {
             _ => {}
         }
         self.mark_at(Instant::now(), moment, round);
+        self.note(moment, round);
     }
 
     fn prepare(&mut self) -> Result<(), Stop> {
@@ -265,6 +318,10 @@ impl Stage for Bench<'_> {
             }
         };
         subject.sample(applied, &recorder, plan.interval, &self.announced.requests);
+        self.telling = plan
+            .figures
+            .clone()
+            .map(|source| Telling::start(source, recorder.clone(), plan.interval));
         self.subject = Some(subject);
         self.mark_at(begun, Moment::Start, None);
         Ok(())
@@ -310,16 +367,24 @@ impl Stage for Bench<'_> {
         let mut shell = self.shell("the load", line, &log);
         shell.stdout = Some(output.clone());
         shell.variables.push(("LOWTIDE_ROUND".to_owned(), round.to_string()));
+        let told = self.file(&format!(".load-{round}.jsonl"));
+        shell.variables.push((LOAD_SAMPLES.to_owned(), told.display().to_string()));
+        self.handover = Some(Handover::new(told, round));
         let (keeper, recorder) = (self.setting.keeper, self.setting.recorder.clone());
         let begin = Instant::now();
         let ran = shell.run(keeper, &recorder, || {
             self.look_up()?;
             self.must_be_alive("during the load")
         });
+        let wall_s = begin.elapsed().as_secs_f64();
+        self.take_over();
+        if let Some(handover) = self.handover.take() {
+            handover.finish();
+        }
         self.record(&Line::Load(Load {
             round,
             succeeded: ran.is_ok(),
-            wall_s: begin.elapsed().as_secs_f64(),
+            wall_s,
             report: read_load_report(&output),
         }));
         // That the subject is gone says more than that the load then failed.
@@ -335,6 +400,8 @@ impl Stage for Bench<'_> {
             sampling.pay_attention(close);
         }
         let end = Instant::now() + time;
+        // What is to be done at the moment that has just come is done also when no time is to pass.
+        self.look_up()?;
         while Instant::now() < end {
             self.look_up()?;
             self.must_be_alive("while nothing loaded it")?;
@@ -377,6 +444,9 @@ impl Stage for Bench<'_> {
                 subject.last_words()
             )));
         }
+        if let Some(act) = self.never_done() {
+            return Err(Stop::Failed(act));
+        }
         if !subject.sampling().is_some_and(Sampling::has_seen_it) {
             let reason =
                 "the command ended before it could be looked at even once: give it more to do";
@@ -391,7 +461,13 @@ impl Stage for Bench<'_> {
         if subject.exit().is_none() {
             self.mark_at(Instant::now(), Moment::Stop, None);
         }
+        let telling = self.telling.take();
         self.remains = subject.end();
+        let silent = telling.and_then(Telling::stop);
+        if let (Some(reason), Some(source)) = (silent, &self.setting.plan.figures) {
+            let note = format!("there were no figures at {source}: {reason}");
+            self.observer.see(Progress::Note(note));
+        }
         self.remains.ended.complaint().map_or(Ok(()), |complaint| Err(Stop::Failed(complaint)))
     }
 

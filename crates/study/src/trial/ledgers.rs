@@ -11,9 +11,9 @@ use lowtide_model::record::v1::{LedgerReading, Line};
 use lowtide_probe::inspect::{Inspector, Target};
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::tree;
+use lowtide_record::Recorder;
 
 use super::sampling::Requests;
-use crate::recorder::Recorder;
 
 /// How often it is asked whether the memory has changed.
 const STEP: Duration = Duration::from_millis(100);

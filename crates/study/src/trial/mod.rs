@@ -4,13 +4,17 @@
 //! wrong. It drives a [`Stage`], which is the real one (`bench.rs`) or, in tests, one that has a
 //! clock of its own and never waits.
 
+mod acts;
 mod announced;
 pub(crate) mod bench;
 mod environment;
+mod handover;
 mod ledgers;
+mod moments;
 mod sampling;
 pub(crate) mod shell;
 mod subject;
+mod telling;
 
 use std::time::Duration;
 

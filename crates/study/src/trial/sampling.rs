@@ -10,8 +10,8 @@ use lowtide_model::record::v1::{Line, Process};
 use lowtide_probe::allocator::{ExamineError, Examiner};
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::sampler::{Attention, Sampler};
+use lowtide_record::Recorder;
 
-use crate::recorder::Recorder;
 use crate::treatment::Applied;
 
 /// How long a process may be loading before nothing is expected of it any more.

@@ -5,10 +5,13 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::Value;
+
+use lowtide_record::Recorder;
+
 use super::Stop;
 use crate::keeper::{Exit, KeeperProgram, Kept, Launch, Report};
 use crate::output;
-use crate::recorder::Recorder;
 
 /// How often waiting looks up. What the command does wakes it at once.
 const STEP: Duration = Duration::from_millis(100);
@@ -77,20 +80,14 @@ impl Shell<'_> {
     }
 }
 
-/// The object of a load stands at the end of what it printed: of more than this, the rest is not
-/// looked at.
+/// An object stands at the end of what is printed: of more than this, the rest is not looked at.
 const MOST_READ: u64 = 8 << 20;
-/// The bodies of its answers are left out of the record when they are longer than this together.
+/// The bodies of a load's answers are left out of the record when they are longer than this together.
 const MOST_BODIES: usize = 64 << 10;
 
-/// The figures of a load, out of the file of what it printed.
-pub(super) fn read_load_report(path: &Path) -> Option<serde_json::Value> {
-    let mut file = File::open(path).ok()?;
-    let length = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(MOST_READ))).ok()?;
-    let mut bytes = Vec::new();
-    file.take(MOST_READ).read_to_end(&mut bytes).ok()?;
-    let mut report = load_report(&String::from_utf8_lossy(&bytes))?;
+/// The figures of a load, out of the file of what it printed: those of its last round.
+pub(super) fn read_load_report(path: &Path) -> Option<Value> {
+    let mut report = load_report(&end_of(path)?)?;
     if let Some(bodies) = report.get_mut("responses").and_then(|r| r.as_object_mut())
         && bodies.keys().map(String::len).sum::<usize>() > MOST_BODIES
     {
@@ -99,12 +96,30 @@ pub(super) fn read_load_report(path: &Path) -> Option<serde_json::Value> {
     Some(report)
 }
 
-/// The figures of a load that printed a `lowtide.load/1` object: those of its last round.
-fn load_report(text: &str) -> Option<serde_json::Value> {
-    let whole = std::iter::once(text.trim());
+/// The last JSON object in the file of what a command printed.
+pub(super) fn read_last_object(path: &Path) -> Option<Value> {
+    objects(&end_of(path)?).next()
+}
+
+fn end_of(path: &Path) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(MOST_READ))).ok()?;
+    let mut bytes = Vec::new();
+    file.take(MOST_READ).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// All of a text as one object, or its lines that are objects, the last first.
+fn objects(text: &str) -> impl Iterator<Item = Value> {
     let lines = text.lines().rev().map(str::trim).filter(|l| l.starts_with('{'));
-    whole.chain(lines).find_map(|candidate| {
-        let mut object: serde_json::Value = serde_json::from_str(candidate).ok()?;
+    let candidates = std::iter::once(text.trim()).chain(lines);
+    candidates.filter_map(|text| serde_json::from_str(text).ok()).filter(Value::is_object)
+}
+
+/// The figures of a load that printed a `lowtide.load/1` object: those of its last round.
+fn load_report(text: &str) -> Option<Value> {
+    objects(text).find_map(|mut object| {
         if object.get("schema")?.as_str()? != lowtide_model::load::SCHEMA {
             return None;
         }

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lowtide_probe::tree;
+use lowtide_record::Recorder;
 
 use super::Stop;
 use super::ledgers::Ledgers;
 use super::sampling::{Account, Requests, Sampling};
 use crate::keeper::{Ended, Exit, KeeperProgram, Kept, Launch, Report};
 use crate::output::{self, Keeping, Listener, Tail};
-use crate::recorder::Recorder;
 use crate::treatment::Applied;
 
 /// How long its last output is waited for, once it has ended.

@@ -9,10 +9,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lowtide_model::record::v1::{Header, Holds, Line, Machine, SCHEMA};
 
+use crate::clock::clock;
+
 /// One file of a record, shared by those who write to it.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     shared: Arc<Shared>,
+    header: Arc<Header>,
     begun: Instant,
 }
 
@@ -31,22 +34,25 @@ impl Recorder {
     pub fn create(path: &Path, holds: Holds, machine: &Machine) -> io::Result<Self> {
         let file = File::options().write(true).create_new(true).open(path)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let recorder = Self {
-            shared: Arc::new(Shared {
-                path: path.to_owned(),
-                file: Mutex::new(file),
-                failure: Mutex::new(None),
-            }),
-            begun: Instant::now(),
-        };
-        recorder.write(&Line::Header(Box::new(Header {
+        let header = Header {
             schema: SCHEMA.to_owned(),
             holds,
             lowtide_version: env!("CARGO_PKG_VERSION").to_owned(),
             started_unix_s: rounded(now.as_secs_f64()),
             machine: machine.clone(),
             source: None,
-        })));
+            clock: clock(),
+        };
+        let recorder = Self {
+            shared: Arc::new(Shared {
+                path: path.to_owned(),
+                file: Mutex::new(file),
+                failure: Mutex::new(None),
+            }),
+            header: Arc::new(header.clone()),
+            begun: Instant::now(),
+        };
+        recorder.write(&Line::Header(Box::new(header)));
         match recorder.failure() {
             None => Ok(recorder),
             Some(failure) => Err(io::Error::other(failure)),
@@ -89,6 +95,11 @@ impl Recorder {
         self.time_of(Instant::now())
     }
 
+    /// The first line of the file.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
     /// The moment at which the record began.
     pub fn begun(&self) -> Instant {
         self.begun
@@ -103,4 +114,35 @@ fn rounded(seconds: f64) -> f64 {
 /// A thread that panicked while it held the lock leaves nothing half done that we would read.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lowtide_model::record::{read_lines, v1::LoadSample};
+
+    #[test]
+    fn two_records_of_one_machine_are_laid_over_each_other_by_their_clock() {
+        let home = tempfile::tempdir().unwrap();
+        let begin = |name: &str| {
+            Recorder::create(&home.path().join(name), Holds::Load, &Machine::default()).unwrap()
+        };
+        let (first, second) = (begin("first"), begin("second"));
+        let sample = |t_s| Line::LoadSample(LoadSample { t_s, ..LoadSample::default() });
+        let now = Instant::now();
+        first.write(&sample(first.time_of(now)));
+        second.write(&sample(second.time_of(now)));
+        let read = |name: &str| {
+            let file = File::open(home.path().join(name)).unwrap();
+            let records = read_lines(std::io::BufReader::new(file)).unwrap();
+            let Line::LoadSample(sample) = records.lines[0] else { panic!("{records:?}") };
+            (records.header, sample.t_s)
+        };
+        let ((first, at), (mut second, again)) = (read("first"), read("second"));
+        // Somebody sets the time of day in between.
+        second.started_unix_s += 3600.0;
+        assert!((again + second.seconds_behind(&first) - at).abs() < 0.01, "{at} {again}");
+        second.clock = None;
+        assert!(second.seconds_behind(&first) > 3590.0);
+    }
 }

@@ -1,0 +1,186 @@
+//! How far a load is: a line on the terminal, and samples for a record and for the study that started it.
+
+use std::io::{ErrorKind, IsTerminal};
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lowtide_load::observer::{Observer, Progress, State};
+use lowtide_load::plan::Plan;
+use lowtide_load::shape::Shape;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::load::LoadRound;
+use lowtide_model::record::LOAD_SAMPLES;
+use lowtide_model::record::v1::{Holds, Line, Load, LoadPlan, LoadSample, Machine, Mark};
+use lowtide_record::Recorder;
+use lowtide_report::load as picture;
+
+use crate::args::LoadArgs;
+use crate::exit::Failure;
+use crate::output::Output;
+
+/// Tells people and records how far it is.
+pub(super) struct Shown {
+    bar: Option<ProgressBar>,
+    recorders: Vec<Recorder>,
+    rounds: u32,
+    output: Output,
+    /// Why a round could not be printed.
+    failure: Option<Failure>,
+}
+
+impl Shown {
+    pub(super) fn new(
+        args: &LoadArgs,
+        plan: &Plan,
+        machine: &Machine,
+        output: &Output,
+    ) -> Result<Self, Failure> {
+        let announced = std::env::var_os(LOAD_SAMPLES).map(std::path::PathBuf::from);
+        let files = args.output.iter().chain(&announced);
+        let recorders =
+            files.map(|path| record(path, plan, machine)).collect::<Result<Vec<_>, _>>()?;
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{msg}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        });
+        Ok(Self { bar, recorders, rounds: args.rounds, output: *output, failure: None })
+    }
+
+    /// Ends the line, and says whether all could be written.
+    pub(super) fn finish(&mut self) -> Result<(), Failure> {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        match self.recorders.iter().find_map(Recorder::failure) {
+            Some(why) => Err(Failure::failed(format!(
+                "the record could not be written to its end: {why}; make room for it"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&self, line: impl Fn(f64) -> Line) {
+        for recorder in &self.recorders {
+            recorder.write(&line(recorder.now()));
+        }
+    }
+
+    fn state(&self, state: State) {
+        self.write(|t_s| {
+            Line::LoadSample(LoadSample {
+                t_s,
+                round: state.round,
+                in_flight: state.in_flight,
+                succeeded: state.succeeded,
+                failed: state.failed,
+                connections: Some(state.connections),
+            })
+        });
+        if let Some(bar) = &self.bar {
+            bar.set_message(self.line(state));
+        }
+    }
+
+    fn line(&self, state: State) -> String {
+        if let Some(left) = state.pause_left {
+            let left = Duration::from_secs(left.as_secs_f64().ceil() as u64);
+            return format!(
+                "round {} of {} begins in {}; {} connections stand",
+                state.round + 1,
+                self.rounds,
+                HumanSeconds(left.as_secs_f64()),
+                state.connections
+            );
+        }
+        format!(
+            "round {} of {}: {} in flight, {} succeeded, {} failed, {} connections, {}",
+            state.round,
+            self.rounds,
+            state.in_flight,
+            state.succeeded,
+            state.failed,
+            state.connections,
+            HumanSeconds(state.since_round.as_secs_f64())
+        )
+    }
+
+    fn round_end(&mut self, round: &LoadRound) {
+        self.write(|_| {
+            Line::Load(Load {
+                round: round.round,
+                succeeded: true,
+                wall_s: round.completed_s,
+                report: serde_json::to_value(round).ok(),
+            })
+        });
+        if self.output.json || self.failure.is_some() {
+            return;
+        }
+        let text = picture::round(round, self.output.screen());
+        let print = || self.output.text(&text);
+        let printed = match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        };
+        self.failure = printed.err();
+    }
+}
+
+impl Observer for Shown {
+    fn see(&mut self, progress: Progress<'_>) {
+        match progress {
+            Progress::Round { target, .. } => {
+                if let Some(bar) = &self.bar {
+                    bar.set_message(format!("connecting to {target}"));
+                }
+            }
+            Progress::State(state) => self.state(state),
+            Progress::Mark { moment, round } => self.write(|t_s| {
+                Line::Mark(Mark { t_s, mark: moment, round: Some(round), name: None })
+            }),
+            Progress::RoundEnd(round) => self.round_end(round),
+        }
+    }
+}
+
+/// Begins a record.
+fn record(path: &Path, plan: &Plan, machine: &Machine) -> Result<Recorder, Failure> {
+    let recorder =
+        Recorder::create(path, Holds::Load, machine).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => Failure::usage(format!(
+                "{} is there already, and may be a record: name another file",
+                path.display()
+            )),
+            _ => Failure::io(path, &error),
+        })?;
+    recorder.write(&Line::LoadPlan(LoadPlan {
+        urls: plan.targets.iter().map(ToString::to_string).collect(),
+        about: about(plan),
+    }));
+    Ok(recorder)
+}
+
+/// What is going to be done, in words.
+fn about(plan: &Plan) -> String {
+    let rounds = match &plan.shape {
+        Shape::Repeat { times, .. } => u64::from(*times).max(1),
+        _ => 1,
+    };
+    let what = match (plan.is_bare(), plan.shape.count()) {
+        (true, _) => format!("{} connections", plan.connections),
+        (false, Some(count)) => {
+            format!("{} requests over {} connections", count / rounds, plan.connections)
+        }
+        (false, None) => format!("requests over {} connections", plan.connections),
+    };
+    match rounds {
+        1 => what,
+        rounds => format!("{what}, {rounds} rounds"),
+    }
+}

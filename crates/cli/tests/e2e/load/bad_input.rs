@@ -1,0 +1,74 @@
+//! What cannot be done as it was asked for: a sentence, and the right exit code.
+
+use std::process::Command;
+
+use super::Server;
+use crate::inspect::failure_of;
+use crate::support::{free_port, lowtide};
+
+fn failure(flags: &[&str], exit: i32, code: &str) -> String {
+    failure_of("load", flags, exit, code)
+}
+
+#[test]
+fn words_that_mean_nothing_are_refused_before_anything_starts() {
+    for (flags, part) in [
+        (vec!["localhost:3000"], "does not begin with http:"),
+        (vec!["http://"], "is no address"),
+        (vec!["tcp:localhost"], "write tcp:HOST:PORT"),
+        (vec!["http://x", "tcp:x:1"], "give URLs of one kind"),
+        (vec!["http://x", "-n", "0"], "0"),
+        (vec!["http://x", "--rate", "fast"], "is no rate: write 100/s"),
+        (vec!["http://x", "-n", "5", "-z", "5s"], "cannot be used with"),
+        (vec!["http://x", "--http1", "--http2"], "cannot be used with"),
+        (vec!["http://x", "--idle-close", "soon"], "--idle-close: "),
+        (vec!["http://x", "-o", "/etc/passwd"], "is there already"),
+        (vec![], "required"),
+    ] {
+        let said = failure(&flags, 2, "usage");
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn a_host_that_is_not_known_or_refuses_is_named() {
+    let said = failure(&["http://no-such-host.invalid/"], 1, "failed");
+    assert!(said.starts_with("the address of no-such-host.invalid cannot be found"), "{said}");
+    let url = format!("http://127.0.0.1:{}/", free_port());
+    let said = failure(&[&url], 1, "failed");
+    assert_eq!(said, format!("{url}: connection refused: is the server running there?"));
+}
+
+#[test]
+fn a_host_that_does_not_answer_is_given_up_after_the_time_out() {
+    // Nobody accepts what waits here, and nothing is ever said.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    let said = failure(&[&url, "--http2", "--timeout", "300ms"], 1, "failed");
+    assert_eq!(said, format!("{url}: no connection within the time-out"));
+}
+
+#[test]
+fn a_server_of_another_protocol_is_told_with_the_flag_that_fits() {
+    let server = Server::start();
+    let output = lowtide().args(["load", &server.url("")]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told.contains("does not speak HTTP/1.1 here: it answered with HTTP/2"), "{told}");
+    assert!(told.contains(&format!("next: lowtide load {} --http2", server.url(""))), "{told}");
+    let url = format!("https://{}/", server.address);
+    assert!(failure(&[&url], 1, "failed").contains("what came was not TLS"));
+}
+
+#[test]
+fn a_limit_of_files_that_is_too_low_is_told_with_its_numbers() {
+    let line = format!(
+        "ulimit -n 100; exec {} load tcp:127.0.0.1:{} -c 500",
+        env!("CARGO_BIN_EXE_lowtide"),
+        free_port()
+    );
+    let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("500 connections need 524 open files, and 100 are permitted"), "{told}");
+}

@@ -1,0 +1,61 @@
+//! `lowtide load`, against real servers, and against none.
+
+mod bad_input;
+mod rounds;
+mod servers;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support::lowtide;
+
+/// The demo's server: HTTP/2, each request waits as `?expire=MS` says.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) address: String,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let mut child = lowtide()
+            .args(["demo-server", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = lines
+            .map_while(Result::ok)
+            .find_map(|line| Some(line.strip_prefix("listening on ")?.to_owned()))
+            .unwrap();
+        Self { child, address }
+    }
+
+    pub(crate) fn url(&self, query: &str) -> String {
+        format!("http://{}/{query}", self.address)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn load(arguments: &[&str]) -> Output {
+    lowtide().args(["--json", "load"]).args(arguments).output().unwrap()
+}
+
+/// The object that was printed, whose rounds add up.
+fn report(output: &Output) -> Value {
+    let found = crate::inspect::object(output);
+    for round in found["rounds"].as_array().unwrap() {
+        let number = |key: &str| round[key].as_u64().unwrap();
+        assert_eq!(number("requests"), number("succeeded") + number("failed"), "{round}");
+    }
+    crate::schemas::hold_load(&found);
+    found
+}

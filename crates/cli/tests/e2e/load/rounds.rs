@@ -1,0 +1,103 @@
+//! What is done, counted and kept.
+
+use std::process::Stdio;
+
+use super::{Server, load, report};
+use crate::support::{lines, lowtide, until};
+
+#[test]
+fn a_burst_is_in_flight_at_once_and_every_answer_is_counted() {
+    let server = Server::start();
+    let output = load(&[&server.url("?expire=500"), "-m", "100"]);
+    assert_eq!(output.status.code(), Some(0));
+    let round = &report(&output)["rounds"][0];
+    assert_eq!((&round["succeeded"], &round["peak_in_flight"]), (&800.into(), &800.into()));
+    assert_eq!(round["distinct_responses"], 8);
+}
+
+#[test]
+fn people_see_the_round_and_no_progress_where_there_is_no_terminal() {
+    let server = Server::start();
+    let url = server.url("");
+    let output = lowtide().args(["load", &url, "--http2", "-n", "1000"]).output().unwrap();
+    let (told, noted) = (output.stdout.as_slice(), output.stderr.as_slice());
+    let told = String::from_utf8_lossy(told);
+    for part in ["1,000 succeeded (100.00 %)", " latency   50% ", "lowtide-demo("] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(noted.is_empty(), "{}", String::from_utf8_lossy(noted));
+}
+
+#[test]
+fn a_server_that_is_killed_in_the_middle_leaves_counts_that_add_up() {
+    let mut server = Server::start();
+    let child = lowtide()
+        .args(["--json", "load", &server.url("?expire=60000"), "-m", "100"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for_connections(child.id());
+    server.child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let round = &report(&output)["rounds"][0];
+    assert_eq!((&round["requests"], &round["failed"]), (&800.into(), &800.into()));
+    assert!(round["errors"].as_object().unwrap().len() <= 3, "{round}");
+}
+
+#[test]
+fn ctrl_c_prints_what_was_done_so_far() {
+    let server = Server::start();
+    let child = lowtide()
+        .args(["--json", "load", &server.url("?expire=60000"), "-m", "10", "--rounds", "9"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for_connections(child.id());
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(child.id().try_into().unwrap()),
+        nix::sys::signal::Signal::SIGINT,
+    )
+    .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let report = report(&output);
+    assert_eq!(report["interrupted"], true);
+    assert_eq!(report["rounds"].as_array().unwrap().len(), 1);
+}
+
+/// Waits until it has its eight connections, with what it sends on its way.
+fn wait_for_connections(pid: u32) {
+    until("the connections", || {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+        let sockets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        let sockets = sockets.filter(|to| to.to_string_lossy().starts_with("socket:"));
+        (sockets.count() >= 8).then_some(())
+    });
+}
+
+#[test]
+fn a_record_holds_samples_marks_and_rounds_and_the_study_gets_the_same() {
+    let server = Server::start();
+    let home = tempfile::tempdir().unwrap();
+    let (own, handed) = (home.path().join("load.jsonl"), home.path().join("handed.jsonl"));
+    let output = lowtide()
+        .args(["--json", "load", &server.url("?expire=400"), "-m", "10", "--rounds", "2"])
+        .args(["--pause", "300ms", "--idle-close", "100ms", "-o"])
+        .arg(&own)
+        .env(lowtide_model::record::LOAD_SAMPLES, &handed)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    for file in [own, handed] {
+        let lines = lines(&file);
+        crate::schemas::hold_record(&lines);
+        let of = |kind: &str| lines.iter().filter(|line| line["kind"] == kind).count();
+        assert_eq!((of("header"), of("load_plan"), of("load")), (1, 1, 2));
+        assert!(lines.iter().any(|line| line["in_flight"] == 80), "{lines:?}");
+        let marks: Vec<&str> = lines.iter().filter_map(|line| line["mark"].as_str()).collect();
+        let round = ["load_begin", "drained", "load_end", "closed"];
+        assert_eq!(marks, [round, round].concat());
+    }
+}

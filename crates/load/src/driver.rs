@@ -1,0 +1,512 @@
+//! The one loop: it owns the clock and the sockets, begins what is due, and gives up what takes too long.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lowtide_model::load::{LoadReport, LoadRound, SCHEMA};
+use mio::{Events, Poll, Token};
+
+use crate::RunError;
+use crate::clock::Clock;
+use crate::failure::Failure;
+use crate::observer::{Moment, Observer, Progress, State};
+use crate::pacer::Pacer;
+use crate::plan::Plan;
+use crate::pool::Pool;
+use crate::protocol::Ticks;
+use crate::route::Route;
+use crate::shape::{Shape, Step};
+use crate::tally::{Counts, Tally};
+use crate::timer::Timer;
+
+/// So many requests begin on a connection in a row, before others have their turn.
+const TURN: u64 = 256;
+/// After so many turns, what has come is looked at.
+const MOST_TURNS: usize = 64;
+/// So many events are taken at once.
+const EVENTS: usize = 1024;
+/// When so many connections could not be made, and none could, no more are tried.
+const ENOUGH: usize = 8;
+/// What begins before this is not the round's: nothing that begins is.
+const AFTER_THE_ROUND: Ticks = Ticks(u32::MAX);
+const TIMER: Token = Token(usize::MAX);
+
+/// Runs a plan.
+pub(crate) struct Driver<'a> {
+    plan: &'a Plan,
+    routes: &'a [Route],
+    poll: Poll,
+    events: Events,
+    timer: Timer,
+    pool: Pool<'a>,
+    tally: Tally,
+    clock: Clock,
+    observer: &'a mut dyn Observer,
+    interrupt: &'a AtomicBool,
+    interrupted: bool,
+    rounds: Vec<LoadRound>,
+    notes: Vec<String>,
+    round: u32,
+    round_began: Duration,
+    in_round: bool,
+    /// The round behind which a pause has a trickle that is not told yet.
+    trickle_behind: Option<usize>,
+    next_sample: Duration,
+    next_look: Duration,
+}
+
+/// One step under way.
+struct Course<'s> {
+    shape: &'s Shape,
+    pacer: Pacer,
+    begun: Duration,
+    /// When it ends, if by time.
+    end: Option<Duration>,
+}
+
+impl Course<'_> {
+    fn is_pause(&self) -> bool {
+        matches!(self.shape, Shape::Idle { .. })
+    }
+}
+
+impl<'a> Driver<'a> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        routes: &'a [Route],
+        observer: &'a mut dyn Observer,
+        interrupt: &'a AtomicBool,
+    ) -> Result<Self, RunError> {
+        let poll = Poll::new()?;
+        let timer = Timer::new(poll.registry(), TIMER)?;
+        let registry = poll.registry().try_clone()?;
+        let first = routes.first().ok_or_else(|| io::Error::other("a plan without a target"))?;
+        let pool = Pool::new(plan.connections, plan.streams, first, registry, plan.is_bare());
+        Ok(Self {
+            plan,
+            routes,
+            poll,
+            events: Events::with_capacity(EVENTS),
+            timer,
+            pool,
+            tally: Tally::default(),
+            clock: Clock::start(),
+            observer,
+            interrupt,
+            interrupted: false,
+            rounds: Vec::new(),
+            notes: Vec::new(),
+            round: 0,
+            round_began: Duration::ZERO,
+            in_round: false,
+            trickle_behind: None,
+            next_sample: Duration::ZERO,
+            next_look: Duration::ZERO,
+        })
+    }
+
+    pub(crate) fn run(mut self) -> Result<LoadReport, RunError> {
+        let steps = self.plan.shape.steps();
+        for (at, step) in steps.iter().enumerate() {
+            if is_pause(step) {
+                self.begin_pause(step.shape);
+            } else if step.round != self.round {
+                self.begin_round(step)?;
+            }
+            if !self.interrupted {
+                self.step(step.shape)?;
+            }
+            if self.interrupted {
+                break;
+            }
+            let next = steps.get(at + 1);
+            if !is_pause(step) && next.is_none_or(|next| is_pause(next) || next.round != self.round) {
+                self.end_round();
+            }
+        }
+        self.finish()
+    }
+
+    fn begin_round(&mut self, step: &Step<'_>) -> Result<(), RunError> {
+        let before = std::mem::replace(&mut self.round, step.round);
+        if before > 0 && self.route_of(before).text != self.route().text {
+            // Connections that lead elsewhere are closed, once what trickled over them is answered.
+            self.wait_for_answers()?;
+        }
+        let now = self.read_clock();
+        self.round_began = now;
+        self.in_round = true;
+        self.tally.round = Counts::default();
+        self.tally.round_began = self.tally.now;
+        let route = self.route();
+        self.pool.begin_round(route, self.streams(step.shape), now);
+        self.observer.see(Progress::Round { round: self.round, target: &route.text });
+        self.mark(Moment::LoadBegin);
+        Ok(())
+    }
+
+    fn route(&self) -> &'a Route {
+        self.route_of(self.round)
+    }
+
+    fn route_of(&self, round: u32) -> &'a Route {
+        &self.routes[(round.max(1) as usize - 1) % self.routes.len()]
+    }
+
+    fn wait_for_answers(&mut self) -> Result<(), RunError> {
+        while self.tally.in_flight > 0 && !self.interrupted {
+            self.step(&Shape::Hold(self.look_every()))?;
+        }
+        Ok(())
+    }
+
+    /// How many requests may be in flight on each connection: where all can be at once, each has
+    /// its even share.
+    fn streams(&self, shape: &Shape) -> usize {
+        let streams = match shape {
+            Shape::Burst(count) => {
+                let share = count.div_ceil(self.plan.connections as u64);
+                usize::try_from(share).unwrap_or(usize::MAX).clamp(1, self.plan.streams)
+            }
+            _ => self.plan.streams,
+        };
+        // What is left of a trickle takes nothing away from the round.
+        streams.saturating_add(self.tally.in_flight as usize)
+    }
+
+    fn end_round(&mut self) {
+        self.read_clock();
+        self.mark(Moment::Drained);
+        self.mark(Moment::LoadEnd);
+        self.in_round = false;
+        let began = std::mem::replace(&mut self.tally.round_began, AFTER_THE_ROUND);
+        let counts = &self.tally.round;
+        let mut round = counts.round(self.round, self.route().text.clone(), began);
+        let lost_bodies = counts.has_lost_bodies();
+        if self.plan.is_bare() {
+            round.closed_while_held = Some(counts.closed_while_held);
+            self.close_all();
+        }
+        self.take_notes(lost_bodies);
+        self.observer.see(Progress::RoundEnd(&round));
+        self.rounds.push(round);
+    }
+
+    fn take_notes(&mut self, lost_bodies: bool) {
+        let (asked, connections) = (self.plan.streams, self.plan.connections);
+        if let Some(permitted) = self.pool.permitted.take() {
+            self.note(match permitted {
+                1 => "the server takes one request at a time on a connection, as HTTP/1.1 does; the \
+                      others waited for their turn"
+                    .to_owned(),
+                few => format!(
+                    "the server permits {few} streams on a connection, and {asked} were asked for: \
+                     {} requests were in flight at most, and the others waited for their turn",
+                    few.saturating_mul(connections)
+                ),
+            });
+        }
+        let given_up = self.pool.given_up();
+        if let Some(failure) = self.pool.last_failure.take().filter(|_| given_up > 0) {
+            self.note(format!(
+                "round {}: {given_up} of {connections} connections were given up after 3 in a row came \
+                 to nothing: {failure}",
+                self.round
+            ));
+        }
+        if lost_bodies {
+            self.note("more different bodies came than were told apart: there are more".to_owned());
+        }
+    }
+
+    /// Notes something for people, once.
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// A pause begins, behind the round that was told last.
+    fn begin_pause(&mut self, shape: &Shape) {
+        self.end_trickle();
+        if matches!(shape, Shape::Idle { trickle: Some(_), .. }) {
+            self.trickle_behind = self.rounds.len().checked_sub(1);
+        }
+    }
+
+    /// Ends the counts of a trickle. What of it was answered in the round behind it counts too.
+    fn end_trickle(&mut self) {
+        let trickle = std::mem::take(&mut self.tally.trickle);
+        if let Some(number) = self.trickle_behind.take() {
+            self.rounds[number].between_rounds = Some(trickle.trickle());
+        }
+    }
+
+    fn step(&mut self, shape: &Shape) -> Result<(), RunError> {
+        let begun = self.read_clock();
+        let end = match shape {
+            Shape::Hold(time) | Shape::Idle { time, .. } => Some(begun + *time),
+            _ => None,
+        };
+        let mut course = Course { shape, pacer: Pacer::of(shape), begun, end };
+        loop {
+            self.begin_due(&mut course);
+            self.look(&mut course)?;
+            if self.is_over(&course) {
+                return Ok(());
+            }
+            if self.interrupt.load(Ordering::Relaxed) {
+                self.give_up();
+                return Ok(());
+            }
+            self.wait(&course)?;
+        }
+    }
+
+    fn is_over(&mut self, course: &Course<'_>) -> bool {
+        let now = self.read_clock();
+        match course.end {
+            Some(end) => now >= end,
+            None => course.pacer.is_done(now - course.begun) && self.tally.round.in_flight() == 0,
+        }
+    }
+
+    /// What time it is, since the run began.
+    fn read_clock(&mut self) -> Duration {
+        let now = self.clock.now();
+        self.tally.now = self.clock.ticks(now);
+        now
+    }
+
+    fn begin_due(&mut self, course: &mut Course<'_>) {
+        let now = self.read_clock();
+        if course.pacer.due(now - course.begun) == 0 {
+            return;
+        }
+        match self.plan.is_bare() {
+            true => self.connect_due(course, now),
+            false => self.send_due(course, now),
+        }
+    }
+
+    fn connect_due(&mut self, course: &mut Course<'_>, now: Duration) {
+        for _ in 0..course.pacer.due(now - course.begun).min(TURN) {
+            // Each place is used once in a round.
+            let number = self.tally.round.sent as usize;
+            if number >= self.plan.connections {
+                return course.pacer.stop();
+            }
+            let due = course.begun + course.pacer.begin(now - course.begun);
+            self.tally.begin_bare();
+            self.pool.open(number, self.clock.ticks(due), &mut self.tally, now);
+        }
+    }
+
+    fn send_due(&mut self, course: &mut Course<'_>, now: Duration) {
+        self.pool.fill(self.wanted(course), &mut self.tally, now);
+        for _ in 0..MOST_TURNS {
+            let now = self.read_clock();
+            let due = course.pacer.due(now - course.begun).min(TURN);
+            if due == 0 {
+                return;
+            }
+            let Some((number, room)) = self.pool.next_ready() else { return };
+            // What is due by a schedule is spread, so that connections have their even share.
+            let most = match course.pacer.next() {
+                Some(_) => due.div_ceil(self.pool.ready() as u64 + 1),
+                None => due,
+            };
+            for _ in 0..most.min(room as u64) {
+                let due = course.begun + course.pacer.begin(now - course.begun);
+                match course.is_pause() {
+                    true => self.tally.begin_trickle(),
+                    false => self.tally.begin(),
+                }
+                self.pool.send(number, self.clock.ticks(due));
+            }
+            self.pool.flush(number, &mut self.tally, now);
+        }
+    }
+
+    /// How many connections are to stand.
+    fn wanted(&self, course: &Course<'_>) -> usize {
+        let all = self.plan.connections;
+        match course.shape {
+            Shape::Idle { .. } => 1,
+            Shape::Burst(count) | Shape::Ramp { count, .. } => {
+                usize::try_from(*count).unwrap_or(all).min(all)
+            }
+            _ => all,
+        }
+    }
+
+    /// Looks after what takes its time: what is late, what is idle, what was given up.
+    fn look(&mut self, course: &mut Course<'_>) -> Result<(), RunError> {
+        let now = self.read_clock();
+        if now >= self.next_sample {
+            self.next_sample = now + self.plan.sample_every;
+            self.observer.see(Progress::State(self.state(course, now)));
+        }
+        self.give_up_hopeless(course)?;
+        if now < self.next_look {
+            return Ok(());
+        }
+        self.next_look = now + self.look_every();
+        if let Some(by) = self.clock.rebase(now) {
+            self.pool.rebase(by);
+            if self.in_round {
+                let began = &mut self.tally.round_began;
+                *began = Ticks(began.0.saturating_sub(by.0));
+            }
+            self.read_clock();
+        }
+        if let Some(until) = now.checked_sub(self.plan.timeout) {
+            self.pool.expire(self.clock.ticks(until), &mut self.tally, now);
+            self.give_up_waiting(course, until);
+        }
+        if let Some(idle) = self.plan.idle_close.filter(|_| course.is_pause()) {
+            let stood = self.pool.standing;
+            self.pool.close_idle(now.saturating_sub(idle));
+            if stood > 0 && self.pool.standing == 0 {
+                self.mark(Moment::Closed);
+            }
+        }
+        Ok(())
+    }
+
+    /// How often what is late is looked for: a tenth of what it may be late.
+    fn look_every(&self) -> Duration {
+        let shortest = self.plan.idle_close.map_or(self.plan.timeout, |d| d.min(self.plan.timeout));
+        (shortest / 10).clamp(Duration::from_millis(1), Duration::from_millis(100))
+    }
+
+    /// What was due and could not begin is given up after the time-out too.
+    fn give_up_waiting(&mut self, course: &mut Course<'_>, until: Duration) {
+        if course.is_pause() || self.plan.is_bare() {
+            return;
+        }
+        while course.pacer.next().is_some_and(|due| course.begun + due <= until) {
+            course.pacer.begin(Duration::ZERO);
+            self.tally.failed_unsent(1, Failure::TimedOut);
+        }
+    }
+
+    /// Where no connection can be made any more, what has not begun has failed. Where none ever could,
+    /// there is nothing to count.
+    fn give_up_hopeless(&mut self, course: &mut Course<'_>) -> Result<(), RunError> {
+        if course.is_pause() || course.end.is_some() || self.pool.last_failure.is_none() {
+            return Ok(());
+        }
+        let wanted = self.wanted(course);
+        if self.tally.answers == 0 && self.rounds.is_empty() {
+            let of_protocol = self.pool.last_failure.filter(|failure| failure.is_of_protocol());
+            let never = self.pool.failed(wanted.min(ENOUGH), false);
+            let never = never.filter(|_| !self.pool.ever_stood);
+            if let Some(failure) = of_protocol.or(never) {
+                let target = self.route().text.clone();
+                return Err(RunError::NoConnection { target, failure });
+            }
+        }
+        if self.plan.is_bare() {
+            return Ok(());
+        }
+        let failure = self.pool.failed(wanted, true);
+        if let Some((failure, left)) = failure.zip(course.pacer.left()) {
+            self.tally.failed_unsent(left, failure);
+            course.pacer.stop();
+        }
+        Ok(())
+    }
+
+    /// Waits for whatever comes first.
+    fn wait(&mut self, course: &Course<'_>) -> Result<(), RunError> {
+        let now = self.read_clock();
+        let is_due = course.pacer.due(now - course.begun) > 0;
+        let at_once = self.pool.may_read_on() || (is_due && (self.plan.is_bare() || self.pool.is_ready()));
+        if !at_once {
+            let next = course.pacer.next().map(|due| course.begun + due).filter(|due| *due > now);
+            let times = [Some(self.next_look), Some(self.next_sample), next, course.end];
+            let first = times.into_iter().flatten().min().unwrap_or(now);
+            self.timer.set(first, now)?;
+        }
+        match self.poll.poll(&mut self.events, at_once.then_some(Duration::ZERO)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
+            _ => {}
+        }
+        for event in self.events.iter().filter(|event| event.token() != TIMER) {
+            let now = self.clock.now();
+            self.tally.now = self.clock.ticks(now);
+            self.pool.event(event.token().0, &mut self.tally, now);
+        }
+        let now = self.read_clock();
+        self.pool.read_on(&mut self.tally, now);
+        Ok(())
+    }
+
+    fn state(&self, course: &Course<'_>, now: Duration) -> State {
+        let counts = &self.tally.round;
+        State {
+            round: self.round,
+            in_flight: self.tally.in_flight,
+            succeeded: counts.succeeded,
+            failed: counts.failed,
+            connections: self.pool.standing,
+            since_round: now - self.round_began,
+            pause_left: course.end.filter(|_| course.is_pause()).map(|end| end.saturating_sub(now)),
+        }
+    }
+
+    fn mark(&mut self, moment: Moment) {
+        self.observer.see(Progress::Mark { moment, round: self.round });
+    }
+
+    fn close_all(&mut self) {
+        let stood = self.pool.standing;
+        self.pool.close_all();
+        if stood > 0 {
+            self.mark(Moment::Closed);
+        }
+    }
+
+    /// Somebody ended it from outside.
+    fn give_up(&mut self) {
+        self.read_clock();
+        self.interrupted = true;
+        self.pool.give_up_all(Failure::Interrupted, &mut self.tally);
+        if self.in_round {
+            self.end_round();
+        }
+    }
+
+    fn finish(mut self) -> Result<LoadReport, RunError> {
+        if !self.interrupted {
+            // What trickled before the last round may still be under way.
+            self.wait_for_answers()?;
+            if !self.plan.linger.is_zero() {
+                self.step(&Shape::Hold(self.plan.linger))?;
+            }
+            self.close_all();
+        }
+        self.end_trickle();
+        Ok(LoadReport {
+            schema: SCHEMA.to_owned(),
+            client_peak_rss_bytes: peak_rss_bytes(),
+            rounds: self.rounds,
+            interrupted: self.interrupted,
+            notes: self.notes,
+        })
+    }
+}
+
+fn is_pause(step: &Step<'_>) -> bool {
+    matches!(step.shape, Shape::Idle { .. })
+}
+
+/// The most that this process has had resident.
+fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}

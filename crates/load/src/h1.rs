@@ -1,0 +1,218 @@
+//! HTTP/1.1: one request at a time on a connection, without pipelining.
+
+use crate::failure::Failure;
+use crate::protocol::{Body, BodyHash, Outcomes, Protocol, Request, Ticks};
+
+mod answer;
+
+use answer::{Answer, Progress};
+
+/// A body in pieces is kept up to this length, so that it can be told as a text.
+const MOST_KEPT: usize = 4 << 10;
+
+/// One connection of HTTP/1.1.
+pub(crate) struct Http1 {
+    /// The request as it goes out, but for its body.
+    head: Box<[u8]>,
+    request_body: std::sync::Arc<[u8]>,
+    is_head: bool,
+    in_flight: Option<InFlight>,
+    /// What came and is not used yet: a part of a head, or of a chunk's.
+    rest: Vec<u8>,
+    ended: bool,
+}
+
+struct InFlight {
+    began: Ticks,
+    /// How much of the request's body has gone out.
+    written: usize,
+    answer: Answer,
+    body: Collected,
+}
+
+impl Http1 {
+    pub(crate) fn new(request: &Request) -> Self {
+        Self {
+            head: head(request).into(),
+            request_body: std::sync::Arc::clone(&request.body),
+            is_head: request.method == "HEAD",
+            in_flight: None,
+            rest: Vec::new(),
+            ended: false,
+        }
+    }
+
+    /// The answer is whole.
+    fn finish(&mut self, told: &mut dyn Outcomes) {
+        let Some(flight) = self.in_flight.take() else { return };
+        self.ended |= !flight.answer.keeps_alive();
+        // An answer that came before all of the request was sent leaves the rest of it to no one.
+        self.ended |= flight.written < self.request_body.len();
+        told.answered(flight.began, flight.answer.status(), flight.body.body());
+    }
+
+    /// Takes what came, and says how much of it was used.
+    fn take(&mut self, bytes: &[u8], told: &mut dyn Outcomes) -> Result<usize, Failure> {
+        let mut used = 0;
+        while let Some(flight) = &mut self.in_flight {
+            match flight.answer.advance(&bytes[used..], self.is_head)? {
+                Progress::More => break,
+                Progress::Took(count) => used += count,
+                Progress::Body(count) => {
+                    flight.body.add(&bytes[used..used + count]);
+                    used += count;
+                }
+                Progress::End(count) => {
+                    used += count;
+                    self.finish(told);
+                }
+            }
+        }
+        Ok(used)
+    }
+}
+
+impl Protocol for Http1 {
+    fn open(&mut self, _out: &mut Vec<u8>) {}
+
+    fn room(&self) -> usize {
+        usize::from(self.in_flight.is_none() && !self.ended)
+    }
+
+    fn send(&mut self, due: Ticks, out: &mut Vec<u8>) {
+        if self.room() == 0 {
+            return;
+        }
+        out.extend_from_slice(&self.head);
+        self.in_flight = Some(InFlight {
+            began: due,
+            written: 0,
+            answer: Answer::default(),
+            body: Collected::default(),
+        });
+    }
+
+    fn receive(
+        &mut self,
+        bytes: &[u8],
+        _out: &mut Vec<u8>,
+        told: &mut dyn Outcomes,
+    ) -> Result<(), Failure> {
+        if self.in_flight.is_none() {
+            return match bytes.is_empty() {
+                true => Ok(()),
+                false => Err(Failure::Http1("an answer that nobody asked for")),
+            };
+        }
+        if self.rest.is_empty() {
+            let used = self.take(bytes, told)?;
+            self.rest.extend_from_slice(&bytes[used..]);
+        } else {
+            let mut rest = std::mem::take(&mut self.rest);
+            rest.extend_from_slice(bytes);
+            let used = self.take(&rest, told)?;
+            rest.drain(..used);
+            self.rest = rest;
+        }
+        if self.in_flight.is_none() && !self.rest.is_empty() {
+            return Err(Failure::Http1("more than the answer"));
+        }
+        Ok(())
+    }
+
+    fn pump(&mut self, most: usize, out: &mut Vec<u8>) {
+        let Some(flight) = &mut self.in_flight else { return };
+        let rest = &self.request_body[flight.written..];
+        let part = &rest[..rest.len().min(most)];
+        out.extend_from_slice(part);
+        flight.written += part.len();
+    }
+
+    fn expire(
+        &mut self,
+        until: Ticks,
+        _out: &mut Vec<u8>,
+        told: &mut dyn Outcomes,
+    ) -> Result<(), Failure> {
+        let Some(flight) = self.in_flight.take_if(|flight| flight.began <= until) else {
+            return Ok(());
+        };
+        self.ended = true;
+        told.failed(flight.began, Failure::TimedOut);
+        Err(Failure::TimedOut)
+    }
+
+    fn oldest(&self) -> Option<Ticks> {
+        self.in_flight.as_ref().map(|flight| flight.began)
+    }
+
+    fn in_flight(&self) -> usize {
+        usize::from(self.in_flight.is_some())
+    }
+
+    fn is_draining(&self) -> bool {
+        self.ended
+    }
+
+    fn close(&mut self, _out: &mut Vec<u8>) {}
+
+    fn closed(&mut self, why: Failure, told: &mut dyn Outcomes) {
+        self.ended = true;
+        let Some(flight) = &self.in_flight else { return };
+        if why == Failure::Closed && flight.answer.ends_with_connection() {
+            return self.finish(told);
+        }
+        let cut = flight.answer.has_begun() && matches!(why, Failure::Closed | Failure::Reset);
+        let why = if cut { Failure::CutShort } else { why };
+        if let Some(flight) = self.in_flight.take() {
+            told.failed(flight.began, why);
+        }
+    }
+
+    fn rebase(&mut self, by: Ticks) {
+        if let Some(flight) = &mut self.in_flight {
+            flight.began = Ticks(flight.began.0.saturating_sub(by.0));
+        }
+    }
+}
+
+/// The body of an answer, as far as it has come.
+#[derive(Default)]
+struct Collected {
+    text: Vec<u8>,
+    hash: BodyHash,
+}
+
+impl Collected {
+    fn add(&mut self, piece: &[u8]) {
+        self.hash.add(piece);
+        if self.hash.bytes() <= MOST_KEPT as u64 {
+            self.text.extend_from_slice(piece);
+        }
+    }
+
+    fn body(&self) -> Body<'_> {
+        match self.hash.bytes() <= MOST_KEPT as u64 {
+            true => Body::Whole(&self.text),
+            false => Body::Pieces { hash: self.hash.finish(), bytes: self.hash.bytes() },
+        }
+    }
+}
+
+/// The request's head. Headers of the user take the place of ours.
+fn head(request: &Request) -> Vec<u8> {
+    let has = |name: &str| request.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+    let mut head = format!("{} {} HTTP/1.1\r\n", request.method, request.path);
+    if !has("host") {
+        head += &format!("host: {}\r\n", request.authority);
+    }
+    let wants_length = matches!(request.method.as_str(), "POST" | "PUT" | "PATCH");
+    if !has("content-length") && (wants_length || !request.body.is_empty()) {
+        head += &format!("content-length: {}\r\n", request.body.len());
+    }
+    for (name, value) in &request.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head += "\r\n";
+    head.into_bytes()
+}

@@ -1,0 +1,206 @@
+//! How far an answer has come: head, body by length, in chunks, or until the connection ends
+//! (RFC 9112, section 6.3).
+
+use httparse::{EMPTY_HEADER, Header, Response, Status};
+
+use crate::failure::Failure;
+
+/// More headers than any server sends.
+const MOST_HEADERS: usize = 128;
+/// A head or a chunk's size that is longer than this is refused.
+const LONGEST_HEAD: usize = 256 << 10;
+
+/// How far an answer has come.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    at: At,
+    status: u16,
+    closes: bool,
+}
+
+/// What comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+enum At {
+    #[default]
+    Head,
+    /// So much of the body.
+    Length(u64),
+    /// The size of a chunk.
+    ChunkSize,
+    /// So much of a chunk, and then the end of its line.
+    Chunk(u64),
+    ChunkEnd,
+    /// What may stand behind the last chunk.
+    Trailers,
+    /// All until the connection ends.
+    Rest,
+}
+
+/// What was made of the bytes that came.
+#[derive(Debug, PartialEq)]
+pub(super) enum Progress {
+    /// It takes more than there is.
+    More,
+    /// So many bytes were used, and were no part of the body.
+    Took(usize),
+    /// So many bytes are a part of the body.
+    Body(usize),
+    /// So many bytes were used, and the answer is whole.
+    End(usize),
+}
+
+impl Answer {
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Something of it has come.
+    pub(super) fn has_begun(&self) -> bool {
+        self.at != At::Head
+    }
+
+    pub(super) fn keeps_alive(&self) -> bool {
+        !self.closes && self.at != At::Rest
+    }
+
+    pub(super) fn ends_with_connection(&self) -> bool {
+        self.at == At::Rest
+    }
+
+    /// Takes the next part of what came.
+    pub(super) fn advance(&mut self, bytes: &[u8], is_head: bool) -> Result<Progress, Failure> {
+        match self.at {
+            At::Length(0) => Ok(Progress::End(0)),
+            _ if bytes.is_empty() => Ok(Progress::More),
+            At::Head => self.head(bytes, is_head),
+            At::Length(left) => {
+                let count = most(left, bytes);
+                self.at = At::Length(left - count as u64);
+                Ok(Progress::Body(count))
+            }
+            At::ChunkSize => self.chunk_size(bytes),
+            At::Chunk(left) => {
+                let count = most(left, bytes);
+                let left = left - count as u64;
+                self.at = if left == 0 { At::ChunkEnd } else { At::Chunk(left) };
+                Ok(Progress::Body(count))
+            }
+            At::ChunkEnd => self.chunk_end(bytes),
+            At::Trailers => trailers(bytes),
+            At::Rest => Ok(Progress::Body(bytes.len())),
+        }
+    }
+
+    fn head(&mut self, bytes: &[u8], is_head: bool) -> Result<Progress, Failure> {
+        let mut headers = [EMPTY_HEADER; MOST_HEADERS];
+        let mut response = Response::new(&mut headers);
+        let length = match response.parse(bytes) {
+            Ok(Status::Complete(length)) => length,
+            Ok(Status::Partial) if bytes.len() < LONGEST_HEAD => return Ok(Progress::More),
+            Ok(Status::Partial) => return Err(Failure::Http1("a head without an end")),
+            Err(error) => return Err(unread(error, bytes)),
+        };
+        let status = response.code.unwrap_or_default();
+        if status == 101 {
+            return Err(Failure::Http1("another protocol that nobody asked for"));
+        }
+        if (100..200).contains(&status) {
+            return Ok(Progress::Took(length));
+        }
+        self.status = status;
+        self.closes = closes(response.version, response.headers);
+        self.at = match is_head || status == 204 || status == 304 {
+            true => At::Length(0),
+            false => body_of(response.headers)?,
+        };
+        Ok(Progress::Took(length))
+    }
+
+    fn chunk_size(&mut self, bytes: &[u8]) -> Result<Progress, Failure> {
+        match httparse::parse_chunk_size(bytes) {
+            Ok(Status::Complete((used, size))) => {
+                self.at = if size == 0 { At::Trailers } else { At::Chunk(size) };
+                Ok(Progress::Took(used))
+            }
+            Ok(Status::Partial) if bytes.len() < LONGEST_HEAD => Ok(Progress::More),
+            _ => Err(Failure::Http1("a chunk without a size")),
+        }
+    }
+
+    fn chunk_end(&mut self, bytes: &[u8]) -> Result<Progress, Failure> {
+        match bytes {
+            [b'\r', b'\n', ..] => {
+                self.at = At::ChunkSize;
+                Ok(Progress::Took(2))
+            }
+            [b'\r'] => Ok(Progress::More),
+            _ => Err(Failure::Http1("a chunk that is longer than its size")),
+        }
+    }
+}
+
+fn most(left: u64, bytes: &[u8]) -> usize {
+    usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len())
+}
+
+fn trailers(bytes: &[u8]) -> Result<Progress, Failure> {
+    let mut headers = [EMPTY_HEADER; MOST_HEADERS];
+    match httparse::parse_headers(bytes, &mut headers) {
+        Ok(Status::Complete((used, _))) => Ok(Progress::End(used)),
+        Ok(Status::Partial) if bytes.len() < LONGEST_HEAD => Ok(Progress::More),
+        _ => Err(Failure::Http1("trailers that cannot be read")),
+    }
+}
+
+/// Why a head could not be read: that of another protocol, or a broken one.
+fn unread(error: httparse::Error, bytes: &[u8]) -> Failure {
+    match bytes {
+        // Frames of HTTP/2 begin with a length of three bytes; SETTINGS and GOAWAY are short.
+        [0, 0, _, 4 | 7, ..] => Failure::NotHttp1("HTTP/2"),
+        [21 | 22, 3, ..] => Failure::NotHttp1("TLS"),
+        _ if bytes.starts_with(b"HTTP/") => match error {
+            httparse::Error::TooManyHeaders => Failure::Http1("too many headers"),
+            httparse::Error::Version => Failure::NotHttp1("another version"),
+            _ => Failure::Http1("a head that cannot be read"),
+        },
+        _ => Failure::NotHttp1("something else"),
+    }
+}
+
+fn closes(version: Option<u8>, headers: &[Header<'_>]) -> bool {
+    let says = |word: &str| {
+        headers
+            .iter()
+            .filter(|header| header.name.eq_ignore_ascii_case("connection"))
+            .flat_map(|header| header.value.split(|byte| *byte == b','))
+            .any(|token| token.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
+    };
+    says("close") || (version == Some(0) && !says("keep-alive"))
+}
+
+/// How the body ends.
+fn body_of(headers: &[Header<'_>]) -> Result<At, Failure> {
+    let mut length = None;
+    for header in headers {
+        if header.name.eq_ignore_ascii_case("transfer-encoding") {
+            let last = header.value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
+            return match last.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+                true => Ok(At::ChunkSize),
+                false => Ok(At::Rest),
+            };
+        }
+        if header.name.eq_ignore_ascii_case("content-length") {
+            let text = std::str::from_utf8(header.value).ok().map(str::trim);
+            let digits = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+            let value: Option<u64> = digits.and_then(|digits| digits.parse().ok());
+            match (value, length) {
+                (None, _) => return Err(Failure::Http1("a content-length that is no number")),
+                (Some(new), Some(old)) if new != old => {
+                    return Err(Failure::Http1("two content-lengths that differ"));
+                }
+                _ => length = value,
+            }
+        }
+    }
+    Ok(length.map_or(At::Rest, At::Length))
+}

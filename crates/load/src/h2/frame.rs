@@ -1,0 +1,164 @@
+//! Frames of HTTP/2 (RFC 9113, sections 4 and 6): taken apart, and written.
+
+use crate::failure::{ErrorCode, Failure};
+
+/// What a client says first (section 3.4), before its SETTINGS.
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The length of what stands before every frame's payload.
+pub(super) const HEAD: usize = 9;
+/// The longest payload that either side may send unless the other permits more; we do not.
+pub(super) const LONGEST: usize = 16_384;
+
+/// A frame's kinds.
+pub(super) mod kind {
+    pub(in crate::h2) const DATA: u8 = 0;
+    pub(in crate::h2) const HEADERS: u8 = 1;
+    pub(in crate::h2) const PRIORITY: u8 = 2;
+    pub(in crate::h2) const RST_STREAM: u8 = 3;
+    pub(in crate::h2) const SETTINGS: u8 = 4;
+    pub(in crate::h2) const PUSH_PROMISE: u8 = 5;
+    pub(in crate::h2) const PING: u8 = 6;
+    pub(in crate::h2) const GOAWAY: u8 = 7;
+    pub(in crate::h2) const WINDOW_UPDATE: u8 = 8;
+    pub(in crate::h2) const CONTINUATION: u8 = 9;
+}
+
+/// A frame's flags.
+pub(super) mod flag {
+    pub(in crate::h2) const END_STREAM: u8 = 0x1;
+    pub(in crate::h2) const ACK: u8 = 0x1;
+    pub(in crate::h2) const END_HEADERS: u8 = 0x4;
+    pub(in crate::h2) const PADDED: u8 = 0x8;
+    pub(in crate::h2) const PRIORITY: u8 = 0x20;
+}
+
+/// What stands before a frame's payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) length: usize,
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    /// The stream, or 0 for the connection.
+    pub(super) stream: u32,
+}
+
+impl Head {
+    /// Reads it; the highest bit of the stream's number means nothing.
+    pub(super) fn parse(bytes: &[u8; HEAD]) -> Self {
+        let [a, b, c, kind, flags, stream @ ..] = *bytes;
+        Self {
+            length: u32::from_be_bytes([0, a, b, c]) as usize,
+            kind,
+            flags,
+            stream: u32::from_be_bytes(stream) & 0x7fff_ffff,
+        }
+    }
+
+    /// Writes it.
+    pub(super) fn write(self, out: &mut Vec<u8>) {
+        let [_, a, b, c] = (self.length as u32).to_be_bytes();
+        let [d, e, f, g] = self.stream.to_be_bytes();
+        out.extend_from_slice(&[a, b, c, self.kind, self.flags, d, e, f, g]);
+    }
+
+    /// Whether a flag is set.
+    pub(super) fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// A payload without its padding, and without the priority that HEADERS may begin with.
+///
+/// # Errors
+///
+/// When there is more padding than payload.
+pub(super) fn content(head: Head, payload: &[u8]) -> Result<&[u8], Failure> {
+    let too_short = || broken(ErrorCode::FRAME_SIZE_ERROR, "a frame too short for its flags");
+    let (padding, mut content) = match payload {
+        [padding, rest @ ..] if head.has(flag::PADDED) => (usize::from(*padding), rest),
+        _ if head.has(flag::PADDED) => return Err(too_short()),
+        _ => (0, payload),
+    };
+    if head.kind == kind::HEADERS && head.has(flag::PRIORITY) {
+        content = content.get(5..).ok_or_else(too_short)?;
+    }
+    let end = content.len().checked_sub(padding);
+    let end =
+        end.ok_or(broken(ErrorCode::PROTOCOL_ERROR, "a frame with more padding than payload"))?;
+    Ok(&content[..end])
+}
+
+/// The payload of a frame that has a fixed length.
+///
+/// # Errors
+///
+/// When it is of another length.
+pub(super) fn exactly<const N: usize>(payload: &[u8]) -> Result<[u8; N], Failure> {
+    let wrong =
+        broken(ErrorCode::FRAME_SIZE_ERROR, "a frame of a length that its kind cannot have");
+    payload.try_into().map_err(|_| wrong)
+}
+
+/// The failure of all in flight when the server broke a rule.
+pub(super) const fn broken(code: ErrorCode, what: &'static str) -> Failure {
+    Failure::Http2 { code, what }
+}
+
+/// Writes a frame with a payload of some bytes.
+pub(super) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    Head { length: payload.len(), kind, flags, stream }.write(out);
+    out.extend_from_slice(payload);
+}
+
+/// Gives up a stream.
+pub(super) fn reset(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
+    write(out, kind::RST_STREAM, 0, stream, &code.0.to_be_bytes());
+}
+
+/// Permits the server to send `bytes` more, on a stream or (0) on the connection.
+pub(super) fn window_update(out: &mut Vec<u8>, stream: u32, bytes: u32) {
+    write(out, kind::WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes());
+}
+
+/// Ends the connection. We take no streams from the server, so that the last one is 0.
+pub(super) fn go_away(out: &mut Vec<u8>, code: ErrorCode) {
+    let mut payload = [0; 8];
+    payload[4..].copy_from_slice(&code.0.to_be_bytes());
+    write(out, kind::GOAWAY, 0, 0, &payload);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_read_as_it_was_written() {
+        let head = Head { length: 0x012345, kind: kind::DATA, flags: 9, stream: 0x7fff_ffff };
+        let mut out = Vec::new();
+        head.write(&mut out);
+        assert_eq!(out, [0x01, 0x23, 0x45, 0, 9, 0x7f, 0xff, 0xff, 0xff]);
+        out[5] = 0xff;
+        assert_eq!(Head::parse(&out.try_into().unwrap()), head);
+    }
+
+    #[test]
+    fn padding_and_priority_are_left_out() {
+        let head = |kind, flags| Head { length: 0, kind, flags, stream: 1 };
+        let padded = head(kind::DATA, flag::PADDED);
+        assert_eq!(content(padded, b"\x02body\0\0").unwrap(), b"body");
+        assert_eq!(content(padded, b"\x00").unwrap(), b"");
+        let both = head(kind::HEADERS, flag::PADDED | flag::PRIORITY);
+        assert_eq!(content(both, b"\x01prioBlock\0").unwrap(), b"lock");
+    }
+
+    #[test]
+    fn a_frame_with_more_padding_than_payload_is_told() {
+        let head = Head { length: 0, kind: kind::HEADERS, flags: flag::PADDED, stream: 1 };
+        let code = |payload| match content(head, payload) {
+            Err(Failure::Http2 { code, .. }) => code,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(code(b"\x05abcd"), ErrorCode::PROTOCOL_ERROR);
+        assert_eq!(code(b""), ErrorCode::FRAME_SIZE_ERROR);
+    }
+}

@@ -1,0 +1,279 @@
+//! Reads the header blocks of answers. Every field is followed, since later ones may refer to it; only
+//! the status and the length of the body are kept.
+
+use super::table::{Field, Name, Table};
+use super::{TABLE_SIZE, Unreadable, huffman, integer, statics};
+
+/// What a header block said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::h2) struct Headers {
+    /// `:status`
+    pub(in crate::h2) status: Option<u16>,
+    /// `content-length`
+    pub(in crate::h2) length: Option<u64>,
+    /// Why no answer can have these headers, though they could be read.
+    pub(in crate::h2) malformed: Option<&'static str>,
+}
+
+/// Reads header blocks, in the order in which they came.
+#[derive(Debug, Default)]
+pub(in crate::h2) struct Decoder {
+    table: Table,
+}
+
+impl Decoder {
+    /// Reads one whole block.
+    ///
+    /// # Errors
+    ///
+    /// When it is none: the connection is of no more use then.
+    pub(in crate::h2) fn decode(&mut self, mut block: &[u8]) -> Result<Headers, Unreadable> {
+        let mut headers = Headers::default();
+        while let Some(first) = block.first()
+            && first >> 5 == 0b001
+        {
+            block = self.resize(block)?;
+        }
+        while !block.is_empty() {
+            let field;
+            (field, block) = self.field(block)?;
+            headers.add(field);
+        }
+        Ok(headers)
+    }
+
+    /// Section 6.3: the table's size changes, only before the first field.
+    fn resize<'a>(&mut self, block: &'a [u8]) -> Result<&'a [u8], Unreadable> {
+        let (size, rest) = integer::read(block, 5)?;
+        if size > TABLE_SIZE {
+            return Err(Unreadable);
+        }
+        self.table.set_most(size);
+        Ok(rest)
+    }
+
+    /// Reads one field; returns it and what follows.
+    fn field<'a>(&mut self, block: &'a [u8]) -> Result<(Field, &'a [u8]), Unreadable> {
+        match block.first().ok_or(Unreadable)? {
+            0b1000_0000.. => {
+                let (index, rest) = integer::read(block, 7)?;
+                Ok((self.indexed(index)?, rest))
+            }
+            0b0100_0000.. => {
+                let (field, rest) = self.literal(block, 6)?;
+                self.table.insert(field);
+                Ok((field, rest))
+            }
+            // A change of size behind a field.
+            0b0010_0000.. => Err(Unreadable),
+            _ => self.literal(block, 4),
+        }
+    }
+
+    fn indexed(&self, index: usize) -> Result<Field, Unreadable> {
+        if let Some(dynamic) = index.checked_sub(statics::DYNAMIC) {
+            return self.table.get(dynamic).ok_or(Unreadable);
+        }
+        let (name, value) = statics::entry(index).ok_or(Unreadable)?;
+        let known = Name::of(name.as_bytes());
+        Ok(field(known, name.len(), &Text::of(value.as_bytes())))
+    }
+
+    fn literal<'a>(&self, block: &'a [u8], prefix: u32) -> Result<(Field, &'a [u8]), Unreadable> {
+        let (index, rest) = integer::read(block, prefix)?;
+        let (name, length, rest) = if index == 0 {
+            let (name, rest) = string(rest)?;
+            (Name::of(name.beginning()), name.length, rest)
+        } else {
+            let named = self.indexed(index)?;
+            (named.name, named.name_length as usize, rest)
+        };
+        let (value, rest) = string(rest)?;
+        Ok((field(name, length, &value), rest))
+    }
+}
+
+impl Headers {
+    fn add(&mut self, field: Field) {
+        match field.name {
+            Name::Other => {}
+            Name::OtherPseudo => self.malformed = Some("an answer with a request's headers"),
+            Name::Status => match field.number.and_then(|number| u16::try_from(number).ok()) {
+                Some(status @ 100..=999) if self.status.is_none() => self.status = Some(status),
+                _ => self.malformed = Some("an answer with a wrong :status"),
+            },
+            Name::ContentLength => match field.number {
+                Some(length) if self.length.is_none_or(|known| known == length) => {
+                    self.length = Some(length);
+                }
+                _ => self.malformed = Some("an answer with a wrong content-length"),
+            },
+        }
+    }
+}
+
+fn field(name: Name, name_length: usize, value: &Text) -> Field {
+    let looked_at = matches!(name, Name::Status | Name::ContentLength);
+    Field {
+        name,
+        // Far below 2^32, as every block is.
+        name_length: name_length as u32,
+        value_length: value.length as u32,
+        number: if looked_at { value.number() } else { None },
+    }
+}
+
+/// Reads a string (section 5.2).
+fn string(bytes: &[u8]) -> Result<(Text, &[u8]), Unreadable> {
+    let is_huffman = bytes.first().is_some_and(|first| first & 0x80 != 0);
+    let (length, rest) = integer::read(bytes, 7)?;
+    let (bytes, rest) = rest.split_at_checked(length).ok_or(Unreadable)?;
+    if !is_huffman {
+        return Ok((Text::of(bytes), rest));
+    }
+    let mut text = Text::default();
+    huffman::decode(bytes, |byte| text.push(byte))?;
+    Ok((text, rest))
+}
+
+/// The length and the beginning of a string: enough for what is looked at.
+#[derive(Default)]
+struct Text {
+    length: usize,
+    beginning: [u8; 20],
+}
+
+impl Text {
+    fn of(bytes: &[u8]) -> Self {
+        let mut text = Self { length: bytes.len(), ..Self::default() };
+        let kept = bytes.len().min(text.beginning.len());
+        text.beginning[..kept].copy_from_slice(&bytes[..kept]);
+        text
+    }
+
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.beginning.get_mut(self.length) {
+            *place = byte;
+        }
+        self.length += 1;
+    }
+
+    fn beginning(&self) -> &[u8] {
+        &self.beginning[..self.length.min(self.beginning.len())]
+    }
+
+    /// The number that it is, of digits alone.
+    fn number(&self) -> Option<u64> {
+        let digits = (1..self.beginning.len()).contains(&self.length).then(|| self.beginning())?;
+        digits.iter().try_fold(0_u64, |number, byte| {
+            byte.is_ascii_digit().then(|| number * 10 + u64::from(byte - b'0'))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits: Vec<u32> = hex.chars().filter_map(|c| c.to_digit(16)).collect();
+        digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
+    }
+
+    fn sizes(decoder: &Decoder) -> Vec<(u32, u32)> {
+        let fields = (0..).map_while(|at| decoder.table.get(at));
+        fields.map(|field| (field.name_length, field.value_length)).collect()
+    }
+
+    /// The same three answers in both forms (RFC 7541, C.5 and C.6), with a table of 256 bytes.
+    fn reads_three_answers(blocks: [&str; 3]) {
+        let mut decoder = Decoder::default();
+        decoder.table.set_most(256);
+        let statuses = blocks.map(|block| decoder.decode(&bytes(block)).unwrap().status);
+        assert_eq!(statuses, [Some(302), Some(307), Some(200)]);
+        // set-cookie, content-encoding, date
+        assert_eq!(sizes(&decoder), [(10, 56), (16, 4), (4, 29)]);
+    }
+
+    #[test]
+    fn the_answers_of_the_rfc_are_read() {
+        reads_three_answers([
+            "4803 3330 3258 0770 7269 7661 7465 611d 4d6f 6e2c 2032 3120 4f63 7420 3230 3133 \
+             2032 303a 3133 3a32 3120 474d 546e 1768 7474 7073 3a2f 2f77 7777 2e65 7861 6d70 \
+             6c65 2e63 6f6d",
+            "4803 3330 37c1 c0bf",
+            "88c1 611d 4d6f 6e2c 2032 3120 4f63 7420 3230 3133 2032 303a 3133 3a32 3220 474d \
+             54c0 5a04 677a 6970 7738 666f 6f3d 4153 444a 4b48 514b 425a 584f 5157 454f 5049 \
+             5541 5851 5745 4f49 553b 206d 6178 2d61 6765 3d33 3630 303b 2076 6572 7369 6f6e \
+             3d31",
+        ]);
+    }
+
+    #[test]
+    fn the_answers_of_the_rfc_are_read_in_huffman_code() {
+        reads_three_answers([
+            "4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6 \
+             2d1b ff6e 919d 29ad 1718 63c7 8f0b 97c8 e9ae 82ae 43d3",
+            "4883 640e ffc1 c0bf",
+            "88c1 6196 d07a be94 1054 d444 a820 0595 040b 8166 e084 a62d 1bff c05a 839b d9ab \
+             77ad 94e7 821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af 2708 7f36 72c1 ab27 0fb5 291f \
+             9587 3160 65c0 03ed 4ee5 b106 3d50 07",
+        ]);
+    }
+
+    #[test]
+    fn the_length_of_the_body_is_read_also_from_the_table() {
+        let mut decoder = Decoder::default();
+        let first = decoder.decode(b"\x88\x5c\x0242").unwrap();
+        let again = decoder.decode(b"\x88\xbe").unwrap();
+        assert_eq!((first.length, first), (Some(42), again));
+    }
+
+    #[test]
+    fn a_table_may_shrink_only_before_the_first_field_and_never_grow_beyond_ours() {
+        let mut decoder = Decoder::default();
+        decoder.decode(b"\x5c\x0242").unwrap();
+        assert!(decoder.decode(b"\x20\x88").is_ok());
+        assert_eq!(decoder.decode(b"\xbe"), Err(Unreadable), "the field was evicted");
+        assert!(decoder.decode(b"\x20\x3f\xe1\x1f\x88").is_ok(), "0, then 4096");
+        assert_eq!(decoder.decode(b"\x3f\xe2\x1f\x88"), Err(Unreadable), "4097");
+        assert_eq!(decoder.decode(b"\x88\x20"), Err(Unreadable));
+    }
+
+    #[test]
+    fn headers_that_no_answer_can_have_are_told() {
+        let malformed = |block: &[u8]| Decoder::default().decode(block).unwrap().malformed;
+        assert_eq!(malformed(b"\x88\x88"), Some("an answer with a wrong :status"));
+        assert_eq!(malformed(b"\x08\x0399x"), Some("an answer with a wrong :status"));
+        assert_eq!(malformed(b"\x08\x03099"), Some("an answer with a wrong :status"));
+        assert_eq!(malformed(b"\x88\x82"), Some("an answer with a request's headers"));
+        assert_eq!(malformed(b"\x88\x0f\x0d\x02-1"), Some("an answer with a wrong content-length"));
+        assert_eq!(
+            malformed(b"\x88\x0f\x0d\x011\x0f\x0d\x012"),
+            Some("an answer with a wrong content-length")
+        );
+        assert_eq!(malformed(b"\x88\x0f\x0d\x011\x0f\x0d\x011"), None);
+    }
+
+    #[test]
+    fn a_block_that_ends_early_is_unreadable() {
+        let whole = b"\x40\x0acustom-key\x0dcustom-header";
+        assert!(Decoder::default().decode(whole).is_ok());
+        for end in 1..whole.len() {
+            assert_eq!(Decoder::default().decode(&whole[..end]), Err(Unreadable), "{end}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn anything_is_read_or_refused(blocks: Vec<Vec<u8>>) {
+            let mut decoder = Decoder::default();
+            for block in blocks {
+                let _ = decoder.decode(&block);
+                let size: usize = sizes(&decoder).iter().map(|(n, v)| (n + v + 32) as usize).sum();
+                prop_assert!(size <= TABLE_SIZE);
+            }
+        }
+    }
+}

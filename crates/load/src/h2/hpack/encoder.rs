@@ -1,0 +1,180 @@
+//! Writes the header block of the one request that a connection repeats.
+//!
+//! As ordinary clients do, the first block puts what may be remembered into the server's dynamic table,
+//! and all later ones refer to it. So they are all the same bytes, and few.
+
+use super::{TABLE_SIZE, huffman, integer, statics};
+
+/// The request's header block: what it is the first time, and what it is from then on.
+#[derive(Debug)]
+pub(in crate::h2) struct Encoder {
+    fields: Box<[(String, String)]>,
+    /// What is sent next.
+    block: Vec<u8>,
+    /// Whether the block that is sent next is the one for all that follow.
+    is_settled: bool,
+    /// Whether the server keeps a table of the size that we begin with.
+    may_index: bool,
+}
+
+impl Encoder {
+    /// For these fields, with names in lower case and those that begin with a colon first.
+    pub(in crate::h2) fn new(fields: Vec<(String, String)>) -> Self {
+        let size: usize = indexable(&fields).map(|(n, v)| n.len() + v.len() + 32).sum();
+        // What does not fit as a whole would evict itself.
+        let may_index = size <= TABLE_SIZE;
+        let mut encoder =
+            Self { fields: fields.into(), block: Vec::new(), is_settled: false, may_index };
+        encoder.write(if may_index { Form::Remember } else { Form::Plain });
+        encoder
+    }
+
+    /// The server's table has another size from now on. From a smaller one, no use is made any more
+    /// (RFC 7541, section 4.2).
+    pub(in crate::h2) fn set_table_size(&mut self, size: u32) {
+        if (size as usize) < TABLE_SIZE {
+            self.may_index = false;
+            self.is_settled = false;
+            self.write(Form::Forget);
+        }
+    }
+
+    /// The block for the next request.
+    pub(in crate::h2) fn block(&self) -> &[u8] {
+        &self.block
+    }
+
+    /// The block was sent.
+    pub(in crate::h2) fn sent(&mut self) {
+        if !self.is_settled {
+            self.is_settled = true;
+            self.write(if self.may_index { Form::Refer } else { Form::Plain });
+        }
+    }
+
+    fn write(&mut self, form: Form) {
+        let mut block = Vec::new();
+        if form == Form::Forget {
+            block.push(0b0010_0000); // The table's size becomes 0.
+        }
+        // The newest has the lowest index.
+        let mut dynamic = statics::DYNAMIC + indexable(&self.fields).count();
+        for (name, value) in &self.fields {
+            if let Some(index) = statics::index_of(name, value) {
+                integer::write(&mut block, 0b1000_0000, 7, index);
+            } else if form == Form::Plain || form == Form::Forget || !is_indexable(name, value) {
+                literal(&mut block, 0b0000_0000, 4, name, value);
+            } else if form == Form::Remember {
+                literal(&mut block, 0b0100_0000, 6, name, value);
+            } else {
+                dynamic -= 1;
+                integer::write(&mut block, 0b1000_0000, 7, dynamic);
+            }
+        }
+        block.shrink_to_fit();
+        self.block = block;
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// What may be remembered goes into the table.
+    Remember,
+    /// What was remembered is referred to.
+    Refer,
+    /// The table stays as it is.
+    Plain,
+    /// The table is emptied, and stays so.
+    Forget,
+}
+
+fn indexable(fields: &[(String, String)]) -> impl Iterator<Item = &(String, String)> {
+    fields.iter().filter(|(name, value)| is_indexable(name, value))
+}
+
+/// What is worth a place in the table: not what the static one has, what differs from request to request
+/// in general, or what should not be guessed at (RFC 7541, section 7.1).
+fn is_indexable(name: &str, value: &str) -> bool {
+    let is_kept_out = ["authorization", "content-length", "cookie", ":path"].contains(&name);
+    !is_kept_out && statics::index_of(name, value).is_none()
+}
+
+fn literal(block: &mut Vec<u8>, pattern: u8, prefix: u32, name: &str, value: &str) {
+    match statics::index_of_name(name) {
+        Some(index) => integer::write(block, pattern, prefix, index),
+        None => {
+            block.push(pattern);
+            string(block, name);
+        }
+    }
+    string(block, value);
+}
+
+fn string(block: &mut Vec<u8>, text: &str) {
+    let encoded = huffman::encoded_length(text.as_bytes());
+    if encoded < text.len() {
+        integer::write(block, 0b1000_0000, 7, encoded);
+        huffman::encode(text.as_bytes(), block);
+    } else {
+        integer::write(block, 0, 7, text.len());
+        block.extend_from_slice(text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(fields: &[(&str, &str)]) -> Vec<(String, String)> {
+        fields.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    }
+
+    fn of_the_rfc() -> Encoder {
+        let scheme = (":scheme", "http");
+        let authority = (":authority", "www.example.com");
+        Encoder::new(fields(&[(":method", "GET"), scheme, (":path", "/"), authority]))
+    }
+
+    const AUTHORITY: &[u8] = b"\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff";
+
+    /// RFC 7541, C.4.1: what the RFC's first request is, too.
+    #[test]
+    fn the_first_request_of_the_rfc_is_written() {
+        let mut encoder = of_the_rfc();
+        assert_eq!(encoder.block(), [b"\x82\x86\x84\x41", AUTHORITY].concat());
+        for _ in 0..2 {
+            encoder.sent();
+            assert_eq!(encoder.block(), b"\x82\x86\x84\xbe", "as C.4.2 begins");
+        }
+    }
+
+    #[test]
+    fn the_newest_field_has_the_lowest_index() {
+        let mut encoder = Encoder::new(fields(&[("a", "1"), (":path", "/x"), ("b", "2")]));
+        encoder.sent();
+        assert_eq!(encoder.block(), b"\xbf\x04\x02/x\xbe");
+    }
+
+    #[test]
+    fn a_server_with_a_smaller_table_is_told_that_we_use_none() {
+        let mut encoder = of_the_rfc();
+        encoder.sent();
+        encoder.set_table_size(65_536);
+        assert_eq!(encoder.block(), b"\x82\x86\x84\xbe");
+        encoder.set_table_size(0);
+        assert_eq!(encoder.block(), [b"\x20\x82\x86\x84\x01", AUTHORITY].concat());
+        encoder.sent();
+        encoder.set_table_size(4096);
+        assert_eq!(encoder.block(), [b"\x82\x86\x84\x01", AUTHORITY].concat());
+    }
+
+    #[test]
+    fn fields_that_do_not_fit_the_table_together_stay_out_of_it() {
+        let long = "x".repeat(3000);
+        let mut encoder = Encoder::new(fields(&[("a", &long), ("b", &long)]));
+        let before = encoder.block().to_vec();
+        assert_eq!(before[0], 0);
+        encoder.sent();
+        assert_eq!(encoder.block(), before);
+    }
+}

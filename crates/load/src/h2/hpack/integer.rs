@@ -1,0 +1,64 @@
+//! Integers of HPACK (RFC 7541, section 5.1).
+
+use super::Unreadable;
+
+/// Reads an integer whose first byte has `prefix` bits for it. Returns it and what follows.
+pub(super) fn read(bytes: &[u8], prefix: u32) -> Result<(usize, &[u8]), Unreadable> {
+    let (first, mut rest) = bytes.split_first().ok_or(Unreadable)?;
+    let most = (1_u32 << prefix) - 1;
+    let mut value = u32::from(*first) & most;
+    if value < most {
+        return Ok((value as usize, rest));
+    }
+    // Four groups of seven bits: far beyond any block that is taken, and no overflow.
+    for shift in [0, 7, 14, 21] {
+        let (byte, after) = rest.split_first().ok_or(Unreadable)?;
+        rest = after;
+        value += u32::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok((value as usize, rest));
+        }
+    }
+    Err(Unreadable)
+}
+
+/// Writes an integer behind the bits of `pattern` in its first byte, which has `prefix` bits for it.
+pub(super) fn write(out: &mut Vec<u8>, pattern: u8, prefix: u32, value: usize) {
+    let most = (1_usize << prefix) - 1;
+    if value < most {
+        out.push(pattern | value as u8);
+        return;
+    }
+    out.push(pattern | most as u8);
+    let mut rest = value - most;
+    while rest >= 0x80 {
+        out.push(0x80 | rest as u8);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 7541, C.1.
+    #[test]
+    fn the_integers_of_the_rfc_are_read_and_written() {
+        let examples: [(u32, usize, &[u8]); 3] =
+            [(5, 10, &[0x0a]), (5, 1337, &[0x1f, 0x9a, 0x0a]), (8, 42, &[0x2a])];
+        for (prefix, value, bytes) in examples {
+            assert_eq!(read(bytes, prefix), Ok((value, &[][..])));
+            let mut out = Vec::new();
+            write(&mut out, 0, prefix, value);
+            assert_eq!(out, bytes);
+        }
+    }
+
+    #[test]
+    fn an_integer_that_ends_early_or_never_is_unreadable() {
+        assert_eq!(read(&[], 7), Err(Unreadable));
+        assert_eq!(read(&[0x7f], 7), Err(Unreadable));
+        assert_eq!(read(&[0x7f, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01], 7), Err(Unreadable));
+    }
+}

@@ -1,0 +1,124 @@
+//! HPACK's dynamic table (RFC 7541, section 2.3.2), without the texts: of a field of an answer only
+//! the meaning and the lengths are kept. A full table takes 3 KiB, an unused one nothing.
+
+use std::collections::VecDeque;
+
+use super::TABLE_SIZE;
+
+/// What a field of an answer is to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Name {
+    /// `:status`
+    Status,
+    /// `content-length`
+    ContentLength,
+    /// Another that begins with a colon: no answer has one.
+    OtherPseudo,
+    /// One that we do not look at.
+    Other,
+}
+
+impl Name {
+    /// That of a name, of which the beginning may be enough.
+    pub(super) fn of(name: &[u8]) -> Self {
+        match name {
+            b":status" => Self::Status,
+            b"content-length" => Self::ContentLength,
+            [b':', ..] => Self::OtherPseudo,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A field: what it means, and as much as is needed to know how much room it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Field {
+    pub(super) name: Name,
+    pub(super) name_length: u32,
+    pub(super) value_length: u32,
+    /// The value, where it is a number and the name one that we look at.
+    pub(super) number: Option<u64>,
+}
+
+impl Field {
+    /// Section 4.1.
+    fn size(&self) -> usize {
+        self.name_length as usize + self.value_length as usize + 32
+    }
+}
+
+/// The dynamic table.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// The newest first.
+    fields: VecDeque<Field>,
+    size: usize,
+    most: usize,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self { fields: VecDeque::new(), size: 0, most: TABLE_SIZE }
+    }
+}
+
+impl Table {
+    /// The field of an index that counts from 0 here.
+    pub(super) fn get(&self, index: usize) -> Option<Field> {
+        self.fields.get(index).copied()
+    }
+
+    /// Adds a field, and evicts the oldest until it fits. One that can never fit empties the table.
+    pub(super) fn insert(&mut self, field: Field) {
+        self.shrink_to(self.most.saturating_sub(field.size()));
+        if field.size() <= self.most {
+            self.size += field.size();
+            self.fields.push_front(field);
+        }
+    }
+
+    /// Sets how large it may be.
+    pub(super) fn set_most(&mut self, most: usize) {
+        self.most = most;
+        self.shrink_to(most);
+    }
+
+    fn shrink_to(&mut self, size: usize) {
+        while self.size > size
+            && let Some(oldest) = self.fields.pop_back()
+        {
+            self.size -= oldest.size();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(length: u32) -> Field {
+        Field { name: Name::Other, name_length: length, value_length: 0, number: None }
+    }
+
+    #[test]
+    fn the_oldest_make_room_for_the_newest() {
+        let mut table = Table::default();
+        table.set_most(100);
+        table.insert(field(1));
+        table.insert(field(2));
+        assert_eq!(table.get(0), Some(field(2)));
+        assert_eq!(table.get(1), Some(field(1)));
+        table.insert(field(3));
+        assert_eq!((table.get(1), table.get(2)), (Some(field(2)), None));
+        table.insert(field(69));
+        assert_eq!(table.get(0), None, "a field that cannot fit empties the table");
+        table.insert(field(68));
+        table.set_most(0);
+        assert_eq!((table.get(0), table.size), (None, 0));
+    }
+
+    #[test]
+    fn a_field_is_small() {
+        assert!(size_of::<Field>() <= 32);
+    }
+}

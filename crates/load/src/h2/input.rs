@@ -1,0 +1,151 @@
+//! Puts frames together from what comes, cut anywhere.
+
+use super::frame::{HEAD, Head, LONGEST, broken, flag, kind};
+use crate::failure::{ErrorCode, Failure};
+
+/// Takes frames out of what came. Whole ones are not copied; of one that is cut, at most 16 KiB wait
+/// here for the rest.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    /// The beginning of a frame.
+    partial: Vec<u8>,
+    /// Whether `partial` was whole and has been handed out.
+    is_done: bool,
+    /// Whether the server's first frame has come.
+    is_open: bool,
+}
+
+impl Input {
+    /// The next whole frame, taken from the front of `bytes`; none, and `bytes` empty, until more comes.
+    ///
+    /// # Errors
+    ///
+    /// When a frame is too long, or what came is not HTTP/2.
+    pub(super) fn next<'a, 'b: 'a>(
+        &'a mut self,
+        bytes: &mut &'b [u8],
+    ) -> Result<Option<(Head, &'a [u8])>, Failure> {
+        if self.is_done {
+            *self = Self { is_open: self.is_open, ..Self::default() };
+        }
+        if self.partial.is_empty()
+            && let Some((head, rest)) = bytes.split_first_chunk()
+        {
+            let head = self.check(head)?;
+            if let Some((payload, rest)) = rest.split_at_checked(head.length) {
+                *bytes = rest;
+                return Ok(Some((head, payload)));
+            }
+        }
+        self.put_together(bytes)
+    }
+
+    fn put_together(&mut self, bytes: &mut &[u8]) -> Result<Option<(Head, &[u8])>, Failure> {
+        if !self.fill(HEAD, bytes) {
+            // An alert of TLS is shorter than the head of a frame.
+            return match (self.is_open, &self.partial[..]) {
+                (false, [0x15, 0x03, ..]) => Err(Failure::NotHttp2("TLS")),
+                _ => Ok(None),
+            };
+        }
+        let Some((head, _)) = self.partial.split_first_chunk() else { return Ok(None) };
+        let head = self.check(head)?;
+        self.partial.reserve_exact(head.length);
+        self.is_done = self.fill(HEAD + head.length, bytes);
+        Ok(self.is_done.then(|| (head, &self.partial[HEAD..])))
+    }
+
+    /// Moves bytes over until there are `length` of one frame. Whether there are.
+    fn fill(&mut self, length: usize, bytes: &mut &[u8]) -> bool {
+        let wanted = length.saturating_sub(self.partial.len());
+        let (part, rest) = bytes.split_at(wanted.min(bytes.len()));
+        self.partial.extend_from_slice(part);
+        *bytes = rest;
+        self.partial.len() >= length
+    }
+
+    fn check(&self, bytes: &[u8; HEAD]) -> Result<Head, Failure> {
+        let head = Head::parse(bytes);
+        if !self.is_open {
+            return first(bytes, head);
+        }
+        if head.length > LONGEST {
+            return Err(broken(ErrorCode::FRAME_SIZE_ERROR, "a frame longer than we take"));
+        }
+        Ok(head)
+    }
+
+    /// The first frame was taken.
+    pub(super) fn opened(&mut self) {
+        self.is_open = true;
+    }
+}
+
+/// A server begins with its SETTINGS (RFC 9113, section 3.4): what begins otherwise is no HTTP/2.
+fn first(bytes: &[u8; HEAD], head: Head) -> Result<Head, Failure> {
+    let is_settings = head.kind == kind::SETTINGS && head.stream == 0 && !head.has(flag::ACK);
+    if is_settings && head.length <= LONGEST {
+        return Ok(head);
+    }
+    Err(Failure::NotHttp2(match bytes {
+        b"HTTP/1.1 " => "HTTP/1.1",
+        b"HTTP/1.0 " => "HTTP/1.0",
+        [0x15, 0x03, ..] => "TLS",
+        _ => "something else",
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+    const PING: &[u8] = b"\0\0\x08\x06\0\0\0\0\0pingpong";
+
+    fn frames(pieces: &[&[u8]]) -> Result<Vec<(u8, Vec<u8>)>, Failure> {
+        let mut input = Input::default();
+        let mut frames = Vec::new();
+        for piece in pieces {
+            let mut bytes = *piece;
+            while let Some((head, payload)) = input.next(&mut bytes)? {
+                frames.push((head.kind, payload.to_vec()));
+                input.opened();
+            }
+            assert!(bytes.is_empty());
+        }
+        Ok(frames)
+    }
+
+    #[test]
+    fn frames_are_put_together_however_they_are_cut() {
+        let stream = [SETTINGS, PING, PING].concat();
+        let whole = frames(&[&stream]).unwrap();
+        assert_eq!(whole.len(), 3);
+        for at in 0..stream.len() {
+            let (a, b) = stream.split_at(at);
+            assert_eq!(frames(&[a, b]).unwrap(), whole);
+        }
+        let bytes: Vec<&[u8]> = stream.chunks(1).collect();
+        assert_eq!(frames(&bytes).unwrap(), whole);
+    }
+
+    #[test]
+    fn a_server_that_speaks_something_else_is_told() {
+        let told = |bytes: &[u8]| frames(&[bytes]).unwrap_err();
+        assert_eq!(told(b"HTTP/1.1 400 Bad Request\r\n"), Failure::NotHttp2("HTTP/1.1"));
+        assert_eq!(told(b"\x15\x03\x01\0\x02\x02\x46"), Failure::NotHttp2("TLS"));
+        assert_eq!(told(b"SSH-2.0-OpenSSH_9.2\r\n"), Failure::NotHttp2("something else"));
+        assert_eq!(told(PING), Failure::NotHttp2("something else"));
+        assert_eq!(
+            told(b"HTTP/1.1 200 OK").to_string(),
+            "the server does not speak HTTP/2 here: it answered with HTTP/1.1"
+        );
+    }
+
+    #[test]
+    fn a_frame_longer_than_we_take_is_not_waited_for() {
+        let long = [SETTINGS, b"\0\x40\x01\0\0\0\0\0\x01"].concat();
+        let told = frames(&[&long]).unwrap_err();
+        assert!(matches!(told, Failure::Http2 { code: ErrorCode::FRAME_SIZE_ERROR, .. }));
+    }
+}

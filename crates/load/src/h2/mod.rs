@@ -1,0 +1,191 @@
+//! HTTP/2 (RFC 9113) as a client that repeats one request, without I/O.
+//!
+//! Made for very many requests in flight on few connections: one takes 12 bytes here while it waits for
+//! its answer ([`streams`]), some 40 more while its own body waits for a window ([`uploads`]), and some
+//! 100 more while a body comes in several frames ([`pieces`]). Nothing is allocated for a request
+//! whose answer comes in one HEADERS and one DATA frame.
+//!
+//! It follows the rules, but does not hold the server to those that only keep order: frames on a
+//! stream that is over are passed over, as are headers that no answer should have but that
+//! change nothing.
+
+mod frame;
+mod hpack;
+mod input;
+mod pieces;
+mod receive;
+mod request;
+mod settings;
+mod streams;
+mod uploads;
+
+use crate::failure::{ErrorCode, Failure};
+use crate::protocol::{Outcomes, Protocol, Request, Ticks};
+use hpack::Decoder;
+use input::Input;
+use pieces::Pieces;
+use receive::{HeaderBlock, Io};
+use request::Repeated;
+use settings::{CONNECTION_WINDOW, FIRST_WINDOW};
+use streams::{Stage, Streams};
+use uploads::Uploads;
+
+/// One connection of HTTP/2.
+#[derive(Debug)]
+pub struct Http2 {
+    request: Repeated,
+    input: Input,
+    decoder: Decoder,
+    /// Headers of which more frames are to come.
+    block: Option<HeaderBlock>,
+    streams: Streams,
+    pieces: Pieces,
+    uploads: Uploads,
+    /// How many requests the server takes at once; none until its SETTINGS have come.
+    allowed: Option<u32>,
+    /// What was received of bodies and not yet given back to the connection's window.
+    unreturned: u32,
+    /// The server's GOAWAY: the last stream that it looks at, and why.
+    gone_away: Option<(u32, ErrorCode)>,
+    /// The connection is of no more use.
+    ended: Option<Failure>,
+}
+
+impl Http2 {
+    /// A connection for this request, before anything was sent on it.
+    pub fn new(request: &Request) -> Self {
+        Self {
+            request: Repeated::new(request),
+            input: Input::default(),
+            decoder: Decoder::default(),
+            block: None,
+            streams: Streams::default(),
+            pieces: Pieces::default(),
+            uploads: Uploads::default(),
+            allowed: None,
+            unreturned: 0,
+            gone_away: None,
+            ended: None,
+        }
+    }
+
+    fn take(&mut self, mut bytes: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
+        // Frames borrow from it while they change the rest.
+        let mut input = std::mem::take(&mut self.input);
+        while let Some((head, payload)) = input.next(&mut bytes)? {
+            self.frame(head, payload, io)?;
+            input.opened();
+        }
+        self.input = input;
+        Ok(())
+    }
+}
+
+impl Protocol for Http2 {
+    fn open(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(frame::PREFACE);
+        settings::write_ours(out);
+        frame::window_update(out, 0, CONNECTION_WINDOW - FIRST_WINDOW);
+    }
+
+    fn room(&self) -> usize {
+        if self.is_draining() {
+            return 0;
+        }
+        let allowed = self.allowed.unwrap_or(0) as usize;
+        allowed.saturating_sub(self.streams.len()).min(self.streams.left())
+    }
+
+    fn send(&mut self, due: Ticks, out: &mut Vec<u8>) {
+        if self.room() == 0 {
+            return;
+        }
+        if let Some(stream) = self.streams.begin(due) {
+            self.request.write(stream, out);
+            if !self.request.body.is_empty() {
+                self.uploads.begin(stream);
+            }
+        }
+    }
+
+    fn receive(
+        &mut self,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+        told: &mut dyn Outcomes,
+    ) -> Result<(), Failure> {
+        let result = match self.ended {
+            Some(failure) => return Err(failure),
+            None => self.take(bytes, &mut Io { out, told }),
+        };
+        if let Err(failure) = result {
+            self.ended = Some(failure);
+            if let Failure::Http2 { code, .. } = failure {
+                frame::go_away(out, code);
+            }
+        }
+        result
+    }
+
+    fn pump(&mut self, most: usize, out: &mut Vec<u8>) {
+        self.uploads.pump(&self.request.body, most, out);
+    }
+
+    fn expire(
+        &mut self,
+        until: Ticks,
+        out: &mut Vec<u8>,
+        told: &mut dyn Outcomes,
+    ) -> Result<(), Failure> {
+        while let Some((stream, began)) = self.streams.oldest()
+            && began <= until
+        {
+            self.give_up(stream, ErrorCode::CANCEL, Failure::TimedOut, &mut Io { out, told });
+        }
+        Ok(())
+    }
+
+    fn oldest(&self) -> Option<Ticks> {
+        self.streams.oldest().map(|(_, began)| began)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.streams.len()
+    }
+
+    fn is_draining(&self) -> bool {
+        self.gone_away.is_some() || self.ended.is_some() || self.streams.left() == 0
+    }
+
+    fn close(&mut self, out: &mut Vec<u8>) {
+        frame::go_away(out, ErrorCode::NO_ERROR);
+    }
+
+    fn closed(&mut self, why: Failure, told: &mut dyn Outcomes) {
+        let ended = match self.gone_away {
+            Some((_, code)) if code != ErrorCode::NO_ERROR => Failure::GoneAway(code),
+            _ => why,
+        };
+        let is_broken_off = matches!(ended, Failure::Closed | Failure::Reset);
+        for slot in self.streams.iter_mut() {
+            let has_begun = slot.stage != Stage::Waiting;
+            let failure = if has_begun && is_broken_off { Failure::CutShort } else { ended };
+            told.failed(slot.began, failure);
+        }
+        self.streams = Streams::default();
+        self.pieces.clear();
+        self.uploads.clear();
+        self.block = None;
+        self.input = Input::default();
+        self.ended = Some(ended);
+    }
+
+    fn rebase(&mut self, by: Ticks) {
+        for slot in self.streams.iter_mut() {
+            slot.began = Ticks(slot.began.0.saturating_sub(by.0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! SETTINGS (RFC 9113, section 6.5): ours, and what the server may say.
+
+use super::frame::{broken, kind, write};
+use crate::failure::{ErrorCode, Failure};
+
+/// How much of one answer the server may send before we take more: as much as common clients grant.
+/// What we received is not kept, so that a window costs us nothing; but it is what a server
+/// holds ready for us.
+pub(super) const STREAM_WINDOW: u32 = 2 << 20;
+/// The same for all answers of the connection together.
+pub(super) const CONNECTION_WINDOW: u32 = 16 << 20;
+/// What a connection's window is before the first WINDOW_UPDATE.
+pub(super) const FIRST_WINDOW: u32 = 65_535;
+
+const HEADER_TABLE_SIZE: u16 = 1;
+const ENABLE_PUSH: u16 = 2;
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+const INITIAL_WINDOW_SIZE: u16 = 4;
+const MAX_FRAME_SIZE: u16 = 5;
+
+/// One thing that the server set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Setting {
+    /// How many bytes it remembers of our headers.
+    HeaderTableSize(u32),
+    /// How many requests may be in flight.
+    MaxConcurrentStreams(u32),
+    /// How much of a body it takes at first.
+    InitialWindowSize(u32),
+    /// One that changes nothing for us: our frames are never longer than what everyone must take.
+    OfNoMatter,
+}
+
+/// Writes our settings.
+pub(super) fn write_ours(out: &mut Vec<u8>) {
+    let mut payload = Vec::with_capacity(12);
+    for (setting, value) in [(ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, STREAM_WINDOW)] {
+        payload.extend_from_slice(&setting.to_be_bytes());
+        payload.extend_from_slice(&u32::to_be_bytes(value));
+    }
+    write(out, kind::SETTINGS, 0, 0, &payload);
+}
+
+/// Reads the server's, in their order.
+///
+/// # Errors
+///
+/// When they are cut short, or one has a value that it cannot have. Those before it were told.
+pub(super) fn read(
+    payload: &[u8],
+) -> Result<impl Iterator<Item = Result<Setting, Failure>> + '_, Failure> {
+    let (settings, rest) = payload.as_chunks::<6>();
+    if !rest.is_empty() {
+        return Err(broken(ErrorCode::FRAME_SIZE_ERROR, "SETTINGS that are cut short"));
+    }
+    Ok(settings.iter().map(|[a, b, value @ ..]| {
+        setting(u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))
+    }))
+}
+
+fn setting(identifier: u16, value: u32) -> Result<Setting, Failure> {
+    match (identifier, value) {
+        (HEADER_TABLE_SIZE, _) => Ok(Setting::HeaderTableSize(value)),
+        (ENABLE_PUSH, 1..) => {
+            Err(broken(ErrorCode::PROTOCOL_ERROR, "a server that wants pushes from a client"))
+        }
+        (MAX_CONCURRENT_STREAMS, _) => Ok(Setting::MaxConcurrentStreams(value)),
+        (INITIAL_WINDOW_SIZE, 0x8000_0000..) => {
+            Err(broken(ErrorCode::FLOW_CONTROL_ERROR, "a window larger than windows may be"))
+        }
+        (INITIAL_WINDOW_SIZE, _) => Ok(Setting::InitialWindowSize(value)),
+        (MAX_FRAME_SIZE, ..0x4000 | 0x0100_0000..) => {
+            Err(broken(ErrorCode::PROTOCOL_ERROR, "a longest frame that may not be"))
+        }
+        _ => Ok(Setting::OfNoMatter),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(payload: &[u8]) -> Result<Vec<Setting>, Failure> {
+        read(payload)?.collect()
+    }
+
+    #[test]
+    fn settings_are_read_in_their_order_and_unknown_ones_passed_over() {
+        let payload = b"\0\x03\0\0\0\x64\0\x99\0\0\0\x01\0\x04\0\x01\0\0\0\x01\0\0\0\0";
+        assert_eq!(
+            all(payload).unwrap(),
+            [
+                Setting::MaxConcurrentStreams(100),
+                Setting::OfNoMatter,
+                Setting::InitialWindowSize(65_536),
+                Setting::HeaderTableSize(0),
+            ]
+        );
+    }
+
+    #[test]
+    fn values_that_a_setting_cannot_have_are_told() {
+        let code = |payload: &[u8]| match all(payload) {
+            Err(Failure::Http2 { code, .. }) => code,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(code(b"\0\x03\0\0\0"), ErrorCode::FRAME_SIZE_ERROR);
+        assert_eq!(code(b"\0\x02\0\0\0\x01"), ErrorCode::PROTOCOL_ERROR);
+        assert_eq!(code(b"\0\x04\x80\0\0\0"), ErrorCode::FLOW_CONTROL_ERROR);
+        assert_eq!(code(b"\0\x05\0\0\x3f\xff"), ErrorCode::PROTOCOL_ERROR);
+        assert_eq!(code(b"\0\x05\x01\0\0\0"), ErrorCode::PROTOCOL_ERROR);
+    }
+
+    #[test]
+    fn ours_refuse_pushes() {
+        let mut out = Vec::new();
+        write_ours(&mut out);
+        assert_eq!(out, b"\0\0\x0c\x04\0\0\0\0\0\0\x02\0\0\0\0\0\x04\0\x20\0\0");
+    }
+}

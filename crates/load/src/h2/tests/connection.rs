@@ -1,0 +1,228 @@
+//! What concerns the connection as a whole.
+
+use super::*;
+
+#[test]
+fn a_connection_opens_with_preface_settings_and_a_wider_window() {
+    let mut client = Client::new(&request("GET", b""));
+    client.http2.open(&mut client.out);
+    assert!(client.out.starts_with(frame::PREFACE));
+    client.out.drain(..frame::PREFACE.len());
+    let kinds: Vec<_> =
+        client.wrote().iter().map(|(kind, _, stream, _)| (*kind, *stream)).collect();
+    assert_eq!(kinds, [(kind::SETTINGS, 0), (kind::WINDOW_UPDATE, 0)]);
+}
+
+#[test]
+fn nothing_begins_before_the_servers_settings() {
+    let mut client = Client::new(&request("GET", b""));
+    assert_eq!(client.http2.room(), 0);
+    client.http2.send(Ticks(1), &mut client.out);
+    assert_eq!((client.out.len(), client.http2.in_flight()), (0, 0));
+    client.receives(&settings(&[])).unwrap();
+    assert_eq!(client.wrote(), [(kind::SETTINGS, flag::ACK, 0, vec![])]);
+    assert!(client.http2.room() > 1_000_000);
+}
+
+#[test]
+fn a_server_gets_no_more_requests_than_it_allows_also_when_it_changes_that() {
+    let mut client = Client::new(&request("GET", b""));
+    client.receives(&settings(&[(3, 2)])).unwrap();
+    for at in 1..=3 {
+        client.http2.send(Ticks(at), &mut client.out);
+    }
+    assert_eq!((client.http2.in_flight(), client.http2.room()), (2, 0));
+    client.receives(&settings(&[(3, 1)])).unwrap();
+    client.receives(&answer(1, b"")).unwrap();
+    assert_eq!(client.http2.room(), 0);
+    client.receives(&answer(3, b"")).unwrap();
+    assert_eq!(client.http2.room(), 1);
+    client.receives(&settings(&[(3, 0)])).unwrap();
+    assert_eq!((client.http2.room(), client.http2.is_draining()), (0, false));
+    client.receives(&settings(&[(3, 5)])).unwrap();
+    assert_eq!(client.http2.room(), 5);
+}
+
+#[test]
+fn a_server_with_a_small_table_gets_headers_that_need_none() {
+    let mut client = Client::new(&request("GET", b""));
+    client.receives(&settings(&[(1, 0)])).unwrap();
+    client.out.clear();
+    client.http2.send(Ticks(1), &mut client.out);
+    client.http2.send(Ticks(2), &mut client.out);
+    let blocks: Vec<_> = client.wrote().into_iter().map(|(_, _, _, block)| block).collect();
+    assert_eq!(blocks[0][0], 0x20, "the table's size becomes 0");
+    assert_eq!(blocks[0][1..], blocks[1]);
+}
+
+#[test]
+fn pings_are_answered_and_what_is_unknown_is_ignored() {
+    let mut client = Client::getting(1);
+    client.receives(&frame(kind::PING, 0, 0, b"12345678")).unwrap();
+    client.receives(&frame(kind::PING, flag::ACK, 0, b"12345678")).unwrap();
+    client.receives(&frame(kind::PRIORITY, 0, 1, b"prior")).unwrap();
+    client.receives(&frame(0x99, 0xff, 77, b"of a later version")).unwrap();
+    assert_eq!(client.wrote(), [(kind::PING, flag::ACK, 0, b"12345678".to_vec())]);
+}
+
+#[test]
+fn go_away_tells_which_requests_the_server_did_not_look_at() {
+    let mut client = Client::getting(3);
+    client.receives(&go_away(0x7fff_ffff, ErrorCode::NO_ERROR)).unwrap();
+    assert!(client.http2.is_draining() && client.told.0.is_empty());
+    assert_eq!(client.http2.room(), 0);
+    client.receives(&go_away(1, ErrorCode::NO_ERROR)).unwrap();
+    let not_processed = Outcome::Failed(Failure::NotProcessed(ErrorCode::NO_ERROR));
+    assert_eq!(client.told(), [(2, not_processed.clone()), (3, not_processed)]);
+    client.receives(&answer(1, b"x")).unwrap();
+    assert_eq!(client.told(), [(1, answered(200, b"x"))]);
+}
+
+#[test]
+fn a_connection_that_the_server_gave_up_names_its_reason() {
+    let mut client = Client::getting(2);
+    client.receives(&go_away(1, ErrorCode::ENHANCE_YOUR_CALM)).unwrap();
+    client.closes(Failure::Closed);
+    let told: Vec<_> = client.told().into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(
+        told,
+        [
+            Outcome::Failed(Failure::NotProcessed(ErrorCode::ENHANCE_YOUR_CALM)),
+            Outcome::Failed(Failure::GoneAway(ErrorCode::ENHANCE_YOUR_CALM)),
+        ]
+    );
+}
+
+#[test]
+fn a_server_that_closes_in_the_middle_is_told() {
+    let mut client = Client::getting(3);
+    client.receives(&headers(3, 0, b"\x88")).unwrap();
+    client.receives(&[headers(5, 0, b"\x88"), data(5, 0, b"half")].concat()).unwrap();
+    client.closes(Failure::Reset);
+    let failures = [Failure::Reset, Failure::CutShort, Failure::CutShort];
+    let told = (1..).zip(failures.map(Outcome::Failed));
+    assert_eq!(client.told(), told.collect::<Vec<_>>());
+    assert_eq!((client.http2.in_flight(), client.http2.room()), (0, 0));
+    client.closes(Failure::Reset);
+    assert_eq!((client.told(), client.receives(b"x")), (vec![], Err(Failure::Reset)));
+}
+
+#[test]
+fn the_numbers_of_streams_end_and_the_connection_with_them() {
+    let mut client = Client::getting(0);
+    client.http2.streams = Streams::beginning_at(0x7fff_ffff);
+    assert_eq!((client.http2.room(), client.http2.is_draining()), (1, false));
+    client.http2.send(Ticks(1), &mut client.out);
+    assert_eq!((client.http2.room(), client.http2.is_draining()), (0, true));
+    client.receives(&answer(0x7fff_ffff, b"last")).unwrap();
+    assert_eq!(client.told(), [(1, answered(200, b"last"))]);
+}
+
+#[test]
+fn bodies_that_nobody_waits_for_count_to_the_connections_window() {
+    let mut client = Client::getting(1);
+    client.expires(1);
+    client.out.clear();
+    let piece = data(1, 0, &[0; frame::LONGEST]);
+    let mut returned = 0;
+    for _ in 0..(2 * CONNECTION_WINDOW as usize / frame::LONGEST) {
+        client.receives(&piece).unwrap();
+        for (kind, _, stream, payload) in client.wrote() {
+            assert_eq!((kind, stream), (kind::WINDOW_UPDATE, 0));
+            returned += u32::from_be_bytes(payload.try_into().unwrap());
+        }
+    }
+    assert_eq!(returned, 2 * CONNECTION_WINDOW);
+}
+
+#[test]
+fn a_long_body_gets_its_streams_window_back() {
+    let mut client = Client::getting(1);
+    client.receives(&headers(1, 0, b"\x88")).unwrap();
+    let piece = data(1, 0, &[7; frame::LONGEST]);
+    let pieces = 3 * settings::STREAM_WINDOW as usize / frame::LONGEST;
+    for _ in 0..pieces {
+        client.receives(&piece).unwrap();
+    }
+    let wrote = client.wrote();
+    let of_stream = wrote.iter().filter(|(_, _, stream, _)| *stream == 1).count();
+    assert_eq!(of_stream, 6, "half a window at a time");
+    client.receives(&data(1, flag::END_STREAM, b"")).unwrap();
+    let body = vec![7; pieces * frame::LONGEST];
+    let outcome = Outcome::Answered(200, Err(body.len() as u64), Body::Whole(&body).hash());
+    assert_eq!(client.told(), [(1, outcome)]);
+}
+
+#[test]
+fn whatever_breaks_the_rules_ends_the_connection_with_words_and_a_go_away() {
+    let begun = |bytes: &[u8]| frame(kind::HEADERS, 0, 1, bytes);
+    let protocol: [Vec<u8>; 14] = [
+        data(0, 0, b"x"),
+        data(3, 0, b"x"),
+        data(1, flag::PADDED, b"\x09x"),
+        headers(2, 0, b"\x88"),
+        reset(3, ErrorCode::CANCEL),
+        frame(kind::SETTINGS, 0, 1, b""),
+        frame(kind::PING, 0, 1, b"12345678"),
+        frame(kind::GOAWAY, 0, 1, b"12345678"),
+        frame(kind::PUSH_PROMISE, flag::END_HEADERS, 1, b"\0\0\0\x02\x82"),
+        window_update(0, 0),
+        window_update(3, 1),
+        frame(kind::CONTINUATION, flag::END_HEADERS, 1, b"\x88"),
+        [begun(b"\x88"), data(1, 0, b"x")].concat(),
+        [begun(b"\x88"), frame(kind::CONTINUATION, 0, 3, b"x")].concat(),
+    ];
+    let size: [Vec<u8>; 5] = [
+        frame(kind::RST_STREAM, 0, 1, b"12345"),
+        frame(kind::PING, 0, 0, b"1234567"),
+        frame(kind::GOAWAY, 0, 0, b"1234567"),
+        frame(kind::SETTINGS, flag::ACK, 0, b"x"),
+        frame(kind::WINDOW_UPDATE, 0, 0, b"123"),
+    ];
+    let others = [
+        (ErrorCode::COMPRESSION_ERROR, headers(1, 0, b"\xff")),
+        (ErrorCode::FLOW_CONTROL_ERROR, window_update(0, 0x7fff_ffff)),
+        (ErrorCode::FLOW_CONTROL_ERROR, settings(&[(4, 0x8000_0000)])),
+    ];
+    let all = protocol.map(|bytes| (ErrorCode::PROTOCOL_ERROR, bytes)).into_iter();
+    let all = all.chain(size.into_iter().map(|b| (ErrorCode::FRAME_SIZE_ERROR, b)));
+    for (code, bytes) in all.chain(others) {
+        let mut client = Client::getting(1);
+        let failure = client.receives(&bytes).expect_err(&format!("{bytes:?}"));
+        assert_eq!(code_of(failure), code, "{failure}");
+        assert_eq!(client.out, go_away(0, code), "{failure}");
+        client.closes(failure);
+        assert_eq!(client.told(), [(1, Outcome::Failed(failure))]);
+    }
+}
+
+#[test]
+fn headers_may_come_in_several_frames_but_not_without_end() {
+    let mut client = Client::getting(1);
+    client.receives(&frame(kind::HEADERS, flag::END_STREAM, 1, b"")).unwrap();
+    client.receives(&frame(kind::CONTINUATION, 0, 1, b"\x08\x03")).unwrap();
+    client.receives(&frame(kind::CONTINUATION, flag::END_HEADERS, 1, b"404")).unwrap();
+    assert_eq!(client.told(), [(1, answered(404, b""))]);
+
+    for payload in [&b""[..], &[0; frame::LONGEST]] {
+        let mut client = Client::getting(1);
+        client.receives(&frame(kind::HEADERS, 0, 1, payload)).unwrap();
+        let go_on = frame(kind::CONTINUATION, 0, 1, payload);
+        let failure = (0..100).find_map(|_| client.receives(&go_on).err()).unwrap();
+        assert_eq!(code_of(failure), ErrorCode::ENHANCE_YOUR_CALM);
+    }
+}
+
+#[test]
+fn a_server_that_speaks_http_1_is_told_in_words() {
+    let mut client = Client::new(&request("GET", b""));
+    let failure = client.receives(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_err();
+    assert_eq!((failure, client.out.len()), (Failure::NotHttp2("HTTP/1.1"), 0));
+}
+
+#[test]
+fn goodbye_is_said() {
+    let mut client = Client::getting(0);
+    client.http2.close(&mut client.out);
+    assert_eq!(client.out, go_away(0, ErrorCode::NO_ERROR));
+}

@@ -1,0 +1,158 @@
+//! A connection against a server that is made up of bytes.
+
+mod connection;
+mod properties;
+mod requests;
+mod uploads;
+
+use std::sync::Arc;
+
+use super::*;
+use crate::protocol::Body;
+use frame::{HEAD, Head, flag, kind};
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Outcome {
+    /// Status, and the body where it was told as text, else its length.
+    Answered(u16, Result<Vec<u8>, u64>, u64),
+    Failed(Failure),
+}
+
+/// All that was told, with the begin of each request.
+#[derive(Debug, Default)]
+struct Told(Vec<(u32, Outcome)>);
+
+impl Outcomes for Told {
+    fn answered(&mut self, began: Ticks, status: u16, body: Body<'_>) {
+        let text = match body {
+            Body::Whole(text) => Ok(text.to_vec()),
+            Body::Pieces { bytes, .. } => Err(bytes),
+        };
+        self.0.push((began.0, Outcome::Answered(status, text, body.hash())));
+    }
+
+    fn failed(&mut self, began: Ticks, failure: Failure) {
+        self.0.push((began.0, Outcome::Failed(failure)));
+    }
+}
+
+/// One connection, what it wrote, and what it told.
+struct Client {
+    http2: Http2,
+    out: Vec<u8>,
+    told: Told,
+}
+
+fn request(method: &str, body: &[u8]) -> Request {
+    Request {
+        method: method.into(),
+        scheme: "http",
+        authority: "localhost:3000".into(),
+        path: "/".into(),
+        headers: Vec::new(),
+        body: Arc::from(body),
+    }
+}
+
+impl Client {
+    /// Before anything came from the server.
+    fn new(request: &Request) -> Self {
+        Self { http2: Http2::new(request), out: Vec::new(), told: Told::default() }
+    }
+
+    /// After the server's empty SETTINGS, with so many requests in flight that began at 1, 2, …
+    fn with_requests(request: &Request, many: u32) -> Self {
+        let mut client = Self::new(request);
+        client.receives(&settings(&[])).unwrap();
+        for at in 1..=many {
+            client.http2.send(Ticks(at), &mut client.out);
+        }
+        client.http2.pump(1 << 20, &mut client.out);
+        client.out.clear();
+        client
+    }
+
+    fn getting(many: u32) -> Self {
+        Self::with_requests(&request("GET", b""), many)
+    }
+
+    fn receives(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.http2.receive(bytes, &mut self.out, &mut self.told)
+    }
+
+    fn expires(&mut self, until: u32) {
+        self.http2.expire(Ticks(until), &mut self.out, &mut self.told).unwrap();
+    }
+
+    fn closes(&mut self, why: Failure) {
+        self.http2.closed(why, &mut self.told);
+    }
+
+    /// What was told since the last time.
+    fn told(&mut self) -> Vec<(u32, Outcome)> {
+        std::mem::take(&mut self.told.0)
+    }
+
+    /// The frames that were written since the last time.
+    fn wrote(&mut self) -> Vec<(u8, u8, u32, Vec<u8>)> {
+        let out = std::mem::take(&mut self.out);
+        let (mut rest, mut frames) = (&out[..], Vec::new());
+        while let Some((head, after)) = rest.split_first_chunk() {
+            let head = Head::parse(head);
+            let (payload, after) = after.split_at(head.length);
+            frames.push((head.kind, head.flags, head.stream, payload.to_vec()));
+            rest = after;
+        }
+        assert!(rest.is_empty());
+        frames
+    }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD + payload.len());
+    frame::write(&mut out, kind, flags, stream, payload);
+    out
+}
+
+fn settings(settings: &[(u16, u32)]) -> Vec<u8> {
+    let pair = |(id, value): &(u16, u32)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat();
+    frame(kind::SETTINGS, 0, 0, &settings.iter().flat_map(pair).collect::<Vec<_>>())
+}
+
+fn headers(stream: u32, flags: u8, block: &[u8]) -> Vec<u8> {
+    frame(kind::HEADERS, flags | flag::END_HEADERS, stream, block)
+}
+
+fn data(stream: u32, flags: u8, body: &[u8]) -> Vec<u8> {
+    frame(kind::DATA, flags, stream, body)
+}
+
+fn reset(stream: u32, code: ErrorCode) -> Vec<u8> {
+    frame(kind::RST_STREAM, 0, stream, &code.0.to_be_bytes())
+}
+
+fn go_away(last: u32, code: ErrorCode) -> Vec<u8> {
+    frame(kind::GOAWAY, 0, 0, &[last.to_be_bytes(), code.0.to_be_bytes()].concat())
+}
+
+fn window_update(stream: u32, bytes: u32) -> Vec<u8> {
+    frame(kind::WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes())
+}
+
+/// A whole answer with status 200.
+fn answer(stream: u32, body: &[u8]) -> Vec<u8> {
+    [headers(stream, 0, b"\x88"), data(stream, flag::END_STREAM, body)].concat()
+}
+
+fn answered(status: u16, body: &[u8]) -> Outcome {
+    Outcome::Answered(status, Ok(body.to_vec()), Body::Whole(body).hash())
+}
+
+/// The code that a broken rule ended the connection, or a request, with.
+fn code_of(failure: Failure) -> ErrorCode {
+    match failure {
+        Failure::Http2 { code, .. } => code,
+        other => panic!("{other}"),
+    }
+}

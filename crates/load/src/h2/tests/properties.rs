@@ -1,0 +1,194 @@
+//! What holds for any server.
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::*;
+
+/// How one request is answered.
+#[derive(Debug, Clone)]
+enum Script {
+    Whole { interim: bool, says_length: bool, pieces: Vec<Vec<u8>>, padding: u8, trailers: bool },
+    CutShort(Vec<u8>),
+    Reset(u32),
+    Never,
+}
+
+fn script() -> impl Strategy<Value = Script> {
+    let body = || prop::collection::vec(any::<u8>(), 0..40);
+    let whole = (
+        any::<bool>(),
+        any::<bool>(),
+        prop::collection::vec(body(), 0..5),
+        any::<u8>(),
+        any::<bool>(),
+    );
+    prop_oneof![
+        8 => whole.prop_map(|(interim, says_length, pieces, padding, trailers)| {
+            Script::Whole { interim, says_length, pieces, padding, trailers }
+        }),
+        1 => body().prop_map(Script::CutShort),
+        1 => (1_u32..14).prop_map(Script::Reset),
+        1 => Just(Script::Never),
+    ]
+}
+
+impl Script {
+    /// The server's frames, in their order.
+    fn frames(&self, stream: u32) -> Vec<Vec<u8>> {
+        match self {
+            Self::Never => vec![],
+            Self::Reset(code) => vec![super::reset(stream, ErrorCode(*code))],
+            Self::CutShort(body) => {
+                // Says one more than there is, by a field that goes into the table.
+                let length = (body.len() + 1).to_string();
+                let block = [b"\x88\x5c", &[length.len() as u8][..], length.as_bytes()].concat();
+                vec![headers(stream, 0, &block), data(stream, flag::END_STREAM, body)]
+            }
+            Self::Whole { interim, says_length, pieces, padding, trailers } => {
+                let mut frames = Vec::new();
+                if *interim {
+                    frames.push(headers(stream, 0, b"\x08\x03103"));
+                }
+                let length = pieces.concat().len().to_string();
+                let mut block = b"\x88".to_vec();
+                if *says_length {
+                    block.extend([0x0f, 0x0d, length.len() as u8]);
+                    block.extend(length.as_bytes());
+                }
+                let (first, rest) = block.split_at(block.len() / 2);
+                let ends = pieces.is_empty() && !trailers;
+                frames.push(if ends {
+                    headers(stream, flag::END_STREAM, &block)
+                } else {
+                    // Two frames that nothing may come between.
+                    let go_on = frame(kind::CONTINUATION, flag::END_HEADERS, stream, rest);
+                    [frame(kind::HEADERS, 0, stream, first), go_on].concat()
+                });
+                for (at, piece) in pieces.iter().enumerate() {
+                    let is_last = at + 1 == pieces.len() && !trailers;
+                    let flags = if is_last { flag::END_STREAM } else { 0 };
+                    let zeros = vec![0; usize::from(*padding)];
+                    let padded = [&[*padding][..], piece, &zeros].concat();
+                    frames.push(data(stream, flags | flag::PADDED, &padded));
+                }
+                if *trailers {
+                    frames.push(headers(stream, flag::END_STREAM, b"\x40\x01x\x01y"));
+                }
+                frames
+            }
+        }
+    }
+
+    fn expected(&self) -> Outcome {
+        match self {
+            Self::Never => Outcome::Failed(Failure::Closed),
+            Self::CutShort(_) => Outcome::Failed(Failure::CutShort),
+            Self::Reset(7) => Outcome::Failed(Failure::RefusedStream),
+            Self::Reset(code) => Outcome::Failed(Failure::StreamReset(ErrorCode(*code))),
+            Self::Whole { pieces, .. } => answered(200, &pieces.concat()),
+        }
+    }
+}
+
+/// All frames in some order that keeps those of each stream in theirs.
+fn interleaved(scripts: &[Script], order: &[Index]) -> Vec<u8> {
+    let streams = (0..).map(|n| 2 * n + 1);
+    let mut left: Vec<_> =
+        streams.zip(scripts).map(|(stream, s)| s.frames(stream).into_iter()).collect();
+    let mut order = order.iter().cycle();
+    let mut bytes = settings(&[]);
+    while let Some(next) = order.next().filter(|_| !left.is_empty()) {
+        let at = next.index(left.len());
+        match left[at].next() {
+            Some(frame) => bytes.extend(frame),
+            None => drop(left.remove(at)),
+        }
+    }
+    bytes
+}
+
+/// Sends `many` requests once the server has opened, gives it the bytes in pieces, and closes.
+fn outcomes(many: usize, body: &[u8], bytes: &[u8], cuts: &[usize]) -> Vec<(u32, Outcome)> {
+    let mut client = Client::new(&request("POST", body));
+    let (mut rest, mut result) = (bytes, client.receives(&settings(&[])));
+    for at in 0..many as u32 {
+        client.http2.send(Ticks(at), &mut client.out);
+        client.http2.pump(100, &mut client.out);
+    }
+    for cut in cuts.iter().cycle() {
+        let (piece, after) = rest.split_at((*cut).clamp(1, rest.len().max(1)).min(rest.len()));
+        rest = after;
+        result = client.receives(piece);
+        client.http2.pump(1000, &mut client.out);
+        if rest.is_empty() || result.is_err() {
+            break;
+        }
+    }
+    client.closes(result.err().unwrap_or(Failure::Closed));
+    assert_eq!((client.http2.in_flight(), client.http2.room()), (0, 0));
+    client.told()
+}
+
+fn each_once(told: &[(u32, Outcome)]) -> Vec<u32> {
+    let mut began: Vec<u32> = told.iter().map(|(began, _)| *began).collect();
+    began.sort_unstable();
+    began
+}
+
+proptest! {
+    #[test]
+    fn any_answers_in_any_order_and_any_pieces_are_told_as_they_are(
+        scripts in prop::collection::vec(script(), 1..12),
+        order: [Index; 16],
+        cuts in prop::collection::vec(1..60_usize, 1..10),
+    ) {
+        let bytes = interleaved(&scripts, &order);
+        let whole = outcomes(scripts.len(), b"", &bytes, &[bytes.len()]);
+        prop_assert_eq!(&outcomes(scripts.len(), b"", &bytes, &cuts), &whole);
+        let mut by_request = whole;
+        by_request.sort_by_key(|(began, _)| *began);
+        let expected: Vec<_> = (0..).zip(scripts.iter().map(Script::expected)).collect();
+        prop_assert_eq!(by_request, expected);
+    }
+
+    #[test]
+    fn any_bytes_end_with_each_request_told_once(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+        body in prop::collection::vec(any::<u8>(), 0..50),
+        many in 0..20_usize,
+    ) {
+        let told = outcomes(many, &body, &bytes, &[7]);
+        prop_assert!(each_once(&told).into_iter().eq(0..many as u32));
+    }
+
+    /// Frames whose heads are right and whose insides are not get further than mere bytes.
+    #[test]
+    fn any_frames_end_with_each_request_told_once(
+        frames in prop::collection::vec(
+            (0..11_u8, any::<u8>(), 0..24_u32, prop::collection::vec(any::<u8>(), 0..20)), 0..40
+        ),
+        body in prop::collection::vec(any::<u8>(), 0..50),
+        many in 0..12_usize,
+    ) {
+        let bytes: Vec<u8> =
+            frames.iter().flat_map(|(kind, flags, stream, p)| frame(*kind, *flags, *stream, p)).collect();
+        let told = outcomes(many, &body, &bytes, &[50]);
+        prop_assert!(each_once(&told).into_iter().eq(0..many as u32));
+    }
+
+    #[test]
+    fn a_damaged_server_ends_with_each_request_told_once(
+        scripts in prop::collection::vec(script(), 1..12),
+        order: [Index; 16],
+        damage in prop::collection::vec((any::<Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut bytes = interleaved(&scripts, &order);
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        let told = outcomes(scripts.len(), b"body", &bytes, &[33]);
+        prop_assert!(each_once(&told).into_iter().eq(0..scripts.len() as u32));
+    }
+}

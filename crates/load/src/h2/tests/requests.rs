@@ -1,0 +1,143 @@
+//! What becomes of single requests.
+
+use super::*;
+
+const END: u8 = flag::END_STREAM;
+
+#[test]
+fn an_answer_in_two_frames_is_told_whole() {
+    let mut client = Client::getting(2);
+    client.receives(&[answer(3, b"second"), answer(1, b"first")].concat()).unwrap();
+    assert_eq!(client.told(), [(2, answered(200, b"second")), (1, answered(200, b"first"))]);
+    assert_eq!((client.http2.in_flight(), client.out.len()), (0, 0));
+}
+
+#[test]
+fn an_answer_may_have_no_body_or_an_empty_one() {
+    let mut client = Client::getting(2);
+    client.receives(&headers(1, END, b"\x89")).unwrap();
+    client.receives(&answer(3, b"")).unwrap();
+    assert_eq!(client.told(), [(1, answered(204, b"")), (2, answered(200, b""))]);
+}
+
+#[test]
+fn a_body_in_pieces_is_told_as_one_and_trailers_end_it() {
+    let mut client = Client::getting(2);
+    for bytes in [headers(1, 0, b"\x88"), data(1, 0, b"a"), data(1, 0, b""), data(1, END, b"b")] {
+        client.receives(&bytes).unwrap();
+    }
+    for bytes in [headers(3, 0, b"\x88"), data(3, 0, b"c"), headers(3, END, b"\x00\x01x\x01y")] {
+        client.receives(&bytes).unwrap();
+    }
+    assert_eq!(client.told(), [(1, answered(200, b"ab")), (2, answered(200, b"c"))]);
+}
+
+#[test]
+fn interim_answers_are_passed_over() {
+    let mut client = Client::getting(1);
+    let interim = headers(1, 0, b"\x08\x03103");
+    client.receives(&[&interim[..], &interim, &answer(1, b"x")].concat()).unwrap();
+    assert_eq!(client.told(), [(1, answered(200, b"x"))]);
+}
+
+#[test]
+fn padding_is_no_body() {
+    let mut client = Client::getting(1);
+    client.receives(&headers(1, flag::PADDED, b"\x02\x88\0\0")).unwrap();
+    client.receives(&data(1, END | flag::PADDED, b"\x03body\0\0\0")).unwrap();
+    assert_eq!(client.told(), [(1, answered(200, b"body"))]);
+}
+
+#[test]
+fn a_body_that_is_not_as_long_as_its_headers_say_was_cut_short() {
+    let told = |frames: &[Vec<u8>]| {
+        let mut client = Client::getting(1);
+        client.receives(&frames.concat()).unwrap();
+        client.told()
+    };
+    let of_four = || headers(1, 0, b"\x88\x0f\x0d\x014");
+    let cut_short = [(1, Outcome::Failed(Failure::CutShort))];
+    assert_eq!(told(&[of_four(), data(1, END, b"four")]), [(1, answered(200, b"four"))]);
+    assert_eq!(told(&[of_four(), data(1, END, b"3..")]), cut_short);
+    assert_eq!(told(&[of_four(), data(1, 0, b"3.."), data(1, END, b"")]), cut_short);
+    assert_eq!(told(&[of_four(), data(1, 0, b"5....")]), cut_short);
+    assert_eq!(told(&[headers(1, END, b"\x88\x0f\x0d\x014")]), cut_short);
+    assert_eq!(told(&[headers(1, END, b"\x8b\x0f\x0d\x014")]), [(1, answered(304, b""))]);
+}
+
+#[test]
+fn an_answer_to_head_has_a_length_and_no_body() {
+    let mut client = Client::with_requests(&request("HEAD", b""), 1);
+    client.receives(&headers(1, END, b"\x88\x0f\x0d\x014")).unwrap();
+    assert_eq!(client.told(), [(1, answered(200, b""))]);
+}
+
+#[test]
+fn a_length_beyond_four_bytes_is_held_to_as_well() {
+    let mut client = Client::getting(1);
+    client.receives(&headers(1, 0, b"\x88\x0f\x0d\x0a5000000000")).unwrap();
+    client.receives(&data(1, END, b"little")).unwrap();
+    assert_eq!(client.told(), [(1, Outcome::Failed(Failure::CutShort))]);
+}
+
+#[test]
+fn answers_that_no_server_should_give_fail_alone() {
+    let wrong: [Vec<u8>; 6] = [
+        data(1, END, b"a body before its headers"),
+        headers(1, END, b"\x00\x01x\x01y"),
+        headers(1, END, b"\x08\x03100"),
+        headers(1, END, b"\x08\x02ok"),
+        [headers(1, 0, b"\x88"), headers(1, 0, b"\x00\x01x\x01y")].concat(),
+        [headers(1, 0, b"\x88"), data(1, 0, b"x"), headers(1, END, b"\x88")].concat(),
+    ];
+    for bytes in wrong {
+        let mut client = Client::getting(2);
+        client.receives(&[bytes, answer(3, b"x")].concat()).unwrap();
+        let told = client.told();
+        let [(1, Outcome::Failed(failure)), (2, Outcome::Answered(..))] = &told[..] else {
+            panic!("{told:?}")
+        };
+        assert_eq!(code_of(*failure), ErrorCode::PROTOCOL_ERROR);
+        assert_eq!(client.out, reset(1, ErrorCode::PROTOCOL_ERROR));
+    }
+}
+
+#[test]
+fn requests_that_the_server_gave_up_say_why() {
+    let mut client = Client::getting(3);
+    client.receives(&reset(1, ErrorCode::REFUSED_STREAM)).unwrap();
+    client.receives(&reset(3, ErrorCode(2))).unwrap();
+    client.receives(&[answer(5, b"x"), reset(5, ErrorCode::NO_ERROR)].concat()).unwrap();
+    let told = client.told();
+    assert_eq!(told[0], (1, Outcome::Failed(Failure::RefusedStream)));
+    assert_eq!(told[1], (2, Outcome::Failed(Failure::StreamReset(ErrorCode(2)))));
+    assert_eq!(told[2..], [(3, answered(200, b"x"))]);
+}
+
+#[test]
+fn requests_time_out_from_the_oldest_and_their_late_answers_are_passed_over() {
+    let mut client = Client::getting(4);
+    client.receives(&answer(3, b"x")).unwrap();
+    client.told();
+    client.expires(3);
+    let timed_out = |began| (began, Outcome::Failed(Failure::TimedOut));
+    assert_eq!(client.told(), [timed_out(1), timed_out(3)]);
+    let cancelled = [1, 5].map(|stream| reset(stream, ErrorCode::CANCEL));
+    assert_eq!(std::mem::take(&mut client.out), cancelled.concat());
+    assert_eq!((client.http2.oldest(), client.http2.in_flight()), (Some(Ticks(4)), 1));
+
+    // The late answer's length goes into the table, and the next one refers to it.
+    client.receives(&headers(1, 0, b"\x88\x5c\x012")).unwrap();
+    client.receives(&[data(1, END, b"xy"), headers(7, 0, b"\x88\xbe")].concat()).unwrap();
+    client.receives(&data(7, END, b"xy")).unwrap();
+    assert_eq!(client.told(), [(4, answered(200, b"xy"))]);
+}
+
+#[test]
+fn a_new_count_of_ticks_keeps_the_age_of_what_is_in_flight() {
+    let mut client = Client::getting(3);
+    client.http2.rebase(Ticks(2));
+    client.closes(Failure::Reset);
+    let began: Vec<u32> = client.told().iter().map(|(began, _)| *began).collect();
+    assert_eq!(began, [0, 0, 1]);
+}

@@ -1,0 +1,122 @@
+//! The shape of a load: what is begun when, as a value. What begins is a request, or, for bare
+//! connections, a connection.
+
+use std::time::Duration;
+
+use crate::rate::Rate;
+
+/// The shape of a load.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Shape {
+    /// So many, as fast as they are taken: all at once, where there is room.
+    Burst(u64),
+    /// As many in flight as there is room for, until a time has passed.
+    Sustain(Duration),
+    /// One after the other at an even rate, whether those before are done or not.
+    Ramp {
+        /// How often one begins.
+        rate: Rate,
+        /// How many begin.
+        count: u64,
+    },
+    /// Nothing begins for a time, and what is open stays open.
+    Hold(Duration),
+    /// Nothing belongs to the load for a time; what is open may be closed.
+    Idle {
+        /// How long.
+        time: Duration,
+        /// How often a request begins meanwhile that is counted by itself.
+        trickle: Option<Rate>,
+    },
+    /// Rounds.
+    Repeat {
+        /// How many.
+        times: u32,
+        /// What a round is made of, in order.
+        round: Vec<Shape>,
+        /// What lies between two rounds.
+        between: Box<Shape>,
+    },
+}
+
+/// A part of a shape that is not made of parts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step<'a> {
+    /// The round that it belongs to, or comes after; from 1.
+    pub round: u32,
+    /// What it is.
+    pub shape: &'a Shape,
+}
+
+impl Shape {
+    /// Its parts in order, numbered by the rounds of the outermost repetition.
+    pub fn steps(&self) -> Vec<Step<'_>> {
+        let Self::Repeat { times, round, between } = self else { return self.within(1) };
+        let mut steps = Vec::new();
+        for number in 1..=*times {
+            steps.extend(round.iter().flat_map(|shape| shape.within(number)));
+            if number < *times {
+                steps.extend(between.within(number));
+            }
+        }
+        steps
+    }
+
+    fn within(&self, round: u32) -> Vec<Step<'_>> {
+        match self {
+            Self::Repeat { .. } => {
+                self.steps().into_iter().map(|step| Step { round, ..step }).collect()
+            }
+            shape => vec![Step { round, shape }],
+        }
+    }
+
+    /// How many begin in all, where that is known before.
+    pub fn count(&self) -> Option<u64> {
+        self.steps().iter().try_fold(0_u64, |sum, step| {
+            let more = match step.shape {
+                Self::Burst(count) | Self::Ramp { count, .. } => *count,
+                Self::Sustain(_) => return None,
+                Self::Hold(_) | Self::Idle { .. } | Self::Repeat { .. } => 0,
+            };
+            Some(sum.saturating_add(more))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn rounds(times: u32, round: Vec<Shape>) -> Shape {
+        let between = Box::new(Shape::Idle { time: SECOND, trickle: None });
+        Shape::Repeat { times, round, between }
+    }
+
+    #[test]
+    fn between_two_rounds_lies_a_pause_and_after_the_last_one_none() {
+        let shape = rounds(3, vec![Shape::Burst(7)]);
+        let steps = shape.steps();
+        let kinds: Vec<(u32, bool)> =
+            steps.iter().map(|s| (s.round, matches!(s.shape, Shape::Burst(7)))).collect();
+        assert_eq!(kinds, [(1, true), (1, false), (2, true), (2, false), (3, true)]);
+        assert_eq!(shape.count(), Some(21));
+    }
+
+    #[test]
+    fn a_round_may_have_parts_and_repeat_within() {
+        let ramp = Shape::Ramp { rate: "100/s".parse().unwrap(), count: 5 };
+        let inner = rounds(2, vec![Shape::Burst(1)]);
+        let shape = rounds(2, vec![ramp, Shape::Hold(SECOND), inner]);
+        assert_eq!(shape.steps().iter().filter(|s| s.round == 2).count(), 5);
+        assert_eq!(shape.count(), Some(14));
+    }
+
+    #[test]
+    fn how_many_begin_in_a_time_is_not_known_before() {
+        assert_eq!(rounds(2, vec![Shape::Sustain(SECOND)]).count(), None);
+        assert_eq!(Shape::Hold(SECOND).steps().len(), 1);
+    }
+}

@@ -1,0 +1,215 @@
+//! Where a load goes: `http://HOST:PORT/PATH`, `https://…`, `tcp:HOST:PORT` or `tls:HOST:PORT`.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use http::Uri;
+
+/// Where a load goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    text: String,
+    /// What is spoken there.
+    pub scheme: Scheme,
+    /// The host's name or address, without the brackets of an address of version 6.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Host and port as they stand in the address.
+    pub authority: String,
+    /// Path and query, beginning with `/`.
+    pub path: String,
+}
+
+/// What is spoken at a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// HTTP without TLS.
+    Http,
+    /// HTTP on TLS.
+    Https,
+    /// Bare connections.
+    Tcp,
+    /// Bare connections with TLS.
+    Tls,
+}
+
+impl Scheme {
+    /// Whether TLS is spoken.
+    pub fn is_tls(self) -> bool {
+        matches!(self, Self::Https | Self::Tls)
+    }
+
+    /// Whether nothing is asked for over the connections.
+    pub fn is_bare(self) -> bool {
+        matches!(self, Self::Tcp | Self::Tls)
+    }
+
+    /// Its name in an address.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+        }
+    }
+}
+
+/// Why an address was not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// It begins with nothing that is known.
+    #[error("`{0}` does not begin with http:, https:, tcp: or tls:; write http://HOST:PORT/PATH, or tcp:HOST:PORT for bare connections")]
+    Scheme(String),
+    /// There is no port, and none that would be usual.
+    #[error("`{0}` names no port: write {1}:HOST:PORT")]
+    Port(String, &'static str),
+    /// There is more than a host and a port.
+    #[error("`{0}` has a path, and bare connections ask for nothing: write {1}:HOST:PORT")]
+    Path(String, &'static str),
+    /// It is no address.
+    #[error("`{0}` is no address ({1}): write http://HOST:PORT/PATH")]
+    Invalid(String, String),
+}
+
+/// A host that is not known, or has no address.
+#[derive(Debug, thiserror::Error)]
+#[error("the address of {host} cannot be found ({reason}): check the name")]
+pub struct UnknownHost {
+    host: String,
+    reason: io::Error,
+}
+
+impl Target {
+    /// Asks the system for the host's addresses; at least one.
+    ///
+    /// # Errors
+    /// When the host is not known, or has none.
+    pub fn resolve(&self) -> Result<Vec<SocketAddr>, UnknownHost> {
+        let unknown = |reason| UnknownHost { host: self.host.clone(), reason };
+        let found: Vec<SocketAddr> =
+            (self.host.as_str(), self.port).to_socket_addrs().map_err(unknown)?.collect();
+        match found.is_empty() {
+            true => Err(unknown(io::Error::other("it has none"))),
+            false => Ok(found),
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Self, TargetError> {
+        let unknown = || TargetError::Scheme(text.to_owned());
+        let (scheme, rest) = text.split_once(':').ok_or_else(unknown)?;
+        let scheme = match scheme.to_ascii_lowercase().as_str() {
+            "http" => Scheme::Http,
+            "https" => Scheme::Https,
+            "tcp" => Scheme::Tcp,
+            "tls" => Scheme::Tls,
+            _ => return Err(unknown()),
+        };
+        let rest = rest.trim_start_matches('/');
+        let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
+        let invalid = |why: String| TargetError::Invalid(text.to_owned(), why);
+        let uri = Uri::from_str(&format!("{}://{rest}", scheme.name()))
+            .map_err(|error| invalid(error.to_string()))?;
+        let authority = uri.authority().ok_or_else(|| invalid("no host".to_owned()))?;
+        if authority.as_str().contains('@') {
+            return Err(invalid("a user does not belong there; see -H".to_owned()));
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            return Err(invalid("no host".to_owned()));
+        }
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let port = match (authority.port(), scheme) {
+            (Some(port), _) => port.as_u16(),
+            (None, _) if authority.as_str() != authority.host() => {
+                return Err(invalid("no port from 1 to 65535 behind the colon".to_owned()));
+            }
+            (None, Scheme::Http) => 80,
+            (None, Scheme::Https) => 443,
+            (None, Scheme::Tcp | Scheme::Tls) => {
+                return Err(TargetError::Port(text.to_owned(), scheme.name()));
+            }
+        };
+        if scheme.is_bare() && path != "/" {
+            return Err(TargetError::Path(text.to_owned(), scheme.name()));
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            scheme,
+            host: host.to_owned(),
+            port,
+            authority: authority.as_str().to_owned(),
+            path,
+        })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn addresses_are_read_as_people_write_them() {
+        for (text, scheme, host, port, path) in [
+            ("http://0.0.0.0:3000?server=axum", Scheme::Http, "0.0.0.0", 3000, "/?server=axum"),
+            ("https://example.org", Scheme::Https, "example.org", 443, "/"),
+            ("HTTP://[::1]:80/a%20b#part", Scheme::Http, "::1", 80, "/a%20b"),
+            ("tcp:localhost:9", Scheme::Tcp, "localhost", 9, "/"),
+            ("tls://10.0.0.1:8443", Scheme::Tls, "10.0.0.1", 8443, "/"),
+        ] {
+            let target: Target = text.parse().unwrap();
+            assert_eq!((target.scheme, target.host.as_str()), (scheme, host), "{text}");
+            assert_eq!((target.port, target.path.as_str()), (port, path), "{text}");
+            assert_eq!(target.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_told_with_how_to_write_one() {
+        for (text, part) in [
+            ("localhost:3000", "does not begin with http:"),
+            ("ftp://x", "does not begin with http:"),
+            ("", "does not begin with http:"),
+            ("http://", "is no address"),
+            ("http://a b/", "is no address"),
+            ("http://x:99999/", "is no address"),
+            ("http://x:/", "no port from 1 to 65535"),
+            ("http://me:word@x/", "a user does not belong there"),
+            ("tcp:localhost", "write tcp:HOST:PORT"),
+            ("tls:localhost:1/x", "bare connections ask for nothing"),
+        ] {
+            let said = text.parse::<Target>().unwrap_err().to_string();
+            assert!(said.contains(part), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_nobody_knows_is_named() {
+        let target: Target = "http://no-such-host.invalid:1/".parse().unwrap();
+        let said = target.resolve().unwrap_err().to_string();
+        assert!(said.contains("no-such-host.invalid"), "{said}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC*") {
+            let _ = text.parse::<Target>();
+            let _ = format!("http:{text}").parse::<Target>();
+        }
+    }
+}

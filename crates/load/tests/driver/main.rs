@@ -1,0 +1,286 @@
+//! The loop, against servers that hyper speaks for.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod server;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lowtide_load::failure::Failure;
+use lowtide_load::limits::{self, Given};
+use lowtide_load::observer::{Moment, Observer, Progress};
+use lowtide_load::plan::{Ask, Plan};
+use lowtide_load::shape::Shape;
+use lowtide_load::speech::Version;
+use lowtide_load::{RunError, run};
+use lowtide_model::load::{LoadReport, LoadRound};
+use server::Speaks;
+
+const H2: Speaks = Speaks::Http2(10_000);
+
+fn plan(url: &str) -> Plan {
+    Plan {
+        targets: vec![url.parse().unwrap()],
+        connections: 4,
+        streams: 100,
+        shape: Shape::Burst(400),
+        linger: Duration::ZERO,
+        timeout: Duration::from_secs(30),
+        idle_close: None,
+        ask: Ask { method: "GET".to_owned(), headers: Vec::new(), body: Arc::default() },
+        version: Version::Auto,
+        insecure: false,
+        sample_every: Duration::from_millis(100),
+    }
+}
+
+fn h2(url: &str) -> Plan {
+    Plan { version: Version::Http2, ..plan(url) }
+}
+
+fn given() -> Given {
+    Given { files: limits::raise_files(), memory_bytes: None, ports: limits::ports() }
+}
+
+fn try_run(plan: &Plan) -> Result<LoadReport, RunError> {
+    run(plan, &given(), &mut (), &AtomicBool::new(false))
+}
+
+fn one_round(plan: &Plan) -> LoadRound {
+    let report = try_run(plan).unwrap();
+    assert_eq!(report.rounds.len(), 1);
+    whole(&report.rounds[0]);
+    report.rounds[0].clone()
+}
+
+/// What was to be sent has succeeded or failed, and each is told why.
+fn whole(round: &LoadRound) {
+    assert_eq!(round.requests, round.succeeded + round.failed, "{round:?}");
+    assert_eq!(round.errors.values().sum::<u64>(), round.failed, "{round:?}");
+}
+
+fn repeat(times: u32, shape: Shape, pause: Duration) -> Shape {
+    let between = Box::new(Shape::Idle { time: pause, trickle: None });
+    Shape::Repeat { times, round: vec![shape], between }
+}
+
+fn no_connection(plan: &Plan) -> Failure {
+    match try_run(plan).unwrap_err() {
+        RunError::NoConnection { failure, .. } => failure,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn all_of_a_burst_are_in_flight_at_once_and_each_connection_has_its_share() {
+    let server = server::start(H2, false);
+    let round = one_round(&Plan {
+        streams: 1000,
+        ..h2(&format!("http://{server}/peer"))
+    });
+    assert_eq!((round.succeeded, round.failed), (400, 0), "{:?}", round.errors);
+    assert_eq!(round.responses.values().copied().collect::<Vec<_>>(), [100; 4]);
+    let round = one_round(&h2(&format!("http://{server}/soon")));
+    assert_eq!((round.succeeded, round.peak_in_flight), (400, 400));
+}
+
+#[test]
+fn http1_has_one_request_at_a_time_on_a_connection_and_keeps_it() {
+    let server = server::start(Speaks::Http1, false);
+    let round = one_round(&Plan { streams: 1, ..plan(&format!("http://{server}/peer")) });
+    assert_eq!((round.succeeded, round.peak_in_flight), (400, 4));
+    assert_eq!(round.distinct_responses, 4);
+}
+
+#[test]
+fn bodies_go_out_whole_over_both_versions() {
+    for (speaks, version) in [(Speaks::Http1, Version::Http1), (H2, Version::Http2)] {
+        let server = server::start(speaks, false);
+        let mut plan = plan(&format!("http://{server}/"));
+        plan.version = version;
+        plan.shape = Shape::Burst(20);
+        plan.ask.method = "POST".to_owned();
+        plan.ask.body = vec![7; 300_000].into();
+        let round = one_round(&plan);
+        assert_eq!(round.responses.get("POST 300000"), Some(&20), "{round:?}");
+    }
+}
+
+#[test]
+fn with_tls_the_server_chooses_and_must_be_trusted() {
+    for speaks in [Speaks::Http1, H2] {
+        let server = server::start(speaks, true);
+        let mut plan = plan(&format!("https://localhost:{}/", server.port()));
+        assert!(matches!(no_connection(&plan), Failure::NotTrusted(_)));
+        plan.insecure = true;
+        let round = one_round(&plan);
+        assert_eq!((round.succeeded, round.failed), (400, 0), "{:?}", round.errors);
+        plan.version = if speaks == H2 { Version::Http1 } else { Version::Http2 };
+        assert_eq!(no_connection(&plan), Failure::NoProtocol);
+    }
+}
+
+#[test]
+fn a_server_that_speaks_another_protocol_is_told() {
+    let (one, two) = (server::start(Speaks::Http1, false), server::start(H2, false));
+    // hyper knows what it is asked, and closes without a word.
+    assert_eq!(no_connection(&h2(&format!("http://{one}/"))), Failure::Closed);
+    // What it says of that may be lost when the connection is reset behind it.
+    let said = no_connection(&plan(&format!("http://{two}/")));
+    assert!(matches!(said, Failure::NotHttp1("HTTP/2") | Failure::Reset), "{said}");
+    let tls = Plan { insecure: true, ..plan(&format!("https://{one}/")) };
+    assert!(matches!(no_connection(&tls), Failure::Tls(_)));
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert_eq!(no_connection(&plan(&format!("http://{nobody}/"))), Failure::Refused);
+    assert_eq!(no_connection(&plan(&format!("tcp:{nobody}"))), Failure::Refused);
+}
+
+#[test]
+fn fewer_streams_than_asked_for_are_used_and_told() {
+    let server = server::start(Speaks::Http2(10), false);
+    let report = try_run(&h2(&format!("http://{server}/soon"))).unwrap();
+    let round = &report.rounds[0];
+    assert_eq!((round.succeeded, round.peak_in_flight), (400, 40), "{:?}", round.errors);
+    assert!(report.notes[0].starts_with("the server permits 10 streams"), "{:?}", report.notes);
+}
+
+#[test]
+fn what_is_not_answered_in_time_has_failed_over_both_versions() {
+    for (speaks, version) in [(Speaks::Http1, Version::Http1), (H2, Version::Http2)] {
+        let server = server::start(speaks, false);
+        let mut plan = plan(&format!("http://{server}/never"));
+        plan.version = version;
+        plan.timeout = Duration::from_millis(200);
+        plan.shape = Shape::Burst(8);
+        let round = one_round(&plan);
+        assert_eq!(round.errors.get("timed out"), Some(&8), "{round:?}");
+    }
+}
+
+#[test]
+fn a_status_of_a_failure_is_a_failure() {
+    let server = server::start(H2, false);
+    let round = one_round(&h2(&format!("http://{server}/status")));
+    assert_eq!(round.errors.get("answered with status 503"), Some(&400));
+    assert!(round.responses.is_empty());
+}
+
+/// A server that reads a request, and closes.
+fn closing() -> SocketAddr {
+    server::serve(|stream, _| async move {
+        stream.readable().await.unwrap();
+    })
+}
+
+#[test]
+fn a_server_that_closes_in_the_middle_is_told_and_all_adds_up() {
+    let round = one_round(&plan(&format!("http://{}/", closing())));
+    assert_eq!((round.requests, round.succeeded, round.failed), (400, 0, 400));
+}
+
+#[test]
+fn connections_stay_for_the_next_round_or_are_closed_when_idle() {
+    let server = server::start(H2, false);
+    let mut plan = h2(&format!("http://{server}/peer"));
+    plan.shape = repeat(2, Shape::Burst(400), Duration::from_millis(400));
+    let peers = |plan: &Plan| {
+        let rounds = try_run(plan).unwrap().rounds;
+        rounds.iter().map(whole).for_each(drop);
+        let keys = |round: &LoadRound| round.responses.keys().cloned().collect::<Vec<_>>();
+        (keys(&rounds[0]), keys(&rounds[1]))
+    };
+    let (first, second) = peers(&plan);
+    assert_eq!(first, second);
+    plan.idle_close = Some(Duration::from_millis(50));
+    let (first, second) = peers(&plan);
+    assert!(first.iter().all(|peer| !second.contains(peer)), "{first:?} {second:?}");
+}
+
+#[test]
+fn several_targets_take_turns_and_a_trickle_counts_by_itself() {
+    let (one, two) = (server::start(H2, false), server::start(H2, false));
+    let mut plan = h2(&format!("http://{one}/peer"));
+    plan.targets.push(format!("http://{two}/soon").parse().unwrap());
+    let between =
+        Box::new(Shape::Idle { time: Duration::from_millis(300), trickle: "20/s".parse().ok() });
+    plan.shape = Shape::Repeat { times: 3, round: vec![Shape::Burst(40)], between };
+    let rounds = try_run(&plan).unwrap().rounds;
+    let urls: Vec<&str> = rounds.iter().filter_map(|round| round.url.as_deref()).collect();
+    assert_eq!(urls, [format!("http://{one}/peer"), format!("http://{two}/soon"), urls[0].into()]);
+    for round in &rounds {
+        whole(round);
+        assert_eq!(round.requests, 40);
+    }
+    let trickle = rounds[0].between_rounds.as_ref().unwrap();
+    assert!(trickle.requests > 0 && trickle.requests == trickle.succeeded + trickle.failed);
+    assert_eq!(rounds[2].between_rounds, None);
+}
+
+#[test]
+fn a_schedule_sends_what_is_due_and_a_time_is_filled() {
+    let server = server::start(H2, false);
+    let mut plan = h2(&format!("http://{server}/"));
+    plan.shape = Shape::Ramp { rate: "1000/s".parse().unwrap(), count: 300 };
+    assert_eq!(one_round(&plan).succeeded, 300);
+    plan.shape = Shape::Sustain(Duration::from_millis(100));
+    let round = one_round(&plan);
+    assert!(round.succeeded > 0 && round.failed == 0, "{round:?}");
+}
+
+#[test]
+fn bare_connections_are_held_and_those_that_the_server_closes_are_counted() {
+    let server = server::start(H2, true);
+    let mut plan = plan(&format!("tls:localhost:{}", server.port()));
+    plan.insecure = true;
+    plan.connections = 20;
+    plan.shape = repeat(1, Shape::Burst(20), Duration::ZERO);
+    let Shape::Repeat { round, .. } = &mut plan.shape else { unreachable!() };
+    round.push(Shape::Hold(Duration::from_millis(300)));
+    let held = one_round(&plan);
+    assert_eq!((held.succeeded, held.peak_in_flight, held.closed_while_held), (20, 20, Some(0)));
+    let hasty = server::serve(|stream, _| async move {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(stream);
+    });
+    plan.targets = vec![format!("tcp:{hasty}").parse().unwrap()];
+    let held = one_round(&plan);
+    assert_eq!((held.succeeded, held.closed_while_held), (20, Some(20)));
+}
+
+/// Interrupts as soon as so many are in flight.
+struct Impatient<'a> {
+    interrupt: &'a AtomicBool,
+    in_flight: u64,
+    marks: Vec<Moment>,
+}
+
+impl Observer for Impatient<'_> {
+    fn see(&mut self, progress: Progress<'_>) {
+        match progress {
+            Progress::State(state) if state.in_flight >= self.in_flight => {
+                self.interrupt.store(true, Ordering::Relaxed);
+            }
+            Progress::Mark { moment, .. } => self.marks.push(moment),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn what_is_interrupted_tells_what_was_done_so_far() {
+    let server = server::start(H2, false);
+    let mut plan = h2(&format!("http://{server}/never"));
+    plan.shape = repeat(3, Shape::Burst(400), Duration::ZERO);
+    plan.sample_every = Duration::from_millis(5);
+    let interrupt = AtomicBool::new(false);
+    let mut observer = Impatient { interrupt: &interrupt, in_flight: 400, marks: Vec::new() };
+    let report = run(&plan, &given(), &mut observer, &interrupt).unwrap();
+    assert!(report.interrupted);
+    assert_eq!(report.rounds.len(), 1);
+    whole(&report.rounds[0]);
+    assert_eq!(report.rounds[0].errors.get("interrupted"), Some(&400));
+    assert_eq!(observer.marks[0], Moment::LoadBegin);
+}

@@ -1,0 +1,233 @@
+//! What a load did, as people read it: a block for each round.
+
+use std::collections::BTreeMap;
+
+use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::load::{Latency, LoadReport, LoadRound, Trickle};
+
+use crate::terminal::{Screen, bold, hanging, printable, thousands, wrapped};
+
+/// One round.
+pub fn round(round: &LoadRound, screen: Screen) -> String {
+    let target = round.url.as_deref().map(printable).unwrap_or_default();
+    let mut out = format!("{}\n", bold(&format!("round {}  {target}", round.round), screen));
+    for (label, text) in rows(round) {
+        out += &row(label, &text, screen);
+    }
+    out += &answers(round, screen);
+    out += &errors(&round.errors, screen);
+    out
+}
+
+/// What is told once, behind all rounds.
+pub fn end(report: &LoadReport, screen: Screen) -> String {
+    let mut out = String::new();
+    for (number, trickle) in trickles(report) {
+        out += &hanging("", &format!("behind round {number}: {}", trickle_text(trickle)), screen);
+        out += &errors(&trickle.errors, screen);
+    }
+    for note in &report.notes {
+        out += &format!("{}\n", wrapped(&format!("note: {note}"), screen.width));
+    }
+    if report.client_peak_rss_bytes > 0 {
+        let peak = Human(report.client_peak_rss_bytes);
+        out += &format!("lowtide itself had {peak} resident at most\n");
+    }
+    out
+}
+
+fn trickles(report: &LoadReport) -> impl Iterator<Item = (u32, &Trickle)> {
+    report.rounds.iter().filter_map(|round| Some((round.round, round.between_rounds.as_ref()?)))
+}
+
+fn row(label: &str, text: &str, screen: Screen) -> String {
+    hanging(&format!(" {label:<9} "), text, screen)
+}
+
+fn rows(round: &LoadRound) -> Vec<(&'static str, String)> {
+    let (what, peak) = match round.closed_while_held {
+        Some(_) => ("made", "stood at once at most"),
+        None => ("requests", "in flight at most"),
+    };
+    let mut rows = vec![
+        (what, counts(round.requests, round.succeeded, round.failed)),
+        ("peak", format!("{} {peak}", thousands(round.peak_in_flight))),
+        ("time", time(round)),
+    ];
+    if round.succeeded > 0 {
+        rows.push(("latency", latency(&round.latency_s)));
+    }
+    if let Some(closed) = round.closed_while_held.filter(|closed| *closed > 0) {
+        rows.push(("held", format!("{} were closed by the server meanwhile", thousands(closed))));
+    }
+    rows
+}
+
+fn counts(all: u64, succeeded: u64, failed: u64) -> String {
+    let share = match all {
+        0 => String::new(),
+        _ => format!(" ({} %)", percent(succeeded, all)),
+    };
+    let (all, failed) = (thousands(all), thousands(failed));
+    format!("{all}: {} succeeded{share}, {failed} failed", thousands(succeeded))
+}
+
+/// Two digits, of which neither makes 100 of what is not all, nor 0 of what is something.
+fn percent(part: u64, all: u64) -> String {
+    let share = part as f64 / all as f64 * 100.0;
+    let (least, most) = if part == 0 || part == all { (0.0, 100.0) } else { (0.01, 99.99) };
+    format!("{:.2}", share.clamp(least, most))
+}
+
+fn time(round: &LoadRound) -> String {
+    let (sent, completed) = (HumanSeconds(round.sent_s), HumanSeconds(round.completed_s));
+    match round.closed_while_held {
+        Some(_) => format!("begun within {sent}, made within {completed}"),
+        None => {
+            let rate = thousands(round.requests_per_s.round() as u64);
+            format!("sent within {sent}, completed within {completed}, {rate} requests/s")
+        }
+    }
+}
+
+fn latency(latency: &Latency) -> String {
+    let parts = [
+        ("50%", latency.p50),
+        ("90%", latency.p90),
+        ("99%", latency.p99),
+        ("99.9%", latency.p999),
+        ("100%", latency.max),
+        ("mean", latency.mean),
+    ];
+    let told: Vec<String> =
+        parts.iter().map(|(name, value)| format!("{name} {}", HumanSeconds(*value))).collect();
+    told.join(", ")
+}
+
+fn answers(round: &LoadRound, screen: Screen) -> String {
+    if round.distinct_responses == 0 {
+        return String::new();
+    }
+    if round.responses.is_empty() {
+        let told = format!("{} different ones", thousands(round.distinct_responses));
+        return row("answers", &told, screen);
+    }
+    table("answers", &round.responses, screen)
+}
+
+fn errors(errors: &BTreeMap<String, u64>, screen: Screen) -> String {
+    table("errors", errors, screen)
+}
+
+/// A count and a text on each line, the most frequent first.
+fn table(label: &str, counts: &BTreeMap<String, u64>, screen: Screen) -> String {
+    let mut lines: Vec<(&String, u64)> = counts.iter().map(|(text, n)| (text, *n)).collect();
+    lines.sort_by_key(|(text, count)| (std::cmp::Reverse(*count), *text));
+    let width = lines.iter().map(|(_, count)| thousands(*count).len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for (place, (text, count)) in lines.into_iter().enumerate() {
+        let label = if place == 0 { label } else { "" };
+        let count = thousands(count);
+        let text = if text.is_empty() { "(empty)".to_owned() } else { printable(text) };
+        let most = usize::from(screen.width).max(40) * 3;
+        let short: String = match text.chars().count() > most {
+            true => text.chars().take(most).chain(['…']).collect(),
+            false => text,
+        };
+        out += &hanging(&format!(" {label:<9} {count:>width$}  "), &short, screen);
+    }
+    out
+}
+
+fn trickle_text(trickle: &Trickle) -> String {
+    let counts = counts(trickle.requests, trickle.succeeded, trickle.failed);
+    match trickle.succeeded {
+        0 => format!("requests in the pause {counts}"),
+        _ => format!("requests in the pause {counts}; latency {}", latency(&trickle.latency_s)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCREEN: Screen = Screen { width: 90, colour: false };
+
+    fn made_up() -> LoadRound {
+        let answer = |port: u32| format!("axum(20027) HTTP/2.0 192.168.0.123:{port}");
+        LoadRound {
+            round: 57,
+            url: Some("http://192.168.0.127:3000/?server=axum&expire=15000".to_owned()),
+            requests: 1_000_000,
+            succeeded: 606_228,
+            failed: 393_772,
+            peak_in_flight: 1_000_000,
+            sent_s: 2.181,
+            completed_s: 67.254,
+            requests_per_s: 9014.0,
+            latency_s: Latency {
+                mean: 17.133,
+                p50: 16.718,
+                p90: 18.246,
+                p99: 19.71,
+                p999: 59.925,
+                max: 60.001,
+            },
+            responses: [(answer(7806), 606_000), (answer(7808), 228)].into(),
+            distinct_responses: 2,
+            errors: [("timed out".to_owned(), 86_967), ("connection refused".to_owned(), 306_805)]
+                .into(),
+            ..LoadRound::default()
+        }
+    }
+
+    #[test]
+    fn a_round_is_told_as_the_document_tells_it() {
+        insta::assert_snapshot!(round(&made_up(), SCREEN), @"");
+    }
+
+    #[test]
+    fn connections_are_told_by_what_became_of_them() {
+        let held = LoadRound {
+            round: 1,
+            url: Some("tls:localhost:8443".to_owned()),
+            requests: 3000,
+            succeeded: 3000,
+            peak_in_flight: 3000,
+            sent_s: 30.0,
+            completed_s: 30.01,
+            latency_s: Latency { mean: 0.01, p50: 0.01, ..Latency::default() },
+            closed_while_held: Some(2),
+            ..LoadRound::default()
+        };
+        insta::assert_snapshot!(round(&held, SCREEN), @"");
+    }
+
+    #[test]
+    fn what_is_told_once_stands_behind_all_rounds() {
+        let trickle = Trickle { requests: 10, succeeded: 10, ..Trickle::default() };
+        let report = LoadReport {
+            schema: String::new(),
+            client_peak_rss_bytes: 70 << 20,
+            rounds: vec![LoadRound {
+                round: 1,
+                distinct_responses: 101,
+                between_rounds: Some(trickle),
+                ..LoadRound::default()
+            }],
+            interrupted: false,
+            notes: vec!["the server permits 200 streams".to_owned()],
+        };
+        let told = round(&report.rounds[0], SCREEN) + &end(&report, SCREEN);
+        insta::assert_snapshot!(told, @"");
+    }
+
+    #[test]
+    fn what_is_not_all_is_not_100_percent() {
+        assert_eq!(percent(999_999, 1_000_000), "99.99");
+        assert_eq!(percent(1_000_000, 1_000_000), "100.00");
+        assert_eq!(percent(1, 1_000_000), "0.01");
+        assert_eq!(percent(0, 7), "0.00");
+    }
+}

@@ -1,0 +1,107 @@
+//! Which treatments a study tries.
+
+use std::process::{Command, Stdio};
+
+use lowtide_model::treatment::NO_POLICY;
+
+use crate::allocator::{self, Allocator};
+use crate::plan::{DEFAULT_ALLOCATORS, Phase, PlanError};
+use crate::settings::Settings;
+use crate::treatment::Applied;
+use crate::tune;
+
+/// The treatments that are asked for, in order: the allocators, the settings, and those that a file
+/// describes. What is left out is told in `notes`.
+pub(crate) fn treatments(
+    settings: &Settings,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Applied>, PlanError> {
+    let list = match &settings.allocator {
+        Some(words) => Some(words.joined()),
+        // Those that a file describes are enough.
+        None if settings.treatment.is_empty() => Some(DEFAULT_ALLOCATORS.to_owned()),
+        None => None,
+    };
+    let listed = list.map(|list| allocator::resolve_list(&list, notes)).transpose()?;
+    let allocators: Vec<Allocator> = listed.unwrap_or_default();
+    let resolve = |name: &str| match allocators.iter().find(|a| a.name == name) {
+        Some(known) => Ok(known.clone()),
+        None => allocator::resolve(name),
+    };
+    let mut found: Vec<Applied> = allocators.iter().map(|a| Applied::new(a, None)).collect();
+    for text in settings.tune.iter().flatten() {
+        let tune = tune::parse(text)?;
+        found.push(Applied::new(&resolve(&tune.allocator)?, Some(&tune)));
+    }
+    for described in &settings.treatment {
+        let one = Applied::described(&resolve(&described.allocator)?, described.clone());
+        match &described.when {
+            Some(line) if !is_so(line) => notes.push(format!(
+                "{} is left out: `{line}` says that it cannot be tried here",
+                one.treatment.label()
+            )),
+            _ => found.push(one),
+        }
+    }
+    for (place, one) in found.iter().enumerate() {
+        let label = one.treatment.label();
+        if found[..place].iter().any(|other| other.treatment.label() == label) {
+            return Err(PlanError::SameLabel(label));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a command for the shell ends well.
+fn is_so(line: &str) -> bool {
+    let mut shell = Command::new("sh");
+    let quiet = shell.args(["-c", line]).stdin(Stdio::null()).stdout(Stdio::null());
+    quiet.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// Leaves only the treatments with the labels of a list.
+pub(crate) fn keep_only(treatments: &mut Vec<Applied>, list: &str) -> Result<(), PlanError> {
+    let wanted: Vec<&str> = list.split(',').map(str::trim).filter(|l| !l.is_empty()).collect();
+    let labels: Vec<String> = treatments.iter().map(|t| t.treatment.label()).collect();
+    if let Some(unknown) = wanted.iter().find(|w| !labels.iter().any(|l| l == *w)) {
+        let reason = format!("there is no treatment `{unknown}`: there are {}", labels.join(", "));
+        return Err(PlanError::Value { flag: "only", reason });
+    }
+    if wanted.is_empty() {
+        let reason = "names no treatment".to_owned();
+        return Err(PlanError::Value { flag: "only", reason });
+    }
+    treatments.retain(|t| wanted.contains(&t.treatment.label().as_str()));
+    Ok(())
+}
+
+/// The moments of a trial at which something can be done, beside the phases of its subject.
+const MOMENTS: [&str; 4] = ["ready", "drained", "closed", "load_end"];
+
+/// Refuses to do something at a moment that never comes.
+pub(crate) fn check_moments(treatments: &[Applied], phases: &[Phase]) -> Result<(), PlanError> {
+    let is_known =
+        |moment: &str| MOMENTS.contains(&moment) || phases.iter().any(|phase| phase.name == moment);
+    let unknown = treatments.iter().flat_map(|t| &t.acts).find(|act| !is_known(&act.moment));
+    unknown.map_or(Ok(()), |act| {
+        let reason = format!(
+            "`{}` is no moment of a trial: they are {} and the phases of the subject",
+            act.moment,
+            MOMENTS.join(", ")
+        );
+        Err(PlanError::Value { flag: "at", reason })
+    })
+}
+
+/// Policies release memory, which this version of lowtide cannot do.
+pub(crate) fn check_policy(list: &str) -> Result<(), PlanError> {
+    match list.split(',').map(str::trim).find(|p| *p != NO_POLICY) {
+        None => Ok(()),
+        Some(policy) => Err(PlanError::Value {
+            flag: "policy",
+            reason: format!(
+                "`{policy}` releases memory, which this version cannot do yet: use none"
+            ),
+        }),
+    }
+}

@@ -1,0 +1,135 @@
+//! What a load tells while it runs: its samples and marks are taken over into the record of the trial.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use lowtide_model::record::read_line;
+use lowtide_model::record::v1::{Header, Line, LoadSample, Mark, Moment, SCHEMA};
+
+/// The most that is taken over at once.
+const AT_ONCE: u64 = 4 << 20;
+
+/// The file in which a load hands over what it has to tell.
+#[derive(Debug)]
+pub(super) struct Handover {
+    path: PathBuf,
+    round: u32,
+    /// How far it was read.
+    at: u64,
+    /// What is added to its times, once its header was read.
+    behind_s: Option<f64>,
+}
+
+impl Handover {
+    /// Nothing has come yet.
+    pub(super) fn new(path: PathBuf, round: u32) -> Self {
+        Self { path, round, at: 0, behind_s: None }
+    }
+
+    /// What has come since, on the clock of the trial. A line that is not whole yet comes later.
+    pub(super) fn take(&mut self, trial: &Header) -> Vec<Line> {
+        let mut lines = Vec::new();
+        let bytes = self.news().unwrap_or_default();
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if line.last() != Some(&b'\n') {
+                break;
+            }
+            self.at += line.len() as u64;
+            lines.extend(read_line(line).and_then(|line| self.taken_over(line, trial)));
+        }
+        lines
+    }
+
+    fn news(&self) -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(self.at))?;
+        let mut bytes = Vec::new();
+        file.take(AT_ONCE).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A line as the record of the trial has it. The trial has marks of its own for the beginning and
+    /// the end of a load.
+    fn taken_over(&mut self, line: Line, trial: &Header) -> Option<Line> {
+        if let Line::Header(header) = &line {
+            let behind = (header.schema == SCHEMA).then(|| header.seconds_behind(trial));
+            self.behind_s = self.behind_s.or(behind);
+            return None;
+        }
+        let (behind, round) = (self.behind_s?, self.round);
+        let on_our_clock = |t_s: f64| (t_s + behind).max(0.0);
+        match line {
+            Line::LoadSample(it) => {
+                Some(Line::LoadSample(LoadSample { t_s: on_our_clock(it.t_s), round, ..it }))
+            }
+            Line::Mark(it) if matches!(it.mark, Moment::Drained | Moment::Closed) => {
+                let (t_s, round) = (on_our_clock(it.t_s), Some(round));
+                Some(Line::Mark(Mark { t_s, round, ..it }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Removes the file, when all of it stands in the record of the trial.
+    pub(super) fn finish(self) {
+        let is_all = std::fs::metadata(&self.path).is_ok_and(|m| m.len() == self.at);
+        if is_all && self.behind_s.is_some() {
+            // One that stays does no harm.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lowtide_model::record::v1::{Holds, Machine};
+    use lowtide_record::Recorder;
+    use std::io::Write;
+
+    #[test]
+    fn what_a_load_tells_stands_in_the_record_of_its_trial_on_its_clock() {
+        let home = tempfile::tempdir().unwrap();
+        let machine = Machine::default();
+        let trial = Recorder::create(&home.path().join("trial"), Holds::Trial, &machine).unwrap();
+        let path = home.path().join("load");
+        let mut handover = Handover::new(path.clone(), 2);
+        assert_eq!(handover.take(trial.header()), []);
+        let load = Recorder::create(&path, Holds::Load, &machine).unwrap();
+        let sample = LoadSample { t_s: 1.0, round: 1, in_flight: 7, ..LoadSample::default() };
+        load.write(&Line::LoadSample(sample));
+        let mark = |mark| Line::Mark(Mark { t_s: 1.0, mark, round: Some(1), name: None });
+        for moment in [Moment::LoadBegin, Moment::Drained] {
+            load.write(&mark(moment));
+        }
+        let found = handover.take(trial.header());
+        let [Line::LoadSample(sample), Line::Mark(mark)] = found.as_slice() else {
+            panic!("{found:?}")
+        };
+        assert!(sample.t_s >= 1.0 && sample.t_s == mark.t_s, "{found:?}");
+        assert_eq!((sample.round, sample.in_flight), (2, 7));
+        assert_eq!((mark.round, mark.mark), (Some(2), Moment::Drained));
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(b"{\"kind\":\"mark\",\"t_s\":2.0,").unwrap();
+        assert_eq!(handover.take(trial.header()), []);
+        file.write_all(b"\"mark\":\"closed\"}\n").unwrap();
+        assert_eq!(handover.take(trial.header()).len(), 1);
+        handover.finish();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_no_record_is_left_as_it_is() {
+        let home = tempfile::tempdir().unwrap();
+        let trial = home.path().join("trial");
+        let trial = Recorder::create(&trial, Holds::Trial, &Machine::default()).unwrap();
+        let path = home.path().join("load");
+        std::fs::write(&path, "hello\n{\"kind\":\"mark\",\"t_s\":2.0,\"mark\":\"closed\"}\n")
+            .unwrap();
+        let mut handover = Handover::new(path.clone(), 1);
+        assert_eq!(handover.take(trial.header()), []);
+        handover.finish();
+        assert!(path.exists());
+    }
+}

@@ -1,0 +1,153 @@
+//! What the server tells of itself: a line each second as the document has it, and its counters as JSON.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::allocator;
+use crate::options::Options;
+use crate::runtime::Rolling;
+
+/// From so much resident memory on, a runtime without tasks is exchanged.
+const THRESHOLD_MIB: u64 = 20;
+/// How often the file of figures is written: a line of the document comes every so many times.
+const STEP: Duration = Duration::from_millis(200);
+const STEPS_PER_LINE: u64 = 5;
+
+/// The counters of the document. What it calls connections are requests that are being handled.
+#[derive(Clone)]
+pub(crate) struct Counters(Arc<Inner>);
+
+struct Inner {
+    requests: AtomicUsize,
+    in_flight: AtomicUsize,
+    most_in_flight: AtomicUsize,
+    connections: AtomicUsize,
+    refreshes: AtomicU64,
+    rolling: Rolling,
+}
+
+impl Counters {
+    pub(crate) fn new(rolling: Rolling) -> Self {
+        Self(Arc::new(Inner {
+            requests: AtomicUsize::default(),
+            in_flight: AtomicUsize::default(),
+            most_in_flight: AtomicUsize::default(),
+            connections: AtomicUsize::default(),
+            refreshes: AtomicU64::default(),
+            rolling,
+        }))
+    }
+
+    /// A request is being handled, until what it gives is dropped.
+    pub(crate) fn begin(&self) -> Handled<'_> {
+        self.0.requests.fetch_add(1, Ordering::Relaxed);
+        let now = 1 + self.0.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.0.most_in_flight.fetch_max(now, Ordering::Relaxed);
+        Handled(self)
+    }
+
+    /// A connection is open, until what it gives is dropped.
+    pub(crate) fn connect(&self) -> Connected {
+        self.0.connections.fetch_add(1, Ordering::Relaxed);
+        Connected(self.clone())
+    }
+
+    /// All of them, as JSON.
+    pub(crate) fn json(&self) -> String {
+        let number = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        serde_json::json!({
+            "requests": number(&self.0.requests),
+            "requests_in_flight": number(&self.0.in_flight),
+            "most_requests_in_flight": number(&self.0.most_in_flight),
+            "connections": number(&self.0.connections),
+            "inner_memory_bytes": allocator::allocated(),
+            "alive_tasks": self.0.rolling.alive_tasks(),
+            "refreshes": self.0.refreshes.load(Ordering::Relaxed),
+        })
+        .to_string()
+    }
+}
+
+/// One request that is being handled.
+pub(crate) struct Handled<'a>(&'a Counters);
+
+impl Drop for Handled<'_> {
+    fn drop(&mut self) {
+        self.0.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One connection that is open.
+pub(crate) struct Connected(Counters);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Watches the server for ever: exchanges its runtime where that is asked for, prints the document's line
+/// each second, and keeps the file of figures.
+pub(crate) async fn monitor(counters: Counters, rolling: Rolling, options: Options) {
+    let mut interval = tokio::time::interval(STEP);
+    for step in 0_u64.. {
+        interval.tick().await;
+        if step % STEPS_PER_LINE == 0 {
+            println!("{}", line(step / STEPS_PER_LINE, &counters, &rolling, options.refresh));
+        }
+        if let Some(file) = &options.figures
+            && let Err(error) = replace(file, &counters.json())
+        {
+            eprintln!("{}: {error}", file.display());
+        }
+    }
+}
+
+fn line(second: u64, counters: &Counters, rolling: &Rolling, refresh: bool) -> String {
+    let number = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+    let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
+    let outer = resident_bytes();
+    let tasks = rolling.alive_tasks();
+    let refreshed = if refresh && tasks == 0 && outer > THRESHOLD_MIB << 20 {
+        counters.0.refreshes.fetch_add(1, Ordering::Relaxed);
+        match rolling.refresh() {
+            Ok(cost) => format!(
+                ", refresh runtime on {} until {THRESHOLD_MIB}M! cost {cost:?}",
+                allocator::NAME
+            ),
+            Err(error) => format!(", the runtime could not be refreshed: {error}"),
+        }
+    } else {
+        String::new()
+    };
+    format!(
+        "axum {second}, ct: {}, conn: {}, max_conn: {}, inner_mem: {:.3}M, outer_mem: {:.3}M, main_rt: \
+         {}, global_rt: {tasks}{refreshed}",
+        number(&counters.0.requests),
+        number(&counters.0.in_flight),
+        number(&counters.0.most_in_flight),
+        mib(allocator::allocated() as u64),
+        mib(outer),
+        Handle::current().metrics().num_alive_tasks(),
+    )
+}
+
+/// What is resident, by the kernel's account; 0 where it cannot be read.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// Whoever reads the file finds it whole.
+fn replace(file: &Path, text: &str) -> std::io::Result<()> {
+    let mut beside = file.to_owned().into_os_string();
+    beside.push(".new");
+    std::fs::write(&beside, text)?;
+    std::fs::rename(&beside, file)
+}
