@@ -64,9 +64,6 @@ pub(crate) enum Verb {
     /// The server of the demo
     #[command(hide = true)]
     DemoServer(DemoServerArgs),
-    /// The load of the demo
-    #[command(hide = true)]
-    DemoLoad(DemoLoadArgs),
 }
 
 #[derive(Debug, Args)]
@@ -256,7 +253,13 @@ pub(crate) struct LoadArgs {
     pub(crate) header: Vec<String>,
 
     /// The body, or @FILE
-    #[arg(short, long, value_name = "BODY", conflicts_with = "body_size", help_heading = "Requests")]
+    #[arg(
+        short,
+        long,
+        value_name = "BODY",
+        conflicts_with = "body_size",
+        help_heading = "Requests"
+    )]
     pub(crate) data: Option<String>,
 
     /// A body of so many bytes, such as 64KiB
@@ -327,16 +330,6 @@ Examples:
 pub(crate) struct DemoServerArgs {
     /// Where to listen
     pub(crate) address: std::net::SocketAddr,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DemoLoadArgs {
-    /// Where the server listens
-    pub(crate) address: std::net::SocketAddr,
-    /// Requests in flight at once
-    pub(crate) streams: u32,
-    /// How long the server lets each wait, in ms
-    pub(crate) expire_ms: u64,
 }
 
 #[derive(Debug, Args)]
