@@ -64,9 +64,6 @@ pub(crate) enum Verb {
     /// The server of the demo
     #[command(hide = true)]
     DemoServer(DemoServerArgs),
-    /// The load of the demo
-    #[command(hide = true)]
-    DemoLoad(DemoLoadArgs),
 }
 
 #[derive(Debug, Args)]
@@ -333,16 +330,6 @@ Examples:
 pub(crate) struct DemoServerArgs {
     /// Where to listen
     pub(crate) address: std::net::SocketAddr,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DemoLoadArgs {
-    /// Where the server listens
-    pub(crate) address: std::net::SocketAddr,
-    /// Requests in flight at once
-    pub(crate) streams: u32,
-    /// How long the server lets each wait, in ms
-    pub(crate) expire_ms: u64,
 }
 
 #[derive(Debug, Args)]

@@ -43,6 +43,5 @@ fn run(verb: Verb, output: &output::Output) -> Result<Exit, Failure> {
         Verb::Man { verb } => verbs::man::run(verb.as_deref(), output),
         Verb::Keep => Ok(Exit::Passed(lowtide_study::keeper::process::run())),
         Verb::DemoServer(args) => verbs::demo::server(&args),
-        Verb::DemoLoad(args) => verbs::demo::load(&args),
     }
 }

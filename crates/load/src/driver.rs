@@ -121,7 +121,8 @@ impl<'a> Driver<'a> {
                 break;
             }
             let next = steps.get(at + 1);
-            if !is_pause(step) && next.is_none_or(|next| is_pause(next) || next.round != self.round) {
+            if !is_pause(step) && next.is_none_or(|next| is_pause(next) || next.round != self.round)
+            {
                 self.end_round();
             }
         }
@@ -197,9 +198,11 @@ impl<'a> Driver<'a> {
         let (asked, connections) = (self.plan.streams, self.plan.connections);
         if let Some(permitted) = self.pool.permitted.take() {
             self.note(match permitted {
-                1 => "the server takes one request at a time on a connection, as HTTP/1.1 does; the \
+                1 => {
+                    "the server takes one request at a time on a connection, as HTTP/1.1 does; the \
                       others waited for their turn"
-                    .to_owned(),
+                        .to_owned()
+                }
                 few => format!(
                     "the server permits {few} streams on a connection, and {asked} were asked for: \
                      {} requests were in flight at most, and the others waited for their turn",
@@ -423,7 +426,8 @@ impl<'a> Driver<'a> {
     fn wait(&mut self, course: &Course<'_>) -> Result<(), RunError> {
         let now = self.read_clock();
         let is_due = course.pacer.due(now - course.begun) > 0;
-        let at_once = self.pool.may_read_on() || (is_due && (self.plan.is_bare() || self.pool.is_ready()));
+        let at_once =
+            self.pool.may_read_on() || (is_due && (self.plan.is_bare() || self.pool.is_ready()));
         if !at_once {
             let next = course.pacer.next().map(|due| course.begun + due).filter(|due| *due > now);
             let times = [Some(self.next_look), Some(self.next_sample), next, course.end];

@@ -163,11 +163,8 @@ fn parse_ports(text: &str) -> Option<RangeInclusive<u16>> {
 mod tests {
     use super::*;
 
-    const GIVEN: Given = Given {
-        files: 200_000,
-        memory_bytes: Some(1 << 30),
-        ports: 32_768..=60_999,
-    };
+    const GIVEN: Given =
+        Given { files: 200_000, memory_bytes: Some(1 << 30), ports: 32_768..=60_999 };
 
     fn need(connections: u64, in_flight: u64) -> Need {
         Need { connections, tls: false, in_flight, loopback: true }

@@ -63,7 +63,8 @@ impl Plan {
                 self.shape.count().map_or(most, |count| count.min(most))
             }
         };
-        let is_loopback = |target: &Target| target.host == "localhost" || target.host.starts_with("127.");
+        let is_loopback =
+            |target: &Target| target.host == "localhost" || target.host.starts_with("127.");
         Need {
             connections,
             tls: self.targets.iter().any(|target| target.scheme.is_tls()),

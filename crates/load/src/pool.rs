@@ -273,7 +273,9 @@ impl<'a> Pool<'a> {
     /// Sees whether the server permits fewer streams than were asked for.
     fn note_permitted(&mut self, number: usize) {
         let place = &self.places[number];
-        let Some(protocol) = place.connection.as_ref().and_then(Connection::protocol) else { return };
+        let Some(protocol) = place.connection.as_ref().and_then(Connection::protocol) else {
+            return;
+        };
         let in_flight = protocol.in_flight();
         if in_flight < self.streams && protocol.room() == 0 && !protocol.is_draining() {
             self.permitted = Some(self.permitted.map_or(in_flight, |before| before.min(in_flight)));

@@ -41,7 +41,10 @@ impl Speech {
     }
 
     /// The protocol on a new connection, on which the server chose one by ALPN or did not.
-    pub(crate) fn begin(&self, chosen: Option<&[u8]>) -> Result<Option<Box<dyn Protocol>>, Failure> {
+    pub(crate) fn begin(
+        &self,
+        chosen: Option<&[u8]>,
+    ) -> Result<Option<Box<dyn Protocol>>, Failure> {
         let Self::Http { request, version } = self else { return Ok(None) };
         let is_tls = request.scheme == "https";
         let is_h2 = match (version, chosen) {

@@ -312,7 +312,8 @@ mod tests {
 
     #[test]
     fn what_was_sent_has_succeeded_or_failed_and_the_peak_was_counted() {
-        let mut tally = Tally { now: Ticks(300_000), round_began: Ticks(100_000), ..Tally::default() };
+        let mut tally =
+            Tally { now: Ticks(300_000), round_began: Ticks(100_000), ..Tally::default() };
         for _ in 0..3 {
             tally.begin();
         }
@@ -381,7 +382,9 @@ mod tests {
     fn a_body_that_is_long_is_named_by_its_beginning_length_and_hash() {
         let long = "é".repeat(5000);
         let named = text(Body::Whole(long.as_bytes()), 0xab);
-        assert!(named.starts_with("éé") && named.ends_with("… (10000 bytes, hash 00000000000000ab)"));
+        assert!(
+            named.starts_with("éé") && named.ends_with("… (10000 bytes, hash 00000000000000ab)")
+        );
         assert_eq!(text(Body::Whole(b"\xff"), 1), "\u{fffd}");
         assert!(text(Body::Pieces { hash: 1, bytes: 9 }, 1).starts_with("… (9 bytes"));
     }

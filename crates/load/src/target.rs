@@ -62,7 +62,9 @@ impl Scheme {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// It begins with nothing that is known.
-    #[error("`{0}` does not begin with http:, https:, tcp: or tls:; write http://HOST:PORT/PATH, or tcp:HOST:PORT for bare connections")]
+    #[error(
+        "`{0}` does not begin with http:, https:, tcp: or tls:; write http://HOST:PORT/PATH, or tcp:HOST:PORT for bare connections"
+    )]
     Scheme(String),
     /// There is no port, and none that would be usual.
     #[error("`{0}` names no port: write {1}:HOST:PORT")]

@@ -10,8 +10,9 @@ use crate::terminal::{Screen, bold, hanging, printable, thousands, wrapped};
 
 /// One round.
 pub fn round(round: &LoadRound, screen: Screen) -> String {
-    let target = round.url.as_deref().map(printable).unwrap_or_default();
-    let mut out = format!("{}\n", bold(&format!("round {}  {target}", round.round), screen));
+    let target = round.url.as_deref().map(|url| format!("  {}", printable(url)));
+    let title = format!("round {}{}", round.round, target.unwrap_or_default());
+    let mut out = format!("{}\n", bold(&title, screen));
     for (label, text) in rows(round) {
         out += &row(label, &text, screen);
     }
@@ -184,7 +185,17 @@ mod tests {
 
     #[test]
     fn a_round_is_told_as_the_document_tells_it() {
-        insta::assert_snapshot!(round(&made_up(), SCREEN), @"");
+        insta::assert_snapshot!(round(&made_up(), SCREEN), @r"
+        round 57  http://192.168.0.127:3000/?server=axum&expire=15000
+         requests  1,000,000: 606,228 succeeded (60.62 %), 393,772 failed
+         peak      1,000,000 in flight at most
+         time      sent within 2.18 s, completed within 1 min 7 s, 9,014 requests/s
+         latency   50% 16.7 s, 90% 18.2 s, 99% 19.7 s, 99.9% 59.9 s, 100% 1 min 0 s, mean 17.1 s
+         answers   606,000  axum(20027) HTTP/2.0 192.168.0.123:7806
+                       228  axum(20027) HTTP/2.0 192.168.0.123:7808
+         errors    306,805  connection refused
+                    86,967  timed out
+        ");
     }
 
     #[test]
@@ -201,7 +212,14 @@ mod tests {
             closed_while_held: Some(2),
             ..LoadRound::default()
         };
-        insta::assert_snapshot!(round(&held, SCREEN), @"");
+        insta::assert_snapshot!(round(&held, SCREEN), @r"
+        round 1  tls:localhost:8443
+         made      3,000: 3,000 succeeded (100.00 %), 0 failed
+         peak      3,000 stood at once at most
+         time      begun within 30.0 s, made within 30.0 s
+         latency   50% 10.0 ms, 90% 0 s, 99% 0 s, 99.9% 0 s, 100% 0 s, mean 10.0 ms
+         held      2 were closed by the server meanwhile
+        ");
     }
 
     #[test]
@@ -220,7 +238,17 @@ mod tests {
             notes: vec!["the server permits 200 streams".to_owned()],
         };
         let told = round(&report.rounds[0], SCREEN) + &end(&report, SCREEN);
-        insta::assert_snapshot!(told, @"");
+        insta::assert_snapshot!(told, @r"
+        round 1
+         requests  0: 0 succeeded, 0 failed
+         peak      0 in flight at most
+         time      sent within 0 s, completed within 0 s, 0 requests/s
+         answers   101 different ones
+        behind round 1: requests in the pause 10: 10 succeeded (100.00 %), 0 failed; latency 50% 0
+        s, 90% 0 s, 99% 0 s, 99.9% 0 s, 100% 0 s, mean 0 s
+        note: the server permits 200 streams
+        lowtide itself had 70.0 MiB resident at most
+        ");
     }
 
     #[test]

@@ -1,13 +1,12 @@
-//! `lowtide demo`: the whole product in about two minutes, and the two ends of its burst.
+//! `lowtide demo`: the whole product in about two minutes, and the server of its burst.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
-use lowtide_demo::client::{self, Burst};
 use lowtide_model::bytes::Human;
 use lowtide_study::settings::{Settings, Words};
 
 use super::study;
-use crate::args::{DemoArgs, DemoLoadArgs, DemoServerArgs};
+use crate::args::{DemoArgs, DemoServerArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::{Output, note};
 use crate::shell::quoted;
@@ -16,6 +15,8 @@ use crate::shell::quoted;
 const USUAL_STREAMS: u32 = 50_000;
 /// More would make the demo longer than it should be.
 const MOST_STREAMS: u32 = 75_000;
+/// As many connections as the document has that the burst comes from.
+const CONNECTIONS: u32 = 8;
 /// What server and client need for a request in flight, generously.
 const BYTES_PER_STREAM: u64 = 16 << 10;
 /// Of the memory at hand, the demo takes this part at most.
@@ -35,11 +36,16 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
     })?;
     // Long enough that the last request is sent before the first is answered.
     let expire_ms = 2000 + u64::from(streams) / 50;
-    let load = format!("exec {} demo-load {address} {streams} {expire_ms}", quoted(&program));
+    let load = format!(
+        "exec {} --json load 'http://{address}/?expire={expire_ms}' -c {CONNECTIONS} -m {} -n {streams}",
+        quoted(&program),
+        // More than one, which asks for HTTP/2.
+        streams.div_ceil(CONNECTIONS).max(2)
+    );
     let settings = Settings {
         name: Some("demo".to_owned()),
         about: Some(format!(
-            "{streams} HTTP/2 requests are in flight at once, over 8 connections, to a server whose \
+            "{streams} HTTP/2 requests are in flight at once, over {CONNECTIONS} connections, to a server whose \
              handler sleeps for {:.1} s. Then all is quiet: what does the process still hold?",
             expire_ms as f64 / 1000.0
         )),
@@ -69,15 +75,6 @@ pub(crate) fn server(args: &DemoServerArgs) -> Result<Exit, Failure> {
     lowtide_demo::server::run(args.address)
         .map_err(|error| Failure::failed(format!("{}: {error}", args.address)))?;
     Ok(Exit::Done)
-}
-
-pub(crate) fn load(args: &DemoLoadArgs) -> Result<Exit, Failure> {
-    let burst = Burst { address: args.address, streams: args.streams, expire_ms: args.expire_ms };
-    let report = client::run(burst)
-        .map_err(|error| Failure::failed(format!("{}: {error}", args.address)))?;
-    Output::new(true, clap::ColorChoice::Never).object(&report)?;
-    let failed = report.rounds.iter().any(|round| round.failed > 0);
-    Ok(if failed { Exit::Failed } else { Exit::Done })
 }
 
 fn streams_for_this_machine() -> u32 {

@@ -77,10 +77,7 @@ fn no_connection(plan: &Plan) -> Failure {
 #[test]
 fn all_of_a_burst_are_in_flight_at_once_and_each_connection_has_its_share() {
     let server = server::start(H2, false);
-    let round = one_round(&Plan {
-        streams: 1000,
-        ..h2(&format!("http://{server}/peer"))
-    });
+    let round = one_round(&Plan { streams: 1000, ..h2(&format!("http://{server}/peer")) });
     assert_eq!((round.succeeded, round.failed), (400, 0), "{:?}", round.errors);
     assert_eq!(round.responses.values().copied().collect::<Vec<_>>(), [100; 4]);
     let round = one_round(&h2(&format!("http://{server}/soon")));
@@ -153,7 +150,7 @@ fn what_is_not_answered_in_time_has_failed_over_both_versions() {
         let server = server::start(speaks, false);
         let mut plan = plan(&format!("http://{server}/never"));
         plan.version = version;
-        plan.timeout = Duration::from_millis(200);
+        plan.timeout = Duration::from_secs(2);
         plan.shape = Shape::Burst(8);
         let round = one_round(&plan);
         assert_eq!(round.errors.get("timed out"), Some(&8), "{round:?}");
@@ -170,8 +167,8 @@ fn a_status_of_a_failure_is_a_failure() {
 
 /// A server that reads a request, and closes.
 fn closing() -> SocketAddr {
-    server::serve(|stream, _| async move {
-        stream.readable().await.unwrap();
+    server::serve(|mut stream, _| async move {
+        let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 4096]).await;
     })
 }
 
@@ -225,7 +222,7 @@ fn a_schedule_sends_what_is_due_and_a_time_is_filled() {
     let mut plan = h2(&format!("http://{server}/"));
     plan.shape = Shape::Ramp { rate: "1000/s".parse().unwrap(), count: 300 };
     assert_eq!(one_round(&plan).succeeded, 300);
-    plan.shape = Shape::Sustain(Duration::from_millis(100));
+    plan.shape = Shape::Sustain(Duration::from_secs(1));
     let round = one_round(&plan);
     assert!(round.succeeded > 0 && round.failed == 0, "{round:?}");
 }

@@ -181,15 +181,17 @@ fn is_token(text: &str) -> bool {
 
 fn body(args: &LoadArgs) -> Result<Arc<[u8]>, Failure> {
     if let Some(text) = &args.body_size {
-        let size = parse_size(text)
-            .map_err(|error| Failure::usage(format!("--body-size: {error}")))?;
+        let size =
+            parse_size(text).map_err(|error| Failure::usage(format!("--body-size: {error}")))?;
         small_enough("--body-size", size)?;
         return Ok(b"lowtide\n".iter().copied().cycle().take(size as usize).collect());
     }
     let Some(data) = &args.data else { return Ok(Arc::default()) };
     let Some(path) = data.strip_prefix('@') else { return Ok(data.as_bytes().into()) };
     let unread = |error: std::io::Error| {
-        Failure::usage(format!("-d: {path} cannot be read ({error}): name another file behind the @"))
+        Failure::usage(format!(
+            "-d: {path} cannot be read ({error}): name another file behind the @"
+        ))
     };
     small_enough("-d", std::fs::metadata(path).map_err(unread)?.len())?;
     Ok(std::fs::read(path).map_err(unread)?.into())
@@ -207,8 +209,7 @@ fn rate(flag: &str, text: &str) -> Result<Rate, Failure> {
 }
 
 fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
-    let time =
-        parse_duration(text).map_err(|error| Failure::usage(format!("{flag}: {error}")))?;
+    let time = parse_duration(text).map_err(|error| Failure::usage(format!("{flag}: {error}")))?;
     match time > LONGEST {
         true => Err(Failure::usage(format!("{flag}: {text} is too long: give it 5h at most"))),
         false => Ok(time),
