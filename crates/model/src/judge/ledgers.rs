@@ -7,7 +7,8 @@
 
 use crate::judge::{Figures, rise};
 use crate::record::TrialRecord;
-use crate::study::Ledgers;
+use crate::record::v1::LedgerReading;
+use crate::study::Moments;
 
 /// How far a ledger's RSS may be from that of its moment: as a part of it,
 const NEAR: f64 = 0.1;
@@ -16,8 +17,8 @@ const NEAR_RISE: f64 = 0.05;
 /// or in bytes.
 const NEAR_BYTES: f64 = 1_048_576.0;
 
-/// The ledgers of a trial; `figures` are its own by RSS.
-pub fn ledgers(trial: &TrialRecord, figures: &Figures) -> Ledgers {
+/// The ledgers of a trial that belong to its moments; `figures` are its own by RSS.
+pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &Figures) -> Moments<&'t LedgerReading> {
     let rise = rise(figures.baseline, figures.peak).unwrap_or(0) as f64;
     let near = |target: Option<u64>, from: f64, to: f64| {
         let near = target.map(|target| {
@@ -37,11 +38,10 @@ pub fn ledgers(trial: &TrialRecord, figures: &Figures) -> Ledgers {
     let is_told = span.is_none_or(|(from, _)| figures.load_begin < from);
     let from = if is_told { figures.load_begin } else { none };
     let end = span.map_or(all, |(_, to)| to);
-    let settled = span.and_then(|(from, to)| near(figures.settled, from, to).next_back());
-    Ledgers {
-        baseline: near(figures.baseline, none, begin).next_back().map(|l| l.ledger.clone()),
-        peak: near(figures.peak, from, end).next().map(|l| l.ledger.clone()),
-        settled: settled.map(|l| l.ledger.clone()),
+    Moments {
+        baseline: near(figures.baseline, none, begin).next_back(),
+        peak: near(figures.peak, from, end).next(),
+        settled: span.and_then(|(from, to)| near(figures.settled, from, to).next_back()),
     }
 }
 
@@ -51,7 +51,7 @@ mod tests {
     use crate::judge::{Metric, judge};
     use crate::ledger::{Ledger, Owner};
     use crate::made_up::{MIB, trial};
-    use crate::record::v1::{LedgerReading, Moment, Outcome};
+    use crate::record::v1::{Moment, Outcome};
 
     #[test]
     fn each_moment_has_the_ledger_that_is_nearest_to_it() {
@@ -71,9 +71,10 @@ mod tests {
         for (t_s, mib) in [(1.9, 10), (5.0, 109), (10.5, 80), (19.9, 60)] {
             let mut ledger = Ledger::default();
             ledger.add(Owner::Allocated, mib * MIB);
-            trial.ledgers.push(LedgerReading { t_s, processes: 1, rss_bytes: mib * MIB, ledger });
+            let (rss_bytes, heap) = (mib * MIB, None);
+            trial.ledgers.push(LedgerReading { t_s, processes: 1, rss_bytes, ledger, heap });
         }
-        let told = |ledger: Option<Ledger>| ledger.map(|l| l.total() / MIB);
+        let told = |reading: Option<&LedgerReading>| reading.map(|l| l.ledger.total() / MIB);
         let figures = judge(&trial, Metric::Rss);
         let found = ledgers(&trial, &figures);
         assert_eq!(
@@ -82,6 +83,6 @@ mod tests {
         );
         trial.ledgers.retain(|l| l.t_s > 10.0 && l.t_s < 15.0);
         let found = ledgers(&trial, &figures);
-        assert_eq!(found, Ledgers::default());
+        assert_eq!(found, Moments::default());
     }
 }
