@@ -347,8 +347,8 @@ Presets (-t), each with a value of your own by NAME=VALUE:
   tcmalloc/release_rate         10: how eagerly free spans are given back, 0 to 10
 
 The commands of --load, --prepare and --cleanup find LOWTIDE_TRIAL, LOWTIDE_TREATMENT,
-LOWTIDE_REPEAT, LOWTIDE_RECORD and, once it runs, LOWTIDE_SUBJECT_PID in their environment. A load
-that prints a lowtide.load/1 object has its figures in the report.
+LOWTIDE_REPEAT, LOWTIDE_RECORD, LOWTIDE (this program) and, once it runs, LOWTIDE_SUBJECT_PID in
+their environment. A load that prints a lowtide.load/1 object has its figures in the report.
 
 Examples:
   lowtide study -- python3 job.py

@@ -199,6 +199,7 @@ impl<'a> Bench<'a> {
             ("LOWTIDE_TREATMENT".to_owned(), self.setting.applied.treatment.label()),
             ("LOWTIDE_REPEAT".to_owned(), self.setting.repeat.to_string()),
             ("LOWTIDE_RECORD".to_owned(), record.display().to_string()),
+            ("LOWTIDE".to_owned(), self.setting.keeper.path.display().to_string()),
         ];
         if let Some(pid) = self.subject.as_ref().and_then(|s| s.pid) {
             variables.push(("LOWTIDE_SUBJECT_PID".to_owned(), pid.to_string()));
