@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod commands;
+mod hoard_003;
 mod in_force;
 mod inspect;
 mod records;
