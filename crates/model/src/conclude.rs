@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::judge::{self, Figures, Metric};
 use crate::recommend;
-use crate::record::v1::{Act, INNER_MEMORY, Moment, Outcome};
+use crate::record::v1::{Act, INNER_MEMORY, LedgerReading, Moment, Outcome};
 use crate::record::{StudyRecord, TrialRecord};
 use crate::release;
-use crate::study::{Ledgers, LoadResult, RoundResult, SCHEMA, Study, TrialResult};
+use crate::study::{LoadResult, Moments, RoundResult, SCHEMA, Study, TrialResult};
 
 /// Puts a study together from its record. `trials` are those whose files could be read.
 pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)]) -> Study {
@@ -48,7 +48,7 @@ impl TrialResult {
             Some(Outcome::Interrupted) => ("interrupted", None),
             None => ("unfinished", None),
         };
-        let ledgers: Ledgers = match figures.metric {
+        let ledgers: Moments<&LedgerReading> = match figures.metric {
             Metric::Rss => judge::ledgers(trial, &figures),
             Metric::Pss => judge::ledgers(trial, &judge::judge(trial, Metric::Rss)),
         };
@@ -80,7 +80,8 @@ impl TrialResult {
             bytes_per_connection: figures.bytes_per_connection,
             rounds: figures.rounds.iter().map(|round| RoundResult::of(round, trial)).collect(),
             phases: figures.phases,
-            ledgers,
+            ledgers: ledgers.and_then(|l| Some(l.ledger.clone())),
+            heaps: ledgers.and_then(|l| l.heap),
             samples: samples.to_owned(),
         }
     }

@@ -9,6 +9,7 @@ pub mod compare;
 pub mod conclude;
 pub mod duration;
 pub mod growth;
+pub mod heap_summary;
 pub mod inspection;
 pub mod judge;
 pub mod ledger;

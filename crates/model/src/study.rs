@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::heap_summary::HeapSummary;
 use crate::judge::{Metric, PhaseFigures};
 use crate::ledger::Ledger;
 use crate::record::v1::{Machine, Plan};
@@ -164,7 +165,9 @@ pub struct TrialResult {
     /// The phases that the subject announced.
     pub phases: Vec<PhaseFigures>,
     /// Whose the bytes were at these moments.
-    pub ledgers: Ledgers,
+    pub ledgers: Moments<Ledger>,
+    /// How the heaps lay at the same moments: arenas and free blocks, of glibc alone.
+    pub heaps: Moments<HeapSummary>,
     /// The file of its samples, relative to the record.
     pub samples: String,
 }
@@ -209,19 +212,37 @@ impl LoadResult {
     }
 }
 
-/// Whose the bytes were at the moments of a trial.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Ledgers {
+/// What was at the moments of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Moments<T> {
     /// Before the load.
-    pub baseline: Option<Ledger>,
+    pub baseline: Option<T>,
     /// At its highest.
-    pub peak: Option<Ledger>,
+    pub peak: Option<T>,
     /// When the last request of the last round was over and the connections still stood; absent where
     /// the load does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub drained: Option<Ledger>,
+    pub drained: Option<T>,
     /// After the load is gone.
-    pub settled: Option<Ledger>,
+    pub settled: Option<T>,
+}
+
+impl<T> Default for Moments<T> {
+    fn default() -> Self {
+        Self { baseline: None, peak: None, drained: None, settled: None }
+    }
+}
+
+impl<T> Moments<T> {
+    /// Something of each.
+    pub fn and_then<U>(self, of: impl Fn(T) -> Option<U>) -> Moments<U> {
+        Moments {
+            baseline: self.baseline.and_then(&of),
+            peak: self.peak.and_then(&of),
+            drained: self.drained.and_then(&of),
+            settled: self.settled.and_then(&of),
+        }
+    }
 }
 
 impl TrialResult {

@@ -215,6 +215,7 @@ fn section(record: &Loaded, name: String) -> Value {
         rounds => table::rounds(study).map(grid),
         phases => table::phases(study).map(grid),
         ledgers => table::ledgers(study).map(grid),
+        heaps => table::heaps(study).map(grid),
         trials => grid(trials(study)),
         doubtful,
         provenance => provenance(record),

@@ -25,7 +25,8 @@ pub fn render(records: &[Loaded]) -> String {
         if let Some(rounds) = table::rounds(study) {
             put(&mut out, &rounds);
         }
-        for more in [table::phases(study), table::ledgers(study)].into_iter().flatten() {
+        let more = [table::phases(study), table::ledgers(study), table::heaps(study)];
+        for more in more.into_iter().flatten() {
             put(&mut out, &more);
         }
         if let Some(source) = &record.source {

@@ -34,7 +34,7 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
         }
         out += &grid(&table::summary(&record.study), screen);
         out.push('\n');
-        for more in [table::rounds, table::phases, table::ledgers]
+        for more in [table::rounds, table::phases, table::ledgers, table::heaps]
             .into_iter()
             .filter_map(|of| of(&record.study))
         {

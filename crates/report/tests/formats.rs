@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use lowtide_model::heap_summary::HeapSummary;
 use lowtide_report::read::{self, Loaded};
 use lowtide_report::svg::{self, Parts};
 use lowtide_report::terminal::Screen;
@@ -39,6 +40,30 @@ fn the_charts_as_svg() {
 #[test]
 fn the_tables_as_markdown() {
     insta::assert_snapshot!(markdown::render(&[record()]));
+}
+
+#[test]
+fn arenas_and_free_blocks_are_told_where_a_heap_was_walked() {
+    let mut record = record();
+    assert!(!markdown::render(&[record.clone()]).contains("largest free block"));
+    let heap = HeapSummary {
+        arenas: 16,
+        system_bytes: 3 << 30,
+        free_count: 57,
+        free_bytes: 2 << 30,
+        largest_free_bytes: 1 << 30,
+        top_bytes: 0,
+    };
+    for trial in record.study.trials.iter_mut().filter(|t| t.treatment.allocator == "glibc") {
+        trial.heaps.settled = Some(heap);
+    }
+    let told = markdown::render(&[record.clone()]);
+    let row = "| glibc, settled | 16 | 57 | 2.00 GiB | 1.00 GiB | 0 B |";
+    assert!(told.contains(row), "{told}");
+    let page = html::render(&[record.clone()], &[], "subtitle").unwrap();
+    assert!(page.contains("How glibc's heap lay"));
+    let text = terminal::render(&[record], &[], Screen { width: 110, colour: false });
+    assert!(text.contains("largest free block"), "{text}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::record::v1::{
     AllocatorCheck, End, Holds, LedgerReading, Line, Mark, Moment, Outcome, Process, ProcessEnd,
@@ -93,6 +94,7 @@ impl Record {
                     processes: 1,
                     rss_bytes: found.rss_bytes,
                     ledger: found.ledger.clone(),
+                    heap: HeapSummary::of(&found.arenas),
                 }));
             }
             Seen::Failed(_) => {}

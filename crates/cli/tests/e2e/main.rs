@@ -5,6 +5,7 @@
 mod bad_input;
 mod commands;
 mod correlation;
+mod hoard_003;
 mod in_force;
 mod inspect;
 mod load;

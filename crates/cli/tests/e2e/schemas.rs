@@ -74,12 +74,14 @@ fn studies_and_every_line_of_their_records_hold_to_their_schemas() {
     hold(&validator("lowtide.study.1.json"), &ran.json());
     let record = validator("lowtide.record.1.json");
     let mut kinds: Vec<String> = Vec::new();
+    let mut heaps = 0;
     let trials = std::fs::read_dir(ran.record.join("trials")).unwrap().flatten().map(|e| e.path());
     let files = trials.filter(|p| p.extension().is_some_and(|x| x == "jsonl"));
     for file in files.chain([ran.record.join("study.jsonl")]) {
         for line in lines(&file) {
             hold(&record, &line);
             kinds.push(line["kind"].as_str().unwrap().to_owned());
+            heaps += u32::from(line["heap"].is_object());
         }
     }
     kinds.sort();
@@ -100,6 +102,7 @@ fn studies_and_every_line_of_their_records_hold_to_their_schemas() {
         "trial_end",
     ];
     assert_eq!(kinds, all);
+    assert!(heaps > 0, "no ledger tells of the heap");
 }
 
 #[test]

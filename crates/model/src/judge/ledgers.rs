@@ -10,7 +10,7 @@
 use crate::judge::{Figures, rise};
 use crate::record::TrialRecord;
 use crate::record::v1::{LedgerReading, Moment};
-use crate::study::Ledgers;
+use crate::study::Moments;
 
 /// How far a ledger's RSS may be from that of its moment: as a part of it,
 const NEAR: f64 = 0.1;
@@ -19,8 +19,8 @@ const NEAR_RISE: f64 = 0.05;
 /// or in bytes.
 const NEAR_BYTES: f64 = 1_048_576.0;
 
-/// The ledgers of a trial; `figures` are its own by RSS.
-pub fn ledgers(trial: &TrialRecord, figures: &Figures) -> Ledgers {
+/// The ledgers of a trial that belong to its moments; `figures` are its own by RSS.
+pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &Figures) -> Moments<&'t LedgerReading> {
     let rise = rise(figures.baseline, figures.peak).unwrap_or(0) as f64;
     let near = |target: Option<u64>, from: f64, to: f64| {
         let near = target.map(|target| {
@@ -41,11 +41,11 @@ pub fn ledgers(trial: &TrialRecord, figures: &Figures) -> Ledgers {
     let from = if is_told { figures.load_begin } else { none };
     let end = span.map_or(all, |(_, to)| to);
     let settled = span.and_then(|(from, to)| near(figures.settled, from, to).next_back());
-    Ledgers {
-        baseline: near(figures.baseline, none, begin).next_back().map(|l| l.ledger.clone()),
-        peak: near(figures.peak, from, end).next().map(|l| l.ledger.clone()),
-        drained: drained(trial).map(|l| l.ledger.clone()),
-        settled: settled.map(|l| l.ledger.clone()),
+    Moments {
+        baseline: near(figures.baseline, none, begin).next_back(),
+        peak: near(figures.peak, from, end).next(),
+        drained: drained(trial),
+        settled,
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use crate::judge::{Metric, judge};
     use crate::ledger::{Ledger, Owner};
     use crate::made_up::{MIB, trial};
-    use crate::record::v1::{Act, Outcome};
+    use crate::record::v1::{Act, Moment, Outcome};
 
     #[test]
     fn each_moment_has_the_ledger_that_is_nearest_to_it() {
@@ -85,9 +85,10 @@ mod tests {
         for (t_s, mib) in [(1.9, 10), (5.0, 109), (10.5, 80), (19.9, 60)] {
             let mut ledger = Ledger::default();
             ledger.add(Owner::Allocated, mib * MIB);
-            trial.ledgers.push(LedgerReading { t_s, processes: 1, rss_bytes: mib * MIB, ledger });
+            let (rss_bytes, heap) = (mib * MIB, None);
+            trial.ledgers.push(LedgerReading { t_s, processes: 1, rss_bytes, ledger, heap });
         }
-        let told = |ledger: Option<Ledger>| ledger.map(|l| l.total() / MIB);
+        let told = |reading: Option<&LedgerReading>| reading.map(|l| l.ledger.total() / MIB);
         let figures = judge(&trial, Metric::Rss);
         let found = ledgers(&trial, &figures);
         assert_eq!(
@@ -97,7 +98,7 @@ mod tests {
         assert_eq!(found.drained, None);
         trial.ledgers.retain(|l| l.t_s > 10.0 && l.t_s < 15.0);
         let found = ledgers(&trial, &figures);
-        assert_eq!(found, Ledgers::default());
+        assert_eq!(found, Moments::default());
     }
 
     #[test]
@@ -109,7 +110,13 @@ mod tests {
         for (t_s, mib) in [(5.1, 1), (15.1, 2), (17.1, 3), (19.1, 4)] {
             let mut ledger = Ledger::default();
             ledger.add(Owner::Allocated, mib * MIB);
-            trial.ledgers.push(LedgerReading { t_s, processes: 1, rss_bytes: mib * MIB, ledger });
+            trial.ledgers.push(LedgerReading {
+                t_s,
+                processes: 1,
+                rss_bytes: mib * MIB,
+                ledger,
+                heap: None,
+            });
         }
         let told = |trial: &TrialRecord| drained(trial).map(|l| l.rss_bytes / MIB);
         assert_eq!(told(&trial), Some(2));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::heap_summary::HeapSummary;
 use crate::ledger::Ledger;
 use crate::sample::{ProcessSample, Sample};
 use crate::treatment::Treatment;
@@ -288,6 +289,9 @@ pub struct LedgerReading {
     pub rss_bytes: u64,
     /// Whose they were.
     pub ledger: Ledger,
+    /// How the heaps of all of them lay; absent where none of glibc's was walked.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub heap: Option<HeapSummary>,
 }
 
 /// Something happened.

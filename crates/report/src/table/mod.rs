@@ -1,5 +1,6 @@
 //! The table of a study, as text in cells: every format shows the same.
 
+mod heaps;
 mod ledgers;
 
 use lowtide_model::bytes::Human;
@@ -8,6 +9,7 @@ use lowtide_model::judge::JUDGED_PHASES;
 use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
 use lowtide_model::study::{RoundResult, Standing, Study, Summary, TrialResult};
 
+pub use heaps::heaps;
 pub use ledgers::ledgers;
 
 /// A table: a line of heads, then a line for each treatment.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::ledger::Ledger;
 use lowtide_model::record::v1::{LedgerReading, Line};
 use lowtide_probe::inspect::{Inspector, Target};
@@ -153,12 +154,15 @@ impl Work {
         let (begin, cpu) = (Instant::now(), thread_cpu_s());
         let (t_s, moments) = (self.recorder.now(), self.readings.moments());
         let mut ledger = Ledger::default();
+        let mut heap: Option<HeapSummary> = None;
         let mut processes = 0;
         for pid in tree::descendants_of(self.root) {
             // One that has just ended has no memory any more.
             let looked = Target::open(pid).and_then(|target| self.inspector.inspect(&target));
             if let Ok(look) = looked {
                 ledger.join(&look.inspection.ledger);
+                let of_process = HeapSummary::of(&look.inspection.arenas);
+                heap = heap.into_iter().chain(of_process).reduce(HeapSummary::join);
                 processes += 1;
             }
             let is_stopped = shared.wanted.lock().unwrap_or_else(PoisonError::into_inner).stop;
@@ -171,7 +175,8 @@ impl Work {
         let cost = Duration::try_from_secs_f64(thread_cpu_s() - cpu).unwrap_or_default();
         self.last = Some(Last { end: Instant::now(), cost, rss_bytes, moments });
         if processes > 0 {
-            self.recorder.write(&Line::Ledger(LedgerReading { t_s, processes, rss_bytes, ledger }));
+            let reading = LedgerReading { t_s, processes, rss_bytes, ledger, heap };
+            self.recorder.write(&Line::Ledger(reading));
         }
     }
 }

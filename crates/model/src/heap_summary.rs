@@ -1,0 +1,89 @@
+//! A heap in a few numbers: how many arenas, and what lies free in them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::inspection::Arena;
+
+/// The arenas of one glibc heap, or of those of several processes together. Free blocks are counted by
+/// their size, whether their pages are resident or not: a release leaves these numbers as they are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeapSummary {
+    /// Arenas.
+    pub arenas: u64,
+    /// What they have got from the system, in bytes.
+    pub system_bytes: u64,
+    /// Free blocks, without those in fast bins and the tops.
+    pub free_count: u64,
+    /// Their bytes.
+    pub free_bytes: u64,
+    /// The largest of them, in bytes.
+    pub largest_free_bytes: u64,
+    /// What lies at the tops, in bytes.
+    pub top_bytes: u64,
+}
+
+impl HeapSummary {
+    /// Sums up the arenas of a process; `None` where it has none.
+    pub fn of(arenas: &[Arena]) -> Option<Self> {
+        arenas.iter().map(Self::of_one).reduce(Self::join)
+    }
+
+    fn of_one(arena: &Arena) -> Self {
+        Self {
+            arenas: 1,
+            system_bytes: arena.system_bytes,
+            free_count: arena.free_count,
+            free_bytes: arena.free_bytes,
+            largest_free_bytes: arena.largest_free_bytes,
+            top_bytes: arena.top_bytes,
+        }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn join(self, other: Self) -> Self {
+        Self {
+            arenas: self.arenas + other.arenas,
+            system_bytes: self.system_bytes.saturating_add(other.system_bytes),
+            free_count: self.free_count.saturating_add(other.free_count),
+            free_bytes: self.free_bytes.saturating_add(other.free_bytes),
+            largest_free_bytes: self.largest_free_bytes.max(other.largest_free_bytes),
+            top_bytes: self.top_bytes.saturating_add(other.top_bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arenas_add_up_and_the_largest_block_is_that_of_one_of_them() {
+        let arena = |id, free_bytes, largest_free_bytes| Arena {
+            id,
+            heaps: 1,
+            system_bytes: 1000,
+            allocated_bytes: 1000 - free_bytes,
+            free_count: 2,
+            free_bytes,
+            fast_count: 0,
+            fast_bytes: 0,
+            top_bytes: 10,
+            reclaimable_bytes: 0,
+            largest_free_bytes,
+            whole: true,
+            bins: Vec::new(),
+        };
+        assert_eq!(HeapSummary::of(&[]), None);
+        let both = HeapSummary::of(&[arena(0, 900, 800), arena(1, 300, 200)]);
+        let expected = HeapSummary {
+            arenas: 2,
+            system_bytes: 2000,
+            free_count: 4,
+            free_bytes: 1200,
+            largest_free_bytes: 800,
+            top_bytes: 20,
+        };
+        assert_eq!(both, Some(expected));
+    }
+}

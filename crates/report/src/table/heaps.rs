@@ -1,0 +1,61 @@
+//! How the heaps lay, treatment by treatment.
+
+use lowtide_model::heap_summary::HeapSummary;
+use lowtide_model::stats::Estimate;
+use lowtide_model::study::{Study, TrialResult};
+
+use super::{Cell, Row, Table, bytes, heads, shown, without_range};
+
+/// Arenas and free blocks at the peak and when settled, as the median of the trials; nothing where no
+/// glibc heap was walked.
+pub fn heaps(study: &Study) -> Option<Table> {
+    type OfTrial = fn(&TrialResult) -> Option<&HeapSummary>;
+    let moments: [(&str, OfTrial); 2] = [
+        ("peak", |trial| trial.heaps.peak.as_ref()),
+        ("settled", |trial| trial.heaps.settled.as_ref()),
+    ];
+    let mut rows = Vec::new();
+    for summary in &study.treatments {
+        for (name, of_trial) in moments {
+            let found: Vec<&HeapSummary> =
+                shown(study, summary).into_iter().filter_map(of_trial).collect();
+            if !found.is_empty() {
+                rows.push(row(format!("{}, {name}", summary.treatment.label()), &found));
+            }
+        }
+    }
+    (!rows.is_empty()).then(|| Table {
+        caption:
+            "How glibc's heap lay, median (free blocks by their size, resident or not, without \
+                  those at the tops of arenas)"
+                .to_owned(),
+        heads: heads(&[
+            "heap of",
+            "arenas",
+            "free blocks",
+            "their bytes",
+            "largest free block",
+            "at the tops",
+        ]),
+        rows,
+    })
+}
+
+fn row(name: String, found: &[&HeapSummary]) -> Row {
+    let median = |of: fn(&HeapSummary) -> u64| {
+        Estimate::of(&found.iter().map(|heap| of(heap) as f64).collect::<Vec<_>>())
+    };
+    let count = |of| {
+        let text = median(of).map_or("–".to_owned(), |e| (e.median.round() as u64).to_string());
+        Cell::from(text)
+    };
+    let size = |of| without_range(bytes(median(of)));
+    Row::plain(vec![
+        Cell::from(name),
+        count(|heap| heap.arenas),
+        count(|heap| heap.free_count),
+        size(|heap| heap.free_bytes),
+        size(|heap| heap.largest_free_bytes),
+        size(|heap| heap.top_bytes),
+    ])
+}
