@@ -134,6 +134,9 @@ impl<'a> Driver<'a> {
         if before > 0 && self.route_of(before).text != self.route().text {
             // Connections that lead elsewhere are closed, once what trickled over them is answered.
             self.wait_for_answers()?;
+            if self.interrupted {
+                return Ok(());
+            }
         }
         let now = self.read_clock();
         self.round_began = now;
