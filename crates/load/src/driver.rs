@@ -168,15 +168,13 @@ impl<'a> Driver<'a> {
     /// How many requests may be in flight on each connection: where all can be at once, each has
     /// its even share.
     fn streams(&self, shape: &Shape) -> usize {
-        let streams = match shape {
+        match shape {
             Shape::Burst(count) => {
                 let share = count.div_ceil(self.plan.connections as u64);
                 usize::try_from(share).unwrap_or(usize::MAX).clamp(1, self.plan.streams)
             }
             _ => self.plan.streams,
-        };
-        // What is left of a trickle takes nothing away from the round.
-        streams.saturating_add(self.tally.in_flight as usize)
+        }
     }
 
     fn end_round(&mut self) {
