@@ -134,6 +134,9 @@ impl<'a> Driver<'a> {
         if before > 0 && self.route_of(before).text != self.route().text {
             // Connections that lead elsewhere are closed, once what trickled over them is answered.
             self.wait_for_answers()?;
+            if self.interrupted {
+                return Ok(());
+            }
         }
         let now = self.read_clock();
         self.round_began = now;
@@ -165,15 +168,13 @@ impl<'a> Driver<'a> {
     /// How many requests may be in flight on each connection: where all can be at once, each has
     /// its even share.
     fn streams(&self, shape: &Shape) -> usize {
-        let streams = match shape {
+        match shape {
             Shape::Burst(count) => {
                 let share = count.div_ceil(self.plan.connections as u64);
                 usize::try_from(share).unwrap_or(usize::MAX).clamp(1, self.plan.streams)
             }
             _ => self.plan.streams,
-        };
-        // What is left of a trickle takes nothing away from the round.
-        streams.saturating_add(self.tally.in_flight as usize)
+        }
     }
 
     fn end_round(&mut self) {

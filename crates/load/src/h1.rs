@@ -216,3 +216,6 @@ fn head(request: &Request) -> Vec<u8> {
     head += "\r\n";
     head.into_bytes()
 }
+
+#[cfg(test)]
+mod tests;

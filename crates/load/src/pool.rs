@@ -64,6 +64,16 @@ struct Place {
     tried: usize,
     /// When a request last began or ended here.
     active: Duration,
+    /// What of a trickle was in flight here when the round began: it takes nothing away from it.
+    trickling: usize,
+}
+
+impl Place {
+    /// How many requests may begin here, of so many that may be in flight.
+    fn room(&self, streams: usize) -> usize {
+        let connection = self.connection.as_ref();
+        connection.map_or(0, |c| c.room(streams.saturating_add(self.trickling)))
+    }
 }
 
 impl<'a> Pool<'a> {
@@ -104,6 +114,7 @@ impl<'a> Pool<'a> {
             place.failures = 0;
             place.not_before = Duration::ZERO;
             place.active = now;
+            place.trickling = place.connection.as_ref().map_or(0, Connection::in_flight);
         }
         for number in 0..self.places.len() {
             self.enqueue(number);
@@ -151,6 +162,7 @@ impl<'a> Pool<'a> {
                 place.stands = false;
                 place.useful = false;
                 place.active = now;
+                place.trickling = 0;
             }
             Err(error) => {
                 self.not_made(number, began, Failure::of_connection(&error), tally, now);
@@ -220,8 +232,7 @@ impl<'a> Pool<'a> {
     /// Lets requests begin at a place, where there is room.
     fn enqueue(&mut self, number: usize) {
         let place = &mut self.places[number];
-        let has_room = place.connection.as_ref().is_some_and(|c| c.room(self.streams) > 0);
-        if has_room && !place.queued {
+        if place.room(self.streams) > 0 && !place.queued {
             place.queued = true;
             self.ready.push_back(number);
         }
@@ -242,7 +253,7 @@ impl<'a> Pool<'a> {
         while let Some(number) = self.ready.pop_front() {
             let place = &mut self.places[number];
             place.queued = false;
-            let room = place.connection.as_ref().map_or(0, |c| c.room(self.streams));
+            let room = place.room(self.streams);
             if room > 0 {
                 return Some((number, room));
             }

@@ -104,6 +104,11 @@ pub(super) const fn broken(code: ErrorCode, what: &'static str) -> Failure {
     Failure::Http2 { code, what }
 }
 
+/// The same, where no code says it better.
+pub(super) const fn protocol_error(what: &'static str) -> Failure {
+    broken(ErrorCode::PROTOCOL_ERROR, what)
+}
+
 /// Writes a frame with a payload of some bytes.
 pub(super) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     Head { length: payload.len(), kind, flags, stream }.write(out);

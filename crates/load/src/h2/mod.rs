@@ -1,14 +1,18 @@
 //! HTTP/2 (RFC 9113) as a client that repeats one request, without I/O.
 //!
 //! Made for very many requests in flight on few connections: one takes 12 bytes here while it waits for
-//! its answer ([`streams`]), some 40 more while its own body waits for a window ([`uploads`]), and some
-//! 100 more while a body comes in several frames ([`pieces`]). Nothing is allocated for a request
+//! its answer (`streams`), some 40 more while its own body waits for a window (`uploads`), and some
+//! 100 more while a body comes in several frames (`pieces`). Nothing is allocated for a request
 //! whose answer comes in one HEADERS and one DATA frame.
+//!
+//! What a server sends is never kept beyond a frame, a block of headers, and 4 KiB of a body that comes in
+//! pieces (1 MiB of all); what is written in return is little more than what came.
 //!
 //! It follows the rules, but does not hold the server to those that only keep order: frames on a
 //! stream that is over are passed over, as are headers that no answer should have but that
 //! change nothing.
 
+mod answer;
 mod frame;
 mod hpack;
 mod input;
@@ -21,10 +25,11 @@ mod uploads;
 
 use crate::failure::{ErrorCode, Failure};
 use crate::protocol::{Outcomes, Protocol, Request, Ticks};
+use answer::HeaderBlock;
 use hpack::Decoder;
 use input::Input;
 use pieces::Pieces;
-use receive::{HeaderBlock, Io};
+use receive::Io;
 use request::Repeated;
 use settings::{CONNECTION_WINDOW, FIRST_WINDOW};
 use streams::{Stage, Streams};

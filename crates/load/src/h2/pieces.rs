@@ -77,6 +77,12 @@ impl Pieces {
         Some(answer)
     }
 
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.answers.len()
+    }
+
     /// Forgets all.
     pub(super) fn clear(&mut self) {
         *self = Self::default();

@@ -216,6 +216,21 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_widens_often_and_requests_that_end_unsent_leave_nothing_behind() {
+        let mut uploads = Uploads::default();
+        for stream in (1..1000).step_by(2) {
+            uploads.begin(stream);
+            uploads.widen_stream(stream, 1).unwrap();
+            uploads.widen_stream(stream, 1).unwrap();
+        }
+        assert_eq!(uploads.ready.len(), 500);
+        for stream in (3..1000).step_by(2) {
+            assert!(uploads.end(stream));
+        }
+        assert!(uploads.ready.len() <= 2);
+    }
+
+    #[test]
     fn windows_do_not_overflow() {
         let mut uploads = Uploads::default();
         uploads.set_initial(0).unwrap();

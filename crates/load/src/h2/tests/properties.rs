@@ -192,3 +192,44 @@ proptest! {
         prop_assert!(each_once(&told).into_iter().eq(0..scripts.len() as u32));
     }
 }
+
+/// The same with a fixed seed and many more tries, on answers of every kind.
+#[test]
+fn thousands_of_damaged_servers_end_with_each_request_told_once() {
+    let pieces = vec![b"in ".to_vec(), Vec::new(), b"pieces".to_vec()];
+    let whole = |interim, says_length, trailers| Script::Whole {
+        interim,
+        says_length,
+        pieces: pieces.clone(),
+        padding: 3,
+        trailers,
+    };
+    let scripts = [
+        whole(true, true, true),
+        whole(false, true, false),
+        whole(true, false, false),
+        Script::CutShort(b"short".to_vec()),
+        Script::Reset(7),
+        Script::Never,
+    ];
+    let frames = (0..).map(|n| 2 * n + 1).zip(&scripts).flat_map(|(stream, s)| s.frames(stream));
+    let end = [settings(&[(3, 2), (4, 3)]), window_update(0, 9), go_away(5, ErrorCode(11))];
+    let valid: Vec<u8> = frames.chain(end).flatten().collect();
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 20) as usize % below
+    };
+    for _ in 0..20_000 {
+        let mut bytes = valid.clone();
+        for _ in 0..=random(4) {
+            let at = random(bytes.len());
+            bytes[at] ^= 1 << random(8);
+        }
+        bytes.truncate(bytes.len() - random(9));
+        let told = outcomes(scripts.len(), b"body", &bytes, &[1 + random(50)]);
+        assert!(each_once(&told).into_iter().eq(0..scripts.len() as u32), "{bytes:?}");
+    }
+}

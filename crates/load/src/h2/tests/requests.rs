@@ -141,3 +141,17 @@ fn a_new_count_of_ticks_keeps_the_age_of_what_is_in_flight() {
     let began: Vec<u32> = client.told().iter().map(|(began, _)| *began).collect();
     assert_eq!(began, [0, 0, 1]);
 }
+
+#[test]
+fn an_answer_that_ends_in_its_middle_leaves_nothing_behind() {
+    let mut client = Client::getting(4);
+    for stream in [1, 3, 5, 7] {
+        client.receives(&[headers(stream, 0, b"\x88"), data(stream, 0, b"x")].concat()).unwrap();
+    }
+    assert_eq!(client.http2.pieces.len(), 4);
+    client.expires(1);
+    client.receives(&reset(3, ErrorCode::CANCEL)).unwrap();
+    client.receives(&headers(5, 0, b"\x88")).unwrap();
+    client.receives(&go_away(5, ErrorCode::NO_ERROR)).unwrap();
+    assert_eq!((client.told().len(), client.http2.pieces.len()), (4, 0));
+}

@@ -1,0 +1,174 @@
+//! Answers as servers send them, cut anywhere.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn request(method: &str, body: &[u8]) -> Request {
+    Request {
+        method: method.to_owned(),
+        scheme: "http",
+        authority: "x:80".to_owned(),
+        path: "/a?b".to_owned(),
+        headers: vec![("X-One".to_owned(), "1".to_owned())],
+        body: Arc::from(body),
+    }
+}
+
+/// What was told.
+#[derive(Debug, Default, PartialEq)]
+struct Told(Vec<Result<(u16, Vec<u8>), Failure>>);
+
+impl Outcomes for Told {
+    fn answered(&mut self, _began: Ticks, status: u16, body: Body<'_>) {
+        let bytes = match body {
+            Body::Whole(bytes) => bytes.to_vec(),
+            Body::Pieces { bytes, .. } => format!("{bytes} bytes").into_bytes(),
+        };
+        self.0.push(Ok((status, bytes)));
+    }
+
+    fn failed(&mut self, _began: Ticks, failure: Failure) {
+        self.0.push(Err(failure));
+    }
+}
+
+fn sent(method: &str) -> Http1 {
+    let mut connection = Http1::new(&request(method, b""));
+    connection.send(Ticks(1), &mut Vec::new());
+    connection
+}
+
+/// What comes of an answer that arrives in pieces of a size.
+fn answer(text: &[u8], size: usize) -> (Http1, Result<(), Failure>, Told) {
+    let (mut connection, mut told) = (sent("GET"), Told::default());
+    let mut result = Ok(());
+    for piece in text.chunks(size.max(1)) {
+        result = result.and_then(|()| connection.receive(piece, &mut Vec::new(), &mut told));
+    }
+    (connection, result, told)
+}
+
+fn good(body: &[u8]) -> Told {
+    Told(vec![Ok((200, body.to_vec()))])
+}
+
+#[test]
+fn a_request_goes_out_with_its_headers_and_its_body_as_far_as_there_is_room() {
+    let mut connection = Http1::new(&request("POST", b"0123456789"));
+    let mut out = Vec::new();
+    connection.send(Ticks(0), &mut out);
+    assert_eq!(
+        String::from_utf8_lossy(&out),
+        "POST /a?b HTTP/1.1\r\nhost: x:80\r\ncontent-length: 10\r\nX-One: 1\r\n\r\n"
+    );
+    out.clear();
+    connection.pump(4, &mut out);
+    connection.pump(100, &mut out);
+    connection.pump(100, &mut out);
+    assert_eq!(out, b"0123456789");
+    assert_eq!((connection.room(), connection.in_flight()), (0, 1));
+}
+
+#[test]
+fn every_way_to_end_a_body_is_understood() {
+    let texts: [(&[u8], &[u8]); 5] = [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", b"body"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b""),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nbo\r\n2;x\r\ndy\r\n0\r\nA: b\r\n\r\n", b"body"),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx", b"x"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: x, Close\r\n\r\nbody", b"body"),
+    ];
+    for (text, body) in texts {
+        for size in [1, 7, text.len()] {
+            let (connection, result, told) = answer(text, size);
+            assert_eq!((result, told), (Ok(()), good(body)), "{}", String::from_utf8_lossy(text));
+            assert_eq!(connection.is_draining(), text.ends_with(b"Close\r\n\r\nbody"));
+            assert_eq!(connection.room() == 1, !connection.is_draining());
+        }
+    }
+}
+
+#[test]
+fn an_answer_without_a_body_has_none_whatever_it_says() {
+    for (method, status) in [("HEAD", 200), ("GET", 204), ("GET", 304)] {
+        let (mut connection, mut told) = (sent(method), Told::default());
+        let text = format!("HTTP/1.1 {status} X\r\nContent-Length: 9\r\n\r\n");
+        connection.receive(text.as_bytes(), &mut Vec::new(), &mut told).unwrap();
+        assert_eq!(told, Told(vec![Ok((status, Vec::new()))]));
+    }
+}
+
+#[test]
+fn what_ends_with_the_connection_is_whole_only_where_nothing_else_was_promised() {
+    let (mut connection, _, mut told) = answer(b"HTTP/1.1 200 OK\r\n\r\nall", 5);
+    connection.closed(Failure::Closed, &mut told);
+    assert_eq!(told, good(b"all"));
+    let (mut connection, _, mut told) =
+        answer(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", 5);
+    connection.closed(Failure::Closed, &mut told);
+    assert_eq!(told, Told(vec![Err(Failure::CutShort)]));
+    let (mut connection, mut told) = (sent("GET"), Told::default());
+    connection.closed(Failure::Reset, &mut told);
+    assert_eq!(told, Told(vec![Err(Failure::Reset)]));
+}
+
+#[test]
+fn what_is_no_answer_is_told() {
+    for (text, failure) in [
+        (&b"\0\0\x12\x04\0\0\0\0\0"[..], Failure::NotHttp1("HTTP/2")),
+        (b"\x15\x03\x01\0\x02", Failure::NotHttp1("TLS")),
+        (b"SSH-2.0-OpenSSH_9\r\n", Failure::NotHttp1("something else")),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
+            Failure::Http1("a content-length that is no number"),
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+            Failure::Http1("two content-lengths that differ"),
+        ),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nxy", Failure::Http1("more than the answer")),
+        (
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nxyz",
+            Failure::Http1("a chunk that is longer than its size"),
+        ),
+        (b"HTTP/1.1 101 X\r\n\r\n", Failure::Http1("another protocol that nobody asked for")),
+    ] {
+        let (_, result, _) = answer(text, text.len());
+        assert_eq!(result, Err(failure), "{}", String::from_utf8_lossy(text));
+    }
+}
+
+#[test]
+fn a_request_that_is_late_ends_its_connection() {
+    let (mut connection, mut told) = (sent("GET"), Told::default());
+    assert_eq!(connection.expire(Ticks(0), &mut Vec::new(), &mut told), Ok(()));
+    assert!(connection.expire(Ticks(1), &mut Vec::new(), &mut told).is_err());
+    assert_eq!(told, Told(vec![Err(Failure::TimedOut)]));
+    connection.closed(Failure::TimedOut, &mut told);
+    assert_eq!((told.0.len(), connection.room()), (1, 0));
+}
+
+proptest! {
+    #[test]
+    fn a_long_body_is_the_same_however_it_is_cut(length in 0_usize..10_000, size in 1_usize..3000) {
+        let body = "é".repeat(length);
+        let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let (_, result, told) = answer(text.as_bytes(), size);
+        prop_assert_eq!(result, Ok(()));
+        let (_, _, whole) = answer(text.as_bytes(), text.len());
+        prop_assert_eq!(told, whole);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic_and_each_request_is_told_once(bytes: Vec<u8>, size in 1_usize..20) {
+        for begin in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"] {
+            let text = [begin, &bytes].concat();
+            let (mut connection, _, mut told) = answer(&text, size);
+            connection.closed(Failure::Closed, &mut told);
+            prop_assert_eq!(told.0.len(), 1);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What becomes of requests: answers are put together from their frames (RFC 9113, section 8.1).
+
+use super::Http2;
+use super::frame::{self, Head, broken, flag, protocol_error};
+use super::hpack::Headers;
+use super::receive::Io;
+use super::settings::{CONNECTION_WINDOW, STREAM_WINDOW};
+use super::streams::{Length, Stage};
+use crate::failure::{ErrorCode, Failure};
+use crate::protocol::Body;
+
+/// Longer headers than this are a flood: no answer needs them, and they would have to be kept.
+const LONGEST_BLOCK: usize = 1 << 18;
+/// So are headers in more frames than this, however little is in them.
+const MOST_FRAMES: u32 = 64;
+
+/// Headers of which more frames are to come.
+#[derive(Debug)]
+pub(super) struct HeaderBlock {
+    pub(super) stream: u32,
+    ends_stream: bool,
+    frames: u32,
+    bytes: Vec<u8>,
+}
+
+impl Http2 {
+    pub(super) fn data(
+        &mut self,
+        head: Head,
+        payload: &[u8],
+        io: &mut Io<'_>,
+    ) -> Result<(), Failure> {
+        // Whatever becomes of it, and with its padding, it was counted by the server.
+        let consumed = payload.len() as u32;
+        self.unreturned += consumed;
+        if self.unreturned >= CONNECTION_WINDOW / 2 {
+            frame::window_update(io.out, 0, std::mem::take(&mut self.unreturned));
+        }
+        let body = frame::content(head, payload)?;
+        self.not_idle(head.stream)?;
+        let Some(slot) = self.streams.get(head.stream) else { return Ok(()) };
+        let ends_stream = head.has(flag::END_STREAM);
+        match slot.stage {
+            Stage::Over => {}
+            Stage::Waiting => self.malformed(head.stream, "a body before its headers", io),
+            Stage::Headed { status, length } if ends_stream => {
+                self.answered(head.stream, status, length.get(), Body::Whole(body), io);
+            }
+            Stage::Headed { status, length } => {
+                slot.stage = Stage::InPieces;
+                self.pieces.begin(head.stream, status, length.get());
+                self.piece(head.stream, body, consumed, io);
+            }
+            Stage::InPieces => {
+                self.piece(head.stream, body, consumed, io);
+                if ends_stream {
+                    self.last_piece(head.stream, io);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A piece of a body that may go on.
+    fn piece(&mut self, stream: u32, body: &[u8], consumed: u32, io: &mut Io<'_>) {
+        let Some(answer) = self.pieces.add(stream, body) else { return };
+        if answer.length.is_some_and(|length| answer.body().bytes() > length) {
+            self.give_up(stream, ErrorCode::PROTOCOL_ERROR, Failure::CutShort, io);
+        } else if let Some(bytes) = answer.consumed(consumed, STREAM_WINDOW / 2) {
+            frame::window_update(io.out, stream, bytes);
+        }
+    }
+
+    fn last_piece(&mut self, stream: u32, io: &mut Io<'_>) {
+        if let Some(answer) = self.pieces.end(stream) {
+            self.answered(stream, answer.status, answer.length, answer.body(), io);
+        }
+    }
+
+    pub(super) fn headers(
+        &mut self,
+        head: Head,
+        payload: &[u8],
+        io: &mut Io<'_>,
+    ) -> Result<(), Failure> {
+        self.not_idle(head.stream)?;
+        let bytes = frame::content(head, payload)?;
+        let ends_stream = head.has(flag::END_STREAM);
+        if head.has(flag::END_HEADERS) {
+            return self.whole_headers(head.stream, ends_stream, bytes, io);
+        }
+        let (stream, bytes) = (head.stream, bytes.to_vec());
+        self.block = Some(HeaderBlock { stream, ends_stream, frames: 1, bytes });
+        Ok(())
+    }
+
+    pub(super) fn continuation(
+        &mut self,
+        head: Head,
+        payload: &[u8],
+        io: &mut Io<'_>,
+    ) -> Result<(), Failure> {
+        let Some(mut block) = self.block.take() else {
+            return Err(protocol_error("headers that go on without a beginning"));
+        };
+        block.frames += 1;
+        if block.frames > MOST_FRAMES || block.bytes.len() + payload.len() > LONGEST_BLOCK {
+            return Err(broken(ErrorCode::ENHANCE_YOUR_CALM, "a flood of headers"));
+        }
+        block.bytes.extend_from_slice(payload);
+        if head.has(flag::END_HEADERS) {
+            return self.whole_headers(block.stream, block.ends_stream, &block.bytes, io);
+        }
+        self.block = Some(block);
+        Ok(())
+    }
+
+    fn whole_headers(
+        &mut self,
+        stream: u32,
+        ends_stream: bool,
+        block: &[u8],
+        io: &mut Io<'_>,
+    ) -> Result<(), Failure> {
+        // Also where nobody waits for them: later ones refer to what they put into the table.
+        let headers = self
+            .decoder
+            .decode(block)
+            .map_err(|_| broken(ErrorCode::COMPRESSION_ERROR, "headers that cannot be read"))?;
+        match self.streams.get(stream).map(|slot| slot.stage) {
+            None | Some(Stage::Over) => {}
+            Some(Stage::Waiting) => self.first_headers(stream, headers, ends_stream, io),
+            Some(_) if headers.malformed.is_some() || headers.status.is_some() => {
+                self.malformed(stream, "trailers with what only headers have", io);
+            }
+            Some(_) if !ends_stream => {
+                self.malformed(stream, "headers in the middle of a body", io);
+            }
+            Some(Stage::Headed { status, length }) => {
+                self.answered(stream, status, length.get(), Body::Whole(&[]), io);
+            }
+            Some(Stage::InPieces) => self.last_piece(stream, io),
+        }
+        Ok(())
+    }
+
+    fn first_headers(&mut self, stream: u32, headers: Headers, ends_stream: bool, io: &mut Io<'_>) {
+        let status = match (headers.malformed, headers.status) {
+            (Some(what), _) => return self.malformed(stream, what, io),
+            (None, None) => return self.malformed(stream, "an answer without a :status", io),
+            (None, Some(100..=199)) if ends_stream => {
+                return self.malformed(stream, "an interim answer that is the last", io);
+            }
+            (None, Some(100..=199)) => return,
+            (None, Some(status)) => status,
+        };
+        let has_no_body = self.request.is_head || status == 204 || status == 304;
+        let length = headers.length.filter(|_| !has_no_body);
+        if ends_stream {
+            return self.answered(stream, status, length, Body::Whole(&[]), io);
+        }
+        let Some(slot) = self.streams.get(stream) else { return };
+        if let Some(length) = length.map_or(Some(Length::UNKNOWN), Length::of) {
+            slot.stage = Stage::Headed { status, length };
+        } else {
+            slot.stage = Stage::InPieces;
+            self.pieces.begin(stream, status, length);
+        }
+    }
+
+    /// A stream ended in order. Whether its answer is whole shows its length.
+    fn answered(
+        &mut self,
+        stream: u32,
+        status: u16,
+        length: Option<u64>,
+        body: Body<'_>,
+        io: &mut Io<'_>,
+    ) {
+        if self.uploads.end(stream) {
+            // The server answered without the rest, and does not want it.
+            frame::reset(io.out, stream, ErrorCode::CANCEL);
+        }
+        let Some(slot) = self.streams.end(stream) else { return };
+        match length {
+            Some(length) if length != body.bytes() => {
+                io.told.failed(slot.began, Failure::CutShort);
+            }
+            _ => io.told.answered(slot.began, status, body),
+        }
+    }
+
+    /// An answer broke the rules: the request failed, and the rest goes on.
+    pub(super) fn malformed(&mut self, stream: u32, what: &'static str, io: &mut Io<'_>) {
+        self.give_up(stream, ErrorCode::PROTOCOL_ERROR, protocol_error(what), io);
+    }
+
+    /// We end a stream before the server does.
+    pub(super) fn give_up(
+        &mut self,
+        stream: u32,
+        code: ErrorCode,
+        failure: Failure,
+        io: &mut Io<'_>,
+    ) {
+        if self.failed(stream, failure, io) {
+            frame::reset(io.out, stream, code);
+        }
+    }
+
+    /// A request failed. Whether it was in flight.
+    pub(super) fn failed(&mut self, stream: u32, failure: Failure, io: &mut Io<'_>) -> bool {
+        let Some(slot) = self.streams.end(stream) else { return false };
+        if slot.stage == Stage::InPieces {
+            self.pieces.end(stream);
+        }
+        self.uploads.end(stream);
+        io.told.failed(slot.began, failure);
+        true
+    }
+}

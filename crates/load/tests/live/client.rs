@@ -1,0 +1,165 @@
+//! The simplest loop around a protocol: one thread reads, the other does all else.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use lowtide_load::failure::Failure;
+use lowtide_load::h2::Http2;
+use lowtide_load::protocol::{Body, Outcomes, Protocol, Request, Ticks};
+
+/// So long a server may be silent before a test fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A request for a path.
+pub(crate) fn request(method: &str, path: &str, body: &[u8]) -> Request {
+    Request {
+        method: method.into(),
+        scheme: "http",
+        authority: "localhost".into(),
+        path: path.into(),
+        headers: vec![("User-Agent".into(), "lowtide".into())],
+        body: Arc::from(body),
+    }
+}
+
+/// What was told of all requests.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// By status, hash and length of the body.
+    pub(crate) answered: BTreeMap<(u16, u64, u64), usize>,
+    pub(crate) failed: BTreeMap<Failure, usize>,
+    pub(crate) in_all: usize,
+}
+
+impl Told {
+    /// How often this status came with this body.
+    pub(crate) fn count(&self, status: u16, body: &[u8]) -> usize {
+        let key = (status, Body::Whole(body).hash(), body.len() as u64);
+        self.answered.get(&key).copied().unwrap_or(0)
+    }
+}
+
+impl Outcomes for Told {
+    fn answered(&mut self, _: Ticks, status: u16, body: Body<'_>) {
+        *self.answered.entry((status, body.hash(), body.bytes())).or_default() += 1;
+        self.in_all += 1;
+    }
+
+    fn failed(&mut self, _: Ticks, failure: Failure) {
+        *self.failed.entry(failure).or_default() += 1;
+        self.in_all += 1;
+    }
+}
+
+/// A connection with its socket.
+pub(crate) struct Client {
+    protocol: Http2,
+    socket: TcpStream,
+    /// What the server sends; ends with the connection.
+    received: Receiver<Vec<u8>>,
+    out: Vec<u8>,
+    pub(crate) told: Told,
+    pub(crate) most_in_flight: usize,
+    is_closed: bool,
+    sent: u32,
+}
+
+impl Client {
+    pub(crate) fn connect(server: SocketAddr, request: &Request) -> Self {
+        let socket = TcpStream::connect(server).unwrap();
+        let mut reader = socket.try_clone().unwrap();
+        let (sender, received) = channel();
+        thread::spawn(move || {
+            let mut bytes = vec![0; 20_000];
+            while let Ok(length @ 1..) = reader.read(&mut bytes)
+                && sender.send(bytes[..length].to_vec()).is_ok()
+            {}
+        });
+        let mut protocol = Http2::new(request);
+        let mut out = Vec::new();
+        protocol.open(&mut out);
+        let (told, most_in_flight, is_closed, sent) = Default::default();
+        Self { protocol, socket, received, out, told, most_in_flight, is_closed, sent }
+    }
+
+    /// Sends so many requests, as there is room, until all are told.
+    pub(crate) fn run(&mut self, many: usize) {
+        self.run_until(many, |client| client.told.in_all >= many);
+    }
+
+    /// Sends so many requests, as there is room, until something holds.
+    pub(crate) fn run_until(&mut self, many: usize, is_done: impl Fn(&Self) -> bool) {
+        while !is_done(self) {
+            self.begin(many);
+            self.protocol.pump(64 << 10, &mut self.out);
+            // A server that closes is noticed by what it does not send any more.
+            let _ = self.socket.write_all(&self.out);
+            let has_written = !self.out.is_empty();
+            self.out.clear();
+            if is_done(self) || self.is_closed {
+                return;
+            }
+            match self.received.try_recv() {
+                Ok(bytes) => self.take(&bytes),
+                Err(_) if has_written => {}
+                Err(_) => self.wait(),
+            }
+        }
+    }
+
+    fn begin(&mut self, many: usize) {
+        let room = self.protocol.room().min(many - self.sent as usize);
+        for _ in 0..room.min(1000) {
+            self.sent += 1;
+            self.protocol.send(Ticks(self.sent), &mut self.out);
+        }
+        self.most_in_flight = self.most_in_flight.max(self.protocol.in_flight());
+    }
+
+    fn wait(&mut self) {
+        match self.received.recv_timeout(DEADLINE) {
+            Ok(bytes) => self.take(&bytes),
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => self.close(Failure::Closed),
+            Err(error) => panic!("{error} for the server: {:?}", self.told),
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        if let Err(failure) = self.protocol.receive(bytes, &mut self.out, &mut self.told) {
+            self.close(failure);
+        }
+    }
+
+    fn close(&mut self, why: Failure) {
+        self.protocol.closed(why, &mut self.told);
+        self.is_closed = true;
+    }
+
+    /// Gives up all that is in flight.
+    pub(crate) fn expire(&mut self) {
+        self.protocol.expire(Ticks(u32::MAX), &mut self.out, &mut self.told).unwrap();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.protocol.is_draining()
+    }
+
+    pub(crate) fn sent(&self) -> usize {
+        self.sent as usize
+    }
+
+    /// Says goodbye and waits until the server has closed.
+    pub(crate) fn goodbye(mut self) -> Told {
+        self.protocol.close(&mut self.out);
+        let _ = self.socket.write_all(&self.out);
+        while !self.is_closed {
+            self.wait();
+        }
+        self.told
+    }
+}
