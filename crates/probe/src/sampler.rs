@@ -348,8 +348,9 @@ mod tests {
         let mut sampler = Sampler::below(outer.id());
         until(&mut sampler, |t| t.sample.processes == 1);
         tell(&mut outer, "setsid sleep 1000 & echo");
-        let two = until(&mut sampler, |t| t.sample.processes == 2);
-        assert!(two.sample.slow.unwrap().pss_bytes.0 > 0);
+        // One that is just becoming another program has no memory that could be told.
+        let has_pss = |tick: &Tick| tick.sample.slow.is_some_and(|slow| slow.pss_bytes.0 > 0);
+        let two = until(&mut sampler, |t| t.sample.processes == 2 && has_pss(t));
         assert_eq!(two.processes.len(), 2);
         tell(&mut outer, "kill $!; wait; exit");
         let none = until(&mut sampler, |t| t.sample.processes == 0);
