@@ -136,6 +136,15 @@ impl Doing {
             Self::In(call) => Some(call.stack_pointer),
         }
     }
+
+    /// The instruction it goes on with, where that is known.
+    pub fn instruction_pointer(&self) -> Option<u64> {
+        match self {
+            Self::Running => None,
+            Self::Outside { instruction_pointer, .. } => Some(*instruction_pointer),
+            Self::In(call) => Some(call.instruction_pointer),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -180,21 +180,27 @@ impl Surroundings<'_> {
     /// Whether a thread may come back to code in a range: it is there, or an address of it is on its stack,
     /// because a signal's handler was called from there; or it runs, and nobody can tell.
     pub(crate) fn may_be_returned_to(&self, range: &Range<u64>) -> bool {
-        const TRIES: usize = 20;
-        let is_elsewhere = |thread: &Thread| match thread.doing() {
-            Err(_) => true,
-            Ok(Doing::Running) => false,
-            Ok(doing) => doing.stack_pointer().is_some_and(|sp| !self.is_on_stack(sp, range)),
-        };
+        const TRIES: usize = 100;
         let mut threads = task::threads(self.target.pid).unwrap_or_default();
         for _ in 0..TRIES {
-            threads.retain(|thread| !is_elsewhere(thread));
+            threads.retain(|thread| !self.is_elsewhere(*thread, range));
             if threads.is_empty() {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         true
+    }
+
+    /// Whether a thread waits elsewhere, and no address on its stack leads back to a range.
+    pub(crate) fn is_elsewhere(&self, thread: Thread, range: &Range<u64>) -> bool {
+        match thread.doing() {
+            Err(_) => true,
+            Ok(doing) => {
+                doing.instruction_pointer().is_some_and(|at| !range.contains(&at))
+                    && doing.stack_pointer().is_some_and(|sp| !self.is_on_stack(sp, range))
+            }
+        }
     }
 
     /// Whether a word on a stack is in a range.

@@ -68,8 +68,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 pub(crate) const ACT_LIMIT: Duration = Duration::from_secs(5);
 /// So long it is waited for that a thread which has run our code is seen outside of it, before others go on.
 const BACK_LIMIT: Duration = Duration::from_millis(100);
-/// What a thread takes of the processor after our code, before it must have left it: it is two instructions.
-const SURELY_OUT: Duration = Duration::from_millis(20);
+/// A thread that has had a processor for so long since it was let go must have left our code.
+const SURELY_OUT: Duration = Duration::from_millis(100);
 /// So long `malloc_trim` may take.
 pub(crate) const TRIM_LIMIT: Duration = Duration::from_secs(60);
 /// So long it is tried to find a thread that can be borrowed.
@@ -134,7 +134,7 @@ pub(crate) struct Remote<'a> {
     pub(crate) is_busy: bool,
     /// How long threads of the target were held up.
     pub(crate) pauses: Vec<Duration>,
-    /// Threads that have run our code, and were not seen outside of it since; what each had run by then.
+    /// Threads that were sent into our code, and how long each had had a processor by then.
     inside: Vec<(Candidate, Option<Duration>)>,
     /// The thread that was borrowed first, and the call that it waited in.
     pub(crate) borrowed: Option<(u32, &'static str)>,
@@ -289,11 +289,15 @@ impl<'a> Remote<'a> {
         self.write_block(OFF_NAME, &name)
     }
 
-    /// Whether no thread can be in our code any more.
+    /// Whether no thread can be in our code any more, or come back to it from a handler.
     fn are_all_outside(&self) -> bool {
+        let Some(place) = self.place else { return true };
+        let code = place..place + CODE_BYTES;
+        let surroundings = self.surroundings();
         self.inside.iter().all(|(thread, ran)| {
             let now = thread.thread.ran();
-            is_back(thread) || now.zip(*ran).is_some_and(|(now, ran)| now > ran + SURELY_OUT)
+            surroundings.is_elsewhere(thread.thread, &code)
+                || now.zip(*ran).is_some_and(|(now, ran)| now > ran + SURELY_OUT)
         })
     }
 
@@ -410,8 +414,7 @@ impl<'a> Remote<'a> {
         let begin = Instant::now();
         loop {
             let planned = code_calls(place);
-            let thread =
-                self.borrow(&planned, None, |remote, held| remote.prepare(place, held, wanted))?;
+            self.borrow(&planned, None, |remote, held| remote.prepare(place, held, wanted))?;
             if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
                 self.is_busy = true;
                 return Err(self.because(
@@ -419,12 +422,7 @@ impl<'a> Remote<'a> {
                 ));
             }
             // It says so two instructions early.
-            self.inside.retain(|(other, _)| other.thread != thread.thread);
-            self.inside.push((thread.clone(), thread.thread.ran()));
             self.until(BACK_LIMIT, Self::are_all_outside);
-            if is_back(&thread) {
-                self.inside.pop();
-            }
             let worked = self.get(OFF_WORKED_NS).unwrap_or(0);
             if worked > 0 {
                 let worked = Duration::from_nanos(worked);
@@ -569,6 +567,10 @@ impl<'a> Remote<'a> {
                     Err(refusal) => Err(refusal.into()),
                 };
                 let Some(registers) = prepared? else { continue };
+                if escorted.is_none() {
+                    self.inside.retain(|(other, _)| other.thread != candidate.thread);
+                    self.inside.push((candidate.clone(), candidate.thread.ran()));
+                }
                 (self.tell)(Step::Set);
                 let set = held.tracee.set_registers(&registers);
                 (self.tell)(Step::LetGo);
