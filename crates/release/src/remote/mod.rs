@@ -322,14 +322,17 @@ impl<'a> Remote<'a> {
             let at_place = self.maps.iter().find(|m| m.start == place && !m.has_file())?;
             (at_place.permissions == "r-xp").then_some(place..place + CODE_BYTES)
         };
-        if let Some(range) = whole.or_else(code_alone) {
-            if !self.until(ACT_LIMIT, Self::are_all_outside) {
-                return Err(self.because(
-                    "a thread that was borrowed has not left our code yet: a later release removes it",
-                ));
-            }
-            self.unmap(&range)?;
+        let Some(range) = whole.or_else(code_alone) else {
+            // Nothing of ours is there, and perhaps nothing at all any more.
+            self.place = None;
+            return self.lost().map_or(Ok(()), |error| Err(error.into()));
+        };
+        if !self.until(ACT_LIMIT, Self::are_all_outside) {
+            return Err(self.because(
+                "a thread that was borrowed has not left our code yet: a later release removes it",
+            ));
         }
+        self.unmap(&range)?;
         self.place = None;
         Ok(())
     }
