@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
@@ -79,7 +80,11 @@ where
     };
 }
 
-/// `/peer` tells who asks, `/never` tells nothing, `/status` fails; else the length of the body.
+/// So many requests for `/together` are answered when all of them are there; by one test.
+const ALL: u64 = 400;
+static TOGETHER: AtomicU64 = AtomicU64::new(0);
+
+/// `/peer` tells who asks, `/together` does when all have asked, `/never` tells nothing, `/status` fails; else the length of the body.
 async fn answer(
     request: Request<Incoming>,
     peer: SocketAddr,
@@ -89,6 +94,13 @@ async fn answer(
     let text = match path.as_str() {
         "/peer" => peer.to_string(),
         "/never" => std::future::pending().await,
+        "/together" => {
+            TOGETHER.fetch_add(1, Ordering::Relaxed);
+            while TOGETHER.load(Ordering::Relaxed) < ALL {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            peer.to_string()
+        }
         "/soon" => {
             tokio::time::sleep(Duration::from_millis(300)).await;
             "soon".to_owned()
