@@ -34,13 +34,18 @@ pub(crate) fn treatments(
         found.push(Applied::new(&resolve(&tune.allocator)?, Some(&tune)));
     }
     for described in &settings.treatment {
-        let one = Applied::described(&resolve(&described.allocator)?, described.clone());
-        match &described.when {
-            Some(line) if !is_so(line) => notes.push(format!(
-                "{} is left out: `{line}` says that it cannot be tried here",
-                one.treatment.label()
-            )),
-            _ => found.push(one),
+        let can_be_tried = described.when.as_deref().is_none_or(is_so);
+        for name in described.allocator.joined().split(',') {
+            let one = Applied::described(&resolve(name.trim())?, described.clone());
+            if can_be_tried {
+                found.push(one);
+            } else {
+                notes.push(format!(
+                    "{} is left out: `{}` says that it cannot be tried here",
+                    one.treatment.label(),
+                    described.when.as_deref().unwrap_or_default()
+                ));
+            }
         }
     }
     for (place, one) in found.iter().enumerate() {

@@ -24,6 +24,7 @@ impl<'a> Stage<'a> {
         count: usize,
         round: impl Fn(&Self) -> Result<(), String>,
     ) -> Result<(), String> {
+        std::thread::sleep(READ); // what there is before the first round should be read as well
         self.announce("started", &format!("{}, {count} at a time", self.options.mode.name()));
         for number in 1..=self.options.rounds {
             self.round = number;
