@@ -249,28 +249,7 @@ impl<'a> Remote<'a> {
 
     /// Maps our code and its block, and writes both.
     pub(crate) fn map(&mut self) -> Result<(), Halt> {
-        self.maps = self.target.maps().map_err(|error| self.failed(error))?;
-        let salt = salt();
-        let place = presence::place(&self.maps, salt).ok_or_else(|| {
-            ReleaseError::Failed("its address space has no room for a page of code".to_owned())
-        })?;
-        let all = mapping_calls(place);
-        let text = format!("{NAME}\0");
-        let is_there = |remote: &Self| {
-            let end = place + CODE_BYTES + BLOCK_BYTES - 8;
-            remote.word(place).is_some() && remote.word(end).is_some()
-        };
-        self.place = Some(place);
-        if !self.have_made(text.as_bytes(), &|text| all(text), &is_there)? {
-            let why = self.because(
-                "no memory could be mapped in it: its address space or its cgroup is full",
-            );
-            // Perhaps there was room for a part.
-            if self.lost().is_none() && !self.is_stopped() {
-                self.leave()?;
-            }
-            return Err(why);
-        }
+        let place = self.map_somewhere()?;
         // Two that begin at the same time see each other now, at the latest.
         self.maps = self.target.maps().map_err(|error| self.failed(error))?;
         let others = presence::leftovers(self.live, &self.maps);
@@ -287,6 +266,37 @@ impl<'a> Remote<'a> {
         let mut name = [0; 16];
         name[..NAME.len()].copy_from_slice(NAME.as_bytes());
         self.write_block(OFF_NAME, &name)
+    }
+
+    /// Maps both where nothing else is. The target maps memory too, and may be first in the place that was
+    /// chosen: then another is.
+    fn map_somewhere(&mut self) -> Result<u64, Halt> {
+        const PLACES: usize = 5;
+        let text = format!("{NAME}\0");
+        for _ in 0..PLACES {
+            self.maps = self.target.maps().map_err(|error| self.failed(error))?;
+            let place = presence::place(&self.maps, salt()).ok_or_else(|| {
+                ReleaseError::Failed("its address space has no room for a page of code".to_owned())
+            })?;
+            let all = mapping_calls(place);
+            let are_ours = |remote: &Self| {
+                remote.target.maps().is_ok_and(|maps| presence::are_both_at(&maps, place))
+            };
+            self.place = Some(place);
+            if self.have_made(text.as_bytes(), &|text| all(text), &are_ours)? {
+                return Ok(place);
+            }
+            if self.lost().is_some() || self.is_stopped() {
+                break;
+            }
+            // Perhaps there was room for a part.
+            self.leave()?;
+            if !presence::is_taken(&self.maps, place) {
+                break;
+            }
+        }
+        Err(self
+            .because("no memory could be mapped in it: its address space or its cgroup is full"))
     }
 
     /// Whether no thread can be in our code any more, or come back to it from a handler.
@@ -358,13 +368,18 @@ impl<'a> Remote<'a> {
         calls: &dyn Fn(u64) -> Vec<Call>,
         holds: &dyn Fn(&Self) -> bool,
     ) -> Result<bool, Halt> {
+        /// So often it is looked whether it holds before the thread is back.
+        const LOOK: Duration = Duration::from_millis(2);
         for _ in 0..TRIES {
             let thread = self.call(text, calls)?;
-            let is_made = Cell::new(false);
+            let (is_made, looked) = (Cell::new(false), Cell::new(Instant::now()));
             let is_over = self.until(ACT_LIMIT, |remote| {
                 // First whether it is over, and then what came of it.
-                let is_back = is_back(&thread);
-                is_made.set(holds(remote));
+                let is_back = remote.is_back(&thread);
+                if is_back || looked.get().elapsed() >= LOOK {
+                    is_made.set(holds(remote));
+                    looked.set(Instant::now());
+                }
                 is_made.get() || is_back
             });
             if is_made.get() || !is_over {
@@ -372,6 +387,18 @@ impl<'a> Remote<'a> {
             }
         }
         Ok(false)
+    }
+
+    /// Whether a thread that was borrowed is itself again: then all that it was sent to do is over. What it
+    /// does for us uses the stack below where it was; a handler that came before that may run on another.
+    fn is_back(&self, candidate: &Candidate) -> bool {
+        match candidate.thread.doing() {
+            Ok(Doing::Running) => false,
+            Ok(doing) => doing.stack_pointer().is_none_or(|now| {
+                now >= candidate.call.stack_pointer && !self.surroundings().is_in_handler(now)
+            }),
+            Err(_) => true,
+        }
     }
 
     /// Has a thread make some calls, without any code of ours.
@@ -498,7 +525,7 @@ impl<'a> Remote<'a> {
         registers.orig_rax = RT_SIGPROCMASK;
         registers.rax = held.resume.code as u64;
         registers.rdi = 2; // SIG_SETMASK
-        registers.rsi = place + CODE_BYTES + OFF_ALL;
+        registers.rsi = block + OFF_ALL;
         registers.rdx = 0;
         registers.r10 = 8;
         registers.rsp = ways.at;
@@ -570,10 +597,6 @@ impl<'a> Remote<'a> {
                     Err(refusal) => Err(refusal.into()),
                 };
                 let Some(registers) = prepared? else { continue };
-                if escorted.is_none() {
-                    self.inside.retain(|(other, _)| other.thread != candidate.thread);
-                    self.inside.push((candidate.clone(), candidate.thread.ran()));
-                }
                 (self.tell)(Step::Set);
                 let set = held.tracee.set_registers(&registers);
                 (self.tell)(Step::LetGo);
@@ -587,6 +610,10 @@ impl<'a> Remote<'a> {
                 };
                 self.pauses.push(since.elapsed());
                 drop(urgent);
+                if escorted.is_none() {
+                    self.inside.retain(|(other, _)| other.thread != candidate.thread);
+                    self.inside.push((candidate.clone(), candidate.thread.ran()));
+                }
                 set.and(gone).map_err(|error| self.failed(error))?;
                 let thread = (candidate.thread.tid, candidate.wait.name);
                 self.borrowed.get_or_insert(thread);
@@ -884,15 +911,6 @@ impl Drop for Remote<'_> {
 
 /// The instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Whether a thread that was borrowed is itself again: then all that it was sent to do is over. Whatever it
-/// does for us, and handlers that came before that, use the stack below where it was.
-fn is_back(candidate: &Candidate) -> bool {
-    match candidate.thread.doing() {
-        Ok(Doing::Running) => false,
-        Ok(doing) => doing.stack_pointer().is_none_or(|now| now >= candidate.call.stack_pointer),
-        Err(_) => true,
-    }
-}
 
 /// The registers with which a thread is let go as it is, where the kernel's own would break its wait off.
 fn unless_done(registers: &Registers) -> Option<Registers> {
