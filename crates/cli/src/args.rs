@@ -1,10 +1,14 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
+use lowtide_model::duration::parse_duration;
+
+use crate::exit::Failure;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -538,6 +542,11 @@ pub(crate) enum Chart {
     Bars,
     /// Each treatment over time
     Panels,
+}
+
+/// What a flag gives as a time.
+pub(crate) fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
+    parse_duration(text).map_err(|error| Failure::usage(format!("{flag}: {error}")))
 }
 
 #[cfg(test)]
