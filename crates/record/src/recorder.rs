@@ -1,11 +1,14 @@
 //! Writes a record as it happens. A line is handed to the kernel at once, so that a killed run loses
 //! at most the line that was being written.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use lowtide_model::record::read_line;
 use lowtide_model::record::v1::{Header, Holds, Line, Machine, SCHEMA};
@@ -143,10 +146,10 @@ impl Recorder {
 
 /// Keeps others from going on with a file while we write to it: until we close it, or end.
 fn hold(file: &File) -> io::Result<()> {
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(io::ErrorKind::WouldBlock.into()),
         // There are file systems without locks.
-        Err(TryLockError::Error(_)) | Ok(()) => Ok(()),
+        Err(_) | Ok(()) => Ok(()),
     }
 }
 

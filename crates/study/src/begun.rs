@@ -99,7 +99,7 @@ enum Found {
     /// A record that holds no plan yet; where its file is.
     Begun(PathBuf),
     /// A record.
-    Study(StudyRecord),
+    Study(Box<StudyRecord>),
 }
 
 fn read(directory: &Path) -> Result<Found, RunError> {
@@ -123,7 +123,7 @@ fn read(directory: &Path) -> Result<Found, RunError> {
         opened => opened.map_err(|error| unreadable(error.into()))?,
     };
     match read_lines(BufReader::new(file)).and_then(read_study) {
-        Ok(record) => Ok(Found::Study(record)),
+        Ok(record) => Ok(Found::Study(Box::new(record))),
         Err(ReadError::Empty | ReadError::Missing(_)) => Ok(Found::Begun(path)),
         Err(error) => Err(unreadable(error)),
     }

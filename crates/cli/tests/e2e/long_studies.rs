@@ -30,7 +30,7 @@ impl Study {
             command.args(["--repeat", "3"]);
         }
         command.args(["--interval", "20ms", "-o"]).arg(self.at(record)).args(more);
-        command.args(["--", &subject(&[]), "fill:4", "ms:200"]);
+        command.args(["--", &subject(&[]), "fill:4", "ms:500"]);
         command
     }
 
@@ -181,7 +181,7 @@ fn a_record_that_cannot_be_gone_on_with_is_told_in_a_sentence() {
     );
     // Somebody else is at it.
     let file = fs::File::open(study.at("empty").join("study.jsonl")).unwrap();
-    file.lock().unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let output = study.run("empty", &["--resume", "--repeat", "1"]);
     assert_eq!(output.status.code(), Some(1));
     let error = object(&output);

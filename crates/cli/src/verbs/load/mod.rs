@@ -57,8 +57,13 @@ pub(crate) fn check(line: &str) -> Result<Option<u64>, Failure> {
 /// The arguments of a line for the shell that is a plain `lowtide load`.
 fn of_line(line: &str) -> Option<LoadArgs> {
     let words = shlex::split(line)?;
+    let is_before_redirection = |word: &&str| {
+        !word
+            .trim_start_matches(|c: char| c.is_ascii_digit())
+            .starts_with(['>', '<', '|', ';', '&'])
+    };
     let words = words.iter().map(String::as_str).skip_while(|word| *word == "exec");
-    let mut words = words.collect::<Vec<&str>>();
+    let mut words = words.take_while(is_before_redirection).collect::<Vec<&str>>();
     let first = words.first_mut()?;
     if !["$LOWTIDE", "${LOWTIDE}"].contains(first) && !first.ends_with("lowtide") {
         return None;
@@ -105,7 +110,7 @@ mod tests {
     fn a_load_of_a_study_is_known_by_its_first_words() {
         let connections = |line: &str| of_line(line).map(|args| args.connections);
         assert_eq!(connections("exec \"$LOWTIDE\" --json load tcp:h:1 -c 3000"), Some(3000));
-        assert_eq!(connections("lowtide load http://h/ -c 7 > /dev/null"), None);
+        assert_eq!(connections("lowtide load http://h/ -c 7 2>&1 > /dev/null"), Some(7));
         assert_eq!(connections("lowtide inspect 1"), None);
         assert_eq!(connections("wrk -c 10 http://h/"), None);
         assert_eq!(connections("'"), None);
