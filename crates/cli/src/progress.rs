@@ -94,6 +94,7 @@ impl Show {
     fn trial_end(&mut self, outcome: &Outcome) {
         self.over += 1;
         self.left = None;
+        self.step.clear();
         let ended = match outcome {
             Outcome::Done => HumanSeconds(self.trial_begun.elapsed().as_secs_f64()).to_string(),
             Outcome::Failed { because } => {

@@ -34,7 +34,12 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     };
     let ran = conduct(&plan)?;
     let record = report::load(&ran.record)?;
-    conclude(&plan, &ran, record, earlier.as_ref(), output)
+    let study = record.study.clone();
+    let exit = conclude(&plan, &ran, record, earlier.as_ref(), output)?;
+    if !study.complete {
+        tell_how_to_go_on(&plan, &study, &ran.record);
+    }
+    Ok(exit)
 }
 
 /// Runs a plan, showing how far it is.
@@ -92,9 +97,6 @@ pub(crate) fn conclude(
     }
     for line in &crossed {
         note!("crossed: {line}");
-    }
-    if !study.complete {
-        tell_how_to_go_on(plan, &study, &ran.record);
     }
     if let Some(failure) = &ran.failure {
         // The object has been printed already, and tells it too.
