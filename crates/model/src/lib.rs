@@ -19,6 +19,7 @@ pub(crate) mod made_up;
 pub mod number;
 pub mod recommend;
 pub mod record;
+pub mod regression;
 pub mod release;
 pub mod sample;
 pub mod stats;
