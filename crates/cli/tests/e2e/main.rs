@@ -9,6 +9,7 @@ mod hoard_003;
 mod in_force;
 mod inspect;
 mod load;
+mod node_004;
 mod records;
 mod release;
 mod reports;
