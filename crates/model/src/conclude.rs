@@ -21,7 +21,7 @@ pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord
         .collect();
     let (treatments, recommendation) = recommend::recommend(&study.plan, &results);
     let complete =
-        results.len() == study.plan.order.len() && results.iter().all(|t| t.outcome == "done");
+        results.len() == study.plan.cells().len() && results.iter().all(|t| t.outcome == "done");
     Study {
         schema: SCHEMA,
         record: record.to_owned(),
@@ -31,6 +31,7 @@ pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord
         lowtide_version: study.header.lowtide_version,
         machine: study.header.machine,
         seed: study.plan.seed,
+        shard: study.plan.shard,
         complete,
         metric,
         recommendation,

@@ -17,6 +17,7 @@ pub mod load;
 #[cfg(test)]
 pub(crate) mod made_up;
 pub mod number;
+pub mod plan;
 pub mod recommend;
 pub mod record;
 pub mod regression;

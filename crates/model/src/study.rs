@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::heap_summary::HeapSummary;
 use crate::judge::{Metric, OverRounds, PerConnection, PhaseFigures, Ramp};
 use crate::ledger::Ledger;
+use crate::plan::Shard;
 use crate::record::v1::{Machine, Plan};
 use crate::stats::Estimate;
 use crate::treatment::Treatment;
@@ -34,7 +35,9 @@ pub struct Study {
     pub machine: Machine,
     /// What the order of the trials was drawn from.
     pub seed: u64,
-    /// Whether every trial that was planned has ended as planned.
+    /// Which part of the trials this is; `null` when it is all of them.
+    pub shard: Option<Shard>,
+    /// Whether every trial that was planned for it has ended as planned.
     pub complete: bool,
     /// By what memory is judged, in every trial of the study.
     pub metric: Metric,

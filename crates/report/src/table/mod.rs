@@ -231,7 +231,7 @@ fn warning(study: &Study, summary: &Summary) -> Option<String> {
 /// That a study did not come to its end, in a sentence; nothing when it did.
 pub fn incomplete(study: &Study) -> Option<String> {
     let done = study.trials.iter().filter(|t| t.outcome == "done").count();
-    let planned = study.plan.order.len();
+    let planned = study.plan.cells().len();
     (done < planned)
         .then(|| format!("{done} of {planned} trials ended as planned; the figures are of those."))
 }
