@@ -20,6 +20,7 @@ pub mod number;
 pub mod plan;
 pub mod recommend;
 pub mod record;
+pub mod regression;
 pub mod release;
 pub mod sample;
 pub mod stats;

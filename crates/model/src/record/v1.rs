@@ -412,6 +412,9 @@ pub const INNER_MEMORY: &str = "inner_memory_bytes";
 /// The figure that is how many tasks a program has that have begun and not ended.
 pub const ALIVE_TASKS: &str = "alive_tasks";
 
+/// The figure that is how many connections a program has.
+pub const CONNECTIONS: &str = "connections";
+
 /// A program that tells more numbers than these tells the others for nothing.
 const MOST_FIGURES: usize = 200;
 

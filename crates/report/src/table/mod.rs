@@ -1,5 +1,6 @@
 //! The table of a study, as text in cells: every format shows the same.
 
+mod connections;
 mod heaps;
 mod ledgers;
 
@@ -9,6 +10,7 @@ use lowtide_model::judge::JUDGED_PHASES;
 use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
 use lowtide_model::study::{RoundResult, Standing, Study, Summary, TrialResult};
 
+pub use connections::{per_connection, trends};
 pub use heaps::heaps;
 pub use ledgers::ledgers;
 
