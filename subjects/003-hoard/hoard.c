@@ -6,6 +6,8 @@
  *   ./hoard mode=interleaved        short- and long-lived blocks side by side: fragmentation
  *   ./hoard mode=kept               nothing is freed: live
  *   ./hoard mode=leaking            and then some is forgotten, again and again: growing
+ *   ./hoard mode=pooled             in pools that the program maps and keeps itself, as databases do:
+ *                                   inconclusive, since nobody outside can tell what of them is in use
  *
  * Threads take turns with a burst: many blocks, all touched, all in use at once, all freed. No block is
  * larger than 64 KiB, so none reaches the mmap threshold (128 KiB). Only the last block of each burst lives
@@ -28,6 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,8 +40,8 @@
 /* Of what is forgotten at a time. */
 #define LEAK ((size_t)2048)
 
-enum mode { HOARD, INTERLEAVED, KEPT, LEAKING };
-static const char *const modes[] = {"hoard", "interleaved", "kept", "leaking"};
+enum mode { HOARD, INTERLEAVED, KEPT, LEAKING, POOLED };
+static const char *const modes[] = {"hoard", "interleaved", "kept", "leaking", "pooled"};
 
 /* What can be set, with what it is otherwise. */
 static struct {
@@ -58,6 +61,8 @@ struct worker {
     size_t share;        /* of a burst, in bytes */
     uint64_t random;
     struct block *first;
+    char *pool;          /* where its pool is free, of those that have one */
+    size_t room;         /* how much of it is */
 };
 
 static pthread_barrier_t together;
@@ -92,12 +97,27 @@ static void *take(size_t size) {
     return memset(memory, 1, size);
 }
 
+/* From the worker's pool, which has room for its whole burst and is never unmapped. */
+static void *take_of_pool(struct worker *worker, size_t size) {
+    const size_t aligned = (size + 15) & ~(size_t)15;
+    if (!worker->pool) {
+        worker->room = worker->share + worker->share / 8 + 64 * KIB;
+        worker->pool = mmap(NULL, worker->room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (worker->pool == MAP_FAILED) fail("there is no memory for a pool: set a smaller mib= or main=");
+    }
+    if (aligned > worker->room) fail("a pool is too small for its burst");
+    void *memory = worker->pool;
+    worker->pool += aligned;
+    worker->room -= aligned;
+    return memset(memory, 1, size);
+}
+
 /* Its burst: block after block, until it has its share. */
 static void grow(struct worker *worker) {
     struct block **end = &worker->first;
     for (size_t held = 0; held < worker->share;) {
         size_t size = draw_size(worker);
-        struct block *block = take(size);
+        struct block *block = settings.mode == POOLED ? take_of_pool(worker, size) : take(size);
         block->size = size;
         *end = block;
         end = &block->next;
@@ -121,7 +141,7 @@ static void drain(struct worker *worker) {
             continue;
         }
         atomic_fetch_sub(&in_use, block->size);
-        free(block);
+        if (settings.mode != POOLED) free(block); /* a pool is kept for the next burst */
     }
     *kept = NULL;
 }
@@ -198,7 +218,7 @@ static unsigned long number(const char *name, const char *text, unsigned long le
 static enum mode mode_named(const char *name) {
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (!strcmp(name, modes[i])) return (enum mode)i;
-    fail("there is no mode=%s: it is hoard, interleaved, kept or leaking", name);
+    fail("there is no mode=%s: it is hoard, interleaved, kept, leaking or pooled", name);
 }
 
 static void set(char *argument) {

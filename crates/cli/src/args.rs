@@ -1,10 +1,14 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
+use lowtide_model::duration::parse_duration;
+
+use crate::exit::Failure;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -426,9 +430,25 @@ pub(crate) struct StudyArgs {
     #[arg(long, value_name = "SHARE", help_heading = "Results")]
     pub(crate) max_slowdown: Option<String>,
 
-    /// Directory of the record; must not exist, or be empty [default: lowtide-NAME-DATE-TIME]
+    /// Directory of the record; must not exist, or be empty, but for --resume
+    /// [default: lowtide-NAME-DATE-TIME]
     #[arg(short, long, value_name = "DIR", help_heading = "Results")]
     pub(crate) output: Option<PathBuf>,
+
+    /// Go on with the record in --output: trials that are done are not run again, those that were
+    /// interrupted or have failed are; without a record there, begin one. --repeat may have grown
+    #[arg(long, help_heading = "Long studies")]
+    pub(crate) resume: bool,
+
+    /// Run only the I-th of N parts, each of whole repeats, such as 1/4; `lowtide report PART1 PART2 …`
+    /// puts them together
+    #[arg(long, value_name = "I/N", help_heading = "Long studies")]
+    pub(crate) shard: Option<String>,
+
+    /// How many files each process of the study must be able to have open: told before anything starts
+    /// where that is not permitted; its soft limit is raised to it
+    #[arg(long, value_name = "N", help_heading = "Trials", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) open_files: Option<u64>,
 
     /// Exit with 99 when a trial crosses it: settled_ratio>0.3, settled_bytes>500MiB, load.failed>0
     /// (repeatable)
@@ -472,12 +492,19 @@ Examples:
   lowtide study -- python3 job.py
   lowtide study -a glibc,jemalloc -t glibc/arena_max=2 --repeat 6 \\
       --ready tcp:127.0.0.1:8080 --load 'wrk -c 200 -d 20s http://127.0.0.1:8080/' -- ./server
-  lowtide study studies/002-python-httpx.toml --set contexts=2000";
+  lowtide study studies/002-python-httpx.toml --set contexts=2000
+
+What takes hours: progress and the time left go to the standard error; what was interrupted goes on with
+--resume; and parts run one by one, on one machine or on several (in a Slurm array, in an indexed Job).
+A part takes whole repeats, every treatment once in each, in the order that the whole study has:
+  lowtide study night.toml --repeat 12 --output night --resume
+  lowtide study night.toml --repeat 12 --output part-1 --resume --shard 1/4
+  lowtide report part-1 part-2 part-3 part-4";
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Directories of records, or single files of theirs; several are laid over each other. The record of
-    /// a load is laid onto what ran at the same time
+    /// Directories of records, or single files of theirs. Parts of one study (--shard) are put together;
+    /// others are laid over each other. The record of a load is laid onto what ran at the same time
     #[arg(required = true, value_name = "RECORD")]
     pub(crate) records: Vec<PathBuf>,
 
@@ -515,6 +542,11 @@ pub(crate) enum Chart {
     Bars,
     /// Each treatment over time
     Panels,
+}
+
+/// What a flag gives as a time.
+pub(crate) fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
+    parse_duration(text).map_err(|error| Failure::usage(format!("{flag}: {error}")))
 }
 
 #[cfg(test)]

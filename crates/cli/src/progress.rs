@@ -9,6 +9,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::record::v1::Outcome;
 use lowtide_study::progress::{Observer, Progress};
+use lowtide_study::remaining::TimeLeft;
 
 use crate::output::note;
 
@@ -17,11 +18,11 @@ pub(crate) struct Show {
     bar: Option<ProgressBar>,
     record: Option<PathBuf>,
     trials: u32,
-    done: u32,
-    begun: Instant,
+    /// Trials that have come to their end, those of earlier runs included.
+    over: u32,
     trial_begun: Instant,
-    /// How long a trial takes, as far as that is known.
-    trial_takes: Option<Duration>,
+    /// How much time was left when the trial began; nothing while none runs.
+    left: Option<TimeLeft>,
     label: String,
     step: String,
     reading: String,
@@ -32,15 +33,13 @@ const PARTS: u64 = 1000;
 
 impl Show {
     pub(crate) fn new() -> Self {
-        let now = Instant::now();
         Self {
             bar: None,
             record: None,
             trials: 0,
-            done: 0,
-            begun: now,
-            trial_begun: now,
-            trial_takes: None,
+            over: 0,
+            trial_begun: Instant::now(),
+            left: None,
             label: String::new(),
             step: String::new(),
             reading: String::new(),
@@ -60,53 +59,95 @@ impl Show {
         }
     }
 
+    fn begin(&mut self, record: PathBuf, trials: u32, done: u32) {
+        (self.trials, self.over) = (trials, done);
+        match done {
+            0 => note!("recording to {}", record.display()),
+            _ => note!("going on with {}: {done} of {trials} trials are done", record.display()),
+        }
+        self.record = Some(record);
+        if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::with_draw_target(
+                Some(u64::from(trials) * PARTS),
+                ProgressDrawTarget::stderr(),
+            );
+            let style = ProgressStyle::with_template("{bar:24} {msg}");
+            bar.set_style(
+                style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─"),
+            );
+            self.bar = Some(bar);
+        }
+    }
+
+    fn trial_begin(&mut self, label: &str, repeat: u32, left: TimeLeft) {
+        self.trial_begun = Instant::now();
+        self.label = format!("{}/{} {label}, repeat {repeat}", self.over + 1, self.trials);
+        self.left = Some(left);
+        self.step.clear();
+        self.reading.clear();
+        if self.bar.is_none() {
+            let left = told(left, Duration::ZERO).map_or(String::new(), |left| format!("; {left}"));
+            note!("{}: begins{left}", self.label);
+        }
+    }
+
+    fn trial_end(&mut self, outcome: &Outcome) {
+        self.over += 1;
+        self.left = None;
+        self.step.clear();
+        let ended = match outcome {
+            Outcome::Done => HumanSeconds(self.trial_begun.elapsed().as_secs_f64()).to_string(),
+            Outcome::Failed { because } => {
+                format!("failed: {}", because.lines().next().unwrap_or_default())
+            }
+            Outcome::Interrupted => "interrupted".to_owned(),
+        };
+        let line = format!("{}: {ended}", self.label);
+        match &self.bar {
+            Some(bar) if outcome.is_done() => bar.set_message(line),
+            Some(bar) => bar.println(line),
+            None => note!("{line}"),
+        }
+    }
+
     fn draw(&mut self) {
         let Some(bar) = &self.bar else { return };
-        let in_trial = self.trial_begun.elapsed();
-        let part = self.trial_takes.map_or(0.0, |takes| {
-            (in_trial.as_secs_f64() / takes.as_secs_f64().max(0.001)).min(0.99)
-        });
-        let running = self.done < self.trials && !self.label.is_empty();
-        let position =
-            u64::from(self.done) * PARTS + if running { (part * PARTS as f64) as u64 } else { 0 };
-        bar.set_position(position);
-        let left = self.trial_takes.map_or(String::new(), |takes| {
-            let whole = takes * (self.trials - self.done);
-            let left = whole.saturating_sub(in_trial.min(takes));
-            format!("  {} left", HumanSeconds(left.as_secs_f64().round().max(1.0)))
-        });
+        let (elapsed, over) = (self.trial_begun.elapsed(), u64::from(self.over) * PARTS);
+        let Some(left) = self.left else {
+            bar.set_position(over);
+            if !self.step.is_empty() {
+                bar.set_message(self.step.clone());
+            }
+            return;
+        };
+        let part = (elapsed.as_secs_f64() / left.this.as_secs_f64().max(0.001)).min(0.99);
+        let part = if left.this.is_zero() { 0.0 } else { part };
+        bar.set_position(over + (part * PARTS as f64) as u64);
+        let left = told(left, elapsed).map_or(String::new(), |left| format!("  {left}"));
         bar.set_message(format!("{}: {}{}{left}", self.label, self.step, self.reading));
+    }
+}
+
+/// How much time is left, in words; nothing where nothing is known.
+fn told(left: TimeLeft, elapsed: Duration) -> Option<String> {
+    let time = left.after(elapsed).as_secs_f64().round();
+    let shown = match time {
+        // No more than is known.
+        ..60.0 => format!("{:.0} s", time.max(1.0)),
+        _ => HumanSeconds(time).to_string(),
+    };
+    match left.is_least {
+        true if time < 1.0 => None,
+        true => Some(format!("at least {shown} left")),
+        false => Some(format!("about {shown} left")),
     }
 }
 
 impl Observer for Show {
     fn see(&mut self, progress: Progress) {
         match progress {
-            Progress::Begin { record, trials, shortest_trial } => {
-                self.trials = trials;
-                self.trial_takes = Some(shortest_trial).filter(|d| !d.is_zero());
-                note!("recording to {}", record.display());
-                self.record = Some(record);
-                if std::io::stderr().is_terminal() {
-                    let bar = ProgressBar::with_draw_target(
-                        Some(u64::from(trials) * PARTS),
-                        ProgressDrawTarget::stderr(),
-                    );
-                    let style = ProgressStyle::with_template("{bar:24} {msg}");
-                    bar.set_style(
-                        style
-                            .unwrap_or_else(|_| ProgressStyle::default_bar())
-                            .progress_chars("━╸─"),
-                    );
-                    self.bar = Some(bar);
-                }
-            }
-            Progress::TrialBegin { number, label, repeat } => {
-                self.trial_begun = Instant::now();
-                self.label = format!("{number}/{} {label}, repeat {repeat}", self.trials);
-                self.step.clear();
-                self.reading.clear();
-            }
+            Progress::Begin { record, trials, done } => self.begin(record, trials, done),
+            Progress::TrialBegin { label, repeat, left } => self.trial_begin(&label, repeat, left),
             Progress::Step(step) => self.step = step,
             Progress::Note(text) => self.tell(&format!("note: {text}")),
             Progress::CleaningUp => {
@@ -118,25 +159,7 @@ impl Observer for Show {
                     self.reading += &format!("  {connections} connections");
                 }
             }
-            Progress::TrialEnd { outcome, .. } => {
-                self.done += 1;
-                self.trial_takes = Some(self.begun.elapsed() / self.done);
-                let ended = match &outcome {
-                    Outcome::Done => {
-                        HumanSeconds(self.trial_begun.elapsed().as_secs_f64()).to_string()
-                    }
-                    Outcome::Failed { because } => {
-                        format!("failed: {}", because.lines().next().unwrap_or_default())
-                    }
-                    Outcome::Interrupted => "interrupted".to_owned(),
-                };
-                let line = format!("{}: {ended}", self.label);
-                match &self.bar {
-                    Some(bar) if outcome.is_done() => bar.set_message(line),
-                    Some(bar) => bar.println(line),
-                    None => note!("{line}"),
-                }
-            }
+            Progress::TrialEnd { outcome } => self.trial_end(&outcome),
         }
         self.draw();
     }
@@ -147,5 +170,24 @@ impl Drop for Show {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_only_the_least_is_said_to_be() {
+        let s = Duration::from_secs;
+        let left = TimeLeft { this: s(60), others: s(600), is_least: true };
+        assert_eq!(told(left, s(30)).unwrap(), "at least 10 min 30 s left");
+        assert_eq!(
+            told(TimeLeft { is_least: false, ..left }, s(90)).unwrap(),
+            "about 10 min 0 s left"
+        );
+        let short = TimeLeft { this: s(3), others: s(4), is_least: false };
+        assert_eq!(told(short, s(1)).unwrap(), "about 6 s left");
+        assert_eq!(told(TimeLeft { is_least: true, ..TimeLeft::default() }, s(0)), None);
     }
 }

@@ -148,6 +148,11 @@ pub fn raise_files() -> u64 {
     }
 }
 
+/// How far this user may raise the limit of open files.
+pub fn permitted_files() -> u64 {
+    getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
+}
+
 /// The ports that the kernel gives to connections that ask for none.
 pub fn ports() -> RangeInclusive<u16> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");

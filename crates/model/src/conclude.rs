@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::judge::{self, Figures, Metric};
+use crate::judge::{self, Figures, Metric, PerConnection, over_rounds};
 use crate::recommend;
 use crate::record::v1::{Act, INNER_MEMORY, LedgerReading, Moment, Outcome};
 use crate::record::{StudyRecord, TrialRecord};
 use crate::release;
-use crate::study::{LoadResult, Moments, RoundResult, SCHEMA, Study, TrialResult};
+use crate::study::{LoadResult, Moments, RoundResult, SCHEMA, Study, Trends, TrialResult};
 
 /// Puts a study together from its record. `trials` are those whose files could be read.
 pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)]) -> Study {
@@ -21,7 +21,7 @@ pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord
         .collect();
     let (treatments, recommendation) = recommend::recommend(&study.plan, &results);
     let complete =
-        results.len() == study.plan.order.len() && results.iter().all(|t| t.outcome == "done");
+        results.len() == study.plan.cells().len() && results.iter().all(|t| t.outcome == "done");
     Study {
         schema: SCHEMA,
         record: record.to_owned(),
@@ -31,6 +31,7 @@ pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord
         lowtide_version: study.header.lowtide_version,
         machine: study.header.machine,
         seed: study.plan.seed,
+        shard: study.plan.shard,
         complete,
         metric,
         recommendation,
@@ -53,6 +54,8 @@ impl TrialResult {
             Metric::Pss => judge::ledgers(trial, &judge::judge(trial, Metric::Rss)),
         };
         let (allocator_active, allocator_inactive_because) = judge::in_force(trial);
+        let rounds: Vec<RoundResult> =
+            figures.rounds.iter().map(|round| RoundResult::of(round, trial, &figures)).collect();
         Self {
             number: trial.trial.number,
             treatment: trial.trial.treatment.clone(),
@@ -78,7 +81,9 @@ impl TrialResult {
             cpu_s: figures.cpu_s,
             releases: trial.acts.iter().filter(|act| is_release(act)).count() as u64,
             bytes_per_connection: figures.bytes_per_connection,
-            rounds: figures.rounds.iter().map(|round| RoundResult::of(round, trial)).collect(),
+            over_rounds: trends(trial, &figures, &rounds),
+            rounds,
+            ramps: figures.ramps,
             phases: figures.phases,
             ledgers: ledgers.and_then(|l| Some(l.ledger.clone())),
             heaps: ledgers.and_then(|l| l.heap),
@@ -94,6 +99,21 @@ fn is_release(act: &Act) -> bool {
         && told("returned_bytes").and_then(Value::as_u64).is_some_and(|bytes| bytes > 0)
 }
 
+/// How what stayed of memory, and of what the program says it has allocated, went on from round to round.
+fn trends(trial: &TrialRecord, figures: &Figures, rounds: &[RoundResult]) -> Trends {
+    let stayed = |of: fn(&RoundResult) -> Option<u64>| -> Option<Vec<u64>> {
+        rounds.iter().map(of).collect()
+    };
+    let raised =
+        figures.peak.zip(figures.baseline).map_or(0, |(peak, base)| peak.saturating_sub(base));
+    let told = || trial.figures.iter().filter_map(|f| Some(*f.values.get(INNER_MEMORY)? as u64));
+    let told_raised = told().max().zip(told().min()).map_or(0, |(most, least)| most - least);
+    Trends {
+        memory: stayed(|r| r.settled_bytes).and_then(|all| over_rounds(&all, raised)),
+        inner_memory: stayed(|r| r.allocated_bytes).and_then(|all| over_rounds(&all, told_raised)),
+    }
+}
+
 /// What the program itself said at a moment that it had allocated, if it had said so just before.
 fn allocated_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
     const JUST_BEFORE_S: f64 = 3.0;
@@ -103,7 +123,7 @@ fn allocated_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
 }
 
 impl RoundResult {
-    fn of(round: &judge::RoundFigures, trial: &TrialRecord) -> Self {
+    fn of(round: &judge::RoundFigures, trial: &TrialRecord, figures: &Figures) -> Self {
         let load = trial.loads.iter().find(|l| l.round == round.round).map(|load| {
             let figures = match &load.report {
                 Some(Value::Object(map)) => map
@@ -122,6 +142,9 @@ impl RoundResult {
             peak_bytes: round.peak,
             settled_bytes: round.settled,
             allocated_bytes: settled.and_then(|mark| allocated_at(trial, mark.t_s)),
+            per_connection: PerConnection::of(
+                figures.ramps.iter().filter(|ramp| ramp.round == round.round),
+            ),
             load,
         }
     }

@@ -168,7 +168,7 @@ fn classes(looks: &[Look]) -> Vec<Class> {
 }
 
 /// The rate at which a course rises, in its unit per second, if that is no chance.
-fn rising(course: &[(f64, f64)]) -> Option<f64> {
+pub(crate) fn rising(course: &[(f64, f64)]) -> Option<f64> {
     let n = course.len();
     if n < FEWEST_LOOKS {
         return None;

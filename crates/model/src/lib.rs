@@ -17,8 +17,10 @@ pub mod load;
 #[cfg(test)]
 pub(crate) mod made_up;
 pub mod number;
+pub mod plan;
 pub mod recommend;
 pub mod record;
+pub mod regression;
 pub mod release;
 pub mod sample;
 pub mod stats;

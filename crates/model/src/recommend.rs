@@ -2,10 +2,11 @@
 //! was allowed. When the repeats do not settle it, the recommendation says so.
 
 use crate::bytes::Human;
+use crate::judge::PerConnection;
 use crate::judge::rise;
 use crate::record::v1::Plan;
 use crate::stats::{ENOUGH_FOR_INTERVAL, Estimate};
-use crate::study::{LoadResult, Recommendation, Standing, Summary, TrialResult};
+use crate::study::{LoadResult, OfRounds, Recommendation, Standing, Summary, TrialResult};
 use crate::treatment::Treatment;
 
 /// Sums up each treatment and chooses one. The first treatment of the plan is the reference.
@@ -147,6 +148,15 @@ fn summarise(
         cpu_s: estimate(&|t| yardstick.cpu(t)),
         cpu_ratio: cpu_ratio.filter(|_| !is_reference),
         latency_ratio: latency_ratio.filter(|_| !is_reference),
+        per_connection: per_connection(&shown),
+    }
+}
+
+fn per_connection(trials: &[&TrialResult]) -> OfRounds<PerConnection> {
+    let ramps = || trials.iter().flat_map(|trial| &trial.ramps);
+    OfRounds {
+        first_round: PerConnection::of(ramps().filter(|ramp| ramp.round == 1)),
+        later_rounds: PerConnection::of(ramps().filter(|ramp| ramp.round > 1)),
     }
 }
 

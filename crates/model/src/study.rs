@@ -6,8 +6,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::heap_summary::HeapSummary;
-use crate::judge::{Metric, PhaseFigures};
+use crate::judge::{Metric, OverRounds, PerConnection, PhaseFigures, Ramp};
 use crate::ledger::Ledger;
+use crate::plan::Shard;
 use crate::record::v1::{Machine, Plan};
 use crate::stats::Estimate;
 use crate::treatment::Treatment;
@@ -34,7 +35,9 @@ pub struct Study {
     pub machine: Machine,
     /// What the order of the trials was drawn from.
     pub seed: u64,
-    /// Whether every trial that was planned has ended as planned.
+    /// Which part of the trials this is; `null` when it is all of them.
+    pub shard: Option<Shard>,
+    /// Whether every trial that was planned for it has ended as planned.
     pub complete: bool,
     /// By what memory is judged, in every trial of the study.
     pub metric: Metric,
@@ -75,6 +78,17 @@ pub struct Summary {
     /// Latency of the load as a ratio to the reference, pair by pair; where the load does not tell
     /// it, the duration of the load.
     pub latency_ratio: Option<Estimate>,
+    /// What a connection costs, read off the ramps of all its trials.
+    pub per_connection: OfRounds<PerConnection>,
+}
+
+/// Something of the first round, and of all later ones together: the first pays for what is made once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct OfRounds<T> {
+    /// Of the first.
+    pub first_round: Option<T>,
+    /// Of the later ones.
+    pub later_rounds: Option<T>,
 }
 
 /// A treatment, and why.
@@ -162,6 +176,11 @@ pub struct TrialResult {
     pub bytes_per_connection: Option<u64>,
     /// The rounds of the load.
     pub rounds: Vec<RoundResult>,
+    /// Whether what stays after a round grows from round to round.
+    pub over_rounds: Trends,
+    /// The readings while each round opened its connections.
+    #[serde(skip)]
+    pub ramps: Vec<Ramp>,
     /// The phases that the subject announced.
     pub phases: Vec<PhaseFigures>,
     /// Whose the bytes were at these moments.
@@ -170,6 +189,15 @@ pub struct TrialResult {
     pub heaps: Moments<HeapSummary>,
     /// The file of its samples, relative to the record.
     pub samples: String,
+}
+
+/// How what stays goes on from round to round; `null` of a single round.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Trends {
+    /// Memory, by the metric of the study.
+    pub memory: Option<OverRounds>,
+    /// What the program itself says it has allocated; `null` also where it says nothing.
+    pub inner_memory: Option<OverRounds>,
 }
 
 /// One round of the load.
@@ -183,6 +211,8 @@ pub struct RoundResult {
     pub settled_bytes: Option<u64>,
     /// What the program itself says it has allocated, in bytes; `null` where it says nothing.
     pub allocated_bytes: Option<u64>,
+    /// What a connection costs in it; `null` where no ramp of connections was seen.
+    pub per_connection: Option<PerConnection>,
     /// What the load said of this round.
     pub load: Option<LoadResult>,
 }

@@ -289,7 +289,11 @@ fn runtime_cure(facts: &Facts<'_>) -> Option<String> {
                 "CPython gives back an arena when every object in it is gone: gc.collect(), fewer \
                  long-lived objects made beside short-lived ones"
             }
-            "V8" => "V8 keeps its heap up to --max-old-space-size; --optimize-for-size keeps less",
+            "Node.js" | "V8" => {
+                "V8 gives back what a collection frees, and collects when its heap has grown: a smaller \
+                 --max-old-space-size has it collect earlier (for Node.js also in NODE_OPTIONS), and a heap \
+                 snapshot tells what is in use"
+            }
             "Go" => "debug.FreeOSMemory(), or GOMEMLIMIT, makes Go give back what is free",
             "HotSpot" => "jcmd PID GC.run, or -XX:+UseG1GC with -XX:G1PeriodicGCInterval",
             "jemalloc" => {
@@ -357,6 +361,24 @@ mod tests {
             verdict.because[0],
             "900 MiB (90 % of RSS) were freed and are still held, in whole pages that can go back"
         );
+    }
+
+    #[test]
+    fn what_a_runtime_holds_has_the_cure_of_that_runtime() {
+        let ledger = ledger(&[(Owner::Allocated, 20), (Owner::Runtime, 500)]);
+        for (runtime, part) in [("Node.js", "--max-old-space-size"), ("V8", "--max-old-space-size")]
+        {
+            let runtimes = [runtime.to_owned()];
+            let facts = Facts { runtimes: &runtimes, ..facts(&ledger) };
+            let verdict = judge(&facts);
+            assert_eq!(
+                verdict.because,
+                [format!("500 MiB (96 % of RSS) are managed by {runtime}")]
+            );
+            let found = cures(&facts, &verdict, 7);
+            let cure = found.iter().find(|cure| cure.cure == "runtime").unwrap();
+            assert!(cure.how.contains(part), "{found:?}");
+        }
     }
 
     #[test]

@@ -2,11 +2,15 @@
 //! at most the line that was being written.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use lowtide_model::record::read_line;
 use lowtide_model::record::v1::{Header, Holds, Line, Machine, SCHEMA};
 
 use crate::clock::clock;
@@ -33,12 +37,12 @@ impl Recorder {
     /// When it cannot be made.
     pub fn create(path: &Path, holds: Holds, machine: &Machine) -> io::Result<Self> {
         let file = File::options().write(true).create_new(true).open(path)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        hold(&file)?;
         let header = Header {
             schema: SCHEMA.to_owned(),
             holds,
             lowtide_version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_unix_s: rounded(now.as_secs_f64()),
+            started_unix_s: unix_now(),
             machine: machine.clone(),
             source: None,
             clock: clock(),
@@ -57,6 +61,40 @@ impl Recorder {
             None => Ok(recorder),
             Some(failure) => Err(io::Error::other(failure)),
         }
+    }
+
+    /// Goes on with a file that was begun before. A torn last line is dropped: it could not be read, and nor
+    /// could what came behind it. Times count from where they did.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, its first line is no header of ours, or somebody else is writing to
+    /// it ([`io::ErrorKind::WouldBlock`]).
+    pub fn resume(path: &Path) -> io::Result<Self> {
+        let mut file = File::options().read(true).append(true).open(path)?;
+        hold(&file)?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        if whole < text.len() {
+            file.set_len(whole as u64)?;
+        }
+        let first = text[..whole].split(|byte| *byte == b'\n').next().and_then(read_line);
+        let Some(Line::Header(header)) = first else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it does not begin with a header",
+            ));
+        };
+        let now = Header { clock: clock(), started_unix_s: unix_now(), ..*header.clone() };
+        let passed = Duration::try_from_secs_f64(now.seconds_behind(&header)).unwrap_or_default();
+        let begun = Instant::now();
+        let shared =
+            Shared { path: path.to_owned(), file: Mutex::new(file), failure: Mutex::new(None) };
+        Ok(Self {
+            shared: Arc::new(shared),
+            header: Arc::new(*header),
+            begun: begun.checked_sub(passed).unwrap_or(begun),
+        })
     }
 
     /// Appends a line. When that fails, the failure is kept, and nothing more is written: a line
@@ -106,6 +144,19 @@ impl Recorder {
     }
 }
 
+/// Keeps others from going on with a file while we write to it: until we close it, or end.
+fn hold(file: &File) -> io::Result<()> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(io::ErrorKind::WouldBlock.into()),
+        // There are file systems without locks.
+        Err(_) | Ok(()) => Ok(()),
+    }
+}
+
+fn unix_now() -> f64 {
+    rounded(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64())
+}
+
 /// Microseconds are enough, and keep the lines short.
 fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
@@ -144,5 +195,32 @@ mod tests {
         assert!((again + second.seconds_behind(&first) - at).abs() < 0.01, "{at} {again}");
         second.clock = None;
         assert!(second.seconds_behind(&first) > 3590.0);
+    }
+
+    #[test]
+    fn a_file_is_gone_on_with_behind_its_last_whole_line_and_by_one_writer() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("record");
+        let sample = |t_s| Line::LoadSample(LoadSample { t_s, ..LoadSample::default() });
+        let first = Recorder::create(&path, Holds::Load, &Machine::default()).unwrap();
+        first.write(&sample(1.0));
+        let busy = Recorder::resume(&path).unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::WouldBlock);
+        drop(first);
+        File::options()
+            .append(true)
+            .open(&path)
+            .unwrap()
+            .write_all(b"{\"kind\":\"mark\",")
+            .unwrap();
+        let second = Recorder::resume(&path).unwrap();
+        assert!(second.now() >= 0.0);
+        second.write(&sample(2.0));
+        let read = read_lines(std::io::BufReader::new(File::open(&path).unwrap())).unwrap();
+        assert_eq!(read.lines, [sample(1.0), sample(2.0)]);
+        assert_eq!(read.header, *second.header());
+        std::fs::write(home.path().join("foreign"), "hello\n").unwrap();
+        let foreign = Recorder::resume(&home.path().join("foreign")).unwrap_err();
+        assert_eq!(foreign.kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -356,6 +356,38 @@ fn it_goes_on_after_all_its_threads_were_stopped_and_continued() {
     it_goes_on_after_a_stop(4, "cond");
 }
 
+/// Where our code goes is chosen before it is mapped. What the target maps meanwhile may be just there.
+fn keeps_what_it_maps(how: &str) {
+    /// Behind these, our code is mapped.
+    const STEPS: usize = 12;
+    let home = tempfile::tempdir().unwrap();
+    let program = support::compile(home.path(), "steady.c", &[]);
+    let mut steady = Steady::start(&Kind::new(&program, 4, "read"));
+    for step in 0..STEPS {
+        let (result, is_step) = steady.release_until(step, |steady, _| {
+            steady.tell(how);
+            assert_eq!(steady.said(), "so");
+        });
+        assert!(is_step);
+        let release = result.unwrap();
+        assert_eq!(release.outcome, Outcome::Released, "{step}: {release:?}");
+        let seen = steady.check();
+        assert!(seen.is_well(), "{how} at {step}: {seen:?}");
+        assert_eq!(steady.left_bytes(), 0, "{how} at {step}");
+        steady.hoard();
+    }
+}
+
+#[test]
+fn memory_that_the_target_maps_in_the_place_of_our_code_stays_as_it_is() {
+    keeps_what_it_maps("map");
+}
+
+#[test]
+fn addresses_that_the_target_reserves_in_the_place_of_our_code_stay_as_they_are() {
+    keeps_what_it_maps("reserve");
+}
+
 fn the_second_is_refused(threads: u32, wait: &'static str) {
     at_each_step(threads, wait, |steady, step| {
         let mut second = None;

@@ -213,6 +213,8 @@ fn section(record: &Loaded, name: String) -> Value {
         summary => grid(table::summary(study)),
         tag => if resolved { "recommended" } else { "least excess" },
         rounds => table::rounds(study).map(grid),
+        per_connection => table::per_connection(study).map(grid),
+        trends => table::trends(study).map(grid),
         phases => table::phases(study).map(grid),
         ledgers => table::ledgers(study).map(grid),
         heaps => table::heaps(study).map(grid),

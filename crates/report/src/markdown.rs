@@ -25,7 +25,13 @@ pub fn render(records: &[Loaded]) -> String {
         if let Some(rounds) = table::rounds(study) {
             put(&mut out, &rounds);
         }
-        let more = [table::phases(study), table::ledgers(study), table::heaps(study)];
+        let more = [
+            table::per_connection(study),
+            table::trends(study),
+            table::phases(study),
+            table::ledgers(study),
+            table::heaps(study),
+        ];
         for more in more.into_iter().flatten() {
             put(&mut out, &more);
         }

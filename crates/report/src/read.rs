@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use lowtide_model::conclude::conclude;
-use lowtide_model::record::v1::{Holds, Plan};
+use lowtide_model::record::v1::{Header, Holds, Plan};
 use lowtide_model::record::{
     self, LoadRecord, ReadError, Records, StudyRecord, TrialRecord, read_load, read_study,
     read_trial,
@@ -19,6 +19,8 @@ use lowtide_model::study::Study;
 pub struct Loaded {
     /// The figures.
     pub study: Study,
+    /// Where and when it was begun.
+    pub header: Header,
     /// The file of each trial, relative to the record, with what it holds.
     pub trials: Vec<(String, TrialRecord)>,
     /// Where the figures come from, when lowtide did not measure them itself.
@@ -137,8 +139,9 @@ fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Load
         }
     }
     let source = course.header.source.clone();
+    let header = course.header.clone();
     let study = conclude(&path.display().to_string(), course, &trials);
-    Ok(Loaded { study, trials, source, notes })
+    Ok(Loaded { study, header, trials, source, notes })
 }
 
 /// The file of a single trial is shown as a study of one.
@@ -158,6 +161,7 @@ fn load_trial(path: &Path, trial: TrialRecord) -> Loaded {
     let source = trial.header.source.clone();
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let trials = vec![(name, trial)];
+    let header = course.header.clone();
     let study = conclude(&path.display().to_string(), course, &trials);
-    Loaded { study, trials, source, notes: Vec::new() }
+    Loaded { study, header, trials, source, notes: Vec::new() }
 }

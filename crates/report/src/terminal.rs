@@ -11,6 +11,8 @@ use ratatui_core::symbols::Marker;
 use ratatui_core::widgets::Widget;
 use ratatui_widgets::chart::{Axis, Chart, Dataset, GraphType};
 
+use lowtide_model::study::Study;
+
 use crate::read::Loaded;
 use crate::scale::{byte_axis, time_label};
 use crate::table::{self, Cell as TableCell, MEAN_EXCESS, Table};
@@ -25,6 +27,16 @@ pub struct Screen {
     pub colour: bool,
 }
 
+/// The tables below the summary.
+const MORE: [fn(&Study) -> Option<Table>; 6] = [
+    table::rounds,
+    table::per_connection,
+    table::trends,
+    table::phases,
+    table::ledgers,
+    table::heaps,
+];
+
 /// A report of some records, with the tables of others beside them.
 pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
     let mut out = String::new();
@@ -34,10 +46,7 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
         }
         out += &grid(&table::summary(&record.study), screen);
         out.push('\n');
-        for more in [table::rounds, table::phases, table::ledgers, table::heaps]
-            .into_iter()
-            .filter_map(|of| of(&record.study))
-        {
+        for more in MORE.into_iter().filter_map(|of| of(&record.study)) {
             out += &grid(&more, screen);
             out.push('\n');
         }

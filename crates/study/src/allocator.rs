@@ -233,7 +233,9 @@ fn try_preload(path: &Path) -> Result<(), String> {
 
 fn other_glibc(directory: &Path) -> Result<Allocator, AllocatorError> {
     let refused = |reason: String| AllocatorError::NoLoader { path: directory.to_owned(), reason };
-    let libraries = fs::canonicalize(directory).map_err(|e| refused(e.to_string()))?;
+    let libraries = fs::canonicalize(directory).map_err(|e| {
+        refused(format!("{e}; unpack a libc6 package there, or name the directory of another"))
+    })?;
     // Old versions are installed under their number, with a link from the usual name.
     let c_library = libraries.join("libc.so.6");
     let meta = fs::metadata(&c_library)

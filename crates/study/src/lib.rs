@@ -6,13 +6,16 @@
 //! record afterwards.
 
 pub mod allocator;
+mod begun;
 pub mod figures;
 pub mod keeper;
 pub mod order;
 pub mod output;
 pub mod plan;
+pub mod preflight;
 pub mod progress;
 pub mod ready;
+pub mod remaining;
 pub mod runner;
 pub mod settings;
 pub mod treatment;

@@ -1,5 +1,6 @@
 //! A study that has been checked, and can be run.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use thiserror::Error;
 
 use lowtide_model::duration::{HumanSeconds, parse_duration};
 use lowtide_model::number::NumberError;
+use lowtide_model::plan::{Shard, ShardError};
 use lowtide_model::record::v1;
 use lowtide_model::threshold::{Threshold, ThresholdError};
 use lowtide_model::treatment::NO_POLICY;
@@ -15,8 +17,9 @@ use lowtide_model::treatment::NO_POLICY;
 use crate::allocator::AllocatorError;
 use crate::figures::Source;
 use crate::order;
+use crate::preflight::{self, Obstacle};
 use crate::ready::{Ready, ReadyError};
-use crate::settings::Settings;
+use crate::settings::{Number, Settings};
 use crate::treatment::{Applied, find_program, inherited_settings};
 use crate::treatments::{check_moments, check_policy, keep_only, treatments};
 use crate::trial::BASELINE;
@@ -86,6 +89,14 @@ pub struct Plan {
     pub baseline: Option<(PathBuf, f64)>,
     /// Records to draw beside this one.
     pub beside: Vec<PathBuf>,
+    /// How many files each process that is started must be able to have open.
+    pub open_files: Option<u64>,
+    /// Which part of the trials is run; all of them when absent.
+    pub shard: Option<Shard>,
+    /// Whether a record that was begun is gone on with.
+    pub resume: bool,
+    /// Directories that stand under other names in the record: they are elsewhere on another machine.
+    places: Vec<(String, String)>,
     /// What the user should know before it starts.
     pub notes: Vec<String>,
 }
@@ -162,6 +173,12 @@ pub enum PlanError {
         /// What is wrong.
         reason: String,
     },
+    /// What is to be gone on with was not said.
+    #[error("--resume goes on with a record: name its directory with --output")]
+    ResumeWhat,
+    /// A command for the shell does not exist.
+    #[error(transparent)]
+    NoShellCommand(Obstacle),
     /// Something about a threshold.
     #[error("--fail-on: {0}")]
     Threshold(#[from] ThresholdError),
@@ -185,6 +202,9 @@ impl Plan {
             .is_none()
         {
             return Err(PlanError::NoSuchCommand(command[0].clone()));
+        }
+        if settings.resume && settings.output.is_none() {
+            return Err(PlanError::ResumeWhat);
         }
         let mut notes = Vec::new();
         let mut treatments = treatments(&settings, &mut notes)?;
@@ -227,9 +247,10 @@ impl Plan {
         }
         let repeats = settings.repeat.unwrap_or(DEFAULT_REPEATS);
         within("repeat", repeats, 1)?;
+        let shard = settings.shard.as_deref().map(|text| part(text, repeats)).transpose()?;
         let tolerance = ratio("tolerance", settings.tolerance.as_deref(), DEFAULT_TOLERANCE)?;
         let fail_on = settings.fail_on.unwrap_or_default();
-        Ok(Self {
+        let plan = Self {
             name: settings.name.unwrap_or_else(|| name_of(&command)),
             about: settings.about,
             command,
@@ -259,8 +280,17 @@ impl Plan {
             fail_on: fail_on.iter().map(|t| t.parse()).collect::<Result<_, _>>()?,
             baseline: settings.baseline.map(|path| (path, tolerance)),
             beside: settings.beside.unwrap_or_default(),
+            open_files: settings.open_files.map(open_files).transpose()?,
+            shard,
+            resume: settings.resume,
+            places: settings.places,
             notes,
-        })
+        };
+        // A set-up may yet make what they name.
+        if plan.setup.is_none() {
+            preflight::commands(&plan).map_err(PlanError::NoShellCommand)?;
+        }
+        Ok(plan)
     }
 
     /// The order of the trials: indices into the treatments.
@@ -286,7 +316,39 @@ impl Plan {
             max_slowdown: self.max_slowdown,
             beside: self.beside.iter().map(|p| p.display().to_string()).collect(),
             about: self.about.clone(),
+            shard: self.shard,
+            conditions: self.conditions(),
         }
+    }
+
+    /// What bears on a trial and has no place of its own in the record, in words that are the same on every
+    /// machine. Not how long a trial may take: who was too slow may be given more time.
+    fn conditions(&self) -> BTreeMap<String, String> {
+        let placed = |text: String| {
+            self.places.iter().fold(text, |text, (name, path)| text.replace(path.as_str(), name))
+        };
+        let phase = |phase: &Phase| format!("{}=log:{}", phase.name, phase.line.as_str());
+        let variable = |(name, value): &(String, String)| format!("{name}={value}");
+        let list = |list: Vec<String>| Some(list.join(" ")).filter(|text| !text.is_empty());
+        let told = [
+            ("command", list(self.command.clone())),
+            ("directory", self.directory.as_ref().map(|path| path.display().to_string())),
+            ("environment", list(self.environment.iter().map(variable).collect())),
+            ("setup", self.setup.clone()),
+            ("prepare", self.prepare.clone()),
+            ("ready", self.course.ready.as_ref().map(ToString::to_string)),
+            ("load", self.course.load.clone()),
+            ("cleanup", self.cleanup.clone()),
+            ("phase", list(self.phases.iter().map(phase).collect())),
+            ("figures", self.figures.as_ref().map(ToString::to_string)),
+            ("open-files", self.open_files.map(|files| files.to_string())),
+        ];
+        let told = told.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
+        let of_treatments = self.treatments.iter().filter_map(|one| {
+            let takes = list(one.takes())?;
+            Some((format!("treatment {}", one.treatment.label()), takes))
+        });
+        told.chain(of_treatments).map(|(name, text)| (name, placed(text))).collect()
     }
 
     /// How long a trial takes at least, as far as the plan tells.
@@ -331,6 +393,30 @@ impl Course {
                 BASELINE + self.pause.saturating_mul(pauses) + self.settle
             }
         }
+    }
+}
+
+/// Reads which part of the trials is asked for.
+fn part(text: &str, repeats: u32) -> Result<Shard, PlanError> {
+    let wrong = |reason: String| PlanError::Value { flag: "shard", reason };
+    let shard: Shard = text.parse().map_err(|error: ShardError| wrong(error.to_string()))?;
+    if shard.of > repeats {
+        return Err(wrong(format!(
+            "a part takes whole repeats, and {} parts cannot be made of {repeats}: ask for more with \
+             --repeat, or divide the treatments with --only",
+            shard.of
+        )));
+    }
+    Ok(shard)
+}
+
+fn open_files(number: Number) -> Result<u64, PlanError> {
+    match number {
+        Number::Plain(files) => Ok(files),
+        Number::Written(text) => text.trim().parse().map_err(|_| PlanError::Value {
+            flag: "open-files",
+            reason: format!("`{text}` is no number of files: write one such as 4096"),
+        }),
     }
 }
 

@@ -1,9 +1,10 @@
 //! How far a study is, for whoever shows it.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use lowtide_model::record::v1::Outcome;
+
+use crate::remaining::TimeLeft;
 
 /// Whoever wants to see how far a study is.
 pub trait Observer {
@@ -18,19 +19,19 @@ pub enum Progress {
     Begin {
         /// Its directory.
         record: PathBuf,
-        /// How many trials there will be.
+        /// How many trials there are in it, when all are done.
         trials: u32,
-        /// How long each takes at least.
-        shortest_trial: Duration,
+        /// How many of them were done before.
+        done: u32,
     },
     /// A trial begins.
     TrialBegin {
-        /// Its place in the order, from 1.
-        number: u32,
         /// Its treatment.
         label: String,
         /// Which repeat, from 1.
         repeat: u32,
+        /// How much time is left from here.
+        left: TimeLeft,
     },
     /// The trial does something else.
     Step(String),
@@ -47,8 +48,6 @@ pub enum Progress {
     },
     /// A trial has ended.
     TrialEnd {
-        /// Its place in the order, from 1.
-        number: u32,
         /// How.
         outcome: Outcome,
     },

@@ -1,19 +1,23 @@
 //! Runs a plan: trial after trial, each in a file of its own.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use thiserror::Error;
 
+use lowtide_model::plan::Cell;
+use lowtide_model::record::ReadError;
 use lowtide_model::record::v1::{Holds, Line, Machine, Outcome, TrialBegin, TrialEnd};
 use lowtide_record::Recorder;
 
+use crate::begun::Begun;
 use crate::keeper::KeeperProgram;
 use crate::plan::Plan;
+use crate::preflight::{self, Obstacle};
 use crate::progress::{Observer, Progress};
+use crate::remaining::Pace;
 use crate::trial::bench::{Bench, Setting};
 use crate::trial::shell::Shell;
 use crate::trial::{Stop, perform};
@@ -35,6 +39,49 @@ pub enum RunError {
     /// The directory for the record holds something else.
     #[error("{} is not an empty directory: name another directory with --output, or remove it", .0.display())]
     OutputNotEmpty(PathBuf),
+    /// It holds this very study, and nobody said to go on with it.
+    #[error(
+        "{} is not an empty directory: it holds this study, with {done} of {of} trials done; go on with it \
+         by --resume, or name another directory with --output", directory.display()
+    )]
+    OutputHoldsIt {
+        /// The directory.
+        directory: PathBuf,
+        /// The trials that are done.
+        done: usize,
+        /// The trials that there are.
+        of: usize,
+    },
+    /// It holds another study.
+    #[error(
+        "{} is not an empty directory: it holds a study whose `{what}` is {there}, and here it is {here}; \
+         nothing was changed: ask for the same, or name another directory with --output",
+        directory.display()
+    )]
+    OtherPlan {
+        /// The directory.
+        directory: PathBuf,
+        /// What is different: the name of a flag or of a key.
+        what: String,
+        /// What it is in the record.
+        there: String,
+        /// What was asked for.
+        here: String,
+    },
+    /// Somebody else is writing to the record.
+    #[error(
+        "another lowtide is writing to {}: wait until it has ended, or name another directory with --output",
+        .0.display()
+    )]
+    InUse(PathBuf),
+    /// The record that is to be gone on with cannot be read.
+    #[error("{} {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: ReadError,
+    },
     /// The record could not be made.
     #[error("the record could not be written: {}: {error}", path.display())]
     Record {
@@ -46,6 +93,9 @@ pub enum RunError {
     /// The record could not be written any more.
     #[error("the record could not be written: {0}; what was recorded before is kept")]
     Recording(String),
+    /// Something is in the way of every trial.
+    #[error(transparent)]
+    Obstacle(#[from] Obstacle),
     /// The command that sets the study up failed.
     #[error("{0}")]
     Setup(String),
@@ -54,7 +104,7 @@ pub enum RunError {
     Interrupted,
 }
 
-/// Runs a plan from beginning to end.
+/// Runs a plan from beginning to end, or goes on with it: trials that are done are not run again.
 ///
 /// # Errors
 /// When the record cannot be written, or the study cannot be set up. A trial that fails is no error
@@ -66,139 +116,130 @@ pub fn run(
     observer: &mut dyn Observer,
     interrupt: &AtomicBool,
 ) -> Result<Ran, RunError> {
-    let record = make_record(plan)?;
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |error| RunError::Record { path, error }
-    };
-    let path = record.join("study.jsonl");
-    let course = Recorder::create(&path, Holds::Study, machine).map_err(at(&path))?;
-    let of_record = plan.for_record();
-    course.write(&Line::Plan(Box::new(of_record.clone())));
+    preflight::before_set_up(plan)?;
+    let begun = Begun::open(plan, machine)?;
+    let cells = begun.open_cells();
     observer.see(Progress::Begin {
-        record: record.clone(),
-        trials: of_record.order.len() as u32,
-        shortest_trial: plan.shortest_trial(),
+        record: begun.directory.clone(),
+        trials: begun.plan.cells().len() as u32,
+        done: begun.done.len() as u32,
     });
-    if let Some(line) = &plan.setup {
+    let keeper = KeeperProgram {
+        open_files_limit: keeper.open_files_limit.max(plan.open_files),
+        ..keeper.clone()
+    };
+    if let Some(line) = plan.setup.as_ref().filter(|_| !cells.is_empty()) {
         observer.see(Progress::Step("set-up".to_owned()));
-        set_up(plan, line, keeper, &record, &course, interrupt)?;
+        set_up(plan, line, &keeper, &begun, interrupt)?;
+        preflight::after_set_up(plan)?;
     }
-    let mut ran = Ran { record: record.clone(), interrupted: false, failure: None };
-    let mut succeeded = false;
-    let mut failed_in_a_row = 0;
-    for (place, treatment) in of_record.order.iter().enumerate() {
-        let number = place as u32 + 1;
-        let applied = &plan.treatments[*treatment];
-        let repeat = (place / plan.treatments.len()) as u32 + 1;
-        let label = applied.treatment.label();
-        observer.see(Progress::TrialBegin { number, label: label.clone(), repeat });
-        let stem = format!("{number:03}-{}", file_name(&label));
-        let samples = format!("trials/{stem}.jsonl");
-        course.write(&Line::TrialBegin(TrialBegin {
-            number,
-            treatment: *treatment,
-            repeat,
-            samples: samples.clone(),
-        }));
-        let path = record.join(&samples);
-        let recorder = Recorder::create(&path, Holds::Trial, machine).map_err(at(&path))?;
-        let setting = Setting {
-            plan,
-            applied,
-            keeper,
-            recorder: recorder.clone(),
-            interrupt,
-            files: record.join("trials").join(&stem),
-            number,
-            repeat,
-        };
-        let mut bench = Bench::new(setting, observer);
-        let outcome = perform(&mut bench, &plan.course);
-        bench.finish(&outcome);
-        course.write(&Line::TrialEnd(TrialEnd { number, outcome: outcome.clone() }));
-        observer.see(Progress::TrialEnd { number, outcome: outcome.clone() });
-        if let Some(failure) = recorder.failure().or_else(|| course.failure()) {
-            return Err(RunError::Recording(failure));
-        }
-        // Also when that came while a trial that was done was being cleaned up.
-        if outcome == Outcome::Interrupted || interrupt.load(Ordering::Relaxed) {
-            ran.interrupted = true;
-            break;
-        }
-        match outcome {
-            Outcome::Done | Outcome::Interrupted => {
-                succeeded = true;
-                failed_in_a_row = 0;
+    Running { plan, keeper: &keeper, machine, observer, interrupt, begun }.all(&cells)
+}
+
+/// A study whose trials are being run.
+struct Running<'a> {
+    plan: &'a Plan,
+    keeper: &'a KeeperProgram,
+    machine: &'a Machine,
+    observer: &'a mut dyn Observer,
+    interrupt: &'a AtomicBool,
+    begun: Begun,
+}
+
+impl Running<'_> {
+    fn all(&mut self, cells: &[Cell]) -> Result<Ran, RunError> {
+        let mut pace = self.pace();
+        let record = self.begun.directory.clone();
+        let mut ran = Ran { record, interrupted: false, failure: None };
+        let mut succeeded = !self.begun.done.is_empty();
+        let mut failed_in_a_row = 0;
+        for (place, cell) in cells.iter().enumerate() {
+            let label = self.plan.treatments[cell.treatment].treatment.label();
+            let behind = cells[place + 1..].iter().map(|cell| cell.treatment);
+            self.observer.see(Progress::TrialBegin {
+                label: label.clone(),
+                repeat: cell.repeat,
+                left: pace.left(cell.treatment, behind),
+            });
+            let begin = Instant::now();
+            let outcome = self.one(cell, &label)?;
+            // Also when that came while a trial that was done was being cleaned up.
+            if outcome == Outcome::Interrupted || self.interrupt.load(Ordering::Relaxed) {
+                ran.interrupted = true;
+                break;
             }
-            Outcome::Failed { because } => {
-                failed_in_a_row += 1;
-                ran.failure.get_or_insert(format!("{label}, repeat {repeat}: {because}"));
-                // When nothing has worked yet, it is not the treatment's fault, and the rest would
-                // only waste time.
-                if !succeeded && (failed_in_a_row >= 2 || *treatment == 0) {
-                    break;
+            match outcome {
+                Outcome::Done | Outcome::Interrupted => {
+                    pace.note(cell.treatment, begin.elapsed());
+                    succeeded = true;
+                    failed_in_a_row = 0;
+                }
+                Outcome::Failed { because } => {
+                    failed_in_a_row += 1;
+                    ran.failure
+                        .get_or_insert(format!("{label}, repeat {}: {because}", cell.repeat));
+                    // When nothing has worked yet, it is not the treatment's fault, and the rest would
+                    // only waste time.
+                    if !succeeded && (failed_in_a_row >= 2 || cell.treatment == 0) {
+                        break;
+                    }
                 }
             }
         }
+        Ok(ran)
     }
-    Ok(ran)
-}
 
-/// Makes the directory of the record. One that exists must be empty.
-fn make_record(plan: &Plan) -> Result<PathBuf, RunError> {
-    let record = plan.output.clone().unwrap_or_else(|| default_output(&plan.name));
-    let at = |error| RunError::Record { path: record.clone(), error };
-    match fs::read_dir(&record).map(|mut entries| entries.next().is_some()) {
-        Ok(true) => return Err(RunError::OutputNotEmpty(record)),
-        Ok(false) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            return Err(RunError::OutputNotEmpty(record));
+    /// What is known of how long trials take.
+    fn pace(&self) -> Pace {
+        let mut pace = Pace::new(self.plan.shortest_trial());
+        for cell in self.begun.plan.cells() {
+            if let Some(took) = self.begun.done.get(&cell.number) {
+                pace.note(cell.treatment, *took);
+            }
         }
-        Err(error) => return Err(at(error)),
+        pace
     }
-    fs::create_dir_all(record.join("trials")).map_err(at)?;
-    // The commands that a study starts may run in another directory.
-    std::path::absolute(&record).map_err(at)
+
+    fn one(&mut self, cell: &Cell, label: &str) -> Result<Outcome, RunError> {
+        let Begun { directory, course, .. } = &self.begun;
+        let stem = self.begun.stem(cell, label);
+        let number = cell.number;
+        let samples = format!("{stem}.jsonl");
+        let path = directory.join(&samples);
+        let (treatment, repeat) = (cell.treatment, cell.repeat);
+        course.write(&Line::TrialBegin(TrialBegin { number, treatment, repeat, samples }));
+        let recorder = Recorder::create(&path, Holds::Trial, self.machine)
+            .map_err(|error| RunError::Record { path, error })?;
+        let setting = Setting {
+            plan: self.plan,
+            applied: &self.plan.treatments[treatment],
+            keeper: self.keeper,
+            recorder: recorder.clone(),
+            interrupt: self.interrupt,
+            files: directory.join(&stem),
+            number,
+            repeat,
+        };
+        let mut bench = Bench::new(setting, &mut *self.observer);
+        let outcome = perform(&mut bench, &self.plan.course);
+        bench.finish(&outcome);
+        course.write(&Line::TrialEnd(TrialEnd { number, outcome: outcome.clone() }));
+        self.observer.see(Progress::TrialEnd { outcome: outcome.clone() });
+        match recorder.failure().or_else(|| course.failure()) {
+            Some(failure) => Err(RunError::Recording(failure)),
+            None => Ok(outcome),
+        }
+    }
 }
 
-/// `lowtide-NAME-20260131-123456`, in UTC.
-fn default_output(name: &str) -> PathBuf {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (year, month, day) = civil(now / 86_400);
-    let (h, m, s) = (now / 3600 % 24, now / 60 % 60, now % 60);
-    let name = file_name(name);
-    format!("lowtide-{name}-{year}{month:02}{day:02}-{h:02}{m:02}{s:02}").into()
-}
-
-/// The date of a day counted from 1970-01-01, by Hinnant's `civil_from_days`
-/// (<https://howardhinnant.github.io/date_algorithms.html>).
-fn civil(days: u64) -> (u64, u64, u64) {
-    let z = days + 719_468;
-    let era = z / 146_097;
-    let doe = z % 146_097;
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    (yoe + era * 400 + u64::from(month <= 2), month, day)
-}
-
-/// A label as part of a file's name.
-fn file_name(label: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
-    let name: String = label.chars().map(plain).take(60).collect();
-    name.trim_start_matches('.').to_owned()
-}
+/// What the set-up prints.
+const SETUP_LOG: &str = "setup.log";
 
 fn set_up(
     plan: &Plan,
     line: &str,
     keeper: &KeeperProgram,
-    record: &Path,
-    recorder: &Recorder,
+    begun: &Begun,
     interrupt: &AtomicBool,
 ) -> Result<(), RunError> {
     let shell = Shell {
@@ -206,38 +247,18 @@ fn set_up(
         line,
         directory: plan.directory.clone(),
         variables: Vec::new(),
-        log: &record.join("setup.log"),
+        log: &begun.directory.join(SETUP_LOG),
         stdout: None,
     };
     let watch = || match interrupt.load(Ordering::Relaxed) {
         true => Err(Stop::Interrupted),
         false => Ok(()),
     };
-    shell.run(keeper, recorder, watch).map_err(|stop| match stop {
-        Stop::Failed(because) => RunError::Setup(because),
+    shell.run(keeper, &begun.course, watch).map_err(|stop| match stop {
+        Stop::Failed(because) => RunError::Setup(format!(
+            "{because}\nAll that it printed is in {}; no trial was begun",
+            begun.directory.join(SETUP_LOG).display()
+        )),
         Stop::Interrupted => RunError::Interrupted,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (days, date) in [
-            (0, (1970, 1, 1)),
-            (59, (1970, 3, 1)),
-            (11_016, (2000, 2, 29)),
-            (20_778, (2026, 11, 21)),
-        ] {
-            assert_eq!(civil(days), date, "{days}");
-        }
-    }
-
-    #[test]
-    fn labels_become_names_of_files() {
-        assert_eq!(file_name("glibc/arena_max=2"), "glibc-arena_max-2");
-        assert_eq!(file_name("../x y"), "-x-y");
-    }
 }

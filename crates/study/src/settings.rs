@@ -75,6 +75,17 @@ pub struct Settings {
     pub tolerance: Option<String>,
     /// Records to draw beside this one.
     pub beside: Option<Vec<PathBuf>>,
+    /// How many files each process that the study starts must be able to have open.
+    pub open_files: Option<Number>,
+    /// Which part of the trials is run, such as `1/4`. Only flags have it.
+    #[serde(skip)]
+    pub shard: Option<String>,
+    /// Whether a record that was begun is gone on with. Only flags have it.
+    #[serde(skip)]
+    pub resume: bool,
+    /// The directories that stand as `{study}` and `{cache}`.
+    #[serde(skip)]
+    pub places: Vec<(String, String)>,
 }
 
 /// A treatment that takes more than an allocator and variables.
@@ -144,6 +155,16 @@ impl Words {
             Self::Listed(words) => words.iter_mut().for_each(of),
         }
     }
+}
+
+/// A number, or a parameter that stands for one.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Number {
+    /// `3000`.
+    Plain(u64),
+    /// `"{connections}"`.
+    Written(String),
 }
 
 /// Why a study file was not understood.
@@ -225,8 +246,11 @@ impl Settings {
                 (format!("{{{name}}}"), text)
             })
             .collect();
-        values.push(("{study}".to_owned(), home.display().to_string()));
-        values.push(("{cache}".to_owned(), cache.display().to_string()));
+        self.places = vec![
+            ("{study}".to_owned(), home.display().to_string()),
+            ("{cache}".to_owned(), cache.display().to_string()),
+        ];
+        values.extend(self.places.iter().cloned());
         let fill = |text: &mut String| {
             for (name, value) in &values {
                 *text = text.replace(name.as_str(), value);
@@ -254,6 +278,9 @@ impl Settings {
         self.environment.values_mut().for_each(fill);
         for words in [&mut self.allocator, &mut self.policy, &mut self.only].into_iter().flatten() {
             words.each(fill);
+        }
+        if let Some(Number::Written(text)) = &mut self.open_files {
+            fill(text);
         }
         self.treatment.iter_mut().for_each(|one| one.each(fill));
         let mut path = |path: &mut PathBuf| {
@@ -308,6 +335,10 @@ impl Settings {
             baseline: other.baseline.or(self.baseline),
             tolerance: other.tolerance.or(self.tolerance),
             beside: other.beside.or(self.beside),
+            open_files: other.open_files.or(self.open_files),
+            shard: other.shard.or(self.shard),
+            resume: other.resume || self.resume,
+            places: if other.places.is_empty() { self.places } else { other.places },
         }
     }
 }

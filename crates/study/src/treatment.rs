@@ -85,6 +85,21 @@ impl Applied {
         one
     }
 
+    /// What it takes beside its allocator, in words.
+    pub fn takes(&self) -> Vec<String> {
+        let mut words: Vec<String> =
+            self.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        words.extend(self.command.iter().flatten().cloned());
+        words.extend(self.arguments.iter().cloned());
+        words.extend(self.acts.iter().map(|act| format!("at {}: {}", act.moment, act.line)));
+        words
+    }
+
+    /// The command that it has in place of the study's.
+    pub fn own_command(&self) -> Option<&[String]> {
+        self.command.as_deref()
+    }
+
     /// What is started, so that `command` runs under the treatment.
     pub fn launch(
         &self,

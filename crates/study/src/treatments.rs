@@ -33,21 +33,18 @@ pub(crate) fn treatments(
         let tune = tune::parse(text)?;
         found.push(Applied::new(&resolve(&tune.allocator)?, Some(&tune)));
     }
+    let mut left_out: Vec<(String, &str)> = Vec::new();
     for described in &settings.treatment {
-        let can_be_tried = described.when.as_deref().is_none_or(is_so);
+        let not_here = described.when.as_deref().filter(|line| !is_so(line));
         for name in described.allocator.joined().split(',') {
             let one = Applied::described(&resolve(name.trim())?, described.clone());
-            if can_be_tried {
-                found.push(one);
-            } else {
-                notes.push(format!(
-                    "{} is left out: `{}` says that it cannot be tried here",
-                    one.treatment.label(),
-                    described.when.as_deref().unwrap_or_default()
-                ));
+            match not_here {
+                Some(line) => left_out.push((one.treatment.label(), line)),
+                None => found.push(one),
             }
         }
     }
+    notes.extend(note_on(&left_out));
     for (place, one) in found.iter().enumerate() {
         let label = one.treatment.label();
         if found[..place].iter().any(|other| other.treatment.label() == label) {
@@ -55,6 +52,23 @@ pub(crate) fn treatments(
         }
     }
     Ok(found)
+}
+
+/// That some treatments are left out, in one sentence; each is a label and what says that it cannot be tried.
+fn note_on(left_out: &[(String, &str)]) -> Option<String> {
+    match left_out {
+        [] => None,
+        [(label, line)] => {
+            Some(format!("{label} is left out: `{line}` says that it cannot be tried here"))
+        }
+        several => {
+            let labels: Vec<&str> = several.iter().map(|(label, _)| label.as_str()).collect();
+            Some(format!(
+                "{} are left out: what their `when` asks for is not so here",
+                labels.join(", ")
+            ))
+        }
+    }
 }
 
 /// Whether a command for the shell ends well.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_model::duration::{HumanSeconds, parse_duration};
+use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::{self, FEWEST_LOOKS, Watched};
 use lowtide_model::inspection::Inspection;
 use lowtide_model::verdict::Kind;
@@ -14,7 +14,7 @@ use lowtide_probe::proc::status::Status;
 use lowtide_probe::tree;
 use lowtide_report::inspection;
 
-use crate::args::InspectArgs;
+use crate::args::{InspectArgs, duration};
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
 use crate::output::{Output, note};
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
 }
 
 fn time_to_watch(text: &str) -> Result<Duration, Failure> {
-    let time = parse_duration(text).map_err(|error| Failure::usage(format!("--watch: {error}")))?;
+    let time = duration("--watch", text)?;
     let shortest = SHORTEST_STEP * (FEWEST_LOOKS as u32);
     if time < shortest {
         return Err(Failure::usage(format!(

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_model::duration::{HumanSeconds, parse_duration};
+use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Outcome, Regained, Release};
 use lowtide_probe::inspect::{Footprint, Target};
 use lowtide_release::{Options, ReleaseError, Way, release};
 use lowtide_report::release as picture;
 
 use super::inspect::{failure, wait_until};
-use crate::args::{Method, ReleaseArgs};
+use crate::args::{Method, ReleaseArgs, duration};
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
 use crate::output::{Output, note};
@@ -82,8 +82,7 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
 }
 
 fn max_pause(text: &str) -> Result<Duration, Failure> {
-    let pause =
-        parse_duration(text).map_err(|error| Failure::usage(format!("--max-pause: {error}")))?;
+    let pause = duration("--max-pause", text)?;
     let human = |time: Duration| HumanSeconds(time.as_secs_f64()).to_string();
     if (SHORTEST_PAUSE..=LONGEST_PAUSE).contains(&pause) {
         return Ok(pause);
@@ -96,7 +95,7 @@ fn max_pause(text: &str) -> Result<Duration, Failure> {
 }
 
 fn time_to_watch(text: &str) -> Result<Duration, Failure> {
-    let time = parse_duration(text).map_err(|error| Failure::usage(format!("--watch: {error}")))?;
+    let time = duration("--watch", text)?;
     if time < SHORTEST_WATCH {
         return Err(Failure::usage(format!(
             "--watch: {text} is too short for anything to come back: give it at least {}",

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lowtide_model::record::ReadError;
 use lowtide_report::lay::lay;
+use lowtide_report::parts::join;
 use lowtide_report::read::{self, LoadError, Loaded, Opened};
 use lowtide_report::svg::{self, Parts};
 use lowtide_report::view::View;
@@ -82,7 +83,7 @@ fn check(args: &ReportArgs, output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads what was named, and lays loads onto what they loaded.
+/// Reads what was named, joins the parts of a study, and lays loads onto what they loaded.
 fn open(paths: &[PathBuf]) -> Result<Vec<Loaded>, Failure> {
     let mut records = Vec::new();
     let mut loads = Vec::new();
@@ -96,6 +97,7 @@ fn open(paths: &[PathBuf]) -> Result<Vec<Loaded>, Failure> {
         let path = (*path).clone();
         return Err(Failure::usage(LoadError { path, error: ReadError::OnlyALoad }));
     }
+    let mut records = join(records);
     for (path, record) in loads {
         lay(&record, &path.display().to_string(), &mut records);
     }

@@ -7,21 +7,26 @@ use std::path::Path;
 use lowtide_allocators::cache_directory;
 use lowtide_model::compare;
 use lowtide_model::study::Study;
+use lowtide_report::parts::join;
 use lowtide_report::read::Loaded;
 use lowtide_study::allocator::AllocatorError;
 use lowtide_study::plan::{Plan, PlanError};
+use lowtide_study::preflight::Obstacle;
 use lowtide_study::runner::{self, Ran, RunError};
-use lowtide_study::settings::{Settings, Words};
+use lowtide_study::settings::{Number, Settings, Words};
+use rustix::process::{Resource, getrlimit};
 
+use super::load;
 use super::report::{self, Shown};
 use crate::args::StudyArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{Output, note};
 use crate::progress::Show;
-use crate::{interrupt, keeper};
+use crate::{interrupt, keeper, shell};
 
 pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     let plan = Plan::of(settings(args)?).map_err(refused)?;
+    check_load(&plan)?;
     // What cannot be compared with is better known before hours have passed.
     let earlier = match &plan.baseline {
         Some((path, _)) => Some(report::load(path)?),
@@ -29,7 +34,12 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     };
     let ran = conduct(&plan)?;
     let record = report::load(&ran.record)?;
-    conclude(&plan, &ran, record, earlier.as_ref(), output)
+    let study = record.study.clone();
+    let exit = conclude(&plan, &ran, record, earlier.as_ref(), output)?;
+    if !study.complete {
+        tell_how_to_go_on(&plan, &study, &ran.record);
+    }
+    Ok(exit)
 }
 
 /// Runs a plan, showing how far it is.
@@ -44,7 +54,15 @@ pub(crate) fn conduct(plan: &Plan) -> Result<Ran, Failure> {
     let record = show.record();
     drop(show);
     ran.map_err(|error| match (&error, record) {
-        (RunError::OutputNotEmpty(_), _) => Failure::usage(&error),
+        (
+            RunError::OutputNotEmpty(_)
+            | RunError::OutputHoldsIt { .. }
+            | RunError::OtherPlan { .. },
+            _,
+        ) => Failure::usage(&error),
+        (RunError::Obstacle(Obstacle::OpenFiles { .. }), _) => {
+            Failure::new(Exit::NotPermitted, &error)
+        }
         (RunError::Interrupted, _) => Failure::new(Exit::Interrupted, &error),
         (RunError::Recording(_), Some(record)) => {
             Failure::failed(&error).next(format!("lowtide report {}", record.display()))
@@ -62,7 +80,7 @@ pub(crate) fn conclude(
     output: &Output,
 ) -> Result<Exit, Failure> {
     let study = record.study.clone();
-    let shown = Shown::of(vec![record]);
+    let shown = Shown::of(join(vec![record]));
     let page = ran.record.join("report.html");
     let drawn = shown
         .page()
@@ -95,6 +113,34 @@ pub(crate) fn conclude(
         (false, false) => Exit::Crossed,
         (false, true) => Exit::Done,
     })
+}
+
+/// Refuses a load of lowtide's own that this machine does not permit, and warns of a subject that may not be
+/// able to bear it.
+fn check_load(plan: &Plan) -> Result<(), Failure> {
+    let Some(line) = &plan.course.load else { return Ok(()) };
+    let Some(connections) = load::check(line)? else { return Ok(()) };
+    let soft = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let files = soft.max(plan.open_files.unwrap_or(0));
+    if connections >= files {
+        note!(
+            "note: the load makes {connections} connections, and the command may have {files} files open \
+             unless it raises that itself: --open-files {} does",
+            connections + 100
+        );
+    }
+    Ok(())
+}
+
+/// A study that was broken off, or in which trials failed, need not be begun anew.
+fn tell_how_to_go_on(plan: &Plan, study: &Study, record: &Path) {
+    let done = study.trials.iter().filter(|trial| trial.outcome == "done").count();
+    let of = plan.for_record().cells().len();
+    let directory = shell::quoted(&record.display().to_string());
+    note!(
+        "{done} of {of} trials are done; to run the others, add `--resume --output {directory}` to the \
+         same command"
+    );
 }
 
 /// What `--fail-on` and `--baseline` have to say.
@@ -191,6 +237,9 @@ fn settings(args: StudyArgs) -> Result<Settings, Failure> {
         fail_on: several(args.fail_on),
         baseline: args.baseline,
         tolerance: args.tolerance,
+        open_files: args.open_files.map(Number::Plain),
+        shard: args.shard,
+        resume: args.resume,
         ..Settings::default()
     };
     Ok(file.overridden_by(flags))

@@ -6,13 +6,12 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use lowtide_model::bytes::Human;
-use lowtide_model::duration::parse_duration;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
 use lowtide_probe::inspect::{Target, TargetError};
 
 use super::inspect::{failure, not_permitted};
-use crate::args::WatchArgs;
+use crate::args::{WatchArgs, duration};
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
 use crate::output::{Output, note};
@@ -56,8 +55,7 @@ pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
 }
 
 fn interval(text: &str) -> Result<Duration, Failure> {
-    let interval =
-        parse_duration(text).map_err(|error| Failure::usage(format!("--interval: {error}")))?;
+    let interval = duration("--interval", text)?;
     if interval < SHORTEST_INTERVAL {
         return Err(Failure::usage(format!(
             "--interval: {text} is too short: give it at least {} ms",

@@ -191,22 +191,113 @@ fn readiness_that_never_comes_ends_with_what_was_tried() {
 }
 
 #[test]
-fn a_port_that_somebody_else_answers_at_is_noticed_before_the_start() {
+fn a_port_that_somebody_else_answers_at_is_noticed_before_anything_is_made() {
     let subject = subject(&[]);
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = other.local_addr().unwrap();
-    let said = failure(&[
-        "-a",
-        "glibc",
-        "--ready",
-        &format!("tcp:{address}"),
-        "--load",
-        "true",
-        "--",
-        &subject,
-        "ms:100",
-    ]);
+    let ready = format!("tcp:{}", other.local_addr().unwrap());
+    let home = tempfile::tempdir().unwrap();
+    let record = home.path().join("record").display().to_string();
+    let words = ["-a", "glibc", "--ready", &ready, "--load", "true", "-o", &record, "--", &subject];
+    let (code, object) = error(&[&["study"], &words[..], &["ms:100"]].concat());
+    let message = object["message"].as_str().unwrap();
+    assert_eq!(code, 1, "{object}");
+    assert!(message.starts_with("something answers at tcp:127.0.0.1:"), "{message}");
+    assert!(!home.path().join("record").exists());
+    // What comes before each trial may end who answers: then each trial looks for itself.
+    let said =
+        failure(&[&["--prepare", "true"], &words[..6], &["--", &subject, "ms:100"]].concat());
     assert!(said.starts_with("something answers at tcp:127.0.0.1:"), "{said}");
+}
+
+#[test]
+fn commands_that_do_not_exist_are_told_before_anything_starts() {
+    for (flag, what) in
+        [("--load", "the load"), ("--prepare", "--prepare"), ("--cleanup", "--cleanup")]
+    {
+        usage_error(
+            &["study", "-a", "glibc", flag, "exec no-such-command -c 1", "--", "true"],
+            &format!("there is no command `no-such-command`, with which {what} begins"),
+        );
+    }
+}
+
+#[test]
+fn a_limit_of_open_files_that_is_too_low_is_told_before_anything_starts() {
+    let limited = |words: &[&str]| {
+        let mut shell = Command::new("sh");
+        shell.args([
+            "-c",
+            "ulimit -n 512; exec \"$0\" \"$@\"",
+            env!("CARGO_BIN_EXE_lowtide"),
+            "--json",
+        ]);
+        let output = shell.args(words).output().unwrap();
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{object}");
+        assert_eq!(object["code"], "not_permitted");
+        object["message"].as_str().unwrap().to_owned()
+    };
+    let said = limited(&["study", "-a", "glibc", "--open-files", "3000", "--", "true"]);
+    assert!(
+        said.starts_with("the study asks for 3000 open files (open-files), and 512 are"),
+        "{said}"
+    );
+    let load = "exec \"$LOWTIDE\" --json load tcp:127.0.0.1:9 -c 3000";
+    let said = limited(&["study", "-a", "glibc", "--load", load, "--", "true"]);
+    assert!(
+        said.starts_with("the load: 3000 connections need 3024 open files, and 512 are"),
+        "{said}"
+    );
+    assert!(said.contains("ulimit -Hn 3024"), "{said}");
+}
+
+#[test]
+fn the_soft_limit_of_open_files_is_raised_to_what_the_study_asks_for() {
+    let home = tempfile::tempdir().unwrap();
+    let line = "ulimit -Sn 300; exec \"$0\" study --json -a glibc --repeat 1 --open-files 400 -o \"$1\" -- sh -c 'ulimit -Sn; sleep 0.3'";
+    let record = home.path().join("record");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line, env!("CARGO_BIN_EXE_lowtide")]).arg(&record);
+    let output = shell.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(fs::read_to_string(record.join("trials/001-glibc.log")).unwrap(), "400\n");
+}
+
+/// Runs a study file that must fail in its set-up or behind it, and gives exit code and sentence.
+fn file_error(text: &str) -> (i32, String) {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("study.toml");
+    fs::write(&file, text).unwrap();
+    let record = home.path().join("record").display().to_string();
+    let (code, object) = error(&["study", file.to_str().unwrap(), "-o", &record]);
+    let begun = fs::read_dir(home.path().join("record/trials")).map_or(0, Iterator::count);
+    assert_eq!(begun, 0, "no trial is begun");
+    (code, object["message"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_subject_that_does_not_build_is_told_before_the_first_trial() {
+    let subject = "command = [\"./made\"]\nallocator = \"glibc\"\n";
+    let broken = "setup = \"echo 'error: expected expression' >&2; exit 101\"\n";
+    let (code, said) = file_error(&format!("{subject}{broken}"));
+    assert_eq!(code, 1);
+    assert!(
+        said.starts_with("the set-up of the study failed with exit code 101; it printed:"),
+        "{said}"
+    );
+    assert!(said.contains("error: expected expression"), "{said}");
+    assert!(said.contains("setup.log; no trial was begun"), "{said}");
+    let (code, said) = file_error(&format!("{subject}setup = \"true\"\n"));
+    assert_eq!(code, 1);
+    assert!(said.starts_with("the set-up ended well, but there is no command `./made`"), "{said}");
+    let other = "[[treatment]]\nallocator = \"own\"\nlabel = \"musl\"\ncommand = [\"./other\"]\n";
+    let made = "setup = \"cp /bin/true made\"\n";
+    let (_, said) = file_error(&format!("{subject}{made}{other}"));
+    assert!(said.contains("there is no command `./other`"), "{said}");
+    let missing = "command = [\"true\"]\nallocator = \"glibc={study}/no-glibc\"\n";
+    let (code, said) = file_error(missing);
+    assert_eq!(code, 2);
+    assert!(said.contains("no-glibc holds no glibc that programs can be started with"), "{said}");
 }
 
 #[test]

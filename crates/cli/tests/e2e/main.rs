@@ -10,6 +10,8 @@ mod hoard_003;
 mod in_force;
 mod inspect;
 mod load;
+mod long_studies;
+mod node_004;
 mod records;
 mod release;
 mod reports;

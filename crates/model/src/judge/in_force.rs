@@ -12,7 +12,8 @@ const LARGE_UNSEEN: f64 = 0.25;
 
 /// Whether the treatment was in force in every process that matters: the first one, and every one that
 /// lived for a second or ever held 5 % of what the tree held at its highest (25 % if it was gone before
-/// it could be looked at). A helper that is there for a moment decides nothing. `None` is: not known; the text says why not, or why not known.
+/// it could be looked at). A helper that is there for a moment decides nothing. `None` is: not known; the
+/// text says why not, or why not known.
 pub fn in_force(trial: &TrialRecord) -> (Option<bool>, Option<String>) {
     let mut unknown = None;
     let mut any_active = false;

@@ -22,10 +22,14 @@
 
 mod in_force;
 mod ledgers;
+mod over_rounds;
+mod per_connection;
 mod series;
 
 pub use in_force::in_force;
 pub use ledgers::ledgers;
+pub use over_rounds::{OverRounds, Trend, over_rounds};
+pub use per_connection::{PerConnection, Ramp, ramps};
 pub use series::Series;
 
 use serde::{Deserialize, Serialize};
@@ -122,6 +126,8 @@ pub struct Figures {
     pub bytes_per_connection: Option<u64>,
     /// Each round of the load.
     pub rounds: Vec<RoundFigures>,
+    /// The readings while each round opened its connections.
+    pub ramps: Vec<Ramp>,
     /// Each phase that the subject announced.
     pub phases: Vec<PhaseFigures>,
     /// From when to when the excess was counted, in seconds since the record began.
@@ -242,6 +248,7 @@ pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
         cpu_s: usage.map(|u| u.cpu_s).or(last.map(|s| s.total.cpu_s)).filter(|s| *s > 0.0),
         bytes_per_connection: bytes_per_connection(trial, baseline, peak, times.load_begin()),
         rounds: times.rounds(&series),
+        ramps: ramps(trial, &series),
         phases: times.phases(&series),
         settle_span,
         load_begin: match times.says_when_it_began() {

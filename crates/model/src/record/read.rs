@@ -1,5 +1,6 @@
 //! Reading a record back.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
 
 use thiserror::Error;
@@ -172,9 +173,9 @@ fn is_unknown_kind(text: &[u8]) -> bool {
 pub struct StudyRecord {
     /// Where and when.
     pub header: Header,
-    /// What it was going to do.
+    /// What it was going to do: of a study that was gone on with, the last that it was.
     pub plan: Plan,
-    /// The trials that began.
+    /// The trials that began, each as it was begun last, in their order.
     pub begun: Vec<TrialBegin>,
     /// The trials that ended.
     pub ended: Vec<TrialEnd>,
@@ -186,7 +187,7 @@ pub struct StudyRecord {
 /// When the plan was never written.
 pub fn read_study(records: Records) -> Result<StudyRecord, ReadError> {
     let mut plan = None;
-    let mut begun = Vec::new();
+    let mut begun: Vec<TrialBegin> = Vec::new();
     let mut ended = Vec::new();
     for line in records.lines {
         match line {
@@ -197,6 +198,9 @@ pub fn read_study(records: Records) -> Result<StudyRecord, ReadError> {
         }
     }
     let plan = plan.ok_or(ReadError::Missing("plan"))?;
+    // One that was interrupted has been begun again.
+    let last: BTreeMap<u32, TrialBegin> = begun.into_iter().map(|it| (it.number, it)).collect();
+    let begun = last.into_values().collect();
     Ok(StudyRecord { header: records.header, plan, begun, ended })
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::heap_summary::HeapSummary;
 use crate::ledger::Ledger;
+use crate::plan::Shard;
 use crate::sample::{ProcessSample, Sample};
 use crate::treatment::Treatment;
 
@@ -18,9 +19,9 @@ pub const SCHEMA: &str = "lowtide.record/1";
 pub enum Line {
     /// Always the first.
     Header(Box<Header>),
-    /// What a study is going to do. In `study.jsonl`, once.
+    /// What a study is going to do. In `study.jsonl`; of several, the last counts.
     Plan(Box<Plan>),
-    /// A trial begins. In `study.jsonl`.
+    /// A trial begins. In `study.jsonl`; of several with one number, the last counts.
     TrialBegin(TrialBegin),
     /// A trial has ended. In `study.jsonl`.
     TrialEnd(TrialEnd),
@@ -182,6 +183,13 @@ pub struct Plan {
     /// Words for the report: what the study asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
+    /// Which part of the trials stands in this record; absent when it is all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
+    /// What else bears on a trial, by the names of flags and keys: the commands, the conditions, and what
+    /// each treatment sets. Paths of the study and of the cache stand as `{study}` and `{cache}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub conditions: BTreeMap<String, String>,
 }
 
 /// A trial begins.
@@ -403,6 +411,9 @@ pub struct Figures {
 pub const INNER_MEMORY: &str = "inner_memory_bytes";
 /// The figure that is how many tasks a program has that have begun and not ended.
 pub const ALIVE_TASKS: &str = "alive_tasks";
+
+/// The figure that is how many connections a program has.
+pub const CONNECTIONS: &str = "connections";
 
 /// A program that tells more numbers than these tells the others for nothing.
 const MOST_FIGURES: usize = 200;

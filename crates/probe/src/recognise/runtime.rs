@@ -233,6 +233,31 @@ mod tests {
     }
 
     #[test]
+    fn a_cure_is_known_for_every_runtime_by_the_name_that_it_is_told_by() {
+        use RuntimeKind::{Go, HotSpot, Node, Python, V8};
+        use lowtide_model::ledger::{Ledger, Owner};
+        use lowtide_model::verdict::{Facts, cures, judge};
+        let mut ledger = Ledger::default();
+        ledger.add(Owner::Runtime, 1 << 30);
+        for kind in [Go, HotSpot, Node, Python, V8] {
+            let runtimes = [kind.name().to_owned()];
+            let facts = Facts {
+                ledger: &ledger,
+                allocator: None,
+                runtimes: &runtimes,
+                heap_was_walked: false,
+                arenas: &[],
+                tunables: None,
+                trim_bytes: 0,
+                release_bytes: 0,
+                connections: None,
+            };
+            let found = cures(&facts, &judge(&facts), 7);
+            assert!(found.iter().any(|cure| cure.cure == "runtime"), "{}: {found:?}", kind.name());
+        }
+    }
+
+    #[test]
     fn python_says_in_its_environment_where_its_memory_comes_from() {
         let memory = |environment: &str, version| {
             python_memory(environment.replace(' ', "\0").as_bytes(), Some(version), false)

@@ -173,7 +173,7 @@ impl Surroundings<'_> {
     }
 
     /// Whether a handler's frame is on a stack: then the thread was interrupted anywhere.
-    fn is_in_handler(&self, stack_pointer: u64) -> bool {
+    pub(crate) fn is_in_handler(&self, stack_pointer: u64) -> bool {
         self.stack(stack_pointer).is_none_or(|words| has_frame(&words, self.restorers))
     }
 

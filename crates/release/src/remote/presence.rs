@@ -101,6 +101,21 @@ pub(crate) fn leftovers(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> 
     found
 }
 
+/// Whether both mappings are at a place, as they are asked for: what else is mapped there is the target's.
+pub(crate) fn are_both_at(maps: &[Mapping], place: u64) -> bool {
+    let block = place + CODE_BYTES;
+    let is_at = |range: Range<u64>, permissions: &str| {
+        let found = maps.iter().find(|m| m.start == range.start && !m.has_file());
+        found.is_some_and(|m| m.end == range.end && m.permissions == permissions)
+    };
+    is_at(place..block, "r-xp") && is_at(block..block + BLOCK_BYTES, "rw-p")
+}
+
+/// Whether anything is mapped at a place.
+pub(crate) fn is_taken(maps: &[Mapping], place: u64) -> bool {
+    maps.iter().any(|m| m.start < place + BYTES && place < m.end)
+}
+
 /// Whether our code stands there: kernels without names of mappings tell nothing else.
 fn is_ours(memory: &LiveMemory, at: u64) -> bool {
     let mut bytes = [0; 64];
@@ -222,6 +237,23 @@ mod tests {
             assert!(at.is_multiple_of(4096));
             assert!(at > 0x7f12_0002_1000 + APART && at + BYTES + APART <= 0x7f13_0000_4000);
         }
+    }
+
+    #[test]
+    fn what_the_target_has_mapped_in_our_place_is_not_taken_for_ours() {
+        const PLACE: u64 = 0x7f12_0000_0000;
+        let is_ours = |text: &str| {
+            let maps = maps::parse(text).unwrap();
+            assert!(is_taken(&maps, PLACE), "{text}");
+            are_both_at(&maps, PLACE)
+        };
+        let code = "7f1200000000-7f1200001000 r-xp 00000000 00:00 0 \n";
+        assert!(is_ours(&format!("{code}7f1200001000-7f1200041000 rw-p 00000000 00:00 0 \n")));
+        assert!(!is_ours(code));
+        assert!(!is_ours(&format!("{code}7f1200001000-7f1210000000 ---p 00000000 00:00 0 \n")));
+        assert!(!is_ours("7f11f0000000-7f1210000000 ---p 00000000 00:00 0 \n"));
+        assert!(!is_ours("7f11f0000000-7f1210000000 rw-p 00000000 00:00 0 \n"));
+        assert!(!is_taken(&maps::parse(MAPS).unwrap(), PLACE - BYTES));
     }
 
     #[test]

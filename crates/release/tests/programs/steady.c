@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -316,6 +317,28 @@ static void check_blocks(void) {
     }
 }
 
+/* --- Memory that is mapped while somebody else may want the same place. */
+
+static unsigned char *mapped;
+static const size_t mapped_bytes = 64 << 20;
+
+static void map(int rights) {
+    mapped = mmap(0, mapped_bytes, rights, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) _exit(9);
+}
+
+static void check_mapped(void) {
+    if (!mapped) return;
+    mprotect(mapped, mapped_bytes, PROT_READ);
+    for (size_t at = 0; at < mapped_bytes; at += 8)
+        if (*(unsigned long *)(mapped + at)) {
+            wrong("mapped memory at %zu", at);
+            break;
+        }
+    munmap(mapped, mapped_bytes);
+    mapped = 0;
+}
+
 /* --- Threads. */
 
 static void prepare(struct worker *w) {
@@ -440,11 +463,15 @@ int main(int argument_count, char **argument_values) {
         if (!strcmp(line, "check")) {
             ask_all();
             check_blocks();
+            check_mapped();
             say("%s interrupted %d handled %d lost %d", *reason ? reason : "ok", interrupted, handled, lost);
             interrupted = handled = lost = 0;
         } else if (!strcmp(line, "hoard")) {
             hoard();
             say("hoarded");
+        } else if (!strcmp(line, "map") || !strcmp(line, "reserve")) {
+            map(*line == 'm' ? PROT_READ | PROT_WRITE : PROT_NONE);
+            say("so");
         } else if (!strcmp(line, "restart") || !strcmp(line, "norestart")) {
             handle(*line == 'r' ? SA_RESTART : 0);
             say("so");

@@ -9,8 +9,8 @@ use super::{Cell, Row, Table, bytes, shown, without_range};
 /// An owner that has less than this part everywhere is not shown by itself.
 const LEAST_SHARE: f64 = 0.02;
 
-/// Whose the resident bytes were at the peak, when the last request was over, and when settled, as the median of the trials; nothing
-/// where no ledger was taken.
+/// Whose the resident bytes were at the peak, when the last request was over, and when settled, as the
+/// median of the trials; nothing where no ledger was taken.
 pub fn ledgers(study: &Study) -> Option<Table> {
     type OfTrial = fn(&TrialResult) -> Option<&Ledger>;
     let moments: [(&str, OfTrial); 3] = [

@@ -1,5 +1,6 @@
 //! The table of a study, as text in cells: every format shows the same.
 
+mod connections;
 mod heaps;
 mod ledgers;
 
@@ -9,6 +10,7 @@ use lowtide_model::judge::JUDGED_PHASES;
 use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
 use lowtide_model::study::{RoundResult, Standing, Study, Summary, TrialResult};
 
+pub use connections::{per_connection, trends};
 pub use heaps::heaps;
 pub use ledgers::ledgers;
 
@@ -229,7 +231,7 @@ fn warning(study: &Study, summary: &Summary) -> Option<String> {
 /// That a study did not come to its end, in a sentence; nothing when it did.
 pub fn incomplete(study: &Study) -> Option<String> {
     let done = study.trials.iter().filter(|t| t.outcome == "done").count();
-    let planned = study.plan.order.len();
+    let planned = study.plan.cells().len();
     (done < planned)
         .then(|| format!("{done} of {planned} trials ended as planned; the figures are of those."))
 }

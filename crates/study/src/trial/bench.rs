@@ -20,6 +20,7 @@ use super::telling::Telling;
 use super::{Stage, Stop, environment};
 use crate::keeper::{Exit, KeeperProgram, Launch};
 use crate::plan::Plan;
+use crate::preflight::{self, Obstacle};
 use crate::progress::{Observer, Progress};
 use crate::ready::Ready;
 use crate::treatment::{Applied, find_program};
@@ -291,14 +292,8 @@ impl Stage for Bench<'_> {
 
     fn start(&mut self) -> Result<(), Stop> {
         let plan = self.setting.plan;
-        let asked_from_outside = matches!(plan.course.ready, Some(Ready::Tcp(_) | Ready::Http(_)));
-        if let Some(ready) = plan.course.ready.as_ref().filter(|_| asked_from_outside)
-            && ready.attempt().is_ok()
-        {
-            return Err(Stop::Failed(format!(
-                "something answers at {ready} before the command is started: end it, or use another \
-                 port"
-            )));
+        if let Some(ready) = plan.course.ready.as_ref().filter(|ready| preflight::answers(ready)) {
+            return Err(Stop::Failed(Obstacle::PortInUse(ready.to_string()).to_string()));
         }
         self.step("start");
         let applied = self.setting.applied;

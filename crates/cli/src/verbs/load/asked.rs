@@ -9,9 +9,8 @@ use lowtide_load::shape::Shape;
 use lowtide_load::speech::Version;
 use lowtide_load::target::{Scheme, Target};
 use lowtide_model::bytes::parse_size;
-use lowtide_model::duration::parse_duration;
 
-use crate::args::LoadArgs;
+use crate::args::{LoadArgs, duration};
 use crate::exit::Failure;
 
 /// How often a record and a terminal are told how far it is.
@@ -40,9 +39,9 @@ pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
     let streams = args.streams.unwrap_or(1);
     let idle_close = match args.idle_close.as_str() {
         "never" => None,
-        text => Some(duration("--idle-close", text)?),
+        text => Some(bounded("--idle-close", text)?),
     };
-    let timeout = duration("--timeout", &args.timeout)?;
+    let timeout = bounded("--timeout", &args.timeout)?;
     if timeout.is_zero() {
         return Err(Failure::usage("--timeout: nothing comes in no time: give it at least 1ms"));
     }
@@ -56,7 +55,7 @@ pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
         connections: args.connections as usize,
         streams: streams as usize,
         shape,
-        linger: duration("--linger", &args.linger)?,
+        linger: bounded("--linger", &args.linger)?,
         timeout,
         idle_close,
         ask: ask(args)?,
@@ -114,7 +113,7 @@ fn version(args: &LoadArgs, targets: &[Target]) -> Version {
 }
 
 fn requests(args: &LoadArgs, burst: u64) -> Result<Shape, Failure> {
-    let time = args.duration.as_deref().map(|text| duration("-z", text)).transpose()?;
+    let time = args.duration.as_deref().map(|text| bounded("-z", text)).transpose()?;
     let rate = args.rate.as_deref().map(|text| rate("--rate", text)).transpose()?;
     let load = match (rate, time) {
         (None, None) => Shape::Burst(args.requests.unwrap_or(burst)),
@@ -133,12 +132,12 @@ fn connections(args: &LoadArgs) -> Result<Shape, Failure> {
         Some(text) => Shape::Ramp { rate: rate("--ramp", text)?, count },
         None => Shape::Burst(count),
     };
-    let hold = args.hold.as_deref().map_or(Ok(HOLD), |text| duration("--hold", text))?;
+    let hold = args.hold.as_deref().map_or(Ok(HOLD), |text| bounded("--hold", text))?;
     rounds(args, vec![open, Shape::Hold(hold)], None)
 }
 
 fn rounds(args: &LoadArgs, round: Vec<Shape>, trickle: Option<Rate>) -> Result<Shape, Failure> {
-    let time = duration("--pause", &args.pause)?;
+    let time = bounded("--pause", &args.pause)?;
     let between = Box::new(Shape::Idle { time, trickle });
     Ok(Shape::Repeat { times: args.rounds, round, between })
 }
@@ -208,8 +207,8 @@ fn rate(flag: &str, text: &str) -> Result<Rate, Failure> {
     text.parse().map_err(|error| Failure::usage(format!("{flag}: {error}")))
 }
 
-fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
-    let time = parse_duration(text).map_err(|error| Failure::usage(format!("{flag}: {error}")))?;
+fn bounded(flag: &str, text: &str) -> Result<Duration, Failure> {
+    let time = duration(flag, text)?;
     match time > LONGEST {
         true => Err(Failure::usage(format!("{flag}: {text} is too long: give it 5h at most"))),
         false => Ok(time),

@@ -3,12 +3,14 @@
 mod asked;
 mod shown;
 
+use clap::Parser;
 use lowtide_load::RunError;
 use lowtide_load::failure::Failure as Reason;
-use lowtide_load::limits::{self, Given};
+use lowtide_load::limits::{self, Given, LimitError};
+use lowtide_model::record::v1::Machine;
 use lowtide_report::load as picture;
 
-use crate::args::LoadArgs;
+use crate::args::{Cli, LoadArgs, Verb};
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
 use crate::output::Output;
@@ -16,12 +18,7 @@ use crate::output::Output;
 pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
     let plan = asked::plan(args)?;
     let machine = lowtide_probe::machine::look();
-    let at_hand = [machine.memory_available_bytes, machine.cgroup_limit_bytes];
-    let given = Given {
-        files: limits::raise_files(),
-        memory_bytes: at_hand.into_iter().flatten().min(),
-        ports: limits::ports(),
-    };
+    let given = given(&machine, limits::raise_files());
     let mut shown = shown::Shown::new(args, &plan, &machine, output)?;
     let interrupt = interrupt::flag();
     let done = lowtide_load::run(&plan, &given, &mut shown, &interrupt);
@@ -33,6 +30,49 @@ pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
         output.text(&picture::end(&report, output.screen()))?;
     }
     Ok(if report.interrupted { Exit::Interrupted } else { Exit::Done })
+}
+
+fn given(machine: &Machine, files: u64) -> Given {
+    let at_hand = [machine.memory_available_bytes, machine.cgroup_limit_bytes];
+    Given { files, memory_bytes: at_hand.into_iter().flatten().min(), ports: limits::ports() }
+}
+
+/// Looks whether this machine permits a load that a study is to start. Gives the connections that it makes;
+/// nothing for a line that is no plain `lowtide load`.
+pub(crate) fn check(line: &str) -> Result<Option<u64>, Failure> {
+    let Some(args) = of_line(line) else { return Ok(None) };
+    // What a shell makes of its words is another matter: the load itself will say what is wrong with them.
+    let Ok(plan) = asked::plan(&args) else { return Ok(None) };
+    let given = given(&lowtide_probe::machine::look(), limits::permitted_files());
+    let need = plan.need();
+    match need.check(&given) {
+        Ok(_) => Ok(Some(need.connections)),
+        Err(error @ LimitError::Memory { .. }) => {
+            Err(Failure::failed(format!("the load: {error}")))
+        }
+        Err(error) => Err(Failure::new(Exit::NotPermitted, format!("the load: {error}"))),
+    }
+}
+
+/// The arguments of a line for the shell that is a plain `lowtide load`.
+fn of_line(line: &str) -> Option<LoadArgs> {
+    let words = shlex::split(line)?;
+    let is_before_redirection = |word: &&str| {
+        !word
+            .trim_start_matches(|c: char| c.is_ascii_digit())
+            .starts_with(['>', '<', '|', ';', '&'])
+    };
+    let words = words.iter().map(String::as_str).skip_while(|word| *word == "exec");
+    let mut words = words.take_while(is_before_redirection).collect::<Vec<&str>>();
+    let first = words.first_mut()?;
+    if !["$LOWTIDE", "${LOWTIDE}"].contains(first) && !first.ends_with("lowtide") {
+        return None;
+    }
+    *first = "lowtide";
+    match Cli::try_parse_from(words).ok()?.verb {
+        Verb::Load(args) => Some(*args),
+        _ => None,
+    }
 }
 
 /// Why there was nothing to report, and what helps.
@@ -59,5 +99,20 @@ fn failure(error: RunError, args: &LoadArgs) -> Failure {
         }
         Reason::Refused => Failure::failed(format!("{error}: is the server running there?")),
         _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_of_a_study_is_known_by_its_first_words() {
+        let connections = |line: &str| of_line(line).map(|args| args.connections);
+        assert_eq!(connections("exec \"$LOWTIDE\" --json load tcp:h:1 -c 3000"), Some(3000));
+        assert_eq!(connections("lowtide load http://h/ -c 7 2>&1 > /dev/null"), Some(7));
+        assert_eq!(connections("lowtide inspect 1"), None);
+        assert_eq!(connections("wrk -c 10 http://h/"), None);
+        assert_eq!(connections("'"), None);
     }
 }

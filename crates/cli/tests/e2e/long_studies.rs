@@ -1,0 +1,284 @@
+//! Studies that take long: how far they are, going on where they were broken off, and parts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{lines, lowtide, number, processes_with, subject, until};
+
+/// A study of two allocators, three times each, in a directory.
+struct Study {
+    home: tempfile::TempDir,
+}
+
+impl Study {
+    fn new() -> Self {
+        Self { home: tempfile::tempdir().unwrap() }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// `lowtide study --json`, with its record under a name, and a subject that says how often it ran.
+    fn command(&self, record: &str, more: &[&str]) -> Command {
+        let mut command = lowtide();
+        command.args(["study", "--json", "-a", "glibc,jemalloc"]);
+        if !more.contains(&"--repeat") {
+            command.args(["--repeat", "3"]);
+        }
+        command.args(["--interval", "20ms", "-o"]).arg(self.at(record)).args(more);
+        command.args(["--", &subject(&[]), "fill:4", "ms:500"]);
+        command
+    }
+
+    fn run(&self, record: &str, more: &[&str]) -> Output {
+        self.command(record, more).output().unwrap()
+    }
+}
+
+fn object(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The error of a study that was refused as it was written.
+fn refused(output: &Output) -> String {
+    let error = object(output);
+    assert_eq!((output.status.code(), &error["code"]), (Some(2), &"usage".into()), "{error}");
+    error["message"].as_str().unwrap().to_owned()
+}
+
+/// What was tried, in order.
+fn tried(study: &Value) -> Vec<(u64, String, u64)> {
+    let trials = study["trials"].as_array().unwrap().iter();
+    let of = |t: &Value| {
+        let name = t["treatment"]["allocator"].as_str().unwrap().to_owned();
+        (t["number"].as_u64().unwrap(), name, t["repeat"].as_u64().unwrap())
+    };
+    trials.map(of).collect()
+}
+
+/// Every file of a record's trials, with what it holds.
+fn files(record: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(record.join("trials")).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    files.into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
+}
+
+#[test]
+fn a_study_that_was_killed_goes_on_where_it_was_and_runs_nothing_twice() {
+    let study = Study::new();
+    let record = study.at("record");
+    let mut killed = study.command("record", &[]).stdout(Stdio::null()).spawn().unwrap();
+    until("samples of the third trial", || {
+        let files = fs::read_dir(record.join("trials")).ok()?.flatten().map(|e| e.path());
+        let is_third = |p: &PathBuf| p.file_name().unwrap().to_string_lossy().starts_with("003-");
+        let third = files.filter(is_third).find(|p| p.extension().is_some_and(|x| x == "jsonl"))?;
+        fs::read_to_string(third).ok()?.contains("\"kind\":\"sample\"").then_some(())
+    });
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    until("nothing of it to be left", || {
+        processes_with(record.to_str().unwrap()).is_empty().then_some(())
+    });
+    // What was being written when it was killed may be torn.
+    let course = record.join("study.jsonl");
+    let mut text = fs::read_to_string(&course).unwrap();
+    text.push_str("{\"kind\":\"trial_end\",\"num");
+    fs::write(&course, text).unwrap();
+    let before = files(&record);
+
+    let message = refused(&study.run("record", &[]));
+    assert!(message.contains("it holds this study, with 2 of 6 trials done"), "{message}");
+    assert!(message.contains("go on with it by --resume"), "{message}");
+
+    let output = study.run("record", &["--resume"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(told(&output).contains("2 of 6 trials are done"), "{}", told(&output));
+    assert!(told(&output).contains("3/6 ") && !told(&output).contains("2/6 "), "{}", told(&output));
+    let found = object(&output);
+    assert_eq!(found["complete"], true);
+    let numbers: Vec<u64> = tried(&found).into_iter().map(|(number, ..)| number).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+    assert!(found["trials"][2]["samples"].as_str().unwrap().ends_with("-attempt-2.jsonl"));
+    let after = files(&record);
+    assert!(before.iter().all(|file| after.contains(file)), "what was recorded stays as it was");
+    let begun = lines(&course).iter().filter(|line| line["kind"] == "trial_begin").count();
+    assert_eq!(begun, 7);
+
+    // And once more: there is nothing left to do.
+    let again = study.run("record", &["--resume"]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    assert_eq!(object(&again)["trials"], found["trials"]);
+    assert_eq!(files(&record), after);
+}
+
+#[test]
+fn another_plan_is_told_and_nothing_is_lost() {
+    let study = Study::new();
+    let output = study.run("record", &["--resume", "--repeat", "2"]);
+    assert_eq!(output.status.code(), Some(0), "without a record there, one is begun: {output:?}");
+    let before = files(&study.at("record"));
+    let course = fs::read(study.at("record").join("study.jsonl")).unwrap();
+    let other = |more: &[&str]| match more.contains(&"--repeat") {
+        true => refused(&study.run("record", more)),
+        false => refused(&study.run("record", &[&["--repeat", "2"], more].concat())),
+    };
+    for resume in [&["--resume"][..], &[]] {
+        let other = |more: &[&str]| other(&[resume, more].concat());
+        let said = other(&["--seed", "7"]);
+        assert!(said.contains("a study whose `seed` is 0, and here it is 7"), "{said}");
+        assert!(said.contains("nothing was changed"), "{said}");
+        let said = other(&["-t", "glibc/arena_max"]);
+        assert!(said.contains("`treatments` is glibc (") && said.contains("arena_max"), "{said}");
+        let said = other(&["--cleanup", "true"]);
+        assert!(said.contains("`cleanup` is not given, and here it is `true`"), "{said}");
+        assert!(other(&["--repeat", "1"]).contains("`repeat` is 2, and here it is 1"));
+        assert!(other(&["--shard", "1/2"]).contains("`shard` is all of them, and here it is 1/2"));
+    }
+    assert_eq!(files(&study.at("record")), before);
+    assert_eq!(fs::read(study.at("record").join("study.jsonl")).unwrap(), course);
+
+    // What does not bear on a trial may be another, and repeats may be added.
+    let more = study.run("record", &["--resume", "--max-slowdown", "50%"]);
+    assert_eq!(more.status.code(), Some(0), "{more:?}");
+    assert_eq!(tried(&object(&more)).len(), 6);
+    let after = files(&study.at("record"));
+    assert!(before.iter().all(|file| after.contains(file)));
+}
+
+#[test]
+fn a_record_that_cannot_be_gone_on_with_is_told_in_a_sentence() {
+    let study = Study::new();
+    let output = lowtide().args(["--json", "study", "--resume", "--", "true"]).output().unwrap();
+    assert!(refused(&output).contains("name its directory with --output"));
+    fs::create_dir(study.at("mine")).unwrap();
+    fs::write(study.at("mine").join("letter"), "precious").unwrap();
+    assert!(refused(&study.run("mine", &["--resume"])).contains("is not an empty directory: name"));
+    // It was killed before its first line was whole.
+    for (name, text) in [("empty", ""), ("torn", "{\"kind\":\"header\",\"sch")] {
+        fs::create_dir(study.at(name)).unwrap();
+        fs::write(study.at(name).join("study.jsonl"), text).unwrap();
+        assert!(refused(&study.run(name, &[])).contains("with 0 of 6 trials done"));
+        let output = study.run(name, &["--resume", "--repeat", "1"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    fs::create_dir(study.at("newer")).unwrap();
+    let header = fs::read_to_string(study.at("empty").join("study.jsonl")).unwrap();
+    let header = header.replace("lowtide.record/1", "lowtide.record/9");
+    fs::write(study.at("newer").join("study.jsonl"), header).unwrap();
+    let output = study.run("newer", &["--resume"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        object(&output)["message"].as_str().unwrap().contains("in the format `lowtide.record/9`")
+    );
+    // Somebody else is at it.
+    let file = fs::File::open(study.at("empty").join("study.jsonl")).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let output = study.run("empty", &["--resume", "--repeat", "1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = object(&output);
+    assert!(error["message"].as_str().unwrap().starts_with("another lowtide is writing to "));
+}
+
+#[test]
+fn a_trial_that_failed_is_tried_again_and_the_user_is_told_how() {
+    let study = Study::new();
+    let mended = study.at("mended");
+    let ready = format!("[ -e {} ] || [ $LOWTIDE_TRIAL -lt 3 ]", mended.display());
+    let words = ["--prepare", ready.as_str()];
+    let output = study.run("record", &words);
+    assert_eq!(output.status.code(), Some(1));
+    let hint = format!("add `--resume --output {}` to the same", study.at("record").display());
+    assert!(told(&output).contains("2 of 6 trials are done"), "{}", told(&output));
+    assert!(told(&output).contains(&hint), "{}", told(&output));
+    fs::write(&mended, "").unwrap();
+    let output = study.run("record", &[&words[..], &["--resume"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(object(&output)["complete"], true);
+}
+
+#[test]
+fn the_parts_together_are_what_one_run_would_be() {
+    let study = Study::new();
+    let whole = object(&study.run("whole", &[]));
+    for (part, trials) in [("1/2", 2), ("2/2", 4)] {
+        let name = part.replace('/', "-of-");
+        let output = study.run(&name, &["--shard", part]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let found = object(&output);
+        assert_eq!(tried(&found).len(), trials, "{part}");
+        assert_eq!(found["complete"], true, "all of the part");
+        assert_eq!(found["shard"]["part"].as_u64().unwrap().to_string(), part[..1]);
+    }
+    let report = |parts: &[&str]| {
+        let paths = parts.iter().map(|part| study.at(part));
+        lowtide().args(["--json", "report"]).args(paths).output().unwrap()
+    };
+    // In whatever order they are named.
+    let joined = object(&report(&["2-of-2", "1-of-2"]));
+    assert_eq!(tried(&joined), tried(&whole));
+    assert_eq!((&joined["complete"], &joined["shard"]), (&true.into(), &Value::Null));
+    assert_eq!(joined["record"], study.home.path().to_str().unwrap());
+    for trial in joined["trials"].as_array().unwrap() {
+        assert!(study.at(trial["samples"].as_str().unwrap()).exists(), "{trial}");
+    }
+    for (ours, theirs) in [(0, 0), (1, 1)] {
+        let (ours, theirs) = (&joined["treatments"][ours], &whole["treatments"][theirs]);
+        assert_eq!(ours["treatment"], theirs["treatment"]);
+        assert_eq!(ours["peak_bytes"]["n"], 3, "{ours}");
+        assert_eq!(ours["cpu_ratio"]["n"], theirs["cpu_ratio"]["n"], "every pair is found again");
+        assert!(number(&ours["peak_bytes"], "median") > 4e6);
+    }
+    let part = lowtide().arg("report").arg(study.at("1-of-2")).output().unwrap();
+    let shown = String::from_utf8_lossy(&part.stdout);
+    assert!(shown.contains("1 of 2 parts: without 2"), "{shown}");
+    // The same part twice, and what is no part of it, are told.
+    fs::create_dir(study.at("copy")).unwrap();
+    let copy = Command::new("cp").arg("-r").args([study.at("1-of-2"), study.at("copy")]).status();
+    assert!(copy.unwrap().success());
+    let twice =
+        lowtide().arg("report").args([study.at("1-of-2"), study.at("copy/1-of-2")]).output();
+    let shown = String::from_utf8_lossy(&twice.unwrap().stdout).into_owned();
+    assert!(shown.contains("another part has that trial too"), "{shown}");
+    let other = study.run("other", &["--shard", "2/2", "--seed", "9"]);
+    assert_eq!(other.status.code(), Some(0));
+    let both = lowtide().arg("report").args([study.at("1-of-2"), study.at("other")]).output();
+    let shown = String::from_utf8_lossy(&both.unwrap().stdout).into_owned();
+    assert!(
+        shown.contains("part 2/2 is not joined with") && shown.contains("`seed` is 0 there"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_part_that_cannot_be_is_refused() {
+    let study = Study::new();
+    let said = refused(&study.run("record", &["--shard", "1/4"]));
+    assert!(said.contains("4 parts cannot be made of 3: ask for more with --repeat"), "{said}");
+    for text in ["3", "0/2", "3/2", "a/b"] {
+        let said = refused(&study.run("record", &["--shard", text]));
+        assert!(said.contains(&format!("--shard: `{text}` is no part: write I/N")), "{said}");
+    }
+    assert!(!study.at("record").exists());
+}
+
+#[test]
+fn a_pipe_is_told_what_runs_and_how_much_time_is_left() {
+    let study = Study::new();
+    let output = study.run("record", &["--repeat", "1"]);
+    let told = told(&output);
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines[0].starts_with("recording to "), "{told}");
+    // Nothing is known of how long it takes, and nothing is made up.
+    assert!(lines[1].starts_with("1/2 ") && lines[1].ends_with(": begins"), "{told}");
+    assert!(lines[3].starts_with("2/2 ") && lines[3].contains(": begins; about "), "{told}");
+    assert!(lines[3].ends_with(" left") && lines.len() == 5, "{told}");
+}

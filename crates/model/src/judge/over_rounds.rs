@@ -1,0 +1,126 @@
+//! Whether what stays after a round grows from round to round: what tells a leak from memory that is kept.
+//!
+//! The first round is left out: it pays for code and for what is made once. Of the others,
+//!
+//! - **growing** is what rises by more than chance (the test of Mann and Kendall, from five rounds behind the
+//!   first on) and by more than is noise;
+//! - **level** is what stays within a twentieth of what a round raises, over two rounds behind the first or
+//!   more, and does not rise;
+//! - everything else is **undecided**, and more rounds would tell.
+
+use serde::Serialize;
+
+use crate::bytes::Human;
+use crate::growth;
+
+/// A change over all rounds is noise below this part of what a round raises,
+const NOISE: f64 = 0.05;
+/// and below so many bytes.
+const LEAST_BYTES: f64 = 1_048_576.0;
+/// The fewest rounds behind the first of which it can be said that they are level.
+const FEWEST_LEVEL: usize = 2;
+
+/// How what stays goes on from round to round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trend {
+    /// It stays the same.
+    Level,
+    /// It grows.
+    Growing,
+    /// The rounds do not tell.
+    Undecided,
+}
+
+impl Trend {
+    /// What people read.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Level => "level",
+            Self::Growing => "growing",
+            Self::Undecided => "undecided",
+        }
+    }
+}
+
+/// A trend, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OverRounds {
+    /// Which.
+    pub trend: Trend,
+    /// Why, with figures.
+    pub because: String,
+}
+
+/// Judges what stayed after each round; `raised` is what the rounds raised it by, at most. Nothing of a single
+/// round.
+pub fn over_rounds(stayed: &[u64], raised: u64) -> Option<OverRounds> {
+    if stayed.len() < 2 {
+        return None;
+    }
+    let later: Vec<(f64, f64)> =
+        stayed[1..].iter().enumerate().map(|(round, b)| (round as f64, *b as f64)).collect();
+    let (low, high) =
+        later.iter().fold((f64::MAX, f64::MIN), |(low, high), p| (low.min(p.1), high.max(p.1)));
+    let (first, last) = (stayed[1], stayed[stayed.len() - 1]);
+    let noise = LEAST_BYTES.max(NOISE * raised as f64);
+    let grown = last as f64 - first as f64;
+    let course =
+        format!("{} after round 2, {} after round {}", Human(first), Human(last), stayed.len());
+    let (trend, because) = if later.len() < FEWEST_LEVEL {
+        let because = "behind the first there is one round: at least two tell whether it is level";
+        (Trend::Undecided, because.to_owned())
+    } else if growth::rising(&later).is_some() && grown > noise {
+        (Trend::Growing, course)
+    } else if high - low <= noise {
+        (Trend::Level, course)
+    } else if later.len() < growth::FEWEST_LOOKS {
+        (Trend::Undecided, format!("{course}: {} rounds tell", growth::FEWEST_LOOKS + 1))
+    } else {
+        let (low, high) = (Human(low as u64), Human(high as u64));
+        (Trend::Undecided, format!("it swings between {low} and {high}"))
+    };
+    Some(OverRounds { trend, because })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up::MIB;
+
+    fn trend(stayed: &[u64], raised: u64) -> Trend {
+        let stayed: Vec<u64> = stayed.iter().map(|mib| mib * MIB).collect();
+        over_rounds(&stayed, raised * MIB).unwrap().trend
+    }
+
+    #[test]
+    fn what_comes_back_to_one_level_is_level_whatever_the_first_round_cost() {
+        assert_eq!(trend(&[40, 100, 101], 200), Trend::Level);
+        assert_eq!(trend(&[40, 100, 101, 99, 100, 102], 200), Trend::Level);
+    }
+
+    #[test]
+    fn what_rises_in_every_round_grows_and_few_rounds_do_not_tell() {
+        assert_eq!(trend(&[40, 60, 80, 100, 120, 140], 200), Trend::Growing);
+        assert_eq!(trend(&[40, 60, 80, 100], 200), Trend::Undecided);
+        assert_eq!(trend(&[40, 60], 200), Trend::Undecided);
+        assert_eq!(over_rounds(&[40 * MIB], MIB), None);
+    }
+
+    #[test]
+    fn a_slow_rise_below_the_noise_of_each_round_is_seen_over_all_of_them() {
+        let leaking: Vec<u64> = (0..20).map(|round| 100 + 2 * round + round % 2).collect();
+        assert_eq!(trend(&leaking, 200), Trend::Growing);
+    }
+
+    #[test]
+    fn what_swings_is_undecided() {
+        assert_eq!(trend(&[40, 100, 60, 100, 60, 100, 60], 200), Trend::Undecided);
+    }
+
+    #[test]
+    fn the_reason_has_figures() {
+        let found = over_rounds(&[MIB, 100 * MIB, 101 * MIB], 500 * MIB).unwrap();
+        assert_eq!(found.because, "100 MiB after round 2, 101 MiB after round 3");
+    }
+}

@@ -1,0 +1,210 @@
+//! What a connection costs: how memory rises with the connections while a round opens them.
+//!
+//! A round has a ramp from the last moment at which the fewest connections stood to the first at which the
+//! most did. The connections are those that the subject itself tells (its figure `connections`); where it
+//! tells too few times for a slope, those that the kernel says it has; where that is not known either, those
+//! that the load has made. The memory is that of the same moment: RSS or PSS, and what the subject says it
+//! has allocated (`inner_memory_bytes`; of V8, the heap that is in use).
+
+use serde::Serialize;
+
+use super::Series;
+use crate::record::TrialRecord;
+use crate::record::v1::{CONNECTIONS, INNER_MEMORY, Moment};
+use crate::regression::{FEWEST_POINTS, Slope};
+
+/// Below so many connections, what one costs cannot be told.
+const LEAST_CONNECTIONS: f64 = 10.0;
+
+/// What a connection costs, in bytes for each.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PerConnection {
+    /// Of memory, by the metric of the study.
+    pub memory_bytes: Slope,
+    /// Of what the program itself says it has allocated; `null` where it says nothing.
+    pub inner_memory_bytes: Option<Slope>,
+}
+
+/// The readings while a round opened its connections.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ramp {
+    /// Which round, from 1.
+    pub round: u32,
+    /// Connections, and bytes of memory.
+    pub memory: Vec<(f64, f64)>,
+    /// Connections, and bytes that the program says it has allocated.
+    pub inner: Vec<(f64, f64)>,
+}
+
+impl PerConnection {
+    /// What all of these ramps have in common, each on a level of its own.
+    pub fn of<'r>(ramps: impl IntoIterator<Item = &'r Ramp>) -> Option<Self> {
+        let (memory, inner): (Vec<_>, Vec<_>) =
+            ramps.into_iter().map(|ramp| (ramp.memory.clone(), ramp.inner.clone())).unzip();
+        let memory_bytes = Slope::of(&memory)?;
+        Some(Self { memory_bytes, inner_memory_bytes: Slope::of(&inner) })
+    }
+}
+
+/// The ramps of a trial, one for each round that has one; `series` is its memory.
+pub fn ramps(trial: &TrialRecord, series: &Series) -> Vec<Ramp> {
+    let moment = |moment, round| {
+        let of_round = |m: &&crate::record::v1::Mark| m.mark == moment && m.round == Some(round);
+        trial.marks.iter().find(of_round).map(|m| m.t_s)
+    };
+    let rounds = trial.marks.iter().filter(|m| m.mark == Moment::LoadBegin).filter_map(|m| m.round);
+    let span = |round| Some((moment(Moment::LoadBegin, round)?, moment(Moment::LoadEnd, round)?));
+    rounds
+        .filter(|round| *round > 0)
+        .filter_map(|round| ramp(trial, series, round, span(round)?))
+        .collect()
+}
+
+fn ramp(trial: &TrialRecord, series: &Series, round: u32, span: (f64, f64)) -> Option<Ramp> {
+    let told = |name: &'static str| {
+        trial.figures.iter().filter_map(move |f| Some((f.t_s, *f.values.get(name)?)))
+    };
+    let counted = trial.samples.iter().filter_map(|s| Some((s.t_s, s.sockets_established? as f64)));
+    let made = trial.load_samples.iter().filter_map(|s| Some((s.t_s, s.connections? as f64)));
+    let rise = rising(told(CONNECTIONS), span)
+        .or_else(|| rising(counted, span))
+        .or_else(|| rising(made, span))?;
+    let memory =
+        rise.iter().filter_map(|(t, count)| Some((*count, series.at(*t)? as f64))).collect();
+    let (first, last) = (rise.first()?.0, rise.last()?.0);
+    let inner = told(INNER_MEMORY)
+        .filter(|(t, _)| (first..=last).contains(t))
+        .filter_map(|(t, bytes)| Some((count_at(&rise, t)?, bytes)))
+        .collect();
+    Some(Ramp { round, memory, inner })
+}
+
+/// The part of a course, within a span, from the last time that it was lowest to the first time that it was
+/// highest after that; nothing where that are too few points, or too few connections.
+fn rising(
+    course: impl Iterator<Item = (f64, f64)>,
+    (from, to): (f64, f64),
+) -> Option<Vec<(f64, f64)>> {
+    let within: Vec<(f64, f64)> = course.filter(|(t, _)| (from..=to).contains(t)).collect();
+    let most = within.iter().map(|p| p.1).fold(f64::MIN, f64::max);
+    let top = within.iter().position(|p| p.1 == most)?;
+    let before = &within[..=top];
+    let least = before.iter().map(|p| p.1).fold(f64::MAX, f64::min);
+    let begin = before.iter().rposition(|p| p.1 == least)?;
+    let rise = &before[begin..];
+    (rise.len() >= FEWEST_POINTS && most - least >= LEAST_CONNECTIONS).then(|| rise.to_vec())
+}
+
+/// What stood at a moment: on the line between the points before and behind it.
+fn count_at(course: &[(f64, f64)], t: f64) -> Option<f64> {
+    let behind = course.partition_point(|p| p.0 < t);
+    let after = course.get(behind)?;
+    let before = course.get(behind.saturating_sub(1))?;
+    let part = (t - before.0) / (after.0 - before.0).max(f64::MIN_POSITIVE);
+    Some(before.1 + (after.1 - before.1) * part.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::{Metric, memory_over_time};
+    use crate::made_up::{MIB, trial};
+    use crate::record::v1::{Figures, LoadSample};
+    use std::collections::BTreeMap;
+
+    const KIB: f64 = 1024.0;
+
+    /// 100 connections a second from 2 s to 12 s, which stay until 15 s; the same from 20 s. Each costs 40 KiB in
+    /// the first round and 10 in the second.
+    fn loaded() -> TrialRecord {
+        let mib = |count: f64, kib: f64| count * kib / KIB;
+        trial("glibc", 1, true)
+            .with_samples(0.0, 40.0, |t| match t {
+                t if t < 17.0 => 50.0 + mib(count(t), 40.0),
+                t => 90.0 + mib(count(t), 10.0),
+            })
+            .with_mark(2.0, Moment::LoadBegin, Some(1))
+            .with_mark(15.0, Moment::LoadEnd, Some(1))
+            .with_mark(20.0, Moment::LoadBegin, Some(2))
+            .with_mark(33.0, Moment::LoadEnd, Some(2))
+    }
+
+    fn count(t: f64) -> f64 {
+        match t {
+            t if t <= 15.0 => (100.0 * (t - 2.0)).clamp(0.0, 1000.0),
+            t if t <= 33.0 => (100.0 * (t - 20.0)).clamp(0.0, 1000.0),
+            _ => 0.0,
+        }
+    }
+
+    fn with_figures(mut trial: TrialRecord) -> TrialRecord {
+        trial.figures = (0..40)
+            .map(|second| {
+                let t_s = f64::from(second) + 0.05;
+                let inner = 4.0 * MIB as f64 + 8.0 * KIB * count(t_s);
+                let values = [(CONNECTIONS, count(t_s)), (INNER_MEMORY, inner)];
+                let values: BTreeMap<String, f64> =
+                    values.map(|(name, value)| (name.to_owned(), value)).into();
+                Figures { t_s, values }
+            })
+            .collect();
+        trial
+    }
+
+    fn each(trial: &TrialRecord, round: u32) -> Option<PerConnection> {
+        let ramps = ramps(trial, &memory_over_time(trial, Metric::Rss));
+        PerConnection::of(ramps.iter().filter(|ramp| ramp.round == round))
+    }
+
+    fn near(found: Slope, kib: f64) {
+        assert!((found.each / KIB - kib).abs() < 0.05 * kib, "{found:?}");
+    }
+
+    #[test]
+    fn each_round_has_its_own_price_of_a_connection() {
+        let trial = with_figures(loaded());
+        let (first, second) = (each(&trial, 1).unwrap(), each(&trial, 2).unwrap());
+        near(first.memory_bytes, 40.0);
+        near(second.memory_bytes, 10.0);
+        near(second.inner_memory_bytes.unwrap(), 8.0);
+        assert!((10..=12).contains(&first.memory_bytes.n), "{first:?}");
+        assert_eq!(each(&trial, 3), None);
+    }
+
+    #[test]
+    fn where_the_subject_tells_nothing_the_kernel_does_and_else_the_load() {
+        let mut counted = loaded();
+        for sample in &mut counted.samples {
+            sample.sockets_established = Some(count(sample.t_s) as u64);
+        }
+        let found = each(&counted, 1).unwrap();
+        near(found.memory_bytes, 40.0);
+        assert_eq!(found.inner_memory_bytes, None);
+
+        let mut made = loaded();
+        made.samples.iter_mut().for_each(|sample| sample.sockets_established = None);
+        made.load_samples = (0..400)
+            .map(|tick| f64::from(tick) / 10.0)
+            .map(|t_s| LoadSample {
+                t_s,
+                connections: Some(count(t_s) as u64),
+                ..Default::default()
+            })
+            .collect();
+        near(each(&made, 2).unwrap().memory_bytes, 10.0);
+    }
+
+    #[test]
+    fn a_burst_and_a_few_connections_have_no_ramp() {
+        let mut few = loaded();
+        for sample in &mut few.samples {
+            sample.sockets_established = Some(count(sample.t_s) as u64 / 200);
+        }
+        assert_eq!(each(&few, 1), None);
+        let mut burst = loaded();
+        for sample in &mut burst.samples {
+            sample.sockets_established = Some(if count(sample.t_s) > 0.0 { 1000 } else { 0 });
+        }
+        assert_eq!(each(&burst, 1), None);
+    }
+}

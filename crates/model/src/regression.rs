@@ -1,0 +1,181 @@
+//! A slope with its interval: how many bytes come with one more connection.
+//!
+//! The slope is the median of the slopes of all pairs of points (Theil 1950, Sen 1968), which a collection of
+//! garbage in the middle, or a first step that pays for code, does not lead astray. Its interval is that of Sen,
+//! from the variance of Kendall's score. What memory is at one moment depends on what it was just before, so
+//! that neighbours tell less than they seem to: the variance is widened by how much what is left of them goes
+//! together (Yue and Wang, *Water Resources Management* 18, 2004, for a process of the first order).
+
+use serde::Serialize;
+
+/// The fewest points from which a slope is told.
+pub const FEWEST_POINTS: usize = 6;
+/// Of more points, only so many are taken, equally far apart: their pairs grow with the square.
+const MOST_POINTS: usize = 400;
+/// The normal quantile of a two-sided interval of 95 %.
+const QUANTILE: f64 = 1.96;
+
+/// How much comes with one more.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Slope {
+    /// How many points it rests on.
+    pub n: usize,
+    /// So much for each one more.
+    pub each: f64,
+    /// Lower end of the 95 % interval; nothing where the points are too few for one.
+    pub low: Option<f64>,
+    /// Upper end of the 95 % interval; nothing where the points are too few for one.
+    pub high: Option<f64>,
+}
+
+impl Slope {
+    /// The common slope of some lines, each of points (x, y) in order of time, whose levels may differ. Nothing
+    /// of fewer than [`FEWEST_POINTS`] points, or when no x differs from another.
+    pub fn of(lines: &[Vec<(f64, f64)>]) -> Option<Self> {
+        let lines: Vec<Vec<(f64, f64)>> = lines.iter().map(|line| thinned(line)).collect();
+        let n = lines.iter().map(Vec::len).sum();
+        let mut slopes: Vec<f64> = lines.iter().flat_map(|line| slopes(line)).collect();
+        if n < FEWEST_POINTS || slopes.is_empty() {
+            return None;
+        }
+        slopes.sort_by(f64::total_cmp);
+        let each = middle(&slopes);
+        let variance: f64 =
+            lines.iter().map(|line| variance_of_score(line) * widening(line, each)).sum();
+        let reach = QUANTILE * variance.sqrt();
+        let all = slopes.len() as f64;
+        let (low, high) = ((all - reach) / 2.0, f64::midpoint(all, reach));
+        let is_within = low >= 1.0 && high < all;
+        let at = |place: f64| slopes.get(place as usize).copied().filter(|_| is_within);
+        Some(Self { n, each, low: at(low.floor() - 1.0), high: at(high.ceil()) })
+    }
+}
+
+fn thinned(line: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    line.iter().copied().step_by(line.len().div_ceil(MOST_POINTS).max(1)).collect()
+}
+
+/// The slope of each pair whose x differ.
+fn slopes(line: &[(f64, f64)]) -> impl Iterator<Item = f64> {
+    line.iter().enumerate().flat_map(move |(place, (x0, y0))| {
+        let others = line[place + 1..].iter().filter(move |(x1, _)| x1 != x0);
+        others.map(move |(x1, y1)| (y1 - y0) / (x1 - x0))
+    })
+}
+
+fn middle(sorted: &[f64]) -> f64 {
+    let at = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[at] } else { f64::midpoint(sorted[at - 1], sorted[at]) }
+}
+
+/// The variance of Kendall's score, with equal x taken into account.
+fn variance_of_score(line: &[(f64, f64)]) -> f64 {
+    let term = |n: usize| {
+        let n = n as f64;
+        n * (n - 1.0) * (2.0 * n + 5.0)
+    };
+    let mut x: Vec<f64> = line.iter().map(|point| point.0).collect();
+    x.sort_by(f64::total_cmp);
+    let ties: f64 = x.chunk_by(|a, b| a == b).map(|equal| term(equal.len())).sum();
+    (term(line.len()) - ties) / 18.0
+}
+
+/// By how much the variance is larger than that of points which know nothing of each other.
+fn widening(line: &[(f64, f64)], each: f64) -> f64 {
+    let mut rest: Vec<f64> = line.iter().map(|(x, y)| y - each * x).collect();
+    let mean = rest.iter().sum::<f64>() / rest.len().max(1) as f64;
+    rest.iter_mut().for_each(|value| *value -= mean);
+    let spread: f64 = rest.iter().map(|value| value * value).sum();
+    let together: f64 = rest.windows(2).map(|pair| pair[0] * pair[1]).sum();
+    if spread <= 0.0 || together <= 0.0 {
+        return 1.0;
+    }
+    let (correlation, n) = (together / spread, rest.len());
+    let mut power = 1.0;
+    let sum: f64 = (1..n)
+        .map(|lag| {
+            power *= correlation;
+            (1.0 - lag as f64 / n as f64) * power
+        })
+        .sum();
+    1.0 + 2.0 * sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Even numbers from -0.5 to 0.5, the same each time.
+    fn noise(seed: u64) -> impl FnMut() -> f64 {
+        let mut state = seed;
+        move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5
+        }
+    }
+
+    fn line(n: usize, mut y: impl FnMut(f64) -> f64) -> Vec<(f64, f64)> {
+        (0..n).map(|i| i as f64 * 100.0).map(|x| (x, y(x))).collect()
+    }
+
+    #[test]
+    fn a_straight_line_has_its_slope_and_no_doubt() {
+        let slope = Slope::of(&[line(11, |x| 5e6 + 8192.0 * x)]).unwrap();
+        assert_eq!((slope.n, slope.each), (11, 8192.0));
+        assert_eq!((slope.low, slope.high), (Some(8192.0), Some(8192.0)));
+    }
+
+    #[test]
+    fn a_first_step_and_one_collection_do_not_change_it() {
+        let steep = |x: f64| if x == 0.0 { 0.0 } else { 9e6 };
+        let collected = |x: f64| if x == 700.0 { 4e6 } else { 0.0 };
+        let slope = Slope::of(&[line(30, |x| 8192.0 * x + steep(x) - collected(x))]).unwrap();
+        assert!((slope.each - 8192.0).abs() < 200.0, "{slope:?}");
+        assert!(slope.low.unwrap() <= 8192.0 && slope.high.unwrap() >= 8192.0, "{slope:?}");
+    }
+
+    #[test]
+    fn lines_of_several_rounds_share_their_slope_and_not_their_level() {
+        let rounds = [line(6, |x| 3.0 * x), line(6, |x| 1e6 + 3.0 * x), line(6, |x| 2e6 + 3.0 * x)];
+        let slope = Slope::of(&rounds).unwrap();
+        assert_eq!((slope.n, slope.each), (18, 3.0));
+    }
+
+    #[test]
+    fn too_few_points_have_no_slope_and_few_without_a_line_no_interval() {
+        assert_eq!(Slope::of(&[line(5, |x| x)]), None);
+        assert_eq!(Slope::of(&[vec![(100.0, 1.0); 9]]), None);
+        assert_eq!(Slope::of(&[]), None);
+        let two = [(0.0, 1.0), (0.0, 2.0), (0.0, 1.0), (9.0, 5.0), (9.0, 6.0), (9.0, 5.0)];
+        let slope = Slope::of(&[two.to_vec()]).unwrap();
+        assert_eq!((slope.low, slope.high), (None, None), "{slope:?}");
+    }
+
+    #[test]
+    fn the_interval_holds_the_slope_in_some_19_of_20_cases_whether_or_not_neighbours_go_together() {
+        for (memory, least) in [(0.0, 0.93), (0.7, 0.85)] {
+            let mut next = noise(7);
+            let (mut held, mut told) = (0, 0);
+            for _ in 0..1000 {
+                let mut last = 0.0;
+                let wandering = line(40, |x| {
+                    last = memory * last + next();
+                    2.0 * x + 400.0 * last
+                });
+                let slope = Slope::of(&[wandering]).unwrap();
+                if let Some((low, high)) = slope.low.zip(slope.high) {
+                    told += 1;
+                    held += i32::from(low <= 2.0 && 2.0 <= high);
+                }
+            }
+            assert!(told > 900, "{told}");
+            assert!(f64::from(held) >= least * f64::from(told), "{memory}: {held} of {told}");
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_thinned() {
+        let slope = Slope::of(&[line(100_000, |x| 2.0 * x)]).unwrap();
+        assert!(slope.n <= MOST_POINTS && slope.each == 2.0, "{slope:?}");
+    }
+}

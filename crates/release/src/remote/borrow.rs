@@ -1,0 +1,270 @@
+//! Stopping a thread at a safe point, and having it go on with other registers.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use lowtide_probe::proc::task::Doing;
+
+use super::candidates::Candidate;
+use super::frame::{Back, set_argument};
+use super::held::Held;
+use super::priority::Urgent;
+use super::tracee::{Registers, Stop, Tracee};
+use super::wait::{self, Resume, Timeout};
+use super::{Remote, SEARCH_LIMIT, STOP_LIMIT, STOPPED_LIMIT, Step, failed, seccomp, vectors};
+use crate::checks::Halt;
+use crate::refusal::Refusal;
+use crate::stub::{NAME, SYSCALL_BYTES};
+
+/// The instruction `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+impl Remote<'_> {
+    /// Stops a thread at a safe point, has it prepared, and lets it go with the registers that it is given.
+    /// One that makes so many calls is escorted where a handler may run in it.
+    pub(super) fn borrow(
+        &mut self,
+        calls: &[(&'static str, seccomp::Call)],
+        escorted: Option<usize>,
+        mut prepare: impl FnMut(&mut Self, &Held) -> Result<Option<Registers>, Halt>,
+    ) -> Result<Candidate, Halt> {
+        let begin = Instant::now();
+        loop {
+            let candidates = self.candidates();
+            for candidate in &candidates.found {
+                let urgent = Urgent::begin();
+                let Some(held) = self.hold(candidate)? else { continue };
+                let permitted =
+                    seccomp::permits(candidate.thread.tid as i32, candidate.seccomp, calls);
+                let prepared = match permitted {
+                    Ok(()) => prepare(self, &held),
+                    Err(refusal) => Err(refusal.into()),
+                };
+                let Some(registers) = prepared? else { continue };
+                (self.tell)(Step::Set);
+                let set = held.tracee.set_registers(&registers);
+                (self.tell)(Step::LetGo);
+                let since = held.since;
+                let fs_base = held.registers.fs_base;
+                let gone = match escorted {
+                    Some(calls) if set.is_ok() && candidate.may_handle => {
+                        held.see_through(calls, self.tell)
+                    }
+                    _ => held.tracee.let_go(0),
+                };
+                self.pauses.push(since.elapsed());
+                drop(urgent);
+                if escorted.is_none() {
+                    self.inside.retain(|(other, _)| other.thread != candidate.thread);
+                    self.inside.push((candidate.clone(), candidate.thread.ran()));
+                }
+                set.and(gone).map_err(|error| self.failed(error))?;
+                let thread = (candidate.thread.tid, candidate.wait.name);
+                self.borrowed.get_or_insert(thread);
+                self.fs_base = fs_base;
+                (self.tell)(Step::Await);
+                return Ok(candidate.clone());
+            }
+            if let Some(error) = self.lost() {
+                return Err(error.into());
+            }
+            if begin.elapsed() > STOPPED_LIMIT && self.is_stopped() {
+                return Err(Refusal::Stopped { pid: self.target.pid }.into());
+            }
+            if begin.elapsed() > SEARCH_LIMIT {
+                let (threads, why) = (candidates.threads, candidates.why());
+                return Err(Refusal::NoThread { threads, why }.into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Stops a thread and reads what is to be known of it, unless it has gone on meanwhile.
+    fn hold(&mut self, candidate: &Candidate) -> Result<Option<Held>, Halt> {
+        let Some((mut tracee, since)) = self.stop(candidate)? else { return Ok(None) };
+        (self.tell)(Step::Read);
+        let looked = |error| self.failed(error);
+        let registers = tracee.registers().map_err(looked)?;
+        if let Some(registers) = unless_done(&registers) {
+            tracee.put_back(registers);
+        }
+        let mask = tracee.signal_mask().map_err(looked)?;
+        let is_same_wait = candidate.waited.is_none_or(|w| w.is_same_wait(candidate.thread));
+        if !is_same(&registers, candidate) || !self.is_ours(&registers, candidate) || !is_same_wait
+        {
+            return Ok(None);
+        }
+        let result = registers.rax as i64;
+        let resume = Resume::of(&candidate.wait, result);
+        let (mut back, mut broken_off) = (registers, registers);
+        broken_off.rax = resume.broken_off(result) as u64;
+        let mut left = None;
+        if resume.again {
+            back.rip -= SYSCALL_BYTES;
+            back.rax = registers.orig_rax;
+            left = self.left(candidate);
+            if let (true, Some((Timeout::Milliseconds(place, _), left, _))) =
+                (candidate.wait.gives_up, left)
+            {
+                let mut again = Registers { rax: wait::ERESTARTNOHAND as u64, ..registers };
+                set_argument(&mut again, place, wait::in_ms(left));
+                tracee.put_back(again);
+            }
+        }
+        back.orig_rax = u64::MAX;
+        broken_off.orig_rax = u64::MAX;
+        let waits_with = candidate.waits_with;
+        Ok(Some(Held {
+            tracee,
+            thread: candidate.thread,
+            registers,
+            resume,
+            back,
+            broken_off,
+            left,
+            mask,
+            waits_with,
+            since,
+        }))
+    }
+
+    /// What is left of the time-out of a thread that has just been stopped, and since when so much.
+    fn left(&mut self, candidate: &Candidate) -> Option<(Timeout, Duration, Instant)> {
+        let waited = candidate.waited.map(|waited| waited.by_now()).unwrap_or_default();
+        let timeout = candidate.wait.timeout;
+        let given = match timeout {
+            Timeout::Kept => None,
+            Timeout::Milliseconds(_, ms) => Some(Duration::from_millis(ms)),
+            Timeout::Timespec(..) => candidate.timespec.and_then(wait::duration),
+            // The kernel has just left there what remains, and so may we.
+            Timeout::Updated(_, at) => {
+                let words = self.word(at).zip(self.word(at.wrapping_add(8)));
+                words.and_then(|(seconds, rest)| wait::duration([seconds, rest]))
+            }
+        }?;
+        let (left, now) = (given.saturating_sub(waited), Instant::now());
+        Some(match timeout {
+            // Told in whole ms again and again, it would grow by some of one each time.
+            Timeout::Milliseconds(_, ms) => {
+                (timeout, self.told.rest(candidate, ms, left, now), now)
+            }
+            _ => (timeout, left, now),
+        })
+    }
+
+    /// Stops a thread, unless it has gone on meanwhile. Says since when it stands still.
+    fn stop(&mut self, candidate: &Candidate) -> Result<Option<(Tracee, Instant)>, Halt> {
+        // A call that it is not known in could be broken off for nothing: looked at a last time, it has only
+        // a few microseconds left to go on.
+        if candidate.thread.doing().ok() != Some(Doing::In(candidate.call)) {
+            return Ok(None);
+        }
+        let tid = candidate.thread.tid;
+        (self.tell)(Step::Seize);
+        let mut tracee = match Tracee::seize(tid) {
+            Ok(tracee) => tracee,
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                // So it is, too, with a thread that is ending.
+                if let Some(error) = self.lost() {
+                    return Err(error.into());
+                }
+                return match candidate.thread.stat() {
+                    Ok(stat) if !stat.has_ended() => Err(self.not_traced(candidate)),
+                    _ => Ok(None),
+                };
+            }
+            Err(error) => return Err(self.target.failed(error).into()),
+        };
+        (self.tell)(Step::Interrupt);
+        let since = Instant::now();
+        if tracee.interrupt().is_err() {
+            return Ok(None);
+        }
+        (self.tell)(Step::Wait);
+        match tracee.wait(STOP_LIMIT).map_err(|error| self.failed(error))? {
+            Stop::Asked => Ok(Some((tracee, since))),
+            Stop::Signal(signal) => {
+                if let Some(registers) = tracee.registers().ok().and_then(|r| unless_done(&r)) {
+                    let _ = tracee.set_registers(&registers);
+                }
+                let _ = tracee.let_go(signal);
+                Ok(None)
+            }
+            Stop::Group => {
+                let _ = tracee.let_go(0);
+                Err(Refusal::Stopped { pid: self.target.pid }.into())
+            }
+            Stop::Ended | Stop::Call => Ok(None),
+            Stop::Never => {
+                Err(failed("a thread could not be stopped: it is frozen, or the kernel holds it"))
+            }
+        }
+    }
+
+    /// How a thread goes back; `None` where its extended state cannot be put into a frame.
+    pub(super) fn back(&self, held: &Held) -> Result<Option<Back>, Halt> {
+        let state = held.tracee.extended_state().map_err(|error| self.failed(error))?;
+        let Ok(vectors) = vectors::framed(&state) else { return Ok(None) };
+        let (registers, broken_off, mask) = (held.back, held.broken_off, held.mask);
+        Ok(Some(Back { registers, broken_off, mask, vectors, timespec: None }))
+    }
+
+    /// Whether a thread that was stopped still is one of the target's, on a stack of its own.
+    fn is_ours(&self, registers: &Registers, candidate: &Candidate) -> bool {
+        const USER_CODE_64: u64 = 0x33;
+        let mut call = [0; 2];
+        let is_read = self.memory.read_exact_at(&mut call, registers.rip.wrapping_sub(2)).is_ok();
+        // Not `int $0x80`, whose numbers are others.
+        if registers.cs != USER_CODE_64
+            || !is_read
+            || call != SYSCALL
+            || candidate.thread.stat().is_err()
+            || !self.target.is_alive()
+        {
+            return false;
+        }
+        match &candidate.unguarded {
+            None => true,
+            // What glibc keeps of a thread stands at the upper end of that thread's stack: of others,
+            // that a program has made for itself, nobody knows how far they reach.
+            Some(stack) => stack.contains(&registers.fs_base) && registers.rsp < registers.fs_base,
+        }
+    }
+
+    /// Why a thread may not be traced that lets itself be looked at: somebody else does.
+    fn not_traced(&self, candidate: &Candidate) -> Halt {
+        match candidate.thread.status() {
+            Ok(status) if status.tracer != 0 => {
+                let comm = std::fs::read_to_string(format!("/proc/{}/comm", status.tracer));
+                if comm.is_ok_and(|comm| comm.trim_end() == NAME) {
+                    return Refusal::AnotherRelease.into();
+                }
+                Refusal::Traced { tracer: status.tracer }.into()
+            }
+            _ => match crate::checks::permission(self.target) {
+                Err(error) => error.into(),
+                Ok(()) => Refusal::AnotherRelease.into(),
+            },
+        }
+    }
+}
+
+/// The registers with which a thread is let go as it is, where the kernel's own would break its wait off.
+fn unless_done(registers: &Registers) -> Option<Registers> {
+    let r = registers;
+    let args = [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
+    let code = wait::unless_done(r.orig_rax, &args, r.rax as i64)?;
+    Some(Registers { rax: code as u64, ..*r })
+}
+
+/// Whether a thread that was stopped is still where it was when it was looked at.
+fn is_same(registers: &Registers, candidate: &Candidate) -> bool {
+    let r = registers;
+    let call = &candidate.call;
+    r.orig_rax == u64::from(call.number)
+        && [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] == call.args
+        && r.rsp == call.stack_pointer
+        && r.rip == call.instruction_pointer
+}

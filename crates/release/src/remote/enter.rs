@@ -1,0 +1,154 @@
+//! Having a thread run our code.
+
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use lowtide_probe::proc::task;
+
+use super::calls::{CLONE_FLAGS, CLONE_SETTLS, RT_SIGPROCMASK, STORAGE_AT, code_calls};
+use super::frame::{self, chain, set_argument};
+use super::held::Held;
+use super::tracee::Registers;
+use super::wait::Timeout;
+use super::{ACT_LIMIT, Remote, SEARCH_LIMIT, TRIM_LIMIT, Wanted, failed, nanoseconds, priority};
+use crate::checks::Halt;
+use crate::stub::numbers::*;
+use crate::stub::{CODE_BYTES, NAME, SYSCALL_BYTES};
+
+/// So long it is waited for that a thread which has run our code is seen outside of it, before others go on.
+const BACK_LIMIT: Duration = Duration::from_millis(100);
+
+impl Remote<'_> {
+    /// Has a thread run our code. Comes back when the thread is itself again; says how long our code ran.
+    pub(crate) fn enter(&mut self, wanted: Wanted) -> Result<Duration, Halt> {
+        let place = self.place.ok_or_else(|| failed("nothing was mapped yet"))?;
+        let limit = if wanted == Wanted::Trim { TRIM_LIMIT } else { ACT_LIMIT };
+        let begin = Instant::now();
+        loop {
+            let planned = code_calls(place);
+            self.borrow(&planned, None, |remote, held| remote.prepare(place, held, wanted))?;
+            if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
+                self.is_busy = true;
+                return Err(self.because(
+                    "a thread that was borrowed did not come back in time: it will by itself",
+                ));
+            }
+            // It says so two instructions early.
+            self.until(BACK_LIMIT, Self::are_all_outside);
+            let worked = self.get(OFF_WORKED_NS).unwrap_or(0);
+            if worked > 0 {
+                let worked = Duration::from_nanos(worked);
+                if let Some(pause) = self.pauses.last_mut() {
+                    *pause += worked;
+                }
+                return Ok(worked);
+            }
+            // A signal's handler came before us, and its call was broken off.
+            if begin.elapsed() > SEARCH_LIMIT {
+                return Err(failed("signals came again and again before anything could be done"));
+            }
+        }
+    }
+
+    /// Writes what a thread needs to run our code and to be itself again.
+    fn prepare(
+        &mut self,
+        place: u64,
+        held: &Held,
+        wanted: Wanted,
+    ) -> Result<Option<Registers>, Halt> {
+        let Some(mut back) = self.back(held)? else { return Ok(None) };
+        let block = place + CODE_BYTES;
+        if let Some((Timeout::Timespec(argument, _), ..)) = held.left {
+            set_argument(&mut back.registers, argument, block + OFF_TIMESPEC);
+        }
+        // The two ways back, without any calls before them.
+        let code = held.resume.code;
+        let ways = chain(&held.registers, code, &self.gadgets, &back, &[], |_| Vec::new());
+        self.write(ways.at, &ways.bytes)?;
+        let (left_how, left_at) = match held.left {
+            Some((Timeout::Milliseconds(argument, _), ..)) => {
+                (LEFT_IN_MS, frame::argument_at(ways.back_at, argument))
+            }
+            Some((Timeout::Timespec(..), ..)) => (LEFT_AS_TIMESPEC, block + OFF_TIMESPEC),
+            Some((Timeout::Updated(_, at), ..)) => (LEFT_AS_TIMESPEC, at),
+            _ => (LEFT_NOT_TOLD, 0),
+        };
+        let (number, slice, trims) = match wanted {
+            Wanted::Clone { trims } => (WANTED_CLONE, Duration::ZERO, trims),
+            Wanted::Slice(slice) => (WANTED_SLICE, slice, false),
+            Wanted::Trim => (WANTED_TRIM, Duration::ZERO, false),
+        };
+        let words = [ways.back_at, ways.broken_at, held.mask, u64::MAX];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.write_block(OFF_BACK_AT, &bytes)?;
+        // Not back yet, and what is wanted.
+        self.put(OFF_BORROWED, number << 32)?;
+        if matches!(wanted, Wanted::Clone { .. }) {
+            let tls = if trims { CLONE_SETTLS } else { 0 };
+            self.put(OFF_CLONE_FLAGS, CLONE_FLAGS | tls)?;
+            self.put(OFF_CLONED, 0)?;
+            self.write_block(OFF_TID, &[1, 0, 0, 0, u8::from(trims), 0, 0, 0])?;
+            if trims {
+                self.copy_storage(place, held.registers.fs_base)?;
+            }
+        }
+        self.put(OFF_RESTARTS, held.resume.restarts)?;
+        self.put(OFF_SLICE_NS, nanoseconds(slice))?;
+        self.put(OFF_WORKED_NS, 0)?;
+        let left = held.left().map_or(0, |(_, left)| nanoseconds(left));
+        let told: Vec<u8> = [held.waits_with.unwrap_or(0), left_how, left_at, left]
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        self.write_block(OFF_WAITS_WITH, &told)?;
+        let mut registers = held.registers;
+        registers.rip = place + SYSCALL_BYTES;
+        registers.orig_rax = RT_SIGPROCMASK;
+        registers.rax = held.resume.code as u64;
+        registers.rdi = 2; // SIG_SETMASK
+        registers.rsi = block + OFF_ALL;
+        registers.rdx = 0;
+        registers.r10 = 8;
+        registers.rsp = ways.at;
+        Ok(Some(registers))
+    }
+
+    /// Gives the thread of our own a copy of a thread's thread-local storage, with the beginning of what
+    /// glibc keeps of a thread: `malloc_trim` looks there whether it must take locks, and sets errno.
+    fn copy_storage(&mut self, place: u64, fs_base: u64) -> Result<(), Halt> {
+        const ABOVE: u64 = 2 << 10;
+        let below = self.maps.iter().find(|m| m.contains(fs_base)).map_or(0, |m| fs_base - m.start);
+        let below = below.min(STORAGE_AT - OFF_OPS - 4096);
+        let mut bytes = vec![0; (below + ABOVE) as usize];
+        self.memory
+            .read_exact_at(&mut bytes, fs_base - below)
+            .map_err(|error| self.target.failed(error))?;
+        let own = place + CODE_BYTES + STORAGE_AT + fs_base % 64;
+        // Where it begins, it points to itself (`tcb` and `self`).
+        for at in [0, 16] {
+            let at = (below + at) as usize;
+            bytes[at..at + 8].copy_from_slice(&own.to_le_bytes());
+        }
+        self.write(own - below, &bytes)?;
+        self.put(OFF_TLS, own)
+    }
+
+    /// Whether glibc up to 2.31 takes locks, by what it keeps of a thread (`header.multiple_threads`);
+    /// `None` before a thread was borrowed.
+    pub(crate) fn has_multiple_threads(&self) -> Option<bool> {
+        const MULTIPLE_THREADS: u64 = 0x18;
+        if self.fs_base == 0 {
+            return None;
+        }
+        Some(self.word(self.fs_base + MULTIPLE_THREADS)? as u32 != 0)
+    }
+
+    /// Has our thread go before others, for what it does holds them up: it should not be interrupted.
+    pub(crate) fn raise(&self) {
+        let threads = task::threads(self.target.pid).unwrap_or_default();
+        for thread in threads.iter().filter(|t| t.stat().is_ok_and(|stat| stat.name == NAME)) {
+            priority::raise(thread.tid);
+        }
+    }
+}

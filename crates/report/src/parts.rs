@@ -1,0 +1,153 @@
+//! Puts the parts of a study together that ran one by one, perhaps on several machines.
+
+use std::path::{Component, Path, PathBuf};
+
+use lowtide_model::conclude::conclude;
+use lowtide_model::plan::{Difference, Shard};
+use lowtide_model::record::v1::{Machine, Plan};
+use lowtide_model::record::{StudyRecord, TrialRecord};
+
+use crate::read::Loaded;
+
+/// Joins the parts of each study among some records, in the place of the first of them. What is no part, and
+/// what does not fit, stays by itself.
+pub fn join(records: Vec<Loaded>) -> Vec<Loaded> {
+    let mut groups: Vec<Vec<Loaded>> = Vec::new();
+    for mut record in records {
+        let Some(shard) = record.study.shard else {
+            groups.push(vec![record]);
+            continue;
+        };
+        let mut misfit = None;
+        let home = groups.iter_mut().find(|group| match fits(&group[0], &record, shard) {
+            Some(Ok(())) => true,
+            Some(Err(why)) => {
+                misfit = Some(why);
+                false
+            }
+            None => false,
+        });
+        match home {
+            Some(group) => group.push(record),
+            None => {
+                record.notes.extend(misfit);
+                groups.push(vec![record]);
+            }
+        }
+    }
+    groups.into_iter().filter_map(joined).collect()
+}
+
+/// Whether a record is a part of the same study as another one; nothing when that is no part.
+fn fits(first: &Loaded, record: &Loaded, shard: Shard) -> Option<Result<(), String>> {
+    first.study.shard?;
+    let (ours, theirs) = (&first.study.plan, &record.study.plan);
+    let of = |plan: &Plan| plan.shard.map_or(0, |shard| shard.of);
+    let counts = |what: &str, here: u32, there: u32| Difference {
+        what: what.to_owned(),
+        here: here.to_string(),
+        there: there.to_string(),
+    };
+    let difference = ours.difference(theirs).or_else(|| match () {
+        () if of(ours) != shard.of => Some(counts("parts", of(ours), shard.of)),
+        () if ours.repeats != theirs.repeats => {
+            Some(counts("repeats", ours.repeats, theirs.repeats))
+        }
+        () => None,
+    });
+    Some(match difference {
+        None => Ok(()),
+        Some(it) => Err(format!(
+            "part {shard} is not joined with {}: `{}` is {} there, and {} here",
+            first.study.record, it.what, it.here, it.there
+        )),
+    })
+}
+
+/// One record of several parts.
+fn joined(mut parts: Vec<Loaded>) -> Option<Loaded> {
+    parts.sort_by_key(|part| part.study.shard);
+    let mut notes: Vec<String> = missing(&parts).into_iter().chain(other_machine(&parts)).collect();
+    if parts.len() < 2 {
+        let mut only = parts.pop()?;
+        only.notes.splice(0..0, notes);
+        return Some(only);
+    }
+    let directory = common(&parts);
+    let mut trials = Vec::new();
+    for part in &mut parts {
+        notes.append(&mut part.notes);
+        let place = home(part);
+        let place = place.strip_prefix(&directory).unwrap_or(&place).to_owned();
+        for (samples, trial) in part.trials.drain(..) {
+            let samples = place.join(samples).display().to_string();
+            let is_same = |known: &TrialRecord| known.trial.number == trial.trial.number;
+            if trials.iter().any(|(_, known)| is_same(known)) {
+                notes.push(format!("{samples}: another part has that trial too; it is left out"));
+            } else {
+                trials.push((samples, trial));
+            }
+        }
+    }
+    trials.sort_by_key(|(_, trial)| trial.trial.number);
+    let first = parts
+        .into_iter()
+        .min_by(|a, b| a.header.started_unix_s.total_cmp(&b.header.started_unix_s))?;
+    let plan = Plan { shard: None, ..first.study.plan };
+    let course =
+        StudyRecord { header: first.header.clone(), plan, begun: Vec::new(), ended: Vec::new() };
+    let study = conclude(&directory.display().to_string(), course, &trials);
+    Some(Loaded { study, header: first.header, trials, source: first.source, notes })
+}
+
+/// No study has more.
+const MOST_PARTS: u32 = 10_000;
+
+/// That parts are not there, in a sentence.
+fn missing(parts: &[Loaded]) -> Option<String> {
+    // A record may come from anywhere.
+    let of = parts.first()?.study.shard.filter(|shard| shard.of <= MOST_PARTS)?.of;
+    let is_there = |part: &u32| {
+        parts.iter().any(|record| record.study.shard.is_some_and(|shard| shard.part == *part))
+    };
+    let missing: Vec<String> = (1..=of).filter(|p| !is_there(p)).map(|p| p.to_string()).collect();
+    (!missing.is_empty()).then(|| {
+        let there = parts.len();
+        let missing = missing.join(", ");
+        format!(
+            "{there} of {of} parts: without {missing}; name the records of all parts for the whole"
+        )
+    })
+}
+
+/// That the parts ran on machines that are not alike, in a sentence.
+fn other_machine(parts: &[Loaded]) -> Option<String> {
+    // What is at hand changes all the time.
+    let alike = |machine: &Machine| Machine { memory_available_bytes: None, ..machine.clone() };
+    let first = alike(&parts.first()?.header.machine);
+    let other = parts.iter().any(|part| alike(&part.header.machine) != first);
+    other.then(|| {
+        "the parts ran on machines, or settings of one, that are not alike: CPU and latency are compared \
+         within each part, but memory is summed up over all"
+            .to_owned()
+    })
+}
+
+/// The directory of a part, also where its `study.jsonl` was named.
+fn home(part: &Loaded) -> PathBuf {
+    let path = Path::new(&part.study.record);
+    let is_file = path.extension().is_some_and(|ending| ending == "jsonl");
+    path.parent().filter(|_| is_file).unwrap_or(path).to_owned()
+}
+
+/// The directory that holds all parts.
+fn common(parts: &[Loaded]) -> PathBuf {
+    let mut paths = parts.iter().map(home);
+    let first = paths.next().unwrap_or_default();
+    let shared = |a: PathBuf, b: PathBuf| -> PathBuf {
+        a.components().zip(b.components()).take_while(|(x, y)| x == y).map(|(x, _)| x).collect()
+    };
+    let common = paths.fold(first, shared);
+    let is_some = common.components().any(|part| part != Component::CurDir);
+    if is_some { common } else { PathBuf::from(".") }
+}

@@ -1,0 +1,111 @@
+//! What a connection costs, and whether what stays grows from round to round: treatment by treatment.
+
+use lowtide_model::bytes::Human;
+use lowtide_model::judge::{OverRounds, PerConnection};
+use lowtide_model::regression::Slope;
+use lowtide_model::study::{Study, TrialResult};
+
+use super::{Cell, Row, Table, heads, shown};
+
+/// What a connection costs by regression over the ramps; nothing where no load opened connections one by one.
+pub fn per_connection(study: &Study) -> Option<Table> {
+    let all = study.treatments.iter().flat_map(|summary| {
+        let (label, costs) = (summary.treatment.label(), summary.per_connection);
+        let rounds = [("first", costs.first_round), ("later", costs.later_rounds)];
+        rounds.into_iter().filter_map(move |(name, costs)| Some((label.clone(), name, costs?)))
+    });
+    let all: Vec<(String, &str, PerConnection)> = all.collect();
+    let has_inner = all.iter().any(|(_, _, costs)| costs.inner_memory_bytes.is_some());
+    let rows = all.into_iter().map(|(label, name, costs)| {
+        let mut cells = vec![Cell::from(label), Cell::from(name.to_owned())];
+        cells.push(slope(Some(costs.memory_bytes)));
+        cells.extend(has_inner.then(|| slope(costs.inner_memory_bytes)));
+        Row::plain(cells)
+    });
+    let rows: Vec<Row> = rows.collect();
+    let mut columns = vec!["each connection of", "rounds", study.metric.name()];
+    columns.extend(has_inner.then_some("inner"));
+    let inner = if has_inner { "; inner is what the program says it has allocated" } else { "" };
+    (!rows.is_empty()).then(|| Table {
+        caption: format!(
+            "What each connection costs, by regression over the time in which they were opened (median \
+             slope, 95 % interval){inner}"
+        ),
+        heads: heads(&columns),
+        rows,
+    })
+}
+
+fn slope(slope: Option<Slope>) -> Cell {
+    let Some(slope) = slope else { return Cell::from("–".to_owned()) };
+    let short = signed(slope.each);
+    let full = match slope.low.zip(slope.high) {
+        Some((low, high)) => format!("{short} ({} to {})", signed(low), signed(high)),
+        None => format!("{short} (not resolved)"),
+    };
+    Cell { full, short }
+}
+
+/// Bytes that may be fewer than none.
+fn signed(bytes: f64) -> String {
+    let sign = if bytes <= -0.5 { "−" } else { "" };
+    format!("{sign}{}", Human(bytes.abs().round() as u64))
+}
+
+/// Whether what stays grows over the rounds; nothing where there are too few of them for a word.
+pub fn trends(study: &Study) -> Option<Table> {
+    const FEWEST_ROUNDS: usize = 3;
+    if study.trials.iter().all(|trial| trial.rounds.len() < FEWEST_ROUNDS) {
+        return None;
+    }
+    let has_inner = study.trials.iter().any(|trial| trial.over_rounds.inner_memory.is_some());
+    let rows = study.treatments.iter().map(|summary| {
+        let trials = shown(study, summary);
+        let mut cells = vec![
+            Cell::from(summary.treatment.label()),
+            trend(&trials, |trial| trial.over_rounds.memory.as_ref()),
+        ];
+        cells.extend(
+            has_inner.then(|| trend(&trials, |trial| trial.over_rounds.inner_memory.as_ref())),
+        );
+        Row::plain(cells)
+    });
+    let mut columns = vec!["over the rounds", study.metric.name()];
+    columns.extend(has_inner.then_some("inner"));
+    Some(Table {
+        caption:
+            "Whether what stays after a round grows from the second round on: what grows without \
+                  end is a leak, what is level is kept"
+                .to_owned(),
+        heads: heads(&columns),
+        rows: rows.collect(),
+    })
+}
+
+fn trend(trials: &[&TrialResult], of: fn(&TrialResult) -> Option<&OverRounds>) -> Cell {
+    let found: Vec<&OverRounds> = trials.iter().copied().filter_map(of).collect();
+    let Some(first) = found.first() else { return Cell::from("–".to_owned()) };
+    let same = found.iter().filter(|one| one.trend == first.trend).count();
+    let short = match found.len() {
+        all if same == all => first.trend.name().to_owned(),
+        all => format!("{} in {same} of {all}", first.trend.name()),
+    };
+    let full = match found.len() {
+        1 => format!("{short} ({})", first.because),
+        _ => short.clone(),
+    };
+    Cell { full, short }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slope_is_told_with_its_interval_or_that_it_is_not_resolved() {
+        let found = |low, high| slope(Some(Slope { n: 11, each: 45_158.4, low, high })).full;
+        assert_eq!(found(Some(-512.0), Some(51_200.0)), "44.1 KiB (−512 B to 50.0 KiB)");
+        assert_eq!(found(None, None), "44.1 KiB (not resolved)");
+        assert_eq!(slope(None).full, "–");
+    }
+}

@@ -1,0 +1,249 @@
+//! The record of a study: made anew, or gone on with where an earlier run was broken off.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufReader, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lowtide_model::plan::{Cell, Shard};
+use lowtide_model::record::v1::{self, Holds, Line, Machine, Outcome};
+use lowtide_model::record::{ReadError, StudyRecord, read_lines, read_study, read_trial};
+use lowtide_record::Recorder;
+
+use crate::plan::Plan;
+use crate::runner::RunError;
+
+/// A record that trials can be added to.
+pub(crate) struct Begun {
+    /// Its directory, absolute.
+    pub(crate) directory: PathBuf,
+    /// Its `study.jsonl`.
+    pub(crate) course: Recorder,
+    /// The trials that are done, by their numbers, and how long each took.
+    pub(crate) done: BTreeMap<u32, Duration>,
+    /// The plan, as the record keeps it.
+    pub(crate) plan: v1::Plan,
+}
+
+const COURSE: &str = "study.jsonl";
+
+impl Begun {
+    /// Makes the record of a plan, or goes on with the one that there is.
+    pub(crate) fn open(plan: &Plan, machine: &Machine) -> Result<Self, RunError> {
+        let directory = directory_of(plan)?;
+        match read(&directory)? {
+            Found::Nothing => Self::make(plan, directory, machine),
+            Found::Begun(_) | Found::Study(_) if !plan.resume => Err(told(plan, directory)),
+            Found::Begun(path) => {
+                // It was broken off before its first line was whole: it holds nothing.
+                fs::remove_file(&path).map_err(at(&path))?;
+                Self::make(plan, directory, machine)
+            }
+            Found::Study(record) => Self::resume(plan, directory, &record),
+        }
+    }
+
+    fn make(plan: &Plan, directory: PathBuf, machine: &Machine) -> Result<Self, RunError> {
+        fs::create_dir_all(directory.join("trials")).map_err(at(&directory))?;
+        let path = directory.join(COURSE);
+        let course = Recorder::create(&path, Holds::Study, machine).map_err(at(&path))?;
+        let plan = plan.for_record();
+        course.write(&Line::Plan(Box::new(plan.clone())));
+        Ok(Self { directory, course, done: BTreeMap::new(), plan })
+    }
+
+    fn resume(plan: &Plan, directory: PathBuf, record: &StudyRecord) -> Result<Self, RunError> {
+        let plan = plan.for_record();
+        check_same(&plan, &record.plan, &directory)?;
+        let path = directory.join(COURSE);
+        let course = Recorder::resume(&path).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => RunError::InUse(directory.clone()),
+            _ => at(&path)(error),
+        })?;
+        // A trial may have ended, or begun, since it was read without being held.
+        let record = match read(&directory)? {
+            Found::Study(record) => record,
+            Found::Nothing | Found::Begun(_) => return Err(RunError::OutputNotEmpty(directory)),
+        };
+        fs::create_dir_all(directory.join("trials")).map_err(at(&directory))?;
+        if plan != record.plan {
+            course.write(&Line::Plan(Box::new(plan.clone())));
+        }
+        let done = done(&directory, &record);
+        Ok(Self { directory, course, done, plan })
+    }
+
+    /// The trials that are still to be run, in their order.
+    pub(crate) fn open_cells(&self) -> Vec<Cell> {
+        let mut cells = self.plan.cells();
+        cells.retain(|cell| !self.done.contains_key(&cell.number));
+        cells
+    }
+
+    /// The files of a trial, without an ending, relative to the record. What an earlier try has left stays
+    /// as it is.
+    pub(crate) fn stem(&self, cell: &Cell, label: &str) -> String {
+        let stem = format!("trials/{:03}-{}", cell.number, file_name(label));
+        let is_taken = |stem: &String| self.directory.join(format!("{stem}.jsonl")).exists();
+        let again = (2..).map(|attempt: u32| format!("{stem}-attempt-{attempt}"));
+        let mut stems = std::iter::once(stem.clone()).chain(again);
+        stems.find(|stem| !is_taken(stem)).unwrap_or(stem)
+    }
+}
+
+/// What there is where a record is to be.
+enum Found {
+    /// No directory, or an empty one.
+    Nothing,
+    /// A record that holds no plan yet; where its file is.
+    Begun(PathBuf),
+    /// A record.
+    Study(Box<StudyRecord>),
+}
+
+fn read(directory: &Path) -> Result<Found, RunError> {
+    let mut entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            return Err(RunError::OutputNotEmpty(directory.to_owned()));
+        }
+        Err(error) => return Err(at(directory)(error)),
+    };
+    if entries.next().is_none() {
+        return Ok(Found::Nothing);
+    }
+    let path = directory.join(COURSE);
+    let unreadable = |error| RunError::Unreadable { path: path.clone(), error };
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(RunError::OutputNotEmpty(directory.to_owned()));
+        }
+        opened => opened.map_err(|error| unreadable(error.into()))?,
+    };
+    match read_lines(BufReader::new(file)).and_then(read_study) {
+        Ok(record) => Ok(Found::Study(Box::new(record))),
+        Err(ReadError::Empty | ReadError::Missing(_)) => Ok(Found::Begun(path)),
+        Err(error) => Err(unreadable(error)),
+    }
+}
+
+/// The sentence for a record that is there already, when nobody said to go on with it.
+fn told(plan: &Plan, directory: PathBuf) -> RunError {
+    let ours = plan.for_record();
+    match read(&directory) {
+        Ok(Found::Study(record)) => match check_same(&ours, &record.plan, &directory) {
+            Ok(()) => {
+                let (done, of) = (done(&directory, &record).len(), ours.cells().len());
+                RunError::OutputHoldsIt { directory, done, of }
+            }
+            Err(error) => error,
+        },
+        Ok(_) => RunError::OutputHoldsIt { directory, done: 0, of: ours.cells().len() },
+        Err(error) => error,
+    }
+}
+
+/// Refuses to go on with another study than the one that was begun. More repeats are the same study: the
+/// order of the first ones does not depend on how many there are.
+fn check_same(ours: &v1::Plan, theirs: &v1::Plan, directory: &Path) -> Result<(), RunError> {
+    let other = |what: &str, there: String, here: String| RunError::OtherPlan {
+        directory: directory.to_owned(),
+        what: what.to_owned(),
+        there,
+        here,
+    };
+    if let Some(it) = ours.difference(theirs) {
+        return Err(other(&it.what, it.there, it.here));
+    }
+    let part = |shard: Option<Shard>| shard.map_or("all of them".to_owned(), |s| s.to_string());
+    if ours.shard != theirs.shard {
+        return Err(other("shard", part(theirs.shard), part(ours.shard)));
+    }
+    // With another number of repeats, a part would take others.
+    let fits = ours.repeats >= theirs.repeats && ours.order.starts_with(&theirs.order);
+    if !fits || (ours.shard.is_some() && ours.repeats != theirs.repeats) {
+        return Err(other("repeat", theirs.repeats.to_string(), ours.repeats.to_string()));
+    }
+    Ok(())
+}
+
+/// The trials of a record whose own files say that they ended as planned, and when.
+fn done(directory: &Path, record: &StudyRecord) -> BTreeMap<u32, Duration> {
+    let end_of = |samples: &str| {
+        let file = File::open(directory.join(samples)).ok()?;
+        let trial = read_trial(read_lines(BufReader::new(file)).ok()?).ok()?;
+        let end = trial.end.filter(|end| end.outcome == Outcome::Done)?;
+        Some(Duration::try_from_secs_f64(end.t_s).unwrap_or_default())
+    };
+    let ended = record.begun.iter().map(|begun| (begun.number, end_of(&begun.samples)));
+    ended.filter_map(|(number, end)| Some((number, end?))).collect()
+}
+
+/// The directory of a plan's record. The commands that a study starts may run in another one.
+fn directory_of(plan: &Plan) -> Result<PathBuf, RunError> {
+    let directory = plan.output.clone().unwrap_or_else(|| default_output(plan));
+    std::path::absolute(&directory).map_err(at(&directory))
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> RunError + use<> {
+    let path = path.to_owned();
+    move |error| RunError::Record { path: path.clone(), error }
+}
+
+/// `lowtide-NAME-20260131-123456`, in UTC; of a part, `lowtide-NAME-20260131-123456-part-1-of-4`.
+fn default_output(plan: &Plan) -> PathBuf {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (year, month, day) = civil(now / 86_400);
+    let (h, m, s) = (now / 3600 % 24, now / 60 % 60, now % 60);
+    let name = file_name(&plan.name);
+    // Parts may begin in the same second.
+    let part = |shard: Shard| format!("-part-{}-of-{}", shard.part, shard.of);
+    let part = plan.shard.map(part).unwrap_or_default();
+    format!("lowtide-{name}-{year}{month:02}{day:02}-{h:02}{m:02}{s:02}{part}").into()
+}
+
+/// The date of a day counted from 1970-01-01, by Hinnant's `civil_from_days`
+/// (<https://howardhinnant.github.io/date_algorithms.html>).
+fn civil(days: u64) -> (u64, u64, u64) {
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let doe = z % 146_097;
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (yoe + era * 400 + u64::from(month <= 2), month, day)
+}
+
+/// A label as part of a file's name.
+fn file_name(label: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    let name: String = label.chars().map(plain).take(60).collect();
+    name.trim_start_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (days, date) in [
+            (0, (1970, 1, 1)),
+            (59, (1970, 3, 1)),
+            (11_016, (2000, 2, 29)),
+            (20_778, (2026, 11, 21)),
+        ] {
+            assert_eq!(civil(days), date, "{days}");
+        }
+    }
+
+    #[test]
+    fn labels_become_names_of_files() {
+        assert_eq!(file_name("glibc/arena_max=2"), "glibc-arena_max-2");
+        assert_eq!(file_name("../x y"), "-x-y");
+    }
+}
