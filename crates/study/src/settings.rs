@@ -92,8 +92,9 @@ pub struct Settings {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct TreatmentSettings {
-    /// As in the list of allocators; `own` is whatever the command itself brings.
-    pub allocator: String,
+    /// One, or several, each of which makes a treatment: as in the list of allocators; `own` is whatever the
+    /// command itself brings.
+    pub allocator: Words,
     /// What stands behind the allocator's name in its label.
     pub label: Option<String>,
     /// Variables for the subject.
@@ -131,6 +132,12 @@ pub enum Words {
     Joined(String),
     /// `["glibc", "jemalloc"]`.
     Listed(Vec<String>),
+}
+
+impl Default for Words {
+    fn default() -> Self {
+        Self::Joined(String::new())
+    }
 }
 
 impl Words {
@@ -338,12 +345,12 @@ impl Settings {
 
 impl TreatmentSettings {
     /// Every text in it that may hold a parameter.
-    fn each(&mut self, of: impl FnMut(&mut String)) {
+    fn each(&mut self, mut of: impl FnMut(&mut String)) {
         let single = [&mut self.label, &mut self.policy, &mut self.when].into_iter().flatten();
         let acts =
             self.at.iter_mut().flat_map(|act| [&mut act.moment, &mut act.name, &mut act.run]);
-        std::iter::once(&mut self.allocator)
-            .chain(single)
+        self.allocator.each(&mut of);
+        single
             .chain(self.environment.values_mut())
             .chain(self.command.iter_mut().flatten())
             .chain(&mut self.args)

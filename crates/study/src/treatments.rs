@@ -35,10 +35,13 @@ pub(crate) fn treatments(
     }
     let mut left_out: Vec<(String, &str)> = Vec::new();
     for described in &settings.treatment {
-        let one = Applied::described(&resolve(&described.allocator)?, described.clone());
-        match &described.when {
-            Some(line) if !is_so(line) => left_out.push((one.treatment.label(), line)),
-            _ => found.push(one),
+        let not_here = described.when.as_deref().filter(|line| !is_so(line));
+        for name in described.allocator.joined().split(',') {
+            let one = Applied::described(&resolve(name.trim())?, described.clone());
+            match not_here {
+                Some(line) => left_out.push((one.treatment.label(), line)),
+                None => found.push(one),
+            }
         }
     }
     notes.extend(note_on(&left_out));

@@ -5,6 +5,7 @@
 mod bad_input;
 mod commands;
 mod correlation;
+mod expected;
 mod hoard_003;
 mod in_force;
 mod inspect;
@@ -17,6 +18,7 @@ mod reports;
 mod schemas;
 mod server_000;
 mod subjects;
+mod subjects_001;
 mod support;
 mod trials;
 mod watch;

@@ -256,6 +256,8 @@ pub fn rounds(study: &Study) -> Option<Table> {
     let most = study.trials.iter().map(|t| t.rounds.len()).max().unwrap_or(0);
     let mut all = study.trials.iter().flat_map(|t| &t.rounds);
     let tells = all.any(|round| round.allocated_bytes.is_some());
+    let rate = |round: &RoundResult| round.load.as_ref()?.figure("requests_per_s");
+    let with_rate = study.trials.iter().flat_map(|t| &t.rounds).any(|r| rate(r).is_some());
     let mut rows = Vec::new();
     for summary in &study.treatments {
         let trials = shown(study, summary);
@@ -286,13 +288,15 @@ pub fn rounds(study: &Study) -> Option<Table> {
             if tells {
                 cells.push(memory(&|r| r.allocated_bytes));
             }
-            cells.extend([
-                Cell::from(count("succeeded")),
-                Cell::from(count("failed")),
-                Cell::from(
-                    median(&latency).map_or("–".to_owned(), |s| HumanSeconds(s).to_string()),
-                ),
-            ]);
+            cells.extend([Cell::from(count("succeeded")), Cell::from(count("failed"))]);
+            if with_rate {
+                let rates = values(rounds.iter().map(|r| rate(r)));
+                let told = median(&rates).map_or("–".to_owned(), |r| format!("{r:.0}"));
+                cells.push(Cell::from(told));
+            }
+            cells.push(Cell::from(
+                median(&latency).map_or("–".to_owned(), |s| HumanSeconds(s).to_string()),
+            ));
             rows.push(Row::plain(cells));
         }
     }
@@ -300,7 +304,11 @@ pub fn rounds(study: &Study) -> Option<Table> {
     if tells {
         names.push("of it allocated");
     }
-    names.extend(["succeeded", "failed", latency_head(study)]);
+    names.extend(["succeeded", "failed"]);
+    if with_rate {
+        names.push("requests/s");
+    }
+    names.push(latency_head(study));
     Some(Table {
         caption: "Each round of the load; requests are the sum over the repeats".to_owned(),
         heads: heads(&names),
@@ -323,23 +331,42 @@ pub fn phases(study: &Study) -> Option<Table> {
     let rows = study.treatments.iter().map(|summary| {
         let mut cells = vec![Cell::from(summary.treatment.label())];
         for name in &names {
-            // A phase may come more than once: those of one trial are not independent of each other.
-            let of_trial = |trial: &TrialResult| {
-                let named = trial.phases.iter().filter(|p| p.name == *name);
-                median(&values(named.map(|p| p.bytes.map(|b| b as f64))))
-            };
-            let each = shown(study, summary).into_iter().map(of_trial);
-            cells.push(bytes(Estimate::of(&values(each))));
+            let trials = shown(study, summary);
+            let all: Vec<Vec<f64>> = trials.iter().map(|trial| readings(trial, name)).collect();
+            cells.push(bytes(over_rounds(&all)));
         }
         Row::plain(cells)
     });
     Some(Table {
         caption:
-            "Memory when the subject announced a phase (of one that came again, the trial's median)"
+            "Memory when the subject announced a phase (of one that came again, each trial's median, and the \
+             range of all)"
                 .to_owned(),
         rows: rows.collect(),
         heads: ["treatment"].into_iter().chain(names.iter().copied()).map(str::to_owned).collect(),
     })
+}
+
+/// Every reading of a phase in a trial, in bytes.
+fn readings(trial: &TrialResult, phase: &str) -> Vec<f64> {
+    let named = trial.phases.iter().filter(|p| p.name == phase);
+    values(named.map(|p| p.bytes.map(|b| b as f64)))
+}
+
+/// What the trials say of a phase: those of one trial are not independent of each other, so that it has one
+/// voice; where a phase came again, how far all of them lie apart is told in place of an interval.
+fn over_rounds(trials: &[Vec<f64>]) -> Option<Estimate> {
+    let medians = values(trials.iter().map(|readings| median(readings)));
+    let estimate = Estimate::of(&medians)?;
+    let all: Vec<f64> = trials.iter().flatten().copied().collect();
+    if all.len() == medians.len() {
+        return Some(estimate);
+    }
+    let (low, high) = (
+        all.iter().copied().fold(f64::INFINITY, f64::min),
+        all.iter().copied().fold(0.0, f64::max),
+    );
+    Some(Estimate { low, high, n: all.len(), ..estimate })
 }
 
 fn values(all: impl Iterator<Item = Option<f64>>) -> Vec<f64> {

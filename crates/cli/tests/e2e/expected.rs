@@ -1,0 +1,112 @@
+//! What subjects say that `lowtide inspect` must find in them (`verdicts.toml`), and subjects that are Cargo
+//! projects.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::support::{lowtide, until};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Verdicts {
+    expected: Vec<Expected>,
+}
+
+/// What is expected under an allocator at a moment.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Expected {
+    pub(crate) allocator: String,
+    pub(crate) moment: String,
+    #[serde(default)]
+    pub(crate) arguments: Vec<String>,
+    verdicts: Vec<String>,
+    #[serde(default)]
+    least: BTreeMap<String, f64>,
+    #[serde(default)]
+    most: BTreeMap<String, f64>,
+}
+
+impl Expected {
+    /// All that a subject expects.
+    pub(crate) fn of(subject: &str) -> Vec<Self> {
+        let text = std::fs::read_to_string(folder(subject).join("verdicts.toml")).unwrap();
+        toml::from_str::<Verdicts>(&text).unwrap().expected
+    }
+
+    /// Holds a look to it.
+    pub(crate) fn hold(&self, found: &Value) {
+        let Self { allocator, moment, arguments, .. } = self;
+        let verdict = found["verdict"]["kind"].as_str().unwrap();
+        let told = format!("{allocator}, {arguments:?}, {moment}: {found:#}");
+        assert!(self.verdicts.iter().any(|v| v == verdict), "{verdict} {told}");
+        let rss = found["rss_bytes"].as_f64().unwrap();
+        let share = |owner: &str| {
+            let rows = found["ledger"].as_array().unwrap().iter();
+            let of_owner = rows.filter(|row| row["owner"] == owner);
+            of_owner.filter_map(|row| row["bytes"].as_f64()).sum::<f64>() / rss
+        };
+        for (owner, least) in &self.least {
+            assert!(share(owner) >= *least, "{owner} {} {told}", share(owner));
+        }
+        for (owner, most) in &self.most {
+            assert!(share(owner) <= *most, "{owner} {} {told}", share(owner));
+        }
+    }
+}
+
+/// A process that is ended with the test.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    /// Starts a program under an allocator.
+    pub(crate) fn under(allocator: &str, command: &mut Command) -> Self {
+        if let Some(library) = lowtide_allocators::bundled().find(|b| b.name() == allocator) {
+            command.env("LD_PRELOAD", library.unpack().unwrap());
+        }
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Waits until it can be connected to.
+    pub(crate) fn at(self, address: SocketAddr) -> Self {
+        until("the server", || TcpStream::connect(address).ok());
+        self
+    }
+
+    /// What `lowtide inspect` says of it.
+    pub(crate) fn inspect(&self) -> Value {
+        let output =
+            lowtide().args(["--json", "inspect", &self.0.id().to_string()]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn folder(subject: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../subjects").join(subject)
+}
+
+/// Builds a subject that is a Cargo project.
+pub(crate) fn build(subject: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(subject);
+    let built = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()))
+        .args(["build", "--release", "--locked", "--manifest-path"])
+        .arg(folder(subject).join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&target)
+        .status()
+        .unwrap();
+    assert!(built.success());
+    target.join("release").join(format!("subject-{subject}"))
+}

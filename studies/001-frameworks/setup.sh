@@ -1,0 +1,12 @@
+#!/bin/sh
+# Builds a subject in the directory that is named, unless it is there.
+#   sh setup.sh SUBJECT DIRECTORY
+set -eu
+source=$1
+build=$2
+if ! command -v cargo >/dev/null; then
+    echo "cargo is missing: install Rust (https://rustup.rs)" >&2
+    exit 1
+fi
+mkdir -p "$build"
+exec cargo build --quiet --release --locked --manifest-path "$source/Cargo.toml" --target-dir "$build"

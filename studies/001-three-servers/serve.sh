@@ -1,0 +1,17 @@
+#!/bin/sh
+# Starts the three servers at three ports one behind the other, says when all are up, and stays.
+#   sh serve.sh SERVER DIRECTORY PORT
+set -eu
+server=$1 directory=$2 port=$3
+for framework in axum actix salvo; do
+    figures=$directory/$framework.json
+    "$server" "$framework" --figures "$figures" "127.0.0.1:$port" &
+    # It is there once the server listens.
+    until [ -e "$figures" ]; do
+        kill -0 $! 2>/dev/null || exit 1
+        sleep 0.05
+    done
+    port=$((port + 1))
+done
+echo "all three are up"
+wait

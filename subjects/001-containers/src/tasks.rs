@@ -1,0 +1,69 @@
+//! A million tasks that sleep; and, among them, some that outlive the others.
+
+use crate::runtimes::{Gate, Runtimes, wait_until};
+use crate::stage::Stage;
+
+/// A task that interleaves holds so many bytes at least, and up to eight times as many: a part of a page.
+const LEAST_HELD: usize = 128;
+const SPREAD: usize = 897;
+
+/// Which tasks outlive the others of their round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Long {
+    None,
+    /// The one that came last.
+    Last,
+    /// One in four, as long requests among short ones; each task then holds a block beside its own.
+    EveryFourth,
+}
+
+impl Long {
+    fn holds_for(self, place: usize, count: usize) -> bool {
+        match self {
+            Self::None => false,
+            Self::Last => place + 1 == count,
+            Self::EveryFourth => place.is_multiple_of(4),
+        }
+    }
+}
+
+/// One round.
+pub(crate) fn round(
+    stage: &Stage,
+    runtimes: &Runtimes,
+    count: usize,
+    long: Long,
+) -> Result<(), String> {
+    let (handle, own) = runtimes.of_round()?;
+    let (short_ones, long_ones) = (Gate::new(), Gate::new());
+    for place in 0..count {
+        let gate = if long.holds_for(place, count) { &long_ones } else { &short_ones }.clone();
+        if long == Long::EveryFourth {
+            let held = held(place);
+            handle.spawn(async move {
+                gate.sleep().await;
+                drop(held);
+            });
+        } else {
+            handle.spawn(async move { gate.sleep().await });
+        }
+    }
+    let asleep = || short_ones.asleep() + long_ones.asleep();
+    wait_until(|| asleep() == count);
+    stage.announce("filled", &format!("{count} tasks"));
+    short_ones.open();
+    wait_until(|| short_ones.asleep() == 0);
+    stage.announce("emptied", &format!("{} tasks", asleep()));
+    long_ones.open();
+    wait_until(|| asleep() == 0);
+    if long != Long::None || own.is_some() {
+        drop(own);
+        stage.announce("dropped", "no task");
+    }
+    Ok(())
+}
+
+/// A block of a size that differs from task to task.
+fn held(place: usize) -> Vec<u8> {
+    vec![1; LEAST_HELD + place.wrapping_mul(7919) % SPREAD]
+}
