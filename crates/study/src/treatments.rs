@@ -124,3 +124,22 @@ pub(crate) fn check_policy(list: &str) -> Result<(), PlanError> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{TreatmentSettings, Words};
+
+    #[test]
+    fn a_treatment_of_several_allocators_is_one_for_each() {
+        let described = TreatmentSettings {
+            allocator: Words::Joined("glibc, own".to_owned()),
+            label: Some("axum".to_owned()),
+            ..TreatmentSettings::default()
+        };
+        let settings = Settings { treatment: vec![described], ..Settings::default() };
+        let found = treatments(&settings, &mut Vec::new()).unwrap();
+        let labels: Vec<String> = found.iter().map(|one| one.treatment.label()).collect();
+        assert_eq!(labels, ["glibc/axum", "own/axum"]);
+    }
+}

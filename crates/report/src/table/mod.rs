@@ -372,3 +372,17 @@ fn over_rounds(trials: &[Vec<f64>]) -> Option<Estimate> {
 fn values(all: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
     all.flatten().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_that_came_again_has_one_voice_for_each_trial_and_the_range_of_all() {
+        let again = over_rounds(&[vec![10.0, 30.0, 20.0], vec![40.0, 40.0, 70.0]]).unwrap();
+        assert_eq!((again.median, again.low, again.high), (30.0, 10.0, 70.0));
+        let once = over_rounds(&[vec![10.0], vec![20.0]]).unwrap();
+        assert_eq!((once.median, once.low, once.high, once.n), (15.0, 10.0, 20.0, 2));
+        assert_eq!(over_rounds(&[vec![]]), None);
+    }
+}
