@@ -15,6 +15,15 @@ use crate::support::{lowtide, until};
 #[serde(deny_unknown_fields)]
 struct Verdicts {
     expected: Vec<Expected>,
+    #[serde(default)]
+    over_rounds: Vec<OverRounds>,
+}
+
+impl Verdicts {
+    fn of(subject: &str) -> Self {
+        let text = std::fs::read_to_string(folder(subject).join("verdicts.toml")).unwrap();
+        toml::from_str(&text).unwrap()
+    }
 }
 
 /// What is expected under an allocator at a moment.
@@ -25,6 +34,10 @@ pub(crate) struct Expected {
     pub(crate) moment: String,
     #[serde(default)]
     pub(crate) arguments: Vec<String>,
+    /// How many connections it has, of those that have any.
+    pub(crate) connections: Option<u32>,
+    /// For how long it is looked at, where one look does not tell.
+    pub(crate) watch: Option<String>,
     verdicts: Vec<String>,
     #[serde(default)]
     least: BTreeMap<String, f64>,
@@ -35,8 +48,7 @@ pub(crate) struct Expected {
 impl Expected {
     /// All that a subject expects.
     pub(crate) fn of(subject: &str) -> Vec<Self> {
-        let text = std::fs::read_to_string(folder(subject).join("verdicts.toml")).unwrap();
-        toml::from_str::<Verdicts>(&text).unwrap().expected
+        Verdicts::of(subject).expected
     }
 
     /// Holds a look to it.
@@ -57,6 +69,22 @@ impl Expected {
         for (owner, most) in &self.most {
             assert!(share(owner) <= *most, "{owner} {} {told}", share(owner));
         }
+    }
+}
+
+/// What a study is expected to tell over its rounds.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OverRounds {
+    pub(crate) arguments: Vec<String>,
+    /// The trend of what the subject says that it has allocated.
+    pub(crate) inner_memory: String,
+}
+
+impl OverRounds {
+    /// All that a subject expects.
+    pub(crate) fn of(subject: &str) -> Vec<Self> {
+        Verdicts::of(subject).over_rounds
     }
 }
 
@@ -93,11 +121,12 @@ impl Drop for Running {
     }
 }
 
-fn folder(subject: &str) -> PathBuf {
+/// Where a subject is.
+pub(crate) fn folder(subject: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../subjects").join(subject)
 }
 
-/// Builds a subject that is a Cargo project, where `.ci/run` has tested it, so that its frameworks are built once.
+/// Builds a subject that is a Cargo project, where `.ci/run` has built most of what it needs.
 pub(crate) fn build(subject: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("subjects");
     let built = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()))

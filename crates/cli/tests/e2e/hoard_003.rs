@@ -1,44 +1,18 @@
 //! `subjects/003-hoard`: each of its modes, held to the verdict that is expected of it. Needs no more than
 //! the C compiler that everything else needs too.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde::Deserialize;
 use serde_json::Value;
 
+use crate::expected::{Expected, folder};
 use crate::inspect::{self, plain};
 use crate::support::{number, study, until};
 
-/// `verdicts.toml`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Verdicts {
-    expected: Vec<Expected>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Expected {
-    allocator: String,
-    moment: String,
-    arguments: Vec<String>,
-    watch: Option<String>,
-    verdicts: Vec<String>,
-    #[serde(default)]
-    least: BTreeMap<String, f64>,
-    #[serde(default)]
-    most: BTreeMap<String, f64>,
-}
-
 /// Some 100 MiB, and no longer than it takes to fill them.
 const SMALL: [&str; 5] = ["threads=4", "mib=16", "main=32", "turns=2", "pause=1"];
-
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../subjects/003-hoard")
-}
 
 fn build() -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hoard");
@@ -46,7 +20,7 @@ fn build() -> PathBuf {
     let built = Command::new(compiler)
         .args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .arg(&program)
-        .arg(folder().join("hoard.c"))
+        .arg(folder("003-hoard").join("hoard.c"))
         .status()
         .expect("a C compiler (Debian: build-essential)");
     assert!(built.success());
@@ -74,23 +48,10 @@ fn look(program: &Path, expected: &Expected) -> Value {
 
 #[test]
 fn every_mode_of_the_hoard_has_the_verdict_that_is_expected_of_it() {
-    let text = fs::read_to_string(folder().join("verdicts.toml")).unwrap();
-    let verdicts: Verdicts = toml::from_str(&text).unwrap();
     let program = build();
-    for expected in &verdicts.expected {
+    for expected in Expected::of("003-hoard") {
         assert_eq!(expected.allocator, "glibc", "no other is tried yet");
-        let found = look(&program, expected);
-        let kind = found["verdict"]["kind"].as_str().unwrap();
-        assert!(expected.verdicts.iter().any(|v| v == kind), "{:?}: {found:#}", expected.arguments);
-        let share = |owner: &str| {
-            inspect::bytes(&found, owner) as f64 / found["rss_bytes"].as_f64().unwrap()
-        };
-        for (owner, least) in &expected.least {
-            assert!(share(owner) >= *least, "{owner} of {:?}: {found:#}", expected.arguments);
-        }
-        for (owner, most) in &expected.most {
-            assert!(share(owner) <= *most, "{owner} of {:?}: {found:#}", expected.arguments);
-        }
+        expected.hold(&look(&program, &expected));
     }
 }
 

@@ -1,82 +1,27 @@
 //! `subjects/004-node-tls`: the TLS server of document 004, under the system's node, held to the verdicts that
 //! stand beside it.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use serde::Deserialize;
 use serde_json::Value;
 
+use crate::expected::{Expected, OverRounds, Running, folder};
 use crate::inspect;
 use crate::support::{free_port, lowtide, number, study, until};
 
-/// `verdicts.toml`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Verdicts {
-    expected: Vec<Expected>,
-    over_rounds: Vec<OverRounds>,
-}
+const SUBJECT: &str = "004-node-tls";
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Expected {
-    allocator: String,
-    moment: String,
-    connections: u32,
-    #[serde(default)]
-    arguments: Vec<String>,
-    verdicts: Vec<String>,
-    #[serde(default)]
-    least: BTreeMap<String, f64>,
-    #[serde(default)]
-    most: BTreeMap<String, f64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OverRounds {
-    arguments: Vec<String>,
-    inner_memory: String,
-}
-
-impl Expected {
-    fn hold(&self, found: &Value) {
-        let kind = found["verdict"]["kind"].as_str().unwrap();
-        let told = format!("{}, {:?}: {found:#}", self.moment, self.arguments);
-        assert!(self.verdicts.iter().any(|v| v == kind), "{kind} {told}");
-        let rss = number(found, "rss_bytes");
-        let share = |owner: &str| inspect::bytes(found, owner) as f64 / rss;
-        assert!(self.least.iter().all(|(owner, least)| share(owner) >= *least), "{told}");
-        assert!(self.most.iter().all(|(owner, most)| share(owner) <= *most), "{told}");
-        if kind == "runtime" {
-            let cures = found["cures"].as_array().unwrap();
-            let cure = cures.iter().find(|cure| cure["cure"] == "runtime").expect(&told);
-            assert!(cure["how"].as_str().unwrap().contains("V8"), "{told}");
-        }
+/// Holds a look to what is expected; where V8 has most, with what can be done about that.
+fn hold(expected: &Expected, found: &Value) {
+    expected.hold(found);
+    if found["verdict"]["kind"] == "runtime" {
+        let cures = found["cures"].as_array().unwrap();
+        let cure = cures.iter().find(|cure| cure["cure"] == "runtime").expect("a cure");
+        assert!(cure["how"].as_str().unwrap().contains("V8"), "{found:#}");
     }
-}
-
-/// A process that is ended with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../subjects/004-node-tls")
-}
-
-fn verdicts() -> Verdicts {
-    let text = std::fs::read_to_string(folder().join("verdicts.toml")).unwrap();
-    toml::from_str(&text).unwrap()
 }
 
 /// Makes a key and a certificate, and gives the words that name them.
@@ -102,7 +47,7 @@ fn look(expected: &Expected, certificate: &[String]) -> Value {
     let (port, figures) = (free_port(), free_port());
     let server = inspect::plain("node")
         .arg("--expose-gc")
-        .arg(folder().join("server.js"))
+        .arg(folder(SUBJECT).join("server.js"))
         .args(certificate)
         .args([format!("port={port}"), format!("figures={figures}")])
         .args(&expected.arguments)
@@ -110,7 +55,8 @@ fn look(expected: &Expected, certificate: &[String]) -> Value {
         .spawn();
     let server = Running(server.expect("node: .ci/run installs it"));
     until("the server", || ask(figures, "/"));
-    let count = expected.connections.to_string();
+    let wanted = expected.connections.unwrap();
+    let count = wanted.to_string();
     let load = lowtide()
         .args(["load", "--insecure", "-c", &count, "--ramp", "200/s", "--hold", "10m"])
         .arg(format!("tls:127.0.0.1:{port}"))
@@ -120,7 +66,7 @@ fn look(expected: &Expected, certificate: &[String]) -> Value {
     let load = Running(load.unwrap());
     let connections =
         |wanted: u32| ask(figures, "/").filter(|told| told["connections"] == wanted).map(drop);
-    until("the connections", || connections(expected.connections));
+    until("the connections", || connections(wanted));
     if expected.moment != "held" {
         drop(load);
         until("the close", || connections(0));
@@ -137,9 +83,9 @@ fn look(expected: &Expected, certificate: &[String]) -> Value {
 fn the_server_of_document_004_gets_the_verdicts_that_stand_beside_it() {
     let home = tempfile::tempdir().unwrap();
     let certificate = certificate(home.path());
-    for expected in &verdicts().expected {
+    for expected in &Expected::of(SUBJECT) {
         assert_eq!(expected.allocator, "glibc", "no other is tried yet");
-        expected.hold(&look(expected, &certificate));
+        hold(expected, &look(expected, &certificate));
     }
 }
 
@@ -169,7 +115,7 @@ fn over_rounds_of_connections_a_leak_is_told_from_a_level_and_a_connection_has_i
                     "node",
                     "--expose-gc",
                 ],
-                &[&folder().join("server.js").display().to_string(), &certificate[0]],
+                &[&folder(SUBJECT).join("server.js").display().to_string(), &certificate[0]],
                 &[&certificate[1], &format!("port={port}"), &format!("figures={figures}")],
                 &arguments.iter().map(String::as_str).collect::<Vec<_>>(),
             ]
@@ -178,7 +124,7 @@ fn over_rounds_of_connections_a_leak_is_told_from_a_level_and_a_connection_has_i
         ran.trials().remove(0)
     };
     std::thread::scope(|scope| {
-        for expected in verdicts().over_rounds {
+        for expected in OverRounds::of(SUBJECT) {
             scope.spawn(move || {
                 let trial = run(&expected.arguments);
                 let found = &trial["over_rounds"]["inner_memory"];
