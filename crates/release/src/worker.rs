@@ -17,10 +17,11 @@ use crate::stub::numbers::*;
 use crate::stub::{Counts, MOST_OPS, Op, PAGES_PER_HOLD};
 
 /// A lock is held for so long, but for the act that is under way.
-const HOLD: Duration = Duration::from_micros(250);
+const HOLD: Duration = Duration::from_micros(60);
 /// So long it is left alone between two holds where others want it, and a quarter of a hold where nobody does.
-/// Each hold has them queue up, and that takes longer than the hold itself: rather few than short ones.
-const REST: Duration = Duration::from_millis(1);
+/// Longer holds and rests (250 µs, 1 ms) made a release twice as long, and single requests wait up to
+/// 145 ms more often (bench/2026-11-22-release-gap).
+const REST: Duration = Duration::from_micros(60);
 /// So long a lock is waited for until its turn is passed over.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Our thread ends when it has heard nothing for so long.

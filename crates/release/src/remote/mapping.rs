@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use lowtide_probe::inspect::TargetError;
 use lowtide_probe::proc::task::Doing;
 
 use super::calls::{MUNMAP, mapping_calls, name_of, seccomp_call, sigreturn_call};
@@ -126,7 +127,9 @@ impl Remote<'_> {
         let Some(range) = whole.or_else(code_alone) else {
             // Nothing of ours is there, and perhaps nothing at all any more.
             self.place = None;
-            return self.lost().map_or(Ok(()), |error| Err(error.into()));
+            // One whose first thread has ended shows no mappings, though others may not have ended yet.
+            let gone = || self.maps.is_empty().then_some(TargetError::Gone(self.target.pid));
+            return self.lost().or_else(gone).map_or(Ok(()), |error| Err(error.into()));
         };
         if !self.until(ACT_LIMIT, Self::are_all_outside) {
             return Err(self.because(
