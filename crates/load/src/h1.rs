@@ -101,7 +101,7 @@ impl Protocol for Http1 {
         if self.in_flight.is_none() {
             return match bytes.is_empty() {
                 true => Ok(()),
-                false => Err(Failure::Http1("an answer that nobody asked for")),
+                false => Err(answer::unasked(bytes)),
             };
         }
         if self.rest.is_empty() {

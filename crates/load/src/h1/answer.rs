@@ -154,16 +154,29 @@ fn trailers(bytes: &[u8]) -> Result<Progress, Failure> {
 
 /// Why a head could not be read: that of another protocol, or a broken one.
 fn unread(error: httparse::Error, bytes: &[u8]) -> Failure {
-    match bytes {
-        // Frames of HTTP/2 begin with a length of three bytes; SETTINGS and GOAWAY are short.
-        [0, 0, _, 4 | 7, ..] => Failure::NotHttp1("HTTP/2"),
-        [21 | 22, 3, ..] => Failure::NotHttp1("TLS"),
-        _ if bytes.starts_with(b"HTTP/") => match error {
+    match other_protocol(bytes) {
+        Some(other) => Failure::NotHttp1(other),
+        None if bytes.starts_with(b"HTTP/") => match error {
             httparse::Error::TooManyHeaders => Failure::Http1("too many headers"),
             httparse::Error::Version => Failure::NotHttp1("another version"),
             _ => Failure::Http1("a head that cannot be read"),
         },
-        _ => Failure::NotHttp1("something else"),
+        None => Failure::NotHttp1("something else"),
+    }
+}
+
+/// What it means that something comes before anything was asked for: servers of HTTP/2 speak first.
+pub(super) fn unasked(bytes: &[u8]) -> Failure {
+    other_protocol(bytes)
+        .map_or(Failure::Http1("an answer that nobody asked for"), Failure::NotHttp1)
+}
+
+fn other_protocol(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        // Frames of HTTP/2 begin with a length of three bytes; SETTINGS and GOAWAY are short.
+        [0, 0, _, 4 | 7, ..] => Some("HTTP/2"),
+        [21 | 22, 3, ..] => Some("TLS"),
+        _ => None,
     }
 }
 

@@ -142,6 +142,19 @@ fn what_is_no_answer_is_told() {
 }
 
 #[test]
+fn a_server_that_speaks_first_is_known_by_what_it_says() {
+    let says = |bytes: &[u8]| {
+        let mut connection = Http1::new(&request("GET", b""));
+        connection.receive(bytes, &mut Vec::new(), &mut Told::default())
+    };
+    let settings = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64";
+    assert_eq!(says(settings), Err(Failure::NotHttp1("HTTP/2")));
+    let unasked = Failure::Http1("an answer that nobody asked for");
+    assert_eq!(says(b"HTTP/1.1 408 X\r\n\r\n"), Err(unasked));
+    assert_eq!(says(b""), Ok(()));
+}
+
+#[test]
 fn a_request_that_is_late_ends_its_connection() {
     let (mut connection, mut told) = (sent("GET"), Told::default());
     assert_eq!(connection.expire(Ticks(0), &mut Vec::new(), &mut told), Ok(()));
