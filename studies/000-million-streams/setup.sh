@@ -4,12 +4,7 @@
 set -eu
 source=$1
 build=$2
-if ! command -v cargo >/dev/null; then
-    echo "cargo is missing: install Rust (https://rustup.rs)" >&2
-    exit 1
-fi
-mkdir -p "$build"
-cargo build --quiet --release --locked --manifest-path "$source/Cargo.toml" --target-dir "$build"
+sh "$(dirname "$0")/../build-subject.sh" "$source" "$build"
 musl=$(uname -m)-unknown-linux-musl
 if [ -d "$(rustc --print sysroot)/lib/rustlib/$musl" ]; then
     cargo build --quiet --release --locked --manifest-path "$source/Cargo.toml" --target-dir "$build" \

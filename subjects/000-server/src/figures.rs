@@ -1,10 +1,10 @@
 //! What the server tells of itself: a line each second as the document has it, and its counters as JSON.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use subject_common::{allocated_bytes, mib, replace, resident_bytes};
 use tokio::runtime::Handle;
 
 use crate::allocator;
@@ -64,7 +64,7 @@ impl Counters {
             "requests_in_flight": number(&self.0.in_flight),
             "most_requests_in_flight": number(&self.0.most_in_flight),
             "connections": number(&self.0.connections),
-            "inner_memory_bytes": allocator::allocated(),
+            "inner_memory_bytes": allocated_bytes(),
             "alive_tasks": self.0.rolling.alive_tasks(),
             "refreshes": self.0.refreshes.load(Ordering::Relaxed),
         })
@@ -109,7 +109,6 @@ pub(crate) async fn monitor(counters: Counters, rolling: Rolling, options: Optio
 
 fn line(second: u64, counters: &Counters, rolling: &Rolling, refresh: bool) -> String {
     let number = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
-    let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
     let outer = resident_bytes();
     let tasks = rolling.alive_tasks();
     let refreshed = if refresh && tasks == 0 && outer > THRESHOLD_MIB << 20 {
@@ -130,24 +129,8 @@ fn line(second: u64, counters: &Counters, rolling: &Rolling, refresh: bool) -> S
         number(&counters.0.requests),
         number(&counters.0.in_flight),
         number(&counters.0.most_in_flight),
-        mib(allocator::allocated() as u64),
+        mib(allocated_bytes() as u64),
         mib(outer),
         Handle::current().metrics().num_alive_tasks(),
     )
-}
-
-/// What is resident, by the kernel's account; 0 where it cannot be read.
-fn resident_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
-}
-
-/// Whoever reads the file finds it whole.
-fn replace(file: &Path, text: &str) -> std::io::Result<()> {
-    let mut beside = file.to_owned().into_os_string();
-    beside.push(".new");
-    std::fs::write(&beside, text)?;
-    std::fs::rename(&beside, file)
 }

@@ -16,12 +16,15 @@ mod server;
 
 use std::process::ExitCode;
 
+use subject_common::Counting;
+
+use allocator::Real;
 use figures::Counters;
 use options::Options;
 use runtime::Rolling;
 
 #[global_allocator]
-static ALLOCATOR: allocator::Counting = allocator::Counting;
+static ALLOCATOR: Counting<Real> = Counting(Real);
 
 /// The listener and the monitor run on the main runtime, as in the document; what serves connections, on
 /// the one that is exchanged.

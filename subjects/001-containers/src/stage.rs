@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use subject_common::{mib, resident_bytes};
+
 use crate::options::Options;
 
 /// For how long a phase lasts once it is announced: long enough to be read.
@@ -38,7 +40,7 @@ impl<'a> Stage<'a> {
     pub(crate) fn announce(&self, phase: &str, detail: &str) {
         std::thread::sleep(self.options.pause);
         let round = self.round;
-        println!("{phase}: round {round}, {detail}, {:.1} MiB resident", resident_mib());
+        println!("{phase}: round {round}, {detail}, {:.1} MiB resident", mib(resident_bytes()));
         // The name is for convenience; without it the line is still there.
         let _ = std::fs::write("/proc/self/comm", phase);
         if self.options.until.as_deref() == Some(phase) {
@@ -53,12 +55,4 @@ impl<'a> Stage<'a> {
             std::thread::park();
         }
     }
-}
-
-/// What is resident, by the kernel's account; 0 where it cannot be read.
-fn resident_mib() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
-    kib.unwrap_or(0.0) / 1024.0
 }

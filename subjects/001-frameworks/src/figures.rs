@@ -1,11 +1,11 @@
 //! What the server tells of itself: a line each second, and its counters as JSON.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::allocator;
+use subject_common::{allocated_bytes, mib, replace, resident_bytes};
+
 use crate::options::Options;
 
 /// How often the file of figures is written: a line is printed every so many times.
@@ -39,7 +39,7 @@ impl Counters {
             "requests": requests,
             "requests_in_flight": in_flight,
             "most_requests_in_flight": most_in_flight,
-            "inner_memory_bytes": allocator::allocated(),
+            "inner_memory_bytes": allocated_bytes(),
         })
         .to_string()
     }
@@ -77,28 +77,11 @@ pub(crate) fn monitor(counters: &Counters, options: &Options) -> ! {
 }
 
 fn line(counters: &Counters) -> String {
-    let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
     let [requests, in_flight, most_in_flight] = counters.numbers();
     format!(
         "ct: {requests}, conn: {in_flight}, max_conn: {most_in_flight}, inner_mem: {:.3}M, outer_mem: \
          {:.3}M",
-        mib(allocator::allocated() as u64),
+        mib(allocated_bytes() as u64),
         mib(resident_bytes()),
     )
-}
-
-/// What is resident, by the kernel's account; 0 where it cannot be read.
-fn resident_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
-}
-
-/// Whoever reads the file finds it whole.
-fn replace(file: &Path, text: &str) -> std::io::Result<()> {
-    let mut beside = file.to_owned().into_os_string();
-    beside.push(".new");
-    std::fs::write(&beside, text)?;
-    std::fs::rename(&beside, file)
 }

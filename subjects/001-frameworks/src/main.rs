@@ -10,21 +10,23 @@
 //! ```
 
 mod actix;
-mod allocator;
 mod axum;
 mod figures;
 mod options;
 mod salvo;
 
+use std::alloc::System;
 use std::net::TcpListener;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use subject_common::Counting;
 
 use figures::{Counters, monitor};
 use options::{Framework, Options};
 
 #[global_allocator]
-static ALLOCATOR: allocator::Counting = allocator::Counting;
+static ALLOCATOR: Counting<System> = Counting(System);
 
 /// How many streams one connection may have. The h2 library has no bound of its own, hyper has 200.
 const STREAMS: u32 = 1_000_000;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds a subject in the directory that is named, unless it is there.
-#   sh setup.sh SUBJECT DIRECTORY
+#   sh build-subject.sh SUBJECT DIRECTORY
 set -eu
 source=$1
 build=$2
