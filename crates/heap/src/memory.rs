@@ -1,6 +1,7 @@
 //! Memory as it can be read without changing it.
 
 use std::ops::Range;
+use std::time::Duration;
 
 /// The memory of a process.
 pub trait Memory {
@@ -20,6 +21,11 @@ pub trait Memory {
     /// The resident pages between two addresses: whole pages, in order, apart from each other. Pages
     /// that are swapped out or were never written to are not among them.
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>>;
+
+    /// Lets the program go on for so long; `false`, at once, where nothing can change by that.
+    fn wait(&self, _time: Duration) -> bool {
+        false
+    }
 }
 
 /// One word of memory, where it is resident.

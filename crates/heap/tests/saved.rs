@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::cell::Cell;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use lowtide_heap::memory::Memory;
+use lowtide_heap::memory::{Memory, Saved};
 use lowtide_heap::ptmalloc::{Class, Heap, Layout, walk};
 use lowtide_heap::residency::Residency;
 use lowtide_heap::saved::SavedHeap;
@@ -98,6 +101,52 @@ fn what_cannot_be_walked_is_said_and_the_rest_is_walked() {
         assert!((256 << 10..1 << 20).contains(&after.unwalked_bytes), "{name}: {after:?}");
         assert!(after.used_count > before.used_count / 2, "{name}: {after:?}");
         adds_up(&walked(&saved).unwrap(), &saved.memory);
+    }
+}
+
+/// Memory in which a thread is in the middle of a change, and needs a processor so often to end it.
+struct InTheMiddle {
+    now: Saved,
+    then: Saved,
+    turns: Cell<u32>,
+}
+
+impl Memory for InTheMiddle {
+    fn page_bytes(&self) -> u64 {
+        self.now.page_bytes()
+    }
+
+    fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let memory = if self.turns.get() > 0 { &self.now } else { &self.then };
+        memory.read(address, buffer)
+    }
+
+    fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        self.now.resident(range)
+    }
+
+    fn wait(&self, _: Duration) -> bool {
+        self.turns.set(self.turns.get().saturating_sub(1));
+        true
+    }
+}
+
+#[test]
+fn a_thread_in_the_middle_of_a_change_is_given_the_time_to_end_it() {
+    for name in names().iter().filter(|name| name.ends_with("log-uniform")) {
+        let saved = load(name);
+        let whole = walked(&saved).unwrap();
+        let area = whole.areas.iter().max_by_key(|area| area.end - area.start).unwrap();
+        let middle = area.start + (area.end - area.start) / 2;
+        let mut now = saved.memory.clone();
+        let (start, bytes) = now.blocks.iter_mut().rfind(|(start, _)| *start <= middle).unwrap();
+        bytes[(middle - *start) as usize..][..256 << 10].fill(0xff);
+        let memory = InTheMiddle { now, then: saved.memory.clone(), turns: Cell::new(3) };
+        let layout = Layout::find(&memory, &saved.data).unwrap();
+        let heap = walk(&memory, &layout, &saved.mappings);
+        assert_eq!(memory.turns.get(), 0, "{name}");
+        assert!(heap.is_whole(), "{name}");
+        assert_eq!(heap.total(), whole.total(), "{name}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Goes over the arenas, and over what lies outside of them.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use super::caches::{self, Caches};
 use super::layout::{Layout, Settings};
@@ -10,8 +11,13 @@ use crate::memory::{Memory, word, word_in};
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
 
-/// An arena that changes while it is walked is walked anew, so often at most.
-const TRIES: usize = 3;
+/// An arena that changes while it is walked is walked anew, at least so often,
+const TRIES: u32 = 3;
+/// and where a part of it could not be walked, until so long after the walk of the heap began: a thread
+/// that is in the middle of a change may have to wait for a processor, even because we have it.
+const PATIENCE: Duration = Duration::from_millis(120);
+/// The first of the waits between, each of which is twice as long as the one before.
+const FIRST_WAIT: Duration = Duration::from_millis(1);
 /// The main heap may have grown by so much since its mapping was looked up.
 const GROWN: u64 = 1 << 30;
 /// So much is read at once where blocks are searched for everywhere, in bytes.
@@ -30,6 +36,7 @@ pub(super) struct Work<'m, M> {
     mmapped: Mmapped,
     rereads: u64,
     returns: u64,
+    begun: Instant,
 }
 
 impl<'m, M: Memory> Work<'m, M> {
@@ -49,6 +56,7 @@ impl<'m, M: Memory> Work<'m, M> {
             mmapped: Mmapped::default(),
             rereads: 0,
             returns: 0,
+            begun: Instant::now(),
         }
     }
 
@@ -96,10 +104,19 @@ impl<'m, M: Memory> Work<'m, M> {
     fn until_whole(&mut self, mut once: impl FnMut(&mut Self) -> Arena) -> Arena {
         let (areas, suspects) = (self.areas.len(), self.suspects.len());
         let mut arena = once(self);
-        for _ in 1..TRIES {
+        for attempt in 1.. {
             // The pieces of a main arena that is scattered are yet to come. (All others have that flag.)
             let is_main = self.layout.arenas.first() == Some(&arena.address);
             if arena.is_whole() || (is_main && self.is_scattered(&arena)) {
+                break;
+            }
+            // What changed since is there at the second try; what is in the middle of a change is not.
+            let is_torn = arena.tally.unwalked_bytes > 0 || arena.walked_bytes == 0;
+            let may_change = is_torn
+                && attempt > 1
+                && self.begun.elapsed() < PATIENCE
+                && self.memory.wait(FIRST_WAIT * 2_u32.saturating_pow(attempt - 2));
+            if attempt >= TRIES && !may_change {
                 break;
             }
             self.areas.truncate(areas);

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::memory::Memory;
@@ -302,6 +303,11 @@ impl Memory for LiveMemory {
             add(&mut runs, pages.range);
         }
         runs
+    }
+
+    fn wait(&self, time: Duration) -> bool {
+        thread::sleep(time);
+        true
     }
 }
 
