@@ -8,6 +8,8 @@
 
 use serde::Serialize;
 
+use crate::stats::median_of_sorted;
+
 /// The fewest points from which a slope is told.
 pub const FEWEST_POINTS: usize = 6;
 /// Of more points, only so many are taken, equally far apart: their pairs grow with the square.
@@ -31,15 +33,15 @@ pub struct Slope {
 impl Slope {
     /// The common slope of some lines, each of points (x, y) in order of time, whose levels may differ. Nothing
     /// of fewer than [`FEWEST_POINTS`] points, or when no x differs from another.
-    pub fn of(lines: &[Vec<(f64, f64)>]) -> Option<Self> {
-        let lines: Vec<Vec<(f64, f64)>> = lines.iter().map(|line| thinned(line)).collect();
+    pub fn of<L: AsRef<[(f64, f64)]>>(lines: impl IntoIterator<Item = L>) -> Option<Self> {
+        let lines: Vec<_> = lines.into_iter().map(|line| thinned(line.as_ref())).collect();
         let n = lines.iter().map(Vec::len).sum();
         let mut slopes: Vec<f64> = lines.iter().flat_map(|line| slopes(line)).collect();
         if n < FEWEST_POINTS || slopes.is_empty() {
             return None;
         }
         slopes.sort_by(f64::total_cmp);
-        let each = middle(&slopes);
+        let each = median_of_sorted(&slopes);
         let variance: f64 =
             lines.iter().map(|line| variance_of_score(line) * widening(line, each)).sum();
         let reach = QUANTILE * variance.sqrt();
@@ -61,11 +63,6 @@ fn slopes(line: &[(f64, f64)]) -> impl Iterator<Item = f64> {
         let others = line[place + 1..].iter().filter(move |(x1, _)| x1 != x0);
         others.map(move |(x1, y1)| (y1 - y0) / (x1 - x0))
     })
-}
-
-fn middle(sorted: &[f64]) -> f64 {
-    let at = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[at] } else { f64::midpoint(sorted[at - 1], sorted[at]) }
 }
 
 /// The variance of Kendall's score, with equal x taken into account.
@@ -120,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_straight_line_has_its_slope_and_no_doubt() {
-        let slope = Slope::of(&[line(11, |x| 5e6 + 8192.0 * x)]).unwrap();
+        let slope = Slope::of([line(11, |x| 5e6 + 8192.0 * x)]).unwrap();
         assert_eq!((slope.n, slope.each), (11, 8192.0));
         assert_eq!((slope.low, slope.high), (Some(8192.0), Some(8192.0)));
     }
@@ -129,7 +126,7 @@ mod tests {
     fn a_first_step_and_one_collection_do_not_change_it() {
         let steep = |x: f64| if x == 0.0 { 0.0 } else { 9e6 };
         let collected = |x: f64| if x == 700.0 { 4e6 } else { 0.0 };
-        let slope = Slope::of(&[line(30, |x| 8192.0 * x + steep(x) - collected(x))]).unwrap();
+        let slope = Slope::of([line(30, |x| 8192.0 * x + steep(x) - collected(x))]).unwrap();
         assert!((slope.each - 8192.0).abs() < 200.0, "{slope:?}");
         assert!(slope.low.unwrap() <= 8192.0 && slope.high.unwrap() >= 8192.0, "{slope:?}");
     }
@@ -143,11 +140,11 @@ mod tests {
 
     #[test]
     fn too_few_points_have_no_slope_and_few_without_a_line_no_interval() {
-        assert_eq!(Slope::of(&[line(5, |x| x)]), None);
-        assert_eq!(Slope::of(&[vec![(100.0, 1.0); 9]]), None);
-        assert_eq!(Slope::of(&[]), None);
+        assert_eq!(Slope::of([line(5, |x| x)]), None);
+        assert_eq!(Slope::of([vec![(100.0, 1.0); 9]]), None);
+        assert_eq!(Slope::of([[]; 0]), None);
         let two = [(0.0, 1.0), (0.0, 2.0), (0.0, 1.0), (9.0, 5.0), (9.0, 6.0), (9.0, 5.0)];
-        let slope = Slope::of(&[two.to_vec()]).unwrap();
+        let slope = Slope::of([two.to_vec()]).unwrap();
         assert_eq!((slope.low, slope.high), (None, None), "{slope:?}");
     }
 
@@ -162,7 +159,7 @@ mod tests {
                     last = memory * last + next();
                     2.0 * x + 400.0 * last
                 });
-                let slope = Slope::of(&[wandering]).unwrap();
+                let slope = Slope::of([wandering]).unwrap();
                 if let Some((low, high)) = slope.low.zip(slope.high) {
                     told += 1;
                     held += i32::from(low <= 2.0 && 2.0 <= high);
@@ -175,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_long_line_is_thinned() {
-        let slope = Slope::of(&[line(100_000, |x| 2.0 * x)]).unwrap();
+        let slope = Slope::of([line(100_000, |x| 2.0 * x)]).unwrap();
         assert!(slope.n <= MOST_POINTS && slope.each == 2.0, "{slope:?}");
     }
 }

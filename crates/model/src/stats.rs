@@ -83,7 +83,7 @@ fn sorted(values: &[f64]) -> Option<Vec<f64>> {
     Some(sorted)
 }
 
-fn median_of_sorted(sorted: &[f64]) -> f64 {
+pub(crate) fn median_of_sorted(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 {
         sorted[middle]

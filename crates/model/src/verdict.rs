@@ -366,8 +366,7 @@ mod tests {
     #[test]
     fn what_a_runtime_holds_has_the_cure_of_that_runtime() {
         let ledger = ledger(&[(Owner::Allocated, 20), (Owner::Runtime, 500)]);
-        for (runtime, part) in [("Node.js", "--max-old-space-size"), ("V8", "--max-old-space-size")]
-        {
+        for runtime in ["Node.js", "V8"] {
             let runtimes = [runtime.to_owned()];
             let facts = Facts { runtimes: &runtimes, ..facts(&ledger) };
             let verdict = judge(&facts);
@@ -377,7 +376,7 @@ mod tests {
             );
             let found = cures(&facts, &verdict, 7);
             let cure = found.iter().find(|cure| cure.cure == "runtime").unwrap();
-            assert!(cure.how.contains(part), "{found:?}");
+            assert!(cure.how.contains("--max-old-space-size"), "{found:?}");
         }
     }
 

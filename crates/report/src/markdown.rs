@@ -22,17 +22,7 @@ pub fn render(records: &[Loaded]) -> String {
         if let Some(text) = table::recommendation(study) {
             let _ = writeln!(out, "**{}**\n", escaped(&text));
         }
-        if let Some(rounds) = table::rounds(study) {
-            put(&mut out, &rounds);
-        }
-        let more = [
-            table::per_connection(study),
-            table::trends(study),
-            table::phases(study),
-            table::ledgers(study),
-            table::heaps(study),
-        ];
-        for more in more.into_iter().flatten() {
+        for more in table::more(study) {
             put(&mut out, &more);
         }
         if let Some(source) = &record.source {

@@ -43,18 +43,14 @@ fn fits(first: &Loaded, record: &Loaded, shard: Shard) -> Option<Result<(), Stri
     first.study.shard?;
     let (ours, theirs) = (&first.study.plan, &record.study.plan);
     let of = |plan: &Plan| plan.shard.map_or(0, |shard| shard.of);
-    let counts = |what: &str, here: u32, there: u32| Difference {
-        what: what.to_owned(),
-        here: here.to_string(),
-        there: there.to_string(),
+    let counts = |what: &str, here: u32, there: u32| {
+        let (what, here, there) = (what.to_owned(), here.to_string(), there.to_string());
+        (here != there).then_some(Difference { what, here, there })
     };
-    let difference = ours.difference(theirs).or_else(|| match () {
-        () if of(ours) != shard.of => Some(counts("parts", of(ours), shard.of)),
-        () if ours.repeats != theirs.repeats => {
-            Some(counts("repeats", ours.repeats, theirs.repeats))
-        }
-        () => None,
-    });
+    let difference = ours
+        .difference(theirs)
+        .or_else(|| counts("parts", of(ours), shard.of))
+        .or_else(|| counts("repeats", ours.repeats, theirs.repeats));
     Some(match difference {
         None => Ok(()),
         Some(it) => Err(format!(

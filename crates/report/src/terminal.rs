@@ -11,8 +11,6 @@ use ratatui_core::symbols::Marker;
 use ratatui_core::widgets::Widget;
 use ratatui_widgets::chart::{Axis, Chart, Dataset, GraphType};
 
-use lowtide_model::study::Study;
-
 use crate::read::Loaded;
 use crate::scale::{byte_axis, time_label};
 use crate::table::{self, Cell as TableCell, MEAN_EXCESS, Table};
@@ -27,16 +25,6 @@ pub struct Screen {
     pub colour: bool,
 }
 
-/// The tables below the summary.
-const MORE: [fn(&Study) -> Option<Table>; 6] = [
-    table::rounds,
-    table::per_connection,
-    table::trends,
-    table::phases,
-    table::ledgers,
-    table::heaps,
-];
-
 /// A report of some records, with the tables of others beside them.
 pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
     let mut out = String::new();
@@ -46,7 +34,7 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
         }
         out += &grid(&table::summary(&record.study), screen);
         out.push('\n');
-        for more in MORE.into_iter().filter_map(|of| of(&record.study)) {
+        for more in table::more(&record.study) {
             out += &grid(&more, screen);
             out.push('\n');
         }

@@ -34,7 +34,8 @@ impl Begun {
         let directory = directory_of(plan)?;
         match read(&directory)? {
             Found::Nothing => Self::make(plan, directory, machine),
-            Found::Begun(_) | Found::Study(_) if !plan.resume => Err(told(plan, directory)),
+            Found::Begun(_) if !plan.resume => Err(told(plan, directory, None)),
+            Found::Study(record) if !plan.resume => Err(told(plan, directory, Some(&record))),
             Found::Begun(path) => {
                 // It was broken off before its first line was whole: it holds nothing.
                 fs::remove_file(&path).map_err(at(&path))?;
@@ -130,19 +131,13 @@ fn read(directory: &Path) -> Result<Found, RunError> {
 }
 
 /// The sentence for a record that is there already, when nobody said to go on with it.
-fn told(plan: &Plan, directory: PathBuf) -> RunError {
+fn told(plan: &Plan, directory: PathBuf, record: Option<&StudyRecord>) -> RunError {
     let ours = plan.for_record();
-    match read(&directory) {
-        Ok(Found::Study(record)) => match check_same(&ours, &record.plan, &directory) {
-            Ok(()) => {
-                let (done, of) = (done(&directory, &record).len(), ours.cells().len());
-                RunError::OutputHoldsIt { directory, done, of }
-            }
-            Err(error) => error,
-        },
-        Ok(_) => RunError::OutputHoldsIt { directory, done: 0, of: ours.cells().len() },
-        Err(error) => error,
+    if let Some(Err(error)) = record.map(|r| check_same(&ours, &r.plan, &directory)) {
+        return error;
     }
+    let done = record.map_or(0, |record| done(&directory, record).len());
+    RunError::OutputHoldsIt { directory, done, of: ours.cells().len() }
 }
 
 /// Refuses to go on with another study than the one that was begun. More repeats are the same study: the

@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::support::{lowtide, until};
+use crate::inspect::{bytes, inspect, object};
+use crate::support::until;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,11 +59,7 @@ impl Expected {
         let told = format!("{allocator}, {arguments:?}, {moment}: {found:#}");
         assert!(self.verdicts.iter().any(|v| v == verdict), "{verdict} {told}");
         let rss = found["rss_bytes"].as_f64().unwrap();
-        let share = |owner: &str| {
-            let rows = found["ledger"].as_array().unwrap().iter();
-            let of_owner = rows.filter(|row| row["owner"] == owner);
-            of_owner.filter_map(|row| row["bytes"].as_f64()).sum::<f64>() / rss
-        };
+        let share = |owner: &str| bytes(found, owner) as f64 / rss;
         for (owner, least) in &self.least {
             assert!(share(owner) >= *least, "{owner} {} {told}", share(owner));
         }
@@ -108,9 +105,7 @@ impl Running {
 
     /// What `lowtide inspect` says of it.
     pub(crate) fn inspect(&self) -> Value {
-        let output =
-            lowtide().args(["--json", "inspect", &self.0.id().to_string()]).output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap()
+        object(&inspect(&[], self.0.id()))
     }
 }
 

@@ -8,13 +8,10 @@
 
 use serde::Serialize;
 
-use super::Series;
+use super::{LEAST_CONNECTIONS, Series};
 use crate::record::TrialRecord;
 use crate::record::v1::{CONNECTIONS, INNER_MEMORY, Moment};
 use crate::regression::{FEWEST_POINTS, Slope};
-
-/// Below so many connections, what one costs cannot be told.
-const LEAST_CONNECTIONS: f64 = 10.0;
 
 /// What a connection costs, in bytes for each.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -38,11 +35,10 @@ pub struct Ramp {
 
 impl PerConnection {
     /// What all of these ramps have in common, each on a level of its own.
-    pub fn of<'r>(ramps: impl IntoIterator<Item = &'r Ramp>) -> Option<Self> {
-        let (memory, inner): (Vec<_>, Vec<_>) =
-            ramps.into_iter().map(|ramp| (ramp.memory.clone(), ramp.inner.clone())).unzip();
-        let memory_bytes = Slope::of(&memory)?;
-        Some(Self { memory_bytes, inner_memory_bytes: Slope::of(&inner) })
+    pub fn of<'r>(ramps: impl IntoIterator<Item = &'r Ramp> + Clone) -> Option<Self> {
+        let memory_bytes = Slope::of(ramps.clone().into_iter().map(|ramp| &ramp.memory))?;
+        let inner_memory_bytes = Slope::of(ramps.into_iter().map(|ramp| &ramp.inner));
+        Some(Self { memory_bytes, inner_memory_bytes })
     }
 }
 
@@ -92,7 +88,7 @@ fn rising(
     let least = before.iter().map(|p| p.1).fold(f64::MAX, f64::min);
     let begin = before.iter().rposition(|p| p.1 == least)?;
     let rise = &before[begin..];
-    (rise.len() >= FEWEST_POINTS && most - least >= LEAST_CONNECTIONS).then(|| rise.to_vec())
+    (rise.len() >= FEWEST_POINTS && most - least >= LEAST_CONNECTIONS as f64).then(|| rise.to_vec())
 }
 
 /// What stood at a moment: on the line between the points before and behind it.

@@ -56,8 +56,8 @@ impl Remote<'_> {
                 self.pauses.push(since.elapsed());
                 drop(urgent);
                 if escorted.is_none() {
-                    self.inside.retain(|(other, _)| other.thread != candidate.thread);
-                    self.inside.push((candidate.clone(), candidate.thread.ran()));
+                    self.inside.retain(|(other, _)| *other != candidate.thread);
+                    self.inside.push((candidate.thread, candidate.thread.ran()));
                 }
                 set.and(gone).map_err(|error| self.failed(error))?;
                 let thread = (candidate.thread.tid, candidate.wait.name);

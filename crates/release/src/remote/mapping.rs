@@ -147,8 +147,8 @@ impl Remote<'_> {
         let code = place..place + CODE_BYTES;
         let surroundings = self.surroundings();
         self.inside.iter().all(|(thread, ran)| {
-            let now = thread.thread.ran();
-            surroundings.is_elsewhere(thread.thread, &code)
+            let now = thread.ran();
+            surroundings.is_elsewhere(*thread, &code)
                 || now.zip(*ran).is_some_and(|(now, ran)| now > ran + SURELY_OUT)
         })
     }

@@ -43,12 +43,13 @@ use std::time::{Duration, Instant};
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::proc::task::Thread;
 
 use crate::checks::Halt;
 use crate::refusal::Refusal;
 use crate::release::ReleaseError;
 
-use candidates::{Candidate, Candidates, Surroundings};
+use candidates::{Candidates, Surroundings};
 use gadgets::Gadgets;
 pub(crate) use priority::Unstopped;
 use waited::Told;
@@ -118,7 +119,7 @@ pub(crate) struct Remote<'a> {
     /// How long threads of the target were held up.
     pub(crate) pauses: Vec<Duration>,
     /// Threads that were sent into our code, and how long each had had a processor by then.
-    inside: Vec<(Candidate, Option<Duration>)>,
+    inside: Vec<(Thread, Option<Duration>)>,
     /// The thread that was borrowed first, and the call that it waited in.
     pub(crate) borrowed: Option<(u32, &'static str)>,
     /// Where the thread that was borrowed last has its thread-local storage.

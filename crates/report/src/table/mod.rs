@@ -228,6 +228,13 @@ fn warning(study: &Study, summary: &Summary) -> Option<String> {
     text
 }
 
+/// The tables below the summary, of those that a study has.
+pub fn more(study: &Study) -> impl Iterator<Item = Table> + '_ {
+    let tables: [fn(&Study) -> Option<Table>; 6] =
+        [rounds, per_connection, trends, phases, ledgers, heaps];
+    tables.into_iter().filter_map(move |of| of(study))
+}
+
 /// That a study did not come to its end, in a sentence; nothing when it did.
 pub fn incomplete(study: &Study) -> Option<String> {
     let done = study.trials.iter().filter(|t| t.outcome == "done").count();
