@@ -2,7 +2,8 @@
 """The longest gap of a hoarding program's request threads, in windows in which its memory is given back in one
 way or another, and in windows in which nothing is done. In each round every kind once, in a drawn order.
    cargo build --release && bench/2026-11-21-release-gap/run.py && bench/2026-11-21-release-gap/summary.py > summary.txt
-   ROUNDS=30 MB=3000 WINDOW=6 KINDS=... CONFIGS=... GDB_EVERY=3 SEED=1, and LOWTIDE for another binary"""
+   ROUNDS=30 MB=3000 WINDOW=6 KINDS=... CONFIGS=... GDB_EVERY=3 SEED=1, LOWTIDE for another binary, and OTHER for
+   that of the kind "other", which is a release too"""
 import atexit, json, os, random, shutil, subprocess, tempfile, time
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -55,8 +56,8 @@ class Hoard:
             return next(int(line.split()[1]) << 10 for line in file if line.startswith("Rss:"))
 
 
-def told(command):
-    out = subprocess.run([lowtide, "release", "--json", *command], capture_output=True, text=True)
+def told(command, binary=lowtide):
+    out = subprocess.run([binary, "release", "--json", *command], capture_output=True, text=True)
     try:
         return json.loads(out.stdout.splitlines()[-1])
     except (IndexError, ValueError):
@@ -82,12 +83,18 @@ def act(hoard, kind):
         # The same program, with a process that has nothing: what starting it costs is in every kind.
         told(["--dry-run", str(idle.pid)])
         return {}
-    if kind == "release":
-        answer = told([str(pid)])
+    if kind in ("release", "other"):
+        answer = told([str(pid)], lowtide if kind == "release" else os.environ["OTHER"])
         return {name: answer[name] for name in FIGURES if answer.get(name) is not None}
     if kind == "trim":
         return {"trim_us": hoard.ask("trim")["trim_us"]}
     return gdb(pid, kind == "stopped")
+
+
+def stolen_s():
+    """What other guests of the host have taken of our processors, in seconds of one."""
+    with open("/proc/stat") as file:
+        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def window(hoard, kind):
@@ -96,11 +103,12 @@ def window(hoard, kind):
     rss_before = hoard.rss()
     time.sleep(SETTLE_S)
     hoard.say("begin")
-    began = time.monotonic()
+    began, stolen = time.monotonic(), stolen_s()
     row = act(hoard, kind)
     act_s = time.monotonic() - began
     time.sleep(max(0, window_s - act_s))
     figures = hoard.ask("end")
+    row["stolen_s"] = round(stolen_s() - stolen, 2)
     row.update(figures, act_s=round(act_s, 6), rss_before_bytes=rss_before, rss_after_bytes=figures["rss_kb"] << 10)
     return row
 

@@ -20,7 +20,7 @@ use crate::checks::{self, Halt, Outside};
 use crate::huge::HugePages;
 use crate::plan::{self, Batch};
 use crate::refusal::Refusal;
-use crate::remote::{Remote, Step, Unstopped};
+use crate::remote::{Background, Remote, Step, Unstopped};
 use crate::stub::Op;
 use crate::worker::{How, Worker};
 
@@ -264,6 +264,7 @@ impl<'a> Work<'a> {
         let layout = Layout::find(&memory, &heap::data_of(maps, library.file));
         let layout = layout.ok_or(Refusal::NoHeap)?;
         let mut maps = maps.clone();
+        let _background = Background::begin();
         let mut found = ptmalloc::walk(&memory, &layout, &heap::mappings(&maps));
         for _ in 1..WALKS {
             if disagreement(&found).is_none() {
@@ -376,6 +377,8 @@ impl<'a> Work<'a> {
         let mut batch = Batch::default();
         let mut joins = joins(&known.heap, &known.layout);
         let mut seen_before = u64::MAX;
+        // Where the target's thread does it, that one stands still meanwhile: there is nobody to give way to.
+        let _background = (self.release.runs_in == Some(RunsIn::OwnThread)).then(Background::begin);
         loop {
             // Where the lists do not tell how they are written, they stay as they are.
             if let Some(links) = ptmalloc::fast_links(&known.memory, &known.layout)

@@ -51,7 +51,7 @@ use crate::release::ReleaseError;
 
 use candidates::{Candidates, Surroundings};
 use gadgets::Gadgets;
-pub(crate) use priority::Unstopped;
+pub(crate) use priority::{Background, Unstopped};
 use waited::Told;
 
 /// So long a thread is given to stop: it goes on meanwhile, and may have to wait for a processor.
