@@ -18,7 +18,16 @@ run() { # NAME ARGUMENT…
     (cd "$work" && COLUMNS=150 NO_COLOR=1 "$lowtide" report "$name") > "$here/summary-$name.txt"
     tar -C "$work" -czf "$here/record-$name.tar.gz" "$name"
 }
-run 1000
-run 10000 --set connections=10000 --rounds 2 --set versions= \
-    --only 'glibc/node-24.21.0,glibc/node-24.21.0 + release'
-run 10000-node26 --set connections=10000 --rounds 2 --set versions= --set node=26.10.0 --only glibc/node-26.10.0
+for part in ${PARTS:-1000 3000 10000 10000-node26 10000-collected}; do
+    case $part in
+    1000) run 1000 ;;
+    3000) run 3000 --set connections=3000 --set versions= \
+        --only 'glibc/node-24.21.0,glibc/node-24.21.0 + release,glibc/node-24.21.0 + release after a collection' ;;
+    10000) run 10000 --set connections=10000 --rounds 2 --set versions= \
+        --only 'glibc/node-24.21.0,glibc/node-24.21.0 + release' ;;
+    10000-node26) run 10000-node26 --set connections=10000 --rounds 2 --set versions= --set node=26.10.0 \
+        --only glibc/node-26.10.0 ;;
+    10000-collected) run 10000-collected --set connections=10000 --rounds 2 --set versions= \
+        --only 'glibc/node-24.21.0 + release after a collection' ;;
+    esac
+done

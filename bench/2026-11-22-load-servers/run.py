@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """`lowtide load` and h2load for the same requests against servers that others have written, plain and over TLS, in pairs
 that take turns.
-   cargo build --release && bench/2026-11-22-load-servers/run.py > raw.jsonl
-   REQUESTS=100000 PAIRS=6, LOWTIDE for another binary
+   cargo build --release && cargo build --release -p lowtide-load --examples && bench/2026-11-22-load-servers/run.py > raw.jsonl
+   REQUESTS=100000 PAIRS=6, SERVERS="hyper, TLS;node" for some of them, LOWTIDE for another binary
 CPU time is what the kernel says of the client (wait4), peak RSS its VmHWM, read every 20 ms."""
 import json, os, socket, subprocess, sys, tempfile, time
 
 here = os.path.dirname(os.path.abspath(__file__))
 lowtide = os.environ.get("LOWTIDE", os.path.join(here, "../../target/release/lowtide"))
+hyper = os.path.join(os.path.dirname(lowtide), "examples/hyper_server")
 requests, pairs = int(os.environ.get("REQUESTS", "100000")), int(os.environ.get("PAIRS", "6"))
 work = tempfile.TemporaryDirectory()
 key, cert = os.path.join(work.name, "key.pem"), os.path.join(work.name, "cert.pem")
@@ -22,7 +23,9 @@ SERVERS = {
     "node": lambda port: ["node", os.path.join(here, "server.js"), str(port)],
     "node, TLS": lambda port: ["node", os.path.join(here, "server.js"), str(port), key, cert],
     "hyper": lambda port: [lowtide, "demo-server", f"127.0.0.1:{port}"],
+    "hyper, TLS": lambda port: [hyper, f"127.0.0.1:{port}", key, cert],
 }
+asked = os.environ.get("SERVERS")
 
 
 def free_port():
@@ -67,6 +70,8 @@ def one(tool, url):
 
 
 for name, command in SERVERS.items():
+    if asked and name not in asked.split(";"):
+        continue
     for pair in range(pairs):
         for tool in ["lowtide", "h2load"][:: 1 if pair % 2 == 0 else -1]:
             port = free_port()

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Document 000's experiment: all treatments at the study's own size, the four panels at 10^6 requests in flight, and
+# the server killed in the middle of the drain.
+#   cargo build --release && bench/2026-11-22-document-000/run.sh
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+lowtide=${LOWTIDE:-$root/target/release/lowtide}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export XDG_CACHE_HOME="$work/cache"
+run() { # NAME ARGUMENT…
+    name=$1; shift
+    "$lowtide" study "$root/studies/000-million-streams.toml" -o "$work/$name" "$@" > /dev/null 2>&1 ||
+        echo "$name: exit $?" >&2
+    rm -f "$work/$name/report.html"
+    find "$work/$name" -type f -empty -delete
+    # Where it lay on this machine is nobody's business.
+    find "$work/$name" -type f -exec sed -i "s|$root|.|g; s|$HOME|~|g; s|$work|.|g" {} +
+    (cd "$work" && COLUMNS=150 NO_COLOR=1 "$lowtide" report "$name") > "$here/summary-$name.txt"
+    tar -C "$work" -czf "$here/record-$name.tar.gz" "$name"
+}
+for part in ${PARTS:-default million kill}; do
+    case $part in
+    default) run default ;;
+    million)
+        run million --set streams=125000 --set expire=40000 --timeout 15m \
+            --only glibc,glibc/refresh,mimalloc2,mimalloc2/refresh ;;
+    kill)
+        server=$(find "$XDG_CACHE_HOME" -name subject-000-server -type f -perm -100 | head -n 1)
+        python3 "$here/kill.py" "$lowtide" "$server" > "$here/killed.json" ;;
+    esac
+done
