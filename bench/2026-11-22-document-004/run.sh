@@ -13,9 +13,9 @@ run() { # NAME ARGUMENT…
     "$lowtide" study "$root/studies/004-node-tls.toml" --timeout 30m -o "$work/$name" "$@" > /dev/null 2>&1
     rm -f "$work/$name/report.html"
     find "$work/$name" -type f -empty -delete
-    # Where it lay on this machine is nobody's business.
-    find "$work/$name" -type f -exec sed -i "s|$root|.|g; s|$HOME|~|g; s|$work|.|g" {} +
     (cd "$work" && COLUMNS=150 NO_COLOR=1 "$lowtide" report "$name") > "$here/summary-$name.txt"
+    # Where it lay on this machine is nobody's business.
+    find "$work/$name" "$here/summary-$name.txt" -type f -exec sed -i "s|$root|.|g; s|$HOME|~|g; s|$work|.|g" {} +
     tar -C "$work" -czf "$here/record-$name.tar.gz" "$name"
 }
 for part in ${PARTS:-1000 3000 10000 10000-node26 10000-collected}; do

@@ -57,7 +57,16 @@ fetch() {
     "$home/bin/node" --version >/dev/null 2>"$cache/node.log" ||
         fail "node $version does not run here ($(head -n 1 "$cache/node.log")): leave it out with --set versions="
 }
-for version; do fetch "$version"; done
+# The first is of the treatments that name no version; of the others each has one.
+first=true
+for version; do
+    case " 0.12.7 0.12.9 4.2.3 5.3.0 12.22.12 16.20.2 18.20.8 20.20.2 22.23.3 26.10.0 " in
+    *" $version "*) ;;
+    *) "$first" || fail "no treatment has node $version: run it by itself (--set node=$version --set versions=)" ;;
+    esac
+    first=false
+    fetch "$version"
+done
 
 for one in "$port" "$figures"; do
     "$cache/node-$1/bin/node" -e 'require("net").createServer().on("error", function () { process.exit(1); })

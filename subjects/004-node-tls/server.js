@@ -153,7 +153,7 @@ process.on('SIGUSR2', function () {
     console.error('server: no collection on request: start it as node --expose-gc server.js');
 });
 
-listen(server, settings.port, '0.0.0.0', function () {
+listen(server, settings.port, '127.0.0.1', function () {
     console.log('tls server listening on port(' + settings.port + '), node ' + process.version);
 });
 if (settings.figures) { listen(http.createServer(tell), settings.figures, '127.0.0.1'); }
