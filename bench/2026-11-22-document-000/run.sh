@@ -15,9 +15,9 @@ run() { # NAME ARGUMENT…
         echo "$name: exit $?" >&2
     rm -f "$work/$name/report.html"
     find "$work/$name" -type f -empty -delete
-    # Where it lay on this machine is nobody's business.
-    find "$work/$name" -type f -exec sed -i "s|$root|.|g; s|$HOME|~|g; s|$work|.|g" {} +
     (cd "$work" && COLUMNS=150 NO_COLOR=1 "$lowtide" report "$name") > "$here/summary-$name.txt"
+    # Where it lay on this machine is nobody's business.
+    find "$work/$name" "$here/summary-$name.txt" -type f -exec sed -i "s|$root|.|g; s|$HOME|~|g; s|$work|.|g" {} +
     tar -C "$work" -czf "$here/record-$name.tar.gz" "$name"
 }
 for part in ${PARTS:-default million kill}; do

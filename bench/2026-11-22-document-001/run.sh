@@ -13,10 +13,11 @@ run() { # NAME STUDY ARGUMENT…
     "$lowtide" study "$root/studies/$study.toml" -o "$work/$name" "$@" > /dev/null 2>&1
     rm -f "$work/$name/report.html"
     find "$work/$name" -type f -empty -delete
+    (cd "$work" && COLUMNS=200 NO_COLOR=1 "$lowtide" report "$name") > "$here/summary-$name.txt"
     # Where it lay on this machine is nobody's business.
     cache=${XDG_CACHE_HOME:-$HOME/.cache}
-    find "$work/$name" -type f -exec sed -i "s|$root|.|g; s|$cache|~/.cache|g; s|$HOME|~|g; s|$work|.|g" {} +
-    (cd "$work" && COLUMNS=200 NO_COLOR=1 "$lowtide" report "$name") > "$here/summary-$name.txt"
+    find "$work/$name" "$here/summary-$name.txt" -type f \
+        -exec sed -i "s|$root|.|g; s|$cache|~/.cache|g; s|$HOME|~|g; s|$work|.|g" {} +
     tar -C "$work" -czf "$here/record-$name.tar.gz" "$name"
 }
 run frameworks 001-frameworks
