@@ -247,7 +247,8 @@ fn the_parts_together_are_what_one_run_would_be() {
     let twice =
         lowtide().arg("report").args([study.at("1-of-2"), study.at("copy/1-of-2")]).output();
     let shown = String::from_utf8_lossy(&twice.unwrap().stdout).into_owned();
-    assert!(shown.contains("another part has that trial too"), "{shown}");
+    assert!(shown.contains("trial 1 is there twice"), "{shown}");
+    assert!(shown.contains("1 of 2 parts: without 2"), "{shown}");
     let other = study.run("other", &["--shard", "2/2", "--seed", "9"]);
     assert_eq!(other.status.code(), Some(0));
     let both = lowtide().arg("report").args([study.at("1-of-2"), study.at("other")]).output();
