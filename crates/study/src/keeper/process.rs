@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
+    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, set_child_subreaper,
+    set_parent_process_death_signal, wait,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -69,6 +70,7 @@ fn keep(request: &Request) -> io::Result<()> {
     command.envs(launch.set.iter().map(|(name, value)| (name, value)));
     // Somebody may tell the keeper itself to end (`pkill lowtide`): that is as good as a word.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    die_with_us(&mut command);
     let subject = command.spawn().map_err(|error| told(&error, launch, program))?;
     let pid = subject.id();
     drop(command);
@@ -87,6 +89,28 @@ fn keep(request: &Request) -> io::Result<()> {
     });
     reap(pid);
     Ok(())
+}
+
+/// Lets the kernel end a program when the thread ends that starts it, and so when the keeper is killed
+/// together with lowtide, and nobody is left to end it. What the program itself starts has no such word.
+///
+/// Ours is the keeper's first thread, which goes on to [`reap`], and ends with the keeper. A program that is
+/// setuid, or has capabilities, loses the word when it is started (`PR_SET_PDEATHSIG` of prctl(2)).
+#[allow(unsafe_code)]
+fn die_with_us(command: &mut Command) {
+    let keeper = rustix::process::getpid();
+    let ask = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // It comes only when the keeper ends from here on.
+        match rustix::process::getppid() == Some(keeper) {
+            true => Ok(()),
+            false => Err(rustix::io::Errno::CHILD.into()),
+        }
+    };
+    // SAFETY: between fork and exec, `ask` makes two system calls (prctl, getppid) through rustix's
+    // wrappers and makes an `io::Error` of a number: it takes no lock, allocates nothing and touches no
+    // memory but its own stack and its copy of `keeper`.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// Why a program could not be started: the system's word alone does not say what is missing.
