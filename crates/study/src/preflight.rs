@@ -128,7 +128,11 @@ fn first_word(line: &str) -> Option<&str> {
         let is_plain = !word.is_empty()
             && !word.starts_with('-')
             && !word.contains(|c: char| "$`\"'\\*?[]{}!~#".contains(c));
-        if !is_plain {
+        // `2>file` is not a word of the command, and `f()` defines one.
+        let is_number = behind.starts_with(['<', '>']) && word.chars().all(|c| c.is_ascii_digit());
+        let is_function = behind.trim_start().starts_with('(');
+        // It would be looked for elsewhere.
+        if !is_plain || is_number || is_function || word.starts_with("PATH=") {
             return None;
         }
         if word != "exec" && !word.contains('=') {
@@ -160,10 +164,23 @@ mod tests {
         assert_eq!(first_word("  exec sh '/a b/load.sh'"), Some("sh"));
         assert_eq!(first_word("A=1 B=2 exec ./load --fast"), Some("./load"));
         assert_eq!(first_word("true; false"), Some("true"));
+        assert_eq!(first_word("wrk 2>&1"), Some("wrk"));
         assert_eq!(first_word("for i in 1 2; do x; done"), Some("for"));
-        for line in
-            ["", "$LOWTIDE load", "\"$LOWTIDE\" load", "(x)", "{ x; }", "A=$(x) y", "! x", "#"]
-        {
+        for line in [
+            "",
+            "$LOWTIDE load",
+            "\"$LOWTIDE\" load",
+            "(x)",
+            "{ x; }",
+            "A=$(x) y",
+            "! x",
+            "#",
+            "exec 2>&1; true",
+            "2>/dev/null true",
+            "f() { sleep 0.1; }; f; f",
+            "f () { true; }; f",
+            "PATH=/x/bin:/bin wrkx",
+        ] {
             assert_eq!(first_word(line), None, "{line}");
         }
     }
