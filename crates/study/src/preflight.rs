@@ -90,16 +90,21 @@ pub(crate) fn answers(ready: &Ready) -> bool {
 /// # Errors
 /// At the first thing that is not there.
 pub fn after_set_up(plan: &Plan) -> Result<(), Obstacle> {
-    let path = plan.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
-    let own = plan.treatments.iter().filter_map(|one| one.own_command());
-    let is_used = plan.treatments.iter().any(|one| one.own_command().is_none());
-    let programs = own.chain(is_used.then_some(plan.command.as_slice()));
-    for program in programs.filter_map(|command| command.first()) {
-        if find_program(program, plan.directory.as_deref(), path.map(String::as_str)).is_none() {
-            return Err(Obstacle::NotMade(program.clone()));
-        }
+    match missing_program(plan) {
+        Some(program) => Err(Obstacle::NotMade(program.to_owned())),
+        None => commands(plan),
     }
-    commands(plan)
+}
+
+/// The first program that a treatment would start, and that is not there.
+pub(crate) fn missing_program(plan: &Plan) -> Option<&str> {
+    let path = plan.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
+    plan.treatments.iter().find_map(|one| {
+        let program = one.own_command().unwrap_or(&plan.command).first()?;
+        let path = one.variable("PATH").or(path.map(String::as_str));
+        let found = find_program(program, plan.directory.as_deref(), path);
+        found.is_none().then_some(program.as_str())
+    })
 }
 
 /// Looks for the programs with which commands for the shell begin, as far as a glance at them tells. What
