@@ -1,6 +1,7 @@
 //! What would be in the way of every trial, and can be known before the first: told before hours are spent.
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use thiserror::Error;
 
 use crate::plan::Plan;
 use crate::ready::Ready;
+use crate::runner::RunError;
 use crate::treatment::find_program;
 
 /// Something is in the way of every trial.
@@ -54,26 +56,29 @@ const TRY: Duration = Duration::from_millis(50);
 /// Looks for what needs no set-up.
 ///
 /// # Errors
-/// At the first thing that is in the way.
-pub fn before_set_up(plan: &Plan) -> Result<(), Obstacle> {
+/// At the first thing that is in the way, or when it is interrupted.
+pub fn before_set_up(plan: &Plan, interrupt: &AtomicBool) -> Result<(), RunError> {
     if let Some(needed) = plan.open_files {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         if needed > limit {
-            return Err(Obstacle::OpenFiles { needed, limit });
+            return Err(Obstacle::OpenFiles { needed, limit }.into());
         }
     }
     // Otherwise that command may end who answers; each trial looks for itself behind it.
     match (&plan.course.ready, &plan.prepare) {
-        (Some(ready), None) => nobody_answers(ready, plan.resume),
+        (Some(ready), None) => nobody_answers(ready, plan.resume, interrupt),
         _ => Ok(()),
     }
 }
 
-fn nobody_answers(ready: &Ready, is_resumed: bool) -> Result<(), Obstacle> {
+fn nobody_answers(ready: &Ready, is_resumed: bool, interrupt: &AtomicBool) -> Result<(), RunError> {
     let deadline = Instant::now() + if is_resumed { ENDING } else { Duration::ZERO };
     while answers(ready) {
+        if interrupt.load(Ordering::Relaxed) {
+            return Err(RunError::Interrupted);
+        }
         if Instant::now() >= deadline {
-            return Err(Obstacle::PortInUse(ready.to_string()));
+            return Err(Obstacle::PortInUse(ready.to_string()).into());
         }
         thread::sleep(TRY);
     }
@@ -162,6 +167,15 @@ fn is_command(word: &str, plan: &Plan) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_for_a_port_can_be_interrupted() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let ready = Ready::Tcp(listener.local_addr().unwrap().to_string());
+        let waited = |interrupted| nobody_answers(&ready, interrupted, &interrupted.into());
+        assert!(matches!(waited(true), Err(RunError::Interrupted)));
+        assert!(matches!(waited(false), Err(RunError::Obstacle(Obstacle::PortInUse(_)))));
+    }
 
     #[test]
     fn only_what_a_line_surely_begins_with_is_looked_for() {
