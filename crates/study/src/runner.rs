@@ -226,7 +226,13 @@ impl Running<'_> {
             repeat,
         };
         let mut bench = Bench::new(setting, &mut *self.observer);
-        let outcome = perform(&mut bench, &self.plan.course);
+        let outcome = match perform(&mut bench, &self.plan.course) {
+            // Who told us to end may have told the subject too, and that was seen first.
+            Outcome::Failed { .. } if self.interrupt.load(Ordering::Relaxed) => {
+                Outcome::Interrupted
+            }
+            outcome => outcome,
+        };
         bench.finish(&outcome);
         course.write(&Line::TrialEnd(TrialEnd { number, outcome: outcome.clone() }));
         self.observer.see(Progress::TrialEnd { outcome: outcome.clone() });
