@@ -1,7 +1,7 @@
 //! The keeper itself: what the hidden verb `lowtide keep` runs.
 
 use std::fs::File;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
@@ -21,6 +21,7 @@ use lowtide_model::record::v1::Usage;
 use lowtide_probe::tree;
 
 use super::{Exit, Launch, Report, Request};
+use crate::treatment::find_program;
 
 /// Starts what it is told to on its standard input, and keeps it until it is told to stop, or until
 /// nobody is there any more to tell it.
@@ -70,7 +71,9 @@ fn keep(request: &Request) -> io::Result<()> {
     command.envs(launch.set.iter().map(|(name, value)| (name, value)));
     // Somebody may tell the keeper itself to end (`pkill lowtide`): that is as good as a word.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    die_with_us(&mut command);
+    if names_its_kind(launch, program) {
+        die_with_us(&mut command);
+    }
     let subject = command.spawn().map_err(|error| told(&error, launch, program))?;
     let pid = subject.id();
     drop(command);
@@ -89,6 +92,18 @@ fn keep(request: &Request) -> io::Result<()> {
     });
     reap(pid);
     Ok(())
+}
+
+/// Whether a program is an ELF file, or a script that names its interpreter. Where something is to be done
+/// between fork and exec, the standard library starts programs by `execvp`, which hands any other file to
+/// `sh`, whatever it is.
+fn names_its_kind(launch: &Launch, program: &str) -> bool {
+    let path = launch.variable("PATH");
+    let found = find_program(program, launch.directory.as_deref(), path.as_deref());
+    let mut begins = Vec::new();
+    let file = found.and_then(|path| File::open(path).ok());
+    let read = file.and_then(|file| file.take(4).read_to_end(&mut begins).ok());
+    read.is_some() && (begins == b"\x7fELF" || begins.starts_with(b"#!"))
 }
 
 /// Lets the kernel end a program when the thread ends that starts it, and so when the keeper is killed
