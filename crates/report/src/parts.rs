@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use lowtide_model::conclude::conclude;
 use lowtide_model::plan::{Difference, Shard};
-use lowtide_model::record::v1::{Machine, Plan};
+use lowtide_model::record::v1::{Machine, Outcome, Plan};
 use lowtide_model::record::{StudyRecord, TrialRecord};
 
 use crate::read::Loaded;
@@ -70,18 +70,26 @@ fn joined(mut parts: Vec<Loaded>) -> Option<Loaded> {
         return Some(only);
     }
     let directory = common(&parts);
-    let mut trials = Vec::new();
+    let mut trials: Vec<(String, TrialRecord)> = Vec::new();
     for part in &mut parts {
         notes.append(&mut part.notes);
         let place = home(part);
         let place = place.strip_prefix(&directory).unwrap_or(&place).to_owned();
         for (samples, trial) in part.trials.drain(..) {
             let samples = place.join(samples).display().to_string();
-            let is_same = |known: &TrialRecord| known.trial.number == trial.trial.number;
-            if trials.iter().any(|(_, known)| is_same(known)) {
-                notes.push(format!("{samples}: another part has that trial too; it is left out"));
+            let number = trial.trial.number;
+            let mut other = (samples, trial);
+            if let Some(known) = trials.iter_mut().find(|(_, known)| known.trial.number == number) {
+                // A part that was broken off may have been run again elsewhere.
+                if is_done(&other.1) && !is_done(&known.1) {
+                    std::mem::swap(known, &mut other);
+                }
+                let (taken, left) = (&known.0, other.0);
+                notes.push(format!(
+                    "trial {number} is there twice: {taken} is taken, and {left} is left out"
+                ));
             } else {
-                trials.push((samples, trial));
+                trials.push(other);
             }
         }
     }
@@ -96,6 +104,11 @@ fn joined(mut parts: Vec<Loaded>) -> Option<Loaded> {
     Some(Loaded { study, header: first.header, trials, source: first.source, notes })
 }
 
+/// Whether a trial ended as it was planned.
+fn is_done(trial: &TrialRecord) -> bool {
+    trial.end.as_ref().is_some_and(|end| end.outcome == Outcome::Done)
+}
+
 /// No study has more.
 const MOST_PARTS: u32 = 10_000;
 
@@ -108,7 +121,8 @@ fn missing(parts: &[Loaded]) -> Option<String> {
     };
     let missing: Vec<String> = (1..=of).filter(|p| !is_there(p)).map(|p| p.to_string()).collect();
     (!missing.is_empty()).then(|| {
-        let there = parts.len();
+        // One of them may have been named twice, or run twice.
+        let there = of as usize - missing.len();
         let missing = missing.join(", ");
         format!(
             "{there} of {of} parts: without {missing}; name the records of all parts for the whole"
@@ -146,4 +160,43 @@ fn common(parts: &[Loaded]) -> PathBuf {
     let common = paths.fold(first, shared);
     let is_some = common.components().any(|part| part != Component::CurDir);
     if is_some { common } else { PathBuf::from(".") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read::load;
+
+    /// The record of the tests as a part, under another path.
+    fn part(path: &str, part: u32, of: u32) -> Loaded {
+        let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record");
+        let mut loaded = load(&home).unwrap();
+        loaded.study.record = path.to_owned();
+        loaded.study.shard = Some(Shard { part, of });
+        loaded.study.plan.shard = loaded.study.shard;
+        loaded.notes.clear();
+        loaded
+    }
+
+    #[test]
+    fn of_two_trials_with_one_number_the_one_that_is_done_is_taken() {
+        let (mut broken, again) = (part("a/old", 1, 2), part("a/again", 1, 2));
+        broken.trials.truncate(2);
+        broken.trials[1].1.end = None;
+        for parts in [vec![broken.clone(), again.clone()], vec![again, broken]] {
+            let joined = join(parts).pop().unwrap();
+            assert_eq!(joined.trials.len(), 4);
+            assert!(joined.trials.iter().all(|(_, trial)| is_done(trial)));
+            let told = "trial 2 is there twice: again/trials/002-jemalloc.jsonl is taken, and \
+                        old/trials/002-jemalloc.jsonl is left out";
+            assert!(joined.notes.iter().any(|note| note == told), "{:?}", joined.notes);
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_named_twice_is_one_part() {
+        let parts = vec![part("a/one", 1, 2), part("a/copy", 1, 2)];
+        let notes = join(parts).pop().unwrap().notes;
+        assert!(notes[0].starts_with("1 of 2 parts: without 2"), "{notes:?}");
+    }
 }

@@ -29,26 +29,37 @@ pub(crate) struct Begun {
 const COURSE: &str = "study.jsonl";
 
 impl Begun {
-    /// Makes the record of a plan, or goes on with the one that there is.
-    pub(crate) fn open(plan: &Plan, machine: &Machine) -> Result<Self, RunError> {
-        let directory = directory_of(plan)?;
+    /// Goes on with the record that is at a directory; gives nothing where one is yet to be made.
+    pub(crate) fn find(
+        plan: &Plan,
+        directory: &Path,
+        machine: &Machine,
+    ) -> Result<Option<Self>, RunError> {
+        let directory = directory.to_owned();
         match read(&directory)? {
-            Found::Nothing => Self::make(plan, directory, machine),
+            Found::Nothing => Ok(None),
             Found::Begun(_) if !plan.resume => Err(told(plan, directory, None)),
             Found::Study(record) if !plan.resume => Err(told(plan, directory, Some(&record))),
             Found::Begun(path) => {
                 // It was broken off before its first line was whole: it holds nothing.
                 fs::remove_file(&path).map_err(at(&path))?;
-                Self::make(plan, directory, machine)
+                Self::make(plan, directory, machine).map(Some)
             }
-            Found::Study(record) => Self::resume(plan, directory, &record),
+            Found::Study(record) => Self::resume(plan, directory, &record).map(Some),
         }
     }
 
-    fn make(plan: &Plan, directory: PathBuf, machine: &Machine) -> Result<Self, RunError> {
-        fs::create_dir_all(directory.join("trials")).map_err(at(&directory))?;
+    /// Makes the record of a plan.
+    pub(crate) fn make(
+        plan: &Plan,
+        directory: PathBuf,
+        machine: &Machine,
+    ) -> Result<Self, RunError> {
+        fs::create_dir_all(&directory).map_err(at(&directory))?;
+        // First, since a directory without it is not known to be ours.
         let path = directory.join(COURSE);
         let course = Recorder::create(&path, Holds::Study, machine).map_err(at(&path))?;
+        make_trials(&directory)?;
         let plan = plan.for_record();
         course.write(&Line::Plan(Box::new(plan.clone())));
         Ok(Self { directory, course, done: BTreeMap::new(), plan })
@@ -56,7 +67,7 @@ impl Begun {
 
     fn resume(plan: &Plan, directory: PathBuf, record: &StudyRecord) -> Result<Self, RunError> {
         let plan = plan.for_record();
-        check_same(&plan, &record.plan, &directory)?;
+        check_same(&plan, record, &directory)?;
         let path = directory.join(COURSE);
         let course = Recorder::resume(&path).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => RunError::InUse(directory.clone()),
@@ -67,7 +78,8 @@ impl Begun {
             Found::Study(record) => record,
             Found::Nothing | Found::Begun(_) => return Err(RunError::OutputNotEmpty(directory)),
         };
-        fs::create_dir_all(directory.join("trials")).map_err(at(&directory))?;
+        check_same(&plan, &record, &directory)?;
+        make_trials(&directory)?;
         if plan != record.plan {
             course.write(&Line::Plan(Box::new(plan.clone())));
         }
@@ -91,6 +103,11 @@ impl Begun {
         let mut stems = std::iter::once(stem.clone()).chain(again);
         stems.find(|stem| !is_taken(stem)).unwrap_or(stem)
     }
+}
+
+fn make_trials(directory: &Path) -> Result<(), RunError> {
+    let trials = directory.join("trials");
+    fs::create_dir_all(&trials).map_err(at(&trials))
 }
 
 /// What there is where a record is to be.
@@ -133,7 +150,7 @@ fn read(directory: &Path) -> Result<Found, RunError> {
 /// The sentence for a record that is there already, when nobody said to go on with it.
 fn told(plan: &Plan, directory: PathBuf, record: Option<&StudyRecord>) -> RunError {
     let ours = plan.for_record();
-    if let Some(Err(error)) = record.map(|r| check_same(&ours, &r.plan, &directory)) {
+    if let Some(Err(error)) = record.map(|record| check_same(&ours, record, &directory)) {
         return error;
     }
     let done = record.map_or(0, |record| done(&directory, record).len());
@@ -141,8 +158,13 @@ fn told(plan: &Plan, directory: PathBuf, record: Option<&StudyRecord>) -> RunErr
 }
 
 /// Refuses to go on with another study than the one that was begun. More repeats are the same study: the
-/// order of the first ones does not depend on how many there are.
-fn check_same(ours: &v1::Plan, theirs: &v1::Plan, directory: &Path) -> Result<(), RunError> {
+/// order of the first ones does not depend on how many there are. Before a trial was begun (the set-up may
+/// have failed, and been mended), nothing is there that another plan could not go with.
+fn check_same(ours: &v1::Plan, record: &StudyRecord, directory: &Path) -> Result<(), RunError> {
+    if record.begun.is_empty() {
+        return Ok(());
+    }
+    let theirs = &record.plan;
     let other = |what: &str, there: String, here: String| RunError::OtherPlan {
         directory: directory.to_owned(),
         what: what.to_owned(),
@@ -177,7 +199,7 @@ fn done(directory: &Path, record: &StudyRecord) -> BTreeMap<u32, Duration> {
 }
 
 /// The directory of a plan's record. The commands that a study starts may run in another one.
-fn directory_of(plan: &Plan) -> Result<PathBuf, RunError> {
+pub(crate) fn directory_of(plan: &Plan) -> Result<PathBuf, RunError> {
     let directory = plan.output.clone().unwrap_or_else(|| default_output(plan));
     std::path::absolute(&directory).map_err(at(&directory))
 }

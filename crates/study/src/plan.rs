@@ -20,7 +20,7 @@ use crate::order;
 use crate::preflight::{self, Obstacle};
 use crate::ready::{Ready, ReadyError};
 use crate::settings::{Number, Settings};
-use crate::treatment::{Applied, find_program, inherited_settings};
+use crate::treatment::{Applied, inherited_settings};
 use crate::treatments::{check_moments, check_policy, keep_only, treatments};
 use crate::trial::BASELINE;
 use crate::tune::TuneError;
@@ -192,17 +192,6 @@ impl Plan {
     pub fn of(settings: Settings) -> Result<Self, PlanError> {
         let command =
             settings.command.clone().filter(|c| !c.is_empty()).ok_or(PlanError::NoCommand)?;
-        // A set-up may yet make it.
-        if settings.setup.is_none()
-            && find_program(
-                &command[0],
-                settings.directory.as_deref(),
-                settings.environment.get("PATH").map(String::as_str),
-            )
-            .is_none()
-        {
-            return Err(PlanError::NoSuchCommand(command[0].clone()));
-        }
         if settings.resume && settings.output.is_none() {
             return Err(PlanError::ResumeWhat);
         }
@@ -288,6 +277,9 @@ impl Plan {
         };
         // A set-up may yet make what they name.
         if plan.setup.is_none() {
+            if let Some(program) = preflight::missing_program(&plan) {
+                return Err(PlanError::NoSuchCommand(program.to_owned()));
+            }
             preflight::commands(&plan).map_err(PlanError::NoShellCommand)?;
         }
         Ok(plan)
@@ -325,7 +317,7 @@ impl Plan {
     /// machine. Not how long a trial may take: who was too slow may be given more time.
     fn conditions(&self) -> BTreeMap<String, String> {
         let placed = |text: String| {
-            self.places.iter().fold(text, |text, (name, path)| text.replace(path.as_str(), name))
+            self.places.iter().fold(text, |text, (name, path)| placed_in(&text, path, name))
         };
         let phase = |phase: &Phase| format!("{}=log:{}", phase.name, phase.line.as_str());
         let variable = |(name, value): &(String, String)| format!("{name}={value}");
@@ -342,6 +334,8 @@ impl Plan {
             ("phase", list(self.phases.iter().map(phase).collect())),
             ("figures", self.figures.as_ref().map(ToString::to_string)),
             ("open-files", self.open_files.map(|files| files.to_string())),
+            // The time itself is the same where it was not said and where it was.
+            ("settle after load_end", self.course.settle_after_phase.then(|| "yes".to_owned())),
         ];
         let told = told.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
         let of_treatments = self.treatments.iter().filter_map(|one| {
@@ -394,6 +388,24 @@ impl Course {
             }
         }
     }
+}
+
+/// A text with a name in place of a path, where that is all of a name in it: `/tmp/x` is no part of
+/// `/tmp/xy`.
+fn placed_in(text: &str, path: &str, name: &str) -> String {
+    if path.is_empty() {
+        return text.to_owned();
+    }
+    let goes_on = |c: char| !c.is_whitespace() && !"/'\"`:;,=|&<>()".contains(c);
+    let mut placed = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(path) {
+        let (before, behind) = (&rest[..at], &rest[at + path.len()..]);
+        placed.push_str(before);
+        placed.push_str(if behind.starts_with(goes_on) { path } else { name });
+        rest = behind;
+    }
+    placed + rest
 }
 
 /// Reads which part of the trials is asked for.
@@ -493,7 +505,7 @@ fn name_of(command: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Words;
+    use crate::settings::{TreatmentSettings, Words};
 
     fn settings(command: &[&str]) -> Settings {
         Settings {
@@ -524,6 +536,46 @@ mod tests {
         assert!(refused(|s| s.phase = Some(vec!["x".into()])).contains("NAME=log:REGEX"));
         assert!(refused(|s| s.policy = Some(Words::Joined("adaptive".into()))).contains("yet"));
         assert!(refused(|s| s.fail_on = Some(vec!["x>1".into()])).contains("no figure `x`"));
+    }
+
+    #[test]
+    fn a_treatments_own_command_that_is_not_there_is_told_before_the_study() {
+        let own = |command: &str| TreatmentSettings {
+            allocator: Words::Joined("glibc".to_owned()),
+            label: Some("other".to_owned()),
+            command: Some(vec![command.to_owned()]),
+            ..TreatmentSettings::default()
+        };
+        let of = |command: &str| {
+            Plan::of(Settings { treatment: vec![own(command)], ..settings(&["true"]) })
+        };
+        assert!(of("false").is_ok());
+        let error = of("/no/such/command").unwrap_err().to_string();
+        assert!(error.starts_with("there is no command `/no/such/command`"), "{error}");
+    }
+
+    #[test]
+    fn a_time_that_is_waited_behind_a_phase_is_a_condition() {
+        let phase = Some(vec!["load_end=log:done".to_owned()]);
+        let plan = |settle: Option<&str>| {
+            let settle = settle.map(str::to_owned);
+            let settings = Settings { phase: phase.clone(), settle, ..settings(&["true"]) };
+            Plan::of(settings).unwrap().for_record()
+        };
+        assert_eq!(plan(None).settle_s, plan(Some("10s")).settle_s);
+        let difference = plan(Some("10s")).difference(&plan(None)).unwrap();
+        assert_eq!(difference.what, "settle after load_end");
+        assert_eq!(plan(None).difference(&plan(None)), None);
+    }
+
+    #[test]
+    fn a_directory_has_its_name_only_where_it_is_all_of_a_name() {
+        let placed = |text: &str| placed_in(text, "/tmp/x", "{study}");
+        assert_eq!(placed("sh '/tmp/x' /tmp/x/a /tmp/x"), "sh '{study}' {study}/a {study}");
+        assert_eq!(placed("PATH=/tmp/x:/bin"), "PATH={study}:/bin");
+        for other in ["/tmp/xy", "/tmp/x-1/a", "/tmp/x.d", "/tmp/x1"] {
+            assert_eq!(placed(other), other);
+        }
     }
 
     #[test]

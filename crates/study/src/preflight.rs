@@ -1,6 +1,7 @@
 //! What would be in the way of every trial, and can be known before the first: told before hours are spent.
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use thiserror::Error;
 
 use crate::plan::Plan;
 use crate::ready::Ready;
+use crate::runner::RunError;
 use crate::treatment::find_program;
 
 /// Something is in the way of every trial.
@@ -54,26 +56,29 @@ const TRY: Duration = Duration::from_millis(50);
 /// Looks for what needs no set-up.
 ///
 /// # Errors
-/// At the first thing that is in the way.
-pub fn before_set_up(plan: &Plan) -> Result<(), Obstacle> {
+/// At the first thing that is in the way, or when it is interrupted.
+pub fn before_set_up(plan: &Plan, interrupt: &AtomicBool) -> Result<(), RunError> {
     if let Some(needed) = plan.open_files {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         if needed > limit {
-            return Err(Obstacle::OpenFiles { needed, limit });
+            return Err(Obstacle::OpenFiles { needed, limit }.into());
         }
     }
     // Otherwise that command may end who answers; each trial looks for itself behind it.
     match (&plan.course.ready, &plan.prepare) {
-        (Some(ready), None) => nobody_answers(ready, plan.resume),
+        (Some(ready), None) => nobody_answers(ready, plan.resume, interrupt),
         _ => Ok(()),
     }
 }
 
-fn nobody_answers(ready: &Ready, is_resumed: bool) -> Result<(), Obstacle> {
+fn nobody_answers(ready: &Ready, is_resumed: bool, interrupt: &AtomicBool) -> Result<(), RunError> {
     let deadline = Instant::now() + if is_resumed { ENDING } else { Duration::ZERO };
     while answers(ready) {
+        if interrupt.load(Ordering::Relaxed) {
+            return Err(RunError::Interrupted);
+        }
         if Instant::now() >= deadline {
-            return Err(Obstacle::PortInUse(ready.to_string()));
+            return Err(Obstacle::PortInUse(ready.to_string()).into());
         }
         thread::sleep(TRY);
     }
@@ -90,16 +95,21 @@ pub(crate) fn answers(ready: &Ready) -> bool {
 /// # Errors
 /// At the first thing that is not there.
 pub fn after_set_up(plan: &Plan) -> Result<(), Obstacle> {
-    let path = plan.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
-    let own = plan.treatments.iter().filter_map(|one| one.own_command());
-    let is_used = plan.treatments.iter().any(|one| one.own_command().is_none());
-    let programs = own.chain(is_used.then_some(plan.command.as_slice()));
-    for program in programs.filter_map(|command| command.first()) {
-        if find_program(program, plan.directory.as_deref(), path.map(String::as_str)).is_none() {
-            return Err(Obstacle::NotMade(program.clone()));
-        }
+    match missing_program(plan) {
+        Some(program) => Err(Obstacle::NotMade(program.to_owned())),
+        None => commands(plan),
     }
-    commands(plan)
+}
+
+/// The first program that a treatment would start, and that is not there.
+pub(crate) fn missing_program(plan: &Plan) -> Option<&str> {
+    let path = plan.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
+    plan.treatments.iter().find_map(|one| {
+        let program = one.own_command().unwrap_or(&plan.command).first()?;
+        let path = one.variable("PATH").or(path.map(String::as_str));
+        let found = find_program(program, plan.directory.as_deref(), path);
+        found.is_none().then_some(program.as_str())
+    })
 }
 
 /// Looks for the programs with which commands for the shell begin, as far as a glance at them tells. What
@@ -128,7 +138,11 @@ fn first_word(line: &str) -> Option<&str> {
         let is_plain = !word.is_empty()
             && !word.starts_with('-')
             && !word.contains(|c: char| "$`\"'\\*?[]{}!~#".contains(c));
-        if !is_plain {
+        // `2>file` is not a word of the command, and `f()` defines one.
+        let is_number = behind.starts_with(['<', '>']) && word.chars().all(|c| c.is_ascii_digit());
+        let is_function = behind.trim_start().starts_with('(');
+        // It would be looked for elsewhere.
+        if !is_plain || is_number || is_function || word.starts_with("PATH=") {
             return None;
         }
         if word != "exec" && !word.contains('=') {
@@ -155,15 +169,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_waits_for_a_port_can_be_interrupted() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let ready = Ready::Tcp(listener.local_addr().unwrap().to_string());
+        let waited = |interrupted| nobody_answers(&ready, interrupted, &interrupted.into());
+        assert!(matches!(waited(true), Err(RunError::Interrupted)));
+        assert!(matches!(waited(false), Err(RunError::Obstacle(Obstacle::PortInUse(_)))));
+    }
+
+    #[test]
     fn only_what_a_line_surely_begins_with_is_looked_for() {
         assert_eq!(first_word("wrk -c 10 http://h/"), Some("wrk"));
         assert_eq!(first_word("  exec sh '/a b/load.sh'"), Some("sh"));
         assert_eq!(first_word("A=1 B=2 exec ./load --fast"), Some("./load"));
         assert_eq!(first_word("true; false"), Some("true"));
+        assert_eq!(first_word("wrk 2>&1"), Some("wrk"));
         assert_eq!(first_word("for i in 1 2; do x; done"), Some("for"));
-        for line in
-            ["", "$LOWTIDE load", "\"$LOWTIDE\" load", "(x)", "{ x; }", "A=$(x) y", "! x", "#"]
-        {
+        for line in [
+            "",
+            "$LOWTIDE load",
+            "\"$LOWTIDE\" load",
+            "(x)",
+            "{ x; }",
+            "A=$(x) y",
+            "! x",
+            "#",
+            "exec 2>&1; true",
+            "2>/dev/null true",
+            "f() { sleep 0.1; }; f; f",
+            "f () { true; }; f",
+            "PATH=/x/bin:/bin wrkx",
+        ] {
             assert_eq!(first_word(line), None, "{line}");
         }
     }

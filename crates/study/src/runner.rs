@@ -12,7 +12,7 @@ use lowtide_model::record::ReadError;
 use lowtide_model::record::v1::{Holds, Line, Machine, Outcome, TrialBegin, TrialEnd};
 use lowtide_record::Recorder;
 
-use crate::begun::Begun;
+use crate::begun::{Begun, directory_of};
 use crate::keeper::KeeperProgram;
 use crate::plan::Plan;
 use crate::preflight::{self, Obstacle};
@@ -116,8 +116,13 @@ pub fn run(
     observer: &mut dyn Observer,
     interrupt: &AtomicBool,
 ) -> Result<Ran, RunError> {
-    preflight::before_set_up(plan)?;
-    let begun = Begun::open(plan, machine)?;
+    let directory = directory_of(plan)?;
+    // What is there is held first: who else is at it would also be in the way of the trials.
+    let known = Begun::find(plan, &directory, machine)?;
+    if known.as_ref().is_none_or(|begun| !begun.open_cells().is_empty()) {
+        preflight::before_set_up(plan, interrupt)?;
+    }
+    let begun = known.map_or_else(|| Begun::make(plan, directory, machine), Ok)?;
     let cells = begun.open_cells();
     observer.see(Progress::Begin {
         record: begun.directory.clone(),
@@ -221,7 +226,13 @@ impl Running<'_> {
             repeat,
         };
         let mut bench = Bench::new(setting, &mut *self.observer);
-        let outcome = perform(&mut bench, &self.plan.course);
+        let outcome = match perform(&mut bench, &self.plan.course) {
+            // Who told us to end may have told the subject too, and that was seen first.
+            Outcome::Failed { .. } if self.interrupt.load(Ordering::Relaxed) => {
+                Outcome::Interrupted
+            }
+            outcome => outcome,
+        };
         bench.finish(&outcome);
         course.write(&Line::TrialEnd(TrialEnd { number, outcome: outcome.clone() }));
         self.observer.see(Progress::TrialEnd { outcome: outcome.clone() });

@@ -100,6 +100,11 @@ impl Applied {
         self.command.as_deref()
     }
 
+    /// One of the variables that it sets.
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        self.variables.iter().rev().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
     /// What is started, so that `command` runs under the treatment.
     pub fn launch(
         &self,

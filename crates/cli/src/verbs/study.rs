@@ -1,7 +1,7 @@
 //! `lowtide study`.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use lowtide_allocators::cache_directory;
@@ -53,22 +53,32 @@ pub(crate) fn conduct(plan: &Plan) -> Result<Ran, Failure> {
     let ran = runner::run(plan, &keeper::program()?, &machine, &mut show, &interrupt);
     let record = show.record();
     drop(show);
-    ran.map_err(|error| match (&error, record) {
+    ran.map_err(|error| failure_of(&error, record.as_deref()))
+}
+
+/// How lowtide ends by what went wrong. `record` is where it was being written.
+fn failure_of(error: &RunError, record: Option<&Path>) -> Failure {
+    match (error, record) {
         (
             RunError::OutputNotEmpty(_)
             | RunError::OutputHoldsIt { .. }
             | RunError::OtherPlan { .. },
             _,
-        ) => Failure::usage(&error),
+        ) => Failure::usage(error),
         (RunError::Obstacle(Obstacle::OpenFiles { .. }), _) => {
-            Failure::new(Exit::NotPermitted, &error)
+            Failure::new(Exit::NotPermitted, error)
         }
-        (RunError::Interrupted, _) => Failure::new(Exit::Interrupted, &error),
+        (RunError::Interrupted, _) => Failure::new(Exit::Interrupted, error),
         (RunError::Recording(_), Some(record)) => {
-            Failure::failed(&error).next(format!("lowtide report {}", record.display()))
+            Failure::failed(error).next(format!("lowtide report {}", record.display()))
         }
-        _ => Failure::failed(&error),
-    })
+        (RunError::Record { error: reason, .. }, _)
+            if reason.kind() == ErrorKind::PermissionDenied =>
+        {
+            Failure::new(Exit::NotPermitted, error)
+        }
+        _ => Failure::failed(error),
+    }
 }
 
 /// Tells what came of a study, and ends as it ended.
@@ -137,10 +147,11 @@ fn tell_how_to_go_on(plan: &Plan, study: &Study, record: &Path) {
     let done = study.trials.iter().filter(|trial| trial.outcome == "done").count();
     let of = plan.for_record().cells().len();
     let directory = shell::quoted(&record.display().to_string());
-    note!(
-        "{done} of {of} trials are done; to run the others, add `--resume --output {directory}` to the \
-         same command"
-    );
+    let how = match plan.resume {
+        true => "run the same command again".to_owned(),
+        false => format!("add `--resume --output {directory}` to the same command"),
+    };
+    note!("{done} of {of} trials are done; to run the others, {how}");
 }
 
 /// What `--fail-on` and `--baseline` have to say.
@@ -274,4 +285,20 @@ pub(crate) fn run_settings(
     let ran = conduct(&plan)?;
     let record = report::load(Path::new(&ran.record))?;
     conclude(&plan, &ran, record, None, output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn a_record_that_may_not_be_made_is_not_permitted() {
+        let exit = |kind: ErrorKind| {
+            let error = RunError::Record { path: "/root/x".into(), error: io::Error::from(kind) };
+            failure_of(&error, None).exit()
+        };
+        assert_eq!(exit(ErrorKind::PermissionDenied), Exit::NotPermitted);
+        assert_eq!(exit(ErrorKind::StorageFull), Exit::Failed);
+    }
 }

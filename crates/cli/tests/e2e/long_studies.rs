@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::support::{lines, lowtide, number, processes_with, subject, until};
+use crate::support::{
+    free_port, lines, lowtide, number, processes_with, subject, unique_seconds, until,
+};
 
 /// A study of two allocators, three times each, in a directory.
 struct Study {
@@ -199,6 +202,12 @@ fn a_trial_that_failed_is_tried_again_and_the_user_is_told_how() {
     let hint = format!("add `--resume --output {}` to the same", study.at("record").display());
     assert!(told(&output).contains("2 of 6 trials are done"), "{}", told(&output));
     assert!(told(&output).contains(&hint), "{}", told(&output));
+    let again = study.run("record", &[&words[..], &["--resume"]].concat());
+    assert!(
+        told(&again).contains("run the others, run the same command again"),
+        "{}",
+        told(&again)
+    );
     fs::write(&mended, "").unwrap();
     let output = study.run("record", &[&words[..], &["--resume"]].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -247,7 +256,8 @@ fn the_parts_together_are_what_one_run_would_be() {
     let twice =
         lowtide().arg("report").args([study.at("1-of-2"), study.at("copy/1-of-2")]).output();
     let shown = String::from_utf8_lossy(&twice.unwrap().stdout).into_owned();
-    assert!(shown.contains("another part has that trial too"), "{shown}");
+    assert!(shown.contains("trial 1 is there twice"), "{shown}");
+    assert!(shown.contains("1 of 2 parts: without 2"), "{shown}");
     let other = study.run("other", &["--shard", "2/2", "--seed", "9"]);
     assert_eq!(other.status.code(), Some(0));
     let both = lowtide().arg("report").args([study.at("1-of-2"), study.at("other")]).output();
@@ -281,4 +291,92 @@ fn a_pipe_is_told_what_runs_and_how_much_time_is_left() {
     assert!(lines[1].starts_with("1/2 ") && lines[1].ends_with(": begins"), "{told}");
     assert!(lines[3].starts_with("2/2 ") && lines[3].contains(": begins; about "), "{told}");
     assert!(lines[3].ends_with(" left") && lines.len() == 5, "{told}");
+}
+
+/// Begins a study in a directory, and waits for its first sample.
+fn begun(command: &mut Command, record: &Path) -> Child {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("a sample", || {
+        let files = fs::read_dir(record.join("trials")).ok()?.flatten().map(|e| e.path());
+        let texts = files.filter_map(|path| fs::read_to_string(path).ok());
+        texts.into_iter().find(|text| text.contains("\"kind\":\"sample\"")).map(|_| ())
+    });
+    child
+}
+
+#[test]
+fn a_signal_that_was_ignored_when_it_began_does_not_end_a_study() {
+    let study = Study::new();
+    let inner = study.command("record", &["--repeat", "1"]);
+    // As nohup does.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(inner.get_program());
+    command.args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let child = begun(&mut command, &study.at("record"));
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(object(&output)["complete"], true);
+}
+
+#[test]
+fn nothing_is_left_of_a_study_whose_lowtide_and_keeper_are_killed_together() {
+    let (seconds, study) = (unique_seconds(), Study::new());
+    let mut command = lowtide();
+    command.args(["study", "-a", "glibc", "-o"]).arg(study.at("record"));
+    command.args(["--", "sleep", &seconds]);
+    let mut child = begun(&mut command, &study.at("record"));
+    // Its only child.
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let keeper = fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    let us = Pid::from_child(&child);
+    // So that lowtide does not see that its keeper is gone.
+    kill_process(us, Signal::STOP).unwrap();
+    kill_process(Pid::from_raw(keeper).unwrap(), Signal::KILL).unwrap();
+    kill_process(us, Signal::KILL).unwrap();
+    child.wait().unwrap();
+    until("the subject to end", || processes_with(&seconds).is_empty().then_some(()));
+}
+
+#[test]
+fn a_set_up_that_failed_is_mended_and_gone_on_with() {
+    let study = Study::new();
+    let file = study.at("study.toml");
+    let run = |setup: &str| {
+        let text =
+            format!("command = [\"sleep\", \"0.2\"]\nallocator = \"glibc\"\nsetup = \"{setup}\"\n");
+        fs::write(&file, text).unwrap();
+        let mut command = lowtide();
+        command.args(["study", "--json", "--repeat", "1", "--resume", "-o"]);
+        command.arg(study.at("record")).arg(&file).output().unwrap()
+    };
+    assert_eq!(run("false").status.code(), Some(1));
+    let output = run("true");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    // Now a trial is there that was made with it.
+    assert!(refused(&run("echo")).contains("`setup` is `true`, and here it is `echo`"));
+}
+
+#[test]
+fn a_study_that_is_complete_is_shown_whatever_is_on_its_port() {
+    let (study, port) = (Study::new(), free_port());
+    let run = |resume: &[&str]| {
+        let mut command = lowtide();
+        command.args(["study", "--json", "-a", "glibc", "--repeat", "1", "--settle", "100ms"]);
+        command.args(["--ready", &format!("tcp:127.0.0.1:{port}"), "--load", "true", "-o"]);
+        command.arg(study.at("record")).args(resume);
+        command.args(["--", &subject(&[]), &format!("serve:{port}")]).output().unwrap()
+    };
+    let first = run(&[]);
+    assert_eq!(first.status.code(), Some(0), "{first:?}");
+    let _somebody = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let shown = run(&["--resume"]);
+    assert_eq!(shown.status.code(), Some(0), "{shown:?}");
+    assert_eq!(object(&shown)["trials"], object(&first)["trials"]);
 }

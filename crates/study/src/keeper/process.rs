@@ -1,7 +1,7 @@
 //! The keeper itself: what the hidden verb `lowtide keep` runs.
 
 use std::fs::File;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
+    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, set_child_subreaper,
+    set_parent_process_death_signal, wait,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -20,6 +21,7 @@ use lowtide_model::record::v1::Usage;
 use lowtide_probe::tree;
 
 use super::{Exit, Launch, Report, Request};
+use crate::treatment::find_program;
 
 /// Starts what it is told to on its standard input, and keeps it until it is told to stop, or until
 /// nobody is there any more to tell it.
@@ -69,6 +71,9 @@ fn keep(request: &Request) -> io::Result<()> {
     command.envs(launch.set.iter().map(|(name, value)| (name, value)));
     // Somebody may tell the keeper itself to end (`pkill lowtide`): that is as good as a word.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    if names_its_kind(launch, program) {
+        die_with_us(&mut command);
+    }
     let subject = command.spawn().map_err(|error| told(&error, launch, program))?;
     let pid = subject.id();
     drop(command);
@@ -87,6 +92,40 @@ fn keep(request: &Request) -> io::Result<()> {
     });
     reap(pid);
     Ok(())
+}
+
+/// Whether a program is an ELF file, or a script that names its interpreter. Where something is to be done
+/// between fork and exec, the standard library starts programs by `execvp`, which hands any other file to
+/// `sh`, whatever it is.
+fn names_its_kind(launch: &Launch, program: &str) -> bool {
+    let path = launch.variable("PATH");
+    let found = find_program(program, launch.directory.as_deref(), path.as_deref());
+    let mut begins = Vec::new();
+    let file = found.and_then(|path| File::open(path).ok());
+    let read = file.and_then(|file| file.take(4).read_to_end(&mut begins).ok());
+    read.is_some() && (begins == b"\x7fELF" || begins.starts_with(b"#!"))
+}
+
+/// Lets the kernel end a program when the thread ends that starts it, and so when the keeper is killed
+/// together with lowtide, and nobody is left to end it. What the program itself starts has no such word.
+///
+/// Ours is the keeper's first thread, which goes on to [`reap`], and ends with the keeper. A program that is
+/// setuid, or has capabilities, loses the word when it is started (`PR_SET_PDEATHSIG` of prctl(2)).
+#[allow(unsafe_code)]
+fn die_with_us(command: &mut Command) {
+    let keeper = rustix::process::getpid();
+    let ask = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // It comes only when the keeper ends from here on.
+        match rustix::process::getppid() == Some(keeper) {
+            true => Ok(()),
+            false => Err(rustix::io::Errno::CHILD.into()),
+        }
+    };
+    // SAFETY: between fork and exec, `ask` makes two system calls (prctl, getppid) through rustix's
+    // wrappers and makes an `io::Error` of a number: it takes no lock, allocates nothing and touches no
+    // memory but its own stack and its copy of `keeper`.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// Why a program could not be started: the system's word alone does not say what is missing.
