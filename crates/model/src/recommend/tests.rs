@@ -282,6 +282,38 @@ fn cpu_time_is_compared_for_the_same_work() {
     assert_eq!(study.treatments[1].latency_ratio.unwrap().median, 1.0);
 }
 
+/// The same with a load of 1,000 requests, of which some failed.
+fn with_failures(mut trial: TrialRecord, failed: u64) -> TrialRecord {
+    let report = serde_json::json!({
+        "round": 1, "requests": 1000, "succeeded": 1000 - failed, "failed": failed,
+        "latency_s": {"mean": 0.5},
+    });
+    trial.loads.push(Load { round: 1, succeeded: true, wall_s: 8.0, report: Some(report) });
+    trial
+}
+
+#[test]
+fn what_fails_more_requests_than_the_reference_is_not_recommended() {
+    let of = |failed: [u64; 2]| {
+        let trial = |allocator: &str, repeat, stays, failed| {
+            with_failures(one(allocator, repeat, stays, 1.0), failed)
+        };
+        study(vec![
+            trial("glibc", 1, 90.0, failed[0]),
+            trial("jemalloc", 1, 20.0, failed[1]),
+            trial("glibc", 2, 90.0, failed[0]),
+            trial("jemalloc", 2, 20.0, failed[1]),
+        ])
+    };
+    let (treatment, resolved, because) = chosen(&of([0, 20]));
+    assert_eq!((treatment.as_deref(), resolved), (Some("glibc"), true), "{because}");
+    assert!(because.contains("jemalloc is no choice (40 of 2000 requests failed)"), "{because}");
+    // A point of a hundred may be chance, and what the reference fails too is no fault of it.
+    for failed in [[0, 10], [300, 305], [300, 0]] {
+        assert_eq!(chosen(&of(failed)).0.as_deref(), Some("jemalloc"), "{failed:?}");
+    }
+}
+
 #[test]
 fn a_single_treatment_has_nothing_to_be_recommended_over() {
     assert!(study(vec![one("glibc", 1, 1.0, 1.0)]).recommendation.is_none());

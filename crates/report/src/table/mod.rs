@@ -7,6 +7,7 @@ mod ledgers;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::judge::JUDGED_PHASES;
+use lowtide_model::requests::Requests;
 use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
 use lowtide_model::study::{RoundResult, Standing, Study, Summary, TrialResult};
 
@@ -225,7 +226,18 @@ fn warning(study: &Study, summary: &Summary) -> Option<String> {
         let first_line = reason.as_ref().and_then(|r| r.lines().next()).unwrap_or_default();
         text.get_or_insert(format!("{what}: {first_line}"));
     }
-    text
+    let failed = failed_requests(Requests::of(shown(study, summary)), summary.standing);
+    let all: Vec<String> = text.into_iter().chain(failed).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// That requests of a treatment failed, if any did.
+fn failed_requests(requests: Requests, standing: Standing) -> Option<String> {
+    let of_reference = match standing {
+        Standing::Reference => ": what the others cost, as ratios to it, says little",
+        _ => "",
+    };
+    (requests.failed > 0.0).then(|| format!("{requests}{of_reference}"))
 }
 
 /// The tables below the summary, of those that a study has.
@@ -383,6 +395,17 @@ fn values(all: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failed_requests_are_told_and_of_the_reference_also_what_they_mean() {
+        let some = Requests { failed: 30.0, all: 1000.0, are_connections: false };
+        let told = |standing| failed_requests(some, standing).unwrap();
+        assert_eq!(told(Standing::Within), "30 of 1000 requests failed");
+        let of_reference =
+            "30 of 1000 requests failed: what the others cost, as ratios to it, says little";
+        assert_eq!(told(Standing::Reference), of_reference);
+        assert_eq!(failed_requests(Requests { failed: 0.0, ..some }, Standing::Within), None);
+    }
 
     #[test]
     fn a_phase_that_came_again_has_one_voice_for_each_trial_and_the_range_of_all() {
