@@ -11,7 +11,8 @@ use crate::stats::{ENOUGH_FOR_INTERVAL, Estimate};
 use crate::study::{LoadResult, OfRounds, Recommendation, Standing, Summary, TrialResult};
 use crate::treatment::Treatment;
 
-/// Sums up each treatment and chooses one. The first treatment of the plan is the reference.
+/// Sums up each treatment and chooses one, unless the plan asks for none. The first treatment of the plan is
+/// the reference.
 pub fn recommend(plan: &Plan, trials: &[TrialResult]) -> (Vec<Summary>, Option<Recommendation>) {
     let repeats = |treatment: &Treatment| -> Vec<&TrialResult> {
         trials.iter().filter(|t| t.treatment == *treatment).collect()
@@ -202,7 +203,7 @@ fn choose(
     trials: &[TrialResult],
     yardstick: Yardstick,
 ) -> Option<Recommendation> {
-    if summaries.len() < 2 {
+    if summaries.len() < 2 || !plan.recommends() {
         return None;
     }
     let serves = |s: &Summary| !fails_more(s, summaries, trials);

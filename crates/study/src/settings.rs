@@ -75,6 +75,12 @@ pub struct Settings {
     pub tolerance: Option<String>,
     /// Records to draw beside this one.
     pub beside: Option<Vec<PathBuf>>,
+    /// Whether one of the treatments is recommended; not where they are other workloads. Only a file has it.
+    pub recommend: Option<bool>,
+    /// Whether the rounds of the load are alike; where they are not, what stays after each says nothing of
+    /// growth. Only a file has it.
+    #[serde(alias = "rounds_alike")]
+    pub rounds_alike: Option<bool>,
     /// How many files each process that the study starts must be able to have open.
     pub open_files: Option<Number>,
     /// Which part of the trials is run, such as `1/4`. Only flags have it.
@@ -335,6 +341,8 @@ impl Settings {
             baseline: other.baseline.or(self.baseline),
             tolerance: other.tolerance.or(self.tolerance),
             beside: other.beside.or(self.beside),
+            recommend: other.recommend.or(self.recommend),
+            rounds_alike: other.rounds_alike.or(self.rounds_alike),
             open_files: other.open_files.or(self.open_files),
             shard: other.shard.or(self.shard),
             resume: other.resume || self.resume,
@@ -414,6 +422,17 @@ mod tests {
         assert_eq!((found[0].args[0].as_str(), found[0].at[0].run.as_str()), ("3", "do 3"));
         let error = read("[[treatment]]\nat = [{ moment = \"drained\" }]\n", &[]).unwrap_err();
         assert!(error.contains("missing field `name`"), "{error}");
+    }
+
+    #[test]
+    fn a_file_says_that_nothing_is_recommended_and_that_its_rounds_are_not_alike() {
+        let said = |text: &str| {
+            let all = read(text, &[]).unwrap().overridden_by(Settings::default());
+            (all.recommend, all.rounds_alike)
+        };
+        assert_eq!(said("recommend = false\nrounds-alike = false\n"), (Some(false), Some(false)));
+        assert_eq!(said("rounds_alike = false\n"), (None, Some(false)));
+        assert_eq!(said(""), (None, None));
     }
 
     #[test]

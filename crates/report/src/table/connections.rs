@@ -52,10 +52,12 @@ fn signed(bytes: f64) -> String {
     format!("{sign}{}", Human(bytes.abs().round() as u64))
 }
 
-/// Whether what stays grows over the rounds; nothing where there are too few of them for a word.
+/// Whether what stays grows over the rounds; nothing where there are too few of them for a word, or they are
+/// not alike.
 pub fn trends(study: &Study) -> Option<Table> {
     const FEWEST_ROUNDS: usize = 3;
-    if study.trials.iter().all(|trial| trial.rounds.len() < FEWEST_ROUNDS) {
+    let are_few = study.trials.iter().all(|trial| trial.rounds.len() < FEWEST_ROUNDS);
+    if are_few || !study.plan.has_alike_rounds() {
         return None;
     }
     let has_inner = study.trials.iter().any(|trial| trial.over_rounds.inner_memory.is_some());
