@@ -6,10 +6,10 @@ mod ledgers;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::judge::JUDGED_PHASES;
+use lowtide_model::judge::{JUDGED_PHASES, PerConnection};
 use lowtide_model::requests::Requests;
 use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
-use lowtide_model::study::{RoundResult, Standing, Study, Summary, TrialResult};
+use lowtide_model::study::{OfRounds, RoundResult, Standing, Study, Summary, TrialResult};
 
 pub use connections::{per_connection, trends};
 pub use heaps::heaps;
@@ -68,7 +68,8 @@ pub(crate) fn heads(heads: &[&str]) -> Vec<String> {
 /// Sums up a study, treatment by treatment.
 pub fn summary(study: &Study) -> Table {
     let with_latency = study.treatments.iter().any(|s| s.latency_ratio.is_some());
-    let with_connections = study.trials.iter().any(|t| t.bytes_per_connection.is_some());
+    let with_connections =
+        study.treatments.iter().any(|s| needs_share(&shares(study, s), s.per_connection));
     let most = most_repeats(study);
     let mut columns = vec!["treatment", "baseline", "peak", "settled", "stays", MEAN_EXCESS, "CPU"];
     if with_latency {
@@ -94,14 +95,24 @@ pub fn summary(study: &Study) -> Table {
                 cells.push(cost(s, s.latency_ratio));
             }
             if with_connections {
-                let each = shown(study, s).into_iter();
-                let each = values(each.map(|t| t.bytes_per_connection.map(|b| b as f64)));
-                cells.push(bytes(Estimate::of(&each)));
+                cells.push(bytes(Estimate::of(&shares(study, s))));
             }
             Row { cells, recommended: is_recommended(study, s), warning: warning(study, s) }
         })
         .collect();
     Table { caption: caption(study), heads: heads(&columns), rows }
+}
+
+/// The rise of each trial of a treatment, divided by its connections.
+fn shares(study: &Study, summary: &Summary) -> Vec<f64> {
+    let trials = shown(study, summary).into_iter();
+    values(trials.map(|t| t.bytes_per_connection.map(|b| b as f64)))
+}
+
+/// Whether such a share is all that tells what a connection costs. Where it was read off a ramp, a table of its
+/// own tells it; the share, in which all that rose counts, would contradict it.
+fn needs_share(shares: &[f64], costs: OfRounds<PerConnection>) -> bool {
+    !shares.is_empty() && costs.first_round.is_none() && costs.later_rounds.is_none()
 }
 
 fn caption(study: &Study) -> String {
@@ -394,7 +405,20 @@ fn values(all: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use lowtide_model::regression::Slope;
+
     use super::*;
+
+    #[test]
+    fn a_share_of_the_rise_is_not_told_beside_what_a_ramp_tells_of_each_connection() {
+        let slope = Slope { n: 11, each: 45_158.4, low: None, high: None };
+        let costs = PerConnection { memory_bytes: slope, inner_memory_bytes: None };
+        let later = OfRounds { first_round: None, later_rounds: Some(costs) };
+        let unknown = OfRounds { first_round: None, later_rounds: None };
+        assert!(needs_share(&[50_000.0], unknown));
+        assert!(!needs_share(&[50_000.0], later));
+        assert!(!needs_share(&[], unknown));
+    }
 
     #[test]
     fn failed_requests_are_told_and_of_the_reference_also_what_they_mean() {
