@@ -206,6 +206,9 @@ pub enum FileError {
         /// What there is.
         known: String,
     },
+    /// A list of allocators or settings was given beside a file that describes its treatments.
+    #[error("{} describes its treatments itself: choose among them with --only", .0.display())]
+    DescribesTreatments(PathBuf),
 }
 
 impl Settings {
@@ -299,6 +302,19 @@ impl Settings {
         self.directory.iter_mut().for_each(&mut path);
         self.output.iter_mut().for_each(&mut path);
         self.directory.get_or_insert_with(|| home.to_owned());
+    }
+
+    /// Whether flags may be laid over the settings of a file. To treatments that the file describes alone, with
+    /// commands of their own, a list of allocators would add the bare command, and make it the reference.
+    ///
+    /// # Errors
+    /// When they name allocators or settings, and the file names none but describes its treatments.
+    pub fn admit(&self, path: &Path, flags: &Self) -> Result<(), FileError> {
+        let names = |settings: &Self| settings.allocator.is_some() || settings.tune.is_some();
+        match self.treatment.is_empty() || names(self) || !names(flags) {
+            true => Ok(()),
+            false => Err(FileError::DescribesTreatments(path.to_owned())),
+        }
     }
 
     /// Lays other settings over these: what they name wins.
@@ -433,6 +449,27 @@ mod tests {
         assert_eq!(said("recommend = false\nrounds-alike = false\n"), (Some(false), Some(false)));
         assert_eq!(said("rounds_alike = false\n"), (None, Some(false)));
         assert_eq!(said(""), (None, None));
+    }
+
+    #[test]
+    fn allocators_are_not_added_to_a_file_that_describes_its_treatments() {
+        let described = "[[treatment]]\nallocator = \"glibc\"\nlabel = \"axum\"\n";
+        let path = Path::new("study.toml");
+        let said = |text: &str, flags: &Settings| {
+            read(text, &[]).unwrap().admit(path, flags).map_err(|error| error.to_string())
+        };
+        let allocator = Some(Words::Joined("jemalloc".to_owned()));
+        let listed = Settings { allocator, ..Settings::default() };
+        let tune = Some(vec!["glibc/arena_max".to_owned()]);
+        let tuned = Settings { tune, ..Settings::default() };
+        let sentence = "study.toml describes its treatments itself: choose among them with --only";
+        for flags in [&listed, &tuned] {
+            assert_eq!(said(described, flags), Err(sentence.to_owned()));
+            assert_eq!(said(&format!("allocator = \"glibc\"\n{described}"), flags), Ok(()));
+            assert_eq!(said("", flags), Ok(()));
+        }
+        let only = Some(Words::Joined("glibc/axum".to_owned()));
+        assert_eq!(said(described, &Settings { only, ..Settings::default() }), Ok(()));
     }
 
     #[test]
