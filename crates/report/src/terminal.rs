@@ -154,9 +154,7 @@ fn grid(table: &Table, screen: Screen) -> String {
     if !fits(&out) {
         let most = usize::from(screen.width) / 3;
         for cell in narrow.rows.iter_mut().filter_map(|row| row.cells.first_mut()) {
-            if cell.short.chars().count() > most {
-                cell.short = cell.short.chars().take(most - 1).chain(['…']).collect();
-            }
+            cell.short = cut(&cell.short, most);
         }
         out = drawn(&narrow, screen, &|_, cell| cell.short.clone());
     }
@@ -192,6 +190,17 @@ fn grid(table: &Table, screen: Screen) -> String {
         }
     }
     out
+}
+
+/// A name in so many characters. It is cut in the middle: its end may tell a policy, or a moment.
+fn cut(name: &str, most: usize) -> String {
+    let name: Vec<char> = name.chars().collect();
+    if name.len() <= most {
+        return name.into_iter().collect();
+    }
+    let kept = most.saturating_sub(1);
+    let (begin, end) = (&name[..kept / 2], &name[name.len() - kept.div_ceil(2)..]);
+    begin.iter().chain(&['…']).chain(end).collect()
 }
 
 fn drawn(table: &Table, screen: Screen, text: &dyn Fn(&str, &TableCell) -> String) -> String {
@@ -386,5 +395,19 @@ pub(crate) fn escape_of(ink: Ink) -> &'static str {
         Ink::LightMagenta => "\x1b[95m",
         Ink::LightCyan => "\x1b[96m",
         _ => "\x1b[0m",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_is_cut_in_the_middle_so_that_its_moment_stays() {
+        let name = "glibc/node-24.21.0 + release after a collection";
+        assert_eq!(cut(&format!("{name}, peak"), 26), "glibc/node-2…lection, peak");
+        assert_eq!(cut(&format!("{name}, settled"), 26), "glibc/node-2…tion, settled");
+        assert_eq!(cut("glibc", 26), "glibc");
+        assert_eq!(cut("glibc", 1), "…");
     }
 }
