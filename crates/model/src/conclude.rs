@@ -17,7 +17,13 @@ pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord
     let metric = if trials.iter().any(several) { Metric::Pss } else { Metric::Rss };
     let results: Vec<TrialResult> = trials
         .iter()
-        .map(|(samples, trial)| TrialResult::of(samples, trial, judge::judge(trial, metric)))
+        .map(|(samples, trial)| {
+            let result = TrialResult::of(samples, trial, judge::judge(trial, metric));
+            match study.plan.has_alike_rounds() {
+                true => result,
+                false => TrialResult { over_rounds: Trends::default(), ..result },
+            }
+        })
         .collect();
     let (treatments, recommendation) = recommend::recommend(&study.plan, &results);
     let complete =

@@ -22,6 +22,7 @@ pub mod recommend;
 pub mod record;
 pub mod regression;
 pub mod release;
+pub mod requests;
 pub mod sample;
 pub mod stats;
 pub mod study;

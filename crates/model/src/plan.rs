@@ -93,6 +93,16 @@ impl Plan {
         cells.filter(is_ours).collect()
     }
 
+    /// Whether one of the treatments is to be recommended: unless the study says otherwise.
+    pub fn recommends(&self) -> bool {
+        self.recommend != Some(false)
+    }
+
+    /// Whether what stays after each round is comparable: unless the study says otherwise.
+    pub fn has_alike_rounds(&self) -> bool {
+        self.rounds_alike != Some(false)
+    }
+
     /// The first thing that bears on a trial in which the two differ. How often each treatment is tried, and
     /// which part of the trials is run, does not bear on a trial; nor do words for people.
     pub fn difference(&self, other: &Self) -> Option<Difference> {
@@ -190,6 +200,8 @@ mod tests {
         let one = plan(3);
         let words = Plan { name: "x".to_owned(), max_slowdown: 0.5, ..plan(6) };
         assert_eq!(one.difference(&words), None);
+        let told = Plan { recommend: Some(false), rounds_alike: Some(false), ..plan(3) };
+        assert_eq!(one.difference(&told), None);
         let told = |other: &Plan| {
             one.difference(other).map(|d| format!("{}: {}, {}", d.what, d.here, d.there)).unwrap()
         };

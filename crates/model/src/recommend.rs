@@ -1,15 +1,18 @@
 //! Which treatment to take: the one that leaves the least excess among those that cost no more than
-//! was allowed. When the repeats do not settle it, the recommendation says so.
+//! was allowed and serve the load as well as the reference does. When the repeats do not settle it, the
+//! recommendation says so.
 
 use crate::bytes::Human;
 use crate::judge::PerConnection;
 use crate::judge::rise;
 use crate::record::v1::Plan;
+use crate::requests::Requests;
 use crate::stats::{ENOUGH_FOR_INTERVAL, Estimate};
 use crate::study::{LoadResult, OfRounds, Recommendation, Standing, Summary, TrialResult};
 use crate::treatment::Treatment;
 
-/// Sums up each treatment and chooses one. The first treatment of the plan is the reference.
+/// Sums up each treatment and chooses one, unless the plan asks for none. The first treatment of the plan is
+/// the reference.
 pub fn recommend(plan: &Plan, trials: &[TrialResult]) -> (Vec<Summary>, Option<Recommendation>) {
     let repeats = |treatment: &Treatment| -> Vec<&TrialResult> {
         trials.iter().filter(|t| t.treatment == *treatment).collect()
@@ -49,6 +52,9 @@ enum Work {
     NotKnown,
 }
 
+/// A treatment under which a greater part of the requests failed than under the reference, by more than
+/// this, is not recommended: what did not serve them held less for it.
+const MOST_FAILED: f64 = 0.01;
 /// Loads that differ by less than this part took the same time.
 const SAME_DURATION: f64 = 0.02;
 
@@ -197,9 +203,10 @@ fn choose(
     trials: &[TrialResult],
     yardstick: Yardstick,
 ) -> Option<Recommendation> {
-    if summaries.len() < 2 {
+    if summaries.len() < 2 || !plan.recommends() {
         return None;
     }
+    let serves = |s: &Summary| !fails_more(s, summaries, trials);
     // The mean and not the byte-seconds: of commands that load themselves, one may have been seen
     // for longer than another.
     let excess = |s: &Summary| s.excess_mean_bytes.map(|e| e.median);
@@ -209,13 +216,15 @@ fn choose(
             let admitted = [Standing::Reference, Standing::Within, Standing::Unresolved];
             // One that was still rising when it ended has shown nothing of what stays.
             let is_known = excess(s).is_some() && s.settled_bytes.is_some();
-            admitted.contains(&s.standing) && is_known
+            admitted.contains(&s.standing) && is_known && serves(s)
         })
         .collect();
     candidates.sort_by(|a, b| excess(a).unwrap_or(0.0).total_cmp(&excess(b).unwrap_or(0.0)));
     let Some((best, others)) = candidates.split_first() else {
-        let because =
-            "no treatment has a trial that ended as planned, settled, and can be compared";
+        let because = match summaries.iter().all(serves) {
+            true => "no treatment has a trial that ended as planned, settled, and can be compared",
+            false => "no treatment has a trial that ended as planned, settled, and served the load",
+        };
         return Some(none(because.to_owned()));
     };
     let rose = |t: &TrialResult| rise(t.baseline_bytes, t.peak_bytes).is_some();
@@ -227,9 +236,20 @@ fn choose(
     let doubts = doubts(best, others, plan, summaries, trials, yardstick);
     Some(Recommendation {
         treatment: Some(best.treatment.clone()),
-        because: because(best, summaries, &doubts, plan.repeats, yardstick),
+        because: because(best, summaries, trials, &doubts, plan.repeats, yardstick),
         resolved: doubts.is_empty(),
     })
+}
+
+/// Those requests of a treatment that its trials tell of.
+fn requests_of(summary: &Summary, trials: &[TrialResult]) -> Requests {
+    Requests::of(trials.iter().filter(|t| t.treatment == summary.treatment && t.is_usable()))
+}
+
+/// Whether more requests failed under a treatment than under the reference.
+fn fails_more(summary: &Summary, summaries: &[Summary], trials: &[TrialResult]) -> bool {
+    let share = |s: &Summary| requests_of(s, trials).failed_share();
+    share(summary) - summaries.first().map_or(0.0, share) > MOST_FAILED
 }
 
 /// What the trials leave open about the best treatment.
@@ -258,9 +278,12 @@ fn doubts(
         let names = labels(&alike);
         doubts.push(format!("whether it is better than {names}: a few pages are no reason"));
     }
-    let costs_settled =
-        |s: &Summary| s.standing == Standing::Beyond || s.treatment == best.treatment;
-    if others.is_empty() && !summaries.iter().all(costs_settled) {
+    let is_settled = |s: &Summary| {
+        s.standing == Standing::Beyond
+            || s.treatment == best.treatment
+            || fails_more(s, summaries, trials)
+    };
+    if others.is_empty() && !summaries.iter().all(is_settled) {
         doubts.push("whether anything is better: no other treatment could be compared".to_owned());
     }
     if best.standing == Standing::Unresolved {
@@ -310,6 +333,7 @@ fn excess_difference(a: &Summary, b: &Summary, trials: &[TrialResult]) -> Option
 fn because(
     best: &Summary,
     summaries: &[Summary],
+    trials: &[TrialResult],
     doubts: &[String],
     repeats: u32,
     yardstick: Yardstick,
@@ -332,10 +356,15 @@ fn because(
         }
         _ => text += ", the least of all that are worth their cost",
     }
-    let tempting = |s: &&Summary| {
-        s.standing == Standing::Beyond && mean(s).map(|h| h.0) < mean(best).map(|h| h.0)
-    };
-    for costly in summaries.iter().filter(tempting) {
+    let (failing, serving): (Vec<&Summary>, Vec<&Summary>) =
+        summaries.iter().partition(|s| fails_more(s, summaries, trials));
+    let holds_less = |s: &&&Summary| mean(s).map(|h| h.0) < mean(best).map(|h| h.0);
+    for failing in failing.iter().filter(holds_less) {
+        let failed = requests_of(failing, trials);
+        text += &format!("; {} is no choice ({failed})", failing.treatment);
+    }
+    let costs_too_much = |s: &&&Summary| s.standing == Standing::Beyond;
+    for costly in serving.iter().filter(costs_too_much).filter(holds_less) {
         text += &format!("; {} costs too much ({})", costly.treatment, costs(costly, yardstick));
     }
     if !doubts.is_empty() {

@@ -41,7 +41,7 @@ pub struct Study {
     pub complete: bool,
     /// By what memory is judged, in every trial of the study.
     pub metric: Metric,
-    /// Which treatment to take; absent when there is nothing to choose from.
+    /// Which treatment to take; absent when there is nothing to choose from, or the study asks for none.
     pub recommendation: Option<Recommendation>,
     /// What the repeats say of each treatment, in the order of the plan; the first is the reference.
     pub treatments: Vec<Summary>,
@@ -191,7 +191,7 @@ pub struct TrialResult {
     pub samples: String,
 }
 
-/// How what stays goes on from round to round; `null` of a single round.
+/// How what stays goes on from round to round; `null` of a single round, and of rounds that are not alike.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Trends {
     /// Memory, by the metric of the study.

@@ -1,5 +1,7 @@
 //! A report for a terminal: the table, the course over time, the recommendation.
 
+use std::collections::BTreeSet;
+
 use comfy_table::{
     Attribute, Cell, CellAlignment, Color, ContentArrangement, ContentLineStyle, LineStyle,
     Table as Grid, TableStyle,
@@ -153,11 +155,10 @@ fn grid(table: &Table, screen: Screen) -> String {
     let mut narrow = table.clone();
     if !fits(&out) {
         let most = usize::from(screen.width) / 3;
-        for cell in narrow.rows.iter_mut().filter_map(|row| row.cells.first_mut()) {
-            if cell.short.chars().count() > most {
-                cell.short = cell.short.chars().take(most - 1).chain(['…']).collect();
-            }
-        }
+        let cells = || narrow.rows.iter().filter_map(|row| row.cells.first());
+        let names = cut_apart(&cells().map(|cell| cell.short.as_str()).collect::<Vec<_>>(), most);
+        let cells = narrow.rows.iter_mut().filter_map(|row| row.cells.first_mut());
+        cells.zip(names).for_each(|(cell, name)| cell.short = name);
         out = drawn(&narrow, screen, &|_, cell| cell.short.clone());
     }
     while !fits(&out) && narrow.heads.len() > 3 {
@@ -192,6 +193,27 @@ fn grid(table: &Table, screen: Screen) -> String {
         }
     }
     out
+}
+
+/// Names in so many characters. They are cut in the middle, as their ends may tell a policy, or a moment; or
+/// elsewhere, where that tells more of them apart.
+fn cut_apart(names: &[&str], most: usize) -> Vec<String> {
+    let all = |begin: usize| names.iter().map(|name| cut(name, most, begin)).collect::<Vec<_>>();
+    let different = |names: &[String]| names.iter().collect::<BTreeSet<_>>().len();
+    let middle = all(most.saturating_sub(1) / 2);
+    // Of those that tell as many apart, the last one is taken.
+    let tried = (0..most).map(all).chain([middle]);
+    tried.max_by_key(|names| different(names)).unwrap_or_default()
+}
+
+/// A name in so many characters, of which so many are of its beginning, and the others of its end.
+fn cut(name: &str, most: usize, begin: usize) -> String {
+    let name: Vec<char> = name.chars().collect();
+    if name.len() <= most {
+        return name.into_iter().collect();
+    }
+    let end = most.saturating_sub(1 + begin);
+    name[..begin].iter().chain(&['…']).chain(&name[name.len() - end..]).collect()
 }
 
 fn drawn(table: &Table, screen: Screen, text: &dyn Fn(&str, &TableCell) -> String) -> String {
@@ -386,5 +408,21 @@ pub(crate) fn escape_of(ink: Ink) -> &'static str {
         Ink::LightMagenta => "\x1b[95m",
         Ink::LightCyan => "\x1b[96m",
         _ => "\x1b[0m",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_cut_where_they_are_told_apart_if_they_can_in_the_middle() {
+        let names = |all: &[&str]| cut_apart(all, 26);
+        let name = "glibc/node-24.21.0 + release after a collection";
+        let (peak, settled) = (format!("{name}, peak"), format!("{name}, settled"));
+        let short = ["glibc/node-2…lection, peak", "glibc/node-2…tion, settled", "glibc"];
+        assert_eq!(names(&[&peak, &settled, "glibc"]), short);
+        let alike = names(&["glibc 2.36/tasks-runtime-each", "glibc 2.36/tcp-runtime-each"]);
+        assert!(alike[0] != alike[1] && alike.iter().all(|n| n.chars().count() == 26), "{alike:?}");
     }
 }

@@ -20,6 +20,9 @@ const AT_ONCE: usize = 64 << 10;
 /// What is kept of a program that never stops printing.
 const MOST_KEPT: usize = 64 << 20;
 
+/// The end of a sentence about a program that printed nothing.
+pub(crate) const PRINTED_NOTHING: &str = "; it printed nothing";
+
 /// Is shown every line, and the moment at which it came.
 pub type Listener = Box<dyn FnMut(&str, Instant) + Send>;
 
@@ -44,7 +47,7 @@ impl Tail {
         let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
         let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
         if last.is_empty() {
-            return "; it printed nothing".to_owned();
+            return PRINTED_NOTHING.to_owned();
         }
         let printable = |c: char| if c.is_control() { ' ' } else { c };
         let shown = last.iter().map(|line| {

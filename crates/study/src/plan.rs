@@ -89,6 +89,10 @@ pub struct Plan {
     pub baseline: Option<(PathBuf, f64)>,
     /// Records to draw beside this one.
     pub beside: Vec<PathBuf>,
+    /// Whether one of the treatments is recommended, where that is said.
+    pub recommend: Option<bool>,
+    /// Whether the rounds of the load are alike, where that is said.
+    pub rounds_alike: Option<bool>,
     /// How many files each process that is started must be able to have open.
     pub open_files: Option<u64>,
     /// Which part of the trials is run; all of them when absent.
@@ -269,6 +273,8 @@ impl Plan {
             fail_on: fail_on.iter().map(|t| t.parse()).collect::<Result<_, _>>()?,
             baseline: settings.baseline.map(|path| (path, tolerance)),
             beside: settings.beside.unwrap_or_default(),
+            recommend: settings.recommend,
+            rounds_alike: settings.rounds_alike,
             open_files: settings.open_files.map(open_files).transpose()?,
             shard,
             resume: settings.resume,
@@ -309,6 +315,8 @@ impl Plan {
             beside: self.beside.iter().map(|p| p.display().to_string()).collect(),
             about: self.about.clone(),
             shard: self.shard,
+            recommend: self.recommend,
+            rounds_alike: self.rounds_alike,
             conditions: self.conditions(),
         }
     }

@@ -75,6 +75,12 @@ pub struct Settings {
     pub tolerance: Option<String>,
     /// Records to draw beside this one.
     pub beside: Option<Vec<PathBuf>>,
+    /// Whether one of the treatments is recommended; not where they are other workloads. Only a file has it.
+    pub recommend: Option<bool>,
+    /// Whether the rounds of the load are alike; where they are not, what stays after each says nothing of
+    /// growth. Only a file has it.
+    #[serde(alias = "rounds_alike")]
+    pub rounds_alike: Option<bool>,
     /// How many files each process that the study starts must be able to have open.
     pub open_files: Option<Number>,
     /// Which part of the trials is run, such as `1/4`. Only flags have it.
@@ -200,6 +206,9 @@ pub enum FileError {
         /// What there is.
         known: String,
     },
+    /// A list of allocators or settings was given beside a file that describes its treatments.
+    #[error("{} describes its treatments itself: choose among them with --only", .0.display())]
+    DescribesTreatments(PathBuf),
 }
 
 impl Settings {
@@ -295,6 +304,19 @@ impl Settings {
         self.directory.get_or_insert_with(|| home.to_owned());
     }
 
+    /// Whether flags may be laid over the settings of a file. To treatments that the file describes alone, with
+    /// commands of their own, a list of allocators would add the bare command, and make it the reference.
+    ///
+    /// # Errors
+    /// When they name allocators or settings, and the file names none but describes its treatments.
+    pub fn admit(&self, path: &Path, flags: &Self) -> Result<(), FileError> {
+        let names = |settings: &Self| settings.allocator.is_some() || settings.tune.is_some();
+        match self.treatment.is_empty() || names(self) || !names(flags) {
+            true => Ok(()),
+            false => Err(FileError::DescribesTreatments(path.to_owned())),
+        }
+    }
+
     /// Lays other settings over these: what they name wins.
     #[must_use]
     pub fn overridden_by(self, other: Self) -> Self {
@@ -335,6 +357,8 @@ impl Settings {
             baseline: other.baseline.or(self.baseline),
             tolerance: other.tolerance.or(self.tolerance),
             beside: other.beside.or(self.beside),
+            recommend: other.recommend.or(self.recommend),
+            rounds_alike: other.rounds_alike.or(self.rounds_alike),
             open_files: other.open_files.or(self.open_files),
             shard: other.shard.or(self.shard),
             resume: other.resume || self.resume,
@@ -414,6 +438,38 @@ mod tests {
         assert_eq!((found[0].args[0].as_str(), found[0].at[0].run.as_str()), ("3", "do 3"));
         let error = read("[[treatment]]\nat = [{ moment = \"drained\" }]\n", &[]).unwrap_err();
         assert!(error.contains("missing field `name`"), "{error}");
+    }
+
+    #[test]
+    fn a_file_says_that_nothing_is_recommended_and_that_its_rounds_are_not_alike() {
+        let said = |text: &str| {
+            let all = read(text, &[]).unwrap().overridden_by(Settings::default());
+            (all.recommend, all.rounds_alike)
+        };
+        assert_eq!(said("recommend = false\nrounds-alike = false\n"), (Some(false), Some(false)));
+        assert_eq!(said("rounds_alike = false\n"), (None, Some(false)));
+        assert_eq!(said(""), (None, None));
+    }
+
+    #[test]
+    fn allocators_are_not_added_to_a_file_that_describes_its_treatments() {
+        let described = "[[treatment]]\nallocator = \"glibc\"\nlabel = \"axum\"\n";
+        let path = Path::new("study.toml");
+        let said = |text: &str, flags: &Settings| {
+            read(text, &[]).unwrap().admit(path, flags).map_err(|error| error.to_string())
+        };
+        let allocator = Some(Words::Joined("jemalloc".to_owned()));
+        let listed = Settings { allocator, ..Settings::default() };
+        let tune = Some(vec!["glibc/arena_max".to_owned()]);
+        let tuned = Settings { tune, ..Settings::default() };
+        let sentence = "study.toml describes its treatments itself: choose among them with --only";
+        for flags in [&listed, &tuned] {
+            assert_eq!(said(described, flags), Err(sentence.to_owned()));
+            assert_eq!(said(&format!("allocator = \"glibc\"\n{described}"), flags), Ok(()));
+            assert_eq!(said("", flags), Ok(()));
+        }
+        let only = Some(Words::Joined("glibc/axum".to_owned()));
+        assert_eq!(said(described, &Settings { only, ..Settings::default() }), Ok(()));
     }
 
     #[test]

@@ -253,6 +253,9 @@ fn settings(args: StudyArgs) -> Result<Settings, Failure> {
         resume: args.resume,
         ..Settings::default()
     };
+    if let Some(path) = &args.file {
+        file.admit(path, &flags).map_err(Failure::usage)?;
+    }
     Ok(file.overridden_by(flags))
 }
 

@@ -60,6 +60,17 @@ fn a_wrong_key_in_a_study_file_is_told_with_line_and_column() {
 }
 
 #[test]
+fn allocators_are_not_added_to_a_study_file_that_describes_its_treatments() {
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    let text = "command = ['true']\n[[treatment]]\nallocator = 'glibc'\nlabel = 'x'\n";
+    fs::write(file.path(), text).unwrap();
+    let path = file.path().to_str().unwrap();
+    let sentence = format!("{path} describes its treatments itself: choose among them with --only");
+    usage_error(&["study", path, "-a", "jemalloc"], &sentence);
+    usage_error(&["study", path, "-t", "glibc/arena_max"], &sentence);
+}
+
+#[test]
 fn a_directory_that_holds_something_is_left_alone() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("mine"), "precious").unwrap();
@@ -117,6 +128,18 @@ fn a_load_that_fails_is_quoted_and_the_subject_is_ended() {
     assert!(said.starts_with("the load failed with exit code 4; it printed:"), "{said}");
     assert!(said.ends_with("no route"), "{said}");
     assert_eq!(processes_with(&seconds), Vec::<u32>::new());
+}
+
+#[test]
+fn a_load_that_prints_why_it_failed_as_an_object_is_quoted_too() {
+    let (subject, seconds) = (subject(&[]), unique_seconds());
+    let error = r#"{"schema": "lowtide.error/1", "code": "failed", "message": "nobody answers"}"#;
+    let load = format!("echo '{error}'; exit 1");
+    let trial =
+        ["-a", "glibc", "--ready", "after:10ms", "--settle", "100ms", "--load", &load, "--"];
+    let said =
+        failure(&[&trial[..], &[&subject, &format!("daemon:{seconds}"), "ms:600000"]].concat());
+    assert_eq!(said, "the load failed with exit code 1; nobody answers");
 }
 
 #[test]

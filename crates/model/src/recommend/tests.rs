@@ -27,6 +27,11 @@ fn one(allocator: &str, repeat: u32, stays: f64, cpu_s: f64) -> TrialRecord {
 }
 
 fn study(trials: Vec<TrialRecord>) -> Study {
+    study_with(trials, |_| ())
+}
+
+/// The same, of a plan that says something more.
+fn study_with(trials: Vec<TrialRecord>, say: fn(&mut Plan)) -> Study {
     let mut treatments: Vec<Treatment> = Vec::new();
     for trial in &trials {
         if !treatments.contains(&trial.trial.treatment) {
@@ -34,13 +39,14 @@ fn study(trials: Vec<TrialRecord>) -> Study {
         }
     }
     let repeats = trials.iter().map(|t| t.trial.repeat).max().unwrap_or(0);
-    let plan = Plan {
+    let mut plan = Plan {
         order: vec![0; trials.len()],
         treatments,
         repeats,
         max_slowdown: 0.05,
         ..Plan::default()
     };
+    say(&mut plan);
     let header = trials[0].header.clone();
     let record = StudyRecord { header, plan, begun: Vec::new(), ended: Vec::new() };
     let named: Vec<(String, TrialRecord)> =
@@ -280,6 +286,60 @@ fn cpu_time_is_compared_for_the_same_work() {
         study(vec![with_requests("glibc", 1, 1.0, 1000), with_requests("fast", 1, 2.0, 2000)]);
     assert_eq!(study.treatments[1].cpu_ratio.unwrap().median, 1.0);
     assert_eq!(study.treatments[1].latency_ratio.unwrap().median, 1.0);
+}
+
+#[test]
+fn of_treatments_that_are_other_workloads_none_is_recommended() {
+    let trials = || vec![one("glibc", 1, 90.0, 1.0), one("jemalloc", 1, 1.0, 1.0)];
+    assert!(study_with(trials(), |_| ()).recommendation.is_some());
+    let study = study_with(trials(), |plan| plan.recommend = Some(false));
+    assert!(study.recommendation.is_none());
+    assert_eq!(study.treatments[0].standing, Standing::Reference);
+}
+
+#[test]
+fn of_rounds_that_are_not_alike_it_is_not_told_whether_what_stays_grows() {
+    let trial = || {
+        let all = one("glibc", 1, 20.0, 1.0).with_samples(20.1, 40.0, |_| 90.0);
+        let all = all.with_mark(30.0, Moment::LoadBegin, Some(2));
+        let all = all.with_mark(35.0, Moment::LoadEnd, Some(2));
+        vec![all.with_mark(40.0, Moment::Settled, Some(2)).ended(40.0, Outcome::Done)]
+    };
+    assert!(study(trial()).trials[0].over_rounds.memory.is_some());
+    let study = study_with(trial(), |plan| plan.rounds_alike = Some(false));
+    assert_eq!(study.trials[0].over_rounds, crate::study::Trends::default());
+}
+
+/// The same with a load of 1,000 requests, of which some failed.
+fn with_failures(mut trial: TrialRecord, failed: u64) -> TrialRecord {
+    let report = serde_json::json!({
+        "round": 1, "requests": 1000, "succeeded": 1000 - failed, "failed": failed,
+        "latency_s": {"mean": 0.5},
+    });
+    trial.loads.push(Load { round: 1, succeeded: true, wall_s: 8.0, report: Some(report) });
+    trial
+}
+
+#[test]
+fn what_fails_more_requests_than_the_reference_is_not_recommended() {
+    let of = |failed: [u64; 2]| {
+        let trial = |allocator: &str, repeat, stays, failed| {
+            with_failures(one(allocator, repeat, stays, 1.0), failed)
+        };
+        study(vec![
+            trial("glibc", 1, 90.0, failed[0]),
+            trial("jemalloc", 1, 20.0, failed[1]),
+            trial("glibc", 2, 90.0, failed[0]),
+            trial("jemalloc", 2, 20.0, failed[1]),
+        ])
+    };
+    let (treatment, resolved, because) = chosen(&of([0, 20]));
+    assert_eq!((treatment.as_deref(), resolved), (Some("glibc"), true), "{because}");
+    assert!(because.contains("jemalloc is no choice (40 of 2000 requests failed)"), "{because}");
+    // A point of a hundred may be chance, and what the reference fails too is no fault of it.
+    for failed in [[0, 10], [300, 305], [300, 0]] {
+        assert_eq!(chosen(&of(failed)).0.as_deref(), Some("jemalloc"), "{failed:?}");
+    }
 }
 
 #[test]

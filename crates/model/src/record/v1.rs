@@ -186,6 +186,14 @@ pub struct Plan {
     /// Which part of the trials stands in this record; absent when it is all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
+    /// Whether one of the treatments is recommended, where the study says so. It is not where they are other
+    /// workloads, of which nobody can take one in place of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recommend: Option<bool>,
+    /// Whether the rounds of the load are alike, where the study says so. Where they are not, what stays after
+    /// each says nothing of growth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds_alike: Option<bool>,
     /// What else bears on a trial, by the names of flags and keys: the commands, the conditions, and what
     /// each treatment sets. Paths of the study and of the cache stand as `{study}` and `{cache}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -1,7 +1,7 @@
 //! What a connection costs, and whether what stays grows from round to round: treatment by treatment.
 
 use lowtide_model::bytes::Human;
-use lowtide_model::judge::{OverRounds, PerConnection};
+use lowtide_model::judge::{OverRounds, PerConnection, Trend};
 use lowtide_model::regression::Slope;
 use lowtide_model::study::{Study, TrialResult};
 
@@ -52,10 +52,12 @@ fn signed(bytes: f64) -> String {
     format!("{sign}{}", Human(bytes.abs().round() as u64))
 }
 
-/// Whether what stays grows over the rounds; nothing where there are too few of them for a word.
+/// Whether what stays grows over the rounds; nothing where there are too few of them for a word, or they are
+/// not alike.
 pub fn trends(study: &Study) -> Option<Table> {
     const FEWEST_ROUNDS: usize = 3;
-    if study.trials.iter().all(|trial| trial.rounds.len() < FEWEST_ROUNDS) {
+    let are_few = study.trials.iter().all(|trial| trial.rounds.len() < FEWEST_ROUNDS);
+    if are_few || !study.plan.has_alike_rounds() {
         return None;
     }
     let has_inner = study.trials.iter().any(|trial| trial.over_rounds.inner_memory.is_some());
@@ -83,15 +85,24 @@ pub fn trends(study: &Study) -> Option<Table> {
 }
 
 fn trend(trials: &[&TrialResult], of: fn(&TrialResult) -> Option<&OverRounds>) -> Cell {
-    let found: Vec<&OverRounds> = trials.iter().copied().filter_map(of).collect();
-    let Some(first) = found.first() else { return Cell::from("–".to_owned()) };
-    let same = found.iter().filter(|one| one.trend == first.trend).count();
-    let short = match found.len() {
-        all if same == all => first.trend.name().to_owned(),
-        all => format!("{} in {same} of {all}", first.trend.name()),
+    trend_of(&trials.iter().copied().filter_map(of).collect::<Vec<_>>())
+}
+
+/// What several repeats say together: that it grows, if any of them does; otherwise what most of them say.
+fn trend_of(found: &[&OverRounds]) -> Cell {
+    let count = |trend: Trend| found.iter().filter(|one| one.trend == trend).count();
+    // Of two that come as often, the later one stands here: it claims less.
+    let most = [Trend::Level, Trend::Undecided].into_iter().max_by_key(|trend| count(*trend));
+    let growing = Some(Trend::Growing).filter(|trend| count(*trend) > 0);
+    let Some(told) = growing.or(most).filter(|_| !found.is_empty()) else {
+        return Cell::from("–".to_owned());
     };
-    let full = match found.len() {
-        1 => format!("{short} ({})", first.because),
+    let short = match (count(told), found.len()) {
+        (same, all) if same == all => told.name().to_owned(),
+        (same, all) => format!("{} in {same} of {all}", told.name()),
+    };
+    let full = match found {
+        [only] => format!("{short} ({})", only.because),
         _ => short.clone(),
     };
     Cell { full, short }
@@ -100,6 +111,23 @@ fn trend(trials: &[&TrialResult], of: fn(&TrialResult) -> Option<&OverRounds>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_repeat_that_grows_is_told_whichever_it_is_and_otherwise_what_most_say() {
+        use Trend::{Growing, Level, Undecided};
+        let told = |trends: &[Trend]| {
+            let because = "why".to_owned();
+            let all =
+                trends.iter().map(|trend| OverRounds { trend: *trend, because: because.clone() });
+            let all: Vec<OverRounds> = all.collect();
+            trend_of(&all.iter().collect::<Vec<_>>()).full
+        };
+        assert_eq!(told(&[Level, Level, Growing]), "growing in 1 of 3");
+        assert_eq!(told(&[Growing, Growing]), "growing");
+        assert_eq!(told(&[Undecided, Level, Level]), "level in 2 of 3");
+        assert_eq!(told(&[Level, Undecided]), "undecided in 1 of 2");
+        assert_eq!((told(&[Level]), told(&[])), ("level (why)".to_owned(), "–".to_owned()));
+    }
 
     #[test]
     fn a_slope_is_told_with_its_interval_or_that_it_is_not_resolved() {

@@ -6,9 +6,10 @@ mod ledgers;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::judge::JUDGED_PHASES;
+use lowtide_model::judge::{JUDGED_PHASES, PerConnection};
+use lowtide_model::requests::Requests;
 use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
-use lowtide_model::study::{RoundResult, Standing, Study, Summary, TrialResult};
+use lowtide_model::study::{OfRounds, RoundResult, Standing, Study, Summary, TrialResult};
 
 pub use connections::{per_connection, trends};
 pub use heaps::heaps;
@@ -67,7 +68,8 @@ pub(crate) fn heads(heads: &[&str]) -> Vec<String> {
 /// Sums up a study, treatment by treatment.
 pub fn summary(study: &Study) -> Table {
     let with_latency = study.treatments.iter().any(|s| s.latency_ratio.is_some());
-    let with_connections = study.trials.iter().any(|t| t.bytes_per_connection.is_some());
+    let with_connections =
+        study.treatments.iter().any(|s| needs_share(&shares(study, s), s.per_connection));
     let most = most_repeats(study);
     let mut columns = vec!["treatment", "baseline", "peak", "settled", "stays", MEAN_EXCESS, "CPU"];
     if with_latency {
@@ -93,14 +95,24 @@ pub fn summary(study: &Study) -> Table {
                 cells.push(cost(s, s.latency_ratio));
             }
             if with_connections {
-                let each = shown(study, s).into_iter();
-                let each = values(each.map(|t| t.bytes_per_connection.map(|b| b as f64)));
-                cells.push(bytes(Estimate::of(&each)));
+                cells.push(bytes(Estimate::of(&shares(study, s))));
             }
             Row { cells, recommended: is_recommended(study, s), warning: warning(study, s) }
         })
         .collect();
     Table { caption: caption(study), heads: heads(&columns), rows }
+}
+
+/// The rise of each trial of a treatment, divided by its connections.
+fn shares(study: &Study, summary: &Summary) -> Vec<f64> {
+    let trials = shown(study, summary).into_iter();
+    values(trials.map(|t| t.bytes_per_connection.map(|b| b as f64)))
+}
+
+/// Whether such a share is all that tells what a connection costs. Where it was read off a ramp, a table of its
+/// own tells it; the share, in which all that rose counts, would contradict it.
+fn needs_share(shares: &[f64], costs: OfRounds<PerConnection>) -> bool {
+    !shares.is_empty() && costs.first_round.is_none() && costs.later_rounds.is_none()
 }
 
 fn caption(study: &Study) -> String {
@@ -225,7 +237,18 @@ fn warning(study: &Study, summary: &Summary) -> Option<String> {
         let first_line = reason.as_ref().and_then(|r| r.lines().next()).unwrap_or_default();
         text.get_or_insert(format!("{what}: {first_line}"));
     }
-    text
+    let failed = failed_requests(Requests::of(shown(study, summary)), summary.standing);
+    let all: Vec<String> = text.into_iter().chain(failed).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// That requests of a treatment failed, if any did.
+fn failed_requests(requests: Requests, standing: Standing) -> Option<String> {
+    let of_reference = match standing {
+        Standing::Reference => ": what the others cost, as ratios to it, says little",
+        _ => "",
+    };
+    (requests.failed > 0.0).then(|| format!("{requests}{of_reference}"))
 }
 
 /// The tables below the summary, of those that a study has.
@@ -382,7 +405,31 @@ fn values(all: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use lowtide_model::regression::Slope;
+
     use super::*;
+
+    #[test]
+    fn a_share_of_the_rise_is_not_told_beside_what_a_ramp_tells_of_each_connection() {
+        let slope = Slope { n: 11, each: 45_158.4, low: None, high: None };
+        let costs = PerConnection { memory_bytes: slope, inner_memory_bytes: None };
+        let later = OfRounds { first_round: None, later_rounds: Some(costs) };
+        let unknown = OfRounds { first_round: None, later_rounds: None };
+        assert!(needs_share(&[50_000.0], unknown));
+        assert!(!needs_share(&[50_000.0], later));
+        assert!(!needs_share(&[], unknown));
+    }
+
+    #[test]
+    fn failed_requests_are_told_and_of_the_reference_also_what_they_mean() {
+        let some = Requests { failed: 30.0, all: 1000.0, are_connections: false };
+        let told = |standing| failed_requests(some, standing).unwrap();
+        assert_eq!(told(Standing::Within), "30 of 1000 requests failed");
+        let of_reference =
+            "30 of 1000 requests failed: what the others cost, as ratios to it, says little";
+        assert_eq!(told(Standing::Reference), of_reference);
+        assert_eq!(failed_requests(Requests { failed: 0.0, ..some }, Standing::Within), None);
+    }
 
     #[test]
     fn a_phase_that_came_again_has_one_voice_for_each_trial_and_the_range_of_all() {

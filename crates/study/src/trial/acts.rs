@@ -8,6 +8,7 @@ use super::Stop;
 use super::bench::Bench;
 use super::shell::read_last_object;
 use super::subject::Subject;
+use crate::output::PRINTED_NOTHING;
 
 impl Bench<'_> {
     /// Does what is to be done at a moment.
@@ -68,9 +69,35 @@ impl Bench<'_> {
 }
 
 /// Why a command did not do what it was to do, where the object that it printed says so.
-fn with_reason(stop: Stop, reason: Option<&str>) -> Stop {
+pub(super) fn with_reason(stop: Stop, reason: Option<&str>) -> Stop {
     match (stop, reason) {
-        (Stop::Failed(because), Some(reason)) => Stop::Failed(format!("{because}; {reason}")),
+        (Stop::Failed(because), Some(reason)) => {
+            let because = because.strip_suffix(PRINTED_NOTHING).unwrap_or(&because);
+            Stop::Failed(format!("{because}; {reason}"))
+        }
         (stop, _) => stop,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(because: &str, reason: Option<&str>) -> String {
+        match with_reason(Stop::Failed(because.to_owned()), reason) {
+            Stop::Failed(because) => because,
+            Stop::Interrupted => "interrupted".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_reason_that_was_printed_stands_in_place_of_that_nothing_was() {
+        let silent = "the load failed with exit code 1; it printed nothing";
+        let refused = Some("127.0.0.1:1 refuses the connection");
+        let said = "the load failed with exit code 1; 127.0.0.1:1 refuses the connection";
+        assert_eq!(told(silent, refused), said);
+        assert_eq!(told(silent, None), silent);
+        let spoke = "the load failed with exit code 1; it printed:\n    oh";
+        assert_eq!(told(spoke, Some("why")), format!("{spoke}; why"));
     }
 }

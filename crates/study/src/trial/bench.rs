@@ -10,11 +10,12 @@ use lowtide_model::record::v1::{End, Line, Load, Mark, Moment, Outcome, Trial};
 use lowtide_probe::process::Process;
 use lowtide_record::Recorder;
 
+use super::acts::with_reason;
 use super::announced::Announced;
 use super::handover::Handover;
 use super::moments::{Moments, name_of};
 use super::sampling::Sampling;
-use super::shell::{Shell, read_load_report};
+use super::shell::{Shell, read_last_object, read_load_report};
 use super::subject::{Heard, Remains, Subject};
 use super::telling::Telling;
 use super::{Stage, Stop, environment};
@@ -372,6 +373,10 @@ impl Stage for Bench<'_> {
             self.must_be_alive("during the load")
         });
         let wall_s = begin.elapsed().as_secs_f64();
+        let ran = ran.map_err(|stop| {
+            let told = read_last_object(&output);
+            with_reason(stop, told.as_ref().and_then(|told| told.get("message")?.as_str()))
+        });
         self.take_over();
         if let Some(handover) = self.handover.take() {
             handover.finish();

@@ -1,0 +1,47 @@
+//! How many requests of the loads of a treatment failed.
+
+use std::fmt;
+
+use crate::study::{LoadResult, TrialResult};
+
+/// What loads tell of the requests that they sent, and of how many of those failed.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Requests {
+    /// Those that failed.
+    pub failed: f64,
+    /// All that were to be sent.
+    pub all: f64,
+    /// Whether they were bare connections, which were only to be made and held.
+    pub are_connections: bool,
+}
+
+impl Requests {
+    /// Those of some trials together; none where no load tells of them.
+    pub fn of<'a>(trials: impl IntoIterator<Item = &'a TrialResult>) -> Self {
+        let rounds = trials.into_iter().flat_map(|trial| &trial.rounds);
+        rounds.filter_map(|round| round.load.as_ref()).fold(Self::default(), Self::and)
+    }
+
+    fn and(self, load: &LoadResult) -> Self {
+        let told = |name: &str| load.figure(name).unwrap_or(0.0);
+        let failed = told("failed");
+        let all = load.figure("requests").unwrap_or(told("succeeded") + failed);
+        Self {
+            failed: self.failed + failed,
+            all: self.all + all,
+            are_connections: self.are_connections || load.figure("closed_while_held").is_some(),
+        }
+    }
+
+    /// Which part of them failed, from 0 to 1.
+    pub fn failed_share(self) -> f64 {
+        if self.all > 0.0 { self.failed / self.all } else { 0.0 }
+    }
+}
+
+impl fmt::Display for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.are_connections { "connections" } else { "requests" };
+        write!(f, "{} of {} {what} failed", self.failed, self.all)
+    }
+}
