@@ -2,12 +2,28 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+/// What ends a program ends it, even where the tests were started in the background, with signals ignored.
+#[allow(unsafe_code)]
+fn as_from_a_terminal(command: &mut Command) {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    let restore = || {
+        for ends in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGTERM] {
+            // SAFETY: the default is no handler of ours.
+            unsafe { signal(ends, SigHandler::SigDfl) }?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes system calls alone, and takes no memory.
+    unsafe { command.pre_exec(restore) };
+}
 
 /// The binary, with a cache of its own and nothing of the developer's that would change its output.
 pub(crate) fn lowtide() -> Command {
@@ -24,6 +40,7 @@ pub(crate) fn lowtide() -> Command {
             command.env_remove(name);
         }
     }
+    as_from_a_terminal(&mut command);
     command
 }
 
