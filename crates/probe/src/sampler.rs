@@ -151,6 +151,8 @@ impl Sampler {
                     if is_whole && (stat.image != watched.image || stat.name != watched.name) {
                         watched.image = stat.image;
                         watched.name.clone_from(&stat.name);
+                        // It may have been taken hold of in this tick, while it was being started.
+                        tick.changed.retain(|described| described.pid != *pid);
                         tick.changed.extend(describe(
                             t_s,
                             &watched.process,
