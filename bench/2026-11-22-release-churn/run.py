@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How much memory a program that goes on taking and freeing gives back within 5 s, by a release and by malloc_trim
 on an identical twin. In pairs, in a drawn order.
-   cargo build --release && bench/2026-11-21-release-churn/run.py && bench/2026-11-21-release-churn/summary.py > summary.txt
+   cargo build --release && bench/2026-11-22-release-churn/run.py && bench/2026-11-22-release-churn/summary.py > summary.txt
    PAIRS=10 MB=1000 PROGRAMS="one many churn" SEED=1, and LOWTIDE for another binary"""
 import json, os, random, shutil, subprocess, tempfile, time
 
