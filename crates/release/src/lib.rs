@@ -10,6 +10,7 @@ mod plan;
 pub mod refusal;
 pub mod release;
 pub mod remote;
+mod repeating;
 pub(crate) mod stub;
 mod worker;
 

@@ -1,9 +1,8 @@
 //! Hands acts to the code in the target, and waits until they are done.
 
+use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::ptmalloc::{Layout, Links};
@@ -13,6 +12,7 @@ use crate::ReleaseError;
 use crate::checks::Halt;
 use crate::refusal::Refusal;
 use crate::remote::{ACT_LIMIT, Remote, TRIM_LIMIT, Wanted, failed, nanoseconds};
+use crate::repeating::Repeating;
 use crate::stub::numbers::*;
 use crate::stub::{Counts, MOST_OPS, Op, PAGES_PER_HOLD};
 
@@ -55,7 +55,7 @@ pub(crate) struct Worker<'r, 'a> {
     slice: Duration,
     batch: u64,
     counts: Counts,
-    heart: Option<Heart>,
+    heart: Option<Repeating>,
     interrupt: &'r AtomicBool,
 }
 
@@ -84,7 +84,7 @@ impl<'r, 'a> Worker<'r, 'a> {
         let slice = how.max_pause.saturating_sub(OVERHEAD).max(SHORTEST);
         let heart = match how.runs_in {
             RunsIn::OwnThread => {
-                let heart = Heart::begin(remote)?;
+                let heart = heart(remote)?;
                 remote.enter(Wanted::Clone { trims: false })?;
                 remote.is_busy = true;
                 Some(heart)
@@ -257,36 +257,13 @@ pub(crate) fn trim(remote: &mut Remote<'_>, function: u64, runs_in: RunsIn) -> R
 const ENDED: &str = "our thread in it ended: it heard nothing for too long";
 
 /// Tells our thread again and again that somebody is there.
-struct Heart {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Heart {
-    fn begin(remote: &Remote<'_>) -> Result<Self, Halt> {
-        let (memory, at) = remote.pulse().map_err(|error| failed(&error.to_string()))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let beats = move || {
-            for beat in 1_u32.. {
-                if stopped.load(Ordering::Relaxed)
-                    || memory.write_at(&beat.to_le_bytes(), at).is_err()
-                {
-                    return;
-                }
-                std::thread::park_timeout(BEAT);
-            }
-        };
-        Ok(Self { stop, thread: Some(std::thread::spawn(beats)) })
-    }
-}
-
-impl Drop for Heart {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
-        }
-    }
+fn heart(remote: &Remote<'_>) -> Result<Repeating, Halt> {
+    let failed = |error: io::Error| failed(&error.to_string());
+    let (memory, at) = remote.pulse().map_err(failed)?;
+    let mut beat = 0_u32;
+    let beats = move || {
+        beat = beat.wrapping_add(1);
+        memory.write_at(&beat.to_le_bytes(), at).is_ok()
+    };
+    Repeating::begin(BEAT, beats).map_err(failed)
 }

@@ -2,13 +2,12 @@
 
 #![allow(unsafe_code)]
 
-use std::fs::File;
 use std::marker::PhantomData;
-use std::os::unix::fs::FileExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
+
+use lowtide_probe::proc::task::Thread;
+
+use crate::repeating::Repeating;
 
 /// While it lives, this thread goes before all ordinary ones: between the stop of a thread and letting it
 /// go, nothing else should come.
@@ -107,89 +106,62 @@ pub(crate) fn give_way() {
 /// is not permitted, nothing changes. [`Urgent`] is not for the same time.
 #[derive(Debug)]
 pub(crate) struct Background {
-    guard: Option<Guard>,
+    /// The thread, and what sees to it that it is not forgotten there.
+    guarded: Option<(Thread, Repeating)>,
 }
 
 impl Background {
+    /// So often it is looked whether the thread waits: after twice that at most it is an ordinary one. (The
+    /// kernel counts what a thread has had once in 4 ms, or when its turn ends.)
+    const PATIENCE: Duration = Duration::from_millis(5);
+
     pub(crate) fn begin() -> Self {
         // SAFETY: only a number is given back.
-        let tid = unsafe { libc::gettid() };
+        let tid = unsafe { libc::gettid() }.unsigned_abs();
         // SAFETY: 0 is this thread; only numbers are handed over.
         let is_ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
-        if !is_ordinary || !may_come_back() {
-            return Self { guard: None };
+        let thread = Thread { pid: std::process::id(), tid };
+        if !is_ordinary || thread.ran().is_none() || !may_come_back() {
+            return Self { guarded: None };
         }
-        Self { guard: Guard::begin(tid) }
+        // Begun before, the guard does not run in the background itself.
+        let guard = Repeating::begin(Self::PATIENCE, lift_where_it_waits(thread));
+        let guarded = guard.ok().map(|guard| (thread, guard));
+        if guarded.is_some() {
+            set_policy(tid, libc::SCHED_IDLE);
+        }
+        Self { guarded }
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        if let Some(Guard { tid, stop, thread }) = self.guard.take() {
-            stop.store(true, Ordering::Relaxed);
-            thread.thread().unpark();
-            let _ = thread.join();
-            set_policy(tid, libc::SCHED_OTHER);
+        if let Some((thread, guard)) = self.guarded.take() {
+            drop(guard);
+            set_policy(thread.tid, libc::SCHED_OTHER);
         }
     }
 }
 
-/// Sees to it that a thread in the background is not forgotten there.
-#[derive(Debug)]
-struct Guard {
-    tid: libc::pid_t,
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
-
-impl Guard {
-    /// So often it is looked whether the thread waits: after twice that at most it is an ordinary one. (The
-    /// kernel counts what a thread has had once in 4 ms, or when its turn ends.)
-    const PATIENCE: Duration = Duration::from_millis(5);
-
-    fn begin(tid: libc::pid_t) -> Option<Self> {
-        let directory = format!("/proc/self/task/{tid}");
-        let stat = File::open(format!("{directory}/stat")).ok()?;
-        let turns = File::open(format!("{directory}/schedstat")).ok()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let watch = move || {
-            let (mut before, mut is_lifted) = (None, false);
-            while !stopped.load(Ordering::Relaxed) {
-                let now = had(&turns);
-                let waits = now.is_some() && now == before && is_runnable(&stat);
-                if waits != is_lifted {
-                    set_policy(tid, if waits { libc::SCHED_OTHER } else { libc::SCHED_IDLE });
-                    is_lifted = waits;
-                }
-                before = now;
-                std::thread::park_timeout(Self::PATIENCE);
-            }
-        };
-        // Begun before, it does not run in the background itself.
-        let thread = std::thread::Builder::new().spawn(watch).ok()?;
-        set_policy(tid, libc::SCHED_IDLE);
-        Some(Self { tid, stop, thread })
+/// Looks at a thread in the background: one that has had nothing since the last look, and wants a processor, is
+/// an ordinary one until it has had its turn.
+fn lift_where_it_waits(thread: Thread) -> impl FnMut() -> bool {
+    let (mut before, mut is_lifted) = (None, false);
+    move || {
+        let now = thread.ran();
+        let waits = now.is_some() && now == before && is_runnable(thread);
+        if waits != is_lifted {
+            set_policy(thread.tid, if waits { libc::SCHED_OTHER } else { libc::SCHED_IDLE });
+            is_lifted = waits;
+        }
+        before = now;
+        true
     }
 }
 
-/// What a thread has had of a processor: in nanoseconds, and in turns. (Of /proc/PID/schedstat.)
-fn had(schedstat: &File) -> Option<(u64, u64)> {
-    let mut text = [0; 96];
-    let length = schedstat.read_at(&mut text, 0).ok()?;
-    let text = std::str::from_utf8(&text[..length]).ok()?;
-    let mut words = text.split_whitespace();
-    let ran = words.next()?.parse().ok()?;
-    let turns = words.nth(1)?.parse().ok()?;
-    Some((ran, turns))
-}
-
 /// Whether a thread runs, or would if it had a processor.
-fn is_runnable(stat: &File) -> bool {
-    let mut text = [0; 64];
-    let length = stat.read_at(&mut text, 0).unwrap_or(0);
-    let behind_name = text[..length].windows(3).rfind(|part| part.starts_with(b") "));
-    behind_name.is_some_and(|part| part[2] == b'R')
+fn is_runnable(thread: Thread) -> bool {
+    thread.stat().is_ok_and(|stat| stat.state == 'R')
 }
 
 /// Whether a thread that has gone to the background may come back (`CAP_SYS_NICE`, or RLIMIT_NICE): tried with
@@ -201,7 +173,8 @@ fn may_come_back() -> bool {
 }
 
 /// Whether a thread of this process is scheduled like that from now on; 0 is this one.
-fn set_policy(tid: libc::pid_t, policy: libc::c_int) -> bool {
+fn set_policy(tid: u32, policy: libc::c_int) -> bool {
+    let Ok(tid) = libc::pid_t::try_from(tid) else { return false };
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: the struct lives until behind the call.
     unsafe { libc::sched_setscheduler(tid, policy, &raw const param) == 0 }
@@ -234,11 +207,12 @@ mod tests {
 
     #[test]
     fn what_a_thread_has_had_of_a_processor_is_read_and_whether_it_runs() {
-        let turns = File::open("/proc/thread-self/schedstat").unwrap();
-        let stat = File::open("/proc/thread-self/stat").unwrap();
-        let before = had(&turns).unwrap();
-        assert!(is_runnable(&stat));
+        // SAFETY: only a number is given back.
+        let tid = unsafe { libc::gettid() }.unsigned_abs();
+        let thread = Thread { pid: std::process::id(), tid };
+        let before = thread.ran().unwrap();
+        assert!(is_runnable(thread));
         std::thread::sleep(Duration::from_millis(1));
-        assert!(had(&turns).unwrap().1 > before.1);
+        assert!(thread.ran().unwrap() > before);
     }
 }
