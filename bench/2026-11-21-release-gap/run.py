@@ -3,7 +3,8 @@
 way or another, and in windows in which nothing is done. In each round every kind once, in a drawn order.
    cargo build --release && bench/2026-11-21-release-gap/run.py && bench/2026-11-21-release-gap/summary.py > summary.txt
    ROUNDS=30 MB=3000 WINDOW=6 KINDS=... CONFIGS=... GDB_EVERY=3 SEED=1, LOWTIDE for another binary, and OTHER for
-   that of the kind "other", which is a release too"""
+   that of the kind "other", which is a release too. Of the kind "trimmed", malloc_trim is over when the window begins:
+   what it shows is what any memory costs that has to be taken from the kernel again."""
 import atexit, json, os, random, shutil, subprocess, tempfile, time
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -79,7 +80,7 @@ FIGURES = ["outcome", "hazard", "reason", "runs_in", "waiting_in", "predicted_by
 
 def act(hoard, kind):
     pid = hoard.process.pid
-    if kind in ("nothing", "again"):
+    if kind in ("nothing", "again", "trimmed"):
         # The same program, with a process that has nothing: what starting it costs is in every kind.
         told(["--dry-run", str(idle.pid)])
         return {}
@@ -97,18 +98,27 @@ def stolen_s():
         return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
+def reports():
+    """How often this machine, where it is a virtual one, has told its host of free memory."""
+    with open("/proc/interrupts") as file:
+        lines = [line.split() for line in file if "reporting" in line]
+    return sum(int(word) for line in lines for word in line[1:1 + os.cpu_count()])
+
+
 def window(hoard, kind):
     hoard.say("hoard")
     hoard.answer()
     rss_before = hoard.rss()
+    if kind == "trimmed":
+        hoard.ask("trim")
     time.sleep(SETTLE_S)
     hoard.say("begin")
-    began, stolen = time.monotonic(), stolen_s()
+    began, stolen, reported = time.monotonic(), stolen_s(), reports()
     row = act(hoard, kind)
     act_s = time.monotonic() - began
     time.sleep(max(0, window_s - act_s))
     figures = hoard.ask("end")
-    row["stolen_s"] = round(stolen_s() - stolen, 2)
+    row["stolen_s"], row["reports"] = round(stolen_s() - stolen, 2), reports() - reported
     row.update(figures, act_s=round(act_s, 6), rss_before_bytes=rss_before, rss_after_bytes=figures["rss_kb"] << 10)
     return row
 

@@ -4,7 +4,7 @@ import json, os, random, statistics, sys
 
 here = os.path.dirname(os.path.abspath(__file__))
 rows = [json.loads(line) for line in open(sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "raw.jsonl"))]
-NAMES = {"again": "nothing, again", "release": "lowtide release", "other": "release, other build",
+NAMES = {"again": "nothing, again", "trimmed": "trimmed before", "release": "lowtide release", "other": "release, other build",
          "trim": "malloc_trim", "gdb": "gdb, malloc_trim",
          "stopped": "all stopped, malloc_trim"}
 MEDIAN_AIM_MS, P95_AIM_MS = 2, 10

@@ -18,7 +18,8 @@ use crate::stub::{Counts, MOST_OPS, Op, PAGES_PER_HOLD};
 
 /// A lock is held for so long, but for the act that is under way.
 const HOLD: Duration = Duration::from_micros(60);
-/// So long it is left alone between two holds where others want it, and a quarter of a hold where nobody does.
+/// So long our thread rests between two holds, whoever wants the lock: it goes before all others on its processor,
+/// and with shorter rests a request that happened to be there got a fifth of it (bench/2026-11-22-release-arenas).
 /// Longer holds and rests (250 µs, 1 ms) made a release twice as long, and single requests wait up to
 /// 145 ms more often (bench/2026-11-22-release-gap).
 const REST: Duration = Duration::from_micros(60);

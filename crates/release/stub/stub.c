@@ -152,12 +152,9 @@ static int take(struct shared *s, u32 *lock, int may_wait) {
     return 1;
 }
 
-/* Says whether somebody waited for it. */
-static int give(u32 *lock) {
-    int waited = __atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) > 1;
-    if (waited)
+static void give(u32 *lock) {
+    if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) > 1)
         call3(nr_futex, lock, 129 /* FUTEX_WAKE_PRIVATE */, 1);
-    return waited;
 }
 
 /* --- What must hold of a chunk before anything is done to it. */
@@ -364,23 +361,23 @@ static void record(struct shared *s, u64 ns) {
         s->longest_ns = ns;
 }
 
-/* Does what comes next, as much as one hold of the lock allows, and says whether others want that lock. A
- * borrowed thread takes the lock as well, but never waits for it: in a process that has one thread nobody
- * looks at locks, and one that has more takes them. */
-static int hold(struct shared *s, int may_wait) {
+/* Does what comes next, as much as one hold of the lock allows. A borrowed thread takes the lock as well, but
+ * never waits for it: in a process that has one thread nobody looks at locks, and one that has more takes
+ * them. */
+static void hold(struct shared *s, int may_wait) {
     u64 arena = s->ops[s->next].arena;
     u32 *lock = (u32 *)arena;
     if (!take(s, lock, may_wait)) {
         s->busy++;
         s->next++;
-        return 1;
+        return;
     }
     if (may_wait && s->single_threaded && *(volatile unsigned char *)s->single_threaded) {
         /* From now on nobody takes locks: only a borrowed thread may go on. */
         give(lock);
         s->error = ERROR_SINGLE;
         s->next = s->count;
-        return 0;
+        return;
     }
     s->hold++;
     u64 begin = now(), end = begin + s->hold_ns, pages = 0;
@@ -403,9 +400,8 @@ static int hold(struct shared *s, int may_wait) {
             break;
     }
     u64 took = now() - begin;
-    int is_wanted = give(lock);
+    give(lock);
     record(s, took);
-    return is_wanted;
 }
 
 /* --- Where it is entered. */
@@ -429,10 +425,11 @@ __attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
             break;
         if (batch == s->done || s->next >= s->count) {
             __atomic_store_n(&s->done, batch, __ATOMIC_RELEASE);
-            rest(s->rest_ns);
+            rest(s->rest_ns * 3); /* every look interrupts somebody, where processors are few */
             continue;
         }
-        rest(hold(s, 1) ? s->rest_ns : s->hold_ns / 4);
+        hold(s, 1);
+        rest(s->rest_ns);
     }
     u32 told = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE) == BATCH_LEAVE;
     __atomic_store_n(&s->state, STATE_LEFT, __ATOMIC_RELEASE);
