@@ -322,8 +322,8 @@ Keys:
   +, -          longer or shorter interval
   ?             help
 
-Where the standard output is no terminal, or with --json, there is a line for each look instead: until
-the process ends, or Ctrl-C.
+It ends with the process, with its terminal, and by a signal. If stdout is not a terminal, or with --json,
+it prints a line for each inspection instead.
 
 Examples:
   lowtide watch 4711

@@ -1,32 +1,44 @@
-//! Ctrl-C, and being told to end: the study ends what it has started, and keeps its record.
+//! Signals that end lowtide: a verb then ends what it has started, and keeps its record.
 
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-/// A flag that is set by every signal, for those who have something to give back before they end.
+static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+fn shared() -> Arc<AtomicBool> {
+    Arc::clone(FLAG.get_or_init(Arc::default))
+}
+
+/// Whether a signal has asked lowtide to end, in a verb that listens for one.
+pub(crate) fn is_set() -> bool {
+    FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
+}
+
+/// The flag that every signal sets, for a verb that has something to restore before it ends.
 pub(crate) fn patient_flag() -> Arc<AtomicBool> {
-    let flag = Arc::new(AtomicBool::new(false));
+    let flag = shared();
     for signal in heeded() {
         let _ = signal_hook::flag::register(signal, Arc::clone(&flag));
     }
     flag
 }
 
-/// A flag that is set by the first signal. The second one ends lowtide at once; even then its
+/// The flag that the first signal sets. The second one ends lowtide at once; even then its
 /// keepers end what they keep.
 pub(crate) fn flag() -> Arc<AtomicBool> {
-    let flag = Arc::new(AtomicBool::new(false));
+    let (flag, second) = (patient_flag(), Arc::new(AtomicBool::new(false)));
     for signal in heeded() {
-        // Registered in this order, so that the first signal does not find the flag set.
+        // Handlers run in the order of their registration: the first signal finds `second` unset. No signal
+        // is lost between two registrations, since the flag is registered first.
         let _ = signal_hook::flag::register_conditional_shutdown(
             signal,
             128 + signal,
-            Arc::clone(&flag),
+            Arc::clone(&second),
         );
-        let _ = signal_hook::flag::register(signal, Arc::clone(&flag));
+        let _ = signal_hook::flag::register(signal, Arc::clone(&second));
     }
     flag
 }
@@ -36,7 +48,7 @@ pub(crate) fn flag() -> Arc<AtomicBool> {
 fn heeded() -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored(&status);
-    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|n| ignored & 1 << (n - 1) == 0).collect()
+    [SIGINT, SIGTERM, SIGHUP, SIGQUIT].into_iter().filter(|n| ignored & 1 << (n - 1) == 0).collect()
 }
 
 /// The ignored signals of a process by its `status` (proc_pid_status(5)): bit 0 stands for signal 1.

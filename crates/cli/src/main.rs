@@ -1,12 +1,14 @@
 //! lowtide: memory rises with the load; this shows why it does not fall again, and brings it down.
 
 mod args;
+mod bar;
 mod exit;
 mod interrupt;
 mod keeper;
 mod output;
 mod progress;
 mod shell;
+mod stream;
 mod tui;
 mod verbs;
 mod watcher;

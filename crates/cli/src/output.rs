@@ -1,18 +1,18 @@
 //! Where data goes, and in which form.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use clap::ColorChoice;
 use lowtide_report::terminal::Screen;
 use serde::Serialize;
 
 use crate::exit::Failure;
+use crate::stream::write_to_stdout;
 
-/// A line for people, on the standard error. When nobody reads it any more, that is no error.
+/// A line for people, on stderr. It is not an error if no process reads it any more.
 macro_rules! note {
     ($($part:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(anstream::stderr(), $($part)*);
+        let _ = $crate::stream::write_to_stderr(format!("{}\n", format_args!($($part)*)).as_bytes());
     }};
 }
 pub(crate) use note;
@@ -67,10 +67,9 @@ impl Output {
     }
 
     fn put(&self, bytes: &[u8]) -> Result<bool, Failure> {
-        let mut stdout = io::stdout().lock();
-        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        match write_to_stdout(bytes) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(
-                format!("the standard output could not be written: {error}; send it elsewhere"),
+                format!("stdout could not be written: {error}; redirect it to another place"),
             )),
             written => Ok(written.is_ok()),
         }

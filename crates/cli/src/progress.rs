@@ -1,16 +1,16 @@
 //! How far a study is: a bar with the time left on a terminal, a line for each trial elsewhere.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::record::v1::Outcome;
 use lowtide_study::progress::{Observer, Progress};
 use lowtide_study::remaining::TimeLeft;
 
+use crate::bar;
 use crate::output::note;
 
 /// Shows progress on the standard error.
@@ -66,17 +66,7 @@ impl Show {
             _ => note!("going on with {}: {done} of {trials} trials are done", record.display()),
         }
         self.record = Some(record);
-        if std::io::stderr().is_terminal() {
-            let bar = ProgressBar::with_draw_target(
-                Some(u64::from(trials) * PARTS),
-                ProgressDrawTarget::stderr(),
-            );
-            let style = ProgressStyle::with_template("{bar:24} {msg}");
-            bar.set_style(
-                style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─"),
-            );
-            self.bar = Some(bar);
-        }
+        self.bar = bar::on_stderr(Some(u64::from(trials) * PARTS), "{bar:24} {msg}");
     }
 
     fn trial_begin(&mut self, label: &str, repeat: u32, left: TimeLeft) {

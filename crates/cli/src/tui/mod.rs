@@ -1,12 +1,12 @@
-//! The live view of `lowtide watch`: [`state`] is what was seen, [`view`] draws it; here is the thin loop
-//! between them, the terminal and the watcher.
+//! The live view of `lowtide watch`: [`state`] holds what was observed, [`view`] draws it, [`terminal`]
+//! owns the terminal; this is the loop between them and the watcher.
 
 mod arenas;
 mod chart;
 mod help;
 mod history;
-mod screen;
 pub(crate) mod state;
+mod terminal;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -14,31 +14,27 @@ mod view;
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::TryRecvError;
-use std::time::Duration;
 
-use ratatui_crossterm::crossterm::event::{
-    self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers,
-};
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::exit::Failure;
 use crate::watcher::Watcher;
 use crate::watcher::record::Record;
-use screen::Screen;
 use state::{Key, State, Wish};
-
-/// So soon the picture follows what was seen.
-const STEP: Duration = Duration::from_millis(50);
+use terminal::{Input, Terminal};
 
 /// What the view needs to know.
 pub(crate) struct Show<'a> {
     pub(crate) colour: bool,
-    /// After so many looks it ends by itself.
+    /// Number of inspections after which it ends.
     pub(crate) looks: Option<u64>,
     /// Set when lowtide is to end.
     pub(crate) interrupt: &'a AtomicBool,
 }
 
-/// Shows what is seen until somebody quits, or, where nobody can, until the process ends.
+/// Shows the process until a key or a signal ends the view, the process ends, or the terminal is gone.
 pub(crate) fn run(
     show: &Show<'_>,
     watcher: &Watcher,
@@ -47,32 +43,40 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         Failure::failed(format!(
-            "the terminal cannot be drawn on: {error}; without one, lines are printed"
+            "the terminal cannot be drawn on: {error}; pipe the output to get lines instead"
         ))
     };
-    // Keys come from the standard input alone: where that is something else, nobody can press one.
-    let has_keys = io::stdin().is_terminal();
-    let mut screen = Screen::enter(has_keys).map_err(failed)?;
+    // Keys are read from stdin alone.
+    let terminal = Terminal::open(io::stdin().is_terminal()).map_err(failed)?;
+    let mut drawn_on = Rect::ZERO;
     let mut is_stale = true;
     loop {
-        if std::mem::take(&mut is_stale) {
-            state.page = arenas::shown_on(screen.draw(state, show.colour).map_err(failed)?);
+        let area = terminal.area();
+        if std::mem::take(&mut is_stale) || area != drawn_on {
+            state.page = arenas::shown_on(area.height);
+            let mut picture = Buffer::empty(area);
+            view::draw(state, show.colour, area, &mut picture);
+            terminal.show(picture);
+            drawn_on = area;
         }
         let is_enough = show.looks.is_some_and(|most| state.looks() >= most);
-        let is_over = state.ended_s.is_some() && !has_keys;
+        let is_over = state.ended_s.is_some() || terminal.is_gone();
         if is_enough || is_over || show.interrupt.load(Ordering::Relaxed) {
             return Ok(());
         }
-        if has_keys {
-            for key in pressed(STEP, &mut is_stale).map_err(failed)? {
-                match state.press(key) {
+        let mut input = terminal.input();
+        while let Some(event) = input {
+            is_stale = true;
+            match event {
+                Input::Failed(_) if terminal.is_gone() => return Ok(()),
+                Input::Failed(error) => return Err(failed(error)),
+                Input::Key(key) => match state.press(key) {
                     Some(Wish::Quit) => return Ok(()),
                     Some(Wish::Interval(interval)) => watcher.set_interval(interval),
                     None => {}
-                }
+                },
             }
-        } else {
-            std::thread::sleep(STEP);
+            input = terminal.more_input();
         }
         is_stale |= hear(watcher, state, record.as_deref_mut(), show.looks)?;
     }
@@ -106,22 +110,6 @@ fn hear(
         Some(failure) => Err(failure),
         None => Ok(has_changed),
     }
-}
-
-/// What was pressed within some time. A terminal of another size is to be drawn on anew.
-fn pressed(within: Duration, is_stale: &mut bool) -> io::Result<Vec<Key>> {
-    let mut keys = Vec::new();
-    let mut wait = within;
-    while event::poll(wait)? {
-        wait = Duration::ZERO;
-        *is_stale = true;
-        if let Event::Key(event) = event::read()?
-            && event.kind != KeyEventKind::Release
-        {
-            keys.extend(key(event));
-        }
-    }
-    Ok(keys)
 }
 
 /// What a key of the terminal means here.

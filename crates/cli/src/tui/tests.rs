@@ -243,14 +243,6 @@ fn the_interval_is_chosen_by_keys_within_bounds() {
 }
 
 #[test]
-fn a_process_that_has_ended_is_still_shown() {
-    let mut state = minute();
-    state.see(Seen::Ended(63.0));
-    let last = text(&state, 80, 24, true).pop().unwrap();
-    assert!(last.starts_with(" it has ended, after 1 min 3 s  q quit"), "{last}");
-}
-
-#[test]
 fn escape_leaves_a_panel_first_and_then_the_view() {
     let mut state = minute();
     state.press(Key::Help);

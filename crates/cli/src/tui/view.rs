@@ -78,20 +78,14 @@ impl Page<'_> {
         let Some(rest) = self.left.height.checked_sub(1) else { return };
         let line = Rect { y: self.left.y + rest, height: 1, ..self.left };
         self.left.height = rest;
-        let standing = match state.ended_s {
-            Some(t) => Some(format!(" it has ended, after {} ", whole(t))),
-            None if state.is_paused() => Some(" paused ".to_owned()),
-            None => None,
-        };
         let mut at = 0;
-        if let Some(text) = standing {
+        if state.is_paused() {
             let marked = Style::new().add_modifier(Modifier::REVERSED);
-            at = write_from(0, &text, marked, line, self.buffer) + 1;
+            at = write_from(0, " paused ", marked, line, self.buffer) + 1;
         }
-        let keys = match (state.panel, state.ended_s) {
-            (Panel::Overview, Some(_)) => "q quit · a arenas · ? help",
-            (Panel::Overview, None) => "q quit · p pause · a arenas · +/- · ? help",
-            (_, _) => "q quit · Esc back · j/k scroll · ? help",
+        let keys = match state.panel {
+            Panel::Overview => "q quit · p pause · a arenas · +/- · ? help",
+            Panel::Arenas | Panel::Help => "q quit · Esc back · j/k scroll · ? help",
         };
         at = write_from(at, keys, dim(), line, self.buffer);
         for text in cost(state) {

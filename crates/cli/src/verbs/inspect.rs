@@ -132,7 +132,7 @@ fn over_time(
         if interrupt.load(Ordering::Relaxed) {
             break None;
         }
-        wait_until(at + between_looks(step, at.elapsed()), interrupt);
+        wait_until(at + between_looks(step, at.elapsed()), target, interrupt);
     };
     match (last, ended) {
         (Some(mut look), ended) => {
@@ -163,14 +163,14 @@ fn conclude(look: &mut Look, watched: &Watched) {
     });
 }
 
-pub(super) fn wait_until(next: Instant, interrupt: &AtomicBool) {
+/// Waits until a moment, until the target ends, or until a signal.
+pub(super) fn wait_until(next: Instant, target: &Target, interrupt: &AtomicBool) {
     const STEP: Duration = Duration::from_millis(50);
     while !interrupt.load(Ordering::Relaxed) {
         let rest = next.saturating_duration_since(Instant::now());
-        if rest.is_zero() {
+        if rest.is_zero() || target.ends_within(rest.min(STEP)) {
             return;
         }
-        std::thread::sleep(rest.min(STEP));
     }
 }
 

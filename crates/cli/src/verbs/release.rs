@@ -193,10 +193,7 @@ impl Act<'_> {
         let text = |error: lowtide_probe::inspect::TargetError| error.to_string();
         let begin = Instant::now();
         let before = Footprint::of(target).map_err(text)?;
-        while target.is_alive() && begin.elapsed() < time && !self.is_interrupted() {
-            const STEP: Duration = Duration::from_millis(200);
-            wait_until((Instant::now() + STEP).min(begin + time), self.interrupt);
-        }
+        wait_until(begin + time, target, self.interrupt);
         let after = Footprint::of(target).map_err(text)?;
         if after.image != before.image {
             return Err(format!("process {} started another program", target.pid));
@@ -207,10 +204,6 @@ impl Act<'_> {
             rss_bytes: after.rss_bytes.saturating_sub(before.rss_bytes),
             huge_bytes: huge.map(|(after, before)| after.saturating_sub(before)),
         })
-    }
-
-    fn is_interrupted(&self) -> bool {
-        self.interrupt.load(Ordering::Relaxed)
     }
 }
 

@@ -37,11 +37,12 @@ pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
     })?;
     let mut watch = Watch { watcher, state: State::new(args.pid, interval), again };
     let watched = if is_for_people(output) {
-        // The second Ctrl-C must not end it at once: the terminal has to be given back first.
+        // The second Ctrl-C must not end it at once: the terminal has to be restored first.
         let interrupt = interrupt::patient_flag();
         let show =
             Show { colour: output.screen().colour, looks: args.looks, interrupt: &interrupt };
         tui::run(&show, &watch.watcher, &mut watch.state, record.as_mut())
+            .and_then(|()| watch.summary(output))
     } else {
         watch.print(args.looks, record.as_mut(), output)
     };
@@ -130,6 +131,17 @@ impl Watch {
         } else {
             output.line(&plain(t_s, found, self.state.limit.is_none()))
         }
+    }
+
+    /// Prints what the screen showed last of a process that has ended.
+    fn summary(&self, output: &Output) -> Result<(), Failure> {
+        let (Some(t_s), Some(found)) = (self.state.ended_s, self.state.latest()) else {
+            return Ok(());
+        };
+        let peak = Human(self.state.course().peak_rss_bytes);
+        let text = format!("process {} ended; RSS was at most {peak}", self.state.pid);
+        output.line(&plain(t_s, found, self.state.limit.is_none()))?;
+        output.line(&text).map(drop)
     }
 
     /// How it ends.

@@ -435,7 +435,7 @@ fn words_that_are_no_text_and_an_output_that_is_full_are_no_panic() {
     let output = lowtide().arg("man").stdout(full).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(told.starts_with("lowtide: the standard output could not be written"), "{told}");
+    assert!(told.starts_with("lowtide: stdout could not be written"), "{told}");
 }
 
 #[test]

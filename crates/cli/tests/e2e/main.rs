@@ -5,6 +5,7 @@
 mod bad_input;
 mod commands;
 mod correlation;
+mod endings;
 mod expected;
 mod hoard_003;
 mod in_force;
@@ -20,5 +21,6 @@ mod server_000;
 mod subjects;
 mod subjects_001;
 mod support;
+mod terminal;
 mod trials;
 mod watch;

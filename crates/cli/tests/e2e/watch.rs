@@ -1,24 +1,20 @@
 //! `lowtide watch`: at a terminal of its own, as lines, and as a record.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
 
 use crate::support::{lines, lowtide, number, subject, until};
+use crate::terminal::{Keys, Terminal, heeds_signals, is_canonical};
 
 /// A process that is watched; it is ended with the test.
-struct Subject(Child);
+pub(crate) struct Subject(Child);
 
 impl Subject {
     /// One that holds what it has freed.
-    fn hoard() -> Self {
+    pub(crate) fn hoard() -> Self {
         let mut child = Command::new(subject(&[]))
             .args(["fill:24", "pin", "free", "say:ready", "ms:600000"])
             .stdout(Stdio::piped())
@@ -30,11 +26,11 @@ impl Subject {
         Self(child)
     }
 
-    fn pid(&self) -> String {
+    pub(crate) fn pid(&self) -> String {
         self.0.id().to_string()
     }
 
-    fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
@@ -45,143 +41,6 @@ impl Drop for Subject {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-const ENTERED: &str = "\x1b[?1049h";
-const LEFT: &str = "\x1b[?1049l";
-
-/// A terminal, and lowtide in front of it.
-struct Terminal {
-    child: Child,
-    user: File,
-    /// Kept open, so that it can be asked how it was left.
-    line: File,
-    shown: Arc<Mutex<Vec<u8>>>,
-    was_canonical: bool,
-}
-
-impl Terminal {
-    fn watch(arguments: &[&str]) -> Self {
-        Self::start(arguments, true)
-    }
-
-    fn start(arguments: &[&str], has_keys: bool) -> Self {
-        let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&user).unwrap();
-        unlockpt(&user).unwrap();
-        let name = ptsname(&user, Vec::new()).unwrap();
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let line = File::from(rustix::fs::open(&name, flags, Mode::empty()).unwrap());
-        let user = File::from(user);
-        let stdin = if has_keys { line.try_clone().unwrap().into() } else { Stdio::null() };
-        let was_canonical = is_canonical(&line);
-        let mut terminal = Self {
-            child: lowtide()
-                .env("TERM", "xterm")
-                .arg("watch")
-                .args(arguments)
-                .stdin(stdin)
-                .stdout(line.try_clone().unwrap())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-            was_canonical,
-            user: user.try_clone().unwrap(),
-            line,
-            shown: Arc::default(),
-        };
-        terminal.resize(100, 30);
-        let shown = Arc::clone(&terminal.shown);
-        let mut reader = user;
-        std::thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            while let Ok(count @ 1..) = reader.read(&mut buffer) {
-                shown.lock().unwrap().extend_from_slice(&buffer[..count]);
-            }
-        });
-        terminal
-    }
-
-    fn resize(&mut self, columns: u16, rows: u16) {
-        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&self.line, size).unwrap();
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
-    }
-
-    /// Waits until something was sent to the terminal.
-    fn is_sent(&self, what: &str) {
-        until(what, || self.text().contains(what).then_some(()));
-    }
-
-    /// Waits until something stands on the screen.
-    fn shows(&self, what: &str) {
-        until(what, || screen(&self.text()).contains(what).then_some(()));
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.user.write_all(keys.as_bytes()).unwrap();
-    }
-
-    /// Waits until it ends, with the terminal as it was. Gives the exit code and what it said.
-    fn ends(mut self) -> (Option<i32>, String) {
-        let status = until("its end", || self.child.try_wait().unwrap());
-        self.is_sent(LEFT);
-        let text = self.text();
-        let last_shown = text.rfind(LEFT).unwrap();
-        assert!(text.find(ENTERED).unwrap() < last_shown, "{text:?}");
-        assert!(text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l"), "no cursor: {text:?}");
-        assert_eq!(is_canonical(&self.line), self.was_canonical);
-        let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(!said.contains("panicked"), "{said}");
-        (status.code(), said)
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// What stands on the screen. Only what changed is sent, wherever it stands, and so has to be put
-/// together again.
-fn screen(sent: &str) -> String {
-    let mut lines = vec![vec![' '; 200]; 60];
-    let (mut row, mut column) = (0, 0);
-    let mut parts = sent.split("\x1b[");
-    let first = parts.next().unwrap_or_default();
-    let sequences = parts.map(|part| {
-        let end = part.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(part.len());
-        (&part[..end], part[end..].chars().next(), part.get(end + 1..).unwrap_or_default())
-    });
-    for (numbers, command, text) in std::iter::once(("", None, first)).chain(sequences) {
-        match command {
-            Some('H') => {
-                let mut numbers = numbers.split(';').map(|n| n.parse::<usize>().unwrap_or(1) - 1);
-                row = numbers.next().unwrap_or(0);
-                column = numbers.next().unwrap_or(0);
-            }
-            Some('J') => lines.iter_mut().for_each(|line| line.fill(' ')),
-            _ => {}
-        }
-        for character in text.chars() {
-            if let Some(cell) = lines.get_mut(row).and_then(|line| line.get_mut(column)) {
-                *cell = character;
-            }
-            column += 1;
-        }
-    }
-    lines.iter().map(|line| line.iter().collect::<String>().trim_end().to_owned() + "\n").collect()
-}
-
-/// Whether a terminal gives whole lines and echoes them, as shells expect it.
-fn is_canonical(line: &File) -> bool {
-    tcgetattr(line).unwrap().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO)
 }
 
 #[test]
@@ -224,24 +83,72 @@ fn a_larger_terminal_is_filled() {
 }
 
 #[test]
-fn when_the_process_ends_it_says_so_and_waits_for_q() {
-    let mut subject = Subject::hoard();
-    let mut terminal = Terminal::watch(&[&subject.pid()]);
-    terminal.shows("hoard:");
-    subject.end();
-    terminal.shows("it has ended, after");
-    assert_eq!(terminal.child.try_wait().unwrap(), None);
-    terminal.press("q");
-    assert_eq!(terminal.ends().0, Some(0));
+fn it_ends_with_the_process_and_prints_what_the_screen_showed_last() {
+    for keys in [Keys::Read, Keys::None] {
+        let mut subject = Subject::hoard();
+        let terminal = Terminal::start("watch", &[&subject.pid()], keys);
+        terminal.shows("hoard:");
+        subject.end();
+        terminal.is_sent(" ended; RSS was at most ");
+        assert_eq!(terminal.ends().0, Some(0));
+    }
 }
 
 #[test]
-fn where_nobody_can_press_a_key_it_ends_with_the_process() {
-    let mut subject = Subject::hoard();
-    let terminal = Terminal::start(&[&subject.pid()], false);
-    terminal.shows("hoard:");
-    subject.end();
-    assert_eq!(terminal.ends().0, Some(0));
+fn it_ends_when_its_terminal_is_closed_and_its_record_is_complete() {
+    let home = tempfile::tempdir().unwrap();
+    for keys in [Keys::Read, Keys::None] {
+        let file = home.path().join(format!("{keys:?}.jsonl"));
+        let subject = Subject::hoard();
+        let mut terminal =
+            Terminal::start("watch", &[&subject.pid(), "-o", file.to_str().unwrap()], keys);
+        terminal.shows("hoard:");
+        // It is not the leader of a session: no SIGHUP reaches it.
+        terminal.close();
+        let status = until("its end", || terminal.child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(0), "{keys:?}");
+        assert_eq!(lines(&file).last().unwrap()["kind"], "end", "{keys:?}");
+    }
+}
+
+#[test]
+fn a_signal_ends_it_also_while_its_terminal_takes_no_output() {
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("r.jsonl");
+        let subject = Subject::hoard();
+        let mut terminal =
+            Terminal::watch(&[&subject.pid(), "-i", "100ms", "-o", file.to_str().unwrap()]);
+        terminal.shows("hoard:");
+        terminal.stop_reading();
+        until("a picture that cannot be drawn", || {
+            // The kernel moves what was written on, and so makes room again.
+            terminal.fill();
+            terminal.is_blocked().then_some(())
+        });
+        kill_process(Pid::from_child(&terminal.child), signal).unwrap();
+        let status = until("its end", || terminal.child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(0), "{signal:?}");
+        assert_eq!(is_canonical(&terminal.line), terminal.was_canonical, "{signal:?}");
+        assert_eq!(lines(&file).last().unwrap()["kind"], "end", "{signal:?}");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_lines_also_while_their_reader_has_stalled() {
+    for arguments in [&["watch", "-i", "100ms"][..], &["watch", "-i", "100ms", "--json"]] {
+        let subject = Subject::hoard();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let bytes = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+        writer.write_all(&vec![b'\n'; bytes]).unwrap();
+        let mut child =
+            lowtide().args(arguments).arg(subject.pid()).stdout(writer).spawn().unwrap();
+        until("its handlers", || heeds_signals(&child).then_some(()));
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let status = until("its end", || child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(0), "{arguments:?}");
+        drop(reader);
+    }
 }
 
 #[test]

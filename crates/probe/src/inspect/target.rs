@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -92,10 +93,15 @@ impl Target {
 
     /// Whether it still runs.
     pub fn is_alive(&self) -> bool {
+        !self.ends_within(Duration::ZERO)
+    }
+
+    /// Waits until it ends, or until the time is over. Returns early, with `false`, for a signal.
+    pub fn ends_within(&self, time: Duration) -> bool {
         // A pidfd becomes readable when its process ends.
         let mut fds = [PollFd::new(&self.handle, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(poll(&mut fds, Some(&now)), Ok(0))
+        let timeout = Timespec::try_from(time).ok();
+        matches!(poll(&mut fds, timeout.as_ref()), Ok(1..))
     }
 
     /// Its line of `/proc/PID/stat`, now.
@@ -172,10 +178,10 @@ mod tests {
     fn a_target_knows_when_it_has_ended() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
-        assert!(target.is_alive());
+        assert!(target.is_alive() && !target.ends_within(Duration::from_millis(1)));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!target.is_alive());
+        assert!(!target.is_alive() && target.ends_within(Duration::from_secs(3600)));
         assert!(matches!(target.stat(), Err(TargetError::Gone(_))));
     }
 }

@@ -1,10 +1,10 @@
 //! How far a load is: a line on the terminal, and samples for a record and for the study that started it.
 
-use std::io::{ErrorKind, IsTerminal};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use lowtide_load::observer::{Observer, Progress, State};
 use lowtide_load::plan::Plan;
 use lowtide_load::shape::Shape;
@@ -16,6 +16,7 @@ use lowtide_record::Recorder;
 use lowtide_report::load as picture;
 
 use crate::args::LoadArgs;
+use crate::bar;
 use crate::exit::Failure;
 use crate::output::Output;
 
@@ -40,12 +41,7 @@ impl Shown {
         let files = args.output.iter().chain(&announced);
         let recorders =
             files.map(|path| record(path, plan, machine)).collect::<Result<Vec<_>, _>>()?;
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{msg}");
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar
-        });
+        let bar = bar::on_stderr(None, "{msg}");
         Ok(Self { bar, recorders, rounds: args.rounds, output: *output, failure: None })
     }
 

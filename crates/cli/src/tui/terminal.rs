@@ -1,0 +1,210 @@
+//! The terminal while the live view uses it, on a thread of its own: reading keys and drawing can both
+//! block for ever, or spin, once the other end of a terminal is gone or stalled. The view itself never
+//! waits for either.
+//!
+//! The terminal is restored on every way out, a panic included.
+
+use std::io::{self, Stdout, Write};
+use std::os::fd::AsFd;
+use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_crossterm::CrosstermBackend;
+use ratatui_crossterm::crossterm::cursor::{Hide, Show};
+use ratatui_crossterm::crossterm::event::{self, Event, KeyEventKind};
+use ratatui_crossterm::crossterm::execute;
+use ratatui_crossterm::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::key;
+use super::state::Key;
+
+/// Time between two checks for keys and for a new picture.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum time to wait for a terminal that does not take output before it is left as it is.
+const RESTORE_TIMEOUT: Duration = Duration::from_millis(300);
+const RESTORE_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Whether there is something to restore.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// What the terminal reports.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A key was pressed.
+    Key(Key),
+    /// It cannot be drawn on, or no keys can be read.
+    Failed(io::Error),
+}
+
+/// The alternate screen, and keys as they are pressed.
+#[derive(Debug)]
+pub(super) struct Terminal {
+    has_keys: bool,
+    shared: Arc<Shared>,
+    input: Receiver<Input>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// The picture to draw next.
+    picture: Mutex<Option<Buffer>>,
+    /// Set when the terminal is to be restored.
+    stop: AtomicBool,
+}
+
+impl Terminal {
+    /// Takes the terminal. Without keys it is only drawn on.
+    pub(super) fn open(has_keys: bool) -> io::Result<Self> {
+        restore_on_panic();
+        let shared = Arc::new(Shared::default());
+        let (sender, input) = channel();
+        let worker = Worker { has_keys, shared: Arc::clone(&shared), sender };
+        IS_TAKEN.store(true, Ordering::SeqCst);
+        thread::Builder::new().name("terminal".to_owned()).spawn(move || worker.run())?;
+        Ok(Self { has_keys, shared, input })
+    }
+
+    /// The area that can be drawn on, in cells.
+    pub(super) fn area(&self) -> Rect {
+        let size = rustix::termios::tcgetwinsize(io::stdout());
+        size.map_or(Rect::ZERO, |size| Rect::new(0, 0, size.ws_col, size.ws_row))
+    }
+
+    /// Shows a picture. One that could not be drawn yet is dropped in its favour.
+    pub(super) fn show(&self, picture: Buffer) {
+        *self.shared.picture.lock().unwrap_or_else(PoisonError::into_inner) = Some(picture);
+    }
+
+    /// Waits a moment for input.
+    pub(super) fn input(&self) -> Option<Input> {
+        self.input.recv_timeout(POLL_INTERVAL).ok()
+    }
+
+    /// Input that is there already.
+    pub(super) fn more_input(&self) -> Option<Input> {
+        self.input.try_recv().ok()
+    }
+
+    /// Whether the other end of the terminal is gone: closed, or hung up.
+    pub(super) fn is_gone(&self) -> bool {
+        has_hung_up(io::stdout()) || (self.has_keys && has_hung_up(io::stdin()))
+    }
+}
+
+impl Drop for Terminal {
+    /// Restores the terminal, unless it does not take any output.
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        let deadline = Instant::now() + RESTORE_TIMEOUT;
+        while IS_TAKEN.load(Ordering::SeqCst) {
+            if Instant::now() >= deadline {
+                // The thread is stuck. The mode of the line can be restored without any output.
+                let _ = disable_raw_mode();
+                return;
+            }
+            thread::sleep(RESTORE_POLL_INTERVAL);
+        }
+    }
+}
+
+fn has_hung_up(terminal: impl AsFd) -> bool {
+    const GONE: PollFlags = PollFlags::HUP.union(PollFlags::ERR).union(PollFlags::NVAL);
+    let mut polled = [PollFd::new(&terminal, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(GONE)
+}
+
+/// The thread that owns the terminal.
+struct Worker {
+    has_keys: bool,
+    shared: Arc<Shared>,
+    sender: Sender<Input>,
+}
+
+impl Worker {
+    fn run(self) {
+        let ended = take(self.has_keys).and_then(|()| self.serve());
+        restore();
+        if let Err(error) = ended {
+            // Nothing listens any more where the view has ended meanwhile.
+            let _ = self.sender.send(Input::Failed(error));
+        }
+    }
+
+    fn serve(&self) -> io::Result<()> {
+        let mut terminal =
+            ratatui_core::terminal::Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        while !self.shared.stop.load(Ordering::SeqCst) {
+            let picture = self.shared.picture.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(picture) = picture {
+                draw(&mut terminal, &picture)?;
+            }
+            if !self.has_keys {
+                thread::sleep(POLL_INTERVAL);
+            } else if has_hung_up(io::stdin()) {
+                // Reading events of a terminal that has hung up never returns.
+                return Ok(());
+            } else if event::poll(POLL_INTERVAL)?
+                && let Event::Key(event) = event::read()?
+                && event.kind != KeyEventKind::Release
+                && let Some(key) = key(event)
+                && self.sender.send(Input::Key(key)).is_err()
+            {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Draws a picture, as much of it as there is room for: the terminal may have become smaller.
+fn draw(
+    terminal: &mut ratatui_core::terminal::Terminal<CrosstermBackend<Stdout>>,
+    picture: &Buffer,
+) -> io::Result<()> {
+    terminal.draw(|frame| {
+        let area = picture.area.intersection(frame.area());
+        let buffer = frame.buffer_mut();
+        for position in area.positions() {
+            buffer[position] = picture[position].clone();
+        }
+    })?;
+    Ok(())
+}
+
+fn take(has_keys: bool) -> io::Result<()> {
+    if has_keys {
+        enable_raw_mode()?;
+    }
+    execute!(io::stdout(), EnterAlternateScreen, Hide)
+}
+
+/// What a panic prints would otherwise be lost with the alternate screen.
+fn restore_on_panic() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            restore();
+            before(info);
+        }));
+    });
+}
+
+/// Restores the terminal. Where it is gone, no error matters.
+fn restore() {
+    if IS_TAKEN.swap(false, Ordering::SeqCst) {
+        let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
+        let _ = io::stdout().flush();
+        let _ = disable_raw_mode();
+    }
+}
