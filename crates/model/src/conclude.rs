@@ -10,6 +10,7 @@ use crate::record::v1::{Act, INNER_MEMORY, LedgerReading, Moment, Outcome};
 use crate::record::{StudyRecord, TrialRecord};
 use crate::release;
 use crate::study::{LoadResult, Moments, RoundResult, SCHEMA, Study, Trends, TrialResult};
+use crate::warnings::warnings;
 
 /// Puts a study together from its record. `trials` are those whose files could be read.
 pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)]) -> Study {
@@ -41,6 +42,7 @@ pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord
         complete,
         metric,
         recommendation,
+        warnings: warnings(&results),
         treatments,
         trials: results,
         plan: study.plan,
@@ -48,7 +50,7 @@ pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord
 }
 
 impl TrialResult {
-    fn of(samples: &str, trial: &TrialRecord, figures: Figures) -> Self {
+    pub(crate) fn of(samples: &str, trial: &TrialRecord, figures: Figures) -> Self {
         let (outcome, failed_because) = match trial.end.as_ref().map(|e| &e.outcome) {
             Some(Outcome::Done) => ("done", None),
             Some(Outcome::Failed { because }) => ("failed", Some(because.clone())),

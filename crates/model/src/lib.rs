@@ -29,3 +29,4 @@ pub mod study;
 pub mod threshold;
 pub mod treatment;
 pub mod verdict;
+mod warnings;

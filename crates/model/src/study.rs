@@ -43,6 +43,8 @@ pub struct Study {
     pub metric: Metric,
     /// Which treatment to take; absent when there is nothing to choose from, or the study asks for none.
     pub recommendation: Option<Recommendation>,
+    /// What a reader must know before comparing the figures.
+    pub warnings: Vec<String>,
     /// What the repeats say of each treatment, in the order of the plan; the first is the reference.
     pub treatments: Vec<Summary>,
     /// The trials, in the order in which they ran.

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_model::judge::DEFINITIONS;
 use lowtide_model::judge::Metric;
 use lowtide_model::study::Study;
 
@@ -45,6 +46,7 @@ pub fn render(records: &[Loaded], beside: &[Loaded], subtitle: &str) -> Result<S
         .collect();
     let template = environment.get_template("report.html").map_err(|e| error(&e))?;
     let page = template.render(context! {
+        definitions => DEFINITIONS,
         title => views[0].title.clone(),
         subtitle,
         studies,
@@ -209,6 +211,7 @@ fn section(record: &Loaded, name: String) -> Value {
         recommendation => table::recommendation(study),
         resolved,
         incomplete => table::incomplete(study),
+        warnings => study.warnings.clone(),
         notes => record.notes.clone(),
         summary => grid(table::summary(study)),
         tag => if resolved { "recommended" } else { "least excess" },

@@ -28,6 +28,9 @@ pub fn render(records: &[Loaded]) -> String {
         if let Some(source) = &record.source {
             let _ = writeln!(out, "Figures from: {}\n", escaped(source));
         }
+        for warning in &study.warnings {
+            let _ = writeln!(out, "- Warning: {}.", escaped(warning));
+        }
         for note in &record.notes {
             let _ = writeln!(out, "- {}", escaped(note));
         }

@@ -43,6 +43,9 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
         if let Some(text) = table::incomplete(&record.study) {
             out += &format!("{}\n", wrapped(&text, screen.width));
         }
+        for warning in &record.study.warnings {
+            out += &format!("{}\n", wrapped(&format!("warning: {warning}."), screen.width));
+        }
         for note in &record.notes {
             out += &format!("note: {}\n", printable(note));
         }

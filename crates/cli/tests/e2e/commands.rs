@@ -58,3 +58,14 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     let output = child.wait_with_output().unwrap();
     assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{output:?}");
 }
+
+#[test]
+fn the_readme_defines_the_figures_as_reports_do() {
+    let readme = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let text = std::fs::read_to_string(readme).unwrap();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (figure, definition) in lowtide_model::judge::DEFINITIONS {
+        let sentence = format!("- **{figure}**: {definition}");
+        assert!(text.contains(&sentence), "{sentence}");
+    }
+}

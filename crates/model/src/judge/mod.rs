@@ -1,18 +1,5 @@
-//! From the record of a trial to its figures: baseline, peak, settled, excess.
-//!
-//! How each is defined:
-//!
-//! - **baseline**: the median of the last second before the load. A command that loads itself is
-//!   judged by its own trace: where it last stood still, low, before its peak; where it never did,
-//!   the lowest reading before its peak.
-//! - **peak**: the highest reading from the baseline on.
-//! - **settled**: the median of the last 5 s before the end of the settle time, as far as they lie
-//!   behind the end of the load; for a command that loads itself, of the last 5 s before its exit
-//!   without the last half second, in which it is already tearing down, and as far as they lie behind
-//!   its last fall. Not known of one that rose until then.
-//! - **excess**: the integral of what lies above the baseline, from the end of the load to the end of
-//!   the settle time. Where nothing says when a command's own load ended, from the moment at which
-//!   it came within 2 % of its peak.
+//! From the record of a trial to its figures: baseline, peak, settled, excess; [`DEFINITIONS`] says how each
+//! is defined.
 //!
 //! Phases named `baseline`, `peak`, `load_end` and `settled` take the place of these moments.
 //!
@@ -20,12 +7,15 @@
 //! process came or went, it is taken as the same part of RSS, or as what lies between the two. Behind
 //! the last, it is taken as the same part of RSS for as long as that has not changed much either.
 
+mod definitions;
 mod in_force;
 mod ledgers;
 mod over_rounds;
+mod own_baseline;
 mod per_connection;
 mod series;
 
+pub use definitions::DEFINITIONS;
 pub use in_force::in_force;
 pub use ledgers::ledgers;
 pub use over_rounds::{OverRounds, Trend, over_rounds};
@@ -37,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::record::TrialRecord;
 use crate::record::v1::{Mark, Moment};
 use crate::sample::Sample;
+use own_baseline::own_baseline;
 
 /// How long before the load the baseline is read, in seconds.
 pub const BASELINE_WINDOW_S: f64 = 1.0;
@@ -59,13 +50,7 @@ const TREE_SHARE_HIGH: f64 = 0.05;
 const TREE_SHARE: f64 = 0.5;
 /// RSS has not changed much where it differs by less than this part of it.
 const UNCHANGED: f64 = 0.05;
-/// A command that loads itself stands still where, for this long, in seconds,
-const FLAT_S: f64 = 0.3;
-/// its readings differ by no more than this part of its rise,
-const FLAT_SPREAD: f64 = 0.02;
-/// and it is low where it has risen by less than this part of it.
-const LOW: f64 = 0.3;
-/// It has fallen where it is no further than this part of its rise above what it ends with,
+/// A command that loads itself has fallen where it is no further than this part of its rise above what it ends with,
 const FALLEN: f64 = 0.1;
 /// which is what it had for this long before the end, in seconds: a shorter one may be its teardown.
 const FINAL_WINDOW_S: f64 = 1.0;
@@ -354,12 +339,9 @@ impl<'a> Times<'a> {
             return before(self.first(Moment::Baseline)?);
         }
         let (from, to) = self.own_trace?;
-        let highest = series.max_between(from, to)? as f64;
-        let top = series.first_at_least(highest).filter(|t| *t >= from).unwrap_or(to);
-        let lowest = series.min_between(from, top)?;
-        let rise = highest - lowest as f64;
-        let low = lowest as f64 + LOW * rise;
-        series.latest_flat(from, top, FLAT_S, FLAT_SPREAD * rise, low).or(Some(lowest))
+        let highest = series.max_between(from, to)?;
+        let top = series.first_at_least(highest as f64).filter(|t| *t >= from).unwrap_or(to);
+        own_baseline(series, from, top)
     }
 
     fn says_when_it_began(&self) -> bool {

@@ -20,7 +20,8 @@ impl Series {
         Self(kept)
     }
 
-    fn between(&self, from: f64, to: f64) -> &[(f64, f64)] {
+    /// The readings from `from` to `to`, both included.
+    pub(super) fn between(&self, from: f64, to: f64) -> &[(f64, f64)] {
         let begin = self.0.partition_point(|p| p.0 < from);
         let end = self.0.partition_point(|p| p.0 <= to);
         self.0.get(begin..end).unwrap_or(&[])
@@ -69,32 +70,6 @@ impl Series {
     pub fn last_above(&self, level: f64, to: f64) -> Option<f64> {
         let end = self.0.partition_point(|p| p.0 <= to);
         self.0.get(..end)?.iter().rev().find(|p| p.1 > level).map(|p| p.0)
-    }
-
-    /// The latest stretch from `from` to `to` that lasts `width` seconds, stays within `spread` bytes
-    /// and below `ceiling`: its median.
-    pub fn latest_flat(
-        &self,
-        from: f64,
-        to: f64,
-        width: f64,
-        spread: f64,
-        ceiling: f64,
-    ) -> Option<u64> {
-        let points = self.between(from, to);
-        for end in (0..points.len()).rev() {
-            let last = points[end].0;
-            let begin = points.partition_point(|p| p.0 <= last - width).checked_sub(1)?;
-            let stretch = &points[begin..=end];
-            let (low, high) = stretch
-                .iter()
-                .fold((f64::MAX, f64::MIN), |(low, high), p| (low.min(p.1), high.max(p.1)));
-            if high < ceiling && high - low <= spread {
-                let values: Vec<f64> = stretch.iter().map(|p| p.1).collect();
-                return stats::median(&values).map(|m| m.round() as u64);
-            }
-        }
-        None
     }
 
     /// Time of the first and of the last reading.

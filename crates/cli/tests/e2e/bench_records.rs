@@ -1,0 +1,62 @@
+//! Each record under `bench/` still says what the summary beside it says.
+//!
+//! `LOWTIDE_UPDATE_SUMMARIES=1 cargo test -p lowtide --test e2e bench_records` writes the summaries anew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::lowtide;
+
+/// The records with their summaries: `record-NAME.tar.gz` has the directory NAME, and `summary-NAME.txt` is
+/// what `lowtide report` prints of it.
+fn records() -> Vec<(PathBuf, PathBuf)> {
+    let mut found = Vec::new();
+    for directory in fs::read_dir(root().join("bench")).unwrap() {
+        for file in fs::read_dir(directory.unwrap().path()).unwrap() {
+            let path = file.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if let Some(name) = name.strip_prefix("record-").and_then(|n| n.strip_suffix(".tar.gz"))
+            {
+                let summary = path.with_file_name(format!("summary-{name}.txt"));
+                found.push((path.clone(), summary));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[test]
+fn the_records_of_measurements_say_what_their_summaries_say() {
+    let records = records();
+    assert!(records.len() >= 16, "{records:?}");
+    let mut changed = Vec::new();
+    for (record, summary) in records {
+        let home = tempfile::tempdir().unwrap();
+        let unpacked =
+            Command::new("tar").arg("-xzf").arg(&record).arg("-C").arg(home.path()).status();
+        assert!(unpacked.unwrap().success(), "{}", record.display());
+        let directory = fs::read_dir(home.path()).unwrap().next().unwrap().unwrap().path();
+        // From the root of the repository, where documents that are drawn beside a study are found.
+        let output = lowtide()
+            .current_dir(root())
+            .env("COLUMNS", "150")
+            .arg("report")
+            .arg(&directory)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        if std::env::var_os("LOWTIDE_UPDATE_SUMMARIES").is_some() {
+            fs::write(&summary, &text).unwrap();
+        } else if fs::read_to_string(&summary).unwrap() != text {
+            changed.push(summary);
+        }
+    }
+    assert!(changed.is_empty(), "no longer what the records say: {changed:#?}");
+}

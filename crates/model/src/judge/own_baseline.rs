@@ -1,0 +1,187 @@
+//! The baseline of a command that loads itself, read off its own trace.
+//!
+//! Its memory is split into stretches that rise by no more than a fiftieth of the whole rise. A ramp crosses
+//! each of them in the same part of its time, however long it takes; where the command stands still, a
+//! stretch lasts longer. So the rule compares stretches with the ramp that follows, and no time of its own
+//! decides what is flat.
+
+use super::Series;
+
+/// The most that memory changes within a stretch, as a part of the rise.
+const SPREAD: f64 = 0.02;
+/// A stretch lies before the load if all of it lies below this part of the rise.
+const LOW: f64 = 0.3;
+/// Minimum duration of a stretch, in seconds: a start-up passes through shorter ones.
+const SHORTEST_S: f64 = 0.3;
+/// A command stands still where a stretch lasts so many times as long as the following ramp needs for one.
+const STILL: f64 = 2.0;
+/// A start-up is over where what follows is at most so many times as steep as the whole ramp.
+const STEEP: f64 = 2.0;
+/// Among the stretches in which it stands still, the first counts that lasts at least this part of the longest.
+const LONG: f64 = 0.5;
+
+/// Part of a trace in which memory changes little.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    begin: f64,
+    end: f64,
+    /// A quarter of its readings lie below this: near its bottom on a ramp, and on its level elsewhere.
+    bytes: u64,
+}
+
+impl Stretch {
+    fn lasts(&self) -> f64 {
+        self.end - self.begin
+    }
+}
+
+/// The memory, in bytes, that a command had before its own load, from a trace that begins at `from` and has
+/// its peak at `top`, both in seconds: where it stood still, low, for long; without such a place, where
+/// its start-up became the ramp; and the lowest reading before the peak if it rose too fast for that.
+pub(super) fn own_baseline(series: &Series, from: f64, top: f64) -> Option<u64> {
+    let lowest = series.min_between(from, top)?;
+    let rise = series.max_between(from, top)?.saturating_sub(lowest) as f64;
+    let stretches: Vec<Stretch> = stretches(series, from, top, SPREAD * rise)
+        .filter(|stretch| stretch.lasts() >= SHORTEST_S)
+        .take_while(|stretch| (stretch.bytes as f64) < lowest as f64 + LOW * rise)
+        .collect();
+    // How steep the rise is from a place on, in bytes per second.
+    let steepness =
+        |t: f64, bytes: f64| (lowest as f64 + rise - bytes) / (top - t).max(f64::EPSILON);
+    let still = || {
+        stretches.iter().filter(|stretch| {
+            let ramp_s = SPREAD * rise / steepness(stretch.end, stretch.bytes as f64);
+            stretch.lasts() >= STILL * ramp_s
+        })
+    };
+    let longest = still().map(Stretch::lasts).fold(0.0, f64::max);
+    if let Some(first) = still().find(|stretch| stretch.lasts() >= LONG * longest) {
+        return Some(first.bytes);
+    }
+    let readings = series.between(from, top).iter();
+    let mut low = readings.take_while(|(_, bytes)| *bytes < lowest as f64 + LOW * rise);
+    let begun = low.find(|(t, bytes)| {
+        let next = series.max_between(*t, t + SHORTEST_S).unwrap_or(0) as f64;
+        t + SHORTEST_S <= top && next - bytes <= STEEP * SHORTEST_S * steepness(*t, *bytes)
+    });
+    Some(begun.map_or(lowest, |(_, bytes)| *bytes as u64))
+}
+
+/// Splits a trace: each stretch is as long as its readings differ by no more than `spread` bytes.
+fn stretches(
+    series: &Series,
+    from: f64,
+    to: f64,
+    spread: f64,
+) -> impl Iterator<Item = Stretch> + '_ {
+    let mut left = series.between(from, to);
+    std::iter::from_fn(move || {
+        let (begin, first) = *left.first()?;
+        let (mut low, mut high) = (first, first);
+        let count = left
+            .iter()
+            .take_while(|(_, bytes)| {
+                (low, high) = (low.min(*bytes), high.max(*bytes));
+                high - low <= spread
+            })
+            .count();
+        let (stretch, rest) = left.split_at(count.max(1));
+        left = rest;
+        // Up to where the next one begins: a trace may be read rarely.
+        let end = rest.first().or(stretch.last()).map_or(begin, |point| point.0);
+        let mut bytes: Vec<f64> = stretch.iter().map(|point| point.1).collect();
+        bytes.sort_by(f64::total_cmp);
+        Some(Stretch { begin, end, bytes: bytes[bytes.len() / 4].round() as u64 })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up::MIB;
+
+    /// Readings ten times a second, of so many MiB.
+    fn trace(seconds: f64, of: impl Fn(f64) -> f64) -> Series {
+        let ticks = (seconds * 10.0).round() as u32;
+        Series::new((0..=ticks).map(|tick| {
+            let t = f64::from(tick) / 10.0;
+            (t, (of(t) * MIB as f64) as u64)
+        }))
+    }
+
+    /// Half a second of start-up to 40 MiB, some time there, and then a ramp to 1,000 MiB by a course from 0
+    /// to 1.
+    fn baseline(still: f64, ramp: f64, course: impl Fn(f64) -> f64) -> f64 {
+        let begin = 0.5 + still;
+        let series = trace(begin + ramp, |t| match t {
+            t if t < 0.5 => 80.0 * t,
+            t if t < begin => 40.0,
+            t => 40.0 + 960.0 * course(((t - begin) / ramp).min(1.0)),
+        });
+        own_baseline(&series, 0.0, begin + ramp).unwrap() as f64 / MIB as f64
+    }
+
+    const RAMPS: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 200.0, 600.0];
+
+    #[test]
+    fn a_ramp_of_any_length_begins_at_the_baseline() {
+        for ramp in RAMPS {
+            for still in [1.0, 3.0, 0.3 * ramp, 10.0] {
+                let found = baseline(still, ramp, |x| x);
+                assert!((found - 40.0).abs() < 12.0, "{ramp} s after {still} s: {found} MiB");
+            }
+        }
+    }
+
+    #[test]
+    fn a_ramp_that_begins_at_once_does_so_too() {
+        for ramp in RAMPS {
+            let found = baseline(0.0, ramp, |x| x);
+            // A ramp of a few seconds is as steep as the start-up before it.
+            assert!((0.0..60.0).contains(&found), "{ramp} s: {found} MiB");
+        }
+    }
+
+    #[test]
+    fn the_course_of_a_ramp_makes_no_difference() {
+        for ramp in RAMPS {
+            for (name, most, course) in [
+                ("faster and faster", 30.0, (|x| x * x) as fn(f64) -> f64),
+                ("slower and slower", 30.0, |x| x.powf(0.7)),
+                // One that stands still for longer on its first step than before may have begun there.
+                ("in ten steps", 97.0, |x| (x * 10.0).ceil() / 10.0),
+                ("in a hundred steps", 30.0, |x| (x * 100.0).floor() / 100.0),
+                ("with waves", 30.0, |x| (x + 0.015 * (x * 200.0).sin()).max(0.0)),
+            ] {
+                let found = baseline(2.0, ramp, course);
+                assert!((found - 40.0).abs() < most, "{name}, {ramp} s: {found} MiB");
+            }
+        }
+    }
+
+    #[test]
+    fn of_several_places_where_it_stood_still_the_longest_counts() {
+        // The interpreter, its libraries, its data; then the load.
+        let series = trace(20.0, |t| match t {
+            t if t < 0.5 => 10.0,
+            t if t < 1.5 => 40.0,
+            t if t < 6.0 => 150.0,
+            t => 150.0 + (t - 6.0) * 60.0,
+        });
+        assert_eq!(own_baseline(&series, 0.0, 20.0), Some(150 * MIB));
+    }
+
+    #[test]
+    fn readings_of_once_a_second_are_enough() {
+        let series =
+            Series::new((0..60).map(|t: u64| (t as f64, (180 + 77 * t.saturating_sub(4)) * MIB)));
+        assert_eq!(own_baseline(&series, 0.0, 59.0), Some(180 * MIB));
+    }
+
+    #[test]
+    fn what_never_rose_has_its_lowest_reading() {
+        assert_eq!(own_baseline(&Series::default(), 0.0, 1.0), None);
+        assert_eq!(own_baseline(&trace(5.0, |_| 7.0), 0.0, 5.0), Some(7 * MIB));
+        assert_eq!(own_baseline(&trace(0.2, |t| t * 100.0), 0.0, 0.2), Some(0));
+    }
+}

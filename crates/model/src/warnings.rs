@@ -1,0 +1,82 @@
+//! What a reader of a study must know before comparing its figures.
+
+use crate::judge::rise;
+use crate::study::TrialResult;
+
+/// Memory that settles below its baseline by more than this part of the rise is worth a warning.
+const BELOW_BASELINE: f64 = 0.05;
+
+/// The warnings of a study, each a sentence, the first things first.
+pub(crate) fn warnings(trials: &[TrialResult]) -> Vec<String> {
+    [below_baseline(trials)].into_iter().flatten().collect()
+}
+
+/// That memory settled below its baseline: then the baseline is hardly the memory without load.
+fn below_baseline(trials: &[TrialResult]) -> Option<String> {
+    let concerned = trials_where(trials, |t| {
+        let rise = rise(t.baseline_bytes, t.peak_bytes)? as f64;
+        Some(t.settled_bytes? as f64 + BELOW_BASELINE * rise < t.baseline_bytes? as f64)
+    })?;
+    Some(format!(
+        "memory settled below its baseline {concerned}: the baseline includes memory of the start-up or of \
+         the load; --warmup 1 or --phase baseline=log:REGEX moves it"
+    ))
+}
+
+/// In which usable trials a condition holds, in words; `None` if in none.
+fn trials_where(
+    trials: &[TrialResult],
+    holds: impl Fn(&TrialResult) -> Option<bool>,
+) -> Option<String> {
+    let usable: Vec<&TrialResult> = trials.iter().filter(|t| t.is_usable()).collect();
+    let concerned: Vec<&&TrialResult> = usable.iter().filter(|t| holds(t) == Some(true)).collect();
+    let mut labels: Vec<String> = concerned.iter().map(|t| t.treatment.label()).collect();
+    labels.dedup();
+    labels.sort();
+    labels.dedup();
+    match concerned.len() {
+        0 => None,
+        n if n == usable.len() => Some("in every trial".to_owned()),
+        n => Some(format!("in {n} of {} trials ({})", usable.len(), labels.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::{Metric, judge};
+    use crate::made_up;
+    use crate::record::v1::{Moment, Outcome};
+
+    /// A trial of 100 MiB, 300 under its load, and so many when it has settled.
+    fn trial(allocator: &str, settled_mib: f64) -> TrialResult {
+        let record = made_up::trial(allocator, 1, true)
+            .with_samples(0.0, 30.0, |t| match t {
+                t if t < 10.0 => 100.0,
+                t if t < 20.0 => 300.0,
+                _ => settled_mib,
+            })
+            .with_mark(0.0, Moment::Start, None)
+            .with_mark(9.9, Moment::Baseline, None)
+            .with_mark(10.0, Moment::LoadBegin, Some(1))
+            .with_mark(20.0, Moment::LoadEnd, Some(1))
+            .with_mark(30.0, Moment::Settled, Some(1))
+            .ended(30.0, Outcome::Done);
+        TrialResult::of("t.jsonl", &record, judge(&record, Metric::Rss))
+    }
+
+    #[test]
+    fn memory_that_settles_below_its_baseline_is_worth_a_warning() {
+        let trials = [trial("glibc", 120.0), trial("jemalloc", 60.0), trial("jemalloc", 85.0)];
+        let warning = warnings(&trials).pop().unwrap();
+        assert!(
+            warning.starts_with("memory settled below its baseline in 2 of 3 trials (jemalloc):")
+        );
+        let trials = [trial("glibc", 60.0)];
+        assert!(warnings(&trials)[0].contains("in every trial"));
+        // Less than a twentieth of the rise below it.
+        assert!(warnings(&[trial("glibc", 91.0)]).is_empty());
+        let not_settled = TrialResult { settled_bytes: None, ..trial("glibc", 0.0) };
+        assert!(warnings(&[not_settled]).is_empty());
+    }
+}
