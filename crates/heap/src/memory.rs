@@ -22,8 +22,14 @@ pub trait Memory {
     /// that are swapped out or were never written to are not among them.
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>>;
 
-    /// Lets the program go on for so long; `false`, at once, where nothing can change by that.
+    /// Lets the program run for a while. Returns `false`, at once, if nothing can change by that.
     fn wait(&self, _time: Duration) -> bool {
+        false
+    }
+
+    /// Whether reading is to end: a deadline has passed, or the result is no longer wanted. From then on nothing
+    /// can be read.
+    fn is_over(&self) -> bool {
         false
     }
 }

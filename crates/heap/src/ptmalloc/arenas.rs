@@ -1,23 +1,25 @@
 //! Goes over the arenas, and over what lies outside of them.
 
+use std::collections::HashSet;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::caches::{self, Caches};
 use super::layout::{Layout, Settings};
+use super::lists::FastChunks;
 use super::walk::{self, Ending, FLAGS, Stretch, TopRule, Walked, Walker};
 use super::{Arena, FreePages, HEAP_BYTES, Heap, Mapping, Mmapped, Tally};
 use crate::memory::{Memory, word, word_in};
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
 
-/// An arena that changes while it is walked is walked anew, at least so often,
-const TRIES: u32 = 3;
-/// and where a part of it could not be walked, until so long after the walk of the heap began: a thread
-/// that is in the middle of a change may have to wait for a processor, even because we have it.
-const PATIENCE: Duration = Duration::from_millis(120);
-/// The first of the waits between, each of which is twice as long as the one before.
+/// Minimum number of times an arena is walked that changes meanwhile.
+const MIN_TRIES: u32 = 3;
+/// The first of the waits for a thread in the middle of a change, and how many there are in a walk, each twice
+/// as long as the one before: 127 ms in all. Such a thread may have to wait for a processor, even because the
+/// walk uses it.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
+const MAX_WAITS: u32 = 7;
 /// The main heap may have grown by so much since its mapping was looked up.
 const GROWN: u64 = 1 << 30;
 /// So much is read at once where blocks are searched for everywhere, in bytes.
@@ -33,10 +35,13 @@ pub(super) struct Work<'m, M> {
     walker: Walker<'m, M>,
     suspects: Vec<u64>,
     areas: Vec<Range<u64>>,
+    /// The heaps of threads among them: a heap that is named twice is walked once.
+    heaps: HashSet<u64>,
     mmapped: Mmapped,
     rereads: u64,
     returns: u64,
-    begun: Instant,
+    /// Number of waits so far.
+    waits: u32,
 }
 
 impl<'m, M: Memory> Work<'m, M> {
@@ -50,13 +55,14 @@ impl<'m, M: Memory> Work<'m, M> {
             memory,
             layout,
             mappings: joined_mappings(mappings),
-            walker: Walker::new(memory, super::lists::fast_chunks(memory, layout), found),
+            walker: Walker::new(memory, FastChunks::new(memory, layout), found),
             suspects: Vec::new(),
             areas: Vec::new(),
+            heaps: HashSet::new(),
             mmapped: Mmapped::default(),
             rereads: 0,
             returns: 0,
-            begun: Instant::now(),
+            waits: 0,
         }
     }
 
@@ -72,7 +78,7 @@ impl<'m, M: Memory> Work<'m, M> {
         }
         self.outside(arenas.first_mut());
         self.mmapped.is_whole = self.layout.settings.as_ref().is_some_and(|s| self.agrees(s));
-        let caches = self.caches();
+        let caches = self.caches(arenas.iter().map(|arena| arena.tally.used_count).sum());
         self.areas.sort_unstable_by_key(|a| a.start);
         Heap {
             arenas,
@@ -84,8 +90,11 @@ impl<'m, M: Memory> Work<'m, M> {
         }
     }
 
-    fn caches(&mut self) -> Caches {
-        let mut caches = caches::caches(self.memory, &self.suspects);
+    fn caches(&mut self, chunks: u64) -> Caches {
+        let mut caches = caches::caches(self.memory, &self.suspects, chunks);
+        // What counts as free already is not counted as cached as well.
+        let is_free = |block: &Range<u64>| self.walker.fast.was_recognised(block.start);
+        caches.leave_out(is_free);
         // They lie scattered, and mostly within a page, which is there because it was just read.
         let page = self.memory.page_bytes();
         let resident = |range: &Range<u64>| {
@@ -110,21 +119,27 @@ impl<'m, M: Memory> Work<'m, M> {
             if arena.is_whole() || (is_main && self.is_scattered(&arena)) {
                 break;
             }
-            // What changed since is there at the second try; what is in the middle of a change is not.
+            // A change that is over shows at the second try, one that is under way does not.
             let is_torn = arena.tally.unwalked_bytes > 0 || arena.walked_bytes == 0;
-            let may_change = is_torn
-                && attempt > 1
-                && self.begun.elapsed() < PATIENCE
-                && self.memory.wait(FIRST_WAIT * 2_u32.saturating_pow(attempt - 2));
-            if attempt >= TRIES && !may_change {
+            let has_waited = is_torn && attempt > 1 && self.wait();
+            if (attempt >= MIN_TRIES && !has_waited) || self.memory.is_over() {
                 break;
             }
-            self.areas.truncate(areas);
+            for area in self.areas.drain(areas..) {
+                self.heaps.remove(&(area.start - area.start % HEAP_BYTES));
+            }
             self.suspects.truncate(suspects);
             self.walker.residency.forget();
             arena = once(self);
         }
         arena
+    }
+
+    /// Gives the program time to complete a change. `false` if it had enough, or nothing changes by that.
+    fn wait(&mut self) -> bool {
+        self.waits += 1;
+        let time = FIRST_WAIT * 2_u32.pow(self.waits.min(MAX_WAITS) - 1);
+        self.waits <= MAX_WAITS && self.memory.wait(time)
     }
 
     fn is_scattered(&self, arena: &Arena) -> bool {
@@ -176,8 +191,8 @@ impl<'m, M: Memory> Work<'m, M> {
             let begin = if is_first { self.layout.end(address) } else { heap + head };
             let begin = begin.next_multiple_of(16);
             let most = heap.saturating_add(HEAP_BYTES);
-            let is_known = self.areas.iter().any(|a| a.start < most && heap < a.end);
-            if begin >= end || end > most || is_known {
+            let is_main = self.brk().is_some_and(|brk| brk.start < most && heap < brk.end);
+            if begin >= end || end > most || is_main || !self.heaps.insert(heap) {
                 break;
             }
             self.head(&mut arena, heap..begin);
@@ -240,6 +255,10 @@ impl<'m, M: Memory> Work<'m, M> {
         } else {
             (brk.end, Ending::Fence)
         };
+        // The end is what the heap itself says.
+        if self.areas.iter().any(|area| area.start < most && base < area.end) {
+            return arena;
+        }
         self.head(&mut arena, base..first);
         let stretch = Stretch { range: first..end, ending, top_at, most, arena: address };
         let walked = self.stretch(&mut arena, stretch);
@@ -387,8 +406,11 @@ impl<'m, M: Memory> Work<'m, M> {
         let most = range.end;
         let ending = Ending::Piece { top };
         let mut stretch = Stretch { range, ending, top_at, most, arena: main.address };
+        let (left, reads) = (self.walker.effort.left(), self.walker.reads());
         let walked = self.walker.walk(&mut stretch);
         if walked.tally.unwalked_bytes > 0 {
+            let reads = self.walker.reads() - reads;
+            self.walker.effort.revoke(left, walked.tally.chunks(), reads);
             return None;
         }
         self.add(main, walked, &stretch.range);

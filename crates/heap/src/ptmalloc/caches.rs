@@ -12,6 +12,8 @@ const LONGEST: usize = 1 << 16;
 /// More blocks than this are not told apart from used ones.
 const MOST_BLOCKS: usize = 1 << 20;
 
+/// So many blocks are followed at least, whatever the lists look like.
+const FEWEST_READ: u64 = 1 << 16;
 /// So often a cache is read until it agrees with itself.
 const TRIES: u32 = 3;
 
@@ -32,6 +34,20 @@ pub struct Caches {
     pub(super) structures: Vec<Range<u64>>,
     /// The blocks.
     pub(super) blocks: Vec<Range<u64>>,
+}
+
+impl Caches {
+    /// Leaves out some of the blocks.
+    pub(super) fn leave_out(&mut self, mut which: impl FnMut(&Range<u64>) -> bool) {
+        self.blocks.retain(|block| {
+            let is_left_out = which(block);
+            if is_left_out {
+                self.count -= 1;
+                self.bytes -= block.end - block.start;
+            }
+            !is_left_out
+        });
+    }
 }
 
 /// A form that a thread's cache has had.
@@ -84,12 +100,16 @@ pub(super) fn may_be_cache(bytes: &[u8]) -> bool {
     })
 }
 
-/// Finds out which of the chunks are caches of threads, and what is in them.
-pub(super) fn caches<M: Memory>(memory: &M, suspects: &[u64]) -> Caches {
+/// Finds out which of the chunks are caches of threads, and what is in them: at most some of the used chunks
+/// of a heap, of which there are `chunks`.
+pub(super) fn caches<M: Memory>(memory: &M, suspects: &[u64], chunks: u64) -> Caches {
     let mut found = Caches::default();
+    // A chunk is in one cache only, whose lists are read in two ways, and again if they change.
+    let mut budget = chunks.saturating_mul(2 * u64::from(TRIES)).saturating_add(FEWEST_READ);
     for chunk in suspects {
         // Its thread may be taking from it or adding to it.
-        let Some((size, blocks)) = (0..TRIES).find_map(|_| read(memory, *chunk)) else { continue };
+        let read = (0..TRIES).find_map(|_| read(memory, *chunk, &mut budget));
+        let Some((size, blocks)) = read else { continue };
         found.caches += 1;
         found.count += blocks.len() as u64;
         found.bytes += blocks.iter().map(|b| b.end - b.start).sum::<u64>();
@@ -104,14 +124,14 @@ pub(super) fn caches<M: Memory>(memory: &M, suspects: &[u64]) -> Caches {
 }
 
 /// The size of a cache and the blocks in it, if a chunk is one.
-fn read(memory: &impl Memory, chunk: u64) -> Option<(u64, Vec<Range<u64>>)> {
+fn read(memory: &impl Memory, chunk: u64, budget: &mut u64) -> Option<(u64, Vec<Range<u64>>)> {
     let mut bytes = vec![0; 0x310];
     let length = memory.read(chunk, &mut bytes);
     bytes.truncate(length);
     let size = word_in(&bytes, 8)? & !7;
     let mut words = Scattered::new(memory);
     let form = FORMS.into_iter().find(|form| form.chunk == size)?;
-    Some((size, cache(&mut words, bytes.get(16..)?, form)?))
+    Some((size, cache(&mut words, bytes.get(16..)?, form, budget)?))
 }
 
 /// The blocks in a cache, if it is one: every list must have the size of its class and come to its end,
@@ -120,15 +140,16 @@ fn cache<M: Memory>(
     words: &mut Scattered<'_, M>,
     bytes: &[u8],
     form: Form,
+    budget: &mut u64,
 ) -> Option<Vec<Range<u64>>> {
-    let read = |links: Links, words: &mut Scattered<'_, M>| {
+    let mut read = |links: Links, words: &mut Scattered<'_, M>| {
         let mut blocks = Vec::new();
         let mut lengths = Vec::new();
         for (class, first) in form.firsts(bytes).enumerate() {
             // Lists of large blocks hold several sizes (from 2.42 on).
             let size = (class < 64).then_some(SMALLEST + class as u64 * 16);
             let before = blocks.len();
-            list(words, first?, size, links, &mut blocks)?;
+            list(words, first?, size, links, &mut blocks, budget)?;
             lengths.push((blocks.len() - before) as u64);
         }
         (!blocks.is_empty() && counts_agree(bytes, form, &lengths)).then_some(blocks)
@@ -143,10 +164,12 @@ fn list<M: Memory>(
     size: Option<u64>,
     links: Links,
     blocks: &mut Vec<Range<u64>>,
+    budget: &mut u64,
 ) -> Option<()> {
     let mut next = first;
     let most = blocks.len() + LONGEST;
     while next != 0 {
+        *budget = budget.checked_sub(1)?;
         if !next.is_multiple_of(16) || blocks.len() >= most {
             return None;
         }

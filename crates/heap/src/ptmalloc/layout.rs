@@ -25,6 +25,8 @@ const MAX_SYSTEM_MEM: u64 = NEXT + 32;
 const END: u64 = NEXT + 40;
 /// More arenas than any process has.
 const MOST_ARENAS: usize = 1 << 16;
+/// So many arenas are followed in all, of what may be rings and of what only looks so.
+const MOST_FOLLOWED: usize = 4 * MOST_ARENAS;
 /// No library's data is larger; of a larger one, only the beginning is searched.
 const MOST_SEARCHED: u64 = 64 << 20;
 
@@ -74,10 +76,11 @@ impl Layout {
     /// that is linked statically. `None` when there are none, because the program uses another
     /// allocator or has not allocated yet.
     pub fn find(memory: &impl Memory, data: &[Range<u64>]) -> Option<Self> {
+        let mut budget = MOST_FOLLOWED;
         for range in data {
             let range = range.start..range.end.min(range.start.saturating_add(MOST_SEARCHED));
             let runs = memory.resident(range);
-            let find = |base: u64, bytes: &[u8]| find_ring(memory, base, bytes);
+            let find = |base: u64, bytes: &[u8]| find_ring(memory, base, bytes, &mut budget);
             let Some((arenas, head_bytes)) = search(memory, &runs, find) else { continue };
             let settings = search(memory, &runs, |_, bytes| find_settings(bytes));
             return Some(Self { arenas, head_bytes, settings });
@@ -121,7 +124,7 @@ impl Layout {
 fn search<T>(
     memory: &impl Memory,
     runs: &[Range<u64>],
-    look: impl Fn(u64, &[u8]) -> Option<T>,
+    mut look: impl FnMut(u64, &[u8]) -> Option<T>,
 ) -> Option<T> {
     const PART: u64 = 1 << 20;
     // Nothing that is looked for is longer: it stands whole in one part or in the next.
@@ -143,7 +146,12 @@ fn search<T>(
 }
 
 /// Looks for a main arena in data that begins at `base`: its ring, and the bytes before its bins.
-fn find_ring(memory: &impl Memory, base: u64, bytes: &[u8]) -> Option<(Vec<u64>, u64)> {
+fn find_ring(
+    memory: &impl Memory,
+    base: u64,
+    bytes: &[u8],
+    budget: &mut usize,
+) -> Option<(Vec<u64>, u64)> {
     let at = |address: u64| word_in(bytes, usize::try_from(address.checked_sub(base)?).ok()?);
     let mut seen = BTreeSet::new();
     for offset in (0..bytes.len().saturating_sub(16)).step_by(8) {
@@ -167,7 +175,7 @@ fn find_ring(memory: &impl Memory, base: u64, bytes: &[u8]) -> Option<(Vec<u64>,
                 24..161
             };
             for head in heads.step_by(8) {
-                if let Some(ring) = ring(memory, bins - head, head, next) {
+                if let Some(ring) = ring(memory, bins - head, head, next, budget) {
                     return Some((ring, head));
                 }
             }
@@ -196,7 +204,14 @@ fn is_chunk(address: u64) -> bool {
 }
 
 /// Follows the arenas from one to the next until they come back to the first.
-fn ring(memory: &impl Memory, main: u64, head: u64, first: u64) -> Option<Vec<u64>> {
+fn ring(
+    memory: &impl Memory,
+    main: u64,
+    head: u64,
+    first: u64,
+    budget: &mut usize,
+) -> Option<Vec<u64>> {
+    *budget = budget.checked_sub(1)?;
     // The lock: free, taken, or taken and waited for.
     if word(memory, main)? as u32 > 2 {
         return None;
@@ -208,6 +223,7 @@ fn ring(memory: &impl Memory, main: u64, head: u64, first: u64) -> Option<Vec<u6
         if !next.is_multiple_of(8) || next % HEAP_BYTES > 256 || arenas.len() >= MOST_ARENAS {
             return None;
         }
+        *budget = budget.checked_sub(1)?;
         arenas.push(next);
         next = word(memory, next.checked_add(head + NEXT)?)?;
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::layout::Layout;
 use super::scattered::Scattered;
 use super::walk::SMALLEST;
-use crate::memory::Memory;
+use crate::memory::{Memory, word};
 
 /// How a pointer of a list is written: plainly, or mixed with its own address (`PROTECT_PTR`, from
 /// 2.32 on).
@@ -90,14 +90,25 @@ impl ChunkSet {
     }
 }
 
-/// The first chunk of every fast bin that holds any, and the size of its chunks.
-fn fast_lists<M: Memory>(words: &mut Scattered<'_, M>, layout: &Layout) -> Vec<(u64, u64)> {
+/// The list of one fast bin.
+#[derive(Debug, Clone, Copy)]
+struct FastList {
+    /// Where its arena keeps the first chunk.
+    head: u64,
+    /// The first chunk.
+    first: u64,
+    /// Size of its chunks.
+    size: u64,
+}
+
+/// The fast bins that hold any chunk.
+fn fast_lists<M: Memory>(words: &mut Scattered<'_, M>, layout: &Layout) -> Vec<FastList> {
     let mut lists = Vec::new();
     for arena in &layout.arenas {
         let Some(heads) = layout.fast_bins(*arena) else { continue };
         for (class, head) in heads.step_by(8).enumerate() {
             if let Some(first) = words.word(head).filter(|first| *first != 0) {
-                lists.push((first, SMALLEST + class as u64 * 16));
+                lists.push(FastList { head, first, size: SMALLEST + class as u64 * 16 });
             }
         }
     }
@@ -111,31 +122,104 @@ pub fn fast_links(memory: &impl Memory, layout: &Layout) -> Option<Links> {
     links_of(&mut words, &lists)
 }
 
-/// All chunks that stand in the fast bins of the arenas.
-pub(super) fn fast_chunks<M: Memory>(memory: &M, layout: &Layout) -> ChunkSet {
-    let mut words = Scattered::new(memory);
-    let lists = fast_lists(&mut words, layout);
-    let mut found = ChunkSet::default();
-    let links = links_of(&mut words, &lists).unwrap_or(Links::Mixed);
-    for (first, size) in lists {
-        let mut next = first;
-        while next != 0 && next % 16 == 0 {
-            let Some((head, link)) = next.checked_add(8).and_then(|at| words.pair(at)) else {
-                break;
-            };
-            // A list that is torn may turn in a circle.
-            if head & !7 != size || !found.insert(next) {
-                break;
+/// The chunks in fast bins.
+///
+/// A list that is followed while the program takes chunks from it tears: a chunk that was taken leads
+/// nowhere, and the rest of the list is not reached. Such chunks are recognised by their own links when the
+/// walk comes to them: a link leads to the head of a chunk of the same size, where the pointers of a program
+/// lead behind it.
+pub(super) struct FastChunks<'m, M> {
+    words: Scattered<'m, M>,
+    links: Links,
+    /// Chunks that the lists lead to.
+    listed: ChunkSet,
+    /// Chunks that were recognised by their links.
+    recognised: ChunkSet,
+    /// A bit for each class whose lists changed while they were followed.
+    changing: u16,
+}
+
+impl<'m, M: Memory> FastChunks<'m, M> {
+    /// Follows the lists of all arenas.
+    pub(super) fn new(memory: &'m M, layout: &Layout) -> Self {
+        let mut words = Scattered::new(memory);
+        let lists = fast_lists(&mut words, layout);
+        let links = links_of(&mut words, &lists).unwrap_or(Links::Mixed);
+        let (listed, recognised) = (ChunkSet::default(), ChunkSet::default());
+        let mut found = Self { words, links, listed, recognised, changing: 0 };
+        for list in lists {
+            let is_torn = !found.follow(list);
+            if is_torn || word(memory, list.head) != Some(list.first) {
+                found.changing |= 1 << class_of(list.size);
             }
-            next = links.decode(next + 16, link);
         }
+        // What was read of them is out of date by the time of the walk.
+        found.words.forget();
+        found
     }
-    found
+
+    /// Follows a list to its end, or to a chunk that is known already. `false` if it leads nowhere.
+    fn follow(&mut self, list: FastList) -> bool {
+        let mut next = list.first;
+        while next != 0 {
+            let pair = || next.checked_add(8).filter(|at| at % 16 == 8);
+            let Some((head, link)) = pair().and_then(|at| self.words.pair(at)) else {
+                return false;
+            };
+            if head & !7 != list.size {
+                return false;
+            }
+            // A list that is torn may turn in a circle.
+            if !self.listed.insert(next) {
+                return true;
+            }
+            next = self.links.decode(next + 16, link);
+        }
+        true
+    }
+
+    /// Whether a chunk of at most [`LARGEST_FAST`] bytes is in a fast bin. `link` reads its first word.
+    #[inline]
+    pub(super) fn contains(
+        &mut self,
+        chunk: u64,
+        size: u64,
+        link: impl FnOnce() -> Option<u64>,
+    ) -> bool {
+        self.listed.contains(chunk)
+            || (self.changing >> class_of(size) & 1 == 1 && self.recognise(chunk, size, link()))
+    }
+
+    /// Whether the first word of a chunk is the link of a free one: to a chunk of its size, or, where that
+    /// does not look like zeroed memory, to nothing.
+    #[cold]
+    fn recognise(&mut self, chunk: u64, size: u64, link: Option<u64>) -> bool {
+        let Some(next) = link.map(|link| self.links.decode(chunk + 16, link)) else { return false };
+        let is_link = (next == 0 && self.links == Links::Mixed)
+            || (next != 0
+                && next.is_multiple_of(16)
+                && next < 1 << 47
+                && self.words.pair(next).is_some_and(|(_, head)| head & !7 == size));
+        if is_link {
+            self.recognised.insert(chunk);
+        }
+        is_link
+    }
+
+    /// Whether a chunk was recognised by its link: it may be in a thread's cache just as well.
+    pub(super) fn was_recognised(&mut self, chunk: u64) -> bool {
+        self.recognised.contains(chunk)
+    }
+}
+
+/// The class of chunks of a size.
+fn class_of(size: u64) -> u64 {
+    (size.saturating_sub(SMALLEST) / 16).min(15)
 }
 
 /// How the lists are written: the first that can only be read one way tells.
-fn links_of<M: Memory>(words: &mut Scattered<'_, M>, lists: &[(u64, u64)]) -> Option<Links> {
-    for (first, size) in lists {
+fn links_of<M: Memory>(words: &mut Scattered<'_, M>, lists: &[FastList]) -> Option<Links> {
+    for FastList { first, size, .. } in lists {
         let Some((head, link)) = first.checked_add(8).and_then(|at| words.pair(at)) else {
             continue;
         };

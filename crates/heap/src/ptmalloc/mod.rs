@@ -7,6 +7,7 @@
 mod account;
 mod arenas;
 mod caches;
+mod effort;
 mod layout;
 mod lists;
 mod scattered;

@@ -46,6 +46,12 @@ impl<'m, M: Memory> Scattered<'m, M> {
         }
     }
 
+    /// Forgets what was read, because it may have changed.
+    pub(super) fn forget(&mut self) {
+        self.resident.clear();
+        self.pages.iter_mut().for_each(|page| page.0 = u64::MAX);
+    }
+
     /// A word, where it is resident.
     pub(super) fn word(&mut self, address: u64) -> Option<u64> {
         let place = (address % PAGE) as usize;

@@ -8,11 +8,12 @@ use std::ops::Range;
 
 use super::account::{Account, LIST_BYTES};
 use super::caches;
-use super::lists::ChunkSet;
+use super::effort::Effort;
+use super::lists::FastChunks;
 use super::tally::Tally;
 use super::window::Window;
 use super::{FreeKind, FreePages};
-use crate::memory::{Memory, word};
+use crate::memory::{Memory, word, word_in};
 use crate::residency::Residency;
 
 /// The smallest chunk, in bytes (`MINSIZE`).
@@ -96,9 +97,11 @@ pub(super) struct Walked {
 pub(super) struct Walker<'m, M> {
     memory: &'m M,
     page: u64,
-    /// The chunks that stand in fast bins.
-    fast: ChunkSet,
+    /// The chunks in fast bins.
+    pub(super) fast: FastChunks<'m, M>,
     window: Window,
+    /// What is left to spend on what does not lead further.
+    pub(super) effort: Effort,
     /// Behind this place nothing was found on which the heap could go on: searching takes long.
     barren: Option<u64>,
     pub(super) residency: Residency<'m, M>,
@@ -128,12 +131,13 @@ struct Unsound;
 impl<'m, M: Memory> Walker<'m, M> {
     pub(super) fn new(
         memory: &'m M,
-        fast: ChunkSet,
+        fast: FastChunks<'m, M>,
         found: Option<&'m mut dyn FnMut(FreePages)>,
     ) -> Self {
         let page = memory.page_bytes();
         let (window, residency) = (Window::new(), Residency::new(memory));
-        Self { memory, page, fast, window, barren: None, residency, found }
+        let effort = Effort::new();
+        Self { memory, page, fast, window, effort, barren: None, residency, found }
     }
 
     /// Walks one stretch from its first chunk to its end, which is put right where it moves.
@@ -145,22 +149,36 @@ impl<'m, M: Memory> Walker<'m, M> {
         let mut checkpoints = vec![state.clone()];
         let mut mark = start.saturating_add(STRIDE);
         let mut trouble = Trouble::default();
+        let is_piece = matches!(stretch.ending, Ending::Piece { .. });
+        let mut reached = start;
         self.barren = None;
         loop {
             if state.at >= mark {
                 remember(&mut checkpoints, &state);
                 mark = state.at.saturating_add(STRIDE);
             }
-            match self.step(&mut state, stretch, &mut walked.suspects) {
-                Ok(Step::Chunk) => continue,
+            let reads = self.window.reads();
+            let stepped = self.step(&mut state, stretch, &mut walked.suspects);
+            if state.at > reached {
+                reached = state.at;
+                self.effort.earn();
+            } else {
+                self.effort.spend(1, self.window.reads() - reads);
+            }
+            match stepped {
+                Ok(Step::Chunk) if !self.effort.is_spent() => continue,
                 Ok(Step::End) => break,
-                Err(Unsound) => {}
+                Ok(Step::Chunk) | Err(Unsound) => {}
             }
             // It may have been read while it was being written.
             self.window.forget();
             self.residency.forget();
             self.follow_top(stretch);
             state.head = None;
+            if self.effort.is_spent() || self.memory.is_over() {
+                self.give_up(&mut state, stretch);
+                break;
+            }
             if trouble.is_new_at(state.at) {
                 walked.rereads += 1;
             } else if trouble.may_return() {
@@ -174,17 +192,26 @@ impl<'m, M: Memory> Walker<'m, M> {
                 state.head = None;
                 walked.suspects.truncate(state.suspects);
                 mark = state.at.saturating_add(STRIDE);
-            } else if matches!(stretch.ending, Ending::Piece { .. })
-                || !self.pass_over(&mut state, stretch, &mut trouble)
-            {
-                state.account.close(&mut self.residency);
-                let rest = state.at..stretch.range.end.max(state.at);
-                state.account.unwalked(rest, &mut self.residency);
+            } else if is_piece || !self.pass_over(&mut state, stretch, &mut trouble) {
+                self.give_up(&mut state, stretch);
                 break;
             }
         }
         walked.tally = state.account.tally;
         walked
+    }
+
+    /// Number of reads so far.
+    pub(super) fn reads(&self) -> u64 {
+        self.window.reads()
+    }
+
+    /// Leaves out the rest of a stretch.
+    fn give_up(&mut self, state: &mut State, stretch: &mut Stretch) {
+        state.account.close(&mut self.residency);
+        // The top may have moved to before what was walked already.
+        stretch.range.end = stretch.range.end.max(state.at);
+        state.account.unwalked(state.at..stretch.range.end, &mut self.residency);
     }
 
     /// Looks where the top of the arena is now.
@@ -239,7 +266,7 @@ impl<'m, M: Memory> Walker<'m, M> {
             if size > self.page {
                 self.tell(state, stretch.arena, at..next, FreeKind::Chunk);
             }
-        } else if size <= LARGEST_FAST && self.fast.contains(at) {
+        } else if size <= LARGEST_FAST && self.is_fast(at, size) {
             state.account.fast(at, size);
         } else {
             state.account.used(at, size, &mut self.residency);
@@ -351,10 +378,11 @@ impl<'m, M: Memory> Walker<'m, M> {
     /// The first place from which on many chunks follow each other soundly, or the top.
     fn next_sound(&mut self, among: Range<u64>, end: u64, is_first: bool) -> Option<u64> {
         let mut at = among.start.checked_next_multiple_of(16)?;
-        while at < among.end {
+        while at < among.end && !self.effort.is_spent() {
             // No chunk begins on a page that is not there.
             if self.residency.end_of_run(at).is_none() {
                 at = at.checked_add(1)?.checked_next_multiple_of(self.page)?;
+                self.effort.spend(1, 0);
             } else if self.is_sound_from(at, end, is_first) {
                 return Some(at);
             } else {
@@ -364,8 +392,16 @@ impl<'m, M: Memory> Walker<'m, M> {
         None
     }
 
-    /// Whether many chunks follow each other soundly, or all up to the end or a fence.
+    /// The same as [`Walker::chunks_follow`], paid for.
     pub(super) fn is_sound_from(&mut self, start: u64, end: u64, is_first: bool) -> bool {
+        let reads = self.window.reads();
+        let is_sound = self.chunks_follow(start, end, is_first);
+        self.effort.spend(1, self.window.reads() - reads);
+        is_sound
+    }
+
+    /// Whether many chunks follow each other soundly, or all up to the end or a fence.
+    fn chunks_follow(&mut self, start: u64, end: u64, is_first: bool) -> bool {
         let mut at = start;
         for _ in 0..CONVINCING {
             let Ok((_, head)) = self.header(at) else { return false };
@@ -390,6 +426,15 @@ impl<'m, M: Memory> Walker<'m, M> {
             at = next;
         }
         true
+    }
+
+    #[inline]
+    fn is_fast(&mut self, at: u64, size: u64) -> bool {
+        let (window, memory) = (&self.window, self.memory);
+        self.fast.contains(at, size, || match window.bytes(at + 16, 8) {
+            Some(bytes) => word_in(bytes, 0),
+            None => word(memory, at + 16),
+        })
     }
 
     fn may_be_cache(&self, at: u64, size: u64) -> bool {

@@ -16,11 +16,18 @@ pub(super) struct Window {
     bytes: Vec<u8>,
     /// How much is read next.
     next: u64,
+    /// Number of reads so far.
+    reads: u64,
 }
 
 impl Window {
     pub(super) fn new() -> Self {
-        Self { start: 0, bytes: Vec::new(), next: HEAD }
+        Self { start: 0, bytes: Vec::new(), next: HEAD, reads: 0 }
+    }
+
+    /// Number of reads so far.
+    pub(super) fn reads(&self) -> u64 {
+        self.reads
     }
 
     /// Forgets what was read, because it may have changed.
@@ -66,6 +73,7 @@ impl Window {
         self.next = if is_near { (self.next * 2).clamp(NEAR, MOST) } else { HEAD };
         self.start = at;
         self.bytes.clear();
+        self.reads += 1;
         let Some(resident_until) = residency.end_of_run(at) else { return };
         let mut end = at.saturating_add(self.next);
         if is_near {

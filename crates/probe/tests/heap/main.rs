@@ -157,6 +157,27 @@ fn check_while_it_changes(library: &Library) {
     subject.ask("stop");
 }
 
+/// Each of two threads takes 3,000 blocks from its fast bins and frees them again, all the time.
+fn check_fast_bins_that_change(library: &Library) {
+    let mut subject = Subject::start(library, "fast_churn", 2, 20 << 20);
+    let fast = |info: &Info| info.arenas.iter().map(|arena| arena.fast_count).sum::<u64>();
+    for _ in 0..10 {
+        let listed = fast(&subject.info());
+        let (_, heap) = subject.walk(&subject.memory());
+        let walked = heap.total().fast_count;
+        // What is taken at this moment, and a few that a thread caches.
+        let slack = 2 * (3000 + 8);
+        assert!(walked.abs_diff(listed) <= slack, "{library:?}: {walked}, but {listed}");
+        assert!(listed > 10 * slack || listed == 0, "{library:?}: {listed}");
+    }
+    subject.ask("stop");
+}
+
+#[test]
+fn chunks_of_fast_bins_are_found_while_their_lists_change() {
+    check_fast_bins_that_change(&Library::Systems);
+}
+
 #[test]
 fn a_heap_is_walked_while_eight_threads_change_it() {
     check_while_it_changes(&Library::Systems);
@@ -180,6 +201,7 @@ fn every_glibc_is_walked_exactly() {
             check(&library, shape, |memory| memory);
         }
         check_while_it_changes(&library);
+        check_fast_bins_that_change(&library);
     }
 }
 

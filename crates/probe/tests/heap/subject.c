@@ -149,6 +149,23 @@ static void churn(struct work *w) {
     }
 }
 
+/* Takes blocks from a long fast bin and gives them back in another order, again and again. */
+static void fast_churn(struct work *w) {
+    enum { TAKEN = 3000 };
+    void **p = table(TAKEN);
+    fill_and_free(w, of_100, 50, 1);
+    for (unsigned long i = 0; churning; i++) {
+        for (int j = 0; j < TAKEN; j++) p[j] = block(100);
+        for (int j = TAKEN; j > 1; j--) {
+            unsigned long k = draw(&w->seed) % j;
+            void *t = p[j - 1];
+            p[j - 1] = p[k], p[k] = t;
+        }
+        for (int j = 0; j < TAKEN; j++) free(p[j]);
+        if (i == 10 && write(ready[1], "r", 1) != 1) _exit(5);
+    }
+}
+
 static void make(struct work *w) {
     const char *kind = w->kind;
     if (!strcmp(kind, "uniform") || !strcmp(kind, "single") || !strcmp(kind, "pieces"))
@@ -163,6 +180,7 @@ static void make(struct work *w) {
     else if (!strcmp(kind, "mmapped")) mmapped(w);
     else if (!strcmp(kind, "realloc")) realloc_and_align(w);
     else if (!strcmp(kind, "churn")) churn(w);
+    else if (!strcmp(kind, "fast_churn")) fast_churn(w);
     else if (!strcmp(kind, "sbrk"))
         for (int i = 0; i < 4; i++) {
             struct work part = {kind, w->bytes / 4, w->seed + i};
@@ -176,7 +194,7 @@ static void make(struct work *w) {
 static void *thread(void *argument) {
     char byte;
     make(argument);
-    if (strcmp(((struct work *)argument)->kind, "churn") && write(ready[1], "r", 1) != 1) _exit(5);
+    if (!strstr(((struct work *)argument)->kind, "churn") && write(ready[1], "r", 1) != 1) _exit(5);
     while (read(never[0], &byte, 1) > 0) {}
     return 0;
 }
