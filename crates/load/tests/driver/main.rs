@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lowtide_load::failure::Failure;
 use lowtide_load::limits::{self, Given};
-use lowtide_load::observer::{Moment, Observer, Progress};
+use lowtide_load::observer::{Moment, Observer, Progress, State};
 use lowtide_load::plan::{Ask, Plan};
 use lowtide_load::shape::Shape;
 use lowtide_load::speech::Version;
@@ -237,13 +237,41 @@ fn bare_connections_are_held_and_those_that_the_server_closes_are_counted() {
     round.push(Shape::Hold(Duration::from_millis(300)));
     let held = one_round(&plan);
     assert_eq!((held.succeeded, held.peak_in_flight, held.closed_while_held), (20, 20, Some(0)));
-    let hasty = server::serve(|stream, _| async move {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        drop(stream);
+    // A server that closes all of them once they are held.
+    let (held, seen) = tokio::sync::watch::channel(false);
+    let hasty = server::serve(move |stream, _| {
+        let mut seen = seen.clone();
+        async move {
+            let _ = seen.wait_for(|held| *held).await;
+            drop(stream);
+        }
     });
     plan.targets = vec![format!("tcp:{hasty}").parse().unwrap()];
-    let held = one_round(&plan);
+    let Shape::Repeat { round, .. } = &mut plan.shape else { unreachable!() };
+    *round.last_mut().unwrap() = Shape::Hold(Duration::from_secs(600));
+    let interrupt = AtomicBool::new(false);
+    let mut observer = UntilClosed { held, interrupt: &interrupt };
+    let report = run(&plan, &given(), &mut observer, &interrupt).unwrap();
+    let held = &report.rounds[0];
     assert_eq!((held.succeeded, held.closed_while_held), (20, Some(20)));
+}
+
+/// Has held connections closed, and interrupts when all of them are.
+struct UntilClosed<'a> {
+    held: tokio::sync::watch::Sender<bool>,
+    interrupt: &'a AtomicBool,
+}
+
+impl Observer for UntilClosed<'_> {
+    fn see(&mut self, progress: Progress<'_>) {
+        match progress {
+            Progress::State(State { connections: 20, .. }) => self.held.send_replace(true),
+            Progress::State(State { connections: 0, .. }) if *self.held.borrow() => {
+                self.interrupt.swap(true, Ordering::Relaxed)
+            }
+            _ => false,
+        };
+    }
 }
 
 /// Interrupts as soon as so many are in flight.
