@@ -2,16 +2,25 @@
 //!
 //! Everything here is written against [`memory::Memory`], so that a live process, a saved heap and one
 //! that a test made up are the same to it. Nothing needs symbols, and nothing needs the process to
-//! stand still: what is read may be torn, is checked, and is read again.
+//! be stopped: what is read may be torn, is checked, and is read again.
 //!
 //! - [`memory`]: what can be read, and what of it is resident.
 //! - [`residency`]: the same, remembered for a short while.
-//! - [`ptmalloc`]: the heap of glibc.
+//! - [`ptmalloc`]: the heap of glibc, chunk by chunk.
+//! - [`jemalloc`], [`mimalloc`], [`gperftools`]: where other allocators keep their memory.
+//! - [`pymalloc`], [`ruby`], [`zend`]: where CPython, Ruby and PHP keep theirs.
 //! - [`ranges`]: ranges of addresses in order.
-//! - [`saved`]: a heap in a file, for tests and for looking at it elsewhere.
+//! - [`saved`]: a heap in a file, for tests and for inspecting it on another machine.
 
+pub mod gperftools;
+pub mod jemalloc;
 pub mod memory;
+pub mod mimalloc;
 pub mod ptmalloc;
+pub mod pymalloc;
 pub mod ranges;
 pub mod residency;
+pub mod ruby;
 pub mod saved;
+mod scattered;
+pub mod zend;

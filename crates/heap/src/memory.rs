@@ -40,6 +40,44 @@ pub fn word(memory: &impl Memory, address: u64) -> Option<u64> {
     (memory.read(address, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
 }
 
+/// Gives the resident words of a range that are not zero, with their places, until `each` has enough.
+pub(crate) fn each_word(
+    memory: &impl Memory,
+    range: Range<u64>,
+    mut each: impl FnMut(u64, u64) -> bool,
+) {
+    const PART: u64 = 16 << 10;
+    let mut bytes = [0; PART as usize];
+    for run in memory.resident(range.clone()) {
+        let end = run.end.min(range.end);
+        let mut at = run.start.max(range.start);
+        while at < end {
+            let part = &mut bytes[..(end - at).min(PART) as usize];
+            let length = memory.read_resident(at, part);
+            for (place, word) in part[..length].chunks_exact(8).enumerate() {
+                let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+                if word != 0 && !each(at + place as u64 * 8, word) {
+                    return;
+                }
+            }
+            at += part.len() as u64;
+        }
+    }
+}
+
+/// The multiples of an alignment in a range that lie in resident pages.
+pub(crate) fn resident_places(
+    memory: &impl Memory,
+    range: &Range<u64>,
+    alignment: u64,
+) -> impl Iterator<Item = u64> {
+    let range = range.clone();
+    memory.resident(range.clone()).into_iter().flat_map(move |run| {
+        let from = run.start.max(range.start).next_multiple_of(alignment);
+        (from..run.end.min(range.end)).step_by(alignment as usize)
+    })
+}
+
 /// A word out of bytes that were read.
 pub(crate) fn word_in(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))

@@ -10,6 +10,7 @@ use std::time::Duration;
 use lowtide_heap::memory::{Memory, Saved};
 use lowtide_heap::ptmalloc::{Layout, Mapping, walk};
 use lowtide_heap::residency::Residency;
+use lowtide_heap::{gperftools, jemalloc, mimalloc, pymalloc, ruby, zend};
 use proptest::prelude::*;
 
 /// Where the data of the C library, the main heap and the heaps of threads are.
@@ -50,6 +51,13 @@ impl Memory for Hostile {
             buffer[place] ^= 1 << (count % 8);
         }
         length
+    }
+
+    fn read_resident(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let range = address..address + buffer.len() as u64;
+        let known: u64 = self.resident(range.clone()).iter().map(|run| run.end - run.start).sum();
+        assert_eq!(known, buffer.len() as u64, "{range:x?} is not resident, and would become so");
+        self.read(address, buffer)
     }
 
     fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
@@ -150,5 +158,34 @@ proptest! {
             memory.memory.blocks.iter().map(|(at, b)| *at..*at + b.len() as u64).collect();
         Layout::find(&memory, &data);
         prop_assert!(memory.reads.get() <= READS, "{} reads", memory.reads.get());
+    }
+
+    #[test]
+    fn a_search_for_other_allocators_in_arbitrary_bytes_ends_within_its_bound(
+        (memory, _, _) in heap(),
+        changes in any::<bool>(),
+    ) {
+        let memory = Hostile { memory, reads: Cell::new(0), changes };
+        let ranges: Vec<_> =
+            memory.memory.blocks.iter().map(|(at, b)| *at..*at + b.len() as u64).collect();
+        // The same bytes as zeroed data, and as whole regions around them.
+        let regions = [BRK..BRK + (64 << 20), THREADS..THREADS + (1 << 31)];
+        let finders: [&dyn Fn() -> Vec<Range<u64>>; 6] = [
+            &|| jemalloc::extents(&memory, &ranges, &regions),
+            &|| gperftools::spans(&memory, &ranges, &regions),
+            &|| mimalloc::areas(&memory, &regions),
+            &|| pymalloc::pools(&memory, &regions),
+            &|| ruby::pages(&memory, &regions),
+            &|| zend::chunks(&memory, &regions),
+        ];
+        for find in finders {
+            memory.reads.set(0);
+            let found = find();
+            let most = READS + memory.resident_bytes() / 8 * READS_OF_16_BYTES;
+            prop_assert!(memory.reads.get() <= most, "{} reads", memory.reads.get());
+            prop_assert!(found.windows(2).all(|pair| pair[0].end <= pair[1].start), "{found:x?}");
+            let is_inside = |r: &Range<u64>| regions.iter().any(|all| all.start <= r.start && r.end <= all.end);
+            prop_assert!(found.iter().all(is_inside), "{found:x?}");
+        }
     }
 }

@@ -94,6 +94,7 @@ impl TrialResult {
             ramps: figures.ramps,
             phases: figures.phases,
             ledgers: ledgers.and_then(|l| Some(l.ledger.clone())),
+            managers: ledgers.and_then(|l| Some(l.managers.clone())),
             heaps: ledgers.and_then(|l| l.heap),
             samples: samples.to_owned(),
         }

@@ -70,6 +70,7 @@ mod tests {
             fast_bytes: 0,
             top_bytes: 10,
             reclaimable_bytes: 0,
+            free_resident_bytes: 0,
             largest_free_bytes,
             whole: true,
             bins: Vec::new(),

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cures::Cure;
 use crate::ledger::Ledger;
-use crate::verdict::{Cure, Verdict};
+use crate::verdict::Verdict;
 
 /// What the object's `schema` says.
 pub const SCHEMA: &str = "lowtide.inspect/1";
@@ -37,6 +38,10 @@ pub struct Inspection {
     pub kernel_rss_bytes: Option<u64>,
     /// Whose they are.
     pub ledger: Ledger,
+    /// What each runtime and allocator manages of the row `runtime`, the largest first.
+    pub managers: Vec<Manager>,
+    /// The largest mappings of shared memory, the largest first; at most 16.
+    pub shared: Vec<SharedMemory>,
     /// Bytes of the heap, resident or not, that could not be walked.
     pub unwalked_bytes: u64,
     /// Given back lazily: counted by RSS until the kernel takes them.
@@ -112,6 +117,43 @@ pub struct Runtime {
     pub version: Option<String>,
 }
 
+/// A runtime or an allocator, with the memory that it manages: what of it is in use is not known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manager {
+    /// Its name: `CPython`, `jemalloc`, ….
+    pub name: String,
+    /// Resident bytes.
+    pub bytes: u64,
+    /// Whether that is an estimate, by what mappings look like; otherwise it was found by its structures.
+    pub estimated: bool,
+}
+
+impl Manager {
+    /// The managers of two processes together, the largest first.
+    pub fn join(mut these: Vec<Self>, others: &[Self]) -> Vec<Self> {
+        for other in others {
+            match these.iter_mut().find(|manager| manager.name == other.name) {
+                Some(same) => {
+                    same.bytes += other.bytes;
+                    same.estimated |= other.estimated;
+                }
+                None => these.push(other.clone()),
+            }
+        }
+        these.sort_by_key(|manager| std::cmp::Reverse(manager.bytes));
+        these
+    }
+}
+
+/// Shared memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedMemory {
+    /// What it is, or the name of its mapping, as the process chose it.
+    pub name: String,
+    /// Resident bytes, whole however many processes share them.
+    pub bytes: u64,
+}
+
 /// glibc's settings in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tunables {
@@ -154,6 +196,8 @@ pub struct Arena {
     pub top_bytes: u64,
     /// What of it is free, resident and in whole pages.
     pub reclaimable_bytes: u64,
+    /// What of it is free and resident: of the free blocks and the top, most may be address space alone.
+    pub free_resident_bytes: u64,
     /// The largest free block, in bytes.
     pub largest_free_bytes: u64,
     /// Whether what was walked is what the arena says that it has got.

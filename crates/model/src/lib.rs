@@ -7,6 +7,7 @@
 pub mod bytes;
 pub mod compare;
 pub mod conclude;
+pub mod cures;
 pub mod duration;
 pub mod growth;
 pub mod heap_summary;

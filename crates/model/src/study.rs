@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::heap_summary::HeapSummary;
+use crate::inspection::Manager;
 use crate::judge::{Metric, OverRounds, PerConnection, PhaseFigures, Ramp};
 use crate::ledger::Ledger;
 use crate::plan::Shard;
@@ -185,8 +186,10 @@ pub struct TrialResult {
     pub ramps: Vec<Ramp>,
     /// The phases that the subject announced.
     pub phases: Vec<PhaseFigures>,
-    /// Whose the bytes were at these moments.
+    /// Resident bytes by owner at these moments.
     pub ledgers: Moments<Ledger>,
+    /// What each runtime and allocator managed at the same moments of the row `runtime`, the largest first.
+    pub managers: Moments<Vec<Manager>>,
     /// How the heaps lay at the same moments: arenas and free blocks, of glibc alone.
     pub heaps: Moments<HeapSummary>,
     /// The file of its samples, relative to the record.

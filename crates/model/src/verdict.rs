@@ -1,49 +1,48 @@
-//! Why a process's memory is what it is, and what would lower it: judged from its ledger.
+//! What most of a process's memory is, judged from its ledger.
 //!
-//! A verdict names what most of the memory that could be thought too much is. The shares are of RSS:
+//! The shares are of RSS. The first of these that holds is the verdict:
 //!
+//! - **inconclusive**: too much could not be attributed;
 //! - **hoard**: at least [`NOTABLE`] of it is free, in whole pages, and still held;
 //! - **fragmentation**: at least as much is free on pages that something else keeps, and more than
 //!   could go back;
-//! - **runtime**: most of it is managed by a runtime or another allocator, which cannot be seen into;
-//! - **live**: most of it is in use, or is no heap at all;
-//! - **growing**: over time, what is in use grew from look to look;
-//! - **inconclusive**: none of these, or too much could not be seen.
+//! - **live**, **runtime**, **outside_heap**: whichever is most of the rest: memory in use by the program, by a
+//!   runtime or another allocator, or outside of any heap (files, shared memory, stacks, data, mappings of the
+//!   program's own);
+//! - **growing**: over time, memory in use grew from inspection to inspection.
 
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Human;
-use crate::inspection::{Arena, Tunables};
+use crate::inspection::{Arena, Manager, SharedMemory, Tunables};
 use crate::ledger::{Ledger, Owner};
 
-/// From this part of RSS on, what is free is worth a verdict.
+/// From this part of RSS on, free memory is worth a verdict.
 pub const NOTABLE: f64 = 0.2;
-/// More than this part of RSS that could not be told makes a verdict inconclusive.
+/// More than this part of RSS that could not be attributed makes a verdict inconclusive.
 const UNSEEN: f64 = 0.2;
-/// Most of it.
-const MOST: f64 = 0.5;
-/// What would return less than this is no cure, in bytes.
-const LEAST_CURE: u64 = 64 << 10;
-/// So many arenas that hold free blocks are worth sharing.
-const MANY_ARENAS: usize = 8;
-/// glibc's own trim threshold, in bytes (`DEFAULT_TRIM_THRESHOLD`).
-const TRIM_THRESHOLD: u64 = 128 << 10;
+/// An owner with at least this part of RSS is named in the reasons; the largest always is.
+const NAMED: f64 = 0.1;
+/// Maximum number of owners in the reasons.
+const MAX_NAMED: usize = 4;
 
-/// What kind of memory it is that does not go.
+/// What most of the memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// It is in use.
+    /// In use by the program.
     Live,
-    /// It was freed, and the allocator holds it.
+    /// Outside of any heap: files, shared memory, mappings of the program's own.
+    OutsideHeap,
+    /// Freed, and held by the allocator.
     Hoard,
-    /// It was freed, and lies between what is in use.
+    /// Freed, and between blocks in use.
     Fragmentation,
-    /// A runtime or another allocator manages it.
+    /// Managed by a runtime or another allocator.
     Runtime,
-    /// What is in use grows.
+    /// In use, and growing.
     Growing,
-    /// It could not be told.
+    /// Not known.
     Inconclusive,
 }
 
@@ -52,6 +51,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Live => "live",
+            Self::OutsideHeap => "outside_heap",
             Self::Hoard => "hoard",
             Self::Fragmentation => "fragmentation",
             Self::Runtime => "runtime",
@@ -70,24 +70,15 @@ pub struct Verdict {
     pub because: Vec<String>,
 }
 
-/// Something that would lower RSS.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cure {
-    /// Its name: `release`, `malloc_trim`, `close_connections`, `arena_max`, `allocator`, ….
-    pub cure: String,
-    /// What it would return, in bytes, where that is known exactly.
-    pub predicted_bytes: Option<u64>,
-    /// What it does, and what to type, for people.
-    pub how: String,
-}
-
 /// What a verdict is judged by.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
-    /// Whose the resident bytes are.
+    /// Resident bytes by owner.
     pub ledger: &'a Ledger,
-    /// The name of the allocator, where it is known.
-    pub allocator: Option<&'a str>,
+    /// What each runtime and allocator manages of the row `runtime`, the largest first.
+    pub managers: &'a [Manager],
+    /// The largest mappings of shared memory, the largest first.
+    pub shared: &'a [SharedMemory],
     /// The names of the runtimes.
     pub runtimes: &'a [String],
     /// Whether the heap could be walked.
@@ -105,12 +96,61 @@ pub struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    fn share(&self, bytes: u64) -> f64 {
+    /// The part of RSS that some bytes are.
+    pub(crate) fn share(&self, bytes: u64) -> f64 {
         bytes as f64 / (self.ledger.total().max(1)) as f64
     }
 
     fn part(&self, bytes: u64) -> String {
         format!("{} ({} of RSS)", Human(bytes), percent(self.share(bytes)))
+    }
+
+    /// Whether a garbage collector decides when memory in use is freed.
+    fn collector(&self) -> Option<&str> {
+        const COLLECTORS: [&str; 6] = ["Ruby", "HotSpot", "Node.js", "V8", "Go", "Erlang"];
+        self.runtimes.iter().map(String::as_str).find(|name| COLLECTORS.contains(name))
+    }
+
+    /// A sentence for each owner that a reader should know of, the largest first.
+    fn owners(&self) -> Vec<String> {
+        let of = |owner| self.ledger.bytes(owner);
+        let mut owners: Vec<(u64, String)> = Vec::new();
+        let garbage = match self.collector() {
+            Some(name) => format!(", garbage that {name} has not collected yet included"),
+            None => String::new(),
+        };
+        owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}")));
+        for manager in self.managers {
+            let is_collector = self.collector() == Some(manager.name.as_str());
+            let garbage = if is_collector { ", garbage not collected yet included" } else { "" };
+            let name = match manager.name.as_str() {
+                "unknown" => "an unknown allocator",
+                name => name,
+            };
+            owners.push((manager.bytes, format!("are managed by {name}{garbage}")));
+        }
+        let named: u64 = self.managers.iter().map(|manager| manager.bytes).sum();
+        let unnamed = of(Owner::Runtime).saturating_sub(named);
+        owners.push((unnamed, "are managed by a runtime or another allocator".to_owned()));
+        let shared = match self.shared.first() {
+            Some(largest) if largest.bytes * 2 > of(Owner::Shared) => format!(": {}", largest.name),
+            _ => String::new(),
+        };
+        owners.push((of(Owner::Shared), format!("are shared memory{shared}")));
+        owners
+            .push((of(Owner::File), "are files: program text, libraries, mapped files".to_owned()));
+        owners.push((of(Owner::Stacks), "are stacks of threads".to_owned()));
+        let data = "are writable data of programs and libraries";
+        owners.push((of(Owner::ProgramData), data.to_owned()));
+        let other = "were mapped by the program itself, outside of malloc; how much of that is in use is \
+                     not known";
+        owners.push((of(Owner::AnonymousOther), other.to_owned()));
+        owners.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let is_named = |(place, (bytes, _)): &(usize, (u64, String))| {
+            *bytes > 0 && (*place == 0 || self.share(*bytes) >= NAMED)
+        };
+        let named = owners.into_iter().enumerate().filter(is_named).take(MAX_NAMED);
+        named.map(|(_, (bytes, what))| format!("{} {what}", self.part(bytes))).collect()
     }
 }
 
@@ -122,24 +162,28 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// Judges one look.
+/// Judges one inspection.
 pub fn judge(facts: &Facts<'_>) -> Verdict {
     let of = |owner| facts.ledger.bytes(owner);
     let (reclaimable, fragmented) = (of(Owner::Reclaimable), of(Owner::Fragmented));
     let unseen = of(Owner::Unattributed);
     let runtime = of(Owner::Runtime);
     let in_use = of(Owner::Allocated) + of(Owner::Cached) + of(Owner::Metadata);
-    let no_heap = of(Owner::Stacks) + of(Owner::ProgramData) + of(Owner::File) + of(Owner::Shared);
+    let outside =
+        [Owner::Stacks, Owner::ProgramData, Owner::File, Owner::Shared, Owner::AnonymousOther];
+    let outside: u64 = outside.into_iter().map(of).sum();
     let mut because = Vec::new();
-    let kind = if facts.share(unseen) > UNSEEN {
-        because.push(format!("{} could not be told whose they are", facts.part(unseen)));
+    let kind = if facts.ledger.total() == 0 {
+        because.push("nothing is resident".to_owned());
+        Kind::Inconclusive
+    } else if facts.share(unseen) > UNSEEN {
+        because.push(format!("{} could not be attributed to an owner", facts.part(unseen)));
         Kind::Inconclusive
     } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented {
         because.push(format!(
             "{} were freed and are still held, in whole pages that can go back",
             facts.part(reclaimable)
         ));
-        because.push(format!("{} are in use", facts.part(of(Owner::Allocated))));
         Kind::Hoard
     } else if facts.share(fragmented) >= NOTABLE {
         because.push(format!(
@@ -147,174 +191,31 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
             facts.part(fragmented)
         ));
         because.push(format!("only {} could go back", facts.part(reclaimable)));
-        because.push(format!("{} are in use", facts.part(of(Owner::Allocated))));
         Kind::Fragmentation
-    } else if runtime > 0 && runtime >= in_use && facts.share(runtime) >= MOST {
-        let who = match (facts.runtimes, facts.allocator) {
-            ([], Some("unknown")) => "an allocator that nothing names".to_owned(),
-            ([], Some(name)) => name.to_owned(),
-            ([], None) => "a runtime".to_owned(),
-            (names, _) => names.join(", "),
-        };
-        because.push(format!("{} are managed by {who}", facts.part(runtime)));
+    } else if runtime > in_use.max(outside) {
         Kind::Runtime
-    } else if facts.share(in_use + no_heap) >= MOST {
-        let heap = format!("{} are in use by the program", facts.part(of(Owner::Allocated)));
-        let rest = format!("{} are no heap: files, stacks, data", facts.part(no_heap));
-        because.extend(if in_use >= no_heap { [heap, rest] } else { [rest, heap] });
-        if facts.heap_was_walked {
-            let free = reclaimable + fragmented;
-            because.push(format!("only {} are free and held", facts.part(free)));
-        }
-        Kind::Live
+    } else if outside > in_use {
+        Kind::OutsideHeap
     } else {
-        let rows = facts.ledger.rows().iter().filter(|r| r.bytes > 0);
-        if facts.share(of(Owner::AnonymousOther)) >= MOST {
-            because.push(format!(
-                "{} were mapped by the program itself, past its allocator: what of it is in use \
-                 cannot be seen",
-                facts.part(of(Owner::AnonymousOther))
-            ));
-        } else if let Some(row) = rows.max_by_key(|r| r.bytes) {
-            because.push(format!(
-                "no owner stands out; the largest is {}, {}",
-                row.owner.name(),
-                facts.part(row.bytes)
-            ));
-        } else {
-            because.push("nothing is resident".to_owned());
-        }
-        Kind::Inconclusive
+        Kind::Live
     };
-    if !facts.heap_was_walked && kind != Kind::Runtime && kind != Kind::Live {
+    because.extend(facts.owners());
+    let is_unnamed = matches!(kind, Kind::Live | Kind::OutsideHeap | Kind::Runtime);
+    if is_unnamed && facts.heap_was_walked {
+        because.push(format!("only {} are free and held", facts.part(reclaimable + fragmented)));
+    } else if kind == Kind::Inconclusive && !facts.heap_was_walked {
         because.push("its heap could not be walked".to_owned());
     }
     Verdict { kind, because }
 }
 
-/// What would lower RSS, the most effective first.
-pub fn cures(facts: &Facts<'_>, verdict: &Verdict, pid: u32) -> Vec<Cure> {
-    let mut cures = Vec::new();
-    let mut add = |cure: &str, predicted_bytes, how: String| {
-        cures.push(Cure { cure: cure.to_owned(), predicted_bytes, how });
-    };
-    if facts.heap_was_walked {
-        let tops = facts.release_bytes.saturating_sub(facts.trim_bytes);
-        if facts.release_bytes >= LEAST_CURE {
-            let tops = if tops >= LEAST_CURE {
-                format!(", the tops of thread heaps ({}) among them", Human(tops))
-            } else {
-                String::new()
-            };
-            add(
-                "release",
-                Some(facts.release_bytes),
-                format!(
-                    "returns every whole free page{tops}, in short pauses: lowtide release {pid}"
-                ),
-            );
-            add(
-                "malloc_trim",
-                Some(facts.trim_bytes),
-                format!(
-                    "a call of malloc_trim(0) in the program; it holds each arena's lock for all of \
-                     the arena (PID {pid} would stand still meanwhile)"
-                ),
-            );
-        }
-    }
-    let allocated = facts.ledger.bytes(Owner::Allocated) + facts.ledger.bytes(Owner::Runtime);
-    if let Some(connections) = facts.connections.filter(|n| *n > 0)
-        && facts.share(allocated) >= MOST
-    {
-        add(
-            "close_connections",
-            None,
-            format!(
-                "{connections} connections are open: what they hold is in use until they close \
-                 (at most {} each)",
-                Human(allocated / connections)
-            ),
-        );
-    }
-    if let Some(tunables) = facts.tunables {
-        let holding =
-            facts.arenas.iter().filter(|a| a.free_bytes + a.top_bytes > LEAST_CURE).count();
-        let free = facts.ledger.bytes(Owner::Reclaimable) + facts.ledger.bytes(Owner::Fragmented);
-        let is_much = facts.share(free) >= NOTABLE;
-        if tunables.arena_max.is_none() && holding >= MANY_ARENAS && is_much {
-            add(
-                "arena_max",
-                None,
-                format!(
-                    "{holding} arenas hold free blocks: MALLOC_ARENA_MAX=2 has threads share them; \
-                     try it with lowtide study -t glibc/arena_max=2"
-                ),
-            );
-        }
-        if tunables.trim_threshold_bytes > 64 * TRIM_THRESHOLD && is_much {
-            add(
-                "trim_threshold",
-                None,
-                format!(
-                    "the main heap gives back only what exceeds {} at its top (trim_threshold has \
-                     grown with what was freed, or was set): try lowtide study -t glibc/trim_threshold",
-                    Human(tunables.trim_threshold_bytes)
-                ),
-            );
-        }
-    }
-    if verdict.kind == Kind::Fragmentation {
-        add(
-            "allocator",
-            None,
-            "what is free lies between what is in use, and no release reaches it: an allocator that \
-             keeps sizes apart may hold less; try lowtide study -a glibc,jemalloc,mimalloc"
-                .to_owned(),
-        );
-    }
-    if verdict.kind == Kind::Runtime
-        && let Some(how) = runtime_cure(facts)
-    {
-        add("runtime", None, how);
-    }
-    cures
-}
-
-fn runtime_cure(facts: &Facts<'_>) -> Option<String> {
-    let names = facts.runtimes.iter().map(String::as_str).chain(facts.allocator);
-    names.into_iter().find_map(|name| {
-        Some(match name {
-            "CPython" => {
-                "CPython gives back an arena when every object in it is gone: gc.collect(), fewer \
-                 long-lived objects made beside short-lived ones"
-            }
-            "Node.js" | "V8" => {
-                "V8 gives back what a collection frees, and collects when its heap has grown: a smaller \
-                 --max-old-space-size has it collect earlier (for Node.js also in NODE_OPTIONS), and a heap \
-                 snapshot tells what is in use"
-            }
-            "Go" => "debug.FreeOSMemory(), or GOMEMLIMIT, makes Go give back what is free",
-            "HotSpot" => "jcmd PID GC.run, or -XX:+UseG1GC with -XX:G1PeriodicGCInterval",
-            "jemalloc" => {
-                "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 gives back \
-                 what is free, also while it is idle"
-            }
-            "mimalloc" => "MIMALLOC_PURGE_DELAY=0 gives back a page as soon as it is free",
-            "gperftools" => "TCMALLOC_RELEASE_RATE=10, or TCMALLOC_AGGRESSIVE_DECOMMIT=1",
-            _ => return None,
-        }
-        .to_owned())
-    })
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    const MIB: u64 = 1 << 20;
+    pub(crate) const MIB: u64 = 1 << 20;
 
-    fn ledger(rows: &[(Owner, u64)]) -> Ledger {
+    pub(crate) fn ledger(rows: &[(Owner, u64)]) -> Ledger {
         let mut ledger = Ledger::default();
         for (owner, mib) in rows {
             ledger.add(*owner, mib * MIB);
@@ -322,10 +223,11 @@ mod tests {
         ledger
     }
 
-    fn facts(ledger: &Ledger) -> Facts<'_> {
+    pub(crate) fn facts(ledger: &Ledger) -> Facts<'_> {
         Facts {
             ledger,
-            allocator: Some("glibc"),
+            managers: &[],
+            shared: &[],
             runtimes: &[],
             heap_was_walked: true,
             arenas: &[],
@@ -334,6 +236,10 @@ mod tests {
             release_bytes: ledger.bytes(Owner::Reclaimable),
             connections: None,
         }
+    }
+
+    pub(crate) fn manager(name: &str, mib: u64) -> Manager {
+        Manager { name: name.to_owned(), bytes: mib * MIB, estimated: false }
     }
 
     fn kind(rows: &[(Owner, u64)]) -> Kind {
@@ -347,8 +253,9 @@ mod tests {
         assert_eq!(kind(&[(Allocated, 100), (Reclaimable, 900)]), Kind::Hoard);
         assert_eq!(kind(&[(Allocated, 500), (Fragmented, 500)]), Kind::Fragmentation);
         assert_eq!(kind(&[(Allocated, 20), (Runtime, 500)]), Kind::Runtime);
-        assert_eq!(kind(&[(Allocated, 1), (File, 3), (Stacks, 1)]), Kind::Live);
-        assert_eq!(kind(&[(Allocated, 10), (AnonymousOther, 500)]), Kind::Inconclusive);
+        assert_eq!(kind(&[(Allocated, 1), (File, 3), (Stacks, 1)]), Kind::OutsideHeap);
+        assert_eq!(kind(&[(Allocated, 10), (AnonymousOther, 500)]), Kind::OutsideHeap);
+        assert_eq!(kind(&[(Allocated, 30), (Runtime, 48), (File, 22)]), Kind::Runtime);
         assert_eq!(kind(&[(Reclaimable, 700), (Unattributed, 300)]), Kind::Inconclusive);
         assert_eq!(kind(&[]), Kind::Inconclusive);
     }
@@ -364,43 +271,55 @@ mod tests {
     }
 
     #[test]
-    fn what_a_runtime_holds_has_the_cure_of_that_runtime() {
-        let ledger = ledger(&[(Owner::Allocated, 20), (Owner::Runtime, 500)]);
-        for runtime in ["Node.js", "V8"] {
-            let runtimes = [runtime.to_owned()];
-            let facts = Facts { runtimes: &runtimes, ..facts(&ledger) };
-            let verdict = judge(&facts);
-            assert_eq!(
-                verdict.because,
-                [format!("500 MiB (96 % of RSS) are managed by {runtime}")]
-            );
-            let found = cures(&facts, &verdict, 7);
-            let cure = found.iter().find(|cure| cure.cure == "runtime").unwrap();
-            assert!(cure.how.contains("--max-old-space-size"), "{found:?}");
-        }
+    fn the_largest_owner_is_always_named() {
+        // MariaDB with a buffer pool, and a server of PostgreSQL.
+        let of_innodb = ledger(&[
+            (Owner::Allocated, 49),
+            (Owner::Runtime, 81),
+            (Owner::File, 30),
+            (Owner::Fragmented, 5),
+        ]);
+        let managers = [manager("InnoDB", 81)];
+        let verdict = judge(&Facts { managers: &managers, ..facts(&of_innodb) });
+        assert_eq!(verdict.kind, Kind::Runtime);
+        assert_eq!(
+            verdict.because,
+            [
+                "81.0 MiB (49 % of RSS) are managed by InnoDB",
+                "49.0 MiB (30 % of RSS) are in use by the program",
+                "30.0 MiB (18 % of RSS) are files: program text, libraries, mapped files",
+                "only 5.00 MiB (3 % of RSS) are free and held",
+            ]
+        );
+        let of_postgres = ledger(&[
+            (Owner::Allocated, 8),
+            (Owner::Shared, 70),
+            (Owner::File, 60),
+            (Owner::Stacks, 1),
+        ]);
+        let shared =
+            [SharedMemory { name: "PostgreSQL's shared memory".to_owned(), bytes: 69 * MIB }];
+        let verdict = judge(&Facts { shared: &shared, ..facts(&of_postgres) });
+        assert_eq!(verdict.kind, Kind::OutsideHeap);
+        assert_eq!(
+            verdict.because[0],
+            "70.0 MiB (50 % of RSS) are shared memory: PostgreSQL's shared memory"
+        );
     }
 
     #[test]
-    fn cures_fit_the_verdict() {
-        let hoard = ledger(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
-        let mut of_hoard = facts(&hoard);
-        of_hoard.trim_bytes = 800 * MIB;
-        let found = cures(&of_hoard, &judge(&of_hoard), 7);
-        let told: Vec<(&str, Option<u64>)> =
-            found.iter().map(|c| (c.cure.as_str(), c.predicted_bytes)).collect();
-        assert_eq!(told, [("release", Some(900 * MIB)), ("malloc_trim", Some(800 * MIB))]);
-        assert!(found[0].how.contains("the tops of thread heaps (100 MiB) among them"));
-        assert!(found[0].how.ends_with("lowtide release 7"), "{found:?}");
-
-        let fragmented = ledger(&[(Owner::Allocated, 500), (Owner::Fragmented, 500)]);
-        let of_fragmented = facts(&fragmented);
-        let found = cures(&of_fragmented, &judge(&of_fragmented), 7);
-        assert_eq!(found.iter().map(|c| c.cure.as_str()).collect::<Vec<_>>(), ["allocator"]);
-
-        let live = ledger(&[(Owner::Allocated, 1000)]);
-        let of_live = Facts { connections: Some(1000), ..facts(&live) };
-        let found = cures(&of_live, &judge(&of_live), 7);
-        assert_eq!(found[0].cure, "close_connections");
-        assert!(found[0].how.contains("at most 1.00 MiB each"), "{found:?}");
+    fn garbage_that_is_not_collected_yet_counts_as_in_use_and_the_verdict_says_so() {
+        let ledger = ledger(&[(Owner::Allocated, 100), (Owner::Runtime, 60), (Owner::File, 5)]);
+        let (managers, runtimes) = ([manager("Ruby", 60)], ["Ruby".to_owned()]);
+        let verdict = judge(&Facts { managers: &managers, runtimes: &runtimes, ..facts(&ledger) });
+        assert_eq!(verdict.kind, Kind::Live);
+        assert_eq!(
+            verdict.because[..2],
+            [
+                "100 MiB (61 % of RSS) are in use by the program, garbage that Ruby has not collected yet \
+                 included",
+                "60.0 MiB (36 % of RSS) are managed by Ruby, garbage not collected yet included",
+            ]
+        );
     }
 }

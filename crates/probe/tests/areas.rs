@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use lowtide_heap::memory::Saved;
 use lowtide_model::inspection::Linkage;
 use lowtide_probe::allocator::Sanitizer;
 use lowtide_probe::proc::maps::{Mapping, parse};
@@ -32,13 +33,19 @@ fn runtime(kind: RuntimeKind, memory: OwnMemory) -> Vec<Runtime> {
 
 /// The owners of what begins where, by name.
 fn owners(recognition: &Recognition, maps: &[Mapping], taken: &[Range<u64>]) -> Vec<(u64, String)> {
-    let stacks = stacks(recognition, maps, &[]);
-    let name = |area: &Area| match &area.owner {
-        Owner::Allocator(name) => name.clone(),
-        Owner::Runtime(kind) => kind.name().to_owned(),
-        Owner::Sanitizer(sanitizer) => sanitizer.name().to_owned(),
-    };
-    areas(recognition, maps, &stacks, taken).iter().map(|a| (a.range.start, name(a))).collect()
+    owners_in(&Saved::default(), recognition, maps, taken)
+}
+
+fn owners_in(
+    memory: &Saved,
+    recognition: &Recognition,
+    maps: &[Mapping],
+    taken: &[Range<u64>],
+) -> Vec<(u64, String)> {
+    let stacks = stacks(memory, recognition, maps, &[]);
+    let name = |area: &Area| area.owner.name().to_owned();
+    let found = areas(memory, recognition, maps, &stacks, taken);
+    found.iter().map(|a| (a.range.start, name(a))).collect()
 }
 
 const LIBRARY: &str = "7f9000000000-7f9000100000 r-xp /usr/lib/libc.so.6";
@@ -71,10 +78,12 @@ fn another_allocator_owns_everything_but_stacks_files_and_their_zeroed_data() {
         "7ffc00000000-7ffc00004000 r--p [vvar]",
         "7ffd00000000-7ffd00021000 rw-p [stack]",
     ]);
-    // The kernel has merged the zeroed data of the library with what was mapped right behind.
+    // The kernel has merged the zeroed data of the library with what was mapped right behind it. A guard alone
+    // makes no stack.
     let starts: Vec<u64> = owners(&recognition, &maps, &[]).iter().map(|(at, _)| *at).collect();
-    assert_eq!(starts, [0x5500_0000_0000, 0x7f80_0000_0000, 0x7f90_0020_4000]);
-    let areas = areas(&recognition, &maps, &[], &[]);
+    let expected = [0x5500_0000_0000, 0x7f70_0000_1000, 0x7f80_0000_0000, 0x7f90_0020_4000];
+    assert_eq!(starts, expected);
+    let areas = areas(&Saved::default(), &recognition, &maps, &[], &[]);
     assert!(areas.iter().all(|a| a.estimated && a.owner == Owner::Allocator("gperftools".into())));
 }
 
@@ -92,22 +101,48 @@ fn beside_an_allocator_of_the_programs_own_the_brk_heap_is_still_glibcs() {
     assert_eq!(owners(&recognition, &maps, &[]), expected);
 }
 
+/// A pool of CPython: blocks of 32 bytes, three of them in use.
+fn pool() -> Vec<u8> {
+    let mut bytes = vec![0; 16 << 10];
+    let words: [(usize, u64); 5] = [
+        (0, 3),
+        (16, 0x7f90_0000_1000),
+        (24, 0x7f90_0000_1000),
+        (32, 1 << 32),
+        (40, (16352 << 32) | 144),
+    ];
+    for (place, word) in words {
+        bytes[place..place + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
 #[test]
-fn pythons_arenas_are_what_the_walker_of_glibc_left() {
-    let arenas = OwnMemory::Blocks(1 << 20);
+fn python_owns_its_pools_and_nothing_else() {
     let recognition = Recognition {
         malloc: allocator("glibc"),
-        runtimes: runtime(RuntimeKind::Python, arenas),
+        runtimes: runtime(RuntimeKind::Python, OwnMemory::Pools),
         ..Recognition::default()
     };
-    // 8 arenas that the kernel has merged with a chunk of glibc's own; buffers of something else.
-    let maps = maps(&["7f8000000000-7f800080f000 rw-p", "7f8800000000-7f8800033000 rw-p", LIBRARY]);
-    let chunk = 0x7f80_0000_0000..0x7f80_0000_f000;
-    let found = owners(&recognition, &maps, std::slice::from_ref(&chunk));
-    assert_eq!(found, [(chunk.end, "CPython".to_owned())]);
-    let memory = OwnMemory::None;
-    let runtimes = runtime(RuntimeKind::Python, memory);
-    assert!(owners(&Recognition { runtimes, ..recognition }, &maps, &[]).is_empty());
+    // Two pools behind a chunk of glibc's own, what the program mapped behind them, and a mapping as large as
+    // many arenas.
+    let maps = maps(&["7f8000000000-7f800080c000 rw-p", "7f8800000000-7f8806400000 rw-p", LIBRARY]);
+    let blocks = vec![
+        (0x7f80_0000_c000, [pool(), pool(), vec![b'y'; 1 << 20]].concat()),
+        (0x7f88_0000_0000, vec![b'y'; 2 << 20]),
+    ];
+    let memory = Saved { blocks };
+    let chunk = 0x7f80_0000_0000..0x7f80_0000_c000;
+    let found = areas(&memory, &recognition, &maps, &[], std::slice::from_ref(&chunk));
+    let expected = Area {
+        range: 0x7f80_0000_c000..0x7f80_0001_4000,
+        owner: Owner::Runtime(RuntimeKind::Python),
+        estimated: false,
+    };
+    assert_eq!(found, [expected]);
+    let runtimes = runtime(RuntimeKind::Python, OwnMemory::None);
+    let without = Recognition { runtimes, ..recognition };
+    assert!(owners_in(&memory, &without, &maps, &[]).is_empty());
 }
 
 #[test]
@@ -173,43 +208,57 @@ fn a_name_given_to_a_mapping_is_no_estimate() {
     ]);
     let names: Vec<String> = owners(&recognition, &maps, &[]).into_iter().map(|(_, n)| n).collect();
     assert_eq!(names, ["Go", "glibc", "CPython", "V8", "jemalloc"]);
-    assert!(areas(&recognition, &maps, &[], &[]).iter().all(|a| !a.estimated));
+    assert!(areas(&Saved::default(), &recognition, &maps, &[], &[]).iter().all(|a| !a.estimated));
 }
 
 #[test]
-fn a_runtime_on_another_allocator_gets_what_differs_from_that_allocators() {
+fn beside_an_allocator_that_was_not_located_a_runtime_gets_what_lies_far_away() {
     let mut recognition = Recognition {
-        malloc: allocator("jemalloc"),
-        runtimes: runtime(RuntimeKind::Python, OwnMemory::Blocks(1 << 20)),
+        malloc: allocator("mimalloc"),
+        runtimes: runtime(RuntimeKind::Node, OwnMemory::Aligned(256 << 10)),
         ..Recognition::default()
     };
-    let python = maps(&[
-        "7f8891857000-7f8892357000 rw-p",
-        "7f8894000000-7f8894200000 rw-p",
-        "7f8895378000-7f88953ba000 rw-p",
+    let node = maps(&[
+        "2d0df200000-2d0df240000 rw-p",
+        "7f8440b03000-7f8440b3f000 rwxp",
+        "7f8450b00000-7f8450b40000 rw-p",
         LIBRARY,
     ]);
     let names = |recognition: &Recognition, maps: &[Mapping]| -> Vec<String> {
         owners(recognition, maps, &[]).into_iter().map(|(_, name)| name).collect()
     };
-    assert_eq!(names(&recognition, &python), ["CPython", "jemalloc", "jemalloc"]);
-
-    recognition.malloc = allocator("mimalloc");
-    recognition.runtimes = runtime(RuntimeKind::Node, OwnMemory::Aligned(256 << 10));
-    let node = maps(&[
-        "2d0df200000-2d0df240000 rw-p",
-        "338a6000000-338e6000000 rw-p",
-        "7f8440b03000-7f8440b3f000 rwxp",
-        "7f8450b00000-7f8450b40000 rw-p",
-        LIBRARY,
-    ]);
-    assert_eq!(names(&recognition, &node), ["Node.js", "mimalloc", "Node.js", "mimalloc"]);
+    assert_eq!(names(&recognition, &node), ["Node.js", "Node.js", "mimalloc"]);
 
     // Near the libraries, HotSpot's memory looks like jemalloc's.
     recognition.malloc = allocator("jemalloc");
     recognition.runtimes = runtime(RuntimeKind::HotSpot, OwnMemory::Any);
     let java = maps(&["687400000-6cf800000 rw-p", "7f8450b00000-7f8450b40000 rw-p", LIBRARY]);
     assert_eq!(names(&recognition, &java), ["HotSpot"]);
+}
+
+#[test]
+fn super_pages_are_partition_allocs_and_a_large_reservation_beside_them_is_v8s() {
+    let recognition = Recognition { malloc: allocator("PartitionAlloc"), ..Recognition::default() };
+    let maps = maps(&[
+        "273500000000-273501000000 ---p",
+        "273501000000-273501980000 rw-p",
+        "273501980000-273700000000 ---p",
+        "33fc00000000-33fc00002000 ---p",
+        "33fc00002000-33fc00003000 rw-p",
+        "33fc00003000-33fc00004000 ---p",
+        "33fc00004000-33fc001fc000 rw-p",
+        "33fc001fc000-33fc00202000 ---p",
+        "7f8000000000-7f8000100000 rw-p",
+        LIBRARY,
+    ]);
+    let names: Vec<(u64, String)> = owners(&recognition, &maps, &[]);
+    let named = |at, name: &str| (at, name.to_owned());
+    let expected = [
+        named(0x2735_0100_0000, "V8"),
+        named(0x33fc_0000_2000, "PartitionAlloc"),
+        named(0x33fc_0000_4000, "PartitionAlloc"),
+    ];
+    assert_eq!(names, expected);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Arena, Bin, Inspection};
 
 use crate::owners::{counted, facts, ink, meaning, places};
-use crate::terminal::{Screen, bold, dim, escape_of, hanging, title, wrapped};
+use crate::terminal::{Screen, bold, dim, escape_of, hanging, printable, title, wrapped};
 
 /// How wide the bar of RSS is at most.
 const WIDEST_BAR: usize = 100;
@@ -23,13 +23,13 @@ pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
     out += &beside(inspection, screen);
     out += &heap(inspection, arenas, screen);
     for note in &inspection.notes {
-        out += &wrapped(&format!("note: {note}"), screen.width);
+        out += &wrapped(&printable(&format!("note: {note}")), screen.width);
         out.push('\n');
     }
     out.push('\n');
     let verdict = &inspection.verdict;
     let sentence = format!("{}: {}.", verdict.kind.name(), verdict.because.join("; "));
-    out += &bold(&wrapped(&sentence, screen.width), screen);
+    out += &bold(&wrapped(&printable(&sentence), screen.width), screen);
     out.push('\n');
     out += &cures(inspection, screen);
     out
@@ -128,7 +128,7 @@ fn heap(inspection: &Inspection, each: bool, screen: Screen) -> String {
             out,
             "{}",
             dim(
-                " arena  heaps      system   allocated        free  in blocks     largest         top  reclaimable",
+                " arena  heaps      system   allocated        free   in chunks     largest   top chunk    resident",
                 screen
             )
         );
@@ -169,20 +169,22 @@ fn heap(inspection: &Inspection, each: bool, screen: Screen) -> String {
     let sum = |of: &dyn Fn(&Arena) -> u64| inspection.arenas.iter().map(of).sum::<u64>();
     let largest = inspection.arenas.iter().map(|a| a.largest_free_bytes).max().unwrap_or(0);
     let mut line = format!(
-        "{} of {}: {} in use, {} free in {}, the largest {}; tops {}",
+        "{} with {} of address space: {} in use, {} free in {} (the largest {}), {} in top chunks; {} of \
+         the free memory is resident",
         counted(inspection.arenas.len() as u64, "arena"),
         Human(sum(&|a| a.system_bytes)),
         Human(sum(&|a| a.allocated_bytes)),
         Human(sum(&|a| a.free_bytes + a.fast_bytes)),
-        counted(sum(&|a| a.free_count + a.fast_count), "block"),
+        counted(sum(&|a| a.free_count + a.fast_count), "chunk"),
         Human(largest),
         Human(sum(&|a| a.top_bytes)),
+        Human(sum(&|a| a.free_resident_bytes)),
     );
     if inspection.mmapped_count > 0 {
         let _ = write!(
             line,
-            "; {} mapped by themselves, {}",
-            counted(inspection.mmapped_count, "block"),
+            "; {}, {}",
+            counted(inspection.mmapped_count, "mmapped chunk"),
             Human(inspection.mmapped_bytes)
         );
     }
@@ -207,7 +209,7 @@ fn arena_line(arena: &Arena) -> String {
         arena.free_count + arena.fast_count,
         bytes(arena.largest_free_bytes),
         bytes(arena.top_bytes),
-        bytes(arena.reclaimable_bytes),
+        bytes(arena.free_resident_bytes),
     )
 }
 

@@ -1,9 +1,12 @@
 //! How the owners of a ledger are shown, wherever they are: their colours, their letters, their places
 //! in a bar; and what there is to tell of their process.
 
-use lowtide_model::inspection::Inspection;
+use lowtide_model::bytes::Human;
+use lowtide_model::inspection::{Inspection, Manager};
 use lowtide_model::ledger::{Owner, Row};
 use ratatui_core::style::Color;
+
+use crate::terminal::printable;
 
 /// How an owner is drawn: its colour, and its letter where there are no colours.
 pub fn ink(owner: Owner) -> (Color, char) {
@@ -47,19 +50,23 @@ pub fn places(rows: &[Row], total: u64, width: usize) -> Vec<(Owner, usize)> {
     shown.into_iter().filter(|s| s.1 > 0).map(|s| (s.0, s.1)).collect()
 }
 
-/// What an owner means in this very process, in a few words.
+/// What an owner means in this very process, in a few words: names of the process's own choice included.
 pub fn meaning(inspection: &Inspection, owner: Owner) -> String {
     match owner {
-        Owner::Runtime => {
-            let mut names: Vec<&str> =
-                inspection.runtimes.iter().map(|r| r.name.as_str()).collect();
-            let glibc = |name: &&str| *name != "glibc";
-            names.extend(inspection.allocator.iter().map(|a| a.name.as_str()).filter(glibc));
-            if names.is_empty() {
-                return owner.meaning().to_owned();
-            }
+        Owner::Runtime if !inspection.managers.is_empty() => {
+            let several = inspection.managers.len() > 1;
+            let name = |manager: &Manager| match (several, manager.estimated) {
+                (false, _) => manager.name.clone(),
+                (true, true) => format!("{} ≈ {}", manager.name, Human(manager.bytes)),
+                (true, false) => format!("{} {}", manager.name, Human(manager.bytes)),
+            };
+            let names: Vec<String> = inspection.managers.iter().map(name).collect();
             format!("managed by {}", names.join(", "))
         }
+        Owner::Shared => match inspection.shared.first() {
+            Some(largest) => printable(&format!("{}: {}", owner.meaning(), largest.name)),
+            None => owner.meaning().to_owned(),
+        },
         _ => owner.meaning().to_owned(),
     }
 }

@@ -7,7 +7,7 @@
 use std::io::{self, Stdout, Write};
 use std::os::fd::AsFd;
 use std::panic;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread;
@@ -33,8 +33,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const RESTORE_TIMEOUT: Duration = Duration::from_millis(300);
 const RESTORE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Whether there is something to restore.
-static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+/// Whether there is something to restore: nothing, a terminal that is taken, or one that is being restored.
+static TERMINAL: AtomicU8 = AtomicU8::new(FREE);
+const FREE: u8 = 0;
+const TAKEN: u8 = 1;
+const RESTORING: u8 = 2;
 
 /// What the terminal reports.
 #[derive(Debug)]
@@ -68,7 +71,7 @@ impl Terminal {
         let shared = Arc::new(Shared::default());
         let (sender, input) = channel();
         let worker = Worker { has_keys, shared: Arc::clone(&shared), sender };
-        IS_TAKEN.store(true, Ordering::SeqCst);
+        TERMINAL.store(TAKEN, Ordering::SeqCst);
         thread::Builder::new().name("terminal".to_owned()).spawn(move || worker.run())?;
         Ok(Self { has_keys, shared, input })
     }
@@ -105,7 +108,7 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         let deadline = Instant::now() + RESTORE_TIMEOUT;
-        while IS_TAKEN.load(Ordering::SeqCst) {
+        while TERMINAL.load(Ordering::SeqCst) != FREE {
             if Instant::now() >= deadline {
                 // The thread is stuck. The mode of the line can be restored without any output.
                 let _ = disable_raw_mode();
@@ -202,9 +205,11 @@ fn restore_on_panic() {
 
 /// Restores the terminal. Where it is gone, no error matters.
 fn restore() {
-    if IS_TAKEN.swap(false, Ordering::SeqCst) {
+    let is_ours = TERMINAL.compare_exchange(TAKEN, RESTORING, Ordering::SeqCst, Ordering::SeqCst);
+    if is_ours.is_ok() {
         let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
         let _ = io::stdout().flush();
         let _ = disable_raw_mode();
+        TERMINAL.store(FREE, Ordering::SeqCst);
     }
 }

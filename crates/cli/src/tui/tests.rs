@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use lowtide_model::bytes::Resident;
+use lowtide_model::cures::Cure;
 use lowtide_model::inspection::{Allocator, Arena, Inspection, Linkage, SCHEMA};
 use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::sample::{Reading, Sample};
-use lowtide_model::verdict::{Cure, Kind, Verdict};
+use lowtide_model::verdict::{Kind, Verdict};
 use lowtide_probe::inspect::{Look, TargetError};
 use lowtide_probe::sampler::Tick;
 use ratatui_core::buffer::Buffer;
@@ -40,6 +41,7 @@ fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Inspection {
         fast_bytes: 0,
         top_bytes: MIB,
         reclaimable_bytes: 10 * MIB,
+        free_resident_bytes: 12 * MIB,
         largest_free_bytes: 5 * MIB,
         whole: id != 3,
         bins: Vec::new(),
@@ -62,6 +64,8 @@ fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Inspection {
         rss_bytes: ledger.total(),
         kernel_rss_bytes: Some(ledger.total()),
         ledger,
+        managers: Vec::new(),
+        shared: Vec::new(),
         unwalked_bytes: 0,
         lazyfree_bytes: None,
         swap_bytes: 0,
@@ -83,6 +87,7 @@ fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Inspection {
             cure: "release".to_owned(),
             predicted_bytes: Some(free_mib * MIB),
             how: "returns every whole free page".to_owned(),
+            setting: None,
         }],
     }
 }

@@ -205,7 +205,7 @@ fn next(found: &Inspection) -> String {
             format!("lowtide study -a glibc,jemalloc,mimalloc -- {}", to_copy(&found.command))
         }
         Kind::Growing => format!("lowtide inspect --watch 10m --arenas {pid}"),
-        Kind::Live | Kind::Runtime | Kind::Inconclusive => {
+        Kind::Live | Kind::OutsideHeap | Kind::Runtime | Kind::Inconclusive => {
             format!("lowtide inspect --watch 60s {pid}     (does it grow?)")
         }
     }

@@ -94,6 +94,7 @@ impl Record {
                     processes: 1,
                     rss_bytes: found.rss_bytes,
                     ledger: found.ledger.clone(),
+                    managers: found.managers.clone(),
                     heap: HeapSummary::of(&found.arenas),
                 }));
             }

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::lists::Links;
-use super::scattered::Scattered;
 use super::walk::SMALLEST;
 use crate::memory::{Memory, half_in, word_in};
+use crate::scattered::Scattered;
 
 /// Longer lists than a thread can have: `glibc.malloc.tcache_count` is at most 65535.
 const LONGEST: usize = 1 << 16;

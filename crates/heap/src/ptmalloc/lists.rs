@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use super::layout::Layout;
-use super::scattered::Scattered;
 use super::walk::SMALLEST;
 use crate::memory::{Memory, word};
+use crate::scattered::Scattered;
 
 /// How a pointer of a list is written: plainly, or mixed with its own address (`PROTECT_PTR`, from
 /// 2.32 on).

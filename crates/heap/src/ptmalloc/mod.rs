@@ -10,7 +10,6 @@ mod caches;
 mod effort;
 mod layout;
 mod lists;
-mod scattered;
 mod tally;
 mod walk;
 mod window;

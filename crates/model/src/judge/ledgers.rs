@@ -86,7 +86,14 @@ mod tests {
             let mut ledger = Ledger::default();
             ledger.add(Owner::Allocated, mib * MIB);
             let (rss_bytes, heap) = (mib * MIB, None);
-            trial.ledgers.push(LedgerReading { t_s, processes: 1, rss_bytes, ledger, heap });
+            trial.ledgers.push(LedgerReading {
+                t_s,
+                processes: 1,
+                rss_bytes,
+                ledger,
+                managers: Vec::new(),
+                heap,
+            });
         }
         let told = |reading: Option<&LedgerReading>| reading.map(|l| l.ledger.total() / MIB);
         let figures = judge(&trial, Metric::Rss);
@@ -115,6 +122,7 @@ mod tests {
                 processes: 1,
                 rss_bytes: mib * MIB,
                 ledger,
+                managers: Vec::new(),
                 heap: None,
             });
         }

@@ -219,7 +219,7 @@ pub struct TrialRecord {
     pub samples: Vec<Sample>,
     /// The readings of single processes.
     pub process_samples: Vec<ProcessSample>,
-    /// Whose the bytes were, in order of time.
+    /// Ledgers, in order of time.
     pub ledgers: Vec<LedgerReading>,
     /// What happened, in order of time.
     pub marks: Vec<Mark>,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::heap_summary::HeapSummary;
+use crate::inspection::Manager;
 use crate::ledger::Ledger;
 use crate::plan::Shard;
 use crate::sample::{ProcessSample, Sample};
@@ -293,18 +294,21 @@ pub struct AllocatorCheck {
     pub because: Option<String>,
 }
 
-/// Whose the resident bytes of all processes together were.
+/// The resident bytes of all processes together, by owner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LedgerReading {
-    /// When looking began, in seconds since the record began.
+    /// When the inspection began, in seconds since the record began.
     pub t_s: f64,
-    /// How many processes were looked at.
+    /// How many processes were inspected.
     pub processes: u64,
     /// The resident pages that were counted, in bytes. Pages that several processes share count once
     /// for each.
     pub rss_bytes: u64,
-    /// Whose they were.
+    /// The same by owner.
     pub ledger: Ledger,
+    /// What each runtime and allocator managed of the row `runtime`, the largest first.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub managers: Vec<Manager>,
     /// How the heaps of all of them lay; absent where none of glibc's was walked.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub heap: Option<HeapSummary>,

@@ -60,8 +60,8 @@ pub struct ObjectFacts {
     /// The addresses that its segments ask for, from its first to behind its last byte: with what a
     /// file does not hold of them, the data that begin as zeros.
     pub addresses: Option<(u64, u64)>,
-    /// Where in the file an exported symbol lies that tells a version: CPython's `Py_Version`, or
-    /// mimalloc's `mi_version`.
+    /// Where in the file an exported symbol lies that tells a version: CPython's `Py_Version`, Ruby's
+    /// `ruby_version`, or mimalloc's `mi_version`.
     pub version_at: Option<u64>,
 }
 
@@ -135,7 +135,9 @@ impl ObjectFacts {
                 b"malloc" => self.defines_malloc = true,
                 b"_r_debug" => self.debug_symbol = Some(address),
                 b"_dl_debug_addr" => self.debug_pointer = Some(address),
-                b"Py_Version" | b"mi_version" => self.version_at = file_offset(elf, address),
+                b"Py_Version" | b"mi_version" | b"ruby_version" => {
+                    self.version_at = file_offset(elf, address);
+                }
                 _ => {}
             }
             if let Some(found) = evidence_of(name)

@@ -13,6 +13,16 @@ pub enum Evidence {
     Node,
     /// The HotSpot virtual machine (`JVM_GetVersionInfo`, `AsyncGetCallTrace`).
     HotSpot,
+    /// Ruby (`rb_gc_start`).
+    Ruby,
+    /// PHP (`zend_mm_gc`).
+    Php,
+    /// Erlang's virtual machine (`erts_alloc_enomem`).
+    Erlang,
+    /// A PostgreSQL server (`ShmemInitStruct`).
+    Postgres,
+    /// A server with InnoDB (`opt_ignore_builtin_innodb` in MariaDB, `innodb_hton_ptr` in MySQL).
+    InnoDb,
     /// A sanitizer's runtime.
     Sanitizer(Sanitizer),
 }
@@ -72,6 +82,11 @@ pub(super) fn evidence_of(name: &[u8]) -> Option<Evidence> {
         b"_ZN2v87Isolate3NewERKNS0_12CreateParamsE" => Evidence::V8,
         b"napi_create_object" => Evidence::Node,
         b"JVM_GetVersionInfo" | b"AsyncGetCallTrace" => Evidence::HotSpot,
+        b"rb_gc_start" => Evidence::Ruby,
+        b"zend_mm_gc" => Evidence::Php,
+        b"erts_alloc_enomem" => Evidence::Erlang,
+        b"ShmemInitStruct" => Evidence::Postgres,
+        b"opt_ignore_builtin_innodb" | b"innodb_hton_ptr" => Evidence::InnoDb,
         b"__asan_init" => Evidence::Sanitizer(Sanitizer::Address),
         b"__hwasan_init" => Evidence::Sanitizer(Sanitizer::HwAddress),
         b"__lsan_init" => Evidence::Sanitizer(Sanitizer::Leak),

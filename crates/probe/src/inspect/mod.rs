@@ -13,6 +13,7 @@ use std::io;
 use std::time::Instant;
 
 use lowtide_heap::ptmalloc::{self, Class, Heap, Layout, Settings};
+use lowtide_model::cures::cures;
 use lowtide_model::inspection::{Allocator, Arena, Bin, Inspection, Runtime, SCHEMA, Tunables};
 use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::verdict::{self, Facts, Kind, Verdict};
@@ -144,6 +145,8 @@ impl Inspector {
             rss_bytes: 0,
             kernel_rss_bytes: None,
             ledger: Ledger::default(),
+            managers: Vec::new(),
+            shared: Vec::new(),
             unwalked_bytes: 0,
             lazyfree_bytes: None,
             swap_bytes: 0,
@@ -196,13 +199,16 @@ impl Inspector {
         let walked =
             if limit.is_none() { walk(memory, maps, &recognition, inspection) } else { None };
         describe(&recognition, inspection);
-        let stacks = recognise::stacks(&recognition, maps, &recognise::stack_pointers(target.pid));
+        let pointers = recognise::stack_pointers(target.pid);
+        let stacks = recognise::stacks(memory, &recognition, maps, &pointers);
         let taken = walked.as_ref().map(|heap| heap.areas.as_slice()).unwrap_or_default();
         let mounts = fs::read(target.path("mountinfo")).unwrap_or_default();
         let files = &pages::FileSystems::of(&String::from_utf8_lossy(&mounts));
         let seen = pages::Seen { maps, recognition: &recognition, stacks: &stacks, taken, files };
         let rest = seen.attribute(memory).map_err(|error| target.failed(error))?;
-        inspection.ledger.join(&rest);
+        inspection.ledger.join(&rest.ledger);
+        inspection.managers = rest.managers();
+        inspection.shared = rest.shared();
         self::status(target, maps, inspection)?;
         Ok(walked)
     }
@@ -281,6 +287,7 @@ fn arena(id: u64, found: &ptmalloc::Arena) -> Arena {
         fast_bytes: tally.fast_bytes,
         top_bytes: tally.top_bytes,
         reclaimable_bytes: tally.resident.reclaimable_bytes,
+        free_resident_bytes: tally.resident.reclaimable_bytes + tally.resident.fragmented_bytes,
         largest_free_bytes: tally.largest_free_bytes,
         whole: found.is_whole(),
         bins: bins(&tally.free_classes),
@@ -379,7 +386,8 @@ fn conclude(inspection: &mut Inspection, walked: Option<&Heap>, limit: Option<Li
     let runtimes: Vec<String> = inspection.runtimes.iter().map(|r| r.name.clone()).collect();
     let facts = Facts {
         ledger: &inspection.ledger,
-        allocator: inspection.allocator.as_ref().map(|a| a.name.as_str()),
+        managers: &inspection.managers,
+        shared: &inspection.shared,
         runtimes: &runtimes,
         heap_was_walked: walked.is_some(),
         arenas: &inspection.arenas,
@@ -395,6 +403,6 @@ fn conclude(inspection: &mut Inspection, walked: Option<&Heap>, limit: Option<Li
             because: vec!["its heap may not be read".to_owned()],
         },
     };
-    inspection.cures = verdict::cures(&facts, &verdict, inspection.pid);
+    inspection.cures = cures(&facts, &verdict, inspection.pid);
     inspection.verdict = verdict;
 }

@@ -1,6 +1,6 @@
-//! Whose the pages are that no heap has claimed.
+//! The owners of pages that no heap has claimed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 
@@ -8,12 +8,13 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges::without;
+use lowtide_model::inspection::{Manager, SharedMemory};
 use lowtide_model::ledger::{Ledger, Owner};
 
 use crate::memory::{LiveMemory, PageKind};
 use crate::proc::maps::Mapping;
 use crate::proc::mountinfo;
-use crate::recognise::{self, Recognition};
+use crate::recognise::{self, Recognition, RuntimeKind};
 
 /// What is known of a process when its pages are counted.
 pub(super) struct Seen<'a> {
@@ -77,16 +78,71 @@ fn unmounted_huge_pages() -> Vec<(u32, u32)> {
 struct Claim {
     range: Range<u64>,
     owner: Owner,
+    /// Who manages memory of [`Owner::Runtime`].
+    manager: Option<String>,
     estimated: bool,
 }
 
+/// The resident pages outside of the heap, by owner.
+#[derive(Debug, Default)]
+pub(super) struct Attribution {
+    pub(super) ledger: Ledger,
+    /// What of [`Owner::Runtime`] each manager has.
+    managers: BTreeMap<String, (u64, bool)>,
+    /// What of [`Owner::Shared`] each file has, by the name of its mapping.
+    shared: BTreeMap<String, u64>,
+}
+
+impl Attribution {
+    fn add(&mut self, claim: &Claim, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        if claim.estimated {
+            self.ledger.add_estimate(claim.owner, bytes);
+        } else {
+            self.ledger.add(claim.owner, bytes);
+        }
+        if let Some(manager) = &claim.manager {
+            let (of_manager, estimated) = self.managers.entry(manager.clone()).or_default();
+            *of_manager += bytes;
+            *estimated |= claim.estimated;
+        }
+    }
+
+    /// The managers, the largest first.
+    pub(super) fn managers(&self) -> Vec<Manager> {
+        let manager = |(name, (bytes, estimated)): (&String, &(u64, bool))| Manager {
+            name: name.clone(),
+            bytes: *bytes,
+            estimated: *estimated,
+        };
+        let mut managers: Vec<Manager> = self.managers.iter().map(manager).collect();
+        managers.sort_by_key(|manager| std::cmp::Reverse(manager.bytes));
+        managers
+    }
+
+    /// The largest shared mappings, the largest first.
+    pub(super) fn shared(&self) -> Vec<SharedMemory> {
+        let named =
+            |(name, bytes): (&String, &u64)| SharedMemory { name: name.clone(), bytes: *bytes };
+        let mut shared: Vec<SharedMemory> = self.shared.iter().map(named).collect();
+        shared.sort_by_key(|named| std::cmp::Reverse(named.bytes));
+        shared.truncate(MAX_SHARED);
+        shared
+    }
+}
+
+/// Maximum number of shared mappings that are named.
+const MAX_SHARED: usize = 16;
+
 impl Seen<'_> {
     /// Counts the resident pages outside of the heap, by owner.
-    pub(super) fn attribute(&self, memory: &LiveMemory) -> io::Result<Ledger> {
+    pub(super) fn attribute(&self, memory: &LiveMemory) -> io::Result<Attribution> {
         let page = memory.page_bytes();
         let taken: Vec<Range<u64>> = self.taken.iter().map(|t| whole_pages(t, page)).collect();
-        let claims = self.claims(&taken);
-        let mut ledger = Ledger::default();
+        let claims = self.claims(memory, &taken);
+        let mut found = Attribution::default();
         // The heap has counted its own bytes; what it leaves of its first and last page is padding.
         for (exact, whole) in self.taken.iter().zip(&taken) {
             if exact != whole {
@@ -94,32 +150,39 @@ impl Seen<'_> {
                     let pages = memory.resident(range.clone());
                     pages.iter().map(|p| p.end.min(range.end) - p.start.max(range.start)).sum()
                 };
-                ledger.add(Owner::Metadata, bytes(whole).saturating_sub(bytes(exact)));
+                found.ledger.add(Owner::Metadata, bytes(whole).saturating_sub(bytes(exact)));
             }
         }
         for mapping in self.maps {
             for part in without(mapping.start..mapping.end, &taken) {
-                self.count(memory, mapping, part, &claims, &mut ledger)?;
+                self.count(memory, mapping, part, &claims, &mut found)?;
             }
         }
-        Ok(ledger)
+        Ok(found)
     }
 
     /// What is known of private memory that is of no file, in order.
-    fn claims(&self, taken: &[Range<u64>]) -> Vec<Claim> {
-        let sure =
-            |range: &Range<u64>, owner| Claim { range: range.clone(), owner, estimated: false };
-        let areas = recognise::areas(self.recognition, self.maps, self.stacks, taken);
+    fn claims(&self, memory: &LiveMemory, taken: &[Range<u64>]) -> Vec<Claim> {
+        let sure = |range: &Range<u64>, owner| Claim {
+            range: range.clone(),
+            owner,
+            manager: None,
+            estimated: false,
+        };
+        let areas = recognise::areas(memory, self.recognition, self.maps, self.stacks, taken);
         let mut claims: Vec<Claim> = areas
             .into_iter()
-            .map(|area| Claim {
-                range: area.range,
-                owner: match area.owner {
-                    // glibc has given it this name, and the walk has not found it.
-                    recognise::Owner::Allocator(name) if name == "glibc" => Owner::Unattributed,
-                    _ => Owner::Runtime,
+            .map(|area| match area.owner {
+                // glibc has given it this name, and the walk has not found it.
+                recognise::Owner::Allocator(name) if name == "glibc" => {
+                    sure(&area.range, Owner::Unattributed)
+                }
+                owner => Claim {
+                    range: area.range,
+                    owner: Owner::Runtime,
+                    manager: Some(owner.name().to_owned()),
+                    estimated: area.estimated,
                 },
-                estimated: area.estimated,
             })
             .collect();
         claims.extend(self.stacks.iter().map(|range| sure(range, Owner::Stacks)));
@@ -135,7 +198,7 @@ impl Seen<'_> {
         mapping: &Mapping,
         part: Range<u64>,
         claims: &[Claim],
-        ledger: &mut Ledger,
+        found: &mut Attribution,
     ) -> io::Result<()> {
         if mapping.name == "[vvar]"
             || mapping.name == "[vvar_vclock]"
@@ -148,17 +211,28 @@ impl Seen<'_> {
         let is_private = mapping.permissions.ends_with('p');
         if mapping.has_file() || !is_private || mapping.name == "[vdso]" {
             let shared = !is_private && !mapping.has_file() || self.files.is_memory(mapping);
-            let of_file = match () {
-                () if self.is_heap_of_java(mapping) => Owner::Runtime,
-                () if shared => Owner::Shared,
-                () => Owner::File,
+            let is_java = self.is_heap_of_java(mapping);
+            let of_file = Claim {
+                range: mapping.start..mapping.end,
+                owner: match () {
+                    () if is_java => Owner::Runtime,
+                    () if shared => Owner::Shared,
+                    () => Owner::File,
+                },
+                manager: is_java.then(|| RuntimeKind::HotSpot.name().to_owned()),
+                estimated: false,
             };
             for pages in memory.pages(part)? {
                 let bytes = pages.range.end - pages.range.start;
                 match pages.kind {
-                    PageKind::File => ledger.add(of_file, bytes),
+                    PageKind::File => {
+                        found.add(&of_file, bytes);
+                        if of_file.owner == Owner::Shared {
+                            *found.shared.entry(self.name_of_shared(mapping)).or_default() += bytes;
+                        }
+                    }
                     // Pages of a file that were written to, and so became the process's own.
-                    PageKind::Anonymous => ledger.add(Owner::ProgramData, bytes),
+                    PageKind::Anonymous => found.ledger.add(Owner::ProgramData, bytes),
                     PageKind::Swapped => {}
                 }
             }
@@ -166,16 +240,29 @@ impl Seen<'_> {
         }
         let unclaimed = self.unclaimed(mapping);
         for run in memory.resident(part) {
-            share_out(run, claims, unclaimed, ledger);
+            share_out(run, claims, unclaimed, found);
         }
         Ok(())
     }
 
+    /// What people call shared memory: by its program where that is known, else by its mapping.
+    fn name_of_shared(&self, mapping: &Mapping) -> String {
+        let is_postgres = self.recognition.has(RuntimeKind::Postgres);
+        let is_segment = ["/dev/zero", "/SYSV", "/dev/shm/PostgreSQL", "/anon_hugepage"]
+            .iter()
+            .any(|begin| mapping.name.starts_with(begin));
+        if is_postgres && is_segment {
+            return "PostgreSQL's shared memory (shared_buffers)".to_owned();
+        }
+        match mapping.name.trim_end_matches(" (deleted)") {
+            "" | "/dev/zero" => "shared anonymous memory".to_owned(),
+            name => name.to_owned(),
+        }
+    }
+
     /// ZGC keeps its heap in a file of memory, which it names so (zPhysicalMemoryBacking_linux.cpp).
     fn is_heap_of_java(&self, mapping: &Mapping) -> bool {
-        let is_java = |r: &recognise::Runtime| r.kind == recognise::RuntimeKind::HotSpot;
-        mapping.name.starts_with("/memfd:java_heap")
-            && self.recognition.runtimes.iter().any(is_java)
+        mapping.name.starts_with("/memfd:java_heap") && self.recognition.has(RuntimeKind::HotSpot)
     }
 
     /// Whose private memory is when nothing else is known of it.
@@ -190,7 +277,7 @@ impl Seen<'_> {
 }
 
 /// Splits a run of pages among those who claim it. The first to claim has it.
-fn share_out(run: Range<u64>, claims: &[Claim], otherwise: Owner, ledger: &mut Ledger) {
+fn share_out(run: Range<u64>, claims: &[Claim], otherwise: Owner, found: &mut Attribution) {
     let mut at = run.start;
     // Claims do not overlap, so that their ends are in order too.
     let first = claims.partition_point(|claim| claim.range.end <= run.start);
@@ -199,15 +286,11 @@ fn share_out(run: Range<u64>, claims: &[Claim], otherwise: Owner, ledger: &mut L
         if start >= end {
             continue;
         }
-        ledger.add(otherwise, start - at);
-        if claim.estimated {
-            ledger.add_estimate(claim.owner, end - start);
-        } else {
-            ledger.add(claim.owner, end - start);
-        }
+        found.ledger.add(otherwise, start - at);
+        found.add(claim, end - start);
         at = end;
     }
-    ledger.add(otherwise, run.end.saturating_sub(at));
+    found.ledger.add(otherwise, run.end.saturating_sub(at));
 }
 
 fn whole_pages(range: &Range<u64>, page: u64) -> Range<u64> {
@@ -220,18 +303,25 @@ mod tests {
 
     #[test]
     fn a_run_of_pages_is_shared_out_without_loss_or_overlap() {
-        let claim = |range, owner, estimated| Claim { range, owner, estimated };
+        let claim = |range, owner, manager: Option<&str>| Claim {
+            range,
+            owner,
+            manager: manager.map(str::to_owned),
+            estimated: manager.is_some(),
+        };
         let claims = [
-            claim(0x2000..0x4000, Owner::Stacks, false),
-            claim(0x6000..0x9000, Owner::Runtime, true),
+            claim(0x2000..0x4000, Owner::Stacks, None),
+            claim(0x6000..0x9000, Owner::Runtime, Some("Go")),
         ];
-        let mut ledger = Ledger::default();
-        share_out(0x1000..0x8000, &claims, Owner::AnonymousOther, &mut ledger);
-        assert_eq!(ledger.bytes(Owner::Stacks), 0x2000);
-        assert_eq!(ledger.bytes(Owner::Runtime), 0x2000);
-        assert_eq!(ledger.bytes(Owner::AnonymousOther), 0x3000);
-        assert_eq!(ledger.total(), 0x7000);
-        share_out(0x9000..0xa000, &claims, Owner::AnonymousOther, &mut ledger);
-        assert_eq!(ledger.bytes(Owner::AnonymousOther), 0x4000);
+        let mut found = Attribution::default();
+        share_out(0x1000..0x8000, &claims, Owner::AnonymousOther, &mut found);
+        assert_eq!(found.ledger.bytes(Owner::Stacks), 0x2000);
+        assert_eq!(found.ledger.bytes(Owner::Runtime), 0x2000);
+        assert_eq!(found.ledger.bytes(Owner::AnonymousOther), 0x3000);
+        assert_eq!(found.ledger.total(), 0x7000);
+        let go = Manager { name: "Go".to_owned(), bytes: 0x2000, estimated: true };
+        assert_eq!(found.managers(), [go]);
+        share_out(0x9000..0xa000, &claims, Owner::AnonymousOther, &mut found);
+        assert_eq!(found.ledger.bytes(Owner::AnonymousOther), 0x4000);
     }
 }

@@ -1,47 +1,49 @@
-//! Which mappings belong to an allocator or a runtime.
+//! Who manages private memory that is of no file.
 //!
-//! The kernel merges neighbouring mappings and, as a rule, does not know whose they are. So this is an
-//! estimate, of what is left when that which is known for certain was taken away: files with their zeroed
-//! data, stacks, and the ranges that a walker of the heap has claimed.
+//! What is known for certain is left out first: files with their zeroed data, stacks, and what a walker of the
+//! heap has claimed. Then memory is claimed by structure, wherever it lies and whatever `malloc` is in force:
+//! other allocators' extents, CPython's pools, Ruby's pages, PHP's chunks, PartitionAlloc's super pages. The
+//! kernel merges neighbouring mappings and does not know who asked for them; what is left is attributed by what
+//! mappings look like, as an estimate.
 //!
 //! | who is there | rule for what is left |
 //! |---|---|
 //! | a name (`PR_SET_VMA_ANON_NAME`) | whoever has named it; not estimated |
 //! | a sanitizer | all of it is the sanitizer's |
 //! | V8 | code, and what begins at a multiple of 256 KiB |
-//! | CPython | what is as large as one of its arenas |
-//! | Go, HotSpot | all of it |
-//! | an allocator that is not glibc's | all of it, and the brk heap if `malloc` is that allocator's |
+//! | InnoDB | mappings of at least 1 MiB |
+//! | Go, HotSpot, Erlang | all of it |
+//! | an allocator that is not glibc's, of which no structure was found | all of it, and the brk heap if `malloc` is that allocator's |
 //!
-//! Where an allocator that is not glibc's and a runtime share a process, a runtime gets only what
-//! differs from that allocator's own mappings: V8 asks for its pages at addresses of its own choice,
-//! far from where the kernel puts things; CPython's arenas lie at any page, an allocator's blocks at
-//! multiples of their size. Go's and HotSpot's mappings near the libraries look like any others, and
-//! are nobody's then.
+//! Where such an allocator shares a process with a runtime, V8 asks for its pages at addresses of its own choice,
+//! far from where the kernel puts things; the memory of other runtimes near the libraries looks like the
+//! allocator's, and is attributed to no owner.
 
 use std::ops::Range;
 
+use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges::without;
+use lowtide_heap::{gperftools, jemalloc, mimalloc, pymalloc, ruby, zend};
 
-use super::{OwnMemory, Recognition, Runtime, RuntimeKind, identity};
+use super::{Allocator, OwnMemory, Recognition, Runtime, RuntimeKind, identity, partition_alloc};
 use crate::allocator::Sanitizer;
 use crate::proc::maps::Mapping;
 
-/// Memory that belongs to somebody.
+/// Memory that belongs to a manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Area {
     /// Where it is, in bytes.
     pub range: Range<u64>,
-    /// Whose it is.
+    /// The manager.
     pub owner: Owner,
     /// Whether that is an estimate.
     pub estimated: bool,
 }
 
-/// Who owns memory.
+/// Who manages memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
-    /// An allocator, by its name: what of it is in use cannot be seen from here.
+    /// An allocator, by its name: what of it is in use is not known here.
     Allocator(String),
     /// A runtime.
     Runtime(RuntimeKind),
@@ -49,18 +51,26 @@ pub enum Owner {
     Sanitizer(Sanitizer),
 }
 
-/// The kernel puts mappings close to each other, below the stack. What lies so far from the libraries
-/// is where somebody has asked for it to be.
-const FAR: u64 = 16 << 40;
-/// mimalloc reserves its arenas in pieces of this size.
-const MIMALLOC_ARENA: u64 = 1 << 30;
-/// mimalloc's segments begin at multiples of it.
-const MIMALLOC_SEGMENT: u64 = 32 << 20;
+impl Owner {
+    /// What people read.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Allocator(name) => name,
+            Self::Runtime(kind) => kind.name(),
+            Self::Sanitizer(sanitizer) => sanitizer.name(),
+        }
+    }
+}
 
-/// The owners of private memory that is of no file, in order of address. `stacks` (see
+/// The kernel puts mappings close to each other, below the stack. What lies so far from the libraries
+/// is where a program has asked for it to be.
+const FAR: u64 = 16 << 40;
+
+/// The managers of private memory that is of no file, in order of address. `stacks` (see
 /// [`stacks`](super::stacks())) and what is `taken` already belong to others; what none of the rules
 /// fits is not in the answer.
 pub fn areas(
+    memory: &impl Memory,
     recognition: &Recognition,
     maps: &[Mapping],
     stacks: &[Range<u64>],
@@ -69,16 +79,36 @@ pub fn areas(
     let known = stacks.iter().chain(taken).chain(&recognition.zeroed_data);
     let mut known: Vec<Range<u64>> = known.cloned().collect();
     known.sort_unstable_by_key(|range| range.start);
-    let rules = Rules::new(recognition, maps);
-    let mut found = Vec::new();
-    for mapping in maps.iter().filter(|m| is_private_memory(m)) {
+    let mappings: Vec<&Mapping> = maps.iter().filter(|m| is_private_memory(m)).collect();
+    let unnamed = mappings.iter().filter(|m| !m.name.starts_with("[anon:"));
+    let left = unnamed.flat_map(|m| without(m.start..m.end, &known));
+    let mut structures = Structures { memory, recognition, left: joined(left), found: Vec::new() };
+    structures.claim(maps);
+    let rules = Rules::new(recognition, maps, &structures.found);
+    let mut found = structures.found;
+    known.extend(found.iter().map(|area| area.range.clone()));
+    known.sort_unstable_by_key(|range| range.start);
+    for mapping in mappings {
         for range in without(mapping.start..mapping.end, &known) {
             if let Some((owner, estimated)) = rules.owner(mapping, &range) {
                 found.push(Area { range, owner, estimated });
             }
         }
     }
+    found.sort_unstable_by_key(|area| area.range.start);
     found
+}
+
+/// Ranges in order, those that touch each other as one.
+fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut all: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match all.last_mut().filter(|last| last.end == range.start) {
+            Some(last) => last.end = range.end,
+            None => all.push(range),
+        }
+    }
+    all
 }
 
 /// Nothing is resident in a mapping that was never accessible; the kernel's own have names.
@@ -90,9 +120,80 @@ fn is_private_memory(mapping: &Mapping) -> bool {
         && (is_unnamed || mapping.name == "[heap]")
 }
 
+/// Claims memory by how it is laid out.
+struct Structures<'a, M> {
+    memory: &'a M,
+    recognition: &'a Recognition,
+    /// What is not claimed yet, in order.
+    left: Vec<Range<u64>>,
+    found: Vec<Area>,
+}
+
+impl<M: Memory> Structures<'_, M> {
+    fn claim(&mut self, maps: &[Mapping]) {
+        if self.recognition.sanitizer.is_some() {
+            return;
+        }
+        let allocators = [&self.recognition.malloc, &self.recognition.own];
+        for allocator in allocators.into_iter().flatten() {
+            let data = self.data_of(allocator, maps);
+            let found = match allocator.name.as_str() {
+                "jemalloc" => jemalloc::extents(self.memory, &data, &self.left),
+                "gperftools" => gperftools::spans(self.memory, &data, &self.left),
+                _ => Vec::new(),
+            };
+            self.take(&Owner::Allocator(allocator.name.clone()), found);
+        }
+        for runtime in &self.recognition.runtimes {
+            let found = match runtime.memory {
+                OwnMemory::Pools => pymalloc::pools(self.memory, &self.left),
+                OwnMemory::Slots => ruby::pages(self.memory, &self.left),
+                OwnMemory::Chunks => zend::chunks(self.memory, &self.left),
+                _ => Vec::new(),
+            };
+            self.take(&Owner::Runtime(runtime.kind), found);
+        }
+        // Libraries bring it along, under names of their own.
+        let found = mimalloc::areas(self.memory, &self.left);
+        self.take(&Owner::Allocator("mimalloc".to_owned()), found);
+        let super_pages = partition_alloc::super_pages(maps);
+        if !super_pages.is_empty() {
+            self.take(&Owner::Allocator(partition_alloc::NAME.to_owned()), super_pages);
+            self.take(&Owner::Runtime(RuntimeKind::V8), partition_alloc::cages_of_v8(maps));
+        }
+    }
+
+    /// The zeroed data of the file that holds an allocator, with the page that it shares with the file.
+    fn data_of(&self, allocator: &Allocator, maps: &[Mapping]) -> Vec<Range<u64>> {
+        let page = self.memory.page_bytes();
+        let path = allocator.path.to_string_lossy();
+        let of_file = maps.iter().filter(|m| m.has_file() && m.name == path);
+        let ends: Vec<u64> = of_file.map(|m| m.end).collect();
+        let data = self.recognition.zeroed_data.iter().filter(|d| ends.contains(&d.start));
+        data.map(|range| range.start.saturating_sub(page)..range.end).collect()
+    }
+
+    /// Gives an owner what is left of some ranges.
+    fn take(&mut self, owner: &Owner, ranges: Vec<Range<u64>>) {
+        if ranges.is_empty() {
+            return;
+        }
+        for left in &self.left {
+            let first = ranges.partition_point(|range| range.end <= left.start);
+            let within = ranges[first..].iter().take_while(|range| range.start < left.end);
+            self.found.extend(within.map(|range| Area {
+                range: range.start.max(left.start)..range.end.min(left.end),
+                owner: owner.clone(),
+                estimated: false,
+            }));
+        }
+        self.left = self.left.iter().flat_map(|left| without(left.clone(), &ranges)).collect();
+    }
+}
+
 struct Rules<'r> {
     recognition: &'r Recognition,
-    /// The allocator that is not glibc's.
+    /// The allocator that is not glibc's, and whose memory was not found by its structure.
     foreign: Option<&'r str>,
     /// Whether `malloc` itself is that allocator's.
     has_foreign_malloc: bool,
@@ -101,19 +202,20 @@ struct Rules<'r> {
 }
 
 impl<'r> Rules<'r> {
-    fn new(recognition: &'r Recognition, maps: &[Mapping]) -> Self {
+    fn new(recognition: &'r Recognition, maps: &[Mapping], found: &[Area]) -> Self {
         let libraries = maps.iter().rfind(|m| m.has_file() && m.permissions.contains('x'));
+        let was_found = |name: &&str| found.iter().any(|area| area.owner.name() == *name);
         let foreign = recognition.allocator().map(|a| a.name.as_str());
         let malloc = recognition.malloc.as_ref().map(|a| a.name.as_str());
         Self {
             recognition,
-            foreign: foreign.filter(|name| *name != identity::GLIBC),
+            foreign: foreign.filter(|name| *name != identity::GLIBC && !was_found(name)),
             has_foreign_malloc: malloc.is_some_and(|name| name != identity::GLIBC),
             libraries: libraries.map_or(0, |m| m.start),
         }
     }
 
-    /// Who owns a part of a mapping, and whether that is an estimate.
+    /// Who manages a part of a mapping, and whether that is an estimate.
     fn owner(&self, mapping: &Mapping, range: &Range<u64>) -> Option<(Owner, bool)> {
         if let Some(name) = mapping.name.strip_prefix("[anon:") {
             return Some((self.owner_by_name(name.trim_start())?, false));
@@ -123,15 +225,12 @@ impl<'r> Rules<'r> {
         }
         if mapping.name == "[heap]" {
             let malloc = self.recognition.malloc.as_ref().filter(|_| self.has_foreign_malloc)?;
-            return Some((Owner::Allocator(malloc.name.clone()), true));
+            return Some((Owner::Allocator(malloc.name.clone()), self.foreign.is_some()));
         }
-        let fits = |runtime: &&Runtime| match self.foreign {
-            None => self.fits(runtime.memory, mapping, range),
-            Some(foreign) => self.differs(runtime.memory, mapping, range, foreign),
-        };
         // Those with a shape of their own come before those that may have any.
         let (any, shaped): (Vec<_>, Vec<_>) =
             self.recognition.runtimes.iter().partition(|r| r.memory == OwnMemory::Any);
+        let fits = |runtime: &&Runtime| self.fits(runtime.memory, mapping, range);
         if let Some(runtime) = shaped.into_iter().chain(any).find(fits) {
             return Some((Owner::Runtime(runtime.kind), true));
         }
@@ -140,40 +239,15 @@ impl<'r> Rules<'r> {
         Some((Owner::Allocator(foreign.to_owned()), true))
     }
 
-    /// Whether a range can be of a runtime beside glibc, whose walker has claimed its own.
+    /// Whether a range can be a runtime's, by its place and size.
     fn fits(&self, memory: OwnMemory, mapping: &Mapping, range: &Range<u64>) -> bool {
+        let is_apart = self.foreign.is_none() || range.start.abs_diff(self.libraries) > FAR;
         match memory {
-            OwnMemory::None => false,
-            OwnMemory::Any => true,
-            OwnMemory::Blocks(bytes) => range.end - range.start >= bytes,
+            OwnMemory::None | OwnMemory::Pools | OwnMemory::Slots | OwnMemory::Chunks => false,
+            OwnMemory::Any => is_apart,
+            OwnMemory::Large(bytes) => is_apart && range.end - range.start >= bytes,
             OwnMemory::Aligned(bytes) => {
-                mapping.permissions.contains('x') || range.start.is_multiple_of(bytes)
-            }
-        }
-    }
-
-    /// Whether a range can be of a runtime, and not of the allocator that is not glibc's.
-    fn differs(
-        &self,
-        memory: OwnMemory,
-        mapping: &Mapping,
-        range: &Range<u64>,
-        foreign: &str,
-    ) -> bool {
-        let size = range.end - range.start;
-        let is_far = range.start.abs_diff(self.libraries) > FAR;
-        let is_of_mimalloc = foreign == "mimalloc"
-            && (size >= MIMALLOC_ARENA
-                || (size >= MIMALLOC_SEGMENT && range.start.is_multiple_of(MIMALLOC_SEGMENT)));
-        match memory {
-            OwnMemory::None => false,
-            OwnMemory::Any => is_far && !is_of_mimalloc,
-            OwnMemory::Blocks(bytes) => {
-                !is_far && size.is_multiple_of(bytes) && !range.start.is_multiple_of(bytes)
-            }
-            OwnMemory::Aligned(bytes) => {
-                let is_block = is_far && range.start.is_multiple_of(bytes) && !is_of_mimalloc;
-                mapping.permissions.contains('x') || is_block
+                mapping.permissions.contains('x') || (is_apart && range.start.is_multiple_of(bytes))
             }
         }
     }
@@ -181,15 +255,16 @@ impl<'r> Rules<'r> {
     /// Who gives such a name to mappings: glibc with its tunable `glibc.mem.decorate_maps`
     /// (sysdeps/unix/sysv/linux/setvmaname.c), Go (runtime/set_vma_name_linux.go), CPython in
     /// development mode (pycore_mmap.h), jemalloc (src/pages.c), mimalloc (src/prim/unix/prim.c),
-    /// Google's tcmalloc (system-alloc.cc).
+    /// Google's tcmalloc (system-alloc.cc), PartitionAlloc (page_allocator_internals_posix.h).
     fn owner_by_name(&self, name: &str) -> Option<Owner> {
-        const ALLOCATORS: [(&str, &str); 6] = [
+        const ALLOCATORS: [(&str, &str); 7] = [
             ("glibc: malloc", identity::GLIBC),
             ("glibc: loader malloc", identity::GLIBC),
             ("jemalloc", "jemalloc"),
             ("mimalloc", "mimalloc"),
             ("tcmalloc_region", "tcmalloc"),
             ("scudo", "scudo"),
+            ("partition_alloc", partition_alloc::NAME),
         ];
         let v8 = self.recognition.runtimes.iter().find(|r| r.kind.has_v8());
         if name.starts_with("Go: ") {

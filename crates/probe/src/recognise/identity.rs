@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{Loaded, Recogniser};
+use super::{Loaded, Recogniser, partition_alloc};
 use lowtide_model::inspection::Linkage;
 
 use crate::allocator::{Evidence, Examination, LoadedFile, Provider, elf, open_mapped, texts};
@@ -49,7 +49,7 @@ impl Recogniser {
             Provider::Executable(file) => {
                 let program = objects.first()?;
                 let known = program.facts.allocator.or(examination.built_in.map(|b| b.name));
-                let name = known.map_or_else(|| unknown(program), str::to_owned);
+                let name = known.map_or_else(|| unknown(program, maps), str::to_owned);
                 (file, (name, Linkage::Static, program))
             }
             Provider::Static(file) => {
@@ -111,7 +111,7 @@ impl Recogniser {
             Some(name) => Some(name.to_owned()),
             None if has_guarded_heap(maps) => Some(MUSL.to_owned()),
             None if is_go => None,
-            None => Some(unknown(program)),
+            None => Some(unknown(program, maps)),
         }
     }
 
@@ -168,7 +168,10 @@ fn has_guarded_heap(maps: &[Mapping]) -> bool {
 }
 
 /// The name of a `malloc` of which only the place is known.
-fn unknown(object: &Loaded<'_>) -> String {
+fn unknown(object: &Loaded<'_>, maps: &[Mapping]) -> String {
+    if !partition_alloc::super_pages(maps).is_empty() {
+        return partition_alloc::NAME.to_owned();
+    }
     let sanitizer = object.facts.evidence.iter().find_map(|e| match e {
         Evidence::Sanitizer(sanitizer) => Some(sanitizer.name()),
         _ => None,

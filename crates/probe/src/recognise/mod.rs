@@ -1,15 +1,17 @@
 //! Who manages the memory of a process: its allocator, and runtimes that bring memory of their own.
 //!
 //! - [`allocator`](Allocator): name, version, and how it came into the process.
-//! - [`runtime`](Runtime): Go, CPython, V8, HotSpot; what they allocate goes past `malloc`.
+//! - [`runtime`](Runtime): Go, CPython, V8, HotSpot, Ruby, PHP, Erlang, InnoDB: what they allocate goes past
+//!   `malloc`.
 //! - [`Sanitizer`]: a build that must be left alone.
 //! - [`stacks`]: where threads keep theirs.
-//! - [`areas`]: which mappings belong to whom.
+//! - [`areas`]: which memory belongs to which of them.
 //!
 //! Everything is read from the process's own files, through `/proc/PID/map_files` or its own root.
 
 mod areas;
 mod identity;
+mod partition_alloc;
 mod runtime;
 mod stacks;
 
@@ -54,7 +56,8 @@ impl Recognition {
         self.malloc.as_ref().is_some_and(|malloc| malloc.name == identity::GLIBC)
     }
 
-    fn has(&self, kind: RuntimeKind) -> bool {
+    /// Whether a runtime is among them.
+    pub fn has(&self, kind: RuntimeKind) -> bool {
         self.runtimes.iter().any(|runtime| runtime.kind == kind)
     }
 }

@@ -32,9 +32,33 @@ pub enum RuntimeKind {
     Python,
     /// V8 in another program.
     V8,
+    /// Ruby.
+    Ruby,
+    /// PHP, with the allocator of its Zend engine.
+    Php,
+    /// Erlang's virtual machine.
+    Erlang,
+    /// InnoDB, the storage engine of MariaDB and MySQL, with its buffer pool.
+    InnoDb,
+    /// PostgreSQL, whose pool of buffers is shared memory.
+    Postgres,
 }
 
 impl RuntimeKind {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Go,
+        Self::HotSpot,
+        Self::Node,
+        Self::Python,
+        Self::V8,
+        Self::Ruby,
+        Self::Php,
+        Self::Erlang,
+        Self::InnoDb,
+        Self::Postgres,
+    ];
+
     /// What people call it.
     pub fn name(self) -> &'static str {
         match self {
@@ -43,6 +67,11 @@ impl RuntimeKind {
             Self::Node => "Node.js",
             Self::Python => "CPython",
             Self::V8 => "V8",
+            Self::Ruby => "Ruby",
+            Self::Php => "PHP",
+            Self::Erlang => "Erlang",
+            Self::InnoDb => "InnoDB",
+            Self::Postgres => "PostgreSQL",
         }
     }
 
@@ -55,22 +84,31 @@ impl RuntimeKind {
 /// How a runtime takes its own memory from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnMemory {
-    /// It takes none: all of it comes from `malloc` (CPython with `PYTHONMALLOC=malloc`).
+    /// It takes no private memory of its own: all of it comes from `malloc` (CPython with
+    /// `PYTHONMALLOC=malloc`), or is shared (PostgreSQL).
     None,
     /// In anonymous mappings of all kinds.
     Any,
-    /// In blocks of so many bytes, one `mmap` each, which the kernel merges where they meet (CPython:
-    /// `ARENA_SIZE`, 256 KiB before 3.10, 1 MiB since; Objects/obmalloc.c, pycore_obmalloc.h).
-    Blocks(u64),
+    /// In the pools of CPython's allocator, which are known by their heads.
+    Pools,
+    /// In the pages of Ruby's objects, which are known by their heads.
+    Slots,
+    /// In the chunks of PHP's allocator, which are known by their heads.
+    Chunks,
     /// In blocks that begin at a multiple of so many bytes (V8: pages of 256 KiB, src/common/globals.h
     /// and src/heap; mimalloc inside CPython: segments of 32 MiB).
     Aligned(u64),
+    /// In mappings of at least so many bytes (InnoDB: its buffer pool is cut into chunks of at least 1 MiB,
+    /// `innodb_buffer_pool_chunk_size`).
+    Large(u64),
 }
 
 /// V8's pages.
 const V8_PAGE: u64 = 256 << 10;
 /// The segments of the mimalloc inside CPython.
 const MIMALLOC_SEGMENT: u64 = 32 << 20;
+/// InnoDB's smallest chunk of its buffer pool.
+const INNODB_CHUNK: u64 = 1 << 20;
 
 impl Recogniser {
     /// The runtimes whose code is loaded, each once.
@@ -80,7 +118,7 @@ impl Recogniser {
             for kind in kinds(&object.facts.evidence) {
                 if found.iter().all(|r| r.kind != kind) {
                     let version = self.runtime_version(pid, kind, object);
-                    let memory = memory(pid, kind, version.as_deref(), object);
+                    let memory = memory(pid, kind, object);
                     found.push(Runtime { kind, version, memory });
                 }
             }
@@ -102,7 +140,11 @@ impl Recogniser {
             RuntimeKind::HotSpot => hotspot_version(file, texts?),
             RuntimeKind::Node => node_version(file, texts?),
             RuntimeKind::Python => python_version(file, at).or(minor),
-            RuntimeKind::V8 => None,
+            RuntimeKind::Ruby => ruby_version(file, at?),
+            RuntimeKind::Php => texts::number_behind(file, texts?, "X-Powered-By: PHP/"),
+            RuntimeKind::Erlang => texts::number_behind(file, texts?, " emulator version "),
+            RuntimeKind::Postgres => texts::number_behind(file, texts?, "PostgreSQL "),
+            RuntimeKind::V8 | RuntimeKind::InnoDb => None,
         })
     }
 }
@@ -116,31 +158,38 @@ fn kinds(evidence: &[Evidence]) -> impl Iterator<Item = RuntimeKind> {
         // Programs that take Node's extensions without being Node have no V8 to export.
         Evidence::V8 if has_node => Some(RuntimeKind::Node),
         Evidence::V8 => Some(RuntimeKind::V8),
+        Evidence::Ruby => Some(RuntimeKind::Ruby),
+        Evidence::Php => Some(RuntimeKind::Php),
+        Evidence::Erlang => Some(RuntimeKind::Erlang),
+        Evidence::InnoDb => Some(RuntimeKind::InnoDb),
+        Evidence::Postgres => Some(RuntimeKind::Postgres),
         Evidence::Node | Evidence::Sanitizer(_) => None,
     })
 }
 
-fn memory(pid: u32, kind: RuntimeKind, version: Option<&str>, object: &Loaded<'_>) -> OwnMemory {
+fn memory(pid: u32, kind: RuntimeKind, object: &Loaded<'_>) -> OwnMemory {
     match kind {
-        RuntimeKind::Go | RuntimeKind::HotSpot => OwnMemory::Any,
+        RuntimeKind::Go | RuntimeKind::HotSpot | RuntimeKind::Erlang => OwnMemory::Any,
         RuntimeKind::Node | RuntimeKind::V8 => OwnMemory::Aligned(V8_PAGE),
+        RuntimeKind::Ruby => OwnMemory::Slots,
+        RuntimeKind::Php => OwnMemory::Chunks,
+        RuntimeKind::InnoDb => OwnMemory::Large(INNODB_CHUNK),
+        RuntimeKind::Postgres => OwnMemory::None,
         RuntimeKind::Python => {
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            python_memory(&environment, version, is_free_threaded(object))
+            python_memory(&environment, is_free_threaded(object))
         }
     }
 }
 
-/// What `PYTHONMALLOC` asks for (Doc/using/cmdline.rst), else the default of the version.
-fn python_memory(environment: &[u8], version: Option<&str>, is_free_threaded: bool) -> OwnMemory {
+/// What `PYTHONMALLOC` asks for (Doc/using/cmdline.rst), else the default of the build.
+fn python_memory(environment: &[u8], is_free_threaded: bool) -> OwnMemory {
     let wanted = environment.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"PYTHONMALLOC="));
-    let minor = version.and_then(|v| v.split('.').nth(1)?.parse::<u32>().ok());
-    let arena = if minor.is_some_and(|m| m < 10) { 256 << 10 } else { 1 << 20 };
     match wanted {
         Some(b"malloc" | b"malloc_debug") => OwnMemory::None,
         Some(b"mimalloc" | b"mimalloc_debug") => OwnMemory::Aligned(MIMALLOC_SEGMENT),
         _ if is_free_threaded => OwnMemory::Aligned(MIMALLOC_SEGMENT),
-        _ => OwnMemory::Blocks(arena),
+        _ => OwnMemory::Pools,
     }
 }
 
@@ -175,6 +224,15 @@ fn python_version(file: &File, at: Option<u64>) -> Option<String> {
     file.read_exact_at(&mut word, at?).ok()?;
     let hex = u32::from_le_bytes(word);
     Some(format!("{}.{}.{}", hex >> 24, hex >> 16 & 0xff, hex >> 8 & 0xff))
+}
+
+/// `ruby_version`, a text such as `3.1.2`.
+fn ruby_version(file: &File, at: u64) -> Option<String> {
+    let mut text = [0; 16];
+    let length = file.read_at(&mut text, at).ok()?;
+    let number = text[..length].split(|b| !b.is_ascii_digit() && *b != b'.').next()?;
+    let number = std::str::from_utf8(number).ok()?;
+    (!number.is_empty()).then(|| number.to_owned())
 }
 
 /// The release stands in the addresses of its own downloads, or else is a text of its own.
@@ -233,18 +291,21 @@ mod tests {
     }
 
     #[test]
-    fn a_cure_is_known_for_every_runtime_by_the_name_that_it_is_told_by() {
-        use RuntimeKind::{Go, HotSpot, Node, Python, V8};
+    fn advice_is_known_for_every_runtime_by_its_name() {
+        use lowtide_model::cures::cures;
+        use lowtide_model::inspection::Manager;
         use lowtide_model::ledger::{Ledger, Owner};
-        use lowtide_model::verdict::{Facts, cures, judge};
+        use lowtide_model::verdict::{Facts, judge};
         let mut ledger = Ledger::default();
         ledger.add(Owner::Runtime, 1 << 30);
-        for kind in [Go, HotSpot, Node, Python, V8] {
-            let runtimes = [kind.name().to_owned()];
+        for kind in RuntimeKind::ALL {
+            let name = kind.name().to_owned();
+            let managers = [Manager { name, bytes: 1 << 30, estimated: false }];
             let facts = Facts {
                 ledger: &ledger,
-                allocator: None,
-                runtimes: &runtimes,
+                managers: &managers,
+                shared: &[],
+                runtimes: &[],
                 heap_was_walked: false,
                 arenas: &[],
                 tunables: None,
@@ -259,15 +320,13 @@ mod tests {
 
     #[test]
     fn python_says_in_its_environment_where_its_memory_comes_from() {
-        let memory = |environment: &str, version| {
-            python_memory(environment.replace(' ', "\0").as_bytes(), Some(version), false)
-        };
-        assert_eq!(memory("A=1 B=2", "3.9.18"), OwnMemory::Blocks(256 << 10));
-        assert_eq!(memory("", "3.11.7"), OwnMemory::Blocks(1 << 20));
-        assert_eq!(memory("A=1 PYTHONMALLOC=malloc", "3.11.7"), OwnMemory::None);
-        assert_eq!(memory("PYTHONMALLOC=pymalloc", "3.13.0"), OwnMemory::Blocks(1 << 20));
-        assert_eq!(memory("PYTHONMALLOC=mimalloc", "3.13.0"), OwnMemory::Aligned(32 << 20));
-        assert_eq!(python_memory(b"", Some("3.13.0"), true), OwnMemory::Aligned(32 << 20));
+        let memory =
+            |environment: &str| python_memory(environment.replace(' ', "\0").as_bytes(), false);
+        assert_eq!(memory("A=1 B=2"), OwnMemory::Pools);
+        assert_eq!(memory("A=1 PYTHONMALLOC=malloc"), OwnMemory::None);
+        assert_eq!(memory("PYTHONMALLOC=pymalloc"), OwnMemory::Pools);
+        assert_eq!(memory("PYTHONMALLOC=mimalloc"), OwnMemory::Aligned(32 << 20));
+        assert_eq!(python_memory(b"", true), OwnMemory::Aligned(32 << 20));
     }
 
     #[test]

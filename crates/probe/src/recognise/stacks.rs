@@ -1,11 +1,13 @@
 //! Where the threads of a process keep their stacks.
 //!
-//! The kernel names only the first thread's. The others are found by what glibc and musl do
-//! (`allocate_stack` in nptl/allocatestack.c): a page or more that may not be touched, and the stack
-//! right above it; and by where the threads' stack pointers are. From glibc 2.42 on, the page below is
-//! guarded without a mapping of its own (`MADV_GUARD_INSTALL`), so that only the latter helps.
+//! The kernel names only the first thread's. Another mapping is a stack if a thread's stack pointer lies in it,
+//! or a thread's descriptor, which glibc and musl put at the end of its stack (`allocate_stack` in
+//! nptl/allocatestack.c, `pthread_create` of musl). A guard below it alone says nothing: other allocators have
+//! guards as well.
 
 use std::ops::Range;
+
+use lowtide_heap::memory::Memory;
 
 use super::{OwnMemory, Recognition, RuntimeKind, identity};
 use crate::proc::maps::Mapping;
@@ -16,9 +18,12 @@ use crate::proc::task;
 const LARGEST_GUARD: u64 = 64 << 10;
 /// No thread can be started on less (`PTHREAD_STACK_MIN`).
 const SMALLEST_STACK: u64 = 16 << 10;
-/// A stack pointer alone says that a mapping is a stack only if it is not larger: a coroutine runs
-/// on memory that was allocated like any other.
+/// A stack is not larger, unless a guard lies below it: a coroutine runs on memory that was allocated like any
+/// other. A descriptor is not looked for further above either.
 const LARGEST_STACK: u64 = 16 << 20;
+/// Descriptors begin at a multiple of it, and are at most so large (`struct pthread` has 2,304 bytes).
+const DESCRIPTOR_ALIGNMENT: u64 = 16;
+const DESCRIPTOR: u64 = 4 << 10;
 /// What is known of stacks whose end cannot be seen, in bytes.
 struct Usual {
     /// What a thread gets unless its program asks for another size.
@@ -36,8 +41,8 @@ const OF_MUSL: Usual = Usual { size: 136 << 10, above_pointer: 4 << 10 };
 /// glibc's thread heaps begin at a multiple of it (`HEAP_MAX_SIZE`), right above a reservation.
 const HEAP_OF_THREAD: u64 = 64 << 20;
 
-/// The stack pointers of the threads that wait in a system call; of those that run, nothing is told.
-/// Empty where that may not be seen.
+/// The stack pointers of the threads that wait in a system call; those of running threads are not known.
+/// Empty where that may not be read.
 pub fn stack_pointers(pid: u32) -> Vec<u64> {
     let threads = task::threads(pid).unwrap_or_default();
     let mut pointers: Vec<u64> =
@@ -46,10 +51,15 @@ pub fn stack_pointers(pid: u32) -> Vec<u64> {
     pointers
 }
 
-/// Where stacks are, in order: the first thread's, those that glibc has named, those behind a guard,
-/// and those that a stack pointer leads to. Where the kernel has merged a stack with what was mapped
-/// above it, as it does under musl, its end is an estimate.
-pub fn stacks(recognition: &Recognition, maps: &[Mapping], pointers: &[u64]) -> Vec<Range<u64>> {
+/// Where stacks are, in order: the first thread's, those that glibc has named, and those that a stack pointer
+/// or a thread's descriptor lies in. Where the kernel has merged a stack with what was mapped above it,
+/// it ends with the descriptor; without one, its end is an estimate.
+pub fn stacks(
+    memory: &impl Memory,
+    recognition: &Recognition,
+    maps: &[Mapping],
+    pointers: &[u64],
+) -> Vec<Range<u64>> {
     // Go's threads run on the stacks of goroutines, which are part of its heap.
     let has_go = recognition.has(RuntimeKind::Go);
     let has_threads_of_c = !has_go || recognition.malloc.is_some();
@@ -64,23 +74,81 @@ pub fn stacks(recognition: &Recognition, maps: &[Mapping], pointers: &[u64]) -> 
         if is_named {
             found.push(mapping.start..mapping.end);
         } else if plain && has_threads_of_c && is_guarded(mapping, below) {
-            found.push(mapping.start..end_of_guarded(mapping, pointers, &usual));
-        } else if plain
-            && !has_go
-            && is_in_use(mapping, pointers)
-            && !is_of_v8(recognition, mapping)
-        {
-            found.push(mapping.start..mapping.end);
+            found.extend(guarded(memory, mapping, pointers, &usual));
+        } else if plain && !has_go && !is_of_v8(recognition, mapping) {
+            found.extend(in_use(memory, mapping, pointers, &usual));
         }
     }
     found
 }
 
-fn end_of_guarded(mapping: &Mapping, pointers: &[u64], usual: &Usual) -> u64 {
-    let above = usual.above_pointer;
+/// The stack above a guard, if there is one.
+fn guarded(
+    memory: &impl Memory,
+    mapping: &Mapping,
+    pointers: &[u64],
+    usual: &Usual,
+) -> Option<Range<u64>> {
     let highest = pointers.iter().rfind(|pointer| mapping.contains(**pointer));
-    let in_use = highest.map_or(0, |pointer| pointer.next_multiple_of(above) + above);
-    mapping.end.min(in_use.max(mapping.start + usual.size))
+    let end = match (descriptor(memory, mapping.start, mapping.end), highest) {
+        (Some(descriptor), _) => end_of(memory, descriptor),
+        (None, Some(pointer)) => {
+            let above = usual.above_pointer;
+            (pointer.next_multiple_of(above) + above).max(mapping.start + usual.size)
+        }
+        (None, None) => return None,
+    };
+    Some(mapping.start..end.min(mapping.end))
+}
+
+/// The stack around a stack pointer, where no guard tells where it begins: from glibc 2.42 on, the page below
+/// is guarded without a mapping of its own (`MADV_GUARD_INSTALL`).
+fn in_use(
+    memory: &impl Memory,
+    mapping: &Mapping,
+    pointers: &[u64],
+    usual: &Usual,
+) -> Option<Range<u64>> {
+    let at = pointers.partition_point(|pointer| *pointer < mapping.start);
+    let pointer = *pointers.get(at).filter(|pointer| mapping.contains(**pointer))?;
+    if mapping.size() <= LARGEST_STACK {
+        return Some(mapping.start..mapping.end);
+    }
+    let end = end_of(memory, descriptor(memory, pointer, mapping.end)?).min(mapping.end);
+    Some(mapping.start.max(end.saturating_sub(usual.size)).min(pointer)..end)
+}
+
+/// The first descriptor of a thread in a range: its first and third word are its own address (`tcb` and `self`
+/// of glibc's `tcbhead_t`); in musl, the first is, and links to others follow.
+fn descriptor(memory: &impl Memory, from: u64, to: u64) -> Option<u64> {
+    let page = memory.page_bytes();
+    let range = from - from % page..to.min(from.saturating_add(LARGEST_STACK));
+    let mut bytes = Vec::new();
+    for run in memory.resident(range.clone()) {
+        let run = run.start.max(range.start)..run.end.min(range.end);
+        bytes.resize(usize::try_from(run.end.saturating_sub(run.start)).ok()?, 0);
+        let length = memory.read_resident(run.start, &mut bytes);
+        let word = |at: u64| {
+            let place = usize::try_from(at - run.start).ok()?;
+            let word = bytes[..length].get(place..place + 8)?;
+            Some(u64::from_le_bytes(word.try_into().ok()?))
+        };
+        let is_pointer = |at: u64| word(at).is_some_and(|w| w > page && w < 1 << 47 && w % 8 == 0);
+        let found = (run.start..run.end).step_by(DESCRIPTOR_ALIGNMENT as usize).find(|at| {
+            word(*at) == Some(*at)
+                && is_pointer(at + 8)
+                && (word(at + 16) == Some(*at) || (is_pointer(at + 16) && is_pointer(at + 24)))
+        });
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// Where the stack ends that has this descriptor.
+fn end_of(memory: &impl Memory, descriptor: u64) -> u64 {
+    (descriptor + DESCRIPTOR).next_multiple_of(memory.page_bytes())
 }
 
 fn is_guarded(mapping: &Mapping, below: Option<&Mapping>) -> bool {
@@ -94,11 +162,6 @@ fn is_guarded(mapping: &Mapping, below: Option<&Mapping>) -> bool {
     guard && mapping.size() >= SMALLEST_STACK && !mapping.start.is_multiple_of(HEAP_OF_THREAD)
 }
 
-fn is_in_use(mapping: &Mapping, pointers: &[u64]) -> bool {
-    let at = pointers.partition_point(|pointer| *pointer < mapping.start);
-    mapping.size() <= LARGEST_STACK && pointers.get(at).is_some_and(|p| mapping.contains(*p))
-}
-
 /// V8 runs nothing on its pages; a stack that begins like one is rarer than a wrong pointer.
 fn is_of_v8(recognition: &Recognition, mapping: &Mapping) -> bool {
     let page = recognition.runtimes.iter().find(|r| r.kind.has_v8()).map(|r| r.memory);
@@ -108,10 +171,26 @@ fn is_of_v8(recognition: &Recognition, mapping: &Mapping) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::LiveMemory;
     use crate::proc::maps::parse;
+    use lowtide_heap::memory::Saved;
+
+    /// A page that holds the descriptor of a thread, at its middle.
+    fn page_with_descriptor(at: u64) -> (u64, Vec<u8>) {
+        let own = at + 0x800;
+        let mut bytes = vec![0; 4096];
+        for (place, word) in [(0, own), (8, 0x7f00_0000_1230), (16, own)] {
+            bytes[0x800 + place..][..8].copy_from_slice(&u64::to_le_bytes(word));
+        }
+        (at, bytes)
+    }
+
+    fn starts(found: &[Range<u64>]) -> Vec<u64> {
+        found.iter().map(|range| range.start).collect()
+    }
 
     #[test]
-    fn a_stack_lies_behind_a_guard_and_a_heap_behind_a_reservation() {
+    fn a_stack_is_where_a_stack_pointer_or_a_descriptor_lies() {
         let maps = parse(
             "7f0000000000-7f0000021000 rw-p 00000000 00:00 0\n\
              7f0000021000-7f0003ff8000 ---p 00000000 00:00 0\n\
@@ -122,13 +201,30 @@ mod tests {
              7f0020000000-7f0020002000 rw-p 00000000 00:00 0\n\
              7f0030000000-7f0030800000 rw-p 00000000 00:00 0\n\
              7f0040000000-7f0080000000 rw-p 00000000 00:00 0\n\
+             7f0090000000-7f0090001000 ---p 00000000 00:00 0\n\
+             7f0090001000-7f0090801000 rw-p 00000000 00:00 0\n\
              7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0                          [stack]\n",
         )
         .unwrap();
+        let memory = Saved { blocks: vec![page_with_descriptor(0x7f00_1080_0000)] };
         let pointers = [0x7f00_307f_0000, 0x7f00_4000_1000];
-        let found = stacks(&Recognition::default(), &maps, &pointers);
-        let starts: Vec<u64> = found.iter().map(|range| range.start).collect();
-        assert_eq!(starts, [0x7f00_1000_1000, 0x7f00_3000_0000, 0x7ffd_0000_0000]);
+        let found = stacks(&memory, &Recognition::default(), &maps, &pointers);
+        // Neither a guard alone makes a stack, nor a pointer into a large mapping.
+        assert_eq!(starts(&found), [0x7f00_1000_1000, 0x7f00_3000_0000, 0x7ffd_0000_0000]);
+        assert_eq!(found[0].end, 0x7f00_1080_1000);
+    }
+
+    #[test]
+    fn super_pages_between_their_guards_are_no_stacks() {
+        let maps = parse(
+            "33fc00000000-33fc00002000 ---p 00000000 00:00 0\n\
+             33fc00002000-33fc00003000 rw-p 00000000 00:00 0\n\
+             33fc00003000-33fc00004000 ---p 00000000 00:00 0\n\
+             33fc00004000-33fc001fc000 rw-p 00000000 00:00 0\n\
+             33fc001fc000-33fc00202000 ---p 00000000 00:00 0\n",
+        )
+        .unwrap();
+        assert!(stacks(&Saved::default(), &Recognition::default(), &maps, &[]).is_empty());
     }
 
     #[test]
@@ -138,9 +234,15 @@ mod tests {
              7f0010002000-7f0020000000 rw-p 00000000 00:00 0\n",
         )
         .unwrap();
-        let end = |pointers: &[u64]| stacks(&Recognition::default(), &maps, pointers)[0].end;
-        assert_eq!(end(&[]), 0x7f00_1080_2000);
-        assert_eq!(end(&[0x7f00_117f_0008]), 0x7f00_1181_0000);
+        let end = |memory: &Saved, pointers: &[u64]| {
+            stacks(memory, &Recognition::default(), &maps, pointers).first().map(|range| range.end)
+        };
+        let none = Saved::default();
+        assert_eq!(end(&none, &[]), None);
+        assert_eq!(end(&none, &[0x7f00_1000_3000]), Some(0x7f00_1080_2000));
+        assert_eq!(end(&none, &[0x7f00_117f_0008]), Some(0x7f00_1181_0000));
+        let memory = Saved { blocks: vec![page_with_descriptor(0x7f00_1080_1000)] };
+        assert_eq!(end(&memory, &[]), Some(0x7f00_1080_3000));
     }
 
     #[test]
@@ -154,7 +256,9 @@ mod tests {
         });
         let address = told.recv().unwrap();
         let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let memory = LiveMemory::open(std::process::id()).unwrap();
         let found = stacks(
+            &memory,
             &Recognition::default(),
             &parse(&text).unwrap(),
             &stack_pointers(std::process::id()),

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::process::Command;
 
-use lowtide_allocators::bundled;
 use lowtide_probe::recognise::{Owner, RuntimeKind};
 
 use crate::support::{Found, Subject};
@@ -36,26 +35,11 @@ fn python_and_its_arenas_are_recognised() {
     assert!(version.starts_with(told), "{version} {told}");
     assert_eq!(found.allocator().0, "glibc");
     let area = found.area_of(python.address()).expect("the object has an owner");
-    assert_eq!((&area.owner, area.estimated), (&Owner::Runtime(RuntimeKind::Python), true));
+    assert_eq!((&area.owner, area.estimated), (&Owner::Runtime(RuntimeKind::Python), false));
 
     let mut command = Command::new("python3");
     let python = Subject::start(command.args(["-c", PYTHON]).env("PYTHONMALLOC", "malloc"));
     assert!(python.recognise().areas.is_empty());
-}
-
-#[test]
-#[ignore = "needs python3"]
-fn python_on_another_allocator_keeps_its_arenas() {
-    for library in bundled() {
-        let mut command = Command::new("python3");
-        command.args(["-c", PYTHON]).env("LD_PRELOAD", library.unpack().unwrap());
-        let python = Subject::start(&mut command);
-        let found = python.recognise();
-        let name = library.name().trim_end_matches('2').to_owned();
-        assert_eq!(found.allocator(), (name.as_str(), Some(library.version()), "preloaded"));
-        assert!(owned(&found, &Owner::Runtime(RuntimeKind::Python)) >= 8 << 20, "{name}");
-        assert!(owned(&found, &Owner::Allocator(name)) >= 2 << 20);
-    }
 }
 
 #[test]

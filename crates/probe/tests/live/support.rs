@@ -5,9 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lowtide_heap::residency::Residency;
 use lowtide_probe::allocator::ExamineError;
+use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::{Mapping, parse};
-use lowtide_probe::recognise::{Area, Recogniser, Recognition, areas, stack_pointers, stacks};
+use lowtide_probe::recognise::{
+    Area, Owner, Recogniser, Recognition, areas, stack_pointers, stacks,
+};
 
 /// A program in C that allocates, has a second thread, tells where one of its blocks is, and waits for
 /// its input to end.
@@ -49,6 +53,7 @@ pub(crate) struct Found {
     pub(crate) maps: Vec<Mapping>,
     pub(crate) areas: Vec<Area>,
     pub(crate) stacks: usize,
+    memory: LiveMemory,
 }
 
 /// Compiles the subject; `compiler` and its arguments.
@@ -113,9 +118,11 @@ impl Subject {
             match recogniser.recognise(self.child.id(), &maps) {
                 Ok(recognition) => {
                     let pointers = stack_pointers(self.child.id());
-                    let stacks = stacks(&recognition, &maps, &pointers);
-                    let areas = areas(&recognition, &maps, &stacks, &[]);
-                    let found = Found { recognition, maps, areas, stacks: stacks.len() };
+                    let memory = LiveMemory::open(self.child.id()).unwrap();
+                    let stacks = stacks(&memory, &recognition, &maps, &pointers);
+                    let areas = areas(&memory, &recognition, &maps, &stacks, &[]);
+                    let stacks = stacks.len();
+                    let found = Found { recognition, maps, areas, stacks, memory };
                     if is_ready(&found) {
                         return found;
                     }
@@ -141,6 +148,12 @@ impl Found {
     pub(crate) fn allocator(&self) -> (&str, Option<&str>, &str) {
         let allocator = self.recognition.allocator().expect("an allocator");
         (&allocator.name, allocator.version.as_deref(), allocator.linkage.name())
+    }
+
+    /// The resident bytes of an owner.
+    pub(crate) fn resident(&self, owner: &Owner) -> u64 {
+        let ranges = self.areas.iter().filter(|area| area.owner == *owner).map(|a| a.range.clone());
+        ranges.map(|range| Residency::new(&self.memory).bytes(range)).sum()
     }
 
     /// The area that holds an address.

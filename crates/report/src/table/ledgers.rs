@@ -1,60 +1,126 @@
-//! Whose the bytes were, treatment by treatment.
+//! Memory by owner, treatment by treatment.
 
+use std::collections::BTreeMap;
+
+use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::stats::Estimate;
-use lowtide_model::study::{Study, TrialResult};
+use lowtide_model::study::{Moments, Study, TrialResult};
 
 use super::{Cell, Row, Table, bytes, shown, without_range};
 
 /// An owner that has less than this part everywhere is not shown by itself.
 const LEAST_SHARE: f64 = 0.02;
 
-/// Whose the resident bytes were at the peak, when the last request was over, and when settled, as the
+/// An owner of memory, as a column: a row of the ledger, or one of the managers behind the row `runtime`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Column {
+    Owner(Owner),
+    Manager(String),
+}
+
+impl Column {
+    fn name(&self) -> &str {
+        match self {
+            Self::Owner(owner) => owner.name(),
+            Self::Manager(name) => name,
+        }
+    }
+}
+
+/// The resident bytes of a trial at one moment, by column, and whether each is an estimate.
+struct Reading {
+    total: u64,
+    columns: BTreeMap<Column, (u64, bool)>,
+}
+
+impl Reading {
+    fn new(ledger: &Ledger, managers: &[Manager]) -> Self {
+        let mut columns: BTreeMap<Column, (u64, bool)> = BTreeMap::new();
+        for row in ledger.rows() {
+            columns.insert(Column::Owner(row.owner), (row.bytes, row.estimated));
+        }
+        let named: u64 = managers.iter().map(|manager| manager.bytes).sum();
+        if let Some((bytes, _)) = columns.get_mut(&Column::Owner(Owner::Runtime)) {
+            *bytes = bytes.saturating_sub(named);
+        }
+        for manager in managers {
+            columns
+                .insert(Column::Manager(manager.name.clone()), (manager.bytes, manager.estimated));
+        }
+        Self { total: ledger.total(), columns }
+    }
+
+    fn of(&self, column: &Column) -> (u64, bool) {
+        self.columns.get(column).copied().unwrap_or_default()
+    }
+}
+
+const MOMENTS: [&str; 3] = ["peak", "drained", "settled"];
+
+fn at<'t, T>(moments: &'t Moments<T>, moment: &str) -> Option<&'t T> {
+    match moment {
+        "peak" => moments.peak.as_ref(),
+        "drained" => moments.drained.as_ref(),
+        _ => moments.settled.as_ref(),
+    }
+}
+
+fn reading(trial: &TrialResult, moment: &str) -> Option<Reading> {
+    let managers = at(&trial.managers, moment).map(Vec::as_slice).unwrap_or_default();
+    Some(Reading::new(at(&trial.ledgers, moment)?, managers))
+}
+
+/// Resident bytes by owner at the peak, when the last request was over, and when settled, as the
 /// median of the trials; nothing where no ledger was taken.
 pub fn ledgers(study: &Study) -> Option<Table> {
-    type OfTrial = fn(&TrialResult) -> Option<&Ledger>;
-    let moments: [(&str, OfTrial); 3] = [
-        ("peak", |trial| trial.ledgers.peak.as_ref()),
-        ("drained", |trial| trial.ledgers.drained.as_ref()),
-        ("settled", |trial| trial.ledgers.settled.as_ref()),
-    ];
-    let all = || study.trials.iter().flat_map(|t| moments.iter().filter_map(move |m| m.1(t)));
-    let matters = |owner: &Owner| {
-        all().any(|l| l.bytes(*owner) as f64 >= l.total() as f64 * LEAST_SHARE && l.total() > 0)
+    let all: Vec<Reading> = study
+        .trials
+        .iter()
+        .flat_map(|trial| MOMENTS.iter().filter_map(|moment| reading(trial, moment)))
+        .collect();
+    let matters = |column: &&Column| {
+        let share =
+            |r: &Reading| r.of(column).0 as f64 >= r.total as f64 * LEAST_SHARE && r.total > 0;
+        all.iter().any(share)
     };
-    let owners: Vec<Owner> = Owner::ALL.into_iter().filter(matters).collect();
+    let mut columns: Vec<&Column> = all.iter().flat_map(|reading| reading.columns.keys()).collect();
+    columns.sort();
+    columns.dedup();
+    columns.retain(matters);
     let mut rows = Vec::new();
     for summary in &study.treatments {
-        for (name, of_trial) in moments {
-            let found: Vec<&Ledger> =
-                shown(study, summary).into_iter().filter_map(of_trial).collect();
+        for moment in MOMENTS {
+            let trials = shown(study, summary).into_iter();
+            let found: Vec<Reading> = trials.filter_map(|trial| reading(trial, moment)).collect();
             if found.is_empty() {
                 continue;
             }
-            let median = |of: &dyn Fn(&Ledger) -> u64| {
-                let each: Vec<f64> = found.iter().map(|l| of(l) as f64).collect();
+            let median = |of: &dyn Fn(&Reading) -> u64| {
+                let each: Vec<f64> = found.iter().map(|r| of(r) as f64).collect();
                 without_range(bytes(Estimate::of(&each)))
             };
-            let mut cells = vec![Cell::from(format!("{}, {name}", summary.treatment.label()))];
-            cells.extend(owners.iter().map(|owner| {
-                let cell = median(&|ledger| ledger.bytes(*owner));
-                let is_estimate =
-                    found.iter().flat_map(|l| l.rows()).any(|r| r.owner == *owner && r.estimated);
-                if is_estimate { Cell::from(format!("≈ {}", cell.short)) } else { cell }
+            let mut cells = vec![Cell::from(format!("{}, {moment}", summary.treatment.label()))];
+            cells.extend(columns.iter().map(|column| {
+                let cell = median(&|reading| reading.of(column).0);
+                match found.iter().any(|reading| reading.of(column).1) {
+                    true => Cell::from(format!("≈ {}", cell.short)),
+                    false => cell,
+                }
             }));
-            let of_owners = |l: &Ledger| owners.iter().map(|o| l.bytes(*o)).sum::<u64>();
-            cells.push(median(&|ledger| ledger.total().saturating_sub(of_owners(ledger))));
+            let of_columns = |r: &Reading| columns.iter().map(|column| r.of(column).0).sum::<u64>();
+            cells.push(median(&|reading| reading.total.saturating_sub(of_columns(reading))));
             rows.push(Row::plain(cells));
         }
     }
     if rows.is_empty() {
         return None;
     }
-    let heads = std::iter::once("whose").chain(owners.iter().map(|o| o.name()));
+    let heads = std::iter::once("treatment, moment").chain(columns.iter().map(|c| c.name()));
     Some(Table {
         caption:
-            "Whose the resident bytes were, median (≈: by what the mappings look like; pages that \
-                  several processes share count once for each)"
+            "Memory by owner, median (≈: attributed by what mappings look like; pages that several \
+                  processes share count once for each)"
                 .to_owned(),
         heads: heads.chain(["rest"]).map(str::to_owned).collect(),
         rows,

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lowtide_model::heap_summary::HeapSummary;
+use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::Ledger;
 use lowtide_model::record::v1::{LedgerReading, Line};
 use lowtide_probe::inspect::{Inspector, Target};
@@ -155,12 +156,14 @@ impl Work {
         let (t_s, moments) = (self.recorder.now(), self.readings.moments());
         let mut ledger = Ledger::default();
         let mut heap: Option<HeapSummary> = None;
+        let mut managers = Vec::new();
         let mut processes = 0;
         for pid in tree::descendants_of(self.root) {
             // One that has just ended has no memory any more.
             let looked = Target::open(pid).and_then(|target| self.inspector.inspect(&target));
             if let Ok(look) = looked {
                 ledger.join(&look.inspection.ledger);
+                managers = Manager::join(managers, &look.inspection.managers);
                 let of_process = HeapSummary::of(&look.inspection.arenas);
                 heap = heap.into_iter().chain(of_process).reduce(HeapSummary::join);
                 processes += 1;
@@ -175,7 +178,7 @@ impl Work {
         let cost = Duration::try_from_secs_f64(thread_cpu_s() - cpu).unwrap_or_default();
         self.last = Some(Last { end: Instant::now(), cost, rss_bytes, moments });
         if processes > 0 {
-            let reading = LedgerReading { t_s, processes, rss_bytes, ledger, heap };
+            let reading = LedgerReading { t_s, processes, rss_bytes, ledger, managers, heap };
             self.recorder.write(&Line::Ledger(reading));
         }
     }

@@ -163,12 +163,6 @@ pub(crate) fn bytes(found: &Value, owner: &str) -> u64 {
     row.unwrap_or_else(|| panic!("no {owner} in {found}"))["bytes"].as_u64().unwrap()
 }
 
-/// Whether it says that an owner's bytes are an estimate.
-pub(crate) fn is_estimate(found: &Value, owner: &str) -> bool {
-    let row = found["ledger"].as_array().unwrap().iter().find(|row| row["owner"] == owner);
-    row.unwrap()["estimated"] == true
-}
-
 /// What a cure is said to return.
 pub(crate) fn predicted(found: &Value, cure: &str) -> u64 {
     let cures = found["cures"].as_array().unwrap();

@@ -18,7 +18,7 @@ const ROUND: u32 = 64;
 const PATIENCE: u32 = 4096;
 
 /// Reads scattered words, and never one of a page that is not resident.
-pub(super) struct Scattered<'m, M> {
+pub(crate) struct Scattered<'m, M> {
     memory: &'m M,
     resident: HashMap<u64, Box<[u64; SLICE_WORDS]>>,
     pages: Vec<(u64, Vec<u8>)>,
@@ -32,7 +32,7 @@ pub(super) struct Scattered<'m, M> {
 }
 
 impl<'m, M: Memory> Scattered<'m, M> {
-    pub(super) fn new(memory: &'m M) -> Self {
+    pub(crate) fn new(memory: &'m M) -> Self {
         let pages = vec![(u64::MAX, Vec::new()); KEPT];
         Self {
             memory,
@@ -47,19 +47,19 @@ impl<'m, M: Memory> Scattered<'m, M> {
     }
 
     /// Forgets what was read, because it may have changed.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.resident.clear();
         self.pages.iter_mut().for_each(|page| page.0 = u64::MAX);
     }
 
     /// A word, where it is resident.
-    pub(super) fn word(&mut self, address: u64) -> Option<u64> {
+    pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
         let place = (address % PAGE) as usize;
         word_in(self.page(address)?, place)
     }
 
     /// Two words that follow each other.
-    pub(super) fn pair(&mut self, address: u64) -> Option<(u64, u64)> {
+    pub(crate) fn pair(&mut self, address: u64) -> Option<(u64, u64)> {
         let place = (address % PAGE) as usize;
         if place + 16 > PAGE as usize {
             return Some((self.word(address)?, self.word(address.checked_add(8)?)?));

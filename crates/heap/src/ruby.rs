@@ -1,0 +1,60 @@
+//! Where Ruby keeps its objects (`gc.c`): pages of slots, each of which begins with a pointer to its record.
+
+use std::ops::Range;
+
+use crate::memory::{Memory, word_in};
+use crate::scattered::Scattered;
+
+/// Bytes of a page, at a multiple of which it begins (`HEAP_PAGE_SIZE`): up to 3.1, and from 3.2 on.
+const PAGES: [u64; 2] = [16 << 10, 64 << 10];
+/// A record names the first slot of its page in one of so many words (`struct heap_page`),
+const RECORD: u64 = 12;
+/// which lies so near to the beginning of the page.
+const FIRST_SLOT: u64 = 512;
+
+/// The pages of slots in some ranges of anonymous memory, in order, neighbours joined.
+pub fn pages(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
+    let [small, large] = PAGES;
+    let mut words = Scattered::new(memory);
+    let mut found: Vec<Range<u64>> = Vec::new();
+    for range in anonymous {
+        for run in memory.resident(range.clone()) {
+            let mut at = run.start.max(range.start).next_multiple_of(small);
+            while at + small <= range.end && at < run.end {
+                let end = match is_page(memory, &mut words, at) {
+                    false => None,
+                    // One of the larger kind has no other in it.
+                    true if at.is_multiple_of(large)
+                        && at + large <= range.end
+                        && !is_page(memory, &mut words, at + small) =>
+                    {
+                        Some(at + large)
+                    }
+                    true => Some(at + small),
+                };
+                if let Some(end) = end {
+                    match found.last_mut().filter(|last| last.end == at) {
+                        Some(last) => last.end = end,
+                        None => found.push(at..end),
+                    }
+                }
+                at = end.unwrap_or(at + small);
+            }
+        }
+    }
+    found
+}
+
+fn is_page<M: Memory>(memory: &M, words: &mut Scattered<'_, M>, at: u64) -> bool {
+    let mut head = [0; 8];
+    if memory.read(at, &mut head) != head.len() {
+        return false;
+    }
+    let record = word_in(&head, 0).filter(|word| word.is_multiple_of(8) && *word > FIRST_SLOT);
+    record.filter(|record| *record < 1 << 47).is_some_and(|record| {
+        (0..RECORD).any(|place| {
+            let first = words.word(record + place * 8).unwrap_or(0);
+            (at + 8..at + FIRST_SLOT).contains(&first)
+        })
+    })
+}

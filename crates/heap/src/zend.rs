@@ -1,0 +1,80 @@
+//! Where PHP's own allocator keeps its memory (`Zend/zend_alloc.c`): chunks of 2 MiB in a ring, and huge blocks
+//! in a list.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::memory::{Memory, resident_places, word};
+use crate::ranges::joined;
+
+/// Bytes of a chunk, at a multiple of which it and each huge block begin (`ZEND_MM_CHUNK_SIZE`).
+const CHUNK: u64 = 2 << 20;
+/// The heap lies in its first chunk, behind the chunk's own fields (`heap_slot`).
+const HEAP: u64 = 64;
+/// The heap names its first chunk in one of so many words; before it stands the list of huge blocks.
+const WORDS: u64 = 128;
+/// Maximum number of chunks and of huge blocks: 128 GiB.
+const MAX: usize = 1 << 16;
+
+/// The chunks and huge blocks in some ranges of anonymous memory, in order, neighbours joined.
+pub fn chunks(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut heaps = BTreeSet::new();
+    for range in anonymous {
+        for at in resident_places(memory, range, CHUNK) {
+            heaps.extend(heap_of(memory, at));
+        }
+    }
+    let is_inside = |block: &Range<u64>| {
+        let place = anonymous.partition_point(|range| range.end <= block.start);
+        anonymous.get(place).is_some_and(|r| r.start <= block.start && block.end <= r.end)
+    };
+    let mut found = Vec::new();
+    for heap in heaps {
+        of_heap(memory, heap, &mut found);
+    }
+    found.retain(is_inside);
+    found.sort_unstable_by_key(|range| range.start);
+    joined(found)
+}
+
+/// The heap of a chunk: `{ heap, next, prev }`, each in a chunk.
+fn heap_of(memory: &impl Memory, chunk: u64) -> Option<u64> {
+    let [heap, next, previous] = [0, 8, 16].map(|at| word(memory, chunk + at).unwrap_or(0));
+    let is_one = heap > CHUNK && heap % CHUNK == HEAP && is_chunk(next) && is_chunk(previous);
+    let first = heap.checked_sub(HEAP)?;
+    (is_one && word(memory, first) == Some(heap)).then_some(heap)
+}
+
+/// Adds the chunks and huge blocks of a heap, as long as there are not too many.
+fn of_heap(memory: &impl Memory, heap: u64, found: &mut Vec<Range<u64>>) {
+    let first = heap - HEAP;
+    let mut chunk = first;
+    while found.len() < MAX {
+        found.push(chunk..chunk + CHUNK);
+        let next = word(memory, chunk + 8).filter(|next| is_chunk(*next) && *next != first);
+        let Some(next) = next else { break };
+        chunk = next;
+    }
+    let named = (1..WORDS).find(|place| word(memory, heap + place * 8) == Some(first));
+    let Some(place) = named else { return };
+    let [huge, cached] = [place - 1, place + 1].map(|at| word(memory, heap + at * 8).unwrap_or(0));
+    // `{ ptr, size, next }`
+    let mut next = huge;
+    while next != 0 && found.len() < MAX {
+        let fields = [0, 8, 16].map(|at| word(memory, next.wrapping_add(at)));
+        let [Some(at), Some(bytes), Some(after)] = fields else { break };
+        let Some(end) = at.checked_add(bytes).filter(|_| is_chunk(at)) else { break };
+        found.push(at..end);
+        next = after;
+    }
+    // Chunks that were freed are kept in a list of their own.
+    let mut next = cached;
+    while is_chunk(next) && found.len() < MAX {
+        found.push(next..next + CHUNK);
+        next = word(memory, next + 8).unwrap_or(0);
+    }
+}
+
+fn is_chunk(at: u64) -> bool {
+    at != 0 && at.is_multiple_of(CHUNK) && at < 1 << 47
+}

@@ -1,0 +1,75 @@
+//! PartitionAlloc, the allocator of Chromium, by its mappings alone: it exports no names.
+//!
+//! It cuts its pools into super pages of 2 MiB, each with a page of metadata between two guards near its
+//! beginning (`partition_alloc_constants.h`). V8 keeps its heap beside them, in reservations that begin at a
+//! multiple of 4 GiB.
+
+use std::ops::Range;
+
+use crate::proc::maps::Mapping;
+
+/// What people call it.
+pub(super) const NAME: &str = "PartitionAlloc";
+
+const SUPER_PAGE: u64 = 2 << 20;
+/// Where the metadata of a super page is, in its second or third page of 4 KiB.
+const METADATA: [u64; 2] = [0x1000, 0x2000];
+const METADATA_BYTES: u64 = 0x1000;
+/// V8's reservations are so large, and begin at a multiple of it (the cage of compressed pointers).
+const CAGE: u64 = 4 << 30;
+
+fn is_anonymous(mapping: &Mapping) -> bool {
+    !mapping.has_file() && mapping.name.is_empty() && mapping.permissions.ends_with('p')
+}
+
+fn is_reserved(mapping: &Mapping) -> bool {
+    is_anonymous(mapping) && mapping.permissions.starts_with("---")
+}
+
+/// The super pages of a process, in order. One of a large block reaches as far as its mapping does.
+pub(super) fn super_pages(maps: &[Mapping]) -> Vec<Range<u64>> {
+    let mut found: Vec<Range<u64>> = Vec::new();
+    for (place, mapping) in maps.iter().enumerate() {
+        let base = mapping.start - mapping.start % SUPER_PAGE;
+        let is_metadata = is_anonymous(mapping)
+            && mapping.permissions.starts_with("rw-")
+            && mapping.size() == METADATA_BYTES
+            && METADATA.contains(&(mapping.start - base));
+        let before = place.checked_sub(1).and_then(|at| maps.get(at));
+        let guarded = |guard: Option<&Mapping>, at: u64| {
+            guard.is_some_and(|g| is_reserved(g) && (g.start == at || g.end == at))
+        };
+        let after = maps.get(place + 1);
+        if is_metadata && guarded(before, mapping.start) && guarded(after, mapping.end) {
+            // A block that is larger than a super page lies behind its guard as a whole.
+            let payload =
+                maps.get(place + 2).filter(|m| is_anonymous(m) && m.start < base + SUPER_PAGE);
+            let end = payload.map_or(0, |m| m.end).max(base + SUPER_PAGE);
+            match found.last_mut().filter(|last| last.end >= base) {
+                Some(last) => last.end = last.end.max(end),
+                None => found.push(base..end),
+            }
+        }
+    }
+    found
+}
+
+/// The reservations of V8, which have no super pages.
+pub(super) fn cages_of_v8(maps: &[Mapping]) -> Vec<Range<u64>> {
+    let mut groups: Vec<Range<u64>> = Vec::new();
+    for mapping in maps.iter().filter(|m| is_anonymous(m)) {
+        match groups.last_mut().filter(|last| last.end == mapping.start) {
+            Some(last) => last.end = mapping.end,
+            None => groups.push(mapping.start..mapping.end),
+        }
+    }
+    let super_pages = super_pages(maps);
+    let has_none = |group: &Range<u64>| {
+        let place = super_pages.partition_point(|page| page.end <= group.start);
+        super_pages.get(place).is_none_or(|page| page.start >= group.end)
+    };
+    groups.retain(|group| {
+        group.start.is_multiple_of(CAGE) && group.end - group.start >= CAGE && has_none(group)
+    });
+    groups
+}
