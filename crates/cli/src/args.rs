@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use lowtide_model::duration::parse_duration;
 
 use crate::exit::Failure;
+use crate::selector::Selector;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -87,13 +88,8 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// Processes
-    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32))]
-    pub(crate) pids: Vec<u32>,
-
-    /// Look at everything that descends from them too
-    #[arg(long)]
-    pub(crate) subprocesses: bool,
+    #[command(flatten)]
+    pub(crate) selector: Selector,
 
     /// Show each arena of the heap, its free blocks by size, and the settings in force
     #[arg(long)]
@@ -107,9 +103,8 @@ pub(crate) struct InspectArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = RELEASE_HELP)]
 pub(crate) struct ReleaseArgs {
-    /// Processes: one after the other
-    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32))]
-    pub(crate) pids: Vec<u32>,
+    #[command(flatten)]
+    pub(crate) selector: Selector,
 
     /// Only say what would be given back, how, and which thread would be used
     #[arg(long)]
@@ -130,6 +125,14 @@ pub(crate) struct ReleaseArgs {
     /// Permit a glibc that the tests never ran on
     #[arg(long)]
     pub(crate) untested: bool,
+
+    /// If a process is refused for a reason that may pass, retry for this long
+    #[arg(long, value_name = "D")]
+    pub(crate) wait: Option<String>,
+
+    /// Release from the selected processes without asking
+    #[arg(long)]
+    pub(crate) yes: bool,
 
     /// Wait for so long afterwards, and say what has come back; Ctrl-C ends it earlier
     #[arg(long, value_name = "D", conflicts_with = "dry_run")]
@@ -167,18 +170,20 @@ and told why. Where nothing would be given back, nothing is done.
 
 Exit codes: 0 released, nothing to release, or a dry run; 1 a part was released, and then something
 came up; 2 usage; 3 not permitted; 4 the process is gone; 5 refused. Of several processes, the worst:
-1, 2, 3, 5, 4, in this order. With --json, one object for each, also for one that was refused.
+1, 2, 3, 5, 4, in this order. With --json, one object for each, also for one that was refused; with a
+selector or --subprocesses, a final object for all of them together.
 
 Examples:
   lowtide release 4711
   lowtide release 4711 --dry-run
-  lowtide release 4711 --max-pause 500us --watch 60s";
+  lowtide release 4711 --max-pause 500us --watch 60s
+  lowtide release --cgroup /system.slice/app.service --wait 30s --yes";
 
 #[derive(Debug, Args)]
 #[command(after_long_help = WATCH_HELP)]
 pub(crate) struct WatchArgs {
     /// A process
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = crate::selector::pid)]
     pub(crate) pid: u32,
 
     /// Time between two samples, at least 100ms; a look may wait longer, so that looking takes a tenth
@@ -293,26 +298,42 @@ pub(crate) struct LoadArgs {
     /// Keep a record of how far it was, ten times a second; the file must not exist
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+
+    /// Exit with 99 if a round crosses this, such as failed_ratio>0.01, latency_s.p99>500ms or
+    /// requests_per_s<1000 (repeatable)
+    #[arg(long, value_name = "EXPR")]
+    pub(crate) fail_on: Vec<String>,
 }
 
 const LOAD_HELP: &str = "\
-HTTP/1.1 or HTTP/2: for https:, what the server chooses. For http:, HTTP/2 with prior knowledge where -m
-asks for more than one stream, which only HTTP/2 has; else HTTP/1.1.
+HTTP/1.1 or HTTP/2: for https:, what the server chooses. For http:, HTTP/2 with prior knowledge
+where -m asks for more than one stream, which only HTTP/2 has; else HTTP/1.1.
 
-What is counted: requests = succeeded + failed. An answer succeeds when it came whole, with a status below
-400. Bodies are told apart and counted, up to 100 different ones. Without --rate, a request counts from when
-it is sent. A connection that is lost is made again while requests are left; after three in a row on which
-nothing was answered it is given up for the round.
+What is counted: requests = succeeded + failed. An answer succeeds when it came whole, with a
+status below 400. Bodies are told apart and counted, up to 100 different ones. Without --rate, a
+request counts from when it is sent. A connection that is lost is made again while requests are
+left; after three in a row on which nothing was answered it is given up for the round.
 
-Exit codes: 0 done, whatever became of single requests; 1 no connection could be made; 2 usage; 130 ended by
-Ctrl-C, with what was done so far.
+Latency covers the requests that succeeded. If some timed out, a second line includes them, each
+with the time from when it was sent (with --rate: due) until it was given up; in JSON, this is
+latency_with_timeouts_s.
+
+--fail-on compares a figure of each round with a number. Figures: requests, succeeded, failed,
+failed_ratio (failed / requests), timed_out, requests_per_s, sent_s, completed_s, peak_in_flight,
+distinct_responses, closed_while_held, client_peak_rss_bytes; mean, p50, p90, p99, p999 and max of
+latency_s and of latency_with_timeouts_s.
+
+Exit codes: 0 done, even if every request failed (use --fail-on 'failed_ratio>0' to change that);
+1 no connection could be made; 2 usage; 99 a threshold given with --fail-on was crossed; 130 ended
+by Ctrl-C, with what was done so far.
 
 Examples:
-  lowtide load 'http://127.0.0.1:3000/?expire=20000' -m 125000            a million at once
-  lowtide load http://127.0.0.1:8080/ -c 50 -z 30s                        50 at a time, for 30 s
-  lowtide load https://localhost:8443/ -k -m 100 -n 100000 --rounds 3     three rounds
-  lowtide load http://127.0.0.1:8080/ --rate 500/s -z 1m                  500 a second, whatever comes back
-  lowtide load tls:localhost:8443 -k -c 3000 --ramp 100/s --hold 30s      3,000 connections";
+  lowtide load 'http://127.0.0.1:3000/?expire=20000' -m 125000         a million at once
+  lowtide load http://127.0.0.1:8080/ -c 50 -z 30s                     50 at a time, for 30 s
+  lowtide load https://localhost:8443/ -k -m 100 -n 100000 --rounds 3  three rounds
+  lowtide load http://127.0.0.1:8080/ --rate 500/s -z 1m               500 a second
+  lowtide load tls:localhost:8443 -k -c 3000 --ramp 100/s --hold 30s   3,000 connections
+  lowtide load http://127.0.0.1:8080/ --fail-on 'failed_ratio>0.01'    a check for CI";
 
 const WATCH_HELP: &str = "\
 Keys:
@@ -531,6 +552,10 @@ pub(crate) struct ReportArgs {
     /// Write every sample as CSV; to the standard output without F
     #[arg(long, value_name = "F", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) csv: Option<PathBuf>,
+
+    /// Overwrite existing files
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// A chart of a report.
@@ -570,13 +595,52 @@ mod tests {
     fn every_command_in_the_readme_and_in_the_help_is_understood() {
         let readme = commands(include_str!("../../../README.md"));
         assert!(readme.len() >= 4, "{readme:?}");
-        let helps = [STUDY_HELP, WATCH_HELP, RELEASE_HELP].into_iter().flat_map(commands);
-        for line in readme.into_iter().chain(helps) {
-            let words = shlex::split(&line).unwrap_or_default();
-            if let Err(error) = Cli::try_parse_from(&words) {
-                panic!("{line}: {error}");
+        let helps = [STUDY_HELP, WATCH_HELP, RELEASE_HELP, LOAD_HELP].map(commands);
+        assert!(helps.iter().all(|lines| !lines.is_empty()), "{helps:?}");
+        for line in readme.into_iter().chain(helps.into_iter().flatten()) {
+            is_understood(&line);
+        }
+    }
+
+    /// Holds that a line can be parsed, with a number in the place of `PID` and `$!`.
+    fn is_understood(line: &str) {
+        let words: Vec<String> = shlex::split(line)
+            .unwrap_or_default()
+            .into_iter()
+            .map(
+                |word| {
+                    if ["PID", "$!"].contains(&word.as_str()) { "4242".to_owned() } else { word }
+                },
+            )
+            .collect();
+        if let Err(error) = Cli::try_parse_from(&words) {
+            panic!("{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_command_in_the_documents_and_in_the_studies_is_understood() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut count = 0;
+        for directory in ["docs", "studies"] {
+            for entry in std::fs::read_dir(root.join(directory)).unwrap() {
+                let path = entry.unwrap().path();
+                if !path.extension().is_some_and(|e| e == "md" || e == "toml") {
+                    continue;
+                }
+                let text = std::fs::read_to_string(&path).unwrap();
+                // In the head of a study they are comments, and a remark may follow behind two spaces.
+                let bare: Vec<&str> =
+                    text.lines().map(|line| line.trim_start_matches(['#', ' '])).collect();
+                let text = bare.join("\n").replace("target/release/lowtide", "lowtide");
+                for line in commands(&text.replace(" \\\n", "\\\n")) {
+                    let command = line.split("  ").next().unwrap_or_default();
+                    is_understood(command.split(" #").next().unwrap_or_default().trim_end());
+                    count += 1;
+                }
             }
         }
+        assert!(count >= 25, "{count}");
     }
 
     #[test]

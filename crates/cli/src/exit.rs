@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use lowtide_report::terminal::steers;
 use serde::Serialize;
 
 use crate::output::{Output, note};
@@ -146,7 +147,12 @@ impl Failure {
                 note!("lowtide: {failure}");
             }
         } else {
-            note!("lowtide: {self}");
+            let text: String = self
+                .to_string()
+                .chars()
+                .map(|c| if c != '\n' && steers(c) { ' ' } else { c })
+                .collect();
+            note!("lowtide: {text}");
         }
         self.exit.into()
     }

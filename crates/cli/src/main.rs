@@ -7,6 +7,7 @@ mod interrupt;
 mod keeper;
 mod output;
 mod progress;
+mod selector;
 mod shell;
 mod stream;
 mod tui;

@@ -17,6 +17,18 @@ macro_rules! note {
 }
 pub(crate) use note;
 
+/// Whether lowtide runs in a job of GitHub Actions.
+pub(crate) fn is_on_github() -> bool {
+    std::env::var_os("GITHUB_ACTIONS").is_some()
+}
+
+/// Prints an error that GitHub shows where a reviewer sees it, if lowtide runs there.
+pub(crate) fn annotate(line: &str) {
+    if is_on_github() {
+        note!("::error::lowtide: {}", line.replace('%', "%25"));
+    }
+}
+
 /// How the user wants to be told things.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {

@@ -1,5 +1,7 @@
 //! Words for a shell.
 
+use lowtide_report::terminal::steers;
+
 /// A word as a shell reads it, in quotes where it needs them.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
@@ -14,7 +16,7 @@ pub(crate) fn to_copy(command: &[String]) -> String {
     const LONGEST: usize = 200;
     let text: Vec<String> = command.iter().map(|word| quoted(word)).collect();
     let text = text.join(" ");
-    if text.len() > LONGEST || text.contains(char::is_control) { "CMD".to_owned() } else { text }
+    if text.len() > LONGEST || text.contains(steers) { "CMD".to_owned() } else { text }
 }
 
 #[cfg(test)]
@@ -36,6 +38,11 @@ mod tests {
         let command = |word: &str| vec!["java".to_owned(), word.to_owned()];
         assert_eq!(to_copy(&command("a b")), "java 'a b'");
         assert_eq!(to_copy(&command(&"x".repeat(300))), "CMD");
-        assert_eq!(to_copy(&command("a\nb")), "CMD");
+        for word in ["a\nb", "\x1b[2J", "a\u{202e}b"] {
+            assert_eq!(to_copy(&command(word)), "CMD");
+        }
+        let hostile = "x'; $(reboot) `reboot` </script>\"";
+        let words = ["java".to_owned(), hostile.to_owned()];
+        assert_eq!(shlex::split(&to_copy(&words)).unwrap(), words);
     }
 }

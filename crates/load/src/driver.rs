@@ -391,8 +391,8 @@ impl<'a> Driver<'a> {
             return;
         }
         while course.pacer.next().is_some_and(|due| course.begun + due <= until) {
-            course.pacer.begin(Duration::ZERO);
-            self.tally.failed_unsent(1, Failure::TimedOut);
+            let due = course.begun + course.pacer.begin(Duration::ZERO);
+            self.tally.timed_out_unsent(self.clock.ticks(due));
         }
     }
 

@@ -93,6 +93,11 @@ impl Failure {
         }
     }
 
+    /// Whether a request, or a bare connection, ran out of time.
+    pub fn is_timeout(self) -> bool {
+        matches!(self, Self::TimedOut | Self::NotConnected)
+    }
+
     /// Whether the server turned out to speak another protocol.
     pub fn is_of_protocol(self) -> bool {
         matches!(self, Self::NotHttp1(_) | Self::NotHttp2(_) | Self::NoProtocol)

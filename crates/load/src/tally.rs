@@ -1,6 +1,7 @@
 //! What is counted of a round: how many, how long they took, what was answered, why they failed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -62,10 +63,16 @@ impl Tally {
         self.trickle.sent(self.now);
     }
 
-    /// So many that had not been sent failed.
+    /// Counts requests that were never sent, because all connections were given up for a reason.
     pub(crate) fn failed_unsent(&mut self, count: u64, failure: Failure) {
         self.round.sent += count;
-        self.round.failed(count, Kind::Failure(failure), self.now);
+        self.round.failed(count, Kind::NeverSent(failure), self.now);
+    }
+
+    /// Counts a request that was due at a time and found no room on a connection within the timeout.
+    pub(crate) fn timed_out_unsent(&mut self, due: Ticks) {
+        self.round.sent += 1;
+        self.round.timed_out(due, Kind::NeverSent(Failure::TimedOut), self.now);
     }
 
     /// A bare connection was made, and stands.
@@ -99,7 +106,11 @@ impl Outcomes for Tally {
     fn failed(&mut self, began: Ticks, failure: Failure) {
         let now = self.now;
         self.in_flight -= 1;
-        self.counts(began).failed(1, Kind::Failure(failure), now);
+        let counts = self.counts(began);
+        match failure.is_timeout() {
+            true => counts.timed_out(began, Kind::Failure(failure), now),
+            false => counts.failed(1, Kind::Failure(failure), now),
+        }
     }
 }
 
@@ -108,6 +119,23 @@ impl Outcomes for Tally {
 enum Kind {
     Failure(Failure),
     Status(u16),
+    /// It was not sent, because of this failure of the connections.
+    NeverSent(Failure),
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failure(failure) => failure.fmt(f),
+            Self::Status(status) => write!(f, "answered with status {status}"),
+            Self::NeverSent(Failure::TimedOut) => {
+                f.write_str("never sent: no connection was free within the timeout")
+            }
+            Self::NeverSent(failure) => {
+                write!(f, "never sent: all connections were given up ({failure})")
+            }
+        }
+    }
 }
 
 /// What was counted.
@@ -120,9 +148,9 @@ pub(crate) struct Counts {
     pub(crate) peak: u64,
     last_sent: Ticks,
     last_over: Ticks,
-    latencies: Histogram<u64>,
-    ticks: u64,
-    longest: u32,
+    latencies: Latencies,
+    /// How long requests that timed out had been due when they were given up.
+    timeouts: Latencies,
     bodies: Bodies,
     errors: BTreeMap<Kind, u64>,
 }
@@ -137,19 +165,12 @@ impl Default for Counts {
             peak: 0,
             last_sent: Ticks(0),
             last_over: Ticks(0),
-            latencies: histogram(),
-            ticks: 0,
-            longest: 0,
+            latencies: Latencies::default(),
+            timeouts: Latencies::default(),
             bodies: Bodies::default(),
             errors: BTreeMap::new(),
         }
     }
-}
-
-/// Three digits of every time that ticks can tell.
-#[expect(clippy::expect_used, reason = "the bounds are constants, and are in order")]
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, u32::MAX as u64, 3).expect("the bounds are in order")
 }
 
 impl Counts {
@@ -164,12 +185,14 @@ impl Counts {
     }
 
     fn succeeded(&mut self, began: Ticks, now: Ticks) {
-        let ticks = now.0.saturating_sub(began.0);
         self.succeeded += 1;
         self.last_over = now;
-        self.latencies.saturating_record(u64::from(ticks));
-        self.ticks += u64::from(ticks);
-        self.longest = self.longest.max(ticks);
+        self.latencies.record(began, now);
+    }
+
+    fn timed_out(&mut self, began: Ticks, kind: Kind, now: Ticks) {
+        self.timeouts.record(began, now);
+        self.failed(1, kind, now);
     }
 
     fn failed(&mut self, count: u64, kind: Kind, now: Ticks) {
@@ -197,11 +220,14 @@ impl Counts {
             requests: self.sent,
             succeeded: self.succeeded,
             failed: self.failed,
+            failed_ratio: ratio(self.failed, self.sent),
+            timed_out: self.timed_out_count(),
             peak_in_flight: self.peak,
             sent_s: since(self.last_sent),
             completed_s,
             requests_per_s,
-            latency_s: self.latency(),
+            latency_s: self.latencies.summary(),
+            latency_with_timeouts_s: self.latency_with_timeouts(),
             responses: self.bodies.texts(),
             distinct_responses: self.bodies.hashes.len() as u64,
             errors: self.errors(),
@@ -216,7 +242,10 @@ impl Counts {
             requests: self.sent,
             succeeded: self.succeeded,
             failed: self.failed,
-            latency_s: self.latency(),
+            failed_ratio: ratio(self.failed, self.sent),
+            timed_out: self.timed_out_count(),
+            latency_s: self.latencies.summary(),
+            latency_with_timeouts_s: self.latency_with_timeouts(),
             errors: self.errors(),
         }
     }
@@ -224,30 +253,78 @@ impl Counts {
     fn errors(&self) -> BTreeMap<String, u64> {
         let mut errors = BTreeMap::new();
         for (kind, count) in &self.errors {
-            let name = match kind {
-                Kind::Failure(failure) => failure.to_string(),
-                Kind::Status(status) => format!("answered with status {status}"),
-            };
             // Two kinds may have the same words.
-            *errors.entry(name).or_default() += count;
+            *errors.entry(kind.to_string()).or_default() += count;
         }
         errors
     }
 
-    fn latency(&self) -> Latency {
-        if self.succeeded == 0 {
+    fn timed_out_count(&self) -> Option<u64> {
+        Some(self.timeouts.count()).filter(|count| *count > 0)
+    }
+
+    fn latency_with_timeouts(&self) -> Option<Latency> {
+        self.timed_out_count().map(|_| self.latencies.with(&self.timeouts).summary())
+    }
+}
+
+/// A part of a whole; unknown where there is no whole.
+fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// How long requests took.
+#[derive(Clone)]
+struct Latencies {
+    histogram: Histogram<u64>,
+    sum: u64,
+    longest: u64,
+}
+
+/// Three digits of every time that ticks can tell.
+impl Default for Latencies {
+    #[expect(clippy::expect_used, reason = "the bounds are constants, and are in order")]
+    fn default() -> Self {
+        let histogram = Histogram::new_with_bounds(1, u32::MAX as u64, 3);
+        Self { histogram: histogram.expect("the bounds are in order"), sum: 0, longest: 0 }
+    }
+}
+
+impl Latencies {
+    fn record(&mut self, began: Ticks, now: Ticks) {
+        let ticks = u64::from(now.0.saturating_sub(began.0));
+        self.histogram.saturating_record(ticks);
+        self.sum += ticks;
+        self.longest = self.longest.max(ticks);
+    }
+
+    fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// These and others together.
+    #[expect(clippy::expect_used, reason = "all have the same bounds")]
+    fn with(&self, others: &Self) -> Self {
+        let mut all = self.clone();
+        all.histogram.add(&others.histogram).expect("the bounds are the same");
+        all.sum += others.sum;
+        all.longest = all.longest.max(others.longest);
+        all
+    }
+
+    fn summary(&self) -> Latency {
+        if self.count() == 0 {
             return Latency::default();
         }
         // A bucket's upper end may lie beyond the longest.
-        let longest = u64::from(self.longest);
-        let at = |share| seconds(self.latencies.value_at_quantile(share).min(longest));
+        let at = |share| seconds(self.histogram.value_at_quantile(share).min(self.longest));
         Latency {
-            mean: seconds(self.ticks) / self.succeeded as f64,
+            mean: seconds(self.sum) / self.count() as f64,
             p50: at(0.5),
             p90: at(0.9),
             p99: at(0.99),
             p999: at(0.999),
-            max: seconds(longest),
+            max: seconds(self.longest),
         }
     }
 }
@@ -331,8 +408,41 @@ mod tests {
         let errors: Vec<&str> = round.errors.keys().map(String::as_str).collect();
         assert_eq!(
             errors,
-            ["answered with status 503", "connection refused", "the connection was reset"]
+            [
+                "answered with status 503",
+                "never sent: all connections were given up (connection refused)",
+                "the connection was reset"
+            ]
         );
+    }
+
+    #[test]
+    fn a_request_that_timed_out_counts_as_long_as_it_was_due_in_figures_of_its_own() {
+        let mut tally = Tally { now: Ticks(100_000), ..Tally::default() };
+        for _ in 0..3 {
+            tally.begin();
+        }
+        tally.answered(Ticks(50_000), 200, Body::Whole(b""));
+        assert_eq!(tally.round.latency_with_timeouts(), None);
+        tally.now = Ticks(400_000);
+        tally.failed(Ticks(100_000), Failure::TimedOut);
+        tally.failed(Ticks(0), Failure::Reset);
+        tally.timed_out_unsent(Ticks(200_000));
+        let round = tally.round.round(1, String::new(), Ticks(0));
+        assert_eq!((round.requests, round.failed, round.timed_out), (4, 3, Some(2)));
+        assert_eq!(round.failed_ratio, Some(0.75));
+        assert_eq!((round.latency_s.p50, round.latency_s.max), (0.5, 0.5));
+        let all = round.latency_with_timeouts_s.unwrap();
+        assert!((all.p50 - 2.0).abs() < 0.004, "{all:?}");
+        assert_eq!((all.max, (all.mean * 100.0).round()), (3.0, 183.0));
+        let kind = "never sent: no connection was free within the timeout";
+        assert_eq!((round.errors.get(kind), round.errors.get("timed out")), (Some(&1), Some(&1)));
+    }
+
+    #[test]
+    fn the_failed_ratio_of_no_requests_is_unknown() {
+        let round = Counts::default().round(1, String::new(), Ticks(0));
+        assert_eq!((round.failed_ratio, round.timed_out), (None, None));
     }
 
     #[test]
@@ -354,13 +464,13 @@ mod tests {
             counts.sent(Ticks(0));
             counts.succeeded(Ticks(0), Ticks(ms * 100));
         }
-        let latency = counts.latency();
+        let latency = counts.latencies.summary();
         for (told, right) in [(latency.p50, 0.5), (latency.p90, 0.9), (latency.p99, 0.99)] {
             assert!((told - right).abs() / right < 0.002, "{told} {right}");
         }
         assert_eq!((latency.max, latency.mean), (1.0, 0.5005));
         assert!(latency.p999 <= latency.max);
-        assert_eq!(Counts::default().latency(), Latency::default());
+        assert_eq!(Counts::default().latencies.summary(), Latency::default());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::bytes::Human;
 use crate::judge::{self, Figures, Metric, PerConnection, over_rounds};
 use crate::recommend;
 use crate::record::v1::{Act, INNER_MEMORY, LedgerReading, Moment, Outcome};
@@ -42,11 +43,35 @@ pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord
         complete,
         metric,
         recommendation,
-        warnings: warnings(&results),
+        warnings: on_other_machines(trials).into_iter().chain(warnings(&results)).collect(),
         treatments,
         trials: results,
         plan: study.plan,
     }
+}
+
+/// That trials of one record ran on different machines, as after a resumption elsewhere.
+fn on_other_machines(trials: &[(String, TrialRecord)]) -> Option<String> {
+    let of = |(_, trial): &(String, TrialRecord)| {
+        let machine = &trial.header.machine;
+        let words = [
+            machine.cpu.clone(),
+            machine.cpus.map(|n| format!("{n} CPUs")),
+            machine.memory_bytes.map(|bytes| Human(bytes).to_string()),
+            machine.kernel.as_ref().map(|kernel| format!("kernel {kernel}")),
+            machine.libc.clone(),
+        ];
+        words.into_iter().flatten().collect::<Vec<String>>().join(", ")
+    };
+    let first = of(trials.first()?);
+    let others: Vec<&(String, TrialRecord)> = trials.iter().filter(|t| of(t) != first).collect();
+    let other = of(others.first()?);
+    Some(format!(
+        "{} of {} trials ran on another machine ({other}) than the first ({first}): compare only what ran on the \
+         same",
+        others.len(),
+        trials.len()
+    ))
 }
 
 impl TrialResult {
@@ -75,6 +100,9 @@ impl TrialResult {
             allocator_active,
             allocator_inactive_because,
             metric: figures.metric,
+            pss_readings: (figures.metric == Metric::Pss)
+                .then(|| trial.samples.iter().filter(|s| s.slow.is_some()).count() as u64),
+            rise_before_load_bytes: figures.rise_before_load,
             baseline_bytes: figures.baseline,
             peak_bytes: figures.peak,
             settled_bytes: figures.settled,
@@ -156,5 +184,26 @@ impl RoundResult {
             ),
             load,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made_up::trial;
+
+    #[test]
+    fn a_record_that_was_gone_on_with_on_another_machine_says_so() {
+        let on = |repeat, kernel: &str| {
+            let mut trial = trial("glibc", repeat, false);
+            trial.header.machine.kernel = Some(kernel.to_owned());
+            ("t.jsonl".to_owned(), trial)
+        };
+        assert_eq!(on_other_machines(&[on(1, "6.1"), on(2, "6.1")]), None);
+        let told = on_other_machines(&[on(1, "6.1"), on(2, "6.18"), on(3, "6.18")]).unwrap();
+        assert!(
+            told.starts_with("2 of 3 trials ran on another machine (kernel 6.18) than"),
+            "{told}"
+        );
     }
 }

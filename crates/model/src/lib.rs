@@ -31,3 +31,4 @@ pub mod threshold;
 pub mod treatment;
 pub mod verdict;
 mod warnings;
+pub mod whole;

@@ -41,6 +41,12 @@ pub struct LoadRound {
     pub succeeded: u64,
     /// All others.
     pub failed: u64,
+    /// `failed / requests`; unknown without requests.
+    #[serde(default)]
+    pub failed_ratio: Option<f64>,
+    /// Failed requests that timed out, whether they were sent or not; absent where none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timed_out: Option<u64>,
     /// The most that were in flight at once: counted, not computed. Of bare connections: the most that
     /// stood at once.
     pub peak_in_flight: u64,
@@ -52,6 +58,10 @@ pub struct LoadRound {
     pub requests_per_s: f64,
     /// How long those that succeeded took. Of bare connections: to be made, TLS included.
     pub latency_s: Latency,
+    /// How long those that succeeded or timed out took. A request that timed out counts with the time
+    /// from when it was sent, or with a rate due, until it was given up; absent where none timed out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_with_timeouts_s: Option<Latency>,
     /// How often each body came; empty beyond [`MOST_RESPONSES`] different ones.
     pub responses: BTreeMap<String, u64>,
     /// How many different bodies came.
@@ -75,8 +85,18 @@ pub struct Trickle {
     pub succeeded: u64,
     /// All others.
     pub failed: u64,
+    /// `failed / requests`; unknown without requests.
+    #[serde(default)]
+    pub failed_ratio: Option<f64>,
+    /// Failed requests that timed out; absent where none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timed_out: Option<u64>,
     /// How long those that succeeded took, from when they were due.
     pub latency_s: Latency,
+    /// How long those that succeeded or timed out took, from when they were due; absent where none
+    /// timed out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_with_timeouts_s: Option<Latency>,
     /// How often each kind of failure came.
     pub errors: BTreeMap<String, u64>,
 }

@@ -65,6 +65,9 @@ impl fmt::Display for Shard {
     }
 }
 
+/// How the name of a condition begins that says what a file holds.
+pub const CONTENTS: &str = "contents of ";
+
 /// What two plans differ in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
@@ -114,7 +117,12 @@ impl Plan {
         let told = |plan: &Self, name: &String| {
             plan.conditions.get(name).map_or_else(|| "not given".to_owned(), |text| shown(text))
         };
-        let is_other = |name: &&String| self.conditions.get(*name) != other.conditions.get(*name);
+        let is_other = |name: &&String| {
+            let both = (self.conditions.get(*name), other.conditions.get(*name));
+            // What a file held is not known where it was not there yet, or nobody wrote it down.
+            let is_unknown = name.starts_with(CONTENTS) && (both.0.is_none() || both.1.is_none());
+            both.0 != both.1 && !is_unknown
+        };
         let conditions = names
             .into_iter()
             .filter(is_other)
@@ -212,5 +220,17 @@ mod tests {
         let mut loaded = plan(3);
         loaded.conditions.insert("load".to_owned(), format!("wrk\n -c {}", "1".repeat(200)));
         assert!(told(&loaded).starts_with("load: not given, `wrk -c 111"), "{}", told(&loaded));
+        let built = |text: &str| {
+            let mut built = plan(3);
+            built.conditions.insert(format!("{CONTENTS}the command"), text.to_owned());
+            built
+        };
+        assert_eq!(
+            one.difference(&built("9 bytes")),
+            None,
+            "a record of before says nothing of it"
+        );
+        let other = built("9 bytes").difference(&built("8 bytes")).unwrap();
+        assert_eq!(other.what, "contents of the command");
     }
 }

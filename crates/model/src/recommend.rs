@@ -1,6 +1,7 @@
 //! Which treatment to take: the one that leaves the least excess among those that cost no more than
-//! was allowed and serve the load as well as the reference does. When the repeats do not settle it, the
-//! recommendation says so.
+//! was allowed and serve the load as well as the reference does. Where nothing leaves materially less than
+//! the reference, the reference stays. When the repeats do not settle it, the recommendation says so, and
+//! what each treatment left and cost.
 
 use crate::bytes::Human;
 use crate::judge::PerConnection;
@@ -86,6 +87,10 @@ impl Yardstick {
         Some(if self.work == Work::Requests { cpu / requests(trial) } else { cpu })
     }
 
+    fn latency_name(self) -> &'static str {
+        if self.latency { "latency" } else { "duration of the load" }
+    }
+
     /// Latency of the load in seconds, the mean over its rounds.
     fn latency(self, trial: &TrialResult) -> Option<f64> {
         let of = |l: &LoadResult| l.mean_latency_s().filter(|_| self.latency).unwrap_or(l.wall_s);
@@ -142,6 +147,7 @@ fn summarise(
     } else {
         standing_of(&[cpu_ratio, latency_ratio], limit)
     };
+    let sent = Some(Requests::of(shown.iter().copied())).filter(|sent| sent.all > 0.0);
     Summary {
         treatment: treatment.clone(),
         standing,
@@ -155,6 +161,8 @@ fn summarise(
         cpu_ratio: cpu_ratio.filter(|_| !is_reference),
         latency_ratio: latency_ratio.filter(|_| !is_reference),
         per_connection: per_connection(&shown),
+        requests: sent.map(|sent| sent.all as u64),
+        failed_requests: sent.map(|sent| sent.failed as u64),
     }
 }
 
@@ -216,7 +224,7 @@ fn choose(
             let admitted = [Standing::Reference, Standing::Within, Standing::Unresolved];
             // One that was still rising when it ended has shown nothing of what stays.
             let is_known = excess(s).is_some() && s.settled_bytes.is_some();
-            admitted.contains(&s.standing) && is_known && serves(s)
+            admitted.contains(&s.standing) && is_known && serves(s) && !seems_too_costly(plan, s)
         })
         .collect();
     candidates.sort_by(|a, b| excess(a).unwrap_or(0.0).total_cmp(&excess(b).unwrap_or(0.0)));
@@ -233,12 +241,126 @@ fn choose(
             "memory did not rise under any treatment: there is nothing to choose by".to_owned(),
         ));
     }
+    let reference = summaries.first().filter(|s| s.standing == Standing::Reference);
+    let is_kept = |reference: &&Summary| {
+        let mut rivals =
+            candidates.iter().filter(|s| s.treatment != reference.treatment).peekable();
+        let has_known_excess = candidates.iter().any(|s| s.treatment == reference.treatment);
+        let is_open = |s: &Summary| {
+            let more = excess(s).zip(excess(reference)).map(|(its, base)| its - base);
+            let is_less = more.is_some_and(|more| more < -material_bytes(s, reference));
+            seems_too_costly(plan, s) && is_less && serves(s)
+        };
+        has_known_excess
+            && !summaries.iter().any(is_open)
+            && rivals.peek().is_some()
+            && rivals.all(|s| leaves_no_less(s, reference, trials))
+    };
+    if let Some(reference) = reference.filter(is_kept) {
+        let because = match tradeoffs(reference, summaries, yardstick) {
+            none if none.is_empty() => "no treatment leaves materially less".to_owned(),
+            told => format!("no treatment at an acceptable cost leaves materially less; {told}"),
+        };
+        return Some(Recommendation {
+            treatment: Some(reference.treatment.clone()),
+            because,
+            resolved: true,
+        });
+    }
     let doubts = doubts(best, others, plan, summaries, trials, yardstick);
+    let because = if doubts.is_empty() {
+        because(best, summaries, trials, yardstick)
+    } else {
+        open_because(&doubts, plan, summaries, yardstick)
+    };
     Some(Recommendation {
         treatment: Some(best.treatment.clone()),
-        because: because(best, summaries, trials, &doubts, plan.repeats, yardstick),
+        because,
         resolved: doubts.is_empty(),
     })
+}
+
+/// Whether a treatment's own estimate of what it costs lies beyond what was allowed, however wide its interval
+/// is and however few its repeats are.
+fn seems_too_costly(plan: &Plan, summary: &Summary) -> bool {
+    let ratios = [summary.cpu_ratio, summary.latency_ratio];
+    summary.standing == Standing::Unresolved
+        && ratios.iter().flatten().any(|ratio| ratio.median > 1.0 + plan.max_slowdown)
+}
+
+/// Whether the repeats show that a treatment does not leave materially less than the reference.
+fn leaves_no_less(summary: &Summary, reference: &Summary, trials: &[TrialResult]) -> bool {
+    let difference = excess_difference(summary, reference, trials);
+    let least = -material_bytes(summary, reference);
+    // Where one of them has more trials than the other, the medians may say otherwise than the pairs.
+    let excess = |s: &Summary| s.excess_mean_bytes.map_or(0.0, |e| e.median);
+    let by_medians = excess(summary) - excess(reference);
+    by_medians > least && difference.is_some_and(|d| d.median > least && d.resolved_from(least))
+}
+
+/// Why nothing is recommended yet, and what each treatment left and cost.
+fn open_because(
+    doubts: &[String],
+    plan: &Plan,
+    summaries: &[Summary],
+    yardstick: Yardstick,
+) -> String {
+    let mut text = format!("it is unclear {}", doubts.join("; "));
+    let in_force = |s: &&Summary| s.standing != Standing::NotInForce;
+    let could_more_help = summaries.iter().filter(in_force).count() > 1;
+    if could_more_help && plan.repeats < ENOUGH_FOR_INTERVAL as u32 {
+        text += &format!("; run more repeats (--repeat {ENOUGH_FOR_INTERVAL})");
+    }
+    let reference = summaries.first().filter(|s| s.standing == Standing::Reference);
+    let tradeoffs = reference.map(|r| tradeoffs(r, summaries, yardstick));
+    match tradeoffs {
+        Some(told) if !told.is_empty() => format!("{text}. So far: {told}"),
+        _ => text,
+    }
+}
+
+/// What treatments left materially less than the reference, and what they cost, in one sentence: the three that
+/// left the least. Empty where none did.
+fn tradeoffs(reference: &Summary, summaries: &[Summary], yardstick: Yardstick) -> String {
+    const MOST_TOLD: usize = 3;
+    let Some(of_reference) = reference.excess_mean_bytes.map(|e| e.median) else {
+        return String::new();
+    };
+    let is_seen = |s: &&Summary| {
+        let standings = [Standing::Within, Standing::Beyond, Standing::Unresolved];
+        standings.contains(&s.standing) && s.settled_bytes.is_some()
+    };
+    let mut told: Vec<(f64, &Summary)> = summaries
+        .iter()
+        .filter(is_seen)
+        .filter_map(|s| Some((of_reference - s.excess_mean_bytes?.median, s)))
+        .filter(|(less, s)| *less >= material_bytes(s, reference))
+        .collect();
+    told.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let sentences = told.iter().take(MOST_TOLD).map(|(less, summary)| {
+        let costs = [summary.cpu_ratio, summary.latency_ratio].map(|ratio| ratio.map(in_short));
+        let costs: Vec<String> = [("CPU", &costs[0]), (yardstick.latency_name(), &costs[1])]
+            .into_iter()
+            .filter_map(|(name, cost)| Some(format!("{name} {}", cost.as_ref()?)))
+            .collect();
+        let costs =
+            if costs.is_empty() { String::new() } else { format!(", at {}", costs.join(" and ")) };
+        format!(
+            "{} left {} ({}) less than {}{costs}",
+            summary.treatment,
+            Human(*less as u64),
+            whole_percent(less / of_reference),
+            reference.treatment
+        )
+    });
+    sentences.collect::<Vec<String>>().join("; ")
+}
+
+fn in_short(ratio: Estimate) -> String {
+    match ratio.n {
+        1 => format!("× {:.2}", ratio.median),
+        _ => format!("× {:.2} ({:.2} to {:.2})", ratio.median, ratio.low, ratio.high),
+    }
 }
 
 /// Those requests of a treatment that its trials tell of.
@@ -263,23 +385,35 @@ fn doubts(
 ) -> Vec<String> {
     let mut doubts = Vec::new();
     if plan.repeats < 2 {
-        return vec!["any of it: one repeat shows no spread".to_owned()];
+        return vec!["which is best: one repeat shows no spread".to_owned()];
     }
+    let name = best.treatment.label();
     let is_less = |other: &Summary| {
         excess_difference(best, other, trials)
             .is_some_and(|d| d.median < 0.0 && d.resolved_from(0.0))
     };
     let (less, not_less): (Vec<&Summary>, Vec<&Summary>) = others.iter().partition(|o| is_less(o));
     if !not_less.is_empty() {
-        doubts.push(format!("whether it leaves less than {}", labels(&not_less)));
+        doubts.push(format!("whether {name} leaves less than {}", labels(&not_less)));
     }
     let alike: Vec<&Summary> = less.into_iter().filter(|o| !is_material(best, o)).collect();
     if !alike.is_empty() {
         let names = labels(&alike);
-        doubts.push(format!("whether it is better than {names}: a few pages are no reason"));
+        doubts.push(format!("whether {name} is better than {names}: they differ by less than 1 MiB or 1 % of the peak"));
+    }
+    let limit = percent(plan.max_slowdown);
+    let excess = |s: &Summary| s.excess_mean_bytes.map(|e| e.median);
+    let would_be_better = |s: &&Summary| {
+        let left_less = excess(s).zip(excess(best)).is_some_and(|(its, least)| its < least);
+        seems_too_costly(plan, s) && left_less && is_material(best, s)
+    };
+    let costly: Vec<&Summary> = summaries.iter().filter(would_be_better).collect();
+    if !costly.is_empty() {
+        doubts.push(format!("whether {} costs more than {limit}", labels(&costly)));
     }
     let is_settled = |s: &Summary| {
         s.standing == Standing::Beyond
+            || seems_too_costly(plan, s)
             || s.treatment == best.treatment
             || fails_more(s, summaries, trials)
     };
@@ -294,12 +428,11 @@ fn doubts(
         } else {
             ""
         };
-        let limit = percent(plan.max_slowdown);
-        doubts.push(format!("whether its cost stays within {limit}{why}"));
+        doubts.push(format!("whether the cost of {name} stays within {limit}{why}"));
     }
     let not_seen = |t: &TrialResult| t.is_usable() && t.allocator_active.is_none();
     if trials.iter().any(|t| t.treatment == best.treatment && not_seen(t)) {
-        doubts.push("whether it was in force in every trial".to_owned());
+        doubts.push(format!("whether {name} was in force in every trial"));
     }
     doubts
 }
@@ -312,8 +445,12 @@ fn labels(summaries: &[&Summary]) -> String {
 /// Whether two treatments differ by more than anyone would act on: 1 MiB, or 1 % of the peak.
 fn is_material(a: &Summary, b: &Summary) -> bool {
     let excess = |s: &Summary| s.excess_mean_bytes.map_or(0.0, |e| e.median);
+    (excess(a) - excess(b)).abs() >= material_bytes(a, b)
+}
+
+fn material_bytes(a: &Summary, b: &Summary) -> f64 {
     let peak = |s: &Summary| s.peak_bytes.map_or(0.0, |e| e.median);
-    (excess(a) - excess(b)).abs() >= (peak(a).max(peak(b)) / 100.0).max(1_048_576.0)
+    (peak(a).max(peak(b)) / 100.0).max(1_048_576.0)
 }
 
 fn none(because: String) -> Recommendation {
@@ -334,8 +471,6 @@ fn because(
     best: &Summary,
     summaries: &[Summary],
     trials: &[TrialResult],
-    doubts: &[String],
-    repeats: u32,
     yardstick: Yardstick,
 ) -> String {
     let mean = |s: &Summary| s.excess_mean_bytes.map(|e| Human(e.median as u64));
@@ -367,12 +502,6 @@ fn because(
     for costly in serving.iter().filter(costs_too_much).filter(holds_less) {
         text += &format!("; {} costs too much ({})", costly.treatment, costs(costly, yardstick));
     }
-    if !doubts.is_empty() {
-        text += &format!(". Not resolved: {}", doubts.join("; "));
-        if repeats < ENOUGH_FOR_INTERVAL as u32 {
-            text += &format!("; more repeats say more (--repeat {ENOUGH_FOR_INTERVAL})");
-        }
-    }
     text
 }
 
@@ -388,12 +517,15 @@ fn costs(summary: &Summary, yardstick: Yardstick) -> String {
             format!("{name} × {:.2}{surroundings}", r.median)
         })
     };
-    let latency = if yardstick.latency { "latency" } else { "duration of the load" };
-    [part("CPU time", summary.cpu_ratio), part(latency, summary.latency_ratio)]
+    [part("CPU time", summary.cpu_ratio), part(yardstick.latency_name(), summary.latency_ratio)]
         .into_iter()
         .flatten()
         .collect::<Vec<String>>()
         .join(", ")
+}
+
+fn whole_percent(ratio: f64) -> String {
+    format!("{} %", (ratio * 100.0).round())
 }
 
 fn percent(ratio: f64) -> String {

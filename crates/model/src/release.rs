@@ -24,6 +24,8 @@ pub struct Release {
     pub reason: Option<String>,
     /// The same in a word that stays: `seccomp`, `traced`, ….
     pub hazard: Option<String>,
+    /// Whether what it was refused for may pass by itself.
+    pub may_pass: Option<bool>,
     /// The allocator.
     pub allocator: Option<String>,
     /// Its version.
@@ -55,6 +57,10 @@ pub struct Release {
     pub median_pause_s: f64,
     /// What a pause may take where it can be sliced (`--max-pause`), in seconds.
     pub pause_bound_s: f64,
+    /// How many of the pauses took longer.
+    pub pauses_over_bound: u64,
+    /// For how long in these a thread of the target or of lowtide waited for a processor, in seconds.
+    pub waited_over_bound_s: f64,
     /// How often the lock of an arena was held.
     pub lock_holds: u64,
     /// The longest of them, in seconds.
@@ -90,6 +96,7 @@ impl Release {
             outcome: Outcome::Refused,
             reason: None,
             hazard: None,
+            may_pass: None,
             allocator: None,
             allocator_version: None,
             method: Method::Chunks,
@@ -105,6 +112,8 @@ impl Release {
             longest_pause_s: 0.0,
             median_pause_s: 0.0,
             pause_bound_s: 0.0,
+            pauses_over_bound: 0,
+            waited_over_bound_s: 0.0,
             lock_holds: 0,
             longest_lock_s: 0.0,
             p99_lock_s: 0.0,

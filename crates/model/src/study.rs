@@ -83,6 +83,11 @@ pub struct Summary {
     pub latency_ratio: Option<Estimate>,
     /// What a connection costs, read off the ramps of all its trials.
     pub per_connection: OfRounds<PerConnection>,
+    /// Requests of its loads, in the trials that can be compared; of loads of bare connections, connections.
+    /// `null` where no load tells.
+    pub requests: Option<u64>,
+    /// How many of them failed.
+    pub failed_requests: Option<u64>,
 }
 
 /// Something of the first round, and of all later ones together: the first pays for what is made once.
@@ -148,6 +153,11 @@ pub struct TrialResult {
     pub allocator_inactive_because: Option<String>,
     /// By what memory is judged.
     pub metric: Metric,
+    /// How often PSS was read; between two readings it is estimated from RSS. `null` where memory is judged by RSS.
+    pub pss_readings: Option<u64>,
+    /// By how much memory rose in the last second before the load, in bytes.
+    #[serde(skip)]
+    pub rise_before_load_bytes: Option<u64>,
     /// Memory before the load, in bytes.
     pub baseline_bytes: Option<u64>,
     /// Memory at its highest, in bytes.

@@ -1,4 +1,4 @@
-//! `--fail-on`: a number of a trial held against a constant.
+//! `--fail-on`: a number of a trial, or of a load, compared with a constant.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::bytes::parse_size;
 use crate::duration::parse_duration;
+use crate::load::{Latency, LoadReport, LoadRound};
 use crate::study::{Study, TrialResult};
 
 /// The numbers of a trial that can be held against a constant. Those of the load stand under
@@ -29,6 +30,27 @@ pub const FIGURES: [&str; 15] = [
     "bytes_per_connection",
     "exit_code",
 ];
+
+/// The numbers of a load's round that can be compared with a constant, and one of the load itself.
+/// [`LATENCIES`] have further ones.
+pub const LOAD_FIGURES: [&str; 12] = [
+    "requests",
+    "succeeded",
+    "failed",
+    "failed_ratio",
+    "timed_out",
+    "requests_per_s",
+    "sent_s",
+    "completed_s",
+    "peak_in_flight",
+    "distinct_responses",
+    "closed_while_held",
+    "client_peak_rss_bytes",
+];
+/// The latencies of a load's round; each has the numbers [`LATENCY_FIGURES`].
+pub const LATENCIES: [&str; 2] = ["latency_s", "latency_with_timeouts_s"];
+/// The numbers of a latency.
+pub const LATENCY_FIGURES: [&str; 6] = ["mean", "p50", "p90", "p99", "p999", "max"];
 
 /// An expression such as `settled_ratio>0.3` or `load.failed>0`.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,13 +76,27 @@ enum Comparison {
 pub enum ThresholdError {
     /// There is no comparison in it.
     #[error(
-        "`{0}` compares nothing: write FIGURE, one of > >= < <= == !=, and a number, such as `settled_ratio>0.3`"
+        "`{text}` compares nothing: write FIGURE, one of > >= < <= == !=, and a number, such as `{example}`"
     )]
-    NoComparison(String),
+    NoComparison {
+        /// The text.
+        text: String,
+        /// An expression.
+        example: &'static str,
+    },
     /// The figure is not one of a trial's.
     #[error("a trial has no figure `{figure}`: it has {}, and the load's under `load.`", FIGURES.join(", "))]
     UnknownFigure {
         /// What stood on the left.
+        figure: String,
+    },
+    /// The figure is not one of a load's.
+    #[error(
+        "a load has no figure `{figure}`: it has {}, and {} of {}",
+        LOAD_FIGURES.join(", "), LATENCIES.join(" and "), LATENCY_FIGURES.map(|f| format!(".{f}")).join(", ")
+    )]
+    UnknownLoadFigure {
+        /// The left side of the comparison.
         figure: String,
     },
     /// The constant is not a number.
@@ -75,13 +111,13 @@ pub enum ThresholdError {
     },
 }
 
-/// A threshold that a trial crossed.
+/// A threshold that a trial, or a round of a load, crossed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Crossing {
     /// The expression.
     pub expression: String,
-    /// The trial's treatment and repeat.
-    pub trial: String,
+    /// The trial's treatment and repeat, or the round.
+    pub subject: String,
     /// What the figure was.
     pub value: f64,
 }
@@ -94,38 +130,49 @@ impl fmt::Display for Threshold {
 
 impl fmt::Display for Crossing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} (it is {})", self.trial, self.expression, self.value)
+        write!(f, "{}: {} (it is {})", self.subject, self.expression, self.value)
     }
 }
 
 impl FromStr for Threshold {
     type Err = ThresholdError;
 
+    /// Parses an expression about the trials of a study.
     fn from_str(text: &str) -> Result<Self, ThresholdError> {
-        let missing = || ThresholdError::NoComparison(text.to_owned());
-        let place = text.find(['>', '<', '=', '!']).ok_or_else(missing)?;
-        let (figure, rest) = text.split_at(place);
-        let (comparison, constant) = Comparison::split(rest).ok_or_else(missing)?;
-        let figure = figure.trim();
-        let path: Vec<String> = figure.split('.').map(str::to_owned).collect();
-        let known = match path.as_slice() {
+        let threshold = Self::parse(text, "settled_ratio>0.3")?;
+        let known = match threshold.path.as_slice() {
             [one] => FIGURES.contains(&one.as_str()),
             [first, rest @ ..] => {
                 ["load", "rounds"].contains(&first.as_str()) && rest.iter().all(|p| !p.is_empty())
             }
             [] => false,
         };
-        if !known {
-            return Err(ThresholdError::UnknownFigure { figure: figure.to_owned() });
+        match known {
+            true => threshold.with_constant(),
+            false => Err(ThresholdError::UnknownFigure { figure: threshold.path.join(".") }),
         }
-        let constant = constant.trim();
-        let value =
-            read_constant(&path, constant).map_err(|reason| ThresholdError::BadConstant {
-                figure: figure.to_owned(),
-                constant: constant.to_owned(),
+    }
+}
+
+/// An expression whose constant is still a text.
+struct Unread<'a> {
+    text: &'a str,
+    path: Vec<String>,
+    comparison: Comparison,
+    constant: &'a str,
+}
+
+impl Unread<'_> {
+    fn with_constant(self) -> Result<Threshold, ThresholdError> {
+        let constant = read_constant(&self.path, self.constant).map_err(|reason| {
+            ThresholdError::BadConstant {
+                figure: self.path.join("."),
+                constant: self.constant.to_owned(),
                 reason,
-            })?;
-        Ok(Self { text: text.trim().to_owned(), path, comparison, constant: value })
+            }
+        })?;
+        let Self { text, path, comparison, .. } = self;
+        Ok(Threshold { text: text.to_owned(), path, comparison, constant })
     }
 }
 
@@ -174,6 +221,72 @@ impl Comparison {
 }
 
 impl Threshold {
+    fn parse<'a>(text: &'a str, example: &'static str) -> Result<Unread<'a>, ThresholdError> {
+        let missing = || ThresholdError::NoComparison { text: text.to_owned(), example };
+        let place = text.find(['>', '<', '=', '!']).ok_or_else(missing)?;
+        let (figure, rest) = text.split_at(place);
+        let (comparison, constant) = Comparison::split(rest).ok_or_else(missing)?;
+        let path = figure.trim().split('.').map(str::to_owned).collect();
+        Ok(Unread { text: text.trim(), path, comparison, constant: constant.trim() })
+    }
+
+    /// Parses an expression about the rounds of a load, such as `failed_ratio>0.01`.
+    ///
+    /// # Errors
+    /// If the text is no comparison of a load's figure with a number.
+    pub fn parse_for_load(text: &str) -> Result<Self, ThresholdError> {
+        let threshold = Self::parse(text, "failed_ratio>0.01")?;
+        let known = match threshold.path.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            [one] => LOAD_FIGURES.contains(&one),
+            [latency, figure] => LATENCIES.contains(&latency) && LATENCY_FIGURES.contains(&figure),
+            _ => false,
+        };
+        match known {
+            true => threshold.with_constant(),
+            false => Err(ThresholdError::UnknownLoadFigure { figure: threshold.path.join(".") }),
+        }
+    }
+
+    /// The rounds of a load that cross it. A figure that is unknown is never crossed.
+    pub fn crossings_of_load(&self, report: &LoadReport) -> Vec<Crossing> {
+        let crosses = |value: &f64| self.comparison.holds(*value, self.constant);
+        self.values_of_load(report)
+            .filter(|(_, value)| crosses(value))
+            .map(|(subject, value)| Crossing { expression: self.text.clone(), subject, value })
+            .collect()
+    }
+
+    /// Whether its figure is unknown for every round of a load, so that no round can cross it.
+    pub fn is_void_of_load(&self, report: &LoadReport) -> bool {
+        self.values_of_load(report).next().is_none()
+    }
+
+    /// The known values of the figure, each with what it is a figure of.
+    fn values_of_load<'a>(
+        &'a self,
+        report: &'a LoadReport,
+    ) -> Box<dyn Iterator<Item = (String, f64)> + 'a> {
+        if self.path == ["client_peak_rss_bytes"] {
+            let value = report.client_peak_rss_bytes as f64;
+            return Box::new(std::iter::once(("lowtide itself".to_owned(), value)));
+        }
+        let value = |round: &LoadRound| {
+            Some((format!("round {}", round.round), self.value_of_round(round)?))
+        };
+        Box::new(report.rounds.iter().filter_map(value))
+    }
+
+    fn value_of_round(&self, round: &LoadRound) -> Option<f64> {
+        let of_succeeded = (round.succeeded > 0).then_some(&round.latency_s);
+        let latency = match self.path.first()?.as_str() {
+            "latency_s" => of_succeeded,
+            // Where none timed out, those that succeeded are all.
+            "latency_with_timeouts_s" => round.latency_with_timeouts_s.as_ref().or(of_succeeded),
+            figure => return value_by_name(round, figure),
+        };
+        latency_by_name(latency?, self.path.get(1)?)
+    }
+
     /// The trials that cross it. A figure that is `null` is never crossed.
     pub fn crossings(&self, study: &Study) -> Vec<Crossing> {
         study
@@ -186,7 +299,7 @@ impl Threshold {
                     .find(|v| self.comparison.holds(*v, self.constant))?;
                 Some(Crossing {
                     expression: self.text.clone(),
-                    trial: format!("{}, repeat {}", trial.treatment, trial.repeat),
+                    subject: format!("{}, repeat {}", trial.treatment, trial.repeat),
                     value,
                 })
             })
@@ -211,6 +324,38 @@ impl Threshold {
         collect(&object, &path, &mut found);
         found
     }
+}
+
+/// A number of a round by its name in [`LOAD_FIGURES`].
+fn value_by_name(round: &LoadRound, name: &str) -> Option<f64> {
+    let count = |count: u64| Some(count as f64);
+    match name {
+        "requests" => count(round.requests),
+        "succeeded" => count(round.succeeded),
+        "failed" => count(round.failed),
+        "failed_ratio" => round.failed_ratio,
+        "timed_out" => count(round.timed_out.unwrap_or(0)),
+        "requests_per_s" => Some(round.requests_per_s),
+        "sent_s" => Some(round.sent_s),
+        "completed_s" => Some(round.completed_s),
+        "peak_in_flight" => count(round.peak_in_flight),
+        "distinct_responses" => count(round.distinct_responses),
+        "closed_while_held" => round.closed_while_held.and_then(count),
+        _ => None,
+    }
+}
+
+/// A number of a latency by its name in [`LATENCY_FIGURES`].
+fn latency_by_name(latency: &Latency, name: &str) -> Option<f64> {
+    Some(match name {
+        "mean" => latency.mean,
+        "p50" => latency.p50,
+        "p90" => latency.p90,
+        "p99" => latency.p99,
+        "p999" => latency.p999,
+        "max" => latency.max,
+        _ => return None,
+    })
 }
 
 /// Follows a path through objects; an array stands for each of its members.
@@ -275,5 +420,101 @@ mod tests {
         ] {
             assert!(text.parse::<Threshold>().is_err(), "{text}");
         }
+    }
+    fn load() -> LoadReport {
+        let quick = LoadRound {
+            round: 1,
+            requests: 200,
+            succeeded: 200,
+            failed_ratio: Some(0.0),
+            requests_per_s: 100.0,
+            latency_s: Latency { p99: 0.4, ..Latency::default() },
+            ..LoadRound::default()
+        };
+        let stalled = LoadRound {
+            round: 2,
+            succeeded: 100,
+            failed: 100,
+            failed_ratio: Some(0.5),
+            timed_out: Some(100),
+            latency_with_timeouts_s: Some(Latency { p99: 2.0, ..Latency::default() }),
+            ..quick.clone()
+        };
+        LoadReport {
+            schema: String::new(),
+            client_peak_rss_bytes: 10 << 20,
+            rounds: vec![quick, stalled],
+            interrupted: false,
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_threshold_on_a_load_is_crossed_round_by_round() {
+        for (text, crossings) in [
+            ("failed_ratio>0.01", vec!["round 2: failed_ratio>0.01 (it is 0.5)"]),
+            ("failed_ratio > 50%", vec![]),
+            ("latency_s.p99>500ms", vec![]),
+            (
+                "latency_with_timeouts_s.p99>=400ms",
+                vec![
+                    "round 1: latency_with_timeouts_s.p99>=400ms (it is 0.4)",
+                    "round 2: latency_with_timeouts_s.p99>=400ms (it is 2)",
+                ],
+            ),
+            ("timed_out>0", vec!["round 2: timed_out>0 (it is 100)"]),
+            (
+                "client_peak_rss_bytes>1MiB",
+                vec!["lowtide itself: client_peak_rss_bytes>1MiB (it is 10485760)"],
+            ),
+        ] {
+            let threshold = Threshold::parse_for_load(text).unwrap();
+            let found: Vec<String> =
+                threshold.crossings_of_load(&load()).iter().map(ToString::to_string).collect();
+            assert_eq!(found, crossings);
+            assert!(!threshold.is_void_of_load(&load()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_latency_that_no_request_has_is_not_crossed() {
+        let mut report = load();
+        report.rounds.truncate(1);
+        report.rounds[0].succeeded = 0;
+        for text in ["latency_s.p99<1", "latency_with_timeouts_s.p50<1s", "closed_while_held==0"] {
+            let threshold = Threshold::parse_for_load(text).unwrap();
+            assert!(threshold.crossings_of_load(&report).is_empty(), "{text}");
+            assert!(threshold.is_void_of_load(&report), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_figure_of_a_load_that_an_error_lists_can_be_compared() {
+        let mut report = load();
+        report.rounds[0].closed_while_held = Some(0);
+        let latencies = LATENCIES.map(|l| LATENCY_FIGURES.map(|f| format!("{l}.{f}"))).concat();
+        for figure in LOAD_FIGURES.map(str::to_owned).iter().chain(&latencies) {
+            let threshold = Threshold::parse_for_load(&format!("{figure}>=0")).unwrap();
+            assert!(!threshold.crossings_of_load(&report).is_empty(), "{figure}");
+        }
+    }
+
+    #[test]
+    fn a_figure_that_no_load_has_is_refused_with_those_that_there_are() {
+        for figure in ["errors", "latency_s", "latency_s.p95", "settled_ratio", "load.failed", ""] {
+            let error = Threshold::parse_for_load(&format!("{figure}>3")).unwrap_err().to_string();
+            let begin = format!("a load has no figure `{figure}`: it has requests, succeeded, ");
+            assert!(error.starts_with(&begin), "{error}");
+            assert!(
+                error.ends_with(
+                    "latency_s and latency_with_timeouts_s of .mean, .p50, .p90, .p99, .p999, .max"
+                ),
+                "{error}"
+            );
+        }
+        let error = Threshold::parse_for_load("failed").unwrap_err().to_string();
+        assert!(error.ends_with("such as `failed_ratio>0.01`"), "{error}");
+        let error = Threshold::parse_for_load("failed_ratio>x").unwrap_err().to_string();
+        assert!(error.starts_with("`x` is not a number that `failed_ratio`"), "{error}");
     }
 }

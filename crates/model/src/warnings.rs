@@ -6,9 +6,27 @@ use crate::study::TrialResult;
 /// Memory that settles below its baseline by more than this part of the rise is worth a warning.
 const BELOW_BASELINE: f64 = 0.05;
 
+/// Memory that rises in the last second before the load by more than this part of the whole rise, and by so many
+/// bytes, is still rising.
+const RISING: f64 = 0.05;
+const LEAST_RISING: f64 = (2 << 20) as f64;
+
 /// The warnings of a study, each a sentence, the first things first.
 pub(crate) fn warnings(trials: &[TrialResult]) -> Vec<String> {
-    [below_baseline(trials)].into_iter().flatten().collect()
+    [below_baseline(trials), still_rising(trials)].into_iter().flatten().collect()
+}
+
+/// That memory was still rising when the load began: then a part of the start-up counts as the load's.
+fn still_rising(trials: &[TrialResult]) -> Option<String> {
+    let concerned = trials_where(trials, |t| {
+        let rise = rise(t.baseline_bytes, t.peak_bytes)? as f64;
+        let before = t.rise_before_load_bytes? as f64;
+        Some(before >= LEAST_RISING && before > rise * RISING)
+    })?;
+    Some(format!(
+        "memory was still rising when the load began {concerned}: part of the start-up memory counts as memory of \
+         the load; to move the baseline, use --ready with a page that the service serves (http:), or --warmup 1"
+    ))
 }
 
 /// That memory settled below its baseline: then the baseline is hardly the memory without load.
@@ -63,6 +81,17 @@ mod tests {
             .with_mark(30.0, Moment::Settled, Some(1))
             .ended(30.0, Outcome::Done);
         TrialResult::of("t.jsonl", &record, judge(&record, Metric::Rss))
+    }
+
+    #[test]
+    fn memory_that_still_rises_when_the_load_begins_is_worth_a_warning() {
+        let rising = |mib: u64| TrialResult {
+            rise_before_load_bytes: Some(mib << 20),
+            ..trial("glibc", 120.0)
+        };
+        let warning = warnings(&[rising(40)]).pop().unwrap();
+        assert!(warning.starts_with("memory was still rising when the load began in every trial"));
+        assert!(warnings(&[rising(1), rising(8)]).is_empty());
     }
 
     #[test]

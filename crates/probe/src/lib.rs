@@ -8,6 +8,9 @@
 //! - [`inspect`]: one look at whose its resident bytes are.
 //! - [`recognise`]: who manages its memory: allocator, runtimes, sanitizers, stacks.
 //! - [`memory`]: the memory of a live process, for those who walk its heap.
+//! - [`mapped`]: the files that it has mapped, opened safely.
+//! - [`patience`]: work that the process could hold up for ever.
+//! - [`selection`]: processes by their program, name or control group.
 //! - [`machine`]: the machine, as far as it bears on memory.
 //!
 //! Nothing here stops a process, writes to it, or makes a page of it present.
@@ -16,10 +19,13 @@ pub mod allocator;
 pub mod heap;
 pub mod inspect;
 pub mod machine;
+pub mod mapped;
 pub mod memory;
+pub mod patience;
 pub mod proc;
 pub mod process;
 pub mod recognise;
 pub mod sampler;
+pub mod selection;
 pub mod sockets;
 pub mod tree;

@@ -1,11 +1,12 @@
 //! The machine, as far as it bears on memory.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lowtide_model::record::v1::Machine;
 
 use crate::allocator::c_library_version;
+use crate::proc::cgroup::{Groups, inside};
 
 /// Looks at the machine at hand. What cannot be read stays unknown.
 pub fn look() -> Machine {
@@ -67,20 +68,13 @@ fn chosen(path: &str) -> Option<String> {
 /// The lowest memory limit of the control groups that we run in, from our own to the topmost, version
 /// 2 or 1. A limit near 2^63 is none.
 fn cgroup_limit() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = |controller: &str| {
-        groups.lines().find_map(|line| {
-            let mut fields = line.splitn(3, ':');
-            let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-            controllers.split(',').any(|c| c == controller).then(|| path.to_owned())
-        })
-    };
+    let own = Groups::of(std::process::id()).ok()?;
     let hierarchies = [
-        (path(""), "/sys/fs/cgroup", "memory.max"),
-        (path("memory"), "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        (own.path(""), "/sys/fs/cgroup", "memory.max"),
+        (own.path("memory"), "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
     ];
     let limits = hierarchies.into_iter().flat_map(|(path, root, file)| {
-        let group = path.map(|p| Path::new(root).join(p.trim_start_matches('/')));
+        let group = path.map(|path| inside(root, path));
         let groups: Vec<PathBuf> = group
             .iter()
             .flat_map(|g| g.ancestors().take_while(|a| a.starts_with(root)))

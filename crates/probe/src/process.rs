@@ -35,6 +35,10 @@ pub struct Process {
 /// Of the time, 1 part in so many may go into counting descriptors.
 const COUNT_SHARE: u32 = 200;
 
+/// So many bytes of a command line are read: a process may say that all of its memory is one
+/// (`PR_SET_MM_MAP`).
+const LONGEST_COMMAND: u64 = 128 << 10;
+
 /// What must be unchanged for the parts of RSS to be unchanged as well.
 type StatKey = (u64, u64, u64, u64, (u64, u64));
 
@@ -215,8 +219,8 @@ impl Process {
     /// Its command line; empty when it has ended or has none.
     pub fn command(&self) -> Vec<String> {
         let mut bytes = Vec::new();
-        if let Ok(mut file) = open_in(&self.directory, "cmdline") {
-            let _ = file.read_to_end(&mut bytes);
+        if let Ok(file) = open_in(&self.directory, "cmdline") {
+            let _ = file.take(LONGEST_COMMAND).read_to_end(&mut bytes);
         }
         // One that has written its title there (setproctitle) has left zeros behind it.
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -261,11 +265,22 @@ mod tests {
         let (mut process, _) = Process::open(child.id()).unwrap().unwrap();
         let units = Units::of_this_machine();
         let (reading, stat) = process.read(units, &mut Vec::new()).unwrap().unwrap();
-        let slow = process.read_slow().unwrap();
+        let other_pss =
+            || other.smaps_rollup().unwrap().memory_map_rollup.0[0].extension.map["Pss"];
+        // Other processes may map or let go of the same files meanwhile: a reading counts when the other
+        // reader finds the same before and after it.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let (slow, pss) = loop {
+            let before = other_pss();
+            let slow = process.read_slow().unwrap();
+            if before == other_pss() {
+                break (slow, before);
+            }
+            assert!(std::time::Instant::now() < deadline, "its PSS never stays as it is");
+        };
         let status = other.status().unwrap();
         let expected = other.stat().unwrap();
         let open = other.fd_count().unwrap() as u64;
-        let pss = other.smaps_rollup().unwrap().memory_map_rollup.0[0].extension.map["Pss"];
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(reading.rss_bytes.0, status.vmrss.unwrap() * 1024);
@@ -274,8 +289,7 @@ mod tests {
         assert_eq!(process.start_ticks, expected.starttime);
         assert_eq!(stat.parent as i32, expected.ppid);
         assert_eq!(reading.open_files, Some(open));
-        // Other processes may map or let go of the same files meanwhile.
-        assert!(slow.pss_bytes.0.abs_diff(pss) <= pss / 2, "{slow:?} {pss}");
+        assert_eq!(slow.pss_bytes.0, pss, "{slow:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use lowtide_model::record::v1 as record;
 use lowtide_model::sample::{ProcessSample, Reading, Sample, SlowReading};
 
 use crate::inspect::LARGEST_WALKED;
+use crate::machine::thread_cpu_s;
 use crate::process::{Process, Units};
 use crate::sockets::Sockets;
 use crate::tree::Tree;
@@ -228,7 +229,7 @@ impl Sampler {
     }
 
     fn read_slow(&mut self, tick: &mut Tick) {
-        let begin = Instant::now();
+        let cpu_s = thread_cpu_s();
         let mut total = SlowReading::default();
         let mut complete = true;
         for watched in self.processes.values() {
@@ -247,7 +248,9 @@ impl Sampler {
             });
         }
         tick.sample.slow = complete.then_some(total);
-        self.slow.done(begin, Instant::now(), tick.sample.total.rss_bytes.0);
+        // On a busy machine most of the time that it took is others' time.
+        let cost = Duration::try_from_secs_f64(thread_cpu_s() - cpu_s).unwrap_or_default();
+        self.slow.done(Instant::now(), cost, tick.sample.total.rss_bytes.0);
     }
 }
 
@@ -280,6 +283,7 @@ struct Schedule {
 #[derive(Debug)]
 struct LastSlow {
     end: Instant,
+    /// CPU time that it took.
     cost: Duration,
     rss: u64,
     /// How much of what was saved up was left.
@@ -308,9 +312,9 @@ impl Schedule {
         since >= least && since >= last.cost * share
     }
 
-    fn done(&mut self, begin: Instant, end: Instant, rss: u64) {
-        let cost = end - begin;
-        let credit = self.last.as_ref().map_or(MOST_CREDIT, |last| last.credit(begin));
+    /// A reading has ended that took so much CPU time.
+    fn done(&mut self, end: Instant, cost: Duration, rss: u64) {
+        let credit = self.last.as_ref().map_or(MOST_CREDIT, |last| last.credit(end));
         self.last = Some(LastSlow { end, cost, rss, credit: credit.saturating_sub(cost) });
     }
 }
@@ -397,7 +401,7 @@ mod tests {
         let begin = Instant::now();
         let mut schedule = Schedule::default();
         assert!(schedule.is_due(begin, 0, Attention::Normal, true));
-        schedule.done(begin, begin + Duration::from_millis(10), 100);
+        schedule.done(begin + Duration::from_millis(10), Duration::from_millis(10), 100);
         let after = |ms: u64| begin + Duration::from_millis(10 + ms);
         let due = |ms, rss, attention, hurry| schedule.is_due(after(ms), rss, attention, hurry);
         assert!(!due(4999, 100, Attention::Normal, true));
@@ -420,7 +424,7 @@ mod tests {
         for tick in 0..600_u64 {
             let rss = if tick % 2 == 0 { 100 } else { 200 };
             if schedule.is_due(now, rss, Attention::Normal, true) {
-                schedule.done(now, now + cost, rss);
+                schedule.done(now + cost, cost, rss);
                 readings += 1;
             }
             now += Duration::from_millis(100);

@@ -51,6 +51,69 @@ const ENOUGH_LOOKS: u8 = 3;
 /// change its state: one that was being made is made, or the other side closes it.
 const OLDEST: Duration = Duration::from_secs(1);
 
+/// Where a process waits for connections.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Listening {
+    /// An address by which it can be reached from the same machine, in brackets if it is of IPv6.
+    pub address: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl std::fmt::Display for Listening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.address, self.port)
+    }
+}
+
+/// Where a process listens: its lowest port; `None` where it does not, or that may not be seen.
+pub fn listening(process: &Process) -> Option<Listening> {
+    let descriptors = process.descriptors().ok()?;
+    let own: HashSet<u32> =
+        descriptors.into_iter().filter_map(|number| process.socket_inode(number)).collect();
+    let tables = ["net/tcp", "net/tcp6"];
+    let lines = tables.iter().filter_map(|name| process.read_text(name).ok());
+    let found = lines.flat_map(|text| listeners(&text));
+    found.filter(|(inode, _)| own.contains(inode)).map(|(_, place)| place).min_by_key(|l| l.port)
+}
+
+/// The listening sockets in a table of the kernel (Documentation/networking/proc_net_tcp.rst), with their inodes.
+fn listeners(table: &str) -> Vec<(u32, Listening)> {
+    const LISTEN: &str = "0A";
+    let listener = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
+        let (address, port) = local.split_once(':')?;
+        let place =
+            Listening { address: reachable(address)?, port: u16::from_str_radix(port, 16).ok()? };
+        (*state == LISTEN).then_some((inode.parse().ok()?, place))
+    };
+    table.lines().skip(1).filter_map(listener).collect()
+}
+
+/// An address of the table, which has its words in the machine's order of bytes. For any address it is that of the
+/// loopback.
+fn reachable(hex: &str) -> Option<String> {
+    let word = |at: usize| u32::from_str_radix(hex.get(at..at + 8)?, 16).ok();
+    if hex.len() == 8 {
+        let address = std::net::Ipv4Addr::from(word(0)?.to_ne_bytes());
+        let address =
+            if address.is_unspecified() { std::net::Ipv4Addr::LOCALHOST } else { address };
+        return Some(address.to_string());
+    }
+    let mut bytes = [0; 16];
+    for (place, at) in bytes.chunks_exact_mut(4).zip([0, 8, 16, 24]) {
+        place.copy_from_slice(&word(at)?.to_ne_bytes());
+    }
+    let address = std::net::Ipv6Addr::from(bytes);
+    match address.to_ipv4_mapped() {
+        Some(address) => Some(address.to_string()),
+        // Most such sockets take connections over IPv4 as well.
+        None if address.is_unspecified() => Some("127.0.0.1".to_owned()),
+        None => Some(format!("[{address}]")),
+    }
+}
+
 impl Sockets {
     /// Opens the way to the kernel.
     ///
@@ -272,6 +335,20 @@ fn read_answer(mut bytes: &[u8], inodes: &mut Vec<u32>) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_port_that_a_process_listens_at_is_found() {
+        let (process, _) = Process::open(std::process::id()).unwrap().unwrap();
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let text = process.read_text("net/tcp").unwrap();
+        let found = listeners(&text).into_iter().map(|(_, place)| place).find(|l| l.port == port);
+        assert_eq!(found.unwrap().to_string(), format!("127.0.0.1:{port}"));
+        assert!(listening(&process).is_some());
+        assert_eq!(reachable("00000000").as_deref(), Some("127.0.0.1"));
+        assert_eq!(reachable(&"0".repeat(32)).as_deref(), Some("127.0.0.1"));
+        assert_eq!(reachable("xyz"), None);
+    }
     use std::net::{TcpListener, TcpStream};
 
     #[test]

@@ -18,6 +18,7 @@
 //! ```
 
 mod clock;
+pub mod files;
 mod recorder;
 
 pub use clock::clock;

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 
 use lowtide_probe::allocator::ExamineError;
 use lowtide_probe::inspect::{Target, TargetError};
+use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::stat::Stat;
@@ -74,11 +75,42 @@ pub fn outside(
     locked(&status)?;
     traced(&threads)?;
     stopped(target, &status)?;
+    frozen(target)?;
+    filters(&threads)?;
     shared_memory(target)?;
     if !untested {
         tested(&recognition)?;
     }
     Ok(Outside { maps, recognition })
+}
+
+/// Why a release would leave a process alone, as far as that can be told from outside; `None` also where it cannot
+/// be looked at.
+pub fn foreseen(target: &Target) -> Option<Refusal> {
+    match outside(target, &mut Recogniser::default(), false) {
+        Err(Halt::Refused(refusal)) => Some(refusal),
+        Ok(_) | Err(Halt::Failed(_)) => None,
+    }
+}
+
+/// Whether the filters of its system calls rule a release out, before one of its threads stands still: where each
+/// thread is filtered strictly, or by filters that may not be read.
+fn filters(threads: &[Status]) -> Result<(), Refusal> {
+    const CAP_SYS_ADMIN: u64 = 1 << 21;
+    if threads.is_empty() || threads.iter().any(|status| status.seccomp == 0) {
+        return Ok(());
+    }
+    if threads.iter().all(|status| status.seccomp == libc::SECCOMP_MODE_STRICT) {
+        return Err(Refusal::Seccomp { call: "mmap" });
+    }
+    let own =
+        fs::read_to_string("/proc/self/status").ok().and_then(|text| Status::parse(&text).ok());
+    let why = match own {
+        Some(own) if own.seccomp != 0 => "lowtide is filtered itself",
+        Some(own) if own.capabilities & CAP_SYS_ADMIN == 0 => "lowtide lacks CAP_SYS_ADMIN",
+        _ => return Ok(()),
+    };
+    Err(Refusal::SeccompUnread { why: why.to_owned() })
 }
 
 /// Whether a process may be traced.
@@ -266,6 +298,21 @@ fn stopped(target: &Target, status: &Status) -> Result<(), Refusal> {
     }
 }
 
+/// Whether the freezer of control groups holds it. Where the groups' own files are not to be seen, as in a container,
+/// the function of the kernel in which its first thread waits tells that for most (`do_freezer_trap` of
+/// kernel/signal.c, `__refrigerator` of kernel/freezer.c).
+///
+/// # Errors
+/// When it does.
+pub fn frozen(target: &Target) -> Result<(), Refusal> {
+    let is_frozen = Groups::of(target.pid).ok().and_then(|groups| groups.is_frozen());
+    let waits_there = || {
+        let place = fs::read_to_string(target.path("wchan"));
+        place.is_ok_and(|name| matches!(name.as_str(), "__refrigerator" | "do_freezer_trap"))
+    };
+    if is_frozen.unwrap_or_else(waits_there) { Err(Refusal::Frozen) } else { Ok(()) }
+}
+
 /// Whether another process has the same memory: made by `clone(CLONE_VM)`, or by `vfork` as long as it
 /// has not started another program.
 ///
@@ -312,12 +359,13 @@ fn has_same_memory(target: &Target, other: u32) -> Result<bool, Halt> {
 }
 
 /// Asks the kernel whether two processes have the same memory (kcmp(2)).
-#[allow(unsafe_code)]
+#[expect(unsafe_code, reason = "kcmp(2), which neither libc nor rustix wraps")]
 fn compare_memory(one: u32, other: u32) -> io::Result<bool> {
     /// `KCMP_VM` of include/uapi/linux/kcmp.h.
     const KCMP_VM: libc::c_long = 1;
     let (one, other) = (libc::c_long::from(one), libc::c_long::from(other));
-    // SAFETY: kcmp takes numbers alone with KCMP_VM, and changes nothing.
+    // SAFETY: with KCMP_VM, kcmp takes only numbers, each as large as the `long` as which the variadic
+    // `syscall` reads it, and changes nothing.
     let answer = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0_u64, 0_u64) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer == 0) }
 }

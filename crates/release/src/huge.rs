@@ -70,7 +70,7 @@ fn setting(name: &str) -> Option<String> {
 }
 
 /// `process_madvise(MADV_COLD)`.
-#[allow(unsafe_code)]
+#[expect(unsafe_code, reason = "a system call on another process that rustix does not have")]
 fn cool(target: &Target, ranges: &[Range<u64>]) -> bool {
     use std::os::fd::AsRawFd;
     let vectors: Vec<libc::iovec> = ranges
@@ -80,16 +80,19 @@ fn cool(target: &Target, ranges: &[Range<u64>]) -> bool {
             iov_len: (range.end - range.start) as usize,
         })
         .collect();
-    // SAFETY: the kernel reads as many vectors as it is told from our slice; the addresses in them are of
-    // the other process, and MADV_COLD changes no contents.
+    let handle = libc::c_long::from(target.handle().as_raw_fd());
+    let advice = libc::c_long::from(libc::MADV_COLD);
+    // SAFETY: the kernel reads `vectors.len()` vectors from the slice, which outlives the call. The addresses
+    // in them are of the other process, and MADV_COLD changes no contents. Each argument is as large as a
+    // `long`, as which the variadic `syscall` reads it.
     let done = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
-            target.handle().as_raw_fd(),
+            handle,
             vectors.as_ptr(),
             vectors.len(),
-            libc::MADV_COLD,
-            0,
+            advice,
+            0_usize,
         )
     };
     done > 0

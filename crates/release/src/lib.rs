@@ -12,8 +12,10 @@ pub mod release;
 pub mod remote;
 mod repeating;
 pub(crate) mod stub;
+mod survey;
 mod worker;
 
 pub use refusal::Refusal;
-pub use release::{Options, ReleaseError, Way, release, release_telling};
+pub use release::{Options, Progress, ReleaseError, Way, release, release_telling};
 pub use remote::Step;
+pub use repeating::Repeating;

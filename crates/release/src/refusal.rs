@@ -2,6 +2,9 @@
 
 use thiserror::Error;
 
+/// How a reason begins for which a thread cannot be borrowed whenever it waits.
+pub(crate) const LASTING: &str = "it waits for a socket that has its own timeout";
+
 /// Why a process is left alone: each a sentence, with what would help.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
@@ -20,6 +23,9 @@ pub enum Refusal {
         /// The process.
         pid: u32,
     },
+    /// Its control group is frozen.
+    #[error("it is frozen (by the freezer of its control group), and nothing can run in it")]
+    Frozen,
     /// It is no 64-bit x86 process, and the code for others is not there.
     #[error("it is no 64-bit x86 process: others are not supported")]
     Machine,
@@ -137,12 +143,30 @@ fn none_of(threads: usize) -> String {
 }
 
 impl Refusal {
+    /// Whether it may pass by itself, so that it is worth waiting for.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Traced { .. }
+            | Self::AnotherRelease
+            | Self::Stopped { .. }
+            | Self::Frozen
+            | Self::HeapNotWhole { .. }
+            | Self::SharedMemory { .. }
+            | Self::NoHeap => true,
+            // A thread that runs will wait; one that waits for a socket with a time-out of its own will do
+            // so again.
+            Self::NoThread { why, .. } => !why.starts_with(LASTING),
+            _ => false,
+        }
+    }
+
     /// A word for it that stays.
     pub fn hazard(&self) -> &'static str {
         match self {
             Self::Traced { .. } => "traced",
             Self::AnotherRelease => "another_release",
             Self::Stopped { .. } => "stopped",
+            Self::Frozen => "frozen",
             Self::Machine => "machine",
             Self::Allocator { .. } => "allocator",
             Self::NoHeap => "no_heap",

@@ -1,27 +1,26 @@
 //! One release, from the checks to the last pass.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_heap::ptmalloc::{self, Heap, Layout, Mapping as HeapMapping};
+use lowtide_heap::ptmalloc::{self, Heap, Layout};
+use lowtide_model::bytes::Human;
 use lowtide_model::release::{Method, Outcome, Release, RunsIn};
 use lowtide_model::stats;
 use lowtide_probe::heap;
 use lowtide_probe::inspect::{Target, TargetError};
-use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
-use lowtide_probe::process::Process;
-use lowtide_probe::recognise::Recogniser;
 use thiserror::Error;
 
-use crate::checks::{self, Halt, Outside};
+use crate::checks::Halt;
 use crate::huge::HugePages;
 use crate::plan::{self, Batch};
 use crate::refusal::Refusal;
-use crate::remote::{Background, Remote, Step, Unstopped};
+use crate::remote::{Background, Pause, Remote, Step, Unstopped};
 use crate::stub::Op;
+use crate::survey::{Known, survey};
 use crate::worker::{How, Worker};
 
 /// What is wanted of a release.
@@ -40,6 +39,30 @@ pub struct Options {
     /// Set by somebody else, it ends a release early: what is under way is finished, and all that is ours
     /// leaves the target.
     pub interrupt: Arc<AtomicBool>,
+    /// Where it is told how far it has come.
+    pub progress: Arc<Progress>,
+}
+
+/// How far a release has come, for whoever waits for it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    is_acting: AtomicBool,
+    returned_bytes: AtomicU64,
+}
+
+impl Progress {
+    /// The beginning of a sentence.
+    pub fn told(&self) -> String {
+        match self.is_acting.load(Ordering::Relaxed) {
+            false => "scanning the heap".to_owned(),
+            true => format!("{} returned", Human(self.returned_bytes.load(Ordering::Relaxed))),
+        }
+    }
+
+    pub(crate) fn set(&self, returned_bytes: u64) {
+        self.is_acting.store(true, Ordering::Relaxed);
+        self.returned_bytes.store(returned_bytes, Ordering::Relaxed);
+    }
 }
 
 /// How memory is to be given back.
@@ -65,6 +88,7 @@ impl Default for Options {
             untested: false,
             dry_run: false,
             interrupt: Arc::default(),
+            progress: Arc::default(),
         }
     }
 }
@@ -97,8 +121,6 @@ const LEAST: u64 = 64 << 10;
 const PASSES_LIMIT: Duration = Duration::from_secs(5);
 /// A pass that gains less than this share of what was gained so far is the last.
 const LAST_SHARE: u64 = 100;
-/// So often a heap that changes is walked until it agrees with what the allocator counts.
-const WALKS: usize = 5;
 
 /// Has a process give its free memory back. What was refused is told by the [`Release`] itself.
 ///
@@ -118,10 +140,13 @@ pub fn release_telling(
     tell: &mut (dyn FnMut(Step) + Send),
 ) -> Result<Release, ReleaseError> {
     let failed = || ReleaseError::Failed("a part of lowtide itself broke off".to_owned());
+    let begin = Instant::now();
+    let (release, known) = survey(target, options)?;
+    let work = Work { target, options, begin, release };
     let _unstopped = Unstopped::begin();
     std::thread::scope(|scope| {
         // Whatever happens, the kernel lets go of all that a thread traces when that thread ends.
-        let work = scope.spawn(|| Work::new(target, options)?.run(tell));
+        let work = scope.spawn(|| work.run(known, tell));
         work.join().map_err(|_| failed())?
     })
 }
@@ -134,38 +159,13 @@ struct Work<'a> {
     release: Release,
 }
 
-/// What is known of a heap.
-struct Known {
-    outside: Outside,
-    memory: LiveMemory,
-    layout: Layout,
-    malloc: String,
-    heap: Heap,
-}
-
 impl<'a> Work<'a> {
-    fn new(target: &'a Target, options: &'a Options) -> Result<Self, ReleaseError> {
-        let name = target.stat()?.name;
-        let gone = || TargetError::Gone(target.pid);
-        let process = Process::open(target.pid).map_err(|error| target.failed(error))?;
-        let (process, _) = process.ok_or_else(gone)?;
-        let release = Release {
-            dry_run: options.dry_run,
-            method: match options.way {
-                Way::Auto | Way::Chunks => Method::Chunks,
-                Way::Trim => Method::Trim,
-                Way::Purge => Method::Purge,
-            },
-            pause_bound_s: options.max_pause.as_secs_f64(),
-            ..Release::of(target.pid, target.start_ticks, process.command_or(&name))
-        };
-        Ok(Self { target, options, begin: Instant::now(), release })
-    }
-
-    fn run(mut self, tell: &mut dyn FnMut(Step)) -> Result<Release, ReleaseError> {
-        self.release.rss_before_bytes = self.target.status()?.rss_bytes();
-        self.release.rss_after_bytes = self.release.rss_before_bytes;
-        match self.work(tell) {
+    fn run(
+        mut self,
+        known: Result<Known, Halt>,
+        tell: &mut dyn FnMut(Step),
+    ) -> Result<Release, ReleaseError> {
+        match known.and_then(|known| self.work(&known, tell)) {
             Ok(()) => {}
             // Of one that has ended meanwhile, nothing is where it was looked for.
             Err(_) if !self.target.is_alive() || self.target.maps().is_ok_and(|m| m.is_empty()) => {
@@ -175,6 +175,7 @@ impl<'a> Work<'a> {
                 let is_begun = self.release.returned_bytes > 0;
                 self.release.outcome = if is_begun { Outcome::Partial } else { Outcome::Refused };
                 self.release.hazard = (!is_begun).then(|| refusal.hazard().to_owned());
+                self.release.may_pass = (!is_begun).then(|| refusal.may_pass());
                 self.release.reason = Some(refusal.to_string());
             }
             Err(Halt::Failed(error)) if self.was_broken_off(&error) => {
@@ -199,12 +200,11 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn work(&mut self, tell: &mut dyn FnMut(Step)) -> Result<(), Halt> {
-        let outside = self.outside()?;
-        let known = self.look(outside)?;
+    fn work(&mut self, known: &Known, tell: &mut dyn FnMut(Step)) -> Result<(), Halt> {
         let malloc = known.malloc.as_str();
         let maps = known.outside.maps.clone();
-        let mut remote = Remote::open(self.target, &known.memory, maps, malloc, tell)?;
+        let interrupt = &*self.options.interrupt;
+        let mut remote = Remote::open(self.target, &known.memory, maps, malloc, interrupt, tell)?;
         remote.set_heap(known.heap.areas.clone());
         if !self.options.dry_run {
             remote.lock()?;
@@ -221,67 +221,13 @@ impl<'a> Work<'a> {
             self.release.outcome = Outcome::NothingToRelease;
             return Ok(());
         }
-        let single = self.single_threaded(&known);
+        let single = self.single_threaded(known);
         if self.options.dry_run {
-            return self.say(&remote, &known, single);
+            return self.say(&mut remote, known, single);
         }
-        let result = self.act(&mut remote, &known, single);
+        let result = self.act(&mut remote, known, single);
         self.count_pauses(&remote.pauses);
         result
-    }
-
-    /// What can be told from outside. A child that shares the memory only until it starts its program
-    /// (`vfork`, `posix_spawn`) is waited for.
-    fn outside(&self) -> Result<Outside, Halt> {
-        const TRIES: usize = 10;
-        const STEP: Duration = Duration::from_millis(20);
-        let mut recogniser = Recogniser::default();
-        let mut look = || checks::outside(self.target, &mut recogniser, self.options.untested);
-        let mut looked = look();
-        for _ in 1..TRIES {
-            if !matches!(looked, Err(Halt::Refused(Refusal::SharedMemory { .. }))) {
-                break;
-            }
-            std::thread::sleep(STEP);
-            looked = look();
-        }
-        looked
-    }
-
-    /// Walks the heap, which must agree with what the allocator itself counts.
-    fn look(&mut self, outside: Outside) -> Result<Known, Halt> {
-        let malloc = outside.recognition.malloc.as_ref().ok_or(Refusal::NoHeap)?;
-        self.release.allocator = Some(malloc.name.clone());
-        self.release.allocator_version.clone_from(&malloc.version);
-        if self.options.way == Way::Purge {
-            return Err(Refusal::NoPurge.into());
-        }
-        let malloc = malloc.path.to_string_lossy().into_owned();
-        let memory =
-            LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
-        let maps = &outside.maps;
-        let library = heap::library(maps, &malloc).ok_or(Refusal::NoHeap)?;
-        let layout = Layout::find(&memory, &heap::data_of(maps, library.file));
-        let layout = layout.ok_or(Refusal::NoHeap)?;
-        let mut maps = maps.clone();
-        let _background = Background::begin();
-        let mut found = ptmalloc::walk(&memory, &layout, &heap::mappings(&maps));
-        for _ in 1..WALKS {
-            if disagreement(&found).is_none() {
-                break;
-            }
-            maps = self.target.maps().map_err(|error| self.target.failed(error))?;
-            found = ptmalloc::walk(&memory, &layout, &heap::mappings(&maps));
-        }
-        if let Some(what) = disagreement(&found) {
-            return Err(Refusal::HeapNotWhole { what }.into());
-        }
-        self.release.predicted_bytes = match self.release.method {
-            Method::Trim => found.trim_bytes(),
-            Method::Chunks | Method::Purge => found.release_bytes(),
-        };
-        let outside = Outside { maps, ..outside };
-        Ok(Known { outside, memory, layout, malloc, heap: found })
     }
 
     /// Where glibc says whether it takes locks, if it does.
@@ -309,15 +255,23 @@ impl<'a> Work<'a> {
     }
 
     /// Says what would be done.
-    fn say(&mut self, remote: &Remote<'_>, known: &Known, single: Option<u64>) -> Result<(), Halt> {
+    fn say(
+        &mut self,
+        remote: &mut Remote<'_>,
+        known: &Known,
+        single: Option<u64>,
+    ) -> Result<(), Halt> {
         let candidates = remote.candidates();
         let Some(best) = candidates.found.first() else {
             let (threads, why) = (candidates.threads, candidates.why());
             return Err(Refusal::NoThread { threads, why }.into());
         };
         if best.seccomp != 0 {
-            let note = "its system calls are filtered (seccomp): whether the filter lets a release through \
-                        is seen when a thread of it stands still";
+            let asked = remote.ask_filters();
+            self.count_pauses(&remote.pauses);
+            asked?;
+            let note = "its system calls are filtered (seccomp), and the filter lets a release through: a thread \
+                        stood still while that was read";
             self.release.notes.push(note.to_owned());
         }
         self.release.thread = Some(best.thread.tid);
@@ -341,8 +295,9 @@ impl<'a> Work<'a> {
         let multiple = remote.has_multiple_threads();
         let runs_in = self.runs_in(known, single, multiple);
         self.release.runs_in = Some(runs_in);
-        let (max_pause, interrupt) = (self.options.max_pause, &self.options.interrupt);
-        let how = How { runs_in, single, max_pause, interrupt };
+        let (max_pause, interrupt) = (self.options.max_pause, &*self.options.interrupt);
+        let progress = &*self.options.progress;
+        let how = How { runs_in, single, max_pause, interrupt, progress };
         let result = self.inside(remote, known, &how);
         let left = remote.leave();
         if self.release.returned_bytes > 0 {
@@ -376,9 +331,11 @@ impl<'a> Work<'a> {
         let begin = Instant::now();
         let mut batch = Batch::default();
         let mut joins = joins(&known.heap, &known.layout);
+        let walked = known.memory.until(&self.options.interrupt);
         let mut seen_before = u64::MAX;
         // Where the target's thread does it, that one stands still meanwhile: there is nobody to give way to.
-        let _background = (self.release.runs_in == Some(RunsIn::OwnThread)).then(Background::begin);
+        let _background = (self.release.runs_in == Some(RunsIn::OwnThread))
+            .then(|| Background::begin(&self.options.interrupt));
         loop {
             // Where the lists do not tell how they are written, they stay as they are.
             if let Some(links) = ptmalloc::fast_links(&known.memory, &known.layout)
@@ -386,34 +343,39 @@ impl<'a> Work<'a> {
             {
                 worker.join(&joins, links)?;
             }
-            let before = worker.counts().returned_bytes;
+            let before = worker.counts().clone();
             let mappings = known.mappings(self.target)?;
             let mut halted = None;
             batch.begin_pass();
-            let heap =
-                ptmalloc::walk_and_tell(&known.memory, &known.layout, &mappings, &mut |found| {
-                    if halted.is_none() {
-                        batch.add(&found, &known.memory);
-                        if batch.is_full() {
-                            halted = worker.work(&batch.take()).err();
-                        }
+            let heap = ptmalloc::walk_and_tell(&walked, &known.layout, &mappings, &mut |found| {
+                if halted.is_none() {
+                    batch.add(&found, &known.memory);
+                    if batch.is_full() {
+                        halted = worker.work(&batch.take()).err();
                     }
-                });
+                }
+            });
             halted.map_or(Ok(()), Err)?;
             worker.work(&batch.take())?;
+            worker.finish()?;
+            worker.go_on()?;
             self.release.passes += 1;
-            let returned = worker.counts().returned_bytes;
-            let gained = returned - before;
+            let after = worker.counts();
+            let returned = after.returned_bytes;
+            let gained = returned - before.returned_bytes;
+            let is_whole = after.skipped + after.busy == before.skipped + before.busy;
             // What a pass sees is what those before have left, and what was freed since: where that does not
             // become less, the target takes again what it gets back, and it is enough.
             let seen = heap.release_bytes();
             let is_steady = seen > seen_before / 10 * 9;
             let is_little = gained < LEAST.max(returned / LAST_SHARE);
-            if is_little || is_steady || begin.elapsed() > PASSES_LIMIT {
+            joins = self::joins(&heap, &known.layout);
+            // All that was to be seen is returned: another pass would only find what was freed since.
+            let is_all = is_whole && gained >= seen && joins.is_empty();
+            if is_all || is_little || is_steady || begin.elapsed() > PASSES_LIMIT {
                 return Ok(());
             }
             seen_before = seen;
-            joins = self::joins(&heap, &known.layout);
         }
     }
 
@@ -432,34 +394,19 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn count_pauses(&mut self, pauses: &[Duration]) {
-        let mut seconds: Vec<f64> = pauses.iter().map(Duration::as_secs_f64).collect();
+    fn count_pauses(&mut self, pauses: &[Pause]) {
+        let mut seconds: Vec<f64> = pauses.iter().map(|p| p.length.as_secs_f64()).collect();
         seconds.sort_by(f64::total_cmp);
+        let over = || pauses.iter().filter(|pause| pause.length > self.options.max_pause);
+        self.release.pauses_over_bound = over().count() as u64;
+        self.release.waited_over_bound_s = over().map(|p| p.waited.as_secs_f64()).sum();
         self.release.pauses = seconds.len() as u64;
         self.release.longest_pause_s = seconds.last().copied().unwrap_or(0.0);
         self.release.median_pause_s = stats::median(&seconds).unwrap_or(0.0);
     }
 }
 
-impl Known {
-    fn mappings(&self, target: &Target) -> Result<Vec<HeapMapping>, Halt> {
-        let maps = target.maps().map_err(|error| target.failed(error))?;
-        Ok(heap::mappings(&maps))
-    }
-}
-
 fn joins(heap: &Heap, layout: &Layout) -> Vec<Op> {
     let worth_it = heap.arenas.iter().filter(|arena| arena.is_worth_joining());
     worth_it.flat_map(|arena| plan::joins(arena, layout)).collect()
-}
-
-/// What of a heap does not agree with what the allocator itself counts.
-fn disagreement(heap: &Heap) -> Option<String> {
-    let place = heap.arenas.iter().position(|arena| !arena.is_whole())?;
-    let arena = &heap.arenas[place];
-    Some(format!(
-        "of arena {place}, {} of {} bytes were walked",
-        arena.walked_bytes - arena.tally.unwalked_bytes.min(arena.walked_bytes),
-        arena.system_bytes
-    ))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// While it lives, something is done again and again. When it is dropped, that has been done for the last time.
 #[derive(Debug)]
-pub(crate) struct Repeating {
+pub struct Repeating {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -18,7 +18,7 @@ impl Repeating {
     ///
     /// # Errors
     /// When there can be no other thread.
-    pub(crate) fn begin(
+    pub fn begin(
         every: Duration,
         mut once: impl FnMut() -> bool + Send + 'static,
     ) -> io::Result<Self> {

@@ -16,8 +16,7 @@ use numbers::*;
 /// The code. Empty for processors that it was not written for.
 pub(crate) const CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.bin"));
 
-/// Bytes of the mapping of the code.
-pub(crate) const CODE_BYTES: u64 = 4096;
+pub(crate) use numbers::CODE_BYTES;
 /// Bytes of the shared block, with the stacks of both threads.
 pub(crate) const BLOCK_BYTES: u64 = THREAD_STACK_END;
 /// What both mappings are called in `/proc/PID/maps`, and the thread in its `comm`.
@@ -30,7 +29,7 @@ pub(crate) const MOST_OPS: usize = ((OPS_END - OFF_OPS) / OP_BYTES) as usize;
 /// One act drops so many pages at most: a slice ends behind an act.
 pub(crate) const PAGES_PER_OP: u64 = 128;
 /// A lock is held for so many pages at most; the code itself allows no more.
-pub(crate) const PAGES_PER_HOLD: u64 = 512;
+pub(crate) const PAGES_PER_HOLD: u64 = MOST_PAGES;
 
 /// One act of the code in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,12 +96,25 @@ impl Counts {
         }
     }
 
+    /// The same, as far as it can be true: the target could have written there. No count becomes less than it
+    /// was, and no more was returned than was asked for.
+    pub(crate) fn within(mut self, before: &Self, asked_bytes: u64) -> Self {
+        let Self { holds, returned_bytes, skipped, busy, joined, longest, .. } = &mut self;
+        *holds = (*holds).max(before.holds);
+        *returned_bytes = (*returned_bytes).min(asked_bytes).max(before.returned_bytes);
+        *skipped = (*skipped).max(before.skipped);
+        *busy = (*busy).max(before.busy);
+        *joined = (*joined).max(before.joined);
+        *longest = (*longest).max(before.longest);
+        self
+    }
+
     /// So long that 99 of 100 holds were shorter, up to a class's width (an eighth).
     pub(crate) fn p99(&self) -> Duration {
-        let total: u64 = self.classes.iter().sum();
+        let total: u128 = self.classes.iter().copied().map(u128::from).sum();
         let mut seen = 0;
         for (class, count) in self.classes.iter().enumerate() {
-            seen += count;
+            seen += u128::from(*count);
             if total > 0 && seen * 100 >= total * 99 {
                 return Duration::from_nanos(end_of(class)).min(self.longest);
             }
@@ -116,6 +128,9 @@ fn end_of(class: usize) -> u64 {
     let (power, eighth) = ((class / 8) as u32, (class % 8) as u64);
     (9 + eighth).checked_shl(power).unwrap_or(u64::MAX)
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod on_host;
 
 #[cfg(test)]
 mod tests {
@@ -144,6 +159,17 @@ mod tests {
         let longest = Duration::from_nanos(900_000);
         let counts = Counts { classes, longest, ..Counts::default() };
         assert!((50_000..=57_000).contains(&counts.p99().as_nanos()), "{:?}", counts.p99());
+    }
+
+    #[test]
+    fn counts_that_the_target_has_written_there_are_kept_within_what_can_be_true() {
+        let most = Counts::of(&[0xff; Counts::BYTES]);
+        let before = Counts { returned_bytes: 4096, holds: 3, ..Counts::default() };
+        let kept = most.within(&before, 8192);
+        assert_eq!(kept.returned_bytes, 8192);
+        assert!(kept.p99() <= kept.longest);
+        let none = Counts::of(&[0; Counts::BYTES]).within(&before, 8192);
+        assert_eq!((none.returned_bytes, none.holds), (4096, 3));
     }
 
     #[test]

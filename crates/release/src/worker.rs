@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use lowtide_heap::ptmalloc::{Layout, Links};
 use lowtide_model::release::RunsIn;
+use lowtide_probe::proc::task::Thread;
 
-use crate::ReleaseError;
 use crate::checks::Halt;
 use crate::refusal::Refusal;
+use crate::release::{Progress, ReleaseError};
 use crate::remote::{ACT_LIMIT, Remote, TRIM_LIMIT, Wanted, failed, nanoseconds};
 use crate::repeating::Repeating;
 use crate::stub::numbers::*;
@@ -33,6 +34,8 @@ const BEAT: Duration = Duration::from_millis(50);
 const OVERHEAD: Duration = Duration::from_micros(300);
 /// The shortest slice.
 const SHORTEST: Duration = Duration::from_micros(50);
+/// So many slices in a row may pass in which nothing is done: others hold the lock.
+const SLICES_WITHOUT_PROGRESS: u32 = 1000;
 /// After a slice its thread is left alone for so many times as long.
 const REST_AFTER_SLICE: u32 = 4;
 
@@ -47,6 +50,8 @@ pub(crate) struct How<'i> {
     pub(crate) max_pause: Duration,
     /// Whether it is to end early.
     pub(crate) interrupt: &'i AtomicBool,
+    /// Where it is told how far it has come.
+    pub(crate) progress: &'i Progress,
 }
 
 /// The code in the target, at work.
@@ -55,9 +60,14 @@ pub(crate) struct Worker<'r, 'a> {
     runs_in: RunsIn,
     slice: Duration,
     batch: u64,
+    /// Bytes of the pages that were to be dropped so far.
+    asked_bytes: u64,
+    /// Whether our thread has acts that nobody has waited for yet.
+    is_under_way: bool,
     counts: Counts,
     heart: Option<Repeating>,
     interrupt: &'r AtomicBool,
+    progress: &'r Progress,
 }
 
 impl<'r, 'a> Worker<'r, 'a> {
@@ -83,6 +93,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             remote.put(offset, word)?;
         }
         let slice = how.max_pause.saturating_sub(OVERHEAD).max(SHORTEST);
+        let before = remote.threads();
         let heart = match how.runs_in {
             RunsIn::OwnThread => {
                 let heart = heart(remote)?;
@@ -95,10 +106,20 @@ impl<'r, 'a> Worker<'r, 'a> {
                 None
             }
         };
-        let counts = Counts::default();
         let (runs_in, interrupt) = (how.runs_in, how.interrupt);
-        let mut worker = Self { remote, runs_in, slice, batch: 0, counts, heart, interrupt };
-        match worker.check() {
+        let mut worker = Self {
+            remote,
+            runs_in,
+            slice,
+            batch: 0,
+            asked_bytes: 0,
+            is_under_way: false,
+            counts: Counts::default(),
+            heart,
+            interrupt,
+            progress: how.progress,
+        };
+        match worker.check(&before) {
             Ok(()) => Ok(worker),
             Err(halt) => {
                 let (_, ended) = worker.end();
@@ -107,8 +128,8 @@ impl<'r, 'a> Worker<'r, 'a> {
         }
     }
 
-    /// Whether what was begun may go on.
-    fn check(&mut self) -> Result<(), Halt> {
+    /// Whether what was begun may go on. `before` are the threads that the target had before.
+    fn check(&mut self, before: &[Thread]) -> Result<(), Halt> {
         if self.runs_in == RunsIn::OwnThread {
             let cloned = self.remote.get(OFF_CLONED).map_or(0, |tid| tid as i64);
             if cloned <= 0 {
@@ -122,7 +143,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             if !self.remote.until(ACT_LIMIT, is_there) {
                 return Err(self.remote.because("a thread that was started in it does not run"));
             }
-            self.remote.raise();
+            self.remote.raise(before, u32::try_from(cloned).unwrap_or(0));
         }
         // Of kernels that do not know the question, the answer is an error, and negative.
         match self.remote.get(OFF_MDWE).map(|answer| answer as i64) {
@@ -133,31 +154,52 @@ impl<'r, 'a> Worker<'r, 'a> {
 
     /// Has the blocks in fast bins joined, whose lists are written like this.
     pub(crate) fn join(&mut self, ops: &[Op], links: Links) -> Result<(), Halt> {
+        self.finish()?;
         self.remote.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed))?;
-        self.work(ops)
+        self.work(ops)?;
+        self.finish()
     }
 
-    /// Has acts done.
+    /// Has acts done. Our thread may still be at the last of them when this comes back: the walk goes on meanwhile.
     pub(crate) fn work(&mut self, ops: &[Op]) -> Result<(), Halt> {
         for part in ops.chunks(MOST_OPS) {
+            self.finish()?;
             self.go_on()?;
             if self.remote.half(OFF_STATE) == Some(STATE_LEFT) {
                 return Err(self.remote.because(ENDED));
             }
+            let dropped = part.iter().filter(|op| op.kind != OP_JOIN).map(|op| op.bytes);
+            self.asked_bytes += dropped.sum::<u64>();
             let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
             self.remote.write_block(OFF_OPS, &bytes)?;
             self.remote.put(OFF_NEXT, 0)?;
             self.remote.put(OFF_COUNT, part.len() as u64)?;
             match self.runs_in {
-                RunsIn::OwnThread => self.in_thread()?,
-                RunsIn::Slices => self.in_slices()?,
+                RunsIn::OwnThread => {
+                    self.batch += 1;
+                    self.remote.put_half(OFF_BATCH, self.batch)?;
+                    self.is_under_way = true;
+                }
+                RunsIn::Slices => {
+                    self.in_slices(part.len() as u64)?;
+                    self.count();
+                }
             }
+        }
+        Ok(())
+    }
+
+    /// Waits until all acts are done.
+    pub(crate) fn finish(&mut self) -> Result<(), Halt> {
+        if std::mem::take(&mut self.is_under_way) {
+            self.in_thread()?;
             self.count();
         }
         Ok(())
     }
 
-    fn go_on(&self) -> Result<(), Halt> {
+    /// Whether nobody has asked for an end.
+    pub(crate) fn go_on(&self) -> Result<(), Halt> {
         if self.interrupt.load(Ordering::Relaxed) {
             return Err(ReleaseError::Interrupted.into());
         }
@@ -165,15 +207,16 @@ impl<'r, 'a> Worker<'r, 'a> {
     }
 
     fn in_thread(&mut self) -> Result<(), Halt> {
-        self.batch += 1;
-        let batch = self.batch;
-        self.remote.put_half(OFF_BATCH, batch)?;
+        let (batch, interrupt) = (self.batch, self.interrupt);
         let mut before = None;
         loop {
             let is_done = |remote: &Remote<'_>| {
-                remote.half(OFF_DONE) == Some(batch) || remote.half(OFF_STATE) == Some(STATE_LEFT)
+                remote.half(OFF_DONE) == Some(batch)
+                    || remote.half(OFF_STATE) == Some(STATE_LEFT)
+                    || interrupt.load(Ordering::Relaxed)
             };
             let done = self.remote.until(ACT_LIMIT, is_done);
+            self.go_on()?;
             if self.remote.half(OFF_ERROR) == Some(ERROR_SINGLE) {
                 return Err(failed("the process has become single-threaded meanwhile: try again"));
             }
@@ -185,22 +228,28 @@ impl<'r, 'a> Worker<'r, 'a> {
             }
             // It may be slow, but not without end.
             let progress = (self.remote.get(OFF_NEXT), self.remote.get(OFF_HOLDS));
-            if progress.0.is_none() || before == Some(progress) {
+            if progress.0.is_none() || before.is_some_and(|before| progress <= before) {
                 return Err(self.remote.because("our thread in it does not get on"));
             }
             before = Some(progress);
         }
     }
 
-    fn in_slices(&mut self) -> Result<(), Halt> {
+    fn in_slices(&mut self, count: u64) -> Result<(), Halt> {
+        let (mut before, mut without_progress) = ((0, 0), 0);
         loop {
             let begin = Instant::now();
             self.remote.enter(Wanted::Slice(self.slice))?;
-            let (next, count) = (self.remote.get(OFF_NEXT), self.remote.get(OFF_COUNT));
-            match (next, count) {
-                (Some(next), Some(count)) if next < count => self.go_on()?,
-                (Some(_), Some(_)) => return Ok(()),
-                _ => return Err(self.remote.because("its memory can no longer be read")),
+            let now = self.remote.get(OFF_NEXT).zip(self.remote.get(OFF_HOLDS));
+            let now = now.ok_or_else(|| self.remote.because("its memory can no longer be read"))?;
+            if now.0 >= count {
+                return Ok(());
+            }
+            self.go_on()?;
+            without_progress = if now > before { 0 } else { without_progress + 1 };
+            before = now;
+            if without_progress > SLICES_WITHOUT_PROGRESS {
+                return Err(self.remote.because("our code in it does not get on"));
             }
             std::thread::sleep(begin.elapsed().min(self.slice * 2) * REST_AFTER_SLICE);
         }
@@ -209,7 +258,8 @@ impl<'r, 'a> Worker<'r, 'a> {
     fn count(&mut self) {
         let mut bytes = [0; Counts::BYTES];
         if self.remote.read_block(OFF_HOLDS, &mut bytes).is_some() {
-            self.counts = Counts::of(&bytes);
+            self.counts = Counts::of(&bytes).within(&self.counts, self.asked_bytes);
+            self.progress.set(self.counts.returned_bytes);
         }
     }
 
@@ -222,7 +272,12 @@ impl<'r, 'a> Worker<'r, 'a> {
     pub(crate) fn end(mut self) -> (Counts, Result<(), Halt>) {
         self.count();
         let ended = if self.runs_in == RunsIn::OwnThread && self.remote.is_busy {
-            self.remote.put_half(OFF_BATCH, BATCH_LEAVE).and_then(|()| gone(self.remote, ACT_LIMIT))
+            let told = self.remote.put_half(OFF_BATCH, BATCH_LEAVE);
+            let ended = told.and_then(|()| gone(self.remote, ACT_LIMIT));
+            self.remote.lower();
+            // What it did until then.
+            self.count();
+            ended
         } else {
             Ok(())
         };

@@ -7,6 +7,32 @@ typedef unsigned long u64;
 #define S_(x) #x
 #define S(x) S_(x)
 
+/* System calls of the code, by their numbers on x86-64, and what it gives them. lowtide asks the seccomp filters
+ * of a thread about them (`code_calls` in calls.rs); a test holds that it knows each name with NR_, FUTEX_, PR_
+ * and the like that stub.c has. */
+#define NR_RT_SIGACTION 13
+#define NR_RT_SIGPROCMASK 14
+#define NR_RT_SIGRETURN 15
+#define NR_MADVISE 28
+#define NR_NANOSLEEP 35
+#define NR_CLONE 56
+#define NR_EXIT 60
+#define NR_RT_SIGPENDING 127
+#define NR_PRCTL 157
+#define NR_FUTEX 202
+#define NR_CLOCK_GETTIME 228
+#define SIGPROCMASK_INVALID 77 /* no way to set a mask: the call fails after it has read the set */
+#define FUTEX_WAIT_PRIVATE 128
+#define FUTEX_WAKE_PRIVATE 129
+#define FUTEX_CMP_REQUEUE_PRIVATE 132
+#define MADV_DONTNEED 4
+#define PR_SET_NAME 15
+#define PR_GET_MDWE 66
+#define CLOCK_MONOTONIC 1
+
+#define CODE_BYTES 4096 /* of the mapping of the code; the shared block follows */
+#define MOST_PAGES 512  /* whatever the parameters are, no lock is held for more pages */
+
 #define CLASSES 256
 #define PAGES_KNOWN 128
 
@@ -23,7 +49,9 @@ typedef unsigned long u64;
 #define OFF_TLS 72
 #define OFF_TID 80
 #define OFF_TRIMS 84
-#define OPS_END 0x34000          /* behind what is to be done */
+#define STORAGE_AT 0x30000       /* thread-local storage of a thread that trims: it has no acts, whose place this is */
+#define STORAGE_BYTES 0x880      /* of it, from STORAGE_AT on, with what aligns it */
+#define OPS_END 0x34000          /* after the acts */
 #define STACK_END 0x3c000        /* of a borrowed thread */
 #define THREAD_STACK_END 0x40000 /* of our own */
 
@@ -177,4 +205,7 @@ AT(left_at, OFF_LEFT_AT);
 AT(left_ns, OFF_LEFT_NS);
 AT(hold, OFF_HOLD);
 AT(ops, OFF_OPS);
+_Static_assert(OFF_OPS + 4096 < STORAGE_AT && STORAGE_AT + STORAGE_BYTES <= OPS_END,
+               "the storage of a thread that trims is not in the place of the acts");
+_Static_assert(OPS_END < STACK_END && STACK_END < THREAD_STACK_END, "the parts of the block overlap");
 _Static_assert(sizeof(struct op) == OP_BYTES, "one act has another size");

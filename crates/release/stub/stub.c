@@ -1,9 +1,17 @@
 /* The code that runs inside the target: it takes an arena's lock, verifies what the walk from outside
  * has named, gives the pages back to the kernel, and lets go.
  *
- * It is one page, wherever that lies, with the shared block right behind it. It calls nothing of the C
- * library, reads no thread-local storage and touches no vector register. It reads memory only where the
- * allocator must have it, and asks the kernel first whether it is there.
+ * It is one page, at any address, and the shared block follows it. It reads no thread-local storage and
+ * touches no vector register. It reads the program's memory only after the kernel has said that it is there.
+ * What needs no question: an arena with its lock, top and bins, since the C library never frees an arena; its
+ * own data (`single_threaded`); and the `info` of a heap, for the reason that is_of_arena gives.
+ *
+ * When it drops chunks, it calls nothing of the C library, and writes to the program's memory only under an
+ * arena's lock. There are two other cases. For `--method trim`, work_borrowed and trim_in_thread call
+ * malloc_trim, which does what the C library does. And put_left writes what remains of a borrowed thread's
+ * timeout to where its interrupted call reads it: that thread's own memory, which it waits with.
+ *
+ * With LOWTIDE_ON_HOST it is compiled into a test (tests/programs/stub_on_host.c), which makes its system calls.
  *
  * The rules of the heap are those of malloc/malloc.c and arena.c of glibc 2.26 to 2.44. */
 
@@ -16,9 +24,10 @@
 #define PREV_INUSE 1UL
 #define IS_MMAPPED 2UL
 #define SIZE(head) ((head) & ~7UL)
-#define MOST_PAGES 512 /* whatever the parameters say, no lock is held for more pages than this */
 #define SIGCANCEL 32
 #define EFAULT 14
+
+#ifndef LOWTIDE_ON_HOST
 
 /* Everything is written from the shared block, of which the address is known relative to this code.
  *
@@ -29,7 +38,7 @@
  * The stack is the thread's own, below its frames, whenever a handler may run; else that of the block. */
 __asm__(".text\n"
         "enter:\n"
-        ".set block, enter + 4096\n"
+        ".set block, enter + " S(CODE_BYTES) "\n"
         "    syscall\n"
         "    test %eax, %eax\n"
         "    js 2f\n"
@@ -39,7 +48,7 @@ __asm__(".text\n"
         "    cld\n"
         "    cmpl $" S(WANTED_CLONE) ", " S(OFF_WANTED) "(%rbx)\n"
         "    jne 1f\n"
-        "    mov $56, %eax\n" /* clone */
+        "    mov $" S(NR_CLONE) ", %eax\n"
         "    mov " S(OFF_CLONE_FLAGS) "(%rbx), %rdi\n"
         "    lea " S(THREAD_STACK_END) "(%rbx), %rsi\n"
         "    lea " S(OFF_TID) "(%rbx), %rdx\n"
@@ -57,7 +66,7 @@ __asm__(".text\n"
         "2:  lea block(%rip), %rbx\n" /* broken off: it comes back with what it would have had */
         "    mov " S(OFF_BROKEN_AT) "(%rbx), %rsp\n"
         "3:  movl $" S(STATE_BACK) ", " S(OFF_BORROWED) "(%rbx)\n"
-        "    mov $15, %eax\n" /* rt_sigreturn: registers, mask and vectors at once */
+        "    mov $" S(NR_RT_SIGRETURN) ", %eax\n" /* registers, mask and vectors at once */
         "    syscall\n"
         "4:  xor %ebp, %ebp\n"
         "    cmpl $0, " S(OFF_TRIMS) "(%rbx)\n"
@@ -69,15 +78,16 @@ __asm__(".text\n"
         "    call trim_in_thread\n"
         "    ud2\n");
 
-enum { nr_rt_sigaction = 13, nr_rt_sigprocmask = 14, nr_madvise = 28,
-       nr_nanosleep = 35, nr_exit = 60, nr_rt_sigpending = 127, nr_prctl = 157,
-       nr_futex = 202, nr_clock_gettime = 228 };
+#endif
 
 struct chunk {
     u64 prev_size, head;
     struct chunk *fd, *bk, *fd_nextsize, *bk_nextsize;
 };
 
+#ifdef LOWTIDE_ON_HOST
+static long call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f);
+#else
 static inline __attribute__((always_inline)) long
 call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
     register u64 r10 __asm__("r10") = d;
@@ -90,37 +100,42 @@ call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
                      : "rcx", "r11", "memory");
     return result;
 }
+#endif
 #define call3(nr, a, b, c) call6(nr, (u64)(a), (u64)(b), (u64)(c), 0, 0, 0)
 #define call4(nr, a, b, c, d) call6(nr, (u64)(a), (u64)(b), (u64)(c), (u64)(d), 0, 0)
 
 static u64 now(void) {
     u64 time[2] = {0, 0};
-    call3(nr_clock_gettime, 1 /* CLOCK_MONOTONIC */, time, 0);
+    call3(NR_CLOCK_GETTIME, CLOCK_MONOTONIC, time, 0);
     return time[0] * 1000000000UL + time[1];
 }
 
 static void rest(u64 ns) {
     u64 time[2] = {ns / 1000000000UL, ns % 1000000000UL};
-    call3(nr_nanosleep, time, 0, 0);
+    call3(NR_NANOSLEEP, time, 0, 0);
 }
 
 /* Whether a word can be read: the kernel copies it before it finds that the first argument is wrong. */
 static int is_word(u64 at) {
-    return call4(nr_rt_sigprocmask, 77, at, 0, 8) != -EFAULT;
+    return call4(NR_RT_SIGPROCMASK, SIGPROCMASK_INVALID, at, 0, 8) != -EFAULT;
 }
 
 /* Whether a word is there and has this value. The kernel compares it, wakes nobody and moves nobody: it may
  * be unmapped at any moment by somebody whose lock we do not have. */
 static int holds(u64 at, u64 word) {
     for (u64 end = at + 8; at < end; at += 4, word >>= 32) {
-        if (call6(nr_futex, at, 132 /* FUTEX_CMP_REQUEUE_PRIVATE */, 0, 0, at, (u32)word) != 0)
+        if (call6(NR_FUTEX, at, FUTEX_CMP_REQUEUE_PRIVATE, 0, 0, at, (u32)word) != 0)
             return 0;
     }
     return 1;
 }
 
-/* What was found to be there stays there as long as the lock is held: it is not asked for again. */
+/* What was found to be there stays there as long as the lock is held: it is not asked for again. A slot has 35
+ * bits for a page, so that an address of more than 47 must not come to it: where those below are of a known page,
+ * it would pass for that, and to read from it ends the process. The C library has no memory there. */
 static int is_page(struct shared *s, u64 at) {
+    if (at >> 47)
+        return 0;
     u64 page = at / PAGE, known = page << 29 | (s->hold & 0x1fffffff), *slot = &s->pages[page % PAGES_KNOWN];
     if (*slot == known)
         return 1;
@@ -147,21 +162,27 @@ static int take(struct shared *s, u32 *lock, int may_wait) {
         if (now() - begin > s->patience_ns)
             return 0; /* whoever has it wakes nobody once too often, and that is all */
         u64 time[2] = {0, 1000000};
-        call4(nr_futex, lock, 128 /* FUTEX_WAIT_PRIVATE */, 2, time);
+        call4(NR_FUTEX, lock, FUTEX_WAIT_PRIVATE, 2, time);
     }
     return 1;
 }
 
 static void give(u32 *lock) {
     if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) > 1)
-        call3(nr_futex, lock, 129 /* FUTEX_WAKE_PRIVATE */, 1);
+        call3(NR_FUTEX, lock, FUTEX_WAKE_PRIVATE, 1);
 }
 
 /* --- What must hold of a chunk before anything is done to it. */
 
 /* Whether memory of a thread's arena is still in one of its heaps. That of the main arena is not
- * given back while somebody has the lock. */
+ * given back while somebody has the lock.
+ *
+ * The other words of `info` are read without asking: a heap's first word is its arena, whose lock we hold once it
+ * is `arena`, and the C library unmaps or shrinks a heap only under that lock (heap_trim). So the page that
+ * `holds` has found stays until the lock is given. The sum cannot overflow: `heap` is below 2^47 if it was read. */
 static int is_of_arena(struct shared *s, u64 arena, u64 at, u64 end) {
+    if (end < at)
+        return 0;
     if (arena == s->main_arena)
         return 1;
     u64 heap = at & ~(HEAP_MAX - 1);
@@ -204,7 +225,7 @@ static int are_within(const struct op *o, u64 from, u64 to) {
 static int drop(struct shared *s, const struct op *o) {
     if (o->bytes > MOST_PAGES * PAGE)
         return 0;
-    if (call3(nr_madvise, o->from, o->bytes, 4 /* MADV_DONTNEED */) != 0)
+    if (call3(NR_MADVISE, o->from, o->bytes, MADV_DONTNEED) != 0)
         return 0;
     s->returned += o->bytes;
     return 1;
@@ -408,8 +429,8 @@ static void hold(struct shared *s, int may_wait) {
 
 /* The thread of our own: does batch after batch, until it is told to end or hears nothing any more. */
 __attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
-    call3(nr_prctl, 15 /* PR_SET_NAME */, s->name, 0);
-    s->mdwe = call6(nr_prctl, 66 /* PR_GET_MDWE */, 0, 0, 0, 0, 0);
+    call3(NR_PRCTL, PR_SET_NAME, s->name, 0);
+    s->mdwe = call6(NR_PRCTL, PR_GET_MDWE, 0, 0, 0, 0, 0);
     __atomic_store_n(&s->state, STATE_THERE, __ATOMIC_RELEASE);
     u64 heard = now();
     u32 beat = 0;
@@ -434,11 +455,13 @@ __attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
     u32 told = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE) == BATCH_LEAVE;
     __atomic_store_n(&s->state, STATE_LEFT, __ATOMIC_RELEASE);
     /* Nobody is there any more who would clean up: all goes back but this page and that of what a borrowed
-     * thread needs, and the addresses stay ours until a later release unmaps them. Our stack is among it. */
+     * thread needs, and the addresses stay ours until a later release unmaps them. Our stack is among it.
+     * The inputs in rax and rdi are overwritten without being outputs: the second call never returns, so that
+     * nothing of the compiler's runs after it. */
     u64 base = (u64)s + PAGE, bytes = told ? 0 : s->bytes - PAGE;
-    __asm__ volatile("test %%rsi, %%rsi\n\tjz 1f\n\tsyscall\n1:\txor %%edi, %%edi\n\tmov $60, %%eax\n\tsyscall"
+    __asm__ volatile("test %%rsi, %%rsi\n\tjz 1f\n\tsyscall\n1:\txor %%edi, %%edi\n\tmov $" S(NR_EXIT) ", %%eax\n\tsyscall"
                      :
-                     : "a"((u64)nr_madvise), "D"(base), "S"(bytes), "d"(4UL /* MADV_DONTNEED */)
+                     : "a"((u64)NR_MADVISE), "D"(base), "S"(bytes), "d"((u64)MADV_DONTNEED)
                      : "rcx", "r11", "memory");
     __builtin_unreachable();
 }
@@ -446,12 +469,12 @@ __attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
 /* Whether signals wait that would have broken off the interrupted call: then it must not be begun again. */
 static int is_interrupted(struct shared *s) {
     u64 pending = 0;
-    call3(nr_rt_sigpending, &pending, 8, 0);
+    call3(NR_RT_SIGPENDING, &pending, 8, 0);
     /* Those that the call itself blocks would not have broken it off. */
     pending &= ~(s->mask | s->waits_with);
     for (u64 signal = 1; pending; signal++, pending >>= 1) {
         u64 action[4] = {0, 0, 0, 0}; /* handler, flags, restorer, mask */
-        if (!(pending & 1) || call4(nr_rt_sigaction, signal, 0, action, 8) != 0 || action[0] <= 1)
+        if (!(pending & 1) || call4(NR_RT_SIGACTION, signal, 0, action, 8) != 0 || action[0] <= 1)
             continue;
         /* glibc's own for cancelling a thread has SA_RESTART, but looks whether the thread waits. */
         int restarts = signal != SIGCANCEL && action[1] & 0x10000000 /* SA_RESTART */;
@@ -461,7 +484,9 @@ static int is_interrupted(struct shared *s) {
     return 0;
 }
 
-/* Takes what was spent here off the time-out of the interrupted call. */
+/* Takes what was spent here off the timeout of the interrupted call. `left_at` is in the frame that the thread
+ * goes back by, in the block, or where its interrupted call reads its timeout from, which lowtide has read: it is
+ * written to without asking, as the kernel itself would write there. */
 static void put_left(struct shared *s, u64 spent) {
     u64 left = s->left_ns > spent ? s->left_ns - spent : 0;
     if (s->left_how == LEFT_IN_MS) {
@@ -478,7 +503,7 @@ static void put_left(struct shared *s, u64 spent) {
 __attribute__((used)) static int work_borrowed(struct shared *s) {
     u64 begin = now();
     if (s->wanted == WANTED_SLICE) {
-        s->mdwe = call6(nr_prctl, 66 /* PR_GET_MDWE */, 0, 0, 0, 0, 0);
+        s->mdwe = call6(NR_PRCTL, PR_GET_MDWE, 0, 0, 0, 0, 0);
         u64 until = begin + s->slice_ns;
         while (s->next < s->count && now() < until)
             hold(s, 0);
@@ -492,11 +517,11 @@ __attribute__((used)) static int work_borrowed(struct shared *s) {
 
 /* For comparison: the thread of our own calls malloc_trim. It has thread-local storage of its own. */
 __attribute__((used, noreturn)) static void trim_in_thread(struct shared *s) {
-    call3(nr_prctl, 15 /* PR_SET_NAME */, s->name, 0);
+    call3(NR_PRCTL, PR_SET_NAME, s->name, 0);
     u64 begin = now();
     s->result = ((int (*)(u64))s->function)(0);
     s->worked_ns = now() - begin;
     __atomic_store_n(&s->state, STATE_LEFT, __ATOMIC_RELEASE);
-    call3(nr_exit, 0, 0, 0);
+    call3(NR_EXIT, 0, 0, 0);
     __builtin_unreachable();
 }

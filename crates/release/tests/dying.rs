@@ -13,16 +13,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lowtide_model::release::{Outcome, RunsIn};
-use lowtide_probe::inspect::{Target, TargetError};
-use lowtide_release::{ReleaseError, Step, release_telling};
-use rustix::process::{Signal, kill_process};
+use lowtide_probe::inspect::TargetError;
+use lowtide_release::{ReleaseError, Step};
+use rustix::process::Signal;
 use steady::{Kind, Steady};
 
 /// So many programs are released at the same time.
 const LANES: usize = 4;
 /// A release of these programs does not take more steps.
 const MOST_STEPS: usize = 1500;
-const CHILD: &str = "LOWTIDE_TEST_ENDS_AT";
 
 /// Does something at each step of a release, until it comes to an end without it. Says how many steps
 /// there were.
@@ -71,33 +70,12 @@ fn release_goes_through(steady: &mut Steady, context: &str) {
     assert!(seen.is_well(), "{context}: {seen:?}");
 }
 
-/// What the release does that is to be killed: it is no test when nobody asks for it.
-#[test]
-fn a_release_that_ends_where_it_is_told() {
-    let Ok(told) = std::env::var(CHILD) else { return };
-    let mut words = told.split(' ');
-    let pid: u32 = words.next().unwrap().parse().unwrap();
-    let step: usize = words.next().unwrap().parse().unwrap();
-    let threads: u32 = words.next().unwrap().parse().unwrap();
-    let options = Kind::new("".as_ref(), threads, "").options();
-    let mut count = 0;
-    let result = release_telling(&Target::open(pid).unwrap(), &options, &mut |now| {
-        if count == step {
-            println!("at {now:?}");
-            kill_process(rustix::process::getpid(), Signal::KILL).unwrap();
-        }
-        count += 1;
-    });
-    let release = result.unwrap();
-    assert_eq!(release.outcome, Outcome::Released, "{release:?}");
-}
-
 /// Has a process of its own release the program, and kill itself at a step. The step's name; `None` when
 /// it came to its end before.
 fn killed_at(steady: &Steady, step: usize) -> Option<String> {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_release_that_ends_where_it_is_told", "--nocapture"])
-        .env(CHILD, format!("{} {step} {}", steady.pid, steady.kind.threads))
+    let output = Command::new(env!("CARGO_BIN_EXE_release_until"))
+        .args([steady.pid.to_string(), step.to_string()])
+        .arg(steady.kind.options().max_pause.as_micros().to_string())
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -108,6 +86,32 @@ fn killed_at(steady: &Steady, step: usize) -> Option<String> {
     }
     assert!(output.status.success(), "{text} {}", String::from_utf8_lossy(&output.stderr));
     None
+}
+
+/// What the kernel does without us as well, and is forgiven: a run may have only so many such events. A real
+/// loss at every step would be far more.
+#[derive(Default)]
+struct Forgiven(AtomicUsize);
+
+impl Forgiven {
+    /// Takes one event out of a count, if there is any.
+    fn one_of(&self, count: &mut u32) {
+        if *count > 0 {
+            *count -= 1;
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Holds that they were few: one in `rarity` steps at most, and some.
+    fn are_few(&self, steps: usize, rarity: usize) {
+        const ALWAYS: usize = 3;
+        let count = self.0.load(Ordering::Relaxed);
+        println!("forgiven: {count} in {steps} steps");
+        assert!(
+            count <= ALWAYS + steps / rarity,
+            "{count} events in {steps} steps are no accident"
+        );
+    }
 }
 
 fn lives_on_when_we_are_killed(threads: u32, wait: &'static str) {
@@ -250,7 +254,8 @@ enum For {
 }
 
 fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom: For) {
-    at_each_step(threads, wait, |steady, step| {
+    let (lost, interrupted) = (Forgiven::default(), Forgiven::default());
+    let steps = at_each_step(threads, wait, |steady, step| {
         if step < LANES {
             steady.tell(with);
             assert_eq!(steady.said(), "so");
@@ -273,18 +278,22 @@ fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom:
             // has looked for one, and before the thread is in its call again, does not end that. (So it
             // is after any stop, SIGSTOP and SIGCONT as well.) Whoever waits with a mask of his own misses
             // none.
-            seen.lost = seen.lost.saturating_sub(1);
+            lost.one_of(&mut seen.lost);
         }
         if threads > 1 {
             // The kernel wakes one thread for a signal of the process, and gives it to another one that
             // comes first: so it is without us as well.
-            seen.interrupted = seen.interrupted.saturating_sub(1);
+            interrupted.one_of(&mut seen.interrupted);
         }
         assert!(seen.is_well(), "{context} {seen:?}");
         assert_eq!(steady.left_bytes(), 0, "{context}");
         steady.hoard();
         reached
     });
+    lost.are_few(steps, 10);
+    // One of several threads that wait for a signal of the process is woken in vain every few steps: 16 in 60.
+    let rarity = if matches!(whom, For::Process) && threads > 1 { 2 } else { 10 };
+    interrupted.are_few(steps, rarity);
 }
 
 #[test]

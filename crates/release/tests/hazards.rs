@@ -93,7 +93,7 @@ struct Held(libc::pid_t);
 
 impl Held {
     /// Holds a thread. It is this thread that does, and no other may ask.
-    #[allow(unsafe_code)]
+    #[expect(unsafe_code, reason = "system calls that std does not have")]
     fn new(tid: u32) -> Self {
         let tid = tid as libc::pid_t;
         // SAFETY: PTRACE_SEIZE with no options and PTRACE_INTERRUPT take no pointers.
@@ -113,7 +113,7 @@ impl Held {
 }
 
 impl Drop for Held {
-    #[allow(unsafe_code)]
+    #[expect(unsafe_code, reason = "system calls that std does not have")]
     fn drop(&mut self) {
         // SAFETY: it takes no pointers; the thread may be gone, which is an error and no more.
         unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0_usize, 0_usize) };

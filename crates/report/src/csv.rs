@@ -6,6 +6,7 @@ use lowtide_model::record::TrialRecord;
 use lowtide_model::record::v1::{ALIVE_TASKS, INNER_MEMORY};
 
 use crate::read::Loaded;
+use crate::terminal::steers;
 
 /// The columns. Bytes, seconds and counts, as in the record; an empty cell is: not read then.
 pub const COLUMNS: &str = "record,trial,treatment,repeat,t_s,processes,rss_bytes,anon_bytes,\
@@ -79,8 +80,9 @@ fn cell(value: Option<u64>) -> String {
 
 /// A text as one cell (RFC 4180). One that a spreadsheet would take for a formula is kept a text.
 fn quoted(text: &str) -> String {
-    let text =
-        if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text.to_owned() };
+    // A newline is a part of a cell; what else would steer a terminal is nothing for anybody.
+    let text: String = text.chars().map(|c| if c != '\n' && steers(c) { ' ' } else { c }).collect();
+    let text = if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text };
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {
@@ -97,5 +99,7 @@ mod tests {
         assert_eq!(quoted("glibc"), "glibc");
         assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
         assert_eq!(quoted("=1+1"), "'=1+1");
+        assert_eq!(quoted("a\nb"), "\"a\nb\"");
+        assert_eq!(quoted("\x1b[2J</script>$(x)"), " [2J</script>$(x)");
     }
 }

@@ -214,7 +214,6 @@ fn section(record: &Loaded, name: String) -> Value {
         warnings => study.warnings.clone(),
         notes => record.notes.clone(),
         summary => grid(table::summary(study)),
-        tag => if resolved { "recommended" } else { "least excess" },
         rounds => table::rounds(study).map(grid),
         per_connection => table::per_connection(study).map(grid),
         trends => table::trends(study).map(grid),

@@ -19,3 +19,4 @@ pub mod svg;
 pub mod table;
 pub mod terminal;
 pub mod view;
+pub mod whole;

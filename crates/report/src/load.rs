@@ -56,9 +56,9 @@ fn rows(round: &LoadRound) -> Vec<(&'static str, String)> {
         ("peak", format!("{} {peak}", thousands(round.peak_in_flight))),
         ("time", time(round)),
     ];
-    if round.succeeded > 0 {
-        rows.push(("latency", latency(&round.latency_s)));
-    }
+    let latencies = latencies(&Covered::from_round(round));
+    let labels = std::iter::once("latency").chain(std::iter::repeat(""));
+    rows.extend(labels.zip(latencies));
     if let Some(closed) = round.closed_while_held.filter(|closed| *closed > 0) {
         rows.push(("held", format!("{} were closed by the server meanwhile", thousands(closed))));
     }
@@ -90,6 +90,55 @@ fn time(round: &LoadRound) -> String {
             format!("sent within {sent}, completed within {completed}, {rate} requests/s")
         }
     }
+}
+
+/// Latencies, and the requests that they cover.
+struct Covered<'a> {
+    succeeded: u64,
+    failed: u64,
+    timed_out: u64,
+    latency: &'a Latency,
+    with_timeouts: Option<&'a Latency>,
+}
+
+impl<'a> Covered<'a> {
+    fn from_round(round: &'a LoadRound) -> Self {
+        Self {
+            succeeded: round.succeeded,
+            failed: round.failed,
+            timed_out: round.timed_out.unwrap_or(0),
+            latency: &round.latency_s,
+            with_timeouts: round.latency_with_timeouts_s.as_ref(),
+        }
+    }
+
+    fn from_trickle(trickle: &'a Trickle) -> Self {
+        Self {
+            succeeded: trickle.succeeded,
+            failed: trickle.failed,
+            timed_out: trickle.timed_out.unwrap_or(0),
+            latency: &trickle.latency_s,
+            with_timeouts: trickle.latency_with_timeouts_s.as_ref(),
+        }
+    }
+}
+
+/// Describes the latency of the requests that succeeded and, if some timed out, the latency with them. Names
+/// the requests where not all are covered.
+fn latencies(covered: &Covered<'_>) -> Vec<String> {
+    let mut texts = Vec::new();
+    let succeeded = thousands(covered.succeeded);
+    match (covered.succeeded, covered.failed) {
+        (0, _) => {}
+        (_, 0) => texts.push(latency(covered.latency)),
+        _ => texts.push(format!("of the {succeeded} that succeeded: {}", latency(covered.latency))),
+    }
+    if let Some(with_timeouts) = covered.with_timeouts {
+        let begin = if covered.succeeded > 0 { "with the" } else { "of the" };
+        let (count, latency) = (thousands(covered.timed_out), latency(with_timeouts));
+        texts.push(format!("{begin} {count} that timed out, at least: {latency}"));
+    }
+    texts
 }
 
 fn latency(latency: &Latency) -> String {
@@ -143,9 +192,9 @@ fn table(label: &str, counts: &BTreeMap<String, u64>, screen: Screen) -> String 
 
 fn trickle_text(trickle: &Trickle) -> String {
     let counts = counts(trickle.requests, trickle.succeeded, trickle.failed);
-    match trickle.succeeded {
-        0 => format!("requests in the pause {counts}"),
-        _ => format!("requests in the pause {counts}; latency {}", latency(&trickle.latency_s)),
+    match latencies(&Covered::from_trickle(trickle)).join("; ") {
+        none if none.is_empty() => format!("requests in the pause {counts}"),
+        latencies => format!("requests in the pause {counts}; latency {latencies}"),
     }
 }
 
@@ -190,12 +239,45 @@ mod tests {
          requests  1,000,000: 606,228 succeeded (60.62 %), 393,772 failed
          peak      1,000,000 in flight at most
          time      sent within 2.18 s, completed within 1 min 7 s, 9,014 requests/s
-         latency   50% 16.7 s, 90% 18.2 s, 99% 19.7 s, 99.9% 59.9 s, 100% 1 min 0 s, mean 17.1 s
+         latency   of the 606,228 that succeeded: 50% 16.7 s, 90% 18.2 s, 99% 19.7 s, 99.9% 59.9
+                   s, 100% 1 min 0 s, mean 17.1 s
          answers   606,000  axum(20027) HTTP/2.0 192.168.0.123:7806
                        228  axum(20027) HTTP/2.0 192.168.0.123:7808
          errors    306,805  connection refused
                     86,967  timed out
         ");
+    }
+
+    #[test]
+    fn the_latency_names_the_requests_that_it_covers() {
+        let latency = |p50| Latency { p50, max: 2.09, ..Latency::default() };
+        let mut stalled = LoadRound {
+            requests: 200,
+            succeeded: 27,
+            failed: 173,
+            timed_out: Some(173),
+            latency_s: latency(1.12),
+            latency_with_timeouts_s: Some(latency(2.01)),
+            ..LoadRound::default()
+        };
+        let told = |round: &LoadRound| latencies(&Covered::from_round(round));
+        let parts = |told: Vec<String>| -> Vec<String> {
+            told.iter().map(|text| text.split(", 90%").next().unwrap().to_owned()).collect()
+        };
+        assert_eq!(
+            parts(told(&stalled)),
+            [
+                "of the 27 that succeeded: 50% 1.12 s",
+                "with the 173 that timed out, at least: 50% 2.01 s"
+            ]
+        );
+        assert_eq!(self::round(&stalled, SCREEN).matches(" latency ").count(), 1);
+        stalled.succeeded = 0;
+        assert_eq!(parts(told(&stalled)), ["of the 173 that timed out, at least: 50% 2.01 s"]);
+        stalled.latency_with_timeouts_s = None;
+        assert!(told(&stalled).is_empty());
+        (stalled.succeeded, stalled.failed) = (200, 0);
+        assert_eq!(parts(told(&stalled)), ["50% 1.12 s"]);
     }
 
     #[test]

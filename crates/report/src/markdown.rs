@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::read::Loaded;
 use crate::table::{self, Table};
+use crate::terminal::steers;
 use crate::view::names;
 
 /// The tables and recommendations of some records.
@@ -67,7 +68,7 @@ fn escaped(text: &str) -> String {
                 out.push('\\');
                 out.push(c);
             }
-            '\n' | '\r' => out.push(' '),
+            c if steers(c) => out.push(' '),
             c => out.push(c),
         }
     }

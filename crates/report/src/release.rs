@@ -59,31 +59,48 @@ pub fn sentence(release: &Release) -> String {
             format!("nothing to release: {what}, and nothing was done; RSS is {rss}")
         }
         Outcome::Released if release.dry_run => {
-            format!("dry run: {} would be given back; nothing was done", Human(predicted))
+            format!("dry run: {} would be returned; nothing was done", Human(predicted))
         }
-        Outcome::Released => format!("released: {}", given_back(returned, predicted)),
+        Outcome::Released => format!("released: {}", given_back(release)),
+        Outcome::Partial if returned == 0 => {
+            format!("nothing was returned: the release stopped early ({reason})")
+        }
         Outcome::Partial => {
-            format!(
-                "released in part: {}, then it ended: {reason}",
-                given_back(returned, predicted)
-            )
+            format!("released in part: {}, then the release stopped: {reason}", given_back(release))
         }
     }
 }
 
-fn given_back(returned: u64, predicted: u64) -> String {
-    let returned_text = Human(returned).to_string();
-    if predicted == 0 {
-        return format!("{returned_text} were given back");
+/// What was returned, beside what was predicted, and what the program took again.
+fn given_back(release: &Release) -> String {
+    let (returned, predicted) = (release.returned_bytes, release.predicted_bytes);
+    let mut text = format!("{} were returned", Human(returned));
+    if predicted > 0 {
+        let share = returned as f64 / predicted as f64 * 100.0;
+        text += &match share.round() {
+            100.0 => format!(", 100 % of the {} predicted", Human(predicted)),
+            less if less < 100.0 => format!(", {less:.0} % of the {} predicted", Human(predicted)),
+            _ => format!(
+                "; {} were predicted, and the program freed more in the meantime",
+                Human(predicted)
+            ),
+        };
     }
-    if returned > predicted / 2 * 3 {
-        let predicted = Human(predicted);
-        return format!(
-            "{returned_text} were given back, {predicted} were predicted: it freed more meanwhile"
-        );
+    let again = taken_again(release);
+    if again > 0 {
+        text += &format!("; the program reused {} in the meantime", Human(again));
     }
-    let share = returned as f64 / predicted as f64 * 100.0;
-    format!("{returned_text} were given back, {share:.0} % of the {} predicted", Human(predicted))
+    text
+}
+
+/// By how much less RSS fell than was returned, in bytes; nothing where that is what always changes.
+fn taken_again(release: &Release) -> u64 {
+    const LEAST: u64 = 1 << 20;
+    /// Of what was returned, 1 part in so many.
+    const SHARE: u64 = 20;
+    let fell = release.rss_before_bytes.saturating_sub(release.rss_after_bytes);
+    let again = release.returned_bytes.saturating_sub(fell);
+    if again >= LEAST.max(release.returned_bytes / SHARE) { again } else { 0 }
 }
 
 /// Allocator, and what gives the memory back.
@@ -169,7 +186,7 @@ fn place(release: &Release) -> Option<String> {
 fn bound(release: &Release) -> String {
     match release.method {
         Method::Chunks => format!(
-            "of that thread alone, each at most {} where it can be sliced",
+            "of that thread only, each at most {} where the work can be sliced, longer if all processors are busy",
             HumanSeconds(release.pause_bound_s)
         ),
         Method::Trim | Method::Purge => "without a bound: it takes as long as it takes".to_owned(),
@@ -181,14 +198,37 @@ fn pauses(release: &Release) -> String {
         return "none".to_owned();
     }
     let longest = HumanSeconds(release.longest_pause_s);
-    if release.pauses == 1 {
-        return format!("1 pause of a waiting thread: {longest}");
+    // The thread that works in slices is held up again and again; one that starts ours only around that.
+    let whose = match release.runs_in {
+        Some(RunsIn::Slices) => "the thread that it ran in",
+        _ => "a waiting thread",
+    };
+    let text = match release.pauses {
+        1 => format!("1 pause of {whose}: {longest}"),
+        count => format!(
+            "{} pauses of {whose}, longest {longest} (median {})",
+            thousands(count),
+            HumanSeconds(release.median_pause_s)
+        ),
+    };
+    format!("{text}{}", over_bound(release))
+}
+
+/// How often the bound was exceeded, and for what.
+fn over_bound(release: &Release) -> String {
+    if release.pauses_over_bound == 0 || release.method != Method::Chunks {
+        return String::new();
     }
-    format!(
-        "{} pauses of a waiting thread, longest {longest} (median {})",
-        thousands(release.pauses),
-        HumanSeconds(release.median_pause_s)
-    )
+    let bound = HumanSeconds(release.pause_bound_s);
+    let (over, all) = (thousands(release.pauses_over_bound), thousands(release.pauses));
+    let waited = HumanSeconds(release.waited_over_bound_s);
+    let why = match release.waited_over_bound_s > 0.0 {
+        true => format!(
+            "the processors were busy, and threads waited {waited} for one during these pauses"
+        ),
+        false => "the kernel took longer; no thread waited for a processor".to_owned(),
+    };
+    format!("; {over} of {all} exceeded the bound of {bound}: {why}")
 }
 
 fn locks(release: &Release) -> String {
@@ -288,7 +328,7 @@ mod tests {
          locks      1,204 holds of an arena's lock, longest 310 µs, 99 % under 90.0 µs
          passes     2; 12 ranges left out, no longer free when the turn came
 
-        released: 900 MiB were given back, 99 % of the 905 MiB predicted.
+        released: 900 MiB were returned, 99 % of the 905 MiB predicted.
         ");
     }
 
@@ -311,7 +351,7 @@ mod tests {
 
         RSS 1.18 GiB → 310 MiB in 800 ms
          ran        in slices, in thread 4711, which waits in epoll_wait
-         pauses     3 pauses of a waiting thread, longest 120 µs (median 80.0 µs)
+         pauses     3 pauses of the thread that it ran in, longest 120 µs (median 80.0 µs)
          locks      1,204 holds of an arena's lock, longest 310 µs, 99 % under 90.0 µs
          passes     2; 1 range left out, no longer free when the turn came; 1,234,567 free blocks
                     joined with what lies beside
@@ -319,7 +359,7 @@ mod tests {
          cleaned up 4.00 KiB that an earlier release had left behind
         note: 2 arenas could not be walked to their ends, and were left alone
 
-        released: 900 MiB were given back, 99 % of the 905 MiB predicted.
+        released: 900 MiB were returned, 99 % of the 905 MiB predicted.
         ");
     }
 
@@ -341,9 +381,10 @@ mod tests {
         RSS 1.18 GiB
          runs       in a thread of its own beside the others, started by thread 4711, which waits
                     in epoll_wait
-         pauses     of that thread alone, each at most 1.00 ms where it can be sliced
+         pauses     of that thread only, each at most 1.00 ms where the work can be sliced, longer
+                    if all processors are busy
 
-        dry run: 905 MiB would be given back; nothing was done.
+        dry run: 905 MiB would be returned; nothing was done.
         ");
     }
 
@@ -394,9 +435,45 @@ mod tests {
          locks      an arena's lock was held once: 310 µs
          passes     2; 12 ranges left out, no longer free when the turn came
 
-        released in part: 400 MiB were given back, 44 % of the 905 MiB predicted, then it ended:
-        it started another program: try again.
+        released in part: 400 MiB were returned, 44 % of the 905 MiB predicted, then the release
+        stopped: it started another program: try again.
         ");
+    }
+
+    #[test]
+    fn pauses_over_the_bound_are_counted_with_what_they_waited_for() {
+        let over = |waited_over_bound_s| {
+            let release = Release {
+                pauses: 87,
+                pauses_over_bound: 71,
+                waited_over_bound_s,
+                ..made_up(Outcome::Released)
+            };
+            pauses(&release)
+        };
+        let text = over(0.097);
+        assert!(
+            text.contains("; 71 of 87 exceeded the bound of 1.00 ms: the processors"),
+            "{text}"
+        );
+        assert!(text.contains("threads waited 97.0 ms for one during these pauses"), "{text}");
+        assert!(over(0.0).ends_with("the kernel took longer; no thread waited for a processor"));
+    }
+
+    #[test]
+    fn what_the_program_took_again_is_told_beside_what_was_returned() {
+        let release = Release {
+            returned_bytes: 189 * MIB,
+            predicted_bytes: 127 * MIB,
+            rss_before_bytes: 436 * MIB,
+            rss_after_bytes: 406 * MIB,
+            ..made_up(Outcome::Released)
+        };
+        assert_eq!(
+            sentence(&release),
+            "released: 189 MiB were returned; 127 MiB were predicted, and the program freed more in the \
+             meantime; the program reused 159 MiB in the meantime"
+        );
     }
 
     #[test]

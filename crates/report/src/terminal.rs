@@ -70,9 +70,16 @@ pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
     out
 }
 
+/// Whether a character does something else than being seen: control characters, and those that turn the direction
+/// of what stands around them, so that a line reads as another one.
+pub fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Text of a record, which may come from anywhere, without what would steer the terminal.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if steers(c) { ' ' } else { c }).collect()
 }
 
 /// Text that stands out.
@@ -304,14 +311,6 @@ fn chart(view: &View, screen: Screen) -> String {
     let step = if to - from < 20.0 { 10.0 } else { 1.0 };
     let x_labels =
         [from, f64::midpoint(from, to), to].map(|t| time_label((t * step).round() / step, to));
-    let sets = view.groups.iter().zip(&lines).enumerate().map(|(place, (group, points))| {
-        let marker = if screen.colour { Marker::Braille } else { Marker::Custom(figure(place)) };
-        Dataset::default()
-            .marker(marker)
-            .graph_type(GraphType::Line)
-            .style(Style::default().fg(INKS[group.colour % INKS.len()]))
-            .data(points)
-    });
     // There is one axis: what is counted is drawn as high as there is room.
     let in_flight = view.groups.first().and_then(|g| g.main()).map_or(&[][..], |c| &c.in_flight);
     let most = in_flight.iter().map(|p| p.1).max().unwrap_or(0);
@@ -319,19 +318,28 @@ fn chart(view: &View, screen: Screen) -> String {
         .iter()
         .map(|(t, count)| (*t, *count as f64 / most.max(1) as f64 * ceiling))
         .collect();
-    let marker = if screen.colour { Marker::Dot } else { Marker::Custom(IN_FLIGHT) };
-    let counted = (most > 0).then(|| {
+    let drawn = |set: Option<Dataset<'_>>| {
+        const HEIGHT: u16 = 18;
+        let chart = Chart::new(set.into_iter().collect())
+            .x_axis(Axis::default().bounds([from, to]).labels(x_labels.clone()))
+            .y_axis(Axis::default().bounds([0.0, ceiling]).labels(y_labels.clone()))
+            .legend_position(None);
+        let area = Rect::new(0, 0, screen.width.max(40), HEIGHT);
+        let mut buffer = Buffer::empty(area);
+        chart.render(area, &mut buffer);
+        buffer
+    };
+    let line = |marker, ink, data| {
         let set = Dataset::default().marker(marker).graph_type(GraphType::Line);
-        set.style(Style::default().fg(Ink::LightGreen)).data(&scaled)
+        drawn(Some(set.style(Style::default().fg(ink)).data(data)))
+    };
+    let marker_of_count = if screen.colour { Marker::Dot } else { Marker::Custom(IN_FLIGHT) };
+    let counted = (most > 0).then(|| line(marker_of_count, Ink::LightGreen, &scaled));
+    let drawn_lines = view.groups.iter().zip(&lines).enumerate().map(|(place, (group, points))| {
+        let marker = if screen.colour { Marker::Braille } else { Marker::Custom(figure(place)) };
+        line(marker, INKS[group.colour % INKS.len()], points)
     });
-    let chart = Chart::new(counted.into_iter().chain(sets).collect())
-        .x_axis(Axis::default().bounds([from, to]).labels(x_labels))
-        .y_axis(Axis::default().bounds([0.0, ceiling]).labels(y_labels))
-        .legend_position(None);
-    const HEIGHT: u16 = 18;
-    let area = Rect::new(0, 0, screen.width.max(40), HEIGHT);
-    let mut buffer = Buffer::empty(area);
-    chart.render(area, &mut buffer);
+    let buffer = laid_over(drawn(None), counted.as_ref(), &drawn_lines.collect::<Vec<Buffer>>());
     let caption = format!("{} over time since {}\n", view.metric.name(), view.time_from);
     let mut out = caption + &text_of(&buffer, screen) + &legend(view, screen);
     if most > 0 {
@@ -342,6 +350,25 @@ fn chart(view: &View, screen: Screen) -> String {
         out += &format!(" {ink}{IN_FLIGHT}{IN_FLIGHT}{end} {words}\n");
     }
     out
+}
+
+/// Lines that were drawn one by one, over what was counted. Where several lines come by the same place, each is seen
+/// in turn: of lines that lie upon each other none is hidden.
+fn laid_over(mut axes: Buffer, counted: Option<&Buffer>, lines: &[Buffer]) -> Buffer {
+    let area = axes.area;
+    for place in area.rows().flat_map(ratatui_core::layout::Rect::columns) {
+        let at = (place.x, place.y);
+        let is_drawn = |buffer: &&Buffer| buffer[at].symbol() != axes[at].symbol();
+        let here: Vec<&Buffer> = lines.iter().filter(is_drawn).collect();
+        let shown = match here.len() {
+            0 => counted.filter(is_drawn),
+            several => Some(here[usize::from(place.x) % several]),
+        };
+        if let Some(shown) = shown {
+            axes[at] = shown[at].clone();
+        }
+    }
+    axes
 }
 
 /// The line of requests in flight, without colours.

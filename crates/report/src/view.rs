@@ -4,9 +4,10 @@
 use std::path::Path;
 
 use lowtide_model::bytes::Human;
-use lowtide_model::judge::Metric;
+use lowtide_model::judge::{Metric, memory_over_time};
 use lowtide_model::record::TrialRecord;
 use lowtide_model::record::v1::{ALIVE_TASKS, INNER_MEMORY, Moment};
+use lowtide_model::sample::Sample;
 use lowtide_model::stats::Estimate;
 use lowtide_model::study::{Standing, Summary, TrialResult};
 
@@ -209,7 +210,7 @@ impl Group {
                 // Trials that did not get so far come last.
                 let median = summary.settled_bytes.map_or(0, |e| e.median as u64);
                 let distance = settled.map_or(u64::MAX, |s| s.abs_diff(median));
-                (distance, Curve::of(trial, loaded))
+                (distance, Curve::of(trial, loaded, record.study.metric))
             })
             .collect();
         curves.sort_by_key(|(distance, curve)| (*distance, curve.repeat));
@@ -248,7 +249,7 @@ pub fn names(records: &[Loaded]) -> Vec<String> {
 }
 
 impl Curve {
-    fn of(trial: &TrialRecord, loaded: bool) -> Self {
+    fn of(trial: &TrialRecord, loaded: bool, metric: Metric) -> Self {
         let start = trial.marks.iter().find(|m| m.mark == Moment::Start).map_or(0.0, |m| m.t_s);
         let zero = if loaded { load_begin(trial) } else { Some(start) };
         let Some(zero) = zero else {
@@ -261,6 +262,12 @@ impl Curve {
             Moment::Stop => Some(m.t_s),
             _ => None,
         });
+        // Where memory is judged by PSS, it is drawn as it is judged: estimated from RSS between two readings.
+        let judged = (metric == Metric::Pss).then(|| memory_over_time(trial, Metric::Pss));
+        let pss = |s: &Sample| match &judged {
+            Some(series) => series.reading_at(s.t_s),
+            None => s.slow.map(|slow| slow.pss_bytes.0),
+        };
         let points: Vec<Point> = trial
             .samples
             .iter()
@@ -272,7 +279,7 @@ impl Curve {
                 rss: s.total.rss_bytes.0,
                 anon: s.total.anon_bytes.0,
                 vsz: s.total.vsz_bytes.0,
-                pss: s.slow.map(|slow| slow.pss_bytes.0),
+                pss: pss(s),
                 lazyfree: s.slow.map(|slow| slow.lazyfree_bytes.0),
                 connections: s.sockets_established,
             })

@@ -7,6 +7,7 @@
 
 pub mod allocator;
 mod begun;
+mod contents;
 pub mod figures;
 pub mod keeper;
 pub mod order;

@@ -1,9 +1,8 @@
 //! What a program prints: kept in a file of the record, searched for announcements, and its last
 //! lines remembered for the sentence that says why it failed.
 
-use lowtide_record::Recorder;
+use lowtide_record::{Recorder, files};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,7 +82,7 @@ pub fn keep(
     recorder: &Recorder,
     listener: Option<Listener>,
 ) -> std::io::Result<(Tail, Keeping)> {
-    let mut file = File::create(log)?;
+    let mut file = files::create(log)?;
     let path = log.to_owned();
     let recorder = recorder.clone();
     let tail = Tail::default();

@@ -9,18 +9,19 @@ use thiserror::Error;
 
 use lowtide_model::duration::{HumanSeconds, parse_duration};
 use lowtide_model::number::NumberError;
-use lowtide_model::plan::{Shard, ShardError};
+use lowtide_model::plan::{CONTENTS, Shard, ShardError};
 use lowtide_model::record::v1;
 use lowtide_model::threshold::{Threshold, ThresholdError};
 use lowtide_model::treatment::NO_POLICY;
 
 use crate::allocator::AllocatorError;
+use crate::contents::contents;
 use crate::figures::Source;
 use crate::order;
 use crate::preflight::{self, Obstacle};
 use crate::ready::{Ready, ReadyError};
 use crate::settings::{Number, Settings};
-use crate::treatment::{Applied, inherited_settings};
+use crate::treatment::{Applied, find_program, inherited_settings};
 use crate::treatments::{check_moments, check_policy, keep_only, treatments};
 use crate::trial::BASELINE;
 use crate::tune::TuneError;
@@ -350,7 +351,23 @@ impl Plan {
             let takes = list(one.takes())?;
             Some((format!("treatment {}", one.treatment.label()), takes))
         });
-        told.chain(of_treatments).map(|(name, text)| (name, placed(text))).collect()
+        let told = told.chain(of_treatments).map(|(name, text)| (name, placed(text)));
+        told.chain(self.contents()).collect()
+    }
+
+    /// What the program and the libraries of the treatments hold, where they are there already.
+    fn contents(&self) -> Vec<(String, String)> {
+        let named =
+            |name: String, path: &Path| Some((format!("{CONTENTS}{name}"), contents(path).ok()?));
+        let program = self.command.first().and_then(|program| {
+            let path = find_program(program, self.directory.as_deref(), None)?;
+            named("the command".to_owned(), &path)
+        });
+        let libraries = self
+            .treatments
+            .iter()
+            .filter_map(|one| named(one.treatment.allocator.clone(), one.library()?));
+        program.into_iter().chain(libraries).collect()
     }
 
     /// How long a trial takes at least, as far as the plan tells.

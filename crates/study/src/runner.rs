@@ -135,7 +135,15 @@ pub fn run(
     };
     if let Some(line) = plan.setup.as_ref().filter(|_| !cells.is_empty()) {
         observer.see(Progress::Step("set-up".to_owned()));
-        set_up(plan, line, &keeper, &begun, interrupt)?;
+        match set_up(plan, line, &keeper, &begun, interrupt) {
+            // What cannot be done a second time need not be: what it made is there.
+            Err(RunError::Setup(why))
+                if !begun.done.is_empty() && preflight::after_set_up(plan).is_ok() =>
+            {
+                observer.see(Progress::Step(format!("the set-up is passed over ({why})")));
+            }
+            done => done?,
+        }
         preflight::after_set_up(plan)?;
     }
     Running { plan, keeper: &keeper, machine, observer, interrupt, begun }.all(&cells)

@@ -149,6 +149,14 @@ impl Applied {
         launch
     }
 
+    /// The library that is preloaded for it.
+    pub(crate) fn library(&self) -> Option<&Path> {
+        match &self.allocator.delivery {
+            Delivery::Preload { path, .. } => Some(path),
+            Delivery::System | Delivery::Own | Delivery::Loader { .. } => None,
+        }
+    }
+
     /// Whether the treatment is in force in a process that was examined.
     pub fn check(
         &self,
@@ -203,6 +211,12 @@ impl Applied {
             Some(SETUID.to_owned())
         } else if matches!(self.allocator.delivery, Delivery::Loader { .. }) {
             Some(format!("it was started by the system's loader, and runs on {path}"))
+        } else if file.is_c_library() && matches!(self.allocator.delivery, Delivery::Preload { .. })
+        {
+            Some(format!(
+                "its malloc comes from {path}: LD_PRELOAD did not reach it, as with su, sudo or env -i. Run lowtide \
+                 as that user, or start the program with setpriv --reuid=USER, which keeps the environment"
+            ))
         } else {
             Some(format!("its malloc comes from {path}"))
         };
@@ -300,10 +314,8 @@ mod tests {
         let ours = found(Provider::Library(file("/elsewhere/same.so", 7)));
         assert_eq!(preloaded().check_found(&ours).active, Some(true));
         let libc = found(Provider::Library(file("/lib/libc.so.6", 9)));
-        assert_eq!(
-            preloaded().check_found(&libc).because.unwrap(),
-            "its malloc comes from /lib/libc.so.6"
-        );
+        let because = preloaded().check_found(&libc).because.unwrap();
+        assert!(because.starts_with("its malloc comes from /lib/libc.so.6: LD_PRELOAD did not"));
     }
 
     #[test]

@@ -112,14 +112,15 @@ pub(crate) fn check_moments(treatments: &[Applied], phases: &[Phase]) -> Result<
     })
 }
 
-/// Policies release memory, which this version of lowtide cannot do.
+/// Refuses every policy but [`NO_POLICY`]: a study cannot yet release memory by a policy of its own.
 pub(crate) fn check_policy(list: &str) -> Result<(), PlanError> {
     match list.split(',').map(str::trim).find(|p| *p != NO_POLICY) {
         None => Ok(()),
         Some(policy) => Err(PlanError::Value {
             flag: "policy",
             reason: format!(
-                "`{policy}` releases memory, which this version cannot do yet: use none"
+                "a study cannot apply `{policy}` or any other policy yet: use none, and have a treatment of a \
+                 study file run `lowtide release` (its `at`)"
             ),
         }),
     }

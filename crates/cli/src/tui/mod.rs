@@ -8,7 +8,7 @@ mod history;
 pub(crate) mod state;
 mod terminal;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod view;
 
 use std::io::{self, IsTerminal};

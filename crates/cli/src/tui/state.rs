@@ -76,6 +76,8 @@ pub(crate) struct Course {
     pub(crate) now_s: f64,
     /// Looks.
     pub(crate) looks: u64,
+    /// When the last of them began, in seconds since the watch began.
+    pub(crate) looked_s: f64,
 }
 
 /// All of it.
@@ -148,7 +150,8 @@ impl State {
 
     /// From one look to the next, in seconds.
     pub(crate) fn between_looks_s(&self) -> f64 {
-        let cost = Duration::from_secs_f64(self.look_s().unwrap_or(0.0).max(0.0));
+        let cpu_s = self.course.latest.as_ref().map_or(0.0, |look| look.cpu_s);
+        let cost = Duration::from_secs_f64(cpu_s.max(0.0));
         between_looks(self.interval, cost).as_secs_f64()
     }
 
@@ -191,6 +194,7 @@ impl State {
         course.owners.add(t_s, FOLLOWED.map(|owner| found.ledger.bytes(owner)));
         course.first.get_or_insert_with(|| found.ledger.clone());
         course.looks += 1;
+        course.looked_s = t_s;
         course.latest = Some(found);
     }
 
@@ -246,6 +250,14 @@ impl Course {
     pub(crate) fn change_of(&self, owner: Owner) -> Option<i64> {
         let (first, latest) = (self.first.as_ref()?, self.latest.as_ref()?);
         (self.looks > 1).then(|| difference(latest.ledger.bytes(owner), first.bytes(owner)))
+    }
+
+    /// How old the look is that is shown beside the RSS of now, in seconds, where that is worth a word: over 2 s, and
+    /// more than looks lie apart by themselves.
+    pub(crate) fn age_s(&self, interval: Duration) -> Option<f64> {
+        const LEAST: f64 = 2.0;
+        let age = self.now_s - self.looked_s;
+        (self.latest.is_some() && age > LEAST.max(1.5 * interval.as_secs_f64())).then_some(age)
     }
 
     /// What is resident, and by how much that has changed since the first sample.

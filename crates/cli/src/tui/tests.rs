@@ -21,7 +21,7 @@ use crate::watcher::Seen;
 const MIB: u64 = 1 << 20;
 
 /// A look that took so long, at a process of which so much is in use and so much is free.
-fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Inspection {
+pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Inspection {
     let mut ledger = Ledger::default();
     ledger.add(Owner::Allocated, used_mib * MIB);
     ledger.add(Owner::Reclaimable, free_mib * MIB);
@@ -97,6 +97,23 @@ fn see(state: &mut State, t_s: f64, found: Inspection) {
     let sample = Sample { t_s, processes: 1, total, ..Sample::default() };
     state.see(Seen::Sample(Box::new(Tick { sample, ..Tick::default() })));
     state.see(Seen::Look(t_s, Box::new(Look { inspection: found, limit: None, image: (1, 1) })));
+}
+
+#[test]
+fn a_look_that_is_older_than_the_rss_beside_it_says_so() {
+    let mut state = State::new(4711, Duration::from_secs(1));
+    see(&mut state, 0.0, found(0.02, 100, 5));
+    let sample = |t_s| {
+        Seen::Sample(Box::new(Tick {
+            sample: Sample { t_s, processes: 1, ..Sample::default() },
+            ..Tick::default()
+        }))
+    };
+    state.see(sample(1.0));
+    assert_eq!(state.course().age_s(state.interval), None);
+    state.see(sample(7.0));
+    assert_eq!(state.course().age_s(state.interval), Some(7.0));
+    assert!(shown(&state, 100, 30).contains("owners: 7 s ago"));
 }
 
 /// A minute, in the middle of which what was in use is freed.

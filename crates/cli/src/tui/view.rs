@@ -103,7 +103,7 @@ impl Page<'_> {
             self.line(&format!("PID {}", state.pid), bold());
             let text = state.trouble.clone().unwrap_or_else(|| "looking at it …".to_owned());
             self.line(&text, dim());
-            self.rss(course);
+            self.rss(course, None);
             return;
         };
         let pid = format!("  PID {}", found.pid);
@@ -116,11 +116,13 @@ impl Page<'_> {
         };
         self.line(&(command + &pid), bold());
         self.line(&facts(found).join(" · "), Style::new());
-        self.rss(course);
+        let age = course.age_s(state.interval).filter(|_| state.ended_s.is_none());
+        self.rss(course, age);
         self.bar(found);
     }
 
-    fn rss(&mut self, course: &Course) {
+    /// `age` is how old what stands below is, in seconds, where it is of before.
+    fn rss(&mut self, course: &Course, age: Option<f64>) {
         let Some((bytes, change)) = course.rss() else { return };
         let mut text = format!("RSS {}", Human(bytes));
         if course.now_s > 0.0 {
@@ -128,7 +130,12 @@ impl Page<'_> {
             text +=
                 &format!("  {} in {time}  peak {}", signed(change), Human(course.peak_rss_bytes));
         }
-        self.line(&text, bold());
+        let line = take(&mut self.left, 1);
+        let at = write_from(0, &text, bold(), line, self.buffer);
+        if let Some(age) = age {
+            let text = format!("  owners: {} ago", whole(age));
+            write_from(at, &text, Style::new().add_modifier(Modifier::REVERSED), line, self.buffer);
+        }
     }
 
     fn bar(&mut self, found: &Inspection) {

@@ -1,6 +1,5 @@
 //! `lowtide inspect PID…`.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,19 +7,22 @@ use std::time::{Duration, Instant};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::{self, FEWEST_LOOKS, Watched};
 use lowtide_model::inspection::Inspection;
-use lowtide_model::verdict::Kind;
 use lowtide_probe::inspect::{Inspector, Limit, Look, Target, TargetError};
+use lowtide_probe::patience::patiently;
 use lowtide_probe::proc::status::Status;
-use lowtide_probe::tree;
+use lowtide_release::checks::foreseen;
 use lowtide_report::inspection;
 
+use super::next_step::{Service, next, to_paste};
+use super::together::Together;
 use crate::args::{InspectArgs, duration};
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
 use crate::output::{Output, note};
-use crate::shell::to_copy;
 use crate::watcher::between_looks;
 
+/// What the remedy is called that is a release.
+const RELEASE: &str = "release";
 /// So many looks are taken over the time of `--watch`, where it is long enough for them,
 const LOOKS: u32 = 20;
 /// and so much time lies between two of them at least.
@@ -28,12 +30,8 @@ const SHORTEST_STEP: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> {
     let watch = args.watch.as_deref().map(time_to_watch).transpose()?;
-    let mut pids: BTreeSet<u32> = BTreeSet::new();
-    let mut order = Vec::new();
-    for pid in &args.pids {
-        let below = if args.subprocesses { tree::descendants_of(*pid) } else { BTreeSet::new() };
-        order.extend(std::iter::once(*pid).chain(below).filter(|pid| pids.insert(*pid)));
-    }
+    let order = args.selector.select()?;
+    let mut whole = Together::default();
     let mut inspector = Inspector::default();
     // Only a watch is worth being asked to end: one look is over before.
     let interrupt = match watch {
@@ -43,21 +41,32 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
     let is_stream = order.len() > 1;
     let mut exit = Exit::Done;
     let mut is_first = true;
-    for pid in order {
+    for pid in order.iter().map(|selected| selected.pid) {
         if interrupt.load(Ordering::Relaxed) {
             return Ok(Exit::Interrupted);
         }
-        let is_named = args.pids.contains(&pid);
-        let looked = Target::open(pid).and_then(|target| match watch {
-            Some(time) => over_time(&mut inspector, &target, time, &interrupt),
-            None => inspector.inspect(&target).map(|look| Seen { look, ended: None }),
+        let is_named = args.selector.pids.contains(&pid);
+        let mut service = Service::default();
+        let looked = Target::open(pid).and_then(|target| {
+            let mut seen = match watch {
+                Some(time) => over_time(&mut inspector, &target, time, &interrupt),
+                None => inspector.inspect(&target).map(|look| Seen { look, ended: None }),
+            }?;
+            promise(&mut seen.look.inspection, &target);
+            if !output.json {
+                service = in_time(&target, |target| Service::of(&target)).unwrap_or_default();
+            }
+            if args.selector.is_group() {
+                whole.look(&target, &seen.look.inspection);
+            }
+            Ok(seen)
         });
         match looked {
             Ok(Seen { look, ended }) => {
                 if !std::mem::take(&mut is_first) && !output.json {
                     output.text("\n")?;
                 }
-                show(&look, args.arenas, output)?;
+                show(&look, &service, args.arenas, output)?;
                 let limited = look.limit.map(|limit| not_permitted(limit, pid, &again(args)));
                 let ended = ended.map(|error| failure(&error, &again(args)));
                 for failure in limited.into_iter().chain(ended) {
@@ -71,16 +80,42 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                 }
             }
             // A child that has ended meanwhile is nobody's concern.
-            Err(_) if !is_named => {}
-            Err(error) if args.pids.len() == 1 => return Err(failure(&error, &again(args))),
+            Err(error) if !is_named && error_exit(&error) == Exit::Gone => {}
+            Err(error) if args.selector.pids.len() == 1 => {
+                return Err(failure(&error, &again(args)));
+            }
             Err(error) => {
+                whole.add_unreadable();
                 let failure = failure(&error, &again(args));
                 failure.tell(output);
                 exit = failure.exit();
             }
         }
     }
+    if args.selector.is_group() {
+        whole.show(output)?;
+    }
     Ok(exit)
+}
+
+/// Takes back the remedy of a release where that would be refused, and says why.
+fn promise(found: &mut Inspection, target: &Target) {
+    if !found.cures.iter().any(|cure| cure.cure == RELEASE) {
+        return;
+    }
+    if let Some(refusal) = in_time(target, |target| foreseen(&target)).flatten() {
+        found.cures.retain(|cure| cure.cure != RELEASE);
+        found.notes.push(format!("lowtide release would refuse it: {refusal}"));
+    }
+}
+
+/// What is found out of a process; `None` where that does not come to an end.
+pub(super) fn in_time<T: Send + 'static>(
+    target: &Target,
+    work: impl FnOnce(Target) -> T + Send + 'static,
+) -> Option<T> {
+    let of_thread = target.try_clone().ok()?;
+    patiently(&AtomicBool::new(false), move || work(of_thread)).ok()
 }
 
 fn time_to_watch(text: &str) -> Result<Duration, Failure> {
@@ -112,6 +147,7 @@ fn over_time(
     let begin = Instant::now();
     let mut watched = Watched::default();
     let mut last: Option<Look> = None;
+    let mut cpu_s = 0.0;
     let ended = loop {
         let at = Instant::now();
         match (inspector.inspect(target), &last) {
@@ -120,6 +156,7 @@ fn over_time(
                 if look.limit.is_none() {
                     watched.add(growth::Look::of(t_s, look.image, &look.inspection));
                 }
+                cpu_s = look.inspection.cpu_s;
                 let is_limited = last.insert(look).limit.is_some();
                 if is_limited || begin.elapsed() >= time {
                     break None;
@@ -132,7 +169,8 @@ fn over_time(
         if interrupt.load(Ordering::Relaxed) {
             break None;
         }
-        wait_until(at + between_looks(step, at.elapsed()), target, interrupt);
+        let cost = Duration::try_from_secs_f64(cpu_s).unwrap_or_default();
+        wait_until(at + between_looks(step, cost), target, interrupt);
     };
     match (last, ended) {
         (Some(mut look), ended) => {
@@ -174,7 +212,7 @@ pub(super) fn wait_until(next: Instant, target: &Target, interrupt: &AtomicBool)
     }
 }
 
-fn show(look: &Look, arenas: bool, output: &Output) -> Result<(), Failure> {
+fn show(look: &Look, service: &Service, arenas: bool, output: &Output) -> Result<(), Failure> {
     let found = &look.inspection;
     if output.json {
         return output.object(found);
@@ -182,32 +220,11 @@ fn show(look: &Look, arenas: bool, output: &Output) -> Result<(), Failure> {
     output.text(&inspection::render(found, arenas, output.screen()))?;
     // Of one that may not be seen, the next step is told with what is missing.
     match look.limit {
-        None => output.text(&format!("next: {}\n", next(found))),
+        None => {
+            output.text(&format!("next: {}\n", next(found, service)))?;
+            output.text(&to_paste(found, service))
+        }
         Some(_) => Ok(()),
-    }
-}
-
-/// What to type next, the first thing first.
-fn next(found: &Inspection) -> String {
-    let pid = found.pid;
-    match found.verdict.kind {
-        Kind::Hoard => {
-            let study = format!(
-                "lowtide study -a glibc,jemalloc,mimalloc -t glibc/trim_threshold -- {}",
-                to_copy(&found.command)
-            );
-            match found.cures.iter().any(|cure| cure.cure == "release") {
-                true => format!("lowtide release {pid}\n      {study}"),
-                false => study,
-            }
-        }
-        Kind::Fragmentation => {
-            format!("lowtide study -a glibc,jemalloc,mimalloc -- {}", to_copy(&found.command))
-        }
-        Kind::Growing => format!("lowtide inspect --watch 10m --arenas {pid}"),
-        Kind::Live | Kind::OutsideHeap | Kind::Runtime | Kind::Inconclusive => {
-            format!("lowtide inspect --watch 60s {pid}     (does it grow?)")
-        }
     }
 }
 
@@ -238,28 +255,34 @@ pub(super) fn not_permitted(limit: Limit, pid: u32, again: &str) -> Failure {
 /// The command that was given.
 fn again(args: &InspectArgs) -> String {
     let mut words = vec!["lowtide inspect".to_owned()];
-    if args.subprocesses {
-        words.push("--subprocesses".to_owned());
-    }
     if args.arenas {
         words.push("--arenas".to_owned());
     }
     words.extend(args.watch.iter().map(|time| format!("--watch {time}")));
-    words.extend(args.pids.iter().map(u32::to_string));
+    words.extend(args.selector.words());
     words.join(" ")
+}
+
+/// How lowtide ends where a process cannot be looked at.
+fn error_exit(error: &TargetError) -> Exit {
+    match error {
+        TargetError::NoSuchProcess(_) | TargetError::Zombie(_) | TargetError::Gone(_) => Exit::Gone,
+        TargetError::KernelThread(_) => Exit::Usage,
+        TargetError::Other(_, error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Exit::NotPermitted
+        }
+        TargetError::Replaced(_)
+        | TargetError::FirstThreadEnded(_)
+        | TargetError::Blocked(_)
+        | TargetError::Other(..) => Exit::Failed,
+    }
 }
 
 /// A process that cannot be looked at.
 pub(super) fn failure(error: &TargetError, again: &str) -> Failure {
-    let exit = match error {
-        TargetError::NoSuchProcess(_) | TargetError::Zombie(_) | TargetError::Gone(_) => Exit::Gone,
-        TargetError::KernelThread(_) => Exit::Usage,
-        TargetError::Other(_, error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Failure::new(Exit::NotPermitted, error).next(format!("sudo {again}"));
-        }
-        TargetError::Replaced(_) | TargetError::FirstThreadEnded(_) | TargetError::Other(..) => {
-            Exit::Failed
-        }
-    };
-    Failure::new(exit, error)
+    let failure = Failure::new(error_exit(error), error);
+    match failure.exit() {
+        Exit::NotPermitted => failure.next(format!("sudo {again}")),
+        _ => failure,
+    }
 }

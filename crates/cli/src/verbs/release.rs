@@ -1,21 +1,27 @@
 //! `lowtide release PID…`.
 
-use std::collections::BTreeSet;
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressFinish};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Outcome, Regained, Release};
 use lowtide_probe::inspect::{Footprint, Target};
-use lowtide_release::{Options, ReleaseError, Way, release};
+use lowtide_probe::process::Process;
+use lowtide_release::{Options, Progress, ReleaseError, Repeating, Way, release};
 use lowtide_report::release as picture;
+use lowtide_report::terminal::printable;
 
 use super::inspect::{failure, wait_until};
+use super::together::Together;
 use crate::args::{Method, ReleaseArgs, duration};
+use crate::bar::on_stderr;
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
 use crate::output::{Output, note};
+use crate::selector::Selected;
 
 /// The default of `--max-pause`,
 pub(crate) const DEFAULT_MAX_PAUSE: &str = "1ms";
@@ -36,27 +42,66 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
              chunks does without"
         );
     }
+    let wait = args.wait.as_deref().map(|text| duration("--wait", text)).transpose()?;
+    let pids = args.selector.select()?;
+    if args.selector.is_group() && !args.dry_run && !args.yes && !is_wanted(&pids, args)? {
+        return Ok(Exit::Done);
+    }
     // From here on the first Ctrl-C ends a release that is under way as soon as nothing of it is left.
     let interrupt = interrupt::flag();
     options.interrupt = Arc::clone(&interrupt);
-    let act = Act { args, options, watch, interrupt: &interrupt, output };
-    let mut seen = BTreeSet::new();
+    let act = Act { args, options, watch, wait, interrupt: &interrupt, output };
     let mut worst = Exit::Done;
-    for pid in args.pids.iter().copied().filter(|pid| seen.insert(*pid)) {
+    let mut whole = Together::default();
+    for selected in &pids {
+        let pid = selected.pid;
         if interrupt.load(Ordering::Relaxed) {
-            return Ok(Exit::Interrupted);
+            worst = Exit::Interrupted;
+            break;
         }
-        let exit = match act.on(pid) {
+        if !args.selector.still_means(selected) {
+            continue;
+        }
+        let exit = match act.on(pid, &mut whole)? {
             Ok(exit) => exit,
-            Err(failure) if args.pids.len() == 1 => return Err(failure),
+            Err(failure) if pids.len() == 1 => return Err(failure),
+            // One that was not named itself, and has ended meanwhile, is nobody's concern.
+            Err(failure) if failure.exit() == Exit::Gone && !args.selector.pids.contains(&pid) => {
+                continue;
+            }
             Err(failure) => {
+                whole.add_unreadable();
                 failure.tell(output);
                 failure.exit()
             }
         };
         worst = worse(worst, exit);
     }
+    if args.selector.is_group() {
+        whole.show(output)?;
+    }
     Ok(worst)
+}
+
+/// Lists what was selected, and asks whether to act on it.
+fn is_wanted(pids: &[Selected], args: &ReleaseArgs) -> Result<bool, Failure> {
+    let processes =
+        format!("{} {}", pids.len(), if pids.len() == 1 { "process" } else { "processes" });
+    let words = args.selector.words().join(" ");
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        let message = format!(
+            "{words} selects {processes}, but there is no terminal to confirm on: --yes releases without asking"
+        );
+        return Err(Failure::usage(message).next(format!("lowtide release --dry-run {words}")));
+    }
+    for Selected { pid, .. } in pids {
+        let command = Process::open(*pid).ok().flatten().map(|(process, _)| process.command());
+        note!("{pid:>8}  {}", printable(&command.unwrap_or_default().join(" ")));
+    }
+    note!("Release free memory of {processes}? [y/N]");
+    let mut answer = String::new();
+    let _ = std::io::stdin().read_line(&mut answer);
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
@@ -78,6 +123,7 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
         untested: args.untested,
         dry_run: args.dry_run,
         interrupt: Arc::default(),
+        progress: Arc::default(),
     })
 }
 
@@ -125,16 +171,30 @@ struct Act<'a> {
     args: &'a ReleaseArgs,
     options: Options,
     watch: Option<Duration>,
+    /// For how long a refusal that may pass is tried again.
+    wait: Option<Duration>,
     interrupt: &'a AtomicBool,
     output: &'a Output,
 }
 
 impl Act<'_> {
-    fn on(&self, pid: u32) -> Result<Exit, Failure> {
+    /// The outer error is that nothing can be printed any more: then nothing more is done either.
+    fn on(&self, pid: u32, whole: &mut Together) -> Result<Result<Exit, Failure>, Failure> {
         let again = again(self.args, pid);
-        let target = Target::open(pid).map_err(|error| failure(&error, &again))?;
-        let mut done =
-            release(&target, &self.options).map_err(|error| not_done(error, pid, &again))?;
+        let target = match Target::open(pid) {
+            Ok(target) => target,
+            Err(error) => return Ok(Err(failure(&error, &again))),
+        };
+        let pss_before =
+            self.args.selector.is_group().then(|| super::together::now(&target)).flatten();
+        let shown = Shown::begin(&self.options.progress);
+        let done = self.release(&target);
+        drop(shown);
+        let mut done = match done {
+            Ok(done) => done,
+            Err(error) => return Ok(Err(not_done(error, pid, &again))),
+        };
+        whole.add(&target, &done, pss_before);
         if self.output.json {
             self.watch(&target, &mut done);
             self.output.object(&done)?;
@@ -142,7 +202,7 @@ impl Act<'_> {
             self.show(&target, &mut done)?;
         }
         let failure = match done.outcome {
-            Outcome::Released | Outcome::NothingToRelease => return Ok(Exit::Done),
+            Outcome::Released | Outcome::NothingToRelease => return Ok(Ok(Exit::Done)),
             Outcome::Refused => refused(&done, &again),
             Outcome::Partial => {
                 let sentence = format!("process {pid}: {}", picture::sentence(&done));
@@ -155,7 +215,23 @@ impl Act<'_> {
         };
         // The object that was printed is the answer; this is the same for people.
         note!("lowtide: {failure}");
-        Ok(failure.exit())
+        Ok(Ok(failure.exit()))
+    }
+
+    /// Tries it, and where it is refused for a reason that may pass, again.
+    fn release(&self, target: &Target) -> Result<Release, ReleaseError> {
+        /// So long it is waited from one attempt to the next.
+        const STEP: Duration = Duration::from_millis(250);
+        let begin = Instant::now();
+        loop {
+            let done = release(target, &self.options)?;
+            let may_pass = done.may_pass == Some(true);
+            let rest = self.wait.unwrap_or_default().saturating_sub(begin.elapsed());
+            if !may_pass || rest.is_zero() || self.interrupt.load(Ordering::Relaxed) {
+                return Ok(done);
+            }
+            wait_until(Instant::now() + STEP.min(rest), target, self.interrupt);
+        }
     }
 
     /// For people, who see what was done before what comes back.
@@ -207,6 +283,36 @@ impl Act<'_> {
     }
 }
 
+/// A line on the terminal while a release takes longer than people like to wait without a word.
+struct Shown {
+    _line: Option<Repeating>,
+}
+
+impl Shown {
+    fn begin(progress: &Arc<Progress>) -> Self {
+        /// So long nothing is said.
+        const SILENCE: Duration = Duration::from_secs(1);
+        const STEP: Duration = Duration::from_millis(100);
+        let (begin, progress) = (Instant::now(), Arc::clone(progress));
+        let mut bar = None;
+        let draw = move || {
+            if begin.elapsed() >= SILENCE {
+                let bar: &mut Option<ProgressBar> = bar.get_or_insert_with(|| {
+                    let bar = on_stderr(None, "{msg}");
+                    bar.map(|bar| bar.with_finish(ProgressFinish::AndClear))
+                });
+                if let Some(bar) = bar {
+                    let seconds = HumanSeconds(begin.elapsed().as_secs_f64());
+                    bar.set_message(format!("{}, {seconds} so far", progress.told()));
+                    bar.tick();
+                }
+            }
+            true
+        };
+        Self { _line: Repeating::begin(STEP, draw).ok() }
+    }
+}
+
 /// What to type next, of one that was not refused and came to its end.
 fn next(done: &Release, args: &ReleaseArgs) -> Option<String> {
     let pid = done.pid;
@@ -230,7 +336,12 @@ fn refused(done: &Release, again: &str) -> Failure {
     let next = match done.hazard.as_deref().unwrap_or_default() {
         "traced" => format!("grep TracerPid /proc/{pid}/status"),
         "stopped" => format!("kill -CONT {pid} && {again}"),
-        "another_release" | "heap_not_whole" | "no_thread" => again.to_owned(),
+        "frozen" => format!("cat /proc/{pid}/cgroup"),
+        "another_release" | "heap_not_whole" | "no_thread" | "shared_memory"
+            if done.may_pass == Some(true) && !again.contains("--wait") =>
+        {
+            again.replacen("lowtide release", "lowtide release --wait 30s", 1)
+        }
         "untested" => again.replacen("lowtide release", "lowtide release --untested", 1),
         "no_trim" => again.replacen("--method trim", "--method chunks", 1),
         "seccomp_unread" => format!("sudo {again}"),
@@ -268,6 +379,7 @@ fn again(args: &ReleaseArgs, pid: u32) -> String {
     if args.method != Method::Auto {
         words.push(format!("--method {}", args.method.name()));
     }
+    words.extend(args.wait.iter().map(|time| format!("--wait {time}")));
     words.extend(args.watch.iter().map(|time| format!("--watch {time}")));
     words.push(pid.to_string());
     words.join(" ")
@@ -291,7 +403,7 @@ mod tests {
         for words in [
             "7",
             "--dry-run 7",
-            "--unbounded --untested --max-pause 500us --method purge --watch 60s 7",
+            "--unbounded --untested --max-pause 500us --method purge --wait 5s --watch 60s 7",
         ] {
             assert_eq!(again(&args(words), 7), format!("lowtide release {words}"));
         }
@@ -334,7 +446,14 @@ mod tests {
         let (args, interrupt) = (args("7"), AtomicBool::new(true));
         let output = Output::new(true, clap::ColorChoice::Never);
         let options = Options::default();
-        let act = Act { args: &args, options, watch: None, interrupt: &interrupt, output: &output };
+        let act = Act {
+            args: &args,
+            options,
+            watch: None,
+            wait: None,
+            interrupt: &interrupt,
+            output: &output,
+        };
         let hour = Duration::from_secs(3600);
         // It was interrupted, and tells what there is so far.
         assert!(act.regained(&target, hour).unwrap().after_s < 3600.0);

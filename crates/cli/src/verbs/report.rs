@@ -1,9 +1,9 @@
 //! `lowtide report RECORD…`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use lowtide_model::record::ReadError;
+use lowtide_record::files;
 use lowtide_report::lay::lay;
 use lowtide_report::parts::join;
 use lowtide_report::read::{self, LoadError, Loaded, Opened};
@@ -31,24 +31,24 @@ pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     let shown = Shown::of(records.clone());
     let mut told = false;
     if let Some(path) = &args.html {
-        write(path, shown.page()?.as_bytes(), output)?;
+        write(path, shown.page()?.as_bytes(), args.force, output)?;
         told = true;
     }
     if let Some(path) = &args.svg {
-        write(path, shown.sheet(&args.chart).svg.as_bytes(), output)?;
+        write(path, shown.sheet(&args.chart).svg.as_bytes(), args.force, output)?;
         told = true;
     }
     if let Some(path) = &args.png {
         let bytes = png::render(&shown.sheet(&args.chart)).map_err(Failure::failed)?;
-        write(path, &bytes, output)?;
+        write(path, &bytes, args.force, output)?;
         told = true;
     }
     if let Some(path) = &args.markdown {
-        write(path, shown.markdown().as_bytes(), output)?;
+        write(path, shown.markdown().as_bytes(), args.force, output)?;
         told = true;
     }
     if let Some(path) = &args.csv {
-        write(path, csv::render(&shown.all()).as_bytes(), output)?;
+        write(path, csv::render(&shown.all()).as_bytes(), args.force, output)?;
         told = true;
     }
     if output.json {
@@ -76,6 +76,19 @@ fn check(args: &ReportArgs, output: &Output) -> Result<(), Failure> {
             return Err(Failure::usage(format!(
                 "{} is a record, or may be, and would be overwritten: put the records first, or name \
                  another file",
+                file.display()
+            )));
+        }
+        let there = file.symlink_metadata().ok().filter(|_| file.as_os_str() != "-");
+        if there.as_ref().is_some_and(|there| !there.is_file() && !there.is_dir()) {
+            return Err(Failure::usage(format!(
+                "{} is not a regular file: name another file, or write - for the standard output",
+                file.display()
+            )));
+        }
+        if !args.force && there.is_some() {
+            return Err(Failure::usage(format!(
+                "{} already exists: name another file, or overwrite it with --force",
                 file.display()
             )));
         }
@@ -199,11 +212,11 @@ fn short_paths(command: &str) -> String {
 }
 
 /// Writes a file, or to the standard output for `-`.
-fn write(path: &PathBuf, bytes: &[u8], output: &Output) -> Result<(), Failure> {
+fn write(path: &Path, bytes: &[u8], force: bool, output: &Output) -> Result<(), Failure> {
     if path.as_os_str() == "-" {
         return output.bytes(bytes);
     }
-    fs::write(path, bytes).map_err(|error| Failure::io(path, &error))?;
+    files::write_whole(path, bytes, force).map_err(|error| Failure::io(path, &error))?;
     note!("wrote {}", path.display());
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use lowtide_allocators::cache_directory;
 use lowtide_model::compare;
 use lowtide_model::study::Study;
+use lowtide_record::files;
 use lowtide_report::parts::join;
 use lowtide_report::read::Loaded;
 use lowtide_study::allocator::AllocatorError;
@@ -20,7 +21,7 @@ use super::load;
 use super::report::{self, Shown};
 use crate::args::StudyArgs;
 use crate::exit::{Exit, Failure};
-use crate::output::{Output, note};
+use crate::output::{Output, annotate, is_on_github, note};
 use crate::progress::Show;
 use crate::{interrupt, keeper, shell};
 
@@ -92,9 +93,9 @@ pub(crate) fn conclude(
     let study = record.study.clone();
     let shown = Shown::of(join(vec![record]));
     let page = ran.record.join("report.html");
-    let drawn = shown
-        .page()
-        .and_then(|html| fs::write(&page, html).map_err(|error| Failure::io(&page, &error)));
+    let drawn = shown.page().and_then(|html| {
+        files::write_whole(&page, html.as_bytes(), true).map_err(|error| Failure::io(&page, &error))
+    });
     let crossed = crossings(plan, &study, earlier);
     summarise_for_ci(&shown, &crossed);
     if output.json {
@@ -102,7 +103,8 @@ pub(crate) fn conclude(
     } else {
         output.text(&shown.for_terminal(output))?;
         if drawn.is_ok() {
-            output.text(&format!("\nreport: {}\n", page.display()))?;
+            let shown = page.canonicalize().unwrap_or(page);
+            output.text(&format!("\nreport: {}\n", shown.display()))?;
         }
     }
     for line in &crossed {
@@ -178,11 +180,9 @@ fn crossings(plan: &Plan, study: &Study, earlier: Option<&Loaded>) -> Vec<String
 
 /// On GitHub, errors are shown where a reviewer sees them, and the tables on the page of the job.
 fn summarise_for_ci(shown: &Shown, crossed: &[String]) {
-    if std::env::var_os("GITHUB_ACTIONS").is_none() {
+    crossed.iter().for_each(|line| annotate(line));
+    if !is_on_github() {
         return;
-    }
-    for line in crossed {
-        note!("::error::lowtide: {}", line.replace('%', "%25"));
     }
     if let Some(path) = std::env::var_os("GITHUB_STEP_SUMMARY") {
         let file = fs::OpenOptions::new().append(true).create(true).open(path);

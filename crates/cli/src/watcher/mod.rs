@@ -4,6 +4,7 @@
 pub(crate) mod record;
 
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -11,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use lowtide_probe::inspect::{Inspector, Look, Target, TargetError};
 use lowtide_probe::machine::thread_cpu_s;
+use lowtide_probe::patience::patiently;
 use lowtide_probe::sampler::{Attention, Sampler, Tick};
 
-/// Looking takes 1 part in so many of the time at most.
+/// Looking takes 1 part in so many of a processor's time at most.
 pub(crate) const LOOK_SHARE: u32 = 10;
 /// So soon it is seen that the process has ended, or that nobody watches any more.
 const STEP: Duration = Duration::from_millis(50);
@@ -74,13 +76,14 @@ impl Watcher {
         let shared = Arc::new(Shared { wanted: Mutex::new(wanted), changed: Condvar::new() });
         let (sender, seen) = channel();
         let work = Work {
-            sampler: Sampler::of(target.pid),
+            sampler: None,
             inspector: Inspector::default(),
             target,
             begun,
             shared: Arc::clone(&shared),
             sender,
             looked: None,
+            apart_cpu_s: 0.0,
         };
         thread::Builder::new().name("watcher".to_owned()).spawn(move || work.run())?;
         Ok(Self { shared, seen })
@@ -110,20 +113,23 @@ impl Drop for Watcher {
     }
 }
 
-/// From one look to the next, where one takes so long.
+/// From one look to the next, where one takes so much CPU time.
 pub(crate) fn between_looks(interval: Duration, cost: Duration) -> Duration {
     interval.max(cost.saturating_mul(LOOK_SHARE))
 }
 
 struct Work {
     target: Target,
-    sampler: Sampler,
+    /// `None` before the first sample, and when one was given up.
+    sampler: Option<Sampler>,
     inspector: Inspector,
     begun: Instant,
     shared: Arc<Shared>,
     sender: Sender<Seen>,
-    /// The tick of the last look, and what it took.
+    /// The tick of the last look, and the CPU time that it took.
     looked: Option<(Instant, Duration)>,
+    /// CPU time of what threads of their own do, which could be held up for ever, in seconds.
+    apart_cpu_s: f64,
 }
 
 /// Nobody listens any more, or there is nothing more to tell.
@@ -155,7 +161,7 @@ impl Work {
 
     /// `at` is when the tick was due.
     fn tick(&mut self, at: Instant) -> Result<(), Over> {
-        let sampled = self.sampler.tick(self.now(), Attention::Normal);
+        let sampled = self.sample();
         // Asked behind the reading: that was of this very process, then, not of another of its number.
         if !self.target.is_alive() {
             return Err(self.end());
@@ -163,7 +169,7 @@ impl Work {
         match sampled {
             Ok(tick) if tick.sample.processes == 0 => return Err(self.end()),
             Ok(tick) => self.tell(Seen::Sample(Box::new(tick)))?,
-            Err(error) => self.tell(Seen::Failed(TargetError::Other(self.target.pid, error)))?,
+            Err(error) => self.tell(Seen::Failed(error))?,
         }
         let interval = self.shared.wanted().interval;
         let is_due =
@@ -171,16 +177,37 @@ impl Work {
         if is_due {
             self.look(at)?;
         }
-        self.shared.wanted().account.cpu_s = thread_cpu_s();
+        self.shared.wanted().account.cpu_s = self.apart_cpu_s + thread_cpu_s();
         Ok(())
+    }
+
+    fn sample(&mut self) -> Result<Tick, TargetError> {
+        let (pid, t_s) = (self.target.pid, self.now());
+        let mut sampler = self.sampler.take().unwrap_or_else(|| Sampler::of(pid));
+        let done = patiently(&AtomicBool::new(false), move || {
+            let sampled = sampler.tick(t_s, Attention::Normal);
+            (sampler, sampled, thread_cpu_s())
+        });
+        let (sampler, sampled, cpu_s) = done.map_err(|_| TargetError::Blocked(pid))?;
+        self.sampler = Some(sampler);
+        self.apart_cpu_s += cpu_s;
+        sampled.map_err(|error| TargetError::Other(pid, error))
     }
 
     fn look(&mut self, at: Instant) -> Result<(), Over> {
         let (begin, t_s) = (Instant::now(), self.now());
         let looked = self.inspector.inspect(&self.target);
-        self.looked = Some((at, begin.elapsed()));
+        // What it waits for on a busy machine is no cost of ours.
+        let cost = match &looked {
+            Ok(look) => Duration::try_from_secs_f64(look.inspection.cpu_s).unwrap_or_default(),
+            Err(_) => begin.elapsed(),
+        };
+        self.looked = Some((at, cost));
         match looked {
-            Ok(look) => self.tell(Seen::Look(t_s, Box::new(look))),
+            Ok(look) => {
+                self.apart_cpu_s += look.inspection.cpu_s;
+                self.tell(Seen::Look(t_s, Box::new(look)))
+            }
             Err(_) if !self.target.is_alive() => Err(self.end()),
             Err(error) => self.tell(Seen::Failed(error)),
         }

@@ -33,7 +33,7 @@ fn what_cannot_be_done_as_written_is_refused_before_anything_starts() {
     usage_error(&["study", "--", "no-such-command"], "there is no command `no-such-command`");
     usage_error(&["study"], "there is no command");
     usage_error(&["study", "-t", "glibc/arenamax", "--", "true"], "glibc has trim_threshold");
-    usage_error(&["study", "-p", "adaptive", "--", "true"], "cannot do yet");
+    usage_error(&["study", "-p", "adaptive", "--", "true"], "a study cannot apply `adaptive`");
     usage_error(&["study", "--settle", "10", "--", "true"], "`10` has no unit");
     usage_error(&["study", "--ready", "tcp:80", "--", "true"], "HOST:PORT");
     usage_error(&["study", "--fail-on", "settled>1", "--", "true"], "no figure `settled`");
@@ -177,11 +177,11 @@ fn a_subject_that_ends_during_the_load_ends_the_load_too() {
         "--ready",
         "after:10ms",
         "--load",
-        &format!("sleep {seconds}"),
+        // However long its start takes, it crashes while the load runs.
+        &format!("kill -SEGV $LOWTIDE_SUBJECT_PID; sleep {seconds}"),
         "--",
         &subject,
-        "ms:1800",
-        "crash",
+        "ms:600000",
     ]);
     assert!(said.starts_with("the command ended during the load with signal 11"), "{said}");
     assert_eq!(processes_with(&seconds), Vec::<u32>::new());

@@ -33,6 +33,11 @@ pub(crate) fn hold_load(found: &Value) {
     hold(&validator("lowtide.load.1.json"), found);
 }
 
+/// Holds what is printed of several processes together.
+pub(crate) fn hold_whole(found: &Value) {
+    hold(&validator("lowtide.whole.1.json"), found);
+}
+
 /// Holds what `lowtide release` printed against its schema.
 pub(crate) fn hold_release(found: &Value) {
     hold(&validator("lowtide.release.1.json"), found);
@@ -254,6 +259,7 @@ fn every_hazard_is_in_the_schema() {
         Refusal::Traced { tracer: 1 },
         Refusal::AnotherRelease,
         Refusal::Stopped { pid: 1 },
+        Refusal::Frozen,
         Refusal::Machine,
         Refusal::Allocator { name: text() },
         Refusal::NoHeap,

@@ -157,6 +157,57 @@ fn what_is_not_answered_in_time_has_failed_over_both_versions() {
 }
 
 #[test]
+fn with_a_rate_a_request_that_times_out_is_in_the_latency_of_all_and_not_of_those_that_succeeded() {
+    for (speaks, version, connections) in
+        [(Speaks::Http1, Version::Http1, 1), (H2, Version::Http2, 4)]
+    {
+        let server = server::start(speaks, false);
+        let mut plan = plan(&format!("http://{server}/never"));
+        plan.version = version;
+        plan.connections = connections;
+        plan.timeout = Duration::from_secs(2);
+        plan.shape = Shape::Ramp { rate: "100/s".parse().unwrap(), count: 8 };
+        let round = one_round(&plan);
+        assert_eq!((round.timed_out, round.failed_ratio), (Some(8), Some(1.0)), "{round:?}");
+        assert_eq!(round.latency_s.max, 0.0);
+        // None was given up before its time.
+        assert!(round.latency_with_timeouts_s.unwrap().p50 >= 1.99, "{round:?}");
+    }
+}
+
+#[test]
+fn where_none_timed_out_there_is_one_latency() {
+    let server = server::start(H2, false);
+    let round = one_round(&h2(&format!("http://{server}/")));
+    assert_eq!((round.timed_out, round.latency_with_timeouts_s), (None, None));
+}
+
+/// A server that answers one request, closes its port, and then closes the connection.
+fn dying() -> SocketAddr {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+        drop(listener);
+        let _ = stream.read(&mut [0; 4096]);
+    });
+    address
+}
+
+#[test]
+fn requests_that_were_never_sent_are_not_told_as_refused() {
+    let plan = Plan { connections: 1, ..plan(&format!("http://{}/", dying())) };
+    let round = one_round(&plan);
+    assert_eq!((round.requests, round.succeeded, round.failed), (400, 1, 399));
+    let never = "never sent: all connections were given up (connection refused)";
+    assert_eq!(round.errors.get(never), Some(&398), "{round:?}");
+    assert_eq!(round.errors.get("connection refused"), None);
+}
+
+#[test]
 fn a_status_of_a_failure_is_a_failure() {
     let server = server::start(H2, false);
     let round = one_round(&h2(&format!("http://{server}/status")));

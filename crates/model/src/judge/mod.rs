@@ -3,9 +3,10 @@
 //!
 //! Phases named `baseline`, `peak`, `load_end` and `settled` take the place of these moments.
 //!
-//! PSS is read less often than RSS, because it costs more. Between two readings of it, during which no
-//! process came or went, it is taken as the same part of RSS, or as what lies between the two. Behind
-//! the last, it is taken as the same part of RSS for as long as that has not changed much either.
+//! PSS is read less often than RSS, because it costs more. Between two readings of it, it is taken as a part of
+//! RSS: as the part that lies between those of both readings, or, where processes came or went between them, as
+//! that of the reading with as many processes. Behind the last reading, it is taken as the same part of RSS for
+//! as long as that has not changed much either.
 
 mod definitions;
 mod in_force;
@@ -28,6 +29,7 @@ use crate::record::TrialRecord;
 use crate::record::v1::{Mark, Moment};
 use crate::sample::Sample;
 use own_baseline::own_baseline;
+use per_connection::opens_connections;
 
 /// How long before the load the baseline is read, in seconds.
 pub const BASELINE_WINDOW_S: f64 = 1.0;
@@ -117,6 +119,9 @@ pub struct Figures {
     pub phases: Vec<PhaseFigures>,
     /// From when to when the excess was counted, in seconds since the record began.
     pub settle_span: Option<(f64, f64)>,
+    /// By how much memory rose in the last second before the load, in bytes; nothing of a command that loads
+    /// itself.
+    pub rise_before_load: Option<u64>,
     /// When the load began, in seconds since the record began; where nothing says so, of a command that
     /// loads itself, when its load had ended.
     pub load_begin: f64,
@@ -187,11 +192,13 @@ fn pss_over_time(samples: &[Sample]) -> Series {
         let is_same = changed <= before.total.rss_bytes.0 as f64 * UNCHANGED;
         let after = read.get(next).map(|i| &samples[*i]);
         let Some(after) = after.or(Some(before).filter(|_| is_same)) else { continue };
-        if before.processes != sample.processes || after.processes != sample.processes {
-            continue;
-        }
         let part = (sample.t_s - before.t_s) / (after.t_s - before.t_s).max(f64::MIN_POSITIVE);
-        let share = share(before) + (share(after) - share(before)) * part.clamp(0.0, 1.0);
+        let part = match [before, after].map(|read| read.processes == sample.processes) {
+            [true, false] => 0.0,
+            [false, true] => 1.0,
+            _ => part.clamp(0.0, 1.0),
+        };
+        let share = share(before) + (share(after) - share(before)) * part;
         points.push((sample.t_s, (sample.total.rss_bytes.0 as f64 * share) as u64));
     }
     Series::new(points)
@@ -236,6 +243,7 @@ pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
         ramps: ramps(trial, &series),
         phases: times.phases(&series),
         settle_span,
+        rise_before_load: times.rise_before_load(&series),
         load_begin: match times.says_when_it_began() {
             true => times.load_begin(),
             false => settle_span.map_or(f64::INFINITY, |(from, _)| from),
@@ -281,7 +289,9 @@ fn bytes_per_connection(
     let before = connections(load_begin - BASELINE_WINDOW_S, load_begin).unwrap_or(0);
     let opened = connections(load_begin, f64::INFINITY)?.checked_sub(before)?;
     let rise = peak?.checked_sub(baseline?)?;
-    (opened >= LEAST_CONNECTIONS).then(|| rise / opened)
+    let is_told = opened >= LEAST_CONNECTIONS
+        && trial.loads.iter().all(|load| opens_connections(load, opened as f64));
+    is_told.then(|| rise / opened)
 }
 
 /// The moments of one trial, in seconds since the record began.
@@ -342,6 +352,11 @@ impl<'a> Times<'a> {
         let highest = series.max_between(from, to)?;
         let top = series.first_at_least(highest as f64).filter(|t| *t >= from).unwrap_or(to);
         own_baseline(series, from, top)
+    }
+
+    fn rise_before_load(&self, series: &Series) -> Option<u64> {
+        let t = self.phase("baseline").or(self.first(Moment::Baseline).filter(|_| self.loaded))?;
+        series.at(t)?.checked_sub(series.at(t - BASELINE_WINDOW_S)?)
     }
 
     fn says_when_it_began(&self) -> bool {

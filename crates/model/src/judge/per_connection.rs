@@ -5,12 +5,15 @@
 //! tells too few times for a slope, those that the kernel says it has; where that is not known either, those
 //! that the load has made. The memory is that of the same moment: RSS or PSS, and what the subject says it
 //! has allocated (`inner_memory_bytes`; of V8, the heap that is in use).
+//!
+//! Where a load sends many requests over each connection, memory rises with the requests, and nothing is told.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{LEAST_CONNECTIONS, Series};
 use crate::record::TrialRecord;
-use crate::record::v1::{CONNECTIONS, INNER_MEMORY, Moment};
+use crate::record::v1::{CONNECTIONS, INNER_MEMORY, Load, Moment};
 use crate::regression::{FEWEST_POINTS, Slope};
 
 /// What a connection costs, in bytes for each.
@@ -65,6 +68,12 @@ fn ramp(trial: &TrialRecord, series: &Series, round: u32, span: (f64, f64)) -> O
     let rise = rising(told(CONNECTIONS), span)
         .or_else(|| rising(counted, span))
         .or_else(|| rising(made, span))?;
+    let counts = || rise.iter().map(|point| point.1);
+    let opened = counts().fold(f64::MIN, f64::max) - counts().fold(f64::MAX, f64::min);
+    let mut loads = trial.loads.iter().filter(|load| load.round == round);
+    if !loads.all(|load| opens_connections(load, opened)) {
+        return None;
+    }
     let memory =
         rise.iter().filter_map(|(t, count)| Some((*count, series.at(*t)? as f64))).collect();
     let (first, last) = (rise.first()?.0, rise.last()?.0);
@@ -73,6 +82,21 @@ fn ramp(trial: &TrialRecord, series: &Series, round: u32, span: (f64, f64)) -> O
         .filter_map(|(t, bytes)| Some((count_at(&rise, t)?, bytes)))
         .collect();
     Some(Ramp { round, memory, inner })
+}
+
+/// A load that sends more requests than this over a connection does not open connections for their own sake.
+const MOST_REQUESTS: f64 = 3.0;
+
+/// Whether connections are what a load opens: bare ones, or hardly more requests than connections. Of a load that
+/// tells nothing it is assumed.
+pub(super) fn opens_connections(load: &Load, connections: f64) -> bool {
+    let told = |name| load.report.as_ref().and_then(|report| report.get(name));
+    let is_bare = told("url")
+        .and_then(Value::as_str)
+        .is_some_and(|url| url.starts_with("tcp:") || url.starts_with("tls:"));
+    let requests =
+        ["succeeded", "failed"].iter().filter_map(|name| told(name)?.as_f64()).sum::<f64>();
+    is_bare || requests <= connections * MOST_REQUESTS
 }
 
 /// The part of a course, within a span, from the last time that it was lowest to the first time that it was
@@ -188,6 +212,26 @@ mod tests {
             })
             .collect();
         near(each(&made, 2).unwrap().memory_bytes, 10.0);
+    }
+
+    #[test]
+    fn requests_over_a_few_connections_are_no_price_of_a_connection() {
+        let with = |report: Value| {
+            let mut trial = with_figures(loaded());
+            let load = Load { round: 1, succeeded: true, wall_s: 13.0, report: Some(report) };
+            trial.loads.push(load);
+            each(&trial, 1)
+        };
+        assert_eq!(
+            with(serde_json::json!({"url": "http://x/", "succeeded": 9000, "failed": 1000})),
+            None
+        );
+        assert!(
+            with(serde_json::json!({"url": "http://x/", "succeeded": 1000, "failed": 0})).is_some()
+        );
+        assert!(
+            with(serde_json::json!({"url": "tls:x:1", "succeeded": 9000, "failed": 0})).is_some()
+        );
     }
 
     #[test]

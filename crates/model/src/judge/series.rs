@@ -45,6 +45,11 @@ impl Series {
         self.0.get(end.checked_sub(1)?).map(|p| p.1 as u64)
     }
 
+    /// The reading at this very moment, if there is one.
+    pub fn reading_at(&self, t: f64) -> Option<u64> {
+        self.0.get(self.0.partition_point(|p| p.0 < t)).filter(|p| p.0 <= t).map(|p| p.1 as u64)
+    }
+
     /// The first reading from `t` on, if it comes within so many seconds; otherwise the last before.
     pub fn just_after(&self, t: f64, within: f64) -> Option<u64> {
         let next = self.0.get(self.0.partition_point(|p| p.0 < t));

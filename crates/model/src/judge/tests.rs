@@ -201,14 +201,19 @@ fn proportional_memory_is_estimated_between_its_readings() {
     let tree = loaded(60.0).of_a_tree();
     let series = memory_over_time(&tree, Metric::Pss);
     assert_eq!(series.at(10.65), Some((110.0 - 25.0 * 0.6) as u64 * MIB / 2));
-    // While a process comes, nobody knows how much of what it has is shared.
+    // Where a process comes, the part of RSS is that of the reading with as many processes.
     let mut grows = tree.clone();
     for sample in grows.samples.iter_mut().skip(105) {
         sample.processes = 4;
     }
     let series = memory_over_time(&grows, Metric::Pss);
-    assert_eq!(series.median_within(10.05, 10.95), None);
-    assert!(series.median_within(11.05, 11.95).is_some());
+    assert_eq!(series.at(10.65), Some((110.0 - 25.0 * 0.6) as u64 * MIB / 2));
+    // A tree that rises and falls between two readings of PSS does so in PSS as well.
+    let mut burst = tree.clone();
+    burst.samples[115].total.rss_bytes.0 = 400 * MIB;
+    let at = burst.samples[115].t_s;
+    let highest = memory_over_time(&burst, Metric::Pss).max_between(at - 0.01, at + 0.01);
+    assert_eq!(highest, Some(200 * MIB));
 }
 
 #[test]

@@ -7,12 +7,12 @@ use std::fs::File;
 use std::io;
 
 use object::elf::FileHeader64;
-use object::read::ReadCache;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, Object, ObjectSection, SectionIndex, elf};
 use thiserror::Error;
 
 use super::evidence::{Evidence, allocator_of, evidence_of};
+use super::source::Source;
 use super::texts;
 
 /// Why a file could not be read as a program or library.
@@ -72,7 +72,7 @@ pub struct BuiltIn {
     pub name: &'static str,
 }
 
-type Cached<'c> = &'c ReadCache<&'c File>;
+type Cached<'c> = &'c Source<'c>;
 type Elf<'c> = ElfFile64<'c, Endianness, Cached<'c>>;
 
 impl ObjectFacts {
@@ -81,7 +81,7 @@ impl ObjectFacts {
     /// # Errors
     /// When it cannot be read, or is not ELF.
     pub fn read(file: &File) -> Result<Self, ObjectError> {
-        let cache = ReadCache::new(file);
+        let cache = Source::new(file);
         let object = object::File::parse(&cache)?;
         if object.format() != object::BinaryFormat::Elf {
             return Err(ObjectError::Format("not ELF".to_owned()));
@@ -158,7 +158,7 @@ impl BuiltIn {
     /// # Errors
     /// When the file cannot be read, or is not ELF.
     pub fn look(file: &File) -> Result<Option<Self>, ObjectError> {
-        let cache = ReadCache::new(file);
+        let cache = Source::new(file);
         let object = object::File::parse(&cache)?;
         let object::File::Elf64(elf) = &object else { return Ok(None) };
         let found = built_in(elf, &cache, file);
@@ -202,7 +202,7 @@ fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &File) -> Option<&'stati
 
 /// Where a symbol of the table of all names lies in a file; `None` when it is not named there.
 pub(crate) fn offset_of_symbol(file: &File, wanted: &[u8]) -> Option<u64> {
-    let cache = ReadCache::new(file);
+    let cache = Source::new(file);
     let object = object::File::parse(&cache).ok()?;
     let object::File::Elf64(elf) = &object else { return None };
     let mut address = None;
@@ -213,9 +213,26 @@ pub(crate) fn offset_of_symbol(file: &File, wanted: &[u8]) -> Option<u64> {
     file_offset(elf, address?)
 }
 
+/// The address of a name that a file defines for others, as the file counts, and the address of the
+/// page at which its first segment begins; `None` where it does not define it.
+pub fn symbol(file: &File, wanted: &str) -> Option<(u64, u64)> {
+    let cache = Source::new(file);
+    let object = object::File::parse(&cache).ok()?;
+    let object::File::Elf64(elf) = &object else { return None };
+    let mut found = None;
+    for table in [Table::Dynamic, Table::All] {
+        each_name(elf, &cache, table, |name, symbol| {
+            found = found.or((name == wanted.as_bytes()).then(|| symbol.st_value(elf.endian())));
+            found.is_none()
+        });
+    }
+    let (first, _) = addresses(elf)?;
+    Some((found?, first - first % 4096))
+}
+
 /// Where a section lies in a file, and its size, in bytes.
 pub(crate) fn section(file: &File, name: &str) -> Option<(u64, u64)> {
-    let cache = ReadCache::new(file);
+    let cache = Source::new(file);
     object::File::parse(&cache).ok()?.section_by_name(name)?.file_range()
 }
 

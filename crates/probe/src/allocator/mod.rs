@@ -8,6 +8,7 @@
 pub(crate) mod elf;
 mod evidence;
 mod link_map;
+mod source;
 pub(crate) mod texts;
 
 use std::collections::HashMap;
@@ -18,10 +19,11 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::mapped::open_mapped;
 use crate::proc::is_gone;
 use crate::proc::maps::{self, FileId, Mapping};
 
-pub use elf::{BuiltIn, ObjectError, ObjectFacts};
+pub use elf::{BuiltIn, ObjectError, ObjectFacts, symbol};
 pub use evidence::{Evidence, Sanitizer};
 pub use texts::{c_library_version, version_of};
 
@@ -250,16 +252,6 @@ fn read_mapped<T>(
         } else {
             ExamineError::Unknown(format!("{}: {error}", mapping.name))
         }
-    })
-}
-
-/// Opens the very file that is mapped, even when its path now leads to another one.
-pub fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<fs::File> {
-    let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    fs::File::open(range).or_else(|_| {
-        // Without the capability for that: by its path, in the process's own root.
-        let inside = mapping.name.trim_start_matches('/');
-        fs::File::open(Path::new(&format!("/proc/{pid}/root")).join(inside))
     })
 }
 

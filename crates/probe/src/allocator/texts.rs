@@ -18,6 +18,9 @@ const GLIBC: (&str, &str) = ("malloc(): corrupted", " top size");
 /// musl's text for an error without a number. Only a program that puts errors into words has it.
 const MUSL: (&str, &str) = ("No error in", "formation\0");
 
+/// So much of a file is searched: its texts may be said to be as large as the file, and that may be nearly all
+/// holes.
+const MOST: u64 = 256 << 20;
 /// Read at once.
 const BLOCK: u64 = 1 << 20;
 /// Of which so many bytes are read again with the next block: no text that is looked for is longer.
@@ -29,6 +32,7 @@ pub(crate) fn scan<T>(
     (offset, size): (u64, u64),
     mut look: impl FnMut(&[u8]) -> Option<T>,
 ) -> Option<T> {
+    let size = size.min(MOST);
     let mut block = vec![0; (BLOCK + OVERLAP).min(size) as usize];
     let mut at = 0;
     while at < size {

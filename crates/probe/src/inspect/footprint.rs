@@ -37,6 +37,31 @@ impl Footprint {
     }
 }
 
+/// Proportional memory of a process: pages that several processes share count for each of them by its part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proportion {
+    /// In bytes.
+    pub pss_bytes: u64,
+    /// Whether the kernel was not asked, since its threads would have to wait: then its anonymous memory counts as
+    /// its own.
+    pub is_estimate: bool,
+}
+
+impl Proportion {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When the process has ended, or may not be looked at.
+    pub fn of(target: &Target) -> Result<Self, TargetError> {
+        let status = target.status()?;
+        let maps = target.maps().map_err(|error| target.failed(error))?;
+        Ok(match rollup(target, &maps, status.rss_bytes()) {
+            Some(rollup) => Self { pss_bytes: rollup.pss_bytes, is_estimate: false },
+            None => Self { pss_bytes: status.anon_bytes, is_estimate: true },
+        })
+    }
+}
+
 fn huge_bytes(target: &Target, maps: &[Mapping], rss_bytes: u64) -> Option<u64> {
     let memory = LiveMemory::pages_only(target.pid).ok()?;
     let is_anonymous = |m: &&Mapping| !m.has_file() && m.name != "[vsyscall]";

@@ -10,6 +10,7 @@ mod target;
 
 use std::fs;
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use lowtide_heap::ptmalloc::{self, Class, Heap, Layout, Settings};
@@ -22,13 +23,14 @@ use crate::allocator::ExamineError;
 use crate::heap;
 use crate::machine::thread_cpu_s;
 use crate::memory::LiveMemory;
+use crate::patience::patiently;
 use crate::proc::maps::Mapping;
 use crate::proc::rollup::Rollup;
 use crate::process::Process;
 use crate::recognise::{self, Recogniser, Recognition};
 use crate::sockets::{self, Sockets};
 
-pub use footprint::Footprint;
+pub use footprint::{Footprint, Proportion};
 pub use target::{Target, TargetError};
 
 /// So often a process is looked at that starts another program meanwhile.
@@ -79,8 +81,25 @@ impl Inspector {
     /// Looks at a process once. It is not stopped, and no page of it becomes present.
     ///
     /// # Errors
-    /// When it ends meanwhile, or starts other programs again and again.
+    /// When it ends meanwhile, or starts other programs again and again, or reading it does not come to
+    /// an end.
     pub fn inspect(&mut self, target: &Target) -> Result<Look, TargetError> {
+        let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
+        let without_scan = self.without_scan;
+        let mut worker = std::mem::take(self);
+        let done = patiently(&AtomicBool::new(false), move || {
+            let look = worker.inspect_here(&of_thread);
+            (worker, look)
+        });
+        let Ok((worker, look)) = done else {
+            self.without_scan = without_scan;
+            return Err(TargetError::Blocked(target.pid));
+        };
+        *self = worker;
+        look
+    }
+
+    fn inspect_here(&mut self, target: &Target) -> Result<Look, TargetError> {
         for _ in 0..TRIES {
             let image = target.stat()?.image;
             let look = self.look(target, image);

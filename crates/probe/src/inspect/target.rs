@@ -48,6 +48,12 @@ pub enum TargetError {
     /// It started another program, and again while it was looked at once more.
     #[error("process {0} started another program while it was being looked at: try again")]
     Replaced(u32),
+    /// Reading it does not come to an end.
+    #[error(
+        "process {0} cannot be inspected: reading it has made no progress for 5 s. A file system that it uses, \
+         or a program that serves its memory, does not respond: cat /proc/{0}/mountinfo lists its file systems"
+    )]
+    Blocked(u32),
     /// Something else.
     #[error("process {0} cannot be looked at: {1}")]
     Other(u32, io::Error),
@@ -84,6 +90,14 @@ impl Target {
             return Err(TargetError::KernelThread(pid));
         }
         Ok(Self { pid, start_ticks: stat.start_ticks, handle })
+    }
+
+    /// A second hold on the same process.
+    ///
+    /// # Errors
+    /// When no more files can be opened.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { handle: self.handle.try_clone()?, ..*self })
     }
 
     /// The descriptor that leads to it.

@@ -92,6 +92,11 @@ impl LiveMemory {
         matches!(self.pagemap.read_at(&mut [0; 8], 0), Ok(8))
     }
 
+    /// The same memory, of which nothing can be read any more as soon as this is set: a walk over it then ends.
+    pub fn until<'m>(&'m self, interrupt: &'m AtomicBool) -> Interruptible<'m> {
+        Interruptible { memory: self, interrupt }
+    }
+
     /// Does without `PAGEMAP_SCAN`, as on kernels that have not got it.
     #[must_use]
     pub fn without_scan(self) -> Self {
@@ -158,8 +163,8 @@ impl LiveMemory {
             };
             // SAFETY: `SCAN` is the number of PAGEMAP_SCAN, whose argument is a `struct pm_scan_arg`;
             // `ScanRequest` has its layout (linux/fs.h). The kernel writes at most `vec_len` elements
-            // to `vec`, which points to as many `Region`s that live until behind the call.
-            #[allow(unsafe_code)]
+            // to `vec`, which points to as many `Region`s that outlive the call.
+            #[expect(unsafe_code, reason = "an ioctl that rustix does not have")]
             unsafe {
                 let updater = Updater::<SCAN, ScanRequest>::new(&mut request);
                 rustix::ioctl::ioctl(self.pagemap.as_fd(), updater)?;
@@ -308,6 +313,39 @@ impl Memory for LiveMemory {
     fn wait(&self, time: Duration) -> bool {
         thread::sleep(time);
         true
+    }
+}
+
+/// Memory that is read until somebody interrupts.
+#[derive(Debug)]
+pub struct Interruptible<'m> {
+    memory: &'m LiveMemory,
+    interrupt: &'m AtomicBool,
+}
+
+impl Memory for Interruptible<'_> {
+    fn page_bytes(&self) -> u64 {
+        self.memory.page_bytes()
+    }
+
+    fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+        if self.is_over() { 0 } else { self.memory.read(address, buffer) }
+    }
+
+    fn read_resident(&self, address: u64, buffer: &mut [u8]) -> usize {
+        if self.is_over() { 0 } else { self.memory.read_resident(address, buffer) }
+    }
+
+    fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        if self.is_over() { Vec::new() } else { self.memory.resident(range) }
+    }
+
+    fn wait(&self, time: Duration) -> bool {
+        !self.is_over() && self.memory.wait(time)
+    }
+
+    fn is_over(&self) -> bool {
+        self.interrupt.load(Ordering::Relaxed)
     }
 }
 

@@ -44,8 +44,8 @@ impl Zeros {
 
     fn look() -> Option<Self> {
         let page = rustix::param::page_size();
-        let [first, _] = frames_of_fresh_memory(page, 0)?;
-        // In the middle of so much there is a place for a huge page.
+        let [first, _] = frames_of_fresh_memory(page, page)?;
+        // A mapping of twice a huge page's size contains a whole aligned one.
         let [huge, next] = frames_of_fresh_memory(2 * HUGE, HUGE)?;
         let is_huge = huge != 0 && huge + 1 == next;
         Some(Self {
@@ -55,27 +55,48 @@ impl Zeros {
     }
 }
 
-/// Maps memory, reads one byte of it, where `align` divides the address, and gives the frames of that
-/// page and of the next.
-#[allow(unsafe_code)]
+/// Maps memory, reads the first byte in it whose address is a multiple of `align`, and returns the frames of
+/// that byte's page and of the next page. Returns `None` if no such byte lies in the mapping.
+#[expect(unsafe_code, reason = "maps memory of our own, and reads it")]
 fn frames_of_fresh_memory(bytes: usize, align: usize) -> Option<[u64; 2]> {
     let page = rustix::param::page_size();
-    // SAFETY: a new private mapping at an address of the kernel's choice; nobody else knows of it.
+    // SAFETY: the kernel chooses an address range that nothing is mapped at, so that no memory in use is
+    // replaced; the mapping is private, and its address does not leave this function.
     let start =
         unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ, MapFlags::PRIVATE) }.ok()?;
-    let at = (start as usize).next_multiple_of(align.max(1));
-    // SAFETY: `at` lies in the mapping: it begins at `start`, and where it is aligned up, by less than
-    // `HUGE`, the mapping has twice that. It may be read, and any byte is a `u8`.
-    unsafe { std::ptr::read_volatile(at as *const u8) };
-    let mut entries = [0; 16];
-    let read = File::open("/proc/self/pagemap")
-        .and_then(|pagemap| pagemap.read_exact_at(&mut entries, (at / page * 8) as u64));
-    // SAFETY: the mapping made above, of the same length; nothing points into it any more.
+    let at = (start as usize).checked_next_multiple_of(align);
+    let offset = at.map(|at| at - start as usize).filter(|offset| *offset < bytes);
+    let entries = offset.and_then(|offset| {
+        // SAFETY: `offset` is less than `bytes`, the length of the mapping, which is readable and stays
+        // mapped until `munmap` below. Every byte is a valid `u8`.
+        let at = unsafe { start.cast::<u8>().add(offset) };
+        // SAFETY: as above.
+        unsafe { std::ptr::read_volatile(at) };
+        let mut entries = [0; 16];
+        let pagemap = File::open("/proc/self/pagemap").ok()?;
+        pagemap.read_exact_at(&mut entries, (at as usize / page * 8) as u64).ok()?;
+        Some(entries)
+    });
+    // SAFETY: `start` and `bytes` are those of the mapping made above, which is unmapped nowhere else; no
+    // pointer into it is used after this.
     let _ = unsafe { munmap(start, bytes) };
-    read.ok()?;
+    let entries = entries?;
     let word = |from: usize| {
         let bytes = entries[from..from + 8].try_into().unwrap_or_default();
         u64::from_le_bytes(bytes) & FRAME
     };
     Some([word(0), word(8)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alignment_that_the_mapping_may_not_contain_reads_nothing_outside_of_it() {
+        let page = rustix::param::page_size();
+        assert_eq!(frames_of_fresh_memory(page, 0), None);
+        assert_eq!(frames_of_fresh_memory(page, 1 << 62), None);
+        assert!(frames_of_fresh_memory(2 * HUGE, HUGE).is_some());
+    }
 }

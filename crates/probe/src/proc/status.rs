@@ -37,6 +37,8 @@ pub struct Status {
     /// How its system calls are filtered: 0 not at all, 1 strictly, 2 by programs of BPF
     /// (`SECCOMP_MODE_…` of include/uapi/linux/seccomp.h).
     pub seccomp: u32,
+    /// Its effective capabilities, bit by bit (include/uapi/linux/capability.h).
+    pub capabilities: u64,
     /// How often the thread has waited for something. In a process's own file it is its first thread's.
     pub voluntary_switches: u64,
     /// Whether the thread has a shadow stack, against which the kernel and the processor check each
@@ -89,6 +91,7 @@ impl Status {
                         "Uid" => status.uid = number(key, value)? as u32,
                         // One for each namespace, from the reader's inwards.
                         "NSpid" => status.own_pid = last_number(key, value)? as u32,
+                        "CapEff" => status.capabilities = mask(key, value)?,
                         "SigPnd" => signals.pending = mask(key, value)?,
                         "ShdPnd" => signals.pending_shared = mask(key, value)?,
                         "SigBlk" => signals.blocked = mask(key, value)?,

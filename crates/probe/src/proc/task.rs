@@ -88,8 +88,18 @@ impl Thread {
 
     /// How long it has had a processor; `None` where the kernel does not tell, or it has ended.
     pub fn ran(&self) -> Option<Duration> {
+        self.schedule(0)
+    }
+
+    /// How long it has waited for a processor; `None` where the kernel does not tell, or it has ended.
+    pub fn waited(&self) -> Option<Duration> {
+        self.schedule(1)
+    }
+
+    /// A time of its `schedstat`, by its place there (Documentation/scheduler/sched-stats.rst).
+    fn schedule(&self, place: usize) -> Option<Duration> {
         let text = self.read("schedstat").ok()?;
-        let nanoseconds = text.split_ascii_whitespace().next()?.parse().ok()?;
+        let nanoseconds = text.split_ascii_whitespace().nth(place)?.parse().ok()?;
         Some(Duration::from_nanos(nanoseconds))
     }
 

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use super::{Loaded, Recogniser, partition_alloc};
 use lowtide_model::inspection::Linkage;
 
-use crate::allocator::{Evidence, Examination, LoadedFile, Provider, elf, open_mapped, texts};
+use crate::allocator::{Evidence, Examination, LoadedFile, Provider, elf, texts};
+use crate::mapped::open_mapped;
 use crate::proc::maps::Mapping;
 
 pub(super) const GLIBC: &str = "glibc";

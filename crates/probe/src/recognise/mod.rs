@@ -19,7 +19,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 
-use crate::allocator::{Evidence, ExamineError, Examiner, ObjectFacts, Sanitizer, open_mapped};
+use crate::allocator::{Evidence, ExamineError, Examiner, ObjectFacts, Sanitizer};
+use crate::mapped::open_mapped;
 use crate::proc::maps::{FileId, Mapping};
 
 pub use areas::{Area, Owner, areas};

@@ -54,7 +54,8 @@ pub(super) fn super_pages(maps: &[Mapping]) -> Vec<Range<u64>> {
     found
 }
 
-/// The reservations of V8, which have no super pages.
+/// The reservations of V8, which have no super pages. Other reservations may lie right beside them: what counts is
+/// each whole 4 GiB.
 pub(super) fn cages_of_v8(maps: &[Mapping]) -> Vec<Range<u64>> {
     let mut groups: Vec<Range<u64>> = Vec::new();
     for mapping in maps.iter().filter(|m| is_anonymous(m)) {
@@ -64,12 +65,51 @@ pub(super) fn cages_of_v8(maps: &[Mapping]) -> Vec<Range<u64>> {
         }
     }
     let super_pages = super_pages(maps);
-    let has_none = |group: &Range<u64>| {
-        let place = super_pages.partition_point(|page| page.end <= group.start);
-        super_pages.get(place).is_none_or(|page| page.start >= group.end)
+    let has_none = |cage: &Range<u64>| {
+        let place = super_pages.partition_point(|page| page.end <= cage.start);
+        super_pages.get(place).is_none_or(|page| page.start >= cage.end)
     };
-    groups.retain(|group| {
-        group.start.is_multiple_of(CAGE) && group.end - group.start >= CAGE && has_none(group)
+    let whole = groups.iter().flat_map(|group| {
+        // An address space may be one reservation for the most part, and has no more than 2^15 of these.
+        let first = group.start.next_multiple_of(CAGE);
+        (first..group.end)
+            .step_by(CAGE as usize)
+            .map(|at| at..at.saturating_add(CAGE))
+            .filter(|c| c.end <= group.end)
     });
-    groups
+    let mut found: Vec<Range<u64>> = Vec::new();
+    for cage in whole.filter(has_none) {
+        match found.last_mut().filter(|last| last.end == cage.start) {
+            Some(last) => last.end = cage.end,
+            None => found.push(cage),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc::maps;
+
+    /// Where they begin and end, in GiB.
+    fn cages(text: &str) -> Vec<(u64, u64)> {
+        let found = cages_of_v8(&maps::parse(text).unwrap());
+        found.into_iter().map(|cage| (cage.start >> 30, cage.end >> 30)).collect()
+    }
+
+    #[test]
+    fn a_reservation_of_v8_is_found_also_where_another_one_touches_it() {
+        let cage = "200000000-201000000 rw-p 00000000 00:00 0 \n\
+                    201000000-300000000 ---p 00000000 00:00 0 \n";
+        assert_eq!(cages(cage), [(8, 12)]);
+        let before = "1fff00000-200000000 rw-p 00000000 00:00 0 \n";
+        assert_eq!(cages(&format!("{before}{cage}")), [(8, 12)]);
+        // A pool of PartitionAlloc behind it, with a super page: its metadata lies between guards.
+        let pool = "300000000-300001000 ---p 00000000 00:00 0 \n\
+                    300001000-300002000 rw-p 00000000 00:00 0 \n\
+                    300002000-400000000 ---p 00000000 00:00 0 \n";
+        assert_eq!(cages(&format!("{cage}{pool}")), [(8, 12)]);
+        assert_eq!(cages("210000000-300000000 rw-p 00000000 00:00 0 \n"), []);
+    }
 }

@@ -1,7 +1,7 @@
 //! Runtimes that manage memory of their own, beside `malloc` or without it.
 
-use std::fs;
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 
 use super::{Loaded, Recogniser};
@@ -175,11 +175,19 @@ fn memory(pid: u32, kind: RuntimeKind, object: &Loaded<'_>) -> OwnMemory {
         RuntimeKind::Php => OwnMemory::Chunks,
         RuntimeKind::InnoDb => OwnMemory::Large(INNODB_CHUNK),
         RuntimeKind::Postgres => OwnMemory::None,
-        RuntimeKind::Python => {
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            python_memory(&environment, is_free_threaded(object))
-        }
+        RuntimeKind::Python => python_memory(&environment(pid), is_free_threaded(object)),
     }
+}
+
+/// What a process was started with; empty where that may not be seen.
+fn environment(pid: u32) -> Vec<u8> {
+    /// A process may say that all of its memory is its environment (`PR_SET_MM_MAP`).
+    const LONGEST: u64 = 1 << 20;
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
+        let _ = file.take(LONGEST).read_to_end(&mut bytes);
+    }
+    bytes
 }
 
 /// What `PYTHONMALLOC` asks for (Doc/using/cmdline.rst), else the default of the build.

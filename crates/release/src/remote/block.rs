@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use super::{Remote, Step, failed};
 use crate::checks::Halt;
-use crate::stub::CODE_BYTES;
 use crate::stub::numbers::OFF_BEAT;
+use crate::stub::{BLOCK_BYTES, CODE_BYTES};
 
 impl Remote<'_> {
     /// Writes to the target, from the end backwards, a page at a time: where pages are missing, nothing
@@ -24,8 +24,12 @@ impl Remote<'_> {
         Ok(())
     }
 
+    /// Writes to the shared block, which must be mapped, and within it: nothing else of the target is ours.
     pub(crate) fn write_block(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Halt> {
         let place = self.place.ok_or_else(|| failed("nothing was mapped yet"))?;
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > BLOCK_BYTES) {
+            return Err(failed("it would have written outside of its own block"));
+        }
         self.write(place + CODE_BYTES + offset, bytes)
     }
 

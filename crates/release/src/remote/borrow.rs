@@ -2,19 +2,23 @@
 
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use lowtide_probe::proc::task::Doing;
+use lowtide_probe::proc::task::{Doing, Thread};
 
-use super::candidates::Candidate;
+use super::candidates::{Candidate, Candidates};
 use super::frame::{Back, set_argument};
 use super::held::Held;
 use super::priority::Urgent;
 use super::tracee::{Registers, Stop, Tracee};
 use super::wait::{self, Resume, Timeout};
-use super::{Remote, SEARCH_LIMIT, STOP_LIMIT, STOPPED_LIMIT, Step, failed, seccomp, vectors};
+use super::{
+    Pause, Remote, SEARCH_LIMIT, STOP_LIMIT, STOPPED_LIMIT, Step, failed, seccomp, vectors,
+};
 use crate::checks::Halt;
 use crate::refusal::Refusal;
+use crate::release::ReleaseError;
 use crate::stub::{NAME, SYSCALL_BYTES};
 
 /// The instruction `syscall`.
@@ -31,6 +35,8 @@ impl Remote<'_> {
     ) -> Result<Candidate, Halt> {
         let begin = Instant::now();
         loop {
+            // Nothing comes between the look at a thread and its stop: it may go on to another wait.
+            let waited = own_wait();
             let candidates = self.candidates();
             for candidate in &candidates.found {
                 let urgent = Urgent::begin();
@@ -53,8 +59,10 @@ impl Remote<'_> {
                     }
                     _ => held.tracee.let_go(0),
                 };
-                self.pauses.push(since.elapsed());
+                let length = since.elapsed();
                 drop(urgent);
+                let waited = own_wait().saturating_sub(waited);
+                self.pauses.push(Pause { length, waited: waited.min(length) });
                 if escorted.is_none() {
                     self.inside.retain(|(other, _)| *other != candidate.thread);
                     self.inside.push((candidate.thread, candidate.thread.ran()));
@@ -66,18 +74,56 @@ impl Remote<'_> {
                 (self.tell)(Step::Await);
                 return Ok(candidate.clone());
             }
-            if let Some(error) = self.lost() {
-                return Err(error.into());
-            }
-            if begin.elapsed() > STOPPED_LIMIT && self.is_stopped() {
-                return Err(Refusal::Stopped { pid: self.target.pid }.into());
-            }
-            if begin.elapsed() > SEARCH_LIMIT {
-                let (threads, why) = (candidates.threads, candidates.why());
-                return Err(Refusal::NoThread { threads, why }.into());
-            }
-            std::thread::sleep(Duration::from_millis(1));
+            self.go_on_searching(begin, &candidates)?;
         }
+    }
+
+    /// Has a thread stand still for as long as it takes to read the filters of its system calls, and goes no
+    /// further.
+    ///
+    /// # Errors
+    /// When the filters do not let a release through, or cannot be read; or no thread can be borrowed.
+    pub(crate) fn ask_filters(&mut self) -> Result<(), Halt> {
+        let calls = self.all_planned();
+        let begin = Instant::now();
+        loop {
+            // Nothing comes between the look at a thread and its stop: it may go on to another wait.
+            let waited = own_wait();
+            let candidates = self.candidates();
+            for candidate in &candidates.found {
+                let _urgent = Urgent::begin();
+                let Some(held) = self.hold(candidate)? else { continue };
+                let tid = candidate.thread.tid.cast_signed();
+                let permitted = seccomp::permits(tid, candidate.seccomp, &calls);
+                let since = held.since;
+                (self.tell)(Step::LetGo);
+                drop(held);
+                let length = since.elapsed();
+                let waited = own_wait().saturating_sub(waited);
+                self.pauses.push(Pause { length, waited: waited.min(length) });
+                return Ok(permitted?);
+            }
+            self.go_on_searching(begin, &candidates)?;
+        }
+    }
+
+    /// Waits a little where no thread could be borrowed.
+    fn go_on_searching(&self, begin: Instant, candidates: &Candidates) -> Result<(), Halt> {
+        if let Some(error) = self.lost() {
+            return Err(error.into());
+        }
+        if self.interrupt.is_some_and(|interrupt| interrupt.load(Ordering::Relaxed)) {
+            return Err(ReleaseError::Interrupted.into());
+        }
+        if begin.elapsed() > STOPPED_LIMIT && self.is_stopped() {
+            return Err(Refusal::Stopped { pid: self.target.pid }.into());
+        }
+        if begin.elapsed() > SEARCH_LIMIT {
+            let (threads, why) = (candidates.threads, candidates.why());
+            return Err(Refusal::NoThread { threads, why }.into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        Ok(())
     }
 
     /// Stops a thread and reads what is to be known of it, unless it has gone on meanwhile.
@@ -198,7 +244,8 @@ impl Remote<'_> {
             }
             Stop::Ended | Stop::Call => Ok(None),
             Stop::Never => {
-                Err(failed("a thread could not be stopped: it is frozen, or the kernel holds it"))
+                crate::checks::frozen(self.target)?;
+                Err(failed("a thread could not be stopped: the kernel holds it"))
             }
         }
     }
@@ -249,6 +296,21 @@ impl Remote<'_> {
             },
         }
     }
+}
+
+/// How long this thread has waited for a processor.
+fn own_wait() -> Duration {
+    let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+    Thread { pid: std::process::id(), tid }.waited().unwrap_or_default()
+}
+
+/// How long a thread and this one have waited for a processor.
+pub(super) fn waits(thread: Thread) -> Duration {
+    let ours = Thread {
+        pid: std::process::id(),
+        tid: rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(),
+    };
+    [thread, ours].iter().filter_map(Thread::waited).sum()
 }
 
 /// The registers with which a thread is let go as it is, where the kernel's own would break its wait off.

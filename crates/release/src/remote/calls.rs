@@ -1,14 +1,37 @@
 //! The calls that are made in a target, as they are made and as its seccomp filters are asked about them.
 
-use super::frame::{Call, RT_SIGRETURN};
+use super::frame::Call;
 use super::seccomp;
-use crate::stub::numbers::OFF_ALL;
-use crate::stub::{BLOCK_BYTES, CODE_BYTES, SYSCALL_BYTES};
+use crate::stub::numbers::*;
+use crate::stub::{BLOCK_BYTES, SYSCALL_BYTES};
 
-pub(super) const MMAP: u64 = 9;
-pub(super) const MUNMAP: u64 = 11;
-pub(super) const RT_SIGPROCMASK: u64 = 14;
-pub(super) const PRCTL: u64 = 157;
+pub(super) const MMAP: u64 = libc::SYS_mmap as u64;
+pub(super) const MUNMAP: u64 = libc::SYS_munmap as u64;
+
+// The numbers that the code has are those of the system that lowtide is built for, and differ from no header's.
+#[cfg(target_arch = "x86_64")]
+const _: () = {
+    assert!(NR_RT_SIGACTION == libc::SYS_rt_sigaction as u64);
+    assert!(NR_RT_SIGPROCMASK == libc::SYS_rt_sigprocmask as u64);
+    assert!(NR_RT_SIGRETURN == libc::SYS_rt_sigreturn as u64);
+    assert!(NR_MADVISE == libc::SYS_madvise as u64);
+    assert!(NR_NANOSLEEP == libc::SYS_nanosleep as u64);
+    assert!(NR_CLONE == libc::SYS_clone as u64);
+    assert!(NR_EXIT == libc::SYS_exit as u64);
+    assert!(NR_RT_SIGPENDING == libc::SYS_rt_sigpending as u64);
+    assert!(NR_PRCTL == libc::SYS_prctl as u64);
+    assert!(NR_FUTEX == libc::SYS_futex as u64);
+    assert!(NR_CLOCK_GETTIME == libc::SYS_clock_gettime as u64);
+    assert!(FUTEX_WAIT_PRIVATE == (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as u64);
+    assert!(FUTEX_WAKE_PRIVATE == (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64);
+    assert!(
+        FUTEX_CMP_REQUEUE_PRIVATE == (libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG) as u64
+    );
+    assert!(MADV_DONTNEED == libc::MADV_DONTNEED as u64);
+    assert!(PR_SET_NAME == libc::PR_SET_NAME as u64);
+    assert!(PR_GET_MDWE == libc::PR_GET_MDWE as u64);
+    assert!(CLOCK_MONOTONIC == libc::CLOCK_MONOTONIC as u64);
+};
 
 /// What threads of one process share, and that the kernel clears the new one's number when it ends.
 pub(super) const CLONE_FLAGS: u64 = (libc::CLONE_VM
@@ -19,8 +42,6 @@ pub(super) const CLONE_FLAGS: u64 = (libc::CLONE_VM
     | libc::CLONE_SYSVSEM
     | libc::CLONE_PARENT_SETTID
     | libc::CLONE_CHILD_CLEARTID) as u64;
-/// Where our thread's thread-local storage is in the block.
-pub(super) const STORAGE_AT: u64 = 0x30000;
 pub(super) const CLONE_SETTLS: u64 = libc::CLONE_SETTLS as u64;
 
 /// The calls that map our code and its block, and name both. They are given where the name stands.
@@ -33,7 +54,7 @@ pub(super) fn mapping_calls(place: u64) -> impl Fn(u64) -> Vec<Call> {
         };
         let call_it = |at, bytes| {
             let (what, which) = (libc::PR_SET_VMA as u64, libc::PR_SET_VMA_ANON_NAME as u64);
-            Call { number: PRCTL, args: [what, which, at, bytes, name, 0] }
+            Call { number: NR_PRCTL, args: [what, which, at, bytes, name, 0] }
         };
         vec![
             map(place, CODE_BYTES, libc::PROT_READ | libc::PROT_EXEC),
@@ -48,7 +69,7 @@ pub(super) fn name_of(number: u64) -> &'static str {
     match number {
         MMAP => "mmap",
         MUNMAP => "munmap",
-        PRCTL => "prctl",
+        NR_PRCTL => "prctl",
         _ => "a call",
     }
 }
@@ -62,31 +83,111 @@ pub(super) fn seccomp_call(call: &Call, syscall_ret: u64) -> seccomp::Call {
 }
 
 pub(super) fn sigreturn_call(at: u64) -> seccomp::Call {
-    seccomp::Call { number: RT_SIGRETURN as u32, instruction_pointer: at, args: [0; 6] }
+    seccomp::Call { number: NR_RT_SIGRETURN as u32, instruction_pointer: at, args: [0; 6] }
 }
 
 /// The calls that our code makes.
 pub(super) fn code_calls(place: u64) -> Vec<(&'static str, seccomp::Call)> {
-    let call = |name, number: libc::c_long, args| {
+    let call = |name, number: u64, args| {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         (name, seccomp::Call { number, instruction_pointer: place + SYSCALL_BYTES, args })
     };
     let block = place + CODE_BYTES;
     vec![
-        call("rt_sigreturn", libc::SYS_rt_sigreturn, [0; 6]),
-        call("rt_sigprocmask", libc::SYS_rt_sigprocmask, [2, block + OFF_ALL, 0, 8, 0, 0]),
-        call("rt_sigprocmask", libc::SYS_rt_sigprocmask, [77, block, 0, 8, 0, 0]),
-        call("clock_gettime", libc::SYS_clock_gettime, [1, block, 0, 0, 0, 0]),
-        call("rt_sigpending", libc::SYS_rt_sigpending, [block, 8, 0, 0, 0, 0]),
-        call("rt_sigaction", libc::SYS_rt_sigaction, [1, 0, block, 8, 0, 0]),
-        call("madvise", libc::SYS_madvise, [block, 4096, libc::MADV_DONTNEED as u64, 0, 0, 0]),
-        call("nanosleep", libc::SYS_nanosleep, [block, 0, 0, 0, 0, 0]),
-        call("futex", libc::SYS_futex, [block, 128, 2, block, 0, 0]),
-        call("futex", libc::SYS_futex, [block, 129, 1, 0, 0, 0]),
-        call("futex", libc::SYS_futex, [block, 132, 0, 0, block, 0]),
-        call("prctl", libc::SYS_prctl, [15, block, 0, 0, 0, 0]),
-        call("prctl", libc::SYS_prctl, [66, 0, 0, 0, 0, 0]),
-        call("clone", libc::SYS_clone, [CLONE_FLAGS, block, block, block, 0, 0]),
-        call("exit", libc::SYS_exit, [0; 6]),
+        call("rt_sigreturn", NR_RT_SIGRETURN, [0; 6]),
+        call("rt_sigprocmask", NR_RT_SIGPROCMASK, [2, block + OFF_ALL, 0, 8, 0, 0]),
+        call("rt_sigprocmask", NR_RT_SIGPROCMASK, [SIGPROCMASK_INVALID, block, 0, 8, 0, 0]),
+        call("clock_gettime", NR_CLOCK_GETTIME, [CLOCK_MONOTONIC, block, 0, 0, 0, 0]),
+        call("rt_sigpending", NR_RT_SIGPENDING, [block, 8, 0, 0, 0, 0]),
+        call("rt_sigaction", NR_RT_SIGACTION, [1, 0, block, 8, 0, 0]),
+        call("madvise", NR_MADVISE, [block, 4096, MADV_DONTNEED, 0, 0, 0]),
+        call("nanosleep", NR_NANOSLEEP, [block, 0, 0, 0, 0, 0]),
+        call("futex", NR_FUTEX, [block, FUTEX_WAIT_PRIVATE, 2, block, 0, 0]),
+        call("futex", NR_FUTEX, [block, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0]),
+        call("futex", NR_FUTEX, [block, FUTEX_CMP_REQUEUE_PRIVATE, 0, 0, block, 0]),
+        call("prctl", NR_PRCTL, [PR_SET_NAME, block, 0, 0, 0, 0]),
+        call("prctl", NR_PRCTL, [PR_GET_MDWE, 0, 0, 0, 0, 0]),
+        call("clone", NR_CLONE, [CLONE_FLAGS, block, block, block, 0, 0]),
+        call("exit", NR_EXIT, [0; 6]),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const SOURCE: &str = include_str!("../../stub/stub.c");
+    const HEADER: &str = include_str!("../../stub/shared.h");
+
+    /// The words of a text that begin like this.
+    fn words<'t>(text: &'t str, begin: &str) -> BTreeSet<&'t str> {
+        text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .filter(|word| word.starts_with(begin))
+            .collect()
+    }
+
+    /// The number that the header gives a name.
+    fn number(name: &str) -> u64 {
+        let define = HEADER.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
+        define
+            .unwrap_or_else(|| panic!("shared.h has no {name}"))
+            .split(' ')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+
+    #[test]
+    fn filters_are_asked_about_every_call_that_the_code_makes() {
+        let asked = code_calls(0x1000);
+        let numbers: BTreeSet<u64> = asked.iter().map(|(_, call)| call.number.into()).collect();
+        let made: BTreeSet<u64> = words(SOURCE, "NR_").into_iter().map(number).collect();
+        assert!(made.len() >= 11, "{made:?}");
+        assert_eq!(numbers, made);
+        // What a call does is in its first or second argument, or its third.
+        for (begin, call, place) in [
+            ("FUTEX_", NR_FUTEX, 1),
+            ("PR_", NR_PRCTL, 0),
+            ("SIGPROCMASK_", NR_RT_SIGPROCMASK, 0),
+            ("MADV_", NR_MADVISE, 2),
+            ("CLOCK_", NR_CLOCK_GETTIME, 0),
+        ] {
+            let names = words(SOURCE, begin);
+            assert!(!names.is_empty(), "{begin}");
+            for name in names {
+                let is_it = |c: &seccomp::Call| {
+                    u64::from(c.number) == call && c.args[place] == number(name)
+                };
+                assert!(asked.iter().any(|(_, call)| is_it(call)), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_code_makes_no_call_by_a_bare_number() {
+        let calls: Vec<&str> = ["call3(", "call4(", "call6("]
+            .iter()
+            .flat_map(|call| {
+                SOURCE.match_indices(call).map(|(at, call)| &SOURCE[at + call.len()..])
+            })
+            // The functions themselves.
+            .filter(|rest| !rest.starts_with("nr") && !rest.starts_with("long nr"))
+            .filter(|rest| !rest.starts_with("(nr"))
+            .collect();
+        assert!(calls.len() >= 14, "{}", calls.len());
+        for rest in calls {
+            assert!(rest.starts_with("NR_"), "{}", rest.lines().next().unwrap());
+        }
+        // In assembler, the number is moved to eax; nothing else is, but by the one call in C.
+        let moves = SOURCE.match_indices("eax").filter(|(at, _)| SOURCE[..*at].ends_with('%'));
+        let moves =
+            moves.filter_map(|(at, _)| SOURCE[..at].rsplit_once("mov ").map(|(_, what)| what));
+        let numbers = moves.filter(|what| what.len() < 40 && what.starts_with('$'));
+        let numbers: Vec<&str> = numbers.collect();
+        assert!(numbers.len() >= 3, "{numbers:?}");
+        assert!(numbers.iter().all(|what| what.starts_with("$\" S(NR_")), "{numbers:?}");
+    }
 }

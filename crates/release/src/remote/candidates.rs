@@ -15,6 +15,7 @@ use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
 use super::wait::{MaskAt, Timeout, Wait};
 use super::waited::Waited;
 use super::{files, frame};
+use crate::refusal::LASTING;
 
 /// glibc's own handlers, for cancelling threads and for changing users (`SIGCANCEL`, `SIGSETXID`): both
 /// are for all threads, and none of them waits in one.
@@ -161,7 +162,7 @@ impl Surroundings<'_> {
             let handle: BorrowedFd<'_> = self.target.handle();
             return match files::receive_timeout(handle, file) {
                 Some(false) => Ok(()),
-                Some(true) => Err("it waits for a socket with a time-out of its own".to_owned()),
+                Some(true) => Err(LASTING.to_owned()),
                 None => Err("it waits for a socket that cannot be looked at".to_owned()),
             };
         }

@@ -3,9 +3,10 @@
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use lowtide_probe::proc::task;
+use lowtide_probe::proc::task::{self, Thread};
 
-use super::calls::{CLONE_FLAGS, CLONE_SETTLS, RT_SIGPROCMASK, STORAGE_AT, code_calls};
+use super::borrow::waits;
+use super::calls::{CLONE_FLAGS, CLONE_SETTLS, code_calls};
 use super::frame::{self, chain, set_argument};
 use super::held::Held;
 use super::tracee::Registers;
@@ -13,7 +14,7 @@ use super::wait::Timeout;
 use super::{ACT_LIMIT, Remote, SEARCH_LIMIT, TRIM_LIMIT, Wanted, failed, nanoseconds, priority};
 use crate::checks::Halt;
 use crate::stub::numbers::*;
-use crate::stub::{CODE_BYTES, NAME, SYSCALL_BYTES};
+use crate::stub::{NAME, SYSCALL_BYTES};
 
 /// So long it is waited for that a thread which has run our code is seen outside of it, before others go on.
 const BACK_LIMIT: Duration = Duration::from_millis(100);
@@ -25,8 +26,11 @@ impl Remote<'_> {
         let limit = if wanted == Wanted::Trim { TRIM_LIMIT } else { ACT_LIMIT };
         let begin = Instant::now();
         loop {
+            let entered = Instant::now();
             let planned = code_calls(place);
-            self.borrow(&planned, None, |remote, held| remote.prepare(place, held, wanted))?;
+            let borrowed =
+                self.borrow(&planned, None, |remote, held| remote.prepare(place, held, wanted))?;
+            let waited = waits(borrowed.thread);
             if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
                 self.is_busy = true;
                 return Err(self.because(
@@ -37,9 +41,11 @@ impl Remote<'_> {
             self.until(BACK_LIMIT, Self::are_all_outside);
             let worked = self.get(OFF_WORKED_NS).unwrap_or(0);
             if worked > 0 {
-                let worked = Duration::from_nanos(worked);
+                let worked = Duration::from_nanos(worked).min(entered.elapsed());
+                let waited = waits(borrowed.thread).saturating_sub(waited);
                 if let Some(pause) = self.pauses.last_mut() {
-                    *pause += worked;
+                    pause.length += worked;
+                    pause.waited += waited.min(worked);
                 }
                 return Ok(worked);
             }
@@ -104,7 +110,7 @@ impl Remote<'_> {
         self.write_block(OFF_WAITS_WITH, &told)?;
         let mut registers = held.registers;
         registers.rip = place + SYSCALL_BYTES;
-        registers.orig_rax = RT_SIGPROCMASK;
+        registers.orig_rax = NR_RT_SIGPROCMASK;
         registers.rax = held.resume.code as u64;
         registers.rdi = 2; // SIG_SETMASK
         registers.rsi = block + OFF_ALL;
@@ -117,14 +123,15 @@ impl Remote<'_> {
     /// Gives the thread of our own a copy of a thread's thread-local storage, with the beginning of what
     /// glibc keeps of a thread: `malloc_trim` looks there whether it must take locks, and sets errno.
     fn copy_storage(&mut self, place: u64, fs_base: u64) -> Result<(), Halt> {
-        const ABOVE: u64 = 2 << 10;
+        const ALIGNMENT: u64 = 64;
+        const ABOVE: u64 = STORAGE_BYTES - ALIGNMENT * 2;
         let below = self.maps.iter().find(|m| m.contains(fs_base)).map_or(0, |m| fs_base - m.start);
         let below = below.min(STORAGE_AT - OFF_OPS - 4096);
         let mut bytes = vec![0; (below + ABOVE) as usize];
         self.memory
             .read_exact_at(&mut bytes, fs_base - below)
             .map_err(|error| self.target.failed(error))?;
-        let own = place + CODE_BYTES + STORAGE_AT + fs_base % 64;
+        let own = place + CODE_BYTES + STORAGE_AT + fs_base % ALIGNMENT;
         // Where it begins, it points to itself (`tcb` and `self`).
         for at in [0, 16] {
             let at = (below + at) as usize;
@@ -144,11 +151,32 @@ impl Remote<'_> {
         Some(self.word(self.fs_base + MULTIPLE_THREADS)? as u32 != 0)
     }
 
-    /// Has our thread go before others, for what it does holds them up: it should not be interrupted.
-    pub(crate) fn raise(&self) {
-        let threads = task::threads(self.target.pid).unwrap_or_default();
-        for thread in threads.iter().filter(|t| t.stat().is_ok_and(|stat| stat.name == NAME)) {
+    /// The threads of the target, as far as they are seen.
+    pub(crate) fn threads(&self) -> Vec<Thread> {
+        task::threads(self.target.pid).unwrap_or_default()
+    }
+
+    /// Has our thread go before others, for what it does holds them up: it should not be interrupted. It was
+    /// not there before, has our name, which a thread of the target may have as well, and the number that `clone` gave
+    /// it in the target's own namespace.
+    pub(crate) fn raise(&mut self, before: &[Thread], cloned: u32) {
+        let is_ours = |thread: &Thread| {
+            !before.contains(thread)
+                && thread.stat().is_ok_and(|stat| stat.name == NAME)
+                && thread.status().is_ok_and(|status| status.own_pid == cloned)
+        };
+        self.raised = self.threads().into_iter().filter(is_ours).collect();
+        for thread in &self.raised {
             priority::raise(thread.tid);
+        }
+    }
+
+    /// Takes that back of a thread that has not ended: it must not stay, least of all where the target has made
+    /// it its own.
+    pub(crate) fn lower(&mut self) {
+        let still_there = self.threads();
+        for thread in self.raised.drain(..).filter(|thread| still_there.contains(thread)) {
+            priority::lower(thread.tid);
         }
     }
 }

@@ -9,6 +9,7 @@
 
 use super::gadgets::Gadgets;
 use super::tracee::Registers;
+use crate::stub::numbers::NR_RT_SIGRETURN;
 
 const ALL_SIGNALS: u64 = u64::MAX;
 /// Bytes of a `struct ucontext` with the kernel's short mask.
@@ -17,8 +18,6 @@ const CONTEXT_BYTES: usize = 304;
 pub(crate) const RED_ZONE: u64 = 128;
 /// `ss_flags` that `sigaltstack` does not know: `rt_sigreturn` then leaves the thread's own as it is.
 const KEEP_ALTSTACK: u64 = 7;
-/// `rt_sigreturn` on x86-64.
-pub(super) const RT_SIGRETURN: u64 = 15;
 
 /// One call: its number and arguments.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +127,7 @@ pub(crate) fn chain(
 
     let mut begin = *stopped;
     // The kernel "begins the call again": by going back over a `syscall`, with this number.
-    begin.orig_rax = RT_SIGRETURN;
+    begin.orig_rax = NR_RT_SIGRETURN;
     begin.rax = code as u64;
     begin.rip = gadgets.syscall_ret + 2;
     begin.rsp = at;
@@ -207,8 +206,8 @@ mod tests {
     }
 
     fn stopped() -> Registers {
-        // SAFETY: the struct consists of integers, of which zeros are values.
-        #[allow(unsafe_code)]
+        // SAFETY: `user_regs_struct` consists of integers, for which all zeros are valid.
+        #[expect(unsafe_code, reason = "registers for a test")]
         let mut registers: Registers = unsafe { std::mem::zeroed() };
         (registers.rsp, registers.rip) = (0x7f00_0010_0018, 0x5000);
         registers
@@ -233,7 +232,7 @@ mod tests {
         assert!(chain.at + chain.bytes.len() as u64 <= stopped().rsp - RED_ZONE);
         assert!(chain.bytes.len() as u64 <= MOST_BYTES);
         let begin = chain.registers;
-        assert_eq!((begin.rip, begin.orig_rax, begin.rsp), (0x102, RT_SIGRETURN, chain.at));
+        assert_eq!((begin.rip, begin.orig_rax, begin.rsp), (0x102, NR_RT_SIGRETURN, chain.at));
 
         // Without a handler: `rt_sigreturn` with the context at the stack pointer, and so on.
         let mut at = chain.at;

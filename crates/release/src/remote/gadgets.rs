@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 
-use lowtide_probe::allocator::open_mapped;
+use lowtide_probe::mapped::open_mapped;
 use lowtide_probe::proc::maps::Mapping;
 use memchr::memmem;
 
@@ -26,18 +26,26 @@ const POP_RSP_RET: [u8; 2] = [0x5c, 0xc3];
 /// All places in the code of a process to which a signal's handler may return: each library that calls
 /// `rt_sigaction` has its own (up to glibc 2.33, libpthread too).
 pub(crate) fn restorers(pid: u32, maps: &[Mapping]) -> Vec<u64> {
-    /// The code of the largest programs is not read for that: theirs is in a library.
-    const MOST: u64 = 32 << 20;
     let mut found = Vec::new();
     let code = maps.iter().filter(|m| m.has_file() && m.permissions.contains('x'));
-    for mapping in code.filter(|m| m.size() <= MOST) {
-        let Ok(file) = open_mapped(pid, mapping) else { continue };
-        let mut bytes = vec![0; usize::try_from(mapping.size()).unwrap_or(0)];
-        let length = file.read_at(&mut bytes, mapping.offset).unwrap_or(0);
-        let places = memmem::find_iter(&bytes[..length], &RESTORE);
+    for mapping in code {
+        let Some(bytes) = code_of(pid, mapping) else { continue };
+        let places = memmem::find_iter(&bytes, &RESTORE);
         found.extend(places.map(|at| mapping.start + at as u64));
     }
     found
+}
+
+/// The code that a mapping shows, out of its file; `None` of the largest programs, whose calls of the kernel
+/// are in a library.
+fn code_of(pid: u32, mapping: &Mapping) -> Option<Vec<u8>> {
+    const MOST: u64 = 32 << 20;
+    let size = Some(mapping.size()).filter(|size| *size <= MOST)?;
+    let file = open_mapped(pid, mapping).ok()?;
+    let mut bytes = vec![0; usize::try_from(size).ok()?];
+    let length = file.read_at(&mut bytes, mapping.offset).ok()?;
+    bytes.truncate(length);
+    Some(bytes)
 }
 
 impl Gadgets {
@@ -48,12 +56,10 @@ impl Gadgets {
     pub(crate) fn find(pid: u32, code: &[&Mapping]) -> Result<Self, Refusal> {
         let mut found = [None; 3];
         for mapping in code {
-            let Ok(file) = open_mapped(pid, mapping) else { continue };
-            let mut bytes = vec![0; usize::try_from(mapping.size()).unwrap_or(0)];
-            let length = file.read_at(&mut bytes, mapping.offset).unwrap_or(0);
+            let Some(bytes) = code_of(pid, mapping) else { continue };
             let wanted: [&[u8]; 3] = [&SYSCALL_RET, &RESTORE, &POP_RSP_RET];
             for (place, pattern) in found.iter_mut().zip(wanted) {
-                let at = memmem::find(&bytes[..length], pattern);
+                let at = memmem::find(&bytes, pattern);
                 *place = place.or(at.map(|at| mapping.start + at as u64));
             }
         }

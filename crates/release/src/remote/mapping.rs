@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lowtide_probe::inspect::TargetError;
 use lowtide_probe::proc::task::Doing;
 
-use super::calls::{MUNMAP, mapping_calls, name_of, seccomp_call, sigreturn_call};
+use super::calls::{MUNMAP, code_calls, mapping_calls, name_of, seccomp_call, sigreturn_call};
 use super::candidates::Candidate;
 use super::frame::{Call, chain, set_argument};
 use super::presence::{self, Owner};
@@ -105,6 +105,7 @@ impl Remote<'_> {
 
     /// Removes all that is ours.
     pub(crate) fn leave(&mut self) -> Result<(), Halt> {
+        self.interrupt = None;
         let Some(place) = self.place else { return Ok(()) };
         if self.is_busy {
             return Err(failed(
@@ -207,15 +208,29 @@ impl Remote<'_> {
         }
     }
 
-    /// Has a thread make some calls, without any code of ours.
-    fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<Candidate, Halt> {
-        let count = calls(0).len();
-        let mut planned: Vec<(&'static str, seccomp::Call)> = calls(0)
+    /// All calls that a release makes, as a filter would see them.
+    pub(super) fn all_planned(&self) -> Vec<(&'static str, seccomp::Call)> {
+        let place = presence::place(&self.maps, salt()).unwrap_or(0);
+        let mut calls = mapping_calls(place)(0);
+        calls.push(Call { number: MUNMAP, args: [place, presence::BYTES, 0, 0, 0, 0] });
+        [self.planned(&calls), code_calls(place)].concat()
+    }
+
+    /// Calls that a thread makes without any code of ours, as a filter would see them.
+    fn planned(&self, calls: &[Call]) -> Vec<(&'static str, seccomp::Call)> {
+        let mut planned: Vec<(&'static str, seccomp::Call)> = calls
             .iter()
             .map(|call| (name_of(call.number), seccomp_call(call, self.gadgets.syscall_ret)))
             .collect();
         planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.restore)));
         planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.syscall_ret)));
+        planned
+    }
+
+    /// Has a thread make some calls, without any code of ours.
+    fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<Candidate, Halt> {
+        let count = calls(0).len();
+        let planned = self.planned(&calls(0));
         self.borrow(&planned, Some(count), |remote, held| {
             let Some(mut back) = remote.back(held)? else { return Ok(None) };
             match held.left() {

@@ -38,6 +38,7 @@ pub(crate) mod waited;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use lowtide_probe::inspect::{Target, TargetError};
@@ -51,7 +52,7 @@ use crate::release::ReleaseError;
 
 use candidates::{Candidates, Surroundings};
 use gadgets::Gadgets;
-pub(crate) use priority::{Background, Unstopped};
+pub(crate) use priority::{Background, Unstopped, leave_background};
 use waited::Told;
 
 /// So long a thread is given to stop: it goes on meanwhile, and may have to wait for a processor.
@@ -100,6 +101,15 @@ pub(crate) enum Wanted {
     Trim,
 }
 
+/// A thread of the target was held up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pause {
+    /// For so long.
+    pub length: Duration,
+    /// So much of it that thread, or ours, waited for a processor.
+    pub waited: Duration,
+}
+
 /// A process in which something is done.
 pub(crate) struct Remote<'a> {
     target: &'a Target,
@@ -116,8 +126,10 @@ pub(crate) struct Remote<'a> {
     left: Vec<Range<u64>>,
     /// Whether our code may still be at work: then it must stay.
     pub(crate) is_busy: bool,
+    /// Threads of the target that go before others: ours.
+    raised: Vec<Thread>,
     /// How long threads of the target were held up.
-    pub(crate) pauses: Vec<Duration>,
+    pub(crate) pauses: Vec<Pause>,
     /// Threads that were sent into our code, and how long each had had a processor by then.
     inside: Vec<(Thread, Option<Duration>)>,
     /// The thread that was borrowed first, and the call that it waited in.
@@ -126,6 +138,8 @@ pub(crate) struct Remote<'a> {
     fs_base: u64,
     /// The time-out that was told last in whole milliseconds.
     told: Told,
+    /// Set by somebody else, it ends the search for a thread; nothing where our code has to leave.
+    interrupt: Option<&'a AtomicBool>,
     tell: &'a mut dyn FnMut(Step),
 }
 
@@ -136,6 +150,7 @@ impl<'a> Remote<'a> {
         live: &'a LiveMemory,
         maps: Vec<Mapping>,
         malloc: &str,
+        interrupt: &'a AtomicBool,
         tell: &'a mut dyn FnMut(Step),
     ) -> Result<Self, Halt> {
         priority::sleep_exactly();
@@ -162,11 +177,13 @@ impl<'a> Remote<'a> {
             place: None,
             left: Vec::new(),
             is_busy: false,
+            raised: Vec::new(),
             pauses,
             inside: Vec::new(),
             borrowed: None,
             fs_base: 0,
             told: Told::default(),
+            interrupt: Some(interrupt),
             tell,
         })
     }

@@ -1,11 +1,17 @@
 //! Not being interrupted while others wait for us, as far as that is permitted (CAP_SYS_NICE).
 
-#![allow(unsafe_code)]
+#![expect(
+    unsafe_code,
+    reason = "scheduling and signal masks of single threads, which std does not have"
+)]
 
 use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lowtide_probe::proc::task::Thread;
+use lowtide_probe::proc::status::Status;
+use lowtide_probe::proc::task::{self, Thread};
 
 use crate::repeating::Repeating;
 
@@ -20,10 +26,10 @@ pub(crate) struct Urgent {
 
 impl Urgent {
     pub(crate) fn begin() -> Self {
-        // SAFETY: 0 is this thread; both calls only read numbers, and a struct that lives long enough.
-        let (policy, mut param) =
-            unsafe { (libc::sched_getscheduler(0), libc::sched_param { sched_priority: 0 }) };
-        // SAFETY: the kernel writes a `struct sched_param` to one.
+        let mut param = libc::sched_param { sched_priority: 0 };
+        // SAFETY: it takes a number, 0 for this thread, and returns one.
+        let policy = unsafe { libc::sched_getscheduler(0) };
+        // SAFETY: the kernel writes a `struct sched_param` to `param`, which is one and outlives the call.
         let known = policy >= 0 && unsafe { libc::sched_getparam(0, &raw mut param) } == 0;
         let before = (known && first_of_all(0)).then_some((policy, param));
         Self { before, _thread: PhantomData }
@@ -33,7 +39,8 @@ impl Urgent {
 impl Drop for Urgent {
     fn drop(&mut self) {
         if let Some((policy, param)) = &self.before {
-            // SAFETY: 0 is this thread, and the struct lives until behind the call.
+            // SAFETY: 0 is this thread. The kernel reads a `struct sched_param` from `param`, which is one
+            // and outlives the call.
             unsafe { libc::sched_setscheduler(0, *policy, std::ptr::from_ref(param)) };
         }
     }
@@ -50,10 +57,11 @@ pub(crate) struct Unstopped {
 
 impl Unstopped {
     pub(crate) fn begin() -> Self {
-        // SAFETY: a set of signals is made of integers, of which zeros are values.
+        // SAFETY: `sigset_t` consists of integers, for which all zeros are valid.
         let (mut stops, mut before): (libc::sigset_t, libc::sigset_t) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        // SAFETY: both sets are ours and live until behind the calls.
+        // SAFETY: the pointers are to two `sigset_t` of this function, which outlive the calls; the signals
+        // are valid numbers.
         unsafe {
             libc::sigemptyset(&raw mut stops);
             for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
@@ -67,7 +75,8 @@ impl Unstopped {
 
 impl Drop for Unstopped {
     fn drop(&mut self) {
-        // SAFETY: the set is what this thread had before.
+        // SAFETY: the first pointer is to the `sigset_t` that `begin` filled in, the second may be null. The
+        // mask is that of this thread, as it was: the type is not `Send`.
         unsafe {
             let none = std::ptr::null_mut();
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, none);
@@ -80,22 +89,31 @@ pub(crate) fn raise(tid: u32) {
     const NICEST: i32 = -20;
     let Ok(tid) = i32::try_from(tid) else { return };
     if !first_of_all(tid) {
-        // SAFETY: only numbers are handed over; where it is not permitted, nothing changes.
+        // SAFETY: it takes only numbers, of the declared types; if it is not permitted, nothing changes.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.unsigned_abs(), NICEST) };
     }
+}
+
+/// Takes back what [`raise`] gave.
+pub(crate) fn lower(tid: u32) {
+    set_policy(tid, libc::SCHED_OTHER);
+    // SAFETY: it takes only numbers, of the declared types; if it is not permitted, nothing changes.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, tid, 0) };
 }
 
 /// What this thread sleeps is not stretched by more than this: the kernel rounds by 50 µs otherwise.
 pub(crate) fn sleep_exactly() {
     const NANOSECONDS: libc::c_ulong = 1000;
-    // SAFETY: only numbers are handed over.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, NANOSECONDS, 0, 0, 0) };
+    const UNUSED: libc::c_ulong = 0;
+    // SAFETY: PR_SET_TIMERSLACK takes only numbers; prctl is variadic and reads each as an `unsigned long`,
+    // which each is.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, NANOSECONDS, UNUSED, UNUSED, UNUSED) };
 }
 
 /// Has this thread give way to others where it can.
 pub(crate) fn give_way() {
     const NICE: i32 = 5;
-    // SAFETY: only numbers are handed over; 0 is this thread.
+    // SAFETY: it takes only numbers, of the declared types; 0 is this thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
@@ -115,17 +133,19 @@ impl Background {
     /// kernel counts what a thread has had once in 4 ms, or when its turn ends.)
     const PATIENCE: Duration = Duration::from_millis(5);
 
-    pub(crate) fn begin() -> Self {
-        // SAFETY: only a number is given back.
+    /// With `interrupt` set, it comes back: it is in the way of ending.
+    pub(crate) fn begin(interrupt: &Arc<AtomicBool>) -> Self {
+        // SAFETY: it takes nothing and returns a number.
         let tid = unsafe { libc::gettid() }.unsigned_abs();
-        // SAFETY: 0 is this thread; only numbers are handed over.
+        // SAFETY: it takes a number, 0 for this thread, and returns one.
         let is_ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
         let thread = Thread { pid: std::process::id(), tid };
         if !is_ordinary || thread.ran().is_none() || !may_come_back() {
             return Self { guarded: None };
         }
         // Begun before, the guard does not run in the background itself.
-        let guard = Repeating::begin(Self::PATIENCE, lift_where_it_waits(thread));
+        let guard =
+            Repeating::begin(Self::PATIENCE, lift_where_it_waits(thread, Arc::clone(interrupt)));
         let guarded = guard.ok().map(|guard| (thread, guard));
         if guarded.is_some() {
             set_policy(tid, libc::SCHED_IDLE);
@@ -145,10 +165,18 @@ impl Drop for Background {
 
 /// Looks at a thread in the background: one that has had nothing since the last look, and wants a processor, is
 /// an ordinary one until it has had its turn.
-fn lift_where_it_waits(thread: Thread) -> impl FnMut() -> bool {
+fn lift_where_it_waits(thread: Thread, interrupt: Arc<AtomicBool>) -> impl FnMut() -> bool {
     let (mut before, mut is_lifted) = (None, false);
     move || {
         let now = thread.ran();
+        if interrupt.load(Ordering::Relaxed) {
+            // As an ordinary one it would have to wait for seconds where many want a processor: what it has had in
+            // the background counts 300 times (`vlag` in kernel/sched/fair.c). It is about to end.
+            if !i32::try_from(thread.tid).is_ok_and(first_of_all) {
+                set_policy(thread.tid, libc::SCHED_OTHER);
+            }
+            return false;
+        }
         let waits = now.is_some() && now == before && is_runnable(thread);
         if waits != is_lifted {
             set_policy(thread.tid, if waits { libc::SCHED_OTHER } else { libc::SCHED_IDLE });
@@ -159,31 +187,54 @@ fn lift_where_it_waits(thread: Thread) -> impl FnMut() -> bool {
     }
 }
 
+/// Has all threads of ours that are in the background go before others: they are to end, and each must have a
+/// processor once for that.
+pub(crate) fn leave_background() {
+    for thread in task::threads(std::process::id()).unwrap_or_default() {
+        let Ok(tid) = i32::try_from(thread.tid) else { continue };
+        // SAFETY: it takes a number and returns one.
+        if unsafe { libc::sched_getscheduler(tid) } == libc::SCHED_IDLE && !first_of_all(tid) {
+            set_policy(thread.tid, libc::SCHED_OTHER);
+        }
+    }
+}
+
 /// Whether a thread runs, or would if it had a processor.
 fn is_runnable(thread: Thread) -> bool {
     thread.stat().is_ok_and(|stat| stat.state == 'R')
 }
 
-/// Whether a thread that has gone to the background may come back (`CAP_SYS_NICE`, or RLIMIT_NICE): tried with
-/// one that is not needed.
+/// Whether a thread that has gone to the background may come back: with CAP_SYS_NICE, or where RLIMIT_NICE permits
+/// what it has been (`user_check_sched_setscheduler` in kernel/sched/syscalls.c). It is not tried: a thread that is
+/// there, be it for an instant, may wait for seconds where many want a processor.
 fn may_come_back() -> bool {
-    let there_and_back = || set_policy(0, libc::SCHED_IDLE) && set_policy(0, libc::SCHED_OTHER);
-    let thread = std::thread::Builder::new().spawn(there_and_back);
-    thread.is_ok_and(|thread| thread.join().unwrap_or(false))
+    const CAP_SYS_NICE: u64 = 1 << 23;
+    let own = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    if Status::parse(&own).is_ok_and(|own| own.capabilities & CAP_SYS_NICE != 0) {
+        return true;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes a `struct rlimit` to `limit`, which is one and outlives the call.
+    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_NICE, &raw mut limit) } == 0;
+    // SAFETY: it takes only numbers, of the declared types; 0 is this thread.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    is_known && i64::try_from(limit.rlim_cur).unwrap_or(i64::MAX) >= 20 - i64::from(nice)
 }
 
 /// Whether a thread of this process is scheduled like that from now on; 0 is this one.
 fn set_policy(tid: u32, policy: libc::c_int) -> bool {
     let Ok(tid) = libc::pid_t::try_from(tid) else { return false };
     let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the struct lives until behind the call.
+    // SAFETY: the kernel reads a `struct sched_param` from `param`, which is one and outlives the call.
     unsafe { libc::sched_setscheduler(tid, policy, &raw const param) == 0 }
 }
 
 fn first_of_all(tid: i32) -> bool {
     let param = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the struct lives until behind the call.
-    unsafe { libc::sched_setscheduler(tid, libc::SCHED_FIFO, &raw const param) == 0 }
+    // No thread that it starts has that from it.
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the kernel reads a `struct sched_param` from `param`, which is one and outlives the call.
+    unsafe { libc::sched_setscheduler(tid, policy, &raw const param) == 0 }
 }
 
 #[cfg(test)]
@@ -193,14 +244,14 @@ mod tests {
     use super::*;
 
     fn policy() -> libc::c_int {
-        // SAFETY: only numbers are handed over; 0 is this thread.
+        // SAFETY: it takes only numbers, of the declared types; 0 is this thread.
         unsafe { libc::sched_getscheduler(0) }
     }
 
     #[test]
     fn a_thread_comes_back_from_the_background_and_goes_there_only_where_it_may() {
         let before = policy();
-        let background = Background::begin();
+        let background = Background::begin(&Arc::default());
         if before == libc::SCHED_OTHER && may_come_back() {
             // Where it has to wait for a processor, it is lifted for a turn.
             let deadline = Instant::now() + Duration::from_secs(60);
@@ -217,7 +268,7 @@ mod tests {
 
     #[test]
     fn what_a_thread_has_had_of_a_processor_is_read_and_whether_it_runs() {
-        // SAFETY: only a number is given back.
+        // SAFETY: it takes nothing and returns a number.
         let tid = unsafe { libc::gettid() }.unsigned_abs();
         let thread = Thread { pid: std::process::id(), tid };
         let before = thread.ran().unwrap();

@@ -249,11 +249,15 @@ pub fn filters_of(tid: i32) -> io::Result<Vec<Filter>> {
 /// One of a thread's filters. The kernel counts from the one that was installed first (`get_nth_filter`;
 /// ptrace(2) has it the other way round).
 fn filter_of(tid: i32, place: usize) -> io::Result<Filter> {
-    let length = get_filter(tid, place, &mut [])?;
-    let mut instructions = vec![Instruction::default(); length];
-    // A filter that is there stays as it is, and others come behind it.
-    match get_filter(tid, place, &mut instructions)? {
-        again if again == length => Ok(Filter::new(instructions)),
+    let length = get_filter(tid, place, None)?;
+    // The kernel never holds a longer filter. A longer answer is not one to write beyond our memory for.
+    if length > LONGEST {
+        return Err(io::Error::other("the kernel reports a filter longer than any can be"));
+    }
+    let mut instructions = Box::new([Instruction::default(); LONGEST]);
+    // A filter that is installed never changes, and others are added after it.
+    match get_filter(tid, place, Some(&mut instructions))? {
+        again if again == length => Ok(Filter::new(instructions[..length].to_vec())),
         _ => Err(io::Error::other("a filter changed while it was read")),
     }
 }
@@ -261,13 +265,19 @@ fn filter_of(tid: i32, place: usize) -> io::Result<Filter> {
 /// `PTRACE_SECCOMP_GET_FILTER` of include/uapi/linux/ptrace.h, which libc does not name.
 const GET_FILTER: libc::c_long = 0x420c;
 
-/// Gives the length of a filter in instructions, and copies it where there is room.
-#[allow(unsafe_code)]
-fn get_filter(tid: i32, place: usize, room: &mut [Instruction]) -> io::Result<usize> {
-    let data = if room.is_empty() { std::ptr::null_mut() } else { room.as_mut_ptr() };
-    // SAFETY: the kernel writes as many instructions as the filter has. With a null pointer it writes
-    // none; else the room was made by that filter's own length, which never changes, and `Instruction`
-    // is laid out as `struct sock_filter`, of which any bytes make sense. Nothing else is touched.
+/// Returns the length of a filter in instructions, and copies the filter to `room`, if given. The room has
+/// the size of the longest filter that the kernel accepts, whichever filter is asked for.
+#[expect(unsafe_code, reason = "a ptrace request that libc has no wrapper for")]
+fn get_filter(
+    tid: i32,
+    place: usize,
+    room: Option<&mut [Instruction; LONGEST]>,
+) -> io::Result<usize> {
+    let data = room.map_or(std::ptr::null_mut(), |room| room.as_mut_ptr());
+    // SAFETY: with a null pointer the kernel writes nothing. Otherwise it writes the filter, which has at
+    // most BPF_MAXINSNS = `LONGEST` instructions (`seccomp_prepare_filter` in kernel/seccomp.c), to an array
+    // of `LONGEST` elements that is borrowed mutably for the call. `Instruction` is `repr(C)` with the
+    // fields of `struct sock_filter`, all integers, for which every bit pattern is valid.
     let length = unsafe {
         libc::syscall(libc::SYS_ptrace, GET_FILTER, libc::c_long::from(tid), place, data)
     };

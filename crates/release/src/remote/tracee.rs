@@ -1,8 +1,9 @@
 //! One thread of another process, held by ptrace.
 
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "ptrace(2) and waitpid(2) of a single thread")]
 
 use std::io;
+use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 /// The general registers of a thread, as the kernel has them (`struct user_regs_struct`).
@@ -28,6 +29,8 @@ pub(crate) struct Tracee {
     is_traced: bool,
     /// What its registers are set to when it is let go without anything having been done.
     unless_done: Option<Registers>,
+    /// The kernel takes requests only from the thread that traces: it must not be sent to another one.
+    _tracer: PhantomData<*const ()>,
 }
 
 /// Why a thread stands still.
@@ -54,14 +57,19 @@ impl Tracee {
     /// When that is not permitted (`EPERM`: no right to, or traced by another), or it has ended.
     pub(crate) fn seize(tid: u32) -> io::Result<Self> {
         let tid = i32::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-        // SAFETY: PTRACE_SEIZE reads and writes no memory of ours; both arguments are numbers.
-        let done = unsafe {
-            // Stops at system calls are told from others.
-            let options = libc::PTRACE_O_TRACESYSGOOD as usize;
-            libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, options)
-        };
+        // Stops at system calls are distinguished from others.
+        let options = libc::PTRACE_O_TRACESYSGOOD as usize;
+        // SAFETY: PTRACE_SEIZE takes two numbers as large as pointers, and no pointers: it reads and writes
+        // no memory of ours.
+        let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, options) };
         checked(done)?;
-        Ok(Self { tid, is_stopped: false, is_traced: true, unless_done: None })
+        Ok(Self {
+            tid,
+            is_stopped: false,
+            is_traced: true,
+            unless_done: None,
+            _tracer: PhantomData,
+        })
     }
 
     /// Asks it to stop.
@@ -86,7 +94,7 @@ impl Tracee {
         let begin = Instant::now();
         loop {
             let mut status = 0;
-            // SAFETY: `status` is an int that lives until behind the call.
+            // SAFETY: the kernel writes an int to `status`, which is one and outlives the call.
             let found =
                 unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL | libc::WNOHANG) };
             if found == self.tid {
@@ -143,9 +151,10 @@ impl Tracee {
     /// # Errors
     /// When it has ended.
     pub(crate) fn registers(&self) -> io::Result<Registers> {
-        // SAFETY: the struct consists of integers, of which zeros are values.
+        // SAFETY: `user_regs_struct` consists of integers, for which all zeros are valid.
         let mut registers: Registers = unsafe { std::mem::zeroed() };
-        // SAFETY: PTRACE_GETREGS writes a `struct user_regs_struct` to its last argument, which is one.
+        // SAFETY: PTRACE_GETREGS writes a `struct user_regs_struct` to its last argument, which points to one
+        // that outlives the call.
         checked(unsafe {
             libc::ptrace(libc::PTRACE_GETREGS, self.tid, 0_usize, &raw mut registers)
         })?;
@@ -157,7 +166,8 @@ impl Tracee {
     /// # Errors
     /// When it has ended.
     pub(crate) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
-        // SAFETY: PTRACE_SETREGS reads a `struct user_regs_struct` from its last argument, which is one.
+        // SAFETY: PTRACE_SETREGS reads a `struct user_regs_struct` from its last argument, which points to
+        // one that outlives the call. It changes the other process and no memory of ours.
         checked(unsafe {
             libc::ptrace(libc::PTRACE_SETREGS, self.tid, 0_usize, std::ptr::from_ref(registers))
         })?;
@@ -172,7 +182,7 @@ impl Tracee {
         let mut bytes = vec![0_u8; MOST_STATE];
         let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which points to as many,
-        // and their number to `iov_len`; both live until behind the call.
+        // and their number to `iov_len`; both outlive the call.
         checked(unsafe {
             libc::ptrace(libc::PTRACE_GETREGSET, self.tid, NT_X86_XSTATE, &raw mut vector)
         })?;
@@ -186,8 +196,8 @@ impl Tracee {
     /// When it has ended.
     pub(crate) fn signal_mask(&self) -> io::Result<u64> {
         let mut mask = 0_u64;
-        // SAFETY: PTRACE_GETSIGMASK writes as many bytes as its third argument says to the last, which is
-        // as large.
+        // SAFETY: PTRACE_GETSIGMASK writes as many bytes as its third argument says, 8, to the last, which
+        // points to a `u64` that outlives the call.
         checked(unsafe {
             libc::ptrace(libc::PTRACE_GETSIGMASK, self.tid, SIGSET_BYTES, &raw mut mask)
         })?;

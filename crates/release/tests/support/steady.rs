@@ -294,10 +294,13 @@ impl Steady {
         stats.collect()
     }
 
-    /// Waits until no thread of ours is in it.
+    /// Waits until no thread of ours is in it, and none of its own is on its way through calls that it was sent to
+    /// make.
     pub(crate) fn wait_for_our_thread(&self) {
         let begin = Instant::now();
-        while self.threads().iter().any(|(name, _)| name == "lowtide") {
+        let is_on_its_way = |state: char| matches!(state, 'R' | 't');
+        while self.threads().iter().any(|(name, state)| name == "lowtide" || is_on_its_way(*state))
+        {
             assert!(begin.elapsed() < DEADLINE, "our thread does not leave: {}", self.describe());
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -316,7 +319,7 @@ impl Steady {
         self.threads().first().map_or('X', |(_, state)| *state)
     }
 
-    #[allow(unsafe_code)]
+    #[expect(unsafe_code, reason = "system calls that std does not have")]
     /// Sends SIGUSR1 to the thread that is held; to its first, when none is.
     pub(crate) fn signal_held(&self) {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap().flatten();

@@ -1,5 +1,6 @@
 //! A sheet to draw on, and its colours.
 
+use crate::terminal::steers;
 use std::fmt::Write as _;
 
 use crate::scale::Scale;
@@ -246,7 +247,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             // XML has no place for other control characters, not even escaped.
-            c if c.is_control() => out.push(' '),
+            c if steers(c) => out.push(' '),
             c => out.push(c),
         }
     }

@@ -23,18 +23,27 @@ pub(super) fn draw(
     let Some(curve) = group.main() else { return };
     let most = view.most_counted();
     let right = if most > 0 { 44.0 } else { 10.0 };
-    // What a program tells takes a line of its own to explain.
-    let head = if curve.inner.is_empty() { TOP } else { TOP + SECOND_LINE };
+    // What the lines mean stands beside the name where there is room for both, else below it.
+    const NAME_LETTER: f64 = 7.2;
+    const KEY_LETTER: f64 = 6.2;
+    let key = key(view, curve);
+    let beside = key.chars().count() as f64 * KEY_LETTER + 12.0;
+    let name_width = group.label.chars().count() as f64 * NAME_LETTER;
+    let is_beside = curve.inner.is_empty() && name_width + beside <= width - right;
+    let lines = if is_beside { vec![key] } else { in_lines(&key, (width - right) / KEY_LETTER) };
+    let below = if is_beside { 0.0 } else { lines.len() as f64 * SECOND_LINE };
+    let head = TOP + below;
     let plot = [left + LEFT, top + head, width - LEFT - right, height - head - BOTTOM];
     let (from, to) = view.span();
     let x = Scale { low: from, high: to, from: plot[0], to: plot[0] + plot[2] };
     let y = Scale { low: 0.0, high: view.top(), from: plot[1] + plot[3], to: plot[1] };
     let (dark, light) = canvas.colours(group.colour);
-    let key = key(view, curve);
-    let beside = if curve.inner.is_empty() { key.chars().count() as f64 * 5.6 + 12.0 } else { 0.0 };
-    let name = fitted(&group.label, plot[0] + plot[2] - left - beside, 7.2);
+    let name = fitted(&group.label, width - right, NAME_LETTER);
     canvas.coloured_text(left, top + 12.0, "start", &dark, &name);
-    canvas.text_at(plot[0] + plot[2], top + head - 14.0, "axis", "end", &key);
+    for (place, line) in lines.iter().rev().enumerate() {
+        let at = top + head - 14.0 - place as f64 * SECOND_LINE;
+        canvas.text_at(plot[0] + plot[2], at, "axis", "end", line);
+    }
     axes(canvas, plot, x, y, view.time_from);
     draw_marks(canvas, &curve.marks, plot, x);
     draw_acts(canvas, &curve.acts, plot, x);
@@ -66,6 +75,18 @@ pub(super) fn draw(
     if most > 0 {
         counts(canvas, curve, plot, x, most);
     }
+}
+
+/// Words with commas between, in lines of so many letters at most.
+fn in_lines(text: &str, letters: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in text.split_inclusive(", ") {
+        match lines.last_mut() {
+            Some(line) if ((line.len() + part.len()) as f64) <= letters => line.push_str(part),
+            _ => lines.push(part.to_owned()),
+        }
+    }
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
 fn floats(points: &[(f64, u64)]) -> Vec<(f64, f64)> {

@@ -133,7 +133,14 @@ fn caption(study: &Study) -> String {
         lowtide_model::judge::Metric::Rss => "RSS",
         lowtide_model::judge::Metric::Pss => "PSS of the whole process tree",
     };
-    format!("{whose}, {statistic}")
+    let readings = || study.trials.iter().filter_map(|t| t.pss_readings);
+    let readings = match readings().min().zip(readings().max()) {
+        None => String::new(),
+        Some((least, most)) if least == most => format!("; PSS was read {most} times"),
+        Some((least, most)) => format!("; PSS was read {least} to {most} times a trial"),
+    };
+    let carried = if readings.is_empty() { "" } else { ", and estimated from RSS in between" };
+    format!("{whose}, {statistic}{readings}{carried}")
 }
 
 /// The most repeats that a settled value of the study rests on.
@@ -220,7 +227,8 @@ fn cost(summary: &Summary, ratio: Option<Estimate>) -> Cell {
 }
 
 fn is_recommended(study: &Study, summary: &Summary) -> bool {
-    let recommended = study.recommendation.as_ref().and_then(|r| r.treatment.as_ref());
+    let resolved = study.recommendation.as_ref().filter(|r| r.resolved);
+    let recommended = resolved.and_then(|r| r.treatment.as_ref());
     recommended == Some(&summary.treatment)
 }
 
@@ -271,9 +279,11 @@ pub fn recommendation(study: &Study) -> Option<String> {
     let recommendation = study.recommendation.as_ref()?;
     Some(match &recommendation.treatment {
         Some(treatment) if recommendation.resolved => {
-            format!("Take {treatment}: {}.", recommendation.because)
+            let is_reference = study.treatments.first().is_some_and(|s| s.treatment == *treatment);
+            let verb = if is_reference { "Keep" } else { "Take" };
+            format!("{verb} {treatment}: {}.", recommendation.because)
         }
-        Some(treatment) => format!("Least excess: {treatment}; {}.", recommendation.because),
+        Some(_) => format!("No recommendation yet: {}.", recommendation.because),
         None => format!("No recommendation: {}.", recommendation.because),
     })
 }

@@ -1,6 +1,5 @@
 //! The keeper itself: what the hidden verb `lowtide keep` runs.
 
-use std::fs::File;
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -19,6 +18,7 @@ use signal_hook::iterator::Signals;
 
 use lowtide_model::record::v1::Usage;
 use lowtide_probe::tree;
+use lowtide_record::files;
 
 use super::{Exit, Launch, Report, Request};
 use crate::treatment::find_program;
@@ -59,7 +59,7 @@ fn keep(request: &Request) -> io::Result<()> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).process_group(0);
     command.stdout(match &launch.stdout {
-        Some(path) => Stdio::from(File::create(path)?),
+        Some(path) => Stdio::from(files::create(path)?),
         None => Stdio::from(io::stderr().as_fd().try_clone_to_owned()?),
     });
     if let Some(directory) = &launch.directory {
@@ -101,7 +101,7 @@ fn names_its_kind(launch: &Launch, program: &str) -> bool {
     let path = launch.variable("PATH");
     let found = find_program(program, launch.directory.as_deref(), path.as_deref());
     let mut begins = Vec::new();
-    let file = found.and_then(|path| File::open(path).ok());
+    let file = found.and_then(|path| std::fs::File::open(path).ok());
     let read = file.and_then(|file| file.take(4).read_to_end(&mut begins).ok());
     read.is_some() && (begins == b"\x7fELF" || begins.starts_with(b"#!"))
 }
@@ -111,7 +111,7 @@ fn names_its_kind(launch: &Launch, program: &str) -> bool {
 ///
 /// Ours is the keeper's first thread, which goes on to [`reap`], and ends with the keeper. A program that is
 /// setuid, or has capabilities, loses the word when it is started (`PR_SET_PDEATHSIG` of prctl(2)).
-#[allow(unsafe_code)]
+#[expect(unsafe_code, reason = "pre_exec")]
 fn die_with_us(command: &mut Command) {
     let keeper = rustix::process::getpid();
     let ask = move || {

@@ -57,6 +57,8 @@ pub(crate) struct Bench<'a> {
     remains: Remains,
     announced: Announced,
     moments: Moments,
+    /// What was resident when it was asked last whether that has risen, in bytes.
+    rss_before: u64,
     /// What the load that runs has to tell.
     handover: Option<Handover>,
     telling: Option<Telling>,
@@ -77,6 +79,7 @@ impl<'a> Bench<'a> {
             remains,
             announced,
             moments,
+            rss_before: 0,
             handover: None,
             telling: None,
             acted: Vec::new(),
@@ -321,6 +324,17 @@ impl Stage for Bench<'_> {
         self.subject = Some(subject);
         self.mark_at(begun, Moment::Start, None);
         Ok(())
+    }
+
+    fn has_risen(&mut self) -> bool {
+        /// What changes all the time: so many bytes, or this part.
+        const LEAST: u64 = 1 << 20;
+        const PART: u64 = 100;
+        let sampling = self.subject.as_ref().and_then(Subject::sampling);
+        let now = sampling.map_or(0, |sampling| sampling.latest().0);
+        let before = std::mem::replace(&mut self.rss_before, now);
+        // Before the first reading nothing is known.
+        before > 0 && now > before + LEAST.max(before / PART)
     }
 
     fn await_ready(&mut self, ready: &Ready) -> Result<(), Stop> {

@@ -58,7 +58,14 @@ impl Ledgers {
     /// Begins to look at everything below `root`. `readings` tells how much it has resident.
     pub(super) fn start(root: u32, recorder: Recorder, readings: Requests) -> Self {
         let shared = Arc::<Shared>::default();
-        let work = Work { root, recorder, readings, inspector: Inspector::default(), last: None };
+        let work = Work {
+            root,
+            recorder,
+            readings,
+            inspector: Inspector::default(),
+            last: None,
+            cpu_s: 0.0,
+        };
         let of_thread = Arc::clone(&shared);
         Self { shared, thread: Some(thread::spawn(move || work.run(&of_thread))) }
     }
@@ -103,6 +110,8 @@ struct Work {
     readings: Requests,
     inspector: Inspector,
     last: Option<Last>,
+    /// CPU time of all looks, in seconds.
+    cpu_s: f64,
 }
 
 /// The last look.
@@ -122,9 +131,9 @@ impl Work {
             let idle = |w: &mut Wanted| !w.stop && w.asked <= w.taken;
             let waited = shared.changed.wait_timeout_while(wanted, STEP, idle);
             let (asked, is_asked) = match waited {
-                Ok((wanted, _)) if wanted.stop => return thread_cpu_s(),
+                Ok((wanted, _)) if wanted.stop => return self.cpu_s + thread_cpu_s(),
                 Ok((wanted, _)) => (wanted.asked, wanted.asked > wanted.taken),
-                Err(_) => return thread_cpu_s(),
+                Err(_) => return self.cpu_s + thread_cpu_s(),
             };
             if is_asked || self.is_due() {
                 self.take(shared);
@@ -152,7 +161,9 @@ impl Work {
     }
 
     fn take(&mut self, shared: &Shared) {
-        let (begin, cpu) = (Instant::now(), thread_cpu_s());
+        let begin = Instant::now();
+        // Each look is made by a thread of its own.
+        let mut cpu_s = 0.0;
         let (t_s, moments) = (self.recorder.now(), self.readings.moments());
         let mut ledger = Ledger::default();
         let mut heap: Option<HeapSummary> = None;
@@ -167,6 +178,7 @@ impl Work {
                 let of_process = HeapSummary::of(&look.inspection.arenas);
                 heap = heap.into_iter().chain(of_process).reduce(HeapSummary::join);
                 processes += 1;
+                cpu_s += look.inspection.cpu_s;
             }
             let is_stopped = shared.wanted.lock().unwrap_or_else(PoisonError::into_inner).stop;
             if is_stopped || begin.elapsed() > LONGEST {
@@ -175,7 +187,8 @@ impl Work {
             }
         }
         let rss_bytes = ledger.total();
-        let cost = Duration::try_from_secs_f64(thread_cpu_s() - cpu).unwrap_or_default();
+        self.cpu_s += cpu_s;
+        let cost = Duration::try_from_secs_f64(cpu_s).unwrap_or_default();
         self.last = Some(Last { end: Instant::now(), cost, rss_bytes, moments });
         if processes > 0 {
             let reading = LedgerReading { t_s, processes, rss_bytes, ledger, managers, heap };

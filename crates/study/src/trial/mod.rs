@@ -53,6 +53,9 @@ pub trait Stage {
     /// Lets time pass. `close` asks for slow figures more often, since something is to be judged.
     fn pass(&mut self, time: Duration, close: bool) -> Result<(), Stop>;
 
+    /// Whether memory has risen since this was asked last, by more than changes all the time.
+    fn has_risen(&mut self) -> bool;
+
     /// Waits until the subject ends by itself, or, where a time is given, until that long after its
     /// phase `load_end`.
     fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), Stop>;
@@ -69,6 +72,11 @@ pub trait Stage {
 
 /// How long the subject is left alone before the load, so that there is a baseline.
 pub(crate) const BASELINE: Duration = Duration::from_millis(1200);
+
+/// So often, and each time for so long, the end of a rise is waited for: a server that listens may still be
+/// starting its workers. What rises for longer is warned of by the report.
+const MOST_WAITS: u32 = 15;
+const WAIT: Duration = Duration::from_secs(1);
 
 /// Runs one trial. Whatever happens, everything that was started is ended, and the cleanup runs.
 pub fn perform(stage: &mut impl Stage, course: &Course) -> Outcome {
@@ -96,7 +104,14 @@ fn run(stage: &mut impl Stage, course: &Course) -> Result<(), Stop> {
         stage.load(0)?;
         stage.pass(course.pause, false)?;
     }
+    stage.has_risen();
     stage.pass(BASELINE, true)?;
+    for _ in 0..MOST_WAITS {
+        if !stage.has_risen() {
+            break;
+        }
+        stage.pass(WAIT, true)?;
+    }
     stage.mark(Moment::Baseline, None);
     for round in 1..=course.rounds {
         stage.mark(Moment::LoadBegin, Some(round));

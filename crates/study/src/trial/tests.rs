@@ -6,6 +6,8 @@ struct Mock {
     said: Vec<String>,
     clock: Duration,
     fails_at: Option<(&'static str, Option<Stop>)>,
+    /// Until when its memory rises.
+    rises_until: Duration,
 }
 
 impl Mock {
@@ -49,6 +51,10 @@ impl Stage for Mock {
     fn pass(&mut self, time: Duration, _: bool) -> Result<(), Stop> {
         self.clock += time;
         self.act("pass")
+    }
+
+    fn has_risen(&mut self) -> bool {
+        self.clock < self.rises_until
     }
 
     fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), Stop> {
@@ -108,6 +114,17 @@ fn a_loaded_trial_warms_up_then_loads_and_settles_round_by_round() {
             "cleanup"
         ]
     );
+}
+
+#[test]
+fn a_service_whose_memory_still_rises_is_waited_for_but_not_for_ever() {
+    let baseline = |rises_until| {
+        let mut mock = Mock { rises_until: Duration::from_secs(rises_until), ..Mock::default() };
+        assert_eq!(perform(&mut mock, &course()), Outcome::Done);
+        mock.said.into_iter().find(|said| said.starts_with("Baseline")).unwrap()
+    };
+    assert_eq!(baseline(20), "Baseline at 20.2 s");
+    assert_eq!(baseline(1000), "Baseline at 32.2 s");
 }
 
 #[test]

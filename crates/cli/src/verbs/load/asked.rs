@@ -9,6 +9,7 @@ use lowtide_load::shape::Shape;
 use lowtide_load::speech::Version;
 use lowtide_load::target::{Scheme, Target};
 use lowtide_model::bytes::parse_size;
+use lowtide_model::threshold::Threshold;
 
 use crate::args::{LoadArgs, duration};
 use crate::exit::Failure;
@@ -21,6 +22,15 @@ const HOLD: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(5 * 3600);
 /// The largest body that is made or read.
 const LARGEST_BODY: u64 = 1 << 30;
+
+/// Parses the thresholds.
+pub(super) fn thresholds(args: &LoadArgs) -> Result<Vec<Threshold>, Failure> {
+    let parse = |text: &String| {
+        Threshold::parse_for_load(text)
+            .map_err(|error| Failure::usage(format!("--fail-on: {error}")))
+    };
+    args.fail_on.iter().map(parse).collect()
+}
 
 /// Reads what was asked for.
 pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
@@ -113,7 +123,7 @@ fn version(args: &LoadArgs, targets: &[Target]) -> Version {
 }
 
 fn requests(args: &LoadArgs, burst: u64) -> Result<Shape, Failure> {
-    let time = args.duration.as_deref().map(|text| bounded("-z", text)).transpose()?;
+    let time = args.duration.as_deref().map(|text| lasting("-z", text, "-z 30s")).transpose()?;
     let rate = args.rate.as_deref().map(|text| rate("--rate", text)).transpose()?;
     let load = match (rate, time) {
         (None, None) => Shape::Burst(args.requests.unwrap_or(burst)),
@@ -132,7 +142,8 @@ fn connections(args: &LoadArgs) -> Result<Shape, Failure> {
         Some(text) => Shape::Ramp { rate: rate("--ramp", text)?, count },
         None => Shape::Burst(count),
     };
-    let hold = args.hold.as_deref().map_or(Ok(HOLD), |text| bounded("--hold", text))?;
+    let hold = args.hold.as_deref();
+    let hold = hold.map_or(Ok(HOLD), |text| lasting("--hold", text, "--hold 10s"))?;
     rounds(args, vec![open, Shape::Hold(hold)], None)
 }
 
@@ -207,6 +218,17 @@ fn rate(flag: &str, text: &str) -> Result<Rate, Failure> {
     text.parse().map_err(|error| Failure::usage(format!("{flag}: {error}")))
 }
 
+/// Parses a duration that must not be zero.
+fn lasting(flag: &str, text: &str, example: &str) -> Result<Duration, Failure> {
+    let time = bounded(flag, text)?;
+    match time.is_zero() {
+        true => Err(Failure::usage(format!(
+            "{flag}: the duration must be longer than {text}: write, for example, {example}"
+        ))),
+        false => Ok(time),
+    }
+}
+
 fn bounded(flag: &str, text: &str) -> Result<Duration, Failure> {
     let time = duration(flag, text)?;
     match time > LONGEST {
@@ -265,6 +287,26 @@ mod tests {
     }
 
     #[test]
+    fn thresholds_are_figures_of_a_load() {
+        let thresholds_of = |expression: &str| {
+            let words = ["lowtide", "load", "http://x", "--fail-on", expression];
+            match Cli::try_parse_from(words).unwrap().verb {
+                Verb::Load(args) => thresholds(&args).map_err(|failure| failure.to_string()),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(
+            thresholds_of("latency_s.p99>500ms").unwrap()[0].to_string(),
+            "latency_s.p99>500ms"
+        );
+        let said = thresholds_of("p99>500ms").unwrap_err();
+        assert!(
+            said.starts_with("--fail-on: a load has no figure `p99`: it has requests, "),
+            "{said}"
+        );
+    }
+
+    #[test]
     fn what_means_nothing_is_told_with_what_would() {
         for (words, part) in [
             ("x", "does not begin with http:"),
@@ -274,6 +316,13 @@ mod tests {
             ("tcp:x:1 -n 7", "-n: means something only for requests"),
             ("http://x --timeout 0", "give it at least 1ms"),
             ("http://x -z 9h", "give it 5h at most"),
+            (
+                "http://x -z 0s",
+                "-z: the duration must be longer than 0s: write, for example, -z 30s",
+            ),
+            ("http://x -z 0ms --rate 5/s", "write, for example, -z 30s"),
+            ("tcp:x:1 --hold 0s", "write, for example, --hold 10s"),
+            ("tcp:x:1 --ramp 0/s", "--ramp: `0/s` is no rate"),
             ("http://x --rate fast", "--rate: `fast` is no rate"),
             ("http://x -H nothing", "write 'NAME: VALUE'"),
             ("http://x -H 'Connection: close'", "belongs to the connection"),

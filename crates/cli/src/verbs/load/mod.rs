@@ -7,16 +7,19 @@ use clap::Parser;
 use lowtide_load::RunError;
 use lowtide_load::failure::Failure as Reason;
 use lowtide_load::limits::{self, Given, LimitError};
+use lowtide_model::load::LoadReport;
 use lowtide_model::record::v1::Machine;
+use lowtide_model::threshold::{Crossing, Threshold};
 use lowtide_report::load as picture;
 
 use crate::args::{Cli, LoadArgs, Verb};
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
-use crate::output::Output;
+use crate::output::{Output, annotate, note};
 
 pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
     let plan = asked::plan(args)?;
+    let thresholds = asked::thresholds(args)?;
     let machine = lowtide_probe::machine::look();
     let given = given(&machine, limits::raise_files());
     let mut shown = shown::Shown::new(args, &plan, &machine, output)?;
@@ -29,7 +32,26 @@ pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
     } else {
         output.text(&picture::end(&report, output.screen()))?;
     }
-    Ok(if report.interrupted { Exit::Interrupted } else { Exit::Done })
+    let is_crossed = show_crossings(&thresholds, &report);
+    Ok(match (report.interrupted, is_crossed) {
+        (true, _) => Exit::Interrupted,
+        (false, true) => Exit::Crossed,
+        (false, false) => Exit::Done,
+    })
+}
+
+/// Prints a sentence for each crossing of a threshold, and returns whether there is one.
+fn show_crossings(thresholds: &[Threshold], report: &LoadReport) -> bool {
+    let crossings: Vec<Crossing> =
+        thresholds.iter().flat_map(|threshold| threshold.crossings_of_load(report)).collect();
+    for crossing in &crossings {
+        annotate(&crossing.to_string());
+        note!("crossed: {crossing}");
+    }
+    for threshold in thresholds.iter().filter(|threshold| threshold.is_void_of_load(report)) {
+        note!("note: --fail-on {threshold} compared nothing: no round has that figure");
+    }
+    !crossings.is_empty()
 }
 
 fn given(machine: &Machine, files: u64) -> Given {

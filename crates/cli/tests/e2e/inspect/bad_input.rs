@@ -81,8 +81,15 @@ fn those_below_a_process_are_shown_too() {
     let output = inspect(&["--subprocesses"], subject.pid());
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
-    assert_eq!((lines.len(), &lines[0]["pid"]), (4, &subject.pid().into()));
-    lines.iter().for_each(adds_up);
+    let (whole, each) = lines.split_last().unwrap();
+    assert_eq!((each.len(), &each[0]["pid"]), (4, &subject.pid().into()));
+    each.iter().for_each(adds_up);
+    crate::schemas::hold_whole(whole);
+    let sum: u64 = each.iter().map(|found| found["rss_bytes"].as_u64().unwrap()).sum();
+    assert_eq!((&whole["processes"], &whole["rss_bytes"]), (&4.into(), &sum.into()));
+    // What they share since the fork counts once.
+    let pss = whole["pss_bytes"].as_u64().unwrap();
+    assert!(pss < sum && whole["pss_is_estimate"] == false, "{whole:#}");
 }
 
 #[test]

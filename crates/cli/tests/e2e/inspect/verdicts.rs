@@ -100,7 +100,9 @@ fn programs_that_one_process_runs_one_after_the_other_do_not_grow() {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     let found = object(&look.wait_with_output().unwrap());
-    assert_eq!(found["verdict"]["kind"], "live", "{found:#}");
+    // The last look may find a program that has only begun, and has no heap yet.
+    assert_ne!(found["verdict"]["kind"], "growing", "{found:#}");
+    assert!(!because(&found).contains(" grew from "), "{found:#}");
 }
 
 #[test]

@@ -18,6 +18,13 @@ fn words_that_mean_nothing_are_refused_before_anything_starts() {
         (vec!["tcp:localhost"], "write tcp:HOST:PORT"),
         (vec!["http://x", "tcp:x:1"], "give URLs of one kind"),
         (vec!["http://x", "-n", "0"], "0"),
+        (vec!["http://x", "-z", "0s"], "must be longer than 0s: write, for example, -z 30s"),
+        (vec!["tcp:x:1", "--hold", "0s"], "for example, --hold 10s"),
+        (
+            vec!["http://x", "--fail-on", "p99>1s"],
+            "it has requests, succeeded, failed, failed_ratio",
+        ),
+        (vec!["http://x", "--fail-on", "failed"], "such as `failed_ratio>0.01`"),
         (vec!["http://x", "--rate", "fast"], "is no rate: write 100/s"),
         (vec!["http://x", "-n", "5", "-z", "5s"], "cannot be used with"),
         (vec!["http://x", "--http1", "--http2"], "cannot be used with"),

@@ -3,6 +3,7 @@
 mod bad_input;
 mod rounds;
 mod servers;
+mod thresholds;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Output, Stdio};

@@ -1,0 +1,140 @@
+//! Which processes a verb is for: numbers, or what selects them.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use clap::Args;
+use lowtide_probe::process::Process;
+use lowtide_probe::selection::{Selection, with_descendants};
+
+use crate::exit::{Exit, Failure};
+use crate::shell::quoted;
+
+/// Processes by number, or by what they are.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Selector {
+    /// Processes
+    #[arg(value_name = "PID", value_parser = pid, required_unless_present_any = ["exe", "comm", "cgroup", "all"])]
+    pub(crate) pids: Vec<u32>,
+
+    /// All processes that run this program
+    #[arg(long, value_name = "PATH", conflicts_with = "pids")]
+    exe: Option<PathBuf>,
+
+    /// All processes of this short name, as ps -o comm shows it
+    #[arg(long, value_name = "NAME", conflicts_with = "pids", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    comm: Option<String>,
+
+    /// All processes in this control group or below it; the path as in /proc/PID/cgroup
+    #[arg(long, value_name = "PATH", conflicts_with = "pids", value_parser = cgroup)]
+    cgroup: Option<String>,
+
+    /// All processes
+    #[arg(long, conflicts_with_all = ["pids", "exe", "comm", "cgroup"])]
+    all: bool,
+
+    /// Also select all descendants of these processes
+    #[arg(long)]
+    subprocesses: bool,
+}
+
+/// When a process began.
+fn began(pid: u32) -> Option<u64> {
+    Process::open(pid).ok().flatten().map(|(process, _)| process.start_ticks)
+}
+
+/// A number of a process.
+pub(crate) fn pid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| {
+        let name = quoted(text);
+        format!("not a process ID: --comm {name} selects by name, and pgrep -a {name} lists IDs")
+    })
+}
+
+/// A path of a control group. An empty one would mean all processes.
+fn cgroup(text: &str) -> Result<String, String> {
+    match text.starts_with('/') {
+        true => Ok(text.to_owned()),
+        false => Err("write the path as in /proc/PID/cgroup, from its first / on".to_owned()),
+    }
+}
+
+/// A process that was selected.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Selected {
+    pub(crate) pid: u32,
+    /// When it began, in clock ticks since the machine booted; `None` of one that has ended.
+    start_ticks: Option<u64>,
+}
+
+impl Selector {
+    fn selection(&self) -> Selection {
+        Selection { exe: self.exe.clone(), comm: self.comm.clone(), cgroup: self.cgroup.clone() }
+    }
+
+    /// Whether what was selected still is what it was then.
+    pub(crate) fn still_means(&self, selected: &Selected) -> bool {
+        if self.pids.contains(&selected.pid) {
+            return true;
+        }
+        // What descends from a selected process need not be selected itself.
+        let is_meant = || self.subprocesses || self.selection().means(selected.pid);
+        selected.start_ticks.is_some() && began(selected.pid) == selected.start_ticks && is_meant()
+    }
+
+    /// Whether the processes are named one by one.
+    pub(crate) fn is_by_number(&self) -> bool {
+        !self.pids.is_empty()
+    }
+
+    /// Whether several processes are meant, and what they are together is of interest.
+    pub(crate) fn is_group(&self) -> bool {
+        !self.is_by_number() || self.subprocesses
+    }
+
+    /// The processes, each once: those that were named in the order in which they were, and the others by number.
+    ///
+    /// # Errors
+    /// When nothing is selected, or the processes cannot be listed.
+    pub(crate) fn select(&self) -> Result<Vec<Selected>, Failure> {
+        if self.pids.contains(&std::process::id()) {
+            return Err(Failure::usage("that is lowtide itself: name another process"));
+        }
+        let named: BTreeSet<u32> = if self.is_by_number() {
+            self.pids.iter().copied().collect()
+        } else {
+            self.selection()
+                .processes()
+                .map_err(|error| Failure::failed(format!("/proc cannot be read ({error})")))?
+        };
+        if named.is_empty() {
+            let words = self.words().join(" ");
+            let message = format!("no process is selected by {words}: it may have ended");
+            return Err(Failure::new(Exit::Gone, message).next("ps -eo pid,comm,args"));
+        }
+        let all = if self.subprocesses { with_descendants(&named) } else { named };
+        let mut seen = BTreeSet::new();
+        let in_order = self.pids.iter().chain(&all).copied();
+        let each = in_order.filter(|pid| seen.insert(*pid));
+        Ok(each.map(|pid| Selected { pid, start_ticks: began(pid) }).collect())
+    }
+
+    /// The words of the command line, as they were given.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let path = self.exe.as_ref().map(|path| path.display().to_string());
+        for (flag, value) in [("--exe", &path), ("--comm", &self.comm), ("--cgroup", &self.cgroup)]
+        {
+            if let Some(value) = value {
+                words.extend([flag.to_owned(), quoted(value)]);
+            }
+        }
+        for (flag, is_given) in [("--all", self.all), ("--subprocesses", self.subprocesses)] {
+            if is_given {
+                words.push(flag.to_owned());
+            }
+        }
+        words.extend(self.pids.iter().map(u32::to_string));
+        words
+    }
+}

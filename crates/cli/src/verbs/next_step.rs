@@ -1,0 +1,268 @@
+//! What to type next after a look, and what to paste where a setting is the remedy.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lowtide_model::inspection::Inspection;
+use lowtide_model::verdict::Kind;
+use lowtide_probe::inspect::Target;
+use lowtide_probe::proc::cgroup::Groups;
+use lowtide_probe::process::Process;
+use lowtide_probe::sockets::{Listening, listening};
+use lowtide_study::treatment::find_program;
+
+use crate::shell::{quoted, to_copy};
+
+/// What is known of how a process was started, and where it listens.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Service {
+    /// Its command line; `None` where what stands there is a title that the program gave itself.
+    command: Option<Vec<String>>,
+    /// The directory that it runs in, where that is another one than ours.
+    directory: Option<String>,
+    /// Where it listens.
+    listening: Option<Listening>,
+    /// The systemd unit that it belongs to.
+    unit: Option<String>,
+}
+
+impl Service {
+    pub(super) fn of(target: &Target) -> Self {
+        let path = |name: &str| fs::read_link(target.path(name)).ok();
+        let directory =
+            path("cwd").filter(|own| Some(own) != std::env::current_dir().ok().as_ref());
+        let process = Process::open(target.pid).ok().flatten().map(|(process, _)| process);
+        Self {
+            command: started_with(target.pid),
+            directory: directory.map(|path| path.display().to_string()),
+            listening: process.as_ref().and_then(listening),
+            unit: Groups::of(target.pid).ok().as_ref().and_then(unit_of),
+        }
+    }
+}
+
+/// The command by which a process was started. One that has written a title into its place is a worker more often
+/// than not, and its parent of the same program has the command.
+fn started_with(pid: u32) -> Option<Vec<String>> {
+    /// So far up it is looked.
+    const MOST: usize = 8;
+    let exe_of = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let exe = exe_of(pid)?;
+    let mut pid = pid;
+    for _ in 0..MOST {
+        let (process, stat) = Process::open(pid).ok().flatten()?;
+        let command = process.command();
+        if is_command(&command, pid) {
+            return Some(command);
+        }
+        pid = stat.parent;
+        if exe_of(pid).as_ref() != Some(&exe) {
+            return None;
+        }
+    }
+    None
+}
+
+/// Whether words are a command line: the first names a program. (A title is `nginx: worker process`.)
+fn is_command(words: &[String], pid: u32) -> bool {
+    let Some(first) = words.first() else { return false };
+    let directory = PathBuf::from(format!("/proc/{pid}/cwd"));
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    match Path::new(first).strip_prefix("/") {
+        Ok(inside) => root.join(inside).is_file(),
+        Err(_) => find_program(first, Some(&directory), None).is_some(),
+    }
+}
+
+/// The service's unit: the last part of a control group that is one.
+fn unit_of(groups: &Groups) -> Option<String> {
+    let path = groups.path("name=systemd").or_else(|| groups.path(""))?;
+    let part = path.rsplit('/').find(|part| part.ends_with(".service"))?;
+    // Of its users' units, and of names that systemd does not give, another unit may have the name.
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ":_.\\@-".contains(c);
+    let is_systems = !path.starts_with("/user.slice") && part.chars().all(is_plain);
+    is_systems.then(|| part.to_owned())
+}
+
+/// What to type next, the first thing first.
+pub(super) fn next(found: &Inspection, service: &Service) -> String {
+    let pid = found.pid;
+    match found.verdict.kind {
+        Kind::Hoard if found.cures.iter().any(|cure| cure.cure == "release") => {
+            format!("lowtide release {pid}\n      {}", study(found, service))
+        }
+        Kind::Hoard | Kind::Fragmentation => study(found, service),
+        Kind::Growing => format!("lowtide inspect --watch 10m --arenas {pid}"),
+        Kind::Live | Kind::OutsideHeap | Kind::Runtime | Kind::Inconclusive => {
+            format!("lowtide inspect --watch 60s {pid}     (does it grow?)")
+        }
+    }
+}
+
+/// A study of the settings that were advised, beside other allocators.
+fn study(found: &Inspection, service: &Service) -> String {
+    let mut words = vec!["lowtide study -a glibc,jemalloc,mimalloc".to_owned()];
+    let advised: Vec<&str> = found.cures.iter().filter_map(|cure| treatment(&cure.cure)).collect();
+    let usual = if found.verdict.kind == Kind::Hoard { &["glibc/trim_threshold"][..] } else { &[] };
+    let treatments = if advised.is_empty() { usual } else { &advised };
+    words.extend(treatments.iter().map(|treatment| format!("-t {treatment}")));
+    let mut remark = String::new();
+    if let Some(place) = &service.listening {
+        words.push(format!("--ready tcp:{place}"));
+        words.push(format!("--load {}", quoted(&load(found, place))));
+        remark = format!(
+            "\n      (port {} is in use while process {} runs: stop it first, or give the command another port)",
+            place.port, found.pid
+        );
+    }
+    let command = service.command.as_deref().map_or_else(|| "CMD".to_owned(), to_copy);
+    if command == "CMD" {
+        remark += "\n      (CMD: the command that starts it)";
+    }
+    let directory = service.directory.as_ref().filter(|_| command != "CMD");
+    let directory = directory
+        .map_or_else(String::new, |path| format!("cd {} && ", to_copy(std::slice::from_ref(path))));
+    format!("{directory}{} -- {command}{remark}", words.join(" "))
+}
+
+/// The treatment of a study that a remedy stands for.
+fn treatment(cure: &str) -> Option<&'static str> {
+    match cure {
+        "arena_max" => Some("glibc/arena_max=2"),
+        "trim_threshold" => Some("glibc/trim_threshold"),
+        _ => None,
+    }
+}
+
+/// A load to begin with.
+fn load(found: &Inspection, place: &Listening) -> String {
+    let has = |name: &str| found.runtimes.iter().any(|runtime| runtime.name == name);
+    let Listening { address, port } = place;
+    if has("PostgreSQL") {
+        format!("pgbench -h {address} -p {port} -c 8 -T 30 postgres")
+    } else if has("InnoDB") {
+        format!("mysqlslap -h {address} -P {port} --auto-generate-sql -c 8 -i 20")
+    } else {
+        format!("lowtide load http://{place}/ -n 10000 -c 32")
+    }
+}
+
+/// What to paste into production, where a setting is the remedy; empty where none is.
+pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
+    let settings: Vec<(&str, &str)> = found
+        .cures
+        .iter()
+        .filter_map(|cure| cure.setting.as_ref())
+        .map(|setting| (setting.name.as_str(), setting.value.as_str()))
+        .collect();
+    let is_remedy = matches!(found.verdict.kind, Kind::Hoard | Kind::Fragmentation);
+    if settings.is_empty() || !is_remedy {
+        return String::new();
+    }
+    let unit = service.unit.as_deref().unwrap_or("UNIT.service");
+    let directory = quoted(&format!("/etc/systemd/system/{unit}.d"));
+    let each = |of: &dyn Fn(&str, &str) -> String, between: &str| -> String {
+        settings.iter().map(|(name, value)| of(name, value)).collect::<Vec<String>>().join(between)
+    };
+    let systemd = each(&|name, value| format!("Environment={name}={value}"), "\\n");
+    let docker = each(&|name, value| format!("{name}={value}"), " ");
+    let kubernetes = each(&|name, value| format!("{{name: {name}, value: \"{value}\"}}"), ", ");
+    format!(
+        "to make it permanent (verify it with the study first; it takes effect when the service restarts):\n\
+         \x20 systemd:    mkdir -p {directory} && printf '[Service]\\n{systemd}\\n' > {directory}/malloc.conf && \
+         systemctl daemon-reload\n\
+         \x20 Dockerfile: ENV {docker}\n\
+         \x20 Kubernetes: env: [{kubernetes}]\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lowtide_model::cures::{Cure, Setting};
+
+    fn found(kind: Kind, cures: &[(&str, Option<(&str, &str)>)]) -> Inspection {
+        let cure = |(name, setting): &(&str, Option<(&str, &str)>)| Cure {
+            cure: (*name).to_owned(),
+            predicted_bytes: None,
+            how: String::new(),
+            setting: setting
+                .map(|(name, value)| Setting { name: name.into(), value: value.into() }),
+        };
+        let mut found = crate::tui::tests::found(0.02, 400, 280);
+        found.pid = 7;
+        found.runtimes.clear();
+        found.verdict.kind = kind;
+        found.cures = cures.iter().map(cure).collect();
+        found
+    }
+
+    fn server() -> Service {
+        Service {
+            command: Some(vec!["ruby".into(), "app.rb".into(), "it's".into()]),
+            directory: Some("/srv/my app".into()),
+            listening: Some(Listening { address: "127.0.0.1".into(), port: 9292 }),
+            unit: Some("app.service".into()),
+        }
+    }
+
+    #[test]
+    fn a_study_of_a_server_is_ready_to_run_and_tries_what_was_advised() {
+        let found = found(Kind::Hoard, &[("arena_max", Some(("MALLOC_ARENA_MAX", "2")))]);
+        assert_eq!(
+            next(&found, &server()),
+            "cd '/srv/my app' && lowtide study -a glibc,jemalloc,mimalloc -t glibc/arena_max=2 --ready \
+             tcp:127.0.0.1:9292 --load 'lowtide load http://127.0.0.1:9292/ -n 10000 -c 32' -- ruby app.rb \
+             'it'\\''s'\n      (port 9292 is in use while process 7 runs: stop it first, or give the command \
+             another port)"
+        );
+    }
+
+    #[test]
+    fn a_title_is_no_command() {
+        let found = found(Kind::Fragmentation, &[]);
+        let next = next(&found, &Service::default());
+        assert!(next.contains(" -- CMD\n      (CMD: the command that starts it)"), "{next}");
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<String>>();
+        let own = std::process::id();
+        assert!(!is_command(&["postgres: a b 127.0.0.1(49014) idle".to_owned()], own));
+        assert!(!is_command(&["[wait]".to_owned()], own));
+        assert!(is_command(&words("sh -c true"), own) && is_command(&words("/bin/sh"), own));
+    }
+
+    #[test]
+    fn a_setting_is_told_as_production_takes_it_and_only_where_it_is_the_remedy() {
+        let cures = [
+            ("arena_max", Some(("MALLOC_ARENA_MAX", "2"))),
+            ("trim_threshold", Some(("MALLOC_TRIM_THRESHOLD_", "131072"))),
+        ];
+        let text = to_paste(&found(Kind::Hoard, &cures), &server());
+        for line in [
+            "printf '[Service]\\nEnvironment=MALLOC_ARENA_MAX=2\\nEnvironment=MALLOC_TRIM_THRESHOLD_=131072\\n' \
+             > /etc/systemd/system/app.service.d/malloc.conf && systemctl daemon-reload",
+            "ENV MALLOC_ARENA_MAX=2 MALLOC_TRIM_THRESHOLD_=131072",
+            "env: [{name: MALLOC_ARENA_MAX, value: \"2\"}, {name: MALLOC_TRIM_THRESHOLD_, value: \"131072\"}]",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert_eq!(to_paste(&found(Kind::Live, &cures), &server()), "");
+        let hostile = Service { unit: Some("$(reboot).service".into()), ..server() };
+        assert!(
+            to_paste(&found(Kind::Hoard, &cures), &hostile)
+                .contains("'/etc/systemd/system/$(reboot).service.d'")
+        );
+    }
+
+    #[test]
+    fn the_unit_is_found_in_either_hierarchy() {
+        let unit = |text: &str| unit_of(&Groups::parse(text));
+        assert_eq!(unit("0::/system.slice/a.service/sub").as_deref(), Some("a.service"));
+        assert_eq!(
+            unit("1:name=systemd:/system.slice/b.service\n0::/").as_deref(),
+            Some("b.service")
+        );
+        assert_eq!(unit("0::/docker/abc"), None);
+        assert_eq!(unit("0::/user.slice/user-1000.slice/sshd.service"), None);
+        assert_eq!(unit("0::/system.slice/\x1b]0;x.service"), None);
+    }
+}

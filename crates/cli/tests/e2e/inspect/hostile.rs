@@ -1,0 +1,68 @@
+//! Processes that lay traps for whoever looks at them.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::{Subject, inspect, object, plain};
+use crate::support::{fixture, lowtide};
+
+/// A library that may be removed, in a directory of its own.
+fn library(home: &Path) -> PathBuf {
+    let (source, library) = (home.join("library.c"), home.join("library.so"));
+    fs::write(&source, "int nothing;").unwrap();
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let flags = ["-shared", "-fPIC", "-o"];
+    let built = Command::new(compiler).args(flags).arg(&library).arg(&source).status();
+    assert!(built.expect("a C compiler (Debian: build-essential)").success());
+    library
+}
+
+fn hostile(words: &[&str]) -> Subject {
+    Subject::start(plain(&fixture("hostile", &["-ldl"])).args(words))
+}
+
+#[test]
+fn a_fifo_where_a_library_was_does_not_hold_up_a_look() {
+    let home = tempfile::tempdir().unwrap();
+    let subject = hostile(&["fifo", &library(home.path()).display().to_string()]);
+    let found = object(&inspect(&[], subject.pid()));
+    assert_eq!(found["allocator"]["name"], "glibc", "{found:#}");
+    // The same without the capability to open mapped files by their addresses.
+    let without = "-sys_admin,-checkpoint_restore";
+    let lost = [format!("--bounding-set={without}"), format!("--inh-caps={without}")];
+    let is_root = fs::metadata("/proc/self").unwrap();
+    if std::os::unix::fs::MetadataExt::uid(&is_root) == 0 {
+        let output = Command::new("setpriv")
+            .args(lost)
+            .args([env!("CARGO_BIN_EXE_lowtide"), "inspect", "--json", &subject.pid().to_string()])
+            .output()
+            .expect("setpriv (Debian: util-linux)");
+        assert_eq!(object(&output)["allocator"]["name"], "glibc", "{output:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse"]
+fn a_file_system_that_does_not_answer_does_not_hold_up_a_look() {
+    let home = tempfile::tempdir().unwrap();
+    let library = library(home.path()).display().to_string();
+    let directory = home.path().join("mounted");
+    fs::create_dir(&directory).unwrap();
+    let subject = hostile(&["silence", &directory.display().to_string(), &library]);
+    for verb in ["inspect", "release"] {
+        let mut looking = lowtide()
+            .args([verb, &subject.pid().to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(looking.stderr.take().unwrap()).read_line(&mut said).unwrap();
+        assert!(said.contains("reading it has made no progress"), "{said}");
+        // The kernel keeps it until the request is answered, or whoever serves it has ended.
+        drop(looking);
+    }
+    drop(subject);
+}

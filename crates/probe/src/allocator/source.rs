@@ -1,0 +1,54 @@
+//! A file that is read as a program or library, whatever it claims about itself.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::ops::Range;
+
+use object::read::{ReadCache, ReadRef};
+
+/// Maximum number of bytes that are read of one file: the names of the largest programs that are not stripped.
+const MOST: u64 = 512 << 20;
+
+/// A file, of which so much is read and no more: a table may claim to be as large as a file that is nearly all
+/// holes.
+#[derive(Debug)]
+pub(crate) struct Source<'f> {
+    cache: ReadCache<&'f File>,
+    left: Cell<u64>,
+}
+
+impl<'f> Source<'f> {
+    pub(crate) fn new(file: &'f File) -> Self {
+        Self { cache: ReadCache::new(file), left: Cell::new(MOST) }
+    }
+}
+
+impl<'s> ReadRef<'s> for &'s Source<'_> {
+    fn len(self) -> Result<u64, ()> {
+        (&self.cache).len()
+    }
+
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'s [u8], ()> {
+        self.left.set(self.left.get().checked_sub(size).ok_or(())?);
+        (&self.cache).read_bytes_at(offset, size)
+    }
+
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'s [u8], ()> {
+        self.left.set(self.left.get().checked_sub(1).ok_or(())?);
+        (&self.cache).read_bytes_at_until(range, delimiter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_nearly_all_holes_is_not_read_whole() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 40).unwrap();
+        let source = Source::new(&file);
+        assert_eq!((&source).read_bytes_at(0, 4096), Ok(&[0; 4096][..]));
+        assert_eq!((&source).read_bytes_at(0, 1 << 40), Err(()));
+    }
+}

@@ -1,0 +1,137 @@
+//! The files that a process has mapped, opened so that the process cannot lead whoever opens them astray.
+//!
+//! A process chooses the names of what it maps, and what stands there later: another file, a FIFO at which
+//! opening never ends, a device, a symbolic link into the root of whoever follows it. What is opened here is a
+//! regular file, and the very one that is mapped.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, fstatfs, open, openat2};
+
+use crate::proc::maps::{FileId, Mapping};
+
+/// File systems whose files have another device number in `maps` than for `stat` (linux/magic.h): btrfs gives
+/// each subvolume its own, overlayfs shows the file below.
+const OTHER_DEVICE: [i64; 2] = [0x9123_683e, 0x794c_7630];
+
+/// Opens the very file that is mapped, even when its path now leads to another one.
+///
+/// # Errors
+/// When it cannot be found, is not a regular file, or another one stands in its place.
+pub fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<File> {
+    let place = by_range(pid, mapping).or_else(|_| by_path(pid, mapping))?;
+    reopen(&place)
+}
+
+/// By its addresses, which takes `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
+fn by_range(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
+    let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    Ok(open(range, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// By its path in the root of the process: in `maps`, no part of a path is a symbolic link.
+fn by_path(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let root = openat2(
+        CWD,
+        format!("/proc/{pid}/root"),
+        flags | OFlags::DIRECTORY,
+        Mode::empty(),
+        ResolveFlags::empty(),
+    )?;
+    let path = mapping.name.trim_start_matches('/');
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+    let place = openat2(&root, path, flags, Mode::empty(), resolve)?;
+    if is_same(&place, mapping.file)? { Ok(place) } else { Err(another()) }
+}
+
+fn is_same(place: &OwnedFd, wanted: FileId) -> io::Result<bool> {
+    let stat = fstat(place)?;
+    let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let has_device = device == wanted.device || OTHER_DEVICE.contains(&fstatfs(place)?.f_type);
+    Ok(stat.st_ino == wanted.inode && has_device)
+}
+
+/// Opens for reading what was only located so far: opening anything but a regular file can wait for
+/// somebody, or change something.
+fn reopen(place: &OwnedFd) -> io::Result<File> {
+    if FileType::from_raw_mode(fstat(place.as_fd())?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(open(format!("/proc/self/fd/{}", place.as_raw_fd()), flags, Mode::empty())?.into())
+}
+
+fn another() -> io::Error {
+    io::Error::other("another file stands at its path now")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::*;
+
+    /// A mapping of our own, named as if it were of a file at a path.
+    fn mapping(path: &Path, file: FileId) -> Mapping {
+        Mapping {
+            start: 0x1000,
+            end: 0x2000,
+            permissions: "r-xp".to_owned(),
+            offset: 0,
+            file,
+            name: path.to_string_lossy().into_owned(),
+        }
+    }
+
+    fn id_of(path: &Path) -> FileId {
+        FileId::of(&path.metadata().unwrap())
+    }
+
+    fn opened(path: &Path, file: FileId) -> Result<File, String> {
+        open_mapped(std::process::id(), &mapping(path, file)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_file_at_the_path_is_opened_only_where_it_is_the_one_that_is_mapped() {
+        let directory = tempfile::tempdir().unwrap();
+        let [library, other] = ["library", "other"].map(|name| directory.path().join(name));
+        std::fs::write(&library, "library").unwrap();
+        std::fs::write(&other, "other").unwrap();
+        let id = id_of(&library);
+        assert_eq!(FileId::of(&opened(&library, id).unwrap().metadata().unwrap()), id);
+        assert_eq!(opened(&other, id).unwrap_err(), "another file stands at its path now");
+    }
+
+    #[test]
+    fn a_fifo_in_the_place_of_a_library_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("x.so (deleted)");
+        rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        // Not even where its inode number has been given to the FIFO meanwhile.
+        assert_eq!(opened(&fifo, id_of(&fifo)).unwrap_err(), "it is not a regular file");
+    }
+
+    #[test]
+    fn a_device_is_not_opened() {
+        let null = Path::new("/dev/null");
+        assert_eq!(opened(null, id_of(null)).unwrap_err(), "it is not a regular file");
+    }
+
+    #[test]
+    fn no_symbolic_link_is_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join("library");
+        std::fs::write(&library, "library").unwrap();
+        let link = directory.path().join("link");
+        symlink(&library, &link).unwrap();
+        symlink(directory.path(), directory.path().join("here")).unwrap();
+        for path in [link, directory.path().join("here/library")] {
+            let error = opened(&path, id_of(&library)).unwrap_err();
+            assert!(error.contains("symbolic link"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `/proc/PID/cgroup`: the control groups of a process, and what they tell.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where the hierarchies are mounted, by convention (cgroups(7)): version 2 by itself or beside version 1.
+const ROOTS_V2: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+const FREEZER_V1: &str = "/sys/fs/cgroup/freezer";
+
+/// The groups of one process, one for each hierarchy.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Groups(Vec<Group>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Group {
+    /// The controllers of the hierarchy, with commas between; empty is version 2.
+    controllers: String,
+    path: String,
+}
+
+impl Groups {
+    /// Reads the text: a line `NUMBER:CONTROLLERS:PATH` for each hierarchy. Other lines are passed over.
+    pub fn parse(text: &str) -> Self {
+        let group = |line: &str| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next()?.to_owned(), fields.next()?.to_owned());
+            Some(Group { controllers, path })
+        };
+        Self(text.lines().filter_map(group).collect())
+    }
+
+    /// Those of a process.
+    ///
+    /// # Errors
+    /// When it has ended, or may not be seen.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let text = fs::read(format!("/proc/{pid}/cgroup"))?;
+        Ok(Self::parse(&String::from_utf8_lossy(&text)))
+    }
+
+    /// The path in the hierarchy of a controller; that of version 2 has the empty name.
+    pub fn path(&self, controller: &str) -> Option<&str> {
+        let has = |group: &&Group| group.controllers.split(',').any(|name| name == controller);
+        self.0.iter().find(has).map(|group| group.path.as_str())
+    }
+
+    /// Whether one of the paths is a group, or lies below it.
+    pub fn is_within(&self, group: &str) -> bool {
+        let group = group.trim_end_matches('/');
+        self.0.iter().any(|own| {
+            own.path
+                .strip_prefix(group)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    }
+
+    /// Whether the freezer holds the process; `None` where its files are not to be found.
+    pub fn is_frozen(&self) -> Option<bool> {
+        let read = |root: &str, path: &str, file: &str| {
+            fs::read_to_string(inside(root, path).join(file)).ok()
+        };
+        let v1 = self.path("freezer").and_then(|path| read(FREEZER_V1, path, "freezer.state"));
+        // Of a topmost group there is no state: it cannot be frozen.
+        let v1 = v1.map(|state| state.trim() != "THAWED");
+        let v2 = self
+            .path("")
+            .and_then(|path| ROOTS_V2.iter().find_map(|root| read(root, path, "cgroup.events")));
+        let v2 = v2.map(|events| events.lines().any(|line| line.trim() == "frozen 1"));
+        match (v1, v2) {
+            (None, None) => None,
+            (one, other) => Some(one.unwrap_or(false) || other.unwrap_or(false)),
+        }
+    }
+}
+
+/// A group's directory below the place where its hierarchy is mounted.
+pub fn inside(root: &str, path: &str) -> PathBuf {
+    Path::new(root).join(path.trim_start_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_both_versions_are_read() {
+        let groups = Groups::parse(
+            "6:freezer:/jobs/a\n4:cpu,cpuacct:/x:y\n0::/system.slice/redis.service\nx\n",
+        );
+        assert_eq!(groups.path("freezer"), Some("/jobs/a"));
+        assert_eq!(groups.path("cpuacct"), Some("/x:y"));
+        assert_eq!(groups.path(""), Some("/system.slice/redis.service"));
+        assert_eq!(groups.path("memory"), None);
+    }
+
+    #[test]
+    fn a_group_holds_what_is_below_it_and_nothing_beside_it() {
+        let groups = Groups::parse("0::/system.slice/redis.service");
+        for group in ["/system.slice", "/system.slice/", "/system.slice/redis.service", "/"] {
+            assert!(groups.is_within(group), "{group}");
+        }
+        assert!(!groups.is_within("/system.slice/redis"));
+        assert!(!groups.is_within("/redis.service"));
+    }
+}

@@ -1,0 +1,132 @@
+//! Processes by what they are: their program, their name, their control group.
+//!
+//! This selects, and protects nothing: a process can give itself any name.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::proc::cgroup::Groups;
+use crate::proc::stat::Stat;
+use crate::tree;
+
+/// Which processes are meant: those of which all that is given holds. With nothing given, all of the machine that
+/// can be seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// The file of the program.
+    pub exe: Option<PathBuf>,
+    /// The short name (`/proc/PID/comm`), of which the kernel keeps 15 bytes.
+    pub comm: Option<String>,
+    /// A control group, or one above it.
+    pub cgroup: Option<String>,
+}
+
+/// What the kernel keeps of a short name, in bytes (`TASK_COMM_LEN` without the NUL byte).
+const LONGEST_COMM: usize = 15;
+
+impl Selection {
+    /// The processes that it means, except kernel threads, those that have ended, and ourselves.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn processes(&self) -> io::Result<BTreeSet<u32>> {
+        let own = std::process::id();
+        let exe = self.exe.as_deref().map(|exe| exe.canonicalize().unwrap_or(exe.to_owned()));
+        let mut found = BTreeSet::new();
+        for entry in fs::read_dir("/proc")? {
+            let pid = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
+            let Some(pid) = pid.filter(|pid| *pid != own) else { continue };
+            if self.is_meant(pid, exe.as_deref()) {
+                found.insert(pid);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether it means a process, now.
+    pub fn means(&self, pid: u32) -> bool {
+        let exe = self.exe.as_deref().map(|exe| exe.canonicalize().unwrap_or(exe.to_owned()));
+        self.is_meant(pid, exe.as_deref())
+    }
+
+    fn is_meant(&self, pid: u32, exe: Option<&Path>) -> bool {
+        let Ok(text) = fs::read(format!("/proc/{pid}/stat")) else { return false };
+        let Ok(stat) = Stat::parse(&String::from_utf8_lossy(&text)) else { return false };
+        if stat.has_ended() || stat.is_kernel_thread() {
+            return false;
+        }
+        let is_comm = |name: &String| shortened(name) == stat.name;
+        let is_in = |group: &String| Groups::of(pid).is_ok_and(|groups| groups.is_within(group));
+        self.comm.as_ref().is_none_or(is_comm)
+            && exe.is_none_or(|exe| runs(pid, exe))
+            && self.cgroup.as_ref().is_none_or(is_in)
+    }
+}
+
+/// A name as the kernel keeps it.
+fn shortened(name: &str) -> String {
+    let bytes = name.as_bytes();
+    String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_COMM)]).into_owned()
+}
+
+/// Whether a process runs a program: also one whose file was replaced since, as by an update.
+fn runs(pid: u32, exe: &Path) -> bool {
+    let Ok(path) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
+    let text = path.to_string_lossy();
+    Path::new(text.strip_suffix(" (deleted)").unwrap_or(&text)) == exe
+}
+
+/// Some processes and all that descends from them.
+pub fn with_descendants(processes: &BTreeSet<u32>) -> BTreeSet<u32> {
+    let below = processes.iter().flat_map(|pid| tree::descendants_of(*pid));
+    processes.iter().copied().chain(below).filter(|pid| *pid != std::process::id()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    /// A program of its own name, so that nobody else runs it.
+    fn started(home: &Path, name: &str) -> Child {
+        let program = home.join(name);
+        let sleep = ["/bin/sleep", "/usr/bin/sleep"].iter().find(|path| Path::new(path).exists());
+        fs::copy(sleep.unwrap(), &program).unwrap();
+        let child = Command::new(&program).arg("1000").spawn().unwrap();
+        while !fs::read_link(format!("/proc/{}/exe", child.id())).is_ok_and(|path| path == program)
+        {
+            std::thread::yield_now();
+        }
+        child
+    }
+
+    #[test]
+    fn processes_are_selected_by_all_that_is_given() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().canonicalize().unwrap();
+        let name = format!("lt{}-with-a-long-name", std::process::id());
+        let mut child = started(&home, &name);
+        let selected = |selection: &Selection| selection.processes().unwrap();
+        let by_comm = Selection { comm: Some(name.clone()), ..Selection::default() };
+        let by_exe = Selection { exe: Some(home.join(&name)), ..Selection::default() };
+        assert_eq!(selected(&by_comm), BTreeSet::from([child.id()]));
+        assert_eq!(selected(&by_exe), BTreeSet::from([child.id()]));
+        let group = Some(Groups::of(child.id()).unwrap().path("").unwrap_or("/").to_owned());
+        assert_eq!(selected(&Selection { cgroup: group, ..by_exe.clone() }).len(), 1);
+        let elsewhere = Selection { cgroup: Some("/no/such/group".to_owned()), ..by_exe.clone() };
+        assert!(selected(&elsewhere).is_empty());
+        let other = Selection { comm: Some("another".to_owned()), ..by_exe.clone() };
+        assert!(selected(&other).is_empty());
+        // An update has replaced its file.
+        fs::remove_file(home.join(&name)).unwrap();
+        assert_eq!(selected(&by_exe).len(), 1);
+        assert!(selected(&Selection::default()).contains(&child.id()));
+        assert!(!selected(&Selection::default()).contains(&std::process::id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(selected(&by_comm).is_empty());
+    }
+}

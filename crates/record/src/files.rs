@@ -1,0 +1,125 @@
+//! Files that lowtide makes, perhaps as root and in a directory that others may write to: no symbolic link is
+//! followed, nothing but a regular file is written to, and strangers do not read it (0640).
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+
+const MODE: u32 = 0o640;
+
+/// Options for a file of ours: with them, opening one follows no symbolic link and waits for nobody.
+pub(crate) fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    // The flags of open(2) are the same bits in both types.
+    options.mode(MODE).custom_flags(flags.bits().cast_signed());
+    options
+}
+
+/// Makes a file, or empties one that is there.
+///
+/// # Errors
+/// When it cannot be made, or something else than a regular file stands there.
+pub fn create(path: &Path) -> io::Result<File> {
+    let file = regular(options().write(true).create(true).open(path)?)?;
+    file.set_len(0)?;
+    Ok(file)
+}
+
+/// Refuses what is no regular file.
+pub(crate) fn regular(file: File) -> io::Result<File> {
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
+}
+
+/// Writes a whole file: what was there stays until the new contents are complete. Without `replace`, nothing may
+/// stand there.
+///
+/// # Errors
+/// When it cannot be written; [`io::ErrorKind::AlreadyExists`] when something stands there.
+pub fn write_whole(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Ok(_) if !replace => return Err(io::ErrorKind::AlreadyExists.into()),
+        Ok(found) if !found.is_file() => return Err(not_regular()),
+        _ => {}
+    }
+    let part = part_of(path);
+    let written = options()
+        .write(true)
+        .create_new(true)
+        .open(&part)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| put(&part, path, replace));
+    if written.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+/// Gives a file its name at last.
+fn put(part: &Path, path: &Path, replace: bool) -> io::Result<()> {
+    if replace {
+        return fs::rename(part, path);
+    }
+    match renameat_with(CWD, part, CWD, path, RenameFlags::NOREPLACE) {
+        // A file system that cannot do so at once.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+            fs::hard_link(part, path)?;
+            fs::remove_file(part)
+        }
+        done => Ok(done?),
+    }
+}
+
+/// The name that a file has while it is written.
+fn part_of(path: &Path) -> std::path::PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.part", std::process::id()));
+    path.with_file_name(name)
+}
+
+fn not_regular() -> io::Error {
+    io::Error::other("something else than a regular file stands there")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_only_where_that_is_wanted_and_only_whole() {
+        let home = tempfile::tempdir().unwrap();
+        let page = home.path().join("page.html");
+        write_whole(&page, b"one", false).unwrap();
+        let error = write_whole(&page, b"two", false).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&page).unwrap(), b"one");
+        write_whole(&page, b"two", true).unwrap();
+        assert_eq!(fs::read(&page).unwrap(), b"two");
+        assert_eq!(page.metadata().unwrap().permissions().mode() & 0o777, MODE);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn no_symbolic_link_is_followed_and_no_fifo_is_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        let [victim, link, fifo] = ["victim", "link", "fifo"].map(|name| home.path().join(name));
+        fs::write(&victim, "precious").unwrap();
+        symlink(&victim, &link).unwrap();
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(CWD, &fifo, kind, rustix::fs::Mode::RWXU, 0).unwrap();
+        for path in [&link, &fifo] {
+            assert!(create(path).is_err(), "{path:?}");
+            for replace in [false, true] {
+                assert!(write_whole(path, b"new", replace).is_err(), "{path:?}");
+            }
+        }
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    }
+}

@@ -1,0 +1,489 @@
+//! The code that runs in targets, compiled for this machine and run over saved heaps, at their own addresses:
+//! as they were, damaged, changed since they were walked, and with acts that were named wrongly.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use lowtide_heap::memory::{Memory, Saved, word};
+use lowtide_heap::ptmalloc::{Heap, Layout, Links, fast_links, walk, walk_and_tell};
+use lowtide_heap::saved::SavedHeap;
+
+use super::Op;
+use super::numbers::{OP_CHUNK, OP_TOP};
+use crate::plan::{self, Batch};
+
+const PAGE: u64 = Saved::PAGE;
+/// Heaps of threads begin at multiples of this.
+const HEAP_MAX: u64 = 64 << 20;
+const PREV_INUSE: u64 = 1;
+
+/// The compiled program, which goes with its directory.
+struct Stub {
+    _home: tempfile::TempDir,
+    program: PathBuf,
+}
+
+/// What the code has done.
+struct Done {
+    returned: u64,
+    skipped: u64,
+    busy: u64,
+    joined: u64,
+    drops: Vec<Range<u64>>,
+    /// The heap afterwards.
+    memory: Saved,
+}
+
+impl Stub {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let program = home.path().join("stub_on_host");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/stub_on_host.c");
+        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+        // At this address it is in the way of no heap, of which some were saved from programs at the usual one.
+        let status = Command::new(compiler)
+            .args([
+                "-O1",
+                "-static",
+                "-no-pie",
+                "-Wl,-Ttext-segment=0x10000000",
+                "-fno-strict-aliasing",
+                "-o",
+            ])
+            .args([&program, &source])
+            .status()
+            .expect("a C compiler (Debian: build-essential)");
+        assert!(status.success());
+        Self { _home: home, program }
+    }
+
+    /// Has acts done in a heap. The code must come to an end, and touch nothing but the heap.
+    fn run(&self, memory: &Saved, layout: &Layout, links: Links, ops: &[Op]) -> Done {
+        let mut input = Vec::new();
+        let mut put = |word: u64| input.extend(word.to_le_bytes());
+        put(layout.arenas[0]);
+        put(layout.head_bytes);
+        put((links == Links::Mixed).into());
+        put(memory.blocks.len() as u64);
+        put(ops.len() as u64);
+        for (at, bytes) in &memory.blocks {
+            put(*at);
+            put(bytes.len() as u64);
+        }
+        input.extend(ops.iter().flat_map(Op::bytes));
+        memory.blocks.iter().for_each(|(_, bytes)| input.extend_from_slice(bytes));
+        /// The kernel's choice of places for a new program may be in the way.
+        const TRIES: usize = 5;
+        for _ in 0..TRIES {
+            let mut child = Command::new(&self.program)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut stdin = child.stdin.take().unwrap();
+            // It reads all before it writes; one that ends early says so by its exit code.
+            let _ = stdin.write_all(&input);
+            drop(stdin);
+            let mut output = Vec::new();
+            child.stdout.take().unwrap().read_to_end(&mut output).unwrap();
+            let status = child.wait().unwrap();
+            match status.code() {
+                Some(0) => return Done::parse(&output, memory),
+                Some(4) => panic!("the code has touched what is not there"),
+                Some(5) => {}
+                _ => panic!("{status}"),
+            }
+        }
+        panic!("a block of the heap cannot be mapped");
+    }
+}
+
+impl Done {
+    fn parse(output: &[u8], before: &Saved) -> Self {
+        let (head, mut rest) = output.split_at(40);
+        let words = |bytes: &[u8]| -> Vec<u64> {
+            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+        };
+        let head = words(head);
+        let (drops, tail) = rest.split_at(head[4] as usize * 16);
+        rest = tail;
+        let drops = words(drops).chunks_exact(2).map(|drop| drop[0]..drop[0] + drop[1]).collect();
+        let mut memory = Saved::default();
+        for (at, bytes) in &before.blocks {
+            let (block, tail) = rest.split_at(bytes.len());
+            memory.blocks.push((*at, block.to_vec()));
+            rest = tail;
+        }
+        assert!(rest.is_empty());
+        Self { returned: head[0], skipped: head[1], busy: head[2], joined: head[3], drops, memory }
+    }
+}
+
+/// A saved heap, and what is free in it.
+struct Subject {
+    name: String,
+    saved: SavedHeap,
+    layout: Layout,
+    heap: Heap,
+    links: Links,
+    /// Whole pages that are free, in order.
+    free: Vec<Range<u64>>,
+    ops: Vec<Op>,
+}
+
+fn walked(memory: &Saved, saved: &SavedHeap, layout: &Layout) -> (Heap, Vec<Range<u64>>, Vec<Op>) {
+    let (mut free, mut batch) = (Vec::new(), Batch::default());
+    let heap = walk_and_tell(memory, layout, &saved.mappings, &mut |found| {
+        batch.add(&found, memory);
+        free.push(found.pages);
+    });
+    free.sort_by_key(|pages| pages.start);
+    (heap, free, batch.take())
+}
+
+fn subjects() -> Vec<Subject> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heap/tests/saved");
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let heaps = files.filter(|path| path.extension().is_some_and(|e| e == "heap"));
+    let subjects: Vec<Subject> = heaps
+        .map(|path| {
+            let saved = SavedHeap::from_bytes(&std::fs::read(&path).unwrap()).unwrap();
+            let layout = Layout::find(&saved.memory, &saved.data).unwrap();
+            let (heap, free, ops) = walked(&saved.memory, &saved, &layout);
+            let links = fast_links(&saved.memory, &layout).unwrap_or(Links::Plain);
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            Subject { name, saved, layout, heap, links, free, ops }
+        })
+        .collect();
+    assert!(subjects.len() >= 15);
+    subjects
+}
+
+impl Subject {
+    fn run(&self, stub: &Stub, memory: &Saved, ops: &[Op]) -> Done {
+        stub.run(memory, &self.layout, self.links, ops)
+    }
+
+    fn is_free(&self, range: &Range<u64>) -> bool {
+        let place = self.free.partition_point(|pages| pages.start <= range.start);
+        let pages = place.checked_sub(1).map(|place| &self.free[place]);
+        pages.is_some_and(|pages| range.start < range.end && range.end <= pages.end)
+    }
+
+    /// Blocks that the program has, as it sees them: from behind the head to where the head of the next one begins.
+    /// Those in fast bins are not among them. Of arenas in several parts, there are none.
+    fn in_use(&self) -> Vec<Range<u64>> {
+        let (memory, layout) = (&self.saved.memory, &self.layout);
+        let word = |at: u64| word(memory, at).unwrap();
+        let mut found = Vec::new();
+        for arena in &layout.arenas {
+            let mut fast = HashSet::new();
+            for bin in layout.fast_bins(*arena).unwrap_or_default().step_by(8) {
+                let mut chunk = word(bin);
+                while chunk != 0 {
+                    fast.insert(chunk);
+                    let key = if self.links == Links::Mixed { (chunk + 16) >> 12 } else { 0 };
+                    chunk = word(chunk + 16) ^ key;
+                }
+            }
+            let brk = self.saved.mappings.iter().find(|mapping| mapping.is_brk);
+            let first = match *arena == layout.arenas[0] {
+                true => brk.map(|brk| brk.range.start),
+                false => Some(layout.end(*arena).next_multiple_of(16)),
+            };
+            let (Some(mut at), top) = (first, word(layout.top_at(*arena))) else { continue };
+            if !(at..at + HEAP_MAX).contains(&top) {
+                continue;
+            }
+            while at < top {
+                let next = at + (word(at + 8) & !7);
+                if word(next + 8) & PREV_INUSE != 0 && !fast.contains(&at) {
+                    found.push(at + 16..next + 8);
+                }
+                at = next;
+            }
+            assert_eq!(at, top, "{}", self.name);
+        }
+        found
+    }
+}
+
+/// Numbers that are the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % limit
+    }
+}
+
+fn block_of(memory: &mut Saved, at: u64) -> (&mut Vec<u8>, usize) {
+    let place = memory.blocks.partition_point(|(start, _)| *start <= at) - 1;
+    let (start, bytes) = &mut memory.blocks[place];
+    (bytes, (at - *start) as usize)
+}
+
+fn change(memory: &mut Saved, at: u64, to: impl Fn(u64) -> u64) {
+    let before = word(memory, at).unwrap();
+    let (bytes, place) = block_of(memory, at);
+    bytes[place..place + 8].copy_from_slice(&to(before).to_le_bytes());
+}
+
+/// What is dropped reads as zeros, as far as it was there.
+fn set_to_zero(memory: &mut Saved, ranges: &[Range<u64>]) {
+    let resident: Vec<_> = ranges.iter().flat_map(|range| memory.resident(range.clone())).collect();
+    for range in resident {
+        let (bytes, place) = block_of(memory, range.start);
+        bytes[place..place + (range.end - range.start) as usize].fill(0);
+    }
+}
+
+/// Where words are that are not zero: most of a saved heap is.
+fn words(memory: &Saved) -> Vec<u64> {
+    let blocks = memory.blocks.iter();
+    blocks
+        .flat_map(|(at, bytes)| {
+            let words = bytes.chunks_exact(8).enumerate();
+            words
+                .filter(|(_, word)| *word != [0; 8] && *word != [0x5a; 8])
+                .map(move |(place, _)| at + place as u64 * 8)
+        })
+        .collect()
+}
+
+fn flip(memory: &mut Saved, words: &[u64], dice: &mut Dice) {
+    for _ in 0..=dice.below(12) {
+        let (at, bit) = (words[dice.below(words.len() as u64) as usize], dice.below(64));
+        change(memory, at, |word| word ^ (1 << bit));
+    }
+}
+
+/// How many ways each heap is damaged in.
+fn cases() -> u64 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(4)
+}
+
+#[test]
+fn every_free_page_that_a_walk_names_is_dropped_and_nothing_else_changes() {
+    let stub = Stub::new();
+    let mut kinds = [0, 0];
+    for subject in subjects() {
+        let memory = &subject.saved.memory;
+        let done = subject.run(&stub, memory, &subject.ops);
+        assert_eq!((done.skipped, done.busy, done.joined), (0, 0, 0), "{}", subject.name);
+        let named: Vec<_> = subject.ops.iter().map(|op| op.from..op.from + op.bytes).collect();
+        assert_eq!(done.drops, named, "{}", subject.name);
+        assert_eq!(done.returned, named.iter().map(|drop| drop.end - drop.start).sum::<u64>());
+        let mut expected = memory.clone();
+        set_to_zero(&mut expected, &named);
+        assert!(done.memory.blocks == expected.blocks, "{}", subject.name);
+        let after = walk(&done.memory, &subject.layout, &subject.saved.mappings);
+        assert_eq!(after.total(), subject.heap.total(), "{}", subject.name);
+        for op in &subject.ops {
+            kinds[usize::from(op.kind == OP_TOP)] += 1;
+        }
+    }
+    assert!(kinds.iter().all(|count| *count > 0), "{kinds:?}");
+}
+
+#[test]
+fn joined_chunks_leave_a_sound_heap_in_which_blocks_are_as_they_were() {
+    let stub = Stub::new();
+    let mut all = 0;
+    for subject in subjects() {
+        let memory = &subject.saved.memory;
+        let name = &subject.name;
+        let joins: Vec<Op> = subject
+            .heap
+            .arenas
+            .iter()
+            .flat_map(|arena| plan::joins(arena, &subject.layout))
+            .collect();
+        let done = subject.run(&stub, memory, &joins);
+        let before = subject.heap.total();
+        let (heap, free, ops) = walked(&done.memory, &subject.saved, &subject.layout);
+        let after = heap.total();
+        // Of glibc 2.26 alone the bins are not where they are known to be.
+        let expected = if joins.is_empty() { 0 } else { before.fast_count };
+        assert_eq!((done.skipped, done.busy, done.joined), (0, 0, expected), "{name}");
+        assert!(done.drops.is_empty() && heap.is_whole(), "{name}");
+        assert_eq!(after.fast_count, before.fast_count - expected, "{name}");
+        assert_eq!(
+            (after.used_count, after.used_bytes),
+            (before.used_count, before.used_bytes),
+            "{name}"
+        );
+        let free_bytes =
+            |t: &lowtide_heap::ptmalloc::Tally| t.free_bytes + t.top_bytes + t.fast_bytes;
+        assert_eq!(free_bytes(&after), free_bytes(&before), "{name}");
+        for block in subject.in_use() {
+            let length = (block.end - block.start) as usize;
+            let (mut then, mut now) = (vec![0; length], vec![1; length]);
+            memory.read(block.start, &mut then);
+            done.memory.read(block.start, &mut now);
+            assert!(then == now, "{name}: {block:x?}");
+        }
+        // What they have become is as good as any other free chunk.
+        let again = subject.run(&stub, &done.memory, &ops);
+        assert_eq!((again.skipped, again.busy), (0, 0), "{name}");
+        assert_eq!(again.drops.len(), ops.len(), "{name}");
+        assert!(free.len() >= subject.free.len() || done.joined > 0, "{name}");
+        all += done.joined;
+    }
+    assert!(all > 1000, "{all}");
+}
+
+#[test]
+fn a_chunk_that_was_taken_since_it_was_named_is_not_dropped() {
+    type Change = fn(&mut Saved, &Op);
+    let ways: [(&str, Change); 8] = [
+        ("the next one says that it is in use", |memory, op| {
+            change(memory, op.chunk + op.size + 8, |head| head | PREV_INUSE);
+        }),
+        ("it is in no list, forward", |memory, op| {
+            let next = word(memory, op.chunk + 16).unwrap();
+            change(memory, next + 24, |_| next);
+        }),
+        ("it is in no list, backward", |memory, op| {
+            let previous = word(memory, op.chunk + 24).unwrap();
+            change(memory, previous + 16, |_| previous);
+        }),
+        ("it is smaller", |memory, op| change(memory, op.chunk + 8, |head| head - 16)),
+        ("the next one says that it is smaller", |memory, op| {
+            change(memory, op.chunk + op.size, |size| size - 16);
+        }),
+        ("it has a mapping of its own", |memory, op| change(memory, op.chunk + 8, |head| head | 2)),
+        // Its lower bits are those of a page that the code knows by then.
+        ("its list leads to where no program has memory", |memory, op| {
+            change(memory, op.chunk + 16, |_| op.chunk | 1 << 50);
+        }),
+        ("its list leads out of the heap", |memory, op| {
+            change(memory, op.chunk + 16, |_| 0x1_0000_0000);
+        }),
+    ];
+    let stub = Stub::new();
+    let mut tried = 0;
+    for subject in subjects() {
+        let chunks: Vec<Op> =
+            subject.ops.iter().filter(|op| op.kind == OP_CHUNK).copied().collect();
+        // Each by itself: what one way leaves is in the way of the next.
+        for op in chunks.iter().take(3) {
+            for (way, change) in ways {
+                let mut memory = subject.saved.memory.clone();
+                change(&mut memory, op);
+                let done = subject.run(&stub, &memory, &[*op]);
+                assert!(done.drops.is_empty(), "{}: {way}: {op:x?}", subject.name);
+                assert_eq!(done.skipped, 1, "{}: {way}", subject.name);
+                assert!(done.memory.blocks == memory.blocks, "{}: {way}", subject.name);
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 50, "{tried}");
+}
+
+#[test]
+fn acts_that_are_named_wrongly_drop_nothing_that_is_in_use() {
+    let stub = Stub::new();
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let (mut dropped, mut skipped) = (0, 0);
+    for subject in subjects() {
+        let mut wrong = Vec::new();
+        for op in &subject.ops {
+            for _ in 0..cases() {
+                let mut op = *op;
+                let some = |dice: &mut Dice, unit: u64| {
+                    unit.wrapping_mul(dice.below(9)).wrapping_sub(unit * 4)
+                };
+                match dice.below(7) {
+                    0 => op.chunk = op.chunk.wrapping_add(some(&mut dice, 16)),
+                    1 => op.size = op.size.wrapping_add(some(&mut dice, 16)),
+                    2 => op.from = op.from.wrapping_add(some(&mut dice, PAGE)),
+                    3 => op.bytes = op.bytes.wrapping_add(some(&mut dice, PAGE)),
+                    4 => op.kind = OP_CHUNK + OP_TOP - op.kind,
+                    5 => {
+                        op.arena = subject.layout.arenas
+                            [dice.below(subject.layout.arenas.len() as u64) as usize]
+                    }
+                    _ => {
+                        let other = subject.ops[dice.below(subject.ops.len() as u64) as usize];
+                        (op.from, op.bytes) = (other.from, other.bytes);
+                    }
+                }
+                wrong.push(op);
+            }
+        }
+        let memory = &subject.saved.memory;
+        let done = subject.run(&stub, memory, &wrong);
+        for range in &done.drops {
+            assert!(subject.is_free(range), "{}: {range:x?} is in use", subject.name);
+        }
+        let mut expected = memory.clone();
+        set_to_zero(&mut expected, &done.drops);
+        assert!(done.memory.blocks == expected.blocks, "{}", subject.name);
+        dropped += done.drops.len();
+        skipped += done.skipped;
+    }
+    // Both came about: some changes leave an act as it was, or name other free pages.
+    assert!(dropped > 100 && skipped > 100, "{dropped} {skipped}");
+}
+
+#[test]
+fn a_damaged_heap_has_nothing_dropped_that_is_in_use_and_nothing_outside_is_touched() {
+    let stub = Stub::new();
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let (mut dropped, mut skipped) = (0, 0);
+    for subject in subjects() {
+        let words = words(&subject.saved.memory);
+        for _ in 0..cases() {
+            let mut memory = subject.saved.memory.clone();
+            flip(&mut memory, &words, &mut dice);
+            // As they were named before the damage, and as a walk that it leads astray names them.
+            let (_, _, astray) = walked(&memory, &subject.saved, &subject.layout);
+            let ops = [subject.ops.clone(), astray].concat();
+            let done = subject.run(&stub, &memory, &ops);
+            for range in &done.drops {
+                assert!(subject.is_free(range), "{}: {range:x?} is in use", subject.name);
+            }
+            let mut expected = memory;
+            set_to_zero(&mut expected, &done.drops);
+            assert!(done.memory.blocks == expected.blocks, "{}", subject.name);
+            dropped += done.drops.len();
+            skipped += done.skipped;
+        }
+    }
+    assert!(dropped > 0 && skipped > 0, "{dropped} {skipped}");
+}
+
+#[test]
+fn joining_in_a_damaged_heap_ends_and_touches_nothing_outside() {
+    let stub = Stub::new();
+    let mut dice = Dice(0xd134_2543_de82_ef95);
+    let (mut joined, mut skipped) = (0, 0);
+    for subject in subjects().into_iter().filter(|subject| subject.heap.total().fast_count > 0) {
+        let words = words(&subject.saved.memory);
+        let joins: Vec<Op> = subject
+            .heap
+            .arenas
+            .iter()
+            .flat_map(|arena| plan::joins(arena, &subject.layout))
+            .collect();
+        for _ in 0..cases() {
+            let mut memory = subject.saved.memory.clone();
+            flip(&mut memory, &words, &mut dice);
+            let done = subject.run(&stub, &memory, &joins);
+            assert!(done.drops.is_empty(), "{}", subject.name);
+            joined += done.joined;
+            skipped += done.skipped;
+        }
+    }
+    assert!(joined > 0 && skipped > 0, "{joined} {skipped}");
+}

@@ -1,0 +1,28 @@
+//! Releases a process, and kills itself at a step: `release_until PID STEP MAX_PAUSE_US`. It prints the step
+//! before. When there are fewer steps, it ends well.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::time::Duration;
+
+use lowtide_model::release::Outcome;
+use lowtide_probe::inspect::Target;
+use lowtide_release::{Options, release_telling};
+use rustix::process::{Signal, kill_process};
+
+fn main() {
+    let numbers: Vec<u32> = std::env::args().skip(1).map(|word| word.parse().unwrap()).collect();
+    let [pid, step, max_pause_us] = numbers[..] else { panic!("PID STEP MAX_PAUSE_US") };
+    let max_pause = Duration::from_micros(max_pause_us.into());
+    let options = Options { max_pause, untested: true, ..Options::default() };
+    let mut count = 0;
+    let result = release_telling(&Target::open(pid).unwrap(), &options, &mut |now| {
+        if count == step {
+            println!("at {now:?}");
+            kill_process(rustix::process::getpid(), Signal::KILL).unwrap();
+        }
+        count += 1;
+    });
+    let release = result.unwrap();
+    assert_eq!(release.outcome, Outcome::Released, "{release:?}");
+}
