@@ -177,8 +177,12 @@ impl Remote<'_> {
 
     /// What is left of the time-out of a thread that has just been stopped, and since when so much.
     fn left(&mut self, candidate: &Candidate) -> Option<(Timeout, Duration, Instant)> {
-        let waited = candidate.waited.map(|waited| waited.by_now()).unwrap_or_default();
+        let now = Instant::now();
         let timeout = candidate.wait.timeout;
+        if let (Timeout::Milliseconds(_, ms), Some(waited)) = (timeout, &candidate.waited) {
+            // Told in whole ms again and again, it would grow by some of one each time.
+            return Some((timeout, self.told.rest(candidate.thread, waited, ms, now), now));
+        }
         let given = match timeout {
             Timeout::Kept => None,
             Timeout::Milliseconds(_, ms) => Some(Duration::from_millis(ms)),
@@ -189,14 +193,8 @@ impl Remote<'_> {
                 words.and_then(|(seconds, rest)| wait::duration([seconds, rest]))
             }
         }?;
-        let (left, now) = (given.saturating_sub(waited), Instant::now());
-        Some(match timeout {
-            // Told in whole ms again and again, it would grow by some of one each time.
-            Timeout::Milliseconds(_, ms) => {
-                (timeout, self.told.rest(candidate, ms, left, now), now)
-            }
-            _ => (timeout, left, now),
-        })
+        let waited = candidate.waited.map(|waited| waited.by(now)).unwrap_or_default();
+        Some((timeout, given.saturating_sub(waited), now))
     }
 
     /// Stops a thread, unless it has gone on meanwhile. Says since when it stands still.
