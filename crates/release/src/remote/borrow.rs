@@ -33,49 +33,31 @@ impl Remote<'_> {
         escorted: Option<usize>,
         mut prepare: impl FnMut(&mut Self, &Held) -> Result<Option<Registers>, Halt>,
     ) -> Result<Candidate, Halt> {
-        let begin = Instant::now();
-        loop {
-            // Nothing comes between the look at a thread and its stop: it may go on to another wait.
-            let waited = own_wait();
-            let candidates = self.candidates();
-            for candidate in &candidates.found {
-                let urgent = Urgent::begin();
-                let Some(held) = self.hold(candidate)? else { continue };
-                let permitted =
-                    seccomp::permits(candidate.thread.tid as i32, candidate.seccomp, calls);
-                let prepared = match permitted {
-                    Ok(()) => prepare(self, &held),
-                    Err(refusal) => Err(refusal.into()),
-                };
-                let Some(registers) = prepared? else { continue };
-                (self.tell)(Step::Set);
-                let set = held.tracee.set_registers(&registers);
-                (self.tell)(Step::LetGo);
-                let since = held.since;
-                let fs_base = held.registers.fs_base;
-                let gone = match escorted {
-                    Some(calls) if set.is_ok() && candidate.may_handle => {
-                        held.see_through(calls, self.tell)
-                    }
-                    _ => held.tracee.let_go(0),
-                };
-                let length = since.elapsed();
-                drop(urgent);
-                let waited = own_wait().saturating_sub(waited);
-                self.pauses.push(Pause { length, waited: waited.min(length) });
-                if escorted.is_none() {
-                    self.inside.retain(|(other, _)| *other != candidate.thread);
-                    self.inside.push((candidate.thread, candidate.thread.ran()));
+        let (candidate, (fs_base, gone)) = self.hold_one(|remote, candidate, held| {
+            seccomp::permits(candidate.thread.tid.cast_signed(), candidate.seccomp, calls)?;
+            let Some(registers) = prepare(remote, &held)? else { return Ok(None) };
+            (remote.tell)(Step::Set);
+            let set = held.tracee.set_registers(&registers);
+            (remote.tell)(Step::LetGo);
+            let fs_base = held.registers.fs_base;
+            let gone = match escorted {
+                Some(calls) if set.is_ok() && candidate.may_handle => {
+                    held.see_through(calls, remote.tell)
                 }
-                set.and(gone).map_err(|error| self.failed(error))?;
-                let thread = (candidate.thread.tid, candidate.wait.name);
-                self.borrowed.get_or_insert(thread);
-                self.fs_base = fs_base;
-                (self.tell)(Step::Await);
-                return Ok(candidate.clone());
-            }
-            self.go_on_searching(begin, &candidates)?;
+                _ => held.tracee.let_go(0),
+            };
+            Ok(Some((fs_base, set.and(gone))))
+        })?;
+        if escorted.is_none() {
+            self.inside.retain(|(other, _)| *other != candidate.thread);
+            self.inside.push((candidate.thread, candidate.thread.ran()));
         }
+        gone.map_err(|error| self.failed(error))?;
+        let thread = (candidate.thread.tid, candidate.wait.name);
+        self.borrowed.get_or_insert(thread);
+        self.fs_base = fs_base;
+        (self.tell)(Step::Await);
+        Ok(candidate)
     }
 
     /// Has a thread stand still for as long as it takes to read the filters of its system calls, and goes no
@@ -85,23 +67,36 @@ impl Remote<'_> {
     /// When the filters do not let a release through, or cannot be read; or no thread can be borrowed.
     pub(crate) fn ask_filters(&mut self) -> Result<(), Halt> {
         let calls = self.all_planned();
+        let (_, permitted) = self.hold_one(|remote, candidate, _held| {
+            let tid = candidate.thread.tid.cast_signed();
+            let permitted = seccomp::permits(tid, candidate.seccomp, &calls);
+            (remote.tell)(Step::LetGo);
+            Ok(Some(permitted))
+        })?;
+        Ok(permitted?)
+    }
+
+    /// Stops a thread, does something with it that lets it go, and counts for how long it stood still. With
+    /// nothing done, the next one is tried.
+    fn hold_one<T>(
+        &mut self,
+        mut act: impl FnMut(&mut Self, &Candidate, Held) -> Result<Option<T>, Halt>,
+    ) -> Result<(Candidate, T), Halt> {
         let begin = Instant::now();
         loop {
-            // Nothing comes between the look at a thread and its stop: it may go on to another wait.
-            let waited = own_wait();
+            // Before the look: nothing comes between that and the stop, for a thread may go on to another wait.
+            let waited = waits(&[]);
             let candidates = self.candidates();
             for candidate in &candidates.found {
-                let _urgent = Urgent::begin();
+                let urgent = Urgent::begin();
                 let Some(held) = self.hold(candidate)? else { continue };
-                let tid = candidate.thread.tid.cast_signed();
-                let permitted = seccomp::permits(tid, candidate.seccomp, &calls);
                 let since = held.since;
-                (self.tell)(Step::LetGo);
-                drop(held);
+                let Some(done) = act(self, candidate, held)? else { continue };
                 let length = since.elapsed();
-                let waited = own_wait().saturating_sub(waited);
+                drop(urgent);
+                let waited = waits(&[]).saturating_sub(waited);
                 self.pauses.push(Pause { length, waited: waited.min(length) });
-                return Ok(permitted?);
+                return Ok((candidate.clone(), done));
             }
             self.go_on_searching(begin, &candidates)?;
         }
@@ -296,19 +291,11 @@ impl Remote<'_> {
     }
 }
 
-/// How long this thread has waited for a processor.
-fn own_wait() -> Duration {
+/// How long threads, and this one, have waited for a processor.
+pub(super) fn waits(threads: &[Thread]) -> Duration {
     let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-    Thread { pid: std::process::id(), tid }.waited().unwrap_or_default()
-}
-
-/// How long a thread and this one have waited for a processor.
-pub(super) fn waits(thread: Thread) -> Duration {
-    let ours = Thread {
-        pid: std::process::id(),
-        tid: rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(),
-    };
-    [thread, ours].iter().filter_map(Thread::waited).sum()
+    let own = Thread { pid: std::process::id(), tid };
+    threads.iter().chain([&own]).filter_map(Thread::waited).sum()
 }
 
 /// The registers with which a thread is let go as it is, where the kernel's own would break its wait off.

@@ -30,7 +30,7 @@ impl Remote<'_> {
             let planned = code_calls(place);
             let borrowed =
                 self.borrow(&planned, None, |remote, held| remote.prepare(place, held, wanted))?;
-            let waited = waits(borrowed.thread);
+            let waited = waits(&[borrowed.thread]);
             if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
                 self.is_busy = true;
                 return Err(self.because(
@@ -42,7 +42,7 @@ impl Remote<'_> {
             let worked = self.get(OFF_WORKED_NS).unwrap_or(0);
             if worked > 0 {
                 let worked = Duration::from_nanos(worked).min(entered.elapsed());
-                let waited = waits(borrowed.thread).saturating_sub(waited);
+                let waited = waits(&[borrowed.thread]).saturating_sub(waited);
                 if let Some(pause) = self.pauses.last_mut() {
                     pause.length += worked;
                     pause.waited += waited.min(worked);

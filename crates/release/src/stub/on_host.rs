@@ -169,6 +169,18 @@ impl Subject {
         stub.run(memory, &self.layout, self.links, ops)
     }
 
+    /// Has acts done. What is dropped must be free, and nothing else may have changed.
+    fn run_and_check(&self, stub: &Stub, memory: &Saved, ops: &[Op]) -> Done {
+        let done = self.run(stub, memory, ops);
+        for range in &done.drops {
+            assert!(self.is_free(range), "{}: {range:x?} is in use", self.name);
+        }
+        let mut expected = memory.clone();
+        set_to_zero(&mut expected, &done.drops);
+        assert!(done.memory.blocks == expected.blocks, "{}", self.name);
+        done
+    }
+
     fn is_free(&self, range: &Range<u64>) -> bool {
         let place = self.free.partition_point(|pages| pages.start <= range.start);
         let pages = place.checked_sub(1).map(|place| &self.free[place]);
@@ -421,14 +433,7 @@ fn acts_that_are_named_wrongly_drop_nothing_that_is_in_use() {
                 wrong.push(op);
             }
         }
-        let memory = &subject.saved.memory;
-        let done = subject.run(&stub, memory, &wrong);
-        for range in &done.drops {
-            assert!(subject.is_free(range), "{}: {range:x?} is in use", subject.name);
-        }
-        let mut expected = memory.clone();
-        set_to_zero(&mut expected, &done.drops);
-        assert!(done.memory.blocks == expected.blocks, "{}", subject.name);
+        let done = subject.run_and_check(&stub, &subject.saved.memory, &wrong);
         dropped += done.drops.len();
         skipped += done.skipped;
     }
@@ -449,13 +454,7 @@ fn a_damaged_heap_has_nothing_dropped_that_is_in_use_and_nothing_outside_is_touc
             // As they were named before the damage, and as a walk that it leads astray names them.
             let (_, _, astray) = walked(&memory, &subject.saved, &subject.layout);
             let ops = [subject.ops.clone(), astray].concat();
-            let done = subject.run(&stub, &memory, &ops);
-            for range in &done.drops {
-                assert!(subject.is_free(range), "{}: {range:x?} is in use", subject.name);
-            }
-            let mut expected = memory;
-            set_to_zero(&mut expected, &done.drops);
-            assert!(done.memory.blocks == expected.blocks, "{}", subject.name);
+            let done = subject.run_and_check(&stub, &memory, &ops);
             dropped += done.drops.len();
             skipped += done.skipped;
         }
