@@ -12,6 +12,7 @@
 //! - `LOWTIDE_TORTURE_MS=20000`: how long one program runs;
 //! - `LOWTIDE_TORTURE_ARGUMENTS="mb=8 waits=0"`: what the programs are told besides: with less memory and
 //!   without its waits, one makes a hoard several times as often;
+//! - `LOWTIDE_TORTURE_SHAPE="one thread"`: only programs of this shape;
 //! - `LOWTIDE_TORTURE_BESIDE=1`: how many run side by side;
 //! - `LOWTIDE_TORTURE_RECORD=FILE`: a line of JSON for each program that ran.
 
@@ -77,9 +78,18 @@ fn nothing_breaks_under_any_glibc() {
     records.assert_nothing_broke();
 }
 
+/// Those that the environment asks for.
+fn shapes() -> Vec<Shape> {
+    let Ok(name) = std::env::var("LOWTIDE_TORTURE_SHAPE") else { return Shape::ALL.to_vec() };
+    let shape = Shape::ALL.into_iter().find(|shape| shape.name() == name);
+    vec![shape.unwrap_or_else(|| panic!("LOWTIDE_TORTURE_SHAPE is no shape: {name}"))]
+}
+
 /// One glibc and shape after the other, some side by side.
 fn torture(libraries: &[Library], scale: &Scale) -> Records {
-    let jobs = libraries.iter().flat_map(|library| Shape::ALL.map(|shape| (library, shape)));
+    let shapes = shapes();
+    let jobs =
+        libraries.iter().flat_map(|library| shapes.iter().map(move |shape| (library, *shape)));
     let jobs = Mutex::new(jobs.collect::<VecDeque<_>>());
     let records = Records::open();
     std::thread::scope(|scope| {
@@ -101,7 +111,7 @@ fn torture(libraries: &[Library], scale: &Scale) -> Records {
 fn torture_one(library: &Library, shape: Shape, scale: &Scale, records: &Records) {
     /// So many programs in a row of which nothing comes back are enough to see that nothing will.
     const MOST_IN_VAIN: u64 = 3;
-    let wanted = scale.releases.div_ceil(Shape::ALL.len() as u64);
+    let wanted = scale.releases.div_ceil(shapes().len() as u64);
     let (mut returned, mut in_vain) = (0, 0);
     for seed in scale.seed.. {
         let run = Run { library: library.clone(), shape, seed, ms: scale.ms };

@@ -87,7 +87,10 @@ fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
     } else {
         count(release(target, &options), false, tally);
     }
-    tally.failures.extend(left_behind(target.pid));
+    // In one that is ending, all threads are there for an instant longer.
+    if tally.gone.is_none() {
+        tally.failures.extend(left_behind(target.pid));
+    }
     if draw.below(2) == 0 {
         std::thread::park_timeout(Duration::from_millis(draw.below(LONGEST_REST_MS)));
     }
