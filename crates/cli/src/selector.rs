@@ -63,7 +63,7 @@ fn cgroup(text: &str) -> Result<String, String> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Selected {
     pub(crate) pid: u32,
-    /// When it began, in clock ticks since the machine booted; `None` of one that has ended.
+    /// Its start time, in clock ticks since boot; `None` if it has ended.
     start_ticks: Option<u64>,
 }
 

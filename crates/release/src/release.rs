@@ -51,8 +51,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The beginning of a sentence.
-    pub fn told(&self) -> String {
+    /// What is being done, for a progress line: `scanning the heap`, `12 MiB returned`.
+    pub fn text(&self) -> String {
         match self.is_acting.load(Ordering::Relaxed) {
             false => "scanning the heap".to_owned(),
             true => format!("{} returned", Human(self.returned_bytes.load(Ordering::Relaxed))),

@@ -79,7 +79,7 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                     exit = failure.exit();
                 }
             }
-            // A child that has ended meanwhile is nobody's concern.
+            // A child may have ended since it was listed. Only a process that was named is an error.
             Err(error) if !is_named && error_exit(&error) == Exit::Gone => {}
             Err(error) if args.selector.pids.len() == 1 => {
                 return Err(failure(&error, &again(args)));

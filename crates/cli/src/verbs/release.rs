@@ -65,7 +65,7 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
         let exit = match act.on(pid, &mut whole)? {
             Ok(exit) => exit,
             Err(failure) if pids.len() == 1 => return Err(failure),
-            // One that was not named itself, and has ended meanwhile, is nobody's concern.
+            // A process that a selector found may have ended since. Only one that was named by PID is an error.
             Err(failure) if failure.exit() == Exit::Gone && !args.selector.pids.contains(&pid) => {
                 continue;
             }
@@ -90,7 +90,7 @@ fn is_wanted(pids: &[Selected], args: &ReleaseArgs) -> Result<bool, Failure> {
     let words = args.selector.words().join(" ");
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         let message = format!(
-            "{words} selects {processes}, but there is no terminal to confirm on: --yes releases without asking"
+            "{words} selects {processes}: add --yes to release without a terminal to confirm on"
         );
         return Err(Failure::usage(message).next(format!("lowtide release --dry-run {words}")));
     }
@@ -220,7 +220,7 @@ impl Act<'_> {
 
     /// Tries it, and where it is refused for a reason that may pass, again.
     fn release(&self, target: &Target) -> Result<Release, ReleaseError> {
-        /// So long it is waited from one attempt to the next.
+        /// The time between two attempts.
         const STEP: Duration = Duration::from_millis(250);
         let begin = Instant::now();
         loop {
@@ -303,7 +303,7 @@ impl Shown {
                 });
                 if let Some(bar) = bar {
                     let seconds = HumanSeconds(begin.elapsed().as_secs_f64());
-                    bar.set_message(format!("{}, {seconds} so far", progress.told()));
+                    bar.set_message(format!("{} after {seconds}", progress.text()));
                     bar.tick();
                 }
             }

@@ -197,7 +197,7 @@ impl Work {
     fn look(&mut self, at: Instant) -> Result<(), Over> {
         let (begin, t_s) = (Instant::now(), self.now());
         let looked = self.inspector.inspect(&self.target);
-        // What it waits for on a busy machine is no cost of ours.
+        // CPU time, not elapsed time: waiting for a processor on a busy machine costs the target nothing.
         let cost = match &looked {
             Ok(look) => Duration::try_from_secs_f64(look.inspection.cpu_s).unwrap_or_default(),
             Err(_) => begin.elapsed(),
