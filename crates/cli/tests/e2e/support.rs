@@ -15,7 +15,7 @@ use serde_json::Value;
 fn as_from_a_terminal(command: &mut Command) {
     use nix::sys::signal::{SigHandler, Signal, signal};
     let restore = || {
-        for ends in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGTERM] {
+        for ends in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTERM] {
             // SAFETY: the default is no handler of ours.
             unsafe { signal(ends, SigHandler::SigDfl) }?;
         }

@@ -1,6 +1,9 @@
 //! What is done, counted and kept.
 
+use std::path::Path;
 use std::process::Stdio;
+
+use serde_json::Value;
 
 use super::{Server, load, report};
 use crate::support::{lines, lowtide, until};
@@ -31,13 +34,16 @@ fn people_see_the_round_and_no_progress_where_there_is_no_terminal() {
 #[test]
 fn a_server_that_is_killed_in_the_middle_leaves_counts_that_add_up() {
     let mut server = Server::start();
+    let home = tempfile::tempdir().unwrap();
+    let record = home.path().join("load.jsonl");
     let child = lowtide()
-        .args(["--json", "load", &server.url("?expire=60000"), "-m", "100"])
+        .args(["--json", "load", &server.url("?expire=60000"), "-m", "100", "-o"])
+        .arg(&record)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    wait_for_connections(child.id());
+    wait_for_requests_in_flight(&record, 800);
     server.child.kill().unwrap();
     let output = child.wait_with_output().unwrap();
     let round = &report(&output)["rounds"][0];
@@ -48,13 +54,16 @@ fn a_server_that_is_killed_in_the_middle_leaves_counts_that_add_up() {
 #[test]
 fn ctrl_c_prints_what_was_done_so_far() {
     let server = Server::start();
+    let home = tempfile::tempdir().unwrap();
+    let record = home.path().join("load.jsonl");
     let child = lowtide()
-        .args(["--json", "load", &server.url("?expire=60000"), "-m", "10", "--rounds", "9"])
+        .args(["--json", "load", &server.url("?expire=60000"), "-m", "10", "--rounds", "9", "-o"])
+        .arg(&record)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    wait_for_connections(child.id());
+    wait_for_requests_in_flight(&record, 80);
     nix::sys::signal::kill(
         nix::unistd::Pid::from_raw(child.id().try_into().unwrap()),
         nix::sys::signal::Signal::SIGINT,
@@ -67,13 +76,13 @@ fn ctrl_c_prints_what_was_done_so_far() {
     assert_eq!(report["rounds"].as_array().unwrap().len(), 1);
 }
 
-/// Waits until it has its eight connections, with what it sends on its way.
-fn wait_for_connections(pid: u32) {
-    until("the connections", || {
-        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
-        let sockets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
-        let sockets = sockets.filter(|to| to.to_string_lossy().starts_with("socket:"));
-        (sockets.count() >= 8).then_some(())
+/// Waits until so many requests have been sent and not answered, by the record that is being written.
+fn wait_for_requests_in_flight(record: &Path, count: u64) {
+    until("the requests", || {
+        let text = std::fs::read_to_string(record).ok()?;
+        // The last line may not be whole yet.
+        let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.any(|line| line["in_flight"] == count).then_some(())
     });
 }
 
