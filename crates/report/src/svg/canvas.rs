@@ -3,6 +3,7 @@
 use crate::terminal::steers;
 use std::fmt::Write as _;
 
+use super::Picture;
 use crate::scale::Scale;
 
 /// For which background a picture is.
@@ -51,13 +52,33 @@ pub const INNER: (&str, &str) = ("#2f7fd0", "#5aa5ee");
 /// and of what is resident around it.
 pub const OUTER: (&str, &str) = ("#f2c230", "#c9a227");
 
+/// A text in a picture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Text {
+    /// The position of its anchor: on the baseline, in pixels from the left and from the top.
+    pub at: (f64, f64),
+    /// Which part of it is there: SVG's `start`, `middle` or `end`.
+    pub anchor: &'static str,
+    /// The size of its font, in pixels.
+    pub size: f64,
+    /// As `#rrggbb`, or a variable of the page.
+    pub colour: String,
+    /// The text itself.
+    pub text: String,
+}
+
 /// A sheet of SVG under construction.
 pub(super) struct Canvas {
     body: String,
+    texts: Vec<Text>,
     width: f64,
     height: f64,
     theme: Theme,
 }
+
+/// The size of a font by the class of its text, in pixels.
+const SIZES: [(&str, f64); 5] =
+    [("", 12.0), ("title", 19.0), ("head", 14.0), ("note", 12.0), ("axis", 11.0)];
 
 const STYLE: &str = "\
 text{font-family:'Ubuntu','Helvetica Neue',Arial,sans-serif;font-size:12px;fill:INK}\
@@ -67,29 +88,30 @@ text{font-family:'Ubuntu','Helvetica Neue',Arial,sans-serif;font-size:12px;fill:
 
 impl Canvas {
     pub(super) fn new(width: f64, height: f64, theme: Theme) -> Self {
-        Self { body: String::new(), width, height, theme }
+        Self { body: String::new(), texts: Vec::new(), width, height, theme }
     }
 
-    pub(super) fn finish(self) -> String {
-        let (ink, faint, grid, frame) = match self.theme {
-            Theme::Light => ("#1c2733", "#5b6875", "#e6eaee", "#c3cbd3"),
-            Theme::Page => ("var(--ink)", "var(--faint)", "var(--grid)", "var(--frame)"),
+    pub(super) fn finish(self) -> Picture {
+        let (grid, frame) = match self.theme {
+            Theme::Light => ("#e6eaee", "#c3cbd3"),
+            Theme::Page => ("var(--grid)", "var(--frame)"),
         };
         let style = STYLE
-            .replace("INK", ink)
-            .replace("FAINT", faint)
+            .replace("INK", self.ink())
+            .replace("FAINT", self.faint())
             .replace("GRID", grid)
             .replace("FRAME", frame);
         let background = match self.theme {
             Theme::Light => "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
             Theme::Page => "",
         };
-        format!(
+        let svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\">\n<style>{style}</style>\n{background}{}</svg>\n",
             self.body,
             w = self.width,
             h = self.height,
-        )
+        );
+        Picture { svg, width: self.width, height: self.height, texts: self.texts }
     }
 
     /// The colours of a place in the palette: for resident memory, and for the address space.
@@ -115,6 +137,14 @@ impl Canvas {
         match self.theme {
             Theme::Light => "#1c2733",
             Theme::Page => "var(--ink)",
+        }
+    }
+
+    /// The colour of what matters less.
+    fn faint(&self) -> &'static str {
+        match self.theme {
+            Theme::Light => "#5b6875",
+            Theme::Page => "var(--faint)",
         }
     }
 
@@ -146,20 +176,50 @@ impl Canvas {
         self.text_at(x, y, class, "start", text);
     }
 
-    pub(super) fn text_at(&mut self, x: f64, y: f64, class: &str, anchor: &str, text: &str) {
+    pub(super) fn text_at(
+        &mut self,
+        x: f64,
+        y: f64,
+        class: &str,
+        anchor: &'static str,
+        text: &str,
+    ) {
         let _ = writeln!(
             self.body,
             "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\" text-anchor=\"{anchor}\">{}</text>",
             escaped(text)
         );
+        let colour = if matches!(class, "note" | "axis") { self.faint() } else { self.ink() };
+        self.note_text((x, y), anchor, class, colour, text);
     }
 
-    pub(super) fn coloured_text(&mut self, x: f64, y: f64, anchor: &str, colour: &str, text: &str) {
+    pub(super) fn coloured_text(
+        &mut self,
+        x: f64,
+        y: f64,
+        anchor: &'static str,
+        colour: &str,
+        text: &str,
+    ) {
         let _ = writeln!(
             self.body,
             "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" style=\"fill:{colour};font-weight:600\">{}</text>",
             escaped(text)
         );
+        self.note_text((x, y), anchor, "", colour, text);
+    }
+
+    fn note_text(
+        &mut self,
+        at: (f64, f64),
+        anchor: &'static str,
+        class: &str,
+        colour: &str,
+        text: &str,
+    ) {
+        let size = SIZES.iter().find(|(of, _)| *of == class).map_or(SIZES[0].1, |(_, size)| *size);
+        let text = text.to_owned();
+        self.texts.push(Text { at, anchor, size, colour: colour.to_owned(), text });
     }
 
     pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), attributes: &str) {

@@ -9,7 +9,7 @@ mod panel;
 use crate::view::View;
 use canvas::{Canvas, fitted};
 
-pub use canvas::{CONNECTIONS, INNER, OUTER, PALETTE, PALETTE_ON_DARK, Theme};
+pub use canvas::{CONNECTIONS, INNER, OUTER, PALETTE, PALETTE_ON_DARK, Text, Theme};
 
 /// Width of the whole picture, in pixels.
 pub const WIDTH: f64 = 1080.0;
@@ -31,6 +31,8 @@ pub struct Picture {
     pub width: f64,
     /// Its height.
     pub height: f64,
+    /// The texts in it, for those who cannot draw the texts of an SVG document.
+    pub texts: Vec<Text>,
 }
 
 /// Which pictures are on a sheet.
@@ -48,11 +50,7 @@ pub struct Parts {
 /// have their course, each on axes of its own, and panels where a program tells of itself.
 pub fn sheet(views: &[View], subtitle: &str, parts: Parts) -> Picture {
     let Some((view, beside)) = views.split_first() else {
-        return Picture {
-            svg: Canvas::new(WIDTH, 1.0, Theme::Light).finish(),
-            width: WIDTH,
-            height: 1.0,
-        };
+        return Canvas::new(WIDTH, 1.0, Theme::Light).finish();
     };
     let inner = WIDTH - 2.0 * MARGIN;
     let mut heights = vec![MARGIN + 52.0];
@@ -99,7 +97,7 @@ pub fn sheet(views: &[View], subtitle: &str, parts: Parts) -> Picture {
             y = panels(&mut canvas, other, y);
         }
     }
-    Picture { svg: canvas.finish(), width: WIDTH, height }
+    canvas.finish()
 }
 
 /// Panels stand side by side, unless there is only one.
@@ -129,7 +127,7 @@ pub fn course(view: &View, theme: Theme) -> Picture {
     let mut canvas = Canvas::new(WIDTH, height, theme);
     let inner = [MARGIN, MARGIN, WIDTH - 2.0 * MARGIN, height - 2.0 * MARGIN];
     overview::draw(&mut canvas, view, inner);
-    Picture { svg: canvas.finish(), width: WIDTH, height }
+    canvas.finish()
 }
 
 /// The bars alone, as wide as is asked for.
@@ -137,7 +135,7 @@ pub fn bars(view: &View, theme: Theme, width: f64) -> Picture {
     let height = bars::height(view) + 8.0;
     let mut canvas = Canvas::new(width, height, theme);
     bars::draw(&mut canvas, view, [0.0, 4.0, width, height - 8.0]);
-    Picture { svg: canvas.finish(), width, height }
+    canvas.finish()
 }
 
 #[cfg(test)]
