@@ -49,6 +49,7 @@ pub fn render(records: &[Loaded], beside: &[Loaded], subtitle: &str) -> Result<S
         definitions => DEFINITIONS,
         title => views[0].title.clone(),
         subtitle,
+        several => studies.len() > 1,
         studies,
         views => sections,
         palette => pairs(&PALETTE),
