@@ -99,9 +99,8 @@ pub fn read_lines(mut input: impl BufRead) -> Result<Records, ReadError> {
         if trimmed.is_empty() {
             continue;
         }
-        match serde_json::from_slice::<Line>(trimmed) {
-            Ok(line) => lines.push(line),
-            Err(_) if is_unknown_kind(trimmed) => {}
+        match Line::parse(trimmed) {
+            Ok(line) => lines.extend(line),
             Err(_) if !complete => torn = true,
             Err(error) => {
                 return Err(ReadError::Damaged { line: number, reason: error.to_string() });
@@ -114,7 +113,7 @@ pub fn read_lines(mut input: impl BufRead) -> Result<Records, ReadError> {
 /// Reads one line, for whoever reads a file while it is written. `None` where it is not whole, or of a
 /// kind that is not known.
 pub fn read_line(text: &[u8]) -> Option<Line> {
-    serde_json::from_slice(text.trim_ascii()).ok()
+    Line::parse(text.trim_ascii()).ok().flatten()
 }
 
 fn parse_header(text: &[u8]) -> Result<Header, ReadError> {
@@ -127,8 +126,8 @@ fn parse_header(text: &[u8]) -> Result<Header, ReadError> {
             ReadError::Foreign
         });
     }
-    match serde_json::from_value(value) {
-        Ok(Line::Header(header)) => Ok(*header),
+    match Line::parse(text) {
+        Ok(Some(Line::Header(header))) => Ok(*header),
         Ok(_) => Err(ReadError::Foreign),
         Err(error) => Err(ReadError::Damaged { line: 1, reason: error.to_string() }),
     }
@@ -139,33 +138,6 @@ fn is_torn_header(text: &[u8]) -> bool {
     const BEGIN: &[u8] = br#"{"kind":"header","#;
     let common = text.len().min(BEGIN.len());
     text[..common] == BEGIN[..common]
-}
-
-/// Whether a line is sound JSON of a kind that this version does not know.
-fn is_unknown_kind(text: &[u8]) -> bool {
-    const KNOWN: [&str; 17] = [
-        "header",
-        "plan",
-        "trial_begin",
-        "trial_end",
-        "trial",
-        "process",
-        "process_end",
-        "sample",
-        "process_sample",
-        "ledger",
-        "mark",
-        "load",
-        "load_plan",
-        "load_sample",
-        "figures",
-        "act",
-        "end",
-    ];
-    serde_json::from_slice::<serde_json::Value>(text)
-        .ok()
-        .and_then(|v| v.get("kind")?.as_str().map(|kind| !KNOWN.contains(&kind)))
-        .unwrap_or(false)
 }
 
 /// The course of a study, as `study.jsonl` tells it.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 use crate::heap_summary::HeapSummary;
 use crate::inspection::Manager;
@@ -15,7 +16,7 @@ use crate::treatment::Treatment;
 pub const SCHEMA: &str = "lowtide.record/1";
 
 /// One line of a record.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Line {
     /// Always the first.
@@ -52,6 +53,43 @@ pub enum Line {
     Act(Act),
     /// How the trial ended. The last line of its file.
     End(End),
+}
+
+impl Line {
+    /// Parses a line of a record; `None` if it is of a kind that this version does not know.
+    ///
+    /// # Errors
+    /// When it is not JSON, has no kind, or is not what its kind has to be.
+    // By hand: what serde derives for an enum with a tag keeps a copy of each line, and is compiled anew in
+    // every crate that reads records.
+    pub fn parse(text: &[u8]) -> serde_json::Result<Option<Self>> {
+        #[derive(Deserialize)]
+        struct Tag<'a> {
+            #[serde(borrow)]
+            kind: Cow<'a, str>,
+        }
+        let Tag { kind } = serde_json::from_slice(text)?;
+        Ok(Some(match &*kind {
+            "header" => Self::Header(serde_json::from_slice(text)?),
+            "plan" => Self::Plan(serde_json::from_slice(text)?),
+            "trial_begin" => Self::TrialBegin(serde_json::from_slice(text)?),
+            "trial_end" => Self::TrialEnd(serde_json::from_slice(text)?),
+            "trial" => Self::Trial(serde_json::from_slice(text)?),
+            "process" => Self::Process(serde_json::from_slice(text)?),
+            "process_end" => Self::ProcessEnd(serde_json::from_slice(text)?),
+            "sample" => Self::Sample(serde_json::from_slice(text)?),
+            "process_sample" => Self::ProcessSample(serde_json::from_slice(text)?),
+            "ledger" => Self::Ledger(serde_json::from_slice(text)?),
+            "mark" => Self::Mark(serde_json::from_slice(text)?),
+            "load" => Self::Load(serde_json::from_slice(text)?),
+            "load_plan" => Self::LoadPlan(serde_json::from_slice(text)?),
+            "load_sample" => Self::LoadSample(serde_json::from_slice(text)?),
+            "figures" => Self::Figures(serde_json::from_slice(text)?),
+            "act" => Self::Act(serde_json::from_slice(text)?),
+            "end" => Self::End(serde_json::from_slice(text)?),
+            _ => return Ok(None),
+        }))
+    }
 }
 
 /// Says what a file is.
