@@ -17,6 +17,7 @@ pub const SCHEMA: &str = "lowtide.record/1";
 
 /// One line of a record.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(Deserialize))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Line {
     /// Always the first.
@@ -563,5 +564,26 @@ impl Outcome {
     /// Whether the trial ran as planned.
     pub fn is_done(&self) -> bool {
         *self == Self::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_line_is_parsed_and_those_of_later_versions_are_passed_over() {
+        // serde knows all kinds, and names them.
+        let error = serde_json::from_str::<Line>(r#"{"kind": "of a later version"}"#).unwrap_err();
+        let said = error.to_string();
+        let kinds: Vec<&str> = said.split('`').skip(3).step_by(2).collect();
+        assert!(kinds.contains(&"header") && kinds.contains(&"end"), "{said}");
+        for kind in kinds {
+            let text = format!(r#"{{"kind": "{kind}"}}"#);
+            // It may lack what it has to say, but is not passed over.
+            assert!(!matches!(Line::parse(text.as_bytes()), Ok(None)), "{kind}");
+        }
+        assert!(matches!(Line::parse(br#"{"kind": "of a later version"}"#), Ok(None)));
+        assert!(Line::parse(b"{}").is_err());
     }
 }
