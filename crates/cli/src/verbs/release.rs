@@ -303,7 +303,7 @@ impl Shown {
                 });
                 if let Some(bar) = bar {
                     let seconds = HumanSeconds(begin.elapsed().as_secs_f64());
-                    bar.set_message(format!("{} after {seconds}", progress.text()));
+                    bar.set_message(format!("{} ({seconds})", progress.text()));
                     bar.tick();
                 }
             }

@@ -76,15 +76,16 @@ impl Remote<'_> {
         Ok(permitted?)
     }
 
-    /// Stops a thread, does something with it that lets it go, and counts for how long it stood still. With
-    /// nothing done, the next one is tried.
+    /// Stops a thread and calls `act`, which lets it go; records the pause. Where `act` does nothing, the next
+    /// thread is tried.
     fn hold_one<T>(
         &mut self,
         mut act: impl FnMut(&mut Self, &Candidate, Held) -> Result<Option<T>, Halt>,
     ) -> Result<(Candidate, T), Halt> {
         let begin = Instant::now();
         loop {
-            // Before the look: nothing comes between that and the stop, for a thread may go on to another wait.
+            // Read before the look: nothing comes between that and the stop, for a thread may go on to
+            // another wait.
             let waited = waits(&[]);
             let candidates = self.candidates();
             for candidate in &candidates.found {
@@ -123,6 +124,12 @@ impl Remote<'_> {
 
     /// Stops a thread and reads what is to be known of it, unless it has gone on meanwhile.
     fn hold(&mut self, candidate: &Candidate) -> Result<Option<Held>, Halt> {
+        if let (Timeout::Milliseconds(_, ms), Some(waited)) =
+            (candidate.wait.timeout, &candidate.waited)
+            && self.told.is_unchanged(candidate.thread, waited, ms)
+        {
+            return Ok(None);
+        }
         let Some((mut tracee, since)) = self.stop(candidate)? else { return Ok(None) };
         (self.tell)(Step::Read);
         let looked = |error| self.failed(error);
@@ -291,7 +298,7 @@ impl Remote<'_> {
     }
 }
 
-/// How long threads, and this one, have waited for a processor.
+/// How long these threads and this one have waited for a processor, together.
 pub(super) fn waits(threads: &[Thread]) -> Duration {
     let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     let own = Thread { pid: std::process::id(), tid };

@@ -4,13 +4,14 @@
 //! `/proc/PID/task/TID/sched`, in ms of the clock of its processor), which is when it began to wait. What
 //! time it is by that clock is told by our own thread, on the same processor.
 //!
-//! It forgets that of a thread that it moves to another processor, as it may for an instant after the thread
+//! It resets that time when it moves a thread to another processor, as it may for an instant after the thread
 //! has gone to sleep (since Linux 6.12: `sched_delayed` and `migrate_task_rq_fair` in `kernel/sched/fair.c`):
-//! 1 to 4 of 1,000 where many want a processor. Of such a wait nobody tells when it began.
+//! 1 to 4 of 1,000 where many want a processor. How long such a thread has waited is unknown.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
+use super::wait::in_ms;
 use lowtide_probe::proc::task::Thread;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -27,9 +28,10 @@ impl Waited {
     /// Looks at a thread; `None` where the kernel does not tell. Rather too short than too long: while
     /// the processor was taken away from the machine, its clock stood still.
     pub(crate) fn of(thread: Thread) -> Option<Self> {
-        // A thread that is moved after this has no account.
+        // The clocks of two processors differ. Between two accounts that agree, it was on one of them.
+        let account = Account::of(thread)?;
         let processor = processor(thread)?;
-        let Account { last_ran, sleeps } = Account::of(thread)?;
+        let Account { last_ran, sleeps } = Account::of(thread).filter(|again| *again == account)?;
         let now = on_processor(processor, || {
             rustix::thread::sched_yield();
             Some(Account::read("/proc/thread-self/sched")?.last_ran)
@@ -62,6 +64,8 @@ struct Anew {
     sleeps: u64,
     /// What its call said before it was told anew for the first time.
     first_ms: u64,
+    /// What it was told last, at most.
+    told_ms: u64,
     end: Instant,
 }
 
@@ -78,23 +82,34 @@ impl Told {
         let left = Duration::from_millis(ms).saturating_sub(waited.by(now));
         let (tid, sleeps) = (thread.tid, waited.sleeps);
         let known = self.0.filter(|told| {
-            // It has been stopped since, and has gone to sleep again, and nothing else: but so it is, too, with
-            // one that was told, came back at once, and has begun another wait. That one has not ended either,
-            // and does not say less than the first did.
+            // Two more sleeps: the stop, and the wait begun again. But a wait that returned at once and was
+            // followed by another looks the same. It is taken for the same only if its call says no more than
+            // it was told, and less than it said itself.
             let may_be_same = told.tid == tid && told.sleeps + 2 == sleeps;
-            let is_told = ms < told.first_ms && told.end > now;
+            let is_told = ms <= told.told_ms && ms < told.first_ms && told.end > now;
             let rest = told.end.saturating_duration_since(now);
             may_be_same && is_told && rest <= left && left - rest <= Duration::from_millis(2)
         });
         let end = known.map_or(now + left, |told| told.end);
         let first_ms = known.map_or(ms, |told| told.first_ms);
-        self.0 = Some(Anew { tid, sleeps, first_ms, end });
-        end.saturating_duration_since(now)
+        let rest = end.saturating_duration_since(now);
+        self.0 = Some(Anew { tid, sleeps, first_ms, told_ms: in_ms(rest), end });
+        rest
+    }
+
+    /// Whether a thread was told its time-out a moment ago, in as many milliseconds as before: told it once
+    /// more, it would wait that much longer, and nobody would know.
+    pub(super) fn is_unchanged(&self, thread: Thread, waited: &Waited, ms: u64) -> bool {
+        const UNIT: Duration = Duration::from_millis(1);
+        self.0.is_some_and(|told| {
+            let may_be_same = told.tid == thread.tid && told.sleeps + 2 == waited.sleeps;
+            may_be_same && ms == told.first_ms && waited.by(Instant::now()) < UNIT
+        })
     }
 }
 
 /// What the scheduler tells of a thread.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Account {
     /// When it was last accounted for, by the clock of its processor.
     last_ran: Duration,
@@ -168,7 +183,9 @@ mod tests {
             let mut found = Duration::ZERO;
             while found < 20 * MS {
                 std::thread::sleep(5 * MS);
-                found = Waited::of(waiting).unwrap().by_then;
+                // It may just have been moved.
+                let Some(waited) = Waited::of(waiting) else { break };
+                found = waited.by_then;
                 // Never more than there was.
                 assert!(found <= begin.elapsed() + MS, "{found:?}");
             }
@@ -219,11 +236,11 @@ mod tests {
                     let since = sleeper.asleep_since.load(Ordering::SeqCst);
                     let waited = Waited::of(sleeper.thread);
                     let (Some(waited), true) = (waited, since > 0) else { continue };
-                    let slept = Duration::from_nanos(now() - since);
                     if sleeper.asleep_since.load(Ordering::SeqCst) == since {
                         looks += 1;
-                        let more = waited.by(Instant::now()).saturating_sub(slept);
-                        longest = longest.max((more, slept));
+                        let at = Instant::now();
+                        let slept = (at - begin).saturating_sub(Duration::from_nanos(since));
+                        longest = longest.max((waited.by(at).saturating_sub(slept), slept));
                     }
                 }
             }
@@ -257,12 +274,34 @@ mod tests {
         let later = now + 2 * MS;
         let is_same = told.rest(thread, &waited(3, 0), 11, later);
         assert_eq!(is_same, us(8_600));
-        // Another wait, begun when that one came back at once, says as much as that one did at first.
-        let another = told.rest(thread, &waited(5, 0), 15, later + 5 * MS);
-        assert_eq!(another, us(8_000));
+        // Another wait, begun when that one came back at once, says more than it was told.
+        let mut told = Told::default();
+        told.rest(thread, &waited(1, 4_400), 15, now);
+        assert_eq!(told.rest(thread, &waited(3, 0), 12, now + MS), us(11_000));
+        // Or it says as much as that one did at first.
+        let mut told = Told::default();
+        told.rest(thread, &waited(1, 400), 15, now);
+        assert_eq!(told.rest(thread, &waited(3, 0), 15, now + MS), us(14_000));
         // What has ended is not what a thread waits for now.
         let mut told = Told::default();
         assert_eq!(told.rest(thread, &waited(1, 15_000), 15, now), Duration::ZERO);
         assert_eq!(told.rest(thread, &waited(3, 0), 1, now), MS);
+    }
+
+    #[test]
+    fn a_wait_is_not_told_the_same_time_out_again_and_again() {
+        let thread = this_thread();
+        let waited = |sleeps, us| Waited {
+            looked: Instant::now(),
+            by_then: Duration::from_micros(us),
+            sleeps,
+        };
+        let mut told = Told::default();
+        told.rest(thread, &waited(1, 400), 15, Instant::now());
+        assert!(told.is_unchanged(thread, &waited(3, 0), 15));
+        // What it is told now is less than before, or it is another wait.
+        assert!(!told.is_unchanged(thread, &waited(3, 1_000), 15));
+        assert!(!told.is_unchanged(thread, &waited(3, 0), 14));
+        assert!(!told.is_unchanged(thread, &waited(4, 0), 15));
     }
 }

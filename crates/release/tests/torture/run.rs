@@ -87,7 +87,7 @@ fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
     } else {
         count(release(target, &options), false, tally);
     }
-    // In one that is ending, all threads are there for an instant longer.
+    // While a process is ending, its threads are still listed for a moment.
     if tally.gone.is_none() {
         tally.failures.extend(left_behind(target.pid));
     }

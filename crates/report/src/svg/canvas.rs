@@ -218,7 +218,7 @@ impl Canvas {
         text: &str,
     ) {
         let size = SIZES.iter().find(|(of, _)| *of == class).map_or(SIZES[0].1, |(_, size)| *size);
-        let text = text.to_owned();
+        let text = text.chars().map(|c| if steers(c) { ' ' } else { c }).collect();
         self.texts.push(Text { at, anchor, size, colour: colour.to_owned(), text });
     }
 
