@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
-use lowtide_report::terminal::steers;
+use lowtide_report::terminal::printable_lines;
 use serde::Serialize;
 
 use crate::output::{Output, note};
@@ -147,12 +147,7 @@ impl Failure {
                 note!("lowtide: {failure}");
             }
         } else {
-            let text: String = self
-                .to_string()
-                .chars()
-                .map(|c| if c != '\n' && steers(c) { ' ' } else { c })
-                .collect();
-            note!("lowtide: {text}");
+            note!("lowtide: {}", printable_lines(&self.to_string()));
         }
         self.exit.into()
     }

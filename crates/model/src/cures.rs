@@ -6,6 +6,8 @@ use crate::bytes::Human;
 use crate::ledger::Owner;
 use crate::verdict::{Facts, Kind, NOTABLE, Verdict};
 
+/// The name of the remedy that is a release.
+pub const RELEASE: &str = "release";
 /// What would return less than this is no remedy, in bytes.
 const LEAST_CURE: u64 = 64 << 10;
 /// So many arenas that hold free blocks are worth sharing.
@@ -88,7 +90,7 @@ fn releases(facts: &Facts<'_>, pid: u32) -> [Cure; 2] {
          process {pid} that allocate wait meanwhile)"
     );
     [
-        Cure::new("release", Some(facts.release_bytes), release),
+        Cure::new(RELEASE, Some(facts.release_bytes), release),
         Cure::new("malloc_trim", Some(facts.trim_bytes), trim),
     ]
 }

@@ -47,13 +47,12 @@ pub fn patiently<T: Send + 'static>(
     let (sender, receiver) = channel();
     let (thread_sender, thread_receiver) = channel();
     let worker = thread::spawn(move || {
-        let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         // Nobody listens any more where the work was given up.
-        let _ = thread_sender.send(tid);
+        let _ = thread_sender.send(Thread::current());
         let _ = sender.send(work());
     });
-    let tid = thread_receiver.recv().unwrap_or(0);
-    let thread = Thread { pid: std::process::id(), tid };
+    let own = std::process::id();
+    let thread = thread_receiver.recv().unwrap_or(Thread { pid: own, tid: 0 });
     let (mut before, mut without_progress) = (None, 0);
     loop {
         match receiver.recv_timeout(STEP) {

@@ -33,7 +33,7 @@ impl Selection {
     /// When `/proc` cannot be read.
     pub fn processes(&self) -> io::Result<BTreeSet<u32>> {
         let own = std::process::id();
-        let exe = self.exe.as_deref().map(|exe| exe.canonicalize().unwrap_or(exe.to_owned()));
+        let exe = self.program();
         let mut found = BTreeSet::new();
         for entry in fs::read_dir("/proc")? {
             let pid = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
@@ -47,8 +47,12 @@ impl Selection {
 
     /// Whether it means a process, now.
     pub fn means(&self, pid: u32) -> bool {
-        let exe = self.exe.as_deref().map(|exe| exe.canonicalize().unwrap_or(exe.to_owned()));
-        self.is_meant(pid, exe.as_deref())
+        self.is_meant(pid, self.program().as_deref())
+    }
+
+    /// The file of the program, by the path that `/proc` shows of it.
+    fn program(&self) -> Option<PathBuf> {
+        self.exe.as_deref().map(|exe| exe.canonicalize().unwrap_or(exe.to_owned()))
     }
 
     fn is_meant(&self, pid: u32, exe: Option<&Path>) -> bool {

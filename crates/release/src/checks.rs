@@ -103,11 +103,9 @@ fn filters(threads: &[Status]) -> Result<(), Refusal> {
     if threads.iter().all(|status| status.seccomp == libc::SECCOMP_MODE_STRICT) {
         return Err(Refusal::Seccomp { call: "mmap" });
     }
-    let own =
-        fs::read_to_string("/proc/self/status").ok().and_then(|text| Status::parse(&text).ok());
-    let why = match own {
-        Some(own) if own.seccomp != 0 => "lowtide is filtered itself",
-        Some(own) if own.capabilities & CAP_SYS_ADMIN == 0 => "lowtide lacks CAP_SYS_ADMIN",
+    let why = match Status::own() {
+        Ok(own) if own.seccomp != 0 => "lowtide is filtered itself",
+        Ok(own) if own.capabilities & CAP_SYS_ADMIN == 0 => "lowtide lacks CAP_SYS_ADMIN",
         _ => return Ok(()),
     };
     Err(Refusal::SeccompUnread { why: why.to_owned() })

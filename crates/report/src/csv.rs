@@ -6,7 +6,7 @@ use lowtide_model::record::TrialRecord;
 use lowtide_model::record::v1::{ALIVE_TASKS, INNER_MEMORY};
 
 use crate::read::Loaded;
-use crate::terminal::steers;
+use crate::terminal::printable_lines;
 
 /// The columns. Bytes, seconds and counts, as in the record; an empty cell is: not read then.
 pub const COLUMNS: &str = "record,trial,treatment,repeat,t_s,processes,rss_bytes,anon_bytes,\
@@ -81,7 +81,7 @@ fn cell(value: Option<u64>) -> String {
 /// A text as one cell (RFC 4180). One that a spreadsheet would take for a formula is kept a text.
 fn quoted(text: &str) -> String {
     // A newline is a part of a cell; what else would steer a terminal is nothing for anybody.
-    let text: String = text.chars().map(|c| if c != '\n' && steers(c) { ' ' } else { c }).collect();
+    let text = printable_lines(text);
     let text = if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text };
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

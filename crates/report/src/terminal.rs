@@ -82,6 +82,11 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if steers(c) { ' ' } else { c }).collect()
 }
 
+/// The same for text of several lines, which stay lines.
+pub fn printable_lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
 /// Text that stands out.
 pub(crate) fn bold(text: &str, screen: Screen) -> String {
     if screen.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use lowtide_model::cures::RELEASE;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::growth::{self, FEWEST_LOOKS, Watched};
 use lowtide_model::inspection::Inspection;
@@ -21,8 +22,6 @@ use crate::interrupt;
 use crate::output::{Output, note};
 use crate::watcher::between_looks;
 
-/// What the remedy is called that is a release.
-const RELEASE: &str = "release";
 /// So many looks are taken over the time of `--watch`, where it is long enough for them,
 const LOOKS: u32 = 20;
 /// and so much time lies between two of them at least.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lowtide_model::cures::RELEASE;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::verdict::Kind;
 use lowtide_probe::inspect::Target;
@@ -88,7 +89,7 @@ fn unit_of(groups: &Groups) -> Option<String> {
 pub(super) fn next(found: &Inspection, service: &Service) -> String {
     let pid = found.pid;
     match found.verdict.kind {
-        Kind::Hoard if found.cures.iter().any(|cure| cure.cure == "release") => {
+        Kind::Hoard if found.cures.iter().any(|cure| cure.cure == RELEASE) => {
             format!("lowtide release {pid}\n      {}", study(found, service))
         }
         Kind::Hoard | Kind::Fragmentation => study(found, service),

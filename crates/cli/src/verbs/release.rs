@@ -185,8 +185,8 @@ impl Act<'_> {
             Ok(target) => target,
             Err(error) => return Ok(Err(failure(&error, &again))),
         };
-        let pss_before =
-            self.args.selector.is_group().then(|| super::together::now(&target)).flatten();
+        let is_group = self.args.selector.is_group();
+        let pss_before = is_group.then(|| super::together::now(&target)).flatten();
         let shown = Shown::begin(&self.options.progress);
         let done = self.release(&target);
         drop(shown);
@@ -194,7 +194,9 @@ impl Act<'_> {
             Ok(done) => done,
             Err(error) => return Ok(Err(not_done(error, pid, &again))),
         };
-        whole.add(&target, &done, pss_before);
+        if is_group {
+            whole.add(&target, &done, pss_before);
+        }
         if self.output.json {
             self.watch(&target, &mut done);
             self.output.object(&done)?;

@@ -149,13 +149,13 @@ impl Work {
         (self.begun.elapsed().as_secs_f64() * 1e6).round() / 1e6
     }
 
-    fn tell(&self, seen: Seen) -> Result<(), Over> {
+    fn send(&self, seen: Seen) -> Result<(), Over> {
         self.sender.send(seen).map_err(|_| Over)
     }
 
     fn end(&self) -> Over {
         // That nobody listens makes no difference any more.
-        let _ = self.tell(Seen::Ended(self.now()));
+        let _ = self.send(Seen::Ended(self.now()));
         Over
     }
 
@@ -168,8 +168,8 @@ impl Work {
         }
         match sampled {
             Ok(tick) if tick.sample.processes == 0 => return Err(self.end()),
-            Ok(tick) => self.tell(Seen::Sample(Box::new(tick)))?,
-            Err(error) => self.tell(Seen::Failed(error))?,
+            Ok(tick) => self.send(Seen::Sample(Box::new(tick)))?,
+            Err(error) => self.send(Seen::Failed(error))?,
         }
         let interval = self.shared.wanted().interval;
         let is_due =
@@ -206,10 +206,10 @@ impl Work {
         match looked {
             Ok(look) => {
                 self.apart_cpu_s += look.inspection.cpu_s;
-                self.tell(Seen::Look(t_s, Box::new(look)))
+                self.send(Seen::Look(t_s, Box::new(look)))
             }
             Err(_) if !self.target.is_alive() => Err(self.end()),
-            Err(error) => self.tell(Seen::Failed(error)),
+            Err(error) => self.send(Seen::Failed(error)),
         }
     }
 

@@ -1,5 +1,7 @@
 //! `/proc/PID/status`.
 
+use std::io;
+
 use super::ParseError;
 
 /// What is used of `/proc/PID/status`, or of one thread's (Documentation/filesystems/proc.rst).
@@ -115,6 +117,15 @@ impl Status {
         Ok(status)
     }
 
+    /// That of the calling thread.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn own() -> io::Result<Self> {
+        let text = std::fs::read_to_string("/proc/thread-self/status")?;
+        Self::parse(&text).map_err(io::Error::other)
+    }
+
     /// All resident bytes.
     pub fn rss_bytes(&self) -> u64 {
         self.anon_bytes + self.file_bytes + self.shared_bytes
@@ -192,8 +203,7 @@ mod tests {
 
     #[test]
     fn our_own_status_is_read() {
-        let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-        let status = Status::parse(&text).unwrap();
+        let status = Status::own().unwrap();
         assert_eq!(status.state, 'R');
         assert_ne!(status.own_pid, 0);
     }

@@ -18,6 +18,14 @@ pub struct Thread {
     pub tid: u32,
 }
 
+impl Thread {
+    /// The calling thread.
+    pub fn current() -> Self {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        Self { pid: std::process::id(), tid }
+    }
+}
+
 /// What a thread is doing, as `/proc/PID/task/TID/syscall` tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doing {

@@ -300,9 +300,7 @@ impl Remote<'_> {
 
 /// How long these threads and this one have waited for a processor, together.
 pub(super) fn waits(threads: &[Thread]) -> Duration {
-    let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-    let own = Thread { pid: std::process::id(), tid };
-    threads.iter().chain([&own]).filter_map(Thread::waited).sum()
+    threads.iter().chain([&Thread::current()]).filter_map(Thread::waited).sum()
 }
 
 /// The registers with which a thread is let go as it is, where the kernel's own would break its wait off.

@@ -135,11 +135,9 @@ impl Background {
 
     /// With `interrupt` set, it comes back: it is in the way of ending.
     pub(crate) fn begin(interrupt: &Arc<AtomicBool>) -> Self {
-        // SAFETY: it takes nothing and returns a number.
-        let tid = unsafe { libc::gettid() }.unsigned_abs();
         // SAFETY: it takes a number, 0 for this thread, and returns one.
         let is_ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
-        let thread = Thread { pid: std::process::id(), tid };
+        let thread = Thread::current();
         if !is_ordinary || thread.ran().is_none() || !may_come_back() {
             return Self { guarded: None };
         }
@@ -148,7 +146,7 @@ impl Background {
             Repeating::begin(Self::PATIENCE, lift_where_it_waits(thread, Arc::clone(interrupt)));
         let guarded = guard.ok().map(|guard| (thread, guard));
         if guarded.is_some() {
-            set_policy(tid, libc::SCHED_IDLE);
+            set_policy(thread.tid, libc::SCHED_IDLE);
         }
         Self { guarded }
     }
@@ -209,8 +207,7 @@ fn is_runnable(thread: Thread) -> bool {
 /// there, be it for an instant, may wait for seconds where many want a processor.
 fn may_come_back() -> bool {
     const CAP_SYS_NICE: u64 = 1 << 23;
-    let own = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    if Status::parse(&own).is_ok_and(|own| own.capabilities & CAP_SYS_NICE != 0) {
+    if Status::own().is_ok_and(|own| own.capabilities & CAP_SYS_NICE != 0) {
         return true;
     }
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -268,9 +265,7 @@ mod tests {
 
     #[test]
     fn what_a_thread_has_had_of_a_processor_is_read_and_whether_it_runs() {
-        // SAFETY: it takes nothing and returns a number.
-        let tid = unsafe { libc::gettid() }.unsigned_abs();
-        let thread = Thread { pid: std::process::id(), tid };
+        let thread = Thread::current();
         let before = thread.ran().unwrap();
         assert!(is_runnable(thread));
         std::thread::sleep(Duration::from_millis(1));

@@ -165,17 +165,12 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn this_thread() -> Thread {
-        let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        Thread { pid: std::process::id(), tid: u32::try_from(tid).unwrap() }
-    }
-
     #[test]
     fn how_long_a_thread_waits_is_told_within_a_few_milliseconds() {
         let (send, receive) = std::sync::mpsc::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            tell.send((this_thread(), Instant::now())).unwrap();
+            tell.send((Thread::current(), Instant::now())).unwrap();
             let _ = receive.recv();
         });
         let (waiting, begin) = told.recv().unwrap();
@@ -216,7 +211,7 @@ mod tests {
                 let (tell, is_over) = (tell.clone(), &is_over);
                 scope.spawn(move || {
                     let sleeper =
-                        Sleeper { thread: this_thread(), asleep_since: AtomicU64::new(0) };
+                        Sleeper { thread: Thread::current(), asleep_since: AtomicU64::new(0) };
                     let sleeper = std::sync::Arc::new(sleeper);
                     tell.send(std::sync::Arc::clone(&sleeper)).unwrap();
                     while !is_over.load(Ordering::Relaxed) {
@@ -231,7 +226,7 @@ mod tests {
             let sleepers: Vec<_> = told.iter().take(THREADS).collect();
             let mut longest = (Duration::ZERO, Duration::ZERO);
             let mut looks = 0;
-            while looks < LOOKS && Account::of(this_thread()).is_some() {
+            while looks < LOOKS && Account::of(Thread::current()).is_some() {
                 for sleeper in &sleepers {
                     let since = sleeper.asleep_since.load(Ordering::SeqCst);
                     let waited = Waited::of(sleeper.thread);
@@ -264,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_was_told_anew_ends_when_it_should_and_another_is_not_taken_for_it() {
-        let (thread, now) = (this_thread(), Instant::now());
+        let (thread, now) = (Thread::current(), Instant::now());
         let waited =
             |sleeps, us| Waited { looked: now, by_then: Duration::from_micros(us), sleeps };
         let mut told = Told::default();
@@ -290,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_wait_is_not_told_the_same_time_out_again_and_again() {
-        let thread = this_thread();
+        let thread = Thread::current();
         let waited = |sleeps, us| Waited {
             looked: Instant::now(),
             by_then: Duration::from_micros(us),

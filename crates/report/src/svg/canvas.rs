@@ -1,6 +1,6 @@
 //! A sheet to draw on, and its colours.
 
-use crate::terminal::steers;
+use crate::terminal::{printable, steers};
 use std::fmt::Write as _;
 
 use super::Picture;
@@ -218,7 +218,7 @@ impl Canvas {
         text: &str,
     ) {
         let size = SIZES.iter().find(|(of, _)| *of == class).map_or(SIZES[0].1, |(_, size)| *size);
-        let text = text.chars().map(|c| if steers(c) { ' ' } else { c }).collect();
+        let text = printable(text);
         self.texts.push(Text { at, anchor, size, colour: colour.to_owned(), text });
     }
 

@@ -1,4 +1,4 @@
-//! Processes that lay traps for whoever looks at them.
+//! Processes that try to block, crash or mislead `inspect`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -61,7 +61,7 @@ fn a_file_system_that_does_not_answer_does_not_hold_up_a_look() {
         let mut said = String::new();
         BufReader::new(looking.stderr.take().unwrap()).read_line(&mut said).unwrap();
         assert!(said.contains("reading it has made no progress"), "{said}");
-        // The kernel keeps it until the request is answered, or whoever serves it has ended.
+        // The kernel blocks it until the FUSE server answers or ends.
         drop(looking);
     }
     drop(subject);

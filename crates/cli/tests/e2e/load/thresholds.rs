@@ -40,9 +40,9 @@ fn a_load_whose_requests_all_fail_names_the_kind_and_ends_with_0() {
     assert_eq!((&round["failed"], &round["failed_ratio"]), (&4.into(), &1.0.into()));
     assert_eq!(round["errors"]["answered with status 404"], 4);
     let output = lowtide().args(["load", &url, "-n", "4"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     for part in ["4: 0 succeeded (0.00 %), 4 failed", "4  answered with status 404"] {
-        assert!(told.contains(part), "{told}");
+        assert!(text.contains(part), "{text}");
     }
 }
 
@@ -107,15 +107,15 @@ fn requests_that_time_out_have_a_latency_line_of_their_own() {
     let round = &report(&output)["rounds"][0];
     assert_eq!(round["timed_out"], 20, "{round}");
     let output = lowtide().args(["load", &url]).args(flags).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(told.contains(" latency   of the 20 that timed out, at least: 50% "), "{told}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains(" latency   of the 20 that timed out, at least: 50% "), "{text}");
 }
 
 #[test]
 fn the_help_of_load_names_the_exit_code_of_failed_requests_and_the_thresholds() {
     let output = lowtide().args(["load", "--help"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).replace(char::is_whitespace, " ");
+    let text = String::from_utf8_lossy(&output.stdout).replace(char::is_whitespace, " ");
     for part in ["0 done, even if every request failed", "--fail-on <EXPR>", "99 a threshold"] {
-        assert!(told.contains(part), "{told}");
+        assert!(text.contains(part), "{text}");
     }
 }
