@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::record::v1::Outcome;
+use lowtide_record::v1::Outcome;
 use lowtide_study::progress::{Observer, Progress};
 use lowtide_study::remaining::TimeLeft;
 

@@ -6,6 +6,7 @@
 //!
 //! - [`memory`]: what can be read, and what of it is resident.
 //! - [`residency`]: the same, remembered for a short while.
+//! - [`layout`]: one interface to the heaps of all allocators.
 //! - [`ptmalloc`]: the heap of glibc, chunk by chunk.
 //! - [`jemalloc`], [`mimalloc`], [`gperftools`]: where other allocators keep their memory.
 //! - [`pymalloc`], [`ruby`], [`zend`]: where CPython, Ruby and PHP keep theirs.
@@ -14,6 +15,7 @@
 
 pub mod gperftools;
 pub mod jemalloc;
+pub mod layout;
 pub mod memory;
 pub mod mimalloc;
 pub mod ptmalloc;

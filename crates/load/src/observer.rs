@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lowtide_model::load::LoadRound;
-pub use lowtide_model::record::v1::Moment;
+pub use lowtide_record::v1::Moment;
 
 /// Sees how far a load is. It is called from the loop itself, and must not take long.
 pub trait Observer {

@@ -1,84 +1,123 @@
-//! What one look at a process found: the object that `lowtide inspect --json` prints.
+//! The result of inspecting a process.
 
 use serde::{Deserialize, Serialize};
 
-use crate::cures::Cure;
+use crate::allocator_kind::AllocatorKind;
 use crate::ledger::Ledger;
+use crate::remedy::Remedy;
 use crate::verdict::Verdict;
 
 /// What the object's `schema` says.
 pub const SCHEMA: &str = "lowtide.inspect/1";
 
-/// What one look at a process found. What is not known is `None`.
-#[derive(Debug, Clone, Serialize)]
-pub struct Inspection {
-    /// Always [`SCHEMA`].
-    pub schema: &'static str,
-    /// Its number, as lowtide sees it.
+/// The facts that one inspection of a process measured. Unknown values are `None`.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Observation {
+    /// Its PID in the namespace of lowtide.
     pub pid: u32,
-    /// When it began, in clock ticks since the machine booted.
+    /// Its start time, in clock ticks since boot.
     pub start_ticks: u64,
     /// Its command line; the short name in brackets for one that has none.
     pub command: Vec<String>,
-    /// How long looking took, in seconds.
+    /// Duration of the inspection, in seconds.
     pub elapsed_s: f64,
-    /// CPU time that looking took, in seconds.
+    /// CPU time of the inspection, in seconds.
     pub cpu_s: f64,
-    /// How long the process was stopped for it, in seconds: never.
+    /// Time for which the process was stopped, in seconds: always 0.
     pub stopped_s: f64,
-    /// Who serves its `malloc`.
+    /// The allocator that serves its `malloc`.
     pub allocator: Option<Allocator>,
     /// Runtimes that manage memory of their own.
     pub runtimes: Vec<Runtime>,
-    /// The allocator's settings in force; of glibc alone.
+    /// Settings of the allocator in force; glibc only.
     pub tunables_in_force: Option<Tunables>,
     /// The resident pages that were counted, in bytes.
     pub rss_bytes: u64,
-    /// The kernel's own figure, read behind the scan.
+    /// RSS by the kernel's own count, read after the scan.
     pub kernel_rss_bytes: Option<u64>,
-    /// Whose they are.
+    /// Resident bytes by owner.
     pub ledger: Ledger,
-    /// What each runtime and allocator manages of the row `runtime`, the largest first.
+    /// The row `runtime` by runtime and allocator, the largest first.
     pub managers: Vec<Manager>,
     /// The largest mappings of shared memory, the largest first; at most 16.
     pub shared: Vec<SharedMemory>,
     /// Bytes of the heap, resident or not, that could not be walked.
     pub unwalked_bytes: u64,
-    /// Given back lazily: counted by RSS until the kernel takes them.
+    /// Bytes freed lazily (`MADV_FREE`): part of RSS until the kernel takes them.
     pub lazyfree_bytes: Option<u64>,
-    /// Moved out to swap.
+    /// Bytes in swap.
     pub swap_bytes: u64,
     /// Anonymous memory in huge pages.
     pub anon_huge_bytes: Option<u64>,
-    /// What the kernel uses for its page tables; not a part of RSS.
+    /// Page tables, in bytes; not a part of RSS.
     pub page_tables_bytes: Option<u64>,
     /// Threads.
     pub threads: u64,
-    /// Open descriptors.
+    /// Open file descriptors.
     pub open_files: Option<u64>,
     /// TCP connections in the state ESTABLISHED.
     pub sockets_established: Option<u64>,
     /// The arenas of its heap.
     pub arenas: Vec<Arena>,
-    /// The blocks in use in all arenas, those that threads cache among them, by size.
+    /// Chunks in use in all arenas, including those that threads cache, by size.
     pub allocated_by_size: Vec<Bin>,
-    /// Blocks with a mapping of their own.
+    /// Number of mmapped chunks.
     pub mmapped_count: u64,
-    /// Bytes of those.
+    /// Bytes of mmapped chunks.
     pub mmapped_bytes: u64,
-    /// What was not seen, and why; and what a reader should know.
+    /// What could not be read and why, and other remarks for the reader.
     pub notes: Vec<String>,
+    /// What remedies of the heap would return; `None` if the heap was not walked.
+    #[serde(skip)]
+    pub heap: Option<HeapPrediction>,
+    /// What could not be read for want of a permission; the rest of the observation is what remains.
+    #[serde(skip)]
+    pub unreadable: Option<Unreadable>,
+    /// Identifies the program among those that a process executes one after the other: two observations with
+    /// equal values are of the same one. Zeros where it cannot be read.
+    #[serde(skip)]
+    pub image: (u64, u64),
+}
+
+/// What the remedies of a walked heap would return.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HeapPrediction {
+    /// By a `malloc_trim(0)`, in bytes.
+    pub trim_bytes: u64,
+    /// By a release, in bytes.
+    pub release_bytes: u64,
+}
+
+/// What a missing permission hides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreadable {
+    /// The list of its mappings, and everything that needs it.
+    Maps,
+    /// Its memory, so that its heap cannot be walked.
+    Memory,
+}
+
+/// An observation and its diagnosis: the object that `lowtide inspect --json` prints.
+#[derive(Debug, Clone, Serialize)]
+pub struct Inspection {
+    /// Always [`SCHEMA`].
+    pub schema: &'static str,
+    /// The facts.
+    #[serde(flatten)]
+    pub observation: Observation,
     /// Why its memory is what it is.
     pub verdict: Verdict,
     /// What would lower it.
-    pub cures: Vec<Cure>,
+    #[serde(rename = "cures")]
+    pub remedies: Vec<Remedy>,
 }
 
-/// An allocator, as far as it can be told from outside.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The allocator of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Allocator {
-    /// Its name: `glibc`, `jemalloc`, ….
-    pub name: String,
+    /// Which one.
+    #[serde(rename = "name")]
+    pub kind: AllocatorKind,
     /// Its version.
     pub version: Option<String>,
     /// How it came into the process; absent where that is not known.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use lowtide_model::record::v1::Machine;
+use lowtide_record::v1::Machine;
 
 use crate::allocator::c_library_version;
 use crate::proc::cgroup::{Groups, inside};

@@ -5,8 +5,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use lowtide_model::bytes::Resident;
-use lowtide_model::record::v1 as record;
 use lowtide_model::sample::{ProcessSample, Reading, Sample, SlowReading};
+use lowtide_record::v1 as record;
 
 use crate::inspect::LARGEST_WALKED;
 use crate::machine::thread_cpu_s;

@@ -5,11 +5,13 @@
 use std::ops::Range;
 
 use lowtide_heap::memory::Saved;
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::Linkage;
+use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::allocator::Sanitizer;
 use lowtide_probe::proc::maps::{Mapping, parse};
 use lowtide_probe::recognise::{
-    Allocator, Area, OwnMemory, Owner, Recognition, Runtime, RuntimeKind, areas, stacks,
+    Allocator, Area, OwnMemory, Owner, Recognition, Runtime, areas, stacks,
 };
 
 fn maps(lines: &[&str]) -> Vec<Mapping> {
@@ -23,8 +25,8 @@ fn maps(lines: &[&str]) -> Vec<Mapping> {
 }
 
 fn allocator(name: &str) -> Option<Allocator> {
-    let (name, path) = (name.to_owned(), "/lib/library.so".into());
-    Some(Allocator { name, version: None, linkage: Linkage::Dynamic, path })
+    let (kind, path) = (AllocatorKind::parse(name), "/lib/library.so".into());
+    Some(Allocator { kind, version: None, linkage: Linkage::Dynamic, path })
 }
 
 fn runtime(kind: RuntimeKind, memory: OwnMemory) -> Vec<Runtime> {
@@ -84,7 +86,9 @@ fn another_allocator_owns_everything_but_stacks_files_and_their_zeroed_data() {
     let expected = [0x5500_0000_0000, 0x7f70_0000_1000, 0x7f80_0000_0000, 0x7f90_0020_4000];
     assert_eq!(starts, expected);
     let areas = areas(&Saved::default(), &recognition, &maps, &[], &[]);
-    assert!(areas.iter().all(|a| a.estimated && a.owner == Owner::Allocator("gperftools".into())));
+    assert!(
+        areas.iter().all(|a| a.estimated && a.owner == Owner::Allocator(AllocatorKind::Gperftools))
+    );
 }
 
 #[test]

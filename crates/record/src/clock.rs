@@ -1,6 +1,6 @@
 //! The clock by which the records of several processes of one machine are laid over each other.
 
-use lowtide_model::record::v1::Clock;
+use crate::v1::Clock;
 use rustix::time::{ClockId, clock_gettime};
 
 /// This moment. `None` where the kernel does not tell which boot this is.

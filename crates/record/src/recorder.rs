@@ -10,8 +10,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use lowtide_model::record::read_line;
-use lowtide_model::record::v1::{Header, Holds, Line, Machine, SCHEMA};
+use crate::read_line;
+use crate::v1::{Header, Holds, Line, Machine, SCHEMA};
 
 use crate::clock::clock;
 use crate::files;
@@ -171,7 +171,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lowtide_model::record::{read_lines, v1::LoadSample};
+    use crate::read_lines;
+    use crate::v1::LoadSample;
 
     #[test]
     fn two_records_of_one_machine_are_laid_over_each_other_by_their_clock() {

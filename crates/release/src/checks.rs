@@ -205,7 +205,7 @@ fn sanitizer(recognition: &Recognition) -> Result<(), Refusal> {
 fn allocator(recognition: &Recognition) -> Result<(), Refusal> {
     let name = match recognition.allocator() {
         Some(_) if recognition.own.is_none() && recognition.has_glibc_heap() => return Ok(()),
-        Some(other) => other.name.clone(),
+        Some(other) => other.kind.to_string(),
         None => match recognition.runtimes.first() {
             Some(runtime) => format!("{}'s own", runtime.kind.name()),
             None => "unknown".to_owned(),
@@ -373,12 +373,14 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
+    use lowtide_model::allocator_kind::AllocatorKind;
     use lowtide_model::inspection::Linkage;
-    use lowtide_probe::recognise::{Allocator, OwnMemory, Runtime, RuntimeKind};
+    use lowtide_model::runtime_kind::RuntimeKind;
+    use lowtide_probe::recognise::{Allocator, OwnMemory, Runtime};
 
     fn named(name: &str, version: Option<&str>) -> Option<Allocator> {
         Some(Allocator {
-            name: name.to_owned(),
+            kind: AllocatorKind::parse(name),
             version: version.map(str::to_owned),
             linkage: Linkage::Dynamic,
             path: PathBuf::new(),

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use lowtide_analysis::stats;
 use lowtide_heap::ptmalloc::{self, Heap, Layout};
 use lowtide_model::bytes::Human;
 use lowtide_model::release::{Method, Outcome, Release, RunsIn};
-use lowtide_model::stats;
 use lowtide_probe::heap;
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::proc::maps::Mapping;

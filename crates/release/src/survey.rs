@@ -105,7 +105,7 @@ impl Survey {
     /// Walks the heap, which must agree with what the allocator itself counts.
     fn look(&mut self, outside: Outside) -> Result<Known, Halt> {
         let malloc = outside.recognition.malloc.as_ref().ok_or(Refusal::NoHeap)?;
-        self.release.allocator = Some(malloc.name.clone());
+        self.release.allocator = Some(malloc.kind.to_string());
         self.release.allocator_version.clone_from(&malloc.version);
         if self.options.way == Way::Purge {
             return Err(Refusal::NoPurge.into());

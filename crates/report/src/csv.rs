@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use lowtide_model::record::TrialRecord;
-use lowtide_model::record::v1::{ALIVE_TASKS, INNER_MEMORY};
+use lowtide_record::TrialRecord;
+use lowtide_record::v1::{ALIVE_TASKS, INNER_MEMORY};
 
 use crate::read::Loaded;
 use crate::terminal::printable_lines;

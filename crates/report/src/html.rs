@@ -5,11 +5,11 @@ use minijinja::{AutoEscape, Environment, Value, context};
 use serde::Serialize;
 use thiserror::Error;
 
+use lowtide_analysis::metrics::DEFINITIONS;
+use lowtide_analysis::metrics::Metric;
+use lowtide_analysis::study::Study;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::judge::DEFINITIONS;
-use lowtide_model::judge::Metric;
-use lowtide_model::study::Study;
 
 use crate::read::Loaded;
 use crate::svg::{self, CONNECTIONS, INNER, OUTER, PALETTE, PALETTE_ON_DARK, Theme};

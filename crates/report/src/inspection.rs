@@ -22,7 +22,7 @@ pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
     out += &rows(inspection, screen);
     out += &beside(inspection, screen);
     out += &heap(inspection, arenas, screen);
-    for note in &inspection.notes {
+    for note in &inspection.observation.notes {
         out += &wrapped(&printable(&format!("note: {note}")), screen.width);
         out.push('\n');
     }
@@ -31,14 +31,14 @@ pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
     let sentence = format!("{}: {}.", verdict.kind.name(), verdict.because.join("; "));
     out += &bold(&wrapped(&printable(&sentence), screen.width), screen);
     out.push('\n');
-    out += &cures(inspection, screen);
+    out += &remedies(inspection, screen);
     out
 }
 
 fn head(inspection: &Inspection, screen: Screen) -> String {
     format!(
         "{}\n{}\n\n",
-        title(&inspection.command, inspection.pid, screen),
+        title(&inspection.observation.command, inspection.observation.pid, screen),
         wrapped(&facts(inspection).join(" · "), screen.width)
     )
 }
@@ -46,14 +46,17 @@ fn head(inspection: &Inspection, screen: Screen) -> String {
 /// RSS as one bar, split by owner. Whoever has anything to speak of has at least one place.
 pub fn bar(inspection: &Inspection, screen: Screen) -> String {
     let width = usize::from(screen.width).min(WIDEST_BAR);
-    let total = inspection.ledger.total();
-    let mut out = format!("RSS {}", Human(inspection.rss_bytes));
-    if let Some(kernel) = inspection.kernel_rss_bytes.filter(|k| differs(*k, inspection.rss_bytes))
+    let total = inspection.observation.ledger.total();
+    let mut out = format!("RSS {}", Human(inspection.observation.rss_bytes));
+    if let Some(kernel) = inspection
+        .observation
+        .kernel_rss_bytes
+        .filter(|k| differs(*k, inspection.observation.rss_bytes))
     {
         let _ = write!(out, " (the kernel says {})", Human(kernel));
     }
     out.push('\n');
-    for (owner, places) in places(inspection.ledger.rows(), total, width) {
+    for (owner, places) in places(inspection.observation.ledger.rows(), total, width) {
         let (colour, letter) = ink(owner);
         if screen.colour {
             let _ = write!(out, "{}{}\x1b[0m", escape_of(colour), "█".repeat(places));
@@ -71,9 +74,9 @@ fn differs(a: u64, b: u64) -> bool {
 }
 
 fn rows(inspection: &Inspection, screen: Screen) -> String {
-    let total = inspection.ledger.total().max(1);
+    let total = inspection.observation.ledger.total().max(1);
     let mut out = String::new();
-    for row in inspection.ledger.rows().iter().filter(|r| r.bytes > 0) {
+    for row in inspection.observation.ledger.rows().iter().filter(|r| r.bytes > 0) {
         let (colour, letter) = ink(row.owner);
         let sign = if screen.colour {
             format!("{}██\x1b[0m", escape_of(colour))
@@ -99,14 +102,14 @@ fn rows(inspection: &Inspection, screen: Screen) -> String {
 /// What is not a part of RSS, or says more about it.
 fn beside(inspection: &Inspection, screen: Screen) -> String {
     let mut parts = Vec::new();
-    if inspection.swap_bytes > 0 {
-        parts.push(format!("swapped out: {}", Human(inspection.swap_bytes)));
+    if inspection.observation.swap_bytes > 0 {
+        parts.push(format!("swapped out: {}", Human(inspection.observation.swap_bytes)));
     }
     let told = [
-        ("given back lazily, still counted", inspection.lazyfree_bytes),
-        ("in huge pages", inspection.anon_huge_bytes),
-        ("page tables, not counted", inspection.page_tables_bytes),
-        ("not walked", Some(inspection.unwalked_bytes)),
+        ("given back lazily, still counted", inspection.observation.lazyfree_bytes),
+        ("in huge pages", inspection.observation.anon_huge_bytes),
+        ("page tables, not counted", inspection.observation.page_tables_bytes),
+        ("not walked", Some(inspection.observation.unwalked_bytes)),
     ];
     for (what, bytes) in told {
         parts.extend(bytes.filter(|b| *b > 0).map(|b| format!("{what}: {}", Human(b))));
@@ -119,7 +122,7 @@ fn beside(inspection: &Inspection, screen: Screen) -> String {
 
 fn heap(inspection: &Inspection, each: bool, screen: Screen) -> String {
     let mut out = String::new();
-    if inspection.arenas.is_empty() {
+    if inspection.observation.arenas.is_empty() {
         return out;
     }
     out.push('\n');
@@ -132,14 +135,14 @@ fn heap(inspection: &Inspection, each: bool, screen: Screen) -> String {
                 screen
             )
         );
-        for arena in inspection.arenas.iter().take(MOST_ARENAS) {
+        for arena in inspection.observation.arenas.iter().take(MOST_ARENAS) {
             out += &arena_line(arena);
         }
-        let rest = inspection.arenas.len().saturating_sub(MOST_ARENAS);
+        let rest = inspection.observation.arenas.len().saturating_sub(MOST_ARENAS);
         if rest > 0 {
             let _ = writeln!(out, " … and {rest} more; --json has them all");
         }
-        let bins = bins(&inspection.arenas);
+        let bins = bins(&inspection.observation.arenas);
         if !bins.is_empty() {
             let _ = writeln!(out, "\n{}", dim(" free blocks of      count       bytes", screen));
             for bin in bins {
@@ -152,7 +155,7 @@ fn heap(inspection: &Inspection, each: bool, screen: Screen) -> String {
                 );
             }
         }
-        if let Some(tunables) = &inspection.tunables_in_force {
+        if let Some(tunables) = &inspection.observation.tunables_in_force {
             let arena_max = tunables.arena_max.map_or("not set".to_owned(), |n| n.to_string());
             let dynamic = if tunables.mmap_threshold_dynamic { ", dynamic" } else { "" };
             let _ = writeln!(
@@ -166,12 +169,14 @@ fn heap(inspection: &Inspection, each: bool, screen: Screen) -> String {
             );
         }
     }
-    let sum = |of: &dyn Fn(&Arena) -> u64| inspection.arenas.iter().map(of).sum::<u64>();
-    let largest = inspection.arenas.iter().map(|a| a.largest_free_bytes).max().unwrap_or(0);
+    let sum =
+        |of: &dyn Fn(&Arena) -> u64| inspection.observation.arenas.iter().map(of).sum::<u64>();
+    let largest =
+        inspection.observation.arenas.iter().map(|a| a.largest_free_bytes).max().unwrap_or(0);
     let mut line = format!(
         "{} with {} of address space: {} in use, {} free in {} (the largest {}), {} in top chunks; {} of \
          the free memory is resident",
-        counted(inspection.arenas.len() as u64, "arena"),
+        counted(inspection.observation.arenas.len() as u64, "arena"),
         Human(sum(&|a| a.system_bytes)),
         Human(sum(&|a| a.allocated_bytes)),
         Human(sum(&|a| a.free_bytes + a.fast_bytes)),
@@ -180,12 +185,12 @@ fn heap(inspection: &Inspection, each: bool, screen: Screen) -> String {
         Human(sum(&|a| a.top_bytes)),
         Human(sum(&|a| a.free_resident_bytes)),
     );
-    if inspection.mmapped_count > 0 {
+    if inspection.observation.mmapped_count > 0 {
         let _ = write!(
             line,
             "; {}, {}",
-            counted(inspection.mmapped_count, "mmapped chunk"),
-            Human(inspection.mmapped_bytes)
+            counted(inspection.observation.mmapped_count, "mmapped chunk"),
+            Human(inspection.observation.mmapped_bytes)
         );
     }
     if !each {
@@ -229,13 +234,14 @@ fn bins(arenas: &[Arena]) -> Vec<Bin> {
     all
 }
 
-fn cures(inspection: &Inspection, screen: Screen) -> String {
+fn remedies(inspection: &Inspection, screen: Screen) -> String {
     let mut out = String::new();
-    let width = inspection.cures.iter().map(|c| c.cure.len()).max().unwrap_or(0);
-    for cure in &inspection.cures {
-        let bytes = cure.predicted_bytes.map_or(String::new(), |b| Human(b).to_string());
-        let begin = format!(" {:<width$}  {bytes:>9}  ", cure.cure);
-        out += &hanging(&begin, &cure.how, screen);
+    let width =
+        inspection.remedies.iter().map(|remedy| remedy.kind.name().len()).max().unwrap_or(0);
+    for remedy in &inspection.remedies {
+        let bytes = remedy.predicted_bytes.map_or(String::new(), |b| Human(b).to_string());
+        let begin = format!(" {:<width$}  {bytes:>9}  ", remedy.kind.name());
+        out += &hanging(&begin, &remedy.how, screen);
     }
     out
 }

@@ -1,7 +1,7 @@
 //! Lays what a load wrote of itself, perhaps on another host, onto the trials that ran at the same time.
 
-use lowtide_model::record::v1::{LoadSample, Mark};
-use lowtide_model::record::{LoadRecord, TrialRecord};
+use lowtide_record::v1::{LoadSample, Mark};
+use lowtide_record::{LoadRecord, TrialRecord};
 
 use crate::read::Loaded;
 

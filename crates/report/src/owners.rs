@@ -53,17 +53,17 @@ pub fn places(rows: &[Row], total: u64, width: usize) -> Vec<(Owner, usize)> {
 /// What an owner means in this very process, in a few words: names of the process's own choice included.
 pub fn meaning(inspection: &Inspection, owner: Owner) -> String {
     match owner {
-        Owner::Runtime if !inspection.managers.is_empty() => {
-            let several = inspection.managers.len() > 1;
+        Owner::Runtime if !inspection.observation.managers.is_empty() => {
+            let several = inspection.observation.managers.len() > 1;
             let name = |manager: &Manager| match (several, manager.estimated) {
                 (false, _) => manager.name.clone(),
                 (true, true) => format!("{} ≈ {}", manager.name, Human(manager.bytes)),
                 (true, false) => format!("{} {}", manager.name, Human(manager.bytes)),
             };
-            let names: Vec<String> = inspection.managers.iter().map(name).collect();
+            let names: Vec<String> = inspection.observation.managers.iter().map(name).collect();
             format!("managed by {}", names.join(", "))
         }
-        Owner::Shared => match inspection.shared.first() {
+        Owner::Shared => match inspection.observation.shared.first() {
             Some(largest) => printable(&format!("{}: {}", owner.meaning(), largest.name)),
             None => owner.meaning().to_owned(),
         },
@@ -74,18 +74,18 @@ pub fn meaning(inspection: &Inspection, owner: Owner) -> String {
 /// Allocator, runtimes, threads, files and connections, a few words each.
 pub fn facts(inspection: &Inspection) -> Vec<String> {
     let mut parts = Vec::new();
-    if let Some(allocator) = &inspection.allocator {
+    if let Some(allocator) = &inspection.observation.allocator {
         let version = allocator.version.as_ref().map(|v| format!(" {v}")).unwrap_or_default();
         let linkage = allocator.linkage.map(|l| format!(" ({})", l.name())).unwrap_or_default();
-        parts.push(format!("{}{version}{linkage}", allocator.name));
+        parts.push(format!("{}{version}{linkage}", allocator.kind));
     }
-    parts.extend(inspection.runtimes.iter().map(|r| match &r.version {
+    parts.extend(inspection.observation.runtimes.iter().map(|r| match &r.version {
         Some(version) => format!("{} {version}", r.name),
         None => r.name.clone(),
     }));
-    parts.push(counted(inspection.threads, "thread"));
-    parts.extend(inspection.open_files.map(|n| counted(n, "open file")));
-    parts.extend(inspection.sockets_established.map(|n| counted(n, "connection")));
+    parts.push(counted(inspection.observation.threads, "thread"));
+    parts.extend(inspection.observation.open_files.map(|n| counted(n, "open file")));
+    parts.extend(inspection.observation.sockets_established.map(|n| counted(n, "connection")));
     parts
 }
 

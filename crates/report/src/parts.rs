@@ -2,10 +2,12 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use lowtide_model::conclude::conclude;
-use lowtide_model::plan::{Difference, Shard};
-use lowtide_model::record::v1::{Machine, Outcome, Plan};
-use lowtide_model::record::{StudyRecord, TrialRecord};
+use lowtide_analysis::analyze::analyze;
+use lowtide_record::plan::Difference;
+use lowtide_record::plan::Plan;
+use lowtide_record::shard::Shard;
+use lowtide_record::v1::{Machine, Outcome};
+use lowtide_record::{StudyRecord, TrialRecord};
 
 use crate::read::Loaded;
 
@@ -100,7 +102,7 @@ fn joined(mut parts: Vec<Loaded>) -> Option<Loaded> {
     let plan = Plan { shard: None, ..first.study.plan };
     let course =
         StudyRecord { header: first.header.clone(), plan, begun: Vec::new(), ended: Vec::new() };
-    let study = conclude(&directory.display().to_string(), course, &trials);
+    let study = analyze(&directory.display().to_string(), course, &trials);
     Some(Loaded { study, header: first.header, trials, source: first.source, notes })
 }
 

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use lowtide_model::conclude::conclude;
-use lowtide_model::record::v1::{Header, Holds, Plan};
-use lowtide_model::record::{
-    self, LoadRecord, ReadError, Records, StudyRecord, TrialRecord, read_load, read_study,
-    read_trial,
+use lowtide_analysis::analyze::analyze;
+use lowtide_analysis::study::Study;
+use lowtide_record::plan::Plan;
+use lowtide_record::v1::{Header, Holds};
+use lowtide_record::{
+    self, LoadRecord, ReadError, Records, StudyRecord, TrialRecord, read_lines, read_load,
+    read_study, read_trial,
 };
-use lowtide_model::study::Study;
 
 /// A record that was read: the figures, and the samples behind them.
 #[derive(Debug, Clone)]
@@ -101,7 +102,7 @@ fn torn_note(file: &str) -> String {
 fn lines(path: &Path) -> Result<Records, LoadError> {
     let at = |error| LoadError { path: path.to_owned(), error };
     let file = File::open(path).map_err(|e| at(e.into()))?;
-    record::read_lines(BufReader::new(file)).map_err(at)
+    read_lines(BufReader::new(file)).map_err(at)
 }
 
 fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Loaded, LoadError> {
@@ -140,7 +141,7 @@ fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Load
     }
     let source = course.header.source.clone();
     let header = course.header.clone();
-    let study = conclude(&path.display().to_string(), course, &trials);
+    let study = analyze(&path.display().to_string(), course, &trials);
     Ok(Loaded { study, header, trials, source, notes })
 }
 
@@ -162,6 +163,6 @@ fn load_trial(path: &Path, trial: TrialRecord) -> Loaded {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let trials = vec![(name, trial)];
     let header = course.header.clone();
-    let study = conclude(&path.display().to_string(), course, &trials);
+    let study = analyze(&path.display().to_string(), course, &trials);
     Loaded { study, header, trials, source, notes: Vec::new() }
 }

@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
+use lowtide_analysis::metrics::{Metric, memory_over_time};
+use lowtide_analysis::stats::Estimate;
+use lowtide_analysis::study::{Standing, Summary, TrialResult};
 use lowtide_model::bytes::Human;
-use lowtide_model::judge::{Metric, memory_over_time};
-use lowtide_model::record::TrialRecord;
-use lowtide_model::record::v1::{ALIVE_TASKS, INNER_MEMORY, Moment};
 use lowtide_model::sample::Sample;
-use lowtide_model::stats::Estimate;
-use lowtide_model::study::{Standing, Summary, TrialResult};
+use lowtide_record::TrialRecord;
+use lowtide_record::v1::{ALIVE_TASKS, INNER_MEMORY, Moment};
 
 use crate::read::Loaded;
 

@@ -1,14 +1,14 @@
 //! What several processes are together, in a line.
 
 use lowtide_model::bytes::Human;
-use lowtide_model::whole::Whole;
+use lowtide_model::group::GroupTotals;
 
 fn counted_of(processes: u64) -> String {
     format!("{processes} {}", if processes == 1 { "process" } else { "processes" })
 }
 
 /// The line.
-pub fn sentence(whole: &Whole) -> String {
+pub fn sentence(whole: &GroupTotals) -> String {
     let mut parts = vec![format!("together: {}", counted_of(whole.processes))];
     let about = if whole.pss_is_estimate { "≈ " } else { "" };
     let pss = match (whole.pss_before_bytes, whole.pss_bytes) {
@@ -43,14 +43,14 @@ mod tests {
 
     #[test]
     fn a_release_of_several_tells_both_sums_of_pss() {
-        let whole = Whole {
+        let whole = GroupTotals {
             processes: 3,
             pss_before_bytes: Some(401 << 20),
             pss_bytes: Some(190 << 20),
             rss_bytes: 214 << 20,
             returned_bytes: Some(211 << 20),
             refused: Some(1),
-            ..Whole::default()
+            ..GroupTotals::default()
         };
         assert_eq!(
             sentence(&whole),
@@ -60,11 +60,11 @@ mod tests {
 
     #[test]
     fn an_estimate_is_marked() {
-        let whole = Whole {
+        let whole = GroupTotals {
             processes: 2,
             pss_bytes: Some(1 << 20),
             pss_is_estimate: true,
-            ..Whole::default()
+            ..GroupTotals::default()
         };
         assert!(sentence(&whole).contains("PSS ≈ 1.00 MiB"), "{}", sentence(&whole));
     }

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use lowtide_model::record::v1::{Clock, Header, Holds, LoadSample, SCHEMA};
-use lowtide_model::record::{LoadRecord, TrialRecord};
+use lowtide_record::v1::{Clock, Header, Holds, LoadSample, SCHEMA};
+use lowtide_record::{LoadRecord, TrialRecord};
 use lowtide_report::lay::lay;
 use lowtide_report::read::{self, Loaded};
 use lowtide_report::view::View;

@@ -6,10 +6,11 @@ use std::io::{self, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lowtide_model::plan::{Cell, Shard};
-use lowtide_model::record::v1::{self, Holds, Line, Machine, Outcome};
-use lowtide_model::record::{ReadError, StudyRecord, read_lines, read_study, read_trial};
 use lowtide_record::Recorder;
+use lowtide_record::plan::{self, TrialSlot};
+use lowtide_record::shard::Shard;
+use lowtide_record::v1::{Holds, Line, Machine, Outcome};
+use lowtide_record::{ReadError, StudyRecord, read_lines, read_study, read_trial};
 
 use crate::plan::Plan;
 use crate::runner::RunError;
@@ -23,7 +24,7 @@ pub(crate) struct Begun {
     /// The trials that are done, by their numbers, and how long each took.
     pub(crate) done: BTreeMap<u32, Duration>,
     /// The plan, as the record keeps it.
-    pub(crate) plan: v1::Plan,
+    pub(crate) plan: plan::Plan,
 }
 
 const COURSE: &str = "study.jsonl";
@@ -88,16 +89,16 @@ impl Begun {
     }
 
     /// The trials that are still to be run, in their order.
-    pub(crate) fn open_cells(&self) -> Vec<Cell> {
-        let mut cells = self.plan.cells();
-        cells.retain(|cell| !self.done.contains_key(&cell.number));
-        cells
+    pub(crate) fn open_slots(&self) -> Vec<TrialSlot> {
+        let mut slots = self.plan.slots();
+        slots.retain(|slot| !self.done.contains_key(&slot.number));
+        slots
     }
 
     /// The files of a trial, without an ending, relative to the record. What an earlier try has left stays
     /// as it is.
-    pub(crate) fn stem(&self, cell: &Cell, label: &str) -> String {
-        let stem = format!("trials/{:03}-{}", cell.number, file_name(label));
+    pub(crate) fn stem(&self, slot: &TrialSlot, label: &str) -> String {
+        let stem = format!("trials/{:03}-{}", slot.number, file_name(label));
         let is_taken = |stem: &String| self.directory.join(format!("{stem}.jsonl")).exists();
         let again = (2..).map(|attempt: u32| format!("{stem}-attempt-{attempt}"));
         let mut stems = std::iter::once(stem.clone()).chain(again);
@@ -154,13 +155,13 @@ fn told(plan: &Plan, directory: PathBuf, record: Option<&StudyRecord>) -> RunErr
         return error;
     }
     let done = record.map_or(0, |record| done(&directory, record).len());
-    RunError::OutputHoldsIt { directory, done, of: ours.cells().len() }
+    RunError::OutputHoldsIt { directory, done, of: ours.slots().len() }
 }
 
 /// Refuses to go on with another study than the one that was begun. More repeats are the same study: the
 /// order of the first ones does not depend on how many there are. Before a trial was begun (the set-up may
 /// have failed, and been mended), nothing is there that another plan could not go with.
-fn check_same(ours: &v1::Plan, record: &StudyRecord, directory: &Path) -> Result<(), RunError> {
+fn check_same(ours: &plan::Plan, record: &StudyRecord, directory: &Path) -> Result<(), RunError> {
     if record.begun.is_empty() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lowtide_model::record::v1::Figures;
+use lowtide_record::v1::Figures;
 
 /// How long an answer may take.
 const ATTEMPT: Duration = Duration::from_secs(1);

@@ -7,12 +7,12 @@ use std::time::Duration;
 use regex_lite::Regex;
 use thiserror::Error;
 
+use lowtide_analysis::threshold::{Threshold, ThresholdError};
 use lowtide_model::duration::{HumanSeconds, parse_duration};
 use lowtide_model::number::NumberError;
-use lowtide_model::plan::{CONTENTS, Shard, ShardError};
-use lowtide_model::record::v1;
-use lowtide_model::threshold::{Threshold, ThresholdError};
 use lowtide_model::treatment::NO_POLICY;
+use lowtide_record::plan::{self, CONTENTS};
+use lowtide_record::shard::{Shard, ShardError};
 
 use crate::allocator::AllocatorError;
 use crate::contents::contents;
@@ -298,8 +298,8 @@ impl Plan {
     }
 
     /// The plan as the record keeps it.
-    pub fn for_record(&self) -> v1::Plan {
-        v1::Plan {
+    pub fn for_record(&self) -> plan::Plan {
+        plan::Plan {
             name: self.name.clone(),
             command: self.command.clone(),
             treatments: self.treatments.iter().map(|t| t.treatment.clone()).collect(),

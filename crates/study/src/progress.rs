@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use lowtide_model::record::v1::Outcome;
+use lowtide_record::v1::Outcome;
 
 use crate::remaining::TimeLeft;
 

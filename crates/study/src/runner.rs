@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use thiserror::Error;
 
-use lowtide_model::plan::Cell;
-use lowtide_model::record::ReadError;
-use lowtide_model::record::v1::{Holds, Line, Machine, Outcome, TrialBegin, TrialEnd};
+use lowtide_record::ReadError;
 use lowtide_record::Recorder;
+use lowtide_record::plan::TrialSlot;
+use lowtide_record::v1::{Holds, Line, Machine, Outcome, TrialBegin, TrialEnd};
 
 use crate::begun::{Begun, directory_of};
 use crate::keeper::KeeperProgram;
@@ -119,21 +119,21 @@ pub fn run(
     let directory = directory_of(plan)?;
     // What is there is held first: who else is at it would also be in the way of the trials.
     let known = Begun::find(plan, &directory, machine)?;
-    if known.as_ref().is_none_or(|begun| !begun.open_cells().is_empty()) {
+    if known.as_ref().is_none_or(|begun| !begun.open_slots().is_empty()) {
         preflight::before_set_up(plan, interrupt)?;
     }
     let begun = known.map_or_else(|| Begun::make(plan, directory, machine), Ok)?;
-    let cells = begun.open_cells();
+    let slots = begun.open_slots();
     observer.see(Progress::Begin {
         record: begun.directory.clone(),
-        trials: begun.plan.cells().len() as u32,
+        trials: begun.plan.slots().len() as u32,
         done: begun.done.len() as u32,
     });
     let keeper = KeeperProgram {
         open_files_limit: keeper.open_files_limit.max(plan.open_files),
         ..keeper.clone()
     };
-    if let Some(line) = plan.setup.as_ref().filter(|_| !cells.is_empty()) {
+    if let Some(line) = plan.setup.as_ref().filter(|_| !slots.is_empty()) {
         observer.see(Progress::Step("set-up".to_owned()));
         match set_up(plan, line, &keeper, &begun, interrupt) {
             // What cannot be done a second time need not be: what it made is there.
@@ -146,7 +146,7 @@ pub fn run(
         }
         preflight::after_set_up(plan)?;
     }
-    Running { plan, keeper: &keeper, machine, observer, interrupt, begun }.all(&cells)
+    Running { plan, keeper: &keeper, machine, observer, interrupt, begun }.all(&slots)
 }
 
 /// A study whose trials are being run.
@@ -160,22 +160,22 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    fn all(&mut self, cells: &[Cell]) -> Result<Ran, RunError> {
+    fn all(&mut self, slots: &[TrialSlot]) -> Result<Ran, RunError> {
         let mut pace = self.pace();
         let record = self.begun.directory.clone();
         let mut ran = Ran { record, interrupted: false, failure: None };
         let mut succeeded = !self.begun.done.is_empty();
         let mut failed_in_a_row = 0;
-        for (place, cell) in cells.iter().enumerate() {
-            let label = self.plan.treatments[cell.treatment].treatment.label();
-            let behind = cells[place + 1..].iter().map(|cell| cell.treatment);
+        for (place, slot) in slots.iter().enumerate() {
+            let label = self.plan.treatments[slot.treatment].treatment.label();
+            let behind = slots[place + 1..].iter().map(|slot| slot.treatment);
             self.observer.see(Progress::TrialBegin {
                 label: label.clone(),
-                repeat: cell.repeat,
-                left: pace.left(cell.treatment, behind),
+                repeat: slot.repeat,
+                left: pace.left(slot.treatment, behind),
             });
             let begin = Instant::now();
-            let outcome = self.one(cell, &label)?;
+            let outcome = self.one(slot, &label)?;
             // Also when that came while a trial that was done was being cleaned up.
             if outcome == Outcome::Interrupted || self.interrupt.load(Ordering::Relaxed) {
                 ran.interrupted = true;
@@ -183,17 +183,17 @@ impl Running<'_> {
             }
             match outcome {
                 Outcome::Done | Outcome::Interrupted => {
-                    pace.note(cell.treatment, begin.elapsed());
+                    pace.note(slot.treatment, begin.elapsed());
                     succeeded = true;
                     failed_in_a_row = 0;
                 }
                 Outcome::Failed { because } => {
                     failed_in_a_row += 1;
                     ran.failure
-                        .get_or_insert(format!("{label}, repeat {}: {because}", cell.repeat));
+                        .get_or_insert(format!("{label}, repeat {}: {because}", slot.repeat));
                     // When nothing has worked yet, it is not the treatment's fault, and the rest would
                     // only waste time.
-                    if !succeeded && (failed_in_a_row >= 2 || cell.treatment == 0) {
+                    if !succeeded && (failed_in_a_row >= 2 || slot.treatment == 0) {
                         break;
                     }
                 }
@@ -205,21 +205,21 @@ impl Running<'_> {
     /// What is known of how long trials take.
     fn pace(&self) -> Pace {
         let mut pace = Pace::new(self.plan.shortest_trial());
-        for cell in self.begun.plan.cells() {
-            if let Some(took) = self.begun.done.get(&cell.number) {
-                pace.note(cell.treatment, *took);
+        for slot in self.begun.plan.slots() {
+            if let Some(took) = self.begun.done.get(&slot.number) {
+                pace.note(slot.treatment, *took);
             }
         }
         pace
     }
 
-    fn one(&mut self, cell: &Cell, label: &str) -> Result<Outcome, RunError> {
+    fn one(&mut self, slot: &TrialSlot, label: &str) -> Result<Outcome, RunError> {
         let Begun { directory, course, .. } = &self.begun;
-        let stem = self.begun.stem(cell, label);
-        let number = cell.number;
+        let stem = self.begun.stem(slot, label);
+        let number = slot.number;
         let samples = format!("{stem}.jsonl");
         let path = directory.join(&samples);
-        let (treatment, repeat) = (cell.treatment, cell.repeat);
+        let (treatment, repeat) = (slot.treatment, slot.repeat);
         course.write(&Line::TrialBegin(TrialBegin { number, treatment, repeat, samples }));
         let recorder = Recorder::create(&path, Holds::Trial, self.machine)
             .map_err(|error| RunError::Record { path, error })?;

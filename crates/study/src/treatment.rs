@@ -6,9 +6,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use lowtide_model::record::v1::AllocatorCheck;
 use lowtide_model::treatment::Treatment;
 use lowtide_probe::allocator::{Examination, ExamineError, Provider};
+use lowtide_record::v1::AllocatorCheck;
 
 use crate::allocator::{Allocator, Delivery};
 use crate::keeper::Launch;
@@ -203,8 +203,8 @@ impl Applied {
             Some("it is linked statically: nothing can be put before its own malloc".to_owned())
         } else if place == "executable" {
             Some("it exports a malloc of its own, which comes before every library".to_owned())
-        } else if let Some(built_in) = found.built_in {
-            Some(format!("it has an allocator of its own compiled in ({})", built_in.name))
+        } else if let Some(built_in) = &found.built_in {
+            Some(format!("it has an allocator of its own compiled in ({})", built_in.kind))
         } else if wanted {
             None
         } else if found.is_secure {
@@ -286,6 +286,7 @@ fn is_setuid(program: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lowtide_model::allocator_kind::AllocatorKind;
     use lowtide_probe::allocator::{BuiltIn, LoadedFile};
     use lowtide_probe::proc::maps::FileId;
 
@@ -334,7 +335,7 @@ mod tests {
         assert!(reason(&found(Provider::Static(file("/bin/x", 1)))).contains("statically"));
         assert!(reason(&found(Provider::Executable(file("/bin/x", 1)))).contains("of its own"));
         let mut rust = found(Provider::Library(file("/cache/libjemalloc.so", 7)));
-        rust.built_in = Some(BuiltIn { name: "mimalloc" });
+        rust.built_in = Some(BuiltIn { kind: AllocatorKind::Mimalloc });
         assert!(reason(&rust).contains("compiled in (mimalloc)"));
         let mut setuid = found(Provider::Library(file("/lib/libc.so.6", 9)));
         setuid.is_secure = true;

@@ -46,7 +46,7 @@ pub(super) fn shown_on(height: u16) -> usize {
 /// Draws the table from the line on to which it was scrolled.
 pub(super) fn draw(state: &State, mut area: Rect, buffer: &mut Buffer) {
     take(&mut area, 1);
-    let arenas = state.course().latest.as_ref().map(|found| found.arenas.as_slice());
+    let arenas = state.course().latest.as_ref().map(|found| found.observation.arenas.as_slice());
     let Some(arenas) = arenas.filter(|arenas| !arenas.is_empty()) else {
         write("no arenas: it has no heap of glibc's that was walked", dim(), area, buffer);
         return;

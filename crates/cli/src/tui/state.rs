@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use lowtide_analysis::diagnose::diagnose;
+use lowtide_analysis::growth::{GrowthSample, GrowthTracker};
 use lowtide_model::bytes::Resident;
-use lowtide_model::growth::{Look, Watched};
-use lowtide_model::inspection::Inspection;
+use lowtide_model::inspection::{Inspection, Observation, Unreadable};
 use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::sample::Sample;
-use lowtide_probe::inspect::Limit;
 
 use super::history::History;
-use crate::watcher::{Seen, between_looks};
+use crate::watcher::{WatchEvent, between_looks};
 
 /// The owners that the chart follows.
 pub(crate) const FOLLOWED: [Owner; 4] =
@@ -88,7 +88,7 @@ pub(crate) struct State {
     course: Course,
     /// What is shown while it is paused.
     frozen: Option<Course>,
-    growth: Watched,
+    growth: GrowthTracker,
     /// What is shown in the middle.
     pub(crate) panel: Panel,
     /// The first line that is shown of a table.
@@ -100,7 +100,7 @@ pub(crate) struct State {
     /// When the process ended.
     pub(crate) ended_s: Option<f64>,
     /// What was not permitted at the last look.
-    pub(crate) limit: Option<Limit>,
+    pub(crate) unreadable: Option<Unreadable>,
     /// What went wrong last.
     pub(crate) trouble: Option<String>,
 }
@@ -112,13 +112,13 @@ impl State {
             pid,
             course: Course::default(),
             frozen: None,
-            growth: Watched::default(),
+            growth: GrowthTracker::default(),
             panel: Panel::Overview,
             scroll: 0,
             page: 0,
             interval,
             ended_s: None,
-            limit: None,
+            unreadable: None,
             trouble: None,
         }
     }
@@ -145,26 +145,23 @@ impl State {
 
     /// How long one look takes, in seconds.
     pub(crate) fn look_s(&self) -> Option<f64> {
-        Some(self.course.latest.as_ref()?.elapsed_s)
+        Some(self.course.latest.as_ref()?.observation.elapsed_s)
     }
 
     /// From one look to the next, in seconds.
     pub(crate) fn between_looks_s(&self) -> f64 {
-        let cpu_s = self.course.latest.as_ref().map_or(0.0, |look| look.cpu_s);
+        let cpu_s = self.course.latest.as_ref().map_or(0.0, |found| found.observation.cpu_s);
         let cost = Duration::from_secs_f64(cpu_s.max(0.0));
         between_looks(self.interval, cost).as_secs_f64()
     }
 
     /// Takes in what was seen.
-    pub(crate) fn see(&mut self, seen: Seen) {
+    pub(crate) fn see(&mut self, seen: WatchEvent) {
         match seen {
-            Seen::Sample(tick) => self.sample(tick.sample),
-            Seen::Look(t_s, look) => {
-                self.limit = look.limit;
-                self.look(t_s, look.image, look.inspection);
-            }
-            Seen::Failed(error) => self.trouble = Some(error.to_string()),
-            Seen::Ended(t_s) => {
+            WatchEvent::Sample(tick) => self.sample(tick.sample),
+            WatchEvent::Observed(t_s, observation) => self.observe(t_s, *observation),
+            WatchEvent::Failed(error) => self.trouble = Some(error.to_string()),
+            WatchEvent::Ended(t_s) => {
                 self.course.now_s = t_s;
                 self.ended_s = Some(t_s);
             }
@@ -181,18 +178,20 @@ impl State {
         course.sample = Some(sample);
     }
 
-    fn look(&mut self, t_s: f64, image: (u64, u64), mut found: Inspection) {
-        // Of memory that may not be read, nobody knows what is in use.
-        if self.limit.is_none() {
-            self.growth.add(Look::of(t_s, image, &found));
-            if let Some(verdict) = self.growth.judge() {
+    fn observe(&mut self, t_s: f64, observation: Observation) {
+        self.unreadable = observation.unreadable;
+        let mut found = diagnose(observation);
+        // Memory in use is unknown where memory may not be read.
+        if self.unreadable.is_none() {
+            self.growth.add(GrowthSample::new(t_s, &found.observation));
+            if let Some(verdict) = self.growth.detect() {
                 found.verdict = verdict;
             }
         }
         self.trouble = None;
         let course = &mut self.course;
-        course.owners.add(t_s, FOLLOWED.map(|owner| found.ledger.bytes(owner)));
-        course.first.get_or_insert_with(|| found.ledger.clone());
+        course.owners.add(t_s, FOLLOWED.map(|owner| found.observation.ledger.bytes(owner)));
+        course.first.get_or_insert_with(|| found.observation.ledger.clone());
         course.looks += 1;
         course.looked_s = t_s;
         course.latest = Some(found);
@@ -229,7 +228,8 @@ impl State {
     }
 
     fn scroll_by(&mut self, lines: isize) {
-        let arenas = self.course().latest.as_ref().map_or(0, |found| found.arenas.len());
+        let arenas =
+            self.course().latest.as_ref().map_or(0, |found| found.observation.arenas.len());
         let last = arenas.saturating_sub(self.page.max(1));
         self.scroll = self.scroll.saturating_add_signed(lines).min(last);
     }
@@ -249,7 +249,8 @@ impl Course {
     /// By how much an owner's bytes have changed since the first look.
     pub(crate) fn change_of(&self, owner: Owner) -> Option<i64> {
         let (first, latest) = (self.first.as_ref()?, self.latest.as_ref()?);
-        (self.looks > 1).then(|| difference(latest.ledger.bytes(owner), first.bytes(owner)))
+        (self.looks > 1)
+            .then(|| difference(latest.observation.ledger.bytes(owner), first.bytes(owner)))
     }
 
     /// How old the look is that is shown beside the RSS of now, in seconds, where that is worth a word: over 2 s, and

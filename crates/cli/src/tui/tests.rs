@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Resident;
-use lowtide_model::cures::Cure;
-use lowtide_model::inspection::{Allocator, Arena, Inspection, Linkage, SCHEMA};
+use lowtide_model::inspection::{Allocator, Arena, HeapPrediction, Linkage, Observation};
 use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::sample::{Reading, Sample};
-use lowtide_model::verdict::{Kind, Verdict};
-use lowtide_probe::inspect::{Look, TargetError};
+use lowtide_model::verdict::VerdictKind;
+use lowtide_probe::inspect::TargetError;
 use lowtide_probe::sampler::Tick;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
@@ -16,12 +16,12 @@ use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::state::{Key, Panel, State, Wish};
 use super::{arenas, key, view};
-use crate::watcher::Seen;
+use crate::watcher::WatchEvent;
 
 const MIB: u64 = 1 << 20;
 
 /// A look that took so long, at a process of which so much is in use and so much is free.
-pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Inspection {
+pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Observation {
     let mut ledger = Ledger::default();
     ledger.add(Owner::Allocated, used_mib * MIB);
     ledger.add(Owner::Reclaimable, free_mib * MIB);
@@ -46,57 +46,36 @@ pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Inspection 
         whole: id != 3,
         bins: Vec::new(),
     };
-    Inspection {
-        schema: SCHEMA,
+    let release_bytes = ledger.bytes(Owner::Reclaimable);
+    Observation {
         pid: 4711,
         start_ticks: 1,
         command: vec!["server".to_owned(), "--port\x1b[31m".to_owned(), "8080".to_owned()],
         elapsed_s,
         cpu_s: elapsed_s,
-        stopped_s: 0.0,
         allocator: Some(Allocator {
-            name: "glibc".to_owned(),
+            kind: AllocatorKind::Glibc,
             version: Some("2.36".to_owned()),
             linkage: Some(Linkage::Dynamic),
         }),
-        runtimes: Vec::new(),
-        tunables_in_force: None,
         rss_bytes: ledger.total(),
         kernel_rss_bytes: Some(ledger.total()),
         ledger,
-        managers: Vec::new(),
-        shared: Vec::new(),
-        unwalked_bytes: 0,
-        lazyfree_bytes: None,
-        swap_bytes: 0,
-        anon_huge_bytes: None,
-        page_tables_bytes: None,
         threads: 4,
         open_files: Some(12),
         sockets_established: Some(1),
         arenas: (0..40).map(arena).collect(),
-        allocated_by_size: Vec::new(),
-        mmapped_count: 0,
-        mmapped_bytes: 0,
-        notes: Vec::new(),
-        verdict: Verdict {
-            kind: Kind::Hoard,
-            because: vec!["much was freed and is still held".to_owned()],
-        },
-        cures: vec![Cure {
-            cure: "release".to_owned(),
-            predicted_bytes: Some(free_mib * MIB),
-            how: "returns every whole free page".to_owned(),
-            setting: None,
-        }],
+        heap: Some(HeapPrediction { trim_bytes: release_bytes, release_bytes }),
+        image: (1, 1),
+        ..Observation::default()
     }
 }
 
-fn see(state: &mut State, t_s: f64, found: Inspection) {
+fn see(state: &mut State, t_s: f64, found: Observation) {
     let total = Reading { rss_bytes: Resident(found.rss_bytes), ..Reading::default() };
     let sample = Sample { t_s, processes: 1, total, ..Sample::default() };
-    state.see(Seen::Sample(Box::new(Tick { sample, ..Tick::default() })));
-    state.see(Seen::Look(t_s, Box::new(Look { inspection: found, limit: None, image: (1, 1) })));
+    state.see(WatchEvent::Sample(Box::new(Tick { sample, ..Tick::default() })));
+    state.see(WatchEvent::Observed(t_s, Box::new(found)));
 }
 
 #[test]
@@ -104,7 +83,7 @@ fn a_look_that_is_older_than_the_rss_beside_it_says_so() {
     let mut state = State::new(4711, Duration::from_secs(1));
     see(&mut state, 0.0, found(0.02, 100, 5));
     let sample = |t_s| {
-        Seen::Sample(Box::new(Tick {
+        WatchEvent::Sample(Box::new(Tick {
             sample: Sample { t_s, processes: 1, ..Sample::default() },
             ..Tick::default()
         }))
@@ -171,7 +150,7 @@ fn before_the_first_look_it_says_what_it_waits_for() {
     let mut state = State::new(4711, Duration::from_secs(1));
     let before = text(&state, 80, 24, true);
     assert_eq!((before[0].as_str(), before[1].as_str()), ("PID 4711", "looking at it …"));
-    state.see(Seen::Failed(TargetError::Replaced(4711)));
+    state.see(WatchEvent::Failed(TargetError::Replaced(4711)));
     assert!(text(&state, 80, 24, true)[1].contains("started another program"));
 }
 
@@ -220,7 +199,7 @@ fn what_grows_from_look_to_look_has_that_verdict() {
         see(&mut state, second as f64, found(0.0, 100 + 3 * second, 5));
     }
     let verdict = &state.latest().unwrap().verdict;
-    assert_eq!(verdict.kind, Kind::Growing);
+    assert_eq!(verdict.kind, VerdictKind::Growing);
     assert!(
         shown(&state, 120, 40).contains("growing: what is in use grew from 130 MiB to 187 MiB")
     );

@@ -106,9 +106,9 @@ impl Page<'_> {
             self.rss(course, None);
             return;
         };
-        let pid = format!("  PID {}", found.pid);
+        let pid = format!("  PID {}", found.observation.pid);
         let room = usize::from(self.left.width).saturating_sub(pid.len()).max(8);
-        let command = found.command.join(" ");
+        let command = found.observation.command.join(" ");
         let command = if command.chars().count() > room {
             command.chars().take(room - 1).chain(['…']).collect()
         } else {
@@ -142,7 +142,9 @@ impl Page<'_> {
         let line = take(&mut self.left, 1);
         let width = usize::from(line.width);
         let mut at = 0;
-        for (owner, count) in places(found.ledger.rows(), found.ledger.total(), width) {
+        for (owner, count) in
+            places(found.observation.ledger.rows(), found.observation.ledger.total(), width)
+        {
             let (text, style) = self.sign(owner, count);
             at = write_from(at, &text, style, line, self.buffer);
         }
@@ -162,17 +164,21 @@ impl Page<'_> {
         let course = state.course();
         let Some(found) = &course.latest else { return };
         let said = said(state, found, self.left.width);
-        let rows: Vec<Row> = found.ledger.rows().iter().copied().filter(|r| r.bytes > 0).collect();
-        let plan = Plan::of(self.left.height, rows.len(), said.len(), found.cures.len());
+        let rows: Vec<Row> =
+            found.observation.ledger.rows().iter().copied().filter(|r| r.bytes > 0).collect();
+        let plan = Plan::of(self.left.height, rows.len(), said.len(), found.remedies.len());
         self.ledger(course, found, &rows, plan.rows);
         let chart = take(&mut self.left, plan.chart);
         chart::draw(course, self.colour, chart, self.buffer);
         for line in said.iter().take(usize::from(plan.verdict)) {
             self.line(line, bold());
         }
-        for cure in found.cures.iter().take(usize::from(plan.cures)) {
-            let bytes = cure.predicted_bytes.map_or(String::new(), |b| Human(b).to_string());
-            self.line(&format!(" {:<17}  {bytes:>9}  {}", cure.cure, cure.how), Style::new());
+        for remedy in found.remedies.iter().take(usize::from(plan.remedies)) {
+            let bytes = remedy.predicted_bytes.map_or(String::new(), |b| Human(b).to_string());
+            self.line(
+                &format!(" {:<17}  {bytes:>9}  {}", remedy.kind.name(), remedy.how),
+                Style::new(),
+            );
         }
     }
 
@@ -211,7 +217,7 @@ impl Page<'_> {
 }
 
 fn share(bytes: u64, found: &Inspection) -> f64 {
-    bytes as f64 / found.ledger.total().max(1) as f64 * 100.0
+    bytes as f64 / found.observation.ledger.total().max(1) as f64 * 100.0
 }
 
 /// A time in which fractions of a second say nothing.
@@ -265,30 +271,30 @@ struct Plan {
     rows: u16,
     chart: u16,
     verdict: u16,
-    cures: u16,
+    remedies: u16,
 }
 
 impl Plan {
     /// `height` is what is between the head and the footer. The verdict comes first, then the largest
-    /// rows, then a chart, then the rest of the rows and the cures.
-    fn of(height: u16, rows: usize, verdict: usize, cures: usize) -> Self {
+    /// rows, then a chart, then the rest of the rows and the remedies.
+    fn of(height: u16, rows: usize, verdict: usize, remedies: usize) -> Self {
         let fit = |count: usize, most: u16| u16::try_from(count).unwrap_or(u16::MAX).min(most);
-        let (most_said, most_cures) = match height {
+        let (most_said, most_remedies) = match height {
             ..8 => (1, 0),
             8..14 => (2, 1),
             14..24 => (2, 2),
             _ => (4, 5),
         };
         let verdict = fit(verdict, most_said.min(height));
-        let cures = fit(cures, most_cures.min(height - verdict));
-        let left = height - verdict - cures;
+        let remedies = fit(remedies, most_remedies.min(height - verdict));
+        let left = height - verdict - remedies;
         let rows = fit(rows, left);
         let few = rows.min(6);
         if left < few + LOWEST_CHART {
-            return Self { rows, chart: 0, verdict, cures };
+            return Self { rows, chart: 0, verdict, remedies };
         }
         let rows = rows.min(left - LOWEST_CHART).max(few);
-        Self { rows, chart: left - rows, verdict, cures }
+        Self { rows, chart: left - rows, verdict, remedies }
     }
 }
 

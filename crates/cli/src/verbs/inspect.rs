@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_model::cures::RELEASE;
+use lowtide_analysis::diagnose::diagnose;
+use lowtide_analysis::growth::{GrowthSample, GrowthTracker, MIN_SAMPLES};
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::growth::{self, FEWEST_LOOKS, Watched};
-use lowtide_model::inspection::Inspection;
-use lowtide_probe::inspect::{Inspector, Limit, Look, Target, TargetError};
+use lowtide_model::inspection::{Inspection, Observation, Unreadable};
+use lowtide_model::remedy::RemedyKind;
+use lowtide_probe::inspect::{Inspector, Target, TargetError};
 use lowtide_probe::patience::patiently;
 use lowtide_probe::proc::status::Status;
 use lowtide_release::checks::foreseen;
@@ -47,26 +48,30 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         let is_named = args.selector.pids.contains(&pid);
         let mut service = Service::default();
         let looked = Target::open(pid).and_then(|target| {
-            let mut seen = match watch {
+            let mut inspected = match watch {
                 Some(time) => over_time(&mut inspector, &target, time, &interrupt),
-                None => inspector.inspect(&target).map(|look| Seen { look, ended: None }),
+                None => inspector.inspect(&target).map(|observation| Inspected {
+                    inspection: diagnose(observation),
+                    ended: None,
+                }),
             }?;
-            promise(&mut seen.look.inspection, &target);
+            withdraw_refused_release(&mut inspected.inspection, &target);
             if !output.json {
                 service = in_time(&target, |target| Service::of(&target)).unwrap_or_default();
             }
             if args.selector.is_group() {
-                whole.look(&target, &seen.look.inspection);
+                whole.look(&target, &inspected.inspection);
             }
-            Ok(seen)
+            Ok(inspected)
         });
         match looked {
-            Ok(Seen { look, ended }) => {
+            Ok(Inspected { inspection, ended }) => {
                 if !std::mem::take(&mut is_first) && !output.json {
                     output.text("\n")?;
                 }
-                show(&look, &service, args.arenas, output)?;
-                let limited = look.limit.map(|limit| not_permitted(limit, pid, &again(args)));
+                show(&inspection, &service, args.arenas, output)?;
+                let unreadable = inspection.observation.unreadable;
+                let limited = unreadable.map(|what| not_permitted(what, pid, &again(args)));
                 let ended = ended.map(|error| failure(&error, &again(args)));
                 for failure in limited.into_iter().chain(ended) {
                     // Of one process one object is printed, and that is what was seen of it.
@@ -97,14 +102,14 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
     Ok(exit)
 }
 
-/// Takes back the remedy of a release where that would be refused, and says why.
-fn promise(found: &mut Inspection, target: &Target) {
-    if !found.cures.iter().any(|cure| cure.cure == RELEASE) {
+/// Removes the remedy of a release if the process would be refused, and adds a note that says why.
+fn withdraw_refused_release(found: &mut Inspection, target: &Target) {
+    if !found.remedies.iter().any(|remedy| remedy.kind == RemedyKind::Release) {
         return;
     }
     if let Some(refusal) = in_time(target, |target| foreseen(&target)).flatten() {
-        found.cures.retain(|cure| cure.cure != RELEASE);
-        found.notes.push(format!("lowtide release would refuse it: {refusal}"));
+        found.remedies.retain(|remedy| remedy.kind != RemedyKind::Release);
+        found.observation.notes.push(format!("lowtide release would refuse it: {refusal}"));
     }
 }
 
@@ -119,19 +124,19 @@ pub(super) fn in_time<T: Send + 'static>(
 
 fn time_to_watch(text: &str) -> Result<Duration, Failure> {
     let time = duration("--watch", text)?;
-    let shortest = SHORTEST_STEP * (FEWEST_LOOKS as u32);
+    let shortest = SHORTEST_STEP * (MIN_SAMPLES as u32);
     if time < shortest {
         return Err(Failure::usage(format!(
-            "--watch: a trend takes {FEWEST_LOOKS} looks: give it at least {}",
+            "--watch: a trend takes {MIN_SAMPLES} looks: give it at least {}",
             HumanSeconds(shortest.as_secs_f64())
         )));
     }
     Ok(time)
 }
 
-/// What was seen over time: the last look, judged by all of them, and why there are no more.
-struct Seen {
-    look: Look,
+/// The last inspection, with a verdict from all of a watch, and the error that ended the watch.
+struct Inspected {
+    inspection: Inspection,
     ended: Option<TargetError>,
 }
 
@@ -141,23 +146,23 @@ fn over_time(
     target: &Target,
     time: Duration,
     interrupt: &AtomicBool,
-) -> Result<Seen, TargetError> {
+) -> Result<Inspected, TargetError> {
     let step = (time / LOOKS).max(SHORTEST_STEP);
     let begin = Instant::now();
-    let mut watched = Watched::default();
-    let mut last: Option<Look> = None;
+    let mut tracker = GrowthTracker::default();
+    let mut last: Option<Observation> = None;
     let mut cpu_s = 0.0;
     let ended = loop {
         let at = Instant::now();
         match (inspector.inspect(target), &last) {
-            (Ok(look), _) => {
-                let t_s = (at - begin).as_secs_f64();
-                if look.limit.is_none() {
-                    watched.add(growth::Look::of(t_s, look.image, &look.inspection));
+            (Ok(observation), _) => {
+                let is_readable = observation.unreadable.is_none();
+                if is_readable {
+                    tracker.add(GrowthSample::new((at - begin).as_secs_f64(), &observation));
                 }
-                cpu_s = look.inspection.cpu_s;
-                let is_limited = last.insert(look).limit.is_some();
-                if is_limited || begin.elapsed() >= time {
+                cpu_s = observation.cpu_s;
+                last = Some(observation);
+                if !is_readable || begin.elapsed() >= time {
                     break None;
                 }
             }
@@ -172,28 +177,29 @@ fn over_time(
         wait_until(at + between_looks(step, cost), target, interrupt);
     };
     match (last, ended) {
-        (Some(mut look), ended) => {
-            conclude(&mut look, &watched);
-            Ok(Seen { look, ended })
+        (Some(observation), ended) => {
+            let mut inspection = diagnose(observation);
+            add_growth(&mut inspection, &tracker);
+            Ok(Inspected { inspection, ended })
         }
         (None, Some(error)) => Err(error),
         (None, None) => Err(TargetError::Gone(target.pid)),
     }
 }
 
-/// What all looks together say.
-fn conclude(look: &mut Look, watched: &Watched) {
-    if look.limit.is_some() {
+/// Replaces the verdict by `growing` if memory in use grew over the watch, and otherwise says that it did not.
+fn add_growth(inspection: &mut Inspection, tracker: &GrowthTracker) {
+    if inspection.observation.unreadable.is_some() {
         return;
     }
-    let verdict = &mut look.inspection.verdict;
-    if let Some(growing) = watched.judge() {
+    let verdict = &mut inspection.verdict;
+    if let Some(growing) = tracker.detect() {
         *verdict = growing;
         return;
     }
-    let (count, seconds) = watched.span();
+    let (count, seconds) = tracker.span();
     let time = HumanSeconds(seconds);
-    verdict.because.push(if count < FEWEST_LOOKS {
+    verdict.because.push(if count < MIN_SAMPLES {
         format!("too few looks to tell whether it grows ({count} in {time})")
     } else {
         format!("what is in use did not grow in {time} ({count} looks)")
@@ -211,27 +217,29 @@ pub(super) fn wait_until(next: Instant, target: &Target, interrupt: &AtomicBool)
     }
 }
 
-fn show(look: &Look, service: &Service, arenas: bool, output: &Output) -> Result<(), Failure> {
-    let found = &look.inspection;
+fn show(
+    found: &Inspection,
+    service: &Service,
+    arenas: bool,
+    output: &Output,
+) -> Result<(), Failure> {
     if output.json {
         return output.object(found);
     }
     output.text(&inspection::render(found, arenas, output.screen()))?;
-    // Of one that may not be seen, the next step is told with what is missing.
-    match look.limit {
-        None => {
-            output.text(&format!("next: {}\n", next(found, service)))?;
-            output.text(&to_paste(found, service))
-        }
-        Some(_) => Ok(()),
+    // Where a permission is missing, the error after this names the next step.
+    if found.observation.unreadable.is_some() {
+        return Ok(());
     }
+    output.text(&format!("next: {}\n", next(found, service)))?;
+    output.text(&to_paste(found, service))
 }
 
 /// What is missing, and the command that was given with what it takes.
-pub(super) fn not_permitted(limit: Limit, pid: u32, again: &str) -> Failure {
-    let what = match limit {
-        Limit::Mappings => "whose the bytes are",
-        Limit::Memory => "what the heap holds",
+pub(super) fn not_permitted(what: Unreadable, pid: u32, again: &str) -> Failure {
+    let what = match what {
+        Unreadable::Maps => "whose the bytes are",
+        Unreadable::Memory => "what the heap holds",
     };
     let status = std::fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
     let uid = Status::parse(&String::from_utf8_lossy(&status)).map(|status| status.uid);

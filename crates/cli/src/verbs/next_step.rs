@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lowtide_model::cures::RELEASE;
 use lowtide_model::inspection::Inspection;
-use lowtide_model::verdict::Kind;
+use lowtide_model::remedy::RemedyKind;
+use lowtide_model::verdict::VerdictKind;
 use lowtide_probe::inspect::Target;
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::process::Process;
@@ -87,14 +87,19 @@ fn unit_of(groups: &Groups) -> Option<String> {
 
 /// What to type next, the first thing first.
 pub(super) fn next(found: &Inspection, service: &Service) -> String {
-    let pid = found.pid;
+    let pid = found.observation.pid;
     match found.verdict.kind {
-        Kind::Hoard if found.cures.iter().any(|cure| cure.cure == RELEASE) => {
+        VerdictKind::Hoard
+            if found.remedies.iter().any(|remedy| remedy.kind == RemedyKind::Release) =>
+        {
             format!("lowtide release {pid}\n      {}", study(found, service))
         }
-        Kind::Hoard | Kind::Fragmentation => study(found, service),
-        Kind::Growing => format!("lowtide inspect --watch 10m --arenas {pid}"),
-        Kind::Live | Kind::OutsideHeap | Kind::Runtime | Kind::Inconclusive => {
+        VerdictKind::Hoard | VerdictKind::Fragmentation => study(found, service),
+        VerdictKind::Growing => format!("lowtide inspect --watch 10m --arenas {pid}"),
+        VerdictKind::Live
+        | VerdictKind::OutsideHeap
+        | VerdictKind::Runtime
+        | VerdictKind::Inconclusive => {
             format!("lowtide inspect --watch 60s {pid}     (does it grow?)")
         }
     }
@@ -103,8 +108,10 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
 /// A study of the settings that were advised, beside other allocators.
 fn study(found: &Inspection, service: &Service) -> String {
     let mut words = vec!["lowtide study -a glibc,jemalloc,mimalloc".to_owned()];
-    let advised: Vec<&str> = found.cures.iter().filter_map(|cure| treatment(&cure.cure)).collect();
-    let usual = if found.verdict.kind == Kind::Hoard { &["glibc/trim_threshold"][..] } else { &[] };
+    let advised: Vec<&str> =
+        found.remedies.iter().filter_map(|remedy| treatment(remedy.kind)).collect();
+    let usual =
+        if found.verdict.kind == VerdictKind::Hoard { &["glibc/trim_threshold"][..] } else { &[] };
     let treatments = if advised.is_empty() { usual } else { &advised };
     words.extend(treatments.iter().map(|treatment| format!("-t {treatment}")));
     let mut remark = String::new();
@@ -113,7 +120,7 @@ fn study(found: &Inspection, service: &Service) -> String {
         words.push(format!("--load {}", quoted(&load(found, place))));
         remark = format!(
             "\n      (port {} is in use while process {} runs: stop it first, or give the command another port)",
-            place.port, found.pid
+            place.port, found.observation.pid
         );
     }
     let command = service.command.as_deref().map_or_else(|| "CMD".to_owned(), to_copy);
@@ -126,18 +133,22 @@ fn study(found: &Inspection, service: &Service) -> String {
     format!("{directory}{} -- {command}{remark}", words.join(" "))
 }
 
-/// The treatment of a study that a remedy stands for.
-fn treatment(cure: &str) -> Option<&'static str> {
-    match cure {
-        "arena_max" => Some("glibc/arena_max=2"),
-        "trim_threshold" => Some("glibc/trim_threshold"),
-        _ => None,
+/// Returns the treatment of a study that tries a remedy.
+fn treatment(remedy: RemedyKind) -> Option<&'static str> {
+    match remedy {
+        RemedyKind::ArenaMax => Some("glibc/arena_max=2"),
+        RemedyKind::TrimThreshold => Some("glibc/trim_threshold"),
+        RemedyKind::Release
+        | RemedyKind::MallocTrim
+        | RemedyKind::CloseConnections
+        | RemedyKind::Allocator
+        | RemedyKind::Runtime => None,
     }
 }
 
 /// A load to begin with.
 fn load(found: &Inspection, place: &Listening) -> String {
-    let has = |name: &str| found.runtimes.iter().any(|runtime| runtime.name == name);
+    let has = |name: &str| found.observation.runtimes.iter().any(|runtime| runtime.name == name);
     let Listening { address, port } = place;
     if has("PostgreSQL") {
         format!("pgbench -h {address} -p {port} -c 8 -T 30 postgres")
@@ -151,12 +162,12 @@ fn load(found: &Inspection, place: &Listening) -> String {
 /// What to paste into production, where a setting is the remedy; empty where none is.
 pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
     let settings: Vec<(&str, &str)> = found
-        .cures
+        .remedies
         .iter()
-        .filter_map(|cure| cure.setting.as_ref())
+        .filter_map(|remedy| remedy.setting.as_ref())
         .map(|setting| (setting.name.as_str(), setting.value.as_str()))
         .collect();
-    let is_remedy = matches!(found.verdict.kind, Kind::Hoard | Kind::Fragmentation);
+    let is_remedy = matches!(found.verdict.kind, VerdictKind::Hoard | VerdictKind::Fragmentation);
     if settings.is_empty() || !is_remedy {
         return String::new();
     }
@@ -180,21 +191,22 @@ pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lowtide_model::cures::{Cure, Setting};
+    use lowtide_analysis::diagnose::diagnose;
+    use lowtide_model::remedy::{Remedy, Setting};
 
-    fn found(kind: Kind, cures: &[(&str, Option<(&str, &str)>)]) -> Inspection {
-        let cure = |(name, setting): &(&str, Option<(&str, &str)>)| Cure {
-            cure: (*name).to_owned(),
+    fn found(kind: VerdictKind, remedies: &[(RemedyKind, Option<(&str, &str)>)]) -> Inspection {
+        let remedy = |(kind, setting): &(RemedyKind, Option<(&str, &str)>)| Remedy {
+            kind: *kind,
             predicted_bytes: None,
             how: String::new(),
             setting: setting
                 .map(|(name, value)| Setting { name: name.into(), value: value.into() }),
         };
-        let mut found = crate::tui::tests::found(0.02, 400, 280);
-        found.pid = 7;
-        found.runtimes.clear();
+        let mut found = diagnose(crate::tui::tests::found(0.02, 400, 280));
+        found.observation.pid = 7;
+        found.observation.runtimes.clear();
         found.verdict.kind = kind;
-        found.cures = cures.iter().map(cure).collect();
+        found.remedies = remedies.iter().map(remedy).collect();
         found
     }
 
@@ -209,7 +221,8 @@ mod tests {
 
     #[test]
     fn a_study_of_a_server_is_ready_to_run_and_tries_what_was_advised() {
-        let found = found(Kind::Hoard, &[("arena_max", Some(("MALLOC_ARENA_MAX", "2")))]);
+        let found =
+            found(VerdictKind::Hoard, &[(RemedyKind::ArenaMax, Some(("MALLOC_ARENA_MAX", "2")))]);
         assert_eq!(
             next(&found, &server()),
             "cd '/srv/my app' && lowtide study -a glibc,jemalloc,mimalloc -t glibc/arena_max=2 --ready \
@@ -221,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_title_is_no_command() {
-        let found = found(Kind::Fragmentation, &[]);
+        let found = found(VerdictKind::Fragmentation, &[]);
         let next = next(&found, &Service::default());
         assert!(next.contains(" -- CMD\n      (CMD: the command that starts it)"), "{next}");
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<String>>();
@@ -233,11 +246,11 @@ mod tests {
 
     #[test]
     fn a_setting_is_told_as_production_takes_it_and_only_where_it_is_the_remedy() {
-        let cures = [
-            ("arena_max", Some(("MALLOC_ARENA_MAX", "2"))),
-            ("trim_threshold", Some(("MALLOC_TRIM_THRESHOLD_", "131072"))),
+        let remedies = [
+            (RemedyKind::ArenaMax, Some(("MALLOC_ARENA_MAX", "2"))),
+            (RemedyKind::TrimThreshold, Some(("MALLOC_TRIM_THRESHOLD_", "131072"))),
         ];
-        let text = to_paste(&found(Kind::Hoard, &cures), &server());
+        let text = to_paste(&found(VerdictKind::Hoard, &remedies), &server());
         for line in [
             "printf '[Service]\\nEnvironment=MALLOC_ARENA_MAX=2\\nEnvironment=MALLOC_TRIM_THRESHOLD_=131072\\n' \
              > /etc/systemd/system/app.service.d/malloc.conf && systemctl daemon-reload",
@@ -246,10 +259,10 @@ mod tests {
         ] {
             assert!(text.contains(line), "{text}");
         }
-        assert_eq!(to_paste(&found(Kind::Live, &cures), &server()), "");
+        assert_eq!(to_paste(&found(VerdictKind::Live, &remedies), &server()), "");
         let hostile = Service { unit: Some("$(reboot).service".into()), ..server() };
         assert!(
-            to_paste(&found(Kind::Hoard, &cures), &hostile)
+            to_paste(&found(VerdictKind::Hoard, &remedies), &hostile)
                 .contains("'/etc/systemd/system/$(reboot).service.d'")
         );
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lowtide_model::record::ReadError;
+use lowtide_record::ReadError;
 use lowtide_record::files;
 use lowtide_report::lay::lay;
 use lowtide_report::parts::join;

@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use lowtide_allocators::cache_directory;
-use lowtide_model::compare;
-use lowtide_model::study::Study;
+use lowtide_analysis::compare;
+use lowtide_analysis::study::Study;
 use lowtide_record::files;
 use lowtide_report::parts::join;
 use lowtide_report::read::Loaded;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     let ran = conduct(&plan)?;
     let record = report::load(&ran.record)?;
     let study = record.study.clone();
-    let exit = conclude(&plan, &ran, record, earlier.as_ref(), output)?;
+    let exit = analyze(&plan, &ran, record, earlier.as_ref(), output)?;
     if !study.complete {
         tell_how_to_go_on(&plan, &study, &ran.record);
     }
@@ -83,7 +83,7 @@ fn failure_of(error: &RunError, record: Option<&Path>) -> Failure {
 }
 
 /// Tells what came of a study, and ends as it ended.
-pub(crate) fn conclude(
+pub(crate) fn analyze(
     plan: &Plan,
     ran: &Ran,
     record: Loaded,
@@ -147,7 +147,7 @@ fn check_load(plan: &Plan) -> Result<(), Failure> {
 /// A study that was broken off, or in which trials failed, need not be begun anew.
 fn tell_how_to_go_on(plan: &Plan, study: &Study, record: &Path) {
     let done = study.trials.iter().filter(|trial| trial.outcome == "done").count();
-    let of = plan.for_record().cells().len();
+    let of = plan.for_record().slots().len();
     let directory = shell::quoted(&record.display().to_string());
     let how = match plan.resume {
         true => "run the same command again".to_owned(),
@@ -287,7 +287,7 @@ pub(crate) fn run_settings(
     note!("{begins}");
     let ran = conduct(&plan)?;
     let record = report::load(Path::new(&ran.record))?;
-    conclude(&plan, &ran, record, None, output)
+    analyze(&plan, &ran, record, None, output)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Several processes together.
 
+use lowtide_model::group::GroupTotals;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
 use lowtide_model::release::{Outcome, Release};
-use lowtide_model::whole::Whole;
 use lowtide_probe::inspect::{Proportion, Target};
 use lowtide_report::whole::sentence;
 
@@ -14,7 +14,7 @@ use crate::output::Output;
 /// What has been added up so far.
 #[derive(Debug, Default)]
 pub(super) struct Together {
-    whole: Whole,
+    whole: GroupTotals,
     /// Whether PSS of one of them is not known: then that of all is not.
     is_unknown: bool,
     /// The same of PSS before a release.
@@ -45,9 +45,10 @@ impl Together {
     pub(super) fn look(&mut self, target: &Target, found: &Inspection) {
         self.add_proportion(now(target), None);
         let whole = &mut self.whole;
-        whole.rss_bytes += found.rss_bytes;
-        *whole.allocated_bytes.get_or_insert(0) += found.ledger.bytes(Owner::Allocated);
-        *whole.reclaimable_bytes.get_or_insert(0) += found.ledger.bytes(Owner::Reclaimable);
+        whole.rss_bytes += found.observation.rss_bytes;
+        *whole.allocated_bytes.get_or_insert(0) += found.observation.ledger.bytes(Owner::Allocated);
+        *whole.reclaimable_bytes.get_or_insert(0) +=
+            found.observation.ledger.bytes(Owner::Reclaimable);
     }
 
     /// Counts one that could not be looked at.

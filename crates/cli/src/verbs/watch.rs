@@ -18,7 +18,7 @@ use crate::output::{Output, note};
 use crate::tui::state::State;
 use crate::tui::{self, Show};
 use crate::watcher::record::Record;
-use crate::watcher::{Seen, Watcher};
+use crate::watcher::{WatchEvent, Watcher};
 
 /// The default of `--interval`.
 pub(crate) const DEFAULT_INTERVAL: &str = "1s";
@@ -112,14 +112,14 @@ impl Watch {
     }
 
     /// Prints what is to be printed of it. Says whether anybody reads.
-    fn take_in(&mut self, seen: Seen, output: &Output) -> Result<bool, Failure> {
+    fn take_in(&mut self, seen: WatchEvent, output: &Output) -> Result<bool, Failure> {
         let look = match &seen {
-            Seen::Look(t_s, _) => Some(*t_s),
-            Seen::Failed(error @ TargetError::Replaced(_)) => {
+            WatchEvent::Observed(t_s, _) => Some(*t_s),
+            WatchEvent::Failed(error @ TargetError::Replaced(_)) => {
                 note!("lowtide: {error}");
                 None
             }
-            Seen::Failed(error) => return Err(failure(error, &self.again)),
+            WatchEvent::Failed(error) => return Err(failure(error, &self.again)),
             _ => None,
         };
         self.state.see(seen);
@@ -129,7 +129,7 @@ impl Watch {
         if output.json {
             output.line_of(found)
         } else {
-            output.line(&plain(t_s, found, self.state.limit.is_none()))
+            output.line(&plain(t_s, found, self.state.unreadable.is_none()))
         }
     }
 
@@ -140,13 +140,13 @@ impl Watch {
         };
         let peak = Human(self.state.course().peak_rss_bytes);
         let text = format!("process {} ended; RSS was at most {peak}", self.state.pid);
-        output.line(&plain(t_s, found, self.state.limit.is_none()))?;
+        output.line(&plain(t_s, found, self.state.unreadable.is_none()))?;
         output.line(&text).map(drop)
     }
 
     /// How it ends.
     fn end(&self) -> Result<Exit, Failure> {
-        match (self.state.limit, self.state.ended_s) {
+        match (self.state.unreadable, self.state.ended_s) {
             (Some(limit), _) => Err(not_permitted(limit, self.state.pid, &self.again)),
             (None, Some(_)) if self.state.looks() == 0 => {
                 Err(Failure::new(Exit::Gone, TargetError::Gone(self.state.pid)))
@@ -159,10 +159,11 @@ impl Watch {
 /// One look as a line for people and for `awk`; a heap that may not be seen has no figures.
 fn plain(t_s: f64, found: &Inspection, is_seen: bool) -> String {
     let human = |bytes: u64| Human(bytes).to_string();
-    let of = |owner| if is_seen { human(found.ledger.bytes(owner)) } else { "-".to_owned() };
+    let of =
+        |owner| if is_seen { human(found.observation.ledger.bytes(owner)) } else { "-".to_owned() };
     format!(
         "{t_s:>7.1} s  RSS {:>9}  allocated {:>9}  reclaimable {:>9}  {}",
-        human(found.rss_bytes),
+        human(found.observation.rss_bytes),
         of(Owner::Allocated),
         of(Owner::Reclaimable),
         found.verdict.kind.name()

@@ -10,7 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lowtide_probe::inspect::{Inspector, Look, Target, TargetError};
+use lowtide_model::inspection::Observation;
+use lowtide_probe::inspect::{Inspector, Target, TargetError};
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::patience::patiently;
 use lowtide_probe::sampler::{Attention, Sampler, Tick};
@@ -22,11 +23,11 @@ const STEP: Duration = Duration::from_millis(50);
 
 /// What was seen. Times are in seconds since the watch began.
 #[derive(Debug)]
-pub(crate) enum Seen {
+pub(crate) enum WatchEvent {
     /// What the kernel says.
     Sample(Box<Tick>),
-    /// A look, and when it began.
-    Look(f64, Box<Look>),
+    /// The result of an inspection, and when it started.
+    Observed(f64, Box<Observation>),
     /// It could not be looked at.
     Failed(TargetError),
     /// It has ended.
@@ -66,7 +67,7 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct Watcher {
     shared: Arc<Shared>,
-    seen: Receiver<Seen>,
+    seen: Receiver<WatchEvent>,
 }
 
 impl Watcher {
@@ -90,7 +91,7 @@ impl Watcher {
     }
 
     /// What was seen, in order. It hangs up behind the end of the process.
-    pub(crate) fn seen(&self) -> &Receiver<Seen> {
+    pub(crate) fn seen(&self) -> &Receiver<WatchEvent> {
         &self.seen
     }
 
@@ -125,7 +126,7 @@ struct Work {
     inspector: Inspector,
     begun: Instant,
     shared: Arc<Shared>,
-    sender: Sender<Seen>,
+    sender: Sender<WatchEvent>,
     /// The tick of the last look, and the CPU time that it took.
     looked: Option<(Instant, Duration)>,
     /// CPU time of what threads of their own do, which could be held up for ever, in seconds.
@@ -149,13 +150,13 @@ impl Work {
         (self.begun.elapsed().as_secs_f64() * 1e6).round() / 1e6
     }
 
-    fn send(&self, seen: Seen) -> Result<(), Over> {
+    fn send(&self, seen: WatchEvent) -> Result<(), Over> {
         self.sender.send(seen).map_err(|_| Over)
     }
 
     fn end(&self) -> Over {
         // That nobody listens makes no difference any more.
-        let _ = self.send(Seen::Ended(self.now()));
+        let _ = self.send(WatchEvent::Ended(self.now()));
         Over
     }
 
@@ -168,8 +169,8 @@ impl Work {
         }
         match sampled {
             Ok(tick) if tick.sample.processes == 0 => return Err(self.end()),
-            Ok(tick) => self.send(Seen::Sample(Box::new(tick)))?,
-            Err(error) => self.send(Seen::Failed(error))?,
+            Ok(tick) => self.send(WatchEvent::Sample(Box::new(tick)))?,
+            Err(error) => self.send(WatchEvent::Failed(error))?,
         }
         let interval = self.shared.wanted().interval;
         let is_due =
@@ -199,17 +200,17 @@ impl Work {
         let looked = self.inspector.inspect(&self.target);
         // CPU time, not elapsed time: waiting for a processor on a busy machine costs the target nothing.
         let cost = match &looked {
-            Ok(look) => Duration::try_from_secs_f64(look.inspection.cpu_s).unwrap_or_default(),
+            Ok(observed) => Duration::try_from_secs_f64(observed.cpu_s).unwrap_or_default(),
             Err(_) => begin.elapsed(),
         };
         self.looked = Some((at, cost));
         match looked {
-            Ok(look) => {
-                self.apart_cpu_s += look.inspection.cpu_s;
-                self.send(Seen::Look(t_s, Box::new(look)))
+            Ok(observed) => {
+                self.apart_cpu_s += observed.cpu_s;
+                self.send(WatchEvent::Observed(t_s, Box::new(observed)))
             }
             Err(_) if !self.target.is_alive() => Err(self.end()),
-            Err(error) => self.send(Seen::Failed(error)),
+            Err(error) => self.send(WatchEvent::Failed(error)),
         }
     }
 
@@ -263,15 +264,18 @@ mod tests {
         let watcher = Watcher::start(target, Instant::now(), Duration::from_millis(100)).unwrap();
         let patience = Duration::from_secs(60);
         let first = watcher.seen().recv_timeout(patience).unwrap();
-        assert!(matches!(&first, Seen::Sample(tick) if tick.sample.processes == 1), "{first:?}");
+        assert!(
+            matches!(&first, WatchEvent::Sample(tick) if tick.sample.processes == 1),
+            "{first:?}"
+        );
         let look = watcher.seen().recv_timeout(patience).unwrap();
-        assert!(matches!(look, Seen::Look(_, _) | Seen::Failed(_)), "{look:?}");
+        assert!(matches!(look, WatchEvent::Observed(_, _) | WatchEvent::Failed(_)), "{look:?}");
         child.kill().unwrap();
         child.wait().unwrap();
         let mut last = look;
         while let Ok(seen) = watcher.seen().recv_timeout(patience) {
             last = seen;
         }
-        assert!(matches!(last, Seen::Ended(t_s) if t_s > 0.0), "{last:?}");
+        assert!(matches!(last, WatchEvent::Ended(t_s) if t_s > 0.0), "{last:?}");
     }
 }

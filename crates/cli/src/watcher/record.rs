@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lowtide_model::heap_summary::HeapSummary;
-use lowtide_model::inspection::Inspection;
-use lowtide_model::record::v1::{
-    AllocatorCheck, End, Holds, LedgerReading, Line, Mark, Moment, Outcome, Process, ProcessEnd,
-    Trial,
-};
+use lowtide_model::inspection::Observation;
 use lowtide_model::treatment::Treatment;
 use lowtide_probe::machine;
 use lowtide_record::Recorder;
+use lowtide_record::v1::{
+    AllocatorCheck, End, Holds, LedgerReading, Line, Mark, Moment, Outcome, Process, ProcessEnd,
+    Trial,
+};
 
-use super::{Account, Seen};
+use super::{Account, WatchEvent};
 use crate::exit::Failure;
 
 /// Writes a record while it happens.
@@ -74,9 +74,9 @@ impl Record {
     }
 
     /// Writes what was seen.
-    pub(crate) fn write(&mut self, seen: &Seen) {
+    pub(crate) fn write(&mut self, seen: &WatchEvent) {
         match seen {
-            Seen::Sample(tick) => {
+            WatchEvent::Sample(tick) => {
                 self.peak_rss_bytes = self.peak_rss_bytes.max(tick.sample.total.rss_bytes.0);
                 for process in &tick.changed {
                     self.process = Some(process.clone());
@@ -85,8 +85,7 @@ impl Record {
                 }
                 self.line(Line::Sample(tick.sample));
             }
-            Seen::Look(t_s, look) => {
-                let found = &look.inspection;
+            WatchEvent::Observed(t_s, found) => {
                 self.begin(found);
                 self.allocator(*t_s, found);
                 self.line(Line::Ledger(LedgerReading {
@@ -98,8 +97,8 @@ impl Record {
                     heap: HeapSummary::of(&found.arenas),
                 }));
             }
-            Seen::Failed(_) => {}
-            Seen::Ended(t_s) => self.exit_s = Some(*t_s),
+            WatchEvent::Failed(_) => {}
+            WatchEvent::Ended(t_s) => self.exit_s = Some(*t_s),
         }
     }
 
@@ -112,10 +111,10 @@ impl Record {
     }
 
     /// Writes what the trial runs, once.
-    fn begin(&mut self, found: &Inspection) {
+    fn begin(&mut self, found: &Observation) {
         let allocator = found.allocator.as_ref();
         let treatment = match allocator {
-            Some(known) => Treatment::plain(&known.name, known.version.as_deref()),
+            Some(known) => Treatment::plain(known.kind.name(), known.version.as_deref()),
             None => Treatment::plain("unknown", None),
         };
         self.begin_with(treatment, found.command.clone());
@@ -143,7 +142,7 @@ impl Record {
     }
 
     /// Who serves `malloc`, once that is known; and again of another program.
-    fn allocator(&mut self, t_s: f64, found: &Inspection) {
+    fn allocator(&mut self, t_s: f64, found: &Observation) {
         let Some(process) = self.process.take() else { return };
         let known = found.allocator.is_some();
         let check = AllocatorCheck {

@@ -105,7 +105,7 @@ fn the_readme_defines_the_figures_as_reports_do() {
     let readme = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let text = std::fs::read_to_string(readme).unwrap();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for (figure, definition) in lowtide_model::judge::DEFINITIONS {
+    for (figure, definition) in lowtide_analysis::metrics::DEFINITIONS {
         let sentence = format!("- **{figure}**: {definition}");
         assert!(text.contains(&sentence), "{sentence}");
     }

@@ -11,6 +11,8 @@ use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym
 use object::{Endianness, Object, ObjectSection, SectionIndex, elf};
 use thiserror::Error;
 
+use lowtide_model::allocator_kind::AllocatorKind;
+
 use super::evidence::{Evidence, allocator_of, evidence_of};
 use super::source::Source;
 use super::texts;
@@ -52,7 +54,7 @@ pub struct ObjectFacts {
     /// The name by which others ask for it (`DT_SONAME`).
     pub soname: Option<String>,
     /// The allocator whose own names it exports.
-    pub allocator: Option<&'static str>,
+    pub allocator: Option<AllocatorKind>,
     /// Of which runtimes and sanitizers it is, or holds, the code.
     pub evidence: Vec<Evidence>,
     /// Where in the file its constant texts are (`.rodata`): offset and size in bytes.
@@ -66,10 +68,10 @@ pub struct ObjectFacts {
 }
 
 /// An allocator that is compiled into a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuiltIn {
-    /// Its name.
-    pub name: &'static str,
+    /// Which one.
+    pub kind: AllocatorKind,
 }
 
 type Cached<'c> = &'c Source<'c>;
@@ -145,7 +147,7 @@ impl ObjectFacts {
             {
                 self.evidence.push(found);
             }
-            self.allocator = self.allocator.or_else(|| allocator_of(name));
+            self.allocator = self.allocator.take().or_else(|| allocator_of(name));
             true
         });
     }
@@ -171,13 +173,15 @@ impl BuiltIn {
             });
             found
         };
-        Ok(found.filter(|name| *name != "mimalloc" || !is_python()).map(|name| Self { name }))
+        Ok(found
+            .filter(|kind| *kind != AllocatorKind::Mimalloc || !is_python())
+            .map(|kind| Self { kind }))
     }
 }
 
-fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &File) -> Option<&'static str> {
+fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &File) -> Option<AllocatorKind> {
     if elf.section_by_name(".gopclntab").is_some() {
-        return Some("the Go runtime");
+        return Some(AllocatorKind::Other("the Go runtime".to_owned()));
     }
     let mut found = None;
     let mut has_local_functions = false;

@@ -1,5 +1,7 @@
 //! Names that only one allocator, runtime or sanitizer defines.
 
+use lowtide_model::allocator_kind::AllocatorKind;
+
 /// A runtime or a sanitizer whose code is in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
@@ -61,16 +63,16 @@ impl Sanitizer {
 
 /// The allocator that alone defines a name. Where a program uses one under a prefix of its own, as
 /// Rust does for jemalloc, that prefix is a name too.
-pub(super) fn allocator_of(name: &[u8]) -> Option<&'static str> {
+pub(super) fn allocator_of(name: &[u8]) -> Option<AllocatorKind> {
     Some(match name {
         b"_rjem_malloc" | b"_rjem_mallctl" | b"je_malloc" | b"je_mallctl" | b"mallctl" => {
-            "jemalloc"
+            AllocatorKind::Jemalloc
         }
-        b"mi_malloc" | b"mi_malloc_aligned" => "mimalloc",
-        b"tc_malloc" => "gperftools",
-        b"TCMallocInternalMalloc" => "tcmalloc",
-        b"sn_rust_alloc" => "snmalloc",
-        b"rpmalloc" => "rpmalloc",
+        b"mi_malloc" | b"mi_malloc_aligned" => AllocatorKind::Mimalloc,
+        b"tc_malloc" => AllocatorKind::Gperftools,
+        b"TCMallocInternalMalloc" => AllocatorKind::Tcmalloc,
+        b"sn_rust_alloc" => AllocatorKind::Snmalloc,
+        b"rpmalloc" => AllocatorKind::Rpmalloc,
         _ => return None,
     })
 }

@@ -221,8 +221,8 @@ impl Examiner {
 
     fn built_in(&mut self, pid: u32, exe: &Mapping) -> Result<Option<BuiltIn>, ExamineError> {
         match self.built_in.entry(exe.file) {
-            Entry::Occupied(known) => Ok(*known.get()),
-            Entry::Vacant(place) => Ok(*place.insert(read_mapped(pid, exe, BuiltIn::look)?)),
+            Entry::Occupied(known) => Ok(known.get().clone()),
+            Entry::Vacant(place) => Ok(place.insert(read_mapped(pid, exe, BuiltIn::look)?).clone()),
         }
     }
 }

@@ -4,12 +4,13 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use lowtide_model::allocator_kind::AllocatorKind;
 use memchr::memmem;
 
 /// Texts that are left when the symbols were stripped; in two parts, so that they do not stand in
 /// the program that looks for them.
-const TEXTS: [(&str, &str, &str); 2] =
-    [("<jemal", "loc>", "jemalloc"), ("mimal", "loc: ", "mimalloc")];
+const TEXTS: [(&str, &str, AllocatorKind); 2] =
+    [("<jemal", "loc>", AllocatorKind::Jemalloc), ("mimal", "loc: ", AllocatorKind::Mimalloc)];
 
 /// What glibc's malloc says of a damaged heap, in two parts as above. It goes with every program that
 /// is linked with that malloc statically.
@@ -47,19 +48,19 @@ pub(crate) fn scan<T>(
 }
 
 /// The allocator that a stripped program holds.
-pub(super) fn allocator(file: &File, range: (u64, u64)) -> Option<&'static str> {
-    let texts = TEXTS.map(|(a, b, name)| (finder(a, b), name));
+pub(super) fn allocator(file: &File, range: (u64, u64)) -> Option<AllocatorKind> {
+    let texts = TEXTS.map(|(a, b, kind)| (finder(a, b), kind));
     scan(file, range, |block| {
-        texts.iter().find(|(text, _)| text.find(block).is_some()).map(|(_, name)| *name)
+        texts.iter().find(|(text, _)| text.find(block).is_some()).map(|(_, kind)| kind.clone())
     })
 }
 
 /// The C library that a static program was linked with; `None` where no text tells.
-pub(crate) fn static_c_library(file: &File, range: (u64, u64)) -> Option<&'static str> {
+pub(crate) fn static_c_library(file: &File, range: (u64, u64)) -> Option<AllocatorKind> {
     let (glibc, musl) = (finder(GLIBC.0, GLIBC.1), finder(MUSL.0, MUSL.1));
     scan(file, range, |block| match (glibc.find(block), musl.find(block)) {
-        (Some(_), _) => Some("glibc"),
-        (_, Some(_)) => Some("musl"),
+        (Some(_), _) => Some(AllocatorKind::Glibc),
+        (_, Some(_)) => Some(AllocatorKind::Musl),
         _ => None,
     })
 }
@@ -189,9 +190,9 @@ mod tests {
     #[test]
     fn a_static_program_tells_its_c_library() {
         let (glibc, range) = file(&[b"x\0", [GLIBC.0, GLIBC.1].concat().as_bytes()].concat());
-        assert_eq!(static_c_library(&glibc, range), Some("glibc"));
+        assert_eq!(static_c_library(&glibc, range), Some(AllocatorKind::Glibc));
         let (musl, range) = file(&[b"x\0", [MUSL.0, MUSL.1].concat().as_bytes()].concat());
-        assert_eq!(static_c_library(&musl, range), Some("musl"));
+        assert_eq!(static_c_library(&musl, range), Some(AllocatorKind::Musl));
         let (none, range) = file(b"nothing");
         assert_eq!(static_c_library(&none, range), None);
     }

@@ -14,7 +14,10 @@ use lowtide_model::ledger::{Ledger, Owner};
 use crate::memory::{LiveMemory, PageKind};
 use crate::proc::maps::Mapping;
 use crate::proc::mountinfo;
-use crate::recognise::{self, Recognition, RuntimeKind};
+use lowtide_model::runtime_kind::RuntimeKind;
+
+use crate::recognise::{self, Recognition};
+use lowtide_model::allocator_kind::AllocatorKind;
 
 /// What is known of a process when its pages are counted.
 pub(super) struct Seen<'a> {
@@ -174,7 +177,7 @@ impl Seen<'_> {
             .into_iter()
             .map(|area| match area.owner {
                 // glibc has given it this name, and the walk has not found it.
-                recognise::Owner::Allocator(name) if name == "glibc" => {
+                recognise::Owner::Allocator(AllocatorKind::Glibc) => {
                     sure(&area.range, Owner::Unattributed)
                 }
                 owner => Claim {

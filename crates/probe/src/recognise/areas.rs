@@ -21,11 +21,15 @@
 
 use std::ops::Range;
 
+use lowtide_heap::layout::managed_areas;
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ranges::without;
-use lowtide_heap::{gperftools, jemalloc, mimalloc, pymalloc, ruby, zend};
+use lowtide_heap::{mimalloc, pymalloc, ruby, zend};
+use lowtide_model::allocator_kind::AllocatorKind;
 
-use super::{Allocator, OwnMemory, Recognition, Runtime, RuntimeKind, identity, partition_alloc};
+use lowtide_model::runtime_kind::RuntimeKind;
+
+use super::{Allocator, OwnMemory, Recognition, Runtime, partition_alloc};
 use crate::allocator::Sanitizer;
 use crate::proc::maps::Mapping;
 
@@ -43,8 +47,8 @@ pub struct Area {
 /// Who manages memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
-    /// An allocator, by its name: what of it is in use is not known here.
-    Allocator(String),
+    /// An allocator; how much of the memory is in use is not known here.
+    Allocator(AllocatorKind),
     /// A runtime.
     Runtime(RuntimeKind),
     /// A sanitizer: shadow, and the heap that it has put in the place of the program's.
@@ -52,10 +56,10 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// What people read.
+    /// Returns the name for reports.
     pub fn name(&self) -> &str {
         match self {
-            Self::Allocator(name) => name,
+            Self::Allocator(kind) => kind.name(),
             Self::Runtime(kind) => kind.name(),
             Self::Sanitizer(sanitizer) => sanitizer.name(),
         }
@@ -137,12 +141,8 @@ impl<M: Memory> Structures<'_, M> {
         let allocators = [&self.recognition.malloc, &self.recognition.own];
         for allocator in allocators.into_iter().flatten() {
             let data = self.data_of(allocator, maps);
-            let found = match allocator.name.as_str() {
-                "jemalloc" => jemalloc::extents(self.memory, &data, &self.left),
-                "gperftools" => gperftools::spans(self.memory, &data, &self.left),
-                _ => Vec::new(),
-            };
-            self.take(&Owner::Allocator(allocator.name.clone()), found);
+            let found = managed_areas(&allocator.kind, self.memory, &data, &self.left);
+            self.take(&Owner::Allocator(allocator.kind.clone()), found);
         }
         for runtime in &self.recognition.runtimes {
             let found = match runtime.memory {
@@ -155,10 +155,10 @@ impl<M: Memory> Structures<'_, M> {
         }
         // Libraries bring it along, under names of their own.
         let found = mimalloc::areas(self.memory, &self.left);
-        self.take(&Owner::Allocator("mimalloc".to_owned()), found);
+        self.take(&Owner::Allocator(AllocatorKind::Mimalloc), found);
         let super_pages = partition_alloc::super_pages(maps);
         if !super_pages.is_empty() {
-            self.take(&Owner::Allocator(partition_alloc::NAME.to_owned()), super_pages);
+            self.take(&Owner::Allocator(AllocatorKind::PartitionAlloc), super_pages);
             self.take(&Owner::Runtime(RuntimeKind::V8), partition_alloc::cages_of_v8(maps));
         }
     }
@@ -194,7 +194,7 @@ impl<M: Memory> Structures<'_, M> {
 struct Rules<'r> {
     recognition: &'r Recognition,
     /// The allocator that is not glibc's, and whose memory was not found by its structure.
-    foreign: Option<&'r str>,
+    foreign: Option<&'r AllocatorKind>,
     /// Whether `malloc` itself is that allocator's.
     has_foreign_malloc: bool,
     /// Where the libraries are.
@@ -204,13 +204,15 @@ struct Rules<'r> {
 impl<'r> Rules<'r> {
     fn new(recognition: &'r Recognition, maps: &[Mapping], found: &[Area]) -> Self {
         let libraries = maps.iter().rfind(|m| m.has_file() && m.permissions.contains('x'));
-        let was_found = |name: &&str| found.iter().any(|area| area.owner.name() == *name);
-        let foreign = recognition.allocator().map(|a| a.name.as_str());
-        let malloc = recognition.malloc.as_ref().map(|a| a.name.as_str());
+        let was_found = |kind: &AllocatorKind| {
+            found.iter().any(|area| area.owner == Owner::Allocator(kind.clone()))
+        };
+        let foreign = recognition.allocator().map(|a| &a.kind);
+        let malloc = recognition.malloc.as_ref().map(|a| &a.kind);
         Self {
             recognition,
-            foreign: foreign.filter(|name| *name != identity::GLIBC && !was_found(name)),
-            has_foreign_malloc: malloc.is_some_and(|name| name != identity::GLIBC),
+            foreign: foreign.filter(|kind| **kind != AllocatorKind::Glibc && !was_found(kind)),
+            has_foreign_malloc: malloc.is_some_and(|kind| *kind != AllocatorKind::Glibc),
             libraries: libraries.map_or(0, |m| m.start),
         }
     }
@@ -225,7 +227,7 @@ impl<'r> Rules<'r> {
         }
         if mapping.name == "[heap]" {
             let malloc = self.recognition.malloc.as_ref().filter(|_| self.has_foreign_malloc)?;
-            return Some((Owner::Allocator(malloc.name.clone()), self.foreign.is_some()));
+            return Some((Owner::Allocator(malloc.kind.clone()), self.foreign.is_some()));
         }
         // Those with a shape of their own come before those that may have any.
         let (any, shaped): (Vec<_>, Vec<_>) =
@@ -236,7 +238,7 @@ impl<'r> Rules<'r> {
         }
         let has_any = self.recognition.runtimes.iter().any(|r| r.memory == OwnMemory::Any);
         let foreign = self.foreign.filter(|_| !has_any)?;
-        Some((Owner::Allocator(foreign.to_owned()), true))
+        Some((Owner::Allocator(foreign.clone()), true))
     }
 
     /// Whether a range can be a runtime's, by its place and size.
@@ -257,14 +259,14 @@ impl<'r> Rules<'r> {
     /// development mode (pycore_mmap.h), jemalloc (src/pages.c), mimalloc (src/prim/unix/prim.c),
     /// Google's tcmalloc (system-alloc.cc), PartitionAlloc (page_allocator_internals_posix.h).
     fn owner_by_name(&self, name: &str) -> Option<Owner> {
-        const ALLOCATORS: [(&str, &str); 7] = [
-            ("glibc: malloc", identity::GLIBC),
-            ("glibc: loader malloc", identity::GLIBC),
-            ("jemalloc", "jemalloc"),
-            ("mimalloc", "mimalloc"),
-            ("tcmalloc_region", "tcmalloc"),
-            ("scudo", "scudo"),
-            ("partition_alloc", partition_alloc::NAME),
+        let allocators = [
+            ("glibc: malloc", AllocatorKind::Glibc),
+            ("glibc: loader malloc", AllocatorKind::Glibc),
+            ("jemalloc", AllocatorKind::Jemalloc),
+            ("mimalloc", AllocatorKind::Mimalloc),
+            ("tcmalloc_region", AllocatorKind::Tcmalloc),
+            ("scudo", AllocatorKind::Other("scudo".to_owned())),
+            ("partition_alloc", AllocatorKind::PartitionAlloc),
         ];
         let v8 = self.recognition.runtimes.iter().find(|r| r.kind.has_v8());
         if name.starts_with("Go: ") {
@@ -274,7 +276,7 @@ impl<'r> Rules<'r> {
         } else if name.starts_with("v8") {
             return Some(Owner::Runtime(v8.map_or(RuntimeKind::V8, |r| r.kind)));
         }
-        let found = ALLOCATORS.iter().find(|(prefix, _)| name.starts_with(prefix));
-        found.map(|(_, allocator)| Owner::Allocator((*allocator).to_owned()))
+        let found = allocators.into_iter().find(|(prefix, _)| name.starts_with(prefix));
+        found.map(|(_, allocator)| Owner::Allocator(allocator))
     }
 }

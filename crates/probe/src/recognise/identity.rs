@@ -6,25 +6,18 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{Loaded, Recogniser, partition_alloc};
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::Linkage;
 
 use crate::allocator::{Evidence, Examination, LoadedFile, Provider, elf, texts};
 use crate::mapped::open_mapped;
 use crate::proc::maps::Mapping;
 
-pub(super) const GLIBC: &str = "glibc";
-pub(super) const MUSL: &str = "musl";
-
-/// Those whose files tell their version.
-const KNOWN: [&str; 5] = [GLIBC, MUSL, "jemalloc", "gperftools", "mimalloc"];
-
 /// An allocator in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocator {
-    /// `glibc`, `musl`, `jemalloc`, `mimalloc`, `gperftools`, `tcmalloc` (Google's), `snmalloc`,
-    /// `rpmalloc`; of another one the name of its library, without `.so` and what stands behind; and
-    /// `unknown` where the program exports a `malloc` that nothing tells more of.
-    pub name: String,
+    /// Which one; [`AllocatorKind::Unknown`] where the program exports a `malloc` that nothing identifies.
+    pub kind: AllocatorKind,
     /// Its version, where its file tells.
     pub version: Option<String>,
     /// How it came into the process.
@@ -45,22 +38,23 @@ impl Recogniser {
         let (file, of_file) = match &examination.provider {
             Provider::Library(file) => {
                 let object = objects.iter().find(|o| o.mapping.file == file.id)?;
-                (file, (Self::name_of_library(file, object), linkage(objects, object), object))
+                (file, (Self::kind_of_library(file, object), linkage(objects, object), object))
             }
             Provider::Executable(file) => {
                 let program = objects.first()?;
-                let known = program.facts.allocator.or(examination.built_in.map(|b| b.name));
-                let name = known.map_or_else(|| unknown(program, maps), str::to_owned);
-                (file, (name, Linkage::Static, program))
+                let built_in = examination.built_in.as_ref().map(|b| b.kind.clone());
+                let known = program.facts.allocator.clone().or(built_in);
+                let kind = known.unwrap_or_else(|| unknown(program, maps));
+                (file, (kind, Linkage::Static, program))
             }
             Provider::Static(file) => {
                 let program = objects.first()?;
-                (file, (self.name_of_static(pid, maps, program)?, Linkage::Static, program))
+                (file, (self.kind_of_static(pid, maps, program)?, Linkage::Static, program))
             }
         };
-        let (name, linkage, object) = of_file;
-        let version = self.version_of(pid, &name, object);
-        Some(Allocator { name, version, linkage, path: file.path.clone() })
+        let (kind, linkage, object) = of_file;
+        let version = self.version_of(pid, &kind, object);
+        Some(Allocator { kind, version, linkage, path: file.path.clone() })
     }
 
     /// What the program carries for itself.
@@ -72,60 +66,71 @@ impl Recogniser {
     ) -> Option<Allocator> {
         let program = objects.first()?;
         // A static program has one C library, whose malloc may be that very allocator.
-        let name = examination.built_in.map(|b| b.name)?;
+        let kind = examination.built_in.as_ref()?.kind.clone();
         let is_go = program.facts.evidence.contains(&Evidence::Go);
         if is_go || matches!(examination.provider, Provider::Executable(_)) {
             return None;
         }
-        let version = self.version_of(pid, name, program);
+        let version = self.version_of(pid, &kind, program);
         let path = PathBuf::from(&program.mapping.name);
-        Some(Allocator { name: name.to_owned(), version, linkage: Linkage::Static, path })
+        Some(Allocator { kind, version, linkage: Linkage::Static, path })
     }
 
-    fn name_of_library(file: &LoadedFile, object: &Loaded<'_>) -> String {
+    fn kind_of_library(file: &LoadedFile, object: &Loaded<'_>) -> AllocatorKind {
         let name = file_name(&file.path);
-        if let Some(known) = object.facts.allocator {
-            known.to_owned()
+        if let Some(known) = &object.facts.allocator {
+            known.clone()
         } else if object.facts.debug_pointer.is_some() {
             // musl's loader and library are one file, whose name may be that of any C library.
-            MUSL.to_owned()
+            AllocatorKind::Musl
         } else if file.is_c_library() {
-            GLIBC.to_owned()
+            AllocatorKind::Glibc
         } else {
-            stem(&name).to_owned()
+            AllocatorKind::parse(stem(&name))
         }
     }
 
     /// The C library of a static program; `None` of one that has no `malloc` to be seen, as of Go.
-    fn name_of_static(
+    fn kind_of_static(
         &mut self,
         pid: u32,
         maps: &[Mapping],
         program: &Loaded<'_>,
-    ) -> Option<String> {
-        let found = *self.c_libraries.entry(program.mapping.file).or_insert_with(|| {
+    ) -> Option<AllocatorKind> {
+        let found = self.c_libraries.entry(program.mapping.file).or_insert_with(|| {
             let file = open_mapped(pid, program.mapping).ok()?;
             texts::static_c_library(&file, program.facts.texts?)
         });
+        let found = found.clone();
         let is_go = program.facts.evidence.contains(&Evidence::Go);
         match found {
-            Some(name) => Some(name.to_owned()),
-            None if has_guarded_heap(maps) => Some(MUSL.to_owned()),
+            Some(kind) => Some(kind),
+            None if has_guarded_heap(maps) => Some(AllocatorKind::Musl),
             None if is_go => None,
             None => Some(unknown(program, maps)),
         }
     }
 
-    fn version_of(&mut self, pid: u32, name: &str, object: &Loaded<'_>) -> Option<String> {
+    fn version_of(
+        &mut self,
+        pid: u32,
+        kind: &AllocatorKind,
+        object: &Loaded<'_>,
+    ) -> Option<String> {
         let texts = object.facts.texts?;
         let at = object.facts.version_at;
-        let key = KNOWN.iter().find(|known| **known == name)?;
-        self.version(pid, object.mapping, key, |file| match *key {
-            GLIBC => texts::glibc_version(file, texts),
-            MUSL => texts::whole_number(file, texts, "1.", 2),
-            "jemalloc" => texts::jemalloc_version(file, texts),
-            "gperftools" => texts::number_behind(file, texts, "gperftools "),
-            _ => mimalloc_version(file, at),
+        self.version(pid, object.mapping, kind.name(), |file| match kind {
+            AllocatorKind::Glibc => texts::glibc_version(file, texts),
+            AllocatorKind::Musl => texts::whole_number(file, texts, "1.", 2),
+            AllocatorKind::Jemalloc => texts::jemalloc_version(file, texts),
+            AllocatorKind::Gperftools => texts::number_behind(file, texts, "gperftools "),
+            AllocatorKind::Mimalloc => mimalloc_version(file, at),
+            AllocatorKind::Tcmalloc
+            | AllocatorKind::Snmalloc
+            | AllocatorKind::Rpmalloc
+            | AllocatorKind::PartitionAlloc
+            | AllocatorKind::Other(_)
+            | AllocatorKind::Unknown => None,
         })
     }
 }
@@ -168,16 +173,16 @@ fn has_guarded_heap(maps: &[Mapping]) -> bool {
     heap.is_some_and(|m| m.permissions.starts_with("---"))
 }
 
-/// The name of a `malloc` of which only the place is known.
-fn unknown(object: &Loaded<'_>, maps: &[Mapping]) -> String {
+/// Returns the kind of a `malloc` of which only the address is known.
+fn unknown(object: &Loaded<'_>, maps: &[Mapping]) -> AllocatorKind {
     if !partition_alloc::super_pages(maps).is_empty() {
-        return partition_alloc::NAME.to_owned();
+        return AllocatorKind::PartitionAlloc;
     }
     let sanitizer = object.facts.evidence.iter().find_map(|e| match e {
         Evidence::Sanitizer(sanitizer) => Some(sanitizer.name()),
         _ => None,
     });
-    sanitizer.unwrap_or("unknown").to_owned()
+    sanitizer.map_or(AllocatorKind::Unknown, |name| AllocatorKind::Other(name.to_owned()))
 }
 
 fn file_name(path: &Path) -> String {

@@ -19,13 +19,16 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 
+use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::runtime_kind::RuntimeKind;
+
 use crate::allocator::{Evidence, ExamineError, Examiner, ObjectFacts, Sanitizer};
 use crate::mapped::open_mapped;
 use crate::proc::maps::{FileId, Mapping};
 
 pub use areas::{Area, Owner, areas};
 pub use identity::Allocator;
-pub use runtime::{OwnMemory, Runtime, RuntimeKind};
+pub use runtime::{OwnMemory, Runtime};
 pub use stacks::{stack_pointers, stacks};
 
 /// Who manages the memory of a process.
@@ -54,7 +57,7 @@ impl Recognition {
     /// Whether `malloc` is glibc's: then its heap can be walked, even where the program has an
     /// allocator of its own and that heap is small.
     pub fn has_glibc_heap(&self) -> bool {
-        self.malloc.as_ref().is_some_and(|malloc| malloc.name == identity::GLIBC)
+        self.malloc.as_ref().is_some_and(|malloc| malloc.kind == AllocatorKind::Glibc)
     }
 
     /// Whether a runtime is among them.
@@ -67,8 +70,8 @@ impl Recognition {
 #[derive(Debug, Default)]
 pub struct Recogniser {
     examiner: Examiner,
-    versions: HashMap<(FileId, &'static str), Option<String>>,
-    c_libraries: HashMap<FileId, Option<&'static str>>,
+    versions: HashMap<(FileId, String), Option<String>>,
+    c_libraries: HashMap<FileId, Option<AllocatorKind>>,
 }
 
 /// An object that is loaded: its mapping, and what its file tells.
@@ -109,11 +112,11 @@ impl Recogniser {
         &mut self,
         pid: u32,
         mapping: &Mapping,
-        of: &'static str,
+        of: &str,
         read: impl FnOnce(&File) -> Option<String>,
     ) -> Option<String> {
         self.versions
-            .entry((mapping.file, of))
+            .entry((mapping.file, of.to_owned()))
             .or_insert_with(|| open_mapped(pid, mapping).ok().and_then(|file| read(&file)))
             .clone()
     }

@@ -8,9 +8,6 @@ use std::ops::Range;
 
 use crate::proc::maps::Mapping;
 
-/// What people call it.
-pub(super) const NAME: &str = "PartitionAlloc";
-
 const SUPER_PAGE: u64 = 2 << 20;
 /// Where the metadata of a super page is, in its second or third page of 4 KiB.
 const METADATA: [u64; 2] = [0x1000, 0x2000];

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 
+use lowtide_model::runtime_kind::RuntimeKind;
+
 use super::{Loaded, Recogniser};
 use crate::allocator::{Evidence, elf, texts};
 
@@ -17,68 +19,6 @@ pub struct Runtime {
     pub version: Option<String>,
     /// How it takes its own memory from the kernel.
     pub memory: OwnMemory,
-}
-
-/// Which runtime it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RuntimeKind {
-    /// Go.
-    Go,
-    /// HotSpot, the virtual machine of OpenJDK.
-    HotSpot,
-    /// Node.js, whose heap is V8's.
-    Node,
-    /// CPython.
-    Python,
-    /// V8 in another program.
-    V8,
-    /// Ruby.
-    Ruby,
-    /// PHP, with the allocator of its Zend engine.
-    Php,
-    /// Erlang's virtual machine.
-    Erlang,
-    /// InnoDB, the storage engine of MariaDB and MySQL, with its buffer pool.
-    InnoDb,
-    /// PostgreSQL, whose pool of buffers is shared memory.
-    Postgres,
-}
-
-impl RuntimeKind {
-    /// All of them.
-    pub const ALL: [Self; 10] = [
-        Self::Go,
-        Self::HotSpot,
-        Self::Node,
-        Self::Python,
-        Self::V8,
-        Self::Ruby,
-        Self::Php,
-        Self::Erlang,
-        Self::InnoDb,
-        Self::Postgres,
-    ];
-
-    /// What people call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Go => "Go",
-            Self::HotSpot => "HotSpot",
-            Self::Node => "Node.js",
-            Self::Python => "CPython",
-            Self::V8 => "V8",
-            Self::Ruby => "Ruby",
-            Self::Php => "PHP",
-            Self::Erlang => "Erlang",
-            Self::InnoDb => "InnoDB",
-            Self::Postgres => "PostgreSQL",
-        }
-    }
-
-    /// Whether its heap is V8's.
-    pub fn has_v8(self) -> bool {
-        matches!(self, Self::Node | Self::V8)
-    }
 }
 
 /// How a runtime takes its own memory from the kernel.
@@ -296,34 +236,6 @@ mod tests {
         record[15] = 0;
         assert_eq!(go_version_of(&record), None);
         assert_eq!(go_version_of(b"\xff Go buildinf:"), None);
-    }
-
-    #[test]
-    fn advice_is_known_for_every_runtime_by_its_name() {
-        use lowtide_model::cures::cures;
-        use lowtide_model::inspection::Manager;
-        use lowtide_model::ledger::{Ledger, Owner};
-        use lowtide_model::verdict::{Facts, judge};
-        let mut ledger = Ledger::default();
-        ledger.add(Owner::Runtime, 1 << 30);
-        for kind in RuntimeKind::ALL {
-            let name = kind.name().to_owned();
-            let managers = [Manager { name, bytes: 1 << 30, estimated: false }];
-            let facts = Facts {
-                ledger: &ledger,
-                managers: &managers,
-                shared: &[],
-                runtimes: &[],
-                heap_was_walked: false,
-                arenas: &[],
-                tunables: None,
-                trim_bytes: 0,
-                release_bytes: 0,
-                connections: None,
-            };
-            let found = cures(&facts, &judge(&facts), 7);
-            assert!(found.iter().any(|cure| cure.cure == "runtime"), "{}: {found:?}", kind.name());
-        }
     }
 
     #[test]

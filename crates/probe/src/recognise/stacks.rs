@@ -9,7 +9,10 @@ use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
 
-use super::{OwnMemory, Recognition, RuntimeKind, identity};
+use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::runtime_kind::RuntimeKind;
+
+use super::{OwnMemory, Recognition};
 use crate::proc::maps::Mapping;
 use crate::proc::task;
 
@@ -63,7 +66,7 @@ pub fn stacks(
     // Go's threads run on the stacks of goroutines, which are part of its heap.
     let has_go = recognition.has(RuntimeKind::Go);
     let has_threads_of_c = !has_go || recognition.malloc.is_some();
-    let is_musl = recognition.malloc.as_ref().is_some_and(|m| m.name == identity::MUSL);
+    let is_musl = recognition.malloc.as_ref().is_some_and(|m| m.kind == AllocatorKind::Musl);
     let usual = if is_musl { OF_MUSL } else { OF_GLIBC };
     let mut found = Vec::new();
     for (place, mapping) in maps.iter().enumerate() {

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use lowtide_allocators::bundled;
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_probe::allocator::{Sanitizer, c_library_version};
 use lowtide_probe::recognise::Owner;
 
@@ -35,7 +36,10 @@ fn a_preloaded_library_is_told_with_its_version_and_owns_the_blocks() {
         let name = library.name().trim_end_matches('2');
         assert_eq!(found.allocator(), (name, Some(library.version()), "preloaded"));
         let area = found.area_of(subject.address()).expect("the block has an owner");
-        assert_eq!((&area.owner, area.estimated), (&Owner::Allocator(name.to_owned()), false));
+        assert_eq!(
+            (&area.owner, area.estimated),
+            (&Owner::Allocator(AllocatorKind::parse(name)), false)
+        );
         assert!(!found.recognition.has_glibc_heap());
         assert_eq!(found.stacks, 2, "{name}");
     }
@@ -73,7 +77,7 @@ fn an_unknown_library_is_called_by_its_file() {
     let found = subject.recognise();
     assert_eq!(found.allocator(), ("libmine", None, "preloaded"));
     let area = found.area_of(subject.address()).expect("the block has an owner");
-    assert_eq!(area.owner, Owner::Allocator("libmine".to_owned()));
+    assert_eq!(area.owner, Owner::Allocator(AllocatorKind::parse("libmine")));
 }
 
 #[test]
@@ -101,9 +105,9 @@ fn a_rust_program_with_its_mimalloc_inside_is_not_taken_for_a_small_heap_of_glib
         let found = subject.recognise();
         let (name, _, linkage) = found.allocator();
         assert_eq!((name, linkage), ("mimalloc", "static"), "{}", program.display());
-        assert_eq!(found.recognition.malloc.as_ref().unwrap().name, "glibc");
+        assert_eq!(found.recognition.malloc.as_ref().unwrap().kind, AllocatorKind::Glibc);
         let area = found.area_of(subject.address()).expect("the block has an owner");
-        assert_eq!(area.owner, Owner::Allocator("mimalloc".to_owned()));
+        assert_eq!(area.owner, Owner::Allocator(AllocatorKind::Mimalloc));
         assert!(!found.areas.iter().any(|area| {
             found.maps.iter().any(|m| m.name == "[heap]" && m.contains(area.range.start))
         }));
@@ -142,7 +146,7 @@ fn musl_is_told_from_glibc_whether_it_is_a_library_or_linked_statically() {
         let (name, found_version, found_linkage) = found.allocator();
         assert_eq!((name, found_version.is_some(), found_linkage), ("musl", version, linkage));
         let area = found.area_of(subject.address()).expect("the block has an owner");
-        assert_eq!(area.owner, Owner::Allocator("musl".to_owned()));
+        assert_eq!(area.owner, Owner::Allocator(AllocatorKind::Musl));
     }
 }
 
@@ -158,7 +162,7 @@ fn gperftools_is_told_with_its_version_and_owns_the_brk_heap() {
     assert_eq!((name, linkage), ("gperftools", "preloaded"));
     assert!(version.is_some_and(|v| v.starts_with("2.")), "{version:?}");
     let area = found.area_of(subject.address()).expect("the block has an owner");
-    assert_eq!(area.owner, Owner::Allocator("gperftools".to_owned()));
+    assert_eq!(area.owner, Owner::Allocator(AllocatorKind::Gperftools));
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use lowtide_allocators::bundled;
-use lowtide_probe::recognise::{Owner, RuntimeKind};
+use lowtide_model::runtime_kind::RuntimeKind;
+use lowtide_probe::recognise::Owner;
 
 use crate::support::Subject;
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use lowtide_probe::recognise::{Owner, RuntimeKind};
+use lowtide_model::runtime_kind::RuntimeKind;
+use lowtide_probe::recognise::Owner;
 
 use crate::support::{Found, Subject};
 

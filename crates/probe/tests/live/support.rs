@@ -147,7 +147,7 @@ impl Found {
     /// Name, version and linkage of the allocator that serves the program.
     pub(crate) fn allocator(&self) -> (&str, Option<&str>, &str) {
         let allocator = self.recognition.allocator().expect("an allocator");
-        (&allocator.name, allocator.version.as_deref(), allocator.linkage.name())
+        (allocator.kind.name(), allocator.version.as_deref(), allocator.linkage.name())
     }
 
     /// The resident bytes of an owner.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use lowtide_analysis::stats;
 use lowtide_model::release::{Outcome, Release};
-use lowtide_model::stats;
 use serde_json::{Value, json};
 
 /// Reasons to refuse that pass: another try may go through.

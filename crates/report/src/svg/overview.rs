@@ -1,7 +1,7 @@
 //! All treatments over time in one plot: the address space in the lighter shade, resident memory in
 //! the darker.
 
-use lowtide_model::judge::Metric;
+use lowtide_analysis::metrics::Metric;
 
 use super::canvas::{Canvas, fitted};
 use crate::scale::{Scale, byte_label, byte_ticks, time_label, time_ticks};

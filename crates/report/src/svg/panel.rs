@@ -2,7 +2,7 @@
 //! where it tells; the address space; and on the right axis connections, requests in flight and tasks
 //! where there are any.
 
-use lowtide_model::judge::Metric;
+use lowtide_analysis::metrics::Metric;
 
 use super::canvas::{Canvas, fitted};
 use super::overview::{axes, draw_acts, draw_marks};

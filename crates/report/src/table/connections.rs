@@ -1,9 +1,9 @@
 //! What a connection costs, and whether what stays grows from round to round: treatment by treatment.
 
+use lowtide_analysis::metrics::{OverRounds, PerConnection, Trend};
+use lowtide_analysis::regression::Slope;
+use lowtide_analysis::study::{Study, TrialResult};
 use lowtide_model::bytes::Human;
-use lowtide_model::judge::{OverRounds, PerConnection, Trend};
-use lowtide_model::regression::Slope;
-use lowtide_model::study::{Study, TrialResult};
 
 use super::{Cell, Row, Table, heads, shown};
 

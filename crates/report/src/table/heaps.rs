@@ -1,8 +1,8 @@
 //! How the heaps lay, treatment by treatment.
 
+use lowtide_analysis::stats::Estimate;
+use lowtide_analysis::study::{Study, TrialResult};
 use lowtide_model::heap_summary::HeapSummary;
-use lowtide_model::stats::Estimate;
-use lowtide_model::study::{Study, TrialResult};
 
 use super::{Cell, Row, Table, bytes, heads, shown, without_range};
 

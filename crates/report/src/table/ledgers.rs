@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use lowtide_analysis::stats::Estimate;
+use lowtide_analysis::study::{Moments, Study, TrialResult};
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::{Ledger, Owner};
-use lowtide_model::stats::Estimate;
-use lowtide_model::study::{Moments, Study, TrialResult};
 
 use super::{Cell, Row, Table, bytes, shown, without_range};
 

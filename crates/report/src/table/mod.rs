@@ -4,12 +4,12 @@ mod connections;
 mod heaps;
 mod ledgers;
 
+use lowtide_analysis::metrics::{JUDGED_PHASES, PerConnection};
+use lowtide_analysis::requests::Requests;
+use lowtide_analysis::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
+use lowtide_analysis::study::{OfRounds, RoundResult, Standing, Study, Summary, TrialResult};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::judge::{JUDGED_PHASES, PerConnection};
-use lowtide_model::requests::Requests;
-use lowtide_model::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
-use lowtide_model::study::{OfRounds, RoundResult, Standing, Study, Summary, TrialResult};
 
 pub use connections::{per_connection, trends};
 pub use heaps::heaps;
@@ -130,8 +130,8 @@ fn caption(study: &Study) -> String {
         n => format!("median of {n} repeats (95 % interval)"),
     };
     let whose = match study.metric {
-        lowtide_model::judge::Metric::Rss => "RSS",
-        lowtide_model::judge::Metric::Pss => "PSS of the whole process tree",
+        lowtide_analysis::metrics::Metric::Rss => "RSS",
+        lowtide_analysis::metrics::Metric::Pss => "PSS of the whole process tree",
     };
     let readings = || study.trials.iter().filter_map(|t| t.pss_readings);
     let readings = match readings().min().zip(readings().max()) {
@@ -269,7 +269,7 @@ pub fn more(study: &Study) -> impl Iterator<Item = Table> + '_ {
 /// That a study did not come to its end, in a sentence; nothing when it did.
 pub fn incomplete(study: &Study) -> Option<String> {
     let done = study.trials.iter().filter(|t| t.outcome == "done").count();
-    let planned = study.plan.cells().len();
+    let planned = study.plan.slots().len();
     (done < planned)
         .then(|| format!("{done} of {planned} trials ended as planned; the figures are of those."))
 }
@@ -415,7 +415,7 @@ fn values(all: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::regression::Slope;
+    use lowtide_analysis::regression::Slope;
 
     use super::*;
 

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
-use lowtide_model::record::v1::Usage;
 use lowtide_probe::tree;
+use lowtide_record::v1::Usage;
 
 /// How a keeper is started: a program and its first arguments, such as `lowtide keep`.
 #[derive(Debug, Clone)]

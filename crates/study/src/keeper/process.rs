@@ -16,9 +16,9 @@ use rustix::process::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use lowtide_model::record::v1::Usage;
 use lowtide_probe::tree;
 use lowtide_record::files;
+use lowtide_record::v1::Usage;
 
 use super::{Exit, Launch, Report, Request};
 use crate::treatment::find_program;

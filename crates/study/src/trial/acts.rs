@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lowtide_model::record::v1::{Act as Done, Line};
+use lowtide_record::v1::{Act as Done, Line};
 
 use super::Stop;
 use super::bench::Bench;

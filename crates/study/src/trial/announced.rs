@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use lowtide_model::judge::JUDGED_PHASES;
-use lowtide_model::record::v1::{Line, Mark, Moment};
+use lowtide_analysis::metrics::JUDGED_PHASES;
 use lowtide_record::Recorder;
+use lowtide_record::v1::{Line, Mark, Moment};
 
 use super::moments::Moments;
 use super::sampling::Requests;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::record::LOAD_SAMPLES;
-use lowtide_model::record::v1::{End, Line, Load, Mark, Moment, Outcome, Trial};
 use lowtide_probe::process::Process;
+use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
+use lowtide_record::v1::{End, Line, Load, Mark, Moment, Outcome, Trial};
 
 use super::acts::with_reason;
 use super::announced::Announced;

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
-use lowtide_model::record::read_line;
-use lowtide_model::record::v1::{Header, Line, LoadSample, Mark, Moment, SCHEMA};
+use lowtide_record::read_line;
+use lowtide_record::v1::{Header, Line, LoadSample, Mark, Moment, SCHEMA};
 
 /// The most that is taken over at once.
 const AT_ONCE: u64 = 4 << 20;
@@ -84,8 +84,8 @@ impl Handover {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lowtide_model::record::v1::{Holds, Machine};
     use lowtide_record::Recorder;
+    use lowtide_record::v1::{Holds, Machine};
     use std::io::Write;
 
     #[test]

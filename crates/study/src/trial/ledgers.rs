@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::Ledger;
-use lowtide_model::record::v1::{LedgerReading, Line};
 use lowtide_probe::inspect::{Inspector, Target};
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::tree;
 use lowtide_record::Recorder;
+use lowtide_record::v1::{LedgerReading, Line};
 
 use super::sampling::Requests;
 
@@ -172,13 +172,13 @@ impl Work {
         for pid in tree::descendants_of(self.root) {
             // One that has just ended has no memory any more.
             let looked = Target::open(pid).and_then(|target| self.inspector.inspect(&target));
-            if let Ok(look) = looked {
-                ledger.join(&look.inspection.ledger);
-                managers = Manager::join(managers, &look.inspection.managers);
-                let of_process = HeapSummary::of(&look.inspection.arenas);
+            if let Ok(observed) = looked {
+                ledger.join(&observed.ledger);
+                managers = Manager::join(managers, &observed.managers);
+                let of_process = HeapSummary::of(&observed.arenas);
                 heap = heap.into_iter().chain(of_process).reduce(HeapSummary::join);
                 processes += 1;
-                cpu_s += look.inspection.cpu_s;
+                cpu_s += observed.cpu_s;
             }
             let is_stopped = shared.wanted.lock().unwrap_or_else(PoisonError::into_inner).stop;
             if is_stopped || begin.elapsed() > LONGEST {

@@ -18,8 +18,8 @@ mod telling;
 
 use std::time::Duration;
 
-use lowtide_model::judge::SETTLED_WINDOW_S;
-use lowtide_model::record::v1::{Moment, Outcome};
+use lowtide_analysis::metrics::SETTLED_WINDOW_S;
+use lowtide_record::v1::{Moment, Outcome};
 
 use crate::plan::Course;
 use crate::ready::Ready;

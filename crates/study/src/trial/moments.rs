@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide_model::record::v1::Moment;
+use lowtide_record::v1::Moment;
 
 /// A moment that has come, and in which round.
 pub(super) type Came = (String, Option<u32>);

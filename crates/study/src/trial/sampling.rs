@@ -6,11 +6,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lowtide_model::record::v1::{Line, Process};
 use lowtide_probe::allocator::{ExamineError, Examiner};
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::sampler::{Attention, Sampler};
 use lowtide_record::Recorder;
+use lowtide_record::v1::{Line, Process};
 
 use crate::treatment::Applied;
 

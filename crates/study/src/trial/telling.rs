@@ -4,8 +4,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lowtide_model::record::v1::{Figures, Line};
 use lowtide_record::Recorder;
+use lowtide_record::v1::{Figures, Line};
 
 use crate::figures::Source;
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lowtide_analysis::threshold::Threshold;
 use lowtide_load::plan::{Ask, Plan};
 use lowtide_load::rate::Rate;
 use lowtide_load::shape::Shape;
 use lowtide_load::speech::Version;
 use lowtide_load::target::{Scheme, Target};
 use lowtide_model::bytes::parse_size;
-use lowtide_model::threshold::Threshold;
 
 use crate::args::{LoadArgs, duration};
 use crate::exit::Failure;

@@ -4,12 +4,12 @@ mod asked;
 mod shown;
 
 use clap::Parser;
+use lowtide_analysis::threshold::{Crossing, Threshold};
 use lowtide_load::RunError;
 use lowtide_load::failure::Failure as Reason;
 use lowtide_load::limits::{self, Given, LimitError};
 use lowtide_model::load::LoadReport;
-use lowtide_model::record::v1::Machine;
-use lowtide_model::threshold::{Crossing, Threshold};
+use lowtide_record::v1::Machine;
 use lowtide_report::load as picture;
 
 use crate::args::{Cli, LoadArgs, Verb};

@@ -10,9 +10,9 @@ use lowtide_load::plan::Plan;
 use lowtide_load::shape::Shape;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::load::LoadRound;
-use lowtide_model::record::LOAD_SAMPLES;
-use lowtide_model::record::v1::{Holds, Line, Load, LoadPlan, LoadSample, Machine, Mark};
+use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
+use lowtide_record::v1::{Holds, Line, Load, LoadPlan, LoadSample, Machine, Mark};
 use lowtide_report::load as picture;
 
 use crate::args::LoadArgs;

@@ -95,7 +95,7 @@ fn a_record_holds_samples_marks_and_rounds_and_the_study_gets_the_same() {
         .args(["--json", "load", &server.url("?expire=400"), "-m", "10", "--rounds", "2"])
         .args(["--pause", "300ms", "--idle-close", "100ms", "-o"])
         .arg(&own)
-        .env(lowtide_model::record::LOAD_SAMPLES, &handed)
+        .env(lowtide_record::LOAD_SAMPLES, &handed)
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

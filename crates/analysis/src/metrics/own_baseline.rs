@@ -98,7 +98,7 @@ fn stretches(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up::MIB;
+    use lowtide_record::fixtures::MIB;
 
     /// Readings ten times a second, of so many MiB.
     fn trace(seconds: f64, of: impl Fn(f64) -> f64) -> Series {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::bytes::Human;
 use crate::study::{Standing, Study, Summary};
+use lowtide_model::bytes::Human;
 
 /// Less than this is never a regression, however small the figure was before.
 const LEAST_BYTES: f64 = 1_048_576.0;

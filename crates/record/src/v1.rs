@@ -1,16 +1,15 @@
 //! The first version of the format: `lowtide.record/1`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use crate::plan::Plan;
+use lowtide_model::heap_summary::HeapSummary;
+use lowtide_model::inspection::Manager;
+use lowtide_model::ledger::Ledger;
+use lowtide_model::sample::{ProcessSample, Sample};
+use lowtide_model::treatment::Treatment;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-
-use crate::heap_summary::HeapSummary;
-use crate::inspection::Manager;
-use crate::ledger::Ledger;
-use crate::plan::Shard;
-use crate::sample::{ProcessSample, Sample};
-use crate::treatment::Treatment;
 
 /// What the header's `schema` says.
 pub const SCHEMA: &str = "lowtide.record/1";
@@ -22,9 +21,9 @@ pub const SCHEMA: &str = "lowtide.record/1";
 pub enum Line {
     /// Always the first.
     Header(Box<Header>),
-    /// What a study is going to do. In `study.jsonl`; of several, the last counts.
+    /// The plan of a study. In `study.jsonl`; of several, the last counts.
     Plan(Box<Plan>),
-    /// A trial begins. In `study.jsonl`; of several with one number, the last counts.
+    /// A trial starts. In `study.jsonl`; of several with one number, the last counts.
     TrialBegin(TrialBegin),
     /// A trial has ended. In `study.jsonl`.
     TrialEnd(TrialEnd),
@@ -186,58 +185,6 @@ pub struct Machine {
     pub max_map_count: Option<u64>,
     /// Version of the system's C library.
     pub libc: Option<String>,
-}
-
-/// What a study is going to do.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
-    /// Its name, for titles.
-    pub name: String,
-    /// The command under study.
-    pub command: Vec<String>,
-    /// The treatments; the first is the reference.
-    pub treatments: Vec<Treatment>,
-    /// How often each is tried.
-    pub repeats: u32,
-    /// What the order was drawn from.
-    pub seed: u64,
-    /// The order of the trials: indices into `treatments`.
-    pub order: Vec<usize>,
-    /// What drives the subject, if anything does.
-    pub load: Option<String>,
-    /// Rounds of the load before the baseline.
-    pub warmup_rounds: u32,
-    /// Rounds of the load.
-    pub rounds: u32,
-    /// Time between two rounds.
-    pub pause_s: f64,
-    /// Time after the last round.
-    pub settle_s: f64,
-    /// Time between two samples.
-    pub interval_s: f64,
-    /// What the recommendation may cost, as a ratio: 0.05 is 5 %.
-    pub max_slowdown: f64,
-    /// Records of elsewhere that are to be drawn beside this one: absolute paths.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<String>,
-    /// Words for the report: what the study asks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub about: Option<String>,
-    /// Which part of the trials stands in this record; absent when it is all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shard: Option<Shard>,
-    /// Whether one of the treatments is recommended, where the study says so. It is not where they are other
-    /// workloads, of which nobody can take one in place of another.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recommend: Option<bool>,
-    /// Whether the rounds of the load are alike, where the study says so. Where they are not, what stays after
-    /// each says nothing of growth.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rounds_alike: Option<bool>,
-    /// What else bears on a trial, by the names of flags and keys: the commands, the conditions, and what
-    /// each treatment sets. Paths of the study and of the cache stand as `{study}` and `{cache}`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub conditions: BTreeMap<String, String>,
 }
 
 /// A trial begins.

@@ -12,9 +12,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{LEAST_CONNECTIONS, Series};
-use crate::record::TrialRecord;
-use crate::record::v1::{CONNECTIONS, INNER_MEMORY, Load, Moment};
 use crate::regression::{FEWEST_POINTS, Slope};
+use lowtide_record::TrialRecord;
+use lowtide_record::v1::{CONNECTIONS, INNER_MEMORY, Load, Moment};
 
 /// What a connection costs, in bytes for each.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -48,7 +48,7 @@ impl PerConnection {
 /// The ramps of a trial, one for each round that has one; `series` is its memory.
 pub fn ramps(trial: &TrialRecord, series: &Series) -> Vec<Ramp> {
     let moment = |moment, round| {
-        let of_round = |m: &&crate::record::v1::Mark| m.mark == moment && m.round == Some(round);
+        let of_round = |m: &&lowtide_record::v1::Mark| m.mark == moment && m.round == Some(round);
         trial.marks.iter().find(of_round).map(|m| m.t_s)
     };
     let rounds = trial.marks.iter().filter(|m| m.mark == Moment::LoadBegin).filter_map(|m| m.round);
@@ -127,9 +127,9 @@ fn count_at(course: &[(f64, f64)], t: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::{Metric, memory_over_time};
-    use crate::made_up::{MIB, trial};
-    use crate::record::v1::{Figures, LoadSample};
+    use crate::metrics::{Metric, memory_over_time};
+    use lowtide_record::fixtures::{MIB, trial};
+    use lowtide_record::v1::{Figures, LoadSample};
     use std::collections::BTreeMap;
 
     const KIB: f64 = 1024.0;

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::heap_summary::HeapSummary;
-use crate::inspection::Manager;
-use crate::judge::{Metric, OverRounds, PerConnection, PhaseFigures, Ramp};
-use crate::ledger::Ledger;
-use crate::plan::Shard;
-use crate::record::v1::{Machine, Plan};
+use crate::metrics::{Metric, OverRounds, PerConnection, PhaseFigures, Ramp};
 use crate::stats::Estimate;
-use crate::treatment::Treatment;
+use lowtide_model::heap_summary::HeapSummary;
+use lowtide_model::inspection::Manager;
+use lowtide_model::ledger::Ledger;
+use lowtide_model::treatment::Treatment;
+use lowtide_record::plan::Plan;
+use lowtide_record::shard::Shard;
+use lowtide_record::v1::Machine;
 
 /// What the object's `schema` says.
 pub const SCHEMA: &str = "lowtide.study/1";

@@ -1,68 +1,73 @@
-//! The plan of a study: its cells, the parts that they are divided into, and whether two plans ask for
-//! the same trials.
+//! The plan of a study: what runs in which order, and whether two plans ask for the same trials.
 
-use std::fmt;
-use std::str::FromStr;
+use std::collections::BTreeMap;
 
+use lowtide_model::treatment::Treatment;
 use serde::{Deserialize, Serialize};
 
-use crate::record::v1::Plan;
-use crate::treatment::Treatment;
+use crate::shard::Shard;
 
-/// One trial of a plan.
+/// The plan of a study.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Its name, for titles.
+    pub name: String,
+    /// The command under study.
+    pub command: Vec<String>,
+    /// The treatments; the first is the reference.
+    pub treatments: Vec<Treatment>,
+    /// How often each is tried.
+    pub repeats: u32,
+    /// What the order was drawn from.
+    pub seed: u64,
+    /// The order of the trials: indices into `treatments`.
+    pub order: Vec<usize>,
+    /// What drives the subject, if anything does.
+    pub load: Option<String>,
+    /// Rounds of the load before the baseline.
+    pub warmup_rounds: u32,
+    /// Rounds of the load.
+    pub rounds: u32,
+    /// Time between two rounds.
+    pub pause_s: f64,
+    /// Time after the last round.
+    pub settle_s: f64,
+    /// Time between two samples.
+    pub interval_s: f64,
+    /// What the recommendation may cost, as a ratio: 0.05 is 5 %.
+    pub max_slowdown: f64,
+    /// Records of elsewhere that are to be drawn beside this one: absolute paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
+    /// Words for the report: what the study asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<String>,
+    /// Which part of the trials stands in this record; absent when it is all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<Shard>,
+    /// Whether one of the treatments is recommended, where the study says so. It is not where they are other
+    /// workloads, of which nobody can take one in place of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recommend: Option<bool>,
+    /// Whether the rounds of the load are alike, where the study says so. Where they are not, what stays after
+    /// each says nothing of growth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds_alike: Option<bool>,
+    /// What else bears on a trial, by the names of flags and keys: the commands, the conditions, and what
+    /// each treatment sets. Paths of the study and of the cache stand as `{study}` and `{cache}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub conditions: BTreeMap<String, String>,
+}
+
+/// The place of one trial in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cell {
+pub struct TrialSlot {
     /// Its place in the order, from 1. It is the same in every part.
     pub number: u32,
     /// Which of the treatments, from 0.
     pub treatment: usize,
     /// Which repeat of it, from 1.
     pub repeat: u32,
-}
-
-/// A part of a study that runs in several, perhaps on several machines.
-///
-/// A part takes whole repeats, so that every treatment is tried in it as often as every other, and what is
-/// compared pair by pair comes from one machine. They follow one another, since every second repeat turns
-/// the order of the one before it round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Shard {
-    /// Which, from 1.
-    pub part: u32,
-    /// Of how many.
-    pub of: u32,
-}
-
-/// Why a text names no part.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no part: write I/N, such as 1/4 for the first of four")]
-pub struct ShardError(String);
-
-impl Shard {
-    /// Whether a repeat, from 1, of so many belongs to the part.
-    pub fn takes(self, repeat: u32, repeats: u32) -> bool {
-        let up_to = |part: u32| u64::from(part) * u64::from(repeats) / u64::from(self.of);
-        (up_to(self.part - 1) + 1..=up_to(self.part)).contains(&u64::from(repeat))
-    }
-}
-
-impl FromStr for Shard {
-    type Err = ShardError;
-
-    fn from_str(text: &str) -> Result<Self, ShardError> {
-        let numbers = text.split_once('/');
-        let shard = numbers.and_then(|(part, of)| {
-            Some(Self { part: part.trim().parse().ok()?, of: of.trim().parse().ok()? })
-        });
-        let sound = shard.filter(|shard| (1..=shard.of).contains(&shard.part));
-        sound.ok_or_else(|| ShardError(text.to_owned()))
-    }
-}
-
-impl fmt::Display for Shard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.part, self.of)
-    }
 }
 
 /// How the name of a condition begins that says what a file holds.
@@ -81,19 +86,19 @@ pub struct Difference {
 
 impl Plan {
     /// The trials of the plan, or of its part, in the order in which they are run.
-    pub fn cells(&self) -> Vec<Cell> {
+    pub fn slots(&self) -> Vec<TrialSlot> {
         let treatments = self.treatments.len().max(1);
-        let cells = self.order.iter().enumerate().map(|(place, treatment)| Cell {
+        let slots = self.order.iter().enumerate().map(|(place, treatment)| TrialSlot {
             number: place as u32 + 1,
             treatment: *treatment,
             repeat: (place / treatments) as u32 + 1,
         });
-        let is_ours = |cell: &Cell| match self.shard {
+        let is_ours = |slot: &TrialSlot| match self.shard {
             // A record may come from anywhere.
-            Some(shard) if shard.part > 0 && shard.of > 0 => shard.takes(cell.repeat, self.repeats),
+            Some(shard) if shard.part > 0 && shard.of > 0 => shard.takes(slot.repeat, self.repeats),
             _ => true,
         };
-        cells.filter(is_ours).collect()
+        slots.filter(is_ours).collect()
     }
 
     /// Whether one of the treatments is to be recommended: unless the study says otherwise.
@@ -178,28 +183,19 @@ mod tests {
     #[test]
     fn the_parts_together_are_the_whole_and_each_is_balanced() {
         for repeats in 1..14 {
-            let whole = plan(repeats).cells();
+            let whole = plan(repeats).slots();
             for of in 1..=repeats {
-                let part = |part| Plan { shard: Some(Shard { part, of }), ..plan(repeats) }.cells();
-                let parts: Vec<Vec<Cell>> = (1..=of).map(part).collect();
+                let part = |part| Plan { shard: Some(Shard { part, of }), ..plan(repeats) }.slots();
+                let parts: Vec<Vec<TrialSlot>> = (1..=of).map(part).collect();
                 assert_eq!(parts.concat(), whole, "{repeats} repeats in {of} parts");
-                for cells in &parts {
-                    let of_first = cells.iter().filter(|cell| cell.treatment == 0).count();
-                    assert!(!cells.is_empty() && of_first * 2 == cells.len());
+                for slots in &parts {
+                    let of_first = slots.iter().filter(|slot| slot.treatment == 0).count();
+                    assert!(!slots.is_empty() && of_first * 2 == slots.len());
                 }
                 let sizes: Vec<usize> = parts.iter().map(Vec::len).collect();
                 let (most, least) = (sizes.iter().max(), sizes.iter().min());
                 assert!(most.unwrap() - least.unwrap() <= 2, "one is longer by a repeat at most");
             }
-        }
-    }
-
-    #[test]
-    fn a_part_is_written_as_which_of_how_many() {
-        assert_eq!("2/4".parse(), Ok(Shard { part: 2, of: 4 }));
-        assert_eq!(Shard { part: 2, of: 4 }.to_string(), "2/4");
-        for text in ["", "2", "0/4", "5/4", "1/0", "a/b", "-1/2", "1/2/3"] {
-            assert!(text.parse::<Shard>().is_err(), "{text}");
         }
     }
 

@@ -10,8 +10,8 @@
 
 use serde::Serialize;
 
-use crate::bytes::Human;
 use crate::growth;
+use lowtide_model::bytes::Human;
 
 /// A change over all rounds is noise below this part of what a round raises,
 const NOISE: f64 = 0.05;
@@ -74,8 +74,8 @@ pub fn over_rounds(stayed: &[u64], raised: u64) -> Option<OverRounds> {
         (Trend::Growing, course)
     } else if high - low <= noise {
         (Trend::Level, course)
-    } else if later.len() < growth::FEWEST_LOOKS {
-        (Trend::Undecided, format!("{course}: {} rounds tell", growth::FEWEST_LOOKS + 1))
+    } else if later.len() < growth::MIN_SAMPLES {
+        (Trend::Undecided, format!("{course}: {} rounds tell", growth::MIN_SAMPLES + 1))
     } else {
         let (low, high) = (Human(low as u64), Human(high as u64));
         (Trend::Undecided, format!("it swings between {low} and {high}"))
@@ -86,7 +86,7 @@ pub fn over_rounds(stayed: &[u64], raised: u64) -> Option<OverRounds> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up::MIB;
+    use lowtide_record::fixtures::MIB;
 
     fn trend(stayed: &[u64], raised: u64) -> Trend {
         let stayed: Vec<u64> = stayed.iter().map(|mib| mib * MIB).collect();

@@ -7,7 +7,7 @@ pub const SCHEMA: &str = "lowtide.whole/1";
 
 /// Several processes together. What is not known is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Whole {
+pub struct GroupTotals {
     /// Always [`SCHEMA`].
     pub schema: &'static str,
     /// How many processes were looked at.
@@ -33,7 +33,7 @@ pub struct Whole {
     pub refused: Option<u64>,
 }
 
-impl Default for Whole {
+impl Default for GroupTotals {
     fn default() -> Self {
         Self {
             schema: SCHEMA,

@@ -1,6 +1,6 @@
 //! What a reader of a study must know before comparing its figures.
 
-use crate::judge::rise;
+use crate::metrics::rise;
 use crate::study::TrialResult;
 
 /// Memory that settles below its baseline by more than this part of the rise is worth a warning.
@@ -62,13 +62,13 @@ fn trials_where(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::{Metric, judge};
-    use crate::made_up;
-    use crate::record::v1::{Moment, Outcome};
+    use crate::metrics::{Metric, measure};
+    use lowtide_record::fixtures;
+    use lowtide_record::v1::{Moment, Outcome};
 
     /// A trial of 100 MiB, 300 under its load, and so many when it has settled.
     fn trial(allocator: &str, settled_mib: f64) -> TrialResult {
-        let record = made_up::trial(allocator, 1, true)
+        let record = fixtures::trial(allocator, 1, true)
             .with_samples(0.0, 30.0, |t| match t {
                 t if t < 10.0 => 100.0,
                 t if t < 20.0 => 300.0,
@@ -80,7 +80,7 @@ mod tests {
             .with_mark(20.0, Moment::LoadEnd, Some(1))
             .with_mark(30.0, Moment::Settled, Some(1))
             .ended(30.0, Outcome::Done);
-        TrialResult::of("t.jsonl", &record, judge(&record, Metric::Rss))
+        TrialResult::of("t.jsonl", &record, measure(&record, Metric::Rss))
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Whether the treatment was in force in a trial.
 
-use crate::record::TrialRecord;
-use crate::record::v1::Process;
+use lowtide_record::TrialRecord;
+use lowtide_record::v1::Process;
 
 /// A process that lives so long matters, in seconds.
 const LONG_S: f64 = 1.0;
@@ -59,8 +59,8 @@ fn matters(trial: &TrialRecord, process: &Process) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up::{MIB, process, trial};
-    use crate::record::v1::ProcessEnd;
+    use lowtide_record::fixtures::{MIB, process, trial};
+    use lowtide_record::v1::ProcessEnd;
 
     /// A tree of 100 MiB, whose first process is as it should be, and another one that is not.
     fn with_other(seen_s: f64, last_s: f64, mib: u64, active: Option<bool>) -> TrialRecord {

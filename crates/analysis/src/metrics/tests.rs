@@ -1,6 +1,6 @@
 use super::*;
-use crate::made_up::{MIB, trial};
-use crate::record::v1::Outcome;
+use lowtide_record::fixtures::{MIB, trial};
+use lowtide_record::v1::Outcome;
 
 /// 10 MiB until the load begins at 2 s; 110 MiB from 3 s; the load ends at 10 s, and what stays falls
 /// in steps to `stays` at 12 s; the settle time ends at 20 s.
@@ -41,7 +41,7 @@ fn own() -> TrialRecord {
 
 #[test]
 fn a_loaded_trial_is_judged_before_at_and_after_its_load() {
-    let f = judge(&loaded(60.0), Metric::Rss);
+    let f = measure(&loaded(60.0), Metric::Rss);
     assert_eq!((f.baseline, f.peak, f.settled), (Some(10 * MIB), Some(110 * MIB), Some(60 * MIB)));
     assert!((f.settled_ratio.unwrap() - 0.5).abs() < 1e-9);
     assert_eq!(f.settle_span, Some((10.0, 20.0)));
@@ -56,7 +56,7 @@ fn a_loaded_trial_is_judged_before_at_and_after_its_load() {
 
 #[test]
 fn what_falls_below_the_baseline_is_no_excess() {
-    let f = judge(&loaded(5.0), Metric::Rss);
+    let f = measure(&loaded(5.0), Metric::Rss);
     assert!(f.settled_ratio.unwrap() < 0.0);
     assert!(f.excess_byte_seconds.unwrap() < 110.0 * MIB as f64);
 }
@@ -72,7 +72,7 @@ fn nothing_that_rose_has_no_ratio() {
 
 #[test]
 fn a_command_that_loads_itself_is_judged_by_its_own_trace() {
-    let f = judge(&own(), Metric::Rss);
+    let f = measure(&own(), Metric::Rss);
     assert_eq!((f.baseline, f.peak, f.settled), (Some(2 * MIB), Some(100 * MIB), Some(40 * MIB)));
     // From where it came within 2 % of its peak.
     assert!((f.settle_span.unwrap().0 - 4.9).abs() < 0.11, "{f:?}");
@@ -81,7 +81,7 @@ fn a_command_that_loads_itself_is_judged_by_its_own_trace() {
 
 #[test]
 fn phases_take_the_place_of_what_the_trace_would_say() {
-    let f = judge(
+    let f = measure(
         &own()
             .with_phase(3.0, "baseline")
             .with_phase(4.0, "peak")
@@ -102,18 +102,18 @@ fn what_a_trial_did_not_reach_is_not_known() {
     cut.samples.retain(|s| s.t_s < 6.0);
     cut.marks.retain(|m| m.t_s < 6.0);
     cut.end = None;
-    let f = judge(&cut, Metric::Rss);
+    let f = measure(&cut, Metric::Rss);
     assert_eq!((f.baseline, f.peak, f.settled), (Some(10 * MIB), Some(110 * MIB), None));
     assert_eq!((f.settled_ratio, f.excess_byte_seconds), (None, None));
     let mut cut = own();
     cut.samples.retain(|s| s.t_s < 6.0);
     cut.marks.retain(|m| m.t_s < 6.0);
-    assert_eq!(judge(&cut, Metric::Rss).settled, None);
+    assert_eq!(measure(&cut, Metric::Rss).settled, None);
 }
 
 #[test]
 fn a_trial_without_a_single_sample_is_judged_without_a_panic() {
-    let f = judge(&trial("glibc", 1, true), Metric::Rss);
+    let f = measure(&trial("glibc", 1, true), Metric::Rss);
     assert_eq!((f.baseline, f.peak, f.settled, f.wall_s), (None, None, None, None));
 }
 
@@ -126,7 +126,7 @@ fn a_helper_that_lives_for_a_moment_does_not_make_a_tree() {
     assert_eq!(metric_of(&one), Metric::Rss);
     let tree = loaded(60.0).of_a_tree();
     assert_eq!(metric_of(&tree), Metric::Pss);
-    let f = judge(&tree, Metric::Pss);
+    let f = measure(&tree, Metric::Pss);
     assert_eq!((f.baseline, f.settled), (Some(5 * MIB), Some(30 * MIB)));
 }
 
@@ -137,7 +137,7 @@ fn each_round_has_its_own_peak_and_settled_value() {
         .with_samples(20.1, 30.0, |t| if t < 24.0 { 150.0 } else { 70.0 })
         .with_mark(23.9, Moment::LoadEnd, Some(2))
         .with_mark(30.0, Moment::Settled, Some(2));
-    let f = judge(&trial, Metric::Rss);
+    let f = measure(&trial, Metric::Rss);
     let rounds: Vec<(u64, u64)> =
         f.rounds.iter().map(|r| (r.peak.unwrap() / MIB, r.settled.unwrap() / MIB)).collect();
     assert_eq!(rounds, [(110, 60), (150, 70)]);
@@ -149,9 +149,9 @@ fn each_round_has_its_own_peak_and_settled_value() {
 fn bytes_per_connection_need_enough_connections_to_say_anything() {
     let mut few = loaded(60.0);
     few.samples[50].sockets_established = Some(9);
-    assert_eq!(judge(&few, Metric::Rss).bytes_per_connection, None);
+    assert_eq!(measure(&few, Metric::Rss).bytes_per_connection, None);
     few.samples[50].sockets_established = Some(100);
-    assert_eq!(judge(&few, Metric::Rss).bytes_per_connection, Some(MIB));
+    assert_eq!(measure(&few, Metric::Rss).bytes_per_connection, Some(MIB));
 }
 
 /// A command that loads itself: its course until it exits.
@@ -165,20 +165,20 @@ fn short(exit: f64, course: impl Fn(f64) -> f64) -> TrialRecord {
 
 #[test]
 fn a_short_command_that_keeps_what_it_took_has_settled_at_its_peak() {
-    let f = judge(&short(4.0, |t| (t * 167.0).min(500.0)), Metric::Rss);
+    let f = measure(&short(4.0, |t| (t * 167.0).min(500.0)), Metric::Rss);
     assert_eq!((f.settled, f.settled_ratio), (Some(500 * MIB), Some(1.0)), "{f:?}");
 }
 
 #[test]
 fn a_command_that_rises_until_it_exits_has_not_settled() {
-    let f = judge(&short(4.0, |t| t * 100.0), Metric::Rss);
+    let f = measure(&short(4.0, |t| t * 100.0), Metric::Rss);
     assert_eq!((f.settled, f.settled_ratio), (None, None), "{f:?}");
     assert!(rise(f.baseline, f.peak).is_some());
 }
 
 #[test]
 fn a_server_that_goes_into_the_background_lives_until_it_is_stopped() {
-    let f = judge(&loaded(60.0).with_mark(0.05, Moment::Exit, None), Metric::Rss);
+    let f = measure(&loaded(60.0).with_mark(0.05, Moment::Exit, None), Metric::Rss);
     assert_eq!((f.wall_s, f.settled), (Some(20.0), Some(60 * MIB)));
 }
 
@@ -222,13 +222,13 @@ fn what_was_read_before_the_load_ended_is_not_settled() {
     for sample in tree.samples.iter_mut().filter(|s| s.t_s > 9.0) {
         sample.slow = None;
     }
-    assert_eq!(judge(&tree, Metric::Pss).settled, None);
+    assert_eq!(measure(&tree, Metric::Pss).settled, None);
     // As long as nothing changes, the last reading is still good.
     let mut still = loaded(108.0).of_a_tree();
     for sample in still.samples.iter_mut().filter(|s| s.t_s > 9.0) {
         sample.slow = None;
     }
-    assert_eq!(judge(&still, Metric::Pss).settled, Some(54 * MIB));
+    assert_eq!(measure(&still, Metric::Pss).settled, Some(54 * MIB));
 }
 
 #[test]
@@ -238,14 +238,14 @@ fn the_plateau_of_its_own_load_is_not_what_a_command_settles_at() {
         t if t < 8.0 => 500.0,
         _ => 30.0,
     };
-    let f = judge(&short(9.5, course), Metric::Rss);
+    let f = measure(&short(9.5, course), Metric::Rss);
     assert_eq!(f.settled, Some(30 * MIB), "{f:?}");
     // What it does in its last second may be its teardown.
-    assert_eq!(judge(&short(9.0, course), Metric::Rss).settled, Some(500 * MIB));
+    assert_eq!(measure(&short(9.0, course), Metric::Rss).settled, Some(500 * MIB));
     // One that falls in steps is judged by the last of them.
     let steps =
         |t: f64| if t < 8.0 { course(t) } else { 400.0 - 100.0 * ((t - 8.0) / 2.0).floor() };
-    let f = judge(&short(16.0, steps), Metric::Rss);
+    let f = measure(&short(16.0, steps), Metric::Rss);
     assert_eq!(f.settled, Some(100 * MIB), "{f:?}");
 }
 
@@ -257,7 +257,7 @@ fn the_baseline_of_a_command_that_loads_itself_is_where_it_stood_still() {
         t if t < 3.0 => 40.0 + 460.0 * (t - 2.0),
         _ => 500.0,
     };
-    assert_eq!(judge(&short(9.0, course), Metric::Rss).baseline, Some(40 * MIB));
+    assert_eq!(measure(&short(9.0, course), Metric::Rss).baseline, Some(40 * MIB));
     let at_once = |t: f64| (t * 167.0).min(500.0);
-    assert_eq!(judge(&short(9.0, at_once), Metric::Rss).baseline, Some(0));
+    assert_eq!(measure(&short(9.0, at_once), Metric::Rss).baseline, Some(0));
 }

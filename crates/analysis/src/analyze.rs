@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::bytes::Human;
-use crate::judge::{self, Figures, Metric, PerConnection, over_rounds};
+use crate::metrics::{self, Figures, Metric, PerConnection, over_rounds};
 use crate::recommend;
-use crate::record::v1::{Act, INNER_MEMORY, LedgerReading, Moment, Outcome};
-use crate::record::{StudyRecord, TrialRecord};
-use crate::release;
 use crate::study::{LoadResult, Moments, RoundResult, SCHEMA, Study, Trends, TrialResult};
 use crate::warnings::warnings;
+use lowtide_model::bytes::Human;
+use lowtide_model::release;
+use lowtide_record::v1::{Act, INNER_MEMORY, LedgerReading, Moment, Outcome};
+use lowtide_record::{StudyRecord, TrialRecord};
 
 /// Puts a study together from its record. `trials` are those whose files could be read.
-pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)]) -> Study {
-    let several = |(_, t): &(String, TrialRecord)| judge::metric_of(t) == Metric::Pss;
+pub fn analyze(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)]) -> Study {
+    let several = |(_, t): &(String, TrialRecord)| metrics::metric_of(t) == Metric::Pss;
     let metric = if trials.iter().any(several) { Metric::Pss } else { Metric::Rss };
     let results: Vec<TrialResult> = trials
         .iter()
         .map(|(samples, trial)| {
-            let result = TrialResult::of(samples, trial, judge::judge(trial, metric));
+            let result = TrialResult::of(samples, trial, metrics::measure(trial, metric));
             match study.plan.has_alike_rounds() {
                 true => result,
                 false => TrialResult { over_rounds: Trends::default(), ..result },
@@ -29,7 +29,7 @@ pub fn conclude(record: &str, study: StudyRecord, trials: &[(String, TrialRecord
         .collect();
     let (treatments, recommendation) = recommend::recommend(&study.plan, &results);
     let complete =
-        results.len() == study.plan.cells().len() && results.iter().all(|t| t.outcome == "done");
+        results.len() == study.plan.slots().len() && results.iter().all(|t| t.outcome == "done");
     Study {
         schema: SCHEMA,
         record: record.to_owned(),
@@ -83,10 +83,10 @@ impl TrialResult {
             None => ("unfinished", None),
         };
         let ledgers: Moments<&LedgerReading> = match figures.metric {
-            Metric::Rss => judge::ledgers(trial, &figures),
-            Metric::Pss => judge::ledgers(trial, &judge::judge(trial, Metric::Rss)),
+            Metric::Rss => metrics::ledgers(trial, &figures),
+            Metric::Pss => metrics::ledgers(trial, &metrics::measure(trial, Metric::Rss)),
         };
-        let (allocator_active, allocator_inactive_because) = judge::in_force(trial);
+        let (allocator_active, allocator_inactive_because) = metrics::in_force(trial);
         let rounds: Vec<RoundResult> =
             figures.rounds.iter().map(|round| RoundResult::of(round, trial, &figures)).collect();
         Self {
@@ -160,7 +160,7 @@ fn allocated_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
 }
 
 impl RoundResult {
-    fn of(round: &judge::RoundFigures, trial: &TrialRecord, figures: &Figures) -> Self {
+    fn of(round: &metrics::RoundFigures, trial: &TrialRecord, figures: &Figures) -> Self {
         let load = trial.loads.iter().find(|l| l.round == round.round).map(|load| {
             let figures = match &load.report {
                 Some(Value::Object(map)) => map
@@ -190,7 +190,7 @@ impl RoundResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up::trial;
+    use lowtide_record::fixtures::trial;
 
     #[test]
     fn a_record_that_was_gone_on_with_on_another_machine_says_so() {

@@ -7,10 +7,10 @@
 //! Where a load tells that all its requests are over while its connections stand, the first from there
 //! on is that of this moment, as long as nothing else has happened.
 
-use crate::judge::{Figures, rise};
-use crate::record::TrialRecord;
-use crate::record::v1::{LedgerReading, Moment};
+use crate::metrics::{Figures, rise};
 use crate::study::Moments;
+use lowtide_record::TrialRecord;
+use lowtide_record::v1::{LedgerReading, Moment};
 
 /// How far a ledger's RSS may be from that of its moment: as a part of it,
 const NEAR: f64 = 0.1;
@@ -62,10 +62,10 @@ fn drained(trial: &TrialRecord) -> Option<&LedgerReading> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::{Metric, judge};
-    use crate::ledger::{Ledger, Owner};
-    use crate::made_up::{MIB, trial};
-    use crate::record::v1::{Act, Moment, Outcome};
+    use crate::metrics::{Metric, measure};
+    use lowtide_model::ledger::{Ledger, Owner};
+    use lowtide_record::fixtures::{MIB, trial};
+    use lowtide_record::v1::{Act, Moment, Outcome};
 
     #[test]
     fn each_moment_has_the_ledger_that_is_nearest_to_it() {
@@ -96,7 +96,7 @@ mod tests {
             });
         }
         let told = |reading: Option<&LedgerReading>| reading.map(|l| l.ledger.total() / MIB);
-        let figures = judge(&trial, Metric::Rss);
+        let figures = measure(&trial, Metric::Rss);
         let found = ledgers(&trial, &figures);
         assert_eq!(
             (told(found.baseline), told(found.peak), told(found.settled)),

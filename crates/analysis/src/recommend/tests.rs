@@ -1,9 +1,9 @@
 use super::*;
-use crate::conclude::conclude;
-use crate::made_up::{MIB, process, trial};
-use crate::record::v1::{Load, Moment, Outcome, Usage};
-use crate::record::{StudyRecord, TrialRecord};
+use crate::analyze::analyze;
 use crate::study::Study;
+use lowtide_record::fixtures::{MIB, process, trial};
+use lowtide_record::v1::{Load, Moment, Outcome, Usage};
+use lowtide_record::{StudyRecord, TrialRecord};
 
 /// A trial that holds `stays` MiB above its baseline for 10 s, and took `cpu_s`.
 fn one(allocator: &str, repeat: u32, stays: f64, cpu_s: f64) -> TrialRecord {
@@ -51,7 +51,7 @@ fn study_with(trials: Vec<TrialRecord>, say: fn(&mut Plan)) -> Study {
     let record = StudyRecord { header, plan, begun: Vec::new(), ended: Vec::new() };
     let named: Vec<(String, TrialRecord)> =
         trials.into_iter().map(|t| ("t.jsonl".to_owned(), t)).collect();
-    conclude("record", record, &named)
+    analyze("record", record, &named)
 }
 
 fn chosen(study: &Study) -> (Option<String>, bool, String) {

@@ -6,10 +6,10 @@ use std::str::FromStr;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::bytes::parse_size;
-use crate::duration::parse_duration;
-use crate::load::{Latency, LoadReport, LoadRound};
 use crate::study::{Study, TrialResult};
+use lowtide_model::bytes::parse_size;
+use lowtide_model::duration::parse_duration;
+use lowtide_model::load::{Latency, LoadReport, LoadRound};
 
 /// The numbers of a trial that can be held against a constant. Those of the load stand under
 /// `load.`, those of each round under `rounds.`.

@@ -3,14 +3,14 @@
 //! the reference, the reference stays. When the repeats do not settle it, the recommendation says so, and
 //! what each treatment left and cost.
 
-use crate::bytes::Human;
-use crate::judge::PerConnection;
-use crate::judge::rise;
-use crate::record::v1::Plan;
+use crate::metrics::PerConnection;
+use crate::metrics::rise;
 use crate::requests::Requests;
 use crate::stats::{ENOUGH_FOR_INTERVAL, Estimate};
 use crate::study::{LoadResult, OfRounds, Recommendation, Standing, Summary, TrialResult};
-use crate::treatment::Treatment;
+use lowtide_model::bytes::Human;
+use lowtide_model::treatment::Treatment;
+use lowtide_record::plan::Plan;
 
 /// Sums up each treatment and chooses one, unless the plan asks for none. The first treatment of the plan is
 /// the reference.

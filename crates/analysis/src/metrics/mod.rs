@@ -25,9 +25,9 @@ pub use series::Series;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::TrialRecord;
-use crate::record::v1::{Mark, Moment};
-use crate::sample::Sample;
+use lowtide_model::sample::Sample;
+use lowtide_record::TrialRecord;
+use lowtide_record::v1::{Mark, Moment};
 use own_baseline::own_baseline;
 use per_connection::opens_connections;
 
@@ -205,7 +205,7 @@ fn pss_over_time(samples: &[Sample]) -> Series {
 }
 
 /// Reads the figures off the record of a trial.
-pub fn judge(trial: &TrialRecord, metric: Metric) -> Figures {
+pub fn measure(trial: &TrialRecord, metric: Metric) -> Figures {
     let series = memory_over_time(trial, metric);
     let times = Times::of(trial, &series);
     let baseline = times.baseline(&series);

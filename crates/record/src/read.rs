@@ -5,11 +5,12 @@ use std::io::{self, BufRead, Read};
 
 use thiserror::Error;
 
-use super::v1::{
+use crate::plan::Plan;
+use crate::v1::{
     Act, AllocatorCheck, End, Figures, Header, LedgerReading, Line, Load, LoadPlan, LoadSample,
-    Mark, Plan, Process, ProcessEnd, SCHEMA, Trial, TrialBegin, TrialEnd,
+    Mark, Process, ProcessEnd, SCHEMA, Trial, TrialBegin, TrialEnd,
 };
-use crate::sample::{ProcessSample, Sample};
+use lowtide_model::sample::{ProcessSample, Sample};
 
 /// No line of ours comes near this; a file without line ends must not fill the memory.
 const LONGEST_LINE: u64 = 4 << 20;
@@ -320,12 +321,12 @@ pub fn read_load(records: Records) -> LoadRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
+    use crate::fixtures;
     use proptest::prelude::*;
 
     /// The file of a made-up trial, line by line.
     fn file() -> Vec<String> {
-        let trial = made_up::trial("glibc", 1, false).with_samples(0.0, 0.5, |_| 5.0);
+        let trial = fixtures::trial("glibc", 1, false).with_samples(0.0, 0.5, |_| 5.0);
         let mut lines = vec![
             Line::Header(Box::new(trial.header.clone())),
             Line::Trial(Box::new(trial.trial.clone())),
@@ -342,7 +343,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read_again() {
         let trial = read_trial(read(&(file().join("\n") + "\n")).unwrap()).unwrap();
-        let made = made_up::trial("glibc", 1, false).with_samples(0.0, 0.5, |_| 5.0);
+        let made = fixtures::trial("glibc", 1, false).with_samples(0.0, 0.5, |_| 5.0);
         assert_eq!(trial, made);
     }
 
@@ -372,7 +373,7 @@ mod tests {
         let mut lines = file();
         lines.push(r#"{"kind":"mark","t_s":1.0,"mark":"release","bytes":5}"#.to_owned());
         let trial = read_trial(read(&(lines.join("\n") + "\n")).unwrap()).unwrap();
-        assert_eq!(trial.marks[0].mark, crate::record::v1::Moment::Unknown);
+        assert_eq!(trial.marks[0].mark, crate::v1::Moment::Unknown);
     }
 
     #[test]
@@ -386,7 +387,7 @@ mod tests {
         let trial = read_trial(read(&(lines.join("\n") + "\n")).unwrap()).unwrap();
         let times: Vec<f64> = trial.load_samples.iter().map(|s| s.t_s).collect();
         assert_eq!(times, [1.0, 2.0]);
-        assert_eq!(trial.marks[0].mark, crate::record::v1::Moment::Drained);
+        assert_eq!(trial.marks[0].mark, crate::v1::Moment::Drained);
     }
 
     #[test]
@@ -414,7 +415,7 @@ mod tests {
         let newer = file()[0].replace("lowtide.record/1", "lowtide.record/2");
         assert!(told(&newer).contains("in the format `lowtide.record/2`"));
         let other = file()[0].replace("\"holds\":\"trial\"", "\"holds\":\"weather\"");
-        assert_eq!(read(&other).unwrap().header.holds, crate::record::v1::Holds::Unknown);
+        assert_eq!(read(&other).unwrap().header.holds, crate::v1::Holds::Unknown);
         assert!(matches!(read_trial(read(&file()[0]).unwrap()), Err(ReadError::Missing("trial"))));
     }
 

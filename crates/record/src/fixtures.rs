@@ -1,19 +1,20 @@
-//! Made-up trials, for tests.
+//! Made-up trials, for tests of this crate and of others.
 
 use std::collections::BTreeMap;
 
-use crate::bytes::{Mapped, Proportional, Resident};
-use crate::record::TrialRecord;
-use crate::record::v1::{
+use crate::TrialRecord;
+use crate::v1::{
     AllocatorCheck, End, Header, Holds, Machine, Mark, Moment, Outcome, Process, SCHEMA, Trial,
 };
-use crate::sample::{Reading, Sample, SlowReading};
-use crate::treatment::Treatment;
+use lowtide_model::bytes::{Mapped, Proportional, Resident};
+use lowtide_model::sample::{Reading, Sample, SlowReading};
+use lowtide_model::treatment::Treatment;
 
-pub(crate) const MIB: u64 = 1 << 20;
+/// Bytes of a mebibyte.
+pub const MIB: u64 = 1 << 20;
 
 /// A trial with no samples and no marks yet.
-pub(crate) fn trial(allocator: &str, repeat: u32, loaded: bool) -> TrialRecord {
+pub fn trial(allocator: &str, repeat: u32, loaded: bool) -> TrialRecord {
     TrialRecord {
         header: Header {
             schema: SCHEMA.to_owned(),
@@ -49,7 +50,8 @@ pub(crate) fn trial(allocator: &str, repeat: u32, loaded: bool) -> TrialRecord {
     }
 }
 
-pub(crate) fn process(pid: u32, active: Option<bool>, because: Option<&str>) -> Process {
+/// A process, and whether its allocator was in force.
+pub fn process(pid: u32, active: Option<bool>, because: Option<&str>) -> Process {
     Process {
         t_s: 0.0,
         pid,
@@ -67,8 +69,9 @@ pub(crate) fn process(pid: u32, active: Option<bool>, because: Option<&str>) -> 
 }
 
 impl TrialRecord {
-    /// Adds samples every tenth of a second from `from` to `to`, each with as many MiB as `of` says.
-    pub(crate) fn with_samples(mut self, from: f64, to: f64, of: impl Fn(f64) -> f64) -> Self {
+    /// Adds samples every tenth of a second from `from` to `to`; `of` gives their MiB.
+    #[must_use]
+    pub fn with_samples(mut self, from: f64, to: f64, of: impl Fn(f64) -> f64) -> Self {
         let ticks = ((to - from) * 10.0).round() as u32;
         for tick in 0..=ticks {
             let t_s = from + f64::from(tick) / 10.0;
@@ -89,8 +92,9 @@ impl TrialRecord {
         self
     }
 
-    /// Makes a tree of it: several processes, whose PSS is half their RSS, read once a second.
-    pub(crate) fn of_a_tree(mut self) -> Self {
+    /// Makes it a tree of three processes, whose PSS is half their RSS and is read once a second.
+    #[must_use]
+    pub fn of_a_tree(mut self) -> Self {
         for (tick, sample) in self.samples.iter_mut().enumerate() {
             sample.processes = 3;
             if tick % 10 == 0 {
@@ -101,18 +105,24 @@ impl TrialRecord {
         self
     }
 
-    pub(crate) fn with_mark(mut self, t_s: f64, mark: Moment, round: Option<u32>) -> Self {
+    /// Adds a mark.
+    #[must_use]
+    pub fn with_mark(mut self, t_s: f64, mark: Moment, round: Option<u32>) -> Self {
         self.marks.push(Mark { t_s, mark, round, name: None });
         self
     }
 
-    pub(crate) fn with_phase(mut self, t_s: f64, name: &str) -> Self {
+    /// Adds a phase that the subject has named.
+    #[must_use]
+    pub fn with_phase(mut self, t_s: f64, name: &str) -> Self {
         let name = Some(name.to_owned());
         self.marks.push(Mark { t_s, mark: Moment::Phase, round: None, name });
         self
     }
 
-    pub(crate) fn ended(mut self, t_s: f64, outcome: Outcome) -> Self {
+    /// Ends the trial.
+    #[must_use]
+    pub fn ended(mut self, t_s: f64, outcome: Outcome) -> Self {
         self.end = Some(End {
             t_s,
             outcome,

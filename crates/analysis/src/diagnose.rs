@@ -1,0 +1,279 @@
+//! What most of a process's memory is, judged from its ledger.
+//!
+//! The shares are of RSS. The first of these that holds is the verdict:
+//!
+//! - **inconclusive**: too much could not be attributed;
+//! - **hoard**: at least [`NOTABLE`] of it is free, in whole pages, and still held;
+//! - **fragmentation**: at least as much is free on pages that something else keeps, and more than
+//!   could go back;
+//! - **live**, **runtime**, **outside_heap**: whichever is most of the rest: memory in use by the program, by a
+//!   runtime or another allocator, or outside of any heap (files, shared memory, stacks, data, mappings of the
+//!   program's own);
+//! - **growing**: over time, memory in use grew from inspection to inspection.
+
+use crate::remedies::remedies;
+use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::bytes::Human;
+use lowtide_model::inspection::{Inspection, Observation, SCHEMA};
+use lowtide_model::ledger::Owner;
+use lowtide_model::runtime_kind::RuntimeKind;
+use lowtide_model::verdict::{Verdict, VerdictKind};
+
+/// From this part of RSS on, free memory is worth a verdict.
+pub const NOTABLE: f64 = 0.2;
+/// More than this part of RSS that could not be attributed makes a verdict inconclusive.
+const UNSEEN: f64 = 0.2;
+/// An owner with at least this part of RSS is named in the reasons; the largest always is.
+const NAMED: f64 = 0.1;
+/// Maximum number of owners in the reasons.
+const MAX_NAMED: usize = 4;
+
+/// The evidence for a verdict: an observation, with the shares and sentences that follow from it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Evidence<'a>(pub(crate) &'a Observation);
+
+impl std::ops::Deref for Evidence<'_> {
+    type Target = Observation;
+
+    fn deref(&self) -> &Observation {
+        self.0
+    }
+}
+
+impl Evidence<'_> {
+    /// The part of RSS that some bytes are.
+    pub(crate) fn share(&self, bytes: u64) -> f64 {
+        bytes as f64 / (self.ledger.total().max(1)) as f64
+    }
+
+    fn part(&self, bytes: u64) -> String {
+        format!("{} ({} of RSS)", Human(bytes), percent(self.share(bytes)))
+    }
+
+    /// Returns the runtime whose garbage collector decides when memory in use is freed.
+    fn collector(&self) -> Option<&str> {
+        let is_collected =
+            |name: &&str| RuntimeKind::parse(name).is_some_and(RuntimeKind::is_collected);
+        self.runtimes.iter().map(|runtime| runtime.name.as_str()).find(is_collected)
+    }
+
+    /// A sentence for each owner that a reader should know of, the largest first.
+    fn owners(&self) -> Vec<String> {
+        let of = |owner| self.ledger.bytes(owner);
+        let mut owners: Vec<(u64, String)> = Vec::new();
+        let garbage = match self.collector() {
+            Some(name) => format!(", garbage that {name} has not collected yet included"),
+            None => String::new(),
+        };
+        owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}")));
+        for manager in &self.managers {
+            let is_collector = self.collector() == Some(manager.name.as_str());
+            let garbage = if is_collector { ", garbage not collected yet included" } else { "" };
+            let is_unknown = manager.name == AllocatorKind::Unknown.name();
+            let name = if is_unknown { "an unknown allocator" } else { &manager.name };
+            owners.push((manager.bytes, format!("are managed by {name}{garbage}")));
+        }
+        let named: u64 = self.managers.iter().map(|manager| manager.bytes).sum();
+        let unnamed = of(Owner::Runtime).saturating_sub(named);
+        owners.push((unnamed, "are managed by a runtime or another allocator".to_owned()));
+        let shared = match self.shared.first() {
+            Some(largest) if largest.bytes * 2 > of(Owner::Shared) => format!(": {}", largest.name),
+            _ => String::new(),
+        };
+        owners.push((of(Owner::Shared), format!("are shared memory{shared}")));
+        owners
+            .push((of(Owner::File), "are files: program text, libraries, mapped files".to_owned()));
+        owners.push((of(Owner::Stacks), "are stacks of threads".to_owned()));
+        let data = "are writable data of programs and libraries";
+        owners.push((of(Owner::ProgramData), data.to_owned()));
+        let other = "were mapped by the program itself, outside of malloc; how much of that is in use is \
+                     not known";
+        owners.push((of(Owner::AnonymousOther), other.to_owned()));
+        owners.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let is_named = |(place, (bytes, _)): &(usize, (u64, String))| {
+            *bytes > 0 && (*place == 0 || self.share(*bytes) >= NAMED)
+        };
+        let named = owners.into_iter().enumerate().filter(is_named).take(MAX_NAMED);
+        named.map(|(_, (bytes, what))| format!("{} {what}", self.part(bytes))).collect()
+    }
+}
+
+fn percent(share: f64) -> String {
+    if share > 0.0 && share < 0.01 {
+        "under 1 %".to_owned()
+    } else {
+        format!("{:.0} %", share * 100.0)
+    }
+}
+
+/// Adds verdict and remedies to an observation.
+pub fn diagnose(observation: Observation) -> Inspection {
+    let evidence = Evidence(&observation);
+    let verdict = match observation.unreadable {
+        None => verdict(&evidence),
+        Some(_) => Verdict {
+            kind: VerdictKind::Inconclusive,
+            because: vec!["its heap may not be read".to_owned()],
+        },
+    };
+    let remedies = remedies(&evidence, &verdict);
+    Inspection { schema: SCHEMA, observation, verdict, remedies }
+}
+
+/// The verdict on a process whose memory could be read.
+fn verdict(facts: &Evidence<'_>) -> Verdict {
+    let of = |owner| facts.ledger.bytes(owner);
+    let (reclaimable, fragmented) = (of(Owner::Reclaimable), of(Owner::Fragmented));
+    let unseen = of(Owner::Unattributed);
+    let runtime = of(Owner::Runtime);
+    let in_use = of(Owner::Allocated) + of(Owner::Cached) + of(Owner::Metadata);
+    let outside =
+        [Owner::Stacks, Owner::ProgramData, Owner::File, Owner::Shared, Owner::AnonymousOther];
+    let outside: u64 = outside.into_iter().map(of).sum();
+    let mut because = Vec::new();
+    let kind = if facts.ledger.total() == 0 {
+        because.push("nothing is resident".to_owned());
+        VerdictKind::Inconclusive
+    } else if facts.share(unseen) > UNSEEN {
+        because.push(format!("{} could not be attributed to an owner", facts.part(unseen)));
+        VerdictKind::Inconclusive
+    } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented {
+        because.push(format!(
+            "{} were freed and are still held, in whole pages that can go back",
+            facts.part(reclaimable)
+        ));
+        VerdictKind::Hoard
+    } else if facts.share(fragmented) >= NOTABLE {
+        because.push(format!(
+            "{} were freed, but lie on pages that also hold blocks in use",
+            facts.part(fragmented)
+        ));
+        because.push(format!("only {} could go back", facts.part(reclaimable)));
+        VerdictKind::Fragmentation
+    } else if runtime > in_use.max(outside) {
+        VerdictKind::Runtime
+    } else if outside > in_use {
+        VerdictKind::OutsideHeap
+    } else {
+        VerdictKind::Live
+    };
+    because.extend(facts.owners());
+    let is_unnamed =
+        matches!(kind, VerdictKind::Live | VerdictKind::OutsideHeap | VerdictKind::Runtime);
+    if is_unnamed && facts.heap.is_some() {
+        because.push(format!("only {} are free and held", facts.part(reclaimable + fragmented)));
+    } else if kind == VerdictKind::Inconclusive && !facts.heap.is_some() {
+        because.push("its heap could not be walked".to_owned());
+    }
+    Verdict { kind, because }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    use lowtide_model::inspection::{HeapPrediction, Manager, Runtime, SharedMemory};
+    use lowtide_model::ledger::Ledger;
+
+    pub(crate) const MIB: u64 = 1 << 20;
+
+    /// A walked heap whose ledger has these rows, in MiB; a release returns what is reclaimable.
+    pub(crate) fn observed(rows: &[(Owner, u64)]) -> Observation {
+        let mut ledger = Ledger::default();
+        for (owner, mib) in rows {
+            ledger.add(*owner, mib * MIB);
+        }
+        let release_bytes = ledger.bytes(Owner::Reclaimable);
+        let heap = Some(HeapPrediction { trim_bytes: 0, release_bytes });
+        Observation { pid: 7, ledger, heap, ..Observation::default() }
+    }
+
+    pub(crate) fn runtimes(names: &[&str]) -> Vec<Runtime> {
+        names.iter().map(|name| Runtime { name: (*name).to_owned(), version: None }).collect()
+    }
+
+    pub(crate) fn manager(name: &str, mib: u64) -> Manager {
+        Manager { name: name.to_owned(), bytes: mib * MIB, estimated: false }
+    }
+
+    fn kind(rows: &[(Owner, u64)]) -> VerdictKind {
+        diagnose(observed(rows)).verdict.kind
+    }
+
+    #[test]
+    fn each_kind_has_its_ledger() {
+        use Owner::*;
+        assert_eq!(kind(&[(Allocated, 900), (Reclaimable, 50), (File, 10)]), VerdictKind::Live);
+        assert_eq!(kind(&[(Allocated, 100), (Reclaimable, 900)]), VerdictKind::Hoard);
+        assert_eq!(kind(&[(Allocated, 500), (Fragmented, 500)]), VerdictKind::Fragmentation);
+        assert_eq!(kind(&[(Allocated, 20), (Runtime, 500)]), VerdictKind::Runtime);
+        assert_eq!(kind(&[(Allocated, 1), (File, 3), (Stacks, 1)]), VerdictKind::OutsideHeap);
+        assert_eq!(kind(&[(Allocated, 10), (AnonymousOther, 500)]), VerdictKind::OutsideHeap);
+        assert_eq!(kind(&[(Allocated, 30), (Runtime, 48), (File, 22)]), VerdictKind::Runtime);
+        assert_eq!(kind(&[(Reclaimable, 700), (Unattributed, 300)]), VerdictKind::Inconclusive);
+        assert_eq!(kind(&[]), VerdictKind::Inconclusive);
+    }
+
+    #[test]
+    fn the_evidence_is_in_figures() {
+        let found = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
+        let verdict = diagnose(found).verdict;
+        assert_eq!(
+            verdict.because[0],
+            "900 MiB (90 % of RSS) were freed and are still held, in whole pages that can go back"
+        );
+    }
+
+    #[test]
+    fn the_largest_owner_is_always_named() {
+        // MariaDB with a buffer pool, and a server of PostgreSQL.
+        let of_innodb = observed(&[
+            (Owner::Allocated, 49),
+            (Owner::Runtime, 81),
+            (Owner::File, 30),
+            (Owner::Fragmented, 5),
+        ]);
+        let managers = vec![manager("InnoDB", 81)];
+        let verdict = diagnose(Observation { managers, ..of_innodb }).verdict;
+        assert_eq!(verdict.kind, VerdictKind::Runtime);
+        assert_eq!(
+            verdict.because,
+            [
+                "81.0 MiB (49 % of RSS) are managed by InnoDB",
+                "49.0 MiB (30 % of RSS) are in use by the program",
+                "30.0 MiB (18 % of RSS) are files: program text, libraries, mapped files",
+                "only 5.00 MiB (3 % of RSS) are free and held",
+            ]
+        );
+        let of_postgres = observed(&[
+            (Owner::Allocated, 8),
+            (Owner::Shared, 70),
+            (Owner::File, 60),
+            (Owner::Stacks, 1),
+        ]);
+        let shared =
+            vec![SharedMemory { name: "PostgreSQL's shared memory".to_owned(), bytes: 69 * MIB }];
+        let verdict = diagnose(Observation { shared, ..of_postgres }).verdict;
+        assert_eq!(verdict.kind, VerdictKind::OutsideHeap);
+        assert_eq!(
+            verdict.because[0],
+            "70.0 MiB (50 % of RSS) are shared memory: PostgreSQL's shared memory"
+        );
+    }
+
+    #[test]
+    fn garbage_that_is_not_collected_yet_counts_as_in_use_and_the_verdict_says_so() {
+        let found = observed(&[(Owner::Allocated, 100), (Owner::Runtime, 60), (Owner::File, 5)]);
+        let (managers, runtimes) = (vec![manager("Ruby", 60)], runtimes(&["Ruby"]));
+        let verdict = diagnose(Observation { managers, runtimes, ..found }).verdict;
+        assert_eq!(verdict.kind, VerdictKind::Live);
+        assert_eq!(
+            verdict.because[..2],
+            [
+                "100 MiB (61 % of RSS) are in use by the program, garbage that Ruby has not collected yet \
+                 included",
+                "60.0 MiB (36 % of RSS) are managed by Ruby, garbage not collected yet included",
+            ]
+        );
+    }
+}

@@ -1,0 +1,253 @@
+//! What would lower a process's memory, with the predicted effect.
+
+use crate::diagnose::{Evidence, NOTABLE};
+use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::bytes::Human;
+use lowtide_model::inspection::{HeapPrediction, Runtime};
+use lowtide_model::ledger::Owner;
+use lowtide_model::remedy::{Remedy, RemedyKind};
+use lowtide_model::runtime_kind::RuntimeKind;
+use lowtide_model::verdict::{Verdict, VerdictKind};
+
+/// Minimum bytes that a remedy of the heap returns.
+const LEAST_BYTES: u64 = 64 << 10;
+/// Minimum number of arenas with free chunks from which sharing them is worth it.
+const MANY_ARENAS: usize = 8;
+/// glibc's own trim threshold, in bytes (`DEFAULT_TRIM_THRESHOLD`).
+const TRIM_THRESHOLD: u64 = 128 << 10;
+
+/// Returns what would lower RSS, the most effective first.
+pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
+    let mut found = Vec::new();
+    if let Some(heap) = facts.heap.filter(|heap| heap.release_bytes >= LEAST_BYTES) {
+        found.extend(releases(heap, facts.pid));
+    }
+    let managed: u64 = facts.ledger.bytes(Owner::Runtime);
+    let in_use = facts.ledger.bytes(Owner::Allocated) + managed;
+    if let Some(connections) = facts.sockets_established.filter(|n| *n > 0)
+        && facts.share(in_use) >= 0.5
+    {
+        let how = format!(
+            "{connections} connections are open: what they hold is in use until they close (at most {} \
+             each)",
+            Human(in_use / connections)
+        );
+        found.push(Remedy::new(RemedyKind::CloseConnections, None, how));
+    }
+    found.extend(settings(facts));
+    if verdict.kind == VerdictKind::Fragmentation {
+        let how = "free memory lies between blocks in use, and no release reaches it: an allocator that keeps \
+                   sizes apart may hold less; try lowtide study -a glibc,jemalloc,mimalloc";
+        found.push(Remedy::new(RemedyKind::Allocator, None, how.to_owned()));
+    }
+    found.extend(of_managers(facts));
+    found
+}
+
+fn releases(heap: HeapPrediction, pid: u32) -> [Remedy; 2] {
+    let tops = heap.release_bytes.saturating_sub(heap.trim_bytes);
+    let tops = match tops >= LEAST_BYTES {
+        true => format!(", the top chunks of thread heaps ({}) included", Human(tops)),
+        false => String::new(),
+    };
+    let release =
+        format!("returns every whole free page{tops}, in short pauses: lowtide release {pid}");
+    let trim = format!(
+        "a call of malloc_trim(0) in the program; it holds each arena's lock for all of the arena (threads of \
+         process {pid} that allocate wait meanwhile)"
+    );
+    [
+        Remedy::new(RemedyKind::Release, Some(heap.release_bytes), release),
+        Remedy::new(RemedyKind::MallocTrim, Some(heap.trim_bytes), trim),
+    ]
+}
+
+/// Settings of glibc's allocator.
+fn settings(facts: &Evidence<'_>) -> Vec<Remedy> {
+    let mut found = Vec::new();
+    let free = facts.ledger.bytes(Owner::Reclaimable) + facts.ledger.bytes(Owner::Fragmented);
+    let Some(tunables) = facts.tunables_in_force.as_ref().filter(|_| facts.share(free) >= NOTABLE)
+    else {
+        return found;
+    };
+    let holding = facts.arenas.iter().filter(|a| a.free_bytes + a.top_bytes > LEAST_BYTES).count();
+    if tunables.arena_max.is_none() && holding >= MANY_ARENAS {
+        let how = format!(
+            "{holding} arenas hold free blocks: MALLOC_ARENA_MAX=2 makes threads share them; try it with \
+             lowtide study -t glibc/arena_max=2"
+        );
+        found.push(
+            Remedy::new(RemedyKind::ArenaMax, None, how).with_setting("MALLOC_ARENA_MAX", "2"),
+        );
+    }
+    if tunables.trim_threshold_bytes > 64 * TRIM_THRESHOLD {
+        let how = format!(
+            "the main heap returns only what exceeds {} at its top (trim_threshold has grown with what was \
+             freed, or was set): try lowtide study -t glibc/trim_threshold",
+            Human(tunables.trim_threshold_bytes)
+        );
+        let remedy = Remedy::new(RemedyKind::TrimThreshold, None, how);
+        found.push(remedy.with_setting("MALLOC_TRIM_THRESHOLD_", &TRIM_THRESHOLD.to_string()));
+    }
+    found
+}
+
+/// A line for each runtime and allocator that manages a notable part, and for PostgreSQL's shared memory.
+fn of_managers(facts: &Evidence<'_>) -> Vec<Remedy> {
+    let is_notable = |bytes: u64| facts.share(bytes) >= NOTABLE;
+    let managers = facts.managers.iter().filter(|manager| is_notable(manager.bytes));
+    let shared = facts.shared.iter().filter(|shared| is_notable(shared.bytes));
+    let names = managers.map(|m| m.name.as_str()).chain(shared.map(|s| s.name.as_str()));
+    names
+        .filter_map(|name| {
+            let (how, setting) = advice(name)?;
+            let mut remedy = Remedy::new(RemedyKind::Runtime, None, format!("{name}: {how}"));
+            if let Some((name, value)) = setting {
+                remedy = remedy.with_setting(name, value);
+            }
+            let is_python = |runtime: &Runtime| runtime.name == RuntimeKind::Python.name();
+            if name == AllocatorKind::Mimalloc.name() && facts.runtimes.iter().any(is_python) {
+                remedy.how +=
+                    "; if it is pyarrow's, pyarrow.default_memory_pool().release_unused()";
+            }
+            Some(remedy)
+        })
+        .collect()
+}
+
+type Variable = (&'static str, &'static str);
+
+/// Returns what makes the memory that a manager holds smaller, and the variable that does it.
+fn advice(manager: &str) -> Option<(&'static str, Option<Variable>)> {
+    if manager.starts_with(RuntimeKind::Postgres.name()) {
+        return Some((for_runtime(RuntimeKind::Postgres), None));
+    }
+    match RuntimeKind::parse(manager) {
+        Some(runtime) => Some((for_runtime(runtime), None)),
+        None => for_allocator(&AllocatorKind::parse(manager)),
+    }
+}
+
+fn for_runtime(runtime: RuntimeKind) -> &'static str {
+    match runtime {
+        RuntimeKind::Python => {
+            "an arena is returned when every object in it is gone: gc.collect(), fewer long-lived objects \
+             made beside short-lived ones"
+        }
+        RuntimeKind::Node | RuntimeKind::V8 => {
+            "V8 returns what a collection frees, and collects when its heap has grown: a smaller \
+             --max-old-space-size makes it collect earlier (for Node.js also in NODE_OPTIONS), and a heap \
+             snapshot shows what is in use"
+        }
+        RuntimeKind::Go => "debug.FreeOSMemory(), or GOMEMLIMIT, makes Go return free memory",
+        RuntimeKind::HotSpot => {
+            "jcmd PID GC.run, or -XX:+UseG1GC with -XX:G1PeriodicGCInterval; -Xmx bounds the heap"
+        }
+        RuntimeKind::Ruby => {
+            "slots are returned when all of a page are free: GC.compact before a fork or after the start, \
+             fewer long-lived objects made beside short-lived ones"
+        }
+        RuntimeKind::Php => {
+            "gc_mem_caches() returns free chunks; pm.max_requests restarts a worker of PHP-FPM now and then"
+        }
+        RuntimeKind::Erlang => {
+            "recon_alloc:memory(usage) shows how full the carriers are; +MBas aobf and smaller carriers \
+             (+MBlmbcs) leave less unused"
+        }
+        RuntimeKind::InnoDb => {
+            "innodb_buffer_pool_size sets the size of the buffer pool, which is kept full on purpose"
+        }
+        RuntimeKind::Postgres => {
+            "shared_buffers sets its size; every server process counts what it has touched of it, so that \
+             only PSS adds up"
+        }
+    }
+}
+
+fn for_allocator(allocator: &AllocatorKind) -> Option<(&'static str, Option<Variable>)> {
+    match allocator {
+        AllocatorKind::Jemalloc => Some((
+            "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 returns free memory, \
+             also while the program is idle",
+            Some(("MALLOC_CONF", "background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0")),
+        )),
+        AllocatorKind::Mimalloc => Some((
+            "MIMALLOC_PURGE_DELAY=0 returns a page as soon as it is free",
+            Some(("MIMALLOC_PURGE_DELAY", "0")),
+        )),
+        AllocatorKind::Gperftools => Some((
+            "TCMALLOC_RELEASE_RATE=10 returns free memory sooner, TCMALLOC_AGGRESSIVE_DECOMMIT=1 at once",
+            Some(("TCMALLOC_AGGRESSIVE_DECOMMIT", "1")),
+        )),
+        AllocatorKind::PartitionAlloc => Some((
+            "it returns free pages by itself a few seconds after they were freed, and under memory pressure",
+            None,
+        )),
+        AllocatorKind::Glibc
+        | AllocatorKind::Musl
+        | AllocatorKind::Tcmalloc
+        | AllocatorKind::Snmalloc
+        | AllocatorKind::Rpmalloc
+        | AllocatorKind::Other(_)
+        | AllocatorKind::Unknown => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lowtide_model::inspection::Observation;
+
+    use super::*;
+    use crate::diagnose::diagnose;
+    use crate::diagnose::tests::{MIB, manager, observed, runtimes};
+
+    fn remedies_of(observation: Observation) -> Vec<Remedy> {
+        diagnose(observation).remedies
+    }
+
+    fn kinds(found: &[Remedy]) -> Vec<(RemedyKind, Option<u64>)> {
+        found.iter().map(|remedy| (remedy.kind, remedy.predicted_bytes)).collect()
+    }
+
+    #[test]
+    fn every_runtime_and_every_tunable_allocator_has_a_line_of_advice() {
+        let allocators = ["PartitionAlloc", "jemalloc", "mimalloc", "gperftools"];
+        for name in RuntimeKind::ALL.map(RuntimeKind::name).into_iter().chain(allocators) {
+            let managers = vec![manager(name, 400), manager("other", 20)];
+            let found = observed(&[(Owner::Allocated, 20), (Owner::Runtime, 500)]);
+            let found = remedies_of(Observation { managers, ..found });
+            assert_eq!(found.len(), 1, "{name}: {found:?}");
+            assert!(found[0].how.starts_with(&format!("{name}: ")), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_setting_can_be_pasted() {
+        let found = observed(&[(Owner::Allocated, 20), (Owner::Runtime, 500)]);
+        let (managers, runtimes) = (vec![manager("mimalloc", 500)], runtimes(&["CPython"]));
+        let found = remedies_of(Observation { managers, runtimes, ..found });
+        let setting = found[0].setting.as_ref().unwrap();
+        assert_eq!((setting.name.as_str(), setting.value.as_str()), ("MIMALLOC_PURGE_DELAY", "0"));
+        assert!(found[0].how.contains("release_unused()"), "{found:?}");
+    }
+
+    #[test]
+    fn remedies_fit_the_verdict() {
+        let mut hoard = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
+        hoard.heap.as_mut().unwrap().trim_bytes = 800 * MIB;
+        let found = remedies_of(hoard);
+        let expected =
+            [(RemedyKind::Release, Some(900 * MIB)), (RemedyKind::MallocTrim, Some(800 * MIB))];
+        assert_eq!(kinds(&found), expected);
+        assert!(found[0].how.contains("the top chunks of thread heaps (100 MiB) included"));
+        assert!(found[0].how.ends_with("lowtide release 7"), "{found:?}");
+
+        let fragmented = observed(&[(Owner::Allocated, 500), (Owner::Fragmented, 500)]);
+        assert_eq!(kinds(&remedies_of(fragmented)), [(RemedyKind::Allocator, None)]);
+
+        let live = observed(&[(Owner::Allocated, 1000)]);
+        let found = remedies_of(Observation { sockets_established: Some(1000), ..live });
+        assert_eq!(found[0].kind, RemedyKind::CloseConnections);
+        assert!(found[0].how.contains("at most 1.00 MiB each"), "{found:?}");
+    }
+}

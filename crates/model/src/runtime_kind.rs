@@ -1,0 +1,77 @@
+//! The runtimes that lowtide knows by name.
+
+/// A runtime that manages memory of its own, beside `malloc` or without it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuntimeKind {
+    /// Go.
+    Go,
+    /// HotSpot, the virtual machine of OpenJDK.
+    HotSpot,
+    /// Node.js, whose heap is V8's.
+    Node,
+    /// CPython.
+    Python,
+    /// V8 in another program.
+    V8,
+    /// Ruby.
+    Ruby,
+    /// PHP, with the allocator of its Zend engine.
+    Php,
+    /// Erlang's virtual machine.
+    Erlang,
+    /// InnoDB, the storage engine of MariaDB and MySQL, with its buffer pool.
+    InnoDb,
+    /// PostgreSQL, whose pool of buffers is shared memory.
+    Postgres,
+}
+
+impl RuntimeKind {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Go,
+        Self::HotSpot,
+        Self::Node,
+        Self::Python,
+        Self::V8,
+        Self::Ruby,
+        Self::Php,
+        Self::Erlang,
+        Self::InnoDb,
+        Self::Postgres,
+    ];
+
+    /// Returns the name for reports and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Go => "Go",
+            Self::HotSpot => "HotSpot",
+            Self::Node => "Node.js",
+            Self::Python => "CPython",
+            Self::V8 => "V8",
+            Self::Ruby => "Ruby",
+            Self::Php => "PHP",
+            Self::Erlang => "Erlang",
+            Self::InnoDb => "InnoDB",
+            Self::Postgres => "PostgreSQL",
+        }
+    }
+
+    /// Parses a name; `None` if it is no runtime's.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Returns whether its heap is V8's.
+    pub fn has_v8(self) -> bool {
+        matches!(self, Self::Node | Self::V8)
+    }
+
+    /// Returns whether a garbage collector decides when its memory in use is freed.
+    pub fn is_collected(self) -> bool {
+        match self {
+            Self::Go | Self::HotSpot | Self::Node | Self::V8 | Self::Ruby | Self::Erlang => true,
+            // CPython and PHP count references; InnoDB and PostgreSQL manage pools.
+            Self::Python | Self::Php | Self::InnoDb | Self::Postgres => false,
+        }
+    }
+}
