@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::metrics::{self, Figures, Metric, PerConnection, over_rounds};
+use crate::metrics::{self, Metric, PerConnection, TrialMetrics, over_rounds};
 use crate::recommend;
-use crate::study::{LoadResult, Moments, RoundResult, SCHEMA, Study, Trends, TrialResult};
+use crate::study::{AtEvents, LoadResult, RoundResult, SCHEMA, StudyReport, Trends, TrialResult};
 use crate::warnings::warnings;
 use lowtide_model::bytes::Human;
 use lowtide_model::release;
-use lowtide_record::v1::{Act, INNER_MEMORY, LedgerReading, Moment, Outcome};
+use lowtide_record::v1::{Event, HookRun, INNER_MEMORY, LedgerReading, Outcome};
 use lowtide_record::{StudyRecord, TrialRecord};
 
 /// Puts a study together from its record. `trials` are those whose files could be read.
-pub fn analyze(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)]) -> Study {
+pub fn analyze(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)]) -> StudyReport {
     let several = |(_, t): &(String, TrialRecord)| metrics::metric_of(t) == Metric::Pss;
     let metric = if trials.iter().any(several) { Metric::Pss } else { Metric::Rss };
     let results: Vec<TrialResult> = trials
@@ -30,7 +30,7 @@ pub fn analyze(record: &str, study: StudyRecord, trials: &[(String, TrialRecord)
     let (treatments, recommendation) = recommend::recommend(&study.plan, &results);
     let complete =
         results.len() == study.plan.slots().len() && results.iter().all(|t| t.outcome == "done");
-    Study {
+    StudyReport {
         schema: SCHEMA,
         record: record.to_owned(),
         name: study.plan.name.clone(),
@@ -75,14 +75,14 @@ fn on_other_machines(trials: &[(String, TrialRecord)]) -> Option<String> {
 }
 
 impl TrialResult {
-    pub(crate) fn of(samples: &str, trial: &TrialRecord, figures: Figures) -> Self {
+    pub(crate) fn of(samples: &str, trial: &TrialRecord, figures: TrialMetrics) -> Self {
         let (outcome, failed_because) = match trial.end.as_ref().map(|e| &e.outcome) {
             Some(Outcome::Done) => ("done", None),
             Some(Outcome::Failed { because }) => ("failed", Some(because.clone())),
             Some(Outcome::Interrupted) => ("interrupted", None),
             None => ("unfinished", None),
         };
-        let ledgers: Moments<&LedgerReading> = match figures.metric {
+        let ledgers: AtEvents<&LedgerReading> = match figures.metric {
             Metric::Rss => metrics::ledgers(trial, &figures),
             Metric::Pss => metrics::ledgers(trial, &metrics::measure(trial, Metric::Rss)),
         };
@@ -130,14 +130,14 @@ impl TrialResult {
 }
 
 /// Whether memory was given back, and how much is known.
-fn is_release(act: &Act) -> bool {
+fn is_release(act: &HookRun) -> bool {
     let told = |name: &str| act.report.as_ref().and_then(|report| report.get(name));
     told("schema").and_then(Value::as_str) == Some(release::SCHEMA)
         && told("returned_bytes").and_then(Value::as_u64).is_some_and(|bytes| bytes > 0)
 }
 
 /// How what stayed of memory, and of what the program says it has allocated, went on from round to round.
-fn trends(trial: &TrialRecord, figures: &Figures, rounds: &[RoundResult]) -> Trends {
+fn trends(trial: &TrialRecord, figures: &TrialMetrics, rounds: &[RoundResult]) -> Trends {
     let stayed = |of: fn(&RoundResult) -> Option<u64>| -> Option<Vec<u64>> {
         rounds.iter().map(of).collect()
     };
@@ -160,7 +160,7 @@ fn allocated_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
 }
 
 impl RoundResult {
-    fn of(round: &metrics::RoundFigures, trial: &TrialRecord, figures: &Figures) -> Self {
+    fn of(round: &metrics::RoundMetrics, trial: &TrialRecord, figures: &TrialMetrics) -> Self {
         let load = trial.loads.iter().find(|l| l.round == round.round).map(|load| {
             let figures = match &load.report {
                 Some(Value::Object(map)) => map
@@ -173,7 +173,7 @@ impl RoundResult {
             LoadResult { ended_well: load.succeeded, wall_s: load.wall_s, figures }
         });
         let settled =
-            trial.marks.iter().find(|m| m.mark == Moment::Settled && m.round == Some(round.round));
+            trial.marks.iter().find(|m| m.mark == Event::Settled && m.round == Some(round.round));
         Self {
             round: round.round,
             peak_bytes: round.peak,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::study::{Standing, Study, Summary};
+use crate::study::{Standing, StudyReport, TreatmentSummary};
 use lowtide_model::bytes::Human;
 
 /// Less than this is never a regression, however small the figure was before.
@@ -47,7 +47,7 @@ pub struct Comparison {
 
 /// Compares the medians of the settled and the peak memory, treatment by treatment. `tolerance` is a
 /// ratio: 0.1 tolerates 10 %.
-pub fn compare(earlier: &Study, now: &Study, tolerance: f64) -> Comparison {
+pub fn compare(earlier: &StudyReport, now: &StudyReport, tolerance: f64) -> Comparison {
     let mut regressions = Vec::new();
     let mut not_compared = Vec::new();
     for summary in &now.treatments {
@@ -76,7 +76,10 @@ pub fn compare(earlier: &Study, now: &Study, tolerance: f64) -> Comparison {
     Comparison { regressions, not_compared }
 }
 
-fn figures(before: &Summary, now: &Summary) -> Option<[(&'static str, f64, f64); 2]> {
+fn figures(
+    before: &TreatmentSummary,
+    now: &TreatmentSummary,
+) -> Option<[(&'static str, f64, f64); 2]> {
     // What was not in force has figures, but they are another allocator's.
     if [before.standing, now.standing].contains(&Standing::NotInForce) {
         return None;

@@ -7,21 +7,26 @@ use crate::metrics::PerConnection;
 use crate::metrics::rise;
 use crate::requests::Requests;
 use crate::stats::{ENOUGH_FOR_INTERVAL, Estimate};
-use crate::study::{LoadResult, OfRounds, Recommendation, Standing, Summary, TrialResult};
+use crate::study::{
+    FirstAndLater, LoadResult, Recommendation, Standing, TreatmentSummary, TrialResult,
+};
 use lowtide_model::bytes::Human;
 use lowtide_model::treatment::Treatment;
 use lowtide_record::plan::Plan;
 
 /// Sums up each treatment and chooses one, unless the plan asks for none. The first treatment of the plan is
 /// the reference.
-pub fn recommend(plan: &Plan, trials: &[TrialResult]) -> (Vec<Summary>, Option<Recommendation>) {
+pub fn recommend(
+    plan: &Plan,
+    trials: &[TrialResult],
+) -> (Vec<TreatmentSummary>, Option<Recommendation>) {
     let repeats = |treatment: &Treatment| -> Vec<&TrialResult> {
         trials.iter().filter(|t| t.treatment == *treatment).collect()
     };
     let reference = plan.treatments.first().map(repeats).unwrap_or_default();
     let yardstick = Yardstick::of(trials);
     let limit = 1.0 + plan.max_slowdown;
-    let summaries: Vec<Summary> = plan
+    let summaries: Vec<TreatmentSummary> = plan
         .treatments
         .iter()
         .enumerate()
@@ -115,9 +120,9 @@ fn summarise(
     reference: &[&TrialResult],
     yardstick: Yardstick,
     limit: f64,
-) -> Summary {
+) -> TreatmentSummary {
     let usable: Vec<&TrialResult> = repeats.iter().copied().filter(|t| t.is_usable()).collect();
-    // Figures of a treatment that was never in force are shown, with their standing beside them.
+    // TrialMetrics of a treatment that was never in force are shown, with their standing beside them.
     let shown = if usable.is_empty() {
         repeats.iter().copied().filter(|t| t.outcome == "done").collect()
     } else {
@@ -148,7 +153,7 @@ fn summarise(
         standing_of(&[cpu_ratio, latency_ratio], limit)
     };
     let sent = Some(Requests::of(shown.iter().copied())).filter(|sent| sent.all > 0.0);
-    Summary {
+    TreatmentSummary {
         treatment: treatment.clone(),
         standing,
         baseline_bytes: bytes(&|t| t.baseline_bytes),
@@ -166,9 +171,9 @@ fn summarise(
     }
 }
 
-fn per_connection(trials: &[&TrialResult]) -> OfRounds<PerConnection> {
+fn per_connection(trials: &[&TrialResult]) -> FirstAndLater<PerConnection> {
     let ramps = || trials.iter().flat_map(|trial| &trial.ramps);
-    OfRounds {
+    FirstAndLater {
         first_round: PerConnection::of(ramps().filter(|ramp| ramp.round == 1)),
         later_rounds: PerConnection::of(ramps().filter(|ramp| ramp.round > 1)),
     }
@@ -207,18 +212,18 @@ fn standing_of(ratios: &[Option<Estimate>], limit: f64) -> Standing {
 
 fn choose(
     plan: &Plan,
-    summaries: &[Summary],
+    summaries: &[TreatmentSummary],
     trials: &[TrialResult],
     yardstick: Yardstick,
 ) -> Option<Recommendation> {
     if summaries.len() < 2 || !plan.recommends() {
         return None;
     }
-    let serves = |s: &Summary| !fails_more(s, summaries, trials);
+    let serves = |s: &TreatmentSummary| !fails_more(s, summaries, trials);
     // The mean and not the byte-seconds: of commands that load themselves, one may have been seen
     // for longer than another.
-    let excess = |s: &Summary| s.excess_mean_bytes.map(|e| e.median);
-    let mut candidates: Vec<&Summary> = summaries
+    let excess = |s: &TreatmentSummary| s.excess_mean_bytes.map(|e| e.median);
+    let mut candidates: Vec<&TreatmentSummary> = summaries
         .iter()
         .filter(|s| {
             let admitted = [Standing::Reference, Standing::Within, Standing::Unresolved];
@@ -242,11 +247,11 @@ fn choose(
         ));
     }
     let reference = summaries.first().filter(|s| s.standing == Standing::Reference);
-    let is_kept = |reference: &&Summary| {
+    let is_kept = |reference: &&TreatmentSummary| {
         let mut rivals =
             candidates.iter().filter(|s| s.treatment != reference.treatment).peekable();
         let has_known_excess = candidates.iter().any(|s| s.treatment == reference.treatment);
-        let is_open = |s: &Summary| {
+        let is_open = |s: &TreatmentSummary| {
             let more = excess(s).zip(excess(reference)).map(|(its, base)| its - base);
             let is_less = more.is_some_and(|more| more < -material_bytes(s, reference));
             seems_too_costly(plan, s) && is_less && serves(s)
@@ -282,18 +287,22 @@ fn choose(
 
 /// Whether a treatment's own estimate of what it costs lies beyond what was allowed, however wide its interval
 /// is and however few its repeats are.
-fn seems_too_costly(plan: &Plan, summary: &Summary) -> bool {
+fn seems_too_costly(plan: &Plan, summary: &TreatmentSummary) -> bool {
     let ratios = [summary.cpu_ratio, summary.latency_ratio];
     summary.standing == Standing::Unresolved
         && ratios.iter().flatten().any(|ratio| ratio.median > 1.0 + plan.max_slowdown)
 }
 
 /// Whether the repeats show that a treatment does not leave materially less than the reference.
-fn leaves_no_less(summary: &Summary, reference: &Summary, trials: &[TrialResult]) -> bool {
+fn leaves_no_less(
+    summary: &TreatmentSummary,
+    reference: &TreatmentSummary,
+    trials: &[TrialResult],
+) -> bool {
     let difference = excess_difference(summary, reference, trials);
     let least = -material_bytes(summary, reference);
     // Where one of them has more trials than the other, the medians may say otherwise than the pairs.
-    let excess = |s: &Summary| s.excess_mean_bytes.map_or(0.0, |e| e.median);
+    let excess = |s: &TreatmentSummary| s.excess_mean_bytes.map_or(0.0, |e| e.median);
     let by_medians = excess(summary) - excess(reference);
     by_medians > least && difference.is_some_and(|d| d.median > least && d.resolved_from(least))
 }
@@ -302,11 +311,11 @@ fn leaves_no_less(summary: &Summary, reference: &Summary, trials: &[TrialResult]
 fn open_because(
     doubts: &[String],
     plan: &Plan,
-    summaries: &[Summary],
+    summaries: &[TreatmentSummary],
     yardstick: Yardstick,
 ) -> String {
     let mut text = format!("it is unclear {}", doubts.join("; "));
-    let in_force = |s: &&Summary| s.standing != Standing::NotInForce;
+    let in_force = |s: &&TreatmentSummary| s.standing != Standing::NotInForce;
     let could_more_help = summaries.iter().filter(in_force).count() > 1;
     if could_more_help && plan.repeats < ENOUGH_FOR_INTERVAL as u32 {
         text += &format!("; run more repeats (--repeat {ENOUGH_FOR_INTERVAL})");
@@ -321,16 +330,20 @@ fn open_because(
 
 /// What treatments left materially less than the reference, and what they cost, in one sentence: the three that
 /// left the least. Empty where none did.
-fn tradeoffs(reference: &Summary, summaries: &[Summary], yardstick: Yardstick) -> String {
+fn tradeoffs(
+    reference: &TreatmentSummary,
+    summaries: &[TreatmentSummary],
+    yardstick: Yardstick,
+) -> String {
     const MOST_TOLD: usize = 3;
     let Some(of_reference) = reference.excess_mean_bytes.map(|e| e.median) else {
         return String::new();
     };
-    let is_seen = |s: &&Summary| {
+    let is_seen = |s: &&TreatmentSummary| {
         let standings = [Standing::Within, Standing::Beyond, Standing::Unresolved];
         standings.contains(&s.standing) && s.settled_bytes.is_some()
     };
-    let mut told: Vec<(f64, &Summary)> = summaries
+    let mut told: Vec<(f64, &TreatmentSummary)> = summaries
         .iter()
         .filter(is_seen)
         .filter_map(|s| Some((of_reference - s.excess_mean_bytes?.median, s)))
@@ -364,22 +377,26 @@ fn in_short(ratio: Estimate) -> String {
 }
 
 /// Those requests of a treatment that its trials tell of.
-fn requests_of(summary: &Summary, trials: &[TrialResult]) -> Requests {
+fn requests_of(summary: &TreatmentSummary, trials: &[TrialResult]) -> Requests {
     Requests::of(trials.iter().filter(|t| t.treatment == summary.treatment && t.is_usable()))
 }
 
 /// Whether more requests failed under a treatment than under the reference.
-fn fails_more(summary: &Summary, summaries: &[Summary], trials: &[TrialResult]) -> bool {
-    let share = |s: &Summary| requests_of(s, trials).failed_share();
+fn fails_more(
+    summary: &TreatmentSummary,
+    summaries: &[TreatmentSummary],
+    trials: &[TrialResult],
+) -> bool {
+    let share = |s: &TreatmentSummary| requests_of(s, trials).failed_share();
     share(summary) - summaries.first().map_or(0.0, share) > MOST_FAILED
 }
 
 /// What the trials leave open about the best treatment.
 fn doubts(
-    best: &Summary,
-    others: &[&Summary],
+    best: &TreatmentSummary,
+    others: &[&TreatmentSummary],
     plan: &Plan,
-    summaries: &[Summary],
+    summaries: &[TreatmentSummary],
     trials: &[TrialResult],
     yardstick: Yardstick,
 ) -> Vec<String> {
@@ -388,30 +405,32 @@ fn doubts(
         return vec!["which is best: one repeat shows no spread".to_owned()];
     }
     let name = best.treatment.label();
-    let is_less = |other: &Summary| {
+    let is_less = |other: &TreatmentSummary| {
         excess_difference(best, other, trials)
             .is_some_and(|d| d.median < 0.0 && d.resolved_from(0.0))
     };
-    let (less, not_less): (Vec<&Summary>, Vec<&Summary>) = others.iter().partition(|o| is_less(o));
+    let (less, not_less): (Vec<&TreatmentSummary>, Vec<&TreatmentSummary>) =
+        others.iter().partition(|o| is_less(o));
     if !not_less.is_empty() {
         doubts.push(format!("whether {name} leaves less than {}", labels(&not_less)));
     }
-    let alike: Vec<&Summary> = less.into_iter().filter(|o| !is_material(best, o)).collect();
+    let alike: Vec<&TreatmentSummary> =
+        less.into_iter().filter(|o| !is_material(best, o)).collect();
     if !alike.is_empty() {
         let names = labels(&alike);
         doubts.push(format!("whether {name} is better than {names}: they differ by less than 1 MiB or 1 % of the peak"));
     }
     let limit = percent(plan.max_slowdown);
-    let excess = |s: &Summary| s.excess_mean_bytes.map(|e| e.median);
-    let would_be_better = |s: &&Summary| {
+    let excess = |s: &TreatmentSummary| s.excess_mean_bytes.map(|e| e.median);
+    let would_be_better = |s: &&TreatmentSummary| {
         let left_less = excess(s).zip(excess(best)).is_some_and(|(its, least)| its < least);
         seems_too_costly(plan, s) && left_less && is_material(best, s)
     };
-    let costly: Vec<&Summary> = summaries.iter().filter(would_be_better).collect();
+    let costly: Vec<&TreatmentSummary> = summaries.iter().filter(would_be_better).collect();
     if !costly.is_empty() {
         doubts.push(format!("whether {} costs more than {limit}", labels(&costly)));
     }
-    let is_settled = |s: &Summary| {
+    let is_settled = |s: &TreatmentSummary| {
         s.standing == Standing::Beyond
             || seems_too_costly(plan, s)
             || s.treatment == best.treatment
@@ -437,19 +456,19 @@ fn doubts(
     doubts
 }
 
-fn labels(summaries: &[&Summary]) -> String {
+fn labels(summaries: &[&TreatmentSummary]) -> String {
     let labels: Vec<String> = summaries.iter().map(|s| s.treatment.label()).collect();
     labels.join(", ")
 }
 
 /// Whether two treatments differ by more than anyone would act on: 1 MiB, or 1 % of the peak.
-fn is_material(a: &Summary, b: &Summary) -> bool {
-    let excess = |s: &Summary| s.excess_mean_bytes.map_or(0.0, |e| e.median);
+fn is_material(a: &TreatmentSummary, b: &TreatmentSummary) -> bool {
+    let excess = |s: &TreatmentSummary| s.excess_mean_bytes.map_or(0.0, |e| e.median);
     (excess(a) - excess(b)).abs() >= material_bytes(a, b)
 }
 
-fn material_bytes(a: &Summary, b: &Summary) -> f64 {
-    let peak = |s: &Summary| s.peak_bytes.map_or(0.0, |e| e.median);
+fn material_bytes(a: &TreatmentSummary, b: &TreatmentSummary) -> f64 {
+    let peak = |s: &TreatmentSummary| s.peak_bytes.map_or(0.0, |e| e.median);
     (peak(a).max(peak(b)) / 100.0).max(1_048_576.0)
 }
 
@@ -458,8 +477,12 @@ fn none(because: String) -> Recommendation {
 }
 
 /// The paired differences in excess between two treatments.
-fn excess_difference(a: &Summary, b: &Summary, trials: &[TrialResult]) -> Option<Estimate> {
-    let repeats = |summary: &Summary| -> Vec<&TrialResult> {
+fn excess_difference(
+    a: &TreatmentSummary,
+    b: &TreatmentSummary,
+    trials: &[TrialResult],
+) -> Option<Estimate> {
+    let repeats = |summary: &TreatmentSummary| -> Vec<&TrialResult> {
         trials.iter().filter(|t| t.treatment == summary.treatment && t.is_usable()).collect()
     };
     Estimate::of(&paired(&repeats(a), &repeats(b), |a, b| {
@@ -468,12 +491,12 @@ fn excess_difference(a: &Summary, b: &Summary, trials: &[TrialResult]) -> Option
 }
 
 fn because(
-    best: &Summary,
-    summaries: &[Summary],
+    best: &TreatmentSummary,
+    summaries: &[TreatmentSummary],
     trials: &[TrialResult],
     yardstick: Yardstick,
 ) -> String {
-    let mean = |s: &Summary| s.excess_mean_bytes.map(|e| Human(e.median as u64));
+    let mean = |s: &TreatmentSummary| s.excess_mean_bytes.map(|e| Human(e.median as u64));
     let mut text = match mean(best) {
         Some(held) => format!("after the load it held {held} above its baseline on average"),
         None => "what it held after the load is not known".to_owned(),
@@ -491,14 +514,14 @@ fn because(
         }
         _ => text += ", the least of all that are worth their cost",
     }
-    let (failing, serving): (Vec<&Summary>, Vec<&Summary>) =
+    let (failing, serving): (Vec<&TreatmentSummary>, Vec<&TreatmentSummary>) =
         summaries.iter().partition(|s| fails_more(s, summaries, trials));
-    let holds_less = |s: &&&Summary| mean(s).map(|h| h.0) < mean(best).map(|h| h.0);
+    let holds_less = |s: &&&TreatmentSummary| mean(s).map(|h| h.0) < mean(best).map(|h| h.0);
     for failing in failing.iter().filter(holds_less) {
         let failed = requests_of(failing, trials);
         text += &format!("; {} is no choice ({failed})", failing.treatment);
     }
-    let costs_too_much = |s: &&&Summary| s.standing == Standing::Beyond;
+    let costs_too_much = |s: &&&TreatmentSummary| s.standing == Standing::Beyond;
     for costly in serving.iter().filter(costs_too_much).filter(holds_less) {
         text += &format!("; {} costs too much ({})", costly.treatment, costs(costly, yardstick));
     }
@@ -506,7 +529,7 @@ fn because(
 }
 
 /// What a treatment costs against the reference, in words.
-fn costs(summary: &Summary, yardstick: Yardstick) -> String {
+fn costs(summary: &TreatmentSummary, yardstick: Yardstick) -> String {
     let part = |name: &str, ratio: Option<Estimate>| {
         ratio.map(|r| {
             let surroundings = if r.n > 1 {

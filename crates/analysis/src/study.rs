@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::metrics::{Metric, OverRounds, PerConnection, PhaseFigures, Ramp};
+use crate::metrics::{Metric, PerConnection, PhaseMetrics, Ramp, RoundTrend};
 use crate::stats::Estimate;
 use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Manager;
@@ -20,7 +20,7 @@ pub const SCHEMA: &str = "lowtide.study/1";
 
 /// A study: its trials, what they say of each treatment, and which to take.
 #[derive(Debug, Clone, Serialize)]
-pub struct Study {
+pub struct StudyReport {
     /// Always [`SCHEMA`].
     pub schema: &'static str,
     /// The directory of the record.
@@ -48,7 +48,7 @@ pub struct Study {
     /// What a reader must know before comparing the figures.
     pub warnings: Vec<String>,
     /// What the repeats say of each treatment, in the order of the plan; the first is the reference.
-    pub treatments: Vec<Summary>,
+    pub treatments: Vec<TreatmentSummary>,
     /// The trials, in the order in which they ran.
     pub trials: Vec<TrialResult>,
     /// What was planned.
@@ -58,7 +58,7 @@ pub struct Study {
 
 /// What the repeats say of one treatment.
 #[derive(Debug, Clone, Serialize)]
-pub struct Summary {
+pub struct TreatmentSummary {
     /// The treatment.
     pub treatment: Treatment,
     /// Where it stands among the others.
@@ -83,7 +83,7 @@ pub struct Summary {
     /// it, the duration of the load.
     pub latency_ratio: Option<Estimate>,
     /// What a connection costs, read off the ramps of all its trials.
-    pub per_connection: OfRounds<PerConnection>,
+    pub per_connection: FirstAndLater<PerConnection>,
     /// Requests of its loads, in the trials that can be compared; of loads of bare connections, connections.
     /// `null` where no load tells.
     pub requests: Option<u64>,
@@ -93,7 +93,7 @@ pub struct Summary {
 
 /// Something of the first round, and of all later ones together: the first pays for what is made once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct OfRounds<T> {
+pub struct FirstAndLater<T> {
     /// Of the first.
     pub first_round: Option<T>,
     /// Of the later ones.
@@ -196,13 +196,13 @@ pub struct TrialResult {
     #[serde(skip)]
     pub ramps: Vec<Ramp>,
     /// The phases that the subject announced.
-    pub phases: Vec<PhaseFigures>,
+    pub phases: Vec<PhaseMetrics>,
     /// Resident bytes by owner at these moments.
-    pub ledgers: Moments<Ledger>,
+    pub ledgers: AtEvents<Ledger>,
     /// What each runtime and allocator managed at the same moments of the row `runtime`, the largest first.
-    pub managers: Moments<Vec<Manager>>,
+    pub managers: AtEvents<Vec<Manager>>,
     /// How the heaps lay at the same moments: arenas and free blocks, of glibc alone.
-    pub heaps: Moments<HeapSummary>,
+    pub heaps: AtEvents<HeapSummary>,
     /// The file of its samples, relative to the record.
     pub samples: String,
 }
@@ -211,9 +211,9 @@ pub struct TrialResult {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Trends {
     /// Memory, by the metric of the study.
-    pub memory: Option<OverRounds>,
+    pub memory: Option<RoundTrend>,
     /// What the program itself says it has allocated; `null` also where it says nothing.
-    pub inner_memory: Option<OverRounds>,
+    pub inner_memory: Option<RoundTrend>,
 }
 
 /// One round of the load.
@@ -260,7 +260,7 @@ impl LoadResult {
 
 /// What was at the moments of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Moments<T> {
+pub struct AtEvents<T> {
     /// Before the load.
     pub baseline: Option<T>,
     /// At its highest.
@@ -273,16 +273,16 @@ pub struct Moments<T> {
     pub settled: Option<T>,
 }
 
-impl<T> Default for Moments<T> {
+impl<T> Default for AtEvents<T> {
     fn default() -> Self {
         Self { baseline: None, peak: None, drained: None, settled: None }
     }
 }
 
-impl<T> Moments<T> {
+impl<T> AtEvents<T> {
     /// Something of each.
-    pub fn and_then<U>(self, of: impl Fn(T) -> Option<U>) -> Moments<U> {
-        Moments {
+    pub fn and_then<U>(self, of: impl Fn(T) -> Option<U>) -> AtEvents<U> {
+        AtEvents {
             baseline: self.baseline.and_then(&of),
             peak: self.peak.and_then(&of),
             drained: self.drained.and_then(&of),

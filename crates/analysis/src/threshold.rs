@@ -6,14 +6,14 @@ use std::str::FromStr;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::study::{Study, TrialResult};
+use crate::study::{StudyReport, TrialResult};
 use lowtide_model::bytes::parse_size;
 use lowtide_model::duration::parse_duration;
 use lowtide_model::load::{Latency, LoadReport, LoadRound};
 
 /// The numbers of a trial that can be held against a constant. Those of the load stand under
 /// `load.`, those of each round under `rounds.`.
-pub const FIGURES: [&str; 15] = [
+pub const METRICS: [&str; 15] = [
     "baseline_bytes",
     "peak_bytes",
     "settled_bytes",
@@ -33,7 +33,7 @@ pub const FIGURES: [&str; 15] = [
 
 /// The numbers of a load's round that can be compared with a constant, and one of the load itself.
 /// [`LATENCIES`] have further ones.
-pub const LOAD_FIGURES: [&str; 12] = [
+pub const LOAD_METRICS: [&str; 12] = [
     "requests",
     "succeeded",
     "failed",
@@ -47,10 +47,10 @@ pub const LOAD_FIGURES: [&str; 12] = [
     "closed_while_held",
     "client_peak_rss_bytes",
 ];
-/// The latencies of a load's round; each has the numbers [`LATENCY_FIGURES`].
+/// The latencies of a load's round; each has the numbers [`LATENCY_METRICS`].
 pub const LATENCIES: [&str; 2] = ["latency_s", "latency_with_timeouts_s"];
 /// The numbers of a latency.
-pub const LATENCY_FIGURES: [&str; 6] = ["mean", "p50", "p90", "p99", "p999", "max"];
+pub const LATENCY_METRICS: [&str; 6] = ["mean", "p50", "p90", "p99", "p999", "max"];
 
 /// An expression such as `settled_ratio>0.3` or `load.failed>0`.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,7 +85,7 @@ pub enum ThresholdError {
         example: &'static str,
     },
     /// The figure is not one of a trial's.
-    #[error("a trial has no figure `{figure}`: it has {}, and the load's under `load.`", FIGURES.join(", "))]
+    #[error("a trial has no figure `{figure}`: it has {}, and the load's under `load.`", METRICS.join(", "))]
     UnknownFigure {
         /// What stood on the left.
         figure: String,
@@ -93,7 +93,7 @@ pub enum ThresholdError {
     /// The figure is not one of a load's.
     #[error(
         "a load has no figure `{figure}`: it has {}, and {} of {}",
-        LOAD_FIGURES.join(", "), LATENCIES.join(" and "), LATENCY_FIGURES.map(|f| format!(".{f}")).join(", ")
+        LOAD_METRICS.join(", "), LATENCIES.join(" and "), LATENCY_METRICS.map(|f| format!(".{f}")).join(", ")
     )]
     UnknownLoadFigure {
         /// The left side of the comparison.
@@ -141,7 +141,7 @@ impl FromStr for Threshold {
     fn from_str(text: &str) -> Result<Self, ThresholdError> {
         let threshold = Self::parse(text, "settled_ratio>0.3")?;
         let known = match threshold.path.as_slice() {
-            [one] => FIGURES.contains(&one.as_str()),
+            [one] => METRICS.contains(&one.as_str()),
             [first, rest @ ..] => {
                 ["load", "rounds"].contains(&first.as_str()) && rest.iter().all(|p| !p.is_empty())
             }
@@ -237,8 +237,8 @@ impl Threshold {
     pub fn parse_for_load(text: &str) -> Result<Self, ThresholdError> {
         let threshold = Self::parse(text, "failed_ratio>0.01")?;
         let known = match threshold.path.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            [one] => LOAD_FIGURES.contains(&one),
-            [latency, figure] => LATENCIES.contains(&latency) && LATENCY_FIGURES.contains(&figure),
+            [one] => LOAD_METRICS.contains(&one),
+            [latency, figure] => LATENCIES.contains(&latency) && LATENCY_METRICS.contains(&figure),
             _ => false,
         };
         match known {
@@ -288,7 +288,7 @@ impl Threshold {
     }
 
     /// The trials that cross it. A figure that is `null` is never crossed.
-    pub fn crossings(&self, study: &Study) -> Vec<Crossing> {
+    pub fn crossings(&self, study: &StudyReport) -> Vec<Crossing> {
         study
             .trials
             .iter()
@@ -308,7 +308,7 @@ impl Threshold {
 
     /// Whether no trial has its figure, so that it could not be crossed: a slip of the pen, a load
     /// that does not tell it, or trials that did not get so far.
-    pub fn is_void(&self, study: &Study) -> bool {
+    pub fn is_void(&self, study: &StudyReport) -> bool {
         study.trials.iter().all(|trial| self.values(trial).is_empty())
     }
 
@@ -326,7 +326,7 @@ impl Threshold {
     }
 }
 
-/// A number of a round by its name in [`LOAD_FIGURES`].
+/// A number of a round by its name in [`LOAD_METRICS`].
 fn value_by_name(round: &LoadRound, name: &str) -> Option<f64> {
     let count = |count: u64| Some(count as f64);
     match name {
@@ -345,7 +345,7 @@ fn value_by_name(round: &LoadRound, name: &str) -> Option<f64> {
     }
 }
 
-/// A number of a latency by its name in [`LATENCY_FIGURES`].
+/// A number of a latency by its name in [`LATENCY_METRICS`].
 fn latency_by_name(latency: &Latency, name: &str) -> Option<f64> {
     Some(match name {
         "mean" => latency.mean,
@@ -492,8 +492,8 @@ mod tests {
     fn every_figure_of_a_load_that_an_error_lists_can_be_compared() {
         let mut report = load();
         report.rounds[0].closed_while_held = Some(0);
-        let latencies = LATENCIES.map(|l| LATENCY_FIGURES.map(|f| format!("{l}.{f}"))).concat();
-        for figure in LOAD_FIGURES.map(str::to_owned).iter().chain(&latencies) {
+        let latencies = LATENCIES.map(|l| LATENCY_METRICS.map(|f| format!("{l}.{f}"))).concat();
+        for figure in LOAD_METRICS.map(str::to_owned).iter().chain(&latencies) {
             let threshold = Threshold::parse_for_load(&format!("{figure}>=0")).unwrap();
             assert!(!threshold.crossings_of_load(&report).is_empty(), "{figure}");
         }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use crate::metrics::{Metric, measure};
     use lowtide_record::fixtures;
-    use lowtide_record::v1::{Moment, Outcome};
+    use lowtide_record::v1::{Event, Outcome};
 
     /// A trial of 100 MiB, 300 under its load, and so many when it has settled.
     fn trial(allocator: &str, settled_mib: f64) -> TrialResult {
@@ -74,11 +74,11 @@ mod tests {
                 t if t < 20.0 => 300.0,
                 _ => settled_mib,
             })
-            .with_mark(0.0, Moment::Start, None)
-            .with_mark(9.9, Moment::Baseline, None)
-            .with_mark(10.0, Moment::LoadBegin, Some(1))
-            .with_mark(20.0, Moment::LoadEnd, Some(1))
-            .with_mark(30.0, Moment::Settled, Some(1))
+            .with_mark(0.0, Event::Start, None)
+            .with_mark(9.9, Event::Baseline, None)
+            .with_mark(10.0, Event::LoadBegin, Some(1))
+            .with_mark(20.0, Event::LoadEnd, Some(1))
+            .with_mark(30.0, Event::Settled, Some(1))
             .ended(30.0, Outcome::Done);
         TrialResult::of("t.jsonl", &record, measure(&record, Metric::Rss))
     }

@@ -10,7 +10,7 @@ use mio::{Events, Poll, Token};
 use crate::RunError;
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::observer::{Moment, Observer, Progress, State};
+use crate::observer::{Event, Observer, Progress, State};
 use crate::pacer::Pacer;
 use crate::plan::Plan;
 use crate::pool::Pool;
@@ -146,7 +146,7 @@ impl<'a> Driver<'a> {
         let route = self.route();
         self.pool.begin_round(route, self.streams(step.shape), now);
         self.observer.see(Progress::Round { round: self.round, target: &route.text });
-        self.mark(Moment::LoadBegin);
+        self.mark(Event::LoadBegin);
         Ok(())
     }
 
@@ -179,8 +179,8 @@ impl<'a> Driver<'a> {
 
     fn end_round(&mut self) {
         self.read_clock();
-        self.mark(Moment::Drained);
-        self.mark(Moment::LoadEnd);
+        self.mark(Event::Drained);
+        self.mark(Event::LoadEnd);
         self.in_round = false;
         let began = std::mem::replace(&mut self.tally.round_began, AFTER_THE_ROUND);
         let counts = &self.tally.round;
@@ -373,7 +373,7 @@ impl<'a> Driver<'a> {
             let stood = self.pool.standing;
             self.pool.close_idle(now.saturating_sub(idle));
             if stood > 0 && self.pool.standing == 0 {
-                self.mark(Moment::Closed);
+                self.mark(Event::Closed);
             }
         }
         Ok(())
@@ -462,7 +462,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn mark(&mut self, moment: Moment) {
+    fn mark(&mut self, moment: Event) {
         self.observer.see(Progress::Mark { moment, round: self.round });
     }
 
@@ -470,7 +470,7 @@ impl<'a> Driver<'a> {
         let stood = self.pool.standing;
         self.pool.close_all();
         if stood > 0 {
-            self.mark(Moment::Closed);
+            self.mark(Event::Closed);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lowtide_model::load::LoadRound;
-pub use lowtide_record::v1::Moment;
+pub use lowtide_record::v1::Event;
 
 /// Sees how far a load is. It is called from the loop itself, and must not take long.
 pub trait Observer {
@@ -26,7 +26,7 @@ pub enum Progress<'a> {
     /// A moment that belongs into a record.
     Mark {
         /// Which.
-        moment: Moment,
+        moment: Event,
         /// In which round, from 1.
         round: u32,
     },

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::TrialRecord;
 use crate::v1::{
-    AllocatorCheck, End, Header, Holds, Machine, Mark, Moment, Outcome, Process, SCHEMA, Trial,
+    AllocatorCheck, End, Event, FileKind, Header, Machine, Mark, Outcome, Process, SCHEMA, Trial,
 };
 use lowtide_model::bytes::{Mapped, Proportional, Resident};
 use lowtide_model::sample::{Reading, Sample, SlowReading};
@@ -18,7 +18,7 @@ pub fn trial(allocator: &str, repeat: u32, loaded: bool) -> TrialRecord {
     TrialRecord {
         header: Header {
             schema: SCHEMA.to_owned(),
-            holds: Holds::Trial,
+            holds: FileKind::Trial,
             lowtide_version: "0.0.0".to_owned(),
             started_unix_s: 0.0,
             machine: Machine::default(),
@@ -107,7 +107,7 @@ impl TrialRecord {
 
     /// Adds a mark.
     #[must_use]
-    pub fn with_mark(mut self, t_s: f64, mark: Moment, round: Option<u32>) -> Self {
+    pub fn with_mark(mut self, t_s: f64, mark: Event, round: Option<u32>) -> Self {
         self.marks.push(Mark { t_s, mark, round, name: None });
         self
     }
@@ -116,7 +116,7 @@ impl TrialRecord {
     #[must_use]
     pub fn with_phase(mut self, t_s: f64, name: &str) -> Self {
         let name = Some(name.to_owned());
-        self.marks.push(Mark { t_s, mark: Moment::Phase, round: None, name });
+        self.marks.push(Mark { t_s, mark: Event::Phase, round: None, name });
         self
     }
 

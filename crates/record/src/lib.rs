@@ -21,11 +21,11 @@
 //!
 //! ```no_run
 //! use lowtide_record::{LOAD_SAMPLES, Recorder};
-//! use lowtide_record::v1::{Holds, Line, LoadSample, Machine};
+//! use lowtide_record::v1::{FileKind, Line, LoadSample, Machine};
 //!
 //! # fn main() -> std::io::Result<()> {
 //! if let Some(path) = std::env::var_os(LOAD_SAMPLES) {
-//!     let recorder = Recorder::create(path.as_ref(), Holds::Load, &Machine::default())?;
+//!     let recorder = Recorder::create(path.as_ref(), FileKind::Load, &Machine::default())?;
 //!     let t_s = recorder.now();
 //!     recorder.write(&Line::LoadSample(LoadSample { t_s, round: 1, ..LoadSample::default() }));
 //! }

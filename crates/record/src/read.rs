@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::plan::Plan;
 use crate::v1::{
-    Act, AllocatorCheck, End, Figures, Header, LedgerReading, Line, Load, LoadPlan, LoadSample,
-    Mark, Process, ProcessEnd, SCHEMA, Trial, TrialBegin, TrialEnd,
+    AllocatorCheck, End, Header, HookRun, LedgerReading, Line, Load, LoadPlan, LoadSample, Mark,
+    Process, ProcessEnd, SCHEMA, SubjectMetrics, Trial, TrialBegin, TrialEnd,
 };
 use lowtide_model::sample::{ProcessSample, Sample};
 
@@ -201,9 +201,9 @@ pub struct TrialRecord {
     /// How far the load was, in order of time.
     pub load_samples: Vec<LoadSample>,
     /// What the subject told of itself, in order of time.
-    pub figures: Vec<Figures>,
+    pub figures: Vec<SubjectMetrics>,
     /// What was done to the subject, in order of time.
-    pub acts: Vec<Act>,
+    pub acts: Vec<HookRun>,
     /// How it ended; absent when the writer was killed.
     pub end: Option<End>,
 }
@@ -373,7 +373,7 @@ mod tests {
         let mut lines = file();
         lines.push(r#"{"kind":"mark","t_s":1.0,"mark":"release","bytes":5}"#.to_owned());
         let trial = read_trial(read(&(lines.join("\n") + "\n")).unwrap()).unwrap();
-        assert_eq!(trial.marks[0].mark, crate::v1::Moment::Unknown);
+        assert_eq!(trial.marks[0].mark, crate::v1::Event::Unknown);
     }
 
     #[test]
@@ -387,7 +387,7 @@ mod tests {
         let trial = read_trial(read(&(lines.join("\n") + "\n")).unwrap()).unwrap();
         let times: Vec<f64> = trial.load_samples.iter().map(|s| s.t_s).collect();
         assert_eq!(times, [1.0, 2.0]);
-        assert_eq!(trial.marks[0].mark, crate::v1::Moment::Drained);
+        assert_eq!(trial.marks[0].mark, crate::v1::Event::Drained);
     }
 
     #[test]
@@ -415,7 +415,7 @@ mod tests {
         let newer = file()[0].replace("lowtide.record/1", "lowtide.record/2");
         assert!(told(&newer).contains("in the format `lowtide.record/2`"));
         let other = file()[0].replace("\"holds\":\"trial\"", "\"holds\":\"weather\"");
-        assert_eq!(read(&other).unwrap().header.holds, crate::v1::Holds::Unknown);
+        assert_eq!(read(&other).unwrap().header.holds, crate::v1::FileKind::Unknown);
         assert!(matches!(read_trial(read(&file()[0]).unwrap()), Err(ReadError::Missing("trial"))));
     }
 

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::read_line;
-use crate::v1::{Header, Holds, Line, Machine, SCHEMA};
+use crate::v1::{FileKind, Header, Line, Machine, SCHEMA};
 
 use crate::clock::clock;
 use crate::files;
@@ -36,7 +36,7 @@ impl Recorder {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn create(path: &Path, holds: Holds, machine: &Machine) -> io::Result<Self> {
+    pub fn create(path: &Path, holds: FileKind, machine: &Machine) -> io::Result<Self> {
         let file = files::options().write(true).create_new(true).open(path)?;
         hold(&file)?;
         let header = Header {
@@ -178,7 +178,7 @@ mod tests {
     fn two_records_of_one_machine_are_laid_over_each_other_by_their_clock() {
         let home = tempfile::tempdir().unwrap();
         let begin = |name: &str| {
-            Recorder::create(&home.path().join(name), Holds::Load, &Machine::default()).unwrap()
+            Recorder::create(&home.path().join(name), FileKind::Load, &Machine::default()).unwrap()
         };
         let (first, second) = (begin("first"), begin("second"));
         let sample = |t_s| Line::LoadSample(LoadSample { t_s, ..LoadSample::default() });
@@ -204,7 +204,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("record");
         let sample = |t_s| Line::LoadSample(LoadSample { t_s, ..LoadSample::default() });
-        let first = Recorder::create(&path, Holds::Load, &Machine::default()).unwrap();
+        let first = Recorder::create(&path, FileKind::Load, &Machine::default()).unwrap();
         first.write(&sample(1.0));
         let busy = Recorder::resume(&path).unwrap_err();
         assert_eq!(busy.kind(), io::ErrorKind::WouldBlock);

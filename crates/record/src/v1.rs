@@ -48,9 +48,9 @@ pub enum Line {
     /// How far a load is.
     LoadSample(LoadSample),
     /// What the subject tells of itself.
-    Figures(Figures),
+    Figures(SubjectMetrics),
     /// Something that a study did to the subject at a moment of the trial.
-    Act(Act),
+    Act(HookRun),
     /// How the trial ended. The last line of its file.
     End(End),
 }
@@ -98,7 +98,7 @@ pub struct Header {
     /// Always [`SCHEMA`].
     pub schema: String,
     /// What the file holds.
-    pub holds: Holds,
+    pub holds: FileKind,
     /// The version of lowtide that wrote it.
     pub lowtide_version: String,
     /// When the record began: seconds since 1970-01-01 UTC. All other times count from here.
@@ -140,7 +140,7 @@ impl Header {
 /// What a file of a record holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Holds {
+pub enum FileKind {
     /// The course of a study.
     Study,
     /// The samples of one trial.
@@ -306,7 +306,7 @@ pub struct Mark {
     /// Seconds since the record began.
     pub t_s: f64,
     /// What happened.
-    pub mark: Moment,
+    pub mark: Event,
     /// In which round, from 1; 0 is the warm-up.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub round: Option<u32>,
@@ -318,7 +318,7 @@ pub struct Mark {
 /// The moments of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Moment {
+pub enum Event {
     /// The subject was started.
     Start,
     /// It answers.
@@ -398,7 +398,7 @@ pub struct LoadSample {
 /// These names have a meaning: `inner_memory_bytes` (what the program has allocated), `alive_tasks`,
 /// `connections`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct SubjectMetrics {
     /// Seconds since the record began.
     pub t_s: f64,
     /// Its numbers.
@@ -416,7 +416,7 @@ pub const CONNECTIONS: &str = "connections";
 /// A program that tells more numbers than these tells the others for nothing.
 const MOST_FIGURES: usize = 200;
 
-impl Figures {
+impl SubjectMetrics {
     /// The numbers of a JSON object by their names, and those of the objects within it.
     pub fn numbers_of(object: &serde_json::Value) -> BTreeMap<String, f64> {
         let mut numbers = BTreeMap::new();
@@ -439,7 +439,7 @@ impl Figures {
 
 /// Something that a study did to the subject at a moment of the trial, such as a release.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Act {
+pub struct HookRun {
     /// When it began, in seconds since the record began.
     pub t_s: f64,
     /// How long it took, in seconds.

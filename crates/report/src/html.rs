@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use lowtide_analysis::metrics::DEFINITIONS;
 use lowtide_analysis::metrics::Metric;
-use lowtide_analysis::study::Study;
+use lowtide_analysis::study::StudyReport;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 
@@ -240,7 +240,7 @@ fn grid(table: Table) -> Value {
     context! { heads => table.heads, caption => table.caption, rows }
 }
 
-fn trials(study: &Study) -> Table {
+fn trials(study: &StudyReport) -> Table {
     let bytes = |b: Option<u64>| b.map_or("–".to_owned(), |b| Human(b).to_string());
     let seconds = |s: Option<f64>| s.map_or("–".to_owned(), |s| HumanSeconds(s).to_string());
     let rows = study

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use lowtide_analysis::analyze::analyze;
-use lowtide_analysis::study::Study;
+use lowtide_analysis::study::StudyReport;
 use lowtide_record::plan::Plan;
-use lowtide_record::v1::{Header, Holds};
+use lowtide_record::v1::{FileKind, Header};
 use lowtide_record::{
     self, LoadRecord, ReadError, Records, StudyRecord, TrialRecord, read_lines, read_load,
     read_study, read_trial,
@@ -19,7 +19,7 @@ use lowtide_record::{
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The figures.
-    pub study: Study,
+    pub study: StudyReport,
     /// Where and when it was begun.
     pub header: Header,
     /// The file of each trial, relative to the record, with what it holds.
@@ -75,13 +75,13 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
     let records = lines(&course)?;
     let torn = records.torn;
     let loaded = match records.header.holds {
-        Holds::Study => {
+        FileKind::Study => {
             let directory = course.parent().unwrap_or(Path::new("."));
             load_study(path, directory, read_study(records).map_err(at)?)
         }
-        Holds::Trial => Ok(load_trial(path, read_trial(records).map_err(at)?)),
-        Holds::Load => Err(at(ReadError::OnlyALoad)),
-        Holds::Unknown => Err(at(ReadError::UnknownContent)),
+        FileKind::Trial => Ok(load_trial(path, read_trial(records).map_err(at)?)),
+        FileKind::Load => Err(at(ReadError::OnlyALoad)),
+        FileKind::Unknown => Err(at(ReadError::UnknownContent)),
     };
     loaded.map(|mut loaded| {
         if torn {

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use lowtide_analysis::metrics::{Metric, memory_over_time};
 use lowtide_analysis::stats::Estimate;
-use lowtide_analysis::study::{Standing, Summary, TrialResult};
+use lowtide_analysis::study::{Standing, TreatmentSummary, TrialResult};
 use lowtide_model::bytes::Human;
 use lowtide_model::sample::Sample;
 use lowtide_record::TrialRecord;
-use lowtide_record::v1::{ALIVE_TASKS, INNER_MEMORY, Moment};
+use lowtide_record::v1::{ALIVE_TASKS, Event, INNER_MEMORY};
 
 use crate::read::Loaded;
 
@@ -186,7 +186,7 @@ impl View {
 impl Group {
     fn of(
         record: &Loaded,
-        summary: &Summary,
+        summary: &TreatmentSummary,
         colour: usize,
         name: Option<&str>,
         loaded: bool,
@@ -250,7 +250,7 @@ pub fn names(records: &[Loaded]) -> Vec<String> {
 
 impl Curve {
     fn of(trial: &TrialRecord, loaded: bool, metric: Metric) -> Self {
-        let start = trial.marks.iter().find(|m| m.mark == Moment::Start).map_or(0.0, |m| m.t_s);
+        let start = trial.marks.iter().find(|m| m.mark == Event::Start).map_or(0.0, |m| m.t_s);
         let zero = if loaded { load_begin(trial) } else { Some(start) };
         let Some(zero) = zero else {
             return Self { repeat: trial.trial.repeat, ..Self::default() };
@@ -258,8 +258,8 @@ impl Curve {
         let end = trial.marks.iter().find_map(|m| match m.mark {
             // A process gives its memory back before its parent hears that it has ended. That of a
             // server which goes into the background ends at once, and others go on.
-            Moment::Exit if !trial.trial.loaded => Some(m.t_s - trial.trial.interval_s),
-            Moment::Stop => Some(m.t_s),
+            Event::Exit if !trial.trial.loaded => Some(m.t_s - trial.trial.interval_s),
+            Event::Stop => Some(m.t_s),
             _ => None,
         });
         // Where memory is judged by PSS, it is drawn as it is judged: estimated from RSS between two readings.
@@ -315,12 +315,12 @@ impl Curve {
 fn marks(trial: &TrialRecord, zero: f64) -> Vec<(f64, String)> {
     let marks = trial.marks.iter().filter_map(|m| {
         let word = match (m.mark, m.round, &m.name) {
-            (Moment::LoadBegin, Some(round), _) if round > 1 => format!("load {round}"),
-            (Moment::LoadBegin, _, _) => "load".to_owned(),
-            (Moment::LoadEnd, _, _) => "load ends".to_owned(),
-            (Moment::Drained, _, _) => "drained".to_owned(),
-            (Moment::Closed, _, _) => "closed".to_owned(),
-            (Moment::Phase, _, Some(name)) => name.replace('_', " "),
+            (Event::LoadBegin, Some(round), _) if round > 1 => format!("load {round}"),
+            (Event::LoadBegin, _, _) => "load".to_owned(),
+            (Event::LoadEnd, _, _) => "load ends".to_owned(),
+            (Event::Drained, _, _) => "drained".to_owned(),
+            (Event::Closed, _, _) => "closed".to_owned(),
+            (Event::Phase, _, Some(name)) => name.replace('_', " "),
             _ => return None,
         };
         Some((m.t_s - zero, word))
@@ -329,7 +329,7 @@ fn marks(trial: &TrialRecord, zero: f64) -> Vec<(f64, String)> {
 }
 
 fn load_begin(trial: &TrialRecord) -> Option<f64> {
-    trial.marks.iter().find(|m| m.mark == Moment::LoadBegin).map(|m| m.t_s)
+    trial.marks.iter().find(|m| m.mark == Event::LoadBegin).map(|m| m.t_s)
 }
 
 /// Leaves out points where there are more than a picture can show. Of each stretch the highest and

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use lowtide_record::v1::{Clock, Header, Holds, LoadSample, SCHEMA};
+use lowtide_record::v1::{Clock, FileKind, Header, LoadSample, SCHEMA};
 use lowtide_record::{LoadRecord, TrialRecord};
 use lowtide_report::lay::lay;
 use lowtide_report::read::{self, Loaded};
@@ -26,7 +26,7 @@ fn load(after_s: f64) -> LoadRecord {
     LoadRecord {
         header: Header {
             schema: SCHEMA.to_owned(),
-            holds: Holds::Load,
+            holds: FileKind::Load,
             started_unix_s: trial(&record()).header.started_unix_s + after_s,
             ..trial(&record()).header.clone()
         },

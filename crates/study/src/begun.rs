@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lowtide_record::Recorder;
 use lowtide_record::plan::{self, TrialSlot};
 use lowtide_record::shard::Shard;
-use lowtide_record::v1::{Holds, Line, Machine, Outcome};
+use lowtide_record::v1::{FileKind, Line, Machine, Outcome};
 use lowtide_record::{ReadError, StudyRecord, read_lines, read_study, read_trial};
 
 use crate::plan::Plan;
@@ -59,7 +59,7 @@ impl Begun {
         fs::create_dir_all(&directory).map_err(at(&directory))?;
         // First, since a directory without it is not known to be ours.
         let path = directory.join(COURSE);
-        let course = Recorder::create(&path, Holds::Study, machine).map_err(at(&path))?;
+        let course = Recorder::create(&path, FileKind::Study, machine).map_err(at(&path))?;
         make_trials(&directory)?;
         let plan = plan.for_record();
         course.write(&Line::Plan(Box::new(plan.clone())));

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lowtide_record::v1::Figures;
+use lowtide_record::v1::SubjectMetrics;
 
 /// How long an answer may take.
 const ATTEMPT: Duration = Duration::from_secs(1);
@@ -65,7 +65,7 @@ impl Source {
         };
         let value: serde_json::Value =
             serde_json::from_slice(&text).map_err(|_| "it is no JSON".to_owned())?;
-        let numbers = Figures::numbers_of(&value);
+        let numbers = SubjectMetrics::numbers_of(&value);
         if numbers.is_empty() { Err("there are no numbers in it".to_owned()) } else { Ok(numbers) }
     }
 }

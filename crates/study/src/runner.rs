@@ -10,7 +10,7 @@ use thiserror::Error;
 use lowtide_record::ReadError;
 use lowtide_record::Recorder;
 use lowtide_record::plan::TrialSlot;
-use lowtide_record::v1::{Holds, Line, Machine, Outcome, TrialBegin, TrialEnd};
+use lowtide_record::v1::{FileKind, Line, Machine, Outcome, TrialBegin, TrialEnd};
 
 use crate::begun::{Begun, directory_of};
 use crate::keeper::KeeperProgram;
@@ -221,7 +221,7 @@ impl Running<'_> {
         let path = directory.join(&samples);
         let (treatment, repeat) = (slot.treatment, slot.repeat);
         course.write(&Line::TrialBegin(TrialBegin { number, treatment, repeat, samples }));
-        let recorder = Recorder::create(&path, Holds::Trial, self.machine)
+        let recorder = Recorder::create(&path, FileKind::Trial, self.machine)
             .map_err(|error| RunError::Record { path, error })?;
         let setting = Setting {
             plan: self.plan,

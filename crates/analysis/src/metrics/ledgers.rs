@@ -7,10 +7,10 @@
 //! Where a load tells that all its requests are over while its connections stand, the first from there
 //! on is that of this moment, as long as nothing else has happened.
 
-use crate::metrics::{Figures, rise};
-use crate::study::Moments;
+use crate::metrics::{TrialMetrics, rise};
+use crate::study::AtEvents;
 use lowtide_record::TrialRecord;
-use lowtide_record::v1::{LedgerReading, Moment};
+use lowtide_record::v1::{Event, LedgerReading};
 
 /// How far a ledger's RSS may be from that of its moment: as a part of it,
 const NEAR: f64 = 0.1;
@@ -20,7 +20,7 @@ const NEAR_RISE: f64 = 0.05;
 const NEAR_BYTES: f64 = 1_048_576.0;
 
 /// The ledgers of a trial that belong to its moments; `figures` are its own by RSS.
-pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &Figures) -> Moments<&'t LedgerReading> {
+pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &TrialMetrics) -> AtEvents<&'t LedgerReading> {
     let rise = rise(figures.baseline, figures.peak).unwrap_or(0) as f64;
     let near = |target: Option<u64>, from: f64, to: f64| {
         let near = target.map(|target| {
@@ -41,7 +41,7 @@ pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &Figures) -> Moments<&'t Led
     let from = if is_told { figures.load_begin } else { none };
     let end = span.map_or(all, |(_, to)| to);
     let settled = span.and_then(|(from, to)| near(figures.settled, from, to).next_back());
-    Moments {
+    AtEvents {
         baseline: near(figures.baseline, none, begin).next_back(),
         peak: near(figures.peak, from, end).next(),
         drained: drained(trial),
@@ -52,8 +52,8 @@ pub fn ledgers<'t>(trial: &'t TrialRecord, figures: &Figures) -> Moments<&'t Led
 /// The first that was begun in the last round between the moment at which all requests were over and
 /// the next thing that happened.
 fn drained(trial: &TrialRecord) -> Option<&LedgerReading> {
-    let drained = trial.marks.iter().rfind(|m| m.mark == Moment::Drained)?.t_s;
-    let closed = trial.marks.iter().filter(|m| m.mark == Moment::Closed).map(|m| m.t_s);
+    let drained = trial.marks.iter().rfind(|m| m.mark == Event::Drained)?.t_s;
+    let closed = trial.marks.iter().filter(|m| m.mark == Event::Closed).map(|m| m.t_s);
     let acts = trial.acts.iter().map(|a| a.t_s);
     let next = closed.chain(acts).filter(|t| *t > drained).fold(f64::INFINITY, f64::min);
     trial.ledgers.iter().find(|l| l.t_s >= drained && l.t_s < next)
@@ -65,7 +65,7 @@ mod tests {
     use crate::metrics::{Metric, measure};
     use lowtide_model::ledger::{Ledger, Owner};
     use lowtide_record::fixtures::{MIB, trial};
-    use lowtide_record::v1::{Act, Moment, Outcome};
+    use lowtide_record::v1::{Event, HookRun, Outcome};
 
     #[test]
     fn each_moment_has_the_ledger_that_is_nearest_to_it() {
@@ -76,11 +76,11 @@ mod tests {
         };
         let mut trial = trial("glibc", 1, true)
             .with_samples(0.0, 20.0, course)
-            .with_mark(0.0, Moment::Start, None)
-            .with_mark(2.0, Moment::Baseline, None)
-            .with_mark(2.0, Moment::LoadBegin, Some(1))
-            .with_mark(10.0, Moment::LoadEnd, Some(1))
-            .with_mark(20.0, Moment::Settled, Some(1))
+            .with_mark(0.0, Event::Start, None)
+            .with_mark(2.0, Event::Baseline, None)
+            .with_mark(2.0, Event::LoadBegin, Some(1))
+            .with_mark(10.0, Event::LoadEnd, Some(1))
+            .with_mark(20.0, Event::Settled, Some(1))
             .ended(20.1, Outcome::Done);
         for (t_s, mib) in [(1.9, 10), (5.0, 109), (10.5, 80), (19.9, 60)] {
             let mut ledger = Ledger::default();
@@ -105,15 +105,15 @@ mod tests {
         assert_eq!(found.drained, None);
         trial.ledgers.retain(|l| l.t_s > 10.0 && l.t_s < 15.0);
         let found = ledgers(&trial, &figures);
-        assert_eq!(found, Moments::default());
+        assert_eq!(found, AtEvents::default());
     }
 
     #[test]
     fn what_is_done_at_the_drain_does_not_show_in_its_ledger() {
         let mut trial = trial("glibc", 1, true)
-            .with_mark(5.0, Moment::Drained, Some(1))
-            .with_mark(15.0, Moment::Drained, Some(2))
-            .with_mark(19.0, Moment::Closed, Some(2));
+            .with_mark(5.0, Event::Drained, Some(1))
+            .with_mark(15.0, Event::Drained, Some(2))
+            .with_mark(19.0, Event::Closed, Some(2));
         for (t_s, mib) in [(5.1, 1), (15.1, 2), (17.1, 3), (19.1, 4)] {
             let mut ledger = Ledger::default();
             ledger.add(Owner::Allocated, mib * MIB);
@@ -128,7 +128,7 @@ mod tests {
         }
         let told = |trial: &TrialRecord| drained(trial).map(|l| l.rss_bytes / MIB);
         assert_eq!(told(&trial), Some(2));
-        trial.acts.push(Act {
+        trial.acts.push(HookRun {
             t_s: 15.05,
             wall_s: 1.0,
             at: "drained".to_owned(),

@@ -11,23 +11,23 @@
 mod definitions;
 mod in_force;
 mod ledgers;
-mod over_rounds;
 mod own_baseline;
 mod per_connection;
+mod round_trend;
 mod series;
 
 pub use definitions::DEFINITIONS;
 pub use in_force::in_force;
 pub use ledgers::ledgers;
-pub use over_rounds::{OverRounds, Trend, over_rounds};
 pub use per_connection::{PerConnection, Ramp, ramps};
+pub use round_trend::{RoundTrend, Trend, over_rounds};
 pub use series::Series;
 
 use serde::{Deserialize, Serialize};
 
 use lowtide_model::sample::Sample;
 use lowtide_record::TrialRecord;
-use lowtide_record::v1::{Mark, Moment};
+use lowtide_record::v1::{Event, Mark};
 use own_baseline::own_baseline;
 use per_connection::opens_connections;
 
@@ -82,7 +82,7 @@ impl Metric {
 
 /// What is read off the record of a trial. `None` is: not known, because the trial did not get there.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Figures {
+pub struct TrialMetrics {
     /// By what the memory was judged.
     pub metric: Metric,
     /// Before the load, in bytes.
@@ -112,11 +112,11 @@ pub struct Figures {
     /// The rise from the baseline to the peak, for each connection that was opened, in bytes.
     pub bytes_per_connection: Option<u64>,
     /// Each round of the load.
-    pub rounds: Vec<RoundFigures>,
+    pub rounds: Vec<RoundMetrics>,
     /// The readings while each round opened its connections.
     pub ramps: Vec<Ramp>,
     /// Each phase that the subject announced.
-    pub phases: Vec<PhaseFigures>,
+    pub phases: Vec<PhaseMetrics>,
     /// From when to when the excess was counted, in seconds since the record began.
     pub settle_span: Option<(f64, f64)>,
     /// By how much memory rose in the last second before the load, in bytes; nothing of a command that loads
@@ -129,7 +129,7 @@ pub struct Figures {
 
 /// One round of the load.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RoundFigures {
+pub struct RoundMetrics {
     /// Which, from 1.
     pub round: u32,
     /// Its highest reading, in bytes.
@@ -140,7 +140,7 @@ pub struct RoundFigures {
 
 /// One phase that the subject announced.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PhaseFigures {
+pub struct PhaseMetrics {
     /// Its name.
     pub name: String,
     /// When it was announced, in seconds since the record began.
@@ -205,7 +205,7 @@ fn pss_over_time(samples: &[Sample]) -> Series {
 }
 
 /// Reads the figures off the record of a trial.
-pub fn measure(trial: &TrialRecord, metric: Metric) -> Figures {
+pub fn measure(trial: &TrialRecord, metric: Metric) -> TrialMetrics {
     let series = memory_over_time(trial, metric);
     let times = Times::of(trial, &series);
     let baseline = times.baseline(&series);
@@ -223,7 +223,7 @@ pub fn measure(trial: &TrialRecord, metric: Metric) -> Figures {
         .map(|((from, to), base)| (series.area_above(base as f64, from, to), to - from));
     let last = trial.samples.last();
     let usage = trial.end.as_ref().and_then(|end| end.usage);
-    Figures {
+    TrialMetrics {
         metric,
         baseline,
         peak,
@@ -313,25 +313,25 @@ impl<'a> Times<'a> {
             marks
                 .iter()
                 .rev()
-                .find(|m| m.mark == Moment::Settled && m.round != Some(0))
+                .find(|m| m.mark == Event::Settled && m.round != Some(0))
                 .map(|m| m.t_s)
         } else {
-            first(Moment::Exit).or(first(Moment::Settled))
+            first(Event::Exit).or(first(Event::Settled))
         };
         let own_trace = series.span().map(|(begin, last)| (begin, end.unwrap_or(last)));
         Self { marks, loaded, end, own_trace }
     }
 
-    fn first(&self, moment: Moment) -> Option<f64> {
+    fn first(&self, moment: Event) -> Option<f64> {
         self.marks.iter().find(|m| m.mark == moment).map(|m| m.t_s)
     }
 
-    fn round(&self, moment: Moment, round: u32) -> Option<f64> {
+    fn round(&self, moment: Event, round: u32) -> Option<f64> {
         self.marks.iter().find(|m| m.mark == moment && m.round == Some(round)).map(|m| m.t_s)
     }
 
     fn phase(&self, name: &str) -> Option<f64> {
-        let named = |m: &&Mark| m.mark == Moment::Phase && m.name.as_deref() == Some(name);
+        let named = |m: &&Mark| m.mark == Event::Phase && m.name.as_deref() == Some(name);
         // A phase that comes once a round: the baseline is before the first, the others after the last.
         if name == "baseline" {
             self.marks.iter().find(named).map(|m| m.t_s)
@@ -346,7 +346,7 @@ impl<'a> Times<'a> {
             return before(t);
         }
         if self.loaded {
-            return before(self.first(Moment::Baseline)?);
+            return before(self.first(Event::Baseline)?);
         }
         let (from, to) = self.own_trace?;
         let highest = series.max_between(from, to)?;
@@ -355,7 +355,7 @@ impl<'a> Times<'a> {
     }
 
     fn rise_before_load(&self, series: &Series) -> Option<u64> {
-        let t = self.phase("baseline").or(self.first(Moment::Baseline).filter(|_| self.loaded))?;
+        let t = self.phase("baseline").or(self.first(Event::Baseline).filter(|_| self.loaded))?;
         series.at(t)?.checked_sub(series.at(t - BASELINE_WINDOW_S)?)
     }
 
@@ -365,7 +365,7 @@ impl<'a> Times<'a> {
 
     fn load_begin(&self) -> f64 {
         self.phase("baseline")
-            .or(self.first(Moment::Baseline))
+            .or(self.first(Event::Baseline))
             .or(self.own_trace.map(|(from, _)| from))
             .unwrap_or(0.0)
     }
@@ -376,7 +376,7 @@ impl<'a> Times<'a> {
         }
         if self.loaded {
             // Without a load there is no peak, only a process that has come up.
-            let from = self.first(Moment::Baseline)?;
+            let from = self.first(Event::Baseline)?;
             return series.max_between(from, self.end.unwrap_or(f64::INFINITY));
         }
         let (from, to) = self.own_trace?;
@@ -386,7 +386,7 @@ impl<'a> Times<'a> {
     /// When the load ended, where something says so.
     fn load_end(&self) -> Option<f64> {
         self.phase("load_end").or_else(|| {
-            let of_load = |m: &&Mark| m.mark == Moment::LoadEnd && m.round != Some(0);
+            let of_load = |m: &&Mark| m.mark == Event::LoadEnd && m.round != Some(0);
             self.marks.iter().rev().find(of_load).map(|m| m.t_s)
         })
     }
@@ -401,7 +401,7 @@ impl<'a> Times<'a> {
         let phase = self.phase("settled");
         let to = match phase {
             Some(t) => t,
-            None if self.first(Moment::Exit).is_some() && !self.loaded => self.end? - EXIT_MARGIN_S,
+            None if self.first(Event::Exit).is_some() && !self.loaded => self.end? - EXIT_MARGIN_S,
             None => self.end?,
         };
         let load_end = settle_span.map_or(f64::NEG_INFINITY, |(from, _)| from);
@@ -440,24 +440,24 @@ impl<'a> Times<'a> {
     }
 
     fn span(&self, trial: &TrialRecord) -> Option<(f64, f64)> {
-        let from = self.first(Moment::Start)?;
+        let from = self.first(Event::Start)?;
         // The first process of a server that goes into the background ends at once.
-        let exit = self.first(Moment::Exit).filter(|_| !self.loaded);
+        let exit = self.first(Event::Exit).filter(|_| !self.loaded);
         let to = exit
-            .or(self.first(Moment::Stop))
+            .or(self.first(Event::Stop))
             .or(trial.end.as_ref().map(|e| e.t_s))
             .or(trial.samples.last().map(|s| s.t_s))?;
         Some((from, to))
     }
 
-    fn rounds(&self, series: &Series) -> Vec<RoundFigures> {
-        let begins = self.marks.iter().filter(|m| m.mark == Moment::LoadBegin);
+    fn rounds(&self, series: &Series) -> Vec<RoundMetrics> {
+        let begins = self.marks.iter().filter(|m| m.mark == Event::LoadBegin);
         begins
             .filter_map(|m| m.round.filter(|r| *r > 0).map(|round| (round, m.t_s)))
             .map(|(round, begin)| {
-                let settled = self.round(Moment::Settled, round);
-                let from = self.round(Moment::LoadEnd, round).unwrap_or(begin);
-                RoundFigures {
+                let settled = self.round(Event::Settled, round);
+                let from = self.round(Event::LoadEnd, round).unwrap_or(begin);
+                RoundMetrics {
                     round,
                     peak: series.max_between(begin, settled.unwrap_or(f64::INFINITY)),
                     settled: settled
@@ -467,11 +467,11 @@ impl<'a> Times<'a> {
             .collect()
     }
 
-    fn phases(&self, series: &Series) -> Vec<PhaseFigures> {
-        let phases = self.marks.iter().filter(|m| m.mark == Moment::Phase);
+    fn phases(&self, series: &Series) -> Vec<PhaseMetrics> {
+        let phases = self.marks.iter().filter(|m| m.mark == Event::Phase);
         phases
             .filter_map(|m| {
-                Some(PhaseFigures {
+                Some(PhaseMetrics {
                     name: m.name.clone()?,
                     t_s: m.t_s,
                     bytes: series.just_after(m.t_s, PHASE_WINDOW_S),

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{LEAST_CONNECTIONS, Series};
 use crate::regression::{FEWEST_POINTS, Slope};
 use lowtide_record::TrialRecord;
-use lowtide_record::v1::{CONNECTIONS, INNER_MEMORY, Load, Moment};
+use lowtide_record::v1::{CONNECTIONS, Event, INNER_MEMORY, Load};
 
 /// What a connection costs, in bytes for each.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -51,8 +51,8 @@ pub fn ramps(trial: &TrialRecord, series: &Series) -> Vec<Ramp> {
         let of_round = |m: &&lowtide_record::v1::Mark| m.mark == moment && m.round == Some(round);
         trial.marks.iter().find(of_round).map(|m| m.t_s)
     };
-    let rounds = trial.marks.iter().filter(|m| m.mark == Moment::LoadBegin).filter_map(|m| m.round);
-    let span = |round| Some((moment(Moment::LoadBegin, round)?, moment(Moment::LoadEnd, round)?));
+    let rounds = trial.marks.iter().filter(|m| m.mark == Event::LoadBegin).filter_map(|m| m.round);
+    let span = |round| Some((moment(Event::LoadBegin, round)?, moment(Event::LoadEnd, round)?));
     rounds
         .filter(|round| *round > 0)
         .filter_map(|round| ramp(trial, series, round, span(round)?))
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::metrics::{Metric, memory_over_time};
     use lowtide_record::fixtures::{MIB, trial};
-    use lowtide_record::v1::{Figures, LoadSample};
+    use lowtide_record::v1::{LoadSample, SubjectMetrics};
     use std::collections::BTreeMap;
 
     const KIB: f64 = 1024.0;
@@ -143,10 +143,10 @@ mod tests {
                 t if t < 17.0 => 50.0 + mib(count(t), 40.0),
                 t => 90.0 + mib(count(t), 10.0),
             })
-            .with_mark(2.0, Moment::LoadBegin, Some(1))
-            .with_mark(15.0, Moment::LoadEnd, Some(1))
-            .with_mark(20.0, Moment::LoadBegin, Some(2))
-            .with_mark(33.0, Moment::LoadEnd, Some(2))
+            .with_mark(2.0, Event::LoadBegin, Some(1))
+            .with_mark(15.0, Event::LoadEnd, Some(1))
+            .with_mark(20.0, Event::LoadBegin, Some(2))
+            .with_mark(33.0, Event::LoadEnd, Some(2))
     }
 
     fn count(t: f64) -> f64 {
@@ -165,7 +165,7 @@ mod tests {
                 let values = [(CONNECTIONS, count(t_s)), (INNER_MEMORY, inner)];
                 let values: BTreeMap<String, f64> =
                     values.map(|(name, value)| (name.to_owned(), value)).into();
-                Figures { t_s, values }
+                SubjectMetrics { t_s, values }
             })
             .collect();
         trial

@@ -14,13 +14,13 @@ fn loaded(stays: f64) -> TrialRecord {
     };
     trial("glibc", 1, true)
         .with_samples(0.0, 20.0, course)
-        .with_mark(0.0, Moment::Start, None)
-        .with_mark(0.5, Moment::Ready, None)
-        .with_mark(2.0, Moment::Baseline, None)
-        .with_mark(2.0, Moment::LoadBegin, Some(1))
-        .with_mark(10.0, Moment::LoadEnd, Some(1))
-        .with_mark(20.0, Moment::Settled, Some(1))
-        .with_mark(20.0, Moment::Stop, None)
+        .with_mark(0.0, Event::Start, None)
+        .with_mark(0.5, Event::Ready, None)
+        .with_mark(2.0, Event::Baseline, None)
+        .with_mark(2.0, Event::LoadBegin, Some(1))
+        .with_mark(10.0, Event::LoadEnd, Some(1))
+        .with_mark(20.0, Event::Settled, Some(1))
+        .with_mark(20.0, Event::Stop, None)
         .ended(20.1, Outcome::Done)
 }
 
@@ -34,8 +34,8 @@ fn own() -> TrialRecord {
     };
     trial("glibc", 1, false)
         .with_samples(0.0, 20.0, course)
-        .with_mark(0.0, Moment::Start, None)
-        .with_mark(20.0, Moment::Exit, None)
+        .with_mark(0.0, Event::Start, None)
+        .with_mark(20.0, Event::Exit, None)
         .ended(20.0, Outcome::Done)
 }
 
@@ -133,10 +133,10 @@ fn a_helper_that_lives_for_a_moment_does_not_make_a_tree() {
 #[test]
 fn each_round_has_its_own_peak_and_settled_value() {
     let trial = loaded(60.0)
-        .with_mark(20.0, Moment::LoadBegin, Some(2))
+        .with_mark(20.0, Event::LoadBegin, Some(2))
         .with_samples(20.1, 30.0, |t| if t < 24.0 { 150.0 } else { 70.0 })
-        .with_mark(23.9, Moment::LoadEnd, Some(2))
-        .with_mark(30.0, Moment::Settled, Some(2));
+        .with_mark(23.9, Event::LoadEnd, Some(2))
+        .with_mark(30.0, Event::Settled, Some(2));
     let f = measure(&trial, Metric::Rss);
     let rounds: Vec<(u64, u64)> =
         f.rounds.iter().map(|r| (r.peak.unwrap() / MIB, r.settled.unwrap() / MIB)).collect();
@@ -158,8 +158,8 @@ fn bytes_per_connection_need_enough_connections_to_say_anything() {
 fn short(exit: f64, course: impl Fn(f64) -> f64) -> TrialRecord {
     trial("glibc", 1, false)
         .with_samples(0.0, exit, course)
-        .with_mark(0.0, Moment::Start, None)
-        .with_mark(exit, Moment::Exit, None)
+        .with_mark(0.0, Event::Start, None)
+        .with_mark(exit, Event::Exit, None)
         .ended(exit, Outcome::Done)
 }
 
@@ -178,7 +178,7 @@ fn a_command_that_rises_until_it_exits_has_not_settled() {
 
 #[test]
 fn a_server_that_goes_into_the_background_lives_until_it_is_stopped() {
-    let f = measure(&loaded(60.0).with_mark(0.05, Moment::Exit, None), Metric::Rss);
+    let f = measure(&loaded(60.0).with_mark(0.05, Event::Exit, None), Metric::Rss);
     assert_eq!((f.wall_s, f.settled), (Some(20.0), Some(60 * MIB)));
 }
 

@@ -1,8 +1,8 @@
 use super::*;
 use crate::analyze::analyze;
-use crate::study::Study;
+use crate::study::StudyReport;
 use lowtide_record::fixtures::{MIB, process, trial};
-use lowtide_record::v1::{Load, Moment, Outcome, Usage};
+use lowtide_record::v1::{Event, Load, Outcome, Usage};
 use lowtide_record::{StudyRecord, TrialRecord};
 
 /// A trial that holds `stays` MiB above its baseline for 10 s, and took `cpu_s`.
@@ -13,11 +13,11 @@ fn one(allocator: &str, repeat: u32, stays: f64, cpu_s: f64) -> TrialRecord {
             t if t < 10.0 => 110.0,
             _ => 10.0 + stays,
         })
-        .with_mark(0.0, Moment::Start, None)
-        .with_mark(1.9, Moment::Baseline, None)
-        .with_mark(2.0, Moment::LoadBegin, Some(1))
-        .with_mark(10.0, Moment::LoadEnd, Some(1))
-        .with_mark(20.0, Moment::Settled, Some(1))
+        .with_mark(0.0, Event::Start, None)
+        .with_mark(1.9, Event::Baseline, None)
+        .with_mark(2.0, Event::LoadBegin, Some(1))
+        .with_mark(10.0, Event::LoadEnd, Some(1))
+        .with_mark(20.0, Event::Settled, Some(1))
         .ended(20.0, Outcome::Done);
     if let Some(end) = &mut record.end {
         end.usage =
@@ -26,12 +26,12 @@ fn one(allocator: &str, repeat: u32, stays: f64, cpu_s: f64) -> TrialRecord {
     record
 }
 
-fn study(trials: Vec<TrialRecord>) -> Study {
+fn study(trials: Vec<TrialRecord>) -> StudyReport {
     study_with(trials, |_| ())
 }
 
 /// The same, of a plan that says something more.
-fn study_with(trials: Vec<TrialRecord>, say: fn(&mut Plan)) -> Study {
+fn study_with(trials: Vec<TrialRecord>, say: fn(&mut Plan)) -> StudyReport {
     let mut treatments: Vec<Treatment> = Vec::new();
     for trial in &trials {
         if !treatments.contains(&trial.trial.treatment) {
@@ -54,7 +54,7 @@ fn study_with(trials: Vec<TrialRecord>, say: fn(&mut Plan)) -> Study {
     analyze("record", record, &named)
 }
 
-fn chosen(study: &Study) -> (Option<String>, bool, String) {
+fn chosen(study: &StudyReport) -> (Option<String>, bool, String) {
     let r = study.recommendation.clone().unwrap();
     (r.treatment.map(|t| t.label()), r.resolved, r.because)
 }
@@ -256,8 +256,8 @@ fn commands_that_load_themselves_are_compared_by_the_mean() {
     let own = |allocator: &str, repeat, course: fn(f64) -> f64| {
         trial(allocator, repeat, false)
             .with_samples(0.0, 50.0, course)
-            .with_mark(0.0, Moment::Start, None)
-            .with_mark(50.0, Moment::Exit, None)
+            .with_mark(0.0, Event::Start, None)
+            .with_mark(50.0, Event::Exit, None)
             .ended(50.0, Outcome::Done)
     };
     let creeps: fn(f64) -> f64 = |t| match t {
@@ -341,9 +341,9 @@ fn of_treatments_that_are_other_workloads_none_is_recommended() {
 fn of_rounds_that_are_not_alike_it_is_not_told_whether_what_stays_grows() {
     let trial = || {
         let all = one("glibc", 1, 20.0, 1.0).with_samples(20.1, 40.0, |_| 90.0);
-        let all = all.with_mark(30.0, Moment::LoadBegin, Some(2));
-        let all = all.with_mark(35.0, Moment::LoadEnd, Some(2));
-        vec![all.with_mark(40.0, Moment::Settled, Some(2)).ended(40.0, Outcome::Done)]
+        let all = all.with_mark(30.0, Event::LoadBegin, Some(2));
+        let all = all.with_mark(35.0, Event::LoadEnd, Some(2));
+        vec![all.with_mark(40.0, Event::Settled, Some(2)).ended(40.0, Outcome::Done)]
     };
     assert!(study(trial()).trials[0].over_rounds.memory.is_some());
     let study = study_with(trial(), |plan| plan.rounds_alike = Some(false));
@@ -392,7 +392,7 @@ mod thresholds {
     use crate::compare::compare;
     use crate::threshold::Threshold;
 
-    fn crossings(expression: &str, study: &Study) -> usize {
+    fn crossings(expression: &str, study: &StudyReport) -> usize {
         expression.parse::<Threshold>().unwrap().crossings(study).len()
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use lowtide_allocators::cache_directory;
 use lowtide_analysis::compare;
-use lowtide_analysis::study::Study;
+use lowtide_analysis::study::StudyReport;
 use lowtide_record::files;
 use lowtide_report::parts::join;
 use lowtide_report::read::Loaded;
@@ -145,7 +145,7 @@ fn check_load(plan: &Plan) -> Result<(), Failure> {
 }
 
 /// A study that was broken off, or in which trials failed, need not be begun anew.
-fn tell_how_to_go_on(plan: &Plan, study: &Study, record: &Path) {
+fn tell_how_to_go_on(plan: &Plan, study: &StudyReport, record: &Path) {
     let done = study.trials.iter().filter(|trial| trial.outcome == "done").count();
     let of = plan.for_record().slots().len();
     let directory = shell::quoted(&record.display().to_string());
@@ -157,7 +157,7 @@ fn tell_how_to_go_on(plan: &Plan, study: &Study, record: &Path) {
 }
 
 /// What `--fail-on` and `--baseline` have to say.
-fn crossings(plan: &Plan, study: &Study, earlier: Option<&Loaded>) -> Vec<String> {
+fn crossings(plan: &Plan, study: &StudyReport, earlier: Option<&Loaded>) -> Vec<String> {
     let of_thresholds = plan.fail_on.iter().flat_map(|threshold| threshold.crossings(study));
     let mut lines: Vec<String> = of_thresholds.map(|crossing| crossing.to_string()).collect();
     if let (Some(earlier), Some((_, tolerance))) = (earlier, &plan.baseline) {

@@ -11,7 +11,7 @@ use lowtide_model::treatment::Treatment;
 use lowtide_probe::machine;
 use lowtide_record::Recorder;
 use lowtide_record::v1::{
-    AllocatorCheck, End, Holds, LedgerReading, Line, Mark, Moment, Outcome, Process, ProcessEnd,
+    AllocatorCheck, End, Event, FileKind, LedgerReading, Line, Mark, Outcome, Process, ProcessEnd,
     Trial,
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct Record {
 impl Record {
     /// Begins a record, in a file of its own.
     pub(crate) fn create(path: &Path, interval: Duration) -> Result<Self, Failure> {
-        let created = Recorder::create(path, Holds::Trial, &machine::look());
+        let created = Recorder::create(path, FileKind::Trial, &machine::look());
         let recorder = created.map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => Failure::usage(format!(
                 "{} is there already, and may be a record: name another file",
@@ -135,7 +135,7 @@ impl Record {
             loaded: false,
             interval_s: self.interval.as_secs_f64(),
         })));
-        self.mark(0.0, Moment::Start);
+        self.mark(0.0, Event::Start);
         for line in std::mem::take(&mut self.waiting) {
             self.recorder.write(&line);
         }
@@ -153,7 +153,7 @@ impl Record {
         self.recorder.write(&Line::Process(Process { t_s, allocator: Some(check), ..process }));
     }
 
-    fn mark(&self, t_s: f64, mark: Moment) {
+    fn mark(&self, t_s: f64, mark: Event) {
         self.recorder.write(&Line::Mark(Mark { t_s, mark, round: None, name: None }));
     }
 
@@ -161,7 +161,7 @@ impl Record {
     pub(crate) fn finish(mut self, account: Account) -> Result<PathBuf, Failure> {
         let t_s = self.exit_s.unwrap_or_else(|| self.recorder.now());
         self.begin_with(Treatment::plain("unknown", None), Vec::new());
-        self.mark(t_s, if self.exit_s.is_some() { Moment::Exit } else { Moment::Stop });
+        self.mark(t_s, if self.exit_s.is_some() { Event::Exit } else { Event::Stop });
         if let Some((pid, start_ticks)) = self.identity {
             let peak_rss_bytes = self.peak_rss_bytes;
             self.recorder.write(&Line::ProcessEnd(ProcessEnd {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lowtide_load::failure::Failure;
 use lowtide_load::limits::{self, Given};
-use lowtide_load::observer::{Moment, Observer, Progress, State};
+use lowtide_load::observer::{Event, Observer, Progress, State};
 use lowtide_load::plan::{Ask, Plan};
 use lowtide_load::shape::Shape;
 use lowtide_load::speech::Version;
@@ -329,7 +329,7 @@ impl Observer for UntilClosed<'_> {
 struct Impatient<'a> {
     interrupt: &'a AtomicBool,
     in_flight: u64,
-    marks: Vec<Moment>,
+    marks: Vec<Event>,
 }
 
 impl Observer for Impatient<'_> {
@@ -357,5 +357,5 @@ fn what_is_interrupted_tells_what_was_done_so_far() {
     assert_eq!(report.rounds.len(), 1);
     whole(&report.rounds[0]);
     assert_eq!(report.rounds[0].errors.get("interrupted"), Some(&400));
-    assert_eq!(observer.marks[0], Moment::LoadBegin);
+    assert_eq!(observer.marks[0], Event::LoadBegin);
 }

@@ -1,14 +1,14 @@
 //! What a connection costs, and whether what stays grows from round to round: treatment by treatment.
 
-use lowtide_analysis::metrics::{OverRounds, PerConnection, Trend};
+use lowtide_analysis::metrics::{PerConnection, RoundTrend, Trend};
 use lowtide_analysis::regression::Slope;
-use lowtide_analysis::study::{Study, TrialResult};
+use lowtide_analysis::study::{StudyReport, TrialResult};
 use lowtide_model::bytes::Human;
 
 use super::{Cell, Row, Table, heads, shown};
 
 /// What a connection costs by regression over the ramps; nothing where no load opened connections one by one.
-pub fn per_connection(study: &Study) -> Option<Table> {
+pub fn per_connection(study: &StudyReport) -> Option<Table> {
     let all = study.treatments.iter().flat_map(|summary| {
         let (label, costs) = (summary.treatment.label(), summary.per_connection);
         let rounds = [("first", costs.first_round), ("later", costs.later_rounds)];
@@ -54,7 +54,7 @@ fn signed(bytes: f64) -> String {
 
 /// Whether what stays grows over the rounds; nothing where there are too few of them for a word, or they are
 /// not alike.
-pub fn trends(study: &Study) -> Option<Table> {
+pub fn trends(study: &StudyReport) -> Option<Table> {
     const FEWEST_ROUNDS: usize = 3;
     let are_few = study.trials.iter().all(|trial| trial.rounds.len() < FEWEST_ROUNDS);
     if are_few || !study.plan.has_alike_rounds() {
@@ -84,12 +84,12 @@ pub fn trends(study: &Study) -> Option<Table> {
     })
 }
 
-fn trend(trials: &[&TrialResult], of: fn(&TrialResult) -> Option<&OverRounds>) -> Cell {
+fn trend(trials: &[&TrialResult], of: fn(&TrialResult) -> Option<&RoundTrend>) -> Cell {
     trend_of(&trials.iter().copied().filter_map(of).collect::<Vec<_>>())
 }
 
 /// What several repeats say together: that it grows, if any of them does; otherwise what most of them say.
-fn trend_of(found: &[&OverRounds]) -> Cell {
+fn trend_of(found: &[&RoundTrend]) -> Cell {
     let count = |trend: Trend| found.iter().filter(|one| one.trend == trend).count();
     // Of two that come as often, the later one stands here: it claims less.
     let most = [Trend::Level, Trend::Undecided].into_iter().max_by_key(|trend| count(*trend));
@@ -118,8 +118,8 @@ mod tests {
         let told = |trends: &[Trend]| {
             let because = "why".to_owned();
             let all =
-                trends.iter().map(|trend| OverRounds { trend: *trend, because: because.clone() });
-            let all: Vec<OverRounds> = all.collect();
+                trends.iter().map(|trend| RoundTrend { trend: *trend, because: because.clone() });
+            let all: Vec<RoundTrend> = all.collect();
             trend_of(&all.iter().collect::<Vec<_>>()).full
         };
         assert_eq!(told(&[Level, Level, Growing]), "growing in 1 of 3");

@@ -1,14 +1,14 @@
 //! How the heaps lay, treatment by treatment.
 
 use lowtide_analysis::stats::Estimate;
-use lowtide_analysis::study::{Study, TrialResult};
+use lowtide_analysis::study::{StudyReport, TrialResult};
 use lowtide_model::heap_summary::HeapSummary;
 
 use super::{Cell, Row, Table, bytes, heads, shown, without_range};
 
 /// Arenas and free blocks at the peak and when settled, as the median of the trials; nothing where no
 /// glibc heap was walked.
-pub fn heaps(study: &Study) -> Option<Table> {
+pub fn heaps(study: &StudyReport) -> Option<Table> {
     type OfTrial = fn(&TrialResult) -> Option<&HeapSummary>;
     let moments: [(&str, OfTrial); 2] = [
         ("peak", |trial| trial.heaps.peak.as_ref()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lowtide_analysis::stats::Estimate;
-use lowtide_analysis::study::{Moments, Study, TrialResult};
+use lowtide_analysis::study::{AtEvents, StudyReport, TrialResult};
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::{Ledger, Owner};
 
@@ -58,7 +58,7 @@ impl Reading {
 
 const MOMENTS: [&str; 3] = ["peak", "drained", "settled"];
 
-fn at<'t, T>(moments: &'t Moments<T>, moment: &str) -> Option<&'t T> {
+fn at<'t, T>(moments: &'t AtEvents<T>, moment: &str) -> Option<&'t T> {
     match moment {
         "peak" => moments.peak.as_ref(),
         "drained" => moments.drained.as_ref(),
@@ -73,7 +73,7 @@ fn reading(trial: &TrialResult, moment: &str) -> Option<Reading> {
 
 /// Resident bytes by owner at the peak, when the last request was over, and when settled, as the
 /// median of the trials; nothing where no ledger was taken.
-pub fn ledgers(study: &Study) -> Option<Table> {
+pub fn ledgers(study: &StudyReport) -> Option<Table> {
     let all: Vec<Reading> = study
         .trials
         .iter()

@@ -7,7 +7,9 @@ mod ledgers;
 use lowtide_analysis::metrics::{JUDGED_PHASES, PerConnection};
 use lowtide_analysis::requests::Requests;
 use lowtide_analysis::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
-use lowtide_analysis::study::{OfRounds, RoundResult, Standing, Study, Summary, TrialResult};
+use lowtide_analysis::study::{
+    FirstAndLater, RoundResult, Standing, StudyReport, TreatmentSummary, TrialResult,
+};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 
@@ -66,7 +68,7 @@ pub(crate) fn heads(heads: &[&str]) -> Vec<String> {
 }
 
 /// Sums up a study, treatment by treatment.
-pub fn summary(study: &Study) -> Table {
+pub fn summary(study: &StudyReport) -> Table {
     let with_latency = study.treatments.iter().any(|s| s.latency_ratio.is_some());
     let with_connections =
         study.treatments.iter().any(|s| needs_share(&shares(study, s), s.per_connection));
@@ -104,18 +106,18 @@ pub fn summary(study: &Study) -> Table {
 }
 
 /// The rise of each trial of a treatment, divided by its connections.
-fn shares(study: &Study, summary: &Summary) -> Vec<f64> {
+fn shares(study: &StudyReport, summary: &TreatmentSummary) -> Vec<f64> {
     let trials = shown(study, summary).into_iter();
     values(trials.map(|t| t.bytes_per_connection.map(|b| b as f64)))
 }
 
 /// Whether such a share is all that tells what a connection costs. Where it was read off a ramp, a table of its
 /// own tells it; the share, in which all that rose counts, would contradict it.
-fn needs_share(shares: &[f64], costs: OfRounds<PerConnection>) -> bool {
+fn needs_share(shares: &[f64], costs: FirstAndLater<PerConnection>) -> bool {
     !shares.is_empty() && costs.first_round.is_none() && costs.later_rounds.is_none()
 }
 
-fn caption(study: &Study) -> String {
+fn caption(study: &StudyReport) -> String {
     let counts = || study.treatments.iter().filter_map(|s| s.settled_bytes).map(|e| e.n);
     let has_ranges = counts().any(|n| n > 1 && n < ENOUGH_FOR_INTERVAL);
     let statistic = match most_repeats(study) {
@@ -144,13 +146,13 @@ fn caption(study: &Study) -> String {
 }
 
 /// The most repeats that a settled value of the study rests on.
-fn most_repeats(study: &Study) -> usize {
+fn most_repeats(study: &StudyReport) -> usize {
     study.treatments.iter().filter_map(|s| s.settled_bytes).map(|e| e.n).max().unwrap_or(0)
 }
 
 /// The trials whose figures are shown of a treatment: those that can be compared; without any, those
 /// that ended as planned; without any, all.
-fn shown<'s>(study: &'s Study, summary: &Summary) -> Vec<&'s TrialResult> {
+fn shown<'s>(study: &'s StudyReport, summary: &TreatmentSummary) -> Vec<&'s TrialResult> {
     let of = |keep: &dyn Fn(&TrialResult) -> bool| -> Vec<&'s TrialResult> {
         let all = study.trials.iter().filter(|t| t.treatment == summary.treatment);
         all.filter(|t| keep(t)).collect()
@@ -160,17 +162,17 @@ fn shown<'s>(study: &'s Study, summary: &Summary) -> Vec<&'s TrialResult> {
 }
 
 /// Whether every load tells its latency; otherwise its duration stands for it.
-fn latency_is_told(study: &Study) -> bool {
+fn latency_is_told(study: &StudyReport) -> bool {
     let rounds = study.trials.iter().flat_map(|t| &t.rounds);
     rounds.filter_map(|r| r.load.as_ref()).all(|l| l.mean_latency_s().is_some())
 }
 
-fn latency_head(study: &Study) -> &'static str {
+fn latency_head(study: &StudyReport) -> &'static str {
     if latency_is_told(study) { "latency" } else { "load took" }
 }
 
 /// What tables call a treatment, with its repeats where they are fewer than the table says.
-fn name(summary: &Summary, most: usize) -> String {
+fn name(summary: &TreatmentSummary, most: usize) -> String {
     let name = full_name(summary);
     match summary.settled_bytes {
         Some(e) if e.n < most => format!("{name} (n = {})", e.n),
@@ -178,7 +180,7 @@ fn name(summary: &Summary, most: usize) -> String {
     }
 }
 
-fn full_name(summary: &Summary) -> String {
+fn full_name(summary: &TreatmentSummary) -> String {
     match &summary.treatment.allocator_version {
         // Another glibc has its version in its name.
         Some(version) if !summary.treatment.allocator.ends_with(version.as_str()) => {
@@ -214,7 +216,7 @@ fn share(estimate: Option<Estimate>) -> String {
     estimate.map_or("–".to_owned(), |e| format!("{:.0} %", (e.median * 100.0).round() + 0.0))
 }
 
-fn cost(summary: &Summary, ratio: Option<Estimate>) -> Cell {
+fn cost(summary: &TreatmentSummary, ratio: Option<Estimate>) -> Cell {
     let Some(e) = ratio else {
         let is_reference = summary.standing == Standing::Reference;
         return Cell::from(if is_reference { "reference" } else { "–" }.to_owned());
@@ -226,13 +228,13 @@ fn cost(summary: &Summary, ratio: Option<Estimate>) -> Cell {
     Cell { full: format!("{short} ({:.2}–{:.2})", e.low, e.high), short }
 }
 
-fn is_recommended(study: &Study, summary: &Summary) -> bool {
+fn is_recommended(study: &StudyReport, summary: &TreatmentSummary) -> bool {
     let resolved = study.recommendation.as_ref().filter(|r| r.resolved);
     let recommended = resolved.and_then(|r| r.treatment.as_ref());
     recommended == Some(&summary.treatment)
 }
 
-fn warning(study: &Study, summary: &Summary) -> Option<String> {
+fn warning(study: &StudyReport, summary: &TreatmentSummary) -> Option<String> {
     let trials = study.trials.iter().filter(|t| t.treatment == summary.treatment);
     let mut text = None;
     for trial in trials {
@@ -260,14 +262,14 @@ fn failed_requests(requests: Requests, standing: Standing) -> Option<String> {
 }
 
 /// The tables below the summary, of those that a study has.
-pub fn more(study: &Study) -> impl Iterator<Item = Table> + '_ {
-    let tables: [fn(&Study) -> Option<Table>; 6] =
+pub fn more(study: &StudyReport) -> impl Iterator<Item = Table> + '_ {
+    let tables: [fn(&StudyReport) -> Option<Table>; 6] =
         [rounds, per_connection, trends, phases, ledgers, heaps];
     tables.into_iter().filter_map(move |of| of(study))
 }
 
 /// That a study did not come to its end, in a sentence; nothing when it did.
-pub fn incomplete(study: &Study) -> Option<String> {
+pub fn incomplete(study: &StudyReport) -> Option<String> {
     let done = study.trials.iter().filter(|t| t.outcome == "done").count();
     let planned = study.plan.slots().len();
     (done < planned)
@@ -275,7 +277,7 @@ pub fn incomplete(study: &Study) -> Option<String> {
 }
 
 /// The recommendation in one line.
-pub fn recommendation(study: &Study) -> Option<String> {
+pub fn recommendation(study: &StudyReport) -> Option<String> {
     let recommendation = study.recommendation.as_ref()?;
     Some(match &recommendation.treatment {
         Some(treatment) if recommendation.resolved => {
@@ -289,7 +291,7 @@ pub fn recommendation(study: &Study) -> Option<String> {
 }
 
 /// The figures of each round, where there are several: a line for each treatment and round.
-pub fn rounds(study: &Study) -> Option<Table> {
+pub fn rounds(study: &StudyReport) -> Option<Table> {
     if study.trials.iter().all(|t| t.rounds.len() < 2) {
         return None;
     }
@@ -358,7 +360,7 @@ pub fn rounds(study: &Study) -> Option<Table> {
 
 /// Memory at the phases that the subjects announced, where there are any beside those that stand in
 /// the summary: a line for each treatment, a column for each phase.
-pub fn phases(study: &Study) -> Option<Table> {
+pub fn phases(study: &StudyReport) -> Option<Table> {
     let mut names: Vec<&str> = Vec::new();
     for phase in study.trials.iter().flat_map(|t| &t.phases) {
         if !JUDGED_PHASES.contains(&phase.name.as_str()) && !names.contains(&phase.name.as_str()) {
@@ -423,8 +425,8 @@ mod tests {
     fn a_share_of_the_rise_is_not_told_beside_what_a_ramp_tells_of_each_connection() {
         let slope = Slope { n: 11, each: 45_158.4, low: None, high: None };
         let costs = PerConnection { memory_bytes: slope, inner_memory_bytes: None };
-        let later = OfRounds { first_round: None, later_rounds: Some(costs) };
-        let unknown = OfRounds { first_round: None, later_rounds: None };
+        let later = FirstAndLater { first_round: None, later_rounds: Some(costs) };
+        let unknown = FirstAndLater { first_round: None, later_rounds: None };
         assert!(needs_share(&[50_000.0], unknown));
         assert!(!needs_share(&[50_000.0], later));
         assert!(!needs_share(&[], unknown));

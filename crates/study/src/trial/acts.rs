@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lowtide_record::v1::{Act as Done, Line};
+use lowtide_record::v1::{HookRun, Line};
 
 use super::Stop;
 use super::bench::Bench;
@@ -31,7 +31,7 @@ impl Bench<'_> {
             let report = read_last_object(&output);
             let reason = report.as_ref().and_then(|told| told.get("reason")?.as_str());
             let ran = ran.map_err(|stop| with_reason(stop, reason));
-            self.record(&Line::Act(Done {
+            self.record(&Line::Act(HookRun {
                 t_s: recorder.time_of(begin),
                 wall_s: begin.elapsed().as_secs_f64(),
                 at: moment.to_owned(),

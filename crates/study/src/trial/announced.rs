@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use lowtide_analysis::metrics::JUDGED_PHASES;
 use lowtide_record::Recorder;
-use lowtide_record::v1::{Line, Mark, Moment};
+use lowtide_record::v1::{Event, Line, Mark};
 
 use super::moments::Moments;
 use super::sampling::Requests;
@@ -69,7 +69,7 @@ impl Announced {
             for phase in phases.iter().filter(|phase| phase.line.is_match(line)) {
                 recorder.write(&Line::Mark(Mark {
                     t_s: recorder.time_of(at),
-                    mark: Moment::Phase,
+                    mark: Event::Phase,
                     round: None,
                     name: Some(phase.name.clone()),
                 }));

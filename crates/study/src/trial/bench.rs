@@ -8,7 +8,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_probe::process::Process;
 use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
-use lowtide_record::v1::{End, Line, Load, Mark, Moment, Outcome, Trial};
+use lowtide_record::v1::{End, Event, Line, Load, Mark, Outcome, Trial};
 
 use super::acts::with_reason;
 use super::announced::Announced;
@@ -111,7 +111,7 @@ impl<'a> Bench<'a> {
         name.into()
     }
 
-    fn mark_at(&self, at: Instant, mark: Moment, round: Option<u32>) {
+    fn mark_at(&self, at: Instant, mark: Event, round: Option<u32>) {
         let t_s = self.setting.recorder.time_of(at);
         self.record(&Line::Mark(Mark { t_s, mark, round, name: None }));
     }
@@ -163,7 +163,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Notes that a moment has come. In the warm-up nothing is done.
-    fn note(&self, moment: Moment, round: Option<u32>) {
+    fn note(&self, moment: Event, round: Option<u32>) {
         if let Some(name) = name_of(moment).filter(|_| round != Some(0)) {
             self.moments.note(name, round);
         }
@@ -193,7 +193,7 @@ impl<'a> Bench<'a> {
             Heard::Alive => false,
             Heard::Ended => true,
             Heard::EndsNow(at) => {
-                self.mark_at(at, Moment::Exit, None);
+                self.mark_at(at, Event::Exit, None);
                 true
             }
         }
@@ -265,9 +265,9 @@ impl<'a> Bench<'a> {
 }
 
 impl Stage for Bench<'_> {
-    fn mark(&mut self, moment: Moment, round: Option<u32>) {
+    fn mark(&mut self, moment: Event, round: Option<u32>) {
         // What is judged at this moment should be read at this moment, slow figures included.
-        let judged = [Moment::Baseline, Moment::LoadEnd, Moment::Settled];
+        let judged = [Event::Baseline, Event::LoadEnd, Event::Settled];
         if judged.contains(&moment)
             && let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling)
         {
@@ -276,8 +276,8 @@ impl Stage for Bench<'_> {
         let ledgers = self.subject.as_ref().and_then(Subject::ledgers);
         match (moment, ledgers) {
             // What comes next changes what is there now.
-            (Moment::Baseline | Moment::Settled, Some(ledgers)) => ledgers.take_now(),
-            (Moment::LoadEnd, Some(ledgers)) => ledgers.take_soon(),
+            (Event::Baseline | Event::Settled, Some(ledgers)) => ledgers.take_now(),
+            (Event::LoadEnd, Some(ledgers)) => ledgers.take_soon(),
             _ => {}
         }
         self.mark_at(Instant::now(), moment, round);
@@ -322,7 +322,7 @@ impl Stage for Bench<'_> {
             .clone()
             .map(|source| Telling::start(source, recorder.clone(), plan.interval));
         self.subject = Some(subject);
-        self.mark_at(begun, Moment::Start, None);
+        self.mark_at(begun, Event::Start, None);
         Ok(())
     }
 
@@ -435,7 +435,7 @@ impl Stage for Bench<'_> {
             if let (Some(time), Some(since)) = (after_load, load_ended)
                 && since.elapsed() >= time
             {
-                self.mark(Moment::Settled, None);
+                self.mark(Event::Settled, None);
                 return Ok(());
             }
         }
@@ -473,7 +473,7 @@ impl Stage for Bench<'_> {
         self.step("end");
         let Some(subject) = self.subject.take() else { return Ok(()) };
         if subject.exit().is_none() {
-            self.mark_at(Instant::now(), Moment::Stop, None);
+            self.mark_at(Instant::now(), Event::Stop, None);
         }
         let telling = self.telling.take();
         self.remains = subject.end();

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use lowtide_record::read_line;
-use lowtide_record::v1::{Header, Line, LoadSample, Mark, Moment, SCHEMA};
+use lowtide_record::v1::{Event, Header, Line, LoadSample, Mark, SCHEMA};
 
 /// The most that is taken over at once.
 const AT_ONCE: u64 = 4 << 20;
@@ -63,7 +63,7 @@ impl Handover {
             Line::LoadSample(it) => {
                 Some(Line::LoadSample(LoadSample { t_s: on_our_clock(it.t_s), round, ..it }))
             }
-            Line::Mark(it) if matches!(it.mark, Moment::Drained | Moment::Closed) => {
+            Line::Mark(it) if matches!(it.mark, Event::Drained | Event::Closed) => {
                 let (t_s, round) = (on_our_clock(it.t_s), Some(round));
                 Some(Line::Mark(Mark { t_s, round, ..it }))
             }
@@ -85,22 +85,23 @@ impl Handover {
 mod tests {
     use super::*;
     use lowtide_record::Recorder;
-    use lowtide_record::v1::{Holds, Machine};
+    use lowtide_record::v1::{FileKind, Machine};
     use std::io::Write;
 
     #[test]
     fn what_a_load_tells_stands_in_the_record_of_its_trial_on_its_clock() {
         let home = tempfile::tempdir().unwrap();
         let machine = Machine::default();
-        let trial = Recorder::create(&home.path().join("trial"), Holds::Trial, &machine).unwrap();
+        let trial =
+            Recorder::create(&home.path().join("trial"), FileKind::Trial, &machine).unwrap();
         let path = home.path().join("load");
         let mut handover = Handover::new(path.clone(), 2);
         assert_eq!(handover.take(trial.header()), []);
-        let load = Recorder::create(&path, Holds::Load, &machine).unwrap();
+        let load = Recorder::create(&path, FileKind::Load, &machine).unwrap();
         let sample = LoadSample { t_s: 1.0, round: 1, in_flight: 7, ..LoadSample::default() };
         load.write(&Line::LoadSample(sample));
         let mark = |mark| Line::Mark(Mark { t_s: 1.0, mark, round: Some(1), name: None });
-        for moment in [Moment::LoadBegin, Moment::Drained] {
+        for moment in [Event::LoadBegin, Event::Drained] {
             load.write(&mark(moment));
         }
         let found = handover.take(trial.header());
@@ -109,7 +110,7 @@ mod tests {
         };
         assert!(sample.t_s >= 1.0 && sample.t_s == mark.t_s, "{found:?}");
         assert_eq!((sample.round, sample.in_flight), (2, 7));
-        assert_eq!((mark.round, mark.mark), (Some(2), Moment::Drained));
+        assert_eq!((mark.round, mark.mark), (Some(2), Event::Drained));
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"kind\":\"mark\",\"t_s\":2.0,").unwrap();
         assert_eq!(handover.take(trial.header()), []);
@@ -123,7 +124,7 @@ mod tests {
     fn a_file_that_is_no_record_is_left_as_it_is() {
         let home = tempfile::tempdir().unwrap();
         let trial = home.path().join("trial");
-        let trial = Recorder::create(&trial, Holds::Trial, &Machine::default()).unwrap();
+        let trial = Recorder::create(&trial, FileKind::Trial, &Machine::default()).unwrap();
         let path = home.path().join("load");
         std::fs::write(&path, "hello\n{\"kind\":\"mark\",\"t_s\":2.0,\"mark\":\"closed\"}\n")
             .unwrap();

@@ -19,7 +19,7 @@ mod telling;
 use std::time::Duration;
 
 use lowtide_analysis::metrics::SETTLED_WINDOW_S;
-use lowtide_record::v1::{Moment, Outcome};
+use lowtide_record::v1::{Event, Outcome};
 
 use crate::plan::Course;
 use crate::ready::Ready;
@@ -36,7 +36,7 @@ pub enum Stop {
 /// Where a trial takes place.
 pub trait Stage {
     /// Notes that something happened now.
-    fn mark(&mut self, moment: Moment, round: Option<u32>);
+    fn mark(&mut self, moment: Event, round: Option<u32>);
 
     /// Runs the command that comes before the trial.
     fn prepare(&mut self) -> Result<(), Stop>;
@@ -94,7 +94,7 @@ fn run(stage: &mut impl Stage, course: &Course) -> Result<(), Stop> {
     stage.start()?;
     if let Some(ready) = &course.ready {
         stage.await_ready(ready)?;
-        stage.mark(Moment::Ready, None);
+        stage.mark(Event::Ready, None);
     }
     if course.load.is_none() {
         stage.await_end(course.settle_after_phase.then_some(course.settle))?;
@@ -112,16 +112,16 @@ fn run(stage: &mut impl Stage, course: &Course) -> Result<(), Stop> {
         }
         stage.pass(WAIT, true)?;
     }
-    stage.mark(Moment::Baseline, None);
+    stage.mark(Event::Baseline, None);
     for round in 1..=course.rounds {
-        stage.mark(Moment::LoadBegin, Some(round));
+        stage.mark(Event::LoadBegin, Some(round));
         stage.load(round)?;
-        stage.mark(Moment::LoadEnd, Some(round));
+        stage.mark(Event::LoadEnd, Some(round));
         let time = if round == course.rounds { course.settle } else { course.pause };
         let judged = Duration::from_secs_f64(SETTLED_WINDOW_S).min(time);
         stage.pass(time - judged, false)?;
         stage.pass(judged, true)?;
-        stage.mark(Moment::Settled, Some(round));
+        stage.mark(Event::Settled, Some(round));
     }
     stage.check()
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide_record::v1::Moment;
+use lowtide_record::v1::Event;
 
 /// A moment that has come, and in which round.
 pub(super) type Came = (String, Option<u32>);
@@ -27,12 +27,12 @@ impl Moments {
 }
 
 /// What a study file calls a moment; `None` where nothing can be done at it.
-pub(super) fn name_of(moment: Moment) -> Option<&'static str> {
+pub(super) fn name_of(moment: Event) -> Option<&'static str> {
     match moment {
-        Moment::Ready => Some("ready"),
-        Moment::Drained => Some("drained"),
-        Moment::Closed => Some("closed"),
-        Moment::LoadEnd => Some("load_end"),
+        Event::Ready => Some("ready"),
+        Event::Drained => Some("drained"),
+        Event::Closed => Some("closed"),
+        Event::LoadEnd => Some("load_end"),
         _ => None,
     }
 }

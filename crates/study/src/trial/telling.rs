@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lowtide_record::Recorder;
-use lowtide_record::v1::{Figures, Line};
+use lowtide_record::v1::{Line, SubjectMetrics};
 
 use crate::figures::Source;
 
@@ -42,7 +42,7 @@ impl Telling {
                 match source.read() {
                     Ok(values) => {
                         told.times += 1;
-                        recorder.write(&Line::Figures(Figures { t_s, values }));
+                        recorder.write(&Line::Figures(SubjectMetrics { t_s, values }));
                     }
                     Err(reason) => told.last_failure = Some(reason),
                 }

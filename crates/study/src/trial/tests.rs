@@ -25,7 +25,7 @@ impl Mock {
 }
 
 impl Stage for Mock {
-    fn mark(&mut self, moment: Moment, round: Option<u32>) {
+    fn mark(&mut self, moment: Event, round: Option<u32>) {
         let round = round.map(|r| format!(" {r}")).unwrap_or_default();
         self.said.push(format!("{moment:?}{round} at {} s", self.clock.as_secs_f64()));
     }

@@ -12,7 +12,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::load::LoadRound;
 use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
-use lowtide_record::v1::{Holds, Line, Load, LoadPlan, LoadSample, Machine, Mark};
+use lowtide_record::v1::{FileKind, Line, Load, LoadPlan, LoadSample, Machine, Mark};
 use lowtide_report::load as picture;
 
 use crate::args::LoadArgs;
@@ -148,7 +148,7 @@ impl Observer for Shown {
 /// Begins a record.
 fn record(path: &Path, plan: &Plan, machine: &Machine) -> Result<Recorder, Failure> {
     let recorder =
-        Recorder::create(path, Holds::Load, machine).map_err(|error| match error.kind() {
+        Recorder::create(path, FileKind::Load, machine).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => Failure::usage(format!(
                 "{} is there already, and may be a record: name another file",
                 path.display()

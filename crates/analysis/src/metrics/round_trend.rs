@@ -45,7 +45,7 @@ impl Trend {
 
 /// A trend, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct OverRounds {
+pub struct RoundTrend {
     /// Which.
     pub trend: Trend,
     /// Why, with figures.
@@ -54,7 +54,7 @@ pub struct OverRounds {
 
 /// Judges what stayed after each round; `raised` is what the rounds raised it by, at most. Nothing of a single
 /// round.
-pub fn over_rounds(stayed: &[u64], raised: u64) -> Option<OverRounds> {
+pub fn over_rounds(stayed: &[u64], raised: u64) -> Option<RoundTrend> {
     if stayed.len() < 2 {
         return None;
     }
@@ -80,7 +80,7 @@ pub fn over_rounds(stayed: &[u64], raised: u64) -> Option<OverRounds> {
         let (low, high) = (Human(low as u64), Human(high as u64));
         (Trend::Undecided, format!("it swings between {low} and {high}"))
     };
-    Some(OverRounds { trend, because })
+    Some(RoundTrend { trend, because })
 }
 
 #[cfg(test)]
