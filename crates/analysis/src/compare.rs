@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::study::{Standing, StudyReport, TreatmentSummary};
+use crate::study_report::{Standing, StudyReport, TreatmentSummary};
 use lowtide_model::bytes::Human;
 
 /// Less than this is never a regression, however small the figure was before.

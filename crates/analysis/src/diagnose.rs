@@ -1,9 +1,9 @@
-//! What most of a process's memory is, judged from its ledger.
+//! The verdict on a process's memory, from its ledger.
 //!
-//! The shares are of RSS. The first of these that holds is the verdict:
+//! The shares are of RSS. The first condition that holds is the verdict:
 //!
 //! - **inconclusive**: too much could not be attributed;
-//! - **hoard**: at least [`NOTABLE`] of it is free, in whole pages, and still held;
+//! - **hoard**: at least a fifth of it is free, in whole pages, and still held;
 //! - **fragmentation**: at least as much is free on pages that something else keeps, and more than
 //!   could go back;
 //! - **live**, **runtime**, **outside_heap**: whichever is most of the rest: memory in use by the program, by a
@@ -11,100 +11,14 @@
 //!   program's own);
 //! - **growing**: over time, memory in use grew from inspection to inspection.
 
+use crate::evidence::{Evidence, NOTABLE};
 use crate::remedies::remedies;
-use lowtide_model::allocator_kind::AllocatorKind;
-use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Inspection, Observation, SCHEMA};
 use lowtide_model::ledger::Owner;
-use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 
-/// From this part of RSS on, free memory is worth a verdict.
-pub const NOTABLE: f64 = 0.2;
 /// More than this part of RSS that could not be attributed makes a verdict inconclusive.
 const UNSEEN: f64 = 0.2;
-/// An owner with at least this part of RSS is named in the reasons; the largest always is.
-const NAMED: f64 = 0.1;
-/// Maximum number of owners in the reasons.
-const MAX_NAMED: usize = 4;
-
-/// The evidence for a verdict: an observation, with the shares and sentences that follow from it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Evidence<'a>(pub(crate) &'a Observation);
-
-impl std::ops::Deref for Evidence<'_> {
-    type Target = Observation;
-
-    fn deref(&self) -> &Observation {
-        self.0
-    }
-}
-
-impl Evidence<'_> {
-    /// The part of RSS that some bytes are.
-    pub(crate) fn share(&self, bytes: u64) -> f64 {
-        bytes as f64 / (self.ledger.total().max(1)) as f64
-    }
-
-    fn part(&self, bytes: u64) -> String {
-        format!("{} ({} of RSS)", Human(bytes), percent(self.share(bytes)))
-    }
-
-    /// Returns the runtime whose garbage collector decides when memory in use is freed.
-    fn collector(&self) -> Option<&str> {
-        let is_collected =
-            |name: &&str| RuntimeKind::parse(name).is_some_and(RuntimeKind::is_collected);
-        self.runtimes.iter().map(|runtime| runtime.name.as_str()).find(is_collected)
-    }
-
-    /// A sentence for each owner that a reader should know of, the largest first.
-    fn owners(&self) -> Vec<String> {
-        let of = |owner| self.ledger.bytes(owner);
-        let mut owners: Vec<(u64, String)> = Vec::new();
-        let garbage = match self.collector() {
-            Some(name) => format!(", garbage that {name} has not collected yet included"),
-            None => String::new(),
-        };
-        owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}")));
-        for manager in &self.managers {
-            let is_collector = self.collector() == Some(manager.name.as_str());
-            let garbage = if is_collector { ", garbage not collected yet included" } else { "" };
-            let is_unknown = manager.name == AllocatorKind::Unknown.name();
-            let name = if is_unknown { "an unknown allocator" } else { &manager.name };
-            owners.push((manager.bytes, format!("are managed by {name}{garbage}")));
-        }
-        let named: u64 = self.managers.iter().map(|manager| manager.bytes).sum();
-        let unnamed = of(Owner::Runtime).saturating_sub(named);
-        owners.push((unnamed, "are managed by a runtime or another allocator".to_owned()));
-        let shared = match self.shared.first() {
-            Some(largest) if largest.bytes * 2 > of(Owner::Shared) => format!(": {}", largest.name),
-            _ => String::new(),
-        };
-        owners.push((of(Owner::Shared), format!("are shared memory{shared}")));
-        owners
-            .push((of(Owner::File), "are files: program text, libraries, mapped files".to_owned()));
-        owners.push((of(Owner::Stacks), "are stacks of threads".to_owned()));
-        let data = "are writable data of programs and libraries";
-        owners.push((of(Owner::ProgramData), data.to_owned()));
-        let other = "were mapped by the program itself, outside of malloc; how much of that is in use is \
-                     not known";
-        owners.push((of(Owner::AnonymousOther), other.to_owned()));
-        owners.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        let is_named = |(place, (bytes, _)): &(usize, (u64, String))| {
-            *bytes > 0 && (*place == 0 || self.share(*bytes) >= NAMED)
-        };
-        let named = owners.into_iter().enumerate().filter(is_named).take(MAX_NAMED);
-        named.map(|(_, (bytes, what))| format!("{} {what}", self.part(bytes))).collect()
-    }
-}
-
-fn percent(share: f64) -> String {
-    if share > 0.0 && share < 0.01 {
-        "under 1 %".to_owned()
-    } else {
-        format!("{:.0} %", share * 100.0)
-    }
-}
 
 /// Adds verdict and remedies to an observation.
 pub fn diagnose(observation: Observation) -> Inspection {

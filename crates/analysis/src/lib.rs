@@ -6,6 +6,7 @@
 pub mod analyze;
 pub mod compare;
 pub mod diagnose;
+mod evidence;
 pub mod growth;
 pub mod metrics;
 pub mod recommend;
@@ -13,6 +14,7 @@ pub mod regression;
 pub mod remedies;
 pub mod requests;
 pub mod stats;
-pub mod study;
+pub mod study_report;
 pub mod threshold;
+pub mod trial_result;
 mod warnings;

@@ -5,11 +5,10 @@
 
 use crate::metrics::PerConnection;
 use crate::metrics::rise;
-use crate::requests::Requests;
+use crate::requests::RequestCount;
 use crate::stats::{ENOUGH_FOR_INTERVAL, Estimate};
-use crate::study::{
-    FirstAndLater, LoadResult, Recommendation, Standing, TreatmentSummary, TrialResult,
-};
+use crate::study_report::{FirstAndLater, Recommendation, Standing, TreatmentSummary};
+use crate::trial_result::{LoadResult, TrialOutcome, TrialResult};
 use lowtide_model::bytes::Human;
 use lowtide_model::treatment::Treatment;
 use lowtide_record::plan::Plan;
@@ -24,7 +23,7 @@ pub fn recommend(
         trials.iter().filter(|t| t.treatment == *treatment).collect()
     };
     let reference = plan.treatments.first().map(repeats).unwrap_or_default();
-    let yardstick = Yardstick::of(trials);
+    let yardstick = Yardstick::from_trials(trials);
     let limit = 1.0 + plan.max_slowdown;
     let summaries: Vec<TreatmentSummary> = plan
         .treatments
@@ -49,8 +48,8 @@ struct Yardstick {
 /// What a trial's CPU time was spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
-    /// Requests, which the load counts: CPU time is told for each.
-    Requests,
+    /// RequestCount, which the load counts: CPU time is told for each.
+    RequestCount,
     /// The same in every trial: CPU time is told for all of it.
     Trial,
     /// The load took the same time in every trial and does not say how much it did: it may have
@@ -65,7 +64,7 @@ const MOST_FAILED: f64 = 0.01;
 const SAME_DURATION: f64 = 0.02;
 
 impl Yardstick {
-    fn of(trials: &[TrialResult]) -> Self {
+    fn from_trials(trials: &[TrialResult]) -> Self {
         let usable = || trials.iter().filter(|t| t.is_usable());
         let latency = usable().flat_map(loads).all(|l| l.mean_latency_s().is_some());
         let took: Vec<f64> = usable()
@@ -77,7 +76,7 @@ impl Yardstick {
         let work = if took.is_empty() {
             Work::Trial
         } else if usable().all(|t| requests(t) > 0.0) {
-            Work::Requests
+            Work::RequestCount
         } else if took.len() > 1 && longest - shortest < longest * SAME_DURATION {
             Work::NotKnown
         } else {
@@ -89,7 +88,7 @@ impl Yardstick {
     /// CPU seconds for the work done.
     fn cpu(self, trial: &TrialResult) -> Option<f64> {
         let cpu = trial.cpu_s.filter(|c| *c > 0.0)?;
-        Some(if self.work == Work::Requests { cpu / requests(trial) } else { cpu })
+        Some(if self.work == Work::RequestCount { cpu / requests(trial) } else { cpu })
     }
 
     fn latency_name(self) -> &'static str {
@@ -124,23 +123,23 @@ fn summarise(
     let usable: Vec<&TrialResult> = repeats.iter().copied().filter(|t| t.is_usable()).collect();
     // TrialMetrics of a treatment that was never in force are shown, with their standing beside them.
     let shown = if usable.is_empty() {
-        repeats.iter().copied().filter(|t| t.outcome == "done").collect()
+        repeats.iter().copied().filter(|t| t.outcome == TrialOutcome::Done).collect()
     } else {
         usable.clone()
     };
     let estimate = |of: &dyn Fn(&TrialResult) -> Option<f64>| {
-        Estimate::of(&shown.iter().filter_map(|t| of(t)).collect::<Vec<f64>>())
+        Estimate::from_values(&shown.iter().filter_map(|t| of(t)).collect::<Vec<f64>>())
     };
     let bytes = |of: &dyn Fn(&TrialResult) -> Option<u64>| estimate(&|t| of(t).map(|b| b as f64));
     let ratio = |of: &dyn Fn(&TrialResult) -> Option<f64>| {
-        Estimate::of(&paired(&usable, reference, |a, b| Some(of(a)? / of(b)?)))
+        Estimate::from_values(&paired(&usable, reference, |a, b| Some(of(a)? / of(b)?)))
     };
     let cpu_ratio = ratio(&|t| yardstick.cpu(t));
     let latency_ratio = ratio(&|t| yardstick.latency(t));
     let standing = if usable.is_empty() {
         if repeats.iter().any(|t| t.allocator_active == Some(false)) {
             Standing::NotInForce
-        } else if repeats.iter().any(|t| t.outcome == "failed") {
+        } else if repeats.iter().any(|t| t.outcome == TrialOutcome::Failed) {
             Standing::Failed
         } else {
             Standing::NotFinished
@@ -152,7 +151,7 @@ fn summarise(
     } else {
         standing_of(&[cpu_ratio, latency_ratio], limit)
     };
-    let sent = Some(Requests::of(shown.iter().copied())).filter(|sent| sent.all > 0.0);
+    let sent = Some(RequestCount::from_trials(shown.iter().copied())).filter(|sent| sent.all > 0.0);
     TreatmentSummary {
         treatment: treatment.clone(),
         standing,
@@ -174,8 +173,8 @@ fn summarise(
 fn per_connection(trials: &[&TrialResult]) -> FirstAndLater<PerConnection> {
     let ramps = || trials.iter().flat_map(|trial| &trial.ramps);
     FirstAndLater {
-        first_round: PerConnection::of(ramps().filter(|ramp| ramp.round == 1)),
-        later_rounds: PerConnection::of(ramps().filter(|ramp| ramp.round > 1)),
+        first_round: PerConnection::from_ramps(ramps().filter(|ramp| ramp.round == 1)),
+        later_rounds: PerConnection::from_ramps(ramps().filter(|ramp| ramp.round > 1)),
     }
 }
 
@@ -377,8 +376,10 @@ fn in_short(ratio: Estimate) -> String {
 }
 
 /// Those requests of a treatment that its trials tell of.
-fn requests_of(summary: &TreatmentSummary, trials: &[TrialResult]) -> Requests {
-    Requests::of(trials.iter().filter(|t| t.treatment == summary.treatment && t.is_usable()))
+fn requests_of(summary: &TreatmentSummary, trials: &[TrialResult]) -> RequestCount {
+    RequestCount::from_trials(
+        trials.iter().filter(|t| t.treatment == summary.treatment && t.is_usable()),
+    )
 }
 
 /// Whether more requests failed under a treatment than under the reference.
@@ -485,7 +486,7 @@ fn excess_difference(
     let repeats = |summary: &TreatmentSummary| -> Vec<&TrialResult> {
         trials.iter().filter(|t| t.treatment == summary.treatment && t.is_usable()).collect()
     };
-    Estimate::of(&paired(&repeats(a), &repeats(b), |a, b| {
+    Estimate::from_values(&paired(&repeats(a), &repeats(b), |a, b| {
         Some(a.excess_mean_bytes? as f64 - b.excess_mean_bytes? as f64)
     }))
 }

@@ -33,7 +33,7 @@ pub struct Slope {
 impl Slope {
     /// The common slope of some lines, each of points (x, y) in order of time, whose levels may differ. Nothing
     /// of fewer than [`FEWEST_POINTS`] points, or when no x differs from another.
-    pub fn of<L: AsRef<[(f64, f64)]>>(lines: impl IntoIterator<Item = L>) -> Option<Self> {
+    pub fn fit<L: AsRef<[(f64, f64)]>>(lines: impl IntoIterator<Item = L>) -> Option<Self> {
         let lines: Vec<_> = lines.into_iter().map(|line| thinned(line.as_ref())).collect();
         let n = lines.iter().map(Vec::len).sum();
         let mut slopes: Vec<f64> = lines.iter().flat_map(|line| slopes(line)).collect();
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_straight_line_has_its_slope_and_no_doubt() {
-        let slope = Slope::of([line(11, |x| 5e6 + 8192.0 * x)]).unwrap();
+        let slope = Slope::fit([line(11, |x| 5e6 + 8192.0 * x)]).unwrap();
         assert_eq!((slope.n, slope.each), (11, 8192.0));
         assert_eq!((slope.low, slope.high), (Some(8192.0), Some(8192.0)));
     }
@@ -126,7 +126,7 @@ mod tests {
     fn a_first_step_and_one_collection_do_not_change_it() {
         let steep = |x: f64| if x == 0.0 { 0.0 } else { 9e6 };
         let collected = |x: f64| if x == 700.0 { 4e6 } else { 0.0 };
-        let slope = Slope::of([line(30, |x| 8192.0 * x + steep(x) - collected(x))]).unwrap();
+        let slope = Slope::fit([line(30, |x| 8192.0 * x + steep(x) - collected(x))]).unwrap();
         assert!((slope.each - 8192.0).abs() < 200.0, "{slope:?}");
         assert!(slope.low.unwrap() <= 8192.0 && slope.high.unwrap() >= 8192.0, "{slope:?}");
     }
@@ -134,17 +134,17 @@ mod tests {
     #[test]
     fn lines_of_several_rounds_share_their_slope_and_not_their_level() {
         let rounds = [line(6, |x| 3.0 * x), line(6, |x| 1e6 + 3.0 * x), line(6, |x| 2e6 + 3.0 * x)];
-        let slope = Slope::of(&rounds).unwrap();
+        let slope = Slope::fit(&rounds).unwrap();
         assert_eq!((slope.n, slope.each), (18, 3.0));
     }
 
     #[test]
     fn too_few_points_have_no_slope_and_few_without_a_line_no_interval() {
-        assert_eq!(Slope::of([line(5, |x| x)]), None);
-        assert_eq!(Slope::of([vec![(100.0, 1.0); 9]]), None);
-        assert_eq!(Slope::of([[]; 0]), None);
+        assert_eq!(Slope::fit([line(5, |x| x)]), None);
+        assert_eq!(Slope::fit([vec![(100.0, 1.0); 9]]), None);
+        assert_eq!(Slope::fit([[]; 0]), None);
         let two = [(0.0, 1.0), (0.0, 2.0), (0.0, 1.0), (9.0, 5.0), (9.0, 6.0), (9.0, 5.0)];
-        let slope = Slope::of([two.to_vec()]).unwrap();
+        let slope = Slope::fit([two.to_vec()]).unwrap();
         assert_eq!((slope.low, slope.high), (None, None), "{slope:?}");
     }
 
@@ -159,7 +159,7 @@ mod tests {
                     last = memory * last + next();
                     2.0 * x + 400.0 * last
                 });
-                let slope = Slope::of([wandering]).unwrap();
+                let slope = Slope::fit([wandering]).unwrap();
                 if let Some((low, high)) = slope.low.zip(slope.high) {
                     told += 1;
                     held += i32::from(low <= 2.0 && 2.0 <= high);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_long_line_is_thinned() {
-        let slope = Slope::of([line(100_000, |x| 2.0 * x)]).unwrap();
+        let slope = Slope::fit([line(100_000, |x| 2.0 * x)]).unwrap();
         assert!(slope.n <= MOST_POINTS && slope.each == 2.0, "{slope:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! What would lower a process's memory, with the predicted effect.
 
-use crate::diagnose::{Evidence, NOTABLE};
+use crate::evidence::{Evidence, NOTABLE};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{HeapPrediction, Runtime};

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use crate::study::{LoadResult, TrialResult};
+use crate::trial_result::{LoadResult, TrialResult};
 
 /// What loads tell of the requests that they sent, and of how many of those failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Requests {
+pub struct RequestCount {
     /// Those that failed.
     pub failed: f64,
     /// All that were to be sent.
@@ -15,9 +15,9 @@ pub struct Requests {
     pub are_connections: bool,
 }
 
-impl Requests {
+impl RequestCount {
     /// Those of some trials together; none where no load tells of them.
-    pub fn of<'a>(trials: impl IntoIterator<Item = &'a TrialResult>) -> Self {
+    pub fn from_trials<'a>(trials: impl IntoIterator<Item = &'a TrialResult>) -> Self {
         let rounds = trials.into_iter().flat_map(|trial| &trial.rounds);
         rounds.filter_map(|round| round.load.as_ref()).fold(Self::default(), Self::and)
     }
@@ -39,7 +39,7 @@ impl Requests {
     }
 }
 
-impl fmt::Display for Requests {
+impl fmt::Display for RequestCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.are_connections { "connections" } else { "requests" };
         write!(f, "{} of {} {what} failed", self.failed, self.all)

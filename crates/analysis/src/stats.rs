@@ -31,7 +31,7 @@ pub struct Estimate {
 
 impl Estimate {
     /// Sums up some measurements; `None` when there are none, or one is not a number.
-    pub fn of(values: &[f64]) -> Option<Self> {
+    pub fn from_values(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values)?;
         let n = sorted.len();
         let skip = order_statistic(n);
@@ -124,14 +124,14 @@ mod tests {
 
     #[test]
     fn below_six_values_the_range_is_given() {
-        let e = Estimate::of(&[3.0, 1.0, 2.0]).unwrap();
+        let e = Estimate::from_values(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!((e.median, e.low, e.high, e.is_interval()), (2.0, 1.0, 3.0, false));
         assert_eq!(e.kind(), "range, n = 3");
     }
 
     #[test]
     fn six_values_are_the_first_that_give_an_interval() {
-        let e = Estimate::of(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+        let e = Estimate::from_values(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
         assert_eq!((e.median, e.low, e.high), (3.5, 1.0, 6.0));
         assert!(e.is_interval());
     }
@@ -155,16 +155,16 @@ mod tests {
 
     #[test]
     fn one_measurement_resolves_nothing() {
-        assert!(!Estimate::of(&[5.0]).unwrap().resolved_from(0.0));
+        assert!(!Estimate::from_values(&[5.0]).unwrap().resolved_from(0.0));
     }
 
     #[test]
     fn an_effect_smaller_than_the_range_is_not_resolved() {
-        assert!(!Estimate::of(&[5.0, 6.0]).unwrap().resolved_from(0.0));
-        assert!(Estimate::of(&[8.0, 9.0]).unwrap().resolved_from(0.0));
-        assert!(!Estimate::of(&[-1.0, 9.0, 10.0]).unwrap().resolved_from(0.0));
-        assert!(!Estimate::of(&[7.0, 7.0, 13.0]).unwrap().resolved_from(0.0));
-        assert!(Estimate::of(&[8.0, 8.0, 13.0]).unwrap().resolved_from(0.0));
+        assert!(!Estimate::from_values(&[5.0, 6.0]).unwrap().resolved_from(0.0));
+        assert!(Estimate::from_values(&[8.0, 9.0]).unwrap().resolved_from(0.0));
+        assert!(!Estimate::from_values(&[-1.0, 9.0, 10.0]).unwrap().resolved_from(0.0));
+        assert!(!Estimate::from_values(&[7.0, 7.0, 13.0]).unwrap().resolved_from(0.0));
+        assert!(Estimate::from_values(&[8.0, 8.0, 13.0]).unwrap().resolved_from(0.0));
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
             for _ in 0..20_000 {
                 let noise: Vec<f64> =
                     (0..n).map(|_| (0..12).map(|_| even()).sum::<f64>() - 6.0).collect();
-                resolved += i32::from(Estimate::of(&noise).unwrap().resolved_from(0.0));
+                resolved += i32::from(Estimate::from_values(&noise).unwrap().resolved_from(0.0));
             }
             assert!(resolved <= 1080, "n = {n}: {resolved} of 20,000");
         }
@@ -198,7 +198,7 @@ mod tests {
         fn the_median_lies_within_its_surroundings(
             values in proptest::collection::vec(-1e9_f64..1e9, 1..60)
         ) {
-            let e = Estimate::of(&values).unwrap();
+            let e = Estimate::from_values(&values).unwrap();
             prop_assert!(e.low <= e.median && e.median <= e.high);
         }
     }

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::study::{StudyReport, TrialResult};
+use crate::study_report::StudyReport;
+use crate::trial_result::TrialResult;
 use lowtide_model::bytes::parse_size;
 use lowtide_model::duration::parse_duration;
 use lowtide_model::load::{Latency, LoadReport, LoadRound};

@@ -1,7 +1,7 @@
 //! What a reader of a study must know before comparing its figures.
 
 use crate::metrics::rise;
-use crate::study::TrialResult;
+use crate::trial_result::TrialResult;
 
 /// Memory that settles below its baseline by more than this part of the rise is worth a warning.
 const BELOW_BASELINE: f64 = 0.05;
@@ -80,7 +80,7 @@ mod tests {
             .with_mark(20.0, Event::LoadEnd, Some(1))
             .with_mark(30.0, Event::Settled, Some(1))
             .ended(30.0, Outcome::Done);
-        TrialResult::of("t.jsonl", &record, measure(&record, Metric::Rss))
+        TrialResult::new("t.jsonl", &record, measure(&record, Metric::Rss))
     }
 
     #[test]

@@ -24,11 +24,11 @@ pub struct HeapSummary {
 
 impl HeapSummary {
     /// Sums up the arenas of a process; `None` where it has none.
-    pub fn of(arenas: &[Arena]) -> Option<Self> {
-        arenas.iter().map(Self::of_one).reduce(Self::join)
+    pub fn from_arenas(arenas: &[Arena]) -> Option<Self> {
+        arenas.iter().map(Self::from_arena).reduce(Self::join)
     }
 
-    fn of_one(arena: &Arena) -> Self {
+    fn from_arena(arena: &Arena) -> Self {
         Self {
             arenas: 1,
             system_bytes: arena.system_bytes,
@@ -75,8 +75,8 @@ mod tests {
             whole: true,
             bins: Vec::new(),
         };
-        assert_eq!(HeapSummary::of(&[]), None);
-        let both = HeapSummary::of(&[arena(0, 900, 800), arena(1, 300, 200)]);
+        assert_eq!(HeapSummary::from_arenas(&[]), None);
+        let both = HeapSummary::from_arenas(&[arena(0, 900, 800), arena(1, 300, 200)]);
         let expected = HeapSummary {
             arenas: 2,
             system_bytes: 2000,

@@ -120,7 +120,7 @@ pub struct Latency {
 
 impl Latency {
     /// Sums up latencies in seconds; all zero of none. Sorts them.
-    pub fn of(seconds: &mut [f32]) -> Self {
+    pub fn from_seconds(seconds: &mut [f32]) -> Self {
         seconds.sort_unstable_by(f32::total_cmp);
         let Some(last) = seconds.last() else { return Self::default() };
         let at = |share: f64| {
@@ -147,10 +147,10 @@ mod tests {
     #[test]
     fn percentiles_are_values_that_occurred() {
         let mut seconds: Vec<f32> = (1..=1000).rev().map(|n| n as f32).collect();
-        let l = Latency::of(&mut seconds);
+        let l = Latency::from_seconds(&mut seconds);
         assert_eq!((l.p50, l.p90, l.p99, l.p999, l.max), (500.0, 900.0, 990.0, 999.0, 1000.0));
         assert_eq!(l.mean, 500.5);
-        assert_eq!(Latency::of(&mut []), Latency::default());
-        assert_eq!(Latency::of(&mut [7.0]).p999, 7.0);
+        assert_eq!(Latency::from_seconds(&mut []), Latency::default());
+        assert_eq!(Latency::from_seconds(&mut [7.0]).p999, 7.0);
     }
 }

@@ -9,7 +9,7 @@ use crate::allocator::c_library_version;
 use crate::proc::cgroup::{Groups, inside};
 
 /// Looks at the machine at hand. What cannot be read stays unknown.
-pub fn look() -> Machine {
+pub fn detect() -> Machine {
     let system = rustix::system::uname();
     let text =
         |c: &std::ffi::CStr| Some(c.to_string_lossy().into_owned()).filter(|s| !s.is_empty());
@@ -68,7 +68,7 @@ fn chosen(path: &str) -> Option<String> {
 /// The lowest memory limit of the control groups that we run in, from our own to the topmost, version
 /// 2 or 1. A limit near 2^63 is none.
 fn cgroup_limit() -> Option<u64> {
-    let own = Groups::of(std::process::id()).ok()?;
+    let own = Groups::read(std::process::id()).ok()?;
     let hierarchies = [
         (own.path(""), "/sys/fs/cgroup", "memory.max"),
         (own.path("memory"), "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory_pages_and_a_kernel() {
-        let machine = look();
+        let machine = detect();
         assert!(machine.memory_bytes.unwrap() > 1 << 20);
         assert!(machine.page_bytes.unwrap().is_power_of_two());
         assert!(machine.kernel.unwrap().contains('.'));

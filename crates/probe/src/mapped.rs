@@ -88,7 +88,7 @@ mod tests {
     }
 
     fn id_of(path: &Path) -> FileId {
-        FileId::of(&path.metadata().unwrap())
+        FileId::from_metadata(&path.metadata().unwrap())
     }
 
     fn opened(path: &Path, file: FileId) -> Result<File, String> {
@@ -102,7 +102,7 @@ mod tests {
         std::fs::write(&library, "library").unwrap();
         std::fs::write(&other, "other").unwrap();
         let id = id_of(&library);
-        assert_eq!(FileId::of(&opened(&library, id).unwrap().metadata().unwrap()), id);
+        assert_eq!(FileId::from_metadata(&opened(&library, id).unwrap().metadata().unwrap()), id);
         assert_eq!(opened(&other, id).unwrap_err(), "another file stands at its path now");
     }
 

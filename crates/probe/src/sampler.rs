@@ -32,7 +32,7 @@ const CHANGED: f64 = 0.05;
 #[derive(Debug)]
 pub struct Sampler {
     scope: Scope,
-    processes: BTreeMap<u32, Watched>,
+    processes: BTreeMap<u32, KnownProcess>,
     /// What the processes that have ended had used.
     ended: Reading,
     sockets: Option<Sockets>,
@@ -69,7 +69,7 @@ impl Scope {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct KnownProcess {
     process: Process,
     last: Reading,
     image: (u64, u64),
@@ -77,7 +77,7 @@ struct Watched {
     peak_rss: Resident,
 }
 
-impl Watched {
+impl KnownProcess {
     fn remains(&self, t_s: f64) -> record::ProcessEnd {
         let Process { pid, start_ticks, .. } = self.process;
         record::ProcessEnd { t_s, pid, start_ticks, peak_rss_bytes: self.peak_rss.0 }
@@ -109,13 +109,13 @@ pub enum Attention {
 }
 
 impl Sampler {
-    /// Watches everything that descends from a process, without that process itself.
-    pub fn below(root: u32) -> Self {
+    /// Samples all descendants of a process, without that process itself.
+    pub fn for_descendants_of(root: u32) -> Self {
         Self::new(Scope::Tree(Tree::below(root)))
     }
 
-    /// Watches one process, without what descends from it.
-    pub fn of(pid: u32) -> Self {
+    /// Samples one process, without its descendants.
+    pub fn for_process(pid: u32) -> Self {
         Self::new(Scope::One(Some(pid)))
     }
 
@@ -205,7 +205,7 @@ impl Sampler {
             return Ok(());
         };
         tick.changed.extend(describe(t_s, &process, stat.parent, &stat.name, &mut self.buffer));
-        let watched = Watched {
+        let watched = KnownProcess {
             process,
             last: Reading::default(),
             image: stat.image,
@@ -351,7 +351,7 @@ mod tests {
     fn processes_come_and_go_and_what_they_used_stays() {
         let mut outer =
             Command::new("sh").args(["-c", "sh; true"]).stdin(Stdio::piped()).spawn().unwrap();
-        let mut sampler = Sampler::below(outer.id());
+        let mut sampler = Sampler::for_descendants_of(outer.id());
         until(&mut sampler, |t| t.sample.processes == 1);
         tell(&mut outer, "setsid sleep 1000 & echo");
         // One that is just becoming another program has no memory that could be told.
@@ -369,7 +369,7 @@ mod tests {
     fn one_process_is_watched_without_its_children_and_nobody_takes_its_place() {
         let mut outer = shell();
         tell(&mut outer, "sleep 1000 & read word; kill $!; wait; exit");
-        let mut sampler = Sampler::of(outer.id());
+        let mut sampler = Sampler::for_process(outer.id());
         let first = until(&mut sampler, |t| t.sample.processes == 1);
         assert!(first.sample.total.rss_bytes.0 > 0);
         assert_eq!(first.changed.len(), 1);
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn a_process_that_starts_another_program_is_described_again() {
         let mut outer = shell();
-        let mut sampler = Sampler::below(std::process::id());
+        let mut sampler = Sampler::for_descendants_of(std::process::id());
         let is = |name: &'static str, pid: u32| {
             move |t: &Tick| t.changed.iter().any(|d| d.pid == pid && d.name == name)
         };

@@ -62,7 +62,7 @@ impl Selection {
             return false;
         }
         let is_comm = |name: &String| shortened(name) == stat.name;
-        let is_in = |group: &String| Groups::of(pid).is_ok_and(|groups| groups.is_within(group));
+        let is_in = |group: &String| Groups::read(pid).is_ok_and(|groups| groups.is_within(group));
         self.comm.as_ref().is_none_or(is_comm)
             && exe.is_none_or(|exe| runs(pid, exe))
             && self.cgroup.as_ref().is_none_or(is_in)
@@ -118,7 +118,7 @@ mod tests {
         let by_exe = Selection { exe: Some(home.join(&name)), ..Selection::default() };
         assert_eq!(selected(&by_comm), BTreeSet::from([child.id()]));
         assert_eq!(selected(&by_exe), BTreeSet::from([child.id()]));
-        let group = Some(Groups::of(child.id()).unwrap().path("").unwrap_or("/").to_owned());
+        let group = Some(Groups::read(child.id()).unwrap().path("").unwrap_or("/").to_owned());
         assert_eq!(selected(&Selection { cgroup: group, ..by_exe.clone() }).len(), 1);
         let elsewhere = Selection { cgroup: Some("/no/such/group".to_owned()), ..by_exe.clone() };
         assert!(selected(&elsewhere).is_empty());

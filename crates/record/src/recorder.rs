@@ -19,13 +19,13 @@ use crate::files;
 /// One file of a record, shared by those who write to it.
 #[derive(Debug, Clone)]
 pub struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<Writer>,
     header: Arc<Header>,
     begun: Instant,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Writer {
     path: PathBuf,
     file: Mutex<File>,
     failure: Mutex<Option<String>>,
@@ -49,7 +49,7 @@ impl Recorder {
             clock: clock(),
         };
         let recorder = Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Writer {
                 path: path.to_owned(),
                 file: Mutex::new(file),
                 failure: Mutex::new(None),
@@ -90,7 +90,7 @@ impl Recorder {
         let passed = Duration::try_from_secs_f64(now.seconds_behind(&header)).unwrap_or_default();
         let begun = Instant::now();
         let shared =
-            Shared { path: path.to_owned(), file: Mutex::new(file), failure: Mutex::new(None) };
+            Writer { path: path.to_owned(), file: Mutex::new(file), failure: Mutex::new(None) };
         Ok(Self {
             shared: Arc::new(shared),
             header: Arc::new(*header),

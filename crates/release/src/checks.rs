@@ -303,7 +303,7 @@ fn stopped(target: &Target, status: &Status) -> Result<(), Refusal> {
 /// # Errors
 /// When it does.
 pub fn frozen(target: &Target) -> Result<(), Refusal> {
-    let is_frozen = Groups::of(target.pid).ok().and_then(|groups| groups.is_frozen());
+    let is_frozen = Groups::read(target.pid).ok().and_then(|groups| groups.is_frozen());
     let waits_there = || {
         let place = fs::read_to_string(target.path("wchan"));
         place.is_ok_and(|name| matches!(name.as_str(), "__refrigerator" | "do_freezer_trap"))

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use lowtide_analysis::metrics::DEFINITIONS;
 use lowtide_analysis::metrics::Metric;
-use lowtide_analysis::study::StudyReport;
+use lowtide_analysis::study_report::StudyReport;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 
@@ -249,7 +249,7 @@ fn trials(study: &StudyReport) -> Table {
         .map(|t| Row {
             cells: [
                 format!("{} · {} · repeat {}", t.number, t.treatment, t.repeat),
-                t.outcome.to_owned(),
+                t.outcome.name().to_owned(),
                 match t.allocator_active {
                     Some(true) => "yes".to_owned(),
                     Some(false) => "no".to_owned(),

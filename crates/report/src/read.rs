@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use lowtide_analysis::analyze::analyze;
-use lowtide_analysis::study::StudyReport;
+use lowtide_analysis::study_report::StudyReport;
 use lowtide_record::plan::Plan;
 use lowtide_record::v1::{FileKind, Header};
 use lowtide_record::{

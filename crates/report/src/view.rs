@@ -5,7 +5,8 @@ use std::path::Path;
 
 use lowtide_analysis::metrics::{Metric, memory_over_time};
 use lowtide_analysis::stats::Estimate;
-use lowtide_analysis::study::{Standing, TreatmentSummary, TrialResult};
+use lowtide_analysis::study_report::{Standing, TreatmentSummary};
+use lowtide_analysis::trial_result::TrialResult;
 use lowtide_model::bytes::Human;
 use lowtide_model::sample::Sample;
 use lowtide_record::TrialRecord;

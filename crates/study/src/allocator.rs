@@ -159,7 +159,7 @@ fn preload(name: &str, path: &Path, version: Option<String>) -> Result<Allocator
     let path = fs::canonicalize(path).map_err(|e| refused(e.to_string()))?;
     let open = || -> io::Result<(File, FileId)> {
         let file = File::open(&path)?;
-        let id = FileId::of(&file.metadata()?);
+        let id = FileId::from_metadata(&file.metadata()?);
         Ok((file, id))
     };
     let (file, library) = open().map_err(|e| refused(e.to_string()))?;
@@ -257,7 +257,7 @@ fn other_glibc(directory: &Path) -> Result<Allocator, AllocatorError> {
     if !asked.is_ok_and(|status| [Some(0), Some(2)].contains(&status.code())) {
         return Err(refused(format!("its {LOADER} cannot be started")));
     }
-    let delivery = Delivery::Loader { loader, libraries, library: FileId::of(&meta) };
+    let delivery = Delivery::Loader { loader, libraries, library: FileId::from_metadata(&meta) };
     Ok(Allocator { name: format!("glibc-{version}"), version: Some(version), delivery })
 }
 

@@ -8,7 +8,7 @@
 //! on is that of this moment, as long as nothing else has happened.
 
 use crate::metrics::{TrialMetrics, rise};
-use crate::study::AtEvents;
+use crate::trial_result::AtEvents;
 use lowtide_record::TrialRecord;
 use lowtide_record::v1::{Event, LedgerReading};
 

@@ -20,7 +20,7 @@ pub use definitions::DEFINITIONS;
 pub use in_force::in_force;
 pub use ledgers::ledgers;
 pub use per_connection::{PerConnection, Ramp, ramps};
-pub use round_trend::{RoundTrend, Trend, over_rounds};
+pub use round_trend::{RoundTrend, Trend, round_trend};
 pub use series::Series;
 
 use serde::{Deserialize, Serialize};
@@ -207,7 +207,7 @@ fn pss_over_time(samples: &[Sample]) -> Series {
 /// Reads the figures off the record of a trial.
 pub fn measure(trial: &TrialRecord, metric: Metric) -> TrialMetrics {
     let series = memory_over_time(trial, metric);
-    let times = Times::of(trial, &series);
+    let times = Times::new(trial, &series);
     let baseline = times.baseline(&series);
     let peak = times.peak(&series);
     let settle_span = times.settle_span(&series, baseline, peak);
@@ -305,7 +305,7 @@ struct Times<'a> {
 }
 
 impl<'a> Times<'a> {
-    fn of(trial: &'a TrialRecord, series: &Series) -> Self {
+    fn new(trial: &'a TrialRecord, series: &Series) -> Self {
         let marks = trial.marks.as_slice();
         let loaded = trial.trial.loaded;
         let first = |moment| marks.iter().find(|m| m.mark == moment).map(|m| m.t_s);

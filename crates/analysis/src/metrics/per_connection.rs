@@ -38,9 +38,9 @@ pub struct Ramp {
 
 impl PerConnection {
     /// What all of these ramps have in common, each on a level of its own.
-    pub fn of<'r>(ramps: impl IntoIterator<Item = &'r Ramp> + Clone) -> Option<Self> {
-        let memory_bytes = Slope::of(ramps.clone().into_iter().map(|ramp| &ramp.memory))?;
-        let inner_memory_bytes = Slope::of(ramps.into_iter().map(|ramp| &ramp.inner));
+    pub fn from_ramps<'r>(ramps: impl IntoIterator<Item = &'r Ramp> + Clone) -> Option<Self> {
+        let memory_bytes = Slope::fit(ramps.clone().into_iter().map(|ramp| &ramp.memory))?;
+        let inner_memory_bytes = Slope::fit(ramps.into_iter().map(|ramp| &ramp.inner));
         Some(Self { memory_bytes, inner_memory_bytes })
     }
 }
@@ -173,7 +173,7 @@ mod tests {
 
     fn each(trial: &TrialRecord, round: u32) -> Option<PerConnection> {
         let ramps = ramps(trial, &memory_over_time(trial, Metric::Rss));
-        PerConnection::of(ramps.iter().filter(|ramp| ramp.round == round))
+        PerConnection::from_ramps(ramps.iter().filter(|ramp| ramp.round == round))
     }
 
     fn near(found: Slope, kib: f64) {

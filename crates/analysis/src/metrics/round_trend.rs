@@ -54,7 +54,7 @@ pub struct RoundTrend {
 
 /// Judges what stayed after each round; `raised` is what the rounds raised it by, at most. Nothing of a single
 /// round.
-pub fn over_rounds(stayed: &[u64], raised: u64) -> Option<RoundTrend> {
+pub fn round_trend(stayed: &[u64], raised: u64) -> Option<RoundTrend> {
     if stayed.len() < 2 {
         return None;
     }
@@ -90,7 +90,7 @@ mod tests {
 
     fn trend(stayed: &[u64], raised: u64) -> Trend {
         let stayed: Vec<u64> = stayed.iter().map(|mib| mib * MIB).collect();
-        over_rounds(&stayed, raised * MIB).unwrap().trend
+        round_trend(&stayed, raised * MIB).unwrap().trend
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(trend(&[40, 60, 80, 100, 120, 140], 200), Trend::Growing);
         assert_eq!(trend(&[40, 60, 80, 100], 200), Trend::Undecided);
         assert_eq!(trend(&[40, 60], 200), Trend::Undecided);
-        assert_eq!(over_rounds(&[40 * MIB], MIB), None);
+        assert_eq!(round_trend(&[40 * MIB], MIB), None);
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_reason_has_figures() {
-        let found = over_rounds(&[MIB, 100 * MIB, 101 * MIB], 500 * MIB).unwrap();
+        let found = round_trend(&[MIB, 100 * MIB, 101 * MIB], 500 * MIB).unwrap();
         assert_eq!(found.because, "100 MiB after round 2, 101 MiB after round 3");
     }
 }

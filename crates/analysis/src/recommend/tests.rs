@@ -1,6 +1,6 @@
 use super::*;
 use crate::analyze::analyze;
-use crate::study::StudyReport;
+use crate::study_report::StudyReport;
 use lowtide_record::fixtures::{MIB, process, trial};
 use lowtide_record::v1::{Event, Load, Outcome, Usage};
 use lowtide_record::{StudyRecord, TrialRecord};
@@ -347,7 +347,7 @@ fn of_rounds_that_are_not_alike_it_is_not_told_whether_what_stays_grows() {
     };
     assert!(study(trial()).trials[0].over_rounds.memory.is_some());
     let study = study_with(trial(), |plan| plan.rounds_alike = Some(false));
-    assert_eq!(study.trials[0].over_rounds, crate::study::Trends::default());
+    assert_eq!(study.trials[0].over_rounds, crate::trial_result::Trends::default());
 }
 
 /// The same with a load of 1,000 requests, of which some failed.

@@ -78,7 +78,7 @@ pub(crate) fn server(args: &DemoServerArgs) -> Result<Exit, Failure> {
 }
 
 fn streams_for_this_machine() -> u32 {
-    let machine = lowtide_probe::machine::look();
+    let machine = lowtide_probe::machine::detect();
     let at_hand = [machine.memory_available_bytes, machine.cgroup_limit_bytes];
     let streams = streams_for(at_hand.into_iter().flatten().min());
     if streams < USUAL_STREAMS {

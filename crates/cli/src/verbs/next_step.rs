@@ -37,7 +37,7 @@ impl Service {
             command: started_with(target.pid),
             directory: directory.map(|path| path.display().to_string()),
             listening: process.as_ref().and_then(listening),
-            unit: Groups::of(target.pid).ok().as_ref().and_then(unit_of),
+            unit: Groups::read(target.pid).ok().as_ref().and_then(unit_of),
         }
     }
 }

@@ -270,9 +270,9 @@ impl Act<'_> {
     fn regained(&self, target: &Target, time: Duration) -> Result<Regained, String> {
         let text = |error: lowtide_probe::inspect::TargetError| error.to_string();
         let begin = Instant::now();
-        let before = Footprint::of(target).map_err(text)?;
+        let before = Footprint::read(target).map_err(text)?;
         wait_until(begin + time, target, self.interrupt);
-        let after = Footprint::of(target).map_err(text)?;
+        let after = Footprint::read(target).map_err(text)?;
         if after.image != before.image {
             return Err(format!("process {} started another program", target.pid));
         }

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use lowtide_allocators::cache_directory;
 use lowtide_analysis::compare;
-use lowtide_analysis::study::StudyReport;
+use lowtide_analysis::study_report::StudyReport;
+use lowtide_analysis::trial_result::TrialOutcome;
 use lowtide_record::files;
 use lowtide_report::parts::join;
 use lowtide_report::read::Loaded;
@@ -49,7 +50,7 @@ pub(crate) fn conduct(plan: &Plan) -> Result<Ran, Failure> {
         note!("note: {note}");
     }
     let interrupt = interrupt::flag();
-    let machine = lowtide_probe::machine::look();
+    let machine = lowtide_probe::machine::detect();
     let mut show = Show::new();
     let ran = runner::run(plan, &keeper::program()?, &machine, &mut show, &interrupt);
     let record = show.record();
@@ -146,7 +147,7 @@ fn check_load(plan: &Plan) -> Result<(), Failure> {
 
 /// A study that was broken off, or in which trials failed, need not be begun anew.
 fn tell_how_to_go_on(plan: &Plan, study: &StudyReport, record: &Path) {
-    let done = study.trials.iter().filter(|trial| trial.outcome == "done").count();
+    let done = study.trials.iter().filter(|trial| trial.outcome == TrialOutcome::Done).count();
     let of = plan.for_record().slots().len();
     let directory = shell::quoted(&record.display().to_string());
     let how = match plan.resume {

@@ -23,7 +23,7 @@ pub(super) struct Together {
 
 /// Its proportional memory, where that can be read.
 pub(super) fn now(target: &Target) -> Option<Proportion> {
-    in_time(target, |target| Proportion::of(&target).ok()).flatten()
+    in_time(target, |target| Proportion::read(&target).ok()).flatten()
 }
 
 impl Together {

@@ -184,7 +184,7 @@ impl Work {
 
     fn sample(&mut self) -> Result<Tick, TargetError> {
         let (pid, t_s) = (self.target.pid, self.now());
-        let mut sampler = self.sampler.take().unwrap_or_else(|| Sampler::of(pid));
+        let mut sampler = self.sampler.take().unwrap_or_else(|| Sampler::for_process(pid));
         let done = patiently(&AtomicBool::new(false), move || {
             let sampled = sampler.tick(t_s, Attention::Normal);
             (sampler, sampled, thread_cpu_s())

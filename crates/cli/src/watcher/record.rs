@@ -39,7 +39,7 @@ pub(crate) struct Record {
 impl Record {
     /// Begins a record, in a file of its own.
     pub(crate) fn create(path: &Path, interval: Duration) -> Result<Self, Failure> {
-        let created = Recorder::create(path, FileKind::Trial, &machine::look());
+        let created = Recorder::create(path, FileKind::Trial, &machine::detect());
         let recorder = created.map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => Failure::usage(format!(
                 "{} is there already, and may be a record: name another file",
@@ -94,7 +94,7 @@ impl Record {
                     rss_bytes: found.rss_bytes,
                     ledger: found.ledger.clone(),
                     managers: found.managers.clone(),
-                    heap: HeapSummary::of(&found.arenas),
+                    heap: HeapSummary::from_arenas(&found.arenas),
                 }));
             }
             WatchEvent::Failed(_) => {}

@@ -5,9 +5,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::caches::{self, Caches};
+use super::chunk::{FLAGS, IS_MMAPPED, PREV_INUSE};
 use super::layout::{Layout, Settings};
 use super::lists::FastChunks;
-use super::walk::{self, Ending, FLAGS, Stretch, TopRule, Walked, Walker};
+use super::stretch_tally::TopRule;
+use super::walk::{self, Ending, Stretch, StretchWalk, Walker};
 use super::{Arena, FreePages, HEAP_BYTES, Heap, Mapping, Mmapped, Tally};
 use crate::memory::{Memory, word, word_in};
 use crate::ranges::{gaps, joined};
@@ -24,11 +26,7 @@ const MAX_WAITS: u32 = 7;
 const GROWN: u64 = 1 << 30;
 /// So much is read at once where blocks are searched for everywhere, in bytes.
 const SEARCHED_AT_ONCE: u64 = 128 << 10;
-/// A chunk's flag: it has a mapping of its own.
-const IS_MMAPPED: u64 = 2;
-const PREV_INUSE: u64 = 1;
-
-pub(super) struct Work<'m, M> {
+pub(super) struct HeapWalk<'m, M> {
     memory: &'m M,
     layout: &'m Layout,
     mappings: Vec<Mapping>,
@@ -44,7 +42,7 @@ pub(super) struct Work<'m, M> {
     waits: u32,
 }
 
-impl<'m, M: Memory> Work<'m, M> {
+impl<'m, M: Memory> HeapWalk<'m, M> {
     pub(super) fn new(
         memory: &'m M,
         layout: &'m Layout,
@@ -70,10 +68,10 @@ impl<'m, M: Memory> Work<'m, M> {
         let mut arenas: Vec<Arena> = Vec::new();
         let addresses = self.layout.arenas.clone();
         for address in addresses.iter().skip(1) {
-            arenas.push(self.until_whole(|work| work.thread_arena(*address)));
+            arenas.push(self.until_whole(|walk| walk.thread_arena(*address)));
         }
         if let Some(main) = addresses.first() {
-            let main = self.until_whole(|work| work.main_arena(*main));
+            let main = self.until_whole(|walk| walk.main_arena(*main));
             arenas.insert(0, main);
         }
         self.outside(arenas.first_mut());
@@ -162,7 +160,7 @@ impl<'m, M: Memory> Work<'m, M> {
         stretch.range
     }
 
-    fn add(&mut self, arena: &mut Arena, walked: Walked, range: &Range<u64>) {
+    fn add(&mut self, arena: &mut Arena, walked: StretchWalk, range: &Range<u64>) {
         self.rereads += walked.rereads;
         self.returns += walked.returns;
         self.suspects.extend(walked.suspects);
@@ -209,7 +207,7 @@ impl<'m, M: Memory> Work<'m, M> {
             heap = previous;
             let size = word(self.memory, heap + 16).filter(|s| *s <= HEAP_BYTES).unwrap_or(0);
             end = heap + size;
-            ending = Ending::Fence;
+            ending = Ending::Fencepost;
         }
         self.settle(arena)
     }
@@ -253,7 +251,7 @@ impl<'m, M: Memory> Work<'m, M> {
             let rule = if is_ours { TopRule::Trimmed(unit) } else { TopRule::Kept };
             (top.end, Ending::Top(rule))
         } else {
-            (brk.end, Ending::Fence)
+            (brk.end, Ending::Fencepost)
         };
         // The end is what the heap itself says.
         if self.areas.iter().any(|area| area.start < most && base < area.end) {
@@ -286,7 +284,7 @@ impl<'m, M: Memory> Work<'m, M> {
     /// that a block may begin at any page of one.
     fn outside(&mut self, mut main: Option<&mut Arena>) {
         let is_scattered = main.as_ref().is_some_and(|main| self.is_scattered(main));
-        let (mut budget, mut heads) = (MOST_SEARCHED, MOST_HEADS);
+        let (mut budget, mut heads) = (MAX_SEARCHED, MAX_HEADS);
         for search in [Search::Beginnings, Search::Heads, Search::Everywhere] {
             self.areas.sort_unstable_by_key(|a| a.start);
             let ranges = self.mappings.iter().filter(|m| !m.is_brk).map(|m| m.range.clone());
@@ -307,7 +305,7 @@ impl<'m, M: Memory> Work<'m, M> {
 
     /// Blocks and pieces that follow each other from the beginning of a gap on.
     fn beginning(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>) {
-        let mut ahead = Ahead::new(self.memory.page_bytes());
+        let mut ahead = PageReader::new(self.memory.page_bytes());
         let mut at = gap.start;
         while at < gap.end {
             match self.block_or_piece(at..gap.end, &mut main, &mut ahead) {
@@ -321,7 +319,7 @@ impl<'m, M: Memory> Work<'m, M> {
     /// allows.
     fn heads(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>, budget: &mut u64) {
         let page = self.memory.page_bytes();
-        let mut ahead = Ahead::new(page);
+        let mut ahead = PageReader::new(page);
         let mut at = gap.start;
         for run in self.memory.resident(gap.clone()) {
             at = at.max(run.start);
@@ -347,7 +345,7 @@ impl<'m, M: Memory> Work<'m, M> {
     /// be read for them, and no more than the budget is.
     fn everywhere(&mut self, gap: Range<u64>, budget: &mut u64) {
         let page = self.memory.page_bytes();
-        let mut ahead = Ahead::new(SEARCHED_AT_ONCE);
+        let mut ahead = PageReader::new(SEARCHED_AT_ONCE);
         let mut at = gap.start;
         for run in self.memory.resident(gap.clone()) {
             at = at.max(run.start);
@@ -363,7 +361,7 @@ impl<'m, M: Memory> Work<'m, M> {
         &mut self,
         range: Range<u64>,
         main: &mut Option<&mut Arena>,
-        ahead: &mut Ahead,
+        ahead: &mut PageReader,
     ) -> Option<u64> {
         let page = self.memory.page_bytes();
         let found = self.block(range.start, range.end, ahead).or_else(|| {
@@ -375,7 +373,7 @@ impl<'m, M: Memory> Work<'m, M> {
 
     /// A block that has a mapping of its own: it begins where a page does, and fills whole pages.
     /// Gives its end.
-    fn block(&mut self, at: u64, end: u64, ahead: &mut Ahead) -> Option<u64> {
+    fn block(&mut self, at: u64, end: u64, ahead: &mut PageReader) -> Option<u64> {
         let page = self.memory.page_bytes();
         let bytes = ahead.page(at, end, self.memory, &mut self.walker.residency)?;
         // Its block need not begin where the mapping does, if it was aligned: its head tells how far it
@@ -435,17 +433,17 @@ enum Search {
 }
 
 /// No more than this is read, in bytes, to find blocks that do not begin where a page does.
-const MOST_SEARCHED: u64 = 256 << 20;
+const MAX_SEARCHED: u64 = 256 << 20;
 /// Of no more pages than this, the first words are read to find those that do.
-const MOST_HEADS: u64 = 1 << 19;
+const MAX_HEADS: u64 = 1 << 19;
 /// Pages that are looked at one behind the other, and read many at once.
-struct Ahead {
+struct PageReader {
     start: u64,
     bytes: Vec<u8>,
     most: u64,
 }
 
-impl Ahead {
+impl PageReader {
     fn new(most: u64) -> Self {
         Self { start: 0, bytes: Vec::new(), most }
     }

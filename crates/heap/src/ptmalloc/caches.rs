@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use super::chunk::SMALLEST;
 use super::lists::Links;
-use super::walk::SMALLEST;
 use crate::memory::{Memory, half_in, word_in};
 use crate::scattered::Scattered;
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::chunk::SMALLEST;
 use super::layout::Layout;
-use super::walk::SMALLEST;
 use crate::memory::{Memory, word};
 use crate::scattered::Scattered;
 

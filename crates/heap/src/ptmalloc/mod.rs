@@ -4,12 +4,13 @@
 //! main heap, the heaps of the other arenas and the blocks with a mapping of their own, and says what
 //! `malloc_trim(0)` would return. The rules are those of glibc's `malloc/malloc.c` and `arena.c`.
 
-mod account;
 mod arenas;
 mod caches;
+mod chunk;
 mod effort;
 mod layout;
 mod lists;
+mod stretch_tally;
 mod tally;
 mod walk;
 mod window;
@@ -211,7 +212,7 @@ impl Owners {
 /// The memory may change meanwhile. What cannot be walked is counted as such; [`Heap::is_whole`] and
 /// [`Arena::is_whole`] say whether anything is missing.
 pub fn walk(memory: &impl Memory, layout: &Layout, mappings: &[Mapping]) -> Heap {
-    arenas::Work::new(memory, layout, mappings, None).walk()
+    arenas::HeapWalk::new(memory, layout, mappings, None).walk()
 }
 
 /// Does the same, and tells of free pages as it comes by them, the main arena's last. The memory may
@@ -223,5 +224,5 @@ pub fn walk_and_tell<'m>(
     mappings: &[Mapping],
     found: &'m mut dyn FnMut(FreePages),
 ) -> Heap {
-    arenas::Work::new(memory, layout, mappings, Some(found)).walk()
+    arenas::HeapWalk::new(memory, layout, mappings, Some(found)).walk()
 }

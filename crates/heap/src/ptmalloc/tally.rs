@@ -95,7 +95,7 @@ impl Class {
 
     /// The class of a size.
     #[inline]
-    pub(super) fn of(bytes: u64) -> usize {
+    pub(super) fn index_of(bytes: u64) -> usize {
         (bytes.max(1).ilog2() as usize).min(CLASSES - 1)
     }
 

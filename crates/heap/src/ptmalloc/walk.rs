@@ -6,27 +6,19 @@
 
 use std::ops::Range;
 
-use super::account::{Account, LIST_BYTES};
 use super::caches;
+use super::chunk::{FLAGS, IS_MMAPPED, LARGEST_FAST, LIST_BYTES, PREV_INUSE, SMALLEST};
 use super::effort::Effort;
 use super::lists::FastChunks;
+use super::stretch_tally::{StretchTally, TopRule};
 use super::tally::Tally;
 use super::window::Window;
 use super::{FreeKind, FreePages};
 use crate::memory::{Memory, word, word_in};
 use crate::residency::Residency;
 
-/// The smallest chunk, in bytes (`MINSIZE`).
-pub(super) const SMALLEST: u64 = 32;
-/// The largest chunk that a fast bin holds (`MAX_FAST_SIZE`, and a head).
-const LARGEST_FAST: u64 = 176;
-const PREV_INUSE: u64 = 1;
-const IS_MMAPPED: u64 = 2;
-/// The three lowest bits of a size are flags.
-pub(super) const FLAGS: u64 = 7;
-
 /// The short chunks that close a piece: two of 16 bytes, sometimes three.
-const FENCE: u64 = 4 * 16;
+const FENCEPOST_BYTES: u64 = 4 * 16;
 
 /// How far the walk goes until it remembers where it is.
 const STRIDE: u64 = 64 << 10;
@@ -43,7 +35,7 @@ const LARGEST_FOREIGN: u64 = 256 << 20;
 /// So many sound chunks in a row are no coincidence.
 const CONVINCING: u32 = 32;
 /// More caches than there can be threads (`PID_MAX_LIMIT` is larger, but not their memory).
-const MOST_SUSPECTS: usize = 1 << 18;
+const MAX_SUSPECTS: usize = 1 << 18;
 
 /// How a stretch of a heap ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,21 +43,12 @@ pub(super) enum Ending {
     /// With the top of its arena, of which so much is given back by a trim.
     Top(TopRule),
     /// With the short chunks that close a piece which is no longer the last.
-    Fence,
+    Fencepost,
     /// With the first such chunks, wherever they are, or with the top, if it is that chunk.
     Piece {
         /// The top of the arena.
         top: u64,
     },
-}
-
-/// What a trim does with the top of an arena.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TopRule {
-    /// It moves the end of the main heap down, by a multiple of so many bytes.
-    Trimmed(u64),
-    /// Nothing: neither those of thread heaps nor that of a main heap in pieces are given back.
-    Kept,
 }
 
 /// A stretch to walk.
@@ -84,7 +67,7 @@ pub(super) struct Stretch {
 
 /// What came of a walk.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Walked {
+pub(super) struct StretchWalk {
     pub(super) tally: Tally,
     /// Chunks in use that look like a thread's cache.
     pub(super) suspects: Vec<u64>,
@@ -111,11 +94,11 @@ pub(super) struct Walker<'m, M> {
 
 /// Everything that a walk knows at some place.
 #[derive(Clone)]
-struct State {
+struct Position {
     at: u64,
     /// The second word of the chunk there, where it has been read.
     head: Option<u64>,
-    account: Account,
+    account: StretchTally,
     suspects: usize,
 }
 
@@ -141,11 +124,11 @@ impl<'m, M: Memory> Walker<'m, M> {
     }
 
     /// Walks one stretch from its first chunk to its end, which is put right where it moves.
-    pub(super) fn walk(&mut self, stretch: &mut Stretch) -> Walked {
-        let mut walked = Walked::default();
+    pub(super) fn walk(&mut self, stretch: &mut Stretch) -> StretchWalk {
+        let mut walked = StretchWalk::default();
         let start = stretch.range.start;
-        let account = Account::new(self.page);
-        let mut state = State { at: start, head: None, account, suspects: 0 };
+        let account = StretchTally::new(self.page);
+        let mut state = Position { at: start, head: None, account, suspects: 0 };
         let mut checkpoints = vec![state.clone()];
         let mut mark = start.saturating_add(STRIDE);
         let mut trouble = Trouble::default();
@@ -207,7 +190,7 @@ impl<'m, M: Memory> Walker<'m, M> {
     }
 
     /// Leaves out the rest of a stretch.
-    fn give_up(&mut self, state: &mut State, stretch: &mut Stretch) {
+    fn give_up(&mut self, state: &mut Position, stretch: &mut Stretch) {
         state.account.close(&mut self.residency);
         // The top may have moved to before what was walked already.
         stretch.range.end = stretch.range.end.max(state.at);
@@ -230,7 +213,7 @@ impl<'m, M: Memory> Walker<'m, M> {
     #[inline]
     fn step(
         &mut self,
-        state: &mut State,
+        state: &mut Position,
         stretch: &mut Stretch,
         suspects: &mut Vec<u64>,
     ) -> Result<Step, Unsound> {
@@ -271,7 +254,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         } else {
             state.account.used(at, size, &mut self.residency);
             if caches::is_size_of_cache(size)
-                && suspects.len() < MOST_SUSPECTS
+                && suspects.len() < MAX_SUSPECTS
                 && self.may_be_cache(at, size)
             {
                 suspects.push(at);
@@ -287,7 +270,7 @@ impl<'m, M: Memory> Walker<'m, M> {
     #[cold]
     fn border(
         &mut self,
-        state: &mut State,
+        state: &mut Position,
         stretch: &mut Stretch,
         size: u64,
     ) -> Result<Step, Unsound> {
@@ -310,14 +293,14 @@ impl<'m, M: Memory> Walker<'m, M> {
         }
         // A piece that is no longer the last ends with chunks too short to be used.
         let fence_end = at.checked_next_multiple_of(self.page).ok_or(Unsound)?;
-        if size > 16 || fence_end - at > FENCE || fence_end == at {
+        if size > 16 || fence_end - at > FENCEPOST_BYTES || fence_end == at {
             return Err(Unsound);
         }
         state.account.fence(at..fence_end, &mut self.residency);
         state.at = fence_end;
         state.head = None;
         match stretch.ending {
-            Ending::Fence if fence_end == end => Ok(Step::End),
+            Ending::Fencepost if fence_end == end => Ok(Step::End),
             Ending::Piece { .. } if fence_end <= end => {
                 stretch.range.end = fence_end;
                 Ok(Step::End)
@@ -341,7 +324,7 @@ impl<'m, M: Memory> Walker<'m, M> {
     }
 
     /// Tells of the whole pages inside one free chunk, or of the top.
-    fn tell(&mut self, state: &mut State, arena: u64, chunk: Range<u64>, kind: FreeKind) {
+    fn tell(&mut self, state: &mut Position, arena: u64, chunk: Range<u64>, kind: FreeKind) {
         let from = (chunk.start + LIST_BYTES).next_multiple_of(self.page);
         let to = chunk.end - chunk.end % self.page;
         if from >= to {
@@ -355,7 +338,12 @@ impl<'m, M: Memory> Walker<'m, M> {
     }
 
     /// Leaves out what cannot be walked. `false` when nothing sound follows.
-    fn pass_over(&mut self, state: &mut State, stretch: &Stretch, trouble: &mut Trouble) -> bool {
+    fn pass_over(
+        &mut self,
+        state: &mut Position,
+        stretch: &Stretch,
+        trouble: &mut Trouble,
+    ) -> bool {
         trouble.gaps += 1;
         if trouble.gaps > MOST_GAPS {
             return false;
@@ -406,7 +394,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         for _ in 0..CONVINCING {
             let Ok((_, head)) = self.header(at) else { return false };
             let size = head & !FLAGS;
-            if size == 16 && at > start && self.page - at % self.page <= FENCE {
+            if size == 16 && at > start && self.page - at % self.page <= FENCEPOST_BYTES {
                 return true;
             }
             let Some(next) = at.checked_add(size).filter(|next| *next <= end) else { return false };
@@ -467,7 +455,7 @@ fn next_is_in(at: u64, size: u64, range: &Range<u64>) -> bool {
 }
 
 /// Remembers a place; of those further back, every second one is forgotten when there are too many.
-fn remember(checkpoints: &mut Vec<State>, state: &State) {
+fn remember(checkpoints: &mut Vec<Position>, state: &Position) {
     if checkpoints.len() >= CHECKPOINTS {
         let mut place = 0;
         checkpoints.retain(|_| {

@@ -154,12 +154,12 @@ impl ObjectFacts {
 }
 
 impl BuiltIn {
-    /// Looks for an allocator that is compiled into a program: among its names, and where it has none
-    /// any more, among its texts.
+    /// Finds the allocator that is compiled into a program: by its symbol names, or by its texts if the
+    /// program is stripped.
     ///
     /// # Errors
     /// When the file cannot be read, or is not ELF.
-    pub fn look(file: &File) -> Result<Option<Self>, ObjectError> {
+    pub fn find(file: &File) -> Result<Option<Self>, ObjectError> {
         let cache = Source::new(file);
         let object = object::File::parse(&cache)?;
         let object::File::Elf64(elf) = &object else { return Ok(None) };
@@ -312,7 +312,7 @@ mod tests {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
         let facts = ObjectFacts::read(&file).unwrap();
         assert_eq!(facts.is_64_bit, cfg!(target_pointer_width = "64"));
-        assert_eq!(BuiltIn::look(&file).unwrap(), None);
+        assert_eq!(BuiltIn::find(&file).unwrap(), None);
     }
 
     #[test]

@@ -114,12 +114,12 @@ impl Examiner {
         let text = fs::read(format!("/proc/{pid}/maps"))?;
         let maps = maps::parse(&String::from_utf8_lossy(&text))
             .map_err(|e| ExamineError::Unknown(e.to_string()))?;
-        Ok(self.look(pid, &maps)?.0)
+        Ok(self.examine_with_mappings(pid, &maps)?.0)
     }
 
     /// The same, with mappings that were read before; and a mapping of each object that is loaded,
     /// in the order in which names are looked up. The first is the program.
-    pub(crate) fn look<'m>(
+    pub(crate) fn examine_with_mappings<'m>(
         &mut self,
         pid: u32,
         maps: &'m [Mapping],
@@ -127,7 +127,7 @@ impl Examiner {
         if maps.is_empty() {
             return Err(ExamineError::Gone);
         }
-        let exe_id = FileId::of(&fs::metadata(format!("/proc/{pid}/exe"))?);
+        let exe_id = FileId::from_metadata(&fs::metadata(format!("/proc/{pid}/exe"))?);
         let exe = maps
             .iter()
             .find(|m| m.file == exe_id)
@@ -222,7 +222,7 @@ impl Examiner {
     fn built_in(&mut self, pid: u32, exe: &Mapping) -> Result<Option<BuiltIn>, ExamineError> {
         match self.built_in.entry(exe.file) {
             Entry::Occupied(known) => Ok(known.get().clone()),
-            Entry::Vacant(place) => Ok(place.insert(read_mapped(pid, exe, BuiltIn::look)?).clone()),
+            Entry::Vacant(place) => Ok(place.insert(read_mapped(pid, exe, BuiltIn::find)?).clone()),
         }
     }
 }

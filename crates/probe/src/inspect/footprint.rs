@@ -25,7 +25,7 @@ impl Footprint {
     ///
     /// # Errors
     /// When the process has ended.
-    pub fn of(target: &Target) -> Result<Self, TargetError> {
+    pub fn read(target: &Target) -> Result<Self, TargetError> {
         let image = target.stat()?.image;
         let rss_bytes = target.status()?.rss_bytes();
         let huge_bytes = match target.maps() {
@@ -52,7 +52,7 @@ impl Proportion {
     ///
     /// # Errors
     /// When the process has ended, or may not be looked at.
-    pub fn of(target: &Target) -> Result<Self, TargetError> {
+    pub fn read(target: &Target) -> Result<Self, TargetError> {
         let status = target.status()?;
         let maps = target.maps().map_err(|error| target.failed(error))?;
         Ok(match rollup(target, &maps, status.rss_bytes()) {
@@ -95,13 +95,13 @@ mod tests {
         while target.stat().unwrap().state != 'S' {
             std::thread::yield_now();
         }
-        let found = Footprint::of(&target).unwrap();
+        let found = Footprint::read(&target).unwrap();
         let text = std::fs::read_to_string(target.path("smaps_rollup")).unwrap();
         let rollup = Rollup::parse(&text).unwrap();
         assert_eq!(found.huge_bytes, Some(rollup.anon_huge_bytes));
         assert!(found.rss_bytes >= 40 << 20, "{found:?}");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(matches!(Footprint::of(&target), Err(TargetError::Gone(_))));
+        assert!(matches!(Footprint::read(&target), Err(TargetError::Gone(_))));
     }
 }

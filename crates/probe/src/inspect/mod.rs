@@ -31,8 +31,8 @@ use crate::sockets::{self, Sockets};
 pub use footprint::{Footprint, Proportion};
 pub use target::{Target, TargetError};
 
-/// So often a process is looked at that starts another program meanwhile.
-const TRIES: usize = 3;
+/// Maximum number of attempts to inspect a process that keeps executing other programs.
+const MAX_ATTEMPTS: usize = 3;
 
 /// While the kernel makes `smaps_rollup`, it lets go of the lock of the process's mappings only between
 /// two of them (10 to 50 ms per GB): where one is larger than this and resident, its threads would wait.
@@ -65,31 +65,35 @@ impl Inspector {
         let without_scan = self.without_scan;
         let mut worker = std::mem::take(self);
         let done = patiently(&AtomicBool::new(false), move || {
-            let look = worker.inspect_here(&of_thread);
-            (worker, look)
+            let observed = worker.inspect_here(&of_thread);
+            (worker, observed)
         });
-        let Ok((worker, look)) = done else {
+        let Ok((worker, observed)) = done else {
             self.without_scan = without_scan;
             return Err(TargetError::Blocked(target.pid));
         };
         *self = worker;
-        look
+        observed
     }
 
     fn inspect_here(&mut self, target: &Target) -> Result<Observation, TargetError> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let image = target.stat()?.image;
-            let look = self.look(target, image);
-            let is_replaced = matches!(look, Err(TargetError::Replaced(_)));
-            // Where it has started another program, what was seen is of two.
+            let observed = self.inspect_once(target, image);
+            let is_replaced = matches!(observed, Err(TargetError::Replaced(_)));
+            // If it has executed another program, the result mixes the two.
             if target.stat()?.image == image && !is_replaced {
-                return look;
+                return observed;
             }
         }
         Err(TargetError::Replaced(target.pid))
     }
 
-    fn look(&mut self, target: &Target, image: (u64, u64)) -> Result<Observation, TargetError> {
+    fn inspect_once(
+        &mut self,
+        target: &Target,
+        image: (u64, u64),
+    ) -> Result<Observation, TargetError> {
         let (begin, cpu) = (Instant::now(), thread_cpu_s());
         let (memory, mut unreadable) = memory_of(target)?;
         let memory = memory.map(|m| if self.without_scan { m.without_scan() } else { m });
@@ -178,9 +182,10 @@ impl Inspector {
         let stacks = recognise::stacks(memory, &recognition, maps, &pointers);
         let taken = walked.as_ref().map(|walked| walked.areas.as_slice()).unwrap_or_default();
         let mounts = fs::read(target.path("mountinfo")).unwrap_or_default();
-        let files = &pages::FileSystems::of(&String::from_utf8_lossy(&mounts));
-        let seen = pages::Seen { maps, recognition: &recognition, stacks: &stacks, taken, files };
-        let rest = seen.attribute(memory).map_err(|error| target.failed(error))?;
+        let files = &pages::FileSystems::parse(&String::from_utf8_lossy(&mounts));
+        let attributor =
+            pages::Attributor { maps, recognition: &recognition, stacks: &stacks, taken, files };
+        let rest = attributor.attribute(memory).map_err(|error| target.failed(error))?;
         observation.ledger.join(&rest.ledger);
         observation.managers = rest.managers();
         observation.shared = rest.shared();

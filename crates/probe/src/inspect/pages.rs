@@ -20,7 +20,7 @@ use crate::recognise::{self, Recognition};
 use lowtide_model::allocator_kind::AllocatorKind;
 
 /// What is known of a process when its pages are counted.
-pub(super) struct Seen<'a> {
+pub(super) struct Attributor<'a> {
     pub(super) maps: &'a [Mapping],
     pub(super) recognition: &'a Recognition,
     /// Mappings that are stacks.
@@ -40,7 +40,7 @@ pub(super) struct FileSystems {
 
 impl FileSystems {
     /// Those in the text of `mountinfo`.
-    pub(super) fn of(mountinfo: &str) -> Self {
+    pub(super) fn parse(mountinfo: &str) -> Self {
         Self {
             memory: mountinfo::devices(mountinfo, |name| matches!(name, "tmpfs" | "devtmpfs")),
             huge_pages: mountinfo::devices(mountinfo, |name| name == "hugetlbfs")
@@ -139,7 +139,7 @@ impl Attribution {
 /// Maximum number of shared mappings that are named.
 const MAX_SHARED: usize = 16;
 
-impl Seen<'_> {
+impl Attributor<'_> {
     /// Counts the resident pages outside of the heap, by owner.
     pub(super) fn attribute(&self, memory: &LiveMemory) -> io::Result<Attribution> {
         let page = memory.page_bytes();

@@ -1,6 +1,6 @@
 //! The memory of a live process, read without making any page of it present.
 
-mod zeros;
+mod zero_page;
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use lowtide_heap::memory::Memory;
 use rustix::ioctl::{Opcode, Updater, opcode};
 
-use zeros::Zeros;
+use zero_page::ZeroPages;
 
 /// So many pages are found in one go. Meanwhile the kernel holds the lock of the process's mappings, and
 /// a thread of it that maps or unmaps memory waits: 8 MiB of small pages are passed in about 0.1 ms.
@@ -244,7 +244,7 @@ impl LiveMemory {
         let mut found: Vec<Pages> = Vec::new();
         let pages = usize::try_from((range.end - range.start) / self.page).unwrap_or(AT_ONCE);
         let mut bytes = vec![0; pages.min(AT_ONCE) * 8];
-        let zeros = Zeros::of_this_machine();
+        let zeros = ZeroPages::of_this_machine();
         let mut at = range.start;
         while at < range.end {
             let wanted =
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(*std::hint::black_box(middle), 0);
         let at = std::ptr::from_ref(middle) as u64;
         assert!(ours().resident(at..at + 1).is_empty());
-        if Zeros::of_this_machine().are_known() {
+        if ZeroPages::of_this_machine().are_known() {
             assert!(ours().without_scan().resident(at..at + 1).is_empty());
         }
     }

@@ -34,7 +34,7 @@ impl Groups {
     ///
     /// # Errors
     /// When it has ended, or may not be seen.
-    pub fn of(pid: u32) -> io::Result<Self> {
+    pub fn read(pid: u32) -> io::Result<Self> {
         let text = fs::read(format!("/proc/{pid}/cgroup"))?;
         Ok(Self::parse(&String::from_utf8_lossy(&text)))
     }

@@ -30,7 +30,7 @@ pub struct FileId {
 
 impl FileId {
     /// The file that a path or a descriptor leads to.
-    pub fn of(meta: &std::fs::Metadata) -> Self {
+    pub fn from_metadata(meta: &std::fs::Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
         let device = meta.dev();
         Self { device: (rustix::fs::major(device), rustix::fs::minor(device)), inode: meta.ino() }

@@ -9,8 +9,8 @@
 //!
 //! Everything is read from the process's own files, through `/proc/PID/map_files` or its own root.
 
+mod allocator;
 mod areas;
-mod identity;
 mod partition_alloc;
 mod runtime;
 mod stacks;
@@ -26,8 +26,8 @@ use crate::allocator::{Evidence, ExamineError, Examiner, ObjectFacts, Sanitizer}
 use crate::mapped::open_mapped;
 use crate::proc::maps::{FileId, Mapping};
 
+pub use allocator::Allocator;
 pub use areas::{Area, Owner, areas};
-pub use identity::Allocator;
 pub use runtime::{OwnMemory, Runtime};
 pub use stacks::{stack_pointers, stacks};
 
@@ -87,7 +87,7 @@ impl Recogniser {
     /// # Errors
     /// When its files or the loader's list cannot be read, or it is still being loaded.
     pub fn recognise(&mut self, pid: u32, maps: &[Mapping]) -> Result<Recognition, ExamineError> {
-        let (examination, mappings) = self.examiner.look(pid, maps)?;
+        let (examination, mappings) = self.examiner.examine_with_mappings(pid, maps)?;
         let mut objects = Vec::with_capacity(mappings.len());
         for (place, mapping) in mappings.into_iter().enumerate() {
             match self.examiner.object(pid, mapping) {

@@ -2,7 +2,8 @@
 
 use lowtide_analysis::metrics::{PerConnection, RoundTrend, Trend};
 use lowtide_analysis::regression::Slope;
-use lowtide_analysis::study::{StudyReport, TrialResult};
+use lowtide_analysis::study_report::StudyReport;
+use lowtide_analysis::trial_result::TrialResult;
 use lowtide_model::bytes::Human;
 
 use super::{Cell, Row, Table, heads, shown};

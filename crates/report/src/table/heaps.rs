@@ -1,7 +1,8 @@
 //! How the heaps lay, treatment by treatment.
 
 use lowtide_analysis::stats::Estimate;
-use lowtide_analysis::study::{StudyReport, TrialResult};
+use lowtide_analysis::study_report::StudyReport;
+use lowtide_analysis::trial_result::TrialResult;
 use lowtide_model::heap_summary::HeapSummary;
 
 use super::{Cell, Row, Table, bytes, heads, shown, without_range};
@@ -43,7 +44,7 @@ pub fn heaps(study: &StudyReport) -> Option<Table> {
 
 fn row(name: String, found: &[&HeapSummary]) -> Row {
     let median = |of: fn(&HeapSummary) -> u64| {
-        Estimate::of(&found.iter().map(|heap| of(heap) as f64).collect::<Vec<_>>())
+        Estimate::from_values(&found.iter().map(|heap| of(heap) as f64).collect::<Vec<_>>())
     };
     let count = |of| {
         let text = median(of).map_or("–".to_owned(), |e| (e.median.round() as u64).to_string());

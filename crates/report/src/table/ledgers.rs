@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use lowtide_analysis::stats::Estimate;
-use lowtide_analysis::study::{AtEvents, StudyReport, TrialResult};
+use lowtide_analysis::study_report::StudyReport;
+use lowtide_analysis::trial_result::{AtEvents, TrialResult};
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::{Ledger, Owner};
 
@@ -98,7 +99,7 @@ pub fn ledgers(study: &StudyReport) -> Option<Table> {
             }
             let median = |of: &dyn Fn(&Reading) -> u64| {
                 let each: Vec<f64> = found.iter().map(|r| of(r) as f64).collect();
-                without_range(bytes(Estimate::of(&each)))
+                without_range(bytes(Estimate::from_values(&each)))
             };
             let mut cells = vec![Cell::from(format!("{}, {moment}", summary.treatment.label()))];
             cells.extend(columns.iter().map(|column| {

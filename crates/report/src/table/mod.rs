@@ -5,11 +5,10 @@ mod heaps;
 mod ledgers;
 
 use lowtide_analysis::metrics::{JUDGED_PHASES, PerConnection};
-use lowtide_analysis::requests::Requests;
+use lowtide_analysis::requests::RequestCount;
 use lowtide_analysis::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
-use lowtide_analysis::study::{
-    FirstAndLater, RoundResult, Standing, StudyReport, TreatmentSummary, TrialResult,
-};
+use lowtide_analysis::study_report::{FirstAndLater, Standing, StudyReport, TreatmentSummary};
+use lowtide_analysis::trial_result::{RoundResult, TrialOutcome, TrialResult};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 
@@ -97,7 +96,7 @@ pub fn summary(study: &StudyReport) -> Table {
                 cells.push(cost(s, s.latency_ratio));
             }
             if with_connections {
-                cells.push(bytes(Estimate::of(&shares(study, s))));
+                cells.push(bytes(Estimate::from_values(&shares(study, s))));
             }
             Row { cells, recommended: is_recommended(study, s), warning: warning(study, s) }
         })
@@ -157,7 +156,8 @@ fn shown<'s>(study: &'s StudyReport, summary: &TreatmentSummary) -> Vec<&'s Tria
         let all = study.trials.iter().filter(|t| t.treatment == summary.treatment);
         all.filter(|t| keep(t)).collect()
     };
-    let choices = [of(&TrialResult::is_usable), of(&|t| t.outcome == "done"), of(&|_| true)];
+    let choices =
+        [of(&TrialResult::is_usable), of(&|t| t.outcome == TrialOutcome::Done), of(&|_| true)];
     choices.into_iter().find(|trials| !trials.is_empty()).unwrap_or_default()
 }
 
@@ -240,20 +240,21 @@ fn warning(study: &StudyReport, summary: &TreatmentSummary) -> Option<String> {
     for trial in trials {
         let (what, reason) = match (trial.allocator_active, trial.outcome) {
             (Some(false), _) => ("not in force", &trial.allocator_inactive_because),
-            (None, "done") => ("in force?", &trial.allocator_inactive_because),
-            (_, "failed") => ("failed", &trial.failed_because),
+            (None, TrialOutcome::Done) => ("in force?", &trial.allocator_inactive_because),
+            (_, TrialOutcome::Failed) => ("failed", &trial.failed_because),
             _ => continue,
         };
         let first_line = reason.as_ref().and_then(|r| r.lines().next()).unwrap_or_default();
         text.get_or_insert(format!("{what}: {first_line}"));
     }
-    let failed = failed_requests(Requests::of(shown(study, summary)), summary.standing);
+    let failed =
+        failed_requests(RequestCount::from_trials(shown(study, summary)), summary.standing);
     let all: Vec<String> = text.into_iter().chain(failed).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// That requests of a treatment failed, if any did.
-fn failed_requests(requests: Requests, standing: Standing) -> Option<String> {
+fn failed_requests(requests: RequestCount, standing: Standing) -> Option<String> {
     let of_reference = match standing {
         Standing::Reference => ": what the others cost, as ratios to it, says little",
         _ => "",
@@ -270,7 +271,7 @@ pub fn more(study: &StudyReport) -> impl Iterator<Item = Table> + '_ {
 
 /// That a study did not come to its end, in a sentence; nothing when it did.
 pub fn incomplete(study: &StudyReport) -> Option<String> {
-    let done = study.trials.iter().filter(|t| t.outcome == "done").count();
+    let done = study.trials.iter().filter(|t| t.outcome == TrialOutcome::Done).count();
     let planned = study.plan.slots().len();
     (done < planned)
         .then(|| format!("{done} of {planned} trials ended as planned; the figures are of those."))
@@ -307,7 +308,9 @@ pub fn rounds(study: &StudyReport) -> Option<Table> {
             let rounds: Vec<&RoundResult> =
                 trials.iter().filter_map(|t| t.rounds.get(place)).collect();
             let memory = |of: &dyn Fn(&RoundResult) -> Option<u64>| {
-                bytes(Estimate::of(&values(rounds.iter().map(|r| of(r).map(|b| b as f64)))))
+                bytes(Estimate::from_values(&values(
+                    rounds.iter().map(|r| of(r).map(|b| b as f64)),
+                )))
             };
             let count = |name: &str| {
                 let all = values(rounds.iter().map(|r| r.load.as_ref()?.figure(name)));
@@ -399,7 +402,7 @@ fn readings(trial: &TrialResult, phase: &str) -> Vec<f64> {
 /// voice; where a phase came again, how far all of them lie apart is told in place of an interval.
 fn over_rounds(trials: &[Vec<f64>]) -> Option<Estimate> {
     let medians = values(trials.iter().map(|readings| median(readings)));
-    let estimate = Estimate::of(&medians)?;
+    let estimate = Estimate::from_values(&medians)?;
     let all: Vec<f64> = trials.iter().flatten().copied().collect();
     if all.len() == medians.len() {
         return Some(estimate);
@@ -434,13 +437,13 @@ mod tests {
 
     #[test]
     fn failed_requests_are_told_and_of_the_reference_also_what_they_mean() {
-        let some = Requests { failed: 30.0, all: 1000.0, are_connections: false };
+        let some = RequestCount { failed: 30.0, all: 1000.0, are_connections: false };
         let told = |standing| failed_requests(some, standing).unwrap();
         assert_eq!(told(Standing::Within), "30 of 1000 requests failed");
         let of_reference =
             "30 of 1000 requests failed: what the others cost, as ratios to it, says little";
         assert_eq!(told(Standing::Reference), of_reference);
-        assert_eq!(failed_requests(Requests { failed: 0.0, ..some }, Standing::Within), None);
+        assert_eq!(failed_requests(RequestCount { failed: 0.0, ..some }, Standing::Within), None);
     }
 
     #[test]

@@ -175,7 +175,7 @@ impl Work {
             if let Ok(observed) = looked {
                 ledger.join(&observed.ledger);
                 managers = Manager::join(managers, &observed.managers);
-                let of_process = HeapSummary::of(&observed.arenas);
+                let of_process = HeapSummary::from_arenas(&observed.arenas);
                 heap = heap.into_iter().chain(of_process).reduce(HeapSummary::join);
                 processes += 1;
                 cpu_s += observed.cpu_s;

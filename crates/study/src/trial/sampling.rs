@@ -113,7 +113,7 @@ impl Sampling {
         let shared = Arc::clone(&requests.0);
         let thread = thread::spawn(move || {
             let mut work = Work {
-                sampler: Sampler::below(root),
+                sampler: Sampler::for_descendants_of(root),
                 examiner: Examiner::default(),
                 pending: Vec::new(),
                 treatment,

@@ -20,7 +20,7 @@ use crate::output::{Output, annotate, note};
 pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
     let plan = asked::plan(args)?;
     let thresholds = asked::thresholds(args)?;
-    let machine = lowtide_probe::machine::look();
+    let machine = lowtide_probe::machine::detect();
     let given = given(&machine, limits::raise_files());
     let mut shown = shown::Shown::new(args, &plan, &machine, output)?;
     let interrupt = interrupt::flag();
@@ -65,7 +65,7 @@ pub(crate) fn check(line: &str) -> Result<Option<u64>, Failure> {
     let Some(args) = of_line(line) else { return Ok(None) };
     // What a shell makes of its words is another matter: the load itself will say what is wrong with them.
     let Ok(plan) = asked::plan(&args) else { return Ok(None) };
-    let given = given(&lowtide_probe::machine::look(), limits::permitted_files());
+    let given = given(&lowtide_probe::machine::detect(), limits::permitted_files());
     let need = plan.need();
     match need.check(&given) {
         Ok(_) => Ok(Some(need.connections)),

@@ -14,17 +14,17 @@ const HUGE: usize = 2 << 20;
 
 /// The frames that hold zeros.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Zeros {
+pub(super) struct ZeroPages {
     page: Option<u64>,
     /// The first of the huge page's.
     huge: Option<u64>,
 }
 
-impl Zeros {
+impl ZeroPages {
     /// Those of this machine. None where frames may not be seen, which takes `CAP_SYS_ADMIN`.
     pub(super) fn of_this_machine() -> Self {
-        static ZEROS: OnceLock<Zeros> = OnceLock::new();
-        *ZEROS.get_or_init(|| Self::look().unwrap_or_default())
+        static ZEROS: OnceLock<ZeroPages> = OnceLock::new();
+        *ZEROS.get_or_init(|| Self::find().unwrap_or_default())
     }
 
     /// Whether an entry of the page map leads to one of them.
@@ -42,7 +42,7 @@ impl Zeros {
         self.page.is_some()
     }
 
-    fn look() -> Option<Self> {
+    fn find() -> Option<Self> {
         let page = rustix::param::page_size();
         let [first, _] = frames_of_fresh_memory(page, page)?;
         // A mapping of twice a huge page's size contains a whole aligned one.

@@ -5,18 +5,23 @@
 
 use std::ops::Range;
 
+use super::chunk::{LIST_BYTES, SMALLEST};
 use super::tally::{Class, Tally};
-use super::walk::{SMALLEST, TopRule};
 use crate::memory::Memory;
 use crate::residency::Residency;
 
-/// What a free chunk keeps for its lists (`sizeof (struct malloc_chunk)`): a page that holds a part of
-/// it is not given back.
-pub(super) const LIST_BYTES: u64 = 48;
+/// How a trim treats the top chunk of an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TopRule {
+    /// It moves the end of the main heap down, by a multiple of these bytes.
+    Trimmed(u64),
+    /// It leaves it: top chunks of thread heaps, and that of a main heap in several parts.
+    Kept,
+}
 
 /// What has been seen so far of a stretch.
 #[derive(Debug, Clone)]
-pub(super) struct Account {
+pub(super) struct StretchTally {
     pub(super) tally: Tally,
     /// Whether the last chunk is free and stands in a bin.
     pub(super) last_is_binned: bool,
@@ -27,7 +32,7 @@ pub(super) struct Account {
     page: u64,
 }
 
-impl Account {
+impl StretchTally {
     pub(super) fn new(page: u64) -> Self {
         Self {
             tally: Tally::default(),
@@ -43,7 +48,7 @@ impl Account {
     pub(super) fn binned(&mut self, at: u64, size: u64) {
         self.tally.free_count += 1;
         self.tally.free_bytes += size;
-        self.tally.free_classes[Class::of(size)].count(size);
+        self.tally.free_classes[Class::index_of(size)].count(size);
         self.extend(at, size);
         self.last_is_fast = false;
         self.last_is_binned = true;
@@ -65,7 +70,7 @@ impl Account {
         self.close(residency);
         self.tally.used_count += 1;
         self.tally.used_bytes += size;
-        self.tally.used_classes[Class::of(size)].count(size);
+        self.tally.used_classes[Class::index_of(size)].count(size);
         self.tally.resident.used_bytes += residency.bytes(at..at + size);
         self.last_is_binned = false;
     }

@@ -1,0 +1,15 @@
+//! The layout of a chunk: sizes and flags of its head (`struct malloc_chunk` in glibc's malloc/malloc.c).
+
+/// Size of the smallest chunk, in bytes (`MINSIZE`).
+pub(super) const SMALLEST: u64 = 32;
+/// Size of the largest chunk that a fast bin holds, in bytes (`MAX_FAST_SIZE` and the head).
+pub(super) const LARGEST_FAST: u64 = 176;
+/// Flag of a size: the chunk before it is in use.
+pub(super) const PREV_INUSE: u64 = 1;
+/// Flag of a size: the chunk has a mapping of its own.
+pub(super) const IS_MMAPPED: u64 = 2;
+/// Mask of the three flag bits of a size.
+pub(super) const FLAGS: u64 = 7;
+/// Size of the fields that a free chunk keeps for its lists, in bytes (`sizeof (struct malloc_chunk)`). A page
+/// that holds a part of them is not returned.
+pub(super) const LIST_BYTES: u64 = 48;
