@@ -9,6 +9,7 @@ mod containers;
 mod correlation;
 mod endings;
 mod expected;
+mod former_names;
 mod frameworks;
 mod hoard;
 mod in_force;
