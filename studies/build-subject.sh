@@ -9,4 +9,8 @@ if ! command -v cargo >/dev/null; then
     exit 1
 fi
 mkdir -p "$build"
-exec cargo build --quiet --release --locked --manifest-path "$source/Cargo.toml" --target-dir "$build"
+cargo build --quiet --release --locked --manifest-path "$source/Cargo.toml" --target-dir "$build"
+# A link is the former name of a subject; its program is then found by that name as well.
+if [ -L "$source" ]; then
+    ln -sf "subject-$(basename "$(readlink "$source")")" "$build/release/subject-$(basename "$source")"
+fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """CPU time of two builds of lowtide at the same work, in pairs: compare.py OLD NEW RECORD
 
-RECORD is a record of a study, such as the one packed in bench/2026-11-21-document-002."""
+RECORD is a record of a study, such as the one packed in bench/2026-11-21-python-httpx."""
 
 import json
 import os

@@ -513,7 +513,7 @@ Examples:
   lowtide study -- python3 job.py
   lowtide study -a glibc,jemalloc -t glibc/arena_max=2 --repeat 6 \\
       --ready tcp:127.0.0.1:8080 --load 'wrk -c 200 -d 20s http://127.0.0.1:8080/' -- ./server
-  lowtide study studies/002-python-httpx.toml --set contexts=2000
+  lowtide study studies/python-httpx.toml --set contexts=2000
 
 What takes hours: progress and the time left go to the standard error; what was interrupted goes on with
 --resume; and parts run one by one, on one machine or on several (in a Slurm array, in an indexed Job).

@@ -145,9 +145,8 @@ fn a_page_needs_nothing_from_anywhere_else_and_tells_the_whole_story() {
 }
 
 #[test]
-fn the_published_traces_of_document_002_are_read_as_they_were_published() {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies/002-python-httpx/document");
+fn the_published_traces_of_python_httpx_are_read_as_they_were_published() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies/python-httpx/document");
     let study = read::load(&path).unwrap().study;
     let figures: Vec<(String, u64, u64)> = study
         .trials
@@ -165,9 +164,8 @@ fn the_published_traces_of_document_002_are_read_as_they_were_published() {
 }
 
 #[test]
-fn the_published_logs_of_document_000_are_drawn_as_its_pictures_are() {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies/000-million-streams/document");
+fn the_published_logs_of_million_streams_are_drawn_as_its_pictures_are() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies/million-streams/document");
     let record = read::load(&path).unwrap();
     let settled: Vec<(String, u64, u64)> = record
         .study

@@ -11,8 +11,8 @@ pub fn allocated_bytes() -> usize {
     ALLOCATED.load(Ordering::Relaxed)
 }
 
-/// An allocator that counts what the program has allocated, in one atomic, as document 000 does, and leaves
-/// the rest to the real one.
+/// An allocator that counts what the program has allocated, in one atomic, as the document of
+/// `million-streams` does, and leaves the rest to the real one.
 pub struct Counting<A>(pub A);
 
 // SAFETY: every call goes to the real allocator as it came; the count touches no memory of theirs.

@@ -69,8 +69,8 @@ fn node_is_studied_and_its_settled_memory_is_what_the_kernel_says() {
 
 #[test]
 #[ignore = "needs python3 with venv, and the package index"]
-fn the_study_of_document_002_runs_with_few_contexts() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../studies/002-python-httpx.toml");
+fn the_study_of_python_and_httpx_runs_with_few_contexts() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../studies/python-httpx.toml");
     let ran = study(&[file, "--set", "contexts=10", "--repeat", "1"]);
     let json: Value = ran.json();
     assert_eq!(ran.code(), Some(0), "{}", ran.stderr());

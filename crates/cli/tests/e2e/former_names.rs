@@ -1,0 +1,63 @@
+//! Studies and subjects once had the numbers of documents in their names. Links keep those names.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lowtide_study::settings::Settings;
+
+const STUDIES: [(&str, &str); 8] = [
+    ("000-million-streams", "million-streams"),
+    ("001-containers", "containers"),
+    ("001-frameworks", "frameworks"),
+    ("001-three-servers", "three-servers"),
+    ("001-uploads", "uploads"),
+    ("002-python-httpx", "python-httpx"),
+    ("003-hoard", "hoard"),
+    ("004-node-tls", "node-tls"),
+];
+
+const SUBJECTS: [(&str, &str); 5] = [
+    ("000-server", "million-streams"),
+    ("001-containers", "containers"),
+    ("001-frameworks", "frameworks"),
+    ("003-hoard", "hoard"),
+    ("004-node-tls", "node-tls"),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// All that a study says, with `{cache}` in place of its cache directory, which has the name of the file.
+fn said(study: &str) -> String {
+    let file = root().join("studies").join(format!("{study}.toml"));
+    let settings = Settings::read(&file, &[], Path::new("/cache")).unwrap();
+    format!("{settings:#?}").replace(&format!("/cache/studies/{study}"), "{cache}")
+}
+
+#[test]
+fn a_study_is_the_same_by_its_former_name() {
+    for (former, name) in STUDIES {
+        assert_eq!(said(former), said(name));
+    }
+}
+
+/// Records name the folders of studies, and studies of others may name those of subjects.
+#[test]
+fn the_folders_of_studies_and_subjects_are_found_by_their_former_names() {
+    let studies = STUDIES.map(|names| ("studies", names));
+    let subjects = SUBJECTS.map(|names| ("subjects", names));
+    let mut found = 0;
+    for (parent, (former, name)) in studies.into_iter().chain(subjects) {
+        let folder = root().join(parent).join(name);
+        if folder.is_dir() {
+            let by_former_name = root().join(parent).join(former);
+            assert_eq!(
+                fs::canonicalize(by_former_name).unwrap(),
+                fs::canonicalize(folder).unwrap()
+            );
+            found += 1;
+        }
+    }
+    assert_eq!(found, 12, "of the studies, only `uploads` has no folder");
+}

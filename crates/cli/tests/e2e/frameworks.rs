@@ -1,0 +1,47 @@
+//! `subjects/frameworks`, run small: what `lowtide inspect` finds in each of its servers is what stands beside
+//! them.
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::expected::{Expected, Running, build};
+use crate::support::{free_port, lowtide, until};
+
+#[test]
+#[ignore = "builds axum, actix-web and salvo"]
+fn every_server_gets_the_verdict_that_stands_beside_it() {
+    let program = build("frameworks");
+    for expected in Expected::of("frameworks") {
+        assert_eq!(expected.moment, "closed", "no other is tried yet");
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let mut command = Command::new(&program);
+        command.args(&expected.arguments).arg(address.to_string());
+        let server = Running::under(&expected.allocator, &mut command).at(address);
+        let load = lowtide()
+            .args(["--json", "load", "--http2", "-c", "4", "-m", "5000"])
+            .arg(format!("http://{address}/?expire=2000"))
+            .output()
+            .unwrap();
+        let told: Value = serde_json::from_slice(&load.stdout).unwrap();
+        assert_eq!(told["rounds"][0]["succeeded"], 20_000, "{told:#}");
+        let closed = until("the close", || {
+            Some(server.inspect()).filter(|found| found["sockets_established"] == 0)
+        });
+        expected.hold(&closed);
+        assert_eq!(uploaded(address, 300_000), "300000", "{:?}", expected.arguments);
+    }
+}
+
+/// What the server answers to a picture.
+fn uploaded(address: SocketAddr, bytes: usize) -> String {
+    let load = lowtide()
+        .args(["--json", "load", "-X", "POST", "-n", "1", "-c", "1", "--body-size"])
+        .arg(bytes.to_string())
+        .arg(format!("http://{address}/upload"))
+        .output()
+        .unwrap();
+    let told: Value = serde_json::from_slice(&load.stdout).unwrap();
+    told["rounds"][0]["responses"].as_object().unwrap().keys().next().unwrap().clone()
+}

@@ -1,0 +1,96 @@
+//! `subjects/hoard`: each of its modes, held to the verdict that is expected of it. Needs no more than
+//! the C compiler that everything else needs too.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::expected::{Expected, folder};
+use crate::inspect::{self, plain};
+use crate::support::{number, study, until};
+
+/// Some 100 MiB, and no longer than it takes to fill them.
+const SMALL: [&str; 5] = ["threads=4", "mib=16", "main=32", "turns=2", "pause=1"];
+
+fn build() -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hoard");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let built = Command::new(compiler)
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .arg(&program)
+        .arg(folder("hoard").join("hoard.c"))
+        .status()
+        .expect("a C compiler (Debian: build-essential)");
+    assert!(built.success());
+    program
+}
+
+/// Looks at it once it has come to the moment: then that is its name.
+fn look(program: &Path, expected: &Expected) -> Value {
+    let mut child = plain(&program.display().to_string())
+        .args(SMALL)
+        .args(&expected.arguments)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let comm = format!("/proc/{}/comm", child.id());
+    until(&expected.moment, || {
+        (fs::read_to_string(&comm).unwrap().trim() == expected.moment).then_some(())
+    });
+    let watch = expected.watch.iter().flat_map(|time| ["--watch", time]).collect::<Vec<_>>();
+    let output = inspect::inspect(&watch, child.id());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    inspect::object(&output)
+}
+
+#[test]
+fn every_mode_of_the_hoard_has_the_verdict_that_is_expected_of_it() {
+    let program = build();
+    for expected in Expected::of("hoard") {
+        assert_eq!(expected.allocator, "glibc", "no other is tried yet");
+        expected.hold(&look(&program, &expected));
+    }
+}
+
+#[test]
+#[ignore = "takes half a minute, and needs leave to trace other processes"]
+fn the_study_runs_small_and_a_release_gives_back_what_is_hoarded() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../studies/hoard.toml");
+    let ran = study(&[
+        file,
+        "--set",
+        "threads=4",
+        "--set",
+        "mib=8",
+        "--set",
+        "main=32",
+        "--set",
+        "pause=100",
+        "-a",
+        "glibc",
+        "--repeat",
+        "1",
+        "--settle",
+        "2s",
+    ]);
+    let trials = ran.trials();
+    let of = |label: &str| {
+        let is_it = |t: &&Value| ["tune", "policy"].iter().any(|key| t["treatment"][key] == label);
+        trials.iter().find(is_it).unwrap_or_else(|| panic!("{label}"))
+    };
+    for trial in &trials {
+        assert_eq!(trial["allocator_active"], true, "{trial}");
+        let heap = &trial["heaps"]["settled"];
+        // The main thread's burst is one free block: no seam, and no mapping of its own.
+        assert!(number(heap, "largest_free_bytes") > 25e6, "{trial:#}");
+        assert!(number(heap, "free_bytes") >= number(heap, "largest_free_bytes"), "{trial:#}");
+    }
+    assert_eq!(of("arena_max=1")["heaps"]["settled"]["arenas"], 1);
+    assert!(number(of("trim_threshold"), "settled_ratio") > 0.8);
+    let released = of("release");
+    assert_eq!(released["releases"], 1);
+    assert!(number(released, "settled_ratio") < 0.2);
+}

@@ -1,0 +1,76 @@
+//! What the document (studies/README.md) compares its servers with: tokio tasks, plain TCP connections and
+//! maps. Each is filled, emptied and dropped, round after round, and every phase is announced by a line once
+//! memory had a while to fall.
+//!
+//! ```text
+//! subject-containers mode=tasks                   a million tasks, on one runtime for all rounds
+//! subject-containers mode=tasks runtime=each      on a runtime per round
+//! subject-containers mode=tcp [runtime=each]      connections, both ends in this process, as many as the
+//!                                                 file limit allows
+//! subject-containers mode=map                     HashMap<usize, usize>
+//! subject-containers mode=map-of-vec              HashMap<usize, Vec<usize>>
+//! subject-containers mode=dashmap                 DashMap<usize, usize>
+//! subject-containers mode=one-stays               tasks, the last of which outlives the others
+//! subject-containers mode=interleaved             tasks, every fourth of which outlives the others
+//! ```
+//!
+//! Besides: `count=` (a million), `rounds=` (3), `pause=` (ms before a phase is announced, 1000), `until=` (the
+//! phase of the first round in which it stays).
+
+mod maps;
+mod options;
+mod runtimes;
+mod stage;
+mod tasks;
+mod tcp;
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+
+use dashmap::DashMap;
+
+use maps::Map;
+use options::{Mode, Options};
+use runtimes::Runtimes;
+use stage::Stage;
+use tasks::Long;
+
+fn main() -> ExitCode {
+    match Options::read(std::env::args().skip(1)).and_then(|options| run(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("{sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<(), String> {
+    let mut stage = Stage::new(options);
+    match options.mode {
+        Mode::Tasks => tasks(&mut stage, options, Long::None)?,
+        Mode::OneStays => tasks(&mut stage, options, Long::Last)?,
+        Mode::Interleaved => tasks(&mut stage, options, Long::EveryFourth)?,
+        Mode::Tcp => {
+            let (runtimes, count) = (Runtimes::new(options.each)?, tcp::allowed(options.count)?);
+            stage.rounds(count, |stage| tcp::round(stage, &runtimes, count))?;
+        }
+        Mode::Map => maps::<HashMap<usize, usize>>(&mut stage, options)?,
+        Mode::MapOfVec => maps::<HashMap<usize, Vec<usize>>>(&mut stage, options)?,
+        Mode::DashMap => maps::<DashMap<usize, usize>>(&mut stage, options)?,
+    }
+    stage.announce("over", "waits until it is ended");
+    Stage::stay()
+}
+
+fn tasks(stage: &mut Stage, options: &Options, long: Long) -> Result<(), String> {
+    let (runtimes, count) = (Runtimes::new(options.each)?, options.count);
+    stage.rounds(count, |stage| tasks::round(stage, &runtimes, count, long))
+}
+
+fn maps<M: Map>(stage: &mut Stage, options: &Options) -> Result<(), String> {
+    stage.rounds(options.count, |stage| {
+        maps::round::<M>(stage, options.count);
+        Ok(())
+    })
+}

@@ -1,0 +1,134 @@
+//! What is asked for on the command line.
+
+use std::time::Duration;
+
+/// What is filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Tasks,
+    OneStays,
+    Interleaved,
+    Tcp,
+    Map,
+    MapOfVec,
+    DashMap,
+}
+
+impl Mode {
+    const ALL: [Self; 7] = [
+        Self::Tasks,
+        Self::OneStays,
+        Self::Interleaved,
+        Self::Tcp,
+        Self::Map,
+        Self::MapOfVec,
+        Self::DashMap,
+    ];
+
+    /// What it is called.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tasks => "tasks",
+            Self::OneStays => "one-stays",
+            Self::Interleaved => "interleaved",
+            Self::Tcp => "tcp",
+            Self::Map => "map",
+            Self::MapOfVec => "map-of-vec",
+            Self::DashMap => "dashmap",
+        }
+    }
+}
+
+/// The phases in which it can stay.
+const PHASES: [&str; 3] = ["filled", "emptied", "dropped"];
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// What is filled.
+    pub(crate) mode: Mode,
+    /// Whether each round has a runtime of its own.
+    pub(crate) each: bool,
+    /// With how many elements.
+    pub(crate) count: usize,
+    /// How often.
+    pub(crate) rounds: usize,
+    /// How long memory may fall before a phase is announced.
+    pub(crate) pause: Duration,
+    /// The phase in which it stays.
+    pub(crate) until: Option<String>,
+}
+
+const USAGE: &str = "usage: subject-containers \
+    mode=tasks|one-stays|interleaved|tcp|map|map-of-vec|dashmap [runtime=kept|each] [count=N] [rounds=N] [pause=MS] \
+    [until=filled|emptied|dropped]";
+
+impl Options {
+    /// Reads them.
+    pub(crate) fn read(words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Self {
+            mode: Mode::Tasks,
+            each: false,
+            count: 1_000_000,
+            rounds: 3,
+            pause: Duration::from_secs(1),
+            until: None,
+        };
+        for word in words {
+            let (name, value) =
+                word.split_once('=').ok_or(format!("`{word}` is not NAME=VALUE; {USAGE}"))?;
+            options.set(name, value).ok_or(format!("`{word}` is not understood; {USAGE}"))?;
+        }
+        if options.dropped_is_never_announced() {
+            return Err(format!("the phase dropped needs runtime=each in this mode; {USAGE}"));
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+        let number = || value.parse().ok().filter(|n: &usize| *n > 0);
+        match name {
+            "mode" => self.mode = Mode::ALL.into_iter().find(|mode| mode.name() == value)?,
+            "runtime" => {
+                self.each = ["kept", "each"].iter().position(|word| *word == value)? == 1;
+            }
+            "count" => self.count = number()?,
+            "rounds" => self.rounds = number()?,
+            "pause" => self.pause = Duration::from_millis(value.parse().ok()?),
+            "until" => self.until = Some(PHASES.iter().find(|p| **p == value)?.to_string()),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn dropped_is_never_announced(&self) -> bool {
+        let drops_a_runtime = matches!(self.mode, Mode::Tasks | Mode::Tcp);
+        self.until.as_deref() == Some("dropped") && drops_a_runtime && !self.each
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Options, String> {
+        Options::read(text.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn what_is_set_stands_in_the_place_of_what_it_is_otherwise() {
+        let options = read("mode=tcp runtime=each count=7 until=dropped").unwrap();
+        assert_eq!((options.mode, options.each, options.count), (Mode::Tcp, true, 7));
+        assert_eq!((options.rounds, options.until.as_deref()), (3, Some("dropped")));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_told_with_the_usage() {
+        for text in ["mode=list", "count=0", "rounds=x", "runtime=two", "until=full", "n=1"] {
+            let told = read(text).unwrap_err();
+            assert!(told.starts_with(&format!("`{text}` is not understood; usage")), "{told}");
+        }
+        assert!(read("tasks").unwrap_err().contains("is not NAME=VALUE"));
+        assert!(read("mode=tasks until=dropped").unwrap_err().contains("needs runtime=each"));
+    }
+}

@@ -1,0 +1,80 @@
+//! The servers of the document (studies/README.md): axum, actix-web and salvo under the same test. Every
+//! request sleeps for as long as it asks for, so that a million of them are there at once; a picture that is
+//! uploaded is read whole, and its length answered.
+//!
+//! ```text
+//! subject-frameworks axum|actix|salvo [--figures FILE] [ADDRESS]      ADDRESS: 127.0.0.1:3000
+//! curl 'http://127.0.0.1:3000/?expire=20000'                  axum(PID) HTTP/1.1 PEER
+//! curl --data-binary @picture http://127.0.0.1:3000/upload    its length
+//! curl http://127.0.0.1:3000/figures                          its counters as JSON
+//! ```
+
+mod actix;
+mod axum;
+mod figures;
+mod options;
+mod salvo;
+
+use std::alloc::System;
+use std::net::TcpListener;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use subject_common::Counting;
+
+use figures::{Counters, monitor};
+use options::{Framework, Options};
+
+#[global_allocator]
+static ALLOCATOR: Counting<System> = Counting(System);
+
+/// How many streams one connection may have. The h2 library has no bound of its own, hyper has 200.
+const STREAMS: u32 = 1_000_000;
+/// The largest picture.
+const MOST_UPLOADED: usize = 64 << 20;
+
+fn main() -> ExitCode {
+    let ran = Options::read(std::env::args().skip(1)).and_then(run);
+    match ran {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("{sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> Result<(), String> {
+    let Options { framework, address, .. } = options;
+    let name = framework.name();
+    let listener = TcpListener::bind(address)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        .map_err(|error| format!("{address} cannot be listened on: {error}"))?;
+    println!("{name}-demo pid is {}", std::process::id());
+    println!("listening on {address}");
+    let counters = Counters::default();
+    let watched = counters.clone();
+    std::thread::spawn(move || monitor(&watched, &options));
+    let served = match framework {
+        Framework::Axum => axum::serve(listener, counters),
+        Framework::Actix => actix::serve(listener, counters),
+        Framework::Salvo => salvo::serve(listener, counters),
+    };
+    served.map_err(|error| format!("{name} cannot serve: {error}"))
+}
+
+/// Waits for as many ms as the request says.
+async fn expire(milliseconds: Option<u64>) {
+    if let Some(milliseconds) = milliseconds {
+        tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+    }
+}
+
+/// The answer of the document: who answered, by which version of HTTP, and to whom.
+fn answer(
+    framework: Framework,
+    version: impl std::fmt::Debug,
+    peer: impl std::fmt::Display,
+) -> String {
+    format!("{}({}) {version:?} {peer}", framework.name(), std::process::id())
+}

@@ -1,0 +1,76 @@
+//! What is asked for on the command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// The frameworks of the document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Framework {
+    Axum,
+    Actix,
+    Salvo,
+}
+
+impl Framework {
+    const ALL: [Self; 3] = [Self::Axum, Self::Actix, Self::Salvo];
+
+    /// What it is called, on the command line and in answers.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Axum => "axum",
+            Self::Actix => "actix",
+            Self::Salvo => "salvo",
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Who serves.
+    pub(crate) framework: Framework,
+    /// A file that always holds the counters as JSON.
+    pub(crate) figures: Option<PathBuf>,
+    /// Where to listen.
+    pub(crate) address: SocketAddr,
+}
+
+const USAGE: &str = "usage: subject-frameworks axum|actix|salvo [--figures FILE] [ADDRESS]";
+
+impl Options {
+    /// Reads them.
+    pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let name = words.next().ok_or(format!("which framework? {USAGE}"))?;
+        let framework = Framework::ALL.into_iter().find(|f| f.name() == name);
+        let mut options = Self {
+            framework: framework.ok_or(format!("`{name}` is no framework; {USAGE}"))?,
+            figures: None,
+            address: SocketAddr::from(([127, 0, 0, 1], 3000)),
+        };
+        while let Some(word) = words.next() {
+            if word == "--figures" {
+                let file = words.next().ok_or(format!("--figures needs a file; {USAGE}"))?;
+                options.figures = Some(file.into());
+            } else {
+                options.address =
+                    word.parse().map_err(|_| format!("`{word}` is no address; {USAGE}"))?;
+            }
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_understood_is_told_with_the_usage() {
+        let read = |text: &str| Options::read(text.split_whitespace().map(str::to_owned));
+        assert_eq!(read("salvo --figures f 0.0.0.0:80").unwrap().framework, Framework::Salvo);
+        assert!(read("").unwrap_err().contains("usage"));
+        assert!(read("rocket").unwrap_err().starts_with("`rocket` is no framework"));
+        assert!(read("axum --figures").unwrap_err().contains("needs a file"));
+        assert!(read("axum --quick").unwrap_err().starts_with("`--quick` is no address"));
+    }
+}

@@ -1,0 +1,57 @@
+//! The server of the document (studies/README.md): every request sleeps for as long as it asks for, so that
+//! a million of them are there at once. Beside it, what the document watches it with: a counting allocator,
+//! the tasks that are alive, resident memory, and a runtime that is exchanged when nothing runs on it any more.
+//!
+//! ```text
+//! subject-million-streams [--refresh] [--figures FILE] [ADDRESS]      ADDRESS: 127.0.0.1:3000
+//! curl 'http://127.0.0.1:3000/?expire=20000'      axum(PID) HTTP/1.1 PEER
+//! curl http://127.0.0.1:3000/figures              its counters as JSON
+//! ```
+
+mod allocator;
+mod figures;
+mod options;
+mod runtime;
+mod server;
+
+use std::process::ExitCode;
+
+use subject_common::Counting;
+
+use allocator::Real;
+use figures::Counters;
+use options::Options;
+use runtime::Rolling;
+
+#[global_allocator]
+static ALLOCATOR: Counting<Real> = Counting(Real);
+
+/// The listener and the monitor run on the main runtime, as in the document; what serves connections, on
+/// the one that is exchanged.
+#[tokio::main]
+async fn main() -> ExitCode {
+    let ran = match Options::read(std::env::args().skip(1)) {
+        Ok(options) => run(options).await,
+        Err(sentence) => Err(sentence),
+    };
+    match ran {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("{sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<(), String> {
+    let rolling = Rolling::new().map_err(|error| format!("no runtime: {error}"))?;
+    let counters = Counters::new(rolling.clone());
+    println!("axum-demo pid is {}", std::process::id());
+    let address = options.address;
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .map_err(|error| format!("{address} cannot be listened on: {error}"))?;
+    println!("listening on {address}");
+    tokio::spawn(figures::monitor(counters.clone(), rolling.clone(), options));
+    server::serve(listener, counters, &rolling).await
+}

@@ -1,0 +1,56 @@
+//! What is asked for on the command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Whether the runtime is exchanged when nothing runs on it.
+    pub(crate) refresh: bool,
+    /// A file that always holds the counters as JSON.
+    pub(crate) figures: Option<PathBuf>,
+    /// Where to listen.
+    pub(crate) address: SocketAddr,
+}
+
+const USAGE: &str = "usage: subject-million-streams [--refresh] [--figures FILE] [ADDRESS]";
+
+impl Options {
+    /// Reads them.
+    pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Self {
+            refresh: false,
+            figures: None,
+            address: SocketAddr::from(([127, 0, 0, 1], 3000)),
+        };
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--refresh" => options.refresh = true,
+                "--figures" => {
+                    let file = words.next().ok_or(format!("--figures needs a file; {USAGE}"))?;
+                    options.figures = Some(file.into());
+                }
+                address => {
+                    options.address = address
+                        .parse()
+                        .map_err(|_| format!("`{address}` is no address; {USAGE}"))?;
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_understood_is_told_with_the_usage() {
+        let read = |text: &str| Options::read(text.split_whitespace().map(str::to_owned));
+        assert!(read("--refresh --figures f 0.0.0.0:80").unwrap().refresh);
+        assert!(read("--figures").unwrap_err().contains("usage"));
+        assert!(read("--quick").unwrap_err().starts_with("`--quick` is no address"));
+    }
+}

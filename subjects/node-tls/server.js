@@ -1,0 +1,166 @@
+/*
+ * The TLS server of the document (studies/README.md): it takes connections, reads what comes, and says each
+ * second how much memory V8 has and how much the process. It runs on every node from 0.12 on: no syntax beyond ES5.
+ *
+ *   openssl req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN=localhost -keyout key.pem -out cert.pem
+ *   node --expose-gc server.js key=key.pem cert=cert.pem port=1234 figures=1235
+ *
+ *   curl http://127.0.0.1:1235/           its figures as JSON
+ *   curl http://127.0.0.1:1235/collect    after a forced collection, with those before; SIGUSR2 does it too
+ *
+ * With session=KIB each connection has as much of V8's heap as a real service's session; with leak=1 the
+ * sessions of closed connections are forgotten and never freed; with collect=1 every figure is one after
+ * a forced collection.
+ */
+'use strict';
+
+var fs = require('fs');
+var http = require('http');
+var tls = require('tls');
+
+/* So long before and behind a collection nothing else is done, so that both can be read from outside, in ms. */
+var STILL = 500;
+/* What an object of a session takes, in bytes: five words, and the place that it has in a list with room to grow. */
+var OBJECT = 50;
+
+var settings = {
+    key: 'key.pem', cert: 'cert.pem',
+    port: 1234,
+    figures: 0,    /* the port of the figures; 0 is none */
+    max: 20000,    /* connections */
+    session: 0,    /* KiB of V8's heap for each connection */
+    leak: 0,       /* whether the sessions of closed connections are kept */
+    collect: 0     /* whether all figures are those after a forced collection */
+};
+var forgotten = [];
+
+function fail(sentence) {
+    console.error('server: ' + sentence);
+    process.exit(2);
+}
+
+process.argv.slice(2).forEach(function (word) {
+    var at = word.indexOf('='), name = word.slice(0, at), value = word.slice(at + 1);
+    if (at < 0 || !settings.hasOwnProperty(name)) {
+        fail(word + ' is not understood: write NAME=VALUE; there are ' + Object.keys(settings).join(', '));
+    }
+    if (typeof settings[name] === 'number') {
+        if (!/^\d{1,9}$/.test(value)) { fail(word + ' is not a number: write such as ' + name + '=1000'); }
+        value = Number(value);
+    }
+    settings[name] = value;
+});
+if (settings.collect && !global.gc) {
+    fail('collect=1 needs a collection on request: start it as node --expose-gc server.js');
+}
+
+function read(name) {
+    try {
+        return fs.readFileSync(settings[name]);
+    } catch (error) {
+        return fail(settings[name] + ' cannot be read (' + error.code + '): name another with ' + name + '=');
+    }
+}
+
+function listen(server, port, host, done) {
+    server.on('error', function (error) {
+        fail(error.code === 'EADDRINUSE' ?
+            'port ' + port + ' is in use: end what listens there, or choose another' :
+            'port ' + port + ' cannot be listened on: ' + error.message);
+    });
+    server.listen(port, host, 4096, done);
+}
+
+function mebibytes(bytes) { return (bytes / 1024 / 1024).toFixed(2) + 'MB'; }
+
+/* As the document's lines have it. */
+function line(memory) {
+    return 'heapTotal ' + mebibytes(memory.heapTotal) + ' heapUsed ' + mebibytes(memory.heapUsed) +
+        ' rss ' + mebibytes(memory.rss);
+}
+
+/* A session, of so many KiB: small objects in a list, as parsed requests and caches are. */
+function session() {
+    var list = [], count = settings.session * 1024 / OBJECT;
+    for (var i = 0; i < count; i += 1) { list.push({ at: i, of: list }); }
+    return list;
+}
+
+var server = tls.createServer({ key: read('key'), cert: read('cert') }, function (socket) {
+    var own = session();
+    socket.on('data', function () {});
+    socket.on('error', function (error) { console.error('tls client: ' + error.message); });
+    socket.on('timeout', function () { socket.destroy(); });
+    socket.on('close', function () {
+        if (settings.leak) { forgotten.push(own); }
+        own = null;
+    });
+});
+server.maxConnections = settings.max;
+/* Its name until node 6, and since. */
+['clientError', 'tlsClientError'].forEach(function (name) {
+    server.on(name, function (error, socket) {
+        console.error('tls client: ' + error.message);
+        socket.destroy();
+    });
+});
+
+function figures(done) {
+    server.getConnections(function (error, connections) {
+        if (error) { return done({ error: error.message }); }
+        if (settings.collect) { global.gc(); }
+        var memory = process.memoryUsage();
+        done({
+            connections: connections,
+            inner_memory_bytes: memory.heapUsed, /* the name by which lowtide knows it */
+            heap_total_bytes: memory.heapTotal,
+            heap_used_bytes: memory.heapUsed,
+            rss_bytes: memory.rss,
+            external_bytes: memory.external      /* node 7 and later */
+        });
+    });
+}
+
+/* Frees what nobody refers to, and tells the figures before and after. */
+function collect(done) {
+    var before = process.memoryUsage();
+    console.log('collecting: ' + line(before));
+    setTimeout(function () {
+        global.gc();
+        setTimeout(function () {
+            var after = process.memoryUsage();
+            console.log('collected: ' + line(after));
+            done({ before: before, after: after });
+        }, STILL);
+    }, STILL);
+}
+
+function answer(response, status, object) {
+    response.writeHead(status, { 'Content-Type': 'application/json', 'Connection': 'close' });
+    response.end(JSON.stringify(object) + '\n');
+}
+
+function tell(request, response) {
+    function ok(object) { answer(response, 200, object); }
+    if (request.url === '/') { return figures(ok); }
+    if (request.url !== '/collect') { return answer(response, 404, { error: 'there are / and /collect' }); }
+    if (global.gc) { return collect(ok); }
+    answer(response, 409, { error: 'start it as node --expose-gc server.js' });
+}
+
+process.on('SIGUSR2', function () {
+    if (global.gc) { return collect(function () {}); }
+    console.error('server: no collection on request: start it as node --expose-gc server.js');
+});
+
+listen(server, settings.port, '127.0.0.1', function () {
+    console.log('tls server listening on port(' + settings.port + '), node ' + process.version);
+});
+if (settings.figures) { listen(http.createServer(tell), settings.figures, '127.0.0.1'); }
+
+setInterval(function () {
+    server.getConnections(function (error, connections) {
+        console.log('server: tls connections(' + (error ? error.message : connections) + ')');
+        console.log('Process: ' + line(process.memoryUsage()));
+    });
+}, 1000);
