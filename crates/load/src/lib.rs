@@ -44,7 +44,7 @@ mod tally;
 mod timer;
 
 use failure::Failure;
-use limits::{Given, LimitError};
+use limits::{Available, LimitError};
 use observer::Observer;
 use plan::Plan;
 use route::Route;
@@ -83,11 +83,11 @@ pub enum RunError {
 /// When nothing was done that could be reported.
 pub fn run(
     plan: &Plan,
-    given: &Given,
+    available: &Available,
     observer: &mut dyn Observer,
     interrupt: &AtomicBool,
 ) -> Result<LoadReport, RunError> {
-    let sources = plan.need().check(given)?;
+    let sources = plan.required().check(available)?;
     let routes: Result<Vec<Route>, RunError> =
         plan.targets.iter().map(|target| Route::find(plan, target, sources)).collect();
     driver::Driver::new(plan, &routes?, observer, interrupt)?.run()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limits::Need;
+use crate::limits::Required;
 use crate::shape::Shape;
 use crate::speech::Version;
 use crate::target::Target;
@@ -53,8 +53,8 @@ impl Plan {
         self.targets.iter().any(|target| target.scheme.is_bare())
     }
 
-    /// What it needs of the machine.
-    pub fn need(&self) -> Need {
+    /// Returns the resources that the load requires of this machine.
+    pub fn required(&self) -> Required {
         let connections = self.connections as u64;
         let in_flight = match self.is_bare() {
             true => 0,
@@ -65,7 +65,7 @@ impl Plan {
         };
         let is_loopback =
             |target: &Target| target.host == "localhost" || target.host.starts_with("127.");
-        Need {
+        Required {
             connections,
             tls: self.targets.iter().any(|target| target.scheme.is_tls()),
             in_flight,

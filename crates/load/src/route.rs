@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use rustls::ClientConnection;
 
 use crate::RunError;
-use crate::limits::Sources;
+use crate::limits::SourceAddresses;
 use crate::plan::Plan;
 use crate::protocol::Request;
 use crate::speech::Speech;
@@ -20,12 +20,16 @@ pub(crate) struct Route {
     addresses: Vec<SocketAddr>,
     tls: Option<Tls>,
     pub(crate) speech: Speech,
-    sources: Sources,
+    sources: SourceAddresses,
 }
 
 impl Route {
     /// Finds it.
-    pub(crate) fn find(plan: &Plan, target: &Target, sources: Sources) -> Result<Self, RunError> {
+    pub(crate) fn find(
+        plan: &Plan,
+        target: &Target,
+        sources: SourceAddresses,
+    ) -> Result<Self, RunError> {
         let speech = speech(plan, target);
         let tls = match target.scheme.is_tls() {
             true => Some(Tls::new(speech.offers(), plan.insecure)?),
@@ -52,7 +56,8 @@ impl Route {
     /// The address of a turn, and that of this machine from which the connection of a number comes.
     pub(crate) fn ends(&self, turn: usize, number: usize) -> (SocketAddr, Option<IpAddr>) {
         let to = self.addresses[turn % self.addresses.len()];
-        let from = self.sources.of(number).filter(|_| to.is_ipv4() && to.ip().is_loopback());
+        let from =
+            self.sources.address_of(number).filter(|_| to.is_ipv4() && to.ip().is_loopback());
         (to, from)
     }
 

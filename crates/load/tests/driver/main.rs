@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lowtide_load::failure::Failure;
-use lowtide_load::limits::{self, Given};
+use lowtide_load::limits::{self, Available};
 use lowtide_load::observer::{Moment, Observer, Progress, State};
 use lowtide_load::plan::{Ask, Plan};
 use lowtide_load::shape::Shape;
@@ -41,12 +41,16 @@ fn h2(url: &str) -> Plan {
     Plan { version: Version::Http2, ..plan(url) }
 }
 
-fn given() -> Given {
-    Given { files: limits::raise_files(), memory_bytes: None, ports: limits::ports() }
+fn available() -> Available {
+    Available {
+        files: limits::raise_open_files(),
+        memory_bytes: None,
+        ports: limits::ephemeral_ports(),
+    }
 }
 
 fn try_run(plan: &Plan) -> Result<LoadReport, RunError> {
-    run(plan, &given(), &mut (), &AtomicBool::new(false))
+    run(plan, &available(), &mut (), &AtomicBool::new(false))
 }
 
 fn one_round(plan: &Plan) -> LoadRound {
@@ -302,7 +306,7 @@ fn bare_connections_are_held_and_those_that_the_server_closes_are_counted() {
     *round.last_mut().unwrap() = Shape::Hold(Duration::from_secs(600));
     let interrupt = AtomicBool::new(false);
     let mut observer = UntilClosed { held, interrupt: &interrupt };
-    let report = run(&plan, &given(), &mut observer, &interrupt).unwrap();
+    let report = run(&plan, &available(), &mut observer, &interrupt).unwrap();
     let held = &report.rounds[0];
     assert_eq!((held.succeeded, held.closed_while_held), (20, Some(20)));
 }
@@ -352,7 +356,7 @@ fn what_is_interrupted_tells_what_was_done_so_far() {
     plan.sample_every = Duration::from_millis(5);
     let interrupt = AtomicBool::new(false);
     let mut observer = Impatient { interrupt: &interrupt, in_flight: 400, marks: Vec::new() };
-    let report = run(&plan, &given(), &mut observer, &interrupt).unwrap();
+    let report = run(&plan, &available(), &mut observer, &interrupt).unwrap();
     assert!(report.interrupted);
     assert_eq!(report.rounds.len(), 1);
     whole(&report.rounds[0]);

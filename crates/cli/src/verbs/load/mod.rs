@@ -6,7 +6,7 @@ mod shown;
 use clap::Parser;
 use lowtide_load::RunError;
 use lowtide_load::failure::Failure as Reason;
-use lowtide_load::limits::{self, Given, LimitError};
+use lowtide_load::limits::{self, Available, LimitError};
 use lowtide_model::load::LoadReport;
 use lowtide_model::record::v1::Machine;
 use lowtide_model::threshold::{Crossing, Threshold};
@@ -21,10 +21,10 @@ pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
     let plan = asked::plan(args)?;
     let thresholds = asked::thresholds(args)?;
     let machine = lowtide_probe::machine::look();
-    let given = given(&machine, limits::raise_files());
+    let available = available(&machine, limits::raise_open_files());
     let mut shown = shown::Shown::new(args, &plan, &machine, output)?;
     let interrupt = interrupt::flag();
-    let done = lowtide_load::run(&plan, &given, &mut shown, &interrupt);
+    let done = lowtide_load::run(&plan, &available, &mut shown, &interrupt);
     shown.finish()?;
     let report = done.map_err(|error| failure(error, args))?;
     if output.json {
@@ -54,21 +54,23 @@ fn show_crossings(thresholds: &[Threshold], report: &LoadReport) -> bool {
     !crossings.is_empty()
 }
 
-fn given(machine: &Machine, files: u64) -> Given {
-    let at_hand = [machine.memory_available_bytes, machine.cgroup_limit_bytes];
-    Given { files, memory_bytes: at_hand.into_iter().flatten().min(), ports: limits::ports() }
+/// Returns the resources of this machine, `files` being the limit on open files.
+fn available(machine: &Machine, files: u64) -> Available {
+    let memory = [machine.memory_available_bytes, machine.cgroup_limit_bytes];
+    let memory_bytes = memory.into_iter().flatten().min();
+    Available { files, memory_bytes, ports: limits::ephemeral_ports() }
 }
 
-/// Looks whether this machine permits a load that a study is to start. Gives the connections that it makes;
-/// nothing for a line that is no plain `lowtide load`.
+/// Checks that this machine permits the load that a study starts with this command line. Returns its number of
+/// connections, or `None` for a line that is not a plain `lowtide load`.
 pub(crate) fn check(line: &str) -> Result<Option<u64>, Failure> {
     let Some(args) = of_line(line) else { return Ok(None) };
     // What a shell makes of its words is another matter: the load itself will say what is wrong with them.
     let Ok(plan) = asked::plan(&args) else { return Ok(None) };
-    let given = given(&lowtide_probe::machine::look(), limits::permitted_files());
-    let need = plan.need();
-    match need.check(&given) {
-        Ok(_) => Ok(Some(need.connections)),
+    let available = available(&lowtide_probe::machine::look(), limits::max_open_files());
+    let required = plan.required();
+    match required.check(&available) {
+        Ok(_) => Ok(Some(required.connections)),
         Err(error @ LimitError::Memory { .. }) => {
             Err(Failure::failed(format!("the load: {error}")))
         }
