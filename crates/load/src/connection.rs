@@ -9,8 +9,8 @@ use rustls::ClientConnection;
 use socket2::{Domain, Protocol as Transport, Socket, Type};
 
 use crate::failure::Failure;
+use crate::http_choice::HttpChoice;
 use crate::protocol::{Protocol, Ticks};
-use crate::speech::Speech;
 use crate::tally::Tally;
 use crate::tls;
 
@@ -115,17 +115,17 @@ impl Connection {
     pub(crate) fn go_on(
         &mut self,
         buffer: &mut [u8],
-        speech: &Speech,
+        choice: &HttpChoice,
         tally: &mut Tally,
     ) -> Result<Seen, Failure> {
         let was_open = self.is_open();
         if self.stage == Stage::Connecting && !self.is_connected()? {
             return Ok(Seen { stands: false, again: false });
         }
-        let again = self.read(buffer, speech, tally)?;
+        let again = self.read(buffer, choice, tally)?;
         if let Err(failure) = self.flush() {
             // What the server said before it closed tells more than that nothing can be written.
-            while self.read(buffer, speech, tally)? {}
+            while self.read(buffer, choice, tally)? {}
             return Err(failure);
         }
         Ok(Seen { stands: self.is_open() && !was_open, again })
@@ -150,15 +150,15 @@ impl Connection {
     fn read(
         &mut self,
         buffer: &mut [u8],
-        speech: &Speech,
+        choice: &HttpChoice,
         tally: &mut Tally,
     ) -> Result<bool, Failure> {
         if self.stage == Stage::Handshaking {
-            self.handshake(speech)?;
+            self.handshake(choice)?;
         }
         for _ in 0..MOST_READS {
             let more = match self.tls.is_some() {
-                true => self.read_tls(buffer, speech, tally)?,
+                true => self.read_tls(buffer, choice, tally)?,
                 false => self.read_plain(buffer, tally)?,
             };
             if !more {
@@ -183,7 +183,7 @@ impl Connection {
     fn read_tls(
         &mut self,
         buffer: &mut [u8],
-        speech: &Speech,
+        choice: &HttpChoice,
         tally: &mut Tally,
     ) -> Result<bool, Failure> {
         let Some(session) = &mut self.tls else { return Ok(false) };
@@ -198,7 +198,7 @@ impl Connection {
             return Err(tls::failure(&error));
         }
         if self.stage == Stage::Handshaking {
-            self.handshake(speech)?;
+            self.handshake(choice)?;
         }
         loop {
             let Some(session) = &mut self.tls else { return Ok(false) };
@@ -221,12 +221,12 @@ impl Connection {
     }
 
     /// Goes on to speak the protocol, once TLS stands.
-    fn handshake(&mut self, speech: &Speech) -> Result<(), Failure> {
+    fn handshake(&mut self, choice: &HttpChoice) -> Result<(), Failure> {
         if self.tls.as_ref().is_some_and(|session| session.is_handshaking()) {
             return Ok(());
         }
         let chosen = self.tls.as_ref().and_then(|session| session.alpn_protocol());
-        self.protocol = speech.begin(chosen)?;
+        self.protocol = choice.protocol(chosen)?;
         self.stage = Stage::Open;
         if let Some(protocol) = &mut self.protocol {
             protocol.open(&mut self.out);

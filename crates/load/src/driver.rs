@@ -15,7 +15,7 @@ use crate::pacer::Pacer;
 use crate::plan::Plan;
 use crate::pool::Pool;
 use crate::protocol::Ticks;
-use crate::route::Route;
+use crate::resolved_target::ResolvedTarget;
 use crate::shape::{Shape, Step};
 use crate::tally::{Counts, Tally};
 use crate::timer::Timer;
@@ -35,7 +35,7 @@ const TIMER: Token = Token(usize::MAX);
 /// Runs a plan.
 pub(crate) struct Driver<'a> {
     plan: &'a Plan,
-    routes: &'a [Route],
+    targets: &'a [ResolvedTarget],
     poll: Poll,
     events: Events,
     timer: Timer,
@@ -74,18 +74,18 @@ impl Course<'_> {
 impl<'a> Driver<'a> {
     pub(crate) fn new(
         plan: &'a Plan,
-        routes: &'a [Route],
+        targets: &'a [ResolvedTarget],
         observer: &'a mut dyn Observer,
         interrupt: &'a AtomicBool,
     ) -> Result<Self, RunError> {
         let poll = Poll::new()?;
         let timer = Timer::new(poll.registry(), TIMER)?;
         let registry = poll.registry().try_clone()?;
-        let first = routes.first().ok_or_else(|| io::Error::other("a plan without a target"))?;
+        let first = targets.first().ok_or_else(|| io::Error::other("a plan without a target"))?;
         let pool = Pool::new(plan.connections, plan.streams, first, registry, plan.is_bare());
         Ok(Self {
             plan,
-            routes,
+            targets,
             poll,
             events: Events::with_capacity(EVENTS),
             timer,
@@ -131,7 +131,7 @@ impl<'a> Driver<'a> {
 
     fn begin_round(&mut self, step: &Step<'_>) -> Result<(), RunError> {
         let before = std::mem::replace(&mut self.round, step.round);
-        if before > 0 && self.route_of(before).text != self.route().text {
+        if before > 0 && self.target_of(before).url != self.target().url {
             // Connections that lead elsewhere are closed, once what trickled over them is answered.
             self.wait_for_answers()?;
             if self.interrupted {
@@ -143,19 +143,19 @@ impl<'a> Driver<'a> {
         self.in_round = true;
         self.tally.round = Counts::default();
         self.tally.round_began = self.tally.now;
-        let route = self.route();
-        self.pool.begin_round(route, self.streams(step.shape), now);
-        self.observer.see(Progress::Round { round: self.round, target: &route.text });
+        let target = self.target();
+        self.pool.begin_round(target, self.streams(step.shape), now);
+        self.observer.see(Progress::Round { round: self.round, target: &target.url });
         self.mark(Moment::LoadBegin);
         Ok(())
     }
 
-    fn route(&self) -> &'a Route {
-        self.route_of(self.round)
+    fn target(&self) -> &'a ResolvedTarget {
+        self.target_of(self.round)
     }
 
-    fn route_of(&self, round: u32) -> &'a Route {
-        &self.routes[(round.max(1) as usize - 1) % self.routes.len()]
+    fn target_of(&self, round: u32) -> &'a ResolvedTarget {
+        &self.targets[(round.max(1) as usize - 1) % self.targets.len()]
     }
 
     fn wait_for_answers(&mut self) -> Result<(), RunError> {
@@ -184,7 +184,7 @@ impl<'a> Driver<'a> {
         self.in_round = false;
         let began = std::mem::replace(&mut self.tally.round_began, AFTER_THE_ROUND);
         let counts = &self.tally.round;
-        let mut round = counts.round(self.round, self.route().text.clone(), began);
+        let mut round = counts.round(self.round, self.target().url.clone(), began);
         let lost_bodies = counts.has_lost_bodies();
         if self.plan.is_bare() {
             round.closed_while_held = Some(counts.closed_while_held);
@@ -408,7 +408,7 @@ impl<'a> Driver<'a> {
             let never = self.pool.failed(wanted.min(ENOUGH), false);
             let never = never.filter(|_| !self.pool.ever_stood);
             if let Some(failure) = of_protocol.or(never) {
-                let target = self.route().text.clone();
+                let target = self.target().url.clone();
                 return Err(RunError::NoConnection { target, failure });
             }
         }

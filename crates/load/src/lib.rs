@@ -23,6 +23,7 @@ use lowtide_model::load::LoadReport;
 
 pub mod failure;
 pub mod h2;
+pub mod http_choice;
 pub mod limits;
 pub mod observer;
 pub mod pacer;
@@ -30,7 +31,6 @@ pub mod plan;
 pub mod protocol;
 pub mod rate;
 pub mod shape;
-pub mod speech;
 pub mod target;
 pub mod tls;
 
@@ -39,7 +39,7 @@ mod connection;
 mod driver;
 mod h1;
 mod pool;
-mod route;
+mod resolved_target;
 mod tally;
 mod timer;
 
@@ -47,7 +47,7 @@ use failure::Failure;
 use limits::{Available, LimitError};
 use observer::Observer;
 use plan::Plan;
-use route::Route;
+use resolved_target::ResolvedTarget;
 use target::UnknownHost;
 use tls::TlsError;
 
@@ -88,7 +88,7 @@ pub fn run(
     interrupt: &AtomicBool,
 ) -> Result<LoadReport, RunError> {
     let sources = plan.required().check(available)?;
-    let routes: Result<Vec<Route>, RunError> =
-        plan.targets.iter().map(|target| Route::find(plan, target, sources)).collect();
-    driver::Driver::new(plan, &routes?, observer, interrupt)?.run()
+    let targets: Result<Vec<ResolvedTarget>, RunError> =
+        plan.targets.iter().map(|target| ResolvedTarget::new(plan, target, sources)).collect();
+    driver::Driver::new(plan, &targets?, observer, interrupt)?.run()
 }

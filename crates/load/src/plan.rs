@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::http_choice::HttpVersion;
 use crate::limits::Required;
 use crate::shape::Shape;
-use crate::speech::Version;
 use crate::target::Target;
 
 /// What is asked for.
@@ -26,19 +26,19 @@ pub struct Plan {
     pub timeout: Duration,
     /// In a pause, a connection on which nothing has been for so long is closed; `None`: never.
     pub idle_close: Option<Duration>,
-    /// What is asked of the server.
-    pub ask: Ask,
+    /// The request, repeated for each target.
+    pub request: RequestTemplate,
     /// The version of HTTP.
-    pub version: Version,
+    pub version: HttpVersion,
     /// Whether any certificate is trusted.
     pub insecure: bool,
     /// How often the observer sees how far it is.
     pub sample_every: Duration,
 }
 
-/// What is asked of a server; see [`crate::protocol::Request`].
+/// The parts of a request that do not depend on the target.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct RequestTemplate {
     /// The method.
     pub method: String,
     /// Headers.

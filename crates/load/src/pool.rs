@@ -9,7 +9,7 @@ use mio::{Registry, Token};
 use crate::connection::{Connection, Seen};
 use crate::failure::Failure;
 use crate::protocol::{Outcomes, Ticks};
-use crate::route::Route;
+use crate::resolved_target::ResolvedTarget;
 use crate::tally::Tally;
 
 /// After so many connections in a row that came to nothing, a place makes no more in its round.
@@ -24,7 +24,7 @@ const BUFFER: usize = 128 << 10;
 /// The connections of a load. Each has a place, and may take that of one that is gone.
 pub(crate) struct Pool<'a> {
     places: Vec<Place>,
-    route: &'a Route,
+    target: &'a ResolvedTarget,
     registry: Registry,
     buffer: Box<[u8]>,
     /// Places where a request may begin.
@@ -80,13 +80,13 @@ impl<'a> Pool<'a> {
     pub(crate) fn new(
         connections: usize,
         streams: usize,
-        route: &'a Route,
+        target: &'a ResolvedTarget,
         registry: Registry,
         is_bare: bool,
     ) -> Self {
         Self {
             places: (0..connections).map(|_| Place::default()).collect(),
-            route,
+            target,
             registry,
             buffer: vec![0; BUFFER].into(),
             ready: VecDeque::new(),
@@ -101,12 +101,17 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// A round begins, on this route, with so many requests in flight on each connection at most.
-    /// Connections that lead elsewhere are closed.
-    pub(crate) fn begin_round(&mut self, route: &'a Route, streams: usize, now: Duration) {
-        if !std::ptr::eq(self.route, route) {
+    /// Starts a round on this target, with at most `streams` requests in flight on each connection.
+    /// Closes connections to another target.
+    pub(crate) fn begin_round(
+        &mut self,
+        target: &'a ResolvedTarget,
+        streams: usize,
+        now: Duration,
+    ) {
+        if !std::ptr::eq(self.target, target) {
             self.close_all();
-            self.route = route;
+            self.target = target;
         }
         self.streams = streams;
         self.has_gaps = true;
@@ -146,8 +151,8 @@ impl<'a> Pool<'a> {
 
     /// Makes the connection of a place, which counts from a time.
     pub(crate) fn open(&mut self, number: usize, began: Ticks, tally: &mut Tally, now: Duration) {
-        let (to, from) = self.route.ends(self.places[number].turn, number);
-        let begun = match self.route.session() {
+        let (to, from) = self.target.endpoints(self.places[number].turn, number);
+        let begun = match self.target.session() {
             Ok(session) => Connection::begin(to, from, session, began),
             Err(error) => Err(io::Error::other(error)),
         };
@@ -175,7 +180,7 @@ impl<'a> Pool<'a> {
         let Some(place) = self.places.get_mut(number) else { return };
         let Some(connection) = &mut place.connection else { return };
         let answers = tally.answers;
-        let seen = connection.go_on(&mut self.buffer, &self.route.speech, tally);
+        let seen = connection.go_on(&mut self.buffer, &self.target.http, tally);
         if tally.answers > answers {
             place.useful = true;
             place.failures = 0;
@@ -341,7 +346,7 @@ impl<'a> Pool<'a> {
     ) {
         let place = &mut self.places[number];
         place.tried += 1;
-        if place.tried < self.route.addresses() {
+        if place.tried < self.target.address_count() {
             place.turn += 1;
             return self.open(number, began, tally, now);
         }

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lowtide_load::failure::Failure;
+use lowtide_load::http_choice::HttpVersion;
 use lowtide_load::limits::{self, Available};
 use lowtide_load::observer::{Moment, Observer, Progress, State};
-use lowtide_load::plan::{Ask, Plan};
+use lowtide_load::plan::{Plan, RequestTemplate};
 use lowtide_load::shape::Shape;
-use lowtide_load::speech::Version;
 use lowtide_load::{RunError, run};
 use lowtide_model::load::{LoadReport, LoadRound};
 use server::Speaks;
@@ -30,15 +30,19 @@ fn plan(url: &str) -> Plan {
         linger: Duration::ZERO,
         timeout: Duration::from_secs(30),
         idle_close: None,
-        ask: Ask { method: "GET".to_owned(), headers: Vec::new(), body: Arc::default() },
-        version: Version::Auto,
+        request: RequestTemplate {
+            method: "GET".to_owned(),
+            headers: Vec::new(),
+            body: Arc::default(),
+        },
+        version: HttpVersion::Auto,
         insecure: false,
         sample_every: Duration::from_millis(100),
     }
 }
 
 fn h2(url: &str) -> Plan {
-    Plan { version: Version::Http2, ..plan(url) }
+    Plan { version: HttpVersion::Http2, ..plan(url) }
 }
 
 fn available() -> Available {
@@ -97,13 +101,13 @@ fn http1_has_one_request_at_a_time_on_a_connection_and_keeps_it() {
 
 #[test]
 fn bodies_go_out_whole_over_both_versions() {
-    for (speaks, version) in [(Speaks::Http1, Version::Http1), (H2, Version::Http2)] {
+    for (speaks, version) in [(Speaks::Http1, HttpVersion::Http1), (H2, HttpVersion::Http2)] {
         let server = server::start(speaks, false);
         let mut plan = plan(&format!("http://{server}/"));
         plan.version = version;
         plan.shape = Shape::Burst(20);
-        plan.ask.method = "POST".to_owned();
-        plan.ask.body = vec![7; 300_000].into();
+        plan.request.method = "POST".to_owned();
+        plan.request.body = vec![7; 300_000].into();
         let round = one_round(&plan);
         assert_eq!(round.responses.get("POST 300000"), Some(&20), "{round:?}");
     }
@@ -118,7 +122,7 @@ fn with_tls_the_server_chooses_and_must_be_trusted() {
         plan.insecure = true;
         let round = one_round(&plan);
         assert_eq!((round.succeeded, round.failed), (400, 0), "{:?}", round.errors);
-        plan.version = if speaks == H2 { Version::Http1 } else { Version::Http2 };
+        plan.version = if speaks == H2 { HttpVersion::Http1 } else { HttpVersion::Http2 };
         assert_eq!(no_connection(&plan), Failure::NoProtocol);
     }
 }
@@ -149,7 +153,7 @@ fn fewer_streams_than_asked_for_are_used_and_told() {
 
 #[test]
 fn what_is_not_answered_in_time_has_failed_over_both_versions() {
-    for (speaks, version) in [(Speaks::Http1, Version::Http1), (H2, Version::Http2)] {
+    for (speaks, version) in [(Speaks::Http1, HttpVersion::Http1), (H2, HttpVersion::Http2)] {
         let server = server::start(speaks, false);
         let mut plan = plan(&format!("http://{server}/never"));
         plan.version = version;
@@ -163,7 +167,7 @@ fn what_is_not_answered_in_time_has_failed_over_both_versions() {
 #[test]
 fn with_a_rate_a_request_that_times_out_is_in_the_latency_of_all_and_not_of_those_that_succeeded() {
     for (speaks, version, connections) in
-        [(Speaks::Http1, Version::Http1, 1), (H2, Version::Http2, 4)]
+        [(Speaks::Http1, HttpVersion::Http1, 1), (H2, HttpVersion::Http2, 4)]
     {
         let server = server::start(speaks, false);
         let mut plan = plan(&format!("http://{server}/never"));

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide_load::plan::{Ask, Plan};
+use lowtide_load::http_choice::HttpVersion;
+use lowtide_load::plan::{Plan, RequestTemplate};
 use lowtide_load::rate::Rate;
 use lowtide_load::shape::Shape;
-use lowtide_load::speech::Version;
 use lowtide_load::target::{Scheme, Target};
 use lowtide_model::bytes::parse_size;
 use lowtide_model::threshold::Threshold;
@@ -68,7 +68,7 @@ pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
         linger: bounded("--linger", &args.linger)?,
         timeout,
         idle_close,
-        ask: ask(args)?,
+        request: request_template(args)?,
         insecure: args.insecure,
         sample_every: SAMPLE_EVERY,
     })
@@ -112,13 +112,13 @@ fn check(args: &LoadArgs, is_bare: bool) -> Result<(), Failure> {
 }
 
 /// Streams are what only HTTP/2 has: who asks for several of them asks for it.
-fn version(args: &LoadArgs, targets: &[Target]) -> Version {
+fn version(args: &LoadArgs, targets: &[Target]) -> HttpVersion {
     let plain = targets.iter().any(|target| target.scheme == Scheme::Http);
     match args.streams.is_some_and(|streams| streams > 1) {
-        _ if args.http1 => Version::Http1,
-        _ if args.http2 => Version::Http2,
-        true if plain => Version::Http2,
-        _ => Version::Auto,
+        _ if args.http1 => HttpVersion::Http1,
+        _ if args.http2 => HttpVersion::Http2,
+        true if plain => HttpVersion::Http2,
+        _ => HttpVersion::Auto,
     }
 }
 
@@ -153,7 +153,7 @@ fn rounds(args: &LoadArgs, round: Vec<Shape>, trickle: Option<Rate>) -> Result<S
     Ok(Shape::Repeat { times: args.rounds, round, between })
 }
 
-fn ask(args: &LoadArgs) -> Result<Ask, Failure> {
+fn request_template(args: &LoadArgs) -> Result<RequestTemplate, Failure> {
     let body = body(args)?;
     let has_body = args.data.is_some() || args.body_size.is_some();
     let method = args.method.as_deref().unwrap_or(if has_body { "POST" } else { "GET" });
@@ -163,7 +163,7 @@ fn ask(args: &LoadArgs) -> Result<Ask, Failure> {
         )));
     }
     let headers = args.header.iter().map(|text| header(text)).collect::<Result<_, _>>()?;
-    Ok(Ask { method: method.to_owned(), headers, body })
+    Ok(RequestTemplate { method: method.to_owned(), headers, body })
 }
 
 fn header(text: &str) -> Result<(String, String), Failure> {
@@ -254,7 +254,10 @@ mod tests {
     #[test]
     fn one_burst_fills_all_streams_of_all_connections() {
         let plan = plan_of("'http://x:1/?expire=20000' -m 125000 --rounds 3").unwrap();
-        assert_eq!((plan.connections, plan.streams, plan.version), (8, 125_000, Version::Http2));
+        assert_eq!(
+            (plan.connections, plan.streams, plan.version),
+            (8, 125_000, HttpVersion::Http2)
+        );
         assert_eq!(plan.shape.count(), Some(3_000_000));
         assert_eq!(plan.idle_close, Some(Duration::from_secs(1)));
     }
@@ -262,11 +265,11 @@ mod tests {
     #[test]
     fn streams_ask_for_http2_and_nothing_else_does_where_tls_can_choose() {
         let version = |words: &str| plan_of(words).unwrap().version;
-        assert_eq!(version("http://x"), Version::Auto);
-        assert_eq!(version("https://x -m 10"), Version::Auto);
-        assert_eq!(version("http://x -m 10"), Version::Http2);
-        assert_eq!(version("http://x --http2"), Version::Http2);
-        assert_eq!(version("https://x --http1"), Version::Http1);
+        assert_eq!(version("http://x"), HttpVersion::Auto);
+        assert_eq!(version("https://x -m 10"), HttpVersion::Auto);
+        assert_eq!(version("http://x -m 10"), HttpVersion::Http2);
+        assert_eq!(version("http://x --http2"), HttpVersion::Http2);
+        assert_eq!(version("https://x --http1"), HttpVersion::Http1);
     }
 
     #[test]
@@ -278,11 +281,14 @@ mod tests {
 
     #[test]
     fn a_body_is_posted_and_may_come_from_a_file() {
-        let ask = |words: &str| plan_of(&format!("http://x {words}")).unwrap().ask;
-        assert_eq!(ask("").method, "GET");
-        assert_eq!((ask("-d a=b").method.as_str(), &*ask("-d a=b").body), ("POST", &b"a=b"[..]));
-        assert_eq!(ask("--body-size 20 -X PUT").body.len(), 20);
-        let headers = ask("-H 'X-One: 1' -H 'two:'").headers;
+        let request = |words: &str| plan_of(&format!("http://x {words}")).unwrap().request;
+        assert_eq!(request("").method, "GET");
+        assert_eq!(
+            (request("-d a=b").method.as_str(), &*request("-d a=b").body),
+            ("POST", &b"a=b"[..])
+        );
+        assert_eq!(request("--body-size 20 -X PUT").body.len(), 20);
+        let headers = request("-H 'X-One: 1' -H 'two:'").headers;
         assert_eq!(headers, [("X-One".into(), "1".into()), ("two".into(), String::new())]);
     }
 
