@@ -18,7 +18,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-const MOST_STREAMS: u32 = 200_000;
+const MAX_STREAMS: u32 = 200_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -51,7 +51,7 @@ async fn serve(socket: impl Read + Write + Unpin) {
         Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"hello\n"))))
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.max_concurrent_streams(MOST_STREAMS);
+    builder.max_concurrent_streams(MAX_STREAMS);
     // Whoever has gone has gone.
     let _ = builder.serve_connection(socket, answer).await;
 }

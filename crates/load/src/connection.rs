@@ -15,9 +15,9 @@ use crate::tally::Tally;
 use crate::tls;
 
 /// Nothing more is begun while so many bytes wait to be written.
-const MOST_WAITING: usize = 64 << 10;
+const MAX_UNSENT_BYTES: usize = 64 << 10;
 /// So often one connection is read in a row, before others have their turn.
-const MOST_READS: u32 = 16;
+const MAX_READS_PER_TURN: u32 = 16;
 
 /// One connection.
 pub(crate) struct Connection {
@@ -41,11 +41,11 @@ enum Stage {
 
 /// What an event led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ConnectionProgress {
     /// It stands now, and did not before.
-    pub(crate) stands: bool,
+    pub(crate) opened: bool,
     /// There may be more to read.
-    pub(crate) again: bool,
+    pub(crate) may_have_more: bool,
 }
 
 impl Connection {
@@ -89,7 +89,7 @@ impl Connection {
     /// How many requests may begin here now, of so many that may be in flight.
     pub(crate) fn room(&self, streams: usize) -> usize {
         let Some(protocol) = &self.protocol else { return 0 };
-        if self.out.len() - self.written >= MOST_WAITING {
+        if self.out.len() - self.written >= MAX_UNSENT_BYTES {
             return 0;
         }
         protocol.room().min(streams.saturating_sub(protocol.in_flight()))
@@ -112,23 +112,23 @@ impl Connection {
     }
 
     /// Goes on with it after an event: makes it, reads what has come, writes what waits.
-    pub(crate) fn go_on(
+    pub(crate) fn advance(
         &mut self,
         buffer: &mut [u8],
         choice: &HttpChoice,
         tally: &mut Tally,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<ConnectionProgress, Failure> {
         let was_open = self.is_open();
         if self.stage == Stage::Connecting && !self.is_connected()? {
-            return Ok(Seen { stands: false, again: false });
+            return Ok(ConnectionProgress { opened: false, may_have_more: false });
         }
-        let again = self.read(buffer, choice, tally)?;
+        let may_have_more = self.read(buffer, choice, tally)?;
         if let Err(failure) = self.flush() {
             // What the server said before it closed tells more than that nothing can be written.
             while self.read(buffer, choice, tally)? {}
             return Err(failure);
         }
-        Ok(Seen { stands: self.is_open() && !was_open, again })
+        Ok(ConnectionProgress { opened: self.is_open() && !was_open, may_have_more })
     }
 
     fn is_connected(&mut self) -> Result<bool, Failure> {
@@ -156,7 +156,7 @@ impl Connection {
         if self.stage == Stage::Handshaking {
             self.handshake(choice)?;
         }
-        for _ in 0..MOST_READS {
+        for _ in 0..MAX_READS_PER_TURN {
             let more = match self.tls.is_some() {
                 true => self.read_tls(buffer, choice, tally)?,
                 false => self.read_plain(buffer, tally)?,
@@ -242,9 +242,9 @@ impl Connection {
         loop {
             let waiting = self.out.len() - self.written;
             if let Some(protocol) = &mut self.protocol
-                && waiting < MOST_WAITING
+                && waiting < MAX_UNSENT_BYTES
             {
-                protocol.pump(MOST_WAITING - waiting, &mut self.out);
+                protocol.pump(MAX_UNSENT_BYTES - waiting, &mut self.out);
             }
             let written = match self.tls {
                 Some(_) => self.write_tls()?,
@@ -298,8 +298,8 @@ impl Connection {
             self.out.clear();
             self.written = 0;
             // A burst of answers to the server's frames may have made it large.
-            self.out.shrink_to(2 * MOST_WAITING);
-        } else if self.written >= MOST_WAITING {
+            self.out.shrink_to(2 * MAX_UNSENT_BYTES);
+        } else if self.written >= MAX_UNSENT_BYTES {
             self.out.drain(..self.written);
             self.written = 0;
         }

@@ -21,15 +21,15 @@ use crate::tally::{Counts, Tally};
 use crate::timer::Timer;
 
 /// So many requests begin on a connection in a row, before others have their turn.
-const TURN: u64 = 256;
+const MAX_REQUESTS_PER_TURN: u64 = 256;
 /// After so many turns, what has come is looked at.
-const MOST_TURNS: usize = 64;
+const MAX_TURNS: usize = 64;
 /// So many events are taken at once.
-const EVENTS: usize = 1024;
+const MAX_EVENTS: usize = 1024;
 /// When so many connections could not be made, and none could, no more are tried.
-const ENOUGH: usize = 8;
+const MAX_FAILED_CONNECTIONS: usize = 8;
 /// What begins before this is not the round's: nothing that begins is.
-const AFTER_THE_ROUND: Ticks = Ticks(u32::MAX);
+const NO_ROUND: Ticks = Ticks(u32::MAX);
 const TIMER: Token = Token(usize::MAX);
 
 /// Runs a plan.
@@ -51,13 +51,13 @@ pub(crate) struct Driver<'a> {
     round_began: Duration,
     in_round: bool,
     /// The round behind which a pause has a trickle that is not told yet.
-    trickle_behind: Option<usize>,
+    round_before_trickle: Option<usize>,
     next_sample: Duration,
-    next_look: Duration,
+    next_upkeep: Duration,
 }
 
 /// One step under way.
-struct Course<'s> {
+struct StepRun<'s> {
     shape: &'s Shape,
     pacer: Pacer,
     begun: Duration,
@@ -65,7 +65,7 @@ struct Course<'s> {
     end: Option<Duration>,
 }
 
-impl Course<'_> {
+impl StepRun<'_> {
     fn is_pause(&self) -> bool {
         matches!(self.shape, Shape::Idle { .. })
     }
@@ -87,7 +87,7 @@ impl<'a> Driver<'a> {
             plan,
             targets,
             poll,
-            events: Events::with_capacity(EVENTS),
+            events: Events::with_capacity(MAX_EVENTS),
             timer,
             pool,
             tally: Tally::default(),
@@ -100,9 +100,9 @@ impl<'a> Driver<'a> {
             round: 0,
             round_began: Duration::ZERO,
             in_round: false,
-            trickle_behind: None,
+            round_before_trickle: None,
             next_sample: Duration::ZERO,
-            next_look: Duration::ZERO,
+            next_upkeep: Duration::ZERO,
         })
     }
 
@@ -160,7 +160,7 @@ impl<'a> Driver<'a> {
 
     fn wait_for_answers(&mut self) -> Result<(), RunError> {
         while self.tally.in_flight > 0 && !self.interrupted {
-            self.step(&Shape::Hold(self.look_every()))?;
+            self.step(&Shape::Hold(self.upkeep_interval()))?;
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ impl<'a> Driver<'a> {
         self.mark(Moment::Drained);
         self.mark(Moment::LoadEnd);
         self.in_round = false;
-        let began = std::mem::replace(&mut self.tally.round_began, AFTER_THE_ROUND);
+        let began = std::mem::replace(&mut self.tally.round_began, NO_ROUND);
         let counts = &self.tally.round;
         let mut round = counts.round(self.round, self.target().url.clone(), began);
         let lost_bodies = counts.has_lost_bodies();
@@ -197,8 +197,8 @@ impl<'a> Driver<'a> {
 
     fn take_notes(&mut self, lost_bodies: bool) {
         let (asked, connections) = (self.plan.streams, self.plan.connections);
-        if let Some(permitted) = self.pool.permitted.take() {
-            self.note(match permitted {
+        if let Some(permitted_streams) = self.pool.permitted_streams.take() {
+            self.note(match permitted_streams {
                 1 => {
                     "the server takes one request at a time on a connection, as HTTP/1.1 does; the \
                       others waited for their turn"
@@ -235,14 +235,14 @@ impl<'a> Driver<'a> {
     fn begin_pause(&mut self, shape: &Shape) {
         self.end_trickle();
         if matches!(shape, Shape::Idle { trickle: Some(_), .. }) {
-            self.trickle_behind = self.rounds.len().checked_sub(1);
+            self.round_before_trickle = self.rounds.len().checked_sub(1);
         }
     }
 
     /// Ends the counts of a trickle. What of it was answered in the round behind it counts too.
     fn end_trickle(&mut self) {
         let trickle = std::mem::take(&mut self.tally.trickle);
-        if let Some(number) = self.trickle_behind.take() {
+        if let Some(number) = self.round_before_trickle.take() {
             self.rounds[number].between_rounds = Some(trickle.trickle());
         }
     }
@@ -253,26 +253,26 @@ impl<'a> Driver<'a> {
             Shape::Hold(time) | Shape::Idle { time, .. } => Some(begun + *time),
             _ => None,
         };
-        let mut course = Course { shape, pacer: Pacer::of(shape), begun, end };
+        let mut step = StepRun { shape, pacer: Pacer::of(shape), begun, end };
         loop {
-            self.begin_due(&mut course);
-            self.look(&mut course)?;
-            if self.is_over(&course) {
+            self.begin_due(&mut step);
+            self.upkeep(&mut step)?;
+            if self.is_over(&step) {
                 return Ok(());
             }
             if self.interrupt.load(Ordering::Relaxed) {
                 self.give_up();
                 return Ok(());
             }
-            self.wait(&course)?;
+            self.wait(&step)?;
         }
     }
 
-    fn is_over(&mut self, course: &Course<'_>) -> bool {
+    fn is_over(&mut self, step: &StepRun<'_>) -> bool {
         let now = self.read_clock();
-        match course.end {
+        match step.end {
             Some(end) => now >= end,
-            None => course.pacer.is_done(now - course.begun) && self.tally.round.in_flight() == 0,
+            None => step.pacer.is_done(now - step.begun) && self.tally.round.in_flight() == 0,
         }
     }
 
@@ -283,47 +283,47 @@ impl<'a> Driver<'a> {
         now
     }
 
-    fn begin_due(&mut self, course: &mut Course<'_>) {
+    fn begin_due(&mut self, step: &mut StepRun<'_>) {
         let now = self.read_clock();
-        if course.pacer.due(now - course.begun) == 0 {
+        if step.pacer.due(now - step.begun) == 0 {
             return;
         }
         match self.plan.is_bare() {
-            true => self.connect_due(course, now),
-            false => self.send_due(course, now),
+            true => self.connect_due(step, now),
+            false => self.send_due(step, now),
         }
     }
 
-    fn connect_due(&mut self, course: &mut Course<'_>, now: Duration) {
-        for _ in 0..course.pacer.due(now - course.begun).min(TURN) {
+    fn connect_due(&mut self, step: &mut StepRun<'_>, now: Duration) {
+        for _ in 0..step.pacer.due(now - step.begun).min(MAX_REQUESTS_PER_TURN) {
             // Each place is used once in a round.
             let number = self.tally.round.sent as usize;
             if number >= self.plan.connections {
-                return course.pacer.stop();
+                return step.pacer.stop();
             }
-            let due = course.begun + course.pacer.begin(now - course.begun);
+            let due = step.begun + step.pacer.begin(now - step.begun);
             self.tally.begin_bare();
-            self.pool.open(number, self.clock.ticks(due), &mut self.tally, now);
+            self.pool.connect(number, self.clock.ticks(due), &mut self.tally, now);
         }
     }
 
-    fn send_due(&mut self, course: &mut Course<'_>, now: Duration) {
-        self.pool.fill(self.wanted(course), &mut self.tally, now);
-        for _ in 0..MOST_TURNS {
+    fn send_due(&mut self, step: &mut StepRun<'_>, now: Duration) {
+        self.pool.fill(self.wanted(step), &mut self.tally, now);
+        for _ in 0..MAX_TURNS {
             let now = self.read_clock();
-            let due = course.pacer.due(now - course.begun).min(TURN);
+            let due = step.pacer.due(now - step.begun).min(MAX_REQUESTS_PER_TURN);
             if due == 0 {
                 return;
             }
             let Some((number, room)) = self.pool.next_ready() else { return };
             // What is due by a schedule is spread, so that connections have their even share.
-            let most = match course.pacer.next() {
+            let most = match step.pacer.next() {
                 Some(_) => due.div_ceil(self.pool.ready() as u64 + 1),
                 None => due,
             };
             for _ in 0..most.min(room as u64) {
-                let due = course.begun + course.pacer.begin(now - course.begun);
-                match course.is_pause() {
+                let due = step.begun + step.pacer.begin(now - step.begun);
+                match step.is_pause() {
                     true => self.tally.begin_trickle(),
                     false => self.tally.begin(),
                 }
@@ -334,9 +334,9 @@ impl<'a> Driver<'a> {
     }
 
     /// How many connections are to stand.
-    fn wanted(&self, course: &Course<'_>) -> usize {
+    fn wanted(&self, step: &StepRun<'_>) -> usize {
         let all = self.plan.connections;
-        match course.shape {
+        match step.shape {
             Shape::Idle { .. } => 1,
             Shape::Burst(count) | Shape::Ramp { count, .. } => {
                 usize::try_from(*count).unwrap_or(all).min(all)
@@ -346,17 +346,17 @@ impl<'a> Driver<'a> {
     }
 
     /// Looks after what takes its time: what is late, what is idle, what was given up.
-    fn look(&mut self, course: &mut Course<'_>) -> Result<(), RunError> {
+    fn upkeep(&mut self, step: &mut StepRun<'_>) -> Result<(), RunError> {
         let now = self.read_clock();
         if now >= self.next_sample {
-            self.next_sample = now + self.plan.sample_every;
-            self.observer.see(Progress::State(self.state(course, now)));
+            self.next_sample = now + self.plan.sample_interval;
+            self.observer.see(Progress::State(self.state(step, now)));
         }
-        self.give_up_hopeless(course)?;
-        if now < self.next_look {
+        self.give_up_hopeless(step)?;
+        if now < self.next_upkeep {
             return Ok(());
         }
-        self.next_look = now + self.look_every();
+        self.next_upkeep = now + self.upkeep_interval();
         if let Some(by) = self.clock.rebase(now) {
             self.pool.rebase(by);
             if self.in_round {
@@ -367,12 +367,12 @@ impl<'a> Driver<'a> {
         }
         if let Some(until) = now.checked_sub(self.plan.timeout) {
             self.pool.expire(self.clock.ticks(until), &mut self.tally, now);
-            self.give_up_waiting(course, until);
+            self.give_up_waiting(step, until);
         }
-        if let Some(idle) = self.plan.idle_close.filter(|_| course.is_pause()) {
-            let stood = self.pool.standing;
+        if let Some(idle) = self.plan.idle_close.filter(|_| step.is_pause()) {
+            let open_before = self.pool.open_count;
             self.pool.close_idle(now.saturating_sub(idle));
-            if stood > 0 && self.pool.standing == 0 {
+            if open_before > 0 && self.pool.open_count == 0 {
                 self.mark(Moment::Closed);
             }
         }
@@ -380,33 +380,33 @@ impl<'a> Driver<'a> {
     }
 
     /// How often what is late is looked for: a tenth of what it may be late.
-    fn look_every(&self) -> Duration {
+    fn upkeep_interval(&self) -> Duration {
         let shortest = self.plan.idle_close.map_or(self.plan.timeout, |d| d.min(self.plan.timeout));
         (shortest / 10).clamp(Duration::from_millis(1), Duration::from_millis(100))
     }
 
     /// What was due and could not begin is given up after the time-out too.
-    fn give_up_waiting(&mut self, course: &mut Course<'_>, until: Duration) {
-        if course.is_pause() || self.plan.is_bare() {
+    fn give_up_waiting(&mut self, step: &mut StepRun<'_>, until: Duration) {
+        if step.is_pause() || self.plan.is_bare() {
             return;
         }
-        while course.pacer.next().is_some_and(|due| course.begun + due <= until) {
-            let due = course.begun + course.pacer.begin(Duration::ZERO);
+        while step.pacer.next().is_some_and(|due| step.begun + due <= until) {
+            let due = step.begun + step.pacer.begin(Duration::ZERO);
             self.tally.timed_out_unsent(self.clock.ticks(due));
         }
     }
 
     /// Where no connection can be made any more, what has not begun has failed. Where none ever could,
     /// there is nothing to count.
-    fn give_up_hopeless(&mut self, course: &mut Course<'_>) -> Result<(), RunError> {
-        if course.is_pause() || course.end.is_some() || self.pool.last_failure.is_none() {
+    fn give_up_hopeless(&mut self, step: &mut StepRun<'_>) -> Result<(), RunError> {
+        if step.is_pause() || step.end.is_some() || self.pool.last_failure.is_none() {
             return Ok(());
         }
-        let wanted = self.wanted(course);
+        let wanted = self.wanted(step);
         if self.tally.answers == 0 && self.rounds.is_empty() {
             let of_protocol = self.pool.last_failure.filter(|failure| failure.is_of_protocol());
-            let never = self.pool.failed(wanted.min(ENOUGH), false);
-            let never = never.filter(|_| !self.pool.ever_stood);
+            let never = self.pool.failed(wanted.min(MAX_FAILED_CONNECTIONS), false);
+            let never = never.filter(|_| !self.pool.was_ever_open);
             if let Some(failure) = of_protocol.or(never) {
                 let target = self.target().url.clone();
                 return Err(RunError::NoConnection { target, failure });
@@ -416,22 +416,22 @@ impl<'a> Driver<'a> {
             return Ok(());
         }
         let failure = self.pool.failed(wanted, true);
-        if let Some((failure, left)) = failure.zip(course.pacer.left()) {
+        if let Some((failure, left)) = failure.zip(step.pacer.left()) {
             self.tally.failed_unsent(left, failure);
-            course.pacer.stop();
+            step.pacer.stop();
         }
         Ok(())
     }
 
     /// Waits for whatever comes first.
-    fn wait(&mut self, course: &Course<'_>) -> Result<(), RunError> {
+    fn wait(&mut self, step: &StepRun<'_>) -> Result<(), RunError> {
         let now = self.read_clock();
-        let is_due = course.pacer.due(now - course.begun) > 0;
+        let is_due = step.pacer.due(now - step.begun) > 0;
         let at_once =
             self.pool.may_read_on() || (is_due && (self.plan.is_bare() || self.pool.is_ready()));
         if !at_once {
-            let next = course.pacer.next().map(|due| course.begun + due).filter(|due| *due > now);
-            let times = [Some(self.next_look), Some(self.next_sample), next, course.end];
+            let next = step.pacer.next().map(|due| step.begun + due).filter(|due| *due > now);
+            let times = [Some(self.next_upkeep), Some(self.next_sample), next, step.end];
             let first = times.into_iter().flatten().min().unwrap_or(now);
             self.timer.set(first, now)?;
         }
@@ -445,20 +445,20 @@ impl<'a> Driver<'a> {
             self.pool.event(event.token().0, &mut self.tally, now);
         }
         let now = self.read_clock();
-        self.pool.read_on(&mut self.tally, now);
+        self.pool.read_more(&mut self.tally, now);
         Ok(())
     }
 
-    fn state(&self, course: &Course<'_>, now: Duration) -> State {
+    fn state(&self, step: &StepRun<'_>, now: Duration) -> State {
         let counts = &self.tally.round;
         State {
             round: self.round,
             in_flight: self.tally.in_flight,
             succeeded: counts.succeeded,
             failed: counts.failed,
-            connections: self.pool.standing,
+            connections: self.pool.open_count,
             since_round: now - self.round_began,
-            pause_left: course.end.filter(|_| course.is_pause()).map(|end| end.saturating_sub(now)),
+            pause_left: step.end.filter(|_| step.is_pause()).map(|end| end.saturating_sub(now)),
         }
     }
 
@@ -467,9 +467,9 @@ impl<'a> Driver<'a> {
     }
 
     fn close_all(&mut self) {
-        let stood = self.pool.standing;
+        let open_before = self.pool.open_count;
         self.pool.close_all();
-        if stood > 0 {
+        if open_before > 0 {
             self.mark(Moment::Closed);
         }
     }

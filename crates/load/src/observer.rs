@@ -21,7 +21,7 @@ pub enum Progress<'a> {
         /// Where it goes.
         target: &'a str,
     },
-    /// So far it is; every [`crate::plan::Plan::sample_every`].
+    /// So far it is; every [`crate::plan::Plan::sample_interval`].
     State(State),
     /// A moment that belongs into a record.
     Mark {

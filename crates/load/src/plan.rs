@@ -33,7 +33,7 @@ pub struct Plan {
     /// Whether any certificate is trusted.
     pub insecure: bool,
     /// How often the observer sees how far it is.
-    pub sample_every: Duration,
+    pub sample_interval: Duration,
 }
 
 /// The parts of a request that do not depend on the target.

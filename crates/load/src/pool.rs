@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use mio::{Registry, Token};
 
-use crate::connection::{Connection, Seen};
+use crate::connection::{Connection, ConnectionProgress};
 use crate::failure::Failure;
 use crate::protocol::{Outcomes, Ticks};
 use crate::resolved_target::ResolvedTarget;
 use crate::tally::Tally;
 
 /// After so many connections in a row that came to nothing, a place makes no more in its round.
-const GIVE_UP: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 /// After the first that came to nothing, the next one is made so much later, and then twice as late
-const FIRST_WAIT: Duration = Duration::from_millis(100);
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// until it is this late.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// What is read at once.
-const BUFFER: usize = 128 << 10;
+const READ_BUFFER_BYTES: usize = 128 << 10;
 
 /// The connections of a load. Each has a place, and may take that of one that is gone.
 pub(crate) struct Pool<'a> {
@@ -30,17 +30,17 @@ pub(crate) struct Pool<'a> {
     /// Places where a request may begin.
     ready: VecDeque<usize>,
     /// Places where there may be more to read, though no event will tell.
-    again: Vec<usize>,
+    unread: Vec<usize>,
     /// Some place has no connection.
     pub(crate) has_gaps: bool,
     /// How many stand.
-    pub(crate) standing: u64,
+    pub(crate) open_count: u64,
     /// Whether one ever did.
-    pub(crate) ever_stood: bool,
+    pub(crate) was_ever_open: bool,
     /// The last that came to nothing.
     pub(crate) last_failure: Option<Failure>,
     /// A server permits only so many streams on a connection, fewer than were asked for.
-    pub(crate) permitted: Option<usize>,
+    pub(crate) permitted_streams: Option<usize>,
     streams: usize,
     is_bare: bool,
 }
@@ -49,11 +49,11 @@ pub(crate) struct Pool<'a> {
 struct Place {
     connection: Option<Connection>,
     /// It is in `ready`.
-    queued: bool,
+    is_queued: bool,
     /// The connection stands, so that requests can begin or could have.
-    stands: bool,
+    is_open: bool,
     /// Something was answered on it.
-    useful: bool,
+    has_answered: bool,
     /// So many in a row came to nothing.
     failures: u32,
     /// No connection is made here before this time.
@@ -65,14 +65,14 @@ struct Place {
     /// When a request last began or ended here.
     active: Duration,
     /// What of a trickle was in flight here when the round began: it takes nothing away from it.
-    trickling: usize,
+    trickle_in_flight: usize,
 }
 
 impl Place {
     /// How many requests may begin here, of so many that may be in flight.
     fn room(&self, streams: usize) -> usize {
         let connection = self.connection.as_ref();
-        connection.map_or(0, |c| c.room(streams.saturating_add(self.trickling)))
+        connection.map_or(0, |c| c.room(streams.saturating_add(self.trickle_in_flight)))
     }
 }
 
@@ -88,14 +88,14 @@ impl<'a> Pool<'a> {
             places: (0..connections).map(|_| Place::default()).collect(),
             target,
             registry,
-            buffer: vec![0; BUFFER].into(),
+            buffer: vec![0; READ_BUFFER_BYTES].into(),
             ready: VecDeque::new(),
-            again: Vec::new(),
+            unread: Vec::new(),
             has_gaps: true,
-            standing: 0,
-            ever_stood: false,
+            open_count: 0,
+            was_ever_open: false,
             last_failure: None,
-            permitted: None,
+            permitted_streams: None,
             streams,
             is_bare,
         }
@@ -119,7 +119,7 @@ impl<'a> Pool<'a> {
             place.failures = 0;
             place.not_before = Duration::ZERO;
             place.active = now;
-            place.trickling = place.connection.as_ref().map_or(0, Connection::in_flight);
+            place.trickle_in_flight = place.connection.as_ref().map_or(0, Connection::in_flight);
         }
         for number in 0..self.places.len() {
             self.enqueue(number);
@@ -141,7 +141,7 @@ impl<'a> Pool<'a> {
                 continue;
             }
             if place.not_before <= now {
-                self.open(number, tally.now, tally, now);
+                self.connect(number, tally.now, tally, now);
                 open += usize::from(self.places[number].connection.is_some());
             }
             // One that has to wait is looked at again.
@@ -150,27 +150,33 @@ impl<'a> Pool<'a> {
     }
 
     /// Makes the connection of a place, which counts from a time.
-    pub(crate) fn open(&mut self, number: usize, began: Ticks, tally: &mut Tally, now: Duration) {
+    pub(crate) fn connect(
+        &mut self,
+        number: usize,
+        began: Ticks,
+        tally: &mut Tally,
+        now: Duration,
+    ) {
         let (to, from) = self.target.endpoints(self.places[number].turn, number);
-        let begun = match self.target.session() {
+        let connection = match self.target.session() {
             Ok(session) => Connection::begin(to, from, session, began),
             Err(error) => Err(io::Error::other(error)),
         };
-        let begun = begun.and_then(|mut connection| {
+        let connection = connection.and_then(|mut connection| {
             connection.register(&self.registry, Token(number))?;
             Ok(connection)
         });
         let place = &mut self.places[number];
-        match begun {
+        match connection {
             Ok(connection) => {
                 place.connection = Some(connection);
-                place.stands = false;
-                place.useful = false;
+                place.is_open = false;
+                place.has_answered = false;
                 place.active = now;
-                place.trickling = 0;
+                place.trickle_in_flight = 0;
             }
             Err(error) => {
-                self.not_made(number, began, Failure::of_connection(&error), tally, now);
+                self.connect_failed(number, began, Failure::of_connection(&error), tally, now);
             }
         }
     }
@@ -180,30 +186,36 @@ impl<'a> Pool<'a> {
         let Some(place) = self.places.get_mut(number) else { return };
         let Some(connection) = &mut place.connection else { return };
         let answers = tally.answers;
-        let seen = connection.go_on(&mut self.buffer, &self.target.http, tally);
+        let progress = connection.advance(&mut self.buffer, &self.target.http, tally);
         if tally.answers > answers {
-            place.useful = true;
+            place.has_answered = true;
             place.failures = 0;
             place.active = now;
         }
-        match seen {
-            Ok(seen) => self.seen(number, seen, tally, now),
+        match progress {
+            Ok(progress) => self.advanced(number, progress, tally, now),
             Err(why) => self.lost(number, why, tally, now),
         }
     }
 
-    fn seen(&mut self, number: usize, seen: Seen, tally: &mut Tally, now: Duration) {
+    fn advanced(
+        &mut self,
+        number: usize,
+        progress: ConnectionProgress,
+        tally: &mut Tally,
+        now: Duration,
+    ) {
         let place = &mut self.places[number];
         let Some(connection) = &mut place.connection else { return };
-        if seen.again {
-            self.again.push(number);
+        if progress.may_have_more {
+            self.unread.push(number);
         }
         if self.is_bare {
-            if seen.stands {
-                place.stands = true;
+            if progress.opened {
+                place.is_open = true;
                 tally.connected(connection.began);
-                self.stands();
-                tally.round.peak = tally.round.peak.max(self.standing);
+                self.count_open();
+                tally.round.peak = tally.round.peak.max(self.open_count);
             }
             return;
         }
@@ -213,32 +225,32 @@ impl<'a> Pool<'a> {
                 self.has_gaps = true;
                 // One that was of no use may be so again.
                 let place = &mut self.places[number];
-                if !place.useful {
+                if !place.has_answered {
                     place.failures += 1;
-                    place.not_before = now + wait(place.failures);
+                    place.not_before = now + retry_delay(place.failures);
                     self.last_failure = Some(Failure::Closed);
                 }
             }
             return;
         }
-        if !place.stands && connection.protocol().is_some_and(|protocol| protocol.room() > 0) {
-            place.stands = true;
+        if !place.is_open && connection.protocol().is_some_and(|protocol| protocol.room() > 0) {
+            place.is_open = true;
             place.tried = 0;
-            self.stands();
+            self.count_open();
         }
         self.enqueue(number);
     }
 
-    fn stands(&mut self) {
-        self.standing += 1;
-        self.ever_stood = true;
+    fn count_open(&mut self) {
+        self.open_count += 1;
+        self.was_ever_open = true;
     }
 
     /// Lets requests begin at a place, where there is room.
     fn enqueue(&mut self, number: usize) {
         let place = &mut self.places[number];
-        if place.room(self.streams) > 0 && !place.queued {
-            place.queued = true;
+        if place.room(self.streams) > 0 && !place.is_queued {
+            place.is_queued = true;
             self.ready.push_back(number);
         }
     }
@@ -257,7 +269,7 @@ impl<'a> Pool<'a> {
     pub(crate) fn next_ready(&mut self) -> Option<(usize, usize)> {
         while let Some(number) = self.ready.pop_front() {
             let place = &mut self.places[number];
-            place.queued = false;
+            place.is_queued = false;
             let room = place.room(self.streams);
             if room > 0 {
                 return Some((number, room));
@@ -282,32 +294,33 @@ impl<'a> Pool<'a> {
             // Reading tells why.
             return self.event(number, tally, now);
         }
-        self.note_permitted(number);
+        self.note_permitted_streams(number);
         self.enqueue(number);
     }
 
     /// Sees whether the server permits fewer streams than were asked for.
-    fn note_permitted(&mut self, number: usize) {
+    fn note_permitted_streams(&mut self, number: usize) {
         let place = &self.places[number];
         let Some(protocol) = place.connection.as_ref().and_then(Connection::protocol) else {
             return;
         };
         let in_flight = protocol.in_flight();
         if in_flight < self.streams && protocol.room() == 0 && !protocol.is_draining() {
-            self.permitted = Some(self.permitted.map_or(in_flight, |before| before.min(in_flight)));
+            self.permitted_streams =
+                Some(self.permitted_streams.map_or(in_flight, |before| before.min(in_flight)));
         }
     }
 
     /// Reads on where there may be more.
-    pub(crate) fn read_on(&mut self, tally: &mut Tally, now: Duration) {
-        for number in std::mem::take(&mut self.again) {
+    pub(crate) fn read_more(&mut self, tally: &mut Tally, now: Duration) {
+        for number in std::mem::take(&mut self.unread) {
             self.event(number, tally, now);
         }
     }
 
     /// Whether there may be more to read somewhere.
     pub(crate) fn may_read_on(&self) -> bool {
-        !self.again.is_empty()
+        !self.unread.is_empty()
     }
 
     /// The connection of a place is gone, or of no use any more.
@@ -318,25 +331,26 @@ impl<'a> Pool<'a> {
         connection.fail(why, tally);
         self.has_gaps = true;
         let was_open = connection.is_open();
-        if std::mem::take(&mut place.stands) {
-            self.standing -= 1;
+        if std::mem::take(&mut place.is_open) {
+            self.open_count -= 1;
             if self.is_bare {
                 tally.round.closed_while_held += 1;
                 return;
             }
         }
         if !was_open || self.is_bare {
-            return self.not_made(number, connection.began, why, tally, now);
+            return self.connect_failed(number, connection.began, why, tally, now);
         }
-        let useful = place.useful || tally.answers > answers || why == Failure::TimedOut;
-        match useful {
+        let has_answered =
+            place.has_answered || tally.answers > answers || why == Failure::TimedOut;
+        match has_answered {
             true => place.not_before = now,
-            false => self.came_to_nothing(number, why, now),
+            false => self.count_failure(number, why, now),
         }
     }
 
     /// The connection of a place could not be made: another address is tried, where there is one.
-    fn not_made(
+    fn connect_failed(
         &mut self,
         number: usize,
         began: Ticks,
@@ -348,19 +362,19 @@ impl<'a> Pool<'a> {
         place.tried += 1;
         if place.tried < self.target.address_count() {
             place.turn += 1;
-            return self.open(number, began, tally, now);
+            return self.connect(number, began, tally, now);
         }
         place.tried = 0;
         if self.is_bare {
             tally.failed(began, why);
         }
-        self.came_to_nothing(number, why, now);
+        self.count_failure(number, why, now);
     }
 
-    fn came_to_nothing(&mut self, number: usize, why: Failure, now: Duration) {
+    fn count_failure(&mut self, number: usize, why: Failure, now: Duration) {
         let place = &mut self.places[number];
         place.failures += 1;
-        place.not_before = now + wait(place.failures);
+        place.not_before = now + retry_delay(place.failures);
         // That the server speaks another protocol says more than what else happens then.
         self.last_failure = self.last_failure.filter(|last| last.is_of_protocol()).or(Some(why));
         self.has_gaps = true;
@@ -369,14 +383,14 @@ impl<'a> Pool<'a> {
     /// Why all of the first places came to nothing, if so: as many times as it takes to give up, or
     /// once each.
     pub(crate) fn failed(&self, wanted: usize, for_good: bool) -> Option<Failure> {
-        let least = if for_good { GIVE_UP } else { 1 };
+        let least = if for_good { MAX_ATTEMPTS } else { 1 };
         let failed = |place: &Place| place.connection.is_none() && place.failures >= least;
         self.last_failure.filter(|_| self.places.iter().take(wanted).all(failed))
     }
 
     /// How many places have given up.
     pub(crate) fn given_up(&self) -> usize {
-        self.places.iter().filter(|p| p.connection.is_none() && p.failures >= GIVE_UP).count()
+        self.places.iter().filter(|p| p.connection.is_none() && p.failures >= MAX_ATTEMPTS).count()
     }
 
     /// Gives up what began at or before a time: requests, and connections that are being made.
@@ -385,7 +399,7 @@ impl<'a> Pool<'a> {
             let place = &mut self.places[number];
             let Some(connection) = &mut place.connection else { continue };
             let oldest = connection.protocol().and_then(|protocol| protocol.oldest());
-            if !place.stands && oldest.is_none() && connection.began <= until {
+            if !place.is_open && oldest.is_none() && connection.began <= until {
                 self.lost(number, Failure::NotConnected, tally, now);
             } else if oldest.is_some_and(|oldest| oldest <= until) {
                 match connection.expire(until, tally) {
@@ -418,8 +432,8 @@ impl<'a> Pool<'a> {
         let place = &mut self.places[number];
         let Some(mut connection) = place.connection.take() else { return };
         connection.close();
-        if std::mem::take(&mut place.stands) {
-            self.standing -= 1;
+        if std::mem::take(&mut place.is_open) {
+            self.open_count -= 1;
         }
     }
 
@@ -428,8 +442,8 @@ impl<'a> Pool<'a> {
         for place in &mut self.places {
             let Some(mut connection) = place.connection.take() else { continue };
             connection.fail(why, tally);
-            match std::mem::take(&mut place.stands) {
-                true => self.standing -= 1,
+            match std::mem::take(&mut place.is_open) {
+                true => self.open_count -= 1,
                 false if self.is_bare => tally.failed(connection.began, why),
                 false => {}
             }
@@ -444,6 +458,6 @@ impl<'a> Pool<'a> {
 }
 
 /// How long to wait after so many connections in a row came to nothing.
-fn wait(failures: u32) -> Duration {
-    FIRST_WAIT.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST_WAIT)
+fn retry_delay(failures: u32) -> Duration {
+    MIN_RETRY_DELAY.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(MAX_RETRY_DELAY)
 }

@@ -37,7 +37,7 @@ fn plan(url: &str) -> Plan {
         },
         version: HttpVersion::Auto,
         insecure: false,
-        sample_every: Duration::from_millis(100),
+        sample_interval: Duration::from_millis(100),
     }
 }
 
@@ -357,7 +357,7 @@ fn what_is_interrupted_tells_what_was_done_so_far() {
     let server = server::start(H2, false);
     let mut plan = h2(&format!("http://{server}/never"));
     plan.shape = repeat(3, Shape::Burst(400), Duration::ZERO);
-    plan.sample_every = Duration::from_millis(5);
+    plan.sample_interval = Duration::from_millis(5);
     let interrupt = AtomicBool::new(false);
     let mut observer = Impatient { interrupt: &interrupt, in_flight: 400, marks: Vec::new() };
     let report = run(&plan, &available(), &mut observer, &interrupt).unwrap();

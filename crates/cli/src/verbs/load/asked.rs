@@ -70,7 +70,7 @@ pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
         idle_close,
         request: request_template(args)?,
         insecure: args.insecure,
-        sample_every: SAMPLE_EVERY,
+        sample_interval: SAMPLE_EVERY,
     })
 }
 
