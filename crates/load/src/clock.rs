@@ -1,4 +1,4 @@
-//! The time since the run began, and the short count of it that requests are marked with.
+//! The time since the run started, and the short count of it that requests are marked with.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use crate::protocol::Ticks;
 /// The clock of a run.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    begun: Instant,
-    /// Where the count of ticks begins, since the run began.
+    started: Instant,
+    /// Where the count of ticks starts, since the run started.
     base: Duration,
 }
 
@@ -19,12 +19,12 @@ const HOUR: u32 = 360_000_000;
 
 impl Clock {
     pub(crate) fn start() -> Self {
-        Self { begun: Instant::now(), base: Duration::ZERO }
+        Self { started: Instant::now(), base: Duration::ZERO }
     }
 
-    /// The time since the run began.
+    /// The time since the run started.
     pub(crate) fn now(&self) -> Duration {
-        self.begun.elapsed()
+        self.started.elapsed()
     }
 
     /// A time of the run in ticks.
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_begin_anew_before_they_end_and_keep_an_hour() {
+    fn ticks_start_anew_before_they_end_and_keep_an_hour() {
         let mut clock = Clock::start();
         let hour = Duration::from_secs(3600);
         assert_eq!(clock.rebase(hour * 5), None);

@@ -14,7 +14,7 @@ use crate::protocol::{Protocol, Ticks};
 use crate::tally::Tally;
 use crate::tls;
 
-/// Nothing more is begun while so many bytes wait to be written.
+/// Nothing more is started while so many bytes wait to be written.
 const MAX_UNSENT_BYTES: usize = 64 << 10;
 /// So often one connection is read in a row, before others have their turn.
 const MAX_READS_PER_TURN: u32 = 16;
@@ -28,8 +28,8 @@ pub(crate) struct Connection {
     /// What is to be written; what stands before `written` has been.
     out: Vec<u8>,
     written: usize,
-    /// When it began to be made, or was due to.
-    pub(crate) began: Ticks,
+    /// When it started to be made, or was due to.
+    pub(crate) started: Ticks,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,11 +50,11 @@ pub(crate) struct ConnectionProgress {
 
 impl Connection {
     /// Begins to make one.
-    pub(crate) fn begin(
+    pub(crate) fn connect(
         to: SocketAddr,
         from: Option<IpAddr>,
         tls: Option<Box<ClientConnection>>,
-        began: Ticks,
+        started: Ticks,
     ) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Transport::TCP))?;
         socket.set_nonblocking(true)?;
@@ -73,7 +73,7 @@ impl Connection {
             stage: Stage::Connecting,
             out: Vec::new(),
             written: 0,
-            began,
+            started,
         })
     }
 
@@ -86,7 +86,7 @@ impl Connection {
         self.protocol.as_deref()
     }
 
-    /// How many requests may begin here now, of so many that may be in flight.
+    /// How many requests may start here now, of so many that may be in flight.
     pub(crate) fn room(&self, streams: usize) -> usize {
         let Some(protocol) = &self.protocol else { return 0 };
         if self.out.len() - self.written >= MAX_UNSENT_BYTES {
@@ -305,7 +305,7 @@ impl Connection {
         }
     }
 
-    /// Gives up the requests that began at or before a time.
+    /// Gives up the requests that started at or before a time.
     pub(crate) fn expire(&mut self, until: Ticks, tally: &mut Tally) -> Result<(), Failure> {
         match &mut self.protocol {
             Some(protocol) => protocol.expire(until, &mut self.out, tally),
@@ -336,7 +336,7 @@ impl Connection {
     }
 
     pub(crate) fn rebase(&mut self, by: Ticks) {
-        self.began = Ticks(self.began.0.saturating_sub(by.0));
+        self.started = Ticks(self.started.0.saturating_sub(by.0));
         if let Some(protocol) = &mut self.protocol {
             protocol.rebase(by);
         }

@@ -1,4 +1,4 @@
-//! The one loop: it owns the clock and the sockets, begins what is due, and gives up what takes too long.
+//! The one loop: it owns the clock and the sockets, starts what is due, and gives up what takes too long.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::shape::{Shape, Step};
 use crate::tally::{Counts, Tally};
 use crate::timer::Timer;
 
-/// So many requests begin on a connection in a row, before others have their turn.
+/// So many requests start on a connection in a row, before others have their turn.
 const MAX_REQUESTS_PER_TURN: u64 = 256;
 /// After so many turns, what has come is looked at.
 const MAX_TURNS: usize = 64;
@@ -28,7 +28,7 @@ const MAX_TURNS: usize = 64;
 const MAX_EVENTS: usize = 1024;
 /// When so many connections could not be made, and none could, no more are tried.
 const MAX_FAILED_CONNECTIONS: usize = 8;
-/// What begins before this is not the round's: nothing that begins is.
+/// What starts before this is not the round's: nothing that starts is.
 const NO_ROUND: Ticks = Ticks(u32::MAX);
 const TIMER: Token = Token(usize::MAX);
 
@@ -48,7 +48,7 @@ pub(crate) struct Driver<'a> {
     rounds: Vec<LoadRound>,
     notes: Vec<String>,
     round: u32,
-    round_began: Duration,
+    round_started: Duration,
     in_round: bool,
     /// The round behind which a pause has a trickle that is not told yet.
     round_before_trickle: Option<usize>,
@@ -60,7 +60,7 @@ pub(crate) struct Driver<'a> {
 struct StepRun<'s> {
     shape: &'s Shape,
     pacer: Pacer,
-    begun: Duration,
+    started: Duration,
     /// When it ends, if by time.
     end: Option<Duration>,
 }
@@ -98,7 +98,7 @@ impl<'a> Driver<'a> {
             rounds: Vec::new(),
             notes: Vec::new(),
             round: 0,
-            round_began: Duration::ZERO,
+            round_started: Duration::ZERO,
             in_round: false,
             round_before_trickle: None,
             next_sample: Duration::ZERO,
@@ -110,9 +110,9 @@ impl<'a> Driver<'a> {
         let steps = self.plan.shape.steps();
         for (at, step) in steps.iter().enumerate() {
             if is_pause(step) {
-                self.begin_pause(step.shape);
+                self.start_pause(step.shape);
             } else if step.round != self.round {
-                self.begin_round(step)?;
+                self.start_round(step)?;
             }
             if !self.interrupted {
                 self.step(step.shape)?;
@@ -129,7 +129,7 @@ impl<'a> Driver<'a> {
         self.finish()
     }
 
-    fn begin_round(&mut self, step: &Step<'_>) -> Result<(), RunError> {
+    fn start_round(&mut self, step: &Step<'_>) -> Result<(), RunError> {
         let before = std::mem::replace(&mut self.round, step.round);
         if before > 0 && self.target_of(before).url != self.target().url {
             // Connections that lead elsewhere are closed, once what trickled over them is answered.
@@ -139,12 +139,12 @@ impl<'a> Driver<'a> {
             }
         }
         let now = self.read_clock();
-        self.round_began = now;
+        self.round_started = now;
         self.in_round = true;
         self.tally.round = Counts::default();
-        self.tally.round_began = self.tally.now;
+        self.tally.round_started = self.tally.now;
         let target = self.target();
-        self.pool.begin_round(target, self.streams(step.shape), now);
+        self.pool.start_round(target, self.streams(step.shape), now);
         self.observer.see(Progress::Round { round: self.round, target: &target.url });
         self.mark(Moment::LoadBegin);
         Ok(())
@@ -182,9 +182,9 @@ impl<'a> Driver<'a> {
         self.mark(Moment::Drained);
         self.mark(Moment::LoadEnd);
         self.in_round = false;
-        let began = std::mem::replace(&mut self.tally.round_began, NO_ROUND);
+        let started = std::mem::replace(&mut self.tally.round_started, NO_ROUND);
         let counts = &self.tally.round;
-        let mut round = counts.round(self.round, self.target().url.clone(), began);
+        let mut round = counts.round(self.round, self.target().url.clone(), started);
         let lost_bodies = counts.has_lost_bodies();
         if self.plan.is_bare() {
             round.closed_while_held = Some(counts.closed_while_held);
@@ -231,8 +231,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// A pause begins, behind the round that was told last.
-    fn begin_pause(&mut self, shape: &Shape) {
+    /// A pause starts, behind the round that was told last.
+    fn start_pause(&mut self, shape: &Shape) {
         self.end_trickle();
         if matches!(shape, Shape::Idle { trickle: Some(_), .. }) {
             self.round_before_trickle = self.rounds.len().checked_sub(1);
@@ -248,14 +248,14 @@ impl<'a> Driver<'a> {
     }
 
     fn step(&mut self, shape: &Shape) -> Result<(), RunError> {
-        let begun = self.read_clock();
+        let started = self.read_clock();
         let end = match shape {
-            Shape::Hold(time) | Shape::Idle { time, .. } => Some(begun + *time),
+            Shape::Hold(time) | Shape::Idle { time, .. } => Some(started + *time),
             _ => None,
         };
-        let mut step = StepRun { shape, pacer: Pacer::of(shape), begun, end };
+        let mut step = StepRun { shape, pacer: Pacer::of(shape), started, end };
         loop {
-            self.begin_due(&mut step);
+            self.start_due(&mut step);
             self.upkeep(&mut step)?;
             if self.is_over(&step) {
                 return Ok(());
@@ -272,20 +272,20 @@ impl<'a> Driver<'a> {
         let now = self.read_clock();
         match step.end {
             Some(end) => now >= end,
-            None => step.pacer.is_done(now - step.begun) && self.tally.round.in_flight() == 0,
+            None => step.pacer.is_done(now - step.started) && self.tally.round.in_flight() == 0,
         }
     }
 
-    /// What time it is, since the run began.
+    /// What time it is, since the run started.
     fn read_clock(&mut self) -> Duration {
         let now = self.clock.now();
         self.tally.now = self.clock.ticks(now);
         now
     }
 
-    fn begin_due(&mut self, step: &mut StepRun<'_>) {
+    fn start_due(&mut self, step: &mut StepRun<'_>) {
         let now = self.read_clock();
-        if step.pacer.due(now - step.begun) == 0 {
+        if step.pacer.due(now - step.started) == 0 {
             return;
         }
         match self.plan.is_bare() {
@@ -295,14 +295,14 @@ impl<'a> Driver<'a> {
     }
 
     fn connect_due(&mut self, step: &mut StepRun<'_>, now: Duration) {
-        for _ in 0..step.pacer.due(now - step.begun).min(MAX_REQUESTS_PER_TURN) {
+        for _ in 0..step.pacer.due(now - step.started).min(MAX_REQUESTS_PER_TURN) {
             // Each place is used once in a round.
             let number = self.tally.round.sent as usize;
             if number >= self.plan.connections {
                 return step.pacer.stop();
             }
-            let due = step.begun + step.pacer.begin(now - step.begun);
-            self.tally.begin_bare();
+            let due = step.started + step.pacer.start(now - step.started);
+            self.tally.start_bare();
             self.pool.connect(number, self.clock.ticks(due), &mut self.tally, now);
         }
     }
@@ -311,7 +311,7 @@ impl<'a> Driver<'a> {
         self.pool.fill(self.wanted(step), &mut self.tally, now);
         for _ in 0..MAX_TURNS {
             let now = self.read_clock();
-            let due = step.pacer.due(now - step.begun).min(MAX_REQUESTS_PER_TURN);
+            let due = step.pacer.due(now - step.started).min(MAX_REQUESTS_PER_TURN);
             if due == 0 {
                 return;
             }
@@ -322,10 +322,10 @@ impl<'a> Driver<'a> {
                 None => due,
             };
             for _ in 0..most.min(room as u64) {
-                let due = step.begun + step.pacer.begin(now - step.begun);
+                let due = step.started + step.pacer.start(now - step.started);
                 match step.is_pause() {
-                    true => self.tally.begin_trickle(),
-                    false => self.tally.begin(),
+                    true => self.tally.start_trickle(),
+                    false => self.tally.start(),
                 }
                 self.pool.send(number, self.clock.ticks(due));
             }
@@ -360,8 +360,8 @@ impl<'a> Driver<'a> {
         if let Some(by) = self.clock.rebase(now) {
             self.pool.rebase(by);
             if self.in_round {
-                let began = &mut self.tally.round_began;
-                *began = Ticks(began.0.saturating_sub(by.0));
+                let started = &mut self.tally.round_started;
+                *started = Ticks(started.0.saturating_sub(by.0));
             }
             self.read_clock();
         }
@@ -385,18 +385,18 @@ impl<'a> Driver<'a> {
         (shortest / 10).clamp(Duration::from_millis(1), Duration::from_millis(100))
     }
 
-    /// What was due and could not begin is given up after the time-out too.
+    /// What was due and could not start is given up after the time-out too.
     fn give_up_waiting(&mut self, step: &mut StepRun<'_>, until: Duration) {
         if step.is_pause() || self.plan.is_bare() {
             return;
         }
-        while step.pacer.next().is_some_and(|due| step.begun + due <= until) {
-            let due = step.begun + step.pacer.begin(Duration::ZERO);
+        while step.pacer.next().is_some_and(|due| step.started + due <= until) {
+            let due = step.started + step.pacer.start(Duration::ZERO);
             self.tally.timed_out_unsent(self.clock.ticks(due));
         }
     }
 
-    /// Where no connection can be made any more, what has not begun has failed. Where none ever could,
+    /// Where no connection can be made any more, what has not started has failed. Where none ever could,
     /// there is nothing to count.
     fn give_up_hopeless(&mut self, step: &mut StepRun<'_>) -> Result<(), RunError> {
         if step.is_pause() || step.end.is_some() || self.pool.last_failure.is_none() {
@@ -426,11 +426,11 @@ impl<'a> Driver<'a> {
     /// Waits for whatever comes first.
     fn wait(&mut self, step: &StepRun<'_>) -> Result<(), RunError> {
         let now = self.read_clock();
-        let is_due = step.pacer.due(now - step.begun) > 0;
+        let is_due = step.pacer.due(now - step.started) > 0;
         let at_once =
             self.pool.may_read_on() || (is_due && (self.plan.is_bare() || self.pool.is_ready()));
         if !at_once {
-            let next = step.pacer.next().map(|due| step.begun + due).filter(|due| *due > now);
+            let next = step.pacer.next().map(|due| step.started + due).filter(|due| *due > now);
             let times = [Some(self.next_upkeep), Some(self.next_sample), next, step.end];
             let first = times.into_iter().flatten().min().unwrap_or(now);
             self.timer.set(first, now)?;
@@ -457,7 +457,7 @@ impl<'a> Driver<'a> {
             succeeded: counts.succeeded,
             failed: counts.failed,
             connections: self.pool.open_count,
-            since_round: now - self.round_began,
+            since_round: now - self.round_started,
             pause_left: step.end.filter(|_| step.is_pause()).map(|end| end.saturating_sub(now)),
         }
     }

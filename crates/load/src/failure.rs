@@ -16,7 +16,7 @@ pub enum Failure {
     /// The connection was broken off.
     #[error("the connection was reset")]
     Reset,
-    /// An answer began, but its body ended too early or was not as long as its `content-length`.
+    /// An answer started, but its body ended too early or was not as long as its `content-length`.
     #[error("the answer's body was cut short")]
     CutShort,
     /// HTTP/2: the server ended the connection without looking at this request.
@@ -25,7 +25,7 @@ pub enum Failure {
     /// HTTP/2: the server ended the connection with an error while this request was in flight.
     #[error("the server gave up the connection (GOAWAY{})", Because(*.0))]
     GoneAway(ErrorCode),
-    /// HTTP/2: the server did not begin this request, and would take it again.
+    /// HTTP/2: the server did not start this request, and would take it again.
     #[error("refused by the server (REFUSED_STREAM)")]
     RefusedStream,
     /// HTTP/2: the server gave up this request.
@@ -125,7 +125,7 @@ impl ErrorCode {
     pub const STREAM_CLOSED: Self = Self(0x5);
     /// A frame of a length that its kind cannot have, or that was not permitted.
     pub const FRAME_SIZE_ERROR: Self = Self(0x6);
-    /// The request was not begun.
+    /// The request was not started.
     pub const REFUSED_STREAM: Self = Self(0x7);
     /// The answer is no longer wanted.
     pub const CANCEL: Self = Self(0x8);

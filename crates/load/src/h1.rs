@@ -23,7 +23,7 @@ pub(crate) struct Http1 {
 }
 
 struct InFlight {
-    began: Ticks,
+    started: Ticks,
     /// How much of the request's body has gone out.
     written: usize,
     answer: Answer,
@@ -48,7 +48,7 @@ impl Http1 {
         self.ended |= !flight.answer.keeps_alive();
         // An answer that came before all of the request was sent leaves the rest of it to no one.
         self.ended |= flight.written < self.request_body.len();
-        told.answered(flight.began, flight.answer.status(), flight.body.body());
+        told.answered(flight.started, flight.answer.status(), flight.body.body());
     }
 
     /// Takes what came, and says how much of it was used.
@@ -85,7 +85,7 @@ impl Protocol for Http1 {
         }
         out.extend_from_slice(&self.head);
         self.in_flight = Some(InFlight {
-            began: due,
+            started: due,
             written: 0,
             answer: Answer::default(),
             body: Collected::default(),
@@ -134,16 +134,16 @@ impl Protocol for Http1 {
         _out: &mut Vec<u8>,
         told: &mut dyn Outcomes,
     ) -> Result<(), Failure> {
-        let Some(flight) = self.in_flight.take_if(|flight| flight.began <= until) else {
+        let Some(flight) = self.in_flight.take_if(|flight| flight.started <= until) else {
             return Ok(());
         };
         self.ended = true;
-        told.failed(flight.began, Failure::TimedOut);
+        told.failed(flight.started, Failure::TimedOut);
         Err(Failure::TimedOut)
     }
 
     fn oldest(&self) -> Option<Ticks> {
-        self.in_flight.as_ref().map(|flight| flight.began)
+        self.in_flight.as_ref().map(|flight| flight.started)
     }
 
     fn in_flight(&self) -> usize {
@@ -162,16 +162,16 @@ impl Protocol for Http1 {
         if why == Failure::Closed && flight.answer.ends_with_connection() {
             return self.finish(told);
         }
-        let cut = flight.answer.has_begun() && matches!(why, Failure::Closed | Failure::Reset);
+        let cut = flight.answer.has_started() && matches!(why, Failure::Closed | Failure::Reset);
         let why = if cut { Failure::CutShort } else { why };
         if let Some(flight) = self.in_flight.take() {
-            told.failed(flight.began, why);
+            told.failed(flight.started, why);
         }
     }
 
     fn rebase(&mut self, by: Ticks) {
         if let Some(flight) = &mut self.in_flight {
-            flight.began = Ticks(flight.began.0.saturating_sub(by.0));
+            flight.started = Ticks(flight.started.0.saturating_sub(by.0));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Puts a load on a server and tells what became of it: up to a million requests in flight from one
 //! small process.
 //!
-//! Protocols are pure: bytes in, bytes out, outcomes told ([`protocol::Protocol`]). So is what is begun
+//! Protocols are pure: bytes in, bytes out, outcomes told ([`protocol::Protocol`]). So is what is started
 //! when ([`shape::Shape`], [`pacer::Pacer`]). One loop on one thread owns the sockets and the clock.
 //!
 //! How a load behaves:

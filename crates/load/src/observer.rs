@@ -14,7 +14,7 @@ pub trait Observer {
 /// What happened.
 #[derive(Debug, Clone, Copy)]
 pub enum Progress<'a> {
-    /// A round begins.
+    /// A round starts.
     Round {
         /// Which, from 1.
         round: u32,
@@ -47,7 +47,7 @@ pub struct State {
     pub failed: u64,
     /// Connections that stand.
     pub connections: u64,
-    /// Since the round began.
+    /// Since the round started.
     pub since_round: Duration,
     /// What is left of a pause; nothing in a round.
     pub pause_left: Option<Duration>,

@@ -17,7 +17,7 @@ pub struct Plan {
     pub connections: usize,
     /// Requests in flight on each at most; at least one. HTTP/1.1 has one.
     pub streams: usize,
-    /// What begins when. Of bare connections, no more in a round than `connections`.
+    /// What starts when. Of bare connections, no more in a round than `connections`.
     pub shape: Shape,
     /// For so long, connections stay open after the last round.
     pub linger: Duration,

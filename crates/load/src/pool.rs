@@ -27,7 +27,7 @@ pub(crate) struct Pool<'a> {
     target: &'a ResolvedTarget,
     registry: Registry,
     buffer: Box<[u8]>,
-    /// Places where a request may begin.
+    /// Places where a request may start.
     ready: VecDeque<usize>,
     /// Places where there may be more to read, though no event will tell.
     unread: Vec<usize>,
@@ -50,7 +50,7 @@ struct Place {
     connection: Option<Connection>,
     /// It is in `ready`.
     is_queued: bool,
-    /// The connection stands, so that requests can begin or could have.
+    /// The connection stands, so that requests can start or could have.
     is_open: bool,
     /// Something was answered on it.
     has_answered: bool,
@@ -62,14 +62,14 @@ struct Place {
     turn: usize,
     /// How many of them were, of this connection.
     tried: usize,
-    /// When a request last began or ended here.
+    /// When a request last started or ended here.
     active: Duration,
-    /// What of a trickle was in flight here when the round began: it takes nothing away from it.
+    /// What of a trickle was in flight here when the round started: it takes nothing away from it.
     trickle_in_flight: usize,
 }
 
 impl Place {
-    /// How many requests may begin here, of so many that may be in flight.
+    /// How many requests may start here, of so many that may be in flight.
     fn room(&self, streams: usize) -> usize {
         let connection = self.connection.as_ref();
         connection.map_or(0, |c| c.room(streams.saturating_add(self.trickle_in_flight)))
@@ -103,7 +103,7 @@ impl<'a> Pool<'a> {
 
     /// Starts a round on this target, with at most `streams` requests in flight on each connection.
     /// Closes connections to another target.
-    pub(crate) fn begin_round(
+    pub(crate) fn start_round(
         &mut self,
         target: &'a ResolvedTarget,
         streams: usize,
@@ -153,13 +153,13 @@ impl<'a> Pool<'a> {
     pub(crate) fn connect(
         &mut self,
         number: usize,
-        began: Ticks,
+        started: Ticks,
         tally: &mut Tally,
         now: Duration,
     ) {
         let (to, from) = self.target.endpoints(self.places[number].turn, number);
         let connection = match self.target.session() {
-            Ok(session) => Connection::begin(to, from, session, began),
+            Ok(session) => Connection::connect(to, from, session, started),
             Err(error) => Err(io::Error::other(error)),
         };
         let connection = connection.and_then(|mut connection| {
@@ -176,7 +176,7 @@ impl<'a> Pool<'a> {
                 place.trickle_in_flight = 0;
             }
             Err(error) => {
-                self.connect_failed(number, began, Failure::of_connection(&error), tally, now);
+                self.connect_failed(number, started, Failure::of_connection(&error), tally, now);
             }
         }
     }
@@ -213,7 +213,7 @@ impl<'a> Pool<'a> {
         if self.is_bare {
             if progress.opened {
                 place.is_open = true;
-                tally.connected(connection.began);
+                tally.connected(connection.started);
                 self.count_open();
                 tally.round.peak = tally.round.peak.max(self.open_count);
             }
@@ -246,7 +246,7 @@ impl<'a> Pool<'a> {
         self.was_ever_open = true;
     }
 
-    /// Lets requests begin at a place, where there is room.
+    /// Lets requests start at a place, where there is room.
     fn enqueue(&mut self, number: usize) {
         let place = &mut self.places[number];
         if place.room(self.streams) > 0 && !place.is_queued {
@@ -255,17 +255,17 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Whether a request may begin somewhere.
+    /// Whether a request may start somewhere.
     pub(crate) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// At how many places requests may begin.
+    /// At how many places requests may start.
     pub(crate) fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// The next place at which requests may begin, and how many.
+    /// The next place at which requests may start, and how many.
     pub(crate) fn next_ready(&mut self) -> Option<(usize, usize)> {
         while let Some(number) = self.ready.pop_front() {
             let place = &mut self.places[number];
@@ -285,7 +285,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Writes what was begun at a place.
+    /// Writes what was started at a place.
     pub(crate) fn flush(&mut self, number: usize, tally: &mut Tally, now: Duration) {
         let place = &mut self.places[number];
         place.active = now;
@@ -339,7 +339,7 @@ impl<'a> Pool<'a> {
             }
         }
         if !was_open || self.is_bare {
-            return self.connect_failed(number, connection.began, why, tally, now);
+            return self.connect_failed(number, connection.started, why, tally, now);
         }
         let has_answered =
             place.has_answered || tally.answers > answers || why == Failure::TimedOut;
@@ -353,7 +353,7 @@ impl<'a> Pool<'a> {
     fn connect_failed(
         &mut self,
         number: usize,
-        began: Ticks,
+        started: Ticks,
         why: Failure,
         tally: &mut Tally,
         now: Duration,
@@ -362,11 +362,11 @@ impl<'a> Pool<'a> {
         place.tried += 1;
         if place.tried < self.target.address_count() {
             place.turn += 1;
-            return self.connect(number, began, tally, now);
+            return self.connect(number, started, tally, now);
         }
         place.tried = 0;
         if self.is_bare {
-            tally.failed(began, why);
+            tally.failed(started, why);
         }
         self.count_failure(number, why, now);
     }
@@ -393,13 +393,13 @@ impl<'a> Pool<'a> {
         self.places.iter().filter(|p| p.connection.is_none() && p.failures >= MAX_ATTEMPTS).count()
     }
 
-    /// Gives up what began at or before a time: requests, and connections that are being made.
+    /// Gives up what started at or before a time: requests, and connections that are being made.
     pub(crate) fn expire(&mut self, until: Ticks, tally: &mut Tally, now: Duration) {
         for number in 0..self.places.len() {
             let place = &mut self.places[number];
             let Some(connection) = &mut place.connection else { continue };
             let oldest = connection.protocol().and_then(|protocol| protocol.oldest());
-            if !place.is_open && oldest.is_none() && connection.began <= until {
+            if !place.is_open && oldest.is_none() && connection.started <= until {
                 self.lost(number, Failure::NotConnected, tally, now);
             } else if oldest.is_some_and(|oldest| oldest <= until) {
                 match connection.expire(until, tally) {
@@ -444,7 +444,7 @@ impl<'a> Pool<'a> {
             connection.fail(why, tally);
             match std::mem::take(&mut place.is_open) {
                 true => self.open_count -= 1,
-                false if self.is_bare => tally.failed(connection.began, why),
+                false if self.is_bare => tally.failed(connection.started, why),
                 false => {}
             }
         }

@@ -9,7 +9,7 @@ mod body;
 
 pub use body::{Body, BodyHash};
 
-/// A time since the count began, in units of 10 µs: four bytes reach 11.9 hours.
+/// A time since the count started, in units of 10 µs: four bytes reach 11.9 hours.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Ticks(pub u32);
 
@@ -19,7 +19,7 @@ impl Ticks {
         Self(u32::try_from(elapsed.as_micros() / 10).unwrap_or(u32::MAX))
     }
 
-    /// The time since the count began.
+    /// The time since the count started.
     pub fn elapsed(self) -> Duration {
         Duration::from_micros(u64::from(self.0) * 10)
     }
@@ -53,7 +53,7 @@ pub trait Protocol {
     /// What goes out as soon as the connection stands.
     fn open(&mut self, out: &mut Vec<u8>);
 
-    /// How many more requests can begin now: what the server allows, and what is in flight, taken
+    /// How many more requests can start now: what the server allows, and what is in flight, taken
     /// into account. HTTP/2: 0 until the server's SETTINGS have come; 0 after GOAWAY.
     fn room(&self) -> usize;
 
@@ -79,7 +79,7 @@ pub trait Protocol {
     /// Costs nothing where no body waits. What gets nothing out waits for the server.
     fn pump(&mut self, most: usize, out: &mut Vec<u8>);
 
-    /// Gives up all requests that began at or before `until` (HTTP/2: RST_STREAM CANCEL each). Told
+    /// Gives up all requests that started at or before `until` (HTTP/2: RST_STREAM CANCEL each). Told
     /// as timed out.
     ///
     /// # Errors
@@ -92,13 +92,13 @@ pub trait Protocol {
         told: &mut dyn Outcomes,
     ) -> Result<(), Failure>;
 
-    /// When the oldest request in flight began.
+    /// When the oldest request in flight started.
     fn oldest(&self) -> Option<Ticks>;
 
-    /// How many requests were begun and not yet told.
+    /// How many requests were started and not yet told.
     fn in_flight(&self) -> usize;
 
-    /// No new request may begin here (GOAWAY, `connection: close`), but those in flight may still
+    /// No new request may start here (GOAWAY, `connection: close`), but those in flight may still
     /// be answered.
     fn is_draining(&self) -> bool;
 
@@ -106,22 +106,22 @@ pub trait Protocol {
     fn close(&mut self, out: &mut Vec<u8>);
 
     /// The connection is gone: all in flight failed, for that reason, or for a better one that the
-    /// protocol knows (HTTP/2: GOAWAY with an error; a body that had begun was cut short). An
+    /// protocol knows (HTTP/2: GOAWAY with an error; a body that had started was cut short). An
     /// HTTP/1.1 body that ends with the connection ([`Failure::Closed`]) is whole.
     fn closed(&mut self, why: Failure, told: &mut dyn Outcomes);
 
     /// Begins the count of ticks anew, `by` later: what is in flight keeps its age, but for
-    /// what began before, which began at 0.
+    /// what started before, which started at 0.
     fn rebase(&mut self, by: Ticks);
 }
 
-/// What becomes of requests. Each request that `send` began is told exactly once, by one of the two.
+/// What becomes of requests. Each request that `send` started is told exactly once, by one of the two.
 pub trait Outcomes {
     /// Answered whole. `status` as the server gave it.
-    fn answered(&mut self, began: Ticks, status: u16, body: Body<'_>);
+    fn answered(&mut self, started: Ticks, status: u16, body: Body<'_>);
 
     /// Not answered, or not whole.
-    fn failed(&mut self, began: Ticks, failure: Failure);
+    fn failed(&mut self, started: Ticks, failure: Failure);
 }
 
 #[cfg(test)]

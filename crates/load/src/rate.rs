@@ -1,10 +1,10 @@
-//! How often something begins: `100/s`, as people write it.
+//! How often something starts: `100/s`, as people write it.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How often something begins, in a second: from one a day to ten million.
+/// How often something starts, in a second: from one a day to ten million.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate(f64);
 
@@ -33,7 +33,7 @@ impl Rate {
         Duration::try_from_secs_f64(number as f64 / self.0).unwrap_or(Duration::MAX)
     }
 
-    /// How many begin in a time: at least one.
+    /// How many start in a time: at least one.
     pub fn count_in(self, time: Duration) -> u64 {
         ((time.as_secs_f64() * self.0 + 1e-6) as u64).max(1)
     }

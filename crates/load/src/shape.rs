@@ -1,4 +1,4 @@
-//! The shape of a load: what is begun when, as a value. What begins is a request, or, for bare
+//! The shape of a load: what is started when, as a value. What starts is a request, or, for bare
 //! connections, a connection.
 
 use std::time::Duration;
@@ -14,18 +14,18 @@ pub enum Shape {
     Sustain(Duration),
     /// One after the other at an even rate, whether those before are done or not.
     Ramp {
-        /// How often one begins.
+        /// How often one starts.
         rate: Rate,
-        /// How many begin.
+        /// How many start.
         count: u64,
     },
-    /// Nothing begins for a time, and what is open stays open.
+    /// Nothing starts for a time, and what is open stays open.
     Hold(Duration),
     /// Nothing belongs to the load for a time; what is open may be closed.
     Idle {
         /// How long.
         time: Duration,
-        /// How often a request begins meanwhile that is counted by itself.
+        /// How often a request starts meanwhile that is counted by itself.
         trickle: Option<Rate>,
     },
     /// Rounds.
@@ -71,7 +71,7 @@ impl Shape {
         }
     }
 
-    /// How many begin in all, where that is known before.
+    /// How many start in all, where that is known before.
     pub fn count(&self) -> Option<u64> {
         self.steps().iter().try_fold(0_u64, |sum, step| {
             let more = match step.shape {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn how_many_begin_in_a_time_is_not_known_before() {
+    fn how_many_start_in_a_time_is_not_known_before() {
         assert_eq!(rounds(2, vec![Shape::Sustain(SECOND)]).count(), None);
         assert_eq!(Shape::Hold(SECOND).steps().len(), 1);
     }

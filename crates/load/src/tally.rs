@@ -21,8 +21,8 @@ const FIRST_BAD_STATUS: u16 = 400;
 pub(crate) struct Tally {
     /// What time it is: set by the loop before it hands anything in.
     pub(crate) now: Ticks,
-    /// What began before this is not the round's, but the trickle's before it.
-    pub(crate) round_began: Ticks,
+    /// What started before this is not the round's, but the trickle's before it.
+    pub(crate) round_started: Ticks,
     /// Requests that were sent, and neither answered nor given up.
     pub(crate) in_flight: u64,
     /// Answers of any status, since the beginning of the run.
@@ -35,7 +35,7 @@ impl Default for Tally {
     fn default() -> Self {
         Self {
             now: Ticks(0),
-            round_began: Ticks(0),
+            round_started: Ticks(0),
             in_flight: 0,
             answers: 0,
             round: Counts::default(),
@@ -45,20 +45,20 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// One begins that belongs to the round.
-    pub(crate) fn begin(&mut self) {
-        self.begin_bare();
+    /// One starts that belongs to the round.
+    pub(crate) fn start(&mut self) {
+        self.start_bare();
         self.round.peak = self.round.peak.max(self.round.in_flight());
     }
 
-    /// A bare connection begins to be made. Its peak is that of connections that stand.
-    pub(crate) fn begin_bare(&mut self) {
+    /// A bare connection starts to be made. Its peak is that of connections that stand.
+    pub(crate) fn start_bare(&mut self) {
         self.in_flight += 1;
         self.round.sent(self.now);
     }
 
-    /// One begins that belongs to the trickle.
-    pub(crate) fn begin_trickle(&mut self) {
+    /// One starts that belongs to the trickle.
+    pub(crate) fn start_trickle(&mut self) {
         self.in_flight += 1;
         self.trickle.sent(self.now);
     }
@@ -76,14 +76,14 @@ impl Tally {
     }
 
     /// A bare connection was made, and stands.
-    pub(crate) fn connected(&mut self, began: Ticks) {
+    pub(crate) fn connected(&mut self, started: Ticks) {
         let now = self.now;
         self.in_flight -= 1;
-        self.round.succeeded(began, now);
+        self.round.succeeded(started, now);
     }
 
-    fn counts(&mut self, began: Ticks) -> &mut Counts {
-        match began >= self.round_began {
+    fn counts(&mut self, started: Ticks) -> &mut Counts {
+        match started >= self.round_started {
             true => &mut self.round,
             false => &mut self.trickle,
         }
@@ -91,24 +91,24 @@ impl Tally {
 }
 
 impl Outcomes for Tally {
-    fn answered(&mut self, began: Ticks, status: u16, body: Body<'_>) {
+    fn answered(&mut self, started: Ticks, status: u16, body: Body<'_>) {
         let now = self.now;
         self.in_flight -= 1;
         self.answers += 1;
-        let counts = self.counts(began);
+        let counts = self.counts(started);
         if status >= FIRST_BAD_STATUS {
             return counts.failed(1, Kind::Status(status), now);
         }
-        counts.succeeded(began, now);
+        counts.succeeded(started, now);
         counts.bodies.add(body);
     }
 
-    fn failed(&mut self, began: Ticks, failure: Failure) {
+    fn failed(&mut self, started: Ticks, failure: Failure) {
         let now = self.now;
         self.in_flight -= 1;
-        let counts = self.counts(began);
+        let counts = self.counts(started);
         match failure.is_timeout() {
-            true => counts.timed_out(began, Kind::Failure(failure), now),
+            true => counts.timed_out(started, Kind::Failure(failure), now),
             false => counts.failed(1, Kind::Failure(failure), now),
         }
     }
@@ -184,14 +184,14 @@ impl Counts {
         self.last_sent = now;
     }
 
-    fn succeeded(&mut self, began: Ticks, now: Ticks) {
+    fn succeeded(&mut self, started: Ticks, now: Ticks) {
         self.succeeded += 1;
         self.last_over = now;
-        self.latencies.record(began, now);
+        self.latencies.record(started, now);
     }
 
-    fn timed_out(&mut self, began: Ticks, kind: Kind, now: Ticks) {
-        self.timeouts.record(began, now);
+    fn timed_out(&mut self, started: Ticks, kind: Kind, now: Ticks) {
+        self.timeouts.record(started, now);
         self.failed(1, kind, now);
     }
 
@@ -206,9 +206,9 @@ impl Counts {
         self.bodies.hashes.len() >= MOST_DISTINCT
     }
 
-    /// What people and scripts are told of a round that began at a time.
-    pub(crate) fn round(&self, round: u32, url: String, began: Ticks) -> LoadRound {
-        let since = |ticks: Ticks| seconds(ticks.0.saturating_sub(began.0).into());
+    /// What people and scripts are told of a round that started at a time.
+    pub(crate) fn round(&self, round: u32, url: String, started: Ticks) -> LoadRound {
+        let since = |ticks: Ticks| seconds(ticks.0.saturating_sub(started.0).into());
         let completed_s = since(self.last_over);
         let requests_per_s = match completed_s > 0.0 {
             true => self.succeeded as f64 / completed_s,
@@ -291,8 +291,8 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    fn record(&mut self, began: Ticks, now: Ticks) {
-        let ticks = u64::from(now.0.saturating_sub(began.0));
+    fn record(&mut self, started: Ticks, now: Ticks) {
+        let ticks = u64::from(now.0.saturating_sub(started.0));
         self.histogram.saturating_record(ticks);
         self.sum += ticks;
         self.longest = self.longest.max(ticks);
@@ -368,13 +368,13 @@ impl Bodies {
 
 /// A body as a text that names it.
 fn text(body: Body<'_>, hash: u64) -> String {
-    let told = |begin: &str| format!("{begin}… ({} bytes, hash {hash:016x})", body.bytes());
+    let told = |start: &str| format!("{start}… ({} bytes, hash {hash:016x})", body.bytes());
     let Body::Whole(bytes) = body else { return told("") };
     // Four bytes are the most that a character takes.
-    let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_TEXT * 4)]);
-    match begin.char_indices().nth(LONGEST_TEXT) {
-        Some((end, _)) => told(&begin[..end]),
-        None => begin.into_owned(),
+    let start = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_TEXT * 4)]);
+    match start.char_indices().nth(LONGEST_TEXT) {
+        Some((end, _)) => told(&start[..end]),
+        None => start.into_owned(),
     }
 }
 
@@ -382,17 +382,17 @@ fn text(body: Body<'_>, hash: u64) -> String {
 mod tests {
     use super::*;
 
-    fn answered(tally: &mut Tally, began: u32, status: u16, body: &[u8]) {
-        tally.begin();
-        tally.answered(Ticks(began), status, Body::Whole(body));
+    fn answered(tally: &mut Tally, started: u32, status: u16, body: &[u8]) {
+        tally.start();
+        tally.answered(Ticks(started), status, Body::Whole(body));
     }
 
     #[test]
     fn what_was_sent_has_succeeded_or_failed_and_the_peak_was_counted() {
         let mut tally =
-            Tally { now: Ticks(300_000), round_began: Ticks(100_000), ..Tally::default() };
+            Tally { now: Ticks(300_000), round_started: Ticks(100_000), ..Tally::default() };
         for _ in 0..3 {
-            tally.begin();
+            tally.start();
         }
         tally.answered(Ticks(200_000), 200, Body::Whole(b"a"));
         tally.answered(Ticks(100_000), 503, Body::Whole(b"busy"));
@@ -420,7 +420,7 @@ mod tests {
     fn a_request_that_timed_out_counts_as_long_as_it_was_due_in_figures_of_its_own() {
         let mut tally = Tally { now: Ticks(100_000), ..Tally::default() };
         for _ in 0..3 {
-            tally.begin();
+            tally.start();
         }
         tally.answered(Ticks(50_000), 200, Body::Whole(b""));
         assert_eq!(tally.round.latency_with_timeouts(), None);
@@ -448,9 +448,9 @@ mod tests {
     #[test]
     fn what_trickles_in_from_before_the_round_is_not_the_rounds() {
         let mut tally = Tally::default();
-        tally.begin_trickle();
-        (tally.round_began, tally.now) = (Ticks(10), Ticks(20));
-        tally.begin();
+        tally.start_trickle();
+        (tally.round_started, tally.now) = (Ticks(10), Ticks(20));
+        tally.start();
         tally.answered(Ticks(9), 200, Body::Whole(b""));
         tally.failed(Ticks(10), Failure::Closed);
         assert_eq!((tally.round.succeeded, tally.round.failed), (0, 1));

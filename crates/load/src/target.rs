@@ -61,7 +61,7 @@ impl Scheme {
 /// Why an address was not understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// It begins with nothing that is known.
+    /// It starts with nothing that is known.
     #[error(
         "`{0}` does not begin with http:, https:, tcp: or tls:; write http://HOST:PORT/PATH, or tcp:HOST:PORT for bare connections"
     )]

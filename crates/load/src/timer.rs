@@ -16,7 +16,7 @@ use rustix::time::{
 #[derive(Debug)]
 pub(crate) struct Timer {
     fd: OwnedFd,
-    /// When it goes off, since the run began.
+    /// When it goes off, since the run started.
     set: Option<Duration>,
 }
 

@@ -55,7 +55,7 @@ impl Answer {
     }
 
     /// Something of it has come.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(super) fn has_started(&self) -> bool {
         self.at != At::Head
     }
 
@@ -173,7 +173,7 @@ pub(super) fn unasked(bytes: &[u8]) -> Failure {
 
 fn other_protocol(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
-        // Frames of HTTP/2 begin with a length of three bytes; SETTINGS and GOAWAY are short.
+        // Frames of HTTP/2 start with a length of three bytes; SETTINGS and GOAWAY are short.
         [0, 0, _, 4 | 7, ..] => Some("HTTP/2"),
         [21 | 22, 3, ..] => Some("TLS"),
         _ => None,

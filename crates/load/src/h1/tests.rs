@@ -22,7 +22,7 @@ fn request(method: &str, body: &[u8]) -> Request {
 struct Told(Vec<Result<(u16, Vec<u8>), Failure>>);
 
 impl Outcomes for Told {
-    fn answered(&mut self, _began: Ticks, status: u16, body: Body<'_>) {
+    fn answered(&mut self, _started: Ticks, status: u16, body: Body<'_>) {
         let bytes = match body {
             Body::Whole(bytes) => bytes.to_vec(),
             Body::Pieces { bytes, .. } => format!("{bytes} bytes").into_bytes(),
@@ -30,7 +30,7 @@ impl Outcomes for Told {
         self.0.push(Ok((status, bytes)));
     }
 
-    fn failed(&mut self, _began: Ticks, failure: Failure) {
+    fn failed(&mut self, _started: Ticks, failure: Failure) {
         self.0.push(Err(failure));
     }
 }
@@ -177,8 +177,8 @@ proptest! {
 
     #[test]
     fn no_bytes_make_it_panic_and_each_request_is_told_once(bytes: Vec<u8>, size in 1_usize..20) {
-        for begin in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"] {
-            let text = [begin, &bytes].concat();
+        for start in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"] {
+            let text = [start, &bytes].concat();
             let (mut connection, _, mut told) = answer(&text, size);
             connection.closed(Failure::Closed, &mut told);
             prop_assert_eq!(told.0.len(), 1);

@@ -48,7 +48,7 @@ impl Http2 {
             }
             Stage::Headed { status, length } => {
                 slot.stage = Stage::InPieces;
-                self.pieces.begin(head.stream, status, length.get());
+                self.pieces.start(head.stream, status, length.get());
                 self.piece(head.stream, body, consumed, io);
             }
             Stage::InPieces => {
@@ -164,7 +164,7 @@ impl Http2 {
             slot.stage = Stage::Headed { status, length };
         } else {
             slot.stage = Stage::InPieces;
-            self.pieces.begin(stream, status, length);
+            self.pieces.start(stream, status, length);
         }
     }
 
@@ -184,9 +184,9 @@ impl Http2 {
         let Some(slot) = self.streams.end(stream) else { return };
         match length {
             Some(length) if length != body.bytes() => {
-                io.told.failed(slot.began, Failure::CutShort);
+                io.told.failed(slot.started, Failure::CutShort);
             }
-            _ => io.told.answered(slot.began, status, body),
+            _ => io.told.answered(slot.started, status, body),
         }
     }
 
@@ -215,7 +215,7 @@ impl Http2 {
             self.pieces.end(stream);
         }
         self.uploads.end(stream);
-        io.told.failed(slot.began, failure);
+        io.told.failed(slot.started, failure);
         true
     }
 }

@@ -67,7 +67,7 @@ impl Head {
     }
 }
 
-/// A payload without its padding, and without the priority that HEADERS may begin with.
+/// A payload without its padding, and without the priority that HEADERS may start with.
 ///
 /// # Errors
 ///

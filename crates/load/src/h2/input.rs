@@ -81,7 +81,7 @@ impl Input {
     }
 }
 
-/// A server begins with its SETTINGS (RFC 9113, section 3.4): what begins otherwise is no HTTP/2.
+/// A server starts with its SETTINGS (RFC 9113, section 3.4): what starts otherwise is no HTTP/2.
 fn first(bytes: &[u8; HEAD], head: Head) -> Result<Head, Failure> {
     let is_settings = head.kind == kind::SETTINGS && head.stream == 0 && !head.has(flag::ACK);
     if is_settings && head.length <= LONGEST {

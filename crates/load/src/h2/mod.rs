@@ -105,10 +105,10 @@ impl Protocol for Http2 {
         if self.room() == 0 {
             return;
         }
-        if let Some(stream) = self.streams.begin(due) {
+        if let Some(stream) = self.streams.start(due) {
             self.request.write(stream, out);
             if !self.request.body.is_empty() {
-                self.uploads.begin(stream);
+                self.uploads.start(stream);
             }
         }
     }
@@ -142,8 +142,8 @@ impl Protocol for Http2 {
         out: &mut Vec<u8>,
         told: &mut dyn Outcomes,
     ) -> Result<(), Failure> {
-        while let Some((stream, began)) = self.streams.oldest()
-            && began <= until
+        while let Some((stream, started)) = self.streams.oldest()
+            && started <= until
         {
             self.give_up(stream, ErrorCode::CANCEL, Failure::TimedOut, &mut Io { out, told });
         }
@@ -151,7 +151,7 @@ impl Protocol for Http2 {
     }
 
     fn oldest(&self) -> Option<Ticks> {
-        self.streams.oldest().map(|(_, began)| began)
+        self.streams.oldest().map(|(_, started)| started)
     }
 
     fn in_flight(&self) -> usize {
@@ -173,9 +173,9 @@ impl Protocol for Http2 {
         };
         let is_broken_off = matches!(ended, Failure::Closed | Failure::Reset);
         for slot in self.streams.iter_mut() {
-            let has_begun = slot.stage != Stage::Waiting;
-            let failure = if has_begun && is_broken_off { Failure::CutShort } else { ended };
-            told.failed(slot.began, failure);
+            let has_started = slot.stage != Stage::Waiting;
+            let failure = if has_started && is_broken_off { Failure::CutShort } else { ended };
+            told.failed(slot.started, failure);
         }
         self.streams = Streams::default();
         self.pieces.clear();
@@ -187,7 +187,7 @@ impl Protocol for Http2 {
 
     fn rebase(&mut self, by: Ticks) {
         for slot in self.streams.iter_mut() {
-            slot.began = Ticks(slot.began.0.saturating_sub(by.0));
+            slot.started = Ticks(slot.started.0.saturating_sub(by.0));
         }
     }
 }

@@ -48,13 +48,13 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// An answer whose body has yet to come.
-    pub(super) fn begin(&mut self, stream: u32, status: u16, length: Option<u64>) {
+    pub(super) fn start(&mut self, stream: u32, status: u16, length: Option<u64>) {
         let hash = BodyHash::default();
         let answer = Answer { status, length, hash, text: Some(Vec::new()), unreturned: 0 };
         self.answers.insert(stream, answer);
     }
 
-    /// Adds the next piece; none where no such answer was begun.
+    /// Adds the next piece; none where no such answer was started.
     pub(super) fn add(&mut self, stream: u32, piece: &[u8]) -> Option<&mut Answer> {
         let answer = self.answers.get_mut(&stream)?;
         answer.hash.add(piece);
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn the_text_of_a_short_body_is_kept_and_that_of_a_long_one_is_not() {
         let mut pieces = Pieces::default();
-        pieces.begin(1, 200, None);
+        pieces.start(1, 200, None);
         pieces.add(1, b"axum(1) ");
         pieces.add(1, b"HTTP/2.0");
         assert!(matches!(
@@ -104,7 +104,7 @@ mod tests {
         ));
 
         let long = vec![b'x'; KEPT];
-        pieces.begin(3, 200, None);
+        pieces.start(3, 200, None);
         pieces.add(3, &long);
         pieces.add(3, b"y");
         let answer = pieces.end(3).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     fn all_texts_together_are_bounded() {
         let mut pieces = Pieces::default();
         for stream in 0..2000 {
-            pieces.begin(stream, 200, None);
+            pieces.start(stream, 200, None);
             pieces.add(stream, &[0; 1000]);
         }
         assert!(pieces.kept <= KEPT_IN_ALL);
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_window_is_given_back_by_halves() {
         let mut pieces = Pieces::default();
-        pieces.begin(1, 200, None);
+        pieces.start(1, 200, None);
         let answer = pieces.add(1, b"").unwrap();
         assert_eq!(answer.consumed(60, 100), None);
         assert_eq!(answer.consumed(60, 100), Some(120));

@@ -15,7 +15,7 @@ const BLOCK: u32 = 256;
 /// How far the answer of a stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Told, or never begun.
+    /// Told, or never started.
     Over,
     /// Nothing came.
     Waiting,
@@ -52,11 +52,11 @@ impl Length {
 /// One request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
-    pub(super) began: Ticks,
+    pub(super) started: Ticks,
     pub(super) stage: Stage,
 }
 
-const EMPTY: Slot = Slot { began: Ticks(0), stage: Stage::Over };
+const EMPTY: Slot = Slot { started: Ticks(0), stage: Stage::Over };
 
 #[derive(Debug)]
 struct Block {
@@ -102,7 +102,7 @@ impl Streams {
         self.live
     }
 
-    /// How many can still be begun before the numbers are used up.
+    /// How many can still be started before the numbers are used up.
     pub(super) fn left(&self) -> usize {
         (LAST / 2 + 1 - self.next) as usize
     }
@@ -113,7 +113,7 @@ impl Streams {
     }
 
     /// Begins a request and returns its number; none where they are used up.
-    pub(super) fn begin(&mut self, began: Ticks) -> Option<u32> {
+    pub(super) fn start(&mut self, started: Ticks) -> Option<u32> {
         if self.left() == 0 {
             return None;
         }
@@ -127,7 +127,7 @@ impl Streams {
             self.blocks.push_back(None);
         }
         let block = self.blocks[at].get_or_insert_with(Block::empty);
-        block.slots[(slot % BLOCK) as usize] = Slot { began, stage: Stage::Waiting };
+        block.slots[(slot % BLOCK) as usize] = Slot { started, stage: Stage::Waiting };
         block.live += 1;
         self.live += 1;
         self.next += 1;
@@ -166,14 +166,14 @@ impl Streams {
         Some(ended)
     }
 
-    /// The request in flight that began first: its number, and when.
+    /// The request in flight that started first: its number, and when.
     pub(super) fn oldest(&self) -> Option<(u32, Ticks)> {
         if self.live == 0 {
             return None;
         }
         let at = (self.oldest / BLOCK).checked_sub(self.first)?;
         let block = self.blocks.get(at as usize)?.as_ref()?;
-        Some((self.oldest * 2 + 1, block.slots[(self.oldest % BLOCK) as usize].began))
+        Some((self.oldest * 2 + 1, block.slots[(self.oldest % BLOCK) as usize].started))
     }
 
     /// The numbers above `stream` that may be in flight.
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn blocks_go_as_soon_as_all_in_them_is_over() {
         let mut streams = Streams::default();
-        let numbers: Vec<u32> = (0..BLOCK * 10).map(|n| streams.begin(Ticks(n)).unwrap()).collect();
+        let numbers: Vec<u32> = (0..BLOCK * 10).map(|n| streams.start(Ticks(n)).unwrap()).collect();
         assert_eq!((numbers[0], numbers[1], streams.len()), (1, 3, numbers.len()));
         let (keep, end) = numbers.split_first().unwrap();
         for number in end {
@@ -241,7 +241,7 @@ mod tests {
         streams.end(*keep);
         assert_eq!((held(&streams), streams.oldest(), streams.blocks.len()), (0, None, 0));
         assert!(streams.end(*keep).is_none(), "once is enough");
-        let next = streams.begin(Ticks(7)).unwrap();
+        let next = streams.start(Ticks(7)).unwrap();
         assert_eq!((next, streams.oldest()), (BLOCK * 20 + 1, Some((next, Ticks(7)))));
     }
 
@@ -249,9 +249,9 @@ mod tests {
     fn numbers_are_used_up_to_the_last_and_no_further() {
         let mut streams = Streams::beginning_at(LAST - 2);
         assert_eq!(streams.left(), 2);
-        assert_eq!(streams.begin(Ticks(0)), Some(LAST - 2));
-        assert_eq!(streams.begin(Ticks(0)), Some(LAST));
-        assert_eq!(streams.begin(Ticks(0)), None);
+        assert_eq!(streams.start(Ticks(0)), Some(LAST - 2));
+        assert_eq!(streams.start(Ticks(0)), Some(LAST));
+        assert_eq!(streams.start(Ticks(0)), None);
         assert!(streams.end(LAST).is_some() && streams.end(LAST - 2).is_some());
         assert_eq!((streams.left(), streams.oldest()), (0, None));
     }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn numbers_that_no_request_had_are_told() {
         let mut streams = Streams::default();
-        streams.begin(Ticks(0));
+        streams.start(Ticks(0));
         assert!(!streams.is_idle(1));
         assert!(streams.is_idle(3) && streams.is_idle(2) && streams.is_idle(0));
         assert!(streams.get(2).is_none() && streams.get(u32::MAX).is_none());
@@ -267,7 +267,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Against a map: begin (true) or end one in flight.
+        /// Against a map: start (true) or end one in flight.
         #[test]
         fn any_order_is_kept_as_a_map_would(
             steps in prop::collection::vec(any::<(bool, u16)>(), 1..20), many in 1..300_usize
@@ -275,23 +275,23 @@ mod tests {
             let mut streams = Streams::default();
             let mut model = BTreeMap::new();
             let mut now = 0;
-            for (begins, which) in steps {
+            for (starts, which) in steps {
                 for _ in 0..many {
-                    if begins {
+                    if starts {
                         now += 1;
-                        model.insert(streams.begin(Ticks(now)).unwrap(), Ticks(now));
-                    } else if let Some((&number, &began)) =
+                        model.insert(streams.start(Ticks(now)).unwrap(), Ticks(now));
+                    } else if let Some((&number, &started)) =
                         model.iter().nth(usize::from(which) % model.len().max(1))
                     {
                         model.remove(&number);
-                        prop_assert_eq!(streams.end(number).map(|slot| slot.began), Some(began));
+                        prop_assert_eq!(streams.end(number).map(|slot| slot.started), Some(started));
                     }
                 }
                 prop_assert_eq!(streams.len(), model.len());
-                let first = model.first_key_value().map(|(number, began)| (*number, *began));
+                let first = model.first_key_value().map(|(number, started)| (*number, *started));
                 prop_assert_eq!(streams.oldest(), first);
-                let began: Vec<_> = streams.iter_mut().map(|slot| slot.began).collect();
-                prop_assert!(began.iter().eq(model.values()));
+                let started: Vec<_> = streams.iter_mut().map(|slot| slot.started).collect();
+                prop_assert!(started.iter().eq(model.values()));
                 let in_reach = model.len() + 1;
                 prop_assert!(held(&streams) <= in_reach);
             }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::frame::{self, HEAD, Head, flag, kind};
 
-/// The windows that both sides begin with.
+/// The windows that both sides start with.
 const INITIAL: i64 = 65_535;
 /// No window may become larger.
 const LARGEST: i64 = 0x7fff_ffff;
@@ -46,7 +46,7 @@ impl Default for Uploads {
 
 impl Uploads {
     /// The body of this stream is to be sent.
-    pub(super) fn begin(&mut self, stream: u32) {
+    pub(super) fn start(&mut self, stream: u32) {
         let window = self.initial as i32;
         self.waiting.insert(stream, Upload { sent: 0, window, is_ready: window > 0 });
         if window > 0 {
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn a_short_body_goes_out_at_once() {
         let mut uploads = Uploads::default();
-        uploads.begin(1);
-        uploads.begin(3);
+        uploads.start(1);
+        uploads.start(3);
         assert_eq!(pumped(&mut uploads, b"body", 1000), [(1, 4, true), (3, 4, true)]);
         assert_eq!(pumped(&mut uploads, b"body", 1000), []);
         assert!(!uploads.end(1));
@@ -176,8 +176,8 @@ mod tests {
     fn the_connections_window_bounds_all_streams_together() {
         let mut uploads = Uploads::default();
         let body = vec![0; 40_000];
-        uploads.begin(1);
-        uploads.begin(3);
+        uploads.start(1);
+        uploads.start(3);
         let sent = pumped(&mut uploads, &body, 1_000_000);
         assert_eq!(sent.iter().map(|frame| frame.1).sum::<usize>(), 65_535);
         assert_eq!(sent[1].0, 3, "they take turns");
@@ -192,8 +192,8 @@ mod tests {
     fn a_streams_window_bounds_that_stream_alone() {
         let mut uploads = Uploads::default();
         uploads.set_initial(10).unwrap();
-        uploads.begin(1);
-        uploads.begin(3);
+        uploads.start(1);
+        uploads.start(3);
         let body = [0; 15];
         assert_eq!(pumped(&mut uploads, &body, 100), [(1, 10, false), (3, 10, false)]);
         uploads.widen_stream(3, 100).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     fn a_window_may_be_lowered_below_zero_and_opens_again() {
         let mut uploads = Uploads::default();
         uploads.set_initial(10).unwrap();
-        uploads.begin(1);
+        uploads.start(1);
         let body = [0; 30];
         assert_eq!(pumped(&mut uploads, &body, 100), [(1, 10, false)]);
         uploads.set_initial(4).unwrap();
@@ -219,7 +219,7 @@ mod tests {
     fn a_server_that_widens_often_and_requests_that_end_unsent_leave_nothing_behind() {
         let mut uploads = Uploads::default();
         for stream in (1..1000).step_by(2) {
-            uploads.begin(stream);
+            uploads.start(stream);
             uploads.widen_stream(stream, 1).unwrap();
             uploads.widen_stream(stream, 1).unwrap();
         }
@@ -234,7 +234,7 @@ mod tests {
     fn windows_do_not_overflow() {
         let mut uploads = Uploads::default();
         uploads.set_initial(0).unwrap();
-        uploads.begin(1);
+        uploads.start(1);
         assert_eq!(uploads.widen_stream(1, 0x7fff_ffff), Ok(()));
         assert_eq!(uploads.widen_stream(1, 1), Err(Overflow));
         assert_eq!(uploads.set_initial(1), Err(Overflow));
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn room_for_a_head_alone_gets_no_frame_out() {
         let mut uploads = Uploads::default();
-        uploads.begin(1);
+        uploads.start(1);
         assert_eq!(pumped(&mut uploads, b"body", HEAD), []);
         assert_eq!(pumped(&mut uploads, b"body", HEAD + 3), [(1, 3, false)]);
         assert_eq!(pumped(&mut uploads, b"body", HEAD + 3), [(1, 1, true)]);

@@ -95,7 +95,7 @@ impl Client {
     /// Sends so many requests, as there is room, until something holds.
     pub(crate) fn run_until(&mut self, many: usize, is_done: impl Fn(&Self) -> bool) {
         while !is_done(self) {
-            self.begin(many);
+            self.start(many);
             self.protocol.pump(64 << 10, &mut self.out);
             // A server that closes is noticed by what it does not send any more.
             let _ = self.socket.write_all(&self.out);
@@ -112,7 +112,7 @@ impl Client {
         }
     }
 
-    fn begin(&mut self, many: usize) {
+    fn start(&mut self, many: usize) {
         let room = self.protocol.room().min(many - self.sent as usize);
         for _ in 0..room.min(1000) {
             self.sent += 1;

@@ -144,7 +144,7 @@ fn a_server_that_keeps_no_table_of_headers_is_served() {
 }
 
 #[test]
-fn a_server_that_shuts_down_answers_what_it_has_begun_and_takes_no_more() {
+fn a_server_that_shuts_down_answers_what_it_has_started_and_takes_no_more() {
     let server = serve(0, |_| {});
     let mut client = Client::connect(server, &request("GET", "/stop", b""));
     client.run_until(1_000_000, |client| client.is_draining());

@@ -13,12 +13,12 @@ pub(in crate::h2) struct Encoder {
     block: Vec<u8>,
     /// Whether the block that is sent next is the one for all that follow.
     is_settled: bool,
-    /// Whether the server keeps a table of the size that we begin with.
+    /// Whether the server keeps a table of the size that we start with.
     may_index: bool,
 }
 
 impl Encoder {
-    /// For these fields, with names in lower case and those that begin with a colon first.
+    /// For these fields, with names in lower case and those that start with a colon first.
     pub(in crate::h2) fn new(fields: Vec<(String, String)>) -> Self {
         let size: usize = indexable(&fields).map(|(n, v)| n.len() + v.len() + 32).sum();
         // What does not fit as a whole would evict itself.

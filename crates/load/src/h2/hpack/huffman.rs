@@ -29,7 +29,7 @@ struct Length {
     /// The first code, and the first that is longer.
     first: u32,
     end: u64,
-    /// Where its symbols begin in [`Code::symbols`].
+    /// Where its symbols start in [`Code::symbols`].
     at: usize,
 }
 
@@ -93,7 +93,7 @@ pub(super) fn decode(bytes: &[u8], mut each: impl FnMut(u8)) -> Result<(), Unrea
     }
 }
 
-/// The byte that these bits begin with, and how many bits it took; none for the end of the string.
+/// The byte that these bits start with, and how many bits it took; none for the end of the string.
 fn next_symbol(window: u32) -> Option<(u8, usize)> {
     // The shortest code has five bits.
     let bits = (5..=LONGEST).find(|bits| u64::from(window) < CODE.lengths[*bits].end)?;

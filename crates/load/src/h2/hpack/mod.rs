@@ -14,6 +14,6 @@ pub(super) use encoder::Encoder;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
-/// What both sides begin with, and what we keep to (RFC 9113, section 6.5.2). Ordinary clients do so
+/// What both sides start with, and what we keep to (RFC 9113, section 6.5.2). Ordinary clients do so
 /// too: with less, a server would write, and keep, other headers than it does for them.
 const TABLE_SIZE: usize = 4096;

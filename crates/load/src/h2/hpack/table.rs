@@ -12,7 +12,7 @@ pub(super) enum Name {
     Status,
     /// `content-length`
     ContentLength,
-    /// Another that begins with a colon: no answer has one.
+    /// Another that starts with a colon: no answer has one.
     OtherPseudo,
     /// One that we do not look at.
     Other,

@@ -14,7 +14,7 @@ fn a_connection_opens_with_preface_settings_and_a_wider_window() {
 }
 
 #[test]
-fn nothing_begins_before_the_servers_settings() {
+fn nothing_starts_before_the_servers_settings() {
     let mut client = Client::new(&request("GET", b""));
     assert_eq!(client.http2.room(), 0);
     client.http2.send(Ticks(1), &mut client.out);
@@ -155,7 +155,7 @@ fn a_long_body_gets_its_streams_window_back() {
 
 #[test]
 fn whatever_breaks_the_rules_ends_the_connection_with_words_and_a_go_away() {
-    let begun = |bytes: &[u8]| frame(kind::HEADERS, 0, 1, bytes);
+    let started = |bytes: &[u8]| frame(kind::HEADERS, 0, 1, bytes);
     let protocol: [Vec<u8>; 14] = [
         data(0, 0, b"x"),
         data(3, 0, b"x"),
@@ -169,8 +169,8 @@ fn whatever_breaks_the_rules_ends_the_connection_with_words_and_a_go_away() {
         window_update(0, 0),
         window_update(3, 1),
         frame(kind::CONTINUATION, flag::END_HEADERS, 1, b"\x88"),
-        [begun(b"\x88"), data(1, 0, b"x")].concat(),
-        [begun(b"\x88"), frame(kind::CONTINUATION, 0, 3, b"x")].concat(),
+        [started(b"\x88"), data(1, 0, b"x")].concat(),
+        [started(b"\x88"), frame(kind::CONTINUATION, 0, 3, b"x")].concat(),
     ];
     let size: [Vec<u8>; 5] = [
         frame(kind::RST_STREAM, 0, 1, b"12345"),

@@ -19,21 +19,21 @@ enum Outcome {
     Failed(Failure),
 }
 
-/// All that was told, with the begin of each request.
+/// All that was told, with the start of each request.
 #[derive(Debug, Default)]
 struct Told(Vec<(u32, Outcome)>);
 
 impl Outcomes for Told {
-    fn answered(&mut self, began: Ticks, status: u16, body: Body<'_>) {
+    fn answered(&mut self, started: Ticks, status: u16, body: Body<'_>) {
         let text = match body {
             Body::Whole(text) => Ok(text.to_vec()),
             Body::Pieces { bytes, .. } => Err(bytes),
         };
-        self.0.push((began.0, Outcome::Answered(status, text, body.hash())));
+        self.0.push((started.0, Outcome::Answered(status, text, body.hash())));
     }
 
-    fn failed(&mut self, began: Ticks, failure: Failure) {
-        self.0.push((began.0, Outcome::Failed(failure)));
+    fn failed(&mut self, started: Ticks, failure: Failure) {
+        self.0.push((started.0, Outcome::Failed(failure)));
     }
 }
 
@@ -61,7 +61,7 @@ impl Client {
         Self { http2: Http2::new(request), out: Vec::new(), told: Told::default() }
     }
 
-    /// After the server's empty SETTINGS, with so many requests in flight that began at 1, 2, …
+    /// After the server's empty SETTINGS, with so many requests in flight that started at 1, 2, …
     fn with_requests(request: &Request, many: u32) -> Self {
         let mut client = Self::new(request);
         client.receives(&settings(&[])).unwrap();

@@ -131,9 +131,9 @@ fn outcomes(many: usize, body: &[u8], bytes: &[u8], cuts: &[usize]) -> Vec<(u32,
 }
 
 fn each_once(told: &[(u32, Outcome)]) -> Vec<u32> {
-    let mut began: Vec<u32> = told.iter().map(|(began, _)| *began).collect();
-    began.sort_unstable();
-    began
+    let mut started: Vec<u32> = told.iter().map(|(started, _)| *started).collect();
+    started.sort_unstable();
+    started
 }
 
 proptest! {
@@ -147,7 +147,7 @@ proptest! {
         let whole = outcomes(scripts.len(), b"", &bytes, &[bytes.len()]);
         prop_assert_eq!(&outcomes(scripts.len(), b"", &bytes, &cuts), &whole);
         let mut by_request = whole;
-        by_request.sort_by_key(|(began, _)| *began);
+        by_request.sort_by_key(|(started, _)| *started);
         let expected: Vec<_> = (0..).zip(scripts.iter().map(Script::expected)).collect();
         prop_assert_eq!(by_request, expected);
     }

@@ -120,7 +120,7 @@ fn requests_time_out_from_the_oldest_and_their_late_answers_are_passed_over() {
     client.receives(&answer(3, b"x")).unwrap();
     client.told();
     client.expires(3);
-    let timed_out = |began| (began, Outcome::Failed(Failure::TimedOut));
+    let timed_out = |started| (started, Outcome::Failed(Failure::TimedOut));
     assert_eq!(client.told(), [timed_out(1), timed_out(3)]);
     let cancelled = [1, 5].map(|stream| reset(stream, ErrorCode::CANCEL));
     assert_eq!(std::mem::take(&mut client.out), cancelled.concat());
@@ -138,8 +138,8 @@ fn a_new_count_of_ticks_keeps_the_age_of_what_is_in_flight() {
     let mut client = Client::getting(3);
     client.http2.rebase(Ticks(2));
     client.closes(Failure::Reset);
-    let began: Vec<u32> = client.told().iter().map(|(began, _)| *began).collect();
-    assert_eq!(began, [0, 0, 1]);
+    let started: Vec<u32> = client.told().iter().map(|(started, _)| *started).collect();
+    assert_eq!(started, [0, 0, 1]);
 }
 
 #[test]
