@@ -1,4 +1,5 @@
-//! The one loop: it owns the clock and the sockets, starts what is due, and gives up what takes too long.
+//! The event loop. It owns the clock and the sockets, starts requests and connections that are due, and gives up those that
+//! take too long.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use mio::{Events, Poll, Token};
 use crate::RunError;
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::observer::{Moment, Observer, Progress, State};
+use crate::observer::{LoadState, Moment, Observer, Progress};
 use crate::pacer::Pacer;
 use crate::plan::Plan;
 use crate::pool::Pool;
@@ -20,15 +21,15 @@ use crate::shape::{Shape, Step};
 use crate::tally::{Counts, Tally};
 use crate::timer::Timer;
 
-/// So many requests start on a connection in a row, before others have their turn.
+/// Maximum number of requests that start on a connection in a row before others have their turn.
 const MAX_REQUESTS_PER_TURN: u64 = 256;
-/// After so many turns, what has come is looked at.
+/// Maximum number of turns before the loop reads responses.
 const MAX_TURNS: usize = 64;
-/// So many events are taken at once.
+/// Maximum number of events per poll.
 const MAX_EVENTS: usize = 1024;
-/// When so many connections could not be made, and none could, no more are tried.
+/// Number of failed connections, all from the start, after which the load is aborted.
 const MAX_FAILED_CONNECTIONS: usize = 8;
-/// What starts before this is not the round's: nothing that starts is.
+/// Start of the round while there is none: no request starts later, so that none counts for a round.
 const NO_ROUND: Ticks = Ticks(u32::MAX);
 const TIMER: Token = Token(usize::MAX);
 
@@ -50,18 +51,19 @@ pub(crate) struct Driver<'a> {
     round: u32,
     round_started: Duration,
     in_round: bool,
-    /// The round behind which a pause has a trickle that is not told yet.
+    /// The index of the round after which background requests run that are not reported yet.
     round_before_trickle: Option<usize>,
     next_sample: Duration,
     next_upkeep: Duration,
 }
 
-/// One step under way.
+/// The state of a step while it runs.
 struct StepRun<'s> {
     shape: &'s Shape,
     pacer: Pacer,
+    /// As a time since the start of the run.
     started: Duration,
-    /// When it ends, if by time.
+    /// When the step ends, if it ends by time.
     end: Option<Duration>,
 }
 
@@ -132,7 +134,7 @@ impl<'a> Driver<'a> {
     fn start_round(&mut self, step: &Step<'_>) -> Result<(), RunError> {
         let before = std::mem::replace(&mut self.round, step.round);
         if before > 0 && self.target_of(before).url != self.target().url {
-            // Connections that lead elsewhere are closed, once what trickled over them is answered.
+            // Connections to another target are closed once their background requests are answered.
             self.wait_for_answers()?;
             if self.interrupted {
                 return Ok(());
@@ -145,7 +147,7 @@ impl<'a> Driver<'a> {
         self.tally.round_started = self.tally.now;
         let target = self.target();
         self.pool.start_round(target, self.streams(step.shape), now);
-        self.observer.see(Progress::Round { round: self.round, target: &target.url });
+        self.observer.observe(Progress::Round { round: self.round, target: &target.url });
         self.mark(Moment::LoadBegin);
         Ok(())
     }
@@ -165,8 +167,7 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// How many requests may be in flight on each connection: where all can be at once, each has
-    /// its even share.
+    /// Returns how many requests may be in flight on each connection. A burst that fits at once is divided evenly.
     fn streams(&self, shape: &Shape) -> usize {
         match shape {
             Shape::Burst(count) => {
@@ -191,7 +192,7 @@ impl<'a> Driver<'a> {
             self.close_all();
         }
         self.take_notes(lost_bodies);
-        self.observer.see(Progress::RoundEnd(&round));
+        self.observer.observe(Progress::RoundEnd(&round));
         self.rounds.push(round);
     }
 
@@ -224,14 +225,14 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Notes something for people, once.
+    /// Adds a note to the report, unless it is there already.
     fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }
 
-    /// A pause starts, behind the round that was told last.
+    /// Starts a pause after the last reported round.
     fn start_pause(&mut self, shape: &Shape) {
         self.end_trickle();
         if matches!(shape, Shape::Idle { trickle: Some(_), .. }) {
@@ -239,7 +240,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Ends the counts of a trickle. What of it was answered in the round behind it counts too.
+    /// Reports the background requests of the last pause, including those answered during the round after it.
     fn end_trickle(&mut self) {
         let trickle = std::mem::take(&mut self.tally.trickle);
         if let Some(number) = self.round_before_trickle.take() {
@@ -253,7 +254,7 @@ impl<'a> Driver<'a> {
             Shape::Hold(time) | Shape::Idle { time, .. } => Some(started + *time),
             _ => None,
         };
-        let mut step = StepRun { shape, pacer: Pacer::of(shape), started, end };
+        let mut step = StepRun { shape, pacer: Pacer::new(shape), started, end };
         loop {
             self.start_due(&mut step);
             self.upkeep(&mut step)?;
@@ -276,7 +277,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// What time it is, since the run started.
+    /// Returns the time since the start of the run.
     fn read_clock(&mut self) -> Duration {
         let now = self.clock.now();
         self.tally.now = self.clock.ticks(now);
@@ -296,7 +297,7 @@ impl<'a> Driver<'a> {
 
     fn connect_due(&mut self, step: &mut StepRun<'_>, now: Duration) {
         for _ in 0..step.pacer.due(now - step.started).min(MAX_REQUESTS_PER_TURN) {
-            // Each place is used once in a round.
+            // Each place has one connection per round.
             let number = self.tally.round.sent as usize;
             if number >= self.plan.connections {
                 return step.pacer.stop();
@@ -316,7 +317,7 @@ impl<'a> Driver<'a> {
                 return;
             }
             let Some((number, room)) = self.pool.next_ready() else { return };
-            // What is due by a schedule is spread, so that connections have their even share.
+            // Scheduled requests are spread evenly over the connections.
             let most = match step.pacer.next() {
                 Some(_) => due.div_ceil(self.pool.ready() as u64 + 1),
                 None => due,
@@ -333,7 +334,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// How many connections are to stand.
+    /// Returns how many connections the step needs.
     fn wanted(&self, step: &StepRun<'_>) -> usize {
         let all = self.plan.connections;
         match step.shape {
@@ -345,12 +346,12 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Looks after what takes its time: what is late, what is idle, what was given up.
+    /// Samples the state, and handles late requests, idle connections and given-up places.
     fn upkeep(&mut self, step: &mut StepRun<'_>) -> Result<(), RunError> {
         let now = self.read_clock();
         if now >= self.next_sample {
             self.next_sample = now + self.plan.sample_interval;
-            self.observer.see(Progress::State(self.state(step, now)));
+            self.observer.observe(Progress::State(self.state(step, now)));
         }
         self.give_up_hopeless(step)?;
         if now < self.next_upkeep {
@@ -379,13 +380,13 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// How often what is late is looked for: a tenth of what it may be late.
+    /// Returns the interval of checks for late requests and idle connections: a tenth of the shortest timeout.
     fn upkeep_interval(&self) -> Duration {
         let shortest = self.plan.idle_close.map_or(self.plan.timeout, |d| d.min(self.plan.timeout));
         (shortest / 10).clamp(Duration::from_millis(1), Duration::from_millis(100))
     }
 
-    /// What was due and could not start is given up after the time-out too.
+    /// Gives up requests that were due longer ago than the timeout and could not start.
     fn give_up_waiting(&mut self, step: &mut StepRun<'_>, until: Duration) {
         if step.is_pause() || self.plan.is_bare() {
             return;
@@ -396,18 +397,22 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Where no connection can be made any more, what has not started has failed. Where none ever could,
-    /// there is nothing to count.
+    /// Fails the requests that have not started, if no connection can be made any more.
+    ///
+    /// # Errors
+    ///
+    /// When no connection could ever be made, so that there is nothing to report.
     fn give_up_hopeless(&mut self, step: &mut StepRun<'_>) -> Result<(), RunError> {
         if step.is_pause() || step.end.is_some() || self.pool.last_failure.is_none() {
             return Ok(());
         }
         let wanted = self.wanted(step);
         if self.tally.answers == 0 && self.rounds.is_empty() {
-            let of_protocol = self.pool.last_failure.filter(|failure| failure.is_of_protocol());
+            let wrong_protocol =
+                self.pool.last_failure.filter(|failure| failure.is_wrong_protocol());
             let never = self.pool.failed(wanted.min(MAX_FAILED_CONNECTIONS), false);
             let never = never.filter(|_| !self.pool.was_ever_open);
-            if let Some(failure) = of_protocol.or(never) {
+            if let Some(failure) = wrong_protocol.or(never) {
                 let target = self.target().url.clone();
                 return Err(RunError::NoConnection { target, failure });
             }
@@ -423,7 +428,7 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Waits for whatever comes first.
+    /// Waits for the next event, due start, check or sample.
     fn wait(&mut self, step: &StepRun<'_>) -> Result<(), RunError> {
         let now = self.read_clock();
         let is_due = step.pacer.due(now - step.started) > 0;
@@ -442,16 +447,16 @@ impl<'a> Driver<'a> {
         for event in self.events.iter().filter(|event| event.token() != TIMER) {
             let now = self.clock.now();
             self.tally.now = self.clock.ticks(now);
-            self.pool.event(event.token().0, &mut self.tally, now);
+            self.pool.handle_event(event.token().0, &mut self.tally, now);
         }
         let now = self.read_clock();
         self.pool.read_more(&mut self.tally, now);
         Ok(())
     }
 
-    fn state(&self, step: &StepRun<'_>, now: Duration) -> State {
+    fn state(&self, step: &StepRun<'_>, now: Duration) -> LoadState {
         let counts = &self.tally.round;
-        State {
+        LoadState {
             round: self.round,
             in_flight: self.tally.in_flight,
             succeeded: counts.succeeded,
@@ -463,7 +468,7 @@ impl<'a> Driver<'a> {
     }
 
     fn mark(&mut self, moment: Moment) {
-        self.observer.see(Progress::Mark { moment, round: self.round });
+        self.observer.observe(Progress::Mark { moment, round: self.round });
     }
 
     fn close_all(&mut self) {
@@ -474,7 +479,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Somebody ended it from outside.
+    /// Ends the run early, after an interrupt.
     fn give_up(&mut self) {
         self.read_clock();
         self.interrupted = true;
@@ -486,7 +491,7 @@ impl<'a> Driver<'a> {
 
     fn finish(mut self) -> Result<LoadReport, RunError> {
         if !self.interrupted {
-            // What trickled before the last round may still be under way.
+            // Background requests from before the last round may still be in flight.
             self.wait_for_answers()?;
             if !self.plan.linger.is_zero() {
                 self.step(&Shape::Hold(self.plan.linger))?;
@@ -508,7 +513,7 @@ fn is_pause(step: &Step<'_>) -> bool {
     matches!(step.shape, Shape::Idle { .. })
 }
 
-/// The most that this process has had resident.
+/// Returns the peak RSS of this process in bytes, or 0 if it cannot be read.
 fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

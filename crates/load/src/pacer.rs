@@ -1,12 +1,12 @@
-//! When the next request or connection is due. Owns no clock: it is told what time it is, since the
-//! step that it paces started.
+//! Computes when the next request or connection is due. Has no clock: the caller passes the time since the start of the
+//! step.
 
 use std::time::Duration;
 
 use crate::rate::Rate;
 use crate::shape::Shape;
 
-/// Paces one step of a shape.
+/// The schedule of one step of a shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pacer {
     pace: Pace,
@@ -22,8 +22,8 @@ enum Pace {
 }
 
 impl Pacer {
-    /// The pacer of a step. A repetition is no step: nothing is due of it.
-    pub fn of(shape: &Shape) -> Self {
+    /// Returns the schedule of a step. In a repetition, which is not a step, nothing is due.
+    pub fn new(shape: &Shape) -> Self {
         let pace = match shape {
             Shape::Burst(count) => Pace::AtOnce { count: *count },
             Shape::Sustain(time) => Pace::Until(*time),
@@ -38,7 +38,7 @@ impl Pacer {
         Self { pace, started: 0 }
     }
 
-    /// How many may start now.
+    /// Returns how many requests or connections may start now.
     pub fn due(&self, now: Duration) -> u64 {
         match self.pace {
             Pace::AtOnce { count } => count - self.started,
@@ -52,8 +52,7 @@ impl Pacer {
         }
     }
 
-    /// Begins one that is due, and says from when on it counts: its scheduled time where there is a
-    /// schedule, else now.
+    /// Starts one that is due. Returns the time from which it counts: its scheduled time, or now without a schedule.
     pub fn start(&mut self, now: Duration) -> Duration {
         let number = self.started;
         self.started += 1;
@@ -63,8 +62,7 @@ impl Pacer {
         }
     }
 
-    /// Since when the first that has not started is due, or when it will be; nothing when all have
-    /// started, or where there is no schedule.
+    /// Returns when the next one is or was due, or `None` if all have started or there is no schedule.
     pub fn next(&self) -> Option<Duration> {
         match self.pace {
             Pace::AtOnce { .. } | Pace::Until(_) => None,
@@ -73,7 +71,7 @@ impl Pacer {
         }
     }
 
-    /// Nothing is due any more, now and later.
+    /// Returns whether nothing is due any more, now and later.
     pub fn is_done(&self, now: Duration) -> bool {
         match self.pace {
             Pace::AtOnce { count } | Pace::Even { count, .. } => self.started >= count,
@@ -81,7 +79,7 @@ impl Pacer {
         }
     }
 
-    /// How many have not started, where that is known.
+    /// Returns how many have not started, if that is known.
     pub fn left(&self) -> Option<u64> {
         match self.pace {
             Pace::AtOnce { count } | Pace::Even { count, .. } => Some(count - self.started),
@@ -89,7 +87,7 @@ impl Pacer {
         }
     }
 
-    /// Ends it: nothing is due from here on.
+    /// Ends the schedule: nothing is due from now on.
     pub fn stop(&mut self) {
         self.pace = Pace::AtOnce { count: self.started };
     }
@@ -106,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_burst_is_due_at_once_and_counts_from_when_it_starts() {
-        let mut pacer = Pacer::of(&Shape::Burst(2));
+        let mut pacer = Pacer::new(&Shape::Burst(2));
         assert_eq!((pacer.due(ms(0)), pacer.next(), pacer.left()), (2, None, Some(2)));
         assert_eq!(pacer.start(ms(3)), ms(3));
         assert!(!pacer.is_done(ms(3)));
@@ -116,9 +114,9 @@ mod tests {
 
     #[test]
     fn a_ramp_keeps_its_schedule_whatever_becomes_of_what_has_started() {
-        let mut pacer = Pacer::of(&Shape::Ramp { rate: "10/s".parse().unwrap(), count: 4 });
+        let mut pacer = Pacer::new(&Shape::Ramp { rate: "10/s".parse().unwrap(), count: 4 });
         assert_eq!((pacer.due(ms(0)), pacer.due(ms(99)), pacer.due(ms(100))), (1, 1, 2));
-        // It comes late, and is told from when on it counts all the same.
+        // They start late, and still count from their scheduled times.
         let started: Vec<Duration> = (0..3).map(|_| pacer.start(ms(250))).collect();
         assert_eq!(started, [ms(0), ms(100), ms(200)]);
         assert_eq!((pacer.due(ms(250)), pacer.next()), (0, Some(ms(300))));
@@ -129,26 +127,26 @@ mod tests {
 
     #[test]
     fn what_is_sustained_ends_with_its_time() {
-        let pacer = Pacer::of(&Shape::Sustain(ms(100)));
+        let pacer = Pacer::new(&Shape::Sustain(ms(100)));
         assert!(pacer.due(ms(99)) > 0 && !pacer.is_done(ms(99)));
         assert!(pacer.due(ms(100)) == 0 && pacer.is_done(ms(100)));
     }
 
     #[test]
     fn nothing_starts_in_a_pause_but_its_trickle() {
-        let idle = |trickle| Pacer::of(&Shape::Idle { time: ms(250), trickle });
+        let idle = |trickle| Pacer::new(&Shape::Idle { time: ms(250), trickle });
         assert_eq!((idle(None).due(ms(9)), idle(None).is_done(ms(0))), (0, true));
         let mut pacer = idle("10/s".parse().ok());
         while pacer.due(ms(249)) > 0 {
             pacer.start(ms(249));
         }
         assert_eq!((pacer.started, pacer.next()), (3, None));
-        assert_eq!(Pacer::of(&Shape::Hold(ms(1))).due(ms(0)), 0);
+        assert_eq!(Pacer::new(&Shape::Hold(ms(1))).due(ms(0)), 0);
     }
 
     #[test]
     fn what_is_stopped_is_done() {
-        let mut pacer = Pacer::of(&Shape::Sustain(ms(100)));
+        let mut pacer = Pacer::new(&Shape::Sustain(ms(100)));
         pacer.start(ms(1));
         pacer.stop();
         assert!(pacer.is_done(ms(2)) && pacer.due(ms(2)) == 0);
@@ -160,7 +158,7 @@ mod tests {
             per_second in 0.01_f64..100_000.0, count in 0_u64..300, steps: Vec<u16>,
         ) {
             let rate = Rate::new(per_second).unwrap();
-            let mut pacer = Pacer::of(&Shape::Ramp { rate, count });
+            let mut pacer = Pacer::new(&Shape::Ramp { rate, count });
             let (mut now, mut started) = (Duration::ZERO, Vec::new());
             for step in steps {
                 now += Duration::from_micros(u64::from(step) * 100);

@@ -1,4 +1,4 @@
-//! The connections of a load: made, kept, lost, made again, given up.
+//! The connection pool: makes connections, keeps them, replaces lost ones, and gives up after repeated failures.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,64 +12,65 @@ use crate::protocol::{Outcomes, Ticks};
 use crate::resolved_target::ResolvedTarget;
 use crate::tally::Tally;
 
-/// After so many connections in a row that came to nothing, a place makes no more in its round.
+/// Maximum number of consecutive failed connections in one place of the pool, per round.
 const MAX_ATTEMPTS: u32 = 3;
-/// After the first that came to nothing, the next one is made so much later, and then twice as late
+/// Delay after the first failed connection. It doubles with each further one.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// until it is this late.
+/// Upper limit of the delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// What is read at once.
+/// Size of the read buffer that all connections share.
 const READ_BUFFER_BYTES: usize = 128 << 10;
 
-/// The connections of a load. Each has a place, and may take that of one that is gone.
+/// The connections of a load. Each occupies a place, where another one can replace it.
 pub(crate) struct Pool<'a> {
     places: Vec<Place>,
     target: &'a ResolvedTarget,
     registry: Registry,
     buffer: Box<[u8]>,
-    /// Places where a request may start.
+    /// Places where a request may start, in turn.
     ready: VecDeque<usize>,
-    /// Places where there may be more to read, though no event will tell.
+    /// Places where there may be more to read, though no further event reports it.
     unread: Vec<usize>,
-    /// Some place has no connection.
+    /// Whether some place may have no connection.
     pub(crate) has_gaps: bool,
-    /// How many stand.
+    /// The number of open connections.
     pub(crate) open_count: u64,
-    /// Whether one ever did.
+    /// Whether a connection was ever open.
     pub(crate) was_ever_open: bool,
-    /// The last that came to nothing.
+    /// Why the last connection failed.
     pub(crate) last_failure: Option<Failure>,
-    /// A server permits only so many streams on a connection, fewer than were asked for.
+    /// The lowest number of streams that the server permits on a connection, if fewer than requested.
     pub(crate) permitted_streams: Option<usize>,
     streams: usize,
     is_bare: bool,
 }
 
+/// Holds at most one connection at a time, and what is remembered from one to the next.
 #[derive(Default)]
 struct Place {
     connection: Option<Connection>,
-    /// It is in `ready`.
+    /// Whether the place is in [`Pool::ready`].
     is_queued: bool,
-    /// The connection stands, so that requests can start or could have.
+    /// Whether the connection is open; with HTTP, whether requests could start on it.
     is_open: bool,
-    /// Something was answered on it.
+    /// Whether a response arrived on the connection.
     has_answered: bool,
-    /// So many in a row came to nothing.
+    /// The number of consecutive failed connections.
     failures: u32,
-    /// No connection is made here before this time.
+    /// The earliest time of the next connection attempt.
     not_before: Duration,
-    /// Which of the target's addresses is tried.
+    /// Selects one of the target's addresses.
     turn: usize,
-    /// How many of them were, of this connection.
+    /// The number of addresses tried for the current connection.
     tried: usize,
     /// When a request last started or ended here.
     active: Duration,
-    /// What of a trickle was in flight here when the round started: it takes nothing away from it.
+    /// Background requests in flight here at the start of the round. They do not count against its streams.
     trickle_in_flight: usize,
 }
 
 impl Place {
-    /// How many requests may start here, of so many that may be in flight.
+    /// Returns how many more requests may start here, given that at most `streams` may be in flight.
     fn room(&self, streams: usize) -> usize {
         let connection = self.connection.as_ref();
         connection.map_or(0, |c| c.room(streams.saturating_add(self.trickle_in_flight)))
@@ -126,7 +127,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Makes connections at the first places that have none and may, until so many have one.
+    /// Makes connections in empty places until `wanted` places have one, or the others must wait to retry.
     pub(crate) fn fill(&mut self, wanted: usize, tally: &mut Tally, now: Duration) {
         if !std::mem::take(&mut self.has_gaps) {
             return;
@@ -144,12 +145,12 @@ impl<'a> Pool<'a> {
                 self.connect(number, tally.now, tally, now);
                 open += usize::from(self.places[number].connection.is_some());
             }
-            // One that has to wait is looked at again.
+            // A place that must wait is checked again.
             self.has_gaps |= self.places[number].connection.is_none();
         }
     }
 
-    /// Makes the connection of a place, which counts from a time.
+    /// Starts the connection of a place. Its time counts from `started`.
     pub(crate) fn connect(
         &mut self,
         number: usize,
@@ -176,13 +177,13 @@ impl<'a> Pool<'a> {
                 place.trickle_in_flight = 0;
             }
             Err(error) => {
-                self.connect_failed(number, started, Failure::of_connection(&error), tally, now);
+                self.connect_failed(number, started, Failure::from_io(&error), tally, now);
             }
         }
     }
 
-    /// Something happened on the connection of a place.
-    pub(crate) fn event(&mut self, number: usize, tally: &mut Tally, now: Duration) {
+    /// Handles an event on the connection of a place.
+    pub(crate) fn handle_event(&mut self, number: usize, tally: &mut Tally, now: Duration) {
         let Some(place) = self.places.get_mut(number) else { return };
         let Some(connection) = &mut place.connection else { return };
         let answers = tally.answers;
@@ -193,12 +194,12 @@ impl<'a> Pool<'a> {
             place.active = now;
         }
         match progress {
-            Ok(progress) => self.advanced(number, progress, tally, now),
+            Ok(progress) => self.apply_progress(number, progress, tally, now),
             Err(why) => self.lost(number, why, tally, now),
         }
     }
 
-    fn advanced(
+    fn apply_progress(
         &mut self,
         number: usize,
         progress: ConnectionProgress,
@@ -223,7 +224,7 @@ impl<'a> Pool<'a> {
             if connection.in_flight() == 0 {
                 self.close(number);
                 self.has_gaps = true;
-                // One that was of no use may be so again.
+                // A connection without a response counts as a failure: the next one may end the same way.
                 let place = &mut self.places[number];
                 if !place.has_answered {
                     place.failures += 1;
@@ -246,7 +247,7 @@ impl<'a> Pool<'a> {
         self.was_ever_open = true;
     }
 
-    /// Lets requests start at a place, where there is room.
+    /// Queues a place for requests, if there is room.
     fn enqueue(&mut self, number: usize) {
         let place = &mut self.places[number];
         if place.room(self.streams) > 0 && !place.is_queued {
@@ -255,17 +256,17 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Whether a request may start somewhere.
+    /// Returns whether a request may start in any place.
     pub(crate) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// At how many places requests may start.
+    /// Returns the number of places where requests may start.
     pub(crate) fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// The next place at which requests may start, and how many.
+    /// Returns the next place where requests may start, and how many.
     pub(crate) fn next_ready(&mut self) -> Option<(usize, usize)> {
         while let Some(number) = self.ready.pop_front() {
             let place = &mut self.places[number];
@@ -278,27 +279,27 @@ impl<'a> Pool<'a> {
         None
     }
 
-    /// Begins a request at a place that has room.
+    /// Starts a request in a place that has room.
     pub(crate) fn send(&mut self, number: usize, due: Ticks) {
         if let Some(connection) = &mut self.places[number].connection {
             connection.send(due);
         }
     }
 
-    /// Writes what was started at a place.
+    /// Writes the requests that started in a place.
     pub(crate) fn flush(&mut self, number: usize, tally: &mut Tally, now: Duration) {
         let place = &mut self.places[number];
         place.active = now;
         let Some(connection) = &mut place.connection else { return };
         if connection.flush().is_err() {
-            // Reading tells why.
-            return self.event(number, tally, now);
+            // Reading yields the reason.
+            return self.handle_event(number, tally, now);
         }
         self.note_permitted_streams(number);
         self.enqueue(number);
     }
 
-    /// Sees whether the server permits fewer streams than were asked for.
+    /// Notes whether the server permits fewer streams than requested.
     fn note_permitted_streams(&mut self, number: usize) {
         let place = &self.places[number];
         let Some(protocol) = place.connection.as_ref().and_then(Connection::protocol) else {
@@ -311,19 +312,19 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Reads on where there may be more.
+    /// Continues to read where there may be more.
     pub(crate) fn read_more(&mut self, tally: &mut Tally, now: Duration) {
         for number in std::mem::take(&mut self.unread) {
-            self.event(number, tally, now);
+            self.handle_event(number, tally, now);
         }
     }
 
-    /// Whether there may be more to read somewhere.
+    /// Returns whether there may be more to read in any place.
     pub(crate) fn may_read_on(&self) -> bool {
         !self.unread.is_empty()
     }
 
-    /// The connection of a place is gone, or of no use any more.
+    /// Handles a connection that is lost or unusable.
     fn lost(&mut self, number: usize, why: Failure, tally: &mut Tally, now: Duration) {
         let place = &mut self.places[number];
         let Some(mut connection) = place.connection.take() else { return };
@@ -349,7 +350,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// The connection of a place could not be made: another address is tried, where there is one.
+    /// Handles a failed connection attempt: tries the next address, if there is one.
     fn connect_failed(
         &mut self,
         number: usize,
@@ -375,25 +376,25 @@ impl<'a> Pool<'a> {
         let place = &mut self.places[number];
         place.failures += 1;
         place.not_before = now + retry_delay(place.failures);
-        // That the server speaks another protocol says more than what else happens then.
-        self.last_failure = self.last_failure.filter(|last| last.is_of_protocol()).or(Some(why));
+        // A wrong protocol explains more than the failures that follow from it.
+        self.last_failure = self.last_failure.filter(|last| last.is_wrong_protocol()).or(Some(why));
         self.has_gaps = true;
     }
 
-    /// Why all of the first places came to nothing, if so: as many times as it takes to give up, or
-    /// once each.
+    /// Returns the last failure if each of the first `wanted` places failed: as often as it takes to give up, if
+    /// `for_good`, or at least once.
     pub(crate) fn failed(&self, wanted: usize, for_good: bool) -> Option<Failure> {
         let least = if for_good { MAX_ATTEMPTS } else { 1 };
         let failed = |place: &Place| place.connection.is_none() && place.failures >= least;
         self.last_failure.filter(|_| self.places.iter().take(wanted).all(failed))
     }
 
-    /// How many places have given up.
+    /// Returns the number of places that have given up.
     pub(crate) fn given_up(&self) -> usize {
         self.places.iter().filter(|p| p.connection.is_none() && p.failures >= MAX_ATTEMPTS).count()
     }
 
-    /// Gives up what started at or before a time: requests, and connections that are being made.
+    /// Gives up requests and connection attempts that started at or before `until`.
     pub(crate) fn expire(&mut self, until: Ticks, tally: &mut Tally, now: Duration) {
         for number in 0..self.places.len() {
             let place = &mut self.places[number];
@@ -410,7 +411,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Closes what nothing has been on since a time.
+    /// Closes connections that were idle since a time.
     pub(crate) fn close_idle(&mut self, since: Duration) {
         for number in 0..self.places.len() {
             let place = &self.places[number];
@@ -421,7 +422,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Closes all of them.
+    /// Closes all connections.
     pub(crate) fn close_all(&mut self) {
         for number in 0..self.places.len() {
             self.close(number);
@@ -437,7 +438,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Gives up everything: whatever is in flight fails for a reason.
+    /// Gives up all connections; their requests in flight fail for this reason.
     pub(crate) fn give_up_all(&mut self, why: Failure, tally: &mut Tally) {
         for place in &mut self.places {
             let Some(mut connection) = place.connection.take() else { continue };
@@ -457,7 +458,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// How long to wait after so many connections in a row came to nothing.
+/// Returns the delay after this number of consecutive failed connections.
 fn retry_delay(failures: u32) -> Duration {
     MIN_RETRY_DELAY.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(MAX_RETRY_DELAY)
 }

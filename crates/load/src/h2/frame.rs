@@ -5,9 +5,9 @@ use crate::failure::{ErrorCode, Failure};
 /// What a client says first (section 3.4), before its SETTINGS.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The length of what stands before every frame's payload.
-pub(super) const HEAD: usize = 9;
+pub(super) const HEADER_BYTES: usize = 9;
 /// The longest payload that either side may send unless the other permits more; we do not.
-pub(super) const LONGEST: usize = 16_384;
+pub(super) const MAX_PAYLOAD: usize = 16_384;
 
 /// A frame's kinds.
 pub(super) mod kind {
@@ -34,7 +34,7 @@ pub(super) mod flag {
 
 /// What stands before a frame's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct FrameHeader {
     pub(super) length: usize,
     pub(super) kind: u8,
     pub(super) flags: u8,
@@ -42,9 +42,9 @@ pub(super) struct Head {
     pub(super) stream: u32,
 }
 
-impl Head {
+impl FrameHeader {
     /// Reads it; the highest bit of the stream's number means nothing.
-    pub(super) fn parse(bytes: &[u8; HEAD]) -> Self {
+    pub(super) fn parse(bytes: &[u8; HEADER_BYTES]) -> Self {
         let [a, b, c, kind, flags, stream @ ..] = *bytes;
         Self {
             length: u32::from_be_bytes([0, a, b, c]) as usize,
@@ -72,8 +72,9 @@ impl Head {
 /// # Errors
 ///
 /// When there is more padding than payload.
-pub(super) fn content(head: Head, payload: &[u8]) -> Result<&[u8], Failure> {
-    let too_short = || broken(ErrorCode::FRAME_SIZE_ERROR, "a frame too short for its flags");
+pub(super) fn content(head: FrameHeader, payload: &[u8]) -> Result<&[u8], Failure> {
+    let too_short =
+        || connection_error(ErrorCode::FRAME_SIZE_ERROR, "a frame too short for its flags");
     let (padding, mut content) = match payload {
         [padding, rest @ ..] if head.has(flag::PADDED) => (usize::from(*padding), rest),
         _ if head.has(flag::PADDED) => return Err(too_short()),
@@ -83,8 +84,10 @@ pub(super) fn content(head: Head, payload: &[u8]) -> Result<&[u8], Failure> {
         content = content.get(5..).ok_or_else(too_short)?;
     }
     let end = content.len().checked_sub(padding);
-    let end =
-        end.ok_or(broken(ErrorCode::PROTOCOL_ERROR, "a frame with more padding than payload"))?;
+    let end = end.ok_or(connection_error(
+        ErrorCode::PROTOCOL_ERROR,
+        "a frame with more padding than payload",
+    ))?;
     Ok(&content[..end])
 }
 
@@ -94,24 +97,26 @@ pub(super) fn content(head: Head, payload: &[u8]) -> Result<&[u8], Failure> {
 ///
 /// When it is of another length.
 pub(super) fn exactly<const N: usize>(payload: &[u8]) -> Result<[u8; N], Failure> {
-    let wrong =
-        broken(ErrorCode::FRAME_SIZE_ERROR, "a frame of a length that its kind cannot have");
+    let wrong = connection_error(
+        ErrorCode::FRAME_SIZE_ERROR,
+        "a frame of a length that its kind cannot have",
+    );
     payload.try_into().map_err(|_| wrong)
 }
 
 /// The failure of all in flight when the server broke a rule.
-pub(super) const fn broken(code: ErrorCode, what: &'static str) -> Failure {
+pub(super) const fn connection_error(code: ErrorCode, what: &'static str) -> Failure {
     Failure::Http2 { code, what }
 }
 
 /// The same, where no code says it better.
 pub(super) const fn protocol_error(what: &'static str) -> Failure {
-    broken(ErrorCode::PROTOCOL_ERROR, what)
+    connection_error(ErrorCode::PROTOCOL_ERROR, what)
 }
 
 /// Writes a frame with a payload of some bytes.
 pub(super) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-    Head { length: payload.len(), kind, flags, stream }.write(out);
+    FrameHeader { length: payload.len(), kind, flags, stream }.write(out);
     out.extend_from_slice(payload);
 }
 
@@ -138,17 +143,18 @@ mod tests {
 
     #[test]
     fn a_head_is_read_as_it_was_written() {
-        let head = Head { length: 0x012345, kind: kind::DATA, flags: 9, stream: 0x7fff_ffff };
+        let head =
+            FrameHeader { length: 0x012345, kind: kind::DATA, flags: 9, stream: 0x7fff_ffff };
         let mut out = Vec::new();
         head.write(&mut out);
         assert_eq!(out, [0x01, 0x23, 0x45, 0, 9, 0x7f, 0xff, 0xff, 0xff]);
         out[5] = 0xff;
-        assert_eq!(Head::parse(&out.try_into().unwrap()), head);
+        assert_eq!(FrameHeader::parse(&out.try_into().unwrap()), head);
     }
 
     #[test]
     fn padding_and_priority_are_left_out() {
-        let head = |kind, flags| Head { length: 0, kind, flags, stream: 1 };
+        let head = |kind, flags| FrameHeader { length: 0, kind, flags, stream: 1 };
         let padded = head(kind::DATA, flag::PADDED);
         assert_eq!(content(padded, b"\x02body\0\0").unwrap(), b"body");
         assert_eq!(content(padded, b"\x00").unwrap(), b"");
@@ -158,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_frame_with_more_padding_than_payload_is_told() {
-        let head = Head { length: 0, kind: kind::HEADERS, flags: flag::PADDED, stream: 1 };
+        let head = FrameHeader { length: 0, kind: kind::HEADERS, flags: flag::PADDED, stream: 1 };
         let code = |payload| match content(head, payload) {
             Err(Failure::Http2 { code, .. }) => code,
             other => panic!("{other:?}"),

@@ -12,39 +12,39 @@
 //! stream that is over are passed over, as are headers that no answer should have but that
 //! change nothing.
 
-mod answer;
 mod frame;
+mod frame_reader;
 mod hpack;
-mod input;
-mod pieces;
+mod partial_responses;
 mod receive;
 mod request;
+mod response;
 mod settings;
 mod streams;
 mod uploads;
 
 use crate::failure::{ErrorCode, Failure};
 use crate::protocol::{Outcomes, Protocol, Request, Ticks};
-use answer::HeaderBlock;
+use frame_reader::FrameReader;
 use hpack::Decoder;
-use input::Input;
-use pieces::Pieces;
+use partial_responses::PartialResponses;
 use receive::Io;
-use request::Repeated;
-use settings::{CONNECTION_WINDOW, FIRST_WINDOW};
-use streams::{Stage, Streams};
+use request::RepeatedRequest;
+use response::HeaderBlock;
+use settings::{CONNECTION_WINDOW, INITIAL_WINDOW};
+use streams::{StreamStage, Streams};
 use uploads::Uploads;
 
 /// One connection of HTTP/2.
 #[derive(Debug)]
 pub struct Http2 {
-    request: Repeated,
-    input: Input,
+    request: RepeatedRequest,
+    input: FrameReader,
     decoder: Decoder,
     /// Headers of which more frames are to come.
     block: Option<HeaderBlock>,
     streams: Streams,
-    pieces: Pieces,
+    partial: PartialResponses,
     uploads: Uploads,
     /// How many requests the server takes at once; none until its SETTINGS have come.
     allowed: Option<u32>,
@@ -60,12 +60,12 @@ impl Http2 {
     /// A connection for this request, before anything was sent on it.
     pub fn new(request: &Request) -> Self {
         Self {
-            request: Repeated::new(request),
-            input: Input::default(),
+            request: RepeatedRequest::new(request),
+            input: FrameReader::default(),
             decoder: Decoder::default(),
             block: None,
             streams: Streams::default(),
-            pieces: Pieces::default(),
+            partial: PartialResponses::default(),
             uploads: Uploads::default(),
             allowed: None,
             unreturned: 0,
@@ -90,7 +90,7 @@ impl Protocol for Http2 {
     fn open(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(frame::PREFACE);
         settings::write_ours(out);
-        frame::window_update(out, 0, CONNECTION_WINDOW - FIRST_WINDOW);
+        frame::window_update(out, 0, CONNECTION_WINDOW - INITIAL_WINDOW);
     }
 
     fn room(&self) -> usize {
@@ -117,11 +117,11 @@ impl Protocol for Http2 {
         &mut self,
         bytes: &[u8],
         out: &mut Vec<u8>,
-        told: &mut dyn Outcomes,
+        outcomes: &mut dyn Outcomes,
     ) -> Result<(), Failure> {
         let result = match self.ended {
             Some(failure) => return Err(failure),
-            None => self.take(bytes, &mut Io { out, told }),
+            None => self.take(bytes, &mut Io { out, outcomes }),
         };
         if let Err(failure) = result {
             self.ended = Some(failure);
@@ -132,20 +132,20 @@ impl Protocol for Http2 {
         result
     }
 
-    fn pump(&mut self, most: usize, out: &mut Vec<u8>) {
-        self.uploads.pump(&self.request.body, most, out);
+    fn pump(&mut self, max: usize, out: &mut Vec<u8>) {
+        self.uploads.pump(&self.request.body, max, out);
     }
 
     fn expire(
         &mut self,
         until: Ticks,
         out: &mut Vec<u8>,
-        told: &mut dyn Outcomes,
+        outcomes: &mut dyn Outcomes,
     ) -> Result<(), Failure> {
         while let Some((stream, started)) = self.streams.oldest()
             && started <= until
         {
-            self.give_up(stream, ErrorCode::CANCEL, Failure::TimedOut, &mut Io { out, told });
+            self.give_up(stream, ErrorCode::CANCEL, Failure::TimedOut, &mut Io { out, outcomes });
         }
         Ok(())
     }
@@ -166,22 +166,22 @@ impl Protocol for Http2 {
         frame::go_away(out, ErrorCode::NO_ERROR);
     }
 
-    fn closed(&mut self, why: Failure, told: &mut dyn Outcomes) {
+    fn closed(&mut self, why: Failure, outcomes: &mut dyn Outcomes) {
         let ended = match self.gone_away {
             Some((_, code)) if code != ErrorCode::NO_ERROR => Failure::GoneAway(code),
             _ => why,
         };
         let is_broken_off = matches!(ended, Failure::Closed | Failure::Reset);
         for slot in self.streams.iter_mut() {
-            let has_started = slot.stage != Stage::Waiting;
+            let has_started = slot.stage != StreamStage::Waiting;
             let failure = if has_started && is_broken_off { Failure::CutShort } else { ended };
-            told.failed(slot.started, failure);
+            outcomes.failed(slot.started, failure);
         }
         self.streams = Streams::default();
-        self.pieces.clear();
+        self.partial.clear();
         self.uploads.clear();
         self.block = None;
-        self.input = Input::default();
+        self.input = FrameReader::default();
         self.ended = Some(ended);
     }
 

@@ -1,7 +1,7 @@
 //! What each frame of the server does (RFC 9113, section 6).
 
 use super::Http2;
-use super::frame::{self, Head, broken, flag, kind, protocol_error};
+use super::frame::{self, FrameHeader, connection_error, flag, kind, protocol_error};
 use super::settings::{self, Setting};
 use crate::failure::{ErrorCode, Failure};
 use crate::protocol::Outcomes;
@@ -9,7 +9,7 @@ use crate::protocol::Outcomes;
 /// Where answers to the server, and outcomes, go.
 pub(super) struct Io<'a> {
     pub(super) out: &'a mut Vec<u8>,
-    pub(super) told: &'a mut dyn Outcomes,
+    pub(super) outcomes: &'a mut dyn Outcomes,
 }
 
 impl Http2 {
@@ -20,7 +20,7 @@ impl Http2 {
     /// What ends the connection. What ends a single request is told instead.
     pub(super) fn frame(
         &mut self,
-        head: Head,
+        head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
     ) -> Result<(), Failure> {
@@ -52,7 +52,7 @@ impl Http2 {
         }
     }
 
-    fn reset(&mut self, head: Head, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
+    fn reset(&mut self, head: FrameHeader, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
         let code = ErrorCode(u32::from_be_bytes(frame::exactly(payload)?));
         self.not_idle(head.stream)?;
         self.failed(
@@ -66,7 +66,12 @@ impl Http2 {
         Ok(())
     }
 
-    fn settings(&mut self, head: Head, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
+    fn settings(
+        &mut self,
+        head: FrameHeader,
+        payload: &[u8],
+        io: &mut Io<'_>,
+    ) -> Result<(), Failure> {
         if head.has(flag::ACK) {
             return frame::exactly::<0>(payload).map(|_| ());
         }
@@ -79,7 +84,7 @@ impl Http2 {
                 Setting::InitialWindowSize(bytes) => {
                     self.uploads.set_initial(bytes).map_err(|_| too_wide())?;
                 }
-                Setting::OfNoMatter => {}
+                Setting::Ignored => {}
             }
         }
         frame::write(io.out, kind::SETTINGS, flag::ACK, 0, &[]);
@@ -88,7 +93,10 @@ impl Http2 {
 
     fn go_away(&mut self, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
         let Some(([a, b, c, d, code @ ..], _)) = payload.split_first_chunk::<8>() else {
-            return Err(broken(ErrorCode::FRAME_SIZE_ERROR, "a GOAWAY that is cut short"));
+            return Err(connection_error(
+                ErrorCode::FRAME_SIZE_ERROR,
+                "a GOAWAY that is cut short",
+            ));
         };
         let last = u32::from_be_bytes([*a, *b, *c, *d]) & 0x7fff_ffff;
         let code = ErrorCode(u32::from_be_bytes(*code));
@@ -105,7 +113,7 @@ impl Http2 {
 
     fn window_update(
         &mut self,
-        head: Head,
+        head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
     ) -> Result<(), Failure> {
@@ -138,10 +146,10 @@ impl Http2 {
 }
 
 fn too_wide() -> Failure {
-    broken(ErrorCode::FLOW_CONTROL_ERROR, "a window larger than windows may be")
+    connection_error(ErrorCode::FLOW_CONTROL_ERROR, "a window larger than windows may be")
 }
 
-fn ping(head: Head, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
+fn ping(head: FrameHeader, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
     let payload = frame::exactly::<8>(payload)?;
     if !head.has(flag::ACK) {
         frame::write(io.out, kind::PING, flag::ACK, 0, &payload);

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use super::frame::{self, Head, flag, kind};
+use super::frame::{self, FrameHeader, flag, kind};
 use super::hpack::Encoder;
 use crate::protocol::Request;
 
 /// The request that a connection repeats.
 #[derive(Debug)]
-pub(super) struct Repeated {
+pub(super) struct RepeatedRequest {
     encoder: Encoder,
     pub(super) body: Arc<[u8]>,
     /// Answers to HEAD have a length, but no body.
     pub(super) is_head: bool,
 }
 
-impl Repeated {
+impl RepeatedRequest {
     pub(super) fn new(request: &Request) -> Self {
         Self {
             encoder: Encoder::new(fields(request)),
@@ -35,11 +35,11 @@ impl Repeated {
         let mut rest = self.encoder.block();
         let (mut kind, mut flags) = (kind::HEADERS, end_stream);
         loop {
-            let (part, after) = rest.split_at(rest.len().min(frame::LONGEST));
+            let (part, after) = rest.split_at(rest.len().min(frame::MAX_PAYLOAD));
             if after.is_empty() {
                 flags |= flag::END_HEADERS;
             }
-            Head { length: part.len(), kind, flags, stream }.write(out);
+            FrameHeader { length: part.len(), kind, flags, stream }.write(out);
             out.extend_from_slice(part);
             if after.is_empty() {
                 break;
@@ -103,9 +103,9 @@ mod tests {
     fn host_becomes_the_authority_and_what_speaks_of_the_connection_is_left_out() {
         let headers = [("Host", "example.org"), ("Connection", "close"), ("X-Y", "Z"), ("TE", "x")];
         let fields = fields(&request(&headers, b"body"));
-        let told: Vec<_> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        let sent: Vec<_> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         assert_eq!(
-            told,
+            sent,
             [
                 (":method", "POST"),
                 (":scheme", "http"),
@@ -120,14 +120,14 @@ mod tests {
     #[test]
     fn a_long_block_goes_on_in_further_frames() {
         let long = "\u{1}".repeat(40_000);
-        let mut repeated = Repeated::new(&request(&[("cookie", &long)], b""));
+        let mut repeated = RepeatedRequest::new(&request(&[("cookie", &long)], b""));
         let mut out = Vec::new();
         repeated.write(7, &mut out);
         let mut heads = Vec::new();
         let mut rest = &out[..];
         while let Some((head, after)) = rest.split_first_chunk() {
-            let head = Head::parse(head);
-            heads.push((head.kind, head.flags, head.stream, head.length == frame::LONGEST));
+            let head = FrameHeader::parse(head);
+            heads.push((head.kind, head.flags, head.stream, head.length == frame::MAX_PAYLOAD));
             rest = &after[head.length..];
         }
         assert_eq!(heads, [(1, 1, 7, true), (9, 0, 7, true), (9, 4, 7, false)]);

@@ -1,6 +1,6 @@
 //! SETTINGS (RFC 9113, section 6.5): ours, and what the server may say.
 
-use super::frame::{broken, kind, write};
+use super::frame::{connection_error, kind, write};
 use crate::failure::{ErrorCode, Failure};
 
 /// How much of one answer the server may send before we take more: as much as common clients grant.
@@ -10,7 +10,7 @@ pub(super) const STREAM_WINDOW: u32 = 2 << 20;
 /// The same for all answers of the connection together.
 pub(super) const CONNECTION_WINDOW: u32 = 16 << 20;
 /// What a connection's window is before the first WINDOW_UPDATE.
-pub(super) const FIRST_WINDOW: u32 = 65_535;
+pub(super) const INITIAL_WINDOW: u32 = 65_535;
 
 const HEADER_TABLE_SIZE: u16 = 1;
 const ENABLE_PUSH: u16 = 2;
@@ -28,7 +28,7 @@ pub(super) enum Setting {
     /// How much of a body it takes at first.
     InitialWindowSize(u32),
     /// One that changes nothing for us: our frames are never longer than what everyone must take.
-    OfNoMatter,
+    Ignored,
 }
 
 /// Writes our settings.
@@ -51,7 +51,7 @@ pub(super) fn read(
 ) -> Result<impl Iterator<Item = Result<Setting, Failure>> + '_, Failure> {
     let (settings, rest) = payload.as_chunks::<6>();
     if !rest.is_empty() {
-        return Err(broken(ErrorCode::FRAME_SIZE_ERROR, "SETTINGS that are cut short"));
+        return Err(connection_error(ErrorCode::FRAME_SIZE_ERROR, "SETTINGS that are cut short"));
     }
     Ok(settings.iter().map(|[a, b, value @ ..]| {
         setting(u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))
@@ -61,18 +61,20 @@ pub(super) fn read(
 fn setting(identifier: u16, value: u32) -> Result<Setting, Failure> {
     match (identifier, value) {
         (HEADER_TABLE_SIZE, _) => Ok(Setting::HeaderTableSize(value)),
-        (ENABLE_PUSH, 1..) => {
-            Err(broken(ErrorCode::PROTOCOL_ERROR, "a server that wants pushes from a client"))
-        }
+        (ENABLE_PUSH, 1..) => Err(connection_error(
+            ErrorCode::PROTOCOL_ERROR,
+            "a server that wants pushes from a client",
+        )),
         (MAX_CONCURRENT_STREAMS, _) => Ok(Setting::MaxConcurrentStreams(value)),
-        (INITIAL_WINDOW_SIZE, 0x8000_0000..) => {
-            Err(broken(ErrorCode::FLOW_CONTROL_ERROR, "a window larger than windows may be"))
-        }
+        (INITIAL_WINDOW_SIZE, 0x8000_0000..) => Err(connection_error(
+            ErrorCode::FLOW_CONTROL_ERROR,
+            "a window larger than windows may be",
+        )),
         (INITIAL_WINDOW_SIZE, _) => Ok(Setting::InitialWindowSize(value)),
         (MAX_FRAME_SIZE, ..0x4000 | 0x0100_0000..) => {
-            Err(broken(ErrorCode::PROTOCOL_ERROR, "a longest frame that may not be"))
+            Err(connection_error(ErrorCode::PROTOCOL_ERROR, "a longest frame that may not be"))
         }
-        _ => Ok(Setting::OfNoMatter),
+        _ => Ok(Setting::Ignored),
     }
 }
 
@@ -91,7 +93,7 @@ mod tests {
             all(payload).unwrap(),
             [
                 Setting::MaxConcurrentStreams(100),
-                Setting::OfNoMatter,
+                Setting::Ignored,
                 Setting::InitialWindowSize(65_536),
                 Setting::HeaderTableSize(0),
             ]

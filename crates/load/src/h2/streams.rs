@@ -9,37 +9,37 @@ use std::collections::VecDeque;
 use crate::protocol::Ticks;
 
 /// The highest number that a stream may have.
-const LAST: u32 = 0x7fff_ffff;
-const BLOCK: u32 = 256;
+const MAX_STREAM_ID: u32 = 0x7fff_ffff;
+const SLOTS_PER_BLOCK: u32 = 256;
 
 /// How far the answer of a stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum StreamStage {
     /// Told, or never started.
-    Over,
+    Closed,
     /// Nothing came.
     Waiting,
     /// The headers came, and nothing of the body.
-    Headed {
+    HeadersReceived {
         /// The answer's status.
         status: u16,
         /// The body's length, where the headers said it.
-        length: Length,
+        length: BodyLength,
     },
-    /// The body comes in pieces; see [`super::pieces`].
-    InPieces,
+    /// The body comes in pieces; see [`super::partial_responses`].
+    PartialBody,
 }
 
 /// A length in four bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Length(u32);
+pub(super) struct BodyLength(u32);
 
-impl Length {
+impl BodyLength {
     /// Not said.
     pub(super) const UNKNOWN: Self = Self(u32::MAX);
 
     /// A length, where four bytes are enough for it.
-    pub(super) fn of(bytes: u64) -> Option<Self> {
+    pub(super) fn new(bytes: u64) -> Option<Self> {
         u32::try_from(bytes).ok().map(Self).filter(|length| *length != Self::UNKNOWN)
     }
 
@@ -53,20 +53,20 @@ impl Length {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     pub(super) started: Ticks,
-    pub(super) stage: Stage,
+    pub(super) stage: StreamStage,
 }
 
-const EMPTY: Slot = Slot { started: Ticks(0), stage: Stage::Over };
+const EMPTY: Slot = Slot { started: Ticks(0), stage: StreamStage::Closed };
 
 #[derive(Debug)]
 struct Block {
-    slots: [Slot; BLOCK as usize],
+    slots: [Slot; SLOTS_PER_BLOCK as usize],
     live: u32,
 }
 
 impl Block {
     fn empty() -> Box<Self> {
-        Box::new(Self { slots: [EMPTY; BLOCK as usize], live: 0 })
+        Box::new(Self { slots: [EMPTY; SLOTS_PER_BLOCK as usize], live: 0 })
     }
 }
 
@@ -86,15 +86,15 @@ pub(super) struct Streams {
 
 impl Default for Streams {
     fn default() -> Self {
-        Self::beginning_at(1)
+        Self::starting_at(1)
     }
 }
 
 impl Streams {
     /// None yet, and the first gets the number `stream`.
-    pub(super) fn beginning_at(stream: u32) -> Self {
+    pub(super) fn starting_at(stream: u32) -> Self {
         let next = stream / 2;
-        Self { blocks: VecDeque::new(), first: next / BLOCK, oldest: next, next, live: 0 }
+        Self { blocks: VecDeque::new(), first: next / SLOTS_PER_BLOCK, oldest: next, next, live: 0 }
     }
 
     /// How many are in flight.
@@ -104,7 +104,7 @@ impl Streams {
 
     /// How many can still be started before the numbers are used up.
     pub(super) fn left(&self) -> usize {
-        (LAST / 2 + 1 - self.next) as usize
+        (MAX_STREAM_ID / 2 + 1 - self.next) as usize
     }
 
     /// Whether no request had this number so far.
@@ -118,7 +118,7 @@ impl Streams {
             return None;
         }
         let slot = self.next;
-        let number = slot / BLOCK;
+        let number = slot / SLOTS_PER_BLOCK;
         if self.blocks.is_empty() {
             self.first = number;
         }
@@ -127,7 +127,8 @@ impl Streams {
             self.blocks.push_back(None);
         }
         let block = self.blocks[at].get_or_insert_with(Block::empty);
-        block.slots[(slot % BLOCK) as usize] = Slot { started, stage: Stage::Waiting };
+        block.slots[(slot % SLOTS_PER_BLOCK) as usize] =
+            Slot { started, stage: StreamStage::Waiting };
         block.live += 1;
         self.live += 1;
         self.next += 1;
@@ -140,10 +141,10 @@ impl Streams {
         if stream.is_multiple_of(2) {
             return None;
         }
-        let at = (slot / BLOCK).checked_sub(self.first)?;
+        let at = (slot / SLOTS_PER_BLOCK).checked_sub(self.first)?;
         let block = self.blocks.get_mut(at as usize)?.as_mut()?;
-        let slot = &mut block.slots[(slot % BLOCK) as usize];
-        (slot.stage != Stage::Over).then_some(slot)
+        let slot = &mut block.slots[(slot % SLOTS_PER_BLOCK) as usize];
+        (slot.stage != StreamStage::Closed).then_some(slot)
     }
 
     /// A request is over: its slot is taken out. None where it is not in flight.
@@ -151,12 +152,12 @@ impl Streams {
         let slot = self.get(stream)?;
         let ended = std::mem::replace(slot, EMPTY);
         let number = stream / 2;
-        let at = (number / BLOCK - self.first) as usize;
+        let at = (number / SLOTS_PER_BLOCK - self.first) as usize;
         self.live -= 1;
         if let Some(block) = &mut self.blocks[at] {
             block.live -= 1;
             // The one that is being filled stays, unless it is full.
-            if block.live == 0 && (number / BLOCK + 1) * BLOCK <= self.next {
+            if block.live == 0 && (number / SLOTS_PER_BLOCK + 1) * SLOTS_PER_BLOCK <= self.next {
                 self.blocks[at] = None;
             }
         }
@@ -171,9 +172,9 @@ impl Streams {
         if self.live == 0 {
             return None;
         }
-        let at = (self.oldest / BLOCK).checked_sub(self.first)?;
+        let at = (self.oldest / SLOTS_PER_BLOCK).checked_sub(self.first)?;
         let block = self.blocks.get(at as usize)?.as_ref()?;
-        Some((self.oldest * 2 + 1, block.slots[(self.oldest % BLOCK) as usize].started))
+        Some((self.oldest * 2 + 1, block.slots[(self.oldest % SLOTS_PER_BLOCK) as usize].started))
     }
 
     /// The numbers above `stream` that may be in flight.
@@ -185,7 +186,7 @@ impl Streams {
     /// Every request in flight.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
         let slots = self.blocks.iter_mut().flatten().flat_map(|block| &mut block.slots);
-        slots.filter(|slot| slot.stage != Stage::Over)
+        slots.filter(|slot| slot.stage != StreamStage::Closed)
     }
 
     /// Goes on to the next in flight, past those that are over, and lets the blocks go that are behind.
@@ -195,17 +196,17 @@ impl Streams {
             self.oldest = self.next;
         }
         while self.oldest < self.next {
-            let at = (self.oldest / BLOCK - self.first) as usize;
+            let at = (self.oldest / SLOTS_PER_BLOCK - self.first) as usize;
             let Some(Some(block)) = self.blocks.get(at) else {
-                self.oldest = (self.oldest / BLOCK + 1) * BLOCK;
+                self.oldest = (self.oldest / SLOTS_PER_BLOCK + 1) * SLOTS_PER_BLOCK;
                 continue;
             };
-            if block.slots[(self.oldest % BLOCK) as usize].stage != Stage::Over {
+            if block.slots[(self.oldest % SLOTS_PER_BLOCK) as usize].stage != StreamStage::Closed {
                 break;
             }
             self.oldest += 1;
         }
-        while self.first < self.oldest / BLOCK && self.blocks.pop_front().is_some() {
+        while self.first < self.oldest / SLOTS_PER_BLOCK && self.blocks.pop_front().is_some() {
             self.first += 1;
         }
     }
@@ -225,13 +226,14 @@ mod tests {
     #[test]
     fn a_request_in_flight_takes_twelve_bytes() {
         assert_eq!(size_of::<Slot>(), 12);
-        assert!(size_of::<Block>() <= 12 * BLOCK as usize + 8);
+        assert!(size_of::<Block>() <= 12 * SLOTS_PER_BLOCK as usize + 8);
     }
 
     #[test]
     fn blocks_go_as_soon_as_all_in_them_is_over() {
         let mut streams = Streams::default();
-        let numbers: Vec<u32> = (0..BLOCK * 10).map(|n| streams.start(Ticks(n)).unwrap()).collect();
+        let numbers: Vec<u32> =
+            (0..SLOTS_PER_BLOCK * 10).map(|n| streams.start(Ticks(n)).unwrap()).collect();
         assert_eq!((numbers[0], numbers[1], streams.len()), (1, 3, numbers.len()));
         let (keep, end) = numbers.split_first().unwrap();
         for number in end {
@@ -242,17 +244,17 @@ mod tests {
         assert_eq!((held(&streams), streams.oldest(), streams.blocks.len()), (0, None, 0));
         assert!(streams.end(*keep).is_none(), "once is enough");
         let next = streams.start(Ticks(7)).unwrap();
-        assert_eq!((next, streams.oldest()), (BLOCK * 20 + 1, Some((next, Ticks(7)))));
+        assert_eq!((next, streams.oldest()), (SLOTS_PER_BLOCK * 20 + 1, Some((next, Ticks(7)))));
     }
 
     #[test]
     fn numbers_are_used_up_to_the_last_and_no_further() {
-        let mut streams = Streams::beginning_at(LAST - 2);
+        let mut streams = Streams::starting_at(MAX_STREAM_ID - 2);
         assert_eq!(streams.left(), 2);
-        assert_eq!(streams.start(Ticks(0)), Some(LAST - 2));
-        assert_eq!(streams.start(Ticks(0)), Some(LAST));
+        assert_eq!(streams.start(Ticks(0)), Some(MAX_STREAM_ID - 2));
+        assert_eq!(streams.start(Ticks(0)), Some(MAX_STREAM_ID));
         assert_eq!(streams.start(Ticks(0)), None);
-        assert!(streams.end(LAST).is_some() && streams.end(LAST - 2).is_some());
+        assert!(streams.end(MAX_STREAM_ID).is_some() && streams.end(MAX_STREAM_ID - 2).is_some());
         assert_eq!((streams.left(), streams.oldest()), (0, None));
     }
 

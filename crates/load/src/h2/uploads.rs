@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::frame::{self, HEAD, Head, flag, kind};
+use super::frame::{self, FrameHeader, HEADER_BYTES, flag, kind};
 
 /// The windows that both sides start with.
-const INITIAL: i64 = 65_535;
+const INITIAL_WINDOW: i64 = 65_535;
 /// No window may become larger.
-const LARGEST: i64 = 0x7fff_ffff;
+const MAX_WINDOW: i64 = 0x7fff_ffff;
 
 /// A window became larger than windows may be.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) struct Uploads {
 impl Default for Uploads {
     fn default() -> Self {
         let (waiting, ready) = (BTreeMap::new(), VecDeque::new());
-        Self { waiting, ready, window: INITIAL, initial: INITIAL }
+        Self { waiting, ready, window: INITIAL_WINDOW, initial: INITIAL_WINDOW }
     }
 }
 
@@ -69,25 +69,25 @@ impl Uploads {
         *self = Self::default();
     }
 
-    /// Writes what may go out, at most `most` bytes.
-    pub(super) fn pump(&mut self, body: &[u8], most: usize, out: &mut Vec<u8>) {
-        let end = out.len() + most;
+    /// Writes what may go out, at most `max` bytes.
+    pub(super) fn pump(&mut self, body: &[u8], max: usize, out: &mut Vec<u8>) {
+        let end = out.len() + max;
         while self.window > 0
-            && out.len() + HEAD < end
+            && out.len() + HEADER_BYTES < end
             && let Some(stream) = self.ready.pop_front()
         {
             let Some(upload) = self.waiting.get_mut(&stream) else { continue };
             upload.is_ready = false;
-            let room = end - out.len() - HEAD;
+            let room = end - out.len() - HEADER_BYTES;
             let windows = self.window.min(i64::from(upload.window)).max(0) as usize;
             let rest = &body[upload.sent..];
-            let part = &rest[..rest.len().min(room).min(windows).min(frame::LONGEST)];
+            let part = &rest[..rest.len().min(room).min(windows).min(frame::MAX_PAYLOAD)];
             if part.is_empty() {
                 continue;
             }
             let is_last = part.len() == rest.len();
             let flags = if is_last { flag::END_STREAM } else { 0 };
-            Head { length: part.len(), kind: kind::DATA, flags, stream }.write(out);
+            FrameHeader { length: part.len(), kind: kind::DATA, flags, stream }.write(out);
             out.extend_from_slice(part);
             self.window -= part.len() as i64;
             upload.window -= part.len() as i32;
@@ -104,7 +104,7 @@ impl Uploads {
     /// The server takes `bytes` more on the connection.
     pub(super) fn widen(&mut self, bytes: u32) -> Result<(), Overflow> {
         self.window += i64::from(bytes);
-        if self.window > LARGEST { Err(Overflow) } else { Ok(()) }
+        if self.window > MAX_WINDOW { Err(Overflow) } else { Ok(()) }
     }
 
     /// The server takes `bytes` more on a stream; of no matter where nothing is left to send.
@@ -131,7 +131,7 @@ impl Uploads {
 impl Upload {
     fn add(&mut self, change: i64, own: u32, ready: &mut VecDeque<u32>) -> Result<(), Overflow> {
         let window = i64::from(self.window) + change;
-        if window > LARGEST {
+        if window > MAX_WINDOW {
             return Err(Overflow);
         }
         // Two windows of at most 2^31 - 1 are apart by no more than four bytes can tell.
@@ -155,7 +155,7 @@ mod tests {
         assert!(out.len() <= most);
         let (mut rest, mut frames) = (&out[..], Vec::new());
         while let Some((head, after)) = rest.split_first_chunk() {
-            let head = Head::parse(head);
+            let head = FrameHeader::parse(head);
             frames.push((head.stream, head.length, head.has(flag::END_STREAM)));
             rest = &after[head.length..];
         }
@@ -246,8 +246,8 @@ mod tests {
     fn room_for_a_head_alone_gets_no_frame_out() {
         let mut uploads = Uploads::default();
         uploads.start(1);
-        assert_eq!(pumped(&mut uploads, b"body", HEAD), []);
-        assert_eq!(pumped(&mut uploads, b"body", HEAD + 3), [(1, 3, false)]);
-        assert_eq!(pumped(&mut uploads, b"body", HEAD + 3), [(1, 1, true)]);
+        assert_eq!(pumped(&mut uploads, b"body", HEADER_BYTES), []);
+        assert_eq!(pumped(&mut uploads, b"body", HEADER_BYTES + 3), [(1, 3, false)]);
+        assert_eq!(pumped(&mut uploads, b"body", HEADER_BYTES + 3), [(1, 1, true)]);
     }
 }

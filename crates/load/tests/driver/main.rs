@@ -12,7 +12,7 @@ use std::time::Duration;
 use lowtide_load::failure::Failure;
 use lowtide_load::http_choice::HttpVersion;
 use lowtide_load::limits::{self, Available};
-use lowtide_load::observer::{Moment, Observer, Progress, State};
+use lowtide_load::observer::{LoadState, Moment, Observer, Progress};
 use lowtide_load::plan::{Plan, RequestTemplate};
 use lowtide_load::shape::Shape;
 use lowtide_load::{RunError, run};
@@ -322,10 +322,10 @@ struct UntilClosed<'a> {
 }
 
 impl Observer for UntilClosed<'_> {
-    fn see(&mut self, progress: Progress<'_>) {
+    fn observe(&mut self, progress: Progress<'_>) {
         match progress {
-            Progress::State(State { connections: 20, .. }) => self.held.send_replace(true),
-            Progress::State(State { connections: 0, .. }) if *self.held.borrow() => {
+            Progress::State(LoadState { connections: 20, .. }) => self.held.send_replace(true),
+            Progress::State(LoadState { connections: 0, .. }) if *self.held.borrow() => {
                 self.interrupt.swap(true, Ordering::Relaxed)
             }
             _ => false,
@@ -341,7 +341,7 @@ struct Impatient<'a> {
 }
 
 impl Observer for Impatient<'_> {
-    fn see(&mut self, progress: Progress<'_>) {
+    fn observe(&mut self, progress: Progress<'_>) {
         match progress {
             Progress::State(state) if state.in_flight >= self.in_flight => {
                 self.interrupt.store(true, Ordering::Relaxed);

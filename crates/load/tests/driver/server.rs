@@ -49,18 +49,18 @@ where
     F: Fn(TcpStream, SocketAddr) -> R + Send + 'static,
     R: Future<Output = ()> + Send + 'static,
 {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            tell.send(listener.local_addr().unwrap()).unwrap();
+            sender.send(listener.local_addr().unwrap()).unwrap();
             while let Ok((stream, peer)) = listener.accept().await {
                 tokio::spawn(each(stream, peer));
             }
         });
     });
-    told.recv().unwrap()
+    receiver.recv().unwrap()
 }
 
 async fn speak<S>(stream: S, peer: SocketAddr, speaks: Speaks)

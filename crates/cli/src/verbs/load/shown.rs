@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use lowtide_load::observer::{Observer, Progress, State};
+use lowtide_load::observer::{LoadState, Observer, Progress};
 use lowtide_load::plan::Plan;
 use lowtide_load::shape::Shape;
 use lowtide_model::duration::HumanSeconds;
@@ -67,7 +67,7 @@ impl Shown {
         }
     }
 
-    fn state(&self, state: State) {
+    fn state(&self, state: LoadState) {
         self.write(|t_s| {
             Line::LoadSample(LoadSample {
                 t_s,
@@ -83,7 +83,7 @@ impl Shown {
         }
     }
 
-    fn line(&self, state: State) -> String {
+    fn line(&self, state: LoadState) -> String {
         if let Some(left) = state.pause_left {
             let left = Duration::from_secs(left.as_secs_f64().ceil() as u64);
             return format!(
@@ -129,7 +129,7 @@ impl Shown {
 }
 
 impl Observer for Shown {
-    fn see(&mut self, progress: Progress<'_>) {
+    fn observe(&mut self, progress: Progress<'_>) {
         match progress {
             Progress::Round { target, .. } => {
                 if let Some(bar) = &self.bar {

@@ -1,8 +1,8 @@
 //! Reads the header blocks of answers. Every field is followed, since later ones may refer to it; only
 //! the status and the length of the body are kept.
 
-use super::table::{Field, Name, Table};
-use super::{TABLE_SIZE, Unreadable, huffman, integer, statics};
+use super::dynamic_table::{DynamicTable, Field, FieldName};
+use super::{TABLE_SIZE, Unreadable, huffman, integer, static_table};
 
 /// What a header block said.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(in crate::h2) struct Headers {
 /// Reads header blocks, in the order in which they came.
 #[derive(Debug, Default)]
 pub(in crate::h2) struct Decoder {
-    table: Table,
+    table: DynamicTable,
 }
 
 impl Decoder {
@@ -48,7 +48,7 @@ impl Decoder {
         if size > TABLE_SIZE {
             return Err(Unreadable);
         }
-        self.table.set_most(size);
+        self.table.set_max_size(size);
         Ok(rest)
     }
 
@@ -71,19 +71,19 @@ impl Decoder {
     }
 
     fn indexed(&self, index: usize) -> Result<Field, Unreadable> {
-        if let Some(dynamic) = index.checked_sub(statics::DYNAMIC) {
+        if let Some(dynamic) = index.checked_sub(static_table::FIRST_DYNAMIC_INDEX) {
             return self.table.get(dynamic).ok_or(Unreadable);
         }
-        let (name, value) = statics::entry(index).ok_or(Unreadable)?;
-        let known = Name::of(name.as_bytes());
-        Ok(field(known, name.len(), &Text::of(value.as_bytes())))
+        let (name, value) = static_table::entry(index).ok_or(Unreadable)?;
+        let known = FieldName::parse(name.as_bytes());
+        Ok(field(known, name.len(), &StringPrefix::new(value.as_bytes())))
     }
 
     fn literal<'a>(&self, block: &'a [u8], prefix: u32) -> Result<(Field, &'a [u8]), Unreadable> {
         let (index, rest) = integer::read(block, prefix)?;
         let (name, length, rest) = if index == 0 {
             let (name, rest) = string(rest)?;
-            (Name::of(name.beginning()), name.length, rest)
+            (FieldName::parse(name.beginning()), name.length, rest)
         } else {
             let named = self.indexed(index)?;
             (named.name, named.name_length as usize, rest)
@@ -96,13 +96,13 @@ impl Decoder {
 impl Headers {
     fn add(&mut self, field: Field) {
         match field.name {
-            Name::Other => {}
-            Name::OtherPseudo => self.malformed = Some("an answer with a request's headers"),
-            Name::Status => match field.number.and_then(|number| u16::try_from(number).ok()) {
+            FieldName::Other => {}
+            FieldName::OtherPseudo => self.malformed = Some("an answer with a request's headers"),
+            FieldName::Status => match field.number.and_then(|number| u16::try_from(number).ok()) {
                 Some(status @ 100..=999) if self.status.is_none() => self.status = Some(status),
                 _ => self.malformed = Some("an answer with a wrong :status"),
             },
-            Name::ContentLength => match field.number {
+            FieldName::ContentLength => match field.number {
                 Some(length) if self.length.is_none_or(|known| known == length) => {
                     self.length = Some(length);
                 }
@@ -112,8 +112,8 @@ impl Headers {
     }
 }
 
-fn field(name: Name, name_length: usize, value: &Text) -> Field {
-    let looked_at = matches!(name, Name::Status | Name::ContentLength);
+fn field(name: FieldName, name_length: usize, value: &StringPrefix) -> Field {
+    let looked_at = matches!(name, FieldName::Status | FieldName::ContentLength);
     Field {
         name,
         // Far below 2^32, as every block is.
@@ -124,27 +124,27 @@ fn field(name: Name, name_length: usize, value: &Text) -> Field {
 }
 
 /// Reads a string (section 5.2).
-fn string(bytes: &[u8]) -> Result<(Text, &[u8]), Unreadable> {
+fn string(bytes: &[u8]) -> Result<(StringPrefix, &[u8]), Unreadable> {
     let is_huffman = bytes.first().is_some_and(|first| first & 0x80 != 0);
     let (length, rest) = integer::read(bytes, 7)?;
     let (bytes, rest) = rest.split_at_checked(length).ok_or(Unreadable)?;
     if !is_huffman {
-        return Ok((Text::of(bytes), rest));
+        return Ok((StringPrefix::new(bytes), rest));
     }
-    let mut text = Text::default();
+    let mut text = StringPrefix::default();
     huffman::decode(bytes, |byte| text.push(byte))?;
     Ok((text, rest))
 }
 
 /// The length and the beginning of a string: enough for what is looked at.
 #[derive(Default)]
-struct Text {
+struct StringPrefix {
     length: usize,
     beginning: [u8; 20],
 }
 
-impl Text {
-    fn of(bytes: &[u8]) -> Self {
+impl StringPrefix {
+    fn new(bytes: &[u8]) -> Self {
         let mut text = Self { length: bytes.len(), ..Self::default() };
         let kept = bytes.len().min(text.beginning.len());
         text.beginning[..kept].copy_from_slice(&bytes[..kept]);
@@ -189,7 +189,7 @@ mod tests {
     /// The same three answers in both forms (RFC 7541, C.5 and C.6), with a table of 256 bytes.
     fn reads_three_answers(blocks: [&str; 3]) {
         let mut decoder = Decoder::default();
-        decoder.table.set_most(256);
+        decoder.table.set_max_size(256);
         let statuses = blocks.map(|block| decoder.decode(&bytes(block)).unwrap().status);
         assert_eq!(statuses, [Some(302), Some(307), Some(200)]);
         // set-cookie, content-encoding, date

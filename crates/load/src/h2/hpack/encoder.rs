@@ -3,7 +3,7 @@
 //! As ordinary clients do, the first block puts what may be remembered into the server's dynamic table,
 //! and all later ones refer to it. So they are all the same bytes, and few.
 
-use super::{TABLE_SIZE, huffman, integer, statics};
+use super::{TABLE_SIZE, huffman, integer, static_table};
 
 /// The request's header block: what it is the first time, and what it is from then on.
 #[derive(Debug)]
@@ -58,9 +58,9 @@ impl Encoder {
             block.push(0b0010_0000); // The table's size becomes 0.
         }
         // The newest has the lowest index.
-        let mut dynamic = statics::DYNAMIC + indexable(&self.fields).count();
+        let mut dynamic = static_table::FIRST_DYNAMIC_INDEX + indexable(&self.fields).count();
         for (name, value) in &self.fields {
-            if let Some(index) = statics::index_of(name, value) {
+            if let Some(index) = static_table::index_of(name, value) {
                 integer::write(&mut block, 0b1000_0000, 7, index);
             } else if form == Form::Plain || form == Form::Forget || !is_indexable(name, value) {
                 literal(&mut block, 0b0000_0000, 4, name, value);
@@ -96,11 +96,11 @@ fn indexable(fields: &[(String, String)]) -> impl Iterator<Item = &(String, Stri
 /// in general, or what should not be guessed at (RFC 7541, section 7.1).
 fn is_indexable(name: &str, value: &str) -> bool {
     let is_kept_out = ["authorization", "content-length", "cookie", ":path"].contains(&name);
-    !is_kept_out && statics::index_of(name, value).is_none()
+    !is_kept_out && static_table::index_of(name, value).is_none()
 }
 
 fn literal(block: &mut Vec<u8>, pattern: u8, prefix: u32, name: &str, value: &str) {
-    match statics::index_of_name(name) {
+    match static_table::index_of_name(name) {
         Some(index) => integer::write(block, pattern, prefix, index),
         None => {
             block.push(pattern);

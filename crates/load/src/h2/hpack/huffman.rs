@@ -21,11 +21,11 @@ const LENGTHS: [u8; 257] = [
     26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30,
 ];
 const END_OF_STRING: usize = 256;
-const LONGEST: usize = 30;
+const MAX_CODE_BITS: usize = 30;
 
 /// The codes of one length, put to the left of 32 bits so that lengths compare.
 #[derive(Clone, Copy)]
-struct Length {
+struct CodeLength {
     /// The first code, and the first that is longer.
     first: u32,
     end: u64,
@@ -34,7 +34,7 @@ struct Length {
 }
 
 struct Code {
-    lengths: [Length; LONGEST + 1],
+    lengths: [CodeLength; MAX_CODE_BITS + 1],
     /// In the order of their codes.
     symbols: [u16; 257],
     /// Of each symbol, to the right.
@@ -43,13 +43,13 @@ struct Code {
 
 const fn code() -> Code {
     let mut made = Code {
-        lengths: [Length { first: 0, end: 0, at: 0 }; LONGEST + 1],
+        lengths: [CodeLength { first: 0, end: 0, at: 0 }; MAX_CODE_BITS + 1],
         symbols: [0; 257],
         codes: [0; 257],
     };
     let (mut next, mut at, mut bits) = (0_u64, 0, 1);
-    while bits <= LONGEST {
-        made.lengths[bits] = Length { first: next as u32, end: 0, at };
+    while bits <= MAX_CODE_BITS {
+        made.lengths[bits] = CodeLength { first: next as u32, end: 0, at };
         let mut symbol = 0;
         while symbol < LENGTHS.len() {
             if LENGTHS[symbol] as usize == bits {
@@ -96,7 +96,7 @@ pub(super) fn decode(bytes: &[u8], mut each: impl FnMut(u8)) -> Result<(), Unrea
 /// The byte that these bits start with, and how many bits it took; none for the end of the string.
 fn next_symbol(window: u32) -> Option<(u8, usize)> {
     // The shortest code has five bits.
-    let bits = (5..=LONGEST).find(|bits| u64::from(window) < CODE.lengths[*bits].end)?;
+    let bits = (5..=MAX_CODE_BITS).find(|bits| u64::from(window) < CODE.lengths[*bits].end)?;
     let length = CODE.lengths[bits];
     let nth = (window - length.first) >> (32 - bits);
     let symbol = CODE.symbols[length.at + nth as usize];

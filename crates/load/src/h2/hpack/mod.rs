@@ -1,11 +1,11 @@
 //! HPACK (RFC 7541): the headers of answers are read, those of the one request are written.
 
 mod decoder;
+mod dynamic_table;
 mod encoder;
 mod huffman;
 mod integer;
-mod statics;
-mod table;
+mod static_table;
 
 pub(super) use decoder::{Decoder, Headers};
 pub(super) use encoder::Encoder;

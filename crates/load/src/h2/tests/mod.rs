@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::protocol::Body;
-use frame::{HEAD, Head, flag, kind};
+use frame::{FrameHeader, HEADER_BYTES, flag, kind};
 
 /// What became of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,13 +21,13 @@ enum Outcome {
 
 /// All that was told, with the start of each request.
 #[derive(Debug, Default)]
-struct Told(Vec<(u32, Outcome)>);
+struct RecordedOutcomes(Vec<(u32, Outcome)>);
 
-impl Outcomes for Told {
+impl Outcomes for RecordedOutcomes {
     fn answered(&mut self, started: Ticks, status: u16, body: Body<'_>) {
         let text = match body {
             Body::Whole(text) => Ok(text.to_vec()),
-            Body::Pieces { bytes, .. } => Err(bytes),
+            Body::Hashed { bytes, .. } => Err(bytes),
         };
         self.0.push((started.0, Outcome::Answered(status, text, body.hash())));
     }
@@ -41,7 +41,7 @@ impl Outcomes for Told {
 struct Client {
     http2: Http2,
     out: Vec<u8>,
-    told: Told,
+    outcomes: RecordedOutcomes,
 }
 
 fn request(method: &str, body: &[u8]) -> Request {
@@ -58,7 +58,7 @@ fn request(method: &str, body: &[u8]) -> Request {
 impl Client {
     /// Before anything came from the server.
     fn new(request: &Request) -> Self {
-        Self { http2: Http2::new(request), out: Vec::new(), told: Told::default() }
+        Self { http2: Http2::new(request), out: Vec::new(), outcomes: RecordedOutcomes::default() }
     }
 
     /// After the server's empty SETTINGS, with so many requests in flight that started at 1, 2, …
@@ -78,20 +78,20 @@ impl Client {
     }
 
     fn receives(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.http2.receive(bytes, &mut self.out, &mut self.told)
+        self.http2.receive(bytes, &mut self.out, &mut self.outcomes)
     }
 
     fn expires(&mut self, until: u32) {
-        self.http2.expire(Ticks(until), &mut self.out, &mut self.told).unwrap();
+        self.http2.expire(Ticks(until), &mut self.out, &mut self.outcomes).unwrap();
     }
 
     fn closes(&mut self, why: Failure) {
-        self.http2.closed(why, &mut self.told);
+        self.http2.closed(why, &mut self.outcomes);
     }
 
     /// What was told since the last time.
-    fn told(&mut self) -> Vec<(u32, Outcome)> {
-        std::mem::take(&mut self.told.0)
+    fn take_outcomes(&mut self) -> Vec<(u32, Outcome)> {
+        std::mem::take(&mut self.outcomes.0)
     }
 
     /// The frames that were written since the last time.
@@ -99,7 +99,7 @@ impl Client {
         let out = std::mem::take(&mut self.out);
         let (mut rest, mut frames) = (&out[..], Vec::new());
         while let Some((head, after)) = rest.split_first_chunk() {
-            let head = Head::parse(head);
+            let head = FrameHeader::parse(head);
             let (payload, after) = after.split_at(head.length);
             frames.push((head.kind, head.flags, head.stream, payload.to_vec()));
             rest = after;
@@ -110,7 +110,7 @@ impl Client {
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(HEAD + payload.len());
+    let mut out = Vec::with_capacity(HEADER_BYTES + payload.len());
     frame::write(&mut out, kind, flags, stream, payload);
     out
 }

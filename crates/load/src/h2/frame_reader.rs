@@ -1,12 +1,12 @@
 //! Puts frames together from what comes, cut anywhere.
 
-use super::frame::{HEAD, Head, LONGEST, broken, flag, kind};
+use super::frame::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD, connection_error, flag, kind};
 use crate::failure::{ErrorCode, Failure};
 
 /// Takes frames out of what came. Whole ones are not copied; of one that is cut, at most 16 KiB wait
 /// here for the rest.
 #[derive(Debug, Default)]
-pub(super) struct Input {
+pub(super) struct FrameReader {
     /// The beginning of a frame.
     partial: Vec<u8>,
     /// Whether `partial` was whole and has been handed out.
@@ -15,7 +15,7 @@ pub(super) struct Input {
     is_open: bool,
 }
 
-impl Input {
+impl FrameReader {
     /// The next whole frame, taken from the front of `bytes`; none, and `bytes` empty, until more comes.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl Input {
     pub(super) fn next<'a, 'b: 'a>(
         &'a mut self,
         bytes: &mut &'b [u8],
-    ) -> Result<Option<(Head, &'a [u8])>, Failure> {
+    ) -> Result<Option<(FrameHeader, &'a [u8])>, Failure> {
         if self.is_done {
             *self = Self { is_open: self.is_open, ..Self::default() };
         }
@@ -40,8 +40,8 @@ impl Input {
         self.put_together(bytes)
     }
 
-    fn put_together(&mut self, bytes: &mut &[u8]) -> Result<Option<(Head, &[u8])>, Failure> {
-        if !self.fill(HEAD, bytes) {
+    fn put_together(&mut self, bytes: &mut &[u8]) -> Result<Option<(FrameHeader, &[u8])>, Failure> {
+        if !self.fill(HEADER_BYTES, bytes) {
             // An alert of TLS is shorter than the head of a frame.
             return match (self.is_open, &self.partial[..]) {
                 (false, [0x15, 0x03, ..]) => Err(Failure::NotHttp2("TLS")),
@@ -51,8 +51,8 @@ impl Input {
         let Some((head, _)) = self.partial.split_first_chunk() else { return Ok(None) };
         let head = self.check(head)?;
         self.partial.reserve_exact(head.length);
-        self.is_done = self.fill(HEAD + head.length, bytes);
-        Ok(self.is_done.then(|| (head, &self.partial[HEAD..])))
+        self.is_done = self.fill(HEADER_BYTES + head.length, bytes);
+        Ok(self.is_done.then(|| (head, &self.partial[HEADER_BYTES..])))
     }
 
     /// Moves bytes over until there are `length` of one frame. Whether there are.
@@ -64,13 +64,16 @@ impl Input {
         self.partial.len() >= length
     }
 
-    fn check(&self, bytes: &[u8; HEAD]) -> Result<Head, Failure> {
-        let head = Head::parse(bytes);
+    fn check(&self, bytes: &[u8; HEADER_BYTES]) -> Result<FrameHeader, Failure> {
+        let head = FrameHeader::parse(bytes);
         if !self.is_open {
             return first(bytes, head);
         }
-        if head.length > LONGEST {
-            return Err(broken(ErrorCode::FRAME_SIZE_ERROR, "a frame longer than we take"));
+        if head.length > MAX_PAYLOAD {
+            return Err(connection_error(
+                ErrorCode::FRAME_SIZE_ERROR,
+                "a frame longer than we take",
+            ));
         }
         Ok(head)
     }
@@ -82,9 +85,9 @@ impl Input {
 }
 
 /// A server starts with its SETTINGS (RFC 9113, section 3.4): what starts otherwise is no HTTP/2.
-fn first(bytes: &[u8; HEAD], head: Head) -> Result<Head, Failure> {
+fn first(bytes: &[u8; HEADER_BYTES], head: FrameHeader) -> Result<FrameHeader, Failure> {
     let is_settings = head.kind == kind::SETTINGS && head.stream == 0 && !head.has(flag::ACK);
-    if is_settings && head.length <= LONGEST {
+    if is_settings && head.length <= MAX_PAYLOAD {
         return Ok(head);
     }
     Err(Failure::NotHttp2(match bytes {
@@ -102,11 +105,11 @@ mod tests {
     const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
     const PING: &[u8] = b"\0\0\x08\x06\0\0\0\0\0pingpong";
 
-    fn frames(pieces: &[&[u8]]) -> Result<Vec<(u8, Vec<u8>)>, Failure> {
-        let mut input = Input::default();
+    fn frames(chunks: &[&[u8]]) -> Result<Vec<(u8, Vec<u8>)>, Failure> {
+        let mut input = FrameReader::default();
         let mut frames = Vec::new();
-        for piece in pieces {
-            let mut bytes = *piece;
+        for chunk in chunks {
+            let mut bytes = *chunk;
             while let Some((head, payload)) = input.next(&mut bytes)? {
                 frames.push((head.kind, payload.to_vec()));
                 input.opened();
@@ -131,13 +134,13 @@ mod tests {
 
     #[test]
     fn a_server_that_speaks_something_else_is_told() {
-        let told = |bytes: &[u8]| frames(&[bytes]).unwrap_err();
-        assert_eq!(told(b"HTTP/1.1 400 Bad Request\r\n"), Failure::NotHttp2("HTTP/1.1"));
-        assert_eq!(told(b"\x15\x03\x01\0\x02\x02\x46"), Failure::NotHttp2("TLS"));
-        assert_eq!(told(b"SSH-2.0-OpenSSH_9.2\r\n"), Failure::NotHttp2("something else"));
-        assert_eq!(told(PING), Failure::NotHttp2("something else"));
+        let failure = |bytes: &[u8]| frames(&[bytes]).unwrap_err();
+        assert_eq!(failure(b"HTTP/1.1 400 Bad Request\r\n"), Failure::NotHttp2("HTTP/1.1"));
+        assert_eq!(failure(b"\x15\x03\x01\0\x02\x02\x46"), Failure::NotHttp2("TLS"));
+        assert_eq!(failure(b"SSH-2.0-OpenSSH_9.2\r\n"), Failure::NotHttp2("something else"));
+        assert_eq!(failure(PING), Failure::NotHttp2("something else"));
         assert_eq!(
-            told(b"HTTP/1.1 200 OK").to_string(),
+            failure(b"HTTP/1.1 200 OK").to_string(),
             "the server does not speak HTTP/2 here: it answered with HTTP/1.1"
         );
     }
@@ -145,7 +148,7 @@ mod tests {
     #[test]
     fn a_frame_longer_than_we_take_is_not_waited_for() {
         let long = [SETTINGS, b"\0\x40\x01\0\0\0\0\0\x01"].concat();
-        let told = frames(&[&long]).unwrap_err();
-        assert!(matches!(told, Failure::Http2 { code: ErrorCode::FRAME_SIZE_ERROR, .. }));
+        let failure = frames(&[&long]).unwrap_err();
+        assert!(matches!(failure, Failure::Http2 { code: ErrorCode::FRAME_SIZE_ERROR, .. }));
     }
 }

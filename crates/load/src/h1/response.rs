@@ -6,21 +6,21 @@ use httparse::{EMPTY_HEADER, Header, Response, Status};
 use crate::failure::Failure;
 
 /// More headers than any server sends.
-const MOST_HEADERS: usize = 128;
+const MAX_HEADERS: usize = 128;
 /// A head or a chunk's size that is longer than this is refused.
-const LONGEST_HEAD: usize = 256 << 10;
+const MAX_HEAD_BYTES: usize = 256 << 10;
 
 /// How far an answer has come.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
-    at: At,
+pub(super) struct ResponseParser {
+    state: ParseState,
     status: u16,
     closes: bool,
 }
 
 /// What comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-enum At {
+enum ParseState {
     #[default]
     Head,
     /// So much of the body.
@@ -38,122 +38,128 @@ enum At {
 
 /// What was made of the bytes that came.
 #[derive(Debug, PartialEq)]
-pub(super) enum Progress {
+pub(super) enum ParseProgress {
     /// It takes more than there is.
-    More,
+    NeedMore,
     /// So many bytes were used, and were no part of the body.
-    Took(usize),
+    Consumed(usize),
     /// So many bytes are a part of the body.
     Body(usize),
     /// So many bytes were used, and the answer is whole.
     End(usize),
 }
 
-impl Answer {
+impl ResponseParser {
     pub(super) fn status(&self) -> u16 {
         self.status
     }
 
     /// Something of it has come.
     pub(super) fn has_started(&self) -> bool {
-        self.at != At::Head
+        self.state != ParseState::Head
     }
 
     pub(super) fn keeps_alive(&self) -> bool {
-        !self.closes && self.at != At::Rest
+        !self.closes && self.state != ParseState::Rest
     }
 
     pub(super) fn ends_with_connection(&self) -> bool {
-        self.at == At::Rest
+        self.state == ParseState::Rest
     }
 
     /// Takes the next part of what came.
-    pub(super) fn advance(&mut self, bytes: &[u8], is_head: bool) -> Result<Progress, Failure> {
-        match self.at {
-            At::Length(0) => Ok(Progress::End(0)),
-            _ if bytes.is_empty() => Ok(Progress::More),
-            At::Head => self.head(bytes, is_head),
-            At::Length(left) => {
-                let count = most(left, bytes);
-                self.at = At::Length(left - count as u64);
-                Ok(Progress::Body(count))
+    pub(super) fn advance(
+        &mut self,
+        bytes: &[u8],
+        is_head: bool,
+    ) -> Result<ParseProgress, Failure> {
+        match self.state {
+            ParseState::Length(0) => Ok(ParseProgress::End(0)),
+            _ if bytes.is_empty() => Ok(ParseProgress::NeedMore),
+            ParseState::Head => self.head(bytes, is_head),
+            ParseState::Length(left) => {
+                let count = available(left, bytes);
+                self.state = ParseState::Length(left - count as u64);
+                Ok(ParseProgress::Body(count))
             }
-            At::ChunkSize => self.chunk_size(bytes),
-            At::Chunk(left) => {
-                let count = most(left, bytes);
+            ParseState::ChunkSize => self.chunk_size(bytes),
+            ParseState::Chunk(left) => {
+                let count = available(left, bytes);
                 let left = left - count as u64;
-                self.at = if left == 0 { At::ChunkEnd } else { At::Chunk(left) };
-                Ok(Progress::Body(count))
+                self.state = if left == 0 { ParseState::ChunkEnd } else { ParseState::Chunk(left) };
+                Ok(ParseProgress::Body(count))
             }
-            At::ChunkEnd => self.chunk_end(bytes),
-            At::Trailers => trailers(bytes),
-            At::Rest => Ok(Progress::Body(bytes.len())),
+            ParseState::ChunkEnd => self.chunk_end(bytes),
+            ParseState::Trailers => trailers(bytes),
+            ParseState::Rest => Ok(ParseProgress::Body(bytes.len())),
         }
     }
 
-    fn head(&mut self, bytes: &[u8], is_head: bool) -> Result<Progress, Failure> {
-        let mut headers = [EMPTY_HEADER; MOST_HEADERS];
+    fn head(&mut self, bytes: &[u8], is_head: bool) -> Result<ParseProgress, Failure> {
+        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let mut response = Response::new(&mut headers);
         let length = match response.parse(bytes) {
             Ok(Status::Complete(length)) => length,
-            Ok(Status::Partial) if bytes.len() < LONGEST_HEAD => return Ok(Progress::More),
+            Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => {
+                return Ok(ParseProgress::NeedMore);
+            }
             Ok(Status::Partial) => return Err(Failure::Http1("a head without an end")),
-            Err(error) => return Err(unread(error, bytes)),
+            Err(error) => return Err(head_failure(error, bytes)),
         };
         let status = response.code.unwrap_or_default();
         if status == 101 {
             return Err(Failure::Http1("another protocol that nobody asked for"));
         }
         if (100..200).contains(&status) {
-            return Ok(Progress::Took(length));
+            return Ok(ParseProgress::Consumed(length));
         }
         self.status = status;
         self.closes = closes(response.version, response.headers);
-        self.at = match is_head || status == 204 || status == 304 {
-            true => At::Length(0),
-            false => body_of(response.headers)?,
+        self.state = match is_head || status == 204 || status == 304 {
+            true => ParseState::Length(0),
+            false => body_state(response.headers)?,
         };
-        Ok(Progress::Took(length))
+        Ok(ParseProgress::Consumed(length))
     }
 
-    fn chunk_size(&mut self, bytes: &[u8]) -> Result<Progress, Failure> {
+    fn chunk_size(&mut self, bytes: &[u8]) -> Result<ParseProgress, Failure> {
         match httparse::parse_chunk_size(bytes) {
             Ok(Status::Complete((used, size))) => {
-                self.at = if size == 0 { At::Trailers } else { At::Chunk(size) };
-                Ok(Progress::Took(used))
+                self.state = if size == 0 { ParseState::Trailers } else { ParseState::Chunk(size) };
+                Ok(ParseProgress::Consumed(used))
             }
-            Ok(Status::Partial) if bytes.len() < LONGEST_HEAD => Ok(Progress::More),
+            Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => Ok(ParseProgress::NeedMore),
             _ => Err(Failure::Http1("a chunk without a size")),
         }
     }
 
-    fn chunk_end(&mut self, bytes: &[u8]) -> Result<Progress, Failure> {
+    fn chunk_end(&mut self, bytes: &[u8]) -> Result<ParseProgress, Failure> {
         match bytes {
             [b'\r', b'\n', ..] => {
-                self.at = At::ChunkSize;
-                Ok(Progress::Took(2))
+                self.state = ParseState::ChunkSize;
+                Ok(ParseProgress::Consumed(2))
             }
-            [b'\r'] => Ok(Progress::More),
+            [b'\r'] => Ok(ParseProgress::NeedMore),
             _ => Err(Failure::Http1("a chunk that is longer than its size")),
         }
     }
 }
 
-fn most(left: u64, bytes: &[u8]) -> usize {
+fn available(left: u64, bytes: &[u8]) -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len())
 }
 
-fn trailers(bytes: &[u8]) -> Result<Progress, Failure> {
-    let mut headers = [EMPTY_HEADER; MOST_HEADERS];
+fn trailers(bytes: &[u8]) -> Result<ParseProgress, Failure> {
+    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     match httparse::parse_headers(bytes, &mut headers) {
-        Ok(Status::Complete((used, _))) => Ok(Progress::End(used)),
-        Ok(Status::Partial) if bytes.len() < LONGEST_HEAD => Ok(Progress::More),
+        Ok(Status::Complete((used, _))) => Ok(ParseProgress::End(used)),
+        Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => Ok(ParseProgress::NeedMore),
         _ => Err(Failure::Http1("trailers that cannot be read")),
     }
 }
 
 /// Why a head could not be read: that of another protocol, or a broken one.
-fn unread(error: httparse::Error, bytes: &[u8]) -> Failure {
+fn head_failure(error: httparse::Error, bytes: &[u8]) -> Failure {
     match other_protocol(bytes) {
         Some(other) => Failure::NotHttp1(other),
         None if bytes.starts_with(b"HTTP/") => match error {
@@ -166,7 +172,7 @@ fn unread(error: httparse::Error, bytes: &[u8]) -> Failure {
 }
 
 /// What it means that something comes before anything was asked for: servers of HTTP/2 speak first.
-pub(super) fn unasked(bytes: &[u8]) -> Failure {
+pub(super) fn unsolicited(bytes: &[u8]) -> Failure {
     other_protocol(bytes)
         .map_or(Failure::Http1("an answer that nobody asked for"), Failure::NotHttp1)
 }
@@ -192,14 +198,14 @@ fn closes(version: Option<u8>, headers: &[Header<'_>]) -> bool {
 }
 
 /// How the body ends.
-fn body_of(headers: &[Header<'_>]) -> Result<At, Failure> {
+fn body_state(headers: &[Header<'_>]) -> Result<ParseState, Failure> {
     let mut length = None;
     for header in headers {
         if header.name.eq_ignore_ascii_case("transfer-encoding") {
             let last = header.value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
             return match last.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-                true => Ok(At::ChunkSize),
-                false => Ok(At::Rest),
+                true => Ok(ParseState::ChunkSize),
+                false => Ok(ParseState::Rest),
             };
         }
         if header.name.eq_ignore_ascii_case("content-length") {
@@ -215,5 +221,5 @@ fn body_of(headers: &[Header<'_>]) -> Result<At, Failure> {
             }
         }
     }
-    Ok(length.map_or(At::Rest, At::Length))
+    Ok(length.map_or(ParseState::Rest, ParseState::Length))
 }

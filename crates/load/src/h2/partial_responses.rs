@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use crate::protocol::{Body, BodyHash};
 
 /// Of a body up to this length, the text is kept until it is told.
-const KEPT: usize = 4096;
+const MAX_KEPT_BODY_BYTES: usize = 4096;
 /// Of all bodies together, no more than this is kept; beyond, they are told by hash and length.
-const KEPT_IN_ALL: usize = 1 << 20;
+const MAX_KEPT_TOTAL_BYTES: usize = 1 << 20;
 
 /// An answer that comes in pieces.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct PartialResponse {
     pub(super) status: u16,
     /// The length that its headers said.
     pub(super) length: Option<u64>,
@@ -22,12 +22,12 @@ pub(super) struct Answer {
     unreturned: u32,
 }
 
-impl Answer {
+impl PartialResponse {
     /// Its body so far.
     pub(super) fn body(&self) -> Body<'_> {
         match &self.text {
             Some(text) => Body::Whole(text),
-            None => Body::Pieces { hash: self.hash.finish(), bytes: self.hash.bytes() },
+            None => Body::Hashed { hash: self.hash.finish(), bytes: self.hash.bytes() },
         }
     }
 
@@ -40,28 +40,31 @@ impl Answer {
 
 /// All answers that come in pieces, by the numbers of their streams.
 #[derive(Debug, Default)]
-pub(super) struct Pieces {
-    answers: BTreeMap<u32, Answer>,
+pub(super) struct PartialResponses {
+    answers: BTreeMap<u32, PartialResponse>,
     /// The length of all texts.
     kept: usize,
 }
 
-impl Pieces {
+impl PartialResponses {
     /// An answer whose body has yet to come.
     pub(super) fn start(&mut self, stream: u32, status: u16, length: Option<u64>) {
         let hash = BodyHash::default();
-        let answer = Answer { status, length, hash, text: Some(Vec::new()), unreturned: 0 };
+        let answer =
+            PartialResponse { status, length, hash, text: Some(Vec::new()), unreturned: 0 };
         self.answers.insert(stream, answer);
     }
 
     /// Adds the next piece; none where no such answer was started.
-    pub(super) fn add(&mut self, stream: u32, piece: &[u8]) -> Option<&mut Answer> {
+    pub(super) fn add(&mut self, stream: u32, chunk: &[u8]) -> Option<&mut PartialResponse> {
         let answer = self.answers.get_mut(&stream)?;
-        answer.hash.add(piece);
+        answer.hash.add(chunk);
         if let Some(text) = &mut answer.text {
-            if text.len() + piece.len() <= KEPT && self.kept + piece.len() <= KEPT_IN_ALL {
-                text.extend_from_slice(piece);
-                self.kept += piece.len();
+            if text.len() + chunk.len() <= MAX_KEPT_BODY_BYTES
+                && self.kept + chunk.len() <= MAX_KEPT_TOTAL_BYTES
+            {
+                text.extend_from_slice(chunk);
+                self.kept += chunk.len();
             } else {
                 self.kept -= text.len();
                 answer.text = None;
@@ -71,7 +74,7 @@ impl Pieces {
     }
 
     /// Takes an answer out, whether it is whole or not.
-    pub(super) fn end(&mut self, stream: u32) -> Option<Answer> {
+    pub(super) fn end(&mut self, stream: u32) -> Option<PartialResponse> {
         let answer = self.answers.remove(&stream)?;
         self.kept -= answer.text.as_ref().map_or(0, Vec::len);
         Some(answer)
@@ -95,45 +98,45 @@ mod tests {
 
     #[test]
     fn the_text_of_a_short_body_is_kept_and_that_of_a_long_one_is_not() {
-        let mut pieces = Pieces::default();
-        pieces.start(1, 200, None);
-        pieces.add(1, b"axum(1) ");
-        pieces.add(1, b"HTTP/2.0");
+        let mut chunks = PartialResponses::default();
+        chunks.start(1, 200, None);
+        chunks.add(1, b"axum(1) ");
+        chunks.add(1, b"HTTP/2.0");
         assert!(matches!(
-            pieces.end(1).unwrap().body(), Body::Whole(text) if text == b"axum(1) HTTP/2.0"
+            chunks.end(1).unwrap().body(), Body::Whole(text) if text == b"axum(1) HTTP/2.0"
         ));
 
-        let long = vec![b'x'; KEPT];
-        pieces.start(3, 200, None);
-        pieces.add(3, &long);
-        pieces.add(3, b"y");
-        let answer = pieces.end(3).unwrap();
+        let long = vec![b'x'; MAX_KEPT_BODY_BYTES];
+        chunks.start(3, 200, None);
+        chunks.add(3, &long);
+        chunks.add(3, b"y");
+        let answer = chunks.end(3).unwrap();
         let whole = [&long[..], b"y"].concat();
-        assert!(matches!(answer.body(), Body::Pieces { .. }));
-        assert_eq!(answer.body().bytes(), KEPT as u64 + 1);
+        assert!(matches!(answer.body(), Body::Hashed { .. }));
+        assert_eq!(answer.body().bytes(), MAX_KEPT_BODY_BYTES as u64 + 1);
         assert_eq!(answer.body().hash(), Body::Whole(&whole).hash());
-        assert_eq!(pieces.kept, 0);
+        assert_eq!(chunks.kept, 0);
     }
 
     #[test]
     fn all_texts_together_are_bounded() {
-        let mut pieces = Pieces::default();
+        let mut chunks = PartialResponses::default();
         for stream in 0..2000 {
-            pieces.start(stream, 200, None);
-            pieces.add(stream, &[0; 1000]);
+            chunks.start(stream, 200, None);
+            chunks.add(stream, &[0; 1000]);
         }
-        assert!(pieces.kept <= KEPT_IN_ALL);
+        assert!(chunks.kept <= MAX_KEPT_TOTAL_BYTES);
         for stream in 0..2000 {
-            assert_eq!(pieces.end(stream).unwrap().body().hash(), Body::Whole(&[0; 1000]).hash());
+            assert_eq!(chunks.end(stream).unwrap().body().hash(), Body::Whole(&[0; 1000]).hash());
         }
-        assert_eq!(pieces.kept, 0);
+        assert_eq!(chunks.kept, 0);
     }
 
     #[test]
     fn a_window_is_given_back_by_halves() {
-        let mut pieces = Pieces::default();
-        pieces.start(1, 200, None);
-        let answer = pieces.add(1, b"").unwrap();
+        let mut chunks = PartialResponses::default();
+        chunks.start(1, 200, None);
+        let answer = chunks.add(1, b"").unwrap();
         assert_eq!(answer.consumed(60, 100), None);
         assert_eq!(answer.consumed(60, 100), Some(120));
         assert_eq!(answer.consumed(60, 100), None);
