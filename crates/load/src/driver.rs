@@ -1,5 +1,5 @@
-//! The event loop. It owns the clock and the sockets, starts requests and connections that are due, and gives up those that
-//! take too long.
+//! The event loop. It owns the clock and the sockets, starts requests and connections that are due, and
+//! gives up those that take too long.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -167,7 +167,8 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Returns how many requests may be in flight on each connection. A burst that fits at once is divided evenly.
+    /// Returns how many requests may be in flight on each connection. A burst that fits at once is
+    /// divided evenly.
     fn streams(&self, shape: &Shape) -> usize {
         match shape {
             Shape::Burst(count) => {
@@ -380,7 +381,8 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Returns the interval of checks for late requests and idle connections: a tenth of the shortest timeout.
+    /// Returns the interval of checks for late requests and idle connections: a tenth of the shortest
+    /// timeout.
     fn upkeep_interval(&self) -> Duration {
         let shortest = self.plan.idle_close.map_or(self.plan.timeout, |d| d.min(self.plan.timeout));
         (shortest / 10).clamp(Duration::from_millis(1), Duration::from_millis(100))

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 
-/// Why a request failed. Reports group failures by their text, so it names no particular request, stream or connection.
-/// A value has few bytes, because a million requests may fail.
+/// Why a request failed. Reports group failures by their text, so it names no particular request,
+/// stream or connection. A value has few bytes, because a million requests may fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Failure {
     /// No complete response arrived within the timeout.

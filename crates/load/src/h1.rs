@@ -7,24 +7,24 @@ mod response;
 
 use response::{ParseProgress, ResponseParser};
 
-/// A body in pieces is kept up to this length, so that it can be told as a text.
+/// Maximum length of a body in several chunks that is kept, so that a report can show it.
 const MAX_KEPT_BODY_BYTES: usize = 4 << 10;
 
 /// One connection of HTTP/1.1.
 pub(crate) struct Http1 {
-    /// The request as it goes out, but for its body.
+    /// The head of the request, as it is sent.
     head: Box<[u8]>,
     request_body: std::sync::Arc<[u8]>,
     is_head: bool,
     in_flight: Option<InFlight>,
-    /// What came and is not used yet: a part of a head, or of a chunk's.
+    /// Received bytes that are not parsed yet: an incomplete head or chunk size.
     rest: Vec<u8>,
     ended: bool,
 }
 
 struct InFlight {
     started: Ticks,
-    /// How much of the request's body has gone out.
+    /// The number of bytes of the request's body that are written.
     written: usize,
     parser: ResponseParser,
     body: BodyCollector,
@@ -42,16 +42,16 @@ impl Http1 {
         }
     }
 
-    /// The answer is whole.
+    /// Reports a complete response.
     fn finish(&mut self, outcomes: &mut dyn Outcomes) {
         let Some(flight) = self.in_flight.take() else { return };
         self.ended |= !flight.parser.keeps_alive();
-        // An answer that came before all of the request was sent leaves the rest of it to no one.
+        // After a response to a partly sent request, the server no longer expects the rest of the request.
         self.ended |= flight.written < self.request_body.len();
         outcomes.answered(flight.started, flight.parser.status(), flight.body.body());
     }
 
-    /// Takes what came, and says how much of it was used.
+    /// Parses received bytes. Returns how many of them were consumed.
     fn take(&mut self, bytes: &[u8], outcomes: &mut dyn Outcomes) -> Result<usize, Failure> {
         let mut used = 0;
         while let Some(flight) = &mut self.in_flight {
@@ -176,7 +176,7 @@ impl Protocol for Http1 {
     }
 }
 
-/// The body of an answer, as far as it has come.
+/// The body of a response, as far as it has arrived.
 #[derive(Default)]
 struct BodyCollector {
     text: Vec<u8>,
@@ -199,7 +199,7 @@ impl BodyCollector {
     }
 }
 
-/// The request's head. Headers of the user take the place of ours.
+/// Returns the head of the request. The user's headers replace the default ones.
 fn head(request: &Request) -> Vec<u8> {
     let has = |name: &str| request.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
     let mut head = format!("{} {} HTTP/1.1\r\n", request.method, request.path);

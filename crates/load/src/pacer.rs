@@ -1,5 +1,5 @@
-//! Computes when the next request or connection is due. Has no clock: the caller passes the time since the start of the
-//! step.
+//! Computes when the next request or connection is due. Has no clock: the caller passes the time since
+//! the start of the step.
 
 use std::time::Duration;
 
@@ -52,7 +52,8 @@ impl Pacer {
         }
     }
 
-    /// Starts one that is due. Returns the time from which it counts: its scheduled time, or now without a schedule.
+    /// Starts one that is due. Returns the time from which it counts: its scheduled time, or now
+    /// without a schedule.
     pub fn start(&mut self, now: Duration) -> Duration {
         let number = self.started;
         self.started += 1;

@@ -1,4 +1,4 @@
-//! What is asked for.
+//! The description of a load.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,31 +8,31 @@ use crate::limits::Required;
 use crate::shape::Shape;
 use crate::target::Target;
 
-/// What is asked for.
+/// A load: targets, connections, shape and requests.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where it goes: one for each round, in turn; at least one, all HTTP or all bare connections.
+    /// The targets of the rounds, in turn. At least one; all HTTP or all bare connections.
     pub targets: Vec<Target>,
-    /// Connections; at least one.
+    /// The number of connections; at least one.
     pub connections: usize,
-    /// Requests in flight on each at most; at least one. HTTP/1.1 has one.
+    /// Maximum number of requests in flight on each connection; at least one. HTTP/1.1 has one.
     pub streams: usize,
-    /// What starts when. Of bare connections, no more in a round than `connections`.
+    /// When requests or bare connections start. A round has at most `connections` bare connections.
     pub shape: Shape,
-    /// For so long, connections stay open after the last round.
+    /// How long connections stay open after the last round.
     pub linger: Duration,
-    /// A request that has not been answered after this time, and a connection that has not been made,
-    /// has failed.
+    /// The time after which a request without a response, and a connection that is not established, has
+    /// failed.
     pub timeout: Duration,
-    /// In a pause, a connection on which nothing has been for so long is closed; `None`: never.
+    /// The time after which an idle connection is closed in a pause; `None`: never.
     pub idle_close: Option<Duration>,
     /// The request, repeated for each target.
     pub request: RequestTemplate,
-    /// The version of HTTP.
+    /// The requested version of HTTP.
     pub version: HttpVersion,
-    /// Whether any certificate is trusted.
+    /// Whether to trust any certificate.
     pub insecure: bool,
-    /// How often the observer sees how far it is.
+    /// The interval at which the observer gets the state.
     pub sample_interval: Duration,
 }
 
@@ -43,12 +43,12 @@ pub struct RequestTemplate {
     pub method: String,
     /// Headers.
     pub headers: Vec<(String, String)>,
-    /// The body; without one, empty.
+    /// The body; empty if there is none.
     pub body: Arc<[u8]>,
 }
 
 impl Plan {
-    /// Whether nothing is asked for over the connections.
+    /// Returns whether the connections are bare, without requests.
     pub fn is_bare(&self) -> bool {
         self.targets.iter().any(|target| target.scheme.is_bare())
     }

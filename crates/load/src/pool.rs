@@ -1,4 +1,5 @@
-//! The connection pool: makes connections, keeps them, replaces lost ones, and gives up after repeated failures.
+//! The connection pool: makes connections, keeps them, replaces lost ones, and gives up after repeated
+//! failures.
 
 use std::collections::VecDeque;
 use std::io;
@@ -381,8 +382,8 @@ impl<'a> Pool<'a> {
         self.has_gaps = true;
     }
 
-    /// Returns the last failure if each of the first `wanted` places failed: as often as it takes to give up, if
-    /// `for_good`, or at least once.
+    /// Returns the last failure if each of the first `wanted` places failed: as often as it takes to
+    /// give up, if `for_good`, or at least once.
     pub(crate) fn failed(&self, wanted: usize, for_good: bool) -> Option<Failure> {
         let least = if for_good { MAX_ATTEMPTS } else { 1 };
         let failed = |place: &Place| place.connection.is_none() && place.failures >= least;

@@ -1,5 +1,5 @@
-//! The interface between the loop and a protocol, which has neither I/O nor a clock: the loop passes in received
-//! bytes, and gets bytes to send and the outcomes of requests.
+//! The interface between the loop and a protocol, which has neither I/O nor a clock: the loop passes in
+//! received bytes, and gets bytes to send and the outcomes of requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ impl Ticks {
 
 /// The request that a connection repeats.
 ///
-/// The caller has validated it: the method and header names are tokens, and no part contains a line break or a
-/// NUL.
+/// The caller has validated it: the method and header names are tokens, and no part contains a line
+/// break or a NUL.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// `GET`, `POST`, …
@@ -57,17 +57,17 @@ pub trait Protocol {
     /// HTTP/2: 0 until the server's SETTINGS arrive, and 0 after GOAWAY.
     fn room(&self) -> usize;
 
-    /// Starts one request, whose latency counts from `due` (its scheduled time). Does nothing without room. `due`
-    /// must not be earlier than that of the previous request; otherwise [`Protocol::expire`] and
-    /// [`Protocol::oldest`] reach it late.
+    /// Starts one request, whose latency counts from `due` (its scheduled time). Does nothing without
+    /// room. `due` must not be earlier than that of the previous request; otherwise
+    /// [`Protocol::expire`] and [`Protocol::oldest`] reach it late.
     fn send(&mut self, due: Ticks, out: &mut Vec<u8>);
 
     /// Processes bytes from the server, split at any position.
     ///
     /// # Errors
     ///
-    /// When the connection can no longer be used. The caller then calls [`Protocol::closed`] with the failure. It
-    /// may still send `out` (HTTP/2: a GOAWAY with the reason).
+    /// When the connection can no longer be used. The caller then calls [`Protocol::closed`] with the
+    /// failure. It may still send `out` (HTTP/2: a GOAWAY with the reason).
     fn receive(
         &mut self,
         bytes: &[u8],
@@ -75,8 +75,8 @@ pub trait Protocol {
         outcomes: &mut dyn Outcomes,
     ) -> Result<(), Failure>;
 
-    /// Writes at most `max` bytes of request bodies, as far as flow control permits. Costs nothing if no body is
-    /// pending. If it writes nothing, the pending bodies wait for the server.
+    /// Writes at most `max` bytes of request bodies, as far as flow control permits. Costs nothing if
+    /// no body is pending. If it writes nothing, the pending bodies wait for the server.
     fn pump(&mut self, max: usize, out: &mut Vec<u8>);
 
     /// Gives up all requests that started at or before `until` (HTTP/2: with RST_STREAM CANCEL). They fail as
@@ -98,20 +98,20 @@ pub trait Protocol {
     /// Returns how many requests have started and have no outcome yet.
     fn in_flight(&self) -> usize;
 
-    /// Returns whether no new request may start (GOAWAY, `connection: close`). The server may still answer those
-    /// in flight.
+    /// Returns whether no new request may start (GOAWAY, `connection: close`). The server may still
+    /// answer those in flight.
     fn is_draining(&self) -> bool;
 
     /// Ends the connection in good order (HTTP/2: GOAWAY NO_ERROR).
     fn close(&mut self, out: &mut Vec<u8>);
 
-    /// Handles the loss of the connection: all requests in flight fail, for `why` or for a more precise reason
-    /// (HTTP/2: GOAWAY with an error; a partial body was cut short). An HTTP/1.1 body that ends with the connection
-    /// ([`Failure::Closed`]) is complete.
+    /// Handles the loss of the connection: all requests in flight fail, for `why` or for a more precise
+    /// reason (HTTP/2: GOAWAY with an error; a partial body was cut short). An HTTP/1.1 body that ends
+    /// with the connection ([`Failure::Closed`]) is complete.
     fn closed(&mut self, why: Failure, outcomes: &mut dyn Outcomes);
 
-    /// Moves the start of the count of ticks `by` later. Requests in flight keep their age; those that started
-    /// before the new start count from 0.
+    /// Moves the start of the count of ticks `by` later. Requests in flight keep their age; those that
+    /// started before the new start count from 0.
     fn rebase(&mut self, by: Ticks);
 }
 

@@ -10,7 +10,7 @@ use crate::limits::SourceAddresses;
 use crate::plan::Plan;
 use crate::protocol::Request;
 use crate::target::{Scheme, Target};
-use crate::tls::Tls;
+use crate::tls::TlsConnector;
 
 /// A target with all that its connections need.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct ResolvedTarget {
     /// At least one.
     addresses: Vec<SocketAddr>,
     /// `None` without TLS.
-    tls: Option<Tls>,
+    tls: Option<TlsConnector>,
     pub(crate) http: HttpChoice,
     sources: SourceAddresses,
 }
@@ -39,7 +39,7 @@ impl ResolvedTarget {
     ) -> Result<Self, RunError> {
         let http = http_choice(plan, target);
         let tls = match target.scheme.is_tls() {
-            true => Some(Tls::new(http.alpn_offers(), plan.insecure)?),
+            true => Some(TlsConnector::new(http.alpn_offers(), plan.insecure)?),
             false => None,
         };
         let addresses = target.resolve()?;

@@ -10,7 +10,8 @@ use lowtide_model::load::{Latency, LoadRound, MOST_RESPONSES, Trickle};
 use crate::failure::Failure;
 use crate::protocol::{Body, Outcomes, Ticks};
 
-/// Maximum number of characters of a body in a report. A longer one is shortened, with its length and hash appended.
+/// Maximum number of characters of a body in a report. A longer one is shortened, with its length and
+/// hash appended.
 const MAX_TEXT_CHARS: usize = 1024;
 /// Maximum number of distinct bodies that are counted.
 const MAX_DISTINCT_BODIES: usize = 1 << 20;

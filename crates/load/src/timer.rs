@@ -1,5 +1,5 @@
-//! A timer that wakes the loop with an accuracy of about 50 µs. The poll timeout has whole milliseconds, which would delay
-//! a schedule.
+//! A timer that wakes the loop with an accuracy of about 50 µs. The poll timeout has whole
+//! milliseconds, which would delay a schedule.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

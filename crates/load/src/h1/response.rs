@@ -1,16 +1,16 @@
-//! How far an answer has come: head, body by length, in chunks, or until the connection ends
-//! (RFC 9112, section 6.3).
+//! Parses a response: its head, and its body by length, in chunks, or until the connection ends (RFC
+//! 9112, section 6.3).
 
 use httparse::{EMPTY_HEADER, Header, Response, Status};
 
 use crate::failure::Failure;
 
-/// More headers than any server sends.
+/// Maximum number of headers or trailers of a response.
 const MAX_HEADERS: usize = 128;
-/// A head or a chunk's size that is longer than this is refused.
+/// Maximum length of a head, or of a line with a chunk size, in bytes.
 const MAX_HEAD_BYTES: usize = 256 << 10;
 
-/// How far an answer has come.
+/// The state of a response that arrives in parts.
 #[derive(Debug, Default)]
 pub(super) struct ResponseParser {
     state: ParseState,
@@ -18,34 +18,35 @@ pub(super) struct ResponseParser {
     closes: bool,
 }
 
-/// What comes next.
+/// The part that the parser expects next.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 enum ParseState {
     #[default]
     Head,
-    /// So much of the body.
+    /// This many bytes of the body.
     Length(u64),
     /// The size of a chunk.
     ChunkSize,
-    /// So much of a chunk, and then the end of its line.
+    /// This many bytes of a chunk.
     Chunk(u64),
+    /// The end of line after a chunk.
     ChunkEnd,
-    /// What may stand behind the last chunk.
+    /// The trailers after the last chunk.
     Trailers,
-    /// All until the connection ends.
+    /// The rest of the body, until the connection ends.
     Rest,
 }
 
-/// What was made of the bytes that came.
+/// The result of one parsing step.
 #[derive(Debug, PartialEq)]
 pub(super) enum ParseProgress {
-    /// It takes more than there is.
+    /// More bytes are needed.
     NeedMore,
-    /// So many bytes were used, and were no part of the body.
+    /// This many bytes were consumed, and are not part of the body.
     Consumed(usize),
-    /// So many bytes are a part of the body.
+    /// This many bytes are part of the body.
     Body(usize),
-    /// So many bytes were used, and the answer is whole.
+    /// This many bytes were consumed, and the response is complete.
     End(usize),
 }
 
@@ -54,7 +55,7 @@ impl ResponseParser {
         self.status
     }
 
-    /// Something of it has come.
+    /// Returns whether the head of the response arrived.
     pub(super) fn has_started(&self) -> bool {
         self.state != ParseState::Head
     }
@@ -67,7 +68,7 @@ impl ResponseParser {
         self.state == ParseState::Rest
     }
 
-    /// Takes the next part of what came.
+    /// Parses the next part of the received bytes.
     pub(super) fn advance(
         &mut self,
         bytes: &[u8],
@@ -158,7 +159,7 @@ fn trailers(bytes: &[u8]) -> Result<ParseProgress, Failure> {
     }
 }
 
-/// Why a head could not be read: that of another protocol, or a broken one.
+/// Returns why a head is invalid: it belongs to another protocol, or is malformed.
 fn head_failure(error: httparse::Error, bytes: &[u8]) -> Failure {
     match other_protocol(bytes) {
         Some(other) => Failure::NotHttp1(other),
@@ -171,7 +172,7 @@ fn head_failure(error: httparse::Error, bytes: &[u8]) -> Failure {
     }
 }
 
-/// What it means that something comes before anything was asked for: servers of HTTP/2 speak first.
+/// Returns the failure for bytes that arrive before a request: an HTTP/2 server sends first.
 pub(super) fn unsolicited(bytes: &[u8]) -> Failure {
     other_protocol(bytes)
         .map_or(Failure::Http1("an answer that nobody asked for"), Failure::NotHttp1)
@@ -197,7 +198,7 @@ fn closes(version: Option<u8>, headers: &[Header<'_>]) -> bool {
     says("close") || (version == Some(0) && !says("keep-alive"))
 }
 
-/// How the body ends.
+/// Returns how the body is delimited.
 fn body_state(headers: &[Header<'_>]) -> Result<ParseState, Failure> {
     let mut length = None;
     for header in headers {

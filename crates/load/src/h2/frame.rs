@@ -1,15 +1,15 @@
-//! Frames of HTTP/2 (RFC 9113, sections 4 and 6): taken apart, and written.
+//! Reads and writes frames of HTTP/2 (RFC 9113, sections 4 and 6).
 
 use crate::failure::{ErrorCode, Failure};
 
-/// What a client says first (section 3.4), before its SETTINGS.
+/// The connection preface of a client (section 3.4), which precedes its SETTINGS.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The length of what stands before every frame's payload.
+/// Length of a frame header in bytes.
 pub(super) const HEADER_BYTES: usize = 9;
-/// The longest payload that either side may send unless the other permits more; we do not.
+/// Maximum length of a payload in bytes, unless the receiver permits more. This client does not.
 pub(super) const MAX_PAYLOAD: usize = 16_384;
 
-/// A frame's kinds.
+/// Frame types.
 pub(super) mod kind {
     pub(in crate::h2) const DATA: u8 = 0;
     pub(in crate::h2) const HEADERS: u8 = 1;
@@ -23,7 +23,7 @@ pub(super) mod kind {
     pub(in crate::h2) const CONTINUATION: u8 = 9;
 }
 
-/// A frame's flags.
+/// Frame flags.
 pub(super) mod flag {
     pub(in crate::h2) const END_STREAM: u8 = 0x1;
     pub(in crate::h2) const ACK: u8 = 0x1;
@@ -32,7 +32,7 @@ pub(super) mod flag {
     pub(in crate::h2) const PRIORITY: u8 = 0x20;
 }
 
-/// What stands before a frame's payload.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     pub(super) length: usize,
@@ -43,7 +43,7 @@ pub(super) struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Reads it; the highest bit of the stream's number means nothing.
+    /// Parses a header. The highest bit of the stream ID is reserved.
     pub(super) fn parse(bytes: &[u8; HEADER_BYTES]) -> Self {
         let [a, b, c, kind, flags, stream @ ..] = *bytes;
         Self {
@@ -54,24 +54,24 @@ impl FrameHeader {
         }
     }
 
-    /// Writes it.
+    /// Writes the header.
     pub(super) fn write(self, out: &mut Vec<u8>) {
         let [_, a, b, c] = (self.length as u32).to_be_bytes();
         let [d, e, f, g] = self.stream.to_be_bytes();
         out.extend_from_slice(&[a, b, c, self.kind, self.flags, d, e, f, g]);
     }
 
-    /// Whether a flag is set.
+    /// Returns whether a flag is set.
     pub(super) fn has(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// A payload without its padding, and without the priority that HEADERS may start with.
+/// Returns a payload without its padding, and without the priority that HEADERS may start with.
 ///
 /// # Errors
 ///
-/// When there is more padding than payload.
+/// When the padding is longer than the payload.
 pub(super) fn content(head: FrameHeader, payload: &[u8]) -> Result<&[u8], Failure> {
     let too_short =
         || connection_error(ErrorCode::FRAME_SIZE_ERROR, "a frame too short for its flags");
@@ -91,11 +91,11 @@ pub(super) fn content(head: FrameHeader, payload: &[u8]) -> Result<&[u8], Failur
     Ok(&content[..end])
 }
 
-/// The payload of a frame that has a fixed length.
+/// Returns the payload of a frame of fixed length.
 ///
 /// # Errors
 ///
-/// When it is of another length.
+/// When it has another length.
 pub(super) fn exactly<const N: usize>(payload: &[u8]) -> Result<[u8; N], Failure> {
     let wrong = connection_error(
         ErrorCode::FRAME_SIZE_ERROR,
@@ -104,33 +104,33 @@ pub(super) fn exactly<const N: usize>(payload: &[u8]) -> Result<[u8; N], Failure
     payload.try_into().map_err(|_| wrong)
 }
 
-/// The failure of all in flight when the server broke a rule.
+/// Returns the failure of all requests in flight after a connection error (section 5.4.1).
 pub(super) const fn connection_error(code: ErrorCode, what: &'static str) -> Failure {
     Failure::Http2 { code, what }
 }
 
-/// The same, where no code says it better.
+/// Returns a connection error with the code `PROTOCOL_ERROR`.
 pub(super) const fn protocol_error(what: &'static str) -> Failure {
     connection_error(ErrorCode::PROTOCOL_ERROR, what)
 }
 
-/// Writes a frame with a payload of some bytes.
+/// Writes a frame.
 pub(super) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     FrameHeader { length: payload.len(), kind, flags, stream }.write(out);
     out.extend_from_slice(payload);
 }
 
-/// Gives up a stream.
+/// Resets a stream.
 pub(super) fn reset(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
     write(out, kind::RST_STREAM, 0, stream, &code.0.to_be_bytes());
 }
 
-/// Permits the server to send `bytes` more, on a stream or (0) on the connection.
+/// Permits the server to send `bytes` more on a stream, or, with stream 0, on the connection.
 pub(super) fn window_update(out: &mut Vec<u8>, stream: u32, bytes: u32) {
     write(out, kind::WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes());
 }
 
-/// Ends the connection. We take no streams from the server, so that the last one is 0.
+/// Ends the connection. The server starts no streams, so the last one is 0.
 pub(super) fn go_away(out: &mut Vec<u8>, code: ErrorCode) {
     let mut payload = [0; 8];
     payload[4..].copy_from_slice(&code.0.to_be_bytes());

@@ -1,26 +1,27 @@
-//! Puts frames together from what comes, cut anywhere.
+//! Splits received bytes into frames.
 
 use super::frame::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD, connection_error, flag, kind};
 use crate::failure::{ErrorCode, Failure};
 
-/// Takes frames out of what came. Whole ones are not copied; of one that is cut, at most 16 KiB wait
-/// here for the rest.
+/// Splits received bytes into frames. Complete frames are not copied; of an incomplete one, at most 16
+/// KiB are buffered.
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
-    /// The beginning of a frame.
+    /// The received part of a frame.
     partial: Vec<u8>,
-    /// Whether `partial` was whole and has been handed out.
+    /// Whether `partial` was complete and has been returned.
     is_done: bool,
-    /// Whether the server's first frame has come.
+    /// Whether the server's first frame arrived.
     is_open: bool,
 }
 
 impl FrameReader {
-    /// The next whole frame, taken from the front of `bytes`; none, and `bytes` empty, until more comes.
+    /// Removes the next frame from the front of `bytes`. Returns `None`, and leaves `bytes` empty, if
+    /// it is incomplete.
     ///
     /// # Errors
     ///
-    /// When a frame is too long, or what came is not HTTP/2.
+    /// When a frame is too long, or the bytes are not HTTP/2.
     pub(super) fn next<'a, 'b: 'a>(
         &'a mut self,
         bytes: &mut &'b [u8],
@@ -42,7 +43,7 @@ impl FrameReader {
 
     fn put_together(&mut self, bytes: &mut &[u8]) -> Result<Option<(FrameHeader, &[u8])>, Failure> {
         if !self.fill(HEADER_BYTES, bytes) {
-            // An alert of TLS is shorter than the head of a frame.
+            // A TLS alert is shorter than a frame header.
             return match (self.is_open, &self.partial[..]) {
                 (false, [0x15, 0x03, ..]) => Err(Failure::NotHttp2("TLS")),
                 _ => Ok(None),
@@ -55,7 +56,7 @@ impl FrameReader {
         Ok(self.is_done.then(|| (head, &self.partial[HEADER_BYTES..])))
     }
 
-    /// Moves bytes over until there are `length` of one frame. Whether there are.
+    /// Buffers bytes until there are `length` of one frame. Returns whether there are.
     fn fill(&mut self, length: usize, bytes: &mut &[u8]) -> bool {
         let wanted = length.saturating_sub(self.partial.len());
         let (part, rest) = bytes.split_at(wanted.min(bytes.len()));
@@ -78,13 +79,13 @@ impl FrameReader {
         Ok(head)
     }
 
-    /// The first frame was taken.
+    /// Notes that the first frame was processed.
     pub(super) fn opened(&mut self) {
         self.is_open = true;
     }
 }
 
-/// A server starts with its SETTINGS (RFC 9113, section 3.4): what starts otherwise is no HTTP/2.
+/// Checks that the first frame is SETTINGS, as HTTP/2 requires of a server (RFC 9113, section 3.4).
 fn first(bytes: &[u8; HEADER_BYTES], head: FrameHeader) -> Result<FrameHeader, Failure> {
     let is_settings = head.kind == kind::SETTINGS && head.stream == 0 && !head.has(flag::ACK);
     if is_settings && head.length <= MAX_PAYLOAD {

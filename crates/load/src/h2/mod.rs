@@ -1,16 +1,15 @@
-//! HTTP/2 (RFC 9113) as a client that repeats one request, without I/O.
+//! A client for HTTP/2 (RFC 9113) that repeats one request, without I/O.
 //!
-//! Made for very many requests in flight on few connections: one takes 12 bytes here while it waits for
-//! its answer (`streams`), some 40 more while its own body waits for a window (`uploads`), and some
-//! 100 more while a body comes in several frames (`pieces`). Nothing is allocated for a request
-//! whose answer comes in one HEADERS and one DATA frame.
+//! It is made for very many requests in flight on few connections. A request takes 12 bytes while it
+//! waits for its response (`streams`), about 40 more while its own body waits for a window (`uploads`),
+//! and about 100 more while the body of the response arrives in several frames (`partial_responses`). A
+//! request whose response arrives in one HEADERS and one DATA frame allocates nothing.
 //!
-//! What a server sends is never kept beyond a frame, a block of headers, and 4 KiB of a body that comes in
-//! pieces (1 MiB of all); what is written in return is little more than what came.
+//! Of the bytes from a server, it keeps at most one frame, one header block, and 4 KiB of a body that
+//! arrives in several frames (1 MiB of all bodies). It writes little more in reply than it receives.
 //!
-//! It follows the rules, but does not hold the server to those that only keep order: frames on a
-//! stream that is over are passed over, as are headers that no answer should have but that
-//! change nothing.
+//! It follows the protocol, but is lenient where a violation has no consequences: it ignores frames on
+//! closed streams, and headers that do not belong in a response but change nothing.
 
 mod frame;
 mod frame_reader;
@@ -41,23 +40,23 @@ pub struct Http2 {
     request: RepeatedRequest,
     input: FrameReader,
     decoder: Decoder,
-    /// Headers of which more frames are to come.
+    /// An incomplete header block.
     block: Option<HeaderBlock>,
     streams: Streams,
     partial: PartialResponses,
     uploads: Uploads,
-    /// How many requests the server takes at once; none until its SETTINGS have come.
+    /// The maximum number of concurrent streams that the server permits; `None` until its SETTINGS arrive.
     allowed: Option<u32>,
-    /// What was received of bodies and not yet given back to the connection's window.
+    /// Received body bytes that are not yet returned to the window of the connection.
     unreturned: u32,
-    /// The server's GOAWAY: the last stream that it looks at, and why.
+    /// The server's GOAWAY: the last stream that it processes, and the reason.
     gone_away: Option<(u32, ErrorCode)>,
-    /// The connection is of no more use.
+    /// Why the connection can no longer be used.
     ended: Option<Failure>,
 }
 
 impl Http2 {
-    /// A connection for this request, before anything was sent on it.
+    /// Creates the protocol for a connection on which nothing was sent yet.
     pub fn new(request: &Request) -> Self {
         Self {
             request: RepeatedRequest::new(request),
@@ -75,7 +74,7 @@ impl Http2 {
     }
 
     fn take(&mut self, mut bytes: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
-        // Frames borrow from it while they change the rest.
+        // Frames borrow from the reader while they change the rest.
         let mut input = std::mem::take(&mut self.input);
         while let Some((head, payload)) = input.next(&mut bytes)? {
             self.frame(head, payload, io)?;

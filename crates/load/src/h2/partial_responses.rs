@@ -1,29 +1,29 @@
-//! Answers whose bodies come in several frames. Nearly none do, so that what they need stands
-//! apart from the slots.
+//! Responses whose bodies arrive in several frames. They are rare, so their state is stored apart from
+//! the slots of requests.
 
 use std::collections::BTreeMap;
 
 use crate::protocol::{Body, BodyHash};
 
-/// Of a body up to this length, the text is kept until it is told.
+/// Maximum length of a body whose bytes are kept, so that a report can show it.
 const MAX_KEPT_BODY_BYTES: usize = 4096;
-/// Of all bodies together, no more than this is kept; beyond, they are told by hash and length.
+/// Maximum number of bytes kept of all bodies together. Beyond it, only hash and length are kept.
 const MAX_KEPT_TOTAL_BYTES: usize = 1 << 20;
 
-/// An answer that comes in pieces.
+/// A response whose body arrives in several frames.
 #[derive(Debug)]
 pub(super) struct PartialResponse {
     pub(super) status: u16,
-    /// The length that its headers said.
+    /// The `content-length` from its headers.
     pub(super) length: Option<u64>,
     hash: BodyHash,
     text: Option<Vec<u8>>,
-    /// What was received and not yet given back to the stream's window.
+    /// Received bytes that are not yet returned to the window of the stream.
     unreturned: u32,
 }
 
 impl PartialResponse {
-    /// Its body so far.
+    /// Returns the body so far.
     pub(super) fn body(&self) -> Body<'_> {
         match &self.text {
             Some(text) => Body::Whole(text),
@@ -31,23 +31,23 @@ impl PartialResponse {
         }
     }
 
-    /// Adds to what the window has to get back. Once that is `half`, it is returned, and counted anew.
-    pub(super) fn consumed(&mut self, bytes: u32, half: u32) -> Option<u32> {
+    /// Counts bytes to return to the window. Returns the sum, and resets it, once it reaches `threshold`.
+    pub(super) fn consumed(&mut self, bytes: u32, threshold: u32) -> Option<u32> {
         self.unreturned += bytes;
-        (self.unreturned >= half).then(|| std::mem::take(&mut self.unreturned))
+        (self.unreturned >= threshold).then(|| std::mem::take(&mut self.unreturned))
     }
 }
 
-/// All answers that come in pieces, by the numbers of their streams.
+/// All such responses, by stream ID.
 #[derive(Debug, Default)]
 pub(super) struct PartialResponses {
     answers: BTreeMap<u32, PartialResponse>,
-    /// The length of all texts.
+    /// The length of all kept bodies.
     kept: usize,
 }
 
 impl PartialResponses {
-    /// An answer whose body has yet to come.
+    /// Adds a response whose body is still to arrive.
     pub(super) fn start(&mut self, stream: u32, status: u16, length: Option<u64>) {
         let hash = BodyHash::default();
         let answer =
@@ -55,7 +55,7 @@ impl PartialResponses {
         self.answers.insert(stream, answer);
     }
 
-    /// Adds the next piece; none where no such answer was started.
+    /// Adds the next chunk of a body. Returns `None` if there is no such response.
     pub(super) fn add(&mut self, stream: u32, chunk: &[u8]) -> Option<&mut PartialResponse> {
         let answer = self.answers.get_mut(&stream)?;
         answer.hash.add(chunk);
@@ -73,20 +73,20 @@ impl PartialResponses {
         Some(answer)
     }
 
-    /// Takes an answer out, whether it is whole or not.
+    /// Removes a response, complete or not.
     pub(super) fn end(&mut self, stream: u32) -> Option<PartialResponse> {
         let answer = self.answers.remove(&stream)?;
         self.kept -= answer.text.as_ref().map_or(0, Vec::len);
         Some(answer)
     }
 
-    /// How many there are.
+    /// Returns the number of responses.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.answers.len()
     }
 
-    /// Forgets all.
+    /// Removes all responses.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -1,4 +1,4 @@
-//! What each frame of the server does (RFC 9113, section 6).
+//! The effect of each frame from the server (RFC 9113, section 6).
 
 use super::Http2;
 use super::frame::{self, FrameHeader, connection_error, flag, kind, protocol_error};
@@ -6,18 +6,18 @@ use super::settings::{self, Setting};
 use crate::failure::{ErrorCode, Failure};
 use crate::protocol::Outcomes;
 
-/// Where answers to the server, and outcomes, go.
+/// The destinations of replies to the server and of outcomes.
 pub(super) struct Io<'a> {
     pub(super) out: &'a mut Vec<u8>,
     pub(super) outcomes: &'a mut dyn Outcomes,
 }
 
 impl Http2 {
-    /// Takes one frame.
+    /// Processes one frame.
     ///
     /// # Errors
     ///
-    /// What ends the connection. What ends a single request is told instead.
+    /// A connection error. An error of a single request becomes its outcome instead.
     pub(super) fn frame(
         &mut self,
         head: FrameHeader,
@@ -47,7 +47,7 @@ impl Http2 {
             kind::PING => ping(head, payload, io),
             kind::GOAWAY => self.go_away(payload, io),
             kind::WINDOW_UPDATE => self.window_update(head, payload, io),
-            // PRIORITY, and what later versions may bring.
+            // PRIORITY, and frame types of later versions.
             _ => Ok(()),
         }
     }
@@ -75,7 +75,7 @@ impl Http2 {
         if head.has(flag::ACK) {
             return frame::exactly::<0>(payload).map(|_| ());
         }
-        // Without a word on it, any number.
+        // Without such a setting, there is no limit.
         self.allowed.get_or_insert(u32::MAX);
         for setting in settings::read(payload)? {
             match setting? {
@@ -100,7 +100,7 @@ impl Http2 {
         };
         let last = u32::from_be_bytes([*a, *b, *c, *d]) & 0x7fff_ffff;
         let code = ErrorCode(u32::from_be_bytes(*code));
-        // The last one may only become lower; what was told is not taken back.
+        // The last stream ID may only decrease: outcomes are final.
         let before = self.gone_away.map_or(u32::MAX, |(last, _)| last);
         self.gone_away = Some((last.min(before), code));
         if last < before {
@@ -134,9 +134,11 @@ impl Http2 {
         Ok(())
     }
 
+    /// Checks that a request had this stream ID.
+    ///
     /// # Errors
     ///
-    /// When no request had this number.
+    /// When none had.
     pub(super) fn not_idle(&self, stream: u32) -> Result<(), Failure> {
         match self.streams.is_idle(stream) {
             true => Err(protocol_error("a frame on a stream that was never begun")),

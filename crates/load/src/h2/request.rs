@@ -1,4 +1,4 @@
-//! The one request, as frames.
+//! The repeated request, as frames.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::protocol::Request;
 pub(super) struct RepeatedRequest {
     encoder: Encoder,
     pub(super) body: Arc<[u8]>,
-    /// Answers to HEAD have a length, but no body.
+    /// Responses to HEAD have a `content-length`, but no body.
     pub(super) is_head: bool,
 }
 
@@ -24,12 +24,12 @@ impl RepeatedRequest {
         }
     }
 
-    /// The server keeps a table of so many bytes for our headers.
+    /// Sets the size in bytes of the server's dynamic table for the request's headers.
     pub(super) fn set_table_size(&mut self, size: u32) {
         self.encoder.set_table_size(size);
     }
 
-    /// Writes the headers of a stream, and ends it where there is no body.
+    /// Writes the headers on a stream, and ends the stream if there is no body.
     pub(super) fn write(&mut self, stream: u32, out: &mut Vec<u8>) {
         let end_stream = if self.body.is_empty() { flag::END_STREAM } else { 0 };
         let mut rest = self.encoder.block();
@@ -50,7 +50,7 @@ impl RepeatedRequest {
     }
 }
 
-/// The request's fields in HTTP/2's form (RFC 9113, sections 8.2 and 8.3).
+/// Returns the request's fields in the form of HTTP/2 (RFC 9113, sections 8.2 and 8.3).
 fn fields(request: &Request) -> Vec<(String, String)> {
     let mut authority = request.authority.as_str();
     let mut others = Vec::new();
@@ -78,7 +78,8 @@ fn fields(request: &Request) -> Vec<(String, String)> {
     fields
 }
 
-/// What HTTP/2 does not permit: it speaks of the connection, and frames do that here.
+/// Returns whether a field is specific to the connection, which HTTP/2 does not permit (RFC 9113,
+/// section 8.2.2).
 fn is_of_one_connection(name: &str, value: &str) -> bool {
     let names = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
     names.contains(&name) || (name == "te" && !value.eq_ignore_ascii_case("trailers"))

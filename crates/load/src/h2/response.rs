@@ -1,4 +1,4 @@
-//! What becomes of requests: answers are put together from their frames (RFC 9113, section 8.1).
+//! Assembles responses from their frames, and reports the outcomes of requests (RFC 9113, section 8.1).
 
 use super::Http2;
 use super::frame::{self, FrameHeader, connection_error, flag, protocol_error};
@@ -9,12 +9,13 @@ use super::streams::{BodyLength, StreamStage};
 use crate::failure::{ErrorCode, Failure};
 use crate::protocol::Body;
 
-/// Longer headers than this are a flood: no answer needs them, and they would have to be kept.
+/// Maximum length of a header block in bytes. A longer one is an attack: no response needs it, and it
+/// would be buffered.
 const MAX_HEADER_BLOCK_BYTES: usize = 1 << 18;
-/// So are headers in more frames than this, however little is in them.
+/// Maximum number of frames of a header block, even if they are short.
 const MAX_HEADER_FRAMES: u32 = 64;
 
-/// Headers of which more frames are to come.
+/// An incomplete header block, which CONTINUATION frames continue.
 #[derive(Debug)]
 pub(super) struct HeaderBlock {
     pub(super) stream: u32,
@@ -30,7 +31,7 @@ impl Http2 {
         payload: &[u8],
         io: &mut Io<'_>,
     ) -> Result<(), Failure> {
-        // Whatever becomes of it, and with its padding, it was counted by the server.
+        // The server counts the whole payload, including padding, even if the stream is closed.
         let consumed = payload.len() as u32;
         self.unreturned += consumed;
         if self.unreturned >= CONNECTION_WINDOW / 2 {
@@ -61,7 +62,7 @@ impl Http2 {
         Ok(())
     }
 
-    /// A piece of a body that may go on.
+    /// Handles a part of a body that may have more.
     fn body_part(&mut self, stream: u32, body: &[u8], consumed: u32, io: &mut Io<'_>) {
         let Some(answer) = self.partial.add(stream, body) else { return };
         if answer.length.is_some_and(|length| answer.body().bytes() > length) {
@@ -124,7 +125,7 @@ impl Http2 {
         block: &[u8],
         io: &mut Io<'_>,
     ) -> Result<(), Failure> {
-        // Also where nobody waits for them: later ones refer to what they put into the table.
+        // Also for closed streams: later blocks refer to the table entries of this one.
         let headers = self.decoder.decode(block).map_err(|_| {
             connection_error(ErrorCode::COMPRESSION_ERROR, "headers that cannot be read")
         })?;
@@ -169,7 +170,7 @@ impl Http2 {
         }
     }
 
-    /// A stream ended in order. Whether its answer is whole shows its length.
+    /// Handles a stream that ended in good order. The response is complete if its length is right.
     fn answered(
         &mut self,
         stream: u32,
@@ -179,7 +180,7 @@ impl Http2 {
         io: &mut Io<'_>,
     ) {
         if self.uploads.end(stream) {
-            // The server answered without the rest, and does not want it.
+            // The server answered without the rest of the body, and does not need it.
             frame::reset(io.out, stream, ErrorCode::CANCEL);
         }
         let Some(slot) = self.streams.end(stream) else { return };
@@ -191,12 +192,12 @@ impl Http2 {
         }
     }
 
-    /// An answer broke the rules: the request failed, and the rest goes on.
+    /// Fails a request because its response is malformed. The connection continues.
     pub(super) fn malformed(&mut self, stream: u32, what: &'static str, io: &mut Io<'_>) {
         self.give_up(stream, ErrorCode::PROTOCOL_ERROR, protocol_error(what), io);
     }
 
-    /// We end a stream before the server does.
+    /// Resets a stream, and fails its request.
     pub(super) fn give_up(
         &mut self,
         stream: u32,
@@ -209,7 +210,7 @@ impl Http2 {
         }
     }
 
-    /// A request failed. Whether it was in flight.
+    /// Fails a request. Returns whether it was in flight.
     pub(super) fn failed(&mut self, stream: u32, failure: Failure, io: &mut Io<'_>) -> bool {
         let Some(slot) = self.streams.end(stream) else { return false };
         if slot.stage == StreamStage::PartialBody {

@@ -1,55 +1,55 @@
-//! What is in flight: a slot of twelve bytes for each request, found by its stream's number.
+//! The requests in flight: a slot of 12 bytes for each, found by stream ID.
 //!
-//! Slots stand in blocks of a fixed size. What grows is a list of blocks, eight bytes for each 256
-//! requests; so a million requests in flight take 12.1 MB, and never twice that for a moment. A
-//! block goes when the last request in it is over, wherever it stands.
+//! Slots are in blocks of fixed size. Only a list of blocks grows, by eight bytes per 256 requests. So
+//! a million requests in flight take 12.1 MB, and never twice that for a moment. A block is freed when
+//! its last request ends, wherever it is.
 
 use std::collections::VecDeque;
 
 use crate::protocol::Ticks;
 
-/// The highest number that a stream may have.
+/// The highest stream ID.
 const MAX_STREAM_ID: u32 = 0x7fff_ffff;
 const SLOTS_PER_BLOCK: u32 = 256;
 
-/// How far the answer of a stream is.
+/// How far the response on a stream has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamStage {
-    /// Told, or never started.
+    /// The request has its outcome, or never started.
     Closed,
-    /// Nothing came.
+    /// Nothing arrived.
     Waiting,
-    /// The headers came, and nothing of the body.
+    /// The headers arrived, and nothing of the body.
     HeadersReceived {
-        /// The answer's status.
+        /// The status of the response.
         status: u16,
-        /// The body's length, where the headers said it.
+        /// The length of the body, if the headers contain it.
         length: BodyLength,
     },
-    /// The body comes in pieces; see [`super::partial_responses`].
+    /// The body arrives in several frames; see [`super::partial_responses`].
     PartialBody,
 }
 
-/// A length in four bytes.
+/// A body length in four bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BodyLength(u32);
 
 impl BodyLength {
-    /// Not said.
+    /// The length is unknown.
     pub(super) const UNKNOWN: Self = Self(u32::MAX);
 
-    /// A length, where four bytes are enough for it.
+    /// Returns the length, or `None` if four bytes do not suffice.
     pub(super) fn new(bytes: u64) -> Option<Self> {
         u32::try_from(bytes).ok().map(Self).filter(|length| *length != Self::UNKNOWN)
     }
 
-    /// The length in bytes, where it was said.
+    /// Returns the length in bytes, if it is known.
     pub(super) fn get(self) -> Option<u64> {
         (self != Self::UNKNOWN).then_some(u64::from(self.0))
     }
 }
 
-/// One request.
+/// A request in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     pub(super) started: Ticks,
@@ -73,13 +73,13 @@ impl Block {
 /// All requests in flight.
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// The first holds the oldest in flight; those between may be gone already.
+    /// The first block holds the oldest request in flight. Blocks without requests are `None`.
     blocks: VecDeque<Option<Box<Block>>>,
     /// The number of the first block.
     first: u32,
-    /// Nothing before is in flight. Slots are counted from 0, streams are 1, 3, 5, …
+    /// The slot of the oldest request in flight. Slots count from 0, stream IDs are 1, 3, 5, …
     oldest: u32,
-    /// The slot that the next request takes.
+    /// The slot of the next request.
     next: u32,
     live: usize,
 }
@@ -91,28 +91,28 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// None yet, and the first gets the number `stream`.
+    /// Returns an empty set whose first request gets this stream ID.
     pub(super) fn starting_at(stream: u32) -> Self {
         let next = stream / 2;
         Self { blocks: VecDeque::new(), first: next / SLOTS_PER_BLOCK, oldest: next, next, live: 0 }
     }
 
-    /// How many are in flight.
+    /// Returns the number of requests in flight.
     pub(super) fn len(&self) -> usize {
         self.live
     }
 
-    /// How many can still be started before the numbers are used up.
+    /// Returns how many more requests can start before the stream IDs are exhausted.
     pub(super) fn left(&self) -> usize {
         (MAX_STREAM_ID / 2 + 1 - self.next) as usize
     }
 
-    /// Whether no request had this number so far.
+    /// Returns whether no request had this stream ID so far.
     pub(super) fn is_idle(&self, stream: u32) -> bool {
         stream.is_multiple_of(2) || stream / 2 >= self.next
     }
 
-    /// Begins a request and returns its number; none where they are used up.
+    /// Starts a request and returns its stream ID, or `None` if they are exhausted.
     pub(super) fn start(&mut self, started: Ticks) -> Option<u32> {
         if self.left() == 0 {
             return None;
@@ -135,7 +135,7 @@ impl Streams {
         Some(slot * 2 + 1)
     }
 
-    /// The request of a number, where it is in flight.
+    /// Returns the request with this stream ID, if it is in flight.
     pub(super) fn get(&mut self, stream: u32) -> Option<&mut Slot> {
         let slot = stream / 2;
         if stream.is_multiple_of(2) {
@@ -147,7 +147,7 @@ impl Streams {
         (slot.stage != StreamStage::Closed).then_some(slot)
     }
 
-    /// A request is over: its slot is taken out. None where it is not in flight.
+    /// Ends a request and returns its slot, or `None` if it is not in flight.
     pub(super) fn end(&mut self, stream: u32) -> Option<Slot> {
         let slot = self.get(stream)?;
         let ended = std::mem::replace(slot, EMPTY);
@@ -156,7 +156,7 @@ impl Streams {
         self.live -= 1;
         if let Some(block) = &mut self.blocks[at] {
             block.live -= 1;
-            // The one that is being filled stays, unless it is full.
+            // The block for the next request stays, unless it is full.
             if block.live == 0 && (number / SLOTS_PER_BLOCK + 1) * SLOTS_PER_BLOCK <= self.next {
                 self.blocks[at] = None;
             }
@@ -167,7 +167,7 @@ impl Streams {
         Some(ended)
     }
 
-    /// The request in flight that started first: its number, and when.
+    /// Returns the stream ID and the start of the oldest request in flight.
     pub(super) fn oldest(&self) -> Option<(u32, Ticks)> {
         if self.live == 0 {
             return None;
@@ -177,20 +177,19 @@ impl Streams {
         Some((self.oldest * 2 + 1, block.slots[(self.oldest % SLOTS_PER_BLOCK) as usize].started))
     }
 
-    /// The numbers above `stream` that may be in flight.
+    /// Returns the stream IDs above `stream` that may be in flight.
     pub(super) fn above(&self, stream: u32) -> impl Iterator<Item = u32> + use<> {
         let first = stream.div_ceil(2).max(self.oldest);
         (first..self.next).map(|slot| slot * 2 + 1)
     }
 
-    /// Every request in flight.
+    /// Returns all requests in flight.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
         let slots = self.blocks.iter_mut().flatten().flat_map(|block| &mut block.slots);
         slots.filter(|slot| slot.stage != StreamStage::Closed)
     }
 
-    /// Goes on to the next in flight, past those that are over, and lets the blocks go that are behind.
-    /// Each slot is passed once in its life.
+    /// Moves on to the next request in flight, and frees the blocks before it. Passes each slot once.
     fn advance(&mut self) {
         if self.live == 0 {
             self.oldest = self.next;

@@ -1,39 +1,39 @@
-//! Request bodies on their way, as far as the server's windows permit (RFC 9113, section 5.2).
+//! Request bodies that are not sent completely, because of flow control (RFC 9113, section 5.2).
 //!
-//! A request stands here only until its body is sent: about 40 bytes each. Those that can go on take
-//! turns, a frame at a time, so that all of them make progress.
+//! A request is here only until its body is sent, and takes about 40 bytes. Bodies with an open window
+//! take turns, one frame at a time, so that all make progress.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::frame::{self, FrameHeader, HEADER_BYTES, flag, kind};
 
-/// The windows that both sides start with.
+/// Initial window of a connection and of its streams in bytes.
 const INITIAL_WINDOW: i64 = 65_535;
-/// No window may become larger.
+/// Maximum window in bytes.
 const MAX_WINDOW: i64 = 0x7fff_ffff;
 
-/// A window became larger than windows may be.
+/// A window exceeds the maximum.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overflow;
 
 #[derive(Debug)]
 struct Upload {
     sent: usize,
-    /// What the server takes on this stream; below zero after it has lowered what it grants.
+    /// The window of the stream; negative after the server lowered the initial window.
     window: i32,
-    /// Whether it has its turn in [`Uploads::ready`].
+    /// Whether the stream is in [`Uploads::ready`].
     is_ready: bool,
 }
 
-/// All bodies that are not sent yet.
+/// All bodies that are not sent completely.
 #[derive(Debug)]
 pub(super) struct Uploads {
     waiting: BTreeMap<u32, Upload>,
-    /// Those whose window is open, in turn; numbers of some that are over may be among them.
+    /// Streams with an open window, in turn. Closed streams may be among them.
     ready: VecDeque<u32>,
-    /// What the server takes on the connection.
+    /// The window of the connection.
     window: i64,
-    /// What it takes on each stream at first.
+    /// The initial window of each stream.
     initial: i64,
 }
 
@@ -45,7 +45,7 @@ impl Default for Uploads {
 }
 
 impl Uploads {
-    /// The body of this stream is to be sent.
+    /// Adds the body of a stream.
     pub(super) fn start(&mut self, stream: u32) {
         let window = self.initial as i32;
         self.waiting.insert(stream, Upload { sent: 0, window, is_ready: window > 0 });
@@ -54,7 +54,7 @@ impl Uploads {
         }
     }
 
-    /// No more is sent on this stream. Whether anything was left.
+    /// Removes the body of a stream. Returns whether a part of it was unsent.
     pub(super) fn end(&mut self, stream: u32) -> bool {
         let was_left = self.waiting.remove(&stream).is_some();
         if self.ready.len() > 2 * self.waiting.len() {
@@ -64,12 +64,12 @@ impl Uploads {
         was_left
     }
 
-    /// Forgets all.
+    /// Removes all bodies.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Writes what may go out, at most `max` bytes.
+    /// Writes at most `max` bytes of frames.
     pub(super) fn pump(&mut self, body: &[u8], max: usize, out: &mut Vec<u8>) {
         let end = out.len() + max;
         while self.window > 0
@@ -101,13 +101,13 @@ impl Uploads {
         }
     }
 
-    /// The server takes `bytes` more on the connection.
+    /// Widens the window of the connection.
     pub(super) fn widen(&mut self, bytes: u32) -> Result<(), Overflow> {
         self.window += i64::from(bytes);
         if self.window > MAX_WINDOW { Err(Overflow) } else { Ok(()) }
     }
 
-    /// The server takes `bytes` more on a stream; of no matter where nothing is left to send.
+    /// Widens the window of a stream. Does nothing if nothing is left to send on it.
     pub(super) fn widen_stream(&mut self, stream: u32, bytes: u32) -> Result<(), Overflow> {
         match self.waiting.get_mut(&stream) {
             Some(upload) => upload.add(i64::from(bytes), stream, &mut self.ready),
@@ -115,8 +115,8 @@ impl Uploads {
         }
     }
 
-    /// The server takes `bytes` on each stream at first, and as much more or less on those that there
-    /// are (RFC 9113, section 6.9.2).
+    /// Sets the initial window of streams, and adjusts the windows of existing ones (RFC 9113, section
+    /// 6.9.2).
     pub(super) fn set_initial(&mut self, bytes: u32) -> Result<(), Overflow> {
         let change = i64::from(bytes) - self.initial;
         self.initial = i64::from(bytes);
@@ -134,7 +134,7 @@ impl Upload {
         if window > MAX_WINDOW {
             return Err(Overflow);
         }
-        // Two windows of at most 2^31 - 1 are apart by no more than four bytes can tell.
+        // Two windows of at most 2^31 - 1 differ by no more than fits in four bytes.
         self.window = window as i32;
         if self.window > 0 && !self.is_ready {
             self.is_ready = true;

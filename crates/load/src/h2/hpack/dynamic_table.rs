@@ -1,25 +1,25 @@
-//! HPACK's dynamic table (RFC 7541, section 2.3.2), without the texts: of a field of an answer only
-//! the meaning and the lengths are kept. A full table takes 3 KiB, an unused one nothing.
+//! HPACK's dynamic table (RFC 7541, section 2.3.2), without the strings. It keeps only the meaning and
+//! the lengths of fields. A full table takes 3 KiB, an unused one nothing.
 
 use std::collections::VecDeque;
 
 use super::TABLE_SIZE;
 
-/// What a field of an answer is to us.
+/// The names of fields, as far as they are relevant here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FieldName {
     /// `:status`
     Status,
     /// `content-length`
     ContentLength,
-    /// Another that starts with a colon: no answer has one.
+    /// Another one that starts with a colon. No response has such a field.
     OtherPseudo,
-    /// One that we do not look at.
+    /// One that is ignored.
     Other,
 }
 
 impl FieldName {
-    /// That of a name, of which the beginning may be enough.
+    /// Parses a name, of which the first bytes may suffice.
     pub(super) fn parse(name: &[u8]) -> Self {
         match name {
             b":status" => Self::Status,
@@ -30,18 +30,18 @@ impl FieldName {
     }
 }
 
-/// A field: what it means, and as much as is needed to know how much room it takes.
+/// A field: its meaning, and the lengths that its size in the table depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Field {
     pub(super) name: FieldName,
     pub(super) name_length: u32,
     pub(super) value_length: u32,
-    /// The value, where it is a number and the name one that we look at.
+    /// The value, if it is a number and the name is relevant.
     pub(super) number: Option<u64>,
 }
 
 impl Field {
-    /// Section 4.1.
+    /// Returns the size that the field counts for (section 4.1).
     fn size(&self) -> usize {
         self.name_length as usize + self.value_length as usize + 32
     }
@@ -63,12 +63,12 @@ impl Default for DynamicTable {
 }
 
 impl DynamicTable {
-    /// The field of an index that counts from 0 here.
+    /// Returns the field with this index, counted from 0 in this table.
     pub(super) fn get(&self, index: usize) -> Option<Field> {
         self.fields.get(index).copied()
     }
 
-    /// Adds a field, and evicts the oldest until it fits. One that can never fit empties the table.
+    /// Adds a field, and evicts the oldest until it fits. A field larger than the table empties it.
     pub(super) fn insert(&mut self, field: Field) {
         self.shrink_to(self.max_size.saturating_sub(field.size()));
         if field.size() <= self.max_size {
@@ -77,7 +77,7 @@ impl DynamicTable {
         }
     }
 
-    /// Sets how large it may be.
+    /// Sets the maximum size.
     pub(super) fn set_max_size(&mut self, most: usize) {
         self.max_size = most;
         self.shrink_to(most);

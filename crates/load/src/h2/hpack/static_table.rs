@@ -1,19 +1,19 @@
 //! HPACK's static table (RFC 7541, appendix A).
 
-/// The index of the first entry that is not in it, and so the first of the dynamic table.
+/// The first index after the static table, which is the first one of the dynamic table.
 pub(super) const FIRST_DYNAMIC_INDEX: usize = TABLE.len() + 1;
 
-/// The entry of an index.
+/// Returns the entry with this index.
 pub(super) fn entry(index: usize) -> Option<(&'static str, &'static str)> {
     TABLE.get(index.checked_sub(1)?).copied()
 }
 
-/// The index of a whole field.
+/// Returns the index of a field.
 pub(super) fn index_of(name: &str, value: &str) -> Option<usize> {
     TABLE.iter().position(|entry| *entry == (name, value)).map(|at| at + 1)
 }
 
-/// The first index of a name.
+/// Returns the first index of a name.
 pub(super) fn index_of_name(name: &str) -> Option<usize> {
     TABLE.iter().position(|entry| entry.0 == name).map(|at| at + 1)
 }

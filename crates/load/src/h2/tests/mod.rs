@@ -14,12 +14,12 @@ use frame::{FrameHeader, HEADER_BYTES, flag, kind};
 /// What became of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
-    /// Status, and the body where it was told as text, else its length.
+    /// Status, the body if its bytes were kept, otherwise its length, and its hash.
     Answered(u16, Result<Vec<u8>, u64>, u64),
     Failed(Failure),
 }
 
-/// All that was told, with the start of each request.
+/// All outcomes, with the start of each request.
 #[derive(Debug, Default)]
 struct RecordedOutcomes(Vec<(u32, Outcome)>);
 
@@ -37,7 +37,7 @@ impl Outcomes for RecordedOutcomes {
     }
 }
 
-/// One connection, what it wrote, and what it told.
+/// A connection, the bytes that it wrote, and the outcomes that it reported.
 struct Client {
     http2: Http2,
     out: Vec<u8>,
@@ -56,12 +56,12 @@ fn request(method: &str, body: &[u8]) -> Request {
 }
 
 impl Client {
-    /// Before anything came from the server.
+    /// Before anything arrived from the server.
     fn new(request: &Request) -> Self {
         Self { http2: Http2::new(request), out: Vec::new(), outcomes: RecordedOutcomes::default() }
     }
 
-    /// After the server's empty SETTINGS, with so many requests in flight that started at 1, 2, …
+    /// After the server's empty SETTINGS, with requests in flight that started at 1, 2, …
     fn with_requests(request: &Request, many: u32) -> Self {
         let mut client = Self::new(request);
         client.receives(&settings(&[])).unwrap();
@@ -89,7 +89,7 @@ impl Client {
         self.http2.closed(why, &mut self.outcomes);
     }
 
-    /// What was told since the last time.
+    /// Returns the outcomes since the last call.
     fn take_outcomes(&mut self) -> Vec<(u32, Outcome)> {
         std::mem::take(&mut self.outcomes.0)
     }
