@@ -48,13 +48,13 @@ pub enum Failure {
     NotTrusted(&'static str),
     /// TLS: no connection was established.
     #[error("no TLS connection: {0}")]
-    Tls(&'static str),
+    Tls(TlsFailure),
     /// TLS: the server supports none of the offered protocols.
     #[error("the server does not offer the HTTP version that was asked for")]
     NoProtocol,
     /// The bytes from the server are not HTTP/1.1.
     #[error("the server does not speak HTTP/1.1 here: it answered with {0}")]
-    NotHttp1(&'static str),
+    NotHttp1(OtherProtocol),
     /// The server violated HTTP/1.1.
     #[error("the server broke the rules of HTTP/1.1: {0}")]
     Http1(&'static str),
@@ -63,7 +63,7 @@ pub enum Failure {
     Interrupted,
     /// The bytes from the server are not HTTP/2.
     #[error("the server does not speak HTTP/2 here: it answered with {0}")]
-    NotHttp2(&'static str),
+    NotHttp2(OtherProtocol),
     /// The server violated HTTP/2.
     #[error("the server broke the rules of HTTP/2: {what} ({code})")]
     Http2 {
@@ -108,6 +108,56 @@ fn is_file_limit(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let number = error.raw_os_error();
     number.is_some_and(|n| [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&n))
+}
+
+/// Why no TLS connection was established.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum TlsFailure {
+    /// The server requires a client certificate.
+    #[error("the server wants a certificate of the client")]
+    ClientCertificateRequired,
+    /// The server ended the handshake with another alert.
+    #[error("the server broke it off with an alert")]
+    Alert,
+    /// The bytes from the server are not TLS.
+    #[error("what came was not TLS")]
+    NotTls,
+    /// Client and server have no version or cipher suite in common.
+    #[error("no version or cipher in common")]
+    Incompatible,
+    /// The server violated TLS.
+    #[error("the server broke the rules")]
+    ProtocolViolation,
+}
+
+/// The protocol that a server uses in place of the requested version of HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OtherProtocol {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+    /// HTTP/2.
+    Http2,
+    /// An unknown version of HTTP.
+    OtherHttp,
+    /// TLS.
+    Tls,
+    /// An unknown protocol.
+    Unknown,
+}
+
+impl fmt::Display for OtherProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+            Self::Http2 => "HTTP/2",
+            Self::OtherHttp => "another version",
+            Self::Tls => "TLS",
+            Self::Unknown => "something else",
+        })
+    }
 }
 
 /// An error code of HTTP/2 (RFC 9113, section 7), displayed by its name there.
@@ -189,6 +239,18 @@ mod tests {
         assert_eq!(
             Failure::StreamReset(ErrorCode(0x77)).to_string(),
             "given up by the server (RST_STREAM: a code that HTTP/2 does not know)"
+        );
+    }
+
+    #[test]
+    fn a_failure_of_tls_and_another_protocol_are_printed_in_words() {
+        assert_eq!(
+            Failure::Tls(TlsFailure::NotTls).to_string(),
+            "no TLS connection: what came was not TLS"
+        );
+        assert_eq!(
+            Failure::NotHttp1(OtherProtocol::Http2).to_string(),
+            "the server does not speak HTTP/1.1 here: it answered with HTTP/2"
         );
     }
 

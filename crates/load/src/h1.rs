@@ -35,7 +35,7 @@ impl Http1 {
         Self {
             head: head(request).into(),
             request_body: std::sync::Arc::clone(&request.body),
-            is_head: request.method == "HEAD",
+            is_head: request.is_head(),
             in_flight: None,
             rest: Vec::new(),
             ended: false,

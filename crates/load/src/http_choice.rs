@@ -51,7 +51,7 @@ impl HttpChoice {
         negotiated: Option<&[u8]>,
     ) -> Result<Option<Box<dyn Protocol>>, Failure> {
         let Self::Http { request, version } = self else { return Ok(None) };
-        let is_tls = request.scheme == "https";
+        let is_tls = request.scheme.is_tls();
         let is_h2 = match (version, negotiated) {
             (_, Some(name)) => name == ALPN_H2.as_bytes(),
             (HttpVersion::Auto | HttpVersion::Http1, None) => false,

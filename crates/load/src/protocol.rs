@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::target::Scheme;
 
 mod body;
 
@@ -34,8 +35,8 @@ impl Ticks {
 pub struct Request {
     /// `GET`, `POST`, …
     pub method: String,
-    /// `http` or `https`.
-    pub scheme: &'static str,
+    /// [`Scheme::Http`] or [`Scheme::Https`].
+    pub scheme: Scheme,
     /// Host, and port where it is not the scheme's.
     pub authority: String,
     /// Path and query, beginning with `/`.
@@ -44,6 +45,13 @@ pub struct Request {
     pub headers: Vec<(String, String)>,
     /// The body; empty if there is none.
     pub body: Arc<[u8]>,
+}
+
+impl Request {
+    /// Returns whether responses have no body, whatever their headers say.
+    pub(crate) fn is_head(&self) -> bool {
+        self.method == "HEAD"
+    }
 }
 
 /// The protocol on one connection, without I/O and without a clock.

@@ -9,7 +9,7 @@ use crate::http_choice::HttpChoice;
 use crate::limits::SourceAddresses;
 use crate::plan::Plan;
 use crate::protocol::Request;
-use crate::target::{Scheme, Target};
+use crate::target::Target;
 use crate::tls::TlsConnector;
 
 /// A target with all that its connections need.
@@ -75,14 +75,12 @@ impl ResolvedTarget {
 }
 
 fn http_choice(plan: &Plan, target: &Target) -> HttpChoice {
-    let scheme = match target.scheme {
-        Scheme::Http => "http",
-        Scheme::Https => "https",
-        Scheme::Tcp | Scheme::Tls => return HttpChoice::Bare,
-    };
+    if target.scheme.is_bare() {
+        return HttpChoice::Bare;
+    }
     let request = Request {
         method: plan.request.method.clone(),
-        scheme,
+        scheme: target.scheme,
         authority: target.authority.clone(),
         path: target.path.clone(),
         headers: plan.request.headers.clone(),

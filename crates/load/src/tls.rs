@@ -11,7 +11,7 @@ use rustls::{
     SignatureScheme,
 };
 
-use crate::failure::Failure;
+use crate::failure::{Failure, TlsFailure};
 
 /// Starts TLS connections to one target.
 #[derive(Debug, Clone)]
@@ -73,11 +73,11 @@ pub(crate) fn failure(error: &Error) -> Failure {
         Error::AlertReceived(AlertDescription::NoApplicationProtocol) => Failure::NoProtocol,
         Error::AlertReceived(
             AlertDescription::CertificateRequired | AlertDescription::BadCertificate,
-        ) => Failure::Tls("the server wants a certificate of the client"),
-        Error::AlertReceived(_) => Failure::Tls("the server broke it off with an alert"),
-        Error::InvalidMessage(_) => Failure::Tls("what came was not TLS"),
-        Error::PeerIncompatible(_) => Failure::Tls("no version or cipher in common"),
-        _ => Failure::Tls("the server broke the rules"),
+        ) => Failure::Tls(TlsFailure::ClientCertificateRequired),
+        Error::AlertReceived(_) => Failure::Tls(TlsFailure::Alert),
+        Error::InvalidMessage(_) => Failure::Tls(TlsFailure::NotTls),
+        Error::PeerIncompatible(_) => Failure::Tls(TlsFailure::Incompatible),
+        _ => Failure::Tls(TlsFailure::ProtocolViolation),
     }
 }
 

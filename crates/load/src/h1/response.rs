@@ -3,7 +3,7 @@
 
 use httparse::{EMPTY_HEADER, Header, Response, Status};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, OtherProtocol};
 
 /// Maximum number of headers or trailers of a response.
 const MAX_HEADERS: usize = 128;
@@ -165,10 +165,10 @@ fn head_failure(error: httparse::Error, bytes: &[u8]) -> Failure {
         Some(other) => Failure::NotHttp1(other),
         None if bytes.starts_with(b"HTTP/") => match error {
             httparse::Error::TooManyHeaders => Failure::Http1("too many headers"),
-            httparse::Error::Version => Failure::NotHttp1("another version"),
+            httparse::Error::Version => Failure::NotHttp1(OtherProtocol::OtherHttp),
             _ => Failure::Http1("a head that cannot be read"),
         },
-        None => Failure::NotHttp1("something else"),
+        None => Failure::NotHttp1(OtherProtocol::Unknown),
     }
 }
 
@@ -178,11 +178,11 @@ pub(super) fn unsolicited(bytes: &[u8]) -> Failure {
         .map_or(Failure::Http1("an answer that nobody asked for"), Failure::NotHttp1)
 }
 
-fn other_protocol(bytes: &[u8]) -> Option<&'static str> {
+fn other_protocol(bytes: &[u8]) -> Option<OtherProtocol> {
     match bytes {
         // Frames of HTTP/2 start with a length of three bytes; SETTINGS and GOAWAY are short.
-        [0, 0, _, 4 | 7, ..] => Some("HTTP/2"),
-        [21 | 22, 3, ..] => Some("TLS"),
+        [0, 0, _, 4 | 7, ..] => Some(OtherProtocol::Http2),
+        [21 | 22, 3, ..] => Some(OtherProtocol::Tls),
         _ => None,
     }
 }

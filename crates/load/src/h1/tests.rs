@@ -5,11 +5,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::failure::OtherProtocol;
+use crate::target::Scheme;
 
 fn request(method: &str, body: &[u8]) -> Request {
     Request {
         method: method.to_owned(),
-        scheme: "http",
+        scheme: Scheme::Http,
         authority: "x:80".to_owned(),
         path: "/a?b".to_owned(),
         headers: vec![("X-One".to_owned(), "1".to_owned())],
@@ -123,9 +125,9 @@ fn what_ends_with_the_connection_is_whole_only_where_nothing_else_was_promised()
 #[test]
 fn what_is_no_answer_is_told() {
     for (text, failure) in [
-        (&b"\0\0\x12\x04\0\0\0\0\0"[..], Failure::NotHttp1("HTTP/2")),
-        (b"\x15\x03\x01\0\x02", Failure::NotHttp1("TLS")),
-        (b"SSH-2.0-OpenSSH_9\r\n", Failure::NotHttp1("something else")),
+        (&b"\0\0\x12\x04\0\0\0\0\0"[..], Failure::NotHttp1(OtherProtocol::Http2)),
+        (b"\x15\x03\x01\0\x02", Failure::NotHttp1(OtherProtocol::Tls)),
+        (b"SSH-2.0-OpenSSH_9\r\n", Failure::NotHttp1(OtherProtocol::Unknown)),
         (
             b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
             Failure::Http1("a content-length that is no number"),
@@ -153,7 +155,7 @@ fn a_server_that_speaks_first_is_known_by_what_it_says() {
         connection.receive(bytes, &mut Vec::new(), &mut RecordedOutcomes::default())
     };
     let settings = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64";
-    assert_eq!(says(settings), Err(Failure::NotHttp1("HTTP/2")));
+    assert_eq!(says(settings), Err(Failure::NotHttp1(OtherProtocol::Http2)));
     let unasked = Failure::Http1("an answer that nobody asked for");
     assert_eq!(says(b"HTTP/1.1 408 X\r\n\r\n"), Err(unasked));
     assert_eq!(says(b""), Ok(()));

@@ -1,7 +1,7 @@
 //! Splits received bytes into frames.
 
 use super::frame::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD, connection_error, flag, kind};
-use crate::failure::{ErrorCode, Failure};
+use crate::failure::{ErrorCode, Failure, OtherProtocol};
 
 /// Splits received bytes into frames. Complete frames are not copied; of an incomplete one, at most 16
 /// KiB are buffered.
@@ -45,7 +45,7 @@ impl FrameReader {
         if !self.fill(HEADER_BYTES, bytes) {
             // A TLS alert is shorter than a frame header.
             return match (self.is_open, &self.partial[..]) {
-                (false, [0x15, 0x03, ..]) => Err(Failure::NotHttp2("TLS")),
+                (false, [0x15, 0x03, ..]) => Err(Failure::NotHttp2(OtherProtocol::Tls)),
                 _ => Ok(None),
             };
         }
@@ -92,10 +92,10 @@ fn first(bytes: &[u8; HEADER_BYTES], head: FrameHeader) -> Result<FrameHeader, F
         return Ok(head);
     }
     Err(Failure::NotHttp2(match bytes {
-        b"HTTP/1.1 " => "HTTP/1.1",
-        b"HTTP/1.0 " => "HTTP/1.0",
-        [0x15, 0x03, ..] => "TLS",
-        _ => "something else",
+        b"HTTP/1.1 " => OtherProtocol::Http11,
+        b"HTTP/1.0 " => OtherProtocol::Http10,
+        [0x15, 0x03, ..] => OtherProtocol::Tls,
+        _ => OtherProtocol::Unknown,
     }))
 }
 
@@ -136,10 +136,13 @@ mod tests {
     #[test]
     fn a_server_that_speaks_something_else_is_told() {
         let failure = |bytes: &[u8]| frames(&[bytes]).unwrap_err();
-        assert_eq!(failure(b"HTTP/1.1 400 Bad Request\r\n"), Failure::NotHttp2("HTTP/1.1"));
-        assert_eq!(failure(b"\x15\x03\x01\0\x02\x02\x46"), Failure::NotHttp2("TLS"));
-        assert_eq!(failure(b"SSH-2.0-OpenSSH_9.2\r\n"), Failure::NotHttp2("something else"));
-        assert_eq!(failure(PING), Failure::NotHttp2("something else"));
+        assert_eq!(
+            failure(b"HTTP/1.1 400 Bad Request\r\n"),
+            Failure::NotHttp2(OtherProtocol::Http11)
+        );
+        assert_eq!(failure(b"\x15\x03\x01\0\x02\x02\x46"), Failure::NotHttp2(OtherProtocol::Tls));
+        assert_eq!(failure(b"SSH-2.0-OpenSSH_9.2\r\n"), Failure::NotHttp2(OtherProtocol::Unknown));
+        assert_eq!(failure(PING), Failure::NotHttp2(OtherProtocol::Unknown));
         assert_eq!(
             failure(b"HTTP/1.1 200 OK").to_string(),
             "the server does not speak HTTP/2 here: it answered with HTTP/1.1"

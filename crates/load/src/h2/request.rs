@@ -20,7 +20,7 @@ impl RepeatedRequest {
         Self {
             encoder: Encoder::new(fields(request)),
             body: Arc::clone(&request.body),
-            is_head: request.method == "HEAD",
+            is_head: request.is_head(),
         }
     }
 
@@ -68,7 +68,7 @@ fn fields(request: &Request) -> Vec<(String, String)> {
     }
     let of_the_request = [
         (":method", request.method.as_str()),
-        (":scheme", request.scheme),
+        (":scheme", request.scheme.name()),
         (":authority", authority),
         (":path", &request.path),
     ];
@@ -88,11 +88,12 @@ fn is_of_one_connection(name: &str, value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::Scheme;
 
     fn request(headers: &[(&str, &str)], body: &[u8]) -> Request {
         Request {
             method: "POST".into(),
-            scheme: "http",
+            scheme: Scheme::Http,
             authority: "localhost:3000".into(),
             path: "/?expire=20000".into(),
             headers: headers.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect(),

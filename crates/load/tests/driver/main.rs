@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lowtide_load::failure::Failure;
+use lowtide_load::failure::{Failure, OtherProtocol};
 use lowtide_load::http_choice::HttpVersion;
 use lowtide_load::limits::{self, Available};
 use lowtide_load::observer::{LoadState, Moment, Observer, Progress};
@@ -134,7 +134,7 @@ fn a_server_that_speaks_another_protocol_is_told() {
     assert_eq!(no_connection(&h2(&format!("http://{one}/"))), Failure::Closed);
     // What it says of that may be lost when the connection is reset behind it.
     let said = no_connection(&plan(&format!("http://{two}/")));
-    assert!(matches!(said, Failure::NotHttp1("HTTP/2") | Failure::Reset), "{said}");
+    assert!(matches!(said, Failure::NotHttp1(OtherProtocol::Http2) | Failure::Reset), "{said}");
     let tls = Plan { insecure: true, ..plan(&format!("https://{one}/")) };
     assert!(matches!(no_connection(&tls), Failure::Tls(_)));
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -11,6 +11,7 @@ use std::time::Duration;
 use lowtide_load::failure::Failure;
 use lowtide_load::h2::Http2;
 use lowtide_load::protocol::{Body, Outcomes, Protocol, Request, Ticks};
+use lowtide_load::target::Scheme;
 
 /// So long a server may be silent before a test fails.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -19,7 +20,7 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) fn request(method: &str, path: &str, body: &[u8]) -> Request {
     Request {
         method: method.into(),
-        scheme: "http",
+        scheme: Scheme::Http,
         authority: "localhost".into(),
         path: path.into(),
         headers: vec![("User-Agent".into(), "lowtide".into())],

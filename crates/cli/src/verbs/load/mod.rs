@@ -5,7 +5,7 @@ mod shown;
 
 use clap::Parser;
 use lowtide_load::RunError;
-use lowtide_load::failure::Failure as Reason;
+use lowtide_load::failure::{Failure as Reason, OtherProtocol, TlsFailure};
 use lowtide_load::limits::{self, Available, LimitError};
 use lowtide_model::load::LoadReport;
 use lowtide_model::record::v1::Machine;
@@ -109,15 +109,17 @@ fn failure(error: RunError, args: &LoadArgs) -> Failure {
     let again = |flag: &str| format!("lowtide load {} {flag}", crate::shell::quoted(target));
     match reason {
         Reason::NotTrusted(_) => failure.next(again("-k")),
-        Reason::NotHttp1("HTTP/2") => failure.next(again("--http2")),
-        Reason::NotHttp1("TLS") => failure.next(again("").trim().replacen("http:", "https:", 1)),
+        Reason::NotHttp1(OtherProtocol::Http2) => failure.next(again("--http2")),
+        Reason::NotHttp1(OtherProtocol::Tls) => {
+            failure.next(again("").trim().replacen("http:", "https:", 1))
+        }
         // Many servers close without a word when they are asked for a protocol that they do not speak.
         Reason::Closed | Reason::Reset if args.http2 || args.streams > Some(1) => {
             failure.next(again("--http1"))
         }
         Reason::NotHttp2(_) | Reason::NoProtocol if !args.http1 => failure.next(again("--http1")),
         Reason::NoProtocol => failure.next(again("--http2")),
-        Reason::Tls("what came was not TLS") => {
+        Reason::Tls(TlsFailure::NotTls) => {
             let plain = again("").replacen("https:", "http:", 1).replacen("tls:", "tcp:", 1);
             failure.next(plain.trim())
         }

@@ -1,6 +1,7 @@
 //! What concerns the connection as a whole.
 
 use super::*;
+use crate::failure::OtherProtocol;
 
 #[test]
 fn a_connection_opens_with_preface_settings_and_a_wider_window() {
@@ -217,7 +218,7 @@ fn headers_may_come_in_several_frames_but_not_without_end() {
 fn a_server_that_speaks_http_1_is_told_in_words() {
     let mut client = Client::new(&request("GET", b""));
     let failure = client.receives(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_err();
-    assert_eq!((failure, client.out.len()), (Failure::NotHttp2("HTTP/1.1"), 0));
+    assert_eq!((failure, client.out.len()), (Failure::NotHttp2(OtherProtocol::Http11), 0));
 }
 
 #[test]

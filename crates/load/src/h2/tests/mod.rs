@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::protocol::Body;
+use crate::target::Scheme;
 use frame::{FrameHeader, HEADER_BYTES, flag, kind};
 
 /// What became of a request.
@@ -47,7 +48,7 @@ struct Client {
 fn request(method: &str, body: &[u8]) -> Request {
     Request {
         method: method.into(),
-        scheme: "http",
+        scheme: Scheme::Http,
         authority: "localhost:3000".into(),
         path: "/".into(),
         headers: Vec::new(),
