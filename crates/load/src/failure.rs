@@ -94,12 +94,12 @@ impl Failure {
     }
 
     /// Returns whether a request or a bare connection timed out.
-    pub fn is_timeout(self) -> bool {
+    pub(crate) fn is_timeout(self) -> bool {
         matches!(self, Self::TimedOut | Self::NotConnected)
     }
 
     /// Returns whether the server speaks another protocol.
-    pub fn is_wrong_protocol(self) -> bool {
+    pub(crate) fn is_wrong_protocol(self) -> bool {
         matches!(self, Self::NotHttp1(_) | Self::NotHttp2(_) | Self::NoProtocol)
     }
 }
@@ -168,21 +168,19 @@ impl ErrorCode {
     /// No error: a graceful shutdown.
     pub const NO_ERROR: Self = Self(0x0);
     /// A protocol violation that no other code describes better.
-    pub const PROTOCOL_ERROR: Self = Self(0x1);
+    pub(crate) const PROTOCOL_ERROR: Self = Self(0x1);
     /// More data than the receiver's window permits.
-    pub const FLOW_CONTROL_ERROR: Self = Self(0x3);
-    /// A frame on a closed stream.
-    pub const STREAM_CLOSED: Self = Self(0x5);
+    pub(crate) const FLOW_CONTROL_ERROR: Self = Self(0x3);
     /// A frame of invalid length.
-    pub const FRAME_SIZE_ERROR: Self = Self(0x6);
+    pub(crate) const FRAME_SIZE_ERROR: Self = Self(0x6);
     /// The request was refused before processing.
-    pub const REFUSED_STREAM: Self = Self(0x7);
+    pub(crate) const REFUSED_STREAM: Self = Self(0x7);
     /// The response is no longer needed.
-    pub const CANCEL: Self = Self(0x8);
+    pub(crate) const CANCEL: Self = Self(0x8);
     /// The header compression state is broken.
-    pub const COMPRESSION_ERROR: Self = Self(0x9);
+    pub(crate) const COMPRESSION_ERROR: Self = Self(0x9);
     /// The peer causes excessive load.
-    pub const ENHANCE_YOUR_CALM: Self = Self(0xb);
+    pub(crate) const ENHANCE_YOUR_CALM: Self = Self(0xb);
 
     const NAMES: [&str; 14] = [
         "NO_ERROR",

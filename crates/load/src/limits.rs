@@ -9,15 +9,15 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The resources that a load requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Required {
+pub(crate) struct Required {
     /// Connections that are open at once.
-    pub connections: u64,
+    pub(crate) connections: u64,
     /// Whether the connections use TLS.
-    pub tls: bool,
+    pub(crate) tls: bool,
     /// Requests in flight at once.
-    pub in_flight: u64,
+    pub(crate) in_flight: u64,
     /// Whether all targets are IPv4 loopback addresses of this machine.
-    pub loopback: bool,
+    pub(crate) loopback: bool,
 }
 
 /// The resources that this machine has available.
@@ -91,7 +91,7 @@ impl Required {
     ///
     /// # Errors
     /// The missing resource, with the numbers.
-    pub fn check(&self, available: &Available) -> Result<SourceAddresses, LimitError> {
+    pub(crate) fn check(&self, available: &Available) -> Result<SourceAddresses, LimitError> {
         let connections = self.connections;
         let needed = connections + OTHER_OPEN_FILES;
         if needed > available.files {
@@ -124,13 +124,13 @@ impl Required {
 
 /// The loopback addresses that the connections of a load bind to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SourceAddresses {
+pub(crate) struct SourceAddresses {
     count: u8,
 }
 
 impl SourceAddresses {
     /// Returns the source address of the connection with this number, or `None` if the kernel chooses it.
-    pub fn address_of(self, connection: usize) -> Option<IpAddr> {
+    pub(crate) fn address_of(self, connection: usize) -> Option<IpAddr> {
         (self.count > 1).then(|| {
             let turn = (connection % usize::from(self.count)) as u8;
             IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1 + turn))

@@ -21,7 +21,7 @@ pub enum Progress<'a> {
         /// The target of the round.
         target: &'a str,
     },
-    /// A sample of the state, once per [`crate::plan::Plan::sample_interval`].
+    /// A sample of the state, once per [`crate::Plan::sample_interval`].
     State(LoadState),
     /// A moment to record.
     Mark {

@@ -8,7 +8,7 @@ use crate::shape::Shape;
 
 /// The schedule of one step of a shape.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pacer {
+pub(crate) struct Pacer {
     pace: Pace,
     started: u64,
 }
@@ -23,7 +23,7 @@ enum Pace {
 
 impl Pacer {
     /// Returns the schedule of a step. In a repetition, which is not a step, nothing is due.
-    pub fn new(shape: &Shape) -> Self {
+    pub(crate) fn new(shape: &Shape) -> Self {
         let pace = match shape {
             Shape::Burst(count) => Pace::AtOnce { count: *count },
             Shape::Sustain(time) => Pace::Until(*time),
@@ -39,7 +39,7 @@ impl Pacer {
     }
 
     /// Returns how many requests or connections may start now.
-    pub fn due(&self, now: Duration) -> u64 {
+    pub(crate) fn due(&self, now: Duration) -> u64 {
         match self.pace {
             Pace::AtOnce { count } => count - self.started,
             Pace::Until(end) if now < end => u64::MAX,
@@ -54,7 +54,7 @@ impl Pacer {
 
     /// Starts one that is due. Returns the time from which it counts: its scheduled time, or now
     /// without a schedule.
-    pub fn start(&mut self, now: Duration) -> Duration {
+    pub(crate) fn start(&mut self, now: Duration) -> Duration {
         let number = self.started;
         self.started += 1;
         match self.pace {
@@ -64,7 +64,7 @@ impl Pacer {
     }
 
     /// Returns when the next one is or was due, or `None` if all have started or there is no schedule.
-    pub fn next(&self) -> Option<Duration> {
+    pub(crate) fn next(&self) -> Option<Duration> {
         match self.pace {
             Pace::AtOnce { .. } | Pace::Until(_) => None,
             Pace::Even { rate, count } => (self.started < count).then(|| rate.at(self.started)),
@@ -73,7 +73,7 @@ impl Pacer {
     }
 
     /// Returns whether nothing is due any more, now and later.
-    pub fn is_done(&self, now: Duration) -> bool {
+    pub(crate) fn is_done(&self, now: Duration) -> bool {
         match self.pace {
             Pace::AtOnce { count } | Pace::Even { count, .. } => self.started >= count,
             Pace::Until(end) | Pace::EvenUntil { end, .. } => now >= end,
@@ -81,7 +81,7 @@ impl Pacer {
     }
 
     /// Returns how many have not started, if that is known.
-    pub fn left(&self) -> Option<u64> {
+    pub(crate) fn left(&self) -> Option<u64> {
         match self.pace {
             Pace::AtOnce { count } | Pace::Even { count, .. } => Some(count - self.started),
             Pace::Until(_) | Pace::EvenUntil { .. } => None,
@@ -89,7 +89,7 @@ impl Pacer {
     }
 
     /// Ends the schedule: nothing is due from now on.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.pace = Pace::AtOnce { count: self.started };
     }
 }

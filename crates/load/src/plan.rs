@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::http_choice::HttpVersion;
-use crate::limits::Required;
+use crate::limits::{Available, LimitError, Required};
 use crate::shape::Shape;
 use crate::target::Target;
 
@@ -53,8 +53,16 @@ impl Plan {
         self.targets.iter().any(|target| target.scheme.is_bare())
     }
 
+    /// Checks that this machine permits the load.
+    ///
+    /// # Errors
+    /// The missing resource.
+    pub fn check(&self, available: &Available) -> Result<(), LimitError> {
+        self.required().check(available).map(|_| ())
+    }
+
     /// Returns the resources that the load requires of this machine.
-    pub fn required(&self) -> Required {
+    pub(crate) fn required(&self) -> Required {
         let connections = self.connections as u64;
         let in_flight = match self.is_bare() {
             true => 0,

@@ -9,7 +9,8 @@ use crate::target::Scheme;
 
 mod body;
 
-pub use body::{Body, BodyHash};
+pub use body::Body;
+pub(crate) use body::BodyHash;
 
 /// A time since the start of the count, in units of 10 µs: four bytes reach 11.9 hours.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -17,12 +18,12 @@ pub struct Ticks(pub u32);
 
 impl Ticks {
     /// Rounds down to whole ticks; saturates.
-    pub fn from_duration(elapsed: Duration) -> Self {
+    pub(crate) fn from_duration(elapsed: Duration) -> Self {
         Self(u32::try_from(elapsed.as_micros() / 10).unwrap_or(u32::MAX))
     }
 
     /// Returns the time since the start of the count.
-    pub fn elapsed(self) -> Duration {
+    pub(crate) fn elapsed(self) -> Duration {
         Duration::from_micros(u64::from(self.0) * 10)
     }
 }

@@ -20,18 +20,18 @@ const MAX_PER_SECOND: f64 = 1e7;
 
 impl Rate {
     /// Returns the rate, or `None` if it is less than one a day or more than ten million a second.
-    pub fn new(per_second: f64) -> Option<Self> {
+    pub(crate) fn new(per_second: f64) -> Option<Self> {
         (MIN_PER_SECOND..=MAX_PER_SECOND).contains(&per_second).then_some(Self(per_second))
     }
 
     /// Returns how many are due within a time. The first is due at its start.
-    pub fn due_by(self, time: Duration) -> u64 {
+    pub(crate) fn due_by(self, time: Duration) -> u64 {
         // One that is due at this very moment counts, even if its time was rounded to nanoseconds.
         ((time.as_secs_f64() + 1.5e-9) * self.0) as u64 + 1
     }
 
     /// Returns when the one with this number, counted from 0, is due.
-    pub fn at(self, number: u64) -> Duration {
+    pub(crate) fn at(self, number: u64) -> Duration {
         Duration::try_from_secs_f64(number as f64 / self.0).unwrap_or(Duration::MAX)
     }
 

@@ -40,16 +40,16 @@ pub enum Shape {
 
 /// A part of a shape that has no parts itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step<'a> {
+pub(crate) struct Step<'a> {
     /// The round that it belongs to, or comes after; from 1.
-    pub round: u32,
+    pub(crate) round: u32,
     /// The part, which is not a [`Shape::Repeat`].
-    pub shape: &'a Shape,
+    pub(crate) shape: &'a Shape,
 }
 
 impl Shape {
     /// Returns the parts in order, numbered by the rounds of the outermost repetition.
-    pub fn steps(&self) -> Vec<Step<'_>> {
+    pub(crate) fn steps(&self) -> Vec<Step<'_>> {
         let Self::Repeat { times, round, between } = self else { return self.within(1) };
         let mut steps = Vec::new();
         for number in 1..=*times {

@@ -14,13 +14,13 @@ pub struct Target {
     /// The protocol.
     pub scheme: Scheme,
     /// The host's name or address, without the brackets of an IPv6 address.
-    pub host: String,
+    pub(crate) host: String,
     /// The port.
-    pub port: u16,
+    pub(crate) port: u16,
     /// Host and port as the user wrote them.
-    pub authority: String,
+    pub(crate) authority: String,
     /// Path and query, starting with `/`.
-    pub path: String,
+    pub(crate) path: String,
 }
 
 /// The protocol of a target.
@@ -38,7 +38,7 @@ pub enum Scheme {
 
 impl Scheme {
     /// Returns whether the connections use TLS.
-    pub fn is_tls(self) -> bool {
+    pub(crate) fn is_tls(self) -> bool {
         matches!(self, Self::Https | Self::Tls)
     }
 
@@ -48,7 +48,7 @@ impl Scheme {
     }
 
     /// Returns its name in a URL.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Https => "https",
@@ -90,7 +90,7 @@ impl Target {
     ///
     /// # Errors
     /// When the host is unknown, or has no address.
-    pub fn resolve(&self) -> Result<Vec<SocketAddr>, UnknownHost> {
+    pub(crate) fn resolve(&self) -> Result<Vec<SocketAddr>, UnknownHost> {
         let unknown = |reason| UnknownHost { host: self.host.clone(), reason };
         let found: Vec<SocketAddr> =
             (self.host.as_str(), self.port).to_socket_addrs().map_err(unknown)?.collect();

@@ -8,7 +8,7 @@ pub enum Body<'a> {
     Whole(&'a [u8]),
     /// A body that arrived in several chunks and was too long to keep.
     Hashed {
-        /// The [`BodyHash`] of all chunks in order.
+        /// The `BodyHash` of all chunks in order.
         hash: u64,
         /// Its length in bytes.
         bytes: u64,
@@ -40,7 +40,7 @@ impl Body<'_> {
 /// A 64-bit hash of bytes that arrive in chunks, independent of how they are split. It distinguishes
 /// bodies that differ by chance, and does not resist deliberate collisions.
 #[derive(Debug, Clone, Copy)]
-pub struct BodyHash {
+pub(crate) struct BodyHash {
     state: u64,
     /// Bytes that do not fill a word yet, the first in the lowest bits.
     tail: u64,
@@ -58,12 +58,12 @@ impl Default for BodyHash {
 
 impl BodyHash {
     /// Returns the number of bytes hashed so far.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Hashes the next chunk.
-    pub fn add(&mut self, mut chunk: &[u8]) {
+    pub(crate) fn add(&mut self, mut chunk: &[u8]) {
         while !self.bytes.is_multiple_of(8)
             && let Some((byte, rest)) = chunk.split_first()
         {
@@ -81,7 +81,7 @@ impl BodyHash {
     }
 
     /// Returns the hash of all bytes so far.
-    pub fn finish(mut self) -> u64 {
+    pub(crate) fn finish(mut self) -> u64 {
         let (tail, bytes) = (self.tail, self.bytes);
         self.mix(tail);
         self.mix(bytes);

@@ -9,13 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lowtide_load::failure::{Failure, OtherProtocol};
-use lowtide_load::http_choice::HttpVersion;
-use lowtide_load::limits::{self, Available};
-use lowtide_load::observer::{LoadState, Moment, Observer, Progress};
-use lowtide_load::plan::{Plan, RequestTemplate};
-use lowtide_load::shape::Shape;
-use lowtide_load::{RunError, run};
+use lowtide_load::{
+    Available, Failure, HttpVersion, LoadState, Moment, Observer, OtherProtocol, Plan, Progress,
+    RequestTemplate, RunError, Shape, run,
+};
 use lowtide_model::load::{LoadReport, LoadRound};
 use server::Speaks;
 
@@ -47,9 +44,9 @@ fn h2(url: &str) -> Plan {
 
 fn available() -> Available {
     Available {
-        files: limits::raise_open_files(),
+        files: lowtide_load::raise_open_files(),
         memory_bytes: None,
-        ports: limits::ephemeral_ports(),
+        ports: lowtide_load::ephemeral_ports(),
     }
 }
 

@@ -8,10 +8,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use lowtide_load::failure::Failure;
-use lowtide_load::h2::Http2;
-use lowtide_load::protocol::{Body, Outcomes, Protocol, Request, Ticks};
-use lowtide_load::target::Scheme;
+use lowtide_load::testing::{Body, Http2, Outcomes, Protocol, Request, Ticks};
+use lowtide_load::{Failure, Scheme};
 
 /// So long a server may be silent before a test fails.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);

@@ -15,7 +15,7 @@ use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use lowtide_load::failure::{ErrorCode, Failure};
+use lowtide_load::{ErrorCode, Failure};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 

@@ -3,11 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide_load::http_choice::HttpVersion;
-use lowtide_load::plan::{Plan, RequestTemplate};
-use lowtide_load::rate::Rate;
-use lowtide_load::shape::Shape;
-use lowtide_load::target::{Scheme, Target};
+use lowtide_load::{HttpVersion, Plan, Rate, RequestTemplate, Scheme, Shape, Target};
 use lowtide_model::bytes::parse_size;
 use lowtide_model::threshold::Threshold;
 

@@ -4,9 +4,10 @@ mod asked;
 mod shown;
 
 use clap::Parser;
-use lowtide_load::RunError;
-use lowtide_load::failure::{Failure as Reason, OtherProtocol, TlsFailure};
-use lowtide_load::limits::{self, Available, LimitError};
+use lowtide_load::{
+    Available, Failure as Reason, LimitError, OtherProtocol, RunError, TlsFailure, ephemeral_ports,
+    max_open_files, raise_open_files,
+};
 use lowtide_model::load::LoadReport;
 use lowtide_model::record::v1::Machine;
 use lowtide_model::threshold::{Crossing, Threshold};
@@ -21,7 +22,7 @@ pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
     let plan = asked::plan(args)?;
     let thresholds = asked::thresholds(args)?;
     let machine = lowtide_probe::machine::look();
-    let available = available(&machine, limits::raise_open_files());
+    let available = available(&machine, raise_open_files());
     let mut shown = shown::Shown::new(args, &plan, &machine, output)?;
     let interrupt = interrupt::flag();
     let done = lowtide_load::run(&plan, &available, &mut shown, &interrupt);
@@ -58,7 +59,7 @@ fn show_crossings(thresholds: &[Threshold], report: &LoadReport) -> bool {
 fn available(machine: &Machine, files: u64) -> Available {
     let memory = [machine.memory_available_bytes, machine.cgroup_limit_bytes];
     let memory_bytes = memory.into_iter().flatten().min();
-    Available { files, memory_bytes, ports: limits::ephemeral_ports() }
+    Available { files, memory_bytes, ports: ephemeral_ports() }
 }
 
 /// Checks that this machine permits the load that a study starts with this command line. Returns its number of
@@ -67,10 +68,9 @@ pub(crate) fn check(line: &str) -> Result<Option<u64>, Failure> {
     let Some(args) = of_line(line) else { return Ok(None) };
     // What a shell makes of its words is another matter: the load itself will say what is wrong with them.
     let Ok(plan) = asked::plan(&args) else { return Ok(None) };
-    let available = available(&lowtide_probe::machine::look(), limits::max_open_files());
-    let required = plan.required();
-    match required.check(&available) {
-        Ok(_) => Ok(Some(required.connections)),
+    let available = available(&lowtide_probe::machine::look(), max_open_files());
+    match plan.check(&available) {
+        Ok(()) => Ok(Some(plan.connections as u64)),
         Err(error @ LimitError::Memory { .. }) => {
             Err(Failure::failed(format!("the load: {error}")))
         }

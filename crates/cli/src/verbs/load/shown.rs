@@ -5,9 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use lowtide_load::observer::{LoadState, Observer, Progress};
-use lowtide_load::plan::Plan;
-use lowtide_load::shape::Shape;
+use lowtide_load::{LoadState, Observer, Plan, Progress, Shape};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::load::LoadRound;
 use lowtide_model::record::LOAD_SAMPLES;
