@@ -1,6 +1,7 @@
-//! hyper's HTTP/2, plain or over TLS, for measurements of the load against it: each request is answered at once.
+//! hyper's HTTP/2, plain or over TLS, for measurements of the load against it: each request is answered
+//! at once.
 //!
-//!   cargo run --release -p lowtide-load --example hyper_server -- ADDRESS [KEY CERTIFICATE]
+//! cargo run --release -p lowtide-load --example hyper_server -- ADDRESS [KEY CERTIFICATE]
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -52,7 +53,7 @@ async fn serve(socket: impl Read + Write + Unpin) {
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder.max_concurrent_streams(MAX_STREAMS);
-    // Whoever has gone has gone.
+    // A client that disconnects is no error.
     let _ = builder.serve_connection(socket, answer).await;
 }
 

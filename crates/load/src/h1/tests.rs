@@ -43,7 +43,7 @@ fn sent(method: &str) -> Http1 {
     connection
 }
 
-/// What comes of an answer that arrives in pieces of a size.
+/// Receives a response in chunks of this size.
 fn answer(text: &[u8], size: usize) -> (Http1, Result<(), Failure>, RecordedOutcomes) {
     let (mut connection, mut outcomes) = (sent("GET"), RecordedOutcomes::default());
     let mut result = Ok(());

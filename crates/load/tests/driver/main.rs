@@ -61,7 +61,7 @@ fn one_round(plan: &Plan) -> LoadRound {
     report.rounds[0].clone()
 }
 
-/// What was to be sent has succeeded or failed, and each is told why.
+/// Checks that each request has an outcome, and each failure a cause.
 fn whole(round: &LoadRound) {
     assert_eq!(round.requests, round.succeeded + round.failed, "{round:?}");
     assert_eq!(round.errors.values().sum::<u64>(), round.failed, "{round:?}");
@@ -129,7 +129,7 @@ fn a_server_that_speaks_another_protocol_is_told() {
     let (one, two) = (server::start(Speaks::Http1, false), server::start(H2, false));
     // hyper knows what it is asked, and closes without a word.
     assert_eq!(no_connection(&h2(&format!("http://{one}/"))), Failure::Closed);
-    // What it says of that may be lost when the connection is reset behind it.
+    // Its reply may be lost when it then resets the connection.
     let said = no_connection(&plan(&format!("http://{two}/")));
     assert!(matches!(said, Failure::NotHttp1(OtherProtocol::Http2) | Failure::Reset), "{said}");
     let tls = Plan { insecure: true, ..plan(&format!("https://{one}/")) };
@@ -330,7 +330,7 @@ impl Observer for UntilClosed<'_> {
     }
 }
 
-/// Interrupts as soon as so many are in flight.
+/// Interrupts as soon as `in_flight` requests are in flight.
 struct Impatient<'a> {
     interrupt: &'a AtomicBool,
     in_flight: u64,

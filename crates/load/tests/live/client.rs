@@ -11,7 +11,7 @@ use std::time::Duration;
 use lowtide_load::testing::{Body, Http2, Outcomes, Protocol, Request, Ticks};
 use lowtide_load::{Failure, Scheme};
 
-/// So long a server may be silent before a test fails.
+/// Maximum time without data from the server before a test fails.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request for a path.
@@ -26,7 +26,7 @@ pub(crate) fn request(method: &str, path: &str, body: &[u8]) -> Request {
     }
 }
 
-/// What was told of all requests.
+/// The outcomes of all requests.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedOutcomes {
     /// By status, hash and length of the body.
@@ -36,7 +36,7 @@ pub(crate) struct RecordedOutcomes {
 }
 
 impl RecordedOutcomes {
-    /// How often this status came with this body.
+    /// Returns the number of responses with this status and body.
     pub(crate) fn count(&self, status: u16, body: &[u8]) -> usize {
         let key = (status, Body::Whole(body).hash(), body.len() as u64);
         self.answered.get(&key).copied().unwrap_or(0)
@@ -86,12 +86,12 @@ impl Client {
         Self { protocol, socket, received, out, outcomes, max_in_flight, is_closed, sent }
     }
 
-    /// Sends so many requests, as there is room, until all are told.
+    /// Sends this many requests, as there is room, and waits for all outcomes.
     pub(crate) fn run(&mut self, many: usize) {
         self.run_until(many, |client| client.outcomes.in_all >= many);
     }
 
-    /// Sends so many requests, as there is room, until something holds.
+    /// Sends this many requests, as there is room, until a condition holds.
     pub(crate) fn run_until(&mut self, many: usize, is_done: impl Fn(&Self) -> bool) {
         while !is_done(self) {
             self.start(many);

@@ -23,7 +23,7 @@ use crate::client::{Client, request};
 
 /// What a server waits for, and what it saw.
 struct State {
-    /// A request on `/gate` waits until so many are there.
+    /// Number of requests on `/gate` that are answered together.
     gate: usize,
     arrived: AtomicUsize,
     open: Semaphore,

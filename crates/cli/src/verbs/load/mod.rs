@@ -1,7 +1,8 @@
 //! `lowtide load URL…`.
 
-mod asked;
-mod shown;
+mod display;
+mod options;
+mod plan;
 
 use clap::Parser;
 use lowtide_load::{
@@ -17,16 +18,17 @@ use crate::args::{Cli, LoadArgs, Verb};
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
 use crate::output::{Output, annotate, note};
+use display::ProgressDisplay;
 
 pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
-    let plan = asked::plan(args)?;
-    let thresholds = asked::thresholds(args)?;
+    let plan = plan::plan(args)?;
+    let thresholds = plan::thresholds(args)?;
     let machine = lowtide_probe::machine::look();
     let available = available(&machine, raise_open_files());
-    let mut shown = shown::Shown::new(args, &plan, &machine, output)?;
+    let mut display = ProgressDisplay::new(args, &plan, &machine, output)?;
     let interrupt = interrupt::flag();
-    let done = lowtide_load::run(&plan, &available, &mut shown, &interrupt);
-    shown.finish()?;
+    let done = lowtide_load::run(&plan, &available, &mut display, &interrupt);
+    display.finish()?;
     let report = done.map_err(|error| failure(error, args))?;
     if output.json {
         output.object(&report)?;
@@ -62,12 +64,12 @@ fn available(machine: &Machine, files: u64) -> Available {
     Available { files, memory_bytes, ports: ephemeral_ports() }
 }
 
-/// Checks that this machine permits the load that a study starts with this command line. Returns its number of
-/// connections, or `None` for a line that is not a plain `lowtide load`.
+/// Checks that this machine permits the load that a study starts with this command line. Returns its
+/// number of connections, or `None` for a line that is not a plain `lowtide load`.
 pub(crate) fn check(line: &str) -> Result<Option<u64>, Failure> {
-    let Some(args) = of_line(line) else { return Ok(None) };
-    // What a shell makes of its words is another matter: the load itself will say what is wrong with them.
-    let Ok(plan) = asked::plan(&args) else { return Ok(None) };
+    let Some(args) = parse_line(line) else { return Ok(None) };
+    // The shell may expand the words, so an invalid one is left for the load itself to report.
+    let Ok(plan) = plan::plan(&args) else { return Ok(None) };
     let available = available(&lowtide_probe::machine::look(), max_open_files());
     match plan.check(&available) {
         Ok(()) => Ok(Some(plan.connections as u64)),
@@ -78,8 +80,8 @@ pub(crate) fn check(line: &str) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// The arguments of a line for the shell that is a plain `lowtide load`.
-fn of_line(line: &str) -> Option<LoadArgs> {
+/// Parses a shell command line that is a plain `lowtide load`.
+fn parse_line(line: &str) -> Option<LoadArgs> {
     let words = shlex::split(line)?;
     let is_before_redirection = |word: &&str| {
         !word
@@ -99,7 +101,7 @@ fn of_line(line: &str) -> Option<LoadArgs> {
     }
 }
 
-/// Why there was nothing to report, and what helps.
+/// Converts the error of a load, and adds the command that helps.
 fn failure(error: RunError, args: &LoadArgs) -> Failure {
     let failure = match &error {
         RunError::Limit(_) | RunError::Tls(_) => Failure::usage(&error),
@@ -113,7 +115,7 @@ fn failure(error: RunError, args: &LoadArgs) -> Failure {
         Reason::NotHttp1(OtherProtocol::Tls) => {
             failure.next(again("").trim().replacen("http:", "https:", 1))
         }
-        // Many servers close without a word when they are asked for a protocol that they do not speak.
+        // Many servers just close the connection if they do not support the requested protocol.
         Reason::Closed | Reason::Reset if args.http2 || args.streams > Some(1) => {
             failure.next(again("--http1"))
         }
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_load_of_a_study_is_known_by_its_first_words() {
-        let connections = |line: &str| of_line(line).map(|args| args.connections);
+        let connections = |line: &str| parse_line(line).map(|args| args.connections);
         assert_eq!(connections("exec \"$LOWTIDE\" --json load tcp:h:1 -c 3000"), Some(3000));
         assert_eq!(connections("lowtide load http://h/ -c 7 2>&1 > /dev/null"), Some(7));
         assert_eq!(connections("lowtide inspect 1"), None);
