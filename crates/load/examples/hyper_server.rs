@@ -1,6 +1,7 @@
-//! hyper's HTTP/2, plain or over TLS, for measurements of the load against it: each request is answered at once.
+//! hyper's HTTP/2, plain or over TLS, for measurements of the load against it: each request is answered
+//! at once.
 //!
-//!   cargo run --release -p lowtide-load --example hyper_server -- ADDRESS [KEY CERTIFICATE]
+//! cargo run --release -p lowtide-load --example hyper_server -- ADDRESS [KEY CERTIFICATE]
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -18,7 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-const MOST_STREAMS: u32 = 200_000;
+const MAX_STREAMS: u32 = 200_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -51,8 +52,8 @@ async fn serve(socket: impl Read + Write + Unpin) {
         Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"hello\n"))))
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.max_concurrent_streams(MOST_STREAMS);
-    // Whoever has gone has gone.
+    builder.max_concurrent_streams(MAX_STREAMS);
+    // A client that disconnects is no error.
     let _ = builder.serve_connection(socket, answer).await;
 }
 

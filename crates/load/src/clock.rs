@@ -1,4 +1,5 @@
-//! The time since the run began, and the short count of it that requests are marked with.
+//! The time since the start of the run, and its compact form ([`Ticks`]), which each request in flight
+//! stores.
 
 use std::time::{Duration, Instant};
 
@@ -7,34 +8,36 @@ use crate::protocol::Ticks;
 /// The clock of a run.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    begun: Instant,
-    /// Where the count of ticks begins, since the run began.
+    started: Instant,
+    /// The start of the count of ticks, as a time since the start of the run.
     base: Duration,
 }
 
-/// Half of what ticks can count: some six hours.
-const HALF: u32 = u32::MAX / 2;
-/// What lies farther back than this is of no request any more.
-const HOUR: u32 = 360_000_000;
+/// The age in ticks, half of their range and about six hours, from which [`Clock::rebase`] restarts the
+/// count.
+const REBASE_AT: u32 = u32::MAX / 2;
+/// The ticks, one hour, that a rebase keeps: no request in flight is older.
+const KEPT_TICKS: u32 = 360_000_000;
 
 impl Clock {
     pub(crate) fn start() -> Self {
-        Self { begun: Instant::now(), base: Duration::ZERO }
+        Self { started: Instant::now(), base: Duration::ZERO }
     }
 
-    /// The time since the run began.
+    /// Returns the time since the start of the run.
     pub(crate) fn now(&self) -> Duration {
-        self.begun.elapsed()
+        self.started.elapsed()
     }
 
-    /// A time of the run in ticks.
+    /// Converts a time since the start of the run to ticks.
     pub(crate) fn ticks(&self, time: Duration) -> Ticks {
-        Ticks::of(time.saturating_sub(self.base))
+        Ticks::from_duration(time.saturating_sub(self.base))
     }
 
-    /// Begins the count of ticks anew where it comes to its end, and says by how much.
+    /// Moves the start of the count of ticks before they overflow. Returns by how much.
     pub(crate) fn rebase(&mut self, now: Duration) -> Option<Ticks> {
-        let by = Ticks(self.ticks(now).0.checked_sub(HALF)?.saturating_add(HALF - HOUR));
+        let by =
+            Ticks(self.ticks(now).0.checked_sub(REBASE_AT)?.saturating_add(REBASE_AT - KEPT_TICKS));
         self.base += by.elapsed();
         Some(by)
     }
@@ -45,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_begin_anew_before_they_end_and_keep_an_hour() {
+    fn ticks_start_anew_before_they_end_and_keep_an_hour() {
         let mut clock = Clock::start();
         let hour = Duration::from_secs(3600);
         assert_eq!(clock.rebase(hour * 5), None);

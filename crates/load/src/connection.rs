@@ -1,4 +1,4 @@
-//! One socket, perhaps TLS, and a protocol on it.
+//! One connection: a socket, optionally TLS, and a protocol.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -9,29 +9,30 @@ use rustls::ClientConnection;
 use socket2::{Domain, Protocol as Transport, Socket, Type};
 
 use crate::failure::Failure;
+use crate::http_choice::HttpChoice;
 use crate::protocol::{Protocol, Ticks};
-use crate::speech::Speech;
 use crate::tally::Tally;
 use crate::tls;
 
-/// Nothing more is begun while so many bytes wait to be written.
-const MOST_WAITING: usize = 64 << 10;
-/// So often one connection is read in a row, before others have their turn.
-const MOST_READS: u32 = 16;
+/// Maximum number of unsent bytes, from which on no more requests start.
+const MAX_UNSENT_BYTES: usize = 64 << 10;
+/// Maximum number of consecutive reads from one connection before others have their turn.
+const MAX_READS_PER_TURN: u32 = 16;
 
-/// One connection.
+/// One connection to a target.
 pub(crate) struct Connection {
     socket: TcpStream,
     tls: Option<Box<ClientConnection>>,
     protocol: Option<Box<dyn Protocol>>,
     stage: Stage,
-    /// What is to be written; what stands before `written` has been.
+    /// Bytes to send. The first `written` of them are sent.
     out: Vec<u8>,
     written: usize,
-    /// When it began to be made, or was due to.
-    pub(crate) began: Ticks,
+    /// When the connection attempt started, or was due.
+    pub(crate) started: Ticks,
 }
 
+/// How far a connection is established.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Connecting,
@@ -39,22 +40,22 @@ enum Stage {
     Open,
 }
 
-/// What an event led to.
+/// The effect of an event on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
-    /// It stands now, and did not before.
-    pub(crate) stands: bool,
-    /// There may be more to read.
-    pub(crate) again: bool,
+pub(crate) struct ConnectionProgress {
+    /// The connection is open now, and was not before.
+    pub(crate) opened: bool,
+    /// There may be more to read, though no further event reports it.
+    pub(crate) may_have_more: bool,
 }
 
 impl Connection {
-    /// Begins to make one.
-    pub(crate) fn begin(
+    /// Starts to connect.
+    pub(crate) fn connect(
         to: SocketAddr,
         from: Option<IpAddr>,
         tls: Option<Box<ClientConnection>>,
-        began: Ticks,
+        started: Ticks,
     ) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Transport::TCP))?;
         socket.set_nonblocking(true)?;
@@ -63,7 +64,7 @@ impl Connection {
             socket.bind(&SocketAddr::new(from, 0).into())?;
         }
         match socket.connect(&to.into()) {
-            Err(error) if !is_under_way(&error) => return Err(error),
+            Err(error) if !is_in_progress(&error) => return Err(error),
             _ => {}
         }
         Ok(Self {
@@ -73,7 +74,7 @@ impl Connection {
             stage: Stage::Connecting,
             out: Vec::new(),
             written: 0,
-            began,
+            started,
         })
     }
 
@@ -81,15 +82,15 @@ impl Connection {
         registry.register(&mut self.socket, token, Interest::READABLE | Interest::WRITABLE)
     }
 
-    /// What its protocol says, where it has one.
+    /// Returns the protocol, or `None` before it is negotiated and on bare connections.
     pub(crate) fn protocol(&self) -> Option<&dyn Protocol> {
         self.protocol.as_deref()
     }
 
-    /// How many requests may begin here now, of so many that may be in flight.
+    /// Returns how many more requests may start now, given that at most `streams` may be in flight.
     pub(crate) fn room(&self, streams: usize) -> usize {
         let Some(protocol) = &self.protocol else { return 0 };
-        if self.out.len() - self.written >= MOST_WAITING {
+        if self.out.len() - self.written >= MAX_UNSENT_BYTES {
             return 0;
         }
         protocol.room().min(streams.saturating_sub(protocol.in_flight()))
@@ -99,40 +100,40 @@ impl Connection {
         self.protocol.as_ref().map_or(0, |protocol| protocol.in_flight())
     }
 
-    /// Whether it was made, TLS included.
+    /// Returns whether the connection is established, including TLS.
     pub(crate) fn is_open(&self) -> bool {
         self.stage == Stage::Open
     }
 
-    /// Begins a request, where there is room.
+    /// Starts a request, if there is room.
     pub(crate) fn send(&mut self, due: Ticks) {
         if let Some(protocol) = &mut self.protocol {
             protocol.send(due, &mut self.out);
         }
     }
 
-    /// Goes on with it after an event: makes it, reads what has come, writes what waits.
-    pub(crate) fn go_on(
+    /// Handles an event: completes the connection attempt, reads received bytes, writes pending ones.
+    pub(crate) fn advance(
         &mut self,
         buffer: &mut [u8],
-        speech: &Speech,
+        choice: &HttpChoice,
         tally: &mut Tally,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<ConnectionProgress, Failure> {
         let was_open = self.is_open();
         if self.stage == Stage::Connecting && !self.is_connected()? {
-            return Ok(Seen { stands: false, again: false });
+            return Ok(ConnectionProgress { opened: false, may_have_more: false });
         }
-        let again = self.read(buffer, speech, tally)?;
+        let may_have_more = self.read(buffer, choice, tally)?;
         if let Err(failure) = self.flush() {
-            // What the server said before it closed tells more than that nothing can be written.
-            while self.read(buffer, speech, tally)? {}
+            // Bytes that the server sent before it closed explain more than the failed write.
+            while self.read(buffer, choice, tally)? {}
             return Err(failure);
         }
-        Ok(Seen { stands: self.is_open() && !was_open, again })
+        Ok(ConnectionProgress { opened: self.is_open() && !was_open, may_have_more })
     }
 
     fn is_connected(&mut self) -> Result<bool, Failure> {
-        let failure = |error: io::Error| Failure::of_connection(&error);
+        let failure = |error: io::Error| Failure::from_io(&error);
         if let Some(error) = self.socket.take_error().map_err(failure)? {
             return Err(failure(error));
         }
@@ -146,19 +147,19 @@ impl Connection {
         }
     }
 
-    /// Says whether there may be more to read.
+    /// Reads received bytes. Returns whether there may be more to read.
     fn read(
         &mut self,
         buffer: &mut [u8],
-        speech: &Speech,
+        choice: &HttpChoice,
         tally: &mut Tally,
     ) -> Result<bool, Failure> {
         if self.stage == Stage::Handshaking {
-            self.handshake(speech)?;
+            self.handshake(choice)?;
         }
-        for _ in 0..MOST_READS {
+        for _ in 0..MAX_READS_PER_TURN {
             let more = match self.tls.is_some() {
-                true => self.read_tls(buffer, speech, tally)?,
+                true => self.read_tls(buffer, choice, tally)?,
                 false => self.read_plain(buffer, tally)?,
             };
             if !more {
@@ -173,32 +174,32 @@ impl Connection {
             Ok(0) => Err(Failure::Closed),
             Ok(count) => {
                 self.receive(&buffer[..count], tally)?;
-                // What comes later makes another event, the end of the connection as well.
+                // Later bytes cause another event, and so does the end of the connection.
                 Ok(count == buffer.len())
             }
-            Err(error) => is_for_later(&error),
+            Err(error) => retries_now(&error),
         }
     }
 
     fn read_tls(
         &mut self,
         buffer: &mut [u8],
-        speech: &Speech,
+        choice: &HttpChoice,
         tally: &mut Tally,
     ) -> Result<bool, Failure> {
         let Some(session) = &mut self.tls else { return Ok(false) };
         match session.read_tls(&mut self.socket) {
             Ok(0) => return Err(Failure::Closed),
             Ok(_) => {}
-            Err(error) => return is_for_later(&error),
+            Err(error) => return retries_now(&error),
         }
         if let Err(error) = session.process_new_packets() {
-            // The alert tells the server why; that it may not arrive changes nothing here.
+            // Sends an alert with the reason. Whether it arrives makes no difference here.
             let _ = session.write_tls(&mut self.socket);
             return Err(tls::failure(&error));
         }
         if self.stage == Stage::Handshaking {
-            self.handshake(speech)?;
+            self.handshake(choice)?;
         }
         loop {
             let Some(session) = &mut self.tls else { return Ok(false) };
@@ -206,8 +207,8 @@ impl Connection {
                 Ok(0) => return Err(Failure::Closed),
                 Ok(count) => self.receive(&buffer[..count], tally)?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
-                // Without a word of TLS that it is the end, it is no orderly one.
-                Err(error) => return Err(Failure::of_connection(&error)),
+                // The connection ended without a TLS close_notify.
+                Err(error) => return Err(Failure::from_io(&error)),
             }
         }
     }
@@ -215,18 +216,18 @@ impl Connection {
     fn receive(&mut self, bytes: &[u8], tally: &mut Tally) -> Result<(), Failure> {
         match &mut self.protocol {
             Some(protocol) => protocol.receive(bytes, &mut self.out, tally),
-            // Whatever the server says over a bare connection, nobody asked.
+            // Bytes from the server on a bare connection are ignored.
             None => Ok(()),
         }
     }
 
-    /// Goes on to speak the protocol, once TLS stands.
-    fn handshake(&mut self, speech: &Speech) -> Result<(), Failure> {
+    /// Starts the protocol, once the TLS handshake is complete.
+    fn handshake(&mut self, choice: &HttpChoice) -> Result<(), Failure> {
         if self.tls.as_ref().is_some_and(|session| session.is_handshaking()) {
             return Ok(());
         }
         let chosen = self.tls.as_ref().and_then(|session| session.alpn_protocol());
-        self.protocol = speech.begin(chosen)?;
+        self.protocol = choice.protocol(chosen)?;
         self.stage = Stage::Open;
         if let Some(protocol) = &mut self.protocol {
             protocol.open(&mut self.out);
@@ -234,7 +235,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes as much as the kernel takes.
+    /// Writes as much as the kernel accepts.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         if self.stage == Stage::Connecting {
             return Ok(());
@@ -242,9 +243,9 @@ impl Connection {
         loop {
             let waiting = self.out.len() - self.written;
             if let Some(protocol) = &mut self.protocol
-                && waiting < MOST_WAITING
+                && waiting < MAX_UNSENT_BYTES
             {
-                protocol.pump(MOST_WAITING - waiting, &mut self.out);
+                protocol.pump(MAX_UNSENT_BYTES - waiting, &mut self.out);
             }
             let written = match self.tls {
                 Some(_) => self.write_tls()?,
@@ -256,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// Says whether something was written, so that there may be room for more.
+    /// Returns whether something was written, so that there may be room for more.
     fn write_plain(&mut self) -> Result<bool, Failure> {
         if self.written == self.out.len() {
             return Ok(false);
@@ -266,7 +267,7 @@ impl Connection {
                 self.wrote(count);
                 Ok(true)
             }
-            Err(error) => is_for_later(&error),
+            Err(error) => retries_now(&error),
         }
     }
 
@@ -275,14 +276,14 @@ impl Connection {
         if let Some(session) = &mut self.tls {
             if self.stage == Stage::Open && self.written < self.out.len() {
                 let write = session.writer().write(&self.out[self.written..]);
-                taken = write.map_err(|error| Failure::of_connection(&error))?;
+                taken = write.map_err(|error| Failure::from_io(&error))?;
             }
             while session.wants_write() {
                 match session.write_tls(&mut self.socket) {
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(error) => {
-                        is_for_later(&error)?;
+                        retries_now(&error)?;
                         break;
                     }
                 }
@@ -297,15 +298,15 @@ impl Connection {
         if self.written == self.out.len() {
             self.out.clear();
             self.written = 0;
-            // A burst of answers to the server's frames may have made it large.
-            self.out.shrink_to(2 * MOST_WAITING);
-        } else if self.written >= MOST_WAITING {
+            // A burst of replies to the server's frames may have grown the buffer.
+            self.out.shrink_to(2 * MAX_UNSENT_BYTES);
+        } else if self.written >= MAX_UNSENT_BYTES {
             self.out.drain(..self.written);
             self.written = 0;
         }
     }
 
-    /// Gives up the requests that began at or before a time.
+    /// Gives up the requests that started at or before a time.
     pub(crate) fn expire(&mut self, until: Ticks, tally: &mut Tally) -> Result<(), Failure> {
         match &mut self.protocol {
             Some(protocol) => protocol.expire(until, &mut self.out, tally),
@@ -313,16 +314,16 @@ impl Connection {
         }
     }
 
-    /// The connection is gone, or is of no more use: all in flight fail.
+    /// Fails all requests in flight, because the connection is lost or unusable.
     pub(crate) fn fail(&mut self, why: Failure, tally: &mut Tally) {
-        // What tells the server why goes out if it can.
+        // Sends the reason to the server, if possible.
         let _ = self.flush();
         if let Some(protocol) = &mut self.protocol {
             protocol.closed(why, tally);
         }
     }
 
-    /// Says goodbye. What the kernel does not take at once is not waited for.
+    /// Closes the connection in good order, without waiting for the kernel to accept all bytes.
     pub(crate) fn close(&mut self) {
         if let Some(protocol) = &mut self.protocol {
             protocol.close(&mut self.out);
@@ -336,23 +337,25 @@ impl Connection {
     }
 
     pub(crate) fn rebase(&mut self, by: Ticks) {
-        self.began = Ticks(self.began.0.saturating_sub(by.0));
+        self.started = Ticks(self.started.0.saturating_sub(by.0));
         if let Some(protocol) = &mut self.protocol {
             protocol.rebase(by);
         }
     }
 }
 
-fn is_under_way(error: &io::Error) -> bool {
+/// Returns whether a non-blocking connection attempt is in progress.
+fn is_in_progress(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error())
         || error.kind() == ErrorKind::WouldBlock
 }
 
-/// Nothing more for now; an interruption is tried again.
-fn is_for_later(error: &io::Error) -> Result<bool, Failure> {
+/// Returns whether to retry after an error that is no failure: at once after an interruption, and after
+/// the next event if the call would block.
+fn retries_now(error: &io::Error) -> Result<bool, Failure> {
     match error.kind() {
         ErrorKind::WouldBlock => Ok(false),
         ErrorKind::Interrupted => Ok(true),
-        _ => Err(Failure::of_connection(error)),
+        _ => Err(Failure::from_io(error)),
     }
 }

@@ -1,4 +1,5 @@
-//! The one loop: it owns the clock and the sockets, begins what is due, and gives up what takes too long.
+//! The event loop. It owns the clock and the sockets, starts requests and connections that are due, and
+//! gives up those that take too long.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,32 +11,32 @@ use mio::{Events, Poll, Token};
 use crate::RunError;
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::observer::{Event, Observer, Progress, State};
+use crate::observer::{Event, LoadState, Observer, Progress};
 use crate::pacer::Pacer;
 use crate::plan::Plan;
 use crate::pool::Pool;
 use crate::protocol::Ticks;
-use crate::route::Route;
+use crate::resolved_target::ResolvedTarget;
 use crate::shape::{Shape, Step};
 use crate::tally::{Counts, Tally};
 use crate::timer::Timer;
 
-/// So many requests begin on a connection in a row, before others have their turn.
-const TURN: u64 = 256;
-/// After so many turns, what has come is looked at.
-const MOST_TURNS: usize = 64;
-/// So many events are taken at once.
-const EVENTS: usize = 1024;
-/// When so many connections could not be made, and none could, no more are tried.
-const ENOUGH: usize = 8;
-/// What begins before this is not the round's: nothing that begins is.
-const AFTER_THE_ROUND: Ticks = Ticks(u32::MAX);
+/// Maximum number of requests that start on a connection in a row before others have their turn.
+const MAX_REQUESTS_PER_TURN: u64 = 256;
+/// Maximum number of turns before the loop reads responses.
+const MAX_TURNS: usize = 64;
+/// Maximum number of events per poll.
+const MAX_EVENTS: usize = 1024;
+/// Number of failed connections, all from the start, after which the load is aborted.
+const MAX_FAILED_CONNECTIONS: usize = 8;
+/// Start of the round while there is none: no request starts later, so that none counts for a round.
+const NO_ROUND: Ticks = Ticks(u32::MAX);
 const TIMER: Token = Token(usize::MAX);
 
 /// Runs a plan.
 pub(crate) struct Driver<'a> {
     plan: &'a Plan,
-    routes: &'a [Route],
+    targets: &'a [ResolvedTarget],
     poll: Poll,
     events: Events,
     timer: Timer,
@@ -48,24 +49,25 @@ pub(crate) struct Driver<'a> {
     rounds: Vec<LoadRound>,
     notes: Vec<String>,
     round: u32,
-    round_began: Duration,
+    round_started: Duration,
     in_round: bool,
-    /// The round behind which a pause has a trickle that is not told yet.
-    trickle_behind: Option<usize>,
+    /// The index of the round after which background requests run that are not reported yet.
+    round_before_trickle: Option<usize>,
     next_sample: Duration,
-    next_look: Duration,
+    next_upkeep: Duration,
 }
 
-/// One step under way.
-struct Course<'s> {
+/// The state of a step while it runs.
+struct StepRun<'s> {
     shape: &'s Shape,
     pacer: Pacer,
-    begun: Duration,
-    /// When it ends, if by time.
+    /// As a time since the start of the run.
+    started: Duration,
+    /// When the step ends, if it ends by time.
     end: Option<Duration>,
 }
 
-impl Course<'_> {
+impl StepRun<'_> {
     fn is_pause(&self) -> bool {
         matches!(self.shape, Shape::Idle { .. })
     }
@@ -74,20 +76,20 @@ impl Course<'_> {
 impl<'a> Driver<'a> {
     pub(crate) fn new(
         plan: &'a Plan,
-        routes: &'a [Route],
+        targets: &'a [ResolvedTarget],
         observer: &'a mut dyn Observer,
         interrupt: &'a AtomicBool,
     ) -> Result<Self, RunError> {
         let poll = Poll::new()?;
         let timer = Timer::new(poll.registry(), TIMER)?;
         let registry = poll.registry().try_clone()?;
-        let first = routes.first().ok_or_else(|| io::Error::other("a plan without a target"))?;
+        let first = targets.first().ok_or_else(|| io::Error::other("a plan without a target"))?;
         let pool = Pool::new(plan.connections, plan.streams, first, registry, plan.is_bare());
         Ok(Self {
             plan,
-            routes,
+            targets,
             poll,
-            events: Events::with_capacity(EVENTS),
+            events: Events::with_capacity(MAX_EVENTS),
             timer,
             pool,
             tally: Tally::default(),
@@ -98,11 +100,11 @@ impl<'a> Driver<'a> {
             rounds: Vec::new(),
             notes: Vec::new(),
             round: 0,
-            round_began: Duration::ZERO,
+            round_started: Duration::ZERO,
             in_round: false,
-            trickle_behind: None,
+            round_before_trickle: None,
             next_sample: Duration::ZERO,
-            next_look: Duration::ZERO,
+            next_upkeep: Duration::ZERO,
         })
     }
 
@@ -110,9 +112,9 @@ impl<'a> Driver<'a> {
         let steps = self.plan.shape.steps();
         for (at, step) in steps.iter().enumerate() {
             if is_pause(step) {
-                self.begin_pause(step.shape);
+                self.start_pause(step.shape);
             } else if step.round != self.round {
-                self.begin_round(step)?;
+                self.start_round(step)?;
             }
             if !self.interrupted {
                 self.step(step.shape)?;
@@ -129,44 +131,44 @@ impl<'a> Driver<'a> {
         self.finish()
     }
 
-    fn begin_round(&mut self, step: &Step<'_>) -> Result<(), RunError> {
+    fn start_round(&mut self, step: &Step<'_>) -> Result<(), RunError> {
         let before = std::mem::replace(&mut self.round, step.round);
-        if before > 0 && self.route_of(before).text != self.route().text {
-            // Connections that lead elsewhere are closed, once what trickled over them is answered.
+        if before > 0 && self.target_of(before).url != self.target().url {
+            // Connections to another target are closed once their background requests are answered.
             self.wait_for_answers()?;
             if self.interrupted {
                 return Ok(());
             }
         }
         let now = self.read_clock();
-        self.round_began = now;
+        self.round_started = now;
         self.in_round = true;
         self.tally.round = Counts::default();
-        self.tally.round_began = self.tally.now;
-        let route = self.route();
-        self.pool.begin_round(route, self.streams(step.shape), now);
-        self.observer.see(Progress::Round { round: self.round, target: &route.text });
+        self.tally.round_started = self.tally.now;
+        let target = self.target();
+        self.pool.start_round(target, self.streams(step.shape), now);
+        self.observer.observe(Progress::Round { round: self.round, target: &target.url });
         self.mark(Event::LoadBegin);
         Ok(())
     }
 
-    fn route(&self) -> &'a Route {
-        self.route_of(self.round)
+    fn target(&self) -> &'a ResolvedTarget {
+        self.target_of(self.round)
     }
 
-    fn route_of(&self, round: u32) -> &'a Route {
-        &self.routes[(round.max(1) as usize - 1) % self.routes.len()]
+    fn target_of(&self, round: u32) -> &'a ResolvedTarget {
+        &self.targets[(round.max(1) as usize - 1) % self.targets.len()]
     }
 
     fn wait_for_answers(&mut self) -> Result<(), RunError> {
         while self.tally.in_flight > 0 && !self.interrupted {
-            self.step(&Shape::Hold(self.look_every()))?;
+            self.step(&Shape::Hold(self.upkeep_interval()))?;
         }
         Ok(())
     }
 
-    /// How many requests may be in flight on each connection: where all can be at once, each has
-    /// its even share.
+    /// Returns how many requests may be in flight on each connection. A burst that fits at once is
+    /// divided evenly.
     fn streams(&self, shape: &Shape) -> usize {
         match shape {
             Shape::Burst(count) => {
@@ -182,23 +184,23 @@ impl<'a> Driver<'a> {
         self.mark(Event::Drained);
         self.mark(Event::LoadEnd);
         self.in_round = false;
-        let began = std::mem::replace(&mut self.tally.round_began, AFTER_THE_ROUND);
+        let started = std::mem::replace(&mut self.tally.round_started, NO_ROUND);
         let counts = &self.tally.round;
-        let mut round = counts.round(self.round, self.route().text.clone(), began);
+        let mut round = counts.round(self.round, self.target().url.clone(), started);
         let lost_bodies = counts.has_lost_bodies();
         if self.plan.is_bare() {
             round.closed_while_held = Some(counts.closed_while_held);
             self.close_all();
         }
         self.take_notes(lost_bodies);
-        self.observer.see(Progress::RoundEnd(&round));
+        self.observer.observe(Progress::RoundEnd(&round));
         self.rounds.push(round);
     }
 
     fn take_notes(&mut self, lost_bodies: bool) {
         let (asked, connections) = (self.plan.streams, self.plan.connections);
-        if let Some(permitted) = self.pool.permitted.take() {
-            self.note(match permitted {
+        if let Some(permitted_streams) = self.pool.permitted_streams.take() {
+            self.note(match permitted_streams {
                 1 => {
                     "the server takes one request at a time on a connection, as HTTP/1.1 does; the \
                       others waited for their turn"
@@ -224,108 +226,108 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Notes something for people, once.
+    /// Adds a note to the report, unless it is there already.
     fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }
 
-    /// A pause begins, behind the round that was told last.
-    fn begin_pause(&mut self, shape: &Shape) {
+    /// Starts a pause after the last reported round.
+    fn start_pause(&mut self, shape: &Shape) {
         self.end_trickle();
         if matches!(shape, Shape::Idle { trickle: Some(_), .. }) {
-            self.trickle_behind = self.rounds.len().checked_sub(1);
+            self.round_before_trickle = self.rounds.len().checked_sub(1);
         }
     }
 
-    /// Ends the counts of a trickle. What of it was answered in the round behind it counts too.
+    /// Reports the background requests of the last pause, including those answered during the round after it.
     fn end_trickle(&mut self) {
         let trickle = std::mem::take(&mut self.tally.trickle);
-        if let Some(number) = self.trickle_behind.take() {
+        if let Some(number) = self.round_before_trickle.take() {
             self.rounds[number].between_rounds = Some(trickle.trickle());
         }
     }
 
     fn step(&mut self, shape: &Shape) -> Result<(), RunError> {
-        let begun = self.read_clock();
+        let started = self.read_clock();
         let end = match shape {
-            Shape::Hold(time) | Shape::Idle { time, .. } => Some(begun + *time),
+            Shape::Hold(time) | Shape::Idle { time, .. } => Some(started + *time),
             _ => None,
         };
-        let mut course = Course { shape, pacer: Pacer::of(shape), begun, end };
+        let mut step = StepRun { shape, pacer: Pacer::new(shape), started, end };
         loop {
-            self.begin_due(&mut course);
-            self.look(&mut course)?;
-            if self.is_over(&course) {
+            self.start_due(&mut step);
+            self.upkeep(&mut step)?;
+            if self.is_over(&step) {
                 return Ok(());
             }
             if self.interrupt.load(Ordering::Relaxed) {
                 self.give_up();
                 return Ok(());
             }
-            self.wait(&course)?;
+            self.wait(&step)?;
         }
     }
 
-    fn is_over(&mut self, course: &Course<'_>) -> bool {
+    fn is_over(&mut self, step: &StepRun<'_>) -> bool {
         let now = self.read_clock();
-        match course.end {
+        match step.end {
             Some(end) => now >= end,
-            None => course.pacer.is_done(now - course.begun) && self.tally.round.in_flight() == 0,
+            None => step.pacer.is_done(now - step.started) && self.tally.round.in_flight() == 0,
         }
     }
 
-    /// What time it is, since the run began.
+    /// Returns the time since the start of the run.
     fn read_clock(&mut self) -> Duration {
         let now = self.clock.now();
         self.tally.now = self.clock.ticks(now);
         now
     }
 
-    fn begin_due(&mut self, course: &mut Course<'_>) {
+    fn start_due(&mut self, step: &mut StepRun<'_>) {
         let now = self.read_clock();
-        if course.pacer.due(now - course.begun) == 0 {
+        if step.pacer.due(now - step.started) == 0 {
             return;
         }
         match self.plan.is_bare() {
-            true => self.connect_due(course, now),
-            false => self.send_due(course, now),
+            true => self.connect_due(step, now),
+            false => self.send_due(step, now),
         }
     }
 
-    fn connect_due(&mut self, course: &mut Course<'_>, now: Duration) {
-        for _ in 0..course.pacer.due(now - course.begun).min(TURN) {
-            // Each place is used once in a round.
+    fn connect_due(&mut self, step: &mut StepRun<'_>, now: Duration) {
+        for _ in 0..step.pacer.due(now - step.started).min(MAX_REQUESTS_PER_TURN) {
+            // Each place has one connection per round.
             let number = self.tally.round.sent as usize;
             if number >= self.plan.connections {
-                return course.pacer.stop();
+                return step.pacer.stop();
             }
-            let due = course.begun + course.pacer.begin(now - course.begun);
-            self.tally.begin_bare();
-            self.pool.open(number, self.clock.ticks(due), &mut self.tally, now);
+            let due = step.started + step.pacer.start(now - step.started);
+            self.tally.start_bare();
+            self.pool.connect(number, self.clock.ticks(due), &mut self.tally, now);
         }
     }
 
-    fn send_due(&mut self, course: &mut Course<'_>, now: Duration) {
-        self.pool.fill(self.wanted(course), &mut self.tally, now);
-        for _ in 0..MOST_TURNS {
+    fn send_due(&mut self, step: &mut StepRun<'_>, now: Duration) {
+        self.pool.fill(self.wanted(step), &mut self.tally, now);
+        for _ in 0..MAX_TURNS {
             let now = self.read_clock();
-            let due = course.pacer.due(now - course.begun).min(TURN);
+            let due = step.pacer.due(now - step.started).min(MAX_REQUESTS_PER_TURN);
             if due == 0 {
                 return;
             }
             let Some((number, room)) = self.pool.next_ready() else { return };
-            // What is due by a schedule is spread, so that connections have their even share.
-            let most = match course.pacer.next() {
+            // Scheduled requests are spread evenly over the connections.
+            let most = match step.pacer.next() {
                 Some(_) => due.div_ceil(self.pool.ready() as u64 + 1),
                 None => due,
             };
             for _ in 0..most.min(room as u64) {
-                let due = course.begun + course.pacer.begin(now - course.begun);
-                match course.is_pause() {
-                    true => self.tally.begin_trickle(),
-                    false => self.tally.begin(),
+                let due = step.started + step.pacer.start(now - step.started);
+                match step.is_pause() {
+                    true => self.tally.start_trickle(),
+                    false => self.tally.start(),
                 }
                 self.pool.send(number, self.clock.ticks(due));
             }
@@ -333,10 +335,10 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// How many connections are to stand.
-    fn wanted(&self, course: &Course<'_>) -> usize {
+    /// Returns how many connections the step needs.
+    fn wanted(&self, step: &StepRun<'_>) -> usize {
         let all = self.plan.connections;
-        match course.shape {
+        match step.shape {
             Shape::Idle { .. } => 1,
             Shape::Burst(count) | Shape::Ramp { count, .. } => {
                 usize::try_from(*count).unwrap_or(all).min(all)
@@ -345,70 +347,75 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Looks after what takes its time: what is late, what is idle, what was given up.
-    fn look(&mut self, course: &mut Course<'_>) -> Result<(), RunError> {
+    /// Samples the state, and handles late requests, idle connections and given-up places.
+    fn upkeep(&mut self, step: &mut StepRun<'_>) -> Result<(), RunError> {
         let now = self.read_clock();
         if now >= self.next_sample {
-            self.next_sample = now + self.plan.sample_every;
-            self.observer.see(Progress::State(self.state(course, now)));
+            self.next_sample = now + self.plan.sample_interval;
+            self.observer.observe(Progress::State(self.state(step, now)));
         }
-        self.give_up_hopeless(course)?;
-        if now < self.next_look {
+        self.give_up_hopeless(step)?;
+        if now < self.next_upkeep {
             return Ok(());
         }
-        self.next_look = now + self.look_every();
+        self.next_upkeep = now + self.upkeep_interval();
         if let Some(by) = self.clock.rebase(now) {
             self.pool.rebase(by);
             if self.in_round {
-                let began = &mut self.tally.round_began;
-                *began = Ticks(began.0.saturating_sub(by.0));
+                let started = &mut self.tally.round_started;
+                *started = Ticks(started.0.saturating_sub(by.0));
             }
             self.read_clock();
         }
         if let Some(until) = now.checked_sub(self.plan.timeout) {
             self.pool.expire(self.clock.ticks(until), &mut self.tally, now);
-            self.give_up_waiting(course, until);
+            self.give_up_waiting(step, until);
         }
-        if let Some(idle) = self.plan.idle_close.filter(|_| course.is_pause()) {
-            let stood = self.pool.standing;
+        if let Some(idle) = self.plan.idle_close.filter(|_| step.is_pause()) {
+            let open_before = self.pool.open_count;
             self.pool.close_idle(now.saturating_sub(idle));
-            if stood > 0 && self.pool.standing == 0 {
+            if open_before > 0 && self.pool.open_count == 0 {
                 self.mark(Event::Closed);
             }
         }
         Ok(())
     }
 
-    /// How often what is late is looked for: a tenth of what it may be late.
-    fn look_every(&self) -> Duration {
+    /// Returns the interval of checks for late requests and idle connections: a tenth of the shortest
+    /// timeout.
+    fn upkeep_interval(&self) -> Duration {
         let shortest = self.plan.idle_close.map_or(self.plan.timeout, |d| d.min(self.plan.timeout));
         (shortest / 10).clamp(Duration::from_millis(1), Duration::from_millis(100))
     }
 
-    /// What was due and could not begin is given up after the time-out too.
-    fn give_up_waiting(&mut self, course: &mut Course<'_>, until: Duration) {
-        if course.is_pause() || self.plan.is_bare() {
+    /// Gives up requests that were due longer ago than the timeout and could not start.
+    fn give_up_waiting(&mut self, step: &mut StepRun<'_>, until: Duration) {
+        if step.is_pause() || self.plan.is_bare() {
             return;
         }
-        while course.pacer.next().is_some_and(|due| course.begun + due <= until) {
-            let due = course.begun + course.pacer.begin(Duration::ZERO);
+        while step.pacer.next().is_some_and(|due| step.started + due <= until) {
+            let due = step.started + step.pacer.start(Duration::ZERO);
             self.tally.timed_out_unsent(self.clock.ticks(due));
         }
     }
 
-    /// Where no connection can be made any more, what has not begun has failed. Where none ever could,
-    /// there is nothing to count.
-    fn give_up_hopeless(&mut self, course: &mut Course<'_>) -> Result<(), RunError> {
-        if course.is_pause() || course.end.is_some() || self.pool.last_failure.is_none() {
+    /// Fails the requests that have not started, if no connection can be made any more.
+    ///
+    /// # Errors
+    ///
+    /// When no connection could ever be made, so that there is nothing to report.
+    fn give_up_hopeless(&mut self, step: &mut StepRun<'_>) -> Result<(), RunError> {
+        if step.is_pause() || step.end.is_some() || self.pool.last_failure.is_none() {
             return Ok(());
         }
-        let wanted = self.wanted(course);
+        let wanted = self.wanted(step);
         if self.tally.answers == 0 && self.rounds.is_empty() {
-            let of_protocol = self.pool.last_failure.filter(|failure| failure.is_of_protocol());
-            let never = self.pool.failed(wanted.min(ENOUGH), false);
-            let never = never.filter(|_| !self.pool.ever_stood);
-            if let Some(failure) = of_protocol.or(never) {
-                let target = self.route().text.clone();
+            let wrong_protocol =
+                self.pool.last_failure.filter(|failure| failure.is_wrong_protocol());
+            let never = self.pool.failed(wanted.min(MAX_FAILED_CONNECTIONS), false);
+            let never = never.filter(|_| !self.pool.was_ever_open);
+            if let Some(failure) = wrong_protocol.or(never) {
+                let target = self.target().url.clone();
                 return Err(RunError::NoConnection { target, failure });
             }
         }
@@ -416,22 +423,22 @@ impl<'a> Driver<'a> {
             return Ok(());
         }
         let failure = self.pool.failed(wanted, true);
-        if let Some((failure, left)) = failure.zip(course.pacer.left()) {
+        if let Some((failure, left)) = failure.zip(step.pacer.left()) {
             self.tally.failed_unsent(left, failure);
-            course.pacer.stop();
+            step.pacer.stop();
         }
         Ok(())
     }
 
-    /// Waits for whatever comes first.
-    fn wait(&mut self, course: &Course<'_>) -> Result<(), RunError> {
+    /// Waits for the next event, due start, check or sample.
+    fn wait(&mut self, step: &StepRun<'_>) -> Result<(), RunError> {
         let now = self.read_clock();
-        let is_due = course.pacer.due(now - course.begun) > 0;
+        let is_due = step.pacer.due(now - step.started) > 0;
         let at_once =
             self.pool.may_read_on() || (is_due && (self.plan.is_bare() || self.pool.is_ready()));
         if !at_once {
-            let next = course.pacer.next().map(|due| course.begun + due).filter(|due| *due > now);
-            let times = [Some(self.next_look), Some(self.next_sample), next, course.end];
+            let next = step.pacer.next().map(|due| step.started + due).filter(|due| *due > now);
+            let times = [Some(self.next_upkeep), Some(self.next_sample), next, step.end];
             let first = times.into_iter().flatten().min().unwrap_or(now);
             self.timer.set(first, now)?;
         }
@@ -442,39 +449,39 @@ impl<'a> Driver<'a> {
         for event in self.events.iter().filter(|event| event.token() != TIMER) {
             let now = self.clock.now();
             self.tally.now = self.clock.ticks(now);
-            self.pool.event(event.token().0, &mut self.tally, now);
+            self.pool.handle_event(event.token().0, &mut self.tally, now);
         }
         let now = self.read_clock();
-        self.pool.read_on(&mut self.tally, now);
+        self.pool.read_more(&mut self.tally, now);
         Ok(())
     }
 
-    fn state(&self, course: &Course<'_>, now: Duration) -> State {
+    fn state(&self, step: &StepRun<'_>, now: Duration) -> LoadState {
         let counts = &self.tally.round;
-        State {
+        LoadState {
             round: self.round,
             in_flight: self.tally.in_flight,
             succeeded: counts.succeeded,
             failed: counts.failed,
-            connections: self.pool.standing,
-            since_round: now - self.round_began,
-            pause_left: course.end.filter(|_| course.is_pause()).map(|end| end.saturating_sub(now)),
+            connections: self.pool.open_count,
+            since_round: now - self.round_started,
+            pause_left: step.end.filter(|_| step.is_pause()).map(|end| end.saturating_sub(now)),
         }
     }
 
     fn mark(&mut self, moment: Event) {
-        self.observer.see(Progress::Mark { moment, round: self.round });
+        self.observer.observe(Progress::Mark { moment, round: self.round });
     }
 
     fn close_all(&mut self) {
-        let stood = self.pool.standing;
+        let open_before = self.pool.open_count;
         self.pool.close_all();
-        if stood > 0 {
+        if open_before > 0 {
             self.mark(Event::Closed);
         }
     }
 
-    /// Somebody ended it from outside.
+    /// Ends the run early, after an interrupt.
     fn give_up(&mut self) {
         self.read_clock();
         self.interrupted = true;
@@ -486,7 +493,7 @@ impl<'a> Driver<'a> {
 
     fn finish(mut self) -> Result<LoadReport, RunError> {
         if !self.interrupted {
-            // What trickled before the last round may still be under way.
+            // Background requests from before the last round may still be in flight.
             self.wait_for_answers()?;
             if !self.plan.linger.is_zero() {
                 self.step(&Shape::Hold(self.plan.linger))?;
@@ -508,7 +515,7 @@ fn is_pause(step: &Step<'_>) -> bool {
     matches!(step.shape, Shape::Idle { .. })
 }
 
-/// The most that this process has had resident.
+/// Returns the peak RSS of this process in bytes, or 0 if it cannot be read.
 fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

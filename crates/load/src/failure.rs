@@ -1,82 +1,82 @@
-//! Why a request failed, in words a person understands.
+//! Why a request failed.
 
 use std::fmt;
 use std::io;
 
-/// Why a request failed. Its text is what people read and what reports count by, so it names
-/// no single request, stream or connection. A value of a few bytes, since a million may be told.
+/// Why a request failed. Reports group failures by their text, so it names no particular request,
+/// stream or connection. A value has few bytes, because a million requests may fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Failure {
-    /// No whole answer came in the time that was given.
+    /// No complete response arrived within the timeout.
     #[error("timed out")]
     TimedOut,
     /// The server closed the connection in good order before it answered.
     #[error("the server closed the connection")]
     Closed,
-    /// The connection was broken off.
+    /// The connection was reset.
     #[error("the connection was reset")]
     Reset,
-    /// An answer began, but its body ended too early or was not as long as its `content-length`.
+    /// A response started, but its body ended early or did not match its `content-length`.
     #[error("the answer's body was cut short")]
     CutShort,
-    /// HTTP/2: the server ended the connection without looking at this request.
+    /// HTTP/2: the server ended the connection without processing this request.
     #[error("not processed by the server (GOAWAY{})", Because(*.0))]
     NotProcessed(ErrorCode),
     /// HTTP/2: the server ended the connection with an error while this request was in flight.
     #[error("the server gave up the connection (GOAWAY{})", Because(*.0))]
     GoneAway(ErrorCode),
-    /// HTTP/2: the server did not begin this request, and would take it again.
+    /// HTTP/2: the server refused this request before processing it, so that it could be retried.
     #[error("refused by the server (REFUSED_STREAM)")]
     RefusedStream,
-    /// HTTP/2: the server gave up this request.
+    /// HTTP/2: the server reset the stream of this request.
     #[error("given up by the server (RST_STREAM: {0})")]
     StreamReset(ErrorCode),
-    /// Nobody listens there.
+    /// No process listens on the port.
     #[error("connection refused")]
     Refused,
-    /// No way leads there.
+    /// There is no route to the host.
     #[error("no route to the host")]
     Unreachable,
-    /// No connection came about in the time that was given.
+    /// No connection was established within the timeout.
     #[error("no connection within the time-out")]
     NotConnected,
-    /// This machine could not make the connection, or not go on with it.
+    /// This machine could not make or continue the connection.
     #[error("this machine failed the connection ({0})")]
     Local(&'static str),
     /// TLS: the server's certificate is not trusted.
     #[error("the server's certificate is not trusted: {0}")]
     NotTrusted(&'static str),
-    /// TLS: no connection came about.
+    /// TLS: no connection was established.
     #[error("no TLS connection: {0}")]
-    Tls(&'static str),
-    /// TLS: the server speaks none of the protocols that were offered.
+    Tls(TlsFailure),
+    /// TLS: the server supports none of the offered protocols.
     #[error("the server does not offer the HTTP version that was asked for")]
     NoProtocol,
-    /// What came was not HTTP/1.1.
+    /// The bytes from the server are not HTTP/1.1.
     #[error("the server does not speak HTTP/1.1 here: it answered with {0}")]
-    NotHttp1(&'static str),
-    /// The server broke the rules of HTTP/1.1.
+    NotHttp1(OtherProtocol),
+    /// The server violated HTTP/1.1.
     #[error("the server broke the rules of HTTP/1.1: {0}")]
     Http1(&'static str),
-    /// The load was ended from outside.
+    /// The load was interrupted.
     #[error("interrupted")]
     Interrupted,
-    /// What came was not HTTP/2.
+    /// The bytes from the server are not HTTP/2.
     #[error("the server does not speak HTTP/2 here: it answered with {0}")]
-    NotHttp2(&'static str),
-    /// The server broke the rules of its protocol.
+    NotHttp2(OtherProtocol),
+    /// The server violated HTTP/2.
     #[error("the server broke the rules of HTTP/2: {what} ({code})")]
     Http2 {
-        /// What HTTP/2 calls it.
+        /// The error code of HTTP/2.
         code: ErrorCode,
-        /// What was wrong.
+        /// The violation.
         what: &'static str,
     },
 }
 
 impl Failure {
-    /// What the system says of a connection.
-    pub(crate) fn of_connection(error: &io::Error) -> Self {
+    /// Converts an I/O error of a connection.
+    pub(crate) fn from_io(error: &io::Error) -> Self {
         use io::ErrorKind as Kind;
         match error.kind() {
             Kind::ConnectionRefused => Self::Refused,
@@ -93,13 +93,13 @@ impl Failure {
         }
     }
 
-    /// Whether a request, or a bare connection, ran out of time.
-    pub fn is_timeout(self) -> bool {
+    /// Returns whether a request or a bare connection timed out.
+    pub(crate) fn is_timeout(self) -> bool {
         matches!(self, Self::TimedOut | Self::NotConnected)
     }
 
-    /// Whether the server turned out to speak another protocol.
-    pub fn is_of_protocol(self) -> bool {
+    /// Returns whether the server speaks another protocol.
+    pub(crate) fn is_wrong_protocol(self) -> bool {
         matches!(self, Self::NotHttp1(_) | Self::NotHttp2(_) | Self::NoProtocol)
     }
 }
@@ -110,29 +110,77 @@ fn is_file_limit(error: &io::Error) -> bool {
     number.is_some_and(|n| [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&n))
 }
 
-/// An error code of HTTP/2 (RFC 9113, section 7), shown by its name there.
+/// Why no TLS connection was established.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum TlsFailure {
+    /// The server requires a client certificate.
+    #[error("the server wants a certificate of the client")]
+    ClientCertificateRequired,
+    /// The server ended the handshake with another alert.
+    #[error("the server broke it off with an alert")]
+    Alert,
+    /// The bytes from the server are not TLS.
+    #[error("what came was not TLS")]
+    NotTls,
+    /// Client and server have no version or cipher suite in common.
+    #[error("no version or cipher in common")]
+    Incompatible,
+    /// The server violated TLS.
+    #[error("the server broke the rules")]
+    ProtocolViolation,
+}
+
+/// The protocol that a server uses in place of the requested version of HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OtherProtocol {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+    /// HTTP/2.
+    Http2,
+    /// An unknown version of HTTP.
+    OtherHttp,
+    /// TLS.
+    Tls,
+    /// An unknown protocol.
+    Unknown,
+}
+
+impl fmt::Display for OtherProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+            Self::Http2 => "HTTP/2",
+            Self::OtherHttp => "another version",
+            Self::Tls => "TLS",
+            Self::Unknown => "something else",
+        })
+    }
+}
+
+/// An error code of HTTP/2 (RFC 9113, section 7), displayed by its name there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ErrorCode(pub u32);
 
 impl ErrorCode {
-    /// No error: a graceful end.
+    /// No error: a graceful shutdown.
     pub const NO_ERROR: Self = Self(0x0);
-    /// A rule was broken, and no other code fits better.
-    pub const PROTOCOL_ERROR: Self = Self(0x1);
-    /// More was sent than the receiver's window permitted.
-    pub const FLOW_CONTROL_ERROR: Self = Self(0x3);
-    /// A frame on a stream that was over.
-    pub const STREAM_CLOSED: Self = Self(0x5);
-    /// A frame of a length that its kind cannot have, or that was not permitted.
-    pub const FRAME_SIZE_ERROR: Self = Self(0x6);
-    /// The request was not begun.
-    pub const REFUSED_STREAM: Self = Self(0x7);
-    /// The answer is no longer wanted.
-    pub const CANCEL: Self = Self(0x8);
-    /// Compressed headers could not be read.
-    pub const COMPRESSION_ERROR: Self = Self(0x9);
-    /// The peer does too much of something.
-    pub const ENHANCE_YOUR_CALM: Self = Self(0xb);
+    /// A protocol violation that no other code describes better.
+    pub(crate) const PROTOCOL_ERROR: Self = Self(0x1);
+    /// More data than the receiver's window permits.
+    pub(crate) const FLOW_CONTROL_ERROR: Self = Self(0x3);
+    /// A frame of invalid length.
+    pub(crate) const FRAME_SIZE_ERROR: Self = Self(0x6);
+    /// The request was refused before processing.
+    pub(crate) const REFUSED_STREAM: Self = Self(0x7);
+    /// The response is no longer needed.
+    pub(crate) const CANCEL: Self = Self(0x8);
+    /// The header compression state is broken.
+    pub(crate) const COMPRESSION_ERROR: Self = Self(0x9);
+    /// The peer causes excessive load.
+    pub(crate) const ENHANCE_YOUR_CALM: Self = Self(0xb);
 
     const NAMES: [&str; 14] = [
         "NO_ERROR",
@@ -156,13 +204,13 @@ impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Self::NAMES.get(self.0 as usize) {
             Some(name) => f.write_str(name),
-            // Any number is permitted; told apart, they would be kinds without end.
+            // Any number is valid; separate texts would make groups without limit.
             None => f.write_str("a code that HTTP/2 does not know"),
         }
     }
 }
 
-/// `: CODE`, or nothing where there is no error.
+/// Displays `: CODE`, or nothing for `NO_ERROR`.
 struct Because(ErrorCode);
 
 impl fmt::Display for Because {
@@ -180,15 +228,27 @@ mod tests {
 
     #[test]
     fn a_failure_names_the_code_only_where_there_was_an_error() {
-        let told = |code| Failure::NotProcessed(code).to_string();
-        assert_eq!(told(ErrorCode::NO_ERROR), "not processed by the server (GOAWAY)");
+        let text = |code| Failure::NotProcessed(code).to_string();
+        assert_eq!(text(ErrorCode::NO_ERROR), "not processed by the server (GOAWAY)");
         assert_eq!(
-            told(ErrorCode::ENHANCE_YOUR_CALM),
+            text(ErrorCode::ENHANCE_YOUR_CALM),
             "not processed by the server (GOAWAY: ENHANCE_YOUR_CALM)"
         );
         assert_eq!(
             Failure::StreamReset(ErrorCode(0x77)).to_string(),
             "given up by the server (RST_STREAM: a code that HTTP/2 does not know)"
+        );
+    }
+
+    #[test]
+    fn a_failure_of_tls_and_another_protocol_are_printed_in_words() {
+        assert_eq!(
+            Failure::Tls(TlsFailure::NotTls).to_string(),
+            "no TLS connection: what came was not TLS"
+        );
+        assert_eq!(
+            Failure::NotHttp1(OtherProtocol::Http2).to_string(),
+            "the server does not speak HTTP/1.1 here: it answered with HTTP/2"
         );
     }
 

@@ -3,31 +3,31 @@
 use crate::failure::Failure;
 use crate::protocol::{Body, BodyHash, Outcomes, Protocol, Request, Ticks};
 
-mod answer;
+mod response;
 
-use answer::{Answer, Progress};
+use response::{ParseProgress, ResponseParser};
 
-/// A body in pieces is kept up to this length, so that it can be told as a text.
-const MOST_KEPT: usize = 4 << 10;
+/// Maximum length of a body in several chunks that is kept, so that a report can show it.
+const MAX_KEPT_BODY_BYTES: usize = 4 << 10;
 
 /// One connection of HTTP/1.1.
 pub(crate) struct Http1 {
-    /// The request as it goes out, but for its body.
+    /// The head of the request, as it is sent.
     head: Box<[u8]>,
     request_body: std::sync::Arc<[u8]>,
     is_head: bool,
     in_flight: Option<InFlight>,
-    /// What came and is not used yet: a part of a head, or of a chunk's.
+    /// Received bytes that are not parsed yet: an incomplete head or chunk size.
     rest: Vec<u8>,
     ended: bool,
 }
 
 struct InFlight {
-    began: Ticks,
-    /// How much of the request's body has gone out.
+    started: Ticks,
+    /// The number of bytes of the request's body that are written.
     written: usize,
-    answer: Answer,
-    body: Collected,
+    parser: ResponseParser,
+    body: BodyCollector,
 }
 
 impl Http1 {
@@ -35,36 +35,36 @@ impl Http1 {
         Self {
             head: head(request).into(),
             request_body: std::sync::Arc::clone(&request.body),
-            is_head: request.method == "HEAD",
+            is_head: request.is_head(),
             in_flight: None,
             rest: Vec::new(),
             ended: false,
         }
     }
 
-    /// The answer is whole.
-    fn finish(&mut self, told: &mut dyn Outcomes) {
+    /// Reports a complete response.
+    fn finish(&mut self, outcomes: &mut dyn Outcomes) {
         let Some(flight) = self.in_flight.take() else { return };
-        self.ended |= !flight.answer.keeps_alive();
-        // An answer that came before all of the request was sent leaves the rest of it to no one.
+        self.ended |= !flight.parser.keeps_alive();
+        // After a response to a partly sent request, the server no longer expects the rest of the request.
         self.ended |= flight.written < self.request_body.len();
-        told.answered(flight.began, flight.answer.status(), flight.body.body());
+        outcomes.answered(flight.started, flight.parser.status(), flight.body.body());
     }
 
-    /// Takes what came, and says how much of it was used.
-    fn take(&mut self, bytes: &[u8], told: &mut dyn Outcomes) -> Result<usize, Failure> {
+    /// Parses received bytes. Returns how many of them were consumed.
+    fn take(&mut self, bytes: &[u8], outcomes: &mut dyn Outcomes) -> Result<usize, Failure> {
         let mut used = 0;
         while let Some(flight) = &mut self.in_flight {
-            match flight.answer.advance(&bytes[used..], self.is_head)? {
-                Progress::More => break,
-                Progress::Took(count) => used += count,
-                Progress::Body(count) => {
+            match flight.parser.advance(&bytes[used..], self.is_head)? {
+                ParseProgress::NeedMore => break,
+                ParseProgress::Consumed(count) => used += count,
+                ParseProgress::Body(count) => {
                     flight.body.add(&bytes[used..used + count]);
                     used += count;
                 }
-                Progress::End(count) => {
+                ParseProgress::End(count) => {
                     used += count;
-                    self.finish(told);
+                    self.finish(outcomes);
                 }
             }
         }
@@ -85,10 +85,10 @@ impl Protocol for Http1 {
         }
         out.extend_from_slice(&self.head);
         self.in_flight = Some(InFlight {
-            began: due,
+            started: due,
             written: 0,
-            answer: Answer::default(),
-            body: Collected::default(),
+            parser: ResponseParser::default(),
+            body: BodyCollector::default(),
         });
     }
 
@@ -96,21 +96,21 @@ impl Protocol for Http1 {
         &mut self,
         bytes: &[u8],
         _out: &mut Vec<u8>,
-        told: &mut dyn Outcomes,
+        outcomes: &mut dyn Outcomes,
     ) -> Result<(), Failure> {
         if self.in_flight.is_none() {
             return match bytes.is_empty() {
                 true => Ok(()),
-                false => Err(answer::unasked(bytes)),
+                false => Err(response::unsolicited(bytes)),
             };
         }
         if self.rest.is_empty() {
-            let used = self.take(bytes, told)?;
+            let used = self.take(bytes, outcomes)?;
             self.rest.extend_from_slice(&bytes[used..]);
         } else {
             let mut rest = std::mem::take(&mut self.rest);
             rest.extend_from_slice(bytes);
-            let used = self.take(&rest, told)?;
+            let used = self.take(&rest, outcomes)?;
             rest.drain(..used);
             self.rest = rest;
         }
@@ -120,10 +120,10 @@ impl Protocol for Http1 {
         Ok(())
     }
 
-    fn pump(&mut self, most: usize, out: &mut Vec<u8>) {
+    fn pump(&mut self, max: usize, out: &mut Vec<u8>) {
         let Some(flight) = &mut self.in_flight else { return };
         let rest = &self.request_body[flight.written..];
-        let part = &rest[..rest.len().min(most)];
+        let part = &rest[..rest.len().min(max)];
         out.extend_from_slice(part);
         flight.written += part.len();
     }
@@ -132,18 +132,18 @@ impl Protocol for Http1 {
         &mut self,
         until: Ticks,
         _out: &mut Vec<u8>,
-        told: &mut dyn Outcomes,
+        outcomes: &mut dyn Outcomes,
     ) -> Result<(), Failure> {
-        let Some(flight) = self.in_flight.take_if(|flight| flight.began <= until) else {
+        let Some(flight) = self.in_flight.take_if(|flight| flight.started <= until) else {
             return Ok(());
         };
         self.ended = true;
-        told.failed(flight.began, Failure::TimedOut);
+        outcomes.failed(flight.started, Failure::TimedOut);
         Err(Failure::TimedOut)
     }
 
     fn oldest(&self) -> Option<Ticks> {
-        self.in_flight.as_ref().map(|flight| flight.began)
+        self.in_flight.as_ref().map(|flight| flight.started)
     }
 
     fn in_flight(&self) -> usize {
@@ -156,50 +156,50 @@ impl Protocol for Http1 {
 
     fn close(&mut self, _out: &mut Vec<u8>) {}
 
-    fn closed(&mut self, why: Failure, told: &mut dyn Outcomes) {
+    fn closed(&mut self, why: Failure, outcomes: &mut dyn Outcomes) {
         self.ended = true;
         let Some(flight) = &self.in_flight else { return };
-        if why == Failure::Closed && flight.answer.ends_with_connection() {
-            return self.finish(told);
+        if why == Failure::Closed && flight.parser.ends_with_connection() {
+            return self.finish(outcomes);
         }
-        let cut = flight.answer.has_begun() && matches!(why, Failure::Closed | Failure::Reset);
+        let cut = flight.parser.has_started() && matches!(why, Failure::Closed | Failure::Reset);
         let why = if cut { Failure::CutShort } else { why };
         if let Some(flight) = self.in_flight.take() {
-            told.failed(flight.began, why);
+            outcomes.failed(flight.started, why);
         }
     }
 
     fn rebase(&mut self, by: Ticks) {
         if let Some(flight) = &mut self.in_flight {
-            flight.began = Ticks(flight.began.0.saturating_sub(by.0));
+            flight.started = Ticks(flight.started.0.saturating_sub(by.0));
         }
     }
 }
 
-/// The body of an answer, as far as it has come.
+/// The body of a response, as far as it has arrived.
 #[derive(Default)]
-struct Collected {
+struct BodyCollector {
     text: Vec<u8>,
     hash: BodyHash,
 }
 
-impl Collected {
-    fn add(&mut self, piece: &[u8]) {
-        self.hash.add(piece);
-        if self.hash.bytes() <= MOST_KEPT as u64 {
-            self.text.extend_from_slice(piece);
+impl BodyCollector {
+    fn add(&mut self, chunk: &[u8]) {
+        self.hash.add(chunk);
+        if self.hash.bytes() <= MAX_KEPT_BODY_BYTES as u64 {
+            self.text.extend_from_slice(chunk);
         }
     }
 
     fn body(&self) -> Body<'_> {
-        match self.hash.bytes() <= MOST_KEPT as u64 {
+        match self.hash.bytes() <= MAX_KEPT_BODY_BYTES as u64 {
             true => Body::Whole(&self.text),
-            false => Body::Pieces { hash: self.hash.finish(), bytes: self.hash.bytes() },
+            false => Body::Hashed { hash: self.hash.finish(), bytes: self.hash.bytes() },
         }
     }
 }
 
-/// The request's head. Headers of the user take the place of ours.
+/// Returns the head of the request. The user's headers replace the default ones.
 fn head(request: &Request) -> Vec<u8> {
     let has = |name: &str| request.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
     let mut head = format!("{} {} HTTP/1.1\r\n", request.method, request.path);

@@ -1,94 +1,106 @@
-//! Puts a load on a server and tells what became of it: up to a million requests in flight from one
-//! small process.
+//! Puts a load on a server and reports the outcomes: up to a million requests in flight from one small
+//! process.
 //!
-//! Protocols are pure: bytes in, bytes out, outcomes told ([`protocol::Protocol`]). So is what is begun
-//! when ([`shape::Shape`], [`pacer::Pacer`]). One loop on one thread owns the sockets and the clock.
+//! A protocol has neither I/O nor a clock: it turns bytes into bytes and outcomes. The schedule has no
+//! clock either: a [`Shape`] is a value, and a pacer computes what is due at a time. One loop on one
+//! thread owns the sockets and the clock.
 //!
 //! How a load behaves:
 //!
-//! - Without a rate, a request counts from when it is sent, and where all of a burst fit at once, each
-//!   connection has its even share. With one, it counts from its scheduled time, and when it cannot be
-//!   sent within the time-out, it has failed.
-//! - A connection that is lost is made again for as long as requests are left. Three in a row on which
-//!   nothing was answered are given up for the round; when none is left, what remains of a number of
-//!   requests has failed. A time that is to be filled goes on to its end.
-//! - A sustained load ends with its time; what is in flight then is still answered, or given up.
-//! - Connections stay open between rounds that have the same address, until they have been idle for
-//!   long enough.
+//! - Without a rate, the latency of a request counts from when it is sent. If a burst fits at once, it
+//!   is divided evenly over the connections. With a rate, latency counts from the scheduled time, and a
+//!   request that cannot be sent within the timeout fails.
+//! - A lost connection is replaced as long as requests are left. After three in a row without a
+//!   response, its place is given up for the round. When all are given up, the rest of a fixed number
+//!   of requests fails. A load of fixed duration continues until its end.
+//! - A load of fixed duration ends with its time. Requests in flight then are still answered, or time
+//!   out.
+//! - Connections stay open between rounds with the same target, until they have been idle for long
+//!   enough.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
 
 use lowtide_model::load::LoadReport;
 
-pub mod failure;
-pub mod h2;
-pub mod limits;
-pub mod observer;
-pub mod pacer;
-pub mod plan;
-pub mod protocol;
-pub mod rate;
-pub mod shape;
-pub mod speech;
-pub mod target;
-pub mod tls;
-
 mod clock;
 mod connection;
 mod driver;
+mod failure;
 mod h1;
+mod h2;
+mod http_choice;
+mod limits;
+mod observer;
+mod pacer;
+mod plan;
 mod pool;
-mod route;
+mod protocol;
+mod rate;
+mod resolved_target;
+mod shape;
 mod tally;
+mod target;
 mod timer;
+mod tls;
 
-use failure::Failure;
-use limits::{Given, LimitError};
-use observer::Observer;
-use plan::Plan;
-use route::Route;
-use target::UnknownHost;
-use tls::TlsError;
+pub use failure::{ErrorCode, Failure, OtherProtocol, TlsFailure};
+pub use http_choice::HttpVersion;
+pub use limits::{Available, LimitError, ephemeral_ports, max_open_files, raise_open_files};
+pub use observer::{Event, LoadState, Observer, Progress};
+pub use plan::{Plan, RequestTemplate};
+pub use rate::{Rate, RateError};
+pub use shape::Shape;
+pub use target::{Scheme, Target, TargetError, UnknownHost};
+pub use tls::TlsError;
+
+use resolved_target::ResolvedTarget;
+
+/// HTTP/2 without the loop, for tests against real servers. Not part of the interface.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::h2::Http2;
+    pub use crate::protocol::{Body, Outcomes, Protocol, Request, Ticks};
+}
 
 /// Why there is nothing to report.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A host is not known.
+    /// A host is unknown.
     #[error(transparent)]
     UnknownHost(#[from] UnknownHost),
-    /// The machine does not permit it.
+    /// This machine lacks a resource that the load requires.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// TLS cannot be spoken as it was asked for.
+    /// TLS cannot be set up as requested.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// No connection could be made, or none over which anything was answered.
+    /// No connection could be made, or the server uses another protocol.
     #[error("{target}: {failure}")]
     NoConnection {
-        /// Where it was to go.
+        /// The target as the user wrote it.
         target: String,
-        /// Why it did not.
+        /// Why there is no connection.
         failure: Failure,
     },
-    /// The system failed what the loop itself needs.
+    /// A system call of the loop itself failed.
     #[error("the load cannot go on: {0}")]
     System(#[from] io::Error),
 }
 
-/// Runs a plan on this thread, until it is done or `interrupt` is set: then what was done so far is
-/// reported, and what was in flight has failed.
+/// Runs a plan on the current thread until it is complete or `interrupt` is set. After an interrupt,
+/// the requests in flight fail, and the report covers the run so far.
 ///
 /// # Errors
-/// When nothing was done that could be reported.
+/// When there is nothing to report.
 pub fn run(
     plan: &Plan,
-    given: &Given,
+    available: &Available,
     observer: &mut dyn Observer,
     interrupt: &AtomicBool,
 ) -> Result<LoadReport, RunError> {
-    let sources = plan.need().check(given)?;
-    let routes: Result<Vec<Route>, RunError> =
-        plan.targets.iter().map(|target| Route::find(plan, target, sources)).collect();
-    driver::Driver::new(plan, &routes?, observer, interrupt)?.run()
+    let sources = plan.required().check(available)?;
+    let targets: Result<Vec<ResolvedTarget>, RunError> =
+        plan.targets.iter().map(|target| ResolvedTarget::new(plan, target, sources)).collect();
+    driver::Driver::new(plan, &targets?, observer, interrupt)?.run()
 }

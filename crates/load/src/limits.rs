@@ -1,4 +1,4 @@
-//! What this machine permits: open files, memory and ports; told before anything starts.
+//! Checks before a load starts that this machine permits it: open files, memory and ports.
 
 use std::net::IpAddr;
 use std::net::Ipv4Addr;
@@ -7,31 +7,31 @@ use std::ops::RangeInclusive;
 use lowtide_model::bytes::Human;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What a load needs of the machine.
+/// The resources that a load requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Need {
+pub(crate) struct Required {
     /// Connections that are open at once.
-    pub connections: u64,
-    /// Whether they speak TLS.
-    pub tls: bool,
+    pub(crate) connections: u64,
+    /// Whether the connections use TLS.
+    pub(crate) tls: bool,
     /// Requests in flight at once.
-    pub in_flight: u64,
-    /// Whether it all goes to this very machine, version 4.
-    pub loopback: bool,
+    pub(crate) in_flight: u64,
+    /// Whether all targets are IPv4 loopback addresses of this machine.
+    pub(crate) loopback: bool,
 }
 
-/// What this machine has.
+/// The resources that this machine has available.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
+pub struct Available {
     /// Files that may be open at once.
     pub files: u64,
-    /// Memory that is at hand, where that is known.
+    /// Available memory in bytes, if known.
     pub memory_bytes: Option<u64>,
-    /// The ports that connections get by themselves.
+    /// The range from which the kernel assigns local ports.
     pub ports: RangeInclusive<u16>,
 }
 
-/// What was asked for cannot be had.
+/// A resource that the load requires and this machine lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// Too few files may be open.
@@ -40,81 +40,81 @@ pub enum LimitError {
          raise the limit (as root: ulimit -Hn {needed}; for a service: LimitNOFILE={needed})"
     )]
     Files {
-        /// What was asked for.
+        /// The requested connections.
         connections: u64,
-        /// The files that takes.
+        /// The open files that they require.
         needed: u64,
         /// The hard limit.
         limit: u64,
     },
-    /// Too little memory is at hand.
+    /// Too little memory is available.
     #[error(
-        "{what} need some {} of memory here, and {} are at hand: ask for fewer", Human(*needed), Human(*at_hand)
+        "{what} need some {} of memory here, and {} are at hand: ask for fewer", Human(*needed), Human(*available)
     )]
     Memory {
-        /// What was asked for.
+        /// The requested connections and requests, in words.
         what: String,
-        /// The bytes that takes.
+        /// The bytes that they require.
         needed: u64,
-        /// The bytes that there are.
-        at_hand: u64,
+        /// The available bytes.
+        available: u64,
     },
-    /// One address has too few ports.
+    /// One source address has too few ports.
     #[error(
         "{connections} connections to one address need as many ports, and this machine gives out \
          {ports}: widen the range (as root: sysctl -w net.ipv4.ip_local_port_range='1024 65535')"
     )]
     Ports {
-        /// What was asked for.
+        /// The requested connections.
         connections: u64,
-        /// The ports that there are.
+        /// The size of the local port range.
         ports: u64,
     },
 }
 
-/// Files that are open beside the connections: standard ones, the loop's, a record, name look-ups.
-const OTHER_FILES: u64 = 24;
-/// What a request in flight takes, blocks that are half used included.
+/// Files that are open besides the connections: standard streams, the poller, a record, name lookups.
+const OTHER_OPEN_FILES: u64 = 24;
+/// Memory per request in flight in bytes, partly used blocks included.
 const BYTES_PER_REQUEST: u64 = 64;
-/// What a connection takes here, with its buffers.
+/// Memory per connection in bytes, buffers included.
 const BYTES_PER_CONNECTION: u64 = 4 << 10;
-/// What TLS takes on top.
+/// Additional memory per TLS connection in bytes.
 const BYTES_PER_TLS: u64 = 40 << 10;
-/// A part of the ports that may be in use already, or wait for their time to pass.
-const PORTS_IN_USE: u64 = 10;
-/// Source addresses of 127.0.0.0/8 that are used at most.
-const MOST_SOURCES: u64 = 250;
+/// One in this many local ports is assumed to be in use already, or in TIME_WAIT.
+const PORTS_IN_USE_DIVISOR: u64 = 10;
+/// Maximum number of source addresses in 127.0.0.0/8.
+const MAX_SOURCE_ADDRESSES: u64 = 250;
 
-impl Need {
-    /// Checks what is needed against what there is, and says from how many addresses of its own a load
-    /// to this very machine has to come.
+impl Required {
+    /// Compares the requirements with the available resources. Returns the source addresses that the load
+    /// uses: a load to this machine may exceed the ports of one address.
     ///
     /// # Errors
-    /// What is lacking, with the numbers.
-    pub fn check(&self, given: &Given) -> Result<Sources, LimitError> {
+    /// The missing resource, with the numbers.
+    pub(crate) fn check(&self, available: &Available) -> Result<SourceAddresses, LimitError> {
         let connections = self.connections;
-        let needed = connections + OTHER_FILES;
-        if needed > given.files {
-            return Err(LimitError::Files { connections, needed, limit: given.files });
+        let needed = connections + OTHER_OPEN_FILES;
+        if needed > available.files {
+            return Err(LimitError::Files { connections, needed, limit: available.files });
         }
-        let bytes = self.bytes();
-        if let Some(at_hand) = given.memory_bytes.filter(|at_hand| bytes > *at_hand) {
+        let needed = self.memory_bytes();
+        if let Some(available) = available.memory_bytes.filter(|bytes| needed > *bytes) {
             let what = match self.in_flight {
                 0 => format!("{connections} connections"),
                 n => format!("{n} requests in flight over {connections} connections"),
             };
-            return Err(LimitError::Memory { what, needed: bytes, at_hand });
+            return Err(LimitError::Memory { what, needed, available });
         }
-        let all = u64::from(given.ports.end().saturating_sub(*given.ports.start())) + 1;
-        let ports = all - all / PORTS_IN_USE;
+        let all = u64::from(available.ports.end().saturating_sub(*available.ports.start())) + 1;
+        let ports = all - all / PORTS_IN_USE_DIVISOR;
         let sources = connections.div_ceil(ports.max(1));
-        if sources > 1 && (!self.loopback || sources > MOST_SOURCES) {
+        if sources > 1 && (!self.loopback || sources > MAX_SOURCE_ADDRESSES) {
             return Err(LimitError::Ports { connections, ports: all });
         }
-        Ok(Sources { count: sources.max(1) as u8 })
+        Ok(SourceAddresses { count: sources.max(1) as u8 })
     }
 
-    fn bytes(&self) -> u64 {
+    fn memory_bytes(&self) -> u64 {
         let each = BYTES_PER_CONNECTION + if self.tls { BYTES_PER_TLS } else { 0 };
         self.in_flight
             .saturating_mul(BYTES_PER_REQUEST)
@@ -122,39 +122,58 @@ impl Need {
     }
 }
 
-/// The addresses of its own that a load comes from.
+/// The loopback addresses that the connections of a load bind to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sources {
+pub(crate) struct SourceAddresses {
     count: u8,
 }
 
-impl Sources {
-    /// The address that the connection of a number comes from; nothing where the system may choose.
-    pub fn of(self, number: usize) -> Option<IpAddr> {
+impl SourceAddresses {
+    /// Returns the source address of the connection with this number, or `None` if the kernel chooses it.
+    pub(crate) fn address_of(self, connection: usize) -> Option<IpAddr> {
         (self.count > 1).then(|| {
-            let turn = (number % usize::from(self.count)) as u8;
+            let turn = (connection % usize::from(self.count)) as u8;
             IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1 + turn))
         })
     }
 }
 
-/// Raises the limit of open files as far as this user may, and says how far that is.
-pub fn raise_files() -> u64 {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.maximum.unwrap_or(u64::MAX),
-        Err(_) => limit.current.unwrap_or(u64::MAX),
+/// The limits on open files of this process, as `getrlimit` returns them: `None` is unlimited.
+#[derive(Debug, Clone, Copy)]
+struct OpenFileLimits {
+    soft: Option<u64>,
+    hard: Option<u64>,
+}
+
+impl OpenFileLimits {
+    fn read() -> Self {
+        let limits = getrlimit(Resource::Nofile);
+        Self { soft: limits.current, hard: limits.maximum }
+    }
+
+    /// Raises the soft limit to the hard one, if permitted. Returns the soft limit now in force.
+    fn raise(self) -> u64 {
+        let raised = Rlimit { current: self.hard, maximum: self.hard };
+        let soft = match setrlimit(Resource::Nofile, raised) {
+            Ok(()) => self.hard,
+            Err(_) => self.soft,
+        };
+        soft.unwrap_or(u64::MAX)
     }
 }
 
-/// How far this user may raise the limit of open files.
-pub fn permitted_files() -> u64 {
-    getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
+/// Raises the soft limit on open files to the hard limit. Returns the limit now in force.
+pub fn raise_open_files() -> u64 {
+    OpenFileLimits::read().raise()
 }
 
-/// The ports that the kernel gives to connections that ask for none.
-pub fn ports() -> RangeInclusive<u16> {
+/// Returns the hard limit on open files, which is as far as [`raise_open_files`] can raise the soft one.
+pub fn max_open_files() -> u64 {
+    OpenFileLimits::read().hard.unwrap_or(u64::MAX)
+}
+
+/// Returns the range from which the kernel assigns ports to connections that name none.
+pub fn ephemeral_ports() -> RangeInclusive<u16> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     text.ok().and_then(|text| parse_ports(&text)).unwrap_or(32_768..=60_999)
 }
@@ -168,51 +187,57 @@ fn parse_ports(text: &str) -> Option<RangeInclusive<u16>> {
 mod tests {
     use super::*;
 
-    const GIVEN: Given =
-        Given { files: 200_000, memory_bytes: Some(1 << 30), ports: 32_768..=60_999 };
+    const AVAILABLE: Available =
+        Available { files: 200_000, memory_bytes: Some(1 << 30), ports: 32_768..=60_999 };
 
-    fn need(connections: u64, in_flight: u64) -> Need {
-        Need { connections, tls: false, in_flight, loopback: true }
+    fn required(connections: u64, in_flight: u64) -> Required {
+        Required { connections, tls: false, in_flight, loopback: true }
     }
 
     #[test]
     fn what_is_lacking_is_told_with_its_numbers() {
-        let said = |need: Need, given: &Given| need.check(given).unwrap_err().to_string();
-        let few = Given { files: 1024, ..GIVEN };
+        let said = |required: Required, available: &Available| {
+            required.check(available).unwrap_err().to_string()
+        };
+        let few = Available { files: 1024, ..AVAILABLE };
         assert_eq!(
-            said(need(10_000, 0), &few),
+            said(required(10_000, 0), &few),
             "10000 connections need 10024 open files, and 1024 are permitted at most: raise the limit \
              (as root: ulimit -Hn 10024; for a service: LimitNOFILE=10024)"
         );
-        let little = Given { memory_bytes: Some(16 << 20), ..GIVEN };
+        let little = Available { memory_bytes: Some(16 << 20), ..AVAILABLE };
         assert_eq!(
-            said(need(8, 1_000_000), &little),
+            said(required(8, 1_000_000), &little),
             "1000000 requests in flight over 8 connections need some 61.1 MiB of memory here, and \
              16.0 MiB are at hand: ask for fewer"
         );
-        let elsewhere = Need { loopback: false, ..need(30_000, 0) };
-        assert!(said(elsewhere, &GIVEN).contains("this machine gives out 28232: widen the range"));
+        let elsewhere = Required { loopback: false, ..required(30_000, 0) };
+        assert!(
+            said(elsewhere, &AVAILABLE).contains("this machine gives out 28232: widen the range")
+        );
     }
 
     #[test]
     fn a_million_requests_over_eight_connections_fit_into_little() {
-        assert!(need(8, 1_000_000).check(&GIVEN).is_ok());
-        assert!(need(8, 1_000_000).check(&Given { memory_bytes: None, ..GIVEN }).is_ok());
+        assert!(required(8, 1_000_000).check(&AVAILABLE).is_ok());
+        assert!(
+            required(8, 1_000_000).check(&Available { memory_bytes: None, ..AVAILABLE }).is_ok()
+        );
     }
 
     #[test]
     fn more_connections_than_ports_come_from_several_addresses_of_this_machine() {
-        let sources = need(100_000, 0).check(&GIVEN).unwrap();
-        assert_eq!(sources.of(0).unwrap().to_string(), "127.0.0.1");
-        assert_eq!(sources.of(3).unwrap().to_string(), "127.0.0.4");
-        assert_eq!(sources.of(4).unwrap().to_string(), "127.0.0.1");
-        assert_eq!(need(8, 0).check(&GIVEN).unwrap().of(3), None);
+        let sources = required(100_000, 0).check(&AVAILABLE).unwrap();
+        assert_eq!(sources.address_of(0).unwrap().to_string(), "127.0.0.1");
+        assert_eq!(sources.address_of(3).unwrap().to_string(), "127.0.0.4");
+        assert_eq!(sources.address_of(4).unwrap().to_string(), "127.0.0.1");
+        assert_eq!(required(8, 0).check(&AVAILABLE).unwrap().address_of(3), None);
     }
 
     #[test]
     fn the_range_of_ports_is_read_and_the_limit_of_files_raised() {
         assert_eq!(parse_ports("32768\t60999\n"), Some(32_768..=60_999));
         assert_eq!(parse_ports("many"), None);
-        assert!(raise_files() > 0);
+        assert!(raise_open_files() > 0);
     }
 }

@@ -1,59 +1,59 @@
-//! Who looks on while a load runs.
+//! The interface through which a caller follows a running load.
 
 use std::time::Duration;
 
 use lowtide_model::load::LoadRound;
 pub use lowtide_record::v1::Event;
 
-/// Sees how far a load is. It is called from the loop itself, and must not take long.
+/// Receives the progress of a load. The loop itself calls it, so it must return quickly.
 pub trait Observer {
-    /// Something happened.
-    fn see(&mut self, progress: Progress<'_>);
+    /// Handles one event.
+    fn observe(&mut self, progress: Progress<'_>);
 }
 
-/// What happened.
+/// An event in the course of a load.
 #[derive(Debug, Clone, Copy)]
 pub enum Progress<'a> {
-    /// A round begins.
+    /// A round starts.
     Round {
-        /// Which, from 1.
+        /// The number of the round, from 1.
         round: u32,
-        /// Where it goes.
+        /// The target of the round.
         target: &'a str,
     },
-    /// So far it is; every [`crate::plan::Plan::sample_every`].
-    State(State),
-    /// A moment that belongs into a record.
+    /// A sample of the state, once per [`crate::Plan::sample_interval`].
+    State(LoadState),
+    /// A moment to record.
     Mark {
-        /// Which.
+        /// The moment.
         moment: Event,
-        /// In which round, from 1.
+        /// The number of the round, from 1.
         round: u32,
     },
-    /// A round has ended.
+    /// A round ended.
     RoundEnd(&'a LoadRound),
 }
 
-/// How far it is.
+/// The state of a load at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct State {
-    /// Which round, from 1; in a pause, the one before it.
+pub struct LoadState {
+    /// The number of the round, from 1; in a pause, of the round before it.
     pub round: u32,
-    /// Requests in flight, those of a trickle among them; bare connections that are being made.
+    /// Requests in flight, background requests included, or bare connections that are being made.
     pub in_flight: u64,
-    /// Of the round: what has succeeded.
+    /// Successes in the round.
     pub succeeded: u64,
-    /// Of the round: what has failed.
+    /// Failures in the round.
     pub failed: u64,
-    /// Connections that stand.
+    /// Open connections.
     pub connections: u64,
-    /// Since the round began.
+    /// The time since the start of the round.
     pub since_round: Duration,
-    /// What is left of a pause; nothing in a round.
+    /// The remaining time of the pause; `None` in a round.
     pub pause_left: Option<Duration>,
 }
 
-/// Looks away.
+/// Ignores all events.
 impl Observer for () {
-    fn see(&mut self, _progress: Progress<'_>) {}
+    fn observe(&mut self, _progress: Progress<'_>) {}
 }

@@ -1,16 +1,16 @@
-//! When the next request or connection is due. Owns no clock: it is told what time it is, since the
-//! step that it paces began.
+//! Computes when the next request or connection is due. Has no clock: the caller passes the time since
+//! the start of the step.
 
 use std::time::Duration;
 
 use crate::rate::Rate;
 use crate::shape::Shape;
 
-/// Paces one step of a shape.
+/// The schedule of one step of a shape.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pacer {
+pub(crate) struct Pacer {
     pace: Pace,
-    begun: u64,
+    started: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,8 +22,8 @@ enum Pace {
 }
 
 impl Pacer {
-    /// The pacer of a step. A repetition is no step: nothing is due of it.
-    pub fn of(shape: &Shape) -> Self {
+    /// Returns the schedule of a step. In a repetition, which is not a step, nothing is due.
+    pub(crate) fn new(shape: &Shape) -> Self {
         let pace = match shape {
             Shape::Burst(count) => Pace::AtOnce { count: *count },
             Shape::Sustain(time) => Pace::Until(*time),
@@ -35,63 +35,62 @@ impl Pacer {
                 Pace::AtOnce { count: 0 }
             }
         };
-        Self { pace, begun: 0 }
+        Self { pace, started: 0 }
     }
 
-    /// How many may begin now.
-    pub fn due(&self, now: Duration) -> u64 {
+    /// Returns how many requests or connections may start now.
+    pub(crate) fn due(&self, now: Duration) -> u64 {
         match self.pace {
-            Pace::AtOnce { count } => count - self.begun,
+            Pace::AtOnce { count } => count - self.started,
             Pace::Until(end) if now < end => u64::MAX,
             Pace::Until(_) => 0,
-            Pace::Even { rate, count } => rate.due_by(now).min(count).saturating_sub(self.begun),
+            Pace::Even { rate, count } => rate.due_by(now).min(count).saturating_sub(self.started),
             Pace::EvenUntil { rate, end } if now < end => {
-                rate.due_by(now).saturating_sub(self.begun)
+                rate.due_by(now).saturating_sub(self.started)
             }
             Pace::EvenUntil { .. } => 0,
         }
     }
 
-    /// Begins one that is due, and says from when on it counts: its scheduled time where there is a
-    /// schedule, else now.
-    pub fn begin(&mut self, now: Duration) -> Duration {
-        let number = self.begun;
-        self.begun += 1;
+    /// Starts one that is due. Returns the time from which it counts: its scheduled time, or now
+    /// without a schedule.
+    pub(crate) fn start(&mut self, now: Duration) -> Duration {
+        let number = self.started;
+        self.started += 1;
         match self.pace {
             Pace::AtOnce { .. } | Pace::Until(_) => now,
             Pace::Even { rate, .. } | Pace::EvenUntil { rate, .. } => rate.at(number),
         }
     }
 
-    /// Since when the first that has not begun is due, or when it will be; nothing when all have
-    /// begun, or where there is no schedule.
-    pub fn next(&self) -> Option<Duration> {
+    /// Returns when the next one is or was due, or `None` if all have started or there is no schedule.
+    pub(crate) fn next(&self) -> Option<Duration> {
         match self.pace {
             Pace::AtOnce { .. } | Pace::Until(_) => None,
-            Pace::Even { rate, count } => (self.begun < count).then(|| rate.at(self.begun)),
-            Pace::EvenUntil { rate, end } => Some(rate.at(self.begun)).filter(|at| *at < end),
+            Pace::Even { rate, count } => (self.started < count).then(|| rate.at(self.started)),
+            Pace::EvenUntil { rate, end } => Some(rate.at(self.started)).filter(|at| *at < end),
         }
     }
 
-    /// Nothing is due any more, now and later.
-    pub fn is_done(&self, now: Duration) -> bool {
+    /// Returns whether nothing is due any more, now and later.
+    pub(crate) fn is_done(&self, now: Duration) -> bool {
         match self.pace {
-            Pace::AtOnce { count } | Pace::Even { count, .. } => self.begun >= count,
+            Pace::AtOnce { count } | Pace::Even { count, .. } => self.started >= count,
             Pace::Until(end) | Pace::EvenUntil { end, .. } => now >= end,
         }
     }
 
-    /// How many have not begun, where that is known.
-    pub fn left(&self) -> Option<u64> {
+    /// Returns how many have not started, if that is known.
+    pub(crate) fn left(&self) -> Option<u64> {
         match self.pace {
-            Pace::AtOnce { count } | Pace::Even { count, .. } => Some(count - self.begun),
+            Pace::AtOnce { count } | Pace::Even { count, .. } => Some(count - self.started),
             Pace::Until(_) | Pace::EvenUntil { .. } => None,
         }
     }
 
-    /// Ends it: nothing is due from here on.
-    pub fn stop(&mut self) {
-        self.pace = Pace::AtOnce { count: self.begun };
+    /// Ends the schedule: nothing is due from now on.
+    pub(crate) fn stop(&mut self) {
+        self.pace = Pace::AtOnce { count: self.started };
     }
 }
 
@@ -105,72 +104,72 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_due_at_once_and_counts_from_when_it_begins() {
-        let mut pacer = Pacer::of(&Shape::Burst(2));
+    fn a_burst_is_due_at_once_and_counts_from_when_it_starts() {
+        let mut pacer = Pacer::new(&Shape::Burst(2));
         assert_eq!((pacer.due(ms(0)), pacer.next(), pacer.left()), (2, None, Some(2)));
-        assert_eq!(pacer.begin(ms(3)), ms(3));
+        assert_eq!(pacer.start(ms(3)), ms(3));
         assert!(!pacer.is_done(ms(3)));
-        assert_eq!(pacer.begin(ms(4)), ms(4));
+        assert_eq!(pacer.start(ms(4)), ms(4));
         assert!(pacer.is_done(ms(4)) && pacer.due(ms(5)) == 0);
     }
 
     #[test]
-    fn a_ramp_keeps_its_schedule_whatever_becomes_of_what_has_begun() {
-        let mut pacer = Pacer::of(&Shape::Ramp { rate: "10/s".parse().unwrap(), count: 4 });
+    fn a_ramp_keeps_its_schedule_whatever_becomes_of_what_has_started() {
+        let mut pacer = Pacer::new(&Shape::Ramp { rate: "10/s".parse().unwrap(), count: 4 });
         assert_eq!((pacer.due(ms(0)), pacer.due(ms(99)), pacer.due(ms(100))), (1, 1, 2));
-        // It comes late, and is told from when on it counts all the same.
-        let begun: Vec<Duration> = (0..3).map(|_| pacer.begin(ms(250))).collect();
-        assert_eq!(begun, [ms(0), ms(100), ms(200)]);
+        // They start late, and still count from their scheduled times.
+        let started: Vec<Duration> = (0..3).map(|_| pacer.start(ms(250))).collect();
+        assert_eq!(started, [ms(0), ms(100), ms(200)]);
         assert_eq!((pacer.due(ms(250)), pacer.next()), (0, Some(ms(300))));
         assert_eq!(pacer.due(ms(99_000)), 1);
-        pacer.begin(ms(300));
+        pacer.start(ms(300));
         assert_eq!((pacer.next(), pacer.is_done(ms(300))), (None, true));
     }
 
     #[test]
     fn what_is_sustained_ends_with_its_time() {
-        let pacer = Pacer::of(&Shape::Sustain(ms(100)));
+        let pacer = Pacer::new(&Shape::Sustain(ms(100)));
         assert!(pacer.due(ms(99)) > 0 && !pacer.is_done(ms(99)));
         assert!(pacer.due(ms(100)) == 0 && pacer.is_done(ms(100)));
     }
 
     #[test]
-    fn nothing_begins_in_a_pause_but_its_trickle() {
-        let idle = |trickle| Pacer::of(&Shape::Idle { time: ms(250), trickle });
+    fn nothing_starts_in_a_pause_but_its_trickle() {
+        let idle = |trickle| Pacer::new(&Shape::Idle { time: ms(250), trickle });
         assert_eq!((idle(None).due(ms(9)), idle(None).is_done(ms(0))), (0, true));
         let mut pacer = idle("10/s".parse().ok());
         while pacer.due(ms(249)) > 0 {
-            pacer.begin(ms(249));
+            pacer.start(ms(249));
         }
-        assert_eq!((pacer.begun, pacer.next()), (3, None));
-        assert_eq!(Pacer::of(&Shape::Hold(ms(1))).due(ms(0)), 0);
+        assert_eq!((pacer.started, pacer.next()), (3, None));
+        assert_eq!(Pacer::new(&Shape::Hold(ms(1))).due(ms(0)), 0);
     }
 
     #[test]
     fn what_is_stopped_is_done() {
-        let mut pacer = Pacer::of(&Shape::Sustain(ms(100)));
-        pacer.begin(ms(1));
+        let mut pacer = Pacer::new(&Shape::Sustain(ms(100)));
+        pacer.start(ms(1));
         pacer.stop();
         assert!(pacer.is_done(ms(2)) && pacer.due(ms(2)) == 0);
     }
 
     proptest! {
         #[test]
-        fn a_ramp_begins_each_once_in_order_and_none_too_early(
+        fn a_ramp_starts_each_once_in_order_and_none_too_early(
             per_second in 0.01_f64..100_000.0, count in 0_u64..300, steps: Vec<u16>,
         ) {
             let rate = Rate::new(per_second).unwrap();
-            let mut pacer = Pacer::of(&Shape::Ramp { rate, count });
-            let (mut now, mut begun) = (Duration::ZERO, Vec::new());
+            let mut pacer = Pacer::new(&Shape::Ramp { rate, count });
+            let (mut now, mut started) = (Duration::ZERO, Vec::new());
             for step in steps {
                 now += Duration::from_micros(u64::from(step) * 100);
                 for _ in 0..pacer.due(now) {
-                    begun.push(pacer.begin(now));
-                    prop_assert!(begun.last() <= Some(&(now + Duration::from_micros(200))));
+                    started.push(pacer.start(now));
+                    prop_assert!(started.last() <= Some(&(now + Duration::from_micros(200))));
                 }
-                prop_assert_eq!(pacer.left(), Some(count - begun.len() as u64));
+                prop_assert_eq!(pacer.left(), Some(count - started.len() as u64));
             }
-            prop_assert!(begun.is_sorted() && begun.len() as u64 <= count);
+            prop_assert!(started.is_sorted() && started.len() as u64 <= count);
         }
     }
 }

@@ -1,60 +1,68 @@
-//! What is asked for.
+//! The description of a load.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limits::Need;
+use crate::http_choice::HttpVersion;
+use crate::limits::{Available, LimitError, Required};
 use crate::shape::Shape;
-use crate::speech::Version;
 use crate::target::Target;
 
-/// What is asked for.
+/// A load: targets, connections, shape and requests.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where it goes: one for each round, in turn; at least one, all HTTP or all bare connections.
+    /// The targets of the rounds, in turn. At least one; all HTTP or all bare connections.
     pub targets: Vec<Target>,
-    /// Connections; at least one.
+    /// The number of connections; at least one.
     pub connections: usize,
-    /// Requests in flight on each at most; at least one. HTTP/1.1 has one.
+    /// Maximum number of requests in flight on each connection; at least one. HTTP/1.1 has one.
     pub streams: usize,
-    /// What begins when. Of bare connections, no more in a round than `connections`.
+    /// When requests or bare connections start. A round has at most `connections` bare connections.
     pub shape: Shape,
-    /// For so long, connections stay open after the last round.
+    /// How long connections stay open after the last round.
     pub linger: Duration,
-    /// A request that has not been answered after this time, and a connection that has not been made,
-    /// has failed.
+    /// The time after which a request without a response, and a connection that is not established, has
+    /// failed.
     pub timeout: Duration,
-    /// In a pause, a connection on which nothing has been for so long is closed; `None`: never.
+    /// The time after which an idle connection is closed in a pause; `None`: never.
     pub idle_close: Option<Duration>,
-    /// What is asked of the server.
-    pub ask: Ask,
-    /// The version of HTTP.
-    pub version: Version,
-    /// Whether any certificate is trusted.
+    /// The request, repeated for each target.
+    pub request: RequestTemplate,
+    /// The requested version of HTTP.
+    pub version: HttpVersion,
+    /// Whether to trust any certificate.
     pub insecure: bool,
-    /// How often the observer sees how far it is.
-    pub sample_every: Duration,
+    /// The interval at which the observer gets the state.
+    pub sample_interval: Duration,
 }
 
-/// What is asked of a server; see [`crate::protocol::Request`].
+/// The parts of a request that do not depend on the target.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct RequestTemplate {
     /// The method.
     pub method: String,
     /// Headers.
     pub headers: Vec<(String, String)>,
-    /// The body; without one, empty.
+    /// The body; empty if there is none.
     pub body: Arc<[u8]>,
 }
 
 impl Plan {
-    /// Whether nothing is asked for over the connections.
+    /// Returns whether the connections are bare, without requests.
     pub fn is_bare(&self) -> bool {
         self.targets.iter().any(|target| target.scheme.is_bare())
     }
 
-    /// What it needs of the machine.
-    pub fn need(&self) -> Need {
+    /// Checks that this machine permits the load.
+    ///
+    /// # Errors
+    /// The missing resource.
+    pub fn check(&self, available: &Available) -> Result<(), LimitError> {
+        self.required().check(available).map(|_| ())
+    }
+
+    /// Returns the resources that the load requires of this machine.
+    pub(crate) fn required(&self) -> Required {
         let connections = self.connections as u64;
         let in_flight = match self.is_bare() {
             true => 0,
@@ -65,7 +73,7 @@ impl Plan {
         };
         let is_loopback =
             |target: &Target| target.host == "localhost" || target.host.starts_with("127.");
-        Need {
+        Required {
             connections,
             tls: self.targets.iter().any(|target| target.scheme.is_tls()),
             in_flight,

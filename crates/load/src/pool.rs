@@ -1,4 +1,5 @@
-//! The connections of a load: made, kept, lost, made again, given up.
+//! The connection pool: makes connections, keeps them, replaces lost ones, and gives up after repeated
+//! failures.
 
 use std::collections::VecDeque;
 use std::io;
@@ -6,73 +7,74 @@ use std::time::Duration;
 
 use mio::{Registry, Token};
 
-use crate::connection::{Connection, Seen};
+use crate::connection::{Connection, ConnectionProgress};
 use crate::failure::Failure;
 use crate::protocol::{Outcomes, Ticks};
-use crate::route::Route;
+use crate::resolved_target::ResolvedTarget;
 use crate::tally::Tally;
 
-/// After so many connections in a row that came to nothing, a place makes no more in its round.
-const GIVE_UP: u32 = 3;
-/// After the first that came to nothing, the next one is made so much later, and then twice as late
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// until it is this late.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// What is read at once.
-const BUFFER: usize = 128 << 10;
+/// Maximum number of consecutive failed connections in one place of the pool, per round.
+const MAX_ATTEMPTS: u32 = 3;
+/// Delay after the first failed connection. It doubles with each further one.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Upper limit of the delay.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Size of the read buffer that all connections share.
+const READ_BUFFER_BYTES: usize = 128 << 10;
 
-/// The connections of a load. Each has a place, and may take that of one that is gone.
+/// The connections of a load. Each occupies a place, where another one can replace it.
 pub(crate) struct Pool<'a> {
     places: Vec<Place>,
-    route: &'a Route,
+    target: &'a ResolvedTarget,
     registry: Registry,
     buffer: Box<[u8]>,
-    /// Places where a request may begin.
+    /// Places where a request may start, in turn.
     ready: VecDeque<usize>,
-    /// Places where there may be more to read, though no event will tell.
-    again: Vec<usize>,
-    /// Some place has no connection.
+    /// Places where there may be more to read, though no further event reports it.
+    unread: Vec<usize>,
+    /// Whether some place may have no connection.
     pub(crate) has_gaps: bool,
-    /// How many stand.
-    pub(crate) standing: u64,
-    /// Whether one ever did.
-    pub(crate) ever_stood: bool,
-    /// The last that came to nothing.
+    /// The number of open connections.
+    pub(crate) open_count: u64,
+    /// Whether a connection was ever open.
+    pub(crate) was_ever_open: bool,
+    /// Why the last connection failed.
     pub(crate) last_failure: Option<Failure>,
-    /// A server permits only so many streams on a connection, fewer than were asked for.
-    pub(crate) permitted: Option<usize>,
+    /// The lowest number of streams that the server permits on a connection, if fewer than requested.
+    pub(crate) permitted_streams: Option<usize>,
     streams: usize,
     is_bare: bool,
 }
 
+/// Holds at most one connection at a time, and what is remembered from one to the next.
 #[derive(Default)]
 struct Place {
     connection: Option<Connection>,
-    /// It is in `ready`.
-    queued: bool,
-    /// The connection stands, so that requests can begin or could have.
-    stands: bool,
-    /// Something was answered on it.
-    useful: bool,
-    /// So many in a row came to nothing.
+    /// Whether the place is in [`Pool::ready`].
+    is_queued: bool,
+    /// Whether the connection is open; with HTTP, whether requests could start on it.
+    is_open: bool,
+    /// Whether a response arrived on the connection.
+    has_answered: bool,
+    /// The number of consecutive failed connections.
     failures: u32,
-    /// No connection is made here before this time.
+    /// The earliest time of the next connection attempt.
     not_before: Duration,
-    /// Which of the target's addresses is tried.
+    /// Selects one of the target's addresses.
     turn: usize,
-    /// How many of them were, of this connection.
+    /// The number of addresses tried for the current connection.
     tried: usize,
-    /// When a request last began or ended here.
+    /// When a request last started or ended here.
     active: Duration,
-    /// What of a trickle was in flight here when the round began: it takes nothing away from it.
-    trickling: usize,
+    /// Background requests in flight here at the start of the round. They do not count against its streams.
+    trickle_in_flight: usize,
 }
 
 impl Place {
-    /// How many requests may begin here, of so many that may be in flight.
+    /// Returns how many more requests may start here, given that at most `streams` may be in flight.
     fn room(&self, streams: usize) -> usize {
         let connection = self.connection.as_ref();
-        connection.map_or(0, |c| c.room(streams.saturating_add(self.trickling)))
+        connection.map_or(0, |c| c.room(streams.saturating_add(self.trickle_in_flight)))
     }
 }
 
@@ -80,33 +82,38 @@ impl<'a> Pool<'a> {
     pub(crate) fn new(
         connections: usize,
         streams: usize,
-        route: &'a Route,
+        target: &'a ResolvedTarget,
         registry: Registry,
         is_bare: bool,
     ) -> Self {
         Self {
             places: (0..connections).map(|_| Place::default()).collect(),
-            route,
+            target,
             registry,
-            buffer: vec![0; BUFFER].into(),
+            buffer: vec![0; READ_BUFFER_BYTES].into(),
             ready: VecDeque::new(),
-            again: Vec::new(),
+            unread: Vec::new(),
             has_gaps: true,
-            standing: 0,
-            ever_stood: false,
+            open_count: 0,
+            was_ever_open: false,
             last_failure: None,
-            permitted: None,
+            permitted_streams: None,
             streams,
             is_bare,
         }
     }
 
-    /// A round begins, on this route, with so many requests in flight on each connection at most.
-    /// Connections that lead elsewhere are closed.
-    pub(crate) fn begin_round(&mut self, route: &'a Route, streams: usize, now: Duration) {
-        if !std::ptr::eq(self.route, route) {
+    /// Starts a round on this target, with at most `streams` requests in flight on each connection.
+    /// Closes connections to another target.
+    pub(crate) fn start_round(
+        &mut self,
+        target: &'a ResolvedTarget,
+        streams: usize,
+        now: Duration,
+    ) {
+        if !std::ptr::eq(self.target, target) {
             self.close_all();
-            self.route = route;
+            self.target = target;
         }
         self.streams = streams;
         self.has_gaps = true;
@@ -114,14 +121,14 @@ impl<'a> Pool<'a> {
             place.failures = 0;
             place.not_before = Duration::ZERO;
             place.active = now;
-            place.trickling = place.connection.as_ref().map_or(0, Connection::in_flight);
+            place.trickle_in_flight = place.connection.as_ref().map_or(0, Connection::in_flight);
         }
         for number in 0..self.places.len() {
             self.enqueue(number);
         }
     }
 
-    /// Makes connections at the first places that have none and may, until so many have one.
+    /// Makes connections in empty places until `wanted` places have one, or the others must wait to retry.
     pub(crate) fn fill(&mut self, wanted: usize, tally: &mut Tally, now: Duration) {
         if !std::mem::take(&mut self.has_gaps) {
             return;
@@ -136,69 +143,81 @@ impl<'a> Pool<'a> {
                 continue;
             }
             if place.not_before <= now {
-                self.open(number, tally.now, tally, now);
+                self.connect(number, tally.now, tally, now);
                 open += usize::from(self.places[number].connection.is_some());
             }
-            // One that has to wait is looked at again.
+            // A place that must wait is checked again.
             self.has_gaps |= self.places[number].connection.is_none();
         }
     }
 
-    /// Makes the connection of a place, which counts from a time.
-    pub(crate) fn open(&mut self, number: usize, began: Ticks, tally: &mut Tally, now: Duration) {
-        let (to, from) = self.route.ends(self.places[number].turn, number);
-        let begun = match self.route.session() {
-            Ok(session) => Connection::begin(to, from, session, began),
+    /// Starts the connection of a place. Its time counts from `started`.
+    pub(crate) fn connect(
+        &mut self,
+        number: usize,
+        started: Ticks,
+        tally: &mut Tally,
+        now: Duration,
+    ) {
+        let (to, from) = self.target.endpoints(self.places[number].turn, number);
+        let connection = match self.target.session() {
+            Ok(session) => Connection::connect(to, from, session, started),
             Err(error) => Err(io::Error::other(error)),
         };
-        let begun = begun.and_then(|mut connection| {
+        let connection = connection.and_then(|mut connection| {
             connection.register(&self.registry, Token(number))?;
             Ok(connection)
         });
         let place = &mut self.places[number];
-        match begun {
+        match connection {
             Ok(connection) => {
                 place.connection = Some(connection);
-                place.stands = false;
-                place.useful = false;
+                place.is_open = false;
+                place.has_answered = false;
                 place.active = now;
-                place.trickling = 0;
+                place.trickle_in_flight = 0;
             }
             Err(error) => {
-                self.not_made(number, began, Failure::of_connection(&error), tally, now);
+                self.connect_failed(number, started, Failure::from_io(&error), tally, now);
             }
         }
     }
 
-    /// Something happened on the connection of a place.
-    pub(crate) fn event(&mut self, number: usize, tally: &mut Tally, now: Duration) {
+    /// Handles an event on the connection of a place.
+    pub(crate) fn handle_event(&mut self, number: usize, tally: &mut Tally, now: Duration) {
         let Some(place) = self.places.get_mut(number) else { return };
         let Some(connection) = &mut place.connection else { return };
         let answers = tally.answers;
-        let seen = connection.go_on(&mut self.buffer, &self.route.speech, tally);
+        let progress = connection.advance(&mut self.buffer, &self.target.http, tally);
         if tally.answers > answers {
-            place.useful = true;
+            place.has_answered = true;
             place.failures = 0;
             place.active = now;
         }
-        match seen {
-            Ok(seen) => self.seen(number, seen, tally, now),
+        match progress {
+            Ok(progress) => self.apply_progress(number, progress, tally, now),
             Err(why) => self.lost(number, why, tally, now),
         }
     }
 
-    fn seen(&mut self, number: usize, seen: Seen, tally: &mut Tally, now: Duration) {
+    fn apply_progress(
+        &mut self,
+        number: usize,
+        progress: ConnectionProgress,
+        tally: &mut Tally,
+        now: Duration,
+    ) {
         let place = &mut self.places[number];
         let Some(connection) = &mut place.connection else { return };
-        if seen.again {
-            self.again.push(number);
+        if progress.may_have_more {
+            self.unread.push(number);
         }
         if self.is_bare {
-            if seen.stands {
-                place.stands = true;
-                tally.connected(connection.began);
-                self.stands();
-                tally.round.peak = tally.round.peak.max(self.standing);
+            if progress.opened {
+                place.is_open = true;
+                tally.connected(connection.started);
+                self.count_open();
+                tally.round.peak = tally.round.peak.max(self.open_count);
             }
             return;
         }
@@ -206,53 +225,53 @@ impl<'a> Pool<'a> {
             if connection.in_flight() == 0 {
                 self.close(number);
                 self.has_gaps = true;
-                // One that was of no use may be so again.
+                // A connection without a response counts as a failure: the next one may end the same way.
                 let place = &mut self.places[number];
-                if !place.useful {
+                if !place.has_answered {
                     place.failures += 1;
-                    place.not_before = now + wait(place.failures);
+                    place.not_before = now + retry_delay(place.failures);
                     self.last_failure = Some(Failure::Closed);
                 }
             }
             return;
         }
-        if !place.stands && connection.protocol().is_some_and(|protocol| protocol.room() > 0) {
-            place.stands = true;
+        if !place.is_open && connection.protocol().is_some_and(|protocol| protocol.room() > 0) {
+            place.is_open = true;
             place.tried = 0;
-            self.stands();
+            self.count_open();
         }
         self.enqueue(number);
     }
 
-    fn stands(&mut self) {
-        self.standing += 1;
-        self.ever_stood = true;
+    fn count_open(&mut self) {
+        self.open_count += 1;
+        self.was_ever_open = true;
     }
 
-    /// Lets requests begin at a place, where there is room.
+    /// Queues a place for requests, if there is room.
     fn enqueue(&mut self, number: usize) {
         let place = &mut self.places[number];
-        if place.room(self.streams) > 0 && !place.queued {
-            place.queued = true;
+        if place.room(self.streams) > 0 && !place.is_queued {
+            place.is_queued = true;
             self.ready.push_back(number);
         }
     }
 
-    /// Whether a request may begin somewhere.
+    /// Returns whether a request may start in any place.
     pub(crate) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// At how many places requests may begin.
+    /// Returns the number of places where requests may start.
     pub(crate) fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// The next place at which requests may begin, and how many.
+    /// Returns the next place where requests may start, and how many.
     pub(crate) fn next_ready(&mut self) -> Option<(usize, usize)> {
         while let Some(number) = self.ready.pop_front() {
             let place = &mut self.places[number];
-            place.queued = false;
+            place.is_queued = false;
             let room = place.room(self.streams);
             if room > 0 {
                 return Some((number, room));
@@ -261,51 +280,52 @@ impl<'a> Pool<'a> {
         None
     }
 
-    /// Begins a request at a place that has room.
+    /// Starts a request in a place that has room.
     pub(crate) fn send(&mut self, number: usize, due: Ticks) {
         if let Some(connection) = &mut self.places[number].connection {
             connection.send(due);
         }
     }
 
-    /// Writes what was begun at a place.
+    /// Writes the requests that started in a place.
     pub(crate) fn flush(&mut self, number: usize, tally: &mut Tally, now: Duration) {
         let place = &mut self.places[number];
         place.active = now;
         let Some(connection) = &mut place.connection else { return };
         if connection.flush().is_err() {
-            // Reading tells why.
-            return self.event(number, tally, now);
+            // Reading yields the reason.
+            return self.handle_event(number, tally, now);
         }
-        self.note_permitted(number);
+        self.note_permitted_streams(number);
         self.enqueue(number);
     }
 
-    /// Sees whether the server permits fewer streams than were asked for.
-    fn note_permitted(&mut self, number: usize) {
+    /// Notes whether the server permits fewer streams than requested.
+    fn note_permitted_streams(&mut self, number: usize) {
         let place = &self.places[number];
         let Some(protocol) = place.connection.as_ref().and_then(Connection::protocol) else {
             return;
         };
         let in_flight = protocol.in_flight();
         if in_flight < self.streams && protocol.room() == 0 && !protocol.is_draining() {
-            self.permitted = Some(self.permitted.map_or(in_flight, |before| before.min(in_flight)));
+            self.permitted_streams =
+                Some(self.permitted_streams.map_or(in_flight, |before| before.min(in_flight)));
         }
     }
 
-    /// Reads on where there may be more.
-    pub(crate) fn read_on(&mut self, tally: &mut Tally, now: Duration) {
-        for number in std::mem::take(&mut self.again) {
-            self.event(number, tally, now);
+    /// Continues to read where there may be more.
+    pub(crate) fn read_more(&mut self, tally: &mut Tally, now: Duration) {
+        for number in std::mem::take(&mut self.unread) {
+            self.handle_event(number, tally, now);
         }
     }
 
-    /// Whether there may be more to read somewhere.
+    /// Returns whether there may be more to read in any place.
     pub(crate) fn may_read_on(&self) -> bool {
-        !self.again.is_empty()
+        !self.unread.is_empty()
     }
 
-    /// The connection of a place is gone, or of no use any more.
+    /// Handles a connection that is lost or unusable.
     fn lost(&mut self, number: usize, why: Failure, tally: &mut Tally, now: Duration) {
         let place = &mut self.places[number];
         let Some(mut connection) = place.connection.take() else { return };
@@ -313,74 +333,75 @@ impl<'a> Pool<'a> {
         connection.fail(why, tally);
         self.has_gaps = true;
         let was_open = connection.is_open();
-        if std::mem::take(&mut place.stands) {
-            self.standing -= 1;
+        if std::mem::take(&mut place.is_open) {
+            self.open_count -= 1;
             if self.is_bare {
                 tally.round.closed_while_held += 1;
                 return;
             }
         }
         if !was_open || self.is_bare {
-            return self.not_made(number, connection.began, why, tally, now);
+            return self.connect_failed(number, connection.started, why, tally, now);
         }
-        let useful = place.useful || tally.answers > answers || why == Failure::TimedOut;
-        match useful {
+        let has_answered =
+            place.has_answered || tally.answers > answers || why == Failure::TimedOut;
+        match has_answered {
             true => place.not_before = now,
-            false => self.came_to_nothing(number, why, now),
+            false => self.count_failure(number, why, now),
         }
     }
 
-    /// The connection of a place could not be made: another address is tried, where there is one.
-    fn not_made(
+    /// Handles a failed connection attempt: tries the next address, if there is one.
+    fn connect_failed(
         &mut self,
         number: usize,
-        began: Ticks,
+        started: Ticks,
         why: Failure,
         tally: &mut Tally,
         now: Duration,
     ) {
         let place = &mut self.places[number];
         place.tried += 1;
-        if place.tried < self.route.addresses() {
+        if place.tried < self.target.address_count() {
             place.turn += 1;
-            return self.open(number, began, tally, now);
+            return self.connect(number, started, tally, now);
         }
         place.tried = 0;
         if self.is_bare {
-            tally.failed(began, why);
+            tally.failed(started, why);
         }
-        self.came_to_nothing(number, why, now);
+        self.count_failure(number, why, now);
     }
 
-    fn came_to_nothing(&mut self, number: usize, why: Failure, now: Duration) {
+    fn count_failure(&mut self, number: usize, why: Failure, now: Duration) {
         let place = &mut self.places[number];
         place.failures += 1;
-        place.not_before = now + wait(place.failures);
-        // That the server speaks another protocol says more than what else happens then.
-        self.last_failure = self.last_failure.filter(|last| last.is_of_protocol()).or(Some(why));
+        place.not_before = now + retry_delay(place.failures);
+        // A wrong protocol explains more than the failures that follow from it.
+        self.last_failure = self.last_failure.filter(|last| last.is_wrong_protocol()).or(Some(why));
         self.has_gaps = true;
     }
 
-    /// Why all of the first places came to nothing, if so: as many times as it takes to give up, or
-    /// once each.
+    /// Returns the last failure if each of the first `wanted` places failed: as often as it takes to
+    /// give up, if `for_good`, or at least once.
     pub(crate) fn failed(&self, wanted: usize, for_good: bool) -> Option<Failure> {
-        let least = if for_good { GIVE_UP } else { 1 };
+        let least = if for_good { MAX_ATTEMPTS } else { 1 };
         let failed = |place: &Place| place.connection.is_none() && place.failures >= least;
         self.last_failure.filter(|_| self.places.iter().take(wanted).all(failed))
     }
 
-    /// How many places have given up.
+    /// Returns the number of places that have given up.
     pub(crate) fn given_up(&self) -> usize {
-        self.places.iter().filter(|p| p.connection.is_none() && p.failures >= GIVE_UP).count()
+        self.places.iter().filter(|p| p.connection.is_none() && p.failures >= MAX_ATTEMPTS).count()
     }
 
-    /// Gives up what began at or before a time: requests, and connections that are being made.
+    /// Gives up requests and connection attempts that started at or before `until`.
     pub(crate) fn expire(&mut self, until: Ticks, tally: &mut Tally, now: Duration) {
         for number in 0..self.places.len() {
             let place = &mut self.places[number];
             let Some(connection) = &mut place.connection else { continue };
             let oldest = connection.protocol().and_then(|protocol| protocol.oldest());
-            if !place.stands && oldest.is_none() && connection.began <= until {
+            if !place.is_open && oldest.is_none() && connection.started <= until {
                 self.lost(number, Failure::NotConnected, tally, now);
             } else if oldest.is_some_and(|oldest| oldest <= until) {
                 match connection.expire(until, tally) {
@@ -391,7 +412,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Closes what nothing has been on since a time.
+    /// Closes connections that were idle since a time.
     pub(crate) fn close_idle(&mut self, since: Duration) {
         for number in 0..self.places.len() {
             let place = &self.places[number];
@@ -402,7 +423,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Closes all of them.
+    /// Closes all connections.
     pub(crate) fn close_all(&mut self) {
         for number in 0..self.places.len() {
             self.close(number);
@@ -413,19 +434,19 @@ impl<'a> Pool<'a> {
         let place = &mut self.places[number];
         let Some(mut connection) = place.connection.take() else { return };
         connection.close();
-        if std::mem::take(&mut place.stands) {
-            self.standing -= 1;
+        if std::mem::take(&mut place.is_open) {
+            self.open_count -= 1;
         }
     }
 
-    /// Gives up everything: whatever is in flight fails for a reason.
+    /// Gives up all connections; their requests in flight fail for this reason.
     pub(crate) fn give_up_all(&mut self, why: Failure, tally: &mut Tally) {
         for place in &mut self.places {
             let Some(mut connection) = place.connection.take() else { continue };
             connection.fail(why, tally);
-            match std::mem::take(&mut place.stands) {
-                true => self.standing -= 1,
-                false if self.is_bare => tally.failed(connection.began, why),
+            match std::mem::take(&mut place.is_open) {
+                true => self.open_count -= 1,
+                false if self.is_bare => tally.failed(connection.started, why),
                 false => {}
             }
         }
@@ -438,7 +459,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// How long to wait after so many connections in a row came to nothing.
-fn wait(failures: u32) -> Duration {
-    FIRST_WAIT.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST_WAIT)
+/// Returns the delay after this number of consecutive failed connections.
+fn retry_delay(failures: u32) -> Duration {
+    MIN_RETRY_DELAY.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(MAX_RETRY_DELAY)
 }

@@ -1,127 +1,136 @@
-//! What a protocol is to the loop that drives it: no I/O, no clock. Bytes in, bytes out, outcomes told.
+//! The interface between the loop and a protocol, which has neither I/O nor a clock: the loop passes in
+//! received bytes, and gets bytes to send and the outcomes of requests.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::target::Scheme;
 
 mod body;
 
-pub use body::{Body, BodyHash};
+pub use body::Body;
+pub(crate) use body::BodyHash;
 
-/// A time since the count began, in units of 10 µs: four bytes reach 11.9 hours.
+/// A time since the start of the count, in units of 10 µs: four bytes reach 11.9 hours.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Ticks(pub u32);
 
 impl Ticks {
-    /// The last whole tick within `elapsed`; the highest there is where that lies beyond it.
-    pub fn of(elapsed: Duration) -> Self {
+    /// Rounds down to whole ticks; saturates.
+    pub(crate) fn from_duration(elapsed: Duration) -> Self {
         Self(u32::try_from(elapsed.as_micros() / 10).unwrap_or(u32::MAX))
     }
 
-    /// The time since the count began.
-    pub fn elapsed(self) -> Duration {
+    /// Returns the time since the start of the count.
+    pub(crate) fn elapsed(self) -> Duration {
         Duration::from_micros(u64::from(self.0) * 10)
     }
 }
 
-/// The request: the same for all requests of a connection.
+/// The request that a connection repeats.
 ///
-/// What goes into it was checked where it came from: a method and header names are tokens, and
-/// nothing holds a line break or a zero.
+/// The caller has validated it: the method and header names are tokens, and no part contains a line
+/// break or a NUL.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// `GET`, `POST`, …
     pub method: String,
-    /// `http` or `https`.
-    pub scheme: &'static str,
+    /// [`Scheme::Http`] or [`Scheme::Https`].
+    pub scheme: Scheme,
     /// Host, and port where it is not the scheme's.
     pub authority: String,
     /// Path and query, beginning with `/`.
     pub path: String,
-    /// Further headers, names in any case. `host` takes the place of `authority`; a `content-length`
-    /// need not be among them.
+    /// Further headers, with names in any case. `host` replaces `authority`. `content-length` may be omitted.
     pub headers: Vec<(String, String)>,
-    /// The body; without one, empty.
+    /// The body; empty if there is none.
     pub body: Arc<[u8]>,
 }
 
-/// One connection's protocol: no I/O, no clock. Bytes in, bytes out, outcomes told.
+impl Request {
+    /// Returns whether responses have no body, whatever their headers say.
+    pub(crate) fn is_head(&self) -> bool {
+        self.method == "HEAD"
+    }
+}
+
+/// The protocol on one connection, without I/O and without a clock.
 ///
-/// All that is to be written is appended to `out`; nothing there is looked at or taken back.
+/// Methods append the bytes to send to `out`, and neither read nor remove what is already there.
 pub trait Protocol {
-    /// What goes out as soon as the connection stands.
+    /// Writes what the client sends as soon as the connection is open.
     fn open(&mut self, out: &mut Vec<u8>);
 
-    /// How many more requests can begin now: what the server allows, and what is in flight, taken
-    /// into account. HTTP/2: 0 until the server's SETTINGS have come; 0 after GOAWAY.
+    /// Returns how many more requests can start now, given the server's limit and the requests in flight.
+    /// HTTP/2: 0 until the server's SETTINGS arrive, and 0 after GOAWAY.
     fn room(&self) -> usize;
 
-    /// Begins one request, which counts from `due` (its scheduled send). Only while there is room;
-    /// without, nothing happens. `due` must not lie before that of the request sent last, or
-    /// [`Protocol::expire`] and [`Protocol::oldest`] come to it late.
+    /// Starts one request, whose latency counts from `due` (its scheduled time). Does nothing without
+    /// room. `due` must not be earlier than that of the previous request; otherwise
+    /// [`Protocol::expire`] and [`Protocol::oldest`] reach it late.
     fn send(&mut self, due: Ticks, out: &mut Vec<u8>);
 
-    /// Takes what came from the server, cut anywhere.
+    /// Processes bytes from the server, split at any position.
     ///
     /// # Errors
     ///
-    /// The connection is of no more use. The caller then calls [`Protocol::closed`] with the failure;
-    /// what `out` holds may still be written (HTTP/2: it tells the server why).
+    /// When the connection can no longer be used. The caller then calls [`Protocol::closed`] with the
+    /// failure. It may still send `out` (HTTP/2: a GOAWAY with the reason).
     fn receive(
         &mut self,
         bytes: &[u8],
         out: &mut Vec<u8>,
-        told: &mut dyn Outcomes,
+        outcomes: &mut dyn Outcomes,
     ) -> Result<(), Failure>;
 
-    /// Goes on with request bodies, as far as windows and `out` (at most `most` bytes more) permit.
-    /// Costs nothing where no body waits. What gets nothing out waits for the server.
-    fn pump(&mut self, most: usize, out: &mut Vec<u8>);
+    /// Writes at most `max` bytes of request bodies, as far as flow control permits. Costs nothing if
+    /// no body is pending. If it writes nothing, the pending bodies wait for the server.
+    fn pump(&mut self, max: usize, out: &mut Vec<u8>);
 
-    /// Gives up all requests that began at or before `until` (HTTP/2: RST_STREAM CANCEL each). Told
-    /// as timed out.
+    /// Gives up all requests that started at or before `until` (HTTP/2: with RST_STREAM CANCEL). They fail as
+    /// timed out.
     ///
     /// # Errors
     ///
-    /// The connection cannot be used any more (HTTP/1.1, whose answers come in order).
+    /// When the connection can no longer be used (HTTP/1.1, where responses arrive in order).
     fn expire(
         &mut self,
         until: Ticks,
         out: &mut Vec<u8>,
-        told: &mut dyn Outcomes,
+        outcomes: &mut dyn Outcomes,
     ) -> Result<(), Failure>;
 
-    /// When the oldest request in flight began.
+    /// Returns when the oldest request in flight started.
     fn oldest(&self) -> Option<Ticks>;
 
-    /// How many requests were begun and not yet told.
+    /// Returns how many requests have started and have no outcome yet.
     fn in_flight(&self) -> usize;
 
-    /// No new request may begin here (GOAWAY, `connection: close`), but those in flight may still
-    /// be answered.
+    /// Returns whether no new request may start (GOAWAY, `connection: close`). The server may still
+    /// answer those in flight.
     fn is_draining(&self) -> bool;
 
-    /// Says goodbye (HTTP/2: GOAWAY NO_ERROR).
+    /// Ends the connection in good order (HTTP/2: GOAWAY NO_ERROR).
     fn close(&mut self, out: &mut Vec<u8>);
 
-    /// The connection is gone: all in flight failed, for that reason, or for a better one that the
-    /// protocol knows (HTTP/2: GOAWAY with an error; a body that had begun was cut short). An
-    /// HTTP/1.1 body that ends with the connection ([`Failure::Closed`]) is whole.
-    fn closed(&mut self, why: Failure, told: &mut dyn Outcomes);
+    /// Handles the loss of the connection: all requests in flight fail, for `why` or for a more precise
+    /// reason (HTTP/2: GOAWAY with an error; a partial body was cut short). An HTTP/1.1 body that ends
+    /// with the connection ([`Failure::Closed`]) is complete.
+    fn closed(&mut self, why: Failure, outcomes: &mut dyn Outcomes);
 
-    /// Begins the count of ticks anew, `by` later: what is in flight keeps its age, but for
-    /// what began before, which began at 0.
+    /// Moves the start of the count of ticks `by` later. Requests in flight keep their age; those that
+    /// started before the new start count from 0.
     fn rebase(&mut self, by: Ticks);
 }
 
-/// What becomes of requests. Each request that `send` began is told exactly once, by one of the two.
+/// Receives the outcomes of requests. Each request that `send` starts has exactly one outcome.
 pub trait Outcomes {
-    /// Answered whole. `status` as the server gave it.
-    fn answered(&mut self, began: Ticks, status: u16, body: Body<'_>);
+    /// The response is complete. `status` is as the server sent it.
+    fn answered(&mut self, started: Ticks, status: u16, body: Body<'_>);
 
-    /// Not answered, or not whole.
-    fn failed(&mut self, began: Ticks, failure: Failure);
+    /// There is no response, or not a complete one.
+    fn failed(&mut self, started: Ticks, failure: Failure);
 }
 
 #[cfg(test)]
@@ -130,8 +139,8 @@ mod tests {
 
     #[test]
     fn ticks_are_ten_microseconds_and_stop_at_their_end() {
-        assert_eq!(Ticks::of(Duration::from_micros(129)), Ticks(12));
+        assert_eq!(Ticks::from_duration(Duration::from_micros(129)), Ticks(12));
         assert_eq!(Ticks(12).elapsed(), Duration::from_micros(120));
-        assert_eq!(Ticks::of(Duration::from_secs(1_000_000)), Ticks(u32::MAX));
+        assert_eq!(Ticks::from_duration(Duration::from_secs(1_000_000)), Ticks(u32::MAX));
     }
 }

@@ -1,39 +1,41 @@
-//! How often something begins: `100/s`, as people write it.
+//! Rates, as in `100/s`.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How often something begins, in a second: from one a day to ten million.
+/// How often requests or connections start, per second: from one a day to ten million a second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate(f64);
 
-/// Not a rate.
+/// A text that is not a valid rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no rate: write 100/s, 0.5/s or 30/m")]
 pub struct RateError(String);
 
-const LEAST: f64 = 1.0 / 86_400.0;
-const MOST: f64 = 1e7;
+/// Lowest rate, in starts per second: one a day.
+const MIN_PER_SECOND: f64 = 1.0 / 86_400.0;
+/// Highest rate, in starts per second.
+const MAX_PER_SECOND: f64 = 1e7;
 
 impl Rate {
-    /// So many in a second; none where that is less than one a day, or more than ten million.
-    pub fn new(per_second: f64) -> Option<Self> {
-        (LEAST..=MOST).contains(&per_second).then_some(Self(per_second))
+    /// Returns the rate, or `None` if it is less than one a day or more than ten million a second.
+    pub(crate) fn new(per_second: f64) -> Option<Self> {
+        (MIN_PER_SECOND..=MAX_PER_SECOND).contains(&per_second).then_some(Self(per_second))
     }
 
-    /// How many are due within a time: the first at its beginning.
-    pub fn due_by(self, time: Duration) -> u64 {
-        // What is due at this very moment counts, also where that was rounded to nanoseconds.
+    /// Returns how many are due within a time. The first is due at its start.
+    pub(crate) fn due_by(self, time: Duration) -> u64 {
+        // One that is due at this very moment counts, even if its time was rounded to nanoseconds.
         ((time.as_secs_f64() + 1.5e-9) * self.0) as u64 + 1
     }
 
-    /// When the one of a number is due, from 0.
-    pub fn at(self, number: u64) -> Duration {
+    /// Returns when the one with this number, counted from 0, is due.
+    pub(crate) fn at(self, number: u64) -> Duration {
         Duration::try_from_secs_f64(number as f64 / self.0).unwrap_or(Duration::MAX)
     }
 
-    /// How many begin in a time: at least one.
+    /// Returns how many start within a time: at least one.
     pub fn count_in(self, time: Duration) -> u64 {
         ((time.as_secs_f64() * self.0 + 1e-6) as u64).max(1)
     }

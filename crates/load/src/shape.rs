@@ -1,5 +1,4 @@
-//! The shape of a load: what is begun when, as a value. What begins is a request, or, for bare
-//! connections, a connection.
+//! The shape of a load: a value that describes when requests, or bare connections, start.
 
 use std::time::Duration;
 
@@ -8,49 +7,49 @@ use crate::rate::Rate;
 /// The shape of a load.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Shape {
-    /// So many, as fast as they are taken: all at once, where there is room.
+    /// This many, as fast as possible: all at once if there is room.
     Burst(u64),
-    /// As many in flight as there is room for, until a time has passed.
+    /// As many in flight as there is room for, for this time.
     Sustain(Duration),
-    /// One after the other at an even rate, whether those before are done or not.
+    /// One after the other at an even rate, whether earlier ones are finished or not.
     Ramp {
-        /// How often one begins.
+        /// The rate of starts.
         rate: Rate,
-        /// How many begin.
+        /// How many start.
         count: u64,
     },
-    /// Nothing begins for a time, and what is open stays open.
+    /// Nothing starts for this time, and open connections stay open.
     Hold(Duration),
-    /// Nothing belongs to the load for a time; what is open may be closed.
+    /// A pause: no request of the load starts, and idle connections may be closed.
     Idle {
         /// How long.
         time: Duration,
-        /// How often a request begins meanwhile that is counted by itself.
+        /// The rate of background requests during the pause, which are counted separately.
         trickle: Option<Rate>,
     },
     /// Rounds.
     Repeat {
         /// How many.
         times: u32,
-        /// What a round is made of, in order.
+        /// The parts of a round, in order.
         round: Vec<Shape>,
-        /// What lies between two rounds.
+        /// The part between two rounds.
         between: Box<Shape>,
     },
 }
 
-/// A part of a shape that is not made of parts.
+/// A part of a shape that has no parts itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step<'a> {
+pub(crate) struct Step<'a> {
     /// The round that it belongs to, or comes after; from 1.
-    pub round: u32,
-    /// What it is.
-    pub shape: &'a Shape,
+    pub(crate) round: u32,
+    /// The part, which is not a [`Shape::Repeat`].
+    pub(crate) shape: &'a Shape,
 }
 
 impl Shape {
-    /// Its parts in order, numbered by the rounds of the outermost repetition.
-    pub fn steps(&self) -> Vec<Step<'_>> {
+    /// Returns the parts in order, numbered by the rounds of the outermost repetition.
+    pub(crate) fn steps(&self) -> Vec<Step<'_>> {
         let Self::Repeat { times, round, between } = self else { return self.within(1) };
         let mut steps = Vec::new();
         for number in 1..=*times {
@@ -71,7 +70,7 @@ impl Shape {
         }
     }
 
-    /// How many begin in all, where that is known before.
+    /// Returns how many requests or connections start in total, if that is known in advance.
     pub fn count(&self) -> Option<u64> {
         self.steps().iter().try_fold(0_u64, |sum, step| {
             let more = match step.shape {
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn how_many_begin_in_a_time_is_not_known_before() {
+    fn how_many_start_in_a_time_is_not_known_before() {
         assert_eq!(rounds(2, vec![Shape::Sustain(SECOND)]).count(), None);
         assert_eq!(Shape::Hold(SECOND).steps().len(), 1);
     }

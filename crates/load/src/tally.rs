@@ -1,4 +1,4 @@
-//! What is counted of a round: how many, how long they took, what was answered, why they failed.
+//! The counts of a round: requests, latencies, distinct responses, causes of failure.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -10,22 +10,23 @@ use lowtide_model::load::{Latency, LoadRound, MOST_RESPONSES, Trickle};
 use crate::failure::Failure;
 use crate::protocol::{Body, Outcomes, Ticks};
 
-/// A text of more characters than this is cut; what follows is told by length and hash.
-const LONGEST_TEXT: usize = 1024;
-/// So many different bodies are told apart.
-const MOST_DISTINCT: usize = 1 << 20;
-/// Answers with this status, or a higher one, have failed.
-const FIRST_BAD_STATUS: u16 = 400;
+/// Maximum number of characters of a body in a report. A longer one is shortened, with its length and
+/// hash appended.
+const MAX_TEXT_CHARS: usize = 1024;
+/// Maximum number of distinct bodies that are counted.
+const MAX_DISTINCT_BODIES: usize = 1 << 20;
+/// Lowest status that counts as a failure.
+const MIN_FAILED_STATUS: u16 = 400;
 
-/// Counts what becomes of requests, and of bare connections.
+/// Counts the outcomes of requests and bare connections.
 pub(crate) struct Tally {
-    /// What time it is: set by the loop before it hands anything in.
+    /// The current time. The loop sets it before it reports outcomes.
     pub(crate) now: Ticks,
-    /// What began before this is not the round's, but the trickle's before it.
-    pub(crate) round_began: Ticks,
-    /// Requests that were sent, and neither answered nor given up.
+    /// The start of the round. Requests that started earlier are background requests of the pause before it.
+    pub(crate) round_started: Ticks,
+    /// Requests that were sent and have no outcome yet.
     pub(crate) in_flight: u64,
-    /// Answers of any status, since the beginning of the run.
+    /// Responses with any status since the start of the run.
     pub(crate) answers: u64,
     pub(crate) round: Counts,
     pub(crate) trickle: Counts,
@@ -35,7 +36,7 @@ impl Default for Tally {
     fn default() -> Self {
         Self {
             now: Ticks(0),
-            round_began: Ticks(0),
+            round_started: Ticks(0),
             in_flight: 0,
             answers: 0,
             round: Counts::default(),
@@ -45,20 +46,20 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// One begins that belongs to the round.
-    pub(crate) fn begin(&mut self) {
-        self.begin_bare();
+    /// Counts the start of a request of the round.
+    pub(crate) fn start(&mut self) {
+        self.start_bare();
         self.round.peak = self.round.peak.max(self.round.in_flight());
     }
 
-    /// A bare connection begins to be made. Its peak is that of connections that stand.
-    pub(crate) fn begin_bare(&mut self) {
+    /// Counts the start of a bare connection. Its peak counts open connections, and is kept by the pool.
+    pub(crate) fn start_bare(&mut self) {
         self.in_flight += 1;
         self.round.sent(self.now);
     }
 
-    /// One begins that belongs to the trickle.
-    pub(crate) fn begin_trickle(&mut self) {
+    /// Counts the start of a background request.
+    pub(crate) fn start_trickle(&mut self) {
         self.in_flight += 1;
         self.trickle.sent(self.now);
     }
@@ -66,24 +67,24 @@ impl Tally {
     /// Counts requests that were never sent, because all connections were given up for a reason.
     pub(crate) fn failed_unsent(&mut self, count: u64, failure: Failure) {
         self.round.sent += count;
-        self.round.failed(count, Kind::NeverSent(failure), self.now);
+        self.round.failed(count, FailureCause::NeverSent(failure), self.now);
     }
 
     /// Counts a request that was due at a time and found no room on a connection within the timeout.
     pub(crate) fn timed_out_unsent(&mut self, due: Ticks) {
         self.round.sent += 1;
-        self.round.timed_out(due, Kind::NeverSent(Failure::TimedOut), self.now);
+        self.round.timed_out(due, FailureCause::NeverSent(Failure::TimedOut), self.now);
     }
 
-    /// A bare connection was made, and stands.
-    pub(crate) fn connected(&mut self, began: Ticks) {
+    /// Counts a bare connection that is open.
+    pub(crate) fn connected(&mut self, started: Ticks) {
         let now = self.now;
         self.in_flight -= 1;
-        self.round.succeeded(began, now);
+        self.round.succeeded(started, now);
     }
 
-    fn counts(&mut self, began: Ticks) -> &mut Counts {
-        match began >= self.round_began {
+    fn counts(&mut self, started: Ticks) -> &mut Counts {
+        match started >= self.round_started {
             true => &mut self.round,
             false => &mut self.trickle,
         }
@@ -91,39 +92,39 @@ impl Tally {
 }
 
 impl Outcomes for Tally {
-    fn answered(&mut self, began: Ticks, status: u16, body: Body<'_>) {
+    fn answered(&mut self, started: Ticks, status: u16, body: Body<'_>) {
         let now = self.now;
         self.in_flight -= 1;
         self.answers += 1;
-        let counts = self.counts(began);
-        if status >= FIRST_BAD_STATUS {
-            return counts.failed(1, Kind::Status(status), now);
+        let counts = self.counts(started);
+        if status >= MIN_FAILED_STATUS {
+            return counts.failed(1, FailureCause::Status(status), now);
         }
-        counts.succeeded(began, now);
+        counts.succeeded(started, now);
         counts.bodies.add(body);
     }
 
-    fn failed(&mut self, began: Ticks, failure: Failure) {
+    fn failed(&mut self, started: Ticks, failure: Failure) {
         let now = self.now;
         self.in_flight -= 1;
-        let counts = self.counts(began);
+        let counts = self.counts(started);
         match failure.is_timeout() {
-            true => counts.timed_out(began, Kind::Failure(failure), now),
-            false => counts.failed(1, Kind::Failure(failure), now),
+            true => counts.timed_out(started, FailureCause::Failure(failure), now),
+            false => counts.failed(1, FailureCause::Failure(failure), now),
         }
     }
 }
 
-/// Why a request has failed.
+/// Why a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum FailureCause {
     Failure(Failure),
     Status(u16),
-    /// It was not sent, because of this failure of the connections.
+    /// It was never sent, because of this failure of the connections.
     NeverSent(Failure),
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FailureCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failure(failure) => failure.fmt(f),
@@ -138,21 +139,21 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What was counted.
+/// The counts of a round or of the background requests in a pause.
 pub(crate) struct Counts {
     pub(crate) sent: u64,
     pub(crate) succeeded: u64,
     pub(crate) failed: u64,
-    /// Bare connections that the server closed while they were to be held.
+    /// Bare connections that the server closed before the end of the hold.
     pub(crate) closed_while_held: u64,
     pub(crate) peak: u64,
     last_sent: Ticks,
     last_over: Ticks,
     latencies: Latencies,
-    /// How long requests that timed out had been due when they were given up.
+    /// For requests that timed out, the time from when they were due until they were given up.
     timeouts: Latencies,
     bodies: Bodies,
-    errors: BTreeMap<Kind, u64>,
+    errors: BTreeMap<FailureCause, u64>,
 }
 
 impl Default for Counts {
@@ -174,7 +175,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Those that were sent, and are not over.
+    /// Returns the number of requests that were sent and have no outcome yet.
     pub(crate) fn in_flight(&self) -> u64 {
         self.sent - self.succeeded - self.failed
     }
@@ -184,31 +185,31 @@ impl Counts {
         self.last_sent = now;
     }
 
-    fn succeeded(&mut self, began: Ticks, now: Ticks) {
+    fn succeeded(&mut self, started: Ticks, now: Ticks) {
         self.succeeded += 1;
         self.last_over = now;
-        self.latencies.record(began, now);
+        self.latencies.record(started, now);
     }
 
-    fn timed_out(&mut self, began: Ticks, kind: Kind, now: Ticks) {
-        self.timeouts.record(began, now);
-        self.failed(1, kind, now);
+    fn timed_out(&mut self, started: Ticks, cause: FailureCause, now: Ticks) {
+        self.timeouts.record(started, now);
+        self.failed(1, cause, now);
     }
 
-    fn failed(&mut self, count: u64, kind: Kind, now: Ticks) {
+    fn failed(&mut self, count: u64, cause: FailureCause, now: Ticks) {
         self.failed += count;
         self.last_over = now;
-        *self.errors.entry(kind).or_default() += count;
+        *self.errors.entry(cause).or_default() += count;
     }
 
-    /// Whether more different bodies came than could be told apart.
+    /// Returns whether there were more distinct bodies than are counted.
     pub(crate) fn has_lost_bodies(&self) -> bool {
-        self.bodies.hashes.len() >= MOST_DISTINCT
+        self.bodies.hashes.len() >= MAX_DISTINCT_BODIES
     }
 
-    /// What people and scripts are told of a round that began at a time.
-    pub(crate) fn round(&self, round: u32, url: String, began: Ticks) -> LoadRound {
-        let since = |ticks: Ticks| seconds(ticks.0.saturating_sub(began.0).into());
+    /// Returns the report of a round that started at this time.
+    pub(crate) fn round(&self, round: u32, url: String, started: Ticks) -> LoadRound {
+        let since = |ticks: Ticks| seconds(ticks.0.saturating_sub(started.0).into());
         let completed_s = since(self.last_over);
         let requests_per_s = match completed_s > 0.0 {
             true => self.succeeded as f64 / completed_s,
@@ -236,7 +237,7 @@ impl Counts {
         }
     }
 
-    /// What people and scripts are told of a trickle.
+    /// Returns the report of the background requests.
     pub(crate) fn trickle(&self) -> Trickle {
         Trickle {
             requests: self.sent,
@@ -252,9 +253,9 @@ impl Counts {
 
     fn errors(&self) -> BTreeMap<String, u64> {
         let mut errors = BTreeMap::new();
-        for (kind, count) in &self.errors {
-            // Two kinds may have the same words.
-            *errors.entry(kind.to_string()).or_default() += count;
+        for (cause, count) in &self.errors {
+            // Two causes may have the same text.
+            *errors.entry(cause.to_string()).or_default() += count;
         }
         errors
     }
@@ -268,12 +269,12 @@ impl Counts {
     }
 }
 
-/// A part of a whole; unknown where there is no whole.
+/// Returns the ratio, or `None` if the whole is zero.
 fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// How long requests took.
+/// The latencies of requests, in ticks.
 #[derive(Clone)]
 struct Latencies {
     histogram: Histogram<u64>,
@@ -281,7 +282,7 @@ struct Latencies {
     longest: u64,
 }
 
-/// Three digits of every time that ticks can tell.
+/// With a precision of three digits over the range of ticks.
 impl Default for Latencies {
     #[expect(clippy::expect_used, reason = "the bounds are constants, and are in order")]
     fn default() -> Self {
@@ -291,8 +292,8 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    fn record(&mut self, began: Ticks, now: Ticks) {
-        let ticks = u64::from(now.0.saturating_sub(began.0));
+    fn record(&mut self, started: Ticks, now: Ticks) {
+        let ticks = u64::from(now.0.saturating_sub(started.0));
         self.histogram.saturating_record(ticks);
         self.sum += ticks;
         self.longest = self.longest.max(ticks);
@@ -302,7 +303,7 @@ impl Latencies {
         self.histogram.len()
     }
 
-    /// These and others together.
+    /// Returns the sum of both.
     #[expect(clippy::expect_used, reason = "all have the same bounds")]
     fn with(&self, others: &Self) -> Self {
         let mut all = self.clone();
@@ -316,7 +317,7 @@ impl Latencies {
         if self.count() == 0 {
             return Latency::default();
         }
-        // A bucket's upper end may lie beyond the longest.
+        // The upper end of a bucket may exceed the longest latency.
         let at = |share| seconds(self.histogram.value_at_quantile(share).min(self.longest));
         Latency {
             mean: seconds(self.sum) / self.count() as f64,
@@ -333,7 +334,7 @@ fn seconds(ticks: u64) -> f64 {
     Duration::from_micros(ticks * 10).as_secs_f64()
 }
 
-/// The bodies that came, told apart by their hash.
+/// The distinct response bodies, identified by their hash.
 #[derive(Default)]
 struct Bodies {
     kept: HashMap<u64, (String, u64)>,
@@ -347,7 +348,7 @@ impl Bodies {
             *count += 1;
             return;
         }
-        if self.hashes.len() < MOST_DISTINCT {
+        if self.hashes.len() < MAX_DISTINCT_BODIES {
             self.hashes.insert(hash);
         }
         if self.kept.len() <= MOST_RESPONSES {
@@ -366,15 +367,15 @@ impl Bodies {
     }
 }
 
-/// A body as a text that names it.
+/// Returns a body as text, shortened if it is long.
 fn text(body: Body<'_>, hash: u64) -> String {
-    let told = |begin: &str| format!("{begin}… ({} bytes, hash {hash:016x})", body.bytes());
-    let Body::Whole(bytes) = body else { return told("") };
-    // Four bytes are the most that a character takes.
-    let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_TEXT * 4)]);
-    match begin.char_indices().nth(LONGEST_TEXT) {
-        Some((end, _)) => told(&begin[..end]),
-        None => begin.into_owned(),
+    let shortened = |start: &str| format!("{start}… ({} bytes, hash {hash:016x})", body.bytes());
+    let Body::Whole(bytes) = body else { return shortened("") };
+    // A character has at most four bytes.
+    let start = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_TEXT_CHARS * 4)]);
+    match start.char_indices().nth(MAX_TEXT_CHARS) {
+        Some((end, _)) => shortened(&start[..end]),
+        None => start.into_owned(),
     }
 }
 
@@ -382,17 +383,17 @@ fn text(body: Body<'_>, hash: u64) -> String {
 mod tests {
     use super::*;
 
-    fn answered(tally: &mut Tally, began: u32, status: u16, body: &[u8]) {
-        tally.begin();
-        tally.answered(Ticks(began), status, Body::Whole(body));
+    fn answered(tally: &mut Tally, started: u32, status: u16, body: &[u8]) {
+        tally.start();
+        tally.answered(Ticks(started), status, Body::Whole(body));
     }
 
     #[test]
     fn what_was_sent_has_succeeded_or_failed_and_the_peak_was_counted() {
         let mut tally =
-            Tally { now: Ticks(300_000), round_began: Ticks(100_000), ..Tally::default() };
+            Tally { now: Ticks(300_000), round_started: Ticks(100_000), ..Tally::default() };
         for _ in 0..3 {
-            tally.begin();
+            tally.start();
         }
         tally.answered(Ticks(200_000), 200, Body::Whole(b"a"));
         tally.answered(Ticks(100_000), 503, Body::Whole(b"busy"));
@@ -420,7 +421,7 @@ mod tests {
     fn a_request_that_timed_out_counts_as_long_as_it_was_due_in_figures_of_its_own() {
         let mut tally = Tally { now: Ticks(100_000), ..Tally::default() };
         for _ in 0..3 {
-            tally.begin();
+            tally.start();
         }
         tally.answered(Ticks(50_000), 200, Body::Whole(b""));
         assert_eq!(tally.round.latency_with_timeouts(), None);
@@ -435,8 +436,8 @@ mod tests {
         let all = round.latency_with_timeouts_s.unwrap();
         assert!((all.p50 - 2.0).abs() < 0.004, "{all:?}");
         assert_eq!((all.max, (all.mean * 100.0).round()), (3.0, 183.0));
-        let kind = "never sent: no connection was free within the timeout";
-        assert_eq!((round.errors.get(kind), round.errors.get("timed out")), (Some(&1), Some(&1)));
+        let cause = "never sent: no connection was free within the timeout";
+        assert_eq!((round.errors.get(cause), round.errors.get("timed out")), (Some(&1), Some(&1)));
     }
 
     #[test]
@@ -448,9 +449,9 @@ mod tests {
     #[test]
     fn what_trickles_in_from_before_the_round_is_not_the_rounds() {
         let mut tally = Tally::default();
-        tally.begin_trickle();
-        (tally.round_began, tally.now) = (Ticks(10), Ticks(20));
-        tally.begin();
+        tally.start_trickle();
+        (tally.round_started, tally.now) = (Ticks(10), Ticks(20));
+        tally.start();
         tally.answered(Ticks(9), 200, Body::Whole(b""));
         tally.failed(Ticks(10), Failure::Closed);
         assert_eq!((tally.round.succeeded, tally.round.failed), (0, 1));
@@ -465,8 +466,8 @@ mod tests {
             counts.succeeded(Ticks(0), Ticks(ms * 100));
         }
         let latency = counts.latencies.summary();
-        for (told, right) in [(latency.p50, 0.5), (latency.p90, 0.9), (latency.p99, 0.99)] {
-            assert!((told - right).abs() / right < 0.002, "{told} {right}");
+        for (measured, right) in [(latency.p50, 0.5), (latency.p90, 0.9), (latency.p99, 0.99)] {
+            assert!((measured - right).abs() / right < 0.002, "{measured} {right}");
         }
         assert_eq!((latency.max, latency.mean), (1.0, 0.5005));
         assert!(latency.p999 <= latency.max);
@@ -496,6 +497,6 @@ mod tests {
             named.starts_with("éé") && named.ends_with("… (10000 bytes, hash 00000000000000ab)")
         );
         assert_eq!(text(Body::Whole(b"\xff"), 1), "\u{fffd}");
-        assert!(text(Body::Pieces { hash: 1, bytes: 9 }, 1).starts_with("… (9 bytes"));
+        assert!(text(Body::Hashed { hash: 1, bytes: 9 }, 1).starts_with("… (9 bytes"));
     }
 }

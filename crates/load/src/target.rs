@@ -1,4 +1,4 @@
-//! Where a load goes: `http://HOST:PORT/PATH`, `https://…`, `tcp:HOST:PORT` or `tls:HOST:PORT`.
+//! The target of a load: `http://HOST:PORT/PATH`, `https://…`, `tcp:HOST:PORT` or `tls:HOST:PORT`.
 
 use std::fmt;
 use std::io;
@@ -7,28 +7,28 @@ use std::str::FromStr;
 
 use http::Uri;
 
-/// Where a load goes.
+/// The target of a load. Displayed as the user wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     text: String,
-    /// What is spoken there.
+    /// The protocol.
     pub scheme: Scheme,
-    /// The host's name or address, without the brackets of an address of version 6.
-    pub host: String,
+    /// The host's name or address, without the brackets of an IPv6 address.
+    pub(crate) host: String,
     /// The port.
-    pub port: u16,
-    /// Host and port as they stand in the address.
-    pub authority: String,
-    /// Path and query, beginning with `/`.
-    pub path: String,
+    pub(crate) port: u16,
+    /// Host and port as the user wrote them.
+    pub(crate) authority: String,
+    /// Path and query, starting with `/`.
+    pub(crate) path: String,
 }
 
-/// What is spoken at a target.
+/// The protocol of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     /// HTTP without TLS.
     Http,
-    /// HTTP on TLS.
+    /// HTTP over TLS.
     Https,
     /// Bare connections.
     Tcp,
@@ -37,18 +37,18 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Whether TLS is spoken.
-    pub fn is_tls(self) -> bool {
+    /// Returns whether the connections use TLS.
+    pub(crate) fn is_tls(self) -> bool {
         matches!(self, Self::Https | Self::Tls)
     }
 
-    /// Whether nothing is asked for over the connections.
+    /// Returns whether the connections are bare, without requests.
     pub fn is_bare(self) -> bool {
         matches!(self, Self::Tcp | Self::Tls)
     }
 
-    /// Its name in an address.
-    pub fn name(self) -> &'static str {
+    /// Returns its name in a URL.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Https => "https",
@@ -58,26 +58,26 @@ impl Scheme {
     }
 }
 
-/// Why an address was not understood.
+/// Why a text is not a valid target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// It begins with nothing that is known.
+    /// It does not start with a known scheme.
     #[error(
         "`{0}` does not begin with http:, https:, tcp: or tls:; write http://HOST:PORT/PATH, or tcp:HOST:PORT for bare connections"
     )]
     Scheme(String),
-    /// There is no port, and none that would be usual.
+    /// It has no port, and the scheme has no default one.
     #[error("`{0}` names no port: write {1}:HOST:PORT")]
     Port(String, &'static str),
-    /// There is more than a host and a port.
+    /// It has a path, although bare connections send no requests.
     #[error("`{0}` has a path, and bare connections ask for nothing: write {1}:HOST:PORT")]
     Path(String, &'static str),
-    /// It is no address.
+    /// It is not a valid URL.
     #[error("`{0}` is no address ({1}): write http://HOST:PORT/PATH")]
     Invalid(String, String),
 }
 
-/// A host that is not known, or has no address.
+/// An unknown host, or one without an address.
 #[derive(Debug, thiserror::Error)]
 #[error("the address of {host} cannot be found ({reason}): check the name")]
 pub struct UnknownHost {
@@ -86,11 +86,11 @@ pub struct UnknownHost {
 }
 
 impl Target {
-    /// Asks the system for the host's addresses; at least one.
+    /// Resolves the host with the system's resolver. Returns at least one address.
     ///
     /// # Errors
-    /// When the host is not known, or has none.
-    pub fn resolve(&self) -> Result<Vec<SocketAddr>, UnknownHost> {
+    /// When the host is unknown, or has no address.
+    pub(crate) fn resolve(&self) -> Result<Vec<SocketAddr>, UnknownHost> {
         let unknown = |reason| UnknownHost { host: self.host.clone(), reason };
         let found: Vec<SocketAddr> =
             (self.host.as_str(), self.port).to_socket_addrs().map_err(unknown)?.collect();

@@ -1,5 +1,5 @@
-//! An alarm that wakes the loop at a time, to some 50 µs: what the loop itself waits by is whole
-//! milliseconds, and a schedule would be kept that much too late.
+//! A timer that wakes the loop with an accuracy of about 50 µs. The poll timeout has whole
+//! milliseconds, which would delay a schedule.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,11 +12,11 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// An alarm.
+/// A timer that is registered with the poller.
 #[derive(Debug)]
 pub(crate) struct Timer {
     fd: OwnedFd,
-    /// When it goes off, since the run began.
+    /// The time at which it fires, since the start of the run.
     set: Option<Duration>,
 }
 
@@ -27,12 +27,12 @@ impl Timer {
         Ok(Self { fd, set: None })
     }
 
-    /// Has it go off at a time of the run, unless it goes off earlier anyway.
+    /// Sets the timer to a time since the start of the run, unless it fires earlier anyway.
     pub(crate) fn set(&mut self, at: Duration, now: Duration) -> io::Result<()> {
         if self.set.is_some_and(|set| set > now && set <= at) {
             return Ok(());
         }
-        // Zero would switch it off.
+        // Zero would disarm it.
         let wait = at.saturating_sub(now).max(Duration::from_micros(1));
         let value = Timespec {
             tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),

@@ -1,4 +1,4 @@
-//! TLS: what is offered, whom it trusts, and what went wrong in words.
+//! TLS: configuration, trust, and the causes of failures.
 
 use std::sync::Arc;
 
@@ -11,25 +11,26 @@ use rustls::{
     SignatureScheme,
 };
 
-use crate::failure::Failure;
+use crate::failure::{Failure, TlsFailure};
 
-/// Makes the client's end of TLS connections.
+/// Starts TLS connections to one target.
 #[derive(Debug, Clone)]
-pub(crate) struct Tls(Arc<ClientConfig>);
+pub(crate) struct TlsConnector(Arc<ClientConfig>);
 
-/// TLS cannot be spoken as it was asked for.
+/// TLS cannot be set up as requested.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The host is neither a name nor an address that a certificate could hold.
+    /// The host is neither a name nor an address that a certificate can contain.
     #[error("no certificate can be for `{0}`: name the host as its certificate does")]
     Host(String),
-    /// The library would not.
+    /// The library reported an error.
     #[error("TLS cannot be set up: {0}")]
     Setup(String),
 }
 
-impl Tls {
-    /// `protocols` are offered by ALPN, the preferred one first; without any, it is not used.
+impl TlsConnector {
+    /// Creates a connector. `protocols` are offered in ALPN, the preferred one first; without any, ALPN
+    /// is not used.
     pub(crate) fn new(protocols: &[&str], insecure: bool) -> Result<Self, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let setup = |error: Error| TlsError::Setup(error.to_string());
@@ -37,18 +38,18 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(setup)?;
         let mut config = if insecure {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
         } else {
             builder.with_root_certificates(roots())
         }
         .with_no_client_auth();
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-        // Every connection is a new client's, as those of a real load are.
+        // Each connection stands for a new client, as in a real load.
         config.resumption = Resumption::disabled();
         Ok(Self(Arc::new(config)))
     }
 
-    /// The client's end of one connection to a host.
+    /// Returns the client's end of a new connection to a host.
     pub(crate) fn connect(&self, host: &str) -> Result<Box<ClientConnection>, TlsError> {
         let name =
             ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Host(host.to_owned()))?;
@@ -57,26 +58,26 @@ impl Tls {
     }
 }
 
-/// The certificates that this machine trusts. One that cannot be read is left out: what it would have
-/// vouched for is then not trusted, and told so.
+/// Returns the root certificates that this machine trusts, without those that cannot be read.
+/// Certificates that depend on such a root fail as not trusted.
 fn roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
 }
 
-/// Why a connection failed.
+/// Converts an error of a TLS connection.
 pub(crate) fn failure(error: &Error) -> Failure {
     match error {
         Error::InvalidCertificate(why) => Failure::NotTrusted(distrust(why)),
         Error::AlertReceived(AlertDescription::NoApplicationProtocol) => Failure::NoProtocol,
         Error::AlertReceived(
             AlertDescription::CertificateRequired | AlertDescription::BadCertificate,
-        ) => Failure::Tls("the server wants a certificate of the client"),
-        Error::AlertReceived(_) => Failure::Tls("the server broke it off with an alert"),
-        Error::InvalidMessage(_) => Failure::Tls("what came was not TLS"),
-        Error::PeerIncompatible(_) => Failure::Tls("no version or cipher in common"),
-        _ => Failure::Tls("the server broke the rules"),
+        ) => Failure::Tls(TlsFailure::ClientCertificateRequired),
+        Error::AlertReceived(_) => Failure::Tls(TlsFailure::Alert),
+        Error::InvalidMessage(_) => Failure::Tls(TlsFailure::NotTls),
+        Error::PeerIncompatible(_) => Failure::Tls(TlsFailure::Incompatible),
+        _ => Failure::Tls(TlsFailure::ProtocolViolation),
     }
 }
 
@@ -95,11 +96,11 @@ fn distrust(why: &CertificateError) -> &'static str {
     }
 }
 
-/// Trusts whoever answers, as `--insecure` asks for.
+/// Trusts any certificate, for `--insecure`.
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+struct AnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

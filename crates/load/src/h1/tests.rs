@@ -5,11 +5,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::failure::OtherProtocol;
+use crate::target::Scheme;
 
 fn request(method: &str, body: &[u8]) -> Request {
     Request {
         method: method.to_owned(),
-        scheme: "http",
+        scheme: Scheme::Http,
         authority: "x:80".to_owned(),
         path: "/a?b".to_owned(),
         headers: vec![("X-One".to_owned(), "1".to_owned())],
@@ -17,20 +19,20 @@ fn request(method: &str, body: &[u8]) -> Request {
     }
 }
 
-/// What was told.
+/// What was outcomes.
 #[derive(Debug, Default, PartialEq)]
-struct Told(Vec<Result<(u16, Vec<u8>), Failure>>);
+struct RecordedOutcomes(Vec<Result<(u16, Vec<u8>), Failure>>);
 
-impl Outcomes for Told {
-    fn answered(&mut self, _began: Ticks, status: u16, body: Body<'_>) {
+impl Outcomes for RecordedOutcomes {
+    fn answered(&mut self, _started: Ticks, status: u16, body: Body<'_>) {
         let bytes = match body {
             Body::Whole(bytes) => bytes.to_vec(),
-            Body::Pieces { bytes, .. } => format!("{bytes} bytes").into_bytes(),
+            Body::Hashed { bytes, .. } => format!("{bytes} bytes").into_bytes(),
         };
         self.0.push(Ok((status, bytes)));
     }
 
-    fn failed(&mut self, _began: Ticks, failure: Failure) {
+    fn failed(&mut self, _started: Ticks, failure: Failure) {
         self.0.push(Err(failure));
     }
 }
@@ -41,18 +43,18 @@ fn sent(method: &str) -> Http1 {
     connection
 }
 
-/// What comes of an answer that arrives in pieces of a size.
-fn answer(text: &[u8], size: usize) -> (Http1, Result<(), Failure>, Told) {
-    let (mut connection, mut told) = (sent("GET"), Told::default());
+/// Receives a response in chunks of this size.
+fn answer(text: &[u8], size: usize) -> (Http1, Result<(), Failure>, RecordedOutcomes) {
+    let (mut connection, mut outcomes) = (sent("GET"), RecordedOutcomes::default());
     let mut result = Ok(());
-    for piece in text.chunks(size.max(1)) {
-        result = result.and_then(|()| connection.receive(piece, &mut Vec::new(), &mut told));
+    for chunk in text.chunks(size.max(1)) {
+        result = result.and_then(|()| connection.receive(chunk, &mut Vec::new(), &mut outcomes));
     }
-    (connection, result, told)
+    (connection, result, outcomes)
 }
 
-fn good(body: &[u8]) -> Told {
-    Told(vec![Ok((200, body.to_vec()))])
+fn good(body: &[u8]) -> RecordedOutcomes {
+    RecordedOutcomes(vec![Ok((200, body.to_vec()))])
 }
 
 #[test]
@@ -83,8 +85,13 @@ fn every_way_to_end_a_body_is_understood() {
     ];
     for (text, body) in texts {
         for size in [1, 7, text.len()] {
-            let (connection, result, told) = answer(text, size);
-            assert_eq!((result, told), (Ok(()), good(body)), "{}", String::from_utf8_lossy(text));
+            let (connection, result, outcomes) = answer(text, size);
+            assert_eq!(
+                (result, outcomes),
+                (Ok(()), good(body)),
+                "{}",
+                String::from_utf8_lossy(text)
+            );
             assert_eq!(connection.is_draining(), text.ends_with(b"Close\r\n\r\nbody"));
             assert_eq!(connection.room() == 1, !connection.is_draining());
         }
@@ -94,33 +101,33 @@ fn every_way_to_end_a_body_is_understood() {
 #[test]
 fn an_answer_without_a_body_has_none_whatever_it_says() {
     for (method, status) in [("HEAD", 200), ("GET", 204), ("GET", 304)] {
-        let (mut connection, mut told) = (sent(method), Told::default());
+        let (mut connection, mut outcomes) = (sent(method), RecordedOutcomes::default());
         let text = format!("HTTP/1.1 {status} X\r\nContent-Length: 9\r\n\r\n");
-        connection.receive(text.as_bytes(), &mut Vec::new(), &mut told).unwrap();
-        assert_eq!(told, Told(vec![Ok((status, Vec::new()))]));
+        connection.receive(text.as_bytes(), &mut Vec::new(), &mut outcomes).unwrap();
+        assert_eq!(outcomes, RecordedOutcomes(vec![Ok((status, Vec::new()))]));
     }
 }
 
 #[test]
 fn what_ends_with_the_connection_is_whole_only_where_nothing_else_was_promised() {
-    let (mut connection, _, mut told) = answer(b"HTTP/1.1 200 OK\r\n\r\nall", 5);
-    connection.closed(Failure::Closed, &mut told);
-    assert_eq!(told, good(b"all"));
-    let (mut connection, _, mut told) =
+    let (mut connection, _, mut outcomes) = answer(b"HTTP/1.1 200 OK\r\n\r\nall", 5);
+    connection.closed(Failure::Closed, &mut outcomes);
+    assert_eq!(outcomes, good(b"all"));
+    let (mut connection, _, mut outcomes) =
         answer(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", 5);
-    connection.closed(Failure::Closed, &mut told);
-    assert_eq!(told, Told(vec![Err(Failure::CutShort)]));
-    let (mut connection, mut told) = (sent("GET"), Told::default());
-    connection.closed(Failure::Reset, &mut told);
-    assert_eq!(told, Told(vec![Err(Failure::Reset)]));
+    connection.closed(Failure::Closed, &mut outcomes);
+    assert_eq!(outcomes, RecordedOutcomes(vec![Err(Failure::CutShort)]));
+    let (mut connection, mut outcomes) = (sent("GET"), RecordedOutcomes::default());
+    connection.closed(Failure::Reset, &mut outcomes);
+    assert_eq!(outcomes, RecordedOutcomes(vec![Err(Failure::Reset)]));
 }
 
 #[test]
 fn what_is_no_answer_is_told() {
     for (text, failure) in [
-        (&b"\0\0\x12\x04\0\0\0\0\0"[..], Failure::NotHttp1("HTTP/2")),
-        (b"\x15\x03\x01\0\x02", Failure::NotHttp1("TLS")),
-        (b"SSH-2.0-OpenSSH_9\r\n", Failure::NotHttp1("something else")),
+        (&b"\0\0\x12\x04\0\0\0\0\0"[..], Failure::NotHttp1(OtherProtocol::Http2)),
+        (b"\x15\x03\x01\0\x02", Failure::NotHttp1(OtherProtocol::Tls)),
+        (b"SSH-2.0-OpenSSH_9\r\n", Failure::NotHttp1(OtherProtocol::Unknown)),
         (
             b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
             Failure::Http1("a content-length that is no number"),
@@ -145,10 +152,10 @@ fn what_is_no_answer_is_told() {
 fn a_server_that_speaks_first_is_known_by_what_it_says() {
     let says = |bytes: &[u8]| {
         let mut connection = Http1::new(&request("GET", b""));
-        connection.receive(bytes, &mut Vec::new(), &mut Told::default())
+        connection.receive(bytes, &mut Vec::new(), &mut RecordedOutcomes::default())
     };
     let settings = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64";
-    assert_eq!(says(settings), Err(Failure::NotHttp1("HTTP/2")));
+    assert_eq!(says(settings), Err(Failure::NotHttp1(OtherProtocol::Http2)));
     let unasked = Failure::Http1("an answer that nobody asked for");
     assert_eq!(says(b"HTTP/1.1 408 X\r\n\r\n"), Err(unasked));
     assert_eq!(says(b""), Ok(()));
@@ -156,12 +163,12 @@ fn a_server_that_speaks_first_is_known_by_what_it_says() {
 
 #[test]
 fn a_request_that_is_late_ends_its_connection() {
-    let (mut connection, mut told) = (sent("GET"), Told::default());
-    assert_eq!(connection.expire(Ticks(0), &mut Vec::new(), &mut told), Ok(()));
-    assert!(connection.expire(Ticks(1), &mut Vec::new(), &mut told).is_err());
-    assert_eq!(told, Told(vec![Err(Failure::TimedOut)]));
-    connection.closed(Failure::TimedOut, &mut told);
-    assert_eq!((told.0.len(), connection.room()), (1, 0));
+    let (mut connection, mut outcomes) = (sent("GET"), RecordedOutcomes::default());
+    assert_eq!(connection.expire(Ticks(0), &mut Vec::new(), &mut outcomes), Ok(()));
+    assert!(connection.expire(Ticks(1), &mut Vec::new(), &mut outcomes).is_err());
+    assert_eq!(outcomes, RecordedOutcomes(vec![Err(Failure::TimedOut)]));
+    connection.closed(Failure::TimedOut, &mut outcomes);
+    assert_eq!((outcomes.0.len(), connection.room()), (1, 0));
 }
 
 proptest! {
@@ -169,19 +176,19 @@ proptest! {
     fn a_long_body_is_the_same_however_it_is_cut(length in 0_usize..10_000, size in 1_usize..3000) {
         let body = "é".repeat(length);
         let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        let (_, result, told) = answer(text.as_bytes(), size);
+        let (_, result, outcomes) = answer(text.as_bytes(), size);
         prop_assert_eq!(result, Ok(()));
         let (_, _, whole) = answer(text.as_bytes(), text.len());
-        prop_assert_eq!(told, whole);
+        prop_assert_eq!(outcomes, whole);
     }
 
     #[test]
     fn no_bytes_make_it_panic_and_each_request_is_told_once(bytes: Vec<u8>, size in 1_usize..20) {
-        for begin in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"] {
-            let text = [begin, &bytes].concat();
-            let (mut connection, _, mut told) = answer(&text, size);
-            connection.closed(Failure::Closed, &mut told);
-            prop_assert_eq!(told.0.len(), 1);
+        for start in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"] {
+            let text = [start, &bytes].concat();
+            let (mut connection, _, mut outcomes) = answer(&text, size);
+            connection.closed(Failure::Closed, &mut outcomes);
+            prop_assert_eq!(outcomes.0.len(), 1);
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Frames of HTTP/2 (RFC 9113, sections 4 and 6): taken apart, and written.
+//! Reads and writes frames of HTTP/2 (RFC 9113, sections 4 and 6).
 
 use crate::failure::{ErrorCode, Failure};
 
-/// What a client says first (section 3.4), before its SETTINGS.
+/// The connection preface of a client (section 3.4), which precedes its SETTINGS.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The length of what stands before every frame's payload.
-pub(super) const HEAD: usize = 9;
-/// The longest payload that either side may send unless the other permits more; we do not.
-pub(super) const LONGEST: usize = 16_384;
+/// Length of a frame header in bytes.
+pub(super) const HEADER_BYTES: usize = 9;
+/// Maximum length of a payload in bytes, unless the receiver permits more. This client does not.
+pub(super) const MAX_PAYLOAD: usize = 16_384;
 
-/// A frame's kinds.
+/// Frame types.
 pub(super) mod kind {
     pub(in crate::h2) const DATA: u8 = 0;
     pub(in crate::h2) const HEADERS: u8 = 1;
@@ -23,7 +23,7 @@ pub(super) mod kind {
     pub(in crate::h2) const CONTINUATION: u8 = 9;
 }
 
-/// A frame's flags.
+/// Frame flags.
 pub(super) mod flag {
     pub(in crate::h2) const END_STREAM: u8 = 0x1;
     pub(in crate::h2) const ACK: u8 = 0x1;
@@ -32,9 +32,9 @@ pub(super) mod flag {
     pub(in crate::h2) const PRIORITY: u8 = 0x20;
 }
 
-/// What stands before a frame's payload.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct FrameHeader {
     pub(super) length: usize,
     pub(super) kind: u8,
     pub(super) flags: u8,
@@ -42,9 +42,9 @@ pub(super) struct Head {
     pub(super) stream: u32,
 }
 
-impl Head {
-    /// Reads it; the highest bit of the stream's number means nothing.
-    pub(super) fn parse(bytes: &[u8; HEAD]) -> Self {
+impl FrameHeader {
+    /// Parses a header. The highest bit of the stream ID is reserved.
+    pub(super) fn parse(bytes: &[u8; HEADER_BYTES]) -> Self {
         let [a, b, c, kind, flags, stream @ ..] = *bytes;
         Self {
             length: u32::from_be_bytes([0, a, b, c]) as usize,
@@ -54,26 +54,27 @@ impl Head {
         }
     }
 
-    /// Writes it.
+    /// Writes the header.
     pub(super) fn write(self, out: &mut Vec<u8>) {
         let [_, a, b, c] = (self.length as u32).to_be_bytes();
         let [d, e, f, g] = self.stream.to_be_bytes();
         out.extend_from_slice(&[a, b, c, self.kind, self.flags, d, e, f, g]);
     }
 
-    /// Whether a flag is set.
+    /// Returns whether a flag is set.
     pub(super) fn has(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// A payload without its padding, and without the priority that HEADERS may begin with.
+/// Returns a payload without its padding, and without the priority that HEADERS may start with.
 ///
 /// # Errors
 ///
-/// When there is more padding than payload.
-pub(super) fn content(head: Head, payload: &[u8]) -> Result<&[u8], Failure> {
-    let too_short = || broken(ErrorCode::FRAME_SIZE_ERROR, "a frame too short for its flags");
+/// When the padding is longer than the payload.
+pub(super) fn content(head: FrameHeader, payload: &[u8]) -> Result<&[u8], Failure> {
+    let too_short =
+        || connection_error(ErrorCode::FRAME_SIZE_ERROR, "a frame too short for its flags");
     let (padding, mut content) = match payload {
         [padding, rest @ ..] if head.has(flag::PADDED) => (usize::from(*padding), rest),
         _ if head.has(flag::PADDED) => return Err(too_short()),
@@ -83,49 +84,53 @@ pub(super) fn content(head: Head, payload: &[u8]) -> Result<&[u8], Failure> {
         content = content.get(5..).ok_or_else(too_short)?;
     }
     let end = content.len().checked_sub(padding);
-    let end =
-        end.ok_or(broken(ErrorCode::PROTOCOL_ERROR, "a frame with more padding than payload"))?;
+    let end = end.ok_or(connection_error(
+        ErrorCode::PROTOCOL_ERROR,
+        "a frame with more padding than payload",
+    ))?;
     Ok(&content[..end])
 }
 
-/// The payload of a frame that has a fixed length.
+/// Returns the payload of a frame of fixed length.
 ///
 /// # Errors
 ///
-/// When it is of another length.
+/// When it has another length.
 pub(super) fn exactly<const N: usize>(payload: &[u8]) -> Result<[u8; N], Failure> {
-    let wrong =
-        broken(ErrorCode::FRAME_SIZE_ERROR, "a frame of a length that its kind cannot have");
+    let wrong = connection_error(
+        ErrorCode::FRAME_SIZE_ERROR,
+        "a frame of a length that its kind cannot have",
+    );
     payload.try_into().map_err(|_| wrong)
 }
 
-/// The failure of all in flight when the server broke a rule.
-pub(super) const fn broken(code: ErrorCode, what: &'static str) -> Failure {
+/// Returns the failure of all requests in flight after a connection error (section 5.4.1).
+pub(super) const fn connection_error(code: ErrorCode, what: &'static str) -> Failure {
     Failure::Http2 { code, what }
 }
 
-/// The same, where no code says it better.
+/// Returns a connection error with the code `PROTOCOL_ERROR`.
 pub(super) const fn protocol_error(what: &'static str) -> Failure {
-    broken(ErrorCode::PROTOCOL_ERROR, what)
+    connection_error(ErrorCode::PROTOCOL_ERROR, what)
 }
 
-/// Writes a frame with a payload of some bytes.
+/// Writes a frame.
 pub(super) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-    Head { length: payload.len(), kind, flags, stream }.write(out);
+    FrameHeader { length: payload.len(), kind, flags, stream }.write(out);
     out.extend_from_slice(payload);
 }
 
-/// Gives up a stream.
+/// Resets a stream.
 pub(super) fn reset(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
     write(out, kind::RST_STREAM, 0, stream, &code.0.to_be_bytes());
 }
 
-/// Permits the server to send `bytes` more, on a stream or (0) on the connection.
+/// Permits the server to send `bytes` more on a stream, or, with stream 0, on the connection.
 pub(super) fn window_update(out: &mut Vec<u8>, stream: u32, bytes: u32) {
     write(out, kind::WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes());
 }
 
-/// Ends the connection. We take no streams from the server, so that the last one is 0.
+/// Ends the connection. The server starts no streams, so the last one is 0.
 pub(super) fn go_away(out: &mut Vec<u8>, code: ErrorCode) {
     let mut payload = [0; 8];
     payload[4..].copy_from_slice(&code.0.to_be_bytes());
@@ -138,17 +143,18 @@ mod tests {
 
     #[test]
     fn a_head_is_read_as_it_was_written() {
-        let head = Head { length: 0x012345, kind: kind::DATA, flags: 9, stream: 0x7fff_ffff };
+        let head =
+            FrameHeader { length: 0x012345, kind: kind::DATA, flags: 9, stream: 0x7fff_ffff };
         let mut out = Vec::new();
         head.write(&mut out);
         assert_eq!(out, [0x01, 0x23, 0x45, 0, 9, 0x7f, 0xff, 0xff, 0xff]);
         out[5] = 0xff;
-        assert_eq!(Head::parse(&out.try_into().unwrap()), head);
+        assert_eq!(FrameHeader::parse(&out.try_into().unwrap()), head);
     }
 
     #[test]
     fn padding_and_priority_are_left_out() {
-        let head = |kind, flags| Head { length: 0, kind, flags, stream: 1 };
+        let head = |kind, flags| FrameHeader { length: 0, kind, flags, stream: 1 };
         let padded = head(kind::DATA, flag::PADDED);
         assert_eq!(content(padded, b"\x02body\0\0").unwrap(), b"body");
         assert_eq!(content(padded, b"\x00").unwrap(), b"");
@@ -158,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_frame_with_more_padding_than_payload_is_told() {
-        let head = Head { length: 0, kind: kind::HEADERS, flags: flag::PADDED, stream: 1 };
+        let head = FrameHeader { length: 0, kind: kind::HEADERS, flags: flag::PADDED, stream: 1 };
         let code = |payload| match content(head, payload) {
             Err(Failure::Http2 { code, .. }) => code,
             other => panic!("{other:?}"),

@@ -1,71 +1,70 @@
-//! HTTP/2 (RFC 9113) as a client that repeats one request, without I/O.
+//! A client for HTTP/2 (RFC 9113) that repeats one request, without I/O.
 //!
-//! Made for very many requests in flight on few connections: one takes 12 bytes here while it waits for
-//! its answer (`streams`), some 40 more while its own body waits for a window (`uploads`), and some
-//! 100 more while a body comes in several frames (`pieces`). Nothing is allocated for a request
-//! whose answer comes in one HEADERS and one DATA frame.
+//! It is made for very many requests in flight on few connections. A request takes 12 bytes while it
+//! waits for its response (`streams`), about 40 more while its own body waits for a window (`uploads`),
+//! and about 100 more while the body of the response arrives in several frames (`partial_responses`). A
+//! request whose response arrives in one HEADERS and one DATA frame allocates nothing.
 //!
-//! What a server sends is never kept beyond a frame, a block of headers, and 4 KiB of a body that comes in
-//! pieces (1 MiB of all); what is written in return is little more than what came.
+//! Of the bytes from a server, it keeps at most one frame, one header block, and 4 KiB of a body that
+//! arrives in several frames (1 MiB of all bodies). It writes little more in reply than it receives.
 //!
-//! It follows the rules, but does not hold the server to those that only keep order: frames on a
-//! stream that is over are passed over, as are headers that no answer should have but that
-//! change nothing.
+//! It follows the protocol, but is lenient where a violation has no consequences: it ignores frames on
+//! closed streams, and headers that do not belong in a response but change nothing.
 
-mod answer;
 mod frame;
+mod frame_reader;
 mod hpack;
-mod input;
-mod pieces;
+mod partial_responses;
 mod receive;
 mod request;
+mod response;
 mod settings;
 mod streams;
 mod uploads;
 
 use crate::failure::{ErrorCode, Failure};
 use crate::protocol::{Outcomes, Protocol, Request, Ticks};
-use answer::HeaderBlock;
+use frame_reader::FrameReader;
 use hpack::Decoder;
-use input::Input;
-use pieces::Pieces;
+use partial_responses::PartialResponses;
 use receive::Io;
-use request::Repeated;
-use settings::{CONNECTION_WINDOW, FIRST_WINDOW};
-use streams::{Stage, Streams};
+use request::RepeatedRequest;
+use response::HeaderBlock;
+use settings::{CONNECTION_WINDOW, INITIAL_WINDOW};
+use streams::{StreamStage, Streams};
 use uploads::Uploads;
 
 /// One connection of HTTP/2.
 #[derive(Debug)]
 pub struct Http2 {
-    request: Repeated,
-    input: Input,
+    request: RepeatedRequest,
+    input: FrameReader,
     decoder: Decoder,
-    /// Headers of which more frames are to come.
+    /// An incomplete header block.
     block: Option<HeaderBlock>,
     streams: Streams,
-    pieces: Pieces,
+    partial: PartialResponses,
     uploads: Uploads,
-    /// How many requests the server takes at once; none until its SETTINGS have come.
+    /// The maximum number of concurrent streams that the server permits; `None` until its SETTINGS arrive.
     allowed: Option<u32>,
-    /// What was received of bodies and not yet given back to the connection's window.
+    /// Received body bytes that are not yet returned to the window of the connection.
     unreturned: u32,
-    /// The server's GOAWAY: the last stream that it looks at, and why.
+    /// The server's GOAWAY: the last stream that it processes, and the reason.
     gone_away: Option<(u32, ErrorCode)>,
-    /// The connection is of no more use.
+    /// Why the connection can no longer be used.
     ended: Option<Failure>,
 }
 
 impl Http2 {
-    /// A connection for this request, before anything was sent on it.
+    /// Creates the protocol for a connection on which nothing was sent yet.
     pub fn new(request: &Request) -> Self {
         Self {
-            request: Repeated::new(request),
-            input: Input::default(),
+            request: RepeatedRequest::new(request),
+            input: FrameReader::default(),
             decoder: Decoder::default(),
             block: None,
             streams: Streams::default(),
-            pieces: Pieces::default(),
+            partial: PartialResponses::default(),
             uploads: Uploads::default(),
             allowed: None,
             unreturned: 0,
@@ -75,7 +74,7 @@ impl Http2 {
     }
 
     fn take(&mut self, mut bytes: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
-        // Frames borrow from it while they change the rest.
+        // Frames borrow from the reader while they change the rest.
         let mut input = std::mem::take(&mut self.input);
         while let Some((head, payload)) = input.next(&mut bytes)? {
             self.frame(head, payload, io)?;
@@ -90,7 +89,7 @@ impl Protocol for Http2 {
     fn open(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(frame::PREFACE);
         settings::write_ours(out);
-        frame::window_update(out, 0, CONNECTION_WINDOW - FIRST_WINDOW);
+        frame::window_update(out, 0, CONNECTION_WINDOW - INITIAL_WINDOW);
     }
 
     fn room(&self) -> usize {
@@ -105,10 +104,10 @@ impl Protocol for Http2 {
         if self.room() == 0 {
             return;
         }
-        if let Some(stream) = self.streams.begin(due) {
+        if let Some(stream) = self.streams.start(due) {
             self.request.write(stream, out);
             if !self.request.body.is_empty() {
-                self.uploads.begin(stream);
+                self.uploads.start(stream);
             }
         }
     }
@@ -117,11 +116,11 @@ impl Protocol for Http2 {
         &mut self,
         bytes: &[u8],
         out: &mut Vec<u8>,
-        told: &mut dyn Outcomes,
+        outcomes: &mut dyn Outcomes,
     ) -> Result<(), Failure> {
         let result = match self.ended {
             Some(failure) => return Err(failure),
-            None => self.take(bytes, &mut Io { out, told }),
+            None => self.take(bytes, &mut Io { out, outcomes }),
         };
         if let Err(failure) = result {
             self.ended = Some(failure);
@@ -132,26 +131,26 @@ impl Protocol for Http2 {
         result
     }
 
-    fn pump(&mut self, most: usize, out: &mut Vec<u8>) {
-        self.uploads.pump(&self.request.body, most, out);
+    fn pump(&mut self, max: usize, out: &mut Vec<u8>) {
+        self.uploads.pump(&self.request.body, max, out);
     }
 
     fn expire(
         &mut self,
         until: Ticks,
         out: &mut Vec<u8>,
-        told: &mut dyn Outcomes,
+        outcomes: &mut dyn Outcomes,
     ) -> Result<(), Failure> {
-        while let Some((stream, began)) = self.streams.oldest()
-            && began <= until
+        while let Some((stream, started)) = self.streams.oldest()
+            && started <= until
         {
-            self.give_up(stream, ErrorCode::CANCEL, Failure::TimedOut, &mut Io { out, told });
+            self.give_up(stream, ErrorCode::CANCEL, Failure::TimedOut, &mut Io { out, outcomes });
         }
         Ok(())
     }
 
     fn oldest(&self) -> Option<Ticks> {
-        self.streams.oldest().map(|(_, began)| began)
+        self.streams.oldest().map(|(_, started)| started)
     }
 
     fn in_flight(&self) -> usize {
@@ -166,28 +165,28 @@ impl Protocol for Http2 {
         frame::go_away(out, ErrorCode::NO_ERROR);
     }
 
-    fn closed(&mut self, why: Failure, told: &mut dyn Outcomes) {
+    fn closed(&mut self, why: Failure, outcomes: &mut dyn Outcomes) {
         let ended = match self.gone_away {
             Some((_, code)) if code != ErrorCode::NO_ERROR => Failure::GoneAway(code),
             _ => why,
         };
         let is_broken_off = matches!(ended, Failure::Closed | Failure::Reset);
         for slot in self.streams.iter_mut() {
-            let has_begun = slot.stage != Stage::Waiting;
-            let failure = if has_begun && is_broken_off { Failure::CutShort } else { ended };
-            told.failed(slot.began, failure);
+            let has_started = slot.stage != StreamStage::Waiting;
+            let failure = if has_started && is_broken_off { Failure::CutShort } else { ended };
+            outcomes.failed(slot.started, failure);
         }
         self.streams = Streams::default();
-        self.pieces.clear();
+        self.partial.clear();
         self.uploads.clear();
         self.block = None;
-        self.input = Input::default();
+        self.input = FrameReader::default();
         self.ended = Some(ended);
     }
 
     fn rebase(&mut self, by: Ticks) {
         for slot in self.streams.iter_mut() {
-            slot.began = Ticks(slot.began.0.saturating_sub(by.0));
+            slot.started = Ticks(slot.started.0.saturating_sub(by.0));
         }
     }
 }

@@ -1,26 +1,26 @@
-//! What each frame of the server does (RFC 9113, section 6).
+//! The effect of each frame from the server (RFC 9113, section 6).
 
 use super::Http2;
-use super::frame::{self, Head, broken, flag, kind, protocol_error};
+use super::frame::{self, FrameHeader, connection_error, flag, kind, protocol_error};
 use super::settings::{self, Setting};
 use crate::failure::{ErrorCode, Failure};
 use crate::protocol::Outcomes;
 
-/// Where answers to the server, and outcomes, go.
+/// The destinations of replies to the server and of outcomes.
 pub(super) struct Io<'a> {
     pub(super) out: &'a mut Vec<u8>,
-    pub(super) told: &'a mut dyn Outcomes,
+    pub(super) outcomes: &'a mut dyn Outcomes,
 }
 
 impl Http2 {
-    /// Takes one frame.
+    /// Processes one frame.
     ///
     /// # Errors
     ///
-    /// What ends the connection. What ends a single request is told instead.
+    /// A connection error. An error of a single request becomes its outcome instead.
     pub(super) fn frame(
         &mut self,
-        head: Head,
+        head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
     ) -> Result<(), Failure> {
@@ -47,12 +47,12 @@ impl Http2 {
             kind::PING => ping(head, payload, io),
             kind::GOAWAY => self.go_away(payload, io),
             kind::WINDOW_UPDATE => self.window_update(head, payload, io),
-            // PRIORITY, and what later versions may bring.
+            // PRIORITY, and frame types of later versions.
             _ => Ok(()),
         }
     }
 
-    fn reset(&mut self, head: Head, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
+    fn reset(&mut self, head: FrameHeader, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
         let code = ErrorCode(u32::from_be_bytes(frame::exactly(payload)?));
         self.not_idle(head.stream)?;
         self.failed(
@@ -66,11 +66,16 @@ impl Http2 {
         Ok(())
     }
 
-    fn settings(&mut self, head: Head, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
+    fn settings(
+        &mut self,
+        head: FrameHeader,
+        payload: &[u8],
+        io: &mut Io<'_>,
+    ) -> Result<(), Failure> {
         if head.has(flag::ACK) {
             return frame::exactly::<0>(payload).map(|_| ());
         }
-        // Without a word on it, any number.
+        // Without such a setting, there is no limit.
         self.allowed.get_or_insert(u32::MAX);
         for setting in settings::read(payload)? {
             match setting? {
@@ -79,7 +84,7 @@ impl Http2 {
                 Setting::InitialWindowSize(bytes) => {
                     self.uploads.set_initial(bytes).map_err(|_| too_wide())?;
                 }
-                Setting::OfNoMatter => {}
+                Setting::Ignored => {}
             }
         }
         frame::write(io.out, kind::SETTINGS, flag::ACK, 0, &[]);
@@ -88,11 +93,14 @@ impl Http2 {
 
     fn go_away(&mut self, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
         let Some(([a, b, c, d, code @ ..], _)) = payload.split_first_chunk::<8>() else {
-            return Err(broken(ErrorCode::FRAME_SIZE_ERROR, "a GOAWAY that is cut short"));
+            return Err(connection_error(
+                ErrorCode::FRAME_SIZE_ERROR,
+                "a GOAWAY that is cut short",
+            ));
         };
         let last = u32::from_be_bytes([*a, *b, *c, *d]) & 0x7fff_ffff;
         let code = ErrorCode(u32::from_be_bytes(*code));
-        // The last one may only become lower; what was told is not taken back.
+        // The last stream ID may only decrease: outcomes are final.
         let before = self.gone_away.map_or(u32::MAX, |(last, _)| last);
         self.gone_away = Some((last.min(before), code));
         if last < before {
@@ -105,7 +113,7 @@ impl Http2 {
 
     fn window_update(
         &mut self,
-        head: Head,
+        head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
     ) -> Result<(), Failure> {
@@ -126,9 +134,11 @@ impl Http2 {
         Ok(())
     }
 
+    /// Checks that a request had this stream ID.
+    ///
     /// # Errors
     ///
-    /// When no request had this number.
+    /// When none had.
     pub(super) fn not_idle(&self, stream: u32) -> Result<(), Failure> {
         match self.streams.is_idle(stream) {
             true => Err(protocol_error("a frame on a stream that was never begun")),
@@ -138,10 +148,10 @@ impl Http2 {
 }
 
 fn too_wide() -> Failure {
-    broken(ErrorCode::FLOW_CONTROL_ERROR, "a window larger than windows may be")
+    connection_error(ErrorCode::FLOW_CONTROL_ERROR, "a window larger than windows may be")
 }
 
-fn ping(head: Head, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
+fn ping(head: FrameHeader, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
     let payload = frame::exactly::<8>(payload)?;
     if !head.has(flag::ACK) {
         frame::write(io.out, kind::PING, flag::ACK, 0, &payload);

@@ -1,45 +1,45 @@
-//! The one request, as frames.
+//! The repeated request, as frames.
 
 use std::sync::Arc;
 
-use super::frame::{self, Head, flag, kind};
+use super::frame::{self, FrameHeader, flag, kind};
 use super::hpack::Encoder;
 use crate::protocol::Request;
 
 /// The request that a connection repeats.
 #[derive(Debug)]
-pub(super) struct Repeated {
+pub(super) struct RepeatedRequest {
     encoder: Encoder,
     pub(super) body: Arc<[u8]>,
-    /// Answers to HEAD have a length, but no body.
+    /// Responses to HEAD have a `content-length`, but no body.
     pub(super) is_head: bool,
 }
 
-impl Repeated {
+impl RepeatedRequest {
     pub(super) fn new(request: &Request) -> Self {
         Self {
             encoder: Encoder::new(fields(request)),
             body: Arc::clone(&request.body),
-            is_head: request.method == "HEAD",
+            is_head: request.is_head(),
         }
     }
 
-    /// The server keeps a table of so many bytes for our headers.
+    /// Sets the size in bytes of the server's dynamic table for the request's headers.
     pub(super) fn set_table_size(&mut self, size: u32) {
         self.encoder.set_table_size(size);
     }
 
-    /// Writes the headers of a stream, and ends it where there is no body.
+    /// Writes the headers on a stream, and ends the stream if there is no body.
     pub(super) fn write(&mut self, stream: u32, out: &mut Vec<u8>) {
         let end_stream = if self.body.is_empty() { flag::END_STREAM } else { 0 };
         let mut rest = self.encoder.block();
         let (mut kind, mut flags) = (kind::HEADERS, end_stream);
         loop {
-            let (part, after) = rest.split_at(rest.len().min(frame::LONGEST));
+            let (part, after) = rest.split_at(rest.len().min(frame::MAX_PAYLOAD));
             if after.is_empty() {
                 flags |= flag::END_HEADERS;
             }
-            Head { length: part.len(), kind, flags, stream }.write(out);
+            FrameHeader { length: part.len(), kind, flags, stream }.write(out);
             out.extend_from_slice(part);
             if after.is_empty() {
                 break;
@@ -50,7 +50,7 @@ impl Repeated {
     }
 }
 
-/// The request's fields in HTTP/2's form (RFC 9113, sections 8.2 and 8.3).
+/// Returns the request's fields in the form of HTTP/2 (RFC 9113, sections 8.2 and 8.3).
 fn fields(request: &Request) -> Vec<(String, String)> {
     let mut authority = request.authority.as_str();
     let mut others = Vec::new();
@@ -68,7 +68,7 @@ fn fields(request: &Request) -> Vec<(String, String)> {
     }
     let of_the_request = [
         (":method", request.method.as_str()),
-        (":scheme", request.scheme),
+        (":scheme", request.scheme.name()),
         (":authority", authority),
         (":path", &request.path),
     ];
@@ -78,7 +78,8 @@ fn fields(request: &Request) -> Vec<(String, String)> {
     fields
 }
 
-/// What HTTP/2 does not permit: it speaks of the connection, and frames do that here.
+/// Returns whether a field is specific to the connection, which HTTP/2 does not permit (RFC 9113,
+/// section 8.2.2).
 fn is_of_one_connection(name: &str, value: &str) -> bool {
     let names = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
     names.contains(&name) || (name == "te" && !value.eq_ignore_ascii_case("trailers"))
@@ -87,11 +88,12 @@ fn is_of_one_connection(name: &str, value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::Scheme;
 
     fn request(headers: &[(&str, &str)], body: &[u8]) -> Request {
         Request {
             method: "POST".into(),
-            scheme: "http",
+            scheme: Scheme::Http,
             authority: "localhost:3000".into(),
             path: "/?expire=20000".into(),
             headers: headers.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect(),
@@ -103,9 +105,9 @@ mod tests {
     fn host_becomes_the_authority_and_what_speaks_of_the_connection_is_left_out() {
         let headers = [("Host", "example.org"), ("Connection", "close"), ("X-Y", "Z"), ("TE", "x")];
         let fields = fields(&request(&headers, b"body"));
-        let told: Vec<_> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        let sent: Vec<_> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         assert_eq!(
-            told,
+            sent,
             [
                 (":method", "POST"),
                 (":scheme", "http"),
@@ -120,14 +122,14 @@ mod tests {
     #[test]
     fn a_long_block_goes_on_in_further_frames() {
         let long = "\u{1}".repeat(40_000);
-        let mut repeated = Repeated::new(&request(&[("cookie", &long)], b""));
+        let mut repeated = RepeatedRequest::new(&request(&[("cookie", &long)], b""));
         let mut out = Vec::new();
         repeated.write(7, &mut out);
         let mut heads = Vec::new();
         let mut rest = &out[..];
         while let Some((head, after)) = rest.split_first_chunk() {
-            let head = Head::parse(head);
-            heads.push((head.kind, head.flags, head.stream, head.length == frame::LONGEST));
+            let head = FrameHeader::parse(head);
+            heads.push((head.kind, head.flags, head.stream, head.length == frame::MAX_PAYLOAD));
             rest = &after[head.length..];
         }
         assert_eq!(heads, [(1, 1, 7, true), (9, 0, 7, true), (9, 4, 7, false)]);

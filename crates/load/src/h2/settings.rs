@@ -1,16 +1,15 @@
-//! SETTINGS (RFC 9113, section 6.5): ours, and what the server may say.
+//! SETTINGS (RFC 9113, section 6.5): the client's, and those of the server.
 
-use super::frame::{broken, kind, write};
+use super::frame::{connection_error, kind, write};
 use crate::failure::{ErrorCode, Failure};
 
-/// How much of one answer the server may send before we take more: as much as common clients grant.
-/// What we received is not kept, so that a window costs us nothing; but it is what a server
-/// holds ready for us.
+/// Window of one stream in bytes, as large as that of common clients. Received bytes are not kept, so
+/// that a window costs no memory here; but a server may buffer as much.
 pub(super) const STREAM_WINDOW: u32 = 2 << 20;
-/// The same for all answers of the connection together.
+/// Window of the connection in bytes.
 pub(super) const CONNECTION_WINDOW: u32 = 16 << 20;
-/// What a connection's window is before the first WINDOW_UPDATE.
-pub(super) const FIRST_WINDOW: u32 = 65_535;
+/// Initial window of a connection in bytes, before the first WINDOW_UPDATE.
+pub(super) const INITIAL_WINDOW: u32 = 65_535;
 
 const HEADER_TABLE_SIZE: u16 = 1;
 const ENABLE_PUSH: u16 = 2;
@@ -18,20 +17,21 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 const MAX_FRAME_SIZE: u16 = 5;
 
-/// One thing that the server set.
+/// A setting of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Setting {
-    /// How many bytes it remembers of our headers.
+    /// The size in bytes of its dynamic table for the client's headers.
     HeaderTableSize(u32),
-    /// How many requests may be in flight.
+    /// The maximum number of concurrent streams.
     MaxConcurrentStreams(u32),
-    /// How much of a body it takes at first.
+    /// The initial window of a stream for request bodies.
     InitialWindowSize(u32),
-    /// One that changes nothing for us: our frames are never longer than what everyone must take.
-    OfNoMatter,
+    /// A setting without effect here: the client's frames never exceed the minimum that every server
+    /// must accept.
+    Ignored,
 }
 
-/// Writes our settings.
+/// Writes the client's settings.
 pub(super) fn write_ours(out: &mut Vec<u8>) {
     let mut payload = Vec::with_capacity(12);
     for (setting, value) in [(ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, STREAM_WINDOW)] {
@@ -41,17 +41,17 @@ pub(super) fn write_ours(out: &mut Vec<u8>) {
     write(out, kind::SETTINGS, 0, 0, &payload);
 }
 
-/// Reads the server's, in their order.
+/// Parses the server's settings, in order.
 ///
 /// # Errors
 ///
-/// When they are cut short, or one has a value that it cannot have. Those before it were told.
+/// When the payload is truncated or a value is invalid. Settings before an invalid one are returned.
 pub(super) fn read(
     payload: &[u8],
 ) -> Result<impl Iterator<Item = Result<Setting, Failure>> + '_, Failure> {
     let (settings, rest) = payload.as_chunks::<6>();
     if !rest.is_empty() {
-        return Err(broken(ErrorCode::FRAME_SIZE_ERROR, "SETTINGS that are cut short"));
+        return Err(connection_error(ErrorCode::FRAME_SIZE_ERROR, "SETTINGS that are cut short"));
     }
     Ok(settings.iter().map(|[a, b, value @ ..]| {
         setting(u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))
@@ -61,18 +61,20 @@ pub(super) fn read(
 fn setting(identifier: u16, value: u32) -> Result<Setting, Failure> {
     match (identifier, value) {
         (HEADER_TABLE_SIZE, _) => Ok(Setting::HeaderTableSize(value)),
-        (ENABLE_PUSH, 1..) => {
-            Err(broken(ErrorCode::PROTOCOL_ERROR, "a server that wants pushes from a client"))
-        }
+        (ENABLE_PUSH, 1..) => Err(connection_error(
+            ErrorCode::PROTOCOL_ERROR,
+            "a server that wants pushes from a client",
+        )),
         (MAX_CONCURRENT_STREAMS, _) => Ok(Setting::MaxConcurrentStreams(value)),
-        (INITIAL_WINDOW_SIZE, 0x8000_0000..) => {
-            Err(broken(ErrorCode::FLOW_CONTROL_ERROR, "a window larger than windows may be"))
-        }
+        (INITIAL_WINDOW_SIZE, 0x8000_0000..) => Err(connection_error(
+            ErrorCode::FLOW_CONTROL_ERROR,
+            "a window larger than windows may be",
+        )),
         (INITIAL_WINDOW_SIZE, _) => Ok(Setting::InitialWindowSize(value)),
         (MAX_FRAME_SIZE, ..0x4000 | 0x0100_0000..) => {
-            Err(broken(ErrorCode::PROTOCOL_ERROR, "a longest frame that may not be"))
+            Err(connection_error(ErrorCode::PROTOCOL_ERROR, "a longest frame that may not be"))
         }
-        _ => Ok(Setting::OfNoMatter),
+        _ => Ok(Setting::Ignored),
     }
 }
 
@@ -91,7 +93,7 @@ mod tests {
             all(payload).unwrap(),
             [
                 Setting::MaxConcurrentStreams(100),
-                Setting::OfNoMatter,
+                Setting::Ignored,
                 Setting::InitialWindowSize(65_536),
                 Setting::HeaderTableSize(0),
             ]

@@ -1,124 +1,124 @@
-//! What is in flight: a slot of twelve bytes for each request, found by its stream's number.
+//! The requests in flight: a slot of 12 bytes for each, found by stream ID.
 //!
-//! Slots stand in blocks of a fixed size. What grows is a list of blocks, eight bytes for each 256
-//! requests; so a million requests in flight take 12.1 MB, and never twice that for a moment. A
-//! block goes when the last request in it is over, wherever it stands.
+//! Slots are in blocks of fixed size. Only a list of blocks grows, by eight bytes per 256 requests. So
+//! a million requests in flight take 12.1 MB, and never twice that for a moment. A block is freed when
+//! its last request ends, wherever it is.
 
 use std::collections::VecDeque;
 
 use crate::protocol::Ticks;
 
-/// The highest number that a stream may have.
-const LAST: u32 = 0x7fff_ffff;
-const BLOCK: u32 = 256;
+/// The highest stream ID.
+const MAX_STREAM_ID: u32 = 0x7fff_ffff;
+const SLOTS_PER_BLOCK: u32 = 256;
 
-/// How far the answer of a stream is.
+/// How far the response on a stream has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// Told, or never begun.
-    Over,
-    /// Nothing came.
+pub(super) enum StreamStage {
+    /// The request has its outcome, or never started.
+    Closed,
+    /// Nothing arrived.
     Waiting,
-    /// The headers came, and nothing of the body.
-    Headed {
-        /// The answer's status.
+    /// The headers arrived, and nothing of the body.
+    HeadersReceived {
+        /// The status of the response.
         status: u16,
-        /// The body's length, where the headers said it.
-        length: Length,
+        /// The length of the body, if the headers contain it.
+        length: BodyLength,
     },
-    /// The body comes in pieces; see [`super::pieces`].
-    InPieces,
+    /// The body arrives in several frames; see [`super::partial_responses`].
+    PartialBody,
 }
 
-/// A length in four bytes.
+/// A body length in four bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Length(u32);
+pub(super) struct BodyLength(u32);
 
-impl Length {
-    /// Not said.
+impl BodyLength {
+    /// The length is unknown.
     pub(super) const UNKNOWN: Self = Self(u32::MAX);
 
-    /// A length, where four bytes are enough for it.
-    pub(super) fn of(bytes: u64) -> Option<Self> {
+    /// Returns the length, or `None` if four bytes do not suffice.
+    pub(super) fn new(bytes: u64) -> Option<Self> {
         u32::try_from(bytes).ok().map(Self).filter(|length| *length != Self::UNKNOWN)
     }
 
-    /// The length in bytes, where it was said.
+    /// Returns the length in bytes, if it is known.
     pub(super) fn get(self) -> Option<u64> {
         (self != Self::UNKNOWN).then_some(u64::from(self.0))
     }
 }
 
-/// One request.
+/// A request in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
-    pub(super) began: Ticks,
-    pub(super) stage: Stage,
+    pub(super) started: Ticks,
+    pub(super) stage: StreamStage,
 }
 
-const EMPTY: Slot = Slot { began: Ticks(0), stage: Stage::Over };
+const EMPTY: Slot = Slot { started: Ticks(0), stage: StreamStage::Closed };
 
 #[derive(Debug)]
 struct Block {
-    slots: [Slot; BLOCK as usize],
+    slots: [Slot; SLOTS_PER_BLOCK as usize],
     live: u32,
 }
 
 impl Block {
     fn empty() -> Box<Self> {
-        Box::new(Self { slots: [EMPTY; BLOCK as usize], live: 0 })
+        Box::new(Self { slots: [EMPTY; SLOTS_PER_BLOCK as usize], live: 0 })
     }
 }
 
 /// All requests in flight.
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// The first holds the oldest in flight; those between may be gone already.
+    /// The first block holds the oldest request in flight. Blocks without requests are `None`.
     blocks: VecDeque<Option<Box<Block>>>,
     /// The number of the first block.
     first: u32,
-    /// Nothing before is in flight. Slots are counted from 0, streams are 1, 3, 5, …
+    /// The slot of the oldest request in flight. Slots count from 0, stream IDs are 1, 3, 5, …
     oldest: u32,
-    /// The slot that the next request takes.
+    /// The slot of the next request.
     next: u32,
     live: usize,
 }
 
 impl Default for Streams {
     fn default() -> Self {
-        Self::beginning_at(1)
+        Self::starting_at(1)
     }
 }
 
 impl Streams {
-    /// None yet, and the first gets the number `stream`.
-    pub(super) fn beginning_at(stream: u32) -> Self {
+    /// Returns an empty set whose first request gets this stream ID.
+    pub(super) fn starting_at(stream: u32) -> Self {
         let next = stream / 2;
-        Self { blocks: VecDeque::new(), first: next / BLOCK, oldest: next, next, live: 0 }
+        Self { blocks: VecDeque::new(), first: next / SLOTS_PER_BLOCK, oldest: next, next, live: 0 }
     }
 
-    /// How many are in flight.
+    /// Returns the number of requests in flight.
     pub(super) fn len(&self) -> usize {
         self.live
     }
 
-    /// How many can still be begun before the numbers are used up.
+    /// Returns how many more requests can start before the stream IDs are exhausted.
     pub(super) fn left(&self) -> usize {
-        (LAST / 2 + 1 - self.next) as usize
+        (MAX_STREAM_ID / 2 + 1 - self.next) as usize
     }
 
-    /// Whether no request had this number so far.
+    /// Returns whether no request had this stream ID so far.
     pub(super) fn is_idle(&self, stream: u32) -> bool {
         stream.is_multiple_of(2) || stream / 2 >= self.next
     }
 
-    /// Begins a request and returns its number; none where they are used up.
-    pub(super) fn begin(&mut self, began: Ticks) -> Option<u32> {
+    /// Starts a request and returns its stream ID, or `None` if they are exhausted.
+    pub(super) fn start(&mut self, started: Ticks) -> Option<u32> {
         if self.left() == 0 {
             return None;
         }
         let slot = self.next;
-        let number = slot / BLOCK;
+        let number = slot / SLOTS_PER_BLOCK;
         if self.blocks.is_empty() {
             self.first = number;
         }
@@ -127,36 +127,37 @@ impl Streams {
             self.blocks.push_back(None);
         }
         let block = self.blocks[at].get_or_insert_with(Block::empty);
-        block.slots[(slot % BLOCK) as usize] = Slot { began, stage: Stage::Waiting };
+        block.slots[(slot % SLOTS_PER_BLOCK) as usize] =
+            Slot { started, stage: StreamStage::Waiting };
         block.live += 1;
         self.live += 1;
         self.next += 1;
         Some(slot * 2 + 1)
     }
 
-    /// The request of a number, where it is in flight.
+    /// Returns the request with this stream ID, if it is in flight.
     pub(super) fn get(&mut self, stream: u32) -> Option<&mut Slot> {
         let slot = stream / 2;
         if stream.is_multiple_of(2) {
             return None;
         }
-        let at = (slot / BLOCK).checked_sub(self.first)?;
+        let at = (slot / SLOTS_PER_BLOCK).checked_sub(self.first)?;
         let block = self.blocks.get_mut(at as usize)?.as_mut()?;
-        let slot = &mut block.slots[(slot % BLOCK) as usize];
-        (slot.stage != Stage::Over).then_some(slot)
+        let slot = &mut block.slots[(slot % SLOTS_PER_BLOCK) as usize];
+        (slot.stage != StreamStage::Closed).then_some(slot)
     }
 
-    /// A request is over: its slot is taken out. None where it is not in flight.
+    /// Ends a request and returns its slot, or `None` if it is not in flight.
     pub(super) fn end(&mut self, stream: u32) -> Option<Slot> {
         let slot = self.get(stream)?;
         let ended = std::mem::replace(slot, EMPTY);
         let number = stream / 2;
-        let at = (number / BLOCK - self.first) as usize;
+        let at = (number / SLOTS_PER_BLOCK - self.first) as usize;
         self.live -= 1;
         if let Some(block) = &mut self.blocks[at] {
             block.live -= 1;
-            // The one that is being filled stays, unless it is full.
-            if block.live == 0 && (number / BLOCK + 1) * BLOCK <= self.next {
+            // The block for the next request stays, unless it is full.
+            if block.live == 0 && (number / SLOTS_PER_BLOCK + 1) * SLOTS_PER_BLOCK <= self.next {
                 self.blocks[at] = None;
             }
         }
@@ -166,46 +167,45 @@ impl Streams {
         Some(ended)
     }
 
-    /// The request in flight that began first: its number, and when.
+    /// Returns the stream ID and the start of the oldest request in flight.
     pub(super) fn oldest(&self) -> Option<(u32, Ticks)> {
         if self.live == 0 {
             return None;
         }
-        let at = (self.oldest / BLOCK).checked_sub(self.first)?;
+        let at = (self.oldest / SLOTS_PER_BLOCK).checked_sub(self.first)?;
         let block = self.blocks.get(at as usize)?.as_ref()?;
-        Some((self.oldest * 2 + 1, block.slots[(self.oldest % BLOCK) as usize].began))
+        Some((self.oldest * 2 + 1, block.slots[(self.oldest % SLOTS_PER_BLOCK) as usize].started))
     }
 
-    /// The numbers above `stream` that may be in flight.
+    /// Returns the stream IDs above `stream` that may be in flight.
     pub(super) fn above(&self, stream: u32) -> impl Iterator<Item = u32> + use<> {
         let first = stream.div_ceil(2).max(self.oldest);
         (first..self.next).map(|slot| slot * 2 + 1)
     }
 
-    /// Every request in flight.
+    /// Returns all requests in flight.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
         let slots = self.blocks.iter_mut().flatten().flat_map(|block| &mut block.slots);
-        slots.filter(|slot| slot.stage != Stage::Over)
+        slots.filter(|slot| slot.stage != StreamStage::Closed)
     }
 
-    /// Goes on to the next in flight, past those that are over, and lets the blocks go that are behind.
-    /// Each slot is passed once in its life.
+    /// Moves on to the next request in flight, and frees the blocks before it. Passes each slot once.
     fn advance(&mut self) {
         if self.live == 0 {
             self.oldest = self.next;
         }
         while self.oldest < self.next {
-            let at = (self.oldest / BLOCK - self.first) as usize;
+            let at = (self.oldest / SLOTS_PER_BLOCK - self.first) as usize;
             let Some(Some(block)) = self.blocks.get(at) else {
-                self.oldest = (self.oldest / BLOCK + 1) * BLOCK;
+                self.oldest = (self.oldest / SLOTS_PER_BLOCK + 1) * SLOTS_PER_BLOCK;
                 continue;
             };
-            if block.slots[(self.oldest % BLOCK) as usize].stage != Stage::Over {
+            if block.slots[(self.oldest % SLOTS_PER_BLOCK) as usize].stage != StreamStage::Closed {
                 break;
             }
             self.oldest += 1;
         }
-        while self.first < self.oldest / BLOCK && self.blocks.pop_front().is_some() {
+        while self.first < self.oldest / SLOTS_PER_BLOCK && self.blocks.pop_front().is_some() {
             self.first += 1;
         }
     }
@@ -225,13 +225,14 @@ mod tests {
     #[test]
     fn a_request_in_flight_takes_twelve_bytes() {
         assert_eq!(size_of::<Slot>(), 12);
-        assert!(size_of::<Block>() <= 12 * BLOCK as usize + 8);
+        assert!(size_of::<Block>() <= 12 * SLOTS_PER_BLOCK as usize + 8);
     }
 
     #[test]
     fn blocks_go_as_soon_as_all_in_them_is_over() {
         let mut streams = Streams::default();
-        let numbers: Vec<u32> = (0..BLOCK * 10).map(|n| streams.begin(Ticks(n)).unwrap()).collect();
+        let numbers: Vec<u32> =
+            (0..SLOTS_PER_BLOCK * 10).map(|n| streams.start(Ticks(n)).unwrap()).collect();
         assert_eq!((numbers[0], numbers[1], streams.len()), (1, 3, numbers.len()));
         let (keep, end) = numbers.split_first().unwrap();
         for number in end {
@@ -241,25 +242,25 @@ mod tests {
         streams.end(*keep);
         assert_eq!((held(&streams), streams.oldest(), streams.blocks.len()), (0, None, 0));
         assert!(streams.end(*keep).is_none(), "once is enough");
-        let next = streams.begin(Ticks(7)).unwrap();
-        assert_eq!((next, streams.oldest()), (BLOCK * 20 + 1, Some((next, Ticks(7)))));
+        let next = streams.start(Ticks(7)).unwrap();
+        assert_eq!((next, streams.oldest()), (SLOTS_PER_BLOCK * 20 + 1, Some((next, Ticks(7)))));
     }
 
     #[test]
     fn numbers_are_used_up_to_the_last_and_no_further() {
-        let mut streams = Streams::beginning_at(LAST - 2);
+        let mut streams = Streams::starting_at(MAX_STREAM_ID - 2);
         assert_eq!(streams.left(), 2);
-        assert_eq!(streams.begin(Ticks(0)), Some(LAST - 2));
-        assert_eq!(streams.begin(Ticks(0)), Some(LAST));
-        assert_eq!(streams.begin(Ticks(0)), None);
-        assert!(streams.end(LAST).is_some() && streams.end(LAST - 2).is_some());
+        assert_eq!(streams.start(Ticks(0)), Some(MAX_STREAM_ID - 2));
+        assert_eq!(streams.start(Ticks(0)), Some(MAX_STREAM_ID));
+        assert_eq!(streams.start(Ticks(0)), None);
+        assert!(streams.end(MAX_STREAM_ID).is_some() && streams.end(MAX_STREAM_ID - 2).is_some());
         assert_eq!((streams.left(), streams.oldest()), (0, None));
     }
 
     #[test]
     fn numbers_that_no_request_had_are_told() {
         let mut streams = Streams::default();
-        streams.begin(Ticks(0));
+        streams.start(Ticks(0));
         assert!(!streams.is_idle(1));
         assert!(streams.is_idle(3) && streams.is_idle(2) && streams.is_idle(0));
         assert!(streams.get(2).is_none() && streams.get(u32::MAX).is_none());
@@ -267,7 +268,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Against a map: begin (true) or end one in flight.
+        /// Against a map: start (true) or end one in flight.
         #[test]
         fn any_order_is_kept_as_a_map_would(
             steps in prop::collection::vec(any::<(bool, u16)>(), 1..20), many in 1..300_usize
@@ -275,23 +276,23 @@ mod tests {
             let mut streams = Streams::default();
             let mut model = BTreeMap::new();
             let mut now = 0;
-            for (begins, which) in steps {
+            for (starts, which) in steps {
                 for _ in 0..many {
-                    if begins {
+                    if starts {
                         now += 1;
-                        model.insert(streams.begin(Ticks(now)).unwrap(), Ticks(now));
-                    } else if let Some((&number, &began)) =
+                        model.insert(streams.start(Ticks(now)).unwrap(), Ticks(now));
+                    } else if let Some((&number, &started)) =
                         model.iter().nth(usize::from(which) % model.len().max(1))
                     {
                         model.remove(&number);
-                        prop_assert_eq!(streams.end(number).map(|slot| slot.began), Some(began));
+                        prop_assert_eq!(streams.end(number).map(|slot| slot.started), Some(started));
                     }
                 }
                 prop_assert_eq!(streams.len(), model.len());
-                let first = model.first_key_value().map(|(number, began)| (*number, *began));
+                let first = model.first_key_value().map(|(number, started)| (*number, *started));
                 prop_assert_eq!(streams.oldest(), first);
-                let began: Vec<_> = streams.iter_mut().map(|slot| slot.began).collect();
-                prop_assert!(began.iter().eq(model.values()));
+                let started: Vec<_> = streams.iter_mut().map(|slot| slot.started).collect();
+                prop_assert!(started.iter().eq(model.values()));
                 let in_reach = model.len() + 1;
                 prop_assert!(held(&streams) <= in_reach);
             }

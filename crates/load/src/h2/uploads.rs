@@ -1,52 +1,52 @@
-//! Request bodies on their way, as far as the server's windows permit (RFC 9113, section 5.2).
+//! Request bodies that are not sent completely, because of flow control (RFC 9113, section 5.2).
 //!
-//! A request stands here only until its body is sent: about 40 bytes each. Those that can go on take
-//! turns, a frame at a time, so that all of them make progress.
+//! A request is here only until its body is sent, and takes about 40 bytes. Bodies with an open window
+//! take turns, one frame at a time, so that all make progress.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::frame::{self, HEAD, Head, flag, kind};
+use super::frame::{self, FrameHeader, HEADER_BYTES, flag, kind};
 
-/// The windows that both sides begin with.
-const INITIAL: i64 = 65_535;
-/// No window may become larger.
-const LARGEST: i64 = 0x7fff_ffff;
+/// Initial window of a connection and of its streams in bytes.
+const INITIAL_WINDOW: i64 = 65_535;
+/// Maximum window in bytes.
+const MAX_WINDOW: i64 = 0x7fff_ffff;
 
-/// A window became larger than windows may be.
+/// A window exceeds the maximum.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overflow;
 
 #[derive(Debug)]
 struct Upload {
     sent: usize,
-    /// What the server takes on this stream; below zero after it has lowered what it grants.
+    /// The window of the stream; negative after the server lowered the initial window.
     window: i32,
-    /// Whether it has its turn in [`Uploads::ready`].
+    /// Whether the stream is in [`Uploads::ready`].
     is_ready: bool,
 }
 
-/// All bodies that are not sent yet.
+/// All bodies that are not sent completely.
 #[derive(Debug)]
 pub(super) struct Uploads {
     waiting: BTreeMap<u32, Upload>,
-    /// Those whose window is open, in turn; numbers of some that are over may be among them.
+    /// Streams with an open window, in turn. Closed streams may be among them.
     ready: VecDeque<u32>,
-    /// What the server takes on the connection.
+    /// The window of the connection.
     window: i64,
-    /// What it takes on each stream at first.
+    /// The initial window of each stream.
     initial: i64,
 }
 
 impl Default for Uploads {
     fn default() -> Self {
         let (waiting, ready) = (BTreeMap::new(), VecDeque::new());
-        Self { waiting, ready, window: INITIAL, initial: INITIAL }
+        Self { waiting, ready, window: INITIAL_WINDOW, initial: INITIAL_WINDOW }
     }
 }
 
 impl Uploads {
-    /// The body of this stream is to be sent.
-    pub(super) fn begin(&mut self, stream: u32) {
+    /// Adds the body of a stream.
+    pub(super) fn start(&mut self, stream: u32) {
         let window = self.initial as i32;
         self.waiting.insert(stream, Upload { sent: 0, window, is_ready: window > 0 });
         if window > 0 {
@@ -54,7 +54,7 @@ impl Uploads {
         }
     }
 
-    /// No more is sent on this stream. Whether anything was left.
+    /// Removes the body of a stream. Returns whether a part of it was unsent.
     pub(super) fn end(&mut self, stream: u32) -> bool {
         let was_left = self.waiting.remove(&stream).is_some();
         if self.ready.len() > 2 * self.waiting.len() {
@@ -64,30 +64,30 @@ impl Uploads {
         was_left
     }
 
-    /// Forgets all.
+    /// Removes all bodies.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Writes what may go out, at most `most` bytes.
-    pub(super) fn pump(&mut self, body: &[u8], most: usize, out: &mut Vec<u8>) {
-        let end = out.len() + most;
+    /// Writes at most `max` bytes of frames.
+    pub(super) fn pump(&mut self, body: &[u8], max: usize, out: &mut Vec<u8>) {
+        let end = out.len() + max;
         while self.window > 0
-            && out.len() + HEAD < end
+            && out.len() + HEADER_BYTES < end
             && let Some(stream) = self.ready.pop_front()
         {
             let Some(upload) = self.waiting.get_mut(&stream) else { continue };
             upload.is_ready = false;
-            let room = end - out.len() - HEAD;
+            let room = end - out.len() - HEADER_BYTES;
             let windows = self.window.min(i64::from(upload.window)).max(0) as usize;
             let rest = &body[upload.sent..];
-            let part = &rest[..rest.len().min(room).min(windows).min(frame::LONGEST)];
+            let part = &rest[..rest.len().min(room).min(windows).min(frame::MAX_PAYLOAD)];
             if part.is_empty() {
                 continue;
             }
             let is_last = part.len() == rest.len();
             let flags = if is_last { flag::END_STREAM } else { 0 };
-            Head { length: part.len(), kind: kind::DATA, flags, stream }.write(out);
+            FrameHeader { length: part.len(), kind: kind::DATA, flags, stream }.write(out);
             out.extend_from_slice(part);
             self.window -= part.len() as i64;
             upload.window -= part.len() as i32;
@@ -101,13 +101,13 @@ impl Uploads {
         }
     }
 
-    /// The server takes `bytes` more on the connection.
+    /// Widens the window of the connection.
     pub(super) fn widen(&mut self, bytes: u32) -> Result<(), Overflow> {
         self.window += i64::from(bytes);
-        if self.window > LARGEST { Err(Overflow) } else { Ok(()) }
+        if self.window > MAX_WINDOW { Err(Overflow) } else { Ok(()) }
     }
 
-    /// The server takes `bytes` more on a stream; of no matter where nothing is left to send.
+    /// Widens the window of a stream. Does nothing if nothing is left to send on it.
     pub(super) fn widen_stream(&mut self, stream: u32, bytes: u32) -> Result<(), Overflow> {
         match self.waiting.get_mut(&stream) {
             Some(upload) => upload.add(i64::from(bytes), stream, &mut self.ready),
@@ -115,8 +115,8 @@ impl Uploads {
         }
     }
 
-    /// The server takes `bytes` on each stream at first, and as much more or less on those that there
-    /// are (RFC 9113, section 6.9.2).
+    /// Sets the initial window of streams, and adjusts the windows of existing ones (RFC 9113, section
+    /// 6.9.2).
     pub(super) fn set_initial(&mut self, bytes: u32) -> Result<(), Overflow> {
         let change = i64::from(bytes) - self.initial;
         self.initial = i64::from(bytes);
@@ -131,10 +131,10 @@ impl Uploads {
 impl Upload {
     fn add(&mut self, change: i64, own: u32, ready: &mut VecDeque<u32>) -> Result<(), Overflow> {
         let window = i64::from(self.window) + change;
-        if window > LARGEST {
+        if window > MAX_WINDOW {
             return Err(Overflow);
         }
-        // Two windows of at most 2^31 - 1 are apart by no more than four bytes can tell.
+        // Two windows of at most 2^31 - 1 differ by no more than fits in four bytes.
         self.window = window as i32;
         if self.window > 0 && !self.is_ready {
             self.is_ready = true;
@@ -155,7 +155,7 @@ mod tests {
         assert!(out.len() <= most);
         let (mut rest, mut frames) = (&out[..], Vec::new());
         while let Some((head, after)) = rest.split_first_chunk() {
-            let head = Head::parse(head);
+            let head = FrameHeader::parse(head);
             frames.push((head.stream, head.length, head.has(flag::END_STREAM)));
             rest = &after[head.length..];
         }
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn a_short_body_goes_out_at_once() {
         let mut uploads = Uploads::default();
-        uploads.begin(1);
-        uploads.begin(3);
+        uploads.start(1);
+        uploads.start(3);
         assert_eq!(pumped(&mut uploads, b"body", 1000), [(1, 4, true), (3, 4, true)]);
         assert_eq!(pumped(&mut uploads, b"body", 1000), []);
         assert!(!uploads.end(1));
@@ -176,8 +176,8 @@ mod tests {
     fn the_connections_window_bounds_all_streams_together() {
         let mut uploads = Uploads::default();
         let body = vec![0; 40_000];
-        uploads.begin(1);
-        uploads.begin(3);
+        uploads.start(1);
+        uploads.start(3);
         let sent = pumped(&mut uploads, &body, 1_000_000);
         assert_eq!(sent.iter().map(|frame| frame.1).sum::<usize>(), 65_535);
         assert_eq!(sent[1].0, 3, "they take turns");
@@ -192,8 +192,8 @@ mod tests {
     fn a_streams_window_bounds_that_stream_alone() {
         let mut uploads = Uploads::default();
         uploads.set_initial(10).unwrap();
-        uploads.begin(1);
-        uploads.begin(3);
+        uploads.start(1);
+        uploads.start(3);
         let body = [0; 15];
         assert_eq!(pumped(&mut uploads, &body, 100), [(1, 10, false), (3, 10, false)]);
         uploads.widen_stream(3, 100).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     fn a_window_may_be_lowered_below_zero_and_opens_again() {
         let mut uploads = Uploads::default();
         uploads.set_initial(10).unwrap();
-        uploads.begin(1);
+        uploads.start(1);
         let body = [0; 30];
         assert_eq!(pumped(&mut uploads, &body, 100), [(1, 10, false)]);
         uploads.set_initial(4).unwrap();
@@ -219,7 +219,7 @@ mod tests {
     fn a_server_that_widens_often_and_requests_that_end_unsent_leave_nothing_behind() {
         let mut uploads = Uploads::default();
         for stream in (1..1000).step_by(2) {
-            uploads.begin(stream);
+            uploads.start(stream);
             uploads.widen_stream(stream, 1).unwrap();
             uploads.widen_stream(stream, 1).unwrap();
         }
@@ -234,7 +234,7 @@ mod tests {
     fn windows_do_not_overflow() {
         let mut uploads = Uploads::default();
         uploads.set_initial(0).unwrap();
-        uploads.begin(1);
+        uploads.start(1);
         assert_eq!(uploads.widen_stream(1, 0x7fff_ffff), Ok(()));
         assert_eq!(uploads.widen_stream(1, 1), Err(Overflow));
         assert_eq!(uploads.set_initial(1), Err(Overflow));
@@ -245,9 +245,9 @@ mod tests {
     #[test]
     fn room_for_a_head_alone_gets_no_frame_out() {
         let mut uploads = Uploads::default();
-        uploads.begin(1);
-        assert_eq!(pumped(&mut uploads, b"body", HEAD), []);
-        assert_eq!(pumped(&mut uploads, b"body", HEAD + 3), [(1, 3, false)]);
-        assert_eq!(pumped(&mut uploads, b"body", HEAD + 3), [(1, 1, true)]);
+        uploads.start(1);
+        assert_eq!(pumped(&mut uploads, b"body", HEADER_BYTES), []);
+        assert_eq!(pumped(&mut uploads, b"body", HEADER_BYTES + 3), [(1, 3, false)]);
+        assert_eq!(pumped(&mut uploads, b"body", HEADER_BYTES + 3), [(1, 1, true)]);
     }
 }

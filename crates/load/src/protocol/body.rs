@@ -1,22 +1,22 @@
-//! The body of an answer, and a hash of it that does not depend on how it was cut.
+//! The body of a response, and a hash of it that does not depend on how it was split.
 
-/// The body of an answer: whole where it came in one piece (nearly always) or is short, else its
-/// hash and length.
+/// The body of a response: all bytes if it arrived in one chunk (nearly always) or is short, otherwise
+/// its hash and length.
 #[derive(Debug, Clone, Copy)]
 pub enum Body<'a> {
-    /// All of it.
+    /// All bytes.
     Whole(&'a [u8]),
-    /// It came in pieces and was too long to be kept.
-    Pieces {
-        /// As [`BodyHash`] makes it of all pieces in a row.
+    /// A body that arrived in several chunks and was too long to keep.
+    Hashed {
+        /// The `BodyHash` of all chunks in order.
         hash: u64,
-        /// Its length.
+        /// Its length in bytes.
         bytes: u64,
     },
 }
 
 impl Body<'_> {
-    /// Its hash: the same for the same bytes, however they came.
+    /// Returns its hash, which is the same for the same bytes, however they were split.
     pub fn hash(&self) -> u64 {
         match self {
             Self::Whole(bytes) => {
@@ -24,25 +24,25 @@ impl Body<'_> {
                 hash.add(bytes);
                 hash.finish()
             }
-            Self::Pieces { hash, .. } => *hash,
+            Self::Hashed { hash, .. } => *hash,
         }
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Whole(bytes) => bytes.len() as u64,
-            Self::Pieces { bytes, .. } => *bytes,
+            Self::Hashed { bytes, .. } => *bytes,
         }
     }
 }
 
-/// A 64-bit hash of bytes that may come in pieces: the same however they are cut. Tells bodies apart
-/// that differ by chance; it withstands nobody who looks for two with the same hash.
+/// A 64-bit hash of bytes that arrive in chunks, independent of how they are split. It distinguishes
+/// bodies that differ by chance, and does not resist deliberate collisions.
 #[derive(Debug, Clone, Copy)]
-pub struct BodyHash {
+pub(crate) struct BodyHash {
     state: u64,
-    /// Bytes that do not yet make a word, the first lowest.
+    /// Bytes that do not fill a word yet, the first in the lowest bits.
     tail: u64,
     bytes: u64,
 }
@@ -57,20 +57,20 @@ impl Default for BodyHash {
 }
 
 impl BodyHash {
-    /// How many bytes it was given.
-    pub fn bytes(&self) -> u64 {
+    /// Returns the number of bytes hashed so far.
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes the next piece.
-    pub fn add(&mut self, mut piece: &[u8]) {
+    /// Hashes the next chunk.
+    pub(crate) fn add(&mut self, mut chunk: &[u8]) {
         while !self.bytes.is_multiple_of(8)
-            && let Some((byte, rest)) = piece.split_first()
+            && let Some((byte, rest)) = chunk.split_first()
         {
             self.add_byte(*byte);
-            piece = rest;
+            chunk = rest;
         }
-        let (words, rest) = piece.as_chunks::<8>();
+        let (words, rest) = chunk.as_chunks::<8>();
         for word in words {
             self.mix(u64::from_le_bytes(*word));
         }
@@ -80,8 +80,8 @@ impl BodyHash {
         }
     }
 
-    /// The hash of all that was given so far.
-    pub fn finish(mut self) -> u64 {
+    /// Returns the hash of all bytes so far.
+    pub(crate) fn finish(mut self) -> u64 {
         let (tail, bytes) = (self.tail, self.bytes);
         self.mix(tail);
         self.mix(bytes);
@@ -97,7 +97,7 @@ impl BodyHash {
         }
     }
 
-    /// Each bit of the word reaches both halves of a product of 128 bits, which are put together.
+    /// Mixes in a word: each bit of it affects both halves of a 128-bit product, which are combined.
     fn mix(&mut self, word: u64) {
         let product = u128::from(self.state ^ word) * u128::from(MULTIPLIER);
         self.state = (product as u64 ^ (product >> 64) as u64).wrapping_add(MULTIPLIER);
@@ -111,19 +111,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn in_pieces(pieces: &[Vec<u8>]) -> u64 {
+    fn in_chunks(chunks: &[Vec<u8>]) -> u64 {
         let mut hash = BodyHash::default();
-        for piece in pieces {
-            hash.add(piece);
+        for chunk in chunks {
+            hash.add(chunk);
         }
         hash.finish()
     }
 
     proptest! {
         #[test]
-        fn a_hash_does_not_depend_on_the_cuts(pieces: Vec<Vec<u8>>) {
-            let whole = pieces.concat();
-            prop_assert_eq!(in_pieces(&pieces), Body::Whole(&whole).hash());
+        fn a_hash_does_not_depend_on_the_cuts(chunks: Vec<Vec<u8>>) {
+            let whole = chunks.concat();
+            prop_assert_eq!(in_chunks(&chunks), Body::Whole(&whole).hash());
         }
     }
 

@@ -9,13 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lowtide_load::failure::Failure;
-use lowtide_load::limits::{self, Given};
-use lowtide_load::observer::{Event, Observer, Progress, State};
-use lowtide_load::plan::{Ask, Plan};
-use lowtide_load::shape::Shape;
-use lowtide_load::speech::Version;
-use lowtide_load::{RunError, run};
+use lowtide_load::{
+    Available, Event, Failure, HttpVersion, LoadState, Observer, OtherProtocol, Plan, Progress,
+    RequestTemplate, RunError, Shape, run,
+};
 use lowtide_model::load::{LoadReport, LoadRound};
 use server::Speaks;
 
@@ -30,23 +27,31 @@ fn plan(url: &str) -> Plan {
         linger: Duration::ZERO,
         timeout: Duration::from_secs(30),
         idle_close: None,
-        ask: Ask { method: "GET".to_owned(), headers: Vec::new(), body: Arc::default() },
-        version: Version::Auto,
+        request: RequestTemplate {
+            method: "GET".to_owned(),
+            headers: Vec::new(),
+            body: Arc::default(),
+        },
+        version: HttpVersion::Auto,
         insecure: false,
-        sample_every: Duration::from_millis(100),
+        sample_interval: Duration::from_millis(100),
     }
 }
 
 fn h2(url: &str) -> Plan {
-    Plan { version: Version::Http2, ..plan(url) }
+    Plan { version: HttpVersion::Http2, ..plan(url) }
 }
 
-fn given() -> Given {
-    Given { files: limits::raise_files(), memory_bytes: None, ports: limits::ports() }
+fn available() -> Available {
+    Available {
+        files: lowtide_load::raise_open_files(),
+        memory_bytes: None,
+        ports: lowtide_load::ephemeral_ports(),
+    }
 }
 
 fn try_run(plan: &Plan) -> Result<LoadReport, RunError> {
-    run(plan, &given(), &mut (), &AtomicBool::new(false))
+    run(plan, &available(), &mut (), &AtomicBool::new(false))
 }
 
 fn one_round(plan: &Plan) -> LoadRound {
@@ -56,7 +61,7 @@ fn one_round(plan: &Plan) -> LoadRound {
     report.rounds[0].clone()
 }
 
-/// What was to be sent has succeeded or failed, and each is told why.
+/// Checks that each request has an outcome, and each failure a cause.
 fn whole(round: &LoadRound) {
     assert_eq!(round.requests, round.succeeded + round.failed, "{round:?}");
     assert_eq!(round.errors.values().sum::<u64>(), round.failed, "{round:?}");
@@ -93,13 +98,13 @@ fn http1_has_one_request_at_a_time_on_a_connection_and_keeps_it() {
 
 #[test]
 fn bodies_go_out_whole_over_both_versions() {
-    for (speaks, version) in [(Speaks::Http1, Version::Http1), (H2, Version::Http2)] {
+    for (speaks, version) in [(Speaks::Http1, HttpVersion::Http1), (H2, HttpVersion::Http2)] {
         let server = server::start(speaks, false);
         let mut plan = plan(&format!("http://{server}/"));
         plan.version = version;
         plan.shape = Shape::Burst(20);
-        plan.ask.method = "POST".to_owned();
-        plan.ask.body = vec![7; 300_000].into();
+        plan.request.method = "POST".to_owned();
+        plan.request.body = vec![7; 300_000].into();
         let round = one_round(&plan);
         assert_eq!(round.responses.get("POST 300000"), Some(&20), "{round:?}");
     }
@@ -114,7 +119,7 @@ fn with_tls_the_server_chooses_and_must_be_trusted() {
         plan.insecure = true;
         let round = one_round(&plan);
         assert_eq!((round.succeeded, round.failed), (400, 0), "{:?}", round.errors);
-        plan.version = if speaks == H2 { Version::Http1 } else { Version::Http2 };
+        plan.version = if speaks == H2 { HttpVersion::Http1 } else { HttpVersion::Http2 };
         assert_eq!(no_connection(&plan), Failure::NoProtocol);
     }
 }
@@ -124,9 +129,9 @@ fn a_server_that_speaks_another_protocol_is_told() {
     let (one, two) = (server::start(Speaks::Http1, false), server::start(H2, false));
     // hyper knows what it is asked, and closes without a word.
     assert_eq!(no_connection(&h2(&format!("http://{one}/"))), Failure::Closed);
-    // What it says of that may be lost when the connection is reset behind it.
+    // Its reply may be lost when it then resets the connection.
     let said = no_connection(&plan(&format!("http://{two}/")));
-    assert!(matches!(said, Failure::NotHttp1("HTTP/2") | Failure::Reset), "{said}");
+    assert!(matches!(said, Failure::NotHttp1(OtherProtocol::Http2) | Failure::Reset), "{said}");
     let tls = Plan { insecure: true, ..plan(&format!("https://{one}/")) };
     assert!(matches!(no_connection(&tls), Failure::Tls(_)));
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -145,7 +150,7 @@ fn fewer_streams_than_asked_for_are_used_and_told() {
 
 #[test]
 fn what_is_not_answered_in_time_has_failed_over_both_versions() {
-    for (speaks, version) in [(Speaks::Http1, Version::Http1), (H2, Version::Http2)] {
+    for (speaks, version) in [(Speaks::Http1, HttpVersion::Http1), (H2, HttpVersion::Http2)] {
         let server = server::start(speaks, false);
         let mut plan = plan(&format!("http://{server}/never"));
         plan.version = version;
@@ -159,7 +164,7 @@ fn what_is_not_answered_in_time_has_failed_over_both_versions() {
 #[test]
 fn with_a_rate_a_request_that_times_out_is_in_the_latency_of_all_and_not_of_those_that_succeeded() {
     for (speaks, version, connections) in
-        [(Speaks::Http1, Version::Http1, 1), (H2, Version::Http2, 4)]
+        [(Speaks::Http1, HttpVersion::Http1, 1), (H2, HttpVersion::Http2, 4)]
     {
         let server = server::start(speaks, false);
         let mut plan = plan(&format!("http://{server}/never"));
@@ -302,7 +307,7 @@ fn bare_connections_are_held_and_those_that_the_server_closes_are_counted() {
     *round.last_mut().unwrap() = Shape::Hold(Duration::from_secs(600));
     let interrupt = AtomicBool::new(false);
     let mut observer = UntilClosed { held, interrupt: &interrupt };
-    let report = run(&plan, &given(), &mut observer, &interrupt).unwrap();
+    let report = run(&plan, &available(), &mut observer, &interrupt).unwrap();
     let held = &report.rounds[0];
     assert_eq!((held.succeeded, held.closed_while_held), (20, Some(20)));
 }
@@ -314,10 +319,10 @@ struct UntilClosed<'a> {
 }
 
 impl Observer for UntilClosed<'_> {
-    fn see(&mut self, progress: Progress<'_>) {
+    fn observe(&mut self, progress: Progress<'_>) {
         match progress {
-            Progress::State(State { connections: 20, .. }) => self.held.send_replace(true),
-            Progress::State(State { connections: 0, .. }) if *self.held.borrow() => {
+            Progress::State(LoadState { connections: 20, .. }) => self.held.send_replace(true),
+            Progress::State(LoadState { connections: 0, .. }) if *self.held.borrow() => {
                 self.interrupt.swap(true, Ordering::Relaxed)
             }
             _ => false,
@@ -325,7 +330,7 @@ impl Observer for UntilClosed<'_> {
     }
 }
 
-/// Interrupts as soon as so many are in flight.
+/// Interrupts as soon as `in_flight` requests are in flight.
 struct Impatient<'a> {
     interrupt: &'a AtomicBool,
     in_flight: u64,
@@ -333,7 +338,7 @@ struct Impatient<'a> {
 }
 
 impl Observer for Impatient<'_> {
-    fn see(&mut self, progress: Progress<'_>) {
+    fn observe(&mut self, progress: Progress<'_>) {
         match progress {
             Progress::State(state) if state.in_flight >= self.in_flight => {
                 self.interrupt.store(true, Ordering::Relaxed);
@@ -349,10 +354,10 @@ fn what_is_interrupted_tells_what_was_done_so_far() {
     let server = server::start(H2, false);
     let mut plan = h2(&format!("http://{server}/never"));
     plan.shape = repeat(3, Shape::Burst(400), Duration::ZERO);
-    plan.sample_every = Duration::from_millis(5);
+    plan.sample_interval = Duration::from_millis(5);
     let interrupt = AtomicBool::new(false);
     let mut observer = Impatient { interrupt: &interrupt, in_flight: 400, marks: Vec::new() };
-    let report = run(&plan, &given(), &mut observer, &interrupt).unwrap();
+    let report = run(&plan, &available(), &mut observer, &interrupt).unwrap();
     assert!(report.interrupted);
     assert_eq!(report.rounds.len(), 1);
     whole(&report.rounds[0]);

@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Speaks {
     Http1,
-    /// With so many streams on a connection.
+    /// With at most this many streams on a connection.
     Http2(u32),
 }
 
@@ -43,24 +43,24 @@ pub(crate) fn start(speaks: Speaks, tls: bool) -> SocketAddr {
     })
 }
 
-/// A server that does with each connection what it is told.
+/// Starts a server that handles each connection with `each`.
 pub(crate) fn serve<F, R>(each: F) -> SocketAddr
 where
     F: Fn(TcpStream, SocketAddr) -> R + Send + 'static,
     R: Future<Output = ()> + Send + 'static,
 {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            tell.send(listener.local_addr().unwrap()).unwrap();
+            sender.send(listener.local_addr().unwrap()).unwrap();
             while let Ok((stream, peer)) = listener.accept().await {
                 tokio::spawn(each(stream, peer));
             }
         });
     });
-    told.recv().unwrap()
+    receiver.recv().unwrap()
 }
 
 async fn speak<S>(stream: S, peer: SocketAddr, speaks: Speaks)
@@ -80,11 +80,12 @@ where
     };
 }
 
-/// So many requests for `/together` are answered when all of them are there; by one test.
+/// Number of requests for `/together` that are answered together, in a single test.
 const ALL: u64 = 400;
 static TOGETHER: AtomicU64 = AtomicU64::new(0);
 
-/// `/peer` tells who asks, `/together` does when all have asked, `/never` tells nothing, `/status` fails; else the length of the body.
+/// Answers `/peer` with the client's address, `/together` too but only once all requests are there, `/never` never,
+/// `/status` with an error, and other paths with the length of the body.
 async fn answer(
     request: Request<Incoming>,
     peer: SocketAddr,

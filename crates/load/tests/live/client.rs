@@ -8,18 +8,17 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use lowtide_load::failure::Failure;
-use lowtide_load::h2::Http2;
-use lowtide_load::protocol::{Body, Outcomes, Protocol, Request, Ticks};
+use lowtide_load::testing::{Body, Http2, Outcomes, Protocol, Request, Ticks};
+use lowtide_load::{Failure, Scheme};
 
-/// So long a server may be silent before a test fails.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// Maximum time without data from the server before a test fails.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request for a path.
 pub(crate) fn request(method: &str, path: &str, body: &[u8]) -> Request {
     Request {
         method: method.into(),
-        scheme: "http",
+        scheme: Scheme::Http,
         authority: "localhost".into(),
         path: path.into(),
         headers: vec![("User-Agent".into(), "lowtide".into())],
@@ -27,24 +26,24 @@ pub(crate) fn request(method: &str, path: &str, body: &[u8]) -> Request {
     }
 }
 
-/// What was told of all requests.
+/// The outcomes of all requests.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct RecordedOutcomes {
     /// By status, hash and length of the body.
     pub(crate) answered: BTreeMap<(u16, u64, u64), usize>,
     pub(crate) failed: BTreeMap<Failure, usize>,
     pub(crate) in_all: usize,
 }
 
-impl Told {
-    /// How often this status came with this body.
+impl RecordedOutcomes {
+    /// Returns the number of responses with this status and body.
     pub(crate) fn count(&self, status: u16, body: &[u8]) -> usize {
         let key = (status, Body::Whole(body).hash(), body.len() as u64);
         self.answered.get(&key).copied().unwrap_or(0)
     }
 }
 
-impl Outcomes for Told {
+impl Outcomes for RecordedOutcomes {
     fn answered(&mut self, _: Ticks, status: u16, body: Body<'_>) {
         *self.answered.entry((status, body.hash(), body.bytes())).or_default() += 1;
         self.in_all += 1;
@@ -63,8 +62,8 @@ pub(crate) struct Client {
     /// What the server sends; ends with the connection.
     received: Receiver<Vec<u8>>,
     out: Vec<u8>,
-    pub(crate) told: Told,
-    pub(crate) most_in_flight: usize,
+    pub(crate) outcomes: RecordedOutcomes,
+    pub(crate) max_in_flight: usize,
     is_closed: bool,
     sent: u32,
 }
@@ -83,19 +82,19 @@ impl Client {
         let mut protocol = Http2::new(request);
         let mut out = Vec::new();
         protocol.open(&mut out);
-        let (told, most_in_flight, is_closed, sent) = Default::default();
-        Self { protocol, socket, received, out, told, most_in_flight, is_closed, sent }
+        let (outcomes, max_in_flight, is_closed, sent) = Default::default();
+        Self { protocol, socket, received, out, outcomes, max_in_flight, is_closed, sent }
     }
 
-    /// Sends so many requests, as there is room, until all are told.
+    /// Sends this many requests, as there is room, and waits for all outcomes.
     pub(crate) fn run(&mut self, many: usize) {
-        self.run_until(many, |client| client.told.in_all >= many);
+        self.run_until(many, |client| client.outcomes.in_all >= many);
     }
 
-    /// Sends so many requests, as there is room, until something holds.
+    /// Sends this many requests, as there is room, until a condition holds.
     pub(crate) fn run_until(&mut self, many: usize, is_done: impl Fn(&Self) -> bool) {
         while !is_done(self) {
-            self.begin(many);
+            self.start(many);
             self.protocol.pump(64 << 10, &mut self.out);
             // A server that closes is noticed by what it does not send any more.
             let _ = self.socket.write_all(&self.out);
@@ -112,37 +111,37 @@ impl Client {
         }
     }
 
-    fn begin(&mut self, many: usize) {
+    fn start(&mut self, many: usize) {
         let room = self.protocol.room().min(many - self.sent as usize);
         for _ in 0..room.min(1000) {
             self.sent += 1;
             self.protocol.send(Ticks(self.sent), &mut self.out);
         }
-        self.most_in_flight = self.most_in_flight.max(self.protocol.in_flight());
+        self.max_in_flight = self.max_in_flight.max(self.protocol.in_flight());
     }
 
     fn wait(&mut self) {
-        match self.received.recv_timeout(DEADLINE) {
+        match self.received.recv_timeout(SERVER_TIMEOUT) {
             Ok(bytes) => self.take(&bytes),
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => self.close(Failure::Closed),
-            Err(error) => panic!("{error} for the server: {:?}", self.told),
+            Err(error) => panic!("{error} for the server: {:?}", self.outcomes),
         }
     }
 
     fn take(&mut self, bytes: &[u8]) {
-        if let Err(failure) = self.protocol.receive(bytes, &mut self.out, &mut self.told) {
+        if let Err(failure) = self.protocol.receive(bytes, &mut self.out, &mut self.outcomes) {
             self.close(failure);
         }
     }
 
     fn close(&mut self, why: Failure) {
-        self.protocol.closed(why, &mut self.told);
+        self.protocol.closed(why, &mut self.outcomes);
         self.is_closed = true;
     }
 
     /// Gives up all that is in flight.
     pub(crate) fn expire(&mut self) {
-        self.protocol.expire(Ticks(u32::MAX), &mut self.out, &mut self.told).unwrap();
+        self.protocol.expire(Ticks(u32::MAX), &mut self.out, &mut self.outcomes).unwrap();
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -154,12 +153,12 @@ impl Client {
     }
 
     /// Says goodbye and waits until the server has closed.
-    pub(crate) fn goodbye(mut self) -> Told {
+    pub(crate) fn goodbye(mut self) -> RecordedOutcomes {
         self.protocol.close(&mut self.out);
         let _ = self.socket.write_all(&self.out);
         while !self.is_closed {
             self.wait();
         }
-        self.told
+        self.outcomes
     }
 }

@@ -15,7 +15,7 @@ use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use lowtide_load::failure::{ErrorCode, Failure};
+use lowtide_load::{ErrorCode, Failure};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -23,7 +23,7 @@ use crate::client::{Client, request};
 
 /// What a server waits for, and what it saw.
 struct State {
-    /// A request on `/gate` waits until so many are there.
+    /// Number of requests on `/gate` that are answered together.
     gate: usize,
     arrived: AtomicUsize,
     open: Semaphore,
@@ -92,7 +92,7 @@ fn ten_thousand_requests_are_in_flight_at_once_and_all_are_answered() {
     });
     let mut client = Client::connect(server, &request("GET", "/gate", b""));
     client.run(many);
-    assert_eq!((client.most_in_flight, client.told.count(200, b"this is /gate")), (many, many));
+    assert_eq!((client.max_in_flight, client.outcomes.count(200, b"this is /gate")), (many, many));
     assert!(client.goodbye().failed.is_empty());
 }
 
@@ -103,7 +103,7 @@ fn a_server_that_allows_few_streams_gets_few_at_a_time() {
     });
     let mut client = Client::connect(server, &request("GET", "/", b""));
     client.run(500);
-    assert_eq!((client.most_in_flight, client.told.count(200, b"this is /")), (3, 500));
+    assert_eq!((client.max_in_flight, client.outcomes.count(200, b"this is /")), (3, 500));
 }
 
 /// `length` bytes that do not repeat soon.
@@ -118,7 +118,7 @@ fn bodies_of_any_length_come_back_as_they_went() {
         let server = serve(0, |_| {});
         let mut client = Client::connect(server, &request("POST", "/", &body));
         client.run(many);
-        assert_eq!(client.told.count(200, &body), many, "{length}: {:?}", client.told);
+        assert_eq!(client.outcomes.count(200, &body), many, "{length}: {:?}", client.outcomes);
     }
 }
 
@@ -130,7 +130,7 @@ fn bodies_go_through_windows_that_are_small() {
     });
     let mut client = Client::connect(server, &request("POST", "/", &body));
     client.run(10);
-    assert_eq!(client.told.count(200, &body), 10, "{:?}", client.told);
+    assert_eq!(client.outcomes.count(200, &body), 10, "{:?}", client.outcomes);
 }
 
 #[test]
@@ -140,21 +140,21 @@ fn a_server_that_keeps_no_table_of_headers_is_served() {
     });
     let mut client = Client::connect(server, &request("GET", "/", b""));
     client.run(100);
-    assert_eq!(client.told.count(200, b"this is /"), 100, "{:?}", client.told);
+    assert_eq!(client.outcomes.count(200, b"this is /"), 100, "{:?}", client.outcomes);
 }
 
 #[test]
-fn a_server_that_shuts_down_answers_what_it_has_begun_and_takes_no_more() {
+fn a_server_that_shuts_down_answers_what_it_has_started_and_takes_no_more() {
     let server = serve(0, |_| {});
     let mut client = Client::connect(server, &request("GET", "/stop", b""));
     client.run_until(1_000_000, |client| client.is_draining());
     let sent = client.sent();
     client.run(sent);
-    let told = client.told;
+    let outcomes = client.outcomes;
     let not_processed = Failure::NotProcessed(ErrorCode::NO_ERROR);
-    let failed = told.failed.get(&not_processed).copied().unwrap_or(0);
-    assert!(told.count(200, b"this is /stop") > 0);
-    assert_eq!(told.count(200, b"this is /stop") + failed, sent, "{told:?}");
+    let failed = outcomes.failed.get(&not_processed).copied().unwrap_or(0);
+    assert!(outcomes.count(200, b"this is /stop") > 0);
+    assert_eq!(outcomes.count(200, b"this is /stop") + failed, sent, "{outcomes:?}");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn requests_that_the_server_resets_are_told_and_the_others_are_not_harmed() {
     let mut client = Client::connect(server, &request("GET", "/error", b""));
     client.run(100);
     let internal_error = Failure::StreamReset(ErrorCode(2));
-    assert_eq!(client.told.failed, [(internal_error, 100)].into());
+    assert_eq!(client.outcomes.failed, [(internal_error, 100)].into());
 }
 
 #[test]
@@ -176,6 +176,6 @@ fn requests_that_are_given_up_make_room_for_others() {
         client.run_until(10 * round, |client| client.sent() == 10 * round);
         client.expire();
     }
-    assert_eq!(client.told.failed, [(Failure::TimedOut, 50)].into());
+    assert_eq!(client.outcomes.failed, [(Failure::TimedOut, 50)].into());
     assert_eq!(client.goodbye().in_all, 50);
 }

@@ -74,11 +74,16 @@ fn small_and_large_files_come_whole_in_frames_of_any_form() {
         for (path, body, many) in [("/small", SMALL, 5000), ("/large", &large(), 20)] {
             let mut client = Client::connect(server.address, &request("GET", path, b""));
             client.run(many);
-            assert_eq!(client.told.count(200, body), many, "{arguments:?}: {:?}", client.told);
+            assert_eq!(
+                client.outcomes.count(200, body),
+                many,
+                "{arguments:?}: {:?}",
+                client.outcomes
+            );
         }
         let mut client = Client::connect(server.address, &request("HEAD", "/large", b""));
         client.run(10);
-        assert_eq!(client.told.count(200, b""), 10, "{:?}", client.told);
+        assert_eq!(client.outcomes.count(200, b""), 10, "{:?}", client.outcomes);
     }
 }
 
@@ -92,7 +97,7 @@ fn bodies_come_back_through_windows_of_any_size() {
             let body = &large()[..length];
             let mut client = Client::connect(server.address, &request("POST", "/", body));
             client.run(20);
-            assert_eq!(client.told.count(200, body), 20, "{bits}: {:?}", client.told);
+            assert_eq!(client.outcomes.count(200, body), 20, "{bits}: {:?}", client.outcomes);
         }
     }
 }

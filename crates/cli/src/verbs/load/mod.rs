@@ -1,13 +1,15 @@
 //! `lowtide load URL…`.
 
-mod asked;
-mod shown;
+mod display;
+mod options;
+mod plan;
 
 use clap::Parser;
 use lowtide_analysis::threshold::{Crossing, Threshold};
-use lowtide_load::RunError;
-use lowtide_load::failure::Failure as Reason;
-use lowtide_load::limits::{self, Given, LimitError};
+use lowtide_load::{
+    Available, Failure as Reason, LimitError, OtherProtocol, RunError, TlsFailure, ephemeral_ports,
+    max_open_files, raise_open_files,
+};
 use lowtide_model::load::LoadReport;
 use lowtide_record::v1::Machine;
 use lowtide_report::load as picture;
@@ -16,16 +18,17 @@ use crate::args::{Cli, LoadArgs, Verb};
 use crate::exit::{Exit, Failure};
 use crate::interrupt;
 use crate::output::{Output, annotate, note};
+use display::ProgressDisplay;
 
 pub(crate) fn run(args: &LoadArgs, output: &Output) -> Result<Exit, Failure> {
-    let plan = asked::plan(args)?;
-    let thresholds = asked::thresholds(args)?;
+    let plan = plan::plan(args)?;
+    let thresholds = plan::thresholds(args)?;
     let machine = lowtide_probe::machine::detect();
-    let given = given(&machine, limits::raise_files());
-    let mut shown = shown::Shown::new(args, &plan, &machine, output)?;
+    let available = available(&machine, raise_open_files());
+    let mut display = ProgressDisplay::new(args, &plan, &machine, output)?;
     let interrupt = interrupt::flag();
-    let done = lowtide_load::run(&plan, &given, &mut shown, &interrupt);
-    shown.finish()?;
+    let done = lowtide_load::run(&plan, &available, &mut display, &interrupt);
+    display.finish()?;
     let report = done.map_err(|error| failure(error, args))?;
     if output.json {
         output.object(&report)?;
@@ -54,21 +57,22 @@ fn show_crossings(thresholds: &[Threshold], report: &LoadReport) -> bool {
     !crossings.is_empty()
 }
 
-fn given(machine: &Machine, files: u64) -> Given {
-    let at_hand = [machine.memory_available_bytes, machine.cgroup_limit_bytes];
-    Given { files, memory_bytes: at_hand.into_iter().flatten().min(), ports: limits::ports() }
+/// Returns the resources of this machine, `files` being the limit on open files.
+fn available(machine: &Machine, files: u64) -> Available {
+    let memory = [machine.memory_available_bytes, machine.cgroup_limit_bytes];
+    let memory_bytes = memory.into_iter().flatten().min();
+    Available { files, memory_bytes, ports: ephemeral_ports() }
 }
 
-/// Looks whether this machine permits a load that a study is to start. Gives the connections that it makes;
-/// nothing for a line that is no plain `lowtide load`.
+/// Checks that this machine permits the load that a study starts with this command line. Returns its
+/// number of connections, or `None` for a line that is not a plain `lowtide load`.
 pub(crate) fn check(line: &str) -> Result<Option<u64>, Failure> {
-    let Some(args) = of_line(line) else { return Ok(None) };
-    // What a shell makes of its words is another matter: the load itself will say what is wrong with them.
-    let Ok(plan) = asked::plan(&args) else { return Ok(None) };
-    let given = given(&lowtide_probe::machine::detect(), limits::permitted_files());
-    let need = plan.need();
-    match need.check(&given) {
-        Ok(_) => Ok(Some(need.connections)),
+    let Some(args) = parse_line(line) else { return Ok(None) };
+    // The shell may expand the words, so an invalid one is left for the load itself to report.
+    let Ok(plan) = plan::plan(&args) else { return Ok(None) };
+    let available = available(&lowtide_probe::machine::detect(), max_open_files());
+    match plan.check(&available) {
+        Ok(()) => Ok(Some(plan.connections as u64)),
         Err(error @ LimitError::Memory { .. }) => {
             Err(Failure::failed(format!("the load: {error}")))
         }
@@ -76,8 +80,8 @@ pub(crate) fn check(line: &str) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// The arguments of a line for the shell that is a plain `lowtide load`.
-fn of_line(line: &str) -> Option<LoadArgs> {
+/// Parses a shell command line that is a plain `lowtide load`.
+fn parse_line(line: &str) -> Option<LoadArgs> {
     let words = shlex::split(line)?;
     let is_before_redirection = |word: &&str| {
         !word
@@ -97,7 +101,7 @@ fn of_line(line: &str) -> Option<LoadArgs> {
     }
 }
 
-/// Why there was nothing to report, and what helps.
+/// Converts the error of a load, and adds the command that helps.
 fn failure(error: RunError, args: &LoadArgs) -> Failure {
     let failure = match &error {
         RunError::Limit(_) | RunError::Tls(_) => Failure::usage(&error),
@@ -107,15 +111,17 @@ fn failure(error: RunError, args: &LoadArgs) -> Failure {
     let again = |flag: &str| format!("lowtide load {} {flag}", crate::shell::quoted(target));
     match reason {
         Reason::NotTrusted(_) => failure.next(again("-k")),
-        Reason::NotHttp1("HTTP/2") => failure.next(again("--http2")),
-        Reason::NotHttp1("TLS") => failure.next(again("").trim().replacen("http:", "https:", 1)),
-        // Many servers close without a word when they are asked for a protocol that they do not speak.
+        Reason::NotHttp1(OtherProtocol::Http2) => failure.next(again("--http2")),
+        Reason::NotHttp1(OtherProtocol::Tls) => {
+            failure.next(again("").trim().replacen("http:", "https:", 1))
+        }
+        // Many servers just close the connection if they do not support the requested protocol.
         Reason::Closed | Reason::Reset if args.http2 || args.streams > Some(1) => {
             failure.next(again("--http1"))
         }
         Reason::NotHttp2(_) | Reason::NoProtocol if !args.http1 => failure.next(again("--http1")),
         Reason::NoProtocol => failure.next(again("--http2")),
-        Reason::Tls("what came was not TLS") => {
+        Reason::Tls(TlsFailure::NotTls) => {
             let plain = again("").replacen("https:", "http:", 1).replacen("tls:", "tcp:", 1);
             failure.next(plain.trim())
         }
@@ -130,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_load_of_a_study_is_known_by_its_first_words() {
-        let connections = |line: &str| of_line(line).map(|args| args.connections);
+        let connections = |line: &str| parse_line(line).map(|args| args.connections);
         assert_eq!(connections("exec \"$LOWTIDE\" --json load tcp:h:1 -c 3000"), Some(3000));
         assert_eq!(connections("lowtide load http://h/ -c 7 2>&1 > /dev/null"), Some(7));
         assert_eq!(connections("lowtide inspect 1"), None);

@@ -1,33 +1,33 @@
-//! Reads the header blocks of answers. Every field is followed, since later ones may refer to it; only
-//! the status and the length of the body are kept.
+//! Decodes the header blocks of responses. It decodes every field, since later ones may refer to it,
+//! and keeps only the status and the length of the body.
 
-use super::table::{Field, Name, Table};
-use super::{TABLE_SIZE, Unreadable, huffman, integer, statics};
+use super::dynamic_table::{DynamicTable, Field, FieldName};
+use super::{DecodeError, TABLE_SIZE, huffman, integer, static_table};
 
-/// What a header block said.
+/// The relevant fields of a header block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::h2) struct Headers {
     /// `:status`
     pub(in crate::h2) status: Option<u16>,
     /// `content-length`
     pub(in crate::h2) length: Option<u64>,
-    /// Why no answer can have these headers, though they could be read.
+    /// Why no response can have these headers, although they were decoded.
     pub(in crate::h2) malformed: Option<&'static str>,
 }
 
-/// Reads header blocks, in the order in which they came.
+/// Decodes header blocks, in the order in which they arrive.
 #[derive(Debug, Default)]
 pub(in crate::h2) struct Decoder {
-    table: Table,
+    table: DynamicTable,
 }
 
 impl Decoder {
-    /// Reads one whole block.
+    /// Decodes one complete block.
     ///
     /// # Errors
     ///
-    /// When it is none: the connection is of no more use then.
-    pub(in crate::h2) fn decode(&mut self, mut block: &[u8]) -> Result<Headers, Unreadable> {
+    /// When the block is invalid. The connection can then no longer be used.
+    pub(in crate::h2) fn decode(&mut self, mut block: &[u8]) -> Result<Headers, DecodeError> {
         let mut headers = Headers::default();
         while let Some(first) = block.first()
             && first >> 5 == 0b001
@@ -42,19 +42,19 @@ impl Decoder {
         Ok(headers)
     }
 
-    /// Section 6.3: the table's size changes, only before the first field.
-    fn resize<'a>(&mut self, block: &'a [u8]) -> Result<&'a [u8], Unreadable> {
+    /// Decodes a change of the table size (section 6.3), which is permitted only before the first field.
+    fn resize<'a>(&mut self, block: &'a [u8]) -> Result<&'a [u8], DecodeError> {
         let (size, rest) = integer::read(block, 5)?;
         if size > TABLE_SIZE {
-            return Err(Unreadable);
+            return Err(DecodeError);
         }
-        self.table.set_most(size);
+        self.table.set_max_size(size);
         Ok(rest)
     }
 
-    /// Reads one field; returns it and what follows.
-    fn field<'a>(&mut self, block: &'a [u8]) -> Result<(Field, &'a [u8]), Unreadable> {
-        match block.first().ok_or(Unreadable)? {
+    /// Decodes one field. Returns it and the rest of the block.
+    fn field<'a>(&mut self, block: &'a [u8]) -> Result<(Field, &'a [u8]), DecodeError> {
+        match block.first().ok_or(DecodeError)? {
             0b1000_0000.. => {
                 let (index, rest) = integer::read(block, 7)?;
                 Ok((self.indexed(index)?, rest))
@@ -64,26 +64,26 @@ impl Decoder {
                 self.table.insert(field);
                 Ok((field, rest))
             }
-            // A change of size behind a field.
-            0b0010_0000.. => Err(Unreadable),
+            // A change of the table size after a field.
+            0b0010_0000.. => Err(DecodeError),
             _ => self.literal(block, 4),
         }
     }
 
-    fn indexed(&self, index: usize) -> Result<Field, Unreadable> {
-        if let Some(dynamic) = index.checked_sub(statics::DYNAMIC) {
-            return self.table.get(dynamic).ok_or(Unreadable);
+    fn indexed(&self, index: usize) -> Result<Field, DecodeError> {
+        if let Some(dynamic) = index.checked_sub(static_table::FIRST_DYNAMIC_INDEX) {
+            return self.table.get(dynamic).ok_or(DecodeError);
         }
-        let (name, value) = statics::entry(index).ok_or(Unreadable)?;
-        let known = Name::of(name.as_bytes());
-        Ok(field(known, name.len(), &Text::of(value.as_bytes())))
+        let (name, value) = static_table::entry(index).ok_or(DecodeError)?;
+        let known = FieldName::parse(name.as_bytes());
+        Ok(field(known, name.len(), &StringPrefix::new(value.as_bytes())))
     }
 
-    fn literal<'a>(&self, block: &'a [u8], prefix: u32) -> Result<(Field, &'a [u8]), Unreadable> {
+    fn literal<'a>(&self, block: &'a [u8], prefix: u32) -> Result<(Field, &'a [u8]), DecodeError> {
         let (index, rest) = integer::read(block, prefix)?;
         let (name, length, rest) = if index == 0 {
             let (name, rest) = string(rest)?;
-            (Name::of(name.beginning()), name.length, rest)
+            (FieldName::parse(name.start()), name.length, rest)
         } else {
             let named = self.indexed(index)?;
             (named.name, named.name_length as usize, rest)
@@ -96,13 +96,13 @@ impl Decoder {
 impl Headers {
     fn add(&mut self, field: Field) {
         match field.name {
-            Name::Other => {}
-            Name::OtherPseudo => self.malformed = Some("an answer with a request's headers"),
-            Name::Status => match field.number.and_then(|number| u16::try_from(number).ok()) {
+            FieldName::Other => {}
+            FieldName::OtherPseudo => self.malformed = Some("an answer with a request's headers"),
+            FieldName::Status => match field.number.and_then(|number| u16::try_from(number).ok()) {
                 Some(status @ 100..=999) if self.status.is_none() => self.status = Some(status),
                 _ => self.malformed = Some("an answer with a wrong :status"),
             },
-            Name::ContentLength => match field.number {
+            FieldName::ContentLength => match field.number {
                 Some(length) if self.length.is_none_or(|known| known == length) => {
                     self.length = Some(length);
                 }
@@ -112,59 +112,59 @@ impl Headers {
     }
 }
 
-fn field(name: Name, name_length: usize, value: &Text) -> Field {
-    let looked_at = matches!(name, Name::Status | Name::ContentLength);
+fn field(name: FieldName, name_length: usize, value: &StringPrefix) -> Field {
+    let is_relevant = matches!(name, FieldName::Status | FieldName::ContentLength);
     Field {
         name,
         // Far below 2^32, as every block is.
         name_length: name_length as u32,
         value_length: value.length as u32,
-        number: if looked_at { value.number() } else { None },
+        number: if is_relevant { value.number() } else { None },
     }
 }
 
-/// Reads a string (section 5.2).
-fn string(bytes: &[u8]) -> Result<(Text, &[u8]), Unreadable> {
+/// Decodes a string (section 5.2).
+fn string(bytes: &[u8]) -> Result<(StringPrefix, &[u8]), DecodeError> {
     let is_huffman = bytes.first().is_some_and(|first| first & 0x80 != 0);
     let (length, rest) = integer::read(bytes, 7)?;
-    let (bytes, rest) = rest.split_at_checked(length).ok_or(Unreadable)?;
+    let (bytes, rest) = rest.split_at_checked(length).ok_or(DecodeError)?;
     if !is_huffman {
-        return Ok((Text::of(bytes), rest));
+        return Ok((StringPrefix::new(bytes), rest));
     }
-    let mut text = Text::default();
+    let mut text = StringPrefix::default();
     huffman::decode(bytes, |byte| text.push(byte))?;
     Ok((text, rest))
 }
 
-/// The length and the beginning of a string: enough for what is looked at.
+/// The length and the first bytes of a string, as many as any relevant field has.
 #[derive(Default)]
-struct Text {
+struct StringPrefix {
     length: usize,
-    beginning: [u8; 20],
+    start: [u8; 20],
 }
 
-impl Text {
-    fn of(bytes: &[u8]) -> Self {
+impl StringPrefix {
+    fn new(bytes: &[u8]) -> Self {
         let mut text = Self { length: bytes.len(), ..Self::default() };
-        let kept = bytes.len().min(text.beginning.len());
-        text.beginning[..kept].copy_from_slice(&bytes[..kept]);
+        let kept = bytes.len().min(text.start.len());
+        text.start[..kept].copy_from_slice(&bytes[..kept]);
         text
     }
 
     fn push(&mut self, byte: u8) {
-        if let Some(place) = self.beginning.get_mut(self.length) {
+        if let Some(place) = self.start.get_mut(self.length) {
             *place = byte;
         }
         self.length += 1;
     }
 
-    fn beginning(&self) -> &[u8] {
-        &self.beginning[..self.length.min(self.beginning.len())]
+    fn start(&self) -> &[u8] {
+        &self.start[..self.length.min(self.start.len())]
     }
 
-    /// The number that it is, of digits alone.
+    /// Parses the string as a number of digits alone.
     fn number(&self) -> Option<u64> {
-        let digits = (1..self.beginning.len()).contains(&self.length).then(|| self.beginning())?;
+        let digits = (1..self.start.len()).contains(&self.length).then(|| self.start())?;
         digits.iter().try_fold(0_u64, |number, byte| {
             byte.is_ascii_digit().then(|| number * 10 + u64::from(byte - b'0'))
         })
@@ -189,7 +189,7 @@ mod tests {
     /// The same three answers in both forms (RFC 7541, C.5 and C.6), with a table of 256 bytes.
     fn reads_three_answers(blocks: [&str; 3]) {
         let mut decoder = Decoder::default();
-        decoder.table.set_most(256);
+        decoder.table.set_max_size(256);
         let statuses = blocks.map(|block| decoder.decode(&bytes(block)).unwrap().status);
         assert_eq!(statuses, [Some(302), Some(307), Some(200)]);
         // set-cookie, content-encoding, date
@@ -235,10 +235,10 @@ mod tests {
         let mut decoder = Decoder::default();
         decoder.decode(b"\x5c\x0242").unwrap();
         assert!(decoder.decode(b"\x20\x88").is_ok());
-        assert_eq!(decoder.decode(b"\xbe"), Err(Unreadable), "the field was evicted");
+        assert_eq!(decoder.decode(b"\xbe"), Err(DecodeError), "the field was evicted");
         assert!(decoder.decode(b"\x20\x3f\xe1\x1f\x88").is_ok(), "0, then 4096");
-        assert_eq!(decoder.decode(b"\x3f\xe2\x1f\x88"), Err(Unreadable), "4097");
-        assert_eq!(decoder.decode(b"\x88\x20"), Err(Unreadable));
+        assert_eq!(decoder.decode(b"\x3f\xe2\x1f\x88"), Err(DecodeError), "4097");
+        assert_eq!(decoder.decode(b"\x88\x20"), Err(DecodeError));
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
         let whole = b"\x40\x0acustom-key\x0dcustom-header";
         assert!(Decoder::default().decode(whole).is_ok());
         for end in 1..whole.len() {
-            assert_eq!(Decoder::default().decode(&whole[..end]), Err(Unreadable), "{end}");
+            assert_eq!(Decoder::default().decode(&whole[..end]), Err(DecodeError), "{end}");
         }
     }
 

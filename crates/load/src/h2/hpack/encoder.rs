@@ -1,27 +1,27 @@
-//! Writes the header block of the one request that a connection repeats.
+//! Encodes the header block of the repeated request.
 //!
-//! As ordinary clients do, the first block puts what may be remembered into the server's dynamic table,
-//! and all later ones refer to it. So they are all the same bytes, and few.
+//! Like ordinary clients, it puts what may be indexed into the server's dynamic table with the first
+//! block, and refers to it in all later ones. So these are all the same few bytes.
 
-use super::{TABLE_SIZE, huffman, integer, statics};
+use super::{TABLE_SIZE, huffman, integer, static_table};
 
-/// The request's header block: what it is the first time, and what it is from then on.
+/// The header block of the request: the first one, and the one for all further requests.
 #[derive(Debug)]
 pub(in crate::h2) struct Encoder {
     fields: Box<[(String, String)]>,
-    /// What is sent next.
+    /// The block of the next request.
     block: Vec<u8>,
-    /// Whether the block that is sent next is the one for all that follow.
+    /// Whether `block` is the one for all further requests.
     is_settled: bool,
-    /// Whether the server keeps a table of the size that we begin with.
+    /// Whether the server's table has at least the default size.
     may_index: bool,
 }
 
 impl Encoder {
-    /// For these fields, with names in lower case and those that begin with a colon first.
+    /// Creates the encoder for fields with lower-case names, pseudo-header fields first.
     pub(in crate::h2) fn new(fields: Vec<(String, String)>) -> Self {
         let size: usize = indexable(&fields).map(|(n, v)| n.len() + v.len() + 32).sum();
-        // What does not fit as a whole would evict itself.
+        // If they do not fit together, they would evict each other.
         let may_index = size <= TABLE_SIZE;
         let mut encoder =
             Self { fields: fields.into(), block: Vec::new(), is_settled: false, may_index };
@@ -29,8 +29,8 @@ impl Encoder {
         encoder
     }
 
-    /// The server's table has another size from now on. From a smaller one, no use is made any more
-    /// (RFC 7541, section 4.2).
+    /// Handles a change of the server's table size. A smaller table is not used any more (RFC 7541,
+    /// section 4.2).
     pub(in crate::h2) fn set_table_size(&mut self, size: u32) {
         if (size as usize) < TABLE_SIZE {
             self.may_index = false;
@@ -39,12 +39,12 @@ impl Encoder {
         }
     }
 
-    /// The block for the next request.
+    /// Returns the block of the next request.
     pub(in crate::h2) fn block(&self) -> &[u8] {
         &self.block
     }
 
-    /// The block was sent.
+    /// Notes that the block was sent.
     pub(in crate::h2) fn sent(&mut self) {
         if !self.is_settled {
             self.is_settled = true;
@@ -57,10 +57,10 @@ impl Encoder {
         if form == Form::Forget {
             block.push(0b0010_0000); // The table's size becomes 0.
         }
-        // The newest has the lowest index.
-        let mut dynamic = statics::DYNAMIC + indexable(&self.fields).count();
+        // The newest field has the lowest index.
+        let mut dynamic = static_table::FIRST_DYNAMIC_INDEX + indexable(&self.fields).count();
         for (name, value) in &self.fields {
-            if let Some(index) = statics::index_of(name, value) {
+            if let Some(index) = static_table::index_of(name, value) {
                 integer::write(&mut block, 0b1000_0000, 7, index);
             } else if form == Form::Plain || form == Form::Forget || !is_indexable(name, value) {
                 literal(&mut block, 0b0000_0000, 4, name, value);
@@ -78,13 +78,13 @@ impl Encoder {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// What may be remembered goes into the table.
+    /// Fields that may be indexed go into the table.
     Remember,
-    /// What was remembered is referred to.
+    /// Indexed fields are referred to.
     Refer,
-    /// The table stays as it is.
+    /// The table is not used.
     Plain,
-    /// The table is emptied, and stays so.
+    /// The table is emptied, and not used any more.
     Forget,
 }
 
@@ -92,15 +92,15 @@ fn indexable(fields: &[(String, String)]) -> impl Iterator<Item = &(String, Stri
     fields.iter().filter(|(name, value)| is_indexable(name, value))
 }
 
-/// What is worth a place in the table: not what the static one has, what differs from request to request
-/// in general, or what should not be guessed at (RFC 7541, section 7.1).
+/// Returns whether a field goes into the table: not if it is in the static one, usually differs between
+/// requests, or must not be guessed (RFC 7541, section 7.1).
 fn is_indexable(name: &str, value: &str) -> bool {
     let is_kept_out = ["authorization", "content-length", "cookie", ":path"].contains(&name);
-    !is_kept_out && statics::index_of(name, value).is_none()
+    !is_kept_out && static_table::index_of(name, value).is_none()
 }
 
 fn literal(block: &mut Vec<u8>, pattern: u8, prefix: u32, name: &str, value: &str) {
-    match statics::index_of_name(name) {
+    match static_table::index_of_name(name) {
         Some(index) => integer::write(block, pattern, prefix, index),
         None => {
             block.push(pattern);

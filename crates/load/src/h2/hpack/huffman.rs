@@ -1,11 +1,11 @@
 //! HPACK's Huffman code (RFC 7541, section 5.2 and appendix B).
 //!
-//! The code is canonical: codes of one length follow each other in the order of their symbols, and
-//! go on where those of the length below ended. So the lengths say all.
+//! The code is canonical: codes of one length are consecutive, in the order of their symbols, and
+//! follow those of the next shorter length. So the lengths determine the code.
 
-use super::Unreadable;
+use super::DecodeError;
 
-/// How many bits each byte's code has; the last is the end of the string, which must never occur.
+/// The code length of each byte in bits. The last is for the end-of-string symbol, which must never occur.
 #[rustfmt::skip]
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
@@ -21,35 +21,35 @@ const LENGTHS: [u8; 257] = [
     26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30,
 ];
 const END_OF_STRING: usize = 256;
-const LONGEST: usize = 30;
+const MAX_CODE_BITS: usize = 30;
 
-/// The codes of one length, put to the left of 32 bits so that lengths compare.
+/// The codes of one length, aligned to the left of 32 bits so that codes of different lengths compare.
 #[derive(Clone, Copy)]
-struct Length {
-    /// The first code, and the first that is longer.
+struct CodeLength {
+    /// The first code of this length, and the first one after them.
     first: u32,
     end: u64,
-    /// Where its symbols begin in [`Code::symbols`].
+    /// The index of its first symbol in [`Code::symbols`].
     at: usize,
 }
 
 struct Code {
-    lengths: [Length; LONGEST + 1],
-    /// In the order of their codes.
+    lengths: [CodeLength; MAX_CODE_BITS + 1],
+    /// The symbols in the order of their codes.
     symbols: [u16; 257],
-    /// Of each symbol, to the right.
+    /// The code of each symbol, aligned to the right.
     codes: [u32; 257],
 }
 
 const fn code() -> Code {
     let mut made = Code {
-        lengths: [Length { first: 0, end: 0, at: 0 }; LONGEST + 1],
+        lengths: [CodeLength { first: 0, end: 0, at: 0 }; MAX_CODE_BITS + 1],
         symbols: [0; 257],
         codes: [0; 257],
     };
     let (mut next, mut at, mut bits) = (0_u64, 0, 1);
-    while bits <= LONGEST {
-        made.lengths[bits] = Length { first: next as u32, end: 0, at };
+    while bits <= MAX_CODE_BITS {
+        made.lengths[bits] = CodeLength { first: next as u32, end: 0, at };
         let mut symbol = 0;
         while symbol < LENGTHS.len() {
             if LENGTHS[symbol] as usize == bits {
@@ -68,10 +68,10 @@ const fn code() -> Code {
 
 static CODE: Code = code();
 
-/// Decodes a string, byte by byte, into `each`.
-pub(super) fn decode(bytes: &[u8], mut each: impl FnMut(u8)) -> Result<(), Unreadable> {
+/// Decodes a string, and passes each byte to `each`.
+pub(super) fn decode(bytes: &[u8], mut each: impl FnMut(u8)) -> Result<(), DecodeError> {
     let mut input = bytes.iter();
-    // The next bits to the left, and how many they are.
+    // The next bits, aligned to the left, and their number.
     let (mut window, mut have) = (0_u64, 0);
     loop {
         while have <= 56
@@ -93,23 +93,24 @@ pub(super) fn decode(bytes: &[u8], mut each: impl FnMut(u8)) -> Result<(), Unrea
     }
 }
 
-/// The byte that these bits begin with, and how many bits it took; none for the end of the string.
+/// Returns the byte whose code these bits start with, and the length of the code; `None` for the
+/// end-of-string symbol.
 fn next_symbol(window: u32) -> Option<(u8, usize)> {
     // The shortest code has five bits.
-    let bits = (5..=LONGEST).find(|bits| u64::from(window) < CODE.lengths[*bits].end)?;
+    let bits = (5..=MAX_CODE_BITS).find(|bits| u64::from(window) < CODE.lengths[*bits].end)?;
     let length = CODE.lengths[bits];
     let nth = (window - length.first) >> (32 - bits);
     let symbol = CODE.symbols[length.at + nth as usize];
     u8::try_from(symbol).ok().map(|byte| (byte, bits))
 }
 
-/// What is left must be less than a byte, and the beginning of the end of the string: ones.
-fn padding(window: u64, have: usize) -> Result<(), Unreadable> {
+/// Checks the padding, which must be shorter than a byte and a prefix of the end-of-string symbol: all ones.
+fn padding(window: u64, have: usize) -> Result<(), DecodeError> {
     let ones = have < 8 && window >> (64 - have) == (1 << have) - 1;
-    if ones { Ok(()) } else { Err(Unreadable) }
+    if ones { Ok(()) } else { Err(DecodeError) }
 }
 
-/// How long a string would be.
+/// Returns the encoded length of a string in bytes.
 pub(super) fn encoded_length(bytes: &[u8]) -> usize {
     let bits: usize = bytes.iter().map(|byte| usize::from(LENGTHS[usize::from(*byte)])).sum();
     bits.div_ceil(8)
@@ -129,7 +130,7 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
         }
     }
     if have > 0 {
-        // Padded with the end of the string, which is all ones.
+        // The padding is a prefix of the end-of-string symbol, which is all ones.
         let ones = CODE.codes[END_OF_STRING] as u8;
         out.push((window << (8 - have)) as u8 | ones >> have);
     }
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, Unreadable> {
+    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
         let mut out = Vec::new();
         decode(bytes, |byte| out.push(byte)).map(|()| out)
     }
@@ -169,7 +170,7 @@ mod tests {
         }
     }
 
-    /// RFC 7541, appendix B: symbols of rare lengths, and the last of all.
+    /// RFC 7541, appendix B: symbols with rare lengths, and the last one.
     #[test]
     fn codes_are_those_of_the_rfc() {
         let code = |symbol: usize| (CODE.codes[symbol], LENGTHS[symbol]);
@@ -184,9 +185,9 @@ mod tests {
 
     #[test]
     fn wrong_padding_and_the_end_of_the_string_are_unreadable() {
-        assert_eq!(decoded(&[0b0000_0000]), Err(Unreadable), "padding of zeros");
-        assert_eq!(decoded(&[0b0000_0111, 0xff]), Err(Unreadable), "a byte of padding");
-        assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xff]), Err(Unreadable), "the end of the string");
+        assert_eq!(decoded(&[0b0000_0000]), Err(DecodeError), "padding of zeros");
+        assert_eq!(decoded(&[0b0000_0111, 0xff]), Err(DecodeError), "a byte of padding");
+        assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xff]), Err(DecodeError), "the end of the string");
         assert_eq!(decoded(&[0b0000_0111]).unwrap(), b"0");
     }
 

@@ -1,36 +1,36 @@
 //! Integers of HPACK (RFC 7541, section 5.1).
 
-use super::Unreadable;
+use super::DecodeError;
 
-/// Reads an integer whose first byte has `prefix` bits for it. Returns it and what follows.
-pub(super) fn read(bytes: &[u8], prefix: u32) -> Result<(usize, &[u8]), Unreadable> {
-    let (first, mut rest) = bytes.split_first().ok_or(Unreadable)?;
-    let most = (1_u32 << prefix) - 1;
-    let mut value = u32::from(*first) & most;
-    if value < most {
+/// Decodes an integer with a prefix of `prefix` bits in its first byte. Returns it and the remaining bytes.
+pub(super) fn read(bytes: &[u8], prefix: u32) -> Result<(usize, &[u8]), DecodeError> {
+    let (first, mut rest) = bytes.split_first().ok_or(DecodeError)?;
+    let max = (1_u32 << prefix) - 1;
+    let mut value = u32::from(*first) & max;
+    if value < max {
         return Ok((value as usize, rest));
     }
-    // Four groups of seven bits: far beyond any block that is taken, and no overflow.
+    // Four groups of seven bits: far beyond the length of any accepted block, and no overflow.
     for shift in [0, 7, 14, 21] {
-        let (byte, after) = rest.split_first().ok_or(Unreadable)?;
+        let (byte, after) = rest.split_first().ok_or(DecodeError)?;
         rest = after;
         value += u32::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
             return Ok((value as usize, rest));
         }
     }
-    Err(Unreadable)
+    Err(DecodeError)
 }
 
-/// Writes an integer behind the bits of `pattern` in its first byte, which has `prefix` bits for it.
+/// Encodes an integer with a prefix of `prefix` bits, after the bits of `pattern` in its first byte.
 pub(super) fn write(out: &mut Vec<u8>, pattern: u8, prefix: u32, value: usize) {
-    let most = (1_usize << prefix) - 1;
-    if value < most {
+    let max = (1_usize << prefix) - 1;
+    if value < max {
         out.push(pattern | value as u8);
         return;
     }
-    out.push(pattern | most as u8);
-    let mut rest = value - most;
+    out.push(pattern | max as u8);
+    let mut rest = value - max;
     while rest >= 0x80 {
         out.push(0x80 | rest as u8);
         rest >>= 7;
@@ -57,8 +57,8 @@ mod tests {
 
     #[test]
     fn an_integer_that_ends_early_or_never_is_unreadable() {
-        assert_eq!(read(&[], 7), Err(Unreadable));
-        assert_eq!(read(&[0x7f], 7), Err(Unreadable));
-        assert_eq!(read(&[0x7f, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01], 7), Err(Unreadable));
+        assert_eq!(read(&[], 7), Err(DecodeError));
+        assert_eq!(read(&[0x7f], 7), Err(DecodeError));
+        assert_eq!(read(&[0x7f, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01], 7), Err(DecodeError));
     }
 }

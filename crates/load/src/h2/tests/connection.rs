@@ -1,6 +1,7 @@
 //! What concerns the connection as a whole.
 
 use super::*;
+use crate::failure::OtherProtocol;
 
 #[test]
 fn a_connection_opens_with_preface_settings_and_a_wider_window() {
@@ -14,7 +15,7 @@ fn a_connection_opens_with_preface_settings_and_a_wider_window() {
 }
 
 #[test]
-fn nothing_begins_before_the_servers_settings() {
+fn nothing_starts_before_the_servers_settings() {
     let mut client = Client::new(&request("GET", b""));
     assert_eq!(client.http2.room(), 0);
     client.http2.send(Ticks(1), &mut client.out);
@@ -69,13 +70,13 @@ fn pings_are_answered_and_what_is_unknown_is_ignored() {
 fn go_away_tells_which_requests_the_server_did_not_look_at() {
     let mut client = Client::getting(3);
     client.receives(&go_away(0x7fff_ffff, ErrorCode::NO_ERROR)).unwrap();
-    assert!(client.http2.is_draining() && client.told.0.is_empty());
+    assert!(client.http2.is_draining() && client.outcomes.0.is_empty());
     assert_eq!(client.http2.room(), 0);
     client.receives(&go_away(1, ErrorCode::NO_ERROR)).unwrap();
     let not_processed = Outcome::Failed(Failure::NotProcessed(ErrorCode::NO_ERROR));
-    assert_eq!(client.told(), [(2, not_processed.clone()), (3, not_processed)]);
+    assert_eq!(client.take_outcomes(), [(2, not_processed.clone()), (3, not_processed)]);
     client.receives(&answer(1, b"x")).unwrap();
-    assert_eq!(client.told(), [(1, answered(200, b"x"))]);
+    assert_eq!(client.take_outcomes(), [(1, answered(200, b"x"))]);
 }
 
 #[test]
@@ -83,9 +84,9 @@ fn a_connection_that_the_server_gave_up_names_its_reason() {
     let mut client = Client::getting(2);
     client.receives(&go_away(1, ErrorCode::ENHANCE_YOUR_CALM)).unwrap();
     client.closes(Failure::Closed);
-    let told: Vec<_> = client.told().into_iter().map(|(_, outcome)| outcome).collect();
+    let outcomes: Vec<_> = client.take_outcomes().into_iter().map(|(_, outcome)| outcome).collect();
     assert_eq!(
-        told,
+        outcomes,
         [
             Outcome::Failed(Failure::NotProcessed(ErrorCode::ENHANCE_YOUR_CALM)),
             Outcome::Failed(Failure::GoneAway(ErrorCode::ENHANCE_YOUR_CALM)),
@@ -100,22 +101,22 @@ fn a_server_that_closes_in_the_middle_is_told() {
     client.receives(&[headers(5, 0, b"\x88"), data(5, 0, b"half")].concat()).unwrap();
     client.closes(Failure::Reset);
     let failures = [Failure::Reset, Failure::CutShort, Failure::CutShort];
-    let told = (1..).zip(failures.map(Outcome::Failed));
-    assert_eq!(client.told(), told.collect::<Vec<_>>());
+    let outcomes = (1..).zip(failures.map(Outcome::Failed));
+    assert_eq!(client.take_outcomes(), outcomes.collect::<Vec<_>>());
     assert_eq!((client.http2.in_flight(), client.http2.room()), (0, 0));
     client.closes(Failure::Reset);
-    assert_eq!((client.told(), client.receives(b"x")), (vec![], Err(Failure::Reset)));
+    assert_eq!((client.take_outcomes(), client.receives(b"x")), (vec![], Err(Failure::Reset)));
 }
 
 #[test]
 fn the_numbers_of_streams_end_and_the_connection_with_them() {
     let mut client = Client::getting(0);
-    client.http2.streams = Streams::beginning_at(0x7fff_ffff);
+    client.http2.streams = Streams::starting_at(0x7fff_ffff);
     assert_eq!((client.http2.room(), client.http2.is_draining()), (1, false));
     client.http2.send(Ticks(1), &mut client.out);
     assert_eq!((client.http2.room(), client.http2.is_draining()), (0, true));
     client.receives(&answer(0x7fff_ffff, b"last")).unwrap();
-    assert_eq!(client.told(), [(1, answered(200, b"last"))]);
+    assert_eq!(client.take_outcomes(), [(1, answered(200, b"last"))]);
 }
 
 #[test]
@@ -123,10 +124,10 @@ fn bodies_that_nobody_waits_for_count_to_the_connections_window() {
     let mut client = Client::getting(1);
     client.expires(1);
     client.out.clear();
-    let piece = data(1, 0, &[0; frame::LONGEST]);
+    let chunk = data(1, 0, &[0; frame::MAX_PAYLOAD]);
     let mut returned = 0;
-    for _ in 0..(2 * CONNECTION_WINDOW as usize / frame::LONGEST) {
-        client.receives(&piece).unwrap();
+    for _ in 0..(2 * CONNECTION_WINDOW as usize / frame::MAX_PAYLOAD) {
+        client.receives(&chunk).unwrap();
         for (kind, _, stream, payload) in client.wrote() {
             assert_eq!((kind, stream), (kind::WINDOW_UPDATE, 0));
             returned += u32::from_be_bytes(payload.try_into().unwrap());
@@ -139,23 +140,23 @@ fn bodies_that_nobody_waits_for_count_to_the_connections_window() {
 fn a_long_body_gets_its_streams_window_back() {
     let mut client = Client::getting(1);
     client.receives(&headers(1, 0, b"\x88")).unwrap();
-    let piece = data(1, 0, &[7; frame::LONGEST]);
-    let pieces = 3 * settings::STREAM_WINDOW as usize / frame::LONGEST;
-    for _ in 0..pieces {
-        client.receives(&piece).unwrap();
+    let chunk = data(1, 0, &[7; frame::MAX_PAYLOAD]);
+    let chunks = 3 * settings::STREAM_WINDOW as usize / frame::MAX_PAYLOAD;
+    for _ in 0..chunks {
+        client.receives(&chunk).unwrap();
     }
     let wrote = client.wrote();
     let of_stream = wrote.iter().filter(|(_, _, stream, _)| *stream == 1).count();
     assert_eq!(of_stream, 6, "half a window at a time");
     client.receives(&data(1, flag::END_STREAM, b"")).unwrap();
-    let body = vec![7; pieces * frame::LONGEST];
+    let body = vec![7; chunks * frame::MAX_PAYLOAD];
     let outcome = Outcome::Answered(200, Err(body.len() as u64), Body::Whole(&body).hash());
-    assert_eq!(client.told(), [(1, outcome)]);
+    assert_eq!(client.take_outcomes(), [(1, outcome)]);
 }
 
 #[test]
 fn whatever_breaks_the_rules_ends_the_connection_with_words_and_a_go_away() {
-    let begun = |bytes: &[u8]| frame(kind::HEADERS, 0, 1, bytes);
+    let started = |bytes: &[u8]| frame(kind::HEADERS, 0, 1, bytes);
     let protocol: [Vec<u8>; 14] = [
         data(0, 0, b"x"),
         data(3, 0, b"x"),
@@ -169,8 +170,8 @@ fn whatever_breaks_the_rules_ends_the_connection_with_words_and_a_go_away() {
         window_update(0, 0),
         window_update(3, 1),
         frame(kind::CONTINUATION, flag::END_HEADERS, 1, b"\x88"),
-        [begun(b"\x88"), data(1, 0, b"x")].concat(),
-        [begun(b"\x88"), frame(kind::CONTINUATION, 0, 3, b"x")].concat(),
+        [started(b"\x88"), data(1, 0, b"x")].concat(),
+        [started(b"\x88"), frame(kind::CONTINUATION, 0, 3, b"x")].concat(),
     ];
     let size: [Vec<u8>; 5] = [
         frame(kind::RST_STREAM, 0, 1, b"12345"),
@@ -192,7 +193,7 @@ fn whatever_breaks_the_rules_ends_the_connection_with_words_and_a_go_away() {
         assert_eq!(code_of(failure), code, "{failure}");
         assert_eq!(client.out, go_away(0, code), "{failure}");
         client.closes(failure);
-        assert_eq!(client.told(), [(1, Outcome::Failed(failure))]);
+        assert_eq!(client.take_outcomes(), [(1, Outcome::Failed(failure))]);
     }
 }
 
@@ -202,9 +203,9 @@ fn headers_may_come_in_several_frames_but_not_without_end() {
     client.receives(&frame(kind::HEADERS, flag::END_STREAM, 1, b"")).unwrap();
     client.receives(&frame(kind::CONTINUATION, 0, 1, b"\x08\x03")).unwrap();
     client.receives(&frame(kind::CONTINUATION, flag::END_HEADERS, 1, b"404")).unwrap();
-    assert_eq!(client.told(), [(1, answered(404, b""))]);
+    assert_eq!(client.take_outcomes(), [(1, answered(404, b""))]);
 
-    for payload in [&b""[..], &[0; frame::LONGEST]] {
+    for payload in [&b""[..], &[0; frame::MAX_PAYLOAD]] {
         let mut client = Client::getting(1);
         client.receives(&frame(kind::HEADERS, 0, 1, payload)).unwrap();
         let go_on = frame(kind::CONTINUATION, 0, 1, payload);
@@ -217,7 +218,7 @@ fn headers_may_come_in_several_frames_but_not_without_end() {
 fn a_server_that_speaks_http_1_is_told_in_words() {
     let mut client = Client::new(&request("GET", b""));
     let failure = client.receives(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_err();
-    assert_eq!((failure, client.out.len()), (Failure::NotHttp2("HTTP/1.1"), 0));
+    assert_eq!((failure, client.out.len()), (Failure::NotHttp2(OtherProtocol::Http11), 0));
 }
 
 #[test]

@@ -9,45 +9,46 @@ use std::sync::Arc;
 
 use super::*;
 use crate::protocol::Body;
-use frame::{HEAD, Head, flag, kind};
+use crate::target::Scheme;
+use frame::{FrameHeader, HEADER_BYTES, flag, kind};
 
 /// What became of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
-    /// Status, and the body where it was told as text, else its length.
+    /// Status, the body if its bytes were kept, otherwise its length, and its hash.
     Answered(u16, Result<Vec<u8>, u64>, u64),
     Failed(Failure),
 }
 
-/// All that was told, with the begin of each request.
+/// All outcomes, with the start of each request.
 #[derive(Debug, Default)]
-struct Told(Vec<(u32, Outcome)>);
+struct RecordedOutcomes(Vec<(u32, Outcome)>);
 
-impl Outcomes for Told {
-    fn answered(&mut self, began: Ticks, status: u16, body: Body<'_>) {
+impl Outcomes for RecordedOutcomes {
+    fn answered(&mut self, started: Ticks, status: u16, body: Body<'_>) {
         let text = match body {
             Body::Whole(text) => Ok(text.to_vec()),
-            Body::Pieces { bytes, .. } => Err(bytes),
+            Body::Hashed { bytes, .. } => Err(bytes),
         };
-        self.0.push((began.0, Outcome::Answered(status, text, body.hash())));
+        self.0.push((started.0, Outcome::Answered(status, text, body.hash())));
     }
 
-    fn failed(&mut self, began: Ticks, failure: Failure) {
-        self.0.push((began.0, Outcome::Failed(failure)));
+    fn failed(&mut self, started: Ticks, failure: Failure) {
+        self.0.push((started.0, Outcome::Failed(failure)));
     }
 }
 
-/// One connection, what it wrote, and what it told.
+/// A connection, the bytes that it wrote, and the outcomes that it reported.
 struct Client {
     http2: Http2,
     out: Vec<u8>,
-    told: Told,
+    outcomes: RecordedOutcomes,
 }
 
 fn request(method: &str, body: &[u8]) -> Request {
     Request {
         method: method.into(),
-        scheme: "http",
+        scheme: Scheme::Http,
         authority: "localhost:3000".into(),
         path: "/".into(),
         headers: Vec::new(),
@@ -56,12 +57,12 @@ fn request(method: &str, body: &[u8]) -> Request {
 }
 
 impl Client {
-    /// Before anything came from the server.
+    /// Before anything arrived from the server.
     fn new(request: &Request) -> Self {
-        Self { http2: Http2::new(request), out: Vec::new(), told: Told::default() }
+        Self { http2: Http2::new(request), out: Vec::new(), outcomes: RecordedOutcomes::default() }
     }
 
-    /// After the server's empty SETTINGS, with so many requests in flight that began at 1, 2, …
+    /// After the server's empty SETTINGS, with requests in flight that started at 1, 2, …
     fn with_requests(request: &Request, many: u32) -> Self {
         let mut client = Self::new(request);
         client.receives(&settings(&[])).unwrap();
@@ -78,20 +79,20 @@ impl Client {
     }
 
     fn receives(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.http2.receive(bytes, &mut self.out, &mut self.told)
+        self.http2.receive(bytes, &mut self.out, &mut self.outcomes)
     }
 
     fn expires(&mut self, until: u32) {
-        self.http2.expire(Ticks(until), &mut self.out, &mut self.told).unwrap();
+        self.http2.expire(Ticks(until), &mut self.out, &mut self.outcomes).unwrap();
     }
 
     fn closes(&mut self, why: Failure) {
-        self.http2.closed(why, &mut self.told);
+        self.http2.closed(why, &mut self.outcomes);
     }
 
-    /// What was told since the last time.
-    fn told(&mut self) -> Vec<(u32, Outcome)> {
-        std::mem::take(&mut self.told.0)
+    /// Returns the outcomes since the last call.
+    fn take_outcomes(&mut self) -> Vec<(u32, Outcome)> {
+        std::mem::take(&mut self.outcomes.0)
     }
 
     /// The frames that were written since the last time.
@@ -99,7 +100,7 @@ impl Client {
         let out = std::mem::take(&mut self.out);
         let (mut rest, mut frames) = (&out[..], Vec::new());
         while let Some((head, after)) = rest.split_first_chunk() {
-            let head = Head::parse(head);
+            let head = FrameHeader::parse(head);
             let (payload, after) = after.split_at(head.length);
             frames.push((head.kind, head.flags, head.stream, payload.to_vec()));
             rest = after;
@@ -110,7 +111,7 @@ impl Client {
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(HEAD + payload.len());
+    let mut out = Vec::with_capacity(HEADER_BYTES + payload.len());
     frame::write(&mut out, kind, flags, stream, payload);
     out
 }

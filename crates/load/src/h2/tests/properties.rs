@@ -8,7 +8,7 @@ use super::*;
 /// How one request is answered.
 #[derive(Debug, Clone)]
 enum Script {
-    Whole { interim: bool, says_length: bool, pieces: Vec<Vec<u8>>, padding: u8, trailers: bool },
+    Whole { interim: bool, says_length: bool, chunks: Vec<Vec<u8>>, padding: u8, trailers: bool },
     CutShort(Vec<u8>),
     Reset(u32),
     Never,
@@ -24,8 +24,8 @@ fn script() -> impl Strategy<Value = Script> {
         any::<bool>(),
     );
     prop_oneof![
-        8 => whole.prop_map(|(interim, says_length, pieces, padding, trailers)| {
-            Script::Whole { interim, says_length, pieces, padding, trailers }
+        8 => whole.prop_map(|(interim, says_length, chunks, padding, trailers)| {
+            Script::Whole { interim, says_length, chunks, padding, trailers }
         }),
         1 => body().prop_map(Script::CutShort),
         1 => (1_u32..14).prop_map(Script::Reset),
@@ -45,19 +45,19 @@ impl Script {
                 let block = [b"\x88\x5c", &[length.len() as u8][..], length.as_bytes()].concat();
                 vec![headers(stream, 0, &block), data(stream, flag::END_STREAM, body)]
             }
-            Self::Whole { interim, says_length, pieces, padding, trailers } => {
+            Self::Whole { interim, says_length, chunks, padding, trailers } => {
                 let mut frames = Vec::new();
                 if *interim {
                     frames.push(headers(stream, 0, b"\x08\x03103"));
                 }
-                let length = pieces.concat().len().to_string();
+                let length = chunks.concat().len().to_string();
                 let mut block = b"\x88".to_vec();
                 if *says_length {
                     block.extend([0x0f, 0x0d, length.len() as u8]);
                     block.extend(length.as_bytes());
                 }
                 let (first, rest) = block.split_at(block.len() / 2);
-                let ends = pieces.is_empty() && !trailers;
+                let ends = chunks.is_empty() && !trailers;
                 frames.push(if ends {
                     headers(stream, flag::END_STREAM, &block)
                 } else {
@@ -65,11 +65,11 @@ impl Script {
                     let go_on = frame(kind::CONTINUATION, flag::END_HEADERS, stream, rest);
                     [frame(kind::HEADERS, 0, stream, first), go_on].concat()
                 });
-                for (at, piece) in pieces.iter().enumerate() {
-                    let is_last = at + 1 == pieces.len() && !trailers;
+                for (at, chunk) in chunks.iter().enumerate() {
+                    let is_last = at + 1 == chunks.len() && !trailers;
                     let flags = if is_last { flag::END_STREAM } else { 0 };
                     let zeros = vec![0; usize::from(*padding)];
-                    let padded = [&[*padding][..], piece, &zeros].concat();
+                    let padded = [&[*padding][..], chunk, &zeros].concat();
                     frames.push(data(stream, flags | flag::PADDED, &padded));
                 }
                 if *trailers {
@@ -86,7 +86,7 @@ impl Script {
             Self::CutShort(_) => Outcome::Failed(Failure::CutShort),
             Self::Reset(7) => Outcome::Failed(Failure::RefusedStream),
             Self::Reset(code) => Outcome::Failed(Failure::StreamReset(ErrorCode(*code))),
-            Self::Whole { pieces, .. } => answered(200, &pieces.concat()),
+            Self::Whole { chunks, .. } => answered(200, &chunks.concat()),
         }
     }
 }
@@ -117,9 +117,9 @@ fn outcomes(many: usize, body: &[u8], bytes: &[u8], cuts: &[usize]) -> Vec<(u32,
         client.http2.pump(100, &mut client.out);
     }
     for cut in cuts.iter().cycle() {
-        let (piece, after) = rest.split_at((*cut).clamp(1, rest.len().max(1)).min(rest.len()));
+        let (chunk, after) = rest.split_at((*cut).clamp(1, rest.len().max(1)).min(rest.len()));
         rest = after;
-        result = client.receives(piece);
+        result = client.receives(chunk);
         client.http2.pump(1000, &mut client.out);
         if rest.is_empty() || result.is_err() {
             break;
@@ -127,13 +127,13 @@ fn outcomes(many: usize, body: &[u8], bytes: &[u8], cuts: &[usize]) -> Vec<(u32,
     }
     client.closes(result.err().unwrap_or(Failure::Closed));
     assert_eq!((client.http2.in_flight(), client.http2.room()), (0, 0));
-    client.told()
+    client.take_outcomes()
 }
 
-fn each_once(told: &[(u32, Outcome)]) -> Vec<u32> {
-    let mut began: Vec<u32> = told.iter().map(|(began, _)| *began).collect();
-    began.sort_unstable();
-    began
+fn each_once(recorded: &[(u32, Outcome)]) -> Vec<u32> {
+    let mut started: Vec<u32> = recorded.iter().map(|(started, _)| *started).collect();
+    started.sort_unstable();
+    started
 }
 
 proptest! {
@@ -147,7 +147,7 @@ proptest! {
         let whole = outcomes(scripts.len(), b"", &bytes, &[bytes.len()]);
         prop_assert_eq!(&outcomes(scripts.len(), b"", &bytes, &cuts), &whole);
         let mut by_request = whole;
-        by_request.sort_by_key(|(began, _)| *began);
+        by_request.sort_by_key(|(started, _)| *started);
         let expected: Vec<_> = (0..).zip(scripts.iter().map(Script::expected)).collect();
         prop_assert_eq!(by_request, expected);
     }
@@ -158,8 +158,8 @@ proptest! {
         body in prop::collection::vec(any::<u8>(), 0..50),
         many in 0..20_usize,
     ) {
-        let told = outcomes(many, &body, &bytes, &[7]);
-        prop_assert!(each_once(&told).into_iter().eq(0..many as u32));
+        let recorded = outcomes(many, &body, &bytes, &[7]);
+        prop_assert!(each_once(&recorded).into_iter().eq(0..many as u32));
     }
 
     /// Frames whose heads are right and whose insides are not get further than mere bytes.
@@ -173,8 +173,8 @@ proptest! {
     ) {
         let bytes: Vec<u8> =
             frames.iter().flat_map(|(kind, flags, stream, p)| frame(*kind, *flags, *stream, p)).collect();
-        let told = outcomes(many, &body, &bytes, &[50]);
-        prop_assert!(each_once(&told).into_iter().eq(0..many as u32));
+        let recorded = outcomes(many, &body, &bytes, &[50]);
+        prop_assert!(each_once(&recorded).into_iter().eq(0..many as u32));
     }
 
     #[test]
@@ -188,19 +188,19 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
-        let told = outcomes(scripts.len(), b"body", &bytes, &[33]);
-        prop_assert!(each_once(&told).into_iter().eq(0..scripts.len() as u32));
+        let recorded = outcomes(scripts.len(), b"body", &bytes, &[33]);
+        prop_assert!(each_once(&recorded).into_iter().eq(0..scripts.len() as u32));
     }
 }
 
 /// The same with a fixed seed and many more tries, on answers of every kind.
 #[test]
 fn thousands_of_damaged_servers_end_with_each_request_told_once() {
-    let pieces = vec![b"in ".to_vec(), Vec::new(), b"pieces".to_vec()];
+    let chunks = vec![b"in ".to_vec(), Vec::new(), b"pieces".to_vec()];
     let whole = |interim, says_length, trailers| Script::Whole {
         interim,
         says_length,
-        pieces: pieces.clone(),
+        chunks: chunks.clone(),
         padding: 3,
         trailers,
     };
@@ -229,7 +229,7 @@ fn thousands_of_damaged_servers_end_with_each_request_told_once() {
             bytes[at] ^= 1 << random(8);
         }
         bytes.truncate(bytes.len() - random(9));
-        let told = outcomes(scripts.len(), b"body", &bytes, &[1 + random(50)]);
-        assert!(each_once(&told).into_iter().eq(0..scripts.len() as u32), "{bytes:?}");
+        let recorded = outcomes(scripts.len(), b"body", &bytes, &[1 + random(50)]);
+        assert!(each_once(&recorded).into_iter().eq(0..scripts.len() as u32), "{bytes:?}");
     }
 }

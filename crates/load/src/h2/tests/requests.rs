@@ -8,7 +8,10 @@ const END: u8 = flag::END_STREAM;
 fn an_answer_in_two_frames_is_told_whole() {
     let mut client = Client::getting(2);
     client.receives(&[answer(3, b"second"), answer(1, b"first")].concat()).unwrap();
-    assert_eq!(client.told(), [(2, answered(200, b"second")), (1, answered(200, b"first"))]);
+    assert_eq!(
+        client.take_outcomes(),
+        [(2, answered(200, b"second")), (1, answered(200, b"first"))]
+    );
     assert_eq!((client.http2.in_flight(), client.out.len()), (0, 0));
 }
 
@@ -17,7 +20,7 @@ fn an_answer_may_have_no_body_or_an_empty_one() {
     let mut client = Client::getting(2);
     client.receives(&headers(1, END, b"\x89")).unwrap();
     client.receives(&answer(3, b"")).unwrap();
-    assert_eq!(client.told(), [(1, answered(204, b"")), (2, answered(200, b""))]);
+    assert_eq!(client.take_outcomes(), [(1, answered(204, b"")), (2, answered(200, b""))]);
 }
 
 #[test]
@@ -29,7 +32,7 @@ fn a_body_in_pieces_is_told_as_one_and_trailers_end_it() {
     for bytes in [headers(3, 0, b"\x88"), data(3, 0, b"c"), headers(3, END, b"\x00\x01x\x01y")] {
         client.receives(&bytes).unwrap();
     }
-    assert_eq!(client.told(), [(1, answered(200, b"ab")), (2, answered(200, b"c"))]);
+    assert_eq!(client.take_outcomes(), [(1, answered(200, b"ab")), (2, answered(200, b"c"))]);
 }
 
 #[test]
@@ -37,7 +40,7 @@ fn interim_answers_are_passed_over() {
     let mut client = Client::getting(1);
     let interim = headers(1, 0, b"\x08\x03103");
     client.receives(&[&interim[..], &interim, &answer(1, b"x")].concat()).unwrap();
-    assert_eq!(client.told(), [(1, answered(200, b"x"))]);
+    assert_eq!(client.take_outcomes(), [(1, answered(200, b"x"))]);
 }
 
 #[test]
@@ -45,31 +48,31 @@ fn padding_is_no_body() {
     let mut client = Client::getting(1);
     client.receives(&headers(1, flag::PADDED, b"\x02\x88\0\0")).unwrap();
     client.receives(&data(1, END | flag::PADDED, b"\x03body\0\0\0")).unwrap();
-    assert_eq!(client.told(), [(1, answered(200, b"body"))]);
+    assert_eq!(client.take_outcomes(), [(1, answered(200, b"body"))]);
 }
 
 #[test]
 fn a_body_that_is_not_as_long_as_its_headers_say_was_cut_short() {
-    let told = |frames: &[Vec<u8>]| {
+    let outcomes = |frames: &[Vec<u8>]| {
         let mut client = Client::getting(1);
         client.receives(&frames.concat()).unwrap();
-        client.told()
+        client.take_outcomes()
     };
     let of_four = || headers(1, 0, b"\x88\x0f\x0d\x014");
     let cut_short = [(1, Outcome::Failed(Failure::CutShort))];
-    assert_eq!(told(&[of_four(), data(1, END, b"four")]), [(1, answered(200, b"four"))]);
-    assert_eq!(told(&[of_four(), data(1, END, b"3..")]), cut_short);
-    assert_eq!(told(&[of_four(), data(1, 0, b"3.."), data(1, END, b"")]), cut_short);
-    assert_eq!(told(&[of_four(), data(1, 0, b"5....")]), cut_short);
-    assert_eq!(told(&[headers(1, END, b"\x88\x0f\x0d\x014")]), cut_short);
-    assert_eq!(told(&[headers(1, END, b"\x8b\x0f\x0d\x014")]), [(1, answered(304, b""))]);
+    assert_eq!(outcomes(&[of_four(), data(1, END, b"four")]), [(1, answered(200, b"four"))]);
+    assert_eq!(outcomes(&[of_four(), data(1, END, b"3..")]), cut_short);
+    assert_eq!(outcomes(&[of_four(), data(1, 0, b"3.."), data(1, END, b"")]), cut_short);
+    assert_eq!(outcomes(&[of_four(), data(1, 0, b"5....")]), cut_short);
+    assert_eq!(outcomes(&[headers(1, END, b"\x88\x0f\x0d\x014")]), cut_short);
+    assert_eq!(outcomes(&[headers(1, END, b"\x8b\x0f\x0d\x014")]), [(1, answered(304, b""))]);
 }
 
 #[test]
 fn an_answer_to_head_has_a_length_and_no_body() {
     let mut client = Client::with_requests(&request("HEAD", b""), 1);
     client.receives(&headers(1, END, b"\x88\x0f\x0d\x014")).unwrap();
-    assert_eq!(client.told(), [(1, answered(200, b""))]);
+    assert_eq!(client.take_outcomes(), [(1, answered(200, b""))]);
 }
 
 #[test]
@@ -77,7 +80,7 @@ fn a_length_beyond_four_bytes_is_held_to_as_well() {
     let mut client = Client::getting(1);
     client.receives(&headers(1, 0, b"\x88\x0f\x0d\x0a5000000000")).unwrap();
     client.receives(&data(1, END, b"little")).unwrap();
-    assert_eq!(client.told(), [(1, Outcome::Failed(Failure::CutShort))]);
+    assert_eq!(client.take_outcomes(), [(1, Outcome::Failed(Failure::CutShort))]);
 }
 
 #[test]
@@ -93,9 +96,9 @@ fn answers_that_no_server_should_give_fail_alone() {
     for bytes in wrong {
         let mut client = Client::getting(2);
         client.receives(&[bytes, answer(3, b"x")].concat()).unwrap();
-        let told = client.told();
-        let [(1, Outcome::Failed(failure)), (2, Outcome::Answered(..))] = &told[..] else {
-            panic!("{told:?}")
+        let outcomes = client.take_outcomes();
+        let [(1, Outcome::Failed(failure)), (2, Outcome::Answered(..))] = &outcomes[..] else {
+            panic!("{outcomes:?}")
         };
         assert_eq!(code_of(*failure), ErrorCode::PROTOCOL_ERROR);
         assert_eq!(client.out, reset(1, ErrorCode::PROTOCOL_ERROR));
@@ -108,20 +111,20 @@ fn requests_that_the_server_gave_up_say_why() {
     client.receives(&reset(1, ErrorCode::REFUSED_STREAM)).unwrap();
     client.receives(&reset(3, ErrorCode(2))).unwrap();
     client.receives(&[answer(5, b"x"), reset(5, ErrorCode::NO_ERROR)].concat()).unwrap();
-    let told = client.told();
-    assert_eq!(told[0], (1, Outcome::Failed(Failure::RefusedStream)));
-    assert_eq!(told[1], (2, Outcome::Failed(Failure::StreamReset(ErrorCode(2)))));
-    assert_eq!(told[2..], [(3, answered(200, b"x"))]);
+    let outcomes = client.take_outcomes();
+    assert_eq!(outcomes[0], (1, Outcome::Failed(Failure::RefusedStream)));
+    assert_eq!(outcomes[1], (2, Outcome::Failed(Failure::StreamReset(ErrorCode(2)))));
+    assert_eq!(outcomes[2..], [(3, answered(200, b"x"))]);
 }
 
 #[test]
 fn requests_time_out_from_the_oldest_and_their_late_answers_are_passed_over() {
     let mut client = Client::getting(4);
     client.receives(&answer(3, b"x")).unwrap();
-    client.told();
+    client.take_outcomes();
     client.expires(3);
-    let timed_out = |began| (began, Outcome::Failed(Failure::TimedOut));
-    assert_eq!(client.told(), [timed_out(1), timed_out(3)]);
+    let timed_out = |started| (started, Outcome::Failed(Failure::TimedOut));
+    assert_eq!(client.take_outcomes(), [timed_out(1), timed_out(3)]);
     let cancelled = [1, 5].map(|stream| reset(stream, ErrorCode::CANCEL));
     assert_eq!(std::mem::take(&mut client.out), cancelled.concat());
     assert_eq!((client.http2.oldest(), client.http2.in_flight()), (Some(Ticks(4)), 1));
@@ -130,7 +133,7 @@ fn requests_time_out_from_the_oldest_and_their_late_answers_are_passed_over() {
     client.receives(&headers(1, 0, b"\x88\x5c\x012")).unwrap();
     client.receives(&[data(1, END, b"xy"), headers(7, 0, b"\x88\xbe")].concat()).unwrap();
     client.receives(&data(7, END, b"xy")).unwrap();
-    assert_eq!(client.told(), [(4, answered(200, b"xy"))]);
+    assert_eq!(client.take_outcomes(), [(4, answered(200, b"xy"))]);
 }
 
 #[test]
@@ -138,8 +141,8 @@ fn a_new_count_of_ticks_keeps_the_age_of_what_is_in_flight() {
     let mut client = Client::getting(3);
     client.http2.rebase(Ticks(2));
     client.closes(Failure::Reset);
-    let began: Vec<u32> = client.told().iter().map(|(began, _)| *began).collect();
-    assert_eq!(began, [0, 0, 1]);
+    let started: Vec<u32> = client.take_outcomes().iter().map(|(started, _)| *started).collect();
+    assert_eq!(started, [0, 0, 1]);
 }
 
 #[test]
@@ -148,10 +151,10 @@ fn an_answer_that_ends_in_its_middle_leaves_nothing_behind() {
     for stream in [1, 3, 5, 7] {
         client.receives(&[headers(stream, 0, b"\x88"), data(stream, 0, b"x")].concat()).unwrap();
     }
-    assert_eq!(client.http2.pieces.len(), 4);
+    assert_eq!(client.http2.partial.len(), 4);
     client.expires(1);
     client.receives(&reset(3, ErrorCode::CANCEL)).unwrap();
     client.receives(&headers(5, 0, b"\x88")).unwrap();
     client.receives(&go_away(5, ErrorCode::NO_ERROR)).unwrap();
-    assert_eq!((client.told().len(), client.http2.pieces.len()), (4, 0));
+    assert_eq!((client.take_outcomes().len(), client.http2.partial.len()), (4, 0));
 }

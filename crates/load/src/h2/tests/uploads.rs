@@ -23,7 +23,7 @@ fn the_headers_leave_the_stream_open_and_the_body_ends_it() {
     assert_eq!(flags, flag::END_HEADERS);
     assert_eq!(client.pumps(), [(1, 4, flag::END_STREAM)]);
     client.receives(&answer(1, b"x")).unwrap();
-    assert_eq!((client.told(), client.out.len()), (vec![(1, answered(200, b"x"))], 0));
+    assert_eq!((client.take_outcomes(), client.out.len()), (vec![(1, answered(200, b"x"))], 0));
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn an_answer_before_the_body_was_sent_ends_the_upload() {
     client.http2.send(Ticks(1), &mut client.out);
     client.pumps();
     client.receives(&answer(1, b"enough")).unwrap();
-    assert_eq!(client.told(), [(1, answered(200, b"enough"))]);
+    assert_eq!(client.take_outcomes(), [(1, answered(200, b"enough"))]);
     assert_eq!(std::mem::take(&mut client.out), reset(1, ErrorCode::CANCEL));
     client.receives(&[window_update(0, 100_000), window_update(1, 100_000)].concat()).unwrap();
     assert_eq!(client.pumps(), []);
@@ -62,8 +62,8 @@ fn a_stream_with_a_window_too_wide_or_widened_by_nothing_fails_alone() {
         client.http2.send(Ticks(1), &mut client.out);
         client.out.clear();
         client.receives(&update).unwrap();
-        let told = client.told();
-        let [(1, Outcome::Failed(failure))] = told[..] else { panic!("{told:?}") };
+        let outcomes = client.take_outcomes();
+        let [(1, Outcome::Failed(failure))] = outcomes[..] else { panic!("{outcomes:?}") };
         assert_eq!((code_of(failure), &client.out), (code, &reset(1, code)));
     }
 }

@@ -1,26 +1,26 @@
-//! HPACK's dynamic table (RFC 7541, section 2.3.2), without the texts: of a field of an answer only
-//! the meaning and the lengths are kept. A full table takes 3 KiB, an unused one nothing.
+//! HPACK's dynamic table (RFC 7541, section 2.3.2), without the strings. It keeps only the meaning and
+//! the lengths of fields. A full table takes 3 KiB, an unused one nothing.
 
 use std::collections::VecDeque;
 
 use super::TABLE_SIZE;
 
-/// What a field of an answer is to us.
+/// The names of fields, as far as they are relevant here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Name {
+pub(super) enum FieldName {
     /// `:status`
     Status,
     /// `content-length`
     ContentLength,
-    /// Another that begins with a colon: no answer has one.
+    /// Another one that starts with a colon. No response has such a field.
     OtherPseudo,
-    /// One that we do not look at.
+    /// One that is ignored.
     Other,
 }
 
-impl Name {
-    /// That of a name, of which the beginning may be enough.
-    pub(super) fn of(name: &[u8]) -> Self {
+impl FieldName {
+    /// Parses a name, of which the first bytes may suffice.
+    pub(super) fn parse(name: &[u8]) -> Self {
         match name {
             b":status" => Self::Status,
             b"content-length" => Self::ContentLength,
@@ -30,18 +30,18 @@ impl Name {
     }
 }
 
-/// A field: what it means, and as much as is needed to know how much room it takes.
+/// A field: its meaning, and the lengths that its size in the table depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Field {
-    pub(super) name: Name,
+    pub(super) name: FieldName,
     pub(super) name_length: u32,
     pub(super) value_length: u32,
-    /// The value, where it is a number and the name one that we look at.
+    /// The value, if it is a number and the name is relevant.
     pub(super) number: Option<u64>,
 }
 
 impl Field {
-    /// Section 4.1.
+    /// Returns the size that the field counts for (section 4.1).
     fn size(&self) -> usize {
         self.name_length as usize + self.value_length as usize + 32
     }
@@ -49,37 +49,37 @@ impl Field {
 
 /// The dynamic table.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct DynamicTable {
     /// The newest first.
     fields: VecDeque<Field>,
     size: usize,
-    most: usize,
+    max_size: usize,
 }
 
-impl Default for Table {
+impl Default for DynamicTable {
     fn default() -> Self {
-        Self { fields: VecDeque::new(), size: 0, most: TABLE_SIZE }
+        Self { fields: VecDeque::new(), size: 0, max_size: TABLE_SIZE }
     }
 }
 
-impl Table {
-    /// The field of an index that counts from 0 here.
+impl DynamicTable {
+    /// Returns the field with this index, counted from 0 in this table.
     pub(super) fn get(&self, index: usize) -> Option<Field> {
         self.fields.get(index).copied()
     }
 
-    /// Adds a field, and evicts the oldest until it fits. One that can never fit empties the table.
+    /// Adds a field, and evicts the oldest until it fits. A field larger than the table empties it.
     pub(super) fn insert(&mut self, field: Field) {
-        self.shrink_to(self.most.saturating_sub(field.size()));
-        if field.size() <= self.most {
+        self.shrink_to(self.max_size.saturating_sub(field.size()));
+        if field.size() <= self.max_size {
             self.size += field.size();
             self.fields.push_front(field);
         }
     }
 
-    /// Sets how large it may be.
-    pub(super) fn set_most(&mut self, most: usize) {
-        self.most = most;
+    /// Sets the maximum size.
+    pub(super) fn set_max_size(&mut self, most: usize) {
+        self.max_size = most;
         self.shrink_to(most);
     }
 
@@ -97,13 +97,13 @@ mod tests {
     use super::*;
 
     fn field(length: u32) -> Field {
-        Field { name: Name::Other, name_length: length, value_length: 0, number: None }
+        Field { name: FieldName::Other, name_length: length, value_length: 0, number: None }
     }
 
     #[test]
     fn the_oldest_make_room_for_the_newest() {
-        let mut table = Table::default();
-        table.set_most(100);
+        let mut table = DynamicTable::default();
+        table.set_max_size(100);
         table.insert(field(1));
         table.insert(field(2));
         assert_eq!(table.get(0), Some(field(2)));
@@ -113,7 +113,7 @@ mod tests {
         table.insert(field(69));
         assert_eq!(table.get(0), None, "a field that cannot fit empties the table");
         table.insert(field(68));
-        table.set_most(0);
+        table.set_max_size(0);
         assert_eq!((table.get(0), table.size), (None, 0));
     }
 

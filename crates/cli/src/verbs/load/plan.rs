@@ -1,38 +1,30 @@
-//! From the words of the command line to a plan.
+//! Builds the plan of a load from the command line.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use lowtide_analysis::threshold::Threshold;
-use lowtide_load::plan::{Ask, Plan};
-use lowtide_load::rate::Rate;
-use lowtide_load::shape::Shape;
-use lowtide_load::speech::Version;
-use lowtide_load::target::{Scheme, Target};
-use lowtide_model::bytes::parse_size;
+use lowtide_load::{HttpVersion, Plan, Rate, RequestTemplate, Scheme, Shape, Target};
 
-use crate::args::{LoadArgs, duration};
+use super::options::{self, optional, value};
+use crate::args::LoadArgs;
 use crate::exit::Failure;
 
-/// How often a record and a terminal are told how far it is.
-const SAMPLE_EVERY: Duration = Duration::from_millis(100);
-/// How long bare connections are held, unless told otherwise.
-const HOLD: Duration = Duration::from_secs(10);
-/// Ticks count up to twice this.
-const LONGEST: Duration = Duration::from_secs(5 * 3600);
-/// The largest body that is made or read.
-const LARGEST_BODY: u64 = 1 << 30;
+/// Interval of samples for records and the terminal.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+/// Default of `--hold`.
+const DEFAULT_HOLD: Duration = Duration::from_secs(10);
 
 /// Parses the thresholds.
 pub(super) fn thresholds(args: &LoadArgs) -> Result<Vec<Threshold>, Failure> {
-    let parse = |text: &String| {
-        Threshold::parse_for_load(text)
-            .map_err(|error| Failure::usage(format!("--fail-on: {error}")))
-    };
-    args.fail_on.iter().map(parse).collect()
+    args.fail_on.iter().map(|text| value("--fail-on", text, options::threshold)).collect()
 }
 
-/// Reads what was asked for.
+/// Builds the plan.
+///
+/// # Errors
+///
+/// When a value is invalid, or options contradict each other.
 pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
     let targets: Vec<Target> = args
         .urls
@@ -47,14 +39,8 @@ pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
     }
     check(args, bare > 0)?;
     let streams = args.streams.unwrap_or(1);
-    let idle_close = match args.idle_close.as_str() {
-        "never" => None,
-        text => Some(bounded("--idle-close", text)?),
-    };
-    let timeout = bounded("--timeout", &args.timeout)?;
-    if timeout.is_zero() {
-        return Err(Failure::usage("--timeout: nothing comes in no time: give it at least 1ms"));
-    }
+    let idle_close = value("--idle-close", &args.idle_close, options::idle_close)?;
+    let timeout = value("--timeout", &args.timeout, options::timeout)?;
     let shape = match bare > 0 {
         true => connections(args)?,
         false => requests(args, u64::from(args.connections) * u64::from(streams))?,
@@ -65,16 +51,16 @@ pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
         connections: args.connections as usize,
         streams: streams as usize,
         shape,
-        linger: bounded("--linger", &args.linger)?,
+        linger: value("--linger", &args.linger, options::duration)?,
         timeout,
         idle_close,
-        ask: ask(args)?,
+        request: request_template(args)?,
         insecure: args.insecure,
-        sample_every: SAMPLE_EVERY,
+        sample_interval: SAMPLE_INTERVAL,
     })
 }
 
-/// Refuses words that mean nothing together.
+/// Rejects options that contradict each other or the kind of target.
 fn check(args: &LoadArgs, is_bare: bool) -> Result<(), Failure> {
     let only = |flag: &str, what: &str| {
         Err(Failure::usage(format!("{flag}: means something only for {what}: leave it out")))
@@ -111,89 +97,62 @@ fn check(args: &LoadArgs, is_bare: bool) -> Result<(), Failure> {
     }
 }
 
-/// Streams are what only HTTP/2 has: who asks for several of them asks for it.
-fn version(args: &LoadArgs, targets: &[Target]) -> Version {
+/// Returns the HTTP version. More than one stream requires HTTP/2, which without TLS must be requested.
+fn version(args: &LoadArgs, targets: &[Target]) -> HttpVersion {
     let plain = targets.iter().any(|target| target.scheme == Scheme::Http);
     match args.streams.is_some_and(|streams| streams > 1) {
-        _ if args.http1 => Version::Http1,
-        _ if args.http2 => Version::Http2,
-        true if plain => Version::Http2,
-        _ => Version::Auto,
+        _ if args.http1 => HttpVersion::Http1,
+        _ if args.http2 => HttpVersion::Http2,
+        true if plain => HttpVersion::Http2,
+        _ => HttpVersion::Auto,
     }
 }
 
+/// Returns the shape of a load of requests. `burst` is their default number.
 fn requests(args: &LoadArgs, burst: u64) -> Result<Shape, Failure> {
-    let time = args.duration.as_deref().map(|text| lasting("-z", text, "-z 30s")).transpose()?;
-    let rate = args.rate.as_deref().map(|text| rate("--rate", text)).transpose()?;
+    let time = optional("-z", args.duration.as_deref(), options::duration_above_zero("-z 30s"))?;
+    let rate = optional("--rate", args.rate.as_deref(), options::rate)?;
     let load = match (rate, time) {
         (None, None) => Shape::Burst(args.requests.unwrap_or(burst)),
         (None, Some(time)) => Shape::Sustain(time),
         (Some(rate), None) => Shape::Ramp { rate, count: args.requests.unwrap_or(burst) },
         (Some(rate), Some(time)) => Shape::Ramp { rate, count: rate.count_in(time) },
     };
-    let text = args.between_rounds.as_deref();
-    let trickle = text.map(|text| self::rate("--between-rounds", text)).transpose()?;
+    let trickle = optional("--between-rounds", args.between_rounds.as_deref(), options::rate)?;
     rounds(args, vec![load], trickle)
 }
 
+/// Returns the shape of a load of bare connections.
 fn connections(args: &LoadArgs) -> Result<Shape, Failure> {
     let count = u64::from(args.connections);
-    let open = match &args.ramp {
-        Some(text) => Shape::Ramp { rate: rate("--ramp", text)?, count },
+    let open = match optional("--ramp", args.ramp.as_deref(), options::rate)? {
+        Some(rate) => Shape::Ramp { rate, count },
         None => Shape::Burst(count),
     };
-    let hold = args.hold.as_deref();
-    let hold = hold.map_or(Ok(HOLD), |text| lasting("--hold", text, "--hold 10s"))?;
-    rounds(args, vec![open, Shape::Hold(hold)], None)
+    let hold =
+        optional("--hold", args.hold.as_deref(), options::duration_above_zero("--hold 10s"))?;
+    rounds(args, vec![open, Shape::Hold(hold.unwrap_or(DEFAULT_HOLD))], None)
 }
 
+/// Repeats a round, with pauses and their background requests in between.
 fn rounds(args: &LoadArgs, round: Vec<Shape>, trickle: Option<Rate>) -> Result<Shape, Failure> {
-    let time = bounded("--pause", &args.pause)?;
+    let time = value("--pause", &args.pause, options::duration)?;
     let between = Box::new(Shape::Idle { time, trickle });
     Ok(Shape::Repeat { times: args.rounds, round, between })
 }
 
-fn ask(args: &LoadArgs) -> Result<Ask, Failure> {
+fn request_template(args: &LoadArgs) -> Result<RequestTemplate, Failure> {
     let body = body(args)?;
     let has_body = args.data.is_some() || args.body_size.is_some();
     let method = args.method.as_deref().unwrap_or(if has_body { "POST" } else { "GET" });
-    if !is_token(method) || method.eq_ignore_ascii_case("CONNECT") {
-        return Err(Failure::usage(format!(
-            "-X: `{method}` is no method that can be asked for: write GET, POST, PUT, …"
-        )));
-    }
-    let headers = args.header.iter().map(|text| header(text)).collect::<Result<_, _>>()?;
-    Ok(Ask { method: method.to_owned(), headers, body })
-}
-
-fn header(text: &str) -> Result<(String, String), Failure> {
-    let wrong = || Failure::usage(format!("-H: `{text}` is no header: write 'NAME: VALUE'"));
-    let (name, value) = text.split_once(':').ok_or_else(wrong)?;
-    let value = value.trim();
-    if !is_token(name) || value.chars().any(char::is_control) {
-        return Err(wrong());
-    }
-    // The connection is ours: how it is kept and how a body ends is not the user's to say.
-    const OURS: [&str; 4] = ["connection", "transfer-encoding", "upgrade", "keep-alive"];
-    if OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
-        return Err(Failure::usage(format!(
-            "-H: `{name}` belongs to the connection, which lowtide keeps itself: leave it out"
-        )));
-    }
-    Ok((name.to_owned(), value.to_owned()))
-}
-
-/// A token of RFC 9110, section 5.6.2.
-fn is_token(text: &str) -> bool {
-    let is_one = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-    !text.is_empty() && text.chars().all(is_one)
+    let method = value("-X", method, options::method)?;
+    let headers = args.header.iter().map(|text| value("-H", text, options::header));
+    Ok(RequestTemplate { method, headers: headers.collect::<Result<_, _>>()?, body })
 }
 
 fn body(args: &LoadArgs) -> Result<Arc<[u8]>, Failure> {
-    if let Some(text) = &args.body_size {
-        let size =
-            parse_size(text).map_err(|error| Failure::usage(format!("--body-size: {error}")))?;
-        small_enough("--body-size", size)?;
+    let size = optional("--body-size", args.body_size.as_deref(), options::body_size)?;
+    if let Some(size) = size {
         return Ok(b"lowtide\n".iter().copied().cycle().take(size as usize).collect());
     }
     let Some(data) = &args.data else { return Ok(Arc::default()) };
@@ -203,38 +162,9 @@ fn body(args: &LoadArgs) -> Result<Arc<[u8]>, Failure> {
             "-d: {path} cannot be read ({error}): name another file behind the @"
         ))
     };
-    small_enough("-d", std::fs::metadata(path).map_err(unread)?.len())?;
+    let size = std::fs::metadata(path).map_err(unread)?.len();
+    options::check_body_size(size).map_err(|error| Failure::usage(format!("-d: {error}")))?;
     Ok(std::fs::read(path).map_err(unread)?.into())
-}
-
-fn small_enough(flag: &str, size: u64) -> Result<(), Failure> {
-    match size > LARGEST_BODY {
-        true => Err(Failure::usage(format!("{flag}: a body may have 1 GiB at most"))),
-        false => Ok(()),
-    }
-}
-
-fn rate(flag: &str, text: &str) -> Result<Rate, Failure> {
-    text.parse().map_err(|error| Failure::usage(format!("{flag}: {error}")))
-}
-
-/// Parses a duration that must not be zero.
-fn lasting(flag: &str, text: &str, example: &str) -> Result<Duration, Failure> {
-    let time = bounded(flag, text)?;
-    match time.is_zero() {
-        true => Err(Failure::usage(format!(
-            "{flag}: the duration must be longer than {text}: write, for example, {example}"
-        ))),
-        false => Ok(time),
-    }
-}
-
-fn bounded(flag: &str, text: &str) -> Result<Duration, Failure> {
-    let time = duration(flag, text)?;
-    match time > LONGEST {
-        true => Err(Failure::usage(format!("{flag}: {text} is too long: give it 5h at most"))),
-        false => Ok(time),
-    }
 }
 
 #[cfg(test)]
@@ -254,7 +184,10 @@ mod tests {
     #[test]
     fn one_burst_fills_all_streams_of_all_connections() {
         let plan = plan_of("'http://x:1/?expire=20000' -m 125000 --rounds 3").unwrap();
-        assert_eq!((plan.connections, plan.streams, plan.version), (8, 125_000, Version::Http2));
+        assert_eq!(
+            (plan.connections, plan.streams, plan.version),
+            (8, 125_000, HttpVersion::Http2)
+        );
         assert_eq!(plan.shape.count(), Some(3_000_000));
         assert_eq!(plan.idle_close, Some(Duration::from_secs(1)));
     }
@@ -262,11 +195,11 @@ mod tests {
     #[test]
     fn streams_ask_for_http2_and_nothing_else_does_where_tls_can_choose() {
         let version = |words: &str| plan_of(words).unwrap().version;
-        assert_eq!(version("http://x"), Version::Auto);
-        assert_eq!(version("https://x -m 10"), Version::Auto);
-        assert_eq!(version("http://x -m 10"), Version::Http2);
-        assert_eq!(version("http://x --http2"), Version::Http2);
-        assert_eq!(version("https://x --http1"), Version::Http1);
+        assert_eq!(version("http://x"), HttpVersion::Auto);
+        assert_eq!(version("https://x -m 10"), HttpVersion::Auto);
+        assert_eq!(version("http://x -m 10"), HttpVersion::Http2);
+        assert_eq!(version("http://x --http2"), HttpVersion::Http2);
+        assert_eq!(version("https://x --http1"), HttpVersion::Http1);
     }
 
     #[test]
@@ -278,11 +211,14 @@ mod tests {
 
     #[test]
     fn a_body_is_posted_and_may_come_from_a_file() {
-        let ask = |words: &str| plan_of(&format!("http://x {words}")).unwrap().ask;
-        assert_eq!(ask("").method, "GET");
-        assert_eq!((ask("-d a=b").method.as_str(), &*ask("-d a=b").body), ("POST", &b"a=b"[..]));
-        assert_eq!(ask("--body-size 20 -X PUT").body.len(), 20);
-        let headers = ask("-H 'X-One: 1' -H 'two:'").headers;
+        let request = |words: &str| plan_of(&format!("http://x {words}")).unwrap().request;
+        assert_eq!(request("").method, "GET");
+        assert_eq!(
+            (request("-d a=b").method.as_str(), &*request("-d a=b").body),
+            ("POST", &b"a=b"[..])
+        );
+        assert_eq!(request("--body-size 20 -X PUT").body.len(), 20);
+        let headers = request("-H 'X-One: 1' -H 'two:'").headers;
         assert_eq!(headers, [("X-One".into(), "1".into()), ("two".into(), String::new())]);
     }
 

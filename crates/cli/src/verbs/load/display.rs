@@ -1,13 +1,12 @@
-//! How far a load is: a line on the terminal, and samples for a record and for the study that started it.
+//! Shows the progress of a load on the terminal, and writes it to records: its own, and that of the
+//! study that started it.
 
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use lowtide_load::observer::{Observer, Progress, State};
-use lowtide_load::plan::Plan;
-use lowtide_load::shape::Shape;
+use lowtide_load::{LoadState, Observer, Plan, Progress, Shape};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::load::LoadRound;
 use lowtide_record::LOAD_SAMPLES;
@@ -20,8 +19,8 @@ use crate::bar;
 use crate::exit::Failure;
 use crate::output::Output;
 
-/// Tells people and records how far it is.
-pub(super) struct Shown {
+/// Shows and records the progress of a load.
+pub(super) struct ProgressDisplay {
     bar: Option<ProgressBar>,
     recorders: Vec<Recorder>,
     rounds: u32,
@@ -30,22 +29,26 @@ pub(super) struct Shown {
     failure: Option<Failure>,
 }
 
-impl Shown {
+impl ProgressDisplay {
     pub(super) fn new(
         args: &LoadArgs,
         plan: &Plan,
         machine: &Machine,
         output: &Output,
     ) -> Result<Self, Failure> {
-        let announced = std::env::var_os(LOAD_SAMPLES).map(std::path::PathBuf::from);
-        let files = args.output.iter().chain(&announced);
+        let study_samples = std::env::var_os(LOAD_SAMPLES).map(std::path::PathBuf::from);
+        let files = args.output.iter().chain(&study_samples);
         let recorders =
-            files.map(|path| record(path, plan, machine)).collect::<Result<Vec<_>, _>>()?;
+            files.map(|path| create_record(path, plan, machine)).collect::<Result<Vec<_>, _>>()?;
         let bar = bar::on_stderr(None, "{msg}");
         Ok(Self { bar, recorders, rounds: args.rounds, output: *output, failure: None })
     }
 
-    /// Ends the line, and says whether all could be written.
+    /// Clears the line on the terminal.
+    ///
+    /// # Errors
+    ///
+    /// When a round or a record could not be written.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -67,7 +70,7 @@ impl Shown {
         }
     }
 
-    fn state(&self, state: State) {
+    fn state(&self, state: LoadState) {
         self.write(|t_s| {
             Line::LoadSample(LoadSample {
                 t_s,
@@ -79,11 +82,11 @@ impl Shown {
             })
         });
         if let Some(bar) = &self.bar {
-            bar.set_message(self.line(state));
+            bar.set_message(self.status_line(state));
         }
     }
 
-    fn line(&self, state: State) -> String {
+    fn status_line(&self, state: LoadState) -> String {
         if let Some(left) = state.pause_left {
             let left = Duration::from_secs(left.as_secs_f64().ceil() as u64);
             return format!(
@@ -128,8 +131,8 @@ impl Shown {
     }
 }
 
-impl Observer for Shown {
-    fn see(&mut self, progress: Progress<'_>) {
+impl Observer for ProgressDisplay {
+    fn observe(&mut self, progress: Progress<'_>) {
         match progress {
             Progress::Round { target, .. } => {
                 if let Some(bar) = &self.bar {
@@ -145,8 +148,8 @@ impl Observer for Shown {
     }
 }
 
-/// Begins a record.
-fn record(path: &Path, plan: &Plan, machine: &Machine) -> Result<Recorder, Failure> {
+/// Creates a record that starts with the plan.
+fn create_record(path: &Path, plan: &Plan, machine: &Machine) -> Result<Recorder, Failure> {
     let recorder =
         Recorder::create(path, FileKind::Load, machine).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => Failure::usage(format!(
@@ -157,13 +160,13 @@ fn record(path: &Path, plan: &Plan, machine: &Machine) -> Result<Recorder, Failu
         })?;
     recorder.write(&Line::LoadPlan(LoadPlan {
         urls: plan.targets.iter().map(ToString::to_string).collect(),
-        about: about(plan),
+        about: describe(plan),
     }));
     Ok(recorder)
 }
 
-/// What is going to be done, in words.
-fn about(plan: &Plan) -> String {
+/// Describes the plan in words.
+fn describe(plan: &Plan) -> String {
     let rounds = match &plan.shape {
         Shape::Repeat { times, .. } => u64::from(*times).max(1),
         _ => 1,

@@ -1,19 +1,19 @@
 //! HPACK's static table (RFC 7541, appendix A).
 
-/// The index of the first entry that is not in it, and so the first of the dynamic table.
-pub(super) const DYNAMIC: usize = TABLE.len() + 1;
+/// The first index after the static table, which is the first one of the dynamic table.
+pub(super) const FIRST_DYNAMIC_INDEX: usize = TABLE.len() + 1;
 
-/// The entry of an index.
+/// Returns the entry with this index.
 pub(super) fn entry(index: usize) -> Option<(&'static str, &'static str)> {
     TABLE.get(index.checked_sub(1)?).copied()
 }
 
-/// The index of a whole field.
+/// Returns the index of a field.
 pub(super) fn index_of(name: &str, value: &str) -> Option<usize> {
     TABLE.iter().position(|entry| *entry == (name, value)).map(|at| at + 1)
 }
 
-/// The first index of a name.
+/// Returns the first index of a name.
 pub(super) fn index_of_name(name: &str) -> Option<usize> {
     TABLE.iter().position(|entry| entry.0 == name).map(|at| at + 1)
 }
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(entry(16), Some(("accept-encoding", "gzip, deflate")));
         assert_eq!(entry(33), Some(("date", "")));
         assert_eq!(entry(61), Some(("www-authenticate", "")));
-        assert_eq!(entry(DYNAMIC), None);
+        assert_eq!(entry(FIRST_DYNAMIC_INDEX), None);
         assert_eq!(index_of(":path", "/index.html"), Some(5));
         assert_eq!(index_of_name("user-agent"), Some(58));
     }

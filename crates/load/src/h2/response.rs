@@ -1,20 +1,21 @@
-//! What becomes of requests: answers are put together from their frames (RFC 9113, section 8.1).
+//! Assembles responses from their frames, and reports the outcomes of requests (RFC 9113, section 8.1).
 
 use super::Http2;
-use super::frame::{self, Head, broken, flag, protocol_error};
+use super::frame::{self, FrameHeader, connection_error, flag, protocol_error};
 use super::hpack::Headers;
 use super::receive::Io;
 use super::settings::{CONNECTION_WINDOW, STREAM_WINDOW};
-use super::streams::{Length, Stage};
+use super::streams::{BodyLength, StreamStage};
 use crate::failure::{ErrorCode, Failure};
 use crate::protocol::Body;
 
-/// Longer headers than this are a flood: no answer needs them, and they would have to be kept.
-const LONGEST_BLOCK: usize = 1 << 18;
-/// So are headers in more frames than this, however little is in them.
-const MOST_FRAMES: u32 = 64;
+/// Maximum length of a header block in bytes. A longer one is an attack: no response needs it, and it
+/// would be buffered.
+const MAX_HEADER_BLOCK_BYTES: usize = 1 << 18;
+/// Maximum number of frames of a header block, even if they are short.
+const MAX_HEADER_FRAMES: u32 = 64;
 
-/// Headers of which more frames are to come.
+/// An incomplete header block, which CONTINUATION frames continue.
 #[derive(Debug)]
 pub(super) struct HeaderBlock {
     pub(super) stream: u32,
@@ -26,11 +27,11 @@ pub(super) struct HeaderBlock {
 impl Http2 {
     pub(super) fn data(
         &mut self,
-        head: Head,
+        head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
     ) -> Result<(), Failure> {
-        // Whatever becomes of it, and with its padding, it was counted by the server.
+        // The server counts the whole payload, including padding, even if the stream is closed.
         let consumed = payload.len() as u32;
         self.unreturned += consumed;
         if self.unreturned >= CONNECTION_WINDOW / 2 {
@@ -41,29 +42,29 @@ impl Http2 {
         let Some(slot) = self.streams.get(head.stream) else { return Ok(()) };
         let ends_stream = head.has(flag::END_STREAM);
         match slot.stage {
-            Stage::Over => {}
-            Stage::Waiting => self.malformed(head.stream, "a body before its headers", io),
-            Stage::Headed { status, length } if ends_stream => {
+            StreamStage::Closed => {}
+            StreamStage::Waiting => self.malformed(head.stream, "a body before its headers", io),
+            StreamStage::HeadersReceived { status, length } if ends_stream => {
                 self.answered(head.stream, status, length.get(), Body::Whole(body), io);
             }
-            Stage::Headed { status, length } => {
-                slot.stage = Stage::InPieces;
-                self.pieces.begin(head.stream, status, length.get());
-                self.piece(head.stream, body, consumed, io);
+            StreamStage::HeadersReceived { status, length } => {
+                slot.stage = StreamStage::PartialBody;
+                self.partial.start(head.stream, status, length.get());
+                self.body_part(head.stream, body, consumed, io);
             }
-            Stage::InPieces => {
-                self.piece(head.stream, body, consumed, io);
+            StreamStage::PartialBody => {
+                self.body_part(head.stream, body, consumed, io);
                 if ends_stream {
-                    self.last_piece(head.stream, io);
+                    self.finish_partial(head.stream, io);
                 }
             }
         }
         Ok(())
     }
 
-    /// A piece of a body that may go on.
-    fn piece(&mut self, stream: u32, body: &[u8], consumed: u32, io: &mut Io<'_>) {
-        let Some(answer) = self.pieces.add(stream, body) else { return };
+    /// Handles a part of a body that may have more.
+    fn body_part(&mut self, stream: u32, body: &[u8], consumed: u32, io: &mut Io<'_>) {
+        let Some(answer) = self.partial.add(stream, body) else { return };
         if answer.length.is_some_and(|length| answer.body().bytes() > length) {
             self.give_up(stream, ErrorCode::PROTOCOL_ERROR, Failure::CutShort, io);
         } else if let Some(bytes) = answer.consumed(consumed, STREAM_WINDOW / 2) {
@@ -71,15 +72,15 @@ impl Http2 {
         }
     }
 
-    fn last_piece(&mut self, stream: u32, io: &mut Io<'_>) {
-        if let Some(answer) = self.pieces.end(stream) {
+    fn finish_partial(&mut self, stream: u32, io: &mut Io<'_>) {
+        if let Some(answer) = self.partial.end(stream) {
             self.answered(stream, answer.status, answer.length, answer.body(), io);
         }
     }
 
     pub(super) fn headers(
         &mut self,
-        head: Head,
+        head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
     ) -> Result<(), Failure> {
@@ -96,7 +97,7 @@ impl Http2 {
 
     pub(super) fn continuation(
         &mut self,
-        head: Head,
+        head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
     ) -> Result<(), Failure> {
@@ -104,8 +105,10 @@ impl Http2 {
             return Err(protocol_error("headers that go on without a beginning"));
         };
         block.frames += 1;
-        if block.frames > MOST_FRAMES || block.bytes.len() + payload.len() > LONGEST_BLOCK {
-            return Err(broken(ErrorCode::ENHANCE_YOUR_CALM, "a flood of headers"));
+        if block.frames > MAX_HEADER_FRAMES
+            || block.bytes.len() + payload.len() > MAX_HEADER_BLOCK_BYTES
+        {
+            return Err(connection_error(ErrorCode::ENHANCE_YOUR_CALM, "a flood of headers"));
         }
         block.bytes.extend_from_slice(payload);
         if head.has(flag::END_HEADERS) {
@@ -122,24 +125,23 @@ impl Http2 {
         block: &[u8],
         io: &mut Io<'_>,
     ) -> Result<(), Failure> {
-        // Also where nobody waits for them: later ones refer to what they put into the table.
-        let headers = self
-            .decoder
-            .decode(block)
-            .map_err(|_| broken(ErrorCode::COMPRESSION_ERROR, "headers that cannot be read"))?;
+        // Also for closed streams: later blocks refer to the table entries of this one.
+        let headers = self.decoder.decode(block).map_err(|_| {
+            connection_error(ErrorCode::COMPRESSION_ERROR, "headers that cannot be read")
+        })?;
         match self.streams.get(stream).map(|slot| slot.stage) {
-            None | Some(Stage::Over) => {}
-            Some(Stage::Waiting) => self.first_headers(stream, headers, ends_stream, io),
+            None | Some(StreamStage::Closed) => {}
+            Some(StreamStage::Waiting) => self.first_headers(stream, headers, ends_stream, io),
             Some(_) if headers.malformed.is_some() || headers.status.is_some() => {
                 self.malformed(stream, "trailers with what only headers have", io);
             }
             Some(_) if !ends_stream => {
                 self.malformed(stream, "headers in the middle of a body", io);
             }
-            Some(Stage::Headed { status, length }) => {
+            Some(StreamStage::HeadersReceived { status, length }) => {
                 self.answered(stream, status, length.get(), Body::Whole(&[]), io);
             }
-            Some(Stage::InPieces) => self.last_piece(stream, io),
+            Some(StreamStage::PartialBody) => self.finish_partial(stream, io),
         }
         Ok(())
     }
@@ -160,15 +162,15 @@ impl Http2 {
             return self.answered(stream, status, length, Body::Whole(&[]), io);
         }
         let Some(slot) = self.streams.get(stream) else { return };
-        if let Some(length) = length.map_or(Some(Length::UNKNOWN), Length::of) {
-            slot.stage = Stage::Headed { status, length };
+        if let Some(length) = length.map_or(Some(BodyLength::UNKNOWN), BodyLength::new) {
+            slot.stage = StreamStage::HeadersReceived { status, length };
         } else {
-            slot.stage = Stage::InPieces;
-            self.pieces.begin(stream, status, length);
+            slot.stage = StreamStage::PartialBody;
+            self.partial.start(stream, status, length);
         }
     }
 
-    /// A stream ended in order. Whether its answer is whole shows its length.
+    /// Handles a stream that ended in good order. The response is complete if its length is right.
     fn answered(
         &mut self,
         stream: u32,
@@ -178,24 +180,24 @@ impl Http2 {
         io: &mut Io<'_>,
     ) {
         if self.uploads.end(stream) {
-            // The server answered without the rest, and does not want it.
+            // The server answered without the rest of the body, and does not need it.
             frame::reset(io.out, stream, ErrorCode::CANCEL);
         }
         let Some(slot) = self.streams.end(stream) else { return };
         match length {
             Some(length) if length != body.bytes() => {
-                io.told.failed(slot.began, Failure::CutShort);
+                io.outcomes.failed(slot.started, Failure::CutShort);
             }
-            _ => io.told.answered(slot.began, status, body),
+            _ => io.outcomes.answered(slot.started, status, body),
         }
     }
 
-    /// An answer broke the rules: the request failed, and the rest goes on.
+    /// Fails a request because its response is malformed. The connection continues.
     pub(super) fn malformed(&mut self, stream: u32, what: &'static str, io: &mut Io<'_>) {
         self.give_up(stream, ErrorCode::PROTOCOL_ERROR, protocol_error(what), io);
     }
 
-    /// We end a stream before the server does.
+    /// Resets a stream, and fails its request.
     pub(super) fn give_up(
         &mut self,
         stream: u32,
@@ -208,14 +210,14 @@ impl Http2 {
         }
     }
 
-    /// A request failed. Whether it was in flight.
+    /// Fails a request. Returns whether it was in flight.
     pub(super) fn failed(&mut self, stream: u32, failure: Failure, io: &mut Io<'_>) -> bool {
         let Some(slot) = self.streams.end(stream) else { return false };
-        if slot.stage == Stage::InPieces {
-            self.pieces.end(stream);
+        if slot.stage == StreamStage::PartialBody {
+            self.partial.end(stream);
         }
         self.uploads.end(stream);
-        io.told.failed(slot.began, failure);
+        io.outcomes.failed(slot.started, failure);
         true
     }
 }
