@@ -136,7 +136,7 @@ pub fn detect(samples: &[GrowthSample]) -> Option<Verdict> {
 }
 
 /// A size class that grows.
-struct Class {
+struct GrowingClass {
     from: u64,
     to: u64,
     more: u64,
@@ -145,12 +145,12 @@ struct Class {
 }
 
 /// Returns the size classes that grow, the fastest first.
-fn classes(samples: &[GrowthSample]) -> Vec<Class> {
+fn classes(samples: &[GrowthSample]) -> Vec<GrowingClass> {
     let Some(last) = samples.last() else { return Vec::new() };
     let count = |sample: &GrowthSample, from| {
         sample.by_size.iter().find(|b| b.from == from).map_or((0, 0), |b| (b.count, b.bytes))
     };
-    let mut found: Vec<Class> = last
+    let mut found: Vec<GrowingClass> = last
         .by_size
         .iter()
         .filter_map(|bin| {
@@ -158,7 +158,7 @@ fn classes(samples: &[GrowthSample]) -> Vec<Class> {
                 samples.iter().map(|l| (l.t_s, count(l, bin.from).1 as f64)).collect();
             let more = bin.count.saturating_sub(count(&samples[0], bin.from).0);
             let rate = rising(&series).filter(|_| more > 0)?;
-            Some(Class { from: bin.from, to: bin.to, more, rate })
+            Some(GrowingClass { from: bin.from, to: bin.to, more, rate })
         })
         .collect();
     found.sort_by(|a, b| b.rate.total_cmp(&a.rate));

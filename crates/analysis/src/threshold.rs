@@ -58,12 +58,12 @@ pub const LATENCY_METRICS: [&str; 6] = ["mean", "p50", "p90", "p99", "p999", "ma
 pub struct Threshold {
     text: String,
     path: Vec<String>,
-    comparison: Comparison,
+    comparison: Operator,
     constant: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Comparison {
+enum Operator {
     Greater,
     GreaterOrEqual,
     Less,
@@ -159,7 +159,7 @@ impl FromStr for Threshold {
 struct Unread<'a> {
     text: &'a str,
     path: Vec<String>,
-    comparison: Comparison,
+    comparison: Operator,
     constant: &'a str,
 }
 
@@ -196,7 +196,7 @@ fn read_constant(path: &[String], text: &str) -> Result<f64, String> {
     }
 }
 
-impl Comparison {
+impl Operator {
     fn split(text: &str) -> Option<(Self, &str)> {
         let table = [
             (">=", Self::GreaterOrEqual),
@@ -226,7 +226,7 @@ impl Threshold {
         let missing = || ThresholdError::NoComparison { text: text.to_owned(), example };
         let place = text.find(['>', '<', '=', '!']).ok_or_else(missing)?;
         let (figure, rest) = text.split_at(place);
-        let (comparison, constant) = Comparison::split(rest).ok_or_else(missing)?;
+        let (comparison, constant) = Operator::split(rest).ok_or_else(missing)?;
         let path = figure.trim().split('.').map(str::to_owned).collect();
         Ok(Unread { text: text.trim(), path, comparison, constant: constant.trim() })
     }

@@ -10,7 +10,7 @@ use lowtide_model::inspection::{Arena, Bin, HeapPrediction, Tunables};
 use lowtide_model::ledger::{Ledger, Owner};
 
 use crate::memory::Memory;
-use crate::ptmalloc::{self, Class, Heap, Mapping};
+use crate::ptmalloc::{self, Class, Heap, HeapMapping};
 use crate::{gperftools, jemalloc};
 
 /// Where the structures of a heap are, and how they are laid out.
@@ -69,7 +69,7 @@ impl HeapLayout {
     }
 
     /// Walks the heap. `mappings` are those that may hold a part of it, in order of address.
-    pub fn walk(&self, memory: &impl Memory, mappings: &[Mapping]) -> Walked {
+    pub fn walk(&self, memory: &impl Memory, mappings: &[HeapMapping]) -> Walked {
         match self {
             Self::Ptmalloc(layout) => {
                 let heap = ptmalloc::walk(memory, layout, mappings);
@@ -129,7 +129,7 @@ fn of_ptmalloc(heap: Heap, layout: &ptmalloc::Layout) -> Walked {
     }
 }
 
-fn arena(id: u64, found: &ptmalloc::Arena) -> Arena {
+fn arena(id: u64, found: &ptmalloc::WalkedArena) -> Arena {
     let tally = &found.tally;
     Arena {
         id,
@@ -159,7 +159,7 @@ fn bins(classes: &[Class]) -> Vec<Bin> {
     .collect()
 }
 
-fn tunables(settings: &ptmalloc::Settings) -> Tunables {
+fn tunables(settings: &ptmalloc::MallocParams) -> Tunables {
     Tunables {
         arena_max: settings.arena_max,
         trim_threshold_bytes: settings.trim_threshold_bytes,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::memory::{Memory, Saved};
-use crate::ptmalloc::Mapping;
+use crate::ptmalloc::HeapMapping;
 use crate::ranges::joined;
 
 /// A heap with all that it takes to walk it.
@@ -21,7 +21,7 @@ pub struct SavedHeap {
     /// Where to look for the arenas.
     pub data: Vec<Range<u64>>,
     /// Where the heap may be.
-    pub mappings: Vec<Mapping>,
+    pub mappings: Vec<HeapMapping>,
     /// What is there.
     pub memory: Saved,
 }
@@ -41,7 +41,7 @@ pub enum SavedError {
 struct Header {
     schema: String,
     data: Vec<Range<u64>>,
-    mappings: Vec<Mapping>,
+    mappings: Vec<HeapMapping>,
     /// Address and bytes of each block.
     blocks: Vec<(u64, u64)>,
 }
@@ -102,7 +102,7 @@ impl<'m, M: Memory> Recorder<'m, M> {
     }
 
     /// Saves what is resident of the data and the mappings; pages that were not read are all zeros.
-    pub fn save(&self, data: &[Range<u64>], mappings: &[Mapping]) -> SavedHeap {
+    pub fn save(&self, data: &[Range<u64>], mappings: &[HeapMapping]) -> SavedHeap {
         let page = self.memory.page_bytes();
         let read = self.read.borrow();
         // A library's data goes on in a mapping of no file.
@@ -161,7 +161,7 @@ mod tests {
         let memory = Saved { blocks: vec![(0x1000, vec![7; 4096]), (0x4000, vec![9; 8192])] };
         let recorder = Recorder::new(&memory);
         recorder.read(0x4ffc, &mut [0; 8]);
-        let mappings = [Mapping { range: 0x4000..0x6000, is_brk: true }];
+        let mappings = [HeapMapping { range: 0x4000..0x6000, is_brk: true }];
         let saved = recorder.save(&[0x1000..0x2000, 0x3000..0x5000], &mappings);
         let read = SavedHeap::from_bytes(&saved.to_bytes()).unwrap();
         assert_eq!(read.mappings, mappings);

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use lowtide_heap::memory::{Memory, Saved};
-use lowtide_heap::ptmalloc::{Layout, Mapping, walk};
+use lowtide_heap::ptmalloc::{HeapMapping, Layout, walk};
 use lowtide_heap::residency::Residency;
 use lowtide_heap::{gperftools, jemalloc, mimalloc, pymalloc, ruby, zend};
 use proptest::prelude::*;
@@ -102,7 +102,7 @@ fn bytes(pages: Range<u64>) -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// A heap with the layout of a glibc, in which every word is what somebody chose.
-fn heap() -> impl Strategy<Value = (Saved, Layout, Vec<Mapping>)> {
+fn heap() -> impl Strategy<Value = (Saved, Layout, Vec<HeapMapping>)> {
     let threads = proptest::collection::vec(bytes(1..32), 0..4);
     (bytes(1..4), bytes(1..96), threads, prop_oneof![Just(24_u64), Just(112)]).prop_map(
         |(data, brk, threads, head_bytes)| {
@@ -123,8 +123,8 @@ fn heap() -> impl Strategy<Value = (Saved, Layout, Vec<Mapping>)> {
     )
 }
 
-fn mapping(at: u64, bytes: usize, is_brk: bool) -> Mapping {
-    Mapping { range: at..at + bytes as u64, is_brk }
+fn mapping(at: u64, bytes: usize, is_brk: bool) -> HeapMapping {
+    HeapMapping { range: at..at + bytes as u64, is_brk }
 }
 
 fn cases() -> u32 {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ptmalloc::{Layout, Mapping, walk};
+use lowtide_heap::ptmalloc::{HeapMapping, Layout, walk};
 
 const HEAP: u64 = 64 << 20;
 const ARENAS: u64 = 96;
@@ -116,10 +116,10 @@ fn half_a_million_free_blocks_in_96_arenas_are_counted_without_reading_them() {
     let layout = Layout { arenas, head_bytes: ARENA_HEAD, settings: None };
     let mappings: Vec<_> = (0..ARENAS)
         .map(|n| BASE + n * HEAPS_OF_EACH * HEAP)
-        .map(|at| Mapping { range: at..at + HEAPS_OF_EACH * HEAP, is_brk: false })
+        .map(|at| HeapMapping { range: at..at + HEAPS_OF_EACH * HEAP, is_brk: false })
         .collect();
     let heap = walk(&memory, &layout, &mappings);
-    assert!(heap.arenas.iter().all(lowtide_heap::ptmalloc::Arena::is_whole));
+    assert!(heap.arenas.iter().all(lowtide_heap::ptmalloc::WalkedArena::is_whole));
     let total = heap.total();
     let blocks = ARENAS * HEAPS_OF_EACH * PAIRS;
     assert_eq!(total.free_count, blocks);

@@ -164,7 +164,7 @@ enum Damage {
     Word { at: prop::sample::Index, value: u64 },
     Flip { at: prop::sample::Index, bit: u8 },
     Page { at: prop::sample::Index },
-    Mapping { at: prop::sample::Index, bytes: u64 },
+    HeapMapping { at: prop::sample::Index, bytes: u64 },
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
@@ -181,7 +181,7 @@ fn damage() -> impl Strategy<Value = Damage> {
         8 => (at(), value).prop_map(|(at, value)| Damage::Word { at, value }),
         8 => (at(), 0_u8..64).prop_map(|(at, bit)| Damage::Flip { at, bit }),
         1 => at().prop_map(|at| Damage::Page { at }),
-        1 => (at(), 0_u64..1 << 22).prop_map(|(at, bytes)| Damage::Mapping { at, bytes }),
+        1 => (at(), 0_u64..1 << 22).prop_map(|(at, bytes)| Damage::HeapMapping { at, bytes }),
     ]
 }
 
@@ -212,7 +212,7 @@ fn apply(saved: &mut SavedHeap, words: &[(usize, usize)], damage: &Damage) {
             let (block, place) = words[at.index(words.len())];
             saved.memory.blocks[block].1.truncate(place / 4096 * 4096);
         }
-        Damage::Mapping { at, bytes } => {
+        Damage::HeapMapping { at, bytes } => {
             let place = at.index(saved.mappings.len());
             let range = &mut saved.mappings[place].range;
             range.end = range.end.saturating_sub(*bytes).max(range.start);

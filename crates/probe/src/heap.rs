@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lowtide_heap::ptmalloc::Mapping;
+use lowtide_heap::ptmalloc::HeapMapping;
 
 use crate::proc::maps::{self, FileId};
 
@@ -35,13 +35,13 @@ pub fn library<'m>(maps: &'m [maps::Mapping], path: &str) -> Option<&'m maps::Ma
 }
 
 /// The mappings that may hold a part of the heap: private, writable, of no file, and not a stack's.
-pub fn mappings(maps: &[maps::Mapping]) -> Vec<Mapping> {
+pub fn mappings(maps: &[maps::Mapping]) -> Vec<HeapMapping> {
     maps.iter()
         .filter(|m| {
             m.permissions.starts_with("rw") && m.permissions.ends_with('p') && !m.has_file()
         })
         .filter(|m| m.name.is_empty() || m.name == "[heap]" || m.name.starts_with("[anon:"))
-        .map(|m| Mapping { range: m.start..m.end, is_brk: m.name == "[heap]" })
+        .map(|m| HeapMapping { range: m.start..m.end, is_brk: m.name == "[heap]" })
         .collect()
 }
 

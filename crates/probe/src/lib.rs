@@ -15,7 +15,7 @@
 //!
 //! Nothing here stops a process, writes to it, or makes a page of it present.
 
-pub mod allocator;
+pub mod detect;
 pub mod heap;
 pub mod inspect;
 pub mod machine;
@@ -24,7 +24,7 @@ pub mod memory;
 pub mod patience;
 pub mod proc;
 pub mod process;
-pub mod recognise;
+pub mod program;
 pub mod sampler;
 pub mod selection;
 pub mod sockets;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use lowtide_record::v1::Machine;
 
-use crate::allocator::c_library_version;
 use crate::proc::cgroup::{Groups, inside};
+use crate::program::c_library_version;
 
 /// Looks at the machine at hand. What cannot be read stays unknown.
 pub fn detect() -> Machine {

@@ -8,11 +8,11 @@ use lowtide_heap::memory::Saved;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::Linkage;
 use lowtide_model::runtime_kind::RuntimeKind;
-use lowtide_probe::allocator::Sanitizer;
-use lowtide_probe::proc::maps::{Mapping, parse};
-use lowtide_probe::recognise::{
-    Allocator, Area, OwnMemory, Owner, Recognition, Runtime, areas, stacks,
+use lowtide_probe::detect::{
+    Area, AreaOwner, Detected, DetectedAllocator, DetectedRuntime, OwnMemory, areas, stacks,
 };
+use lowtide_probe::proc::maps::{Mapping, parse};
+use lowtide_probe::program::Sanitizer;
 
 fn maps(lines: &[&str]) -> Vec<Mapping> {
     let line = |line: &&str| {
@@ -24,29 +24,29 @@ fn maps(lines: &[&str]) -> Vec<Mapping> {
     parse(&lines.iter().map(line).collect::<String>()).unwrap()
 }
 
-fn allocator(name: &str) -> Option<Allocator> {
+fn allocator(name: &str) -> Option<DetectedAllocator> {
     let (kind, path) = (AllocatorKind::parse(name), "/lib/library.so".into());
-    Some(Allocator { kind, version: None, linkage: Linkage::Dynamic, path })
+    Some(DetectedAllocator { kind, version: None, linkage: Linkage::Dynamic, path })
 }
 
-fn runtime(kind: RuntimeKind, memory: OwnMemory) -> Vec<Runtime> {
-    vec![Runtime { kind, version: None, memory }]
+fn runtime(kind: RuntimeKind, memory: OwnMemory) -> Vec<DetectedRuntime> {
+    vec![DetectedRuntime { kind, version: None, memory }]
 }
 
 /// The owners of what begins where, by name.
-fn owners(recognition: &Recognition, maps: &[Mapping], taken: &[Range<u64>]) -> Vec<(u64, String)> {
-    owners_in(&Saved::default(), recognition, maps, taken)
+fn owners(detected: &Detected, maps: &[Mapping], taken: &[Range<u64>]) -> Vec<(u64, String)> {
+    owners_in(&Saved::default(), detected, maps, taken)
 }
 
 fn owners_in(
     memory: &Saved,
-    recognition: &Recognition,
+    detected: &Detected,
     maps: &[Mapping],
     taken: &[Range<u64>],
 ) -> Vec<(u64, String)> {
-    let stacks = stacks(memory, recognition, maps, &[]);
+    let stacks = stacks(memory, detected, maps, &[]);
     let name = |area: &Area| area.owner.name().to_owned();
-    let found = areas(memory, recognition, maps, &stacks, taken);
+    let found = areas(memory, detected, maps, &stacks, taken);
     found.iter().map(|a| (a.range.start, name(a))).collect()
 }
 
@@ -54,18 +54,18 @@ const LIBRARY: &str = "7f9000000000-7f9000100000 r-xp /usr/lib/libc.so.6";
 
 #[test]
 fn without_a_runtime_what_glibc_did_not_claim_is_nobodys() {
-    let recognition = Recognition { malloc: allocator("glibc"), ..Recognition::default() };
+    let detected = Detected { malloc: allocator("glibc"), ..Detected::default() };
     let maps =
         maps(&["550000000000-550000100000 rw-p [heap]", "7f8000000000-7f8000100000 rw-p", LIBRARY]);
-    assert!(owners(&recognition, &maps, &[]).is_empty());
+    assert!(owners(&detected, &maps, &[]).is_empty());
 }
 
 #[test]
 fn another_allocator_owns_everything_but_stacks_files_and_their_zeroed_data() {
-    let recognition = Recognition {
+    let detected = Detected {
         malloc: allocator("gperftools"),
         zeroed_data: Vec::from([Range { start: 0x7f90_0020_0000, end: 0x7f90_0020_4000 }]),
-        ..Recognition::default()
+        ..Detected::default()
     };
     let maps = maps(&[
         "550000000000-550000100000 rw-p [heap]",
@@ -82,27 +82,26 @@ fn another_allocator_owns_everything_but_stacks_files_and_their_zeroed_data() {
     ]);
     // The kernel has merged the zeroed data of the library with what was mapped right behind it. A guard alone
     // makes no stack.
-    let starts: Vec<u64> = owners(&recognition, &maps, &[]).iter().map(|(at, _)| *at).collect();
+    let starts: Vec<u64> = owners(&detected, &maps, &[]).iter().map(|(at, _)| *at).collect();
     let expected = [0x5500_0000_0000, 0x7f70_0000_1000, 0x7f80_0000_0000, 0x7f90_0020_4000];
     assert_eq!(starts, expected);
-    let areas = areas(&Saved::default(), &recognition, &maps, &[], &[]);
+    let areas = areas(&Saved::default(), &detected, &maps, &[], &[]);
     assert!(
-        areas.iter().all(|a| a.estimated && a.owner == Owner::Allocator(AllocatorKind::Gperftools))
+        areas
+            .iter()
+            .all(|a| a.estimated && a.owner == AreaOwner::Allocator(AllocatorKind::Gperftools))
     );
 }
 
 #[test]
 fn beside_an_allocator_of_the_programs_own_the_brk_heap_is_still_glibcs() {
-    let recognition = Recognition {
-        malloc: allocator("glibc"),
-        own: allocator("mimalloc"),
-        ..Recognition::default()
-    };
+    let detected =
+        Detected { malloc: allocator("glibc"), own: allocator("mimalloc"), ..Detected::default() };
     let maps =
         maps(&["3eaf4000000-3eb34000000 rw-p", "550000000000-550000100000 rw-p [heap]", LIBRARY]);
-    assert!(recognition.has_glibc_heap());
+    assert!(detected.has_glibc_heap());
     let expected = [(0x3ea_f400_0000, "mimalloc".to_owned())];
-    assert_eq!(owners(&recognition, &maps, &[]), expected);
+    assert_eq!(owners(&detected, &maps, &[]), expected);
 }
 
 /// A pool of CPython: blocks of 32 bytes, three of them in use.
@@ -123,10 +122,10 @@ fn pool() -> Vec<u8> {
 
 #[test]
 fn python_owns_its_pools_and_nothing_else() {
-    let recognition = Recognition {
+    let detected = Detected {
         malloc: allocator("glibc"),
         runtimes: runtime(RuntimeKind::Python, OwnMemory::Pools),
-        ..Recognition::default()
+        ..Detected::default()
     };
     // Two pools behind a chunk of glibc's own, what the program mapped behind them, and a mapping as large as
     // many arenas.
@@ -137,24 +136,24 @@ fn python_owns_its_pools_and_nothing_else() {
     ];
     let memory = Saved { blocks };
     let chunk = 0x7f80_0000_0000..0x7f80_0000_c000;
-    let found = areas(&memory, &recognition, &maps, &[], std::slice::from_ref(&chunk));
+    let found = areas(&memory, &detected, &maps, &[], std::slice::from_ref(&chunk));
     let expected = Area {
         range: 0x7f80_0000_c000..0x7f80_0001_4000,
-        owner: Owner::Runtime(RuntimeKind::Python),
+        owner: AreaOwner::Runtime(RuntimeKind::Python),
         estimated: false,
     };
     assert_eq!(found, [expected]);
     let runtimes = runtime(RuntimeKind::Python, OwnMemory::None);
-    let without = Recognition { runtimes, ..recognition };
+    let without = Detected { runtimes, ..detected };
     assert!(owners_in(&memory, &without, &maps, &[]).is_empty());
 }
 
 #[test]
 fn v8_owns_its_code_and_what_begins_like_one_of_its_pages() {
-    let recognition = Recognition {
+    let detected = Detected {
         malloc: allocator("glibc"),
         runtimes: runtime(RuntimeKind::Node, OwnMemory::Aligned(256 << 10)),
-        ..Recognition::default()
+        ..Detected::default()
     };
     let maps = maps(&[
         "16dda00000-16dda40000 rw-p",
@@ -167,17 +166,17 @@ fn v8_owns_its_code_and_what_begins_like_one_of_its_pages() {
     ]);
     // An arena of glibc begins at a multiple of 64 MiB, and so of 256 KiB: it must be taken before.
     let arena = 0x7f13_3000_0000..0x7f13_3048_3000;
-    let found = owners(&recognition, &maps, &[arena]);
+    let found = owners(&detected, &maps, &[arena]);
     let starts: Vec<u64> = found.iter().map(|(at, _)| *at).collect();
     assert_eq!(starts, [0x16_dda0_0000, 0x3a3c_804c_0000, 0x7f13_4000_3000]);
 }
 
 #[test]
 fn go_without_c_owns_everything_and_its_threads_have_no_stacks_of_their_own() {
-    let recognition = Recognition {
+    let detected = Detected {
         runtimes: runtime(RuntimeKind::Go, OwnMemory::Any),
         zeroed_data: Vec::from([Range { start: 0x55_8000, end: 0x58_e000 }]),
-        ..Recognition::default()
+        ..Detected::default()
     };
     let maps = maps(&[
         "00400000-0048b000 r-xp /srv/program",
@@ -189,16 +188,16 @@ fn go_without_c_owns_everything_and_its_threads_have_no_stacks_of_their_own() {
         "7f22e44f9000-7f22e4559000 rw-p",
         "7fff2d357000-7fff2d378000 rw-p [stack]",
     ]);
-    let starts: Vec<u64> = owners(&recognition, &maps, &[]).iter().map(|(at, _)| *at).collect();
+    let starts: Vec<u64> = owners(&detected, &maps, &[]).iter().map(|(at, _)| *at).collect();
     assert_eq!(starts, [0xc0_0000_0000, 0x7f22_e44f_9000]);
 }
 
 #[test]
 fn a_name_given_to_a_mapping_is_no_estimate() {
-    let recognition = Recognition {
+    let detected = Detected {
         malloc: allocator("glibc"),
         runtimes: runtime(RuntimeKind::Go, OwnMemory::Any),
-        ..Recognition::default()
+        ..Detected::default()
     };
     let maps = maps(&[
         "c000000000-c004000000 rw-p [anon: Go: heap]",
@@ -210,17 +209,17 @@ fn a_name_given_to_a_mapping_is_no_estimate() {
         "7f8500000000-7f8500021000 rw-p [anon:of somebody else]",
         LIBRARY,
     ]);
-    let names: Vec<String> = owners(&recognition, &maps, &[]).into_iter().map(|(_, n)| n).collect();
+    let names: Vec<String> = owners(&detected, &maps, &[]).into_iter().map(|(_, n)| n).collect();
     assert_eq!(names, ["Go", "glibc", "CPython", "V8", "jemalloc"]);
-    assert!(areas(&Saved::default(), &recognition, &maps, &[], &[]).iter().all(|a| !a.estimated));
+    assert!(areas(&Saved::default(), &detected, &maps, &[], &[]).iter().all(|a| !a.estimated));
 }
 
 #[test]
 fn beside_an_allocator_that_was_not_located_a_runtime_gets_what_lies_far_away() {
-    let mut recognition = Recognition {
+    let mut detected = Detected {
         malloc: allocator("mimalloc"),
         runtimes: runtime(RuntimeKind::Node, OwnMemory::Aligned(256 << 10)),
-        ..Recognition::default()
+        ..Detected::default()
     };
     let node = maps(&[
         "2d0df200000-2d0df240000 rw-p",
@@ -228,21 +227,21 @@ fn beside_an_allocator_that_was_not_located_a_runtime_gets_what_lies_far_away() 
         "7f8450b00000-7f8450b40000 rw-p",
         LIBRARY,
     ]);
-    let names = |recognition: &Recognition, maps: &[Mapping]| -> Vec<String> {
-        owners(recognition, maps, &[]).into_iter().map(|(_, name)| name).collect()
+    let names = |detected: &Detected, maps: &[Mapping]| -> Vec<String> {
+        owners(detected, maps, &[]).into_iter().map(|(_, name)| name).collect()
     };
-    assert_eq!(names(&recognition, &node), ["Node.js", "Node.js", "mimalloc"]);
+    assert_eq!(names(&detected, &node), ["Node.js", "Node.js", "mimalloc"]);
 
     // Near the libraries, HotSpot's memory looks like jemalloc's.
-    recognition.malloc = allocator("jemalloc");
-    recognition.runtimes = runtime(RuntimeKind::HotSpot, OwnMemory::Any);
+    detected.malloc = allocator("jemalloc");
+    detected.runtimes = runtime(RuntimeKind::HotSpot, OwnMemory::Any);
     let java = maps(&["687400000-6cf800000 rw-p", "7f8450b00000-7f8450b40000 rw-p", LIBRARY]);
-    assert_eq!(names(&recognition, &java), ["HotSpot"]);
+    assert_eq!(names(&detected, &java), ["HotSpot"]);
 }
 
 #[test]
 fn super_pages_are_partition_allocs_and_a_large_reservation_beside_them_is_v8s() {
-    let recognition = Recognition { malloc: allocator("PartitionAlloc"), ..Recognition::default() };
+    let detected = Detected { malloc: allocator("PartitionAlloc"), ..Detected::default() };
     let maps = maps(&[
         "273500000000-273501000000 ---p",
         "273501000000-273501980000 rw-p",
@@ -255,7 +254,7 @@ fn super_pages_are_partition_allocs_and_a_large_reservation_beside_them_is_v8s()
         "7f8000000000-7f8000100000 rw-p",
         LIBRARY,
     ]);
-    let names: Vec<(u64, String)> = owners(&recognition, &maps, &[]);
+    let names: Vec<(u64, String)> = owners(&detected, &maps, &[]);
     let named = |at, name: &str| (at, name.to_owned());
     let expected = [
         named(0x2735_0100_0000, "V8"),
@@ -267,10 +266,10 @@ fn super_pages_are_partition_allocs_and_a_large_reservation_beside_them_is_v8s()
 
 #[test]
 fn under_a_sanitizer_everything_is_the_sanitizers() {
-    let recognition = Recognition {
+    let detected = Detected {
         malloc: allocator("libasan"),
         sanitizer: Some(Sanitizer::Address),
-        ..Recognition::default()
+        ..Detected::default()
     };
     let maps = maps(&[
         "7fff7000-8fff7000 rw-p",
@@ -278,7 +277,7 @@ fn under_a_sanitizer_everything_is_the_sanitizers() {
         "7f8000000000-7f8000100000 rw-p",
         LIBRARY,
     ]);
-    let found = owners(&recognition, &maps, &[]);
+    let found = owners(&detected, &maps, &[]);
     assert_eq!(found.len(), 3);
     assert!(found.iter().all(|(_, name)| name == "AddressSanitizer"));
 }

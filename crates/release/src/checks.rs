@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 
-use lowtide_probe::allocator::ExamineError;
+use lowtide_probe::detect::{Detected, Detector};
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::is_gone;
@@ -15,7 +15,7 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task;
-use lowtide_probe::recognise::{Recogniser, Recognition};
+use lowtide_probe::program::ProgramError;
 use thiserror::Error;
 
 use crate::{Refusal, ReleaseError};
@@ -47,7 +47,7 @@ pub struct Outside {
     /// The mappings of the process.
     pub maps: Vec<Mapping>,
     /// Who manages its memory.
-    pub recognition: Recognition,
+    pub detected: Detected,
 }
 
 /// All that can be told from outside: the process is neither stopped nor written to. What will not
@@ -56,18 +56,14 @@ pub struct Outside {
 ///
 /// # Errors
 /// With the first reason to leave it alone; or when it has ended, or may not be traced.
-pub fn outside(
-    target: &Target,
-    recogniser: &mut Recogniser,
-    untested: bool,
-) -> Result<Outside, Halt> {
+pub fn outside(target: &Target, detector: &mut Detector, untested: bool) -> Result<Outside, Halt> {
     permission(target)?;
     machine(target)?;
     let maps = target.maps().map_err(|error| failed(target, error))?;
-    let recognition =
-        recogniser.recognise(target.pid, &maps).map_err(|error| unrecognised(target, error))?;
-    sanitizer(&recognition)?;
-    allocator(&recognition)?;
+    let detected =
+        detector.detect(target.pid, &maps).map_err(|error| unrecognised(target, error))?;
+    sanitizer(&detected)?;
+    allocator(&detected)?;
     let status = target.status()?;
     let threads = statuses_of_threads(target)?;
     shadow_stack(&threads)?;
@@ -79,15 +75,15 @@ pub fn outside(
     filters(&threads)?;
     shared_memory(target)?;
     if !untested {
-        tested(&recognition)?;
+        tested(&detected)?;
     }
-    Ok(Outside { maps, recognition })
+    Ok(Outside { maps, detected })
 }
 
 /// Why a release would leave a process alone, as far as that can be told from outside; `None` also where it cannot
 /// be looked at.
 pub fn foreseen(target: &Target) -> Option<Refusal> {
-    match outside(target, &mut Recogniser::default(), false) {
+    match outside(target, &mut Detector::default(), false) {
         Err(Halt::Refused(refusal)) => Some(refusal),
         Ok(_) | Err(Halt::Failed(_)) => None,
     }
@@ -179,22 +175,22 @@ fn is_x86_64(header: &[u8; 20]) -> bool {
         && u16::from_le_bytes([header[18], header[19]]) == EM_X86_64
 }
 
-fn unrecognised(target: &Target, error: ExamineError) -> ReleaseError {
+fn unrecognised(target: &Target, error: ProgramError) -> ReleaseError {
     match error {
-        ExamineError::Gone => TargetError::Gone(target.pid).into(),
-        ExamineError::NotPermitted => failed(target, io::ErrorKind::PermissionDenied.into()),
-        ExamineError::NotYet => {
+        ProgramError::Gone => TargetError::Gone(target.pid).into(),
+        ProgramError::NotPermitted => failed(target, io::ErrorKind::PermissionDenied.into()),
+        ProgramError::NotYet => {
             ReleaseError::Failed(format!("process {} is still being loaded: try again", target.pid))
         }
-        ExamineError::Unknown(why) => ReleaseError::Failed(format!(
+        ProgramError::Unknown(why) => ReleaseError::Failed(format!(
             "it cannot be told which allocator process {} has: {why}",
             target.pid
         )),
     }
 }
 
-fn sanitizer(recognition: &Recognition) -> Result<(), Refusal> {
-    match recognition.sanitizer {
+fn sanitizer(detected: &Detected) -> Result<(), Refusal> {
+    match detected.sanitizer {
         Some(sanitizer) => Err(Refusal::Sanitizer { name: sanitizer.name() }),
         None => Ok(()),
     }
@@ -202,11 +198,11 @@ fn sanitizer(recognition: &Recognition) -> Result<(), Refusal> {
 
 /// Whether what the program allocates is glibc's. One that brings an allocator of its own is refused even
 /// if its `malloc` is glibc's: next to nothing lies there, and nobody should believe that it was tried.
-fn allocator(recognition: &Recognition) -> Result<(), Refusal> {
-    let name = match recognition.allocator() {
-        Some(_) if recognition.own.is_none() && recognition.has_glibc_heap() => return Ok(()),
+fn allocator(detected: &Detected) -> Result<(), Refusal> {
+    let name = match detected.allocator() {
+        Some(_) if detected.own.is_none() && detected.has_glibc_heap() => return Ok(()),
         Some(other) => other.kind.to_string(),
-        None => match recognition.runtimes.first() {
+        None => match detected.runtimes.first() {
             Some(runtime) => format!("{}'s own", runtime.kind.name()),
             None => "unknown".to_owned(),
         },
@@ -215,8 +211,8 @@ fn allocator(recognition: &Recognition) -> Result<(), Refusal> {
 }
 
 /// Whether its glibc is of a version that was tortured.
-fn tested(recognition: &Recognition) -> Result<(), Refusal> {
-    let version = recognition.malloc.as_ref().and_then(|malloc| malloc.version.as_deref());
+fn tested(detected: &Detected) -> Result<(), Refusal> {
+    let version = detected.malloc.as_ref().and_then(|malloc| malloc.version.as_deref());
     if version.is_some_and(is_tested) {
         return Ok(());
     }
@@ -376,10 +372,10 @@ mod tests {
     use lowtide_model::allocator_kind::AllocatorKind;
     use lowtide_model::inspection::Linkage;
     use lowtide_model::runtime_kind::RuntimeKind;
-    use lowtide_probe::recognise::{Allocator, OwnMemory, Runtime};
+    use lowtide_probe::detect::{DetectedAllocator, DetectedRuntime, OwnMemory};
 
-    fn named(name: &str, version: Option<&str>) -> Option<Allocator> {
-        Some(Allocator {
+    fn named(name: &str, version: Option<&str>) -> Option<DetectedAllocator> {
+        Some(DetectedAllocator {
             kind: AllocatorKind::parse(name),
             version: version.map(str::to_owned),
             linkage: Linkage::Dynamic,
@@ -387,8 +383,8 @@ mod tests {
         })
     }
 
-    fn with_malloc(name: &str, version: Option<&str>) -> Recognition {
-        Recognition { malloc: named(name, version), ..Recognition::default() }
+    fn with_malloc(name: &str, version: Option<&str>) -> Detected {
+        Detected { malloc: named(name, version), ..Detected::default() }
     }
 
     #[test]
@@ -415,27 +411,28 @@ mod tests {
 
     #[test]
     fn who_serves_the_program_itself_is_named_where_that_is_not_glibc() {
-        let name = |recognition: &Recognition| match allocator(recognition) {
+        let name = |detected: &Detected| match allocator(detected) {
             Err(Refusal::Allocator { name }) => name,
             other => panic!("{other:?}"),
         };
         assert_eq!(allocator(&with_malloc("glibc", None)), Ok(()));
         assert_eq!(name(&with_malloc("musl", None)), "musl");
-        assert_eq!(name(&Recognition::default()), "unknown");
-        let of_go = Runtime { kind: RuntimeKind::Go, version: None, memory: OwnMemory::None };
-        let go = Recognition { runtimes: vec![of_go], ..Recognition::default() };
+        assert_eq!(name(&Detected::default()), "unknown");
+        let of_go =
+            DetectedRuntime { kind: RuntimeKind::Go, version: None, memory: OwnMemory::None };
+        let go = Detected { runtimes: vec![of_go], ..Detected::default() };
         assert_eq!(name(&go), "Go's own");
-        let redis = Recognition { own: named("jemalloc", None), ..with_malloc("glibc", None) };
+        let redis = Detected { own: named("jemalloc", None), ..with_malloc("glibc", None) };
         assert_eq!(name(&redis), "jemalloc");
     }
 
     #[test]
     fn a_sanitizer_is_named() {
-        use lowtide_probe::allocator::Sanitizer;
-        let recognition =
-            Recognition { sanitizer: Some(Sanitizer::Memory), ..with_malloc("glibc", None) };
+        use lowtide_probe::program::Sanitizer;
+        let detected =
+            Detected { sanitizer: Some(Sanitizer::Memory), ..with_malloc("glibc", None) };
         let refused = Err(Refusal::Sanitizer { name: "MemorySanitizer" });
-        assert_eq!(sanitizer(&recognition), refused);
+        assert_eq!(sanitizer(&detected), refused);
     }
 
     #[test]

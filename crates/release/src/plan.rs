@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ptmalloc::{Arena, FreeKind, FreePages, Layout};
+use lowtide_heap::ptmalloc::{FreeKind, FreePages, Layout, WalkedArena};
 
 use crate::stub::numbers::{OP_CHUNK, OP_JOIN, OP_TOP};
 use crate::stub::{MOST_OPS, Op, PAGES_PER_OP};
@@ -67,7 +67,7 @@ impl Batch {
 }
 
 /// What joins the blocks in an arena's fast bins with their neighbours.
-pub(crate) fn joins(arena: &Arena, layout: &Layout) -> Vec<Op> {
+pub(crate) fn joins(arena: &WalkedArena, layout: &Layout) -> Vec<Op> {
     /// A fast bin holds at most so large chunks, in bytes, whatever its settings (`MAX_FAST_SIZE`).
     const SMALLEST: u64 = 32;
     let bins = layout.fast_bins(arena.address).into_iter().flat_map(|bins| bins.step_by(8));

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ptmalloc::{self, Heap, Layout, Mapping as HeapMapping};
+use lowtide_heap::ptmalloc::{self, Heap, HeapMapping, Layout};
 use lowtide_model::release::{Method, Release};
+use lowtide_probe::detect::Detector;
 use lowtide_probe::heap;
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::patience::{GivenUp, patiently};
 use lowtide_probe::process::Process;
-use lowtide_probe::recognise::Recogniser;
 
 use crate::checks::{self, Halt, Outside};
 use crate::refusal::Refusal;
@@ -89,8 +89,8 @@ impl Survey {
     fn outside(&self) -> Result<Outside, Halt> {
         const TRIES: usize = 10;
         const STEP: Duration = Duration::from_millis(20);
-        let mut recogniser = Recogniser::default();
-        let mut look = || checks::outside(&self.target, &mut recogniser, self.options.untested);
+        let mut detector = Detector::default();
+        let mut look = || checks::outside(&self.target, &mut detector, self.options.untested);
         let mut looked = look();
         for _ in 1..TRIES {
             if !matches!(looked, Err(Halt::Refused(Refusal::SharedMemory { .. }))) {
@@ -104,7 +104,7 @@ impl Survey {
 
     /// Walks the heap, which must agree with what the allocator itself counts.
     fn look(&mut self, outside: Outside) -> Result<Known, Halt> {
-        let malloc = outside.recognition.malloc.as_ref().ok_or(Refusal::NoHeap)?;
+        let malloc = outside.detected.malloc.as_ref().ok_or(Refusal::NoHeap)?;
         self.release.allocator = Some(malloc.kind.to_string());
         self.release.allocator_version.clone_from(&malloc.version);
         if self.options.way == Way::Purge {

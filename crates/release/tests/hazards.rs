@@ -9,10 +9,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use lowtide_probe::allocator::Sanitizer;
+use lowtide_probe::detect::Detector;
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::proc::status::Status;
-use lowtide_probe::recognise::Recogniser;
+use lowtide_probe::program::Sanitizer;
 use lowtide_release::checks::{self, Halt, Outside};
 use lowtide_release::remote::seccomp::{Action, Call, decide, filters_of, permits};
 use lowtide_release::{Refusal, ReleaseError};
@@ -56,7 +56,7 @@ impl Subject {
 
     /// Checks it, whatever its glibc.
     fn check(&self) -> Result<Outside, Halt> {
-        checks::outside(&self.target(), &mut Recogniser::default(), true)
+        checks::outside(&self.target(), &mut Detector::default(), true)
     }
 
     /// Why it is left alone.
@@ -123,7 +123,7 @@ impl Drop for Held {
 #[test]
 fn a_program_like_any_other_is_not_refused() {
     let outside = Subject::start("plain").check().unwrap();
-    assert!(outside.recognition.has_glibc_heap());
+    assert!(outside.detected.has_glibc_heap());
     assert!(!outside.maps.is_empty());
 }
 
@@ -133,7 +133,7 @@ fn one_that_has_ended_is_gone_and_not_refused() {
     let target = subject.target();
     subject.child.kill().unwrap();
     subject.child.wait().unwrap();
-    let checked = checks::outside(&target, &mut Recogniser::default(), true);
+    let checked = checks::outside(&target, &mut Detector::default(), true);
     let is_gone = matches!(
         checked,
         Err(Halt::Failed(ReleaseError::Target(TargetError::Gone(pid)))) if pid == subject.pid()
@@ -211,8 +211,7 @@ fn one_that_waits_for_its_vfork_is_refused_for_as_long() {
 fn a_fork_has_memory_of_its_own_however_alike_it_is() {
     let subject = Subject::start("fork");
     subject.check().unwrap();
-    checks::outside(&Target::open(subject.said).unwrap(), &mut Recogniser::default(), true)
-        .unwrap();
+    checks::outside(&Target::open(subject.said).unwrap(), &mut Detector::default(), true).unwrap();
 }
 
 #[test]
@@ -256,7 +255,7 @@ fn one_in_other_namespaces_is_checked_like_any_other() {
     let children = format!("/proc/{0}/task/{0}/children", subject.pid());
     let inner: u32 = fs::read_to_string(children).unwrap().trim().parse().unwrap();
     let target = Target::open(inner).unwrap();
-    let checked = checks::outside(&target, &mut Recogniser::default(), true);
+    let checked = checks::outside(&target, &mut Detector::default(), true);
     // By the number that we know, not by that which it said.
     let Err(Halt::Refused(Refusal::SharedMemory { other })) = checked else {
         panic!("{checked:?}")

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use lowtide_allocators::{UnpackError, bundled};
-use lowtide_probe::allocator::{ObjectFacts, c_library_version, version_of};
 use lowtide_probe::proc::maps::FileId;
+use lowtide_probe::program::{ObjectFacts, c_library_version, version_of};
 
 /// An allocator, ready to be put into a process.
 #[derive(Debug, Clone, PartialEq, Eq)]

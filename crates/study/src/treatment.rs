@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use lowtide_model::treatment::Treatment;
-use lowtide_probe::allocator::{Examination, ExamineError, Provider};
+use lowtide_probe::program::{ProgramError, ProgramFacts, Provider};
 use lowtide_record::v1::AllocatorCheck;
 
 use crate::allocator::{Allocator, Delivery};
@@ -161,12 +161,12 @@ impl Applied {
     pub fn check(
         &self,
         command: &[String],
-        found: &Result<Examination, ExamineError>,
+        found: &Result<ProgramFacts, ProgramError>,
     ) -> AllocatorCheck {
         match found {
             Ok(found) => self.check_found(found),
             Err(error) => {
-                let setuid = matches!(error, ExamineError::NotPermitted)
+                let setuid = matches!(error, ProgramError::NotPermitted)
                     && command.first().is_some_and(|program| is_setuid(program))
                     && matches!(self.allocator.delivery, Delivery::Preload { .. });
                 AllocatorCheck {
@@ -178,7 +178,7 @@ impl Applied {
         }
     }
 
-    fn check_found(&self, found: &Examination) -> AllocatorCheck {
+    fn check_found(&self, found: &ProgramFacts) -> AllocatorCheck {
         if self.allocator.delivery == Delivery::Own {
             let (Provider::Library(file) | Provider::Executable(file) | Provider::Static(file)) =
                 &found.provider;
@@ -287,8 +287,8 @@ fn is_setuid(program: &str) -> bool {
 mod tests {
     use super::*;
     use lowtide_model::allocator_kind::AllocatorKind;
-    use lowtide_probe::allocator::{BuiltIn, LoadedFile};
     use lowtide_probe::proc::maps::FileId;
+    use lowtide_probe::program::{BuiltIn, LoadedFile};
 
     fn file(path: &str, inode: u64) -> LoadedFile {
         LoadedFile { path: path.into(), id: FileId { device: (8, 1), inode } }
@@ -306,8 +306,8 @@ mod tests {
         Applied::new(&allocator, None)
     }
 
-    fn found(provider: Provider) -> Examination {
-        Examination { provider, built_in: None, is_secure: false }
+    fn found(provider: Provider) -> ProgramFacts {
+        ProgramFacts { provider, built_in: None, is_secure: false }
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn static_setuid_and_self_served_programs_are_told_with_their_reason() {
-        let reason = |e: &Examination| preloaded().check_found(e).because.unwrap_or_default();
+        let reason = |e: &ProgramFacts| preloaded().check_found(e).because.unwrap_or_default();
         assert!(reason(&found(Provider::Static(file("/bin/x", 1)))).contains("statically"));
         assert!(reason(&found(Provider::Executable(file("/bin/x", 1)))).contains("of its own"));
         let mut rust = found(Provider::Library(file("/cache/libjemalloc.so", 7)));

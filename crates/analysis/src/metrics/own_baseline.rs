@@ -22,14 +22,14 @@ const LONG: f64 = 0.5;
 
 /// Part of a trace in which memory changes little.
 #[derive(Debug, Clone, Copy)]
-struct Stretch {
+struct FlatStretch {
     begin: f64,
     end: f64,
     /// A quarter of its readings lie below this: near its bottom on a ramp, and on its level elsewhere.
     bytes: u64,
 }
 
-impl Stretch {
+impl FlatStretch {
     fn lasts(&self) -> f64 {
         self.end - self.begin
     }
@@ -41,7 +41,7 @@ impl Stretch {
 pub(super) fn own_baseline(series: &Series, from: f64, top: f64) -> Option<u64> {
     let lowest = series.min_between(from, top)?;
     let rise = series.max_between(from, top)?.saturating_sub(lowest) as f64;
-    let stretches: Vec<Stretch> = stretches(series, from, top, SPREAD * rise)
+    let stretches: Vec<FlatStretch> = stretches(series, from, top, SPREAD * rise)
         .filter(|stretch| stretch.lasts() >= SHORTEST_S)
         .take_while(|stretch| (stretch.bytes as f64) < lowest as f64 + LOW * rise)
         .collect();
@@ -54,7 +54,7 @@ pub(super) fn own_baseline(series: &Series, from: f64, top: f64) -> Option<u64> 
             stretch.lasts() >= STILL * ramp_s
         })
     };
-    let longest = still().map(Stretch::lasts).fold(0.0, f64::max);
+    let longest = still().map(FlatStretch::lasts).fold(0.0, f64::max);
     if let Some(first) = still().find(|stretch| stretch.lasts() >= LONG * longest) {
         return Some(first.bytes);
     }
@@ -73,7 +73,7 @@ fn stretches(
     from: f64,
     to: f64,
     spread: f64,
-) -> impl Iterator<Item = Stretch> + '_ {
+) -> impl Iterator<Item = FlatStretch> + '_ {
     let mut left = series.between(from, to);
     std::iter::from_fn(move || {
         let (begin, first) = *left.first()?;
@@ -91,7 +91,7 @@ fn stretches(
         let end = rest.first().or(stretch.last()).map_or(begin, |point| point.0);
         let mut bytes: Vec<f64> = stretch.iter().map(|point| point.1).collect();
         bytes.sort_by(f64::total_cmp);
-        Some(Stretch { begin, end, bytes: bytes[bytes.len() / 4].round() as u64 })
+        Some(FlatStretch { begin, end, bytes: bytes[bytes.len() / 4].round() as u64 })
     })
 }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::caches::{self, Caches};
 use super::chunk::{FLAGS, IS_MMAPPED, PREV_INUSE};
-use super::layout::{Layout, Settings};
+use super::layout::{Layout, MallocParams};
 use super::lists::FastChunks;
 use super::stretch_tally::TopRule;
 use super::walk::{self, Ending, Stretch, StretchWalk, Walker};
-use super::{Arena, FreePages, HEAP_BYTES, Heap, Mapping, Mmapped, Tally};
+use super::{FreePages, HEAP_BYTES, Heap, HeapMapping, Mmapped, Tally, WalkedArena};
 use crate::memory::{Memory, word, word_in};
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
@@ -29,7 +29,7 @@ const SEARCHED_AT_ONCE: u64 = 128 << 10;
 pub(super) struct HeapWalk<'m, M> {
     memory: &'m M,
     layout: &'m Layout,
-    mappings: Vec<Mapping>,
+    mappings: Vec<HeapMapping>,
     walker: Walker<'m, M>,
     suspects: Vec<u64>,
     areas: Vec<Range<u64>>,
@@ -46,7 +46,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     pub(super) fn new(
         memory: &'m M,
         layout: &'m Layout,
-        mappings: &[Mapping],
+        mappings: &[HeapMapping],
         found: Option<&'m mut dyn FnMut(FreePages)>,
     ) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     }
 
     pub(super) fn walk(mut self) -> Heap {
-        let mut arenas: Vec<Arena> = Vec::new();
+        let mut arenas: Vec<WalkedArena> = Vec::new();
         let addresses = self.layout.arenas.clone();
         for address in addresses.iter().skip(1) {
             arenas.push(self.until_whole(|walk| walk.thread_arena(*address)));
@@ -108,7 +108,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     }
 
     /// Walks an arena again if it did not come out whole, because it may have grown meanwhile.
-    fn until_whole(&mut self, mut once: impl FnMut(&mut Self) -> Arena) -> Arena {
+    fn until_whole(&mut self, mut once: impl FnMut(&mut Self) -> WalkedArena) -> WalkedArena {
         let (areas, suspects) = (self.areas.len(), self.suspects.len());
         let mut arena = once(self);
         for attempt in 1.. {
@@ -140,13 +140,13 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         self.waits <= MAX_WAITS && self.memory.wait(time)
     }
 
-    fn is_scattered(&self, arena: &Arena) -> bool {
+    fn is_scattered(&self, arena: &WalkedArena) -> bool {
         self.layout.is_scattered(self.memory, arena.address)
     }
 
-    fn arena(&self, address: u64) -> Arena {
+    fn arena(&self, address: u64) -> WalkedArena {
         let system_bytes = self.system_bytes(address);
-        Arena { address, heaps: 0, system_bytes, walked_bytes: 0, tally: Tally::default() }
+        WalkedArena { address, heaps: 0, system_bytes, walked_bytes: 0, tally: Tally::default() }
     }
 
     fn system_bytes(&self, arena: u64) -> u64 {
@@ -154,13 +154,13 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     }
 
     /// Walks a stretch, and adds it to an arena.
-    fn stretch(&mut self, arena: &mut Arena, mut stretch: Stretch) -> Range<u64> {
+    fn stretch(&mut self, arena: &mut WalkedArena, mut stretch: Stretch) -> Range<u64> {
         let walked = self.walker.walk(&mut stretch);
         self.add(arena, walked, &stretch.range);
         stretch.range
     }
 
-    fn add(&mut self, arena: &mut Arena, walked: StretchWalk, range: &Range<u64>) {
+    fn add(&mut self, arena: &mut WalkedArena, walked: StretchWalk, range: &Range<u64>) {
         self.rereads += walked.rereads;
         self.returns += walked.returns;
         self.suspects.extend(walked.suspects);
@@ -170,12 +170,12 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     }
 
     /// The allocator's own bytes before the first chunk.
-    fn head(&mut self, arena: &mut Arena, head: Range<u64>) {
+    fn head(&mut self, arena: &mut WalkedArena, head: Range<u64>) {
         arena.walked_bytes += head.end - head.start;
         arena.tally.resident.metadata_bytes += self.walker.residency.bytes(head);
     }
 
-    fn thread_arena(&mut self, address: u64) -> Arena {
+    fn thread_arena(&mut self, address: u64) -> WalkedArena {
         let mut arena = self.arena(address);
         let head = address % HEAP_BYTES;
         let top_at = self.layout.top_at(address);
@@ -213,7 +213,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     }
 
     /// Takes what the arena says now, unless what was walked is what it said before.
-    fn settle(&self, mut arena: Arena) -> Arena {
+    fn settle(&self, mut arena: WalkedArena) -> WalkedArena {
         if arena.walked_bytes != arena.system_bytes {
             arena.system_bytes = self.system_bytes(arena.address);
         }
@@ -227,7 +227,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     }
 
     /// The part of the main arena that grew by `brk`.
-    fn main_arena(&mut self, address: u64) -> Arena {
+    fn main_arena(&mut self, address: u64) -> WalkedArena {
         let mut arena = self.arena(address);
         let top_at = self.layout.top_at(address);
         let Some(top) = walk::top(self.memory, top_at) else { return arena };
@@ -264,7 +264,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         self.settle(arena)
     }
 
-    fn agrees(&self, settings: &Settings) -> bool {
+    fn agrees(&self, settings: &MallocParams) -> bool {
         // From 2.43 on, glibc miscounts some bytes whenever `realloc` changes an aligned block.
         let slack = (settings.mmapped_bytes / 100).max(self.memory.page_bytes());
         self.mmapped.count == settings.mmapped_count
@@ -282,7 +282,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     /// What lies in mappings besides the thread heaps: blocks that have one of their own, and pieces
     /// of a main arena that could not grow by `brk`. Neighbouring mappings are one to the kernel, so
     /// that a block may begin at any page of one.
-    fn outside(&mut self, mut main: Option<&mut Arena>) {
+    fn outside(&mut self, mut main: Option<&mut WalkedArena>) {
         let is_scattered = main.as_ref().is_some_and(|main| self.is_scattered(main));
         let (mut budget, mut heads) = (MAX_SEARCHED, MAX_HEADS);
         for search in [Search::Beginnings, Search::Heads, Search::Everywhere] {
@@ -304,7 +304,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     }
 
     /// Blocks and pieces that follow each other from the beginning of a gap on.
-    fn beginning(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>) {
+    fn beginning(&mut self, gap: Range<u64>, mut main: Option<&mut WalkedArena>) {
         let mut ahead = PageReader::new(self.memory.page_bytes());
         let mut at = gap.start;
         while at < gap.end {
@@ -317,7 +317,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
 
     /// Blocks and pieces that begin at any page of a gap, of which no more are looked at than the budget
     /// allows.
-    fn heads(&mut self, gap: Range<u64>, mut main: Option<&mut Arena>, budget: &mut u64) {
+    fn heads(&mut self, gap: Range<u64>, mut main: Option<&mut WalkedArena>, budget: &mut u64) {
         let page = self.memory.page_bytes();
         let mut ahead = PageReader::new(page);
         let mut at = gap.start;
@@ -360,7 +360,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     fn block_or_piece(
         &mut self,
         range: Range<u64>,
-        main: &mut Option<&mut Arena>,
+        main: &mut Option<&mut WalkedArena>,
         ahead: &mut PageReader,
     ) -> Option<u64> {
         let page = self.memory.page_bytes();
@@ -392,7 +392,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     }
 
     /// A piece of the main arena. Gives its end.
-    fn piece(&mut self, main: &mut Arena, range: Range<u64>) -> Option<u64> {
+    fn piece(&mut self, main: &mut WalkedArena, range: Range<u64>) -> Option<u64> {
         // The first chunk of a piece has nothing free before it, and is the main arena's.
         let (_, head) = self.two_words(range.start)?;
         let is_first = head & FLAGS == PREV_INUSE;
@@ -486,8 +486,8 @@ fn mapping_of(offset: u64, before: u64, head: u64, page: u64) -> Option<u64> {
 }
 
 /// Mappings that follow each other without a gap as one.
-fn joined_mappings(mappings: &[Mapping]) -> Vec<Mapping> {
-    let mut all: Vec<Mapping> = Vec::new();
+fn joined_mappings(mappings: &[HeapMapping]) -> Vec<HeapMapping> {
+    let mut all: Vec<HeapMapping> = Vec::new();
     for mapping in mappings.iter().filter(|m| m.range.start < m.range.end) {
         match all.last_mut() {
             Some(last)

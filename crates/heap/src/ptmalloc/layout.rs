@@ -38,12 +38,12 @@ pub struct Layout {
     /// Bytes of an arena before its bins: 112 up to 2.42, 24 from 2.43 on.
     pub head_bytes: u64,
     /// The settings, where they were found.
-    pub settings: Option<Settings>,
+    pub settings: Option<MallocParams>,
 }
 
 /// The settings in force (`mp_`), and what the allocator counts for itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct MallocParams {
     /// From how many bytes at its top on the main heap is trimmed.
     pub trim_threshold_bytes: u64,
     /// What is asked of the system beyond what is needed.
@@ -249,7 +249,7 @@ const FORMS: [Form; 3] = [
 
 /// Looks for the settings: by the classes of the thread's cache and its largest block, which belong
 /// together, and by what stands before them.
-fn find_settings(bytes: &[u8]) -> Option<Settings> {
+fn find_settings(bytes: &[u8]) -> Option<MallocParams> {
     (FORMS[0].length..bytes.len().saturating_sub(24))
         .step_by(8)
         .filter(|at| {
@@ -261,13 +261,13 @@ fn find_settings(bytes: &[u8]) -> Option<Settings> {
         .find_map(|at| FORMS.iter().find_map(|form| read_settings(bytes, at, form)))
 }
 
-fn read_settings(bytes: &[u8], at: usize, form: &Form) -> Option<Settings> {
+fn read_settings(bytes: &[u8], at: usize, form: &Form) -> Option<MallocParams> {
     let begin = at.checked_sub(form.length)?;
     let field = |place: usize| word_in(bytes, begin + place * 8);
     let count = |place: usize| half_in(bytes, at - form.counts + place * 4);
     let (n_mmaps, n_mmaps_max, max_n_mmaps, no_dyn) = (count(0)?, count(1)?, count(2)?, count(3)?);
     let (mmapped, max_mmapped) = (word_in(bytes, at - 24)?, word_in(bytes, at - 16)?);
-    let settings = Settings {
+    let settings = MallocParams {
         trim_threshold_bytes: field(0)?,
         top_pad_bytes: field(1)?,
         mmap_threshold_bytes: field(2)?,

@@ -187,13 +187,13 @@ impl<'m, M: Memory> FastChunks<'m, M> {
         link: impl FnOnce() -> Option<u64>,
     ) -> bool {
         self.listed.contains(chunk)
-            || (self.changing >> class_of(size) & 1 == 1 && self.recognise(chunk, size, link()))
+            || (self.changing >> class_of(size) & 1 == 1 && self.detect(chunk, size, link()))
     }
 
     /// Whether the first word of a chunk is the link of a free one: to a chunk of its size, or, where that
     /// does not look like zeroed memory, to nothing.
     #[cold]
-    fn recognise(&mut self, chunk: u64, size: u64, link: Option<u64>) -> bool {
+    fn detect(&mut self, chunk: u64, size: u64, link: Option<u64>) -> bool {
         let Some(next) = link.map(|link| self.links.decode(chunk + 16, link)) else { return false };
         let is_link = (next == 0 && self.links == Links::Mixed)
             || (next != 0

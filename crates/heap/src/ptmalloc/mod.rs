@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::memory::Memory;
 
 pub use caches::Caches;
-pub use layout::{Layout, Settings};
+pub use layout::{Layout, MallocParams};
 pub use lists::{Links, fast_links};
 pub use tally::{CLASSES, Class, ResidentTally, Tally};
 
@@ -31,7 +31,7 @@ pub(crate) const HEAP_BYTES: u64 = 64 << 20;
 
 /// A mapping that may hold a part of the heap: private, writable, of no file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mapping {
+pub struct HeapMapping {
     /// Where it is.
     pub range: Range<u64>,
     /// Whether it is the one that `brk` moves the end of.
@@ -66,7 +66,7 @@ pub enum FreeKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heap {
     /// The arenas; the main one first.
-    pub arenas: Vec<Arena>,
+    pub arenas: Vec<WalkedArena>,
     /// Blocks that have a mapping of their own.
     pub mmapped: Mmapped,
     /// What the threads hold back for themselves; the arenas count it as used.
@@ -81,7 +81,7 @@ pub struct Heap {
 
 /// One arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Arena {
+pub struct WalkedArena {
     /// Where its `malloc_state` is.
     pub address: u64,
     /// The pieces that it consists of.
@@ -94,7 +94,7 @@ pub struct Arena {
     pub tally: Tally,
 }
 
-impl Arena {
+impl WalkedArena {
     /// Whether what was walked is what the arena itself says that it has got, so that nothing is
     /// missing and nothing was guessed.
     pub fn is_whole(&self) -> bool {
@@ -170,12 +170,12 @@ impl Heap {
     /// Resident bytes that a release returns: those in whole free pages, the tops of thread heaps
     /// included.
     pub fn release_bytes(&self) -> u64 {
-        self.arenas.iter().map(Arena::release_bytes).sum()
+        self.arenas.iter().map(WalkedArena::release_bytes).sum()
     }
 
     /// Whether everything was walked that the allocator says it has.
     pub fn is_whole(&self) -> bool {
-        self.arenas.iter().all(Arena::is_whole) && self.mmapped.is_whole
+        self.arenas.iter().all(WalkedArena::is_whole) && self.mmapped.is_whole
     }
 
     /// The resident bytes by owner.
@@ -210,8 +210,8 @@ impl Owners {
 /// of their addresses.
 ///
 /// The memory may change meanwhile. What cannot be walked is counted as such; [`Heap::is_whole`] and
-/// [`Arena::is_whole`] say whether anything is missing.
-pub fn walk(memory: &impl Memory, layout: &Layout, mappings: &[Mapping]) -> Heap {
+/// [`WalkedArena::is_whole`] say whether anything is missing.
+pub fn walk(memory: &impl Memory, layout: &Layout, mappings: &[HeapMapping]) -> Heap {
     arenas::HeapWalk::new(memory, layout, mappings, None).walk()
 }
 
@@ -221,7 +221,7 @@ pub fn walk(memory: &impl Memory, layout: &Layout, mappings: &[Mapping]) -> Heap
 pub fn walk_and_tell<'m>(
     memory: &'m impl Memory,
     layout: &'m Layout,
-    mappings: &[Mapping],
+    mappings: &[HeapMapping],
     found: &'m mut dyn FnMut(FreePages),
 ) -> Heap {
     arenas::HeapWalk::new(memory, layout, mappings, Some(found)).walk()

@@ -17,7 +17,7 @@ use lowtide_heap::layout::{HeapLayout, Walked};
 use lowtide_model::inspection::{Allocator, Observation, Runtime, Unreadable};
 use lowtide_model::ledger::Owner;
 
-use crate::allocator::ExamineError;
+use crate::detect::{self, Detected, Detector};
 use crate::heap;
 use crate::machine::thread_cpu_s;
 use crate::memory::LiveMemory;
@@ -25,7 +25,7 @@ use crate::patience::patiently;
 use crate::proc::maps::Mapping;
 use crate::proc::rollup::Rollup;
 use crate::process::Process;
-use crate::recognise::{self, Recogniser, Recognition};
+use crate::program::ProgramError;
 use crate::sockets::{self, Sockets};
 
 pub use footprint::{Footprint, Proportion};
@@ -42,7 +42,7 @@ pub const LARGEST_WALKED: u64 = 128 << 20;
 /// Looks at processes, and remembers the files that it has read.
 #[derive(Debug, Default)]
 pub struct Inspector {
-    recogniser: Recogniser,
+    detector: Detector,
     sockets: Option<Sockets>,
     without_scan: bool,
 }
@@ -161,30 +161,30 @@ impl Inspector {
         observation: &mut Observation,
         unreadable: Option<Unreadable>,
     ) -> Result<(), TargetError> {
-        let recognition = match self.recogniser.recognise(target.pid, maps) {
-            Ok(recognition) => recognition,
-            Err(ExamineError::Gone) if !target.is_alive() => {
+        let detected = match self.detector.detect(target.pid, maps) {
+            Ok(detected) => detected,
+            Err(ProgramError::Gone) if !target.is_alive() => {
                 return Err(TargetError::Gone(target.pid));
             }
             Err(error) => {
                 if unreadable.is_none() {
                     observation.notes.push(format!("its allocator could not be told: {error}"));
                 }
-                Recognition::default()
+                Detected::default()
             }
         };
         let walked = match unreadable {
-            None => walk(memory, maps, &recognition, observation),
+            None => walk(memory, maps, &detected, observation),
             Some(_) => None,
         };
-        describe(&recognition, observation);
-        let pointers = recognise::stack_pointers(target.pid);
-        let stacks = recognise::stacks(memory, &recognition, maps, &pointers);
+        describe(&detected, observation);
+        let pointers = detect::stack_pointers(target.pid);
+        let stacks = detect::stacks(memory, &detected, maps, &pointers);
         let taken = walked.as_ref().map(|walked| walked.areas.as_slice()).unwrap_or_default();
         let mounts = fs::read(target.path("mountinfo")).unwrap_or_default();
         let files = &pages::FileSystems::parse(&String::from_utf8_lossy(&mounts));
         let attributor =
-            pages::Attributor { maps, recognition: &recognition, stacks: &stacks, taken, files };
+            pages::Attributor { maps, detected: &detected, stacks: &stacks, taken, files };
         let rest = attributor.attribute(memory).map_err(|error| target.failed(error))?;
         observation.ledger.join(&rest.ledger);
         observation.managers = rest.managers();
@@ -209,17 +209,17 @@ fn memory_of(target: &Target) -> Result<(Option<LiveMemory>, Option<Unreadable>)
 fn walk(
     memory: &LiveMemory,
     maps: &[Mapping],
-    recognition: &Recognition,
+    detected: &Detected,
     observation: &mut Observation,
 ) -> Option<Walked> {
-    if recognition.sanitizer.is_some() {
+    if detected.sanitizer.is_some() {
         return None;
     }
-    let malloc = recognition.malloc.as_ref()?;
+    let malloc = detected.malloc.as_ref()?;
     let library = heap::library(maps, &malloc.path.to_string_lossy())?;
     let data = heap::data_of(maps, library.file);
     let Some(layout) = HeapLayout::find(&malloc.kind, memory, &data) else {
-        if recognition.has_glibc_heap() && maps.iter().any(|m| m.name == "[heap]") {
+        if detected.has_glibc_heap() && maps.iter().any(|m| m.name == "[heap]") {
             observation.notes.push(
                 "its heap is laid out in a way that is not known, and was not walked".to_owned(),
             );
@@ -247,23 +247,23 @@ fn walk(
 }
 
 /// Who was recognised.
-fn describe(recognition: &Recognition, observation: &mut Observation) {
-    observation.allocator = recognition.allocator().map(|found| Allocator {
+fn describe(detected: &Detected, observation: &mut Observation) {
+    observation.allocator = detected.allocator().map(|found| Allocator {
         kind: found.kind.clone(),
         version: found.version.clone(),
         linkage: Some(found.linkage),
     });
-    let runtimes = recognition.runtimes.iter();
+    let runtimes = detected.runtimes.iter();
     observation.runtimes = runtimes
         .map(|r| Runtime { name: r.kind.name().to_owned(), version: r.version.clone() })
         .collect();
-    if let Some(sanitizer) = recognition.sanitizer {
+    if let Some(sanitizer) = detected.sanitizer {
         observation.notes.push(format!(
             "it runs under {}, which keeps what was freed: its memory says little about the program",
             sanitizer.name()
         ));
     }
-    if recognition.own.is_some() && !observation.arenas.is_empty() {
+    if detected.own.is_some() && !observation.arenas.is_empty() {
         observation.notes.push(
             "the program brings its own allocator; glibc's heap beside it is what libraries use"
                 .to_owned(),

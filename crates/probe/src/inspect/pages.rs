@@ -16,13 +16,13 @@ use crate::proc::maps::Mapping;
 use crate::proc::mountinfo;
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::recognise::{self, Recognition};
+use crate::detect::{self, Detected};
 use lowtide_model::allocator_kind::AllocatorKind;
 
 /// What is known of a process when its pages are counted.
 pub(super) struct Attributor<'a> {
     pub(super) maps: &'a [Mapping],
-    pub(super) recognition: &'a Recognition,
+    pub(super) detected: &'a Detected,
     /// Mappings that are stacks.
     pub(super) stacks: &'a [Range<u64>],
     /// What the walk of the heap has claimed and counted, in order.
@@ -172,12 +172,12 @@ impl Attributor<'_> {
             manager: None,
             estimated: false,
         };
-        let areas = recognise::areas(memory, self.recognition, self.maps, self.stacks, taken);
+        let areas = detect::areas(memory, self.detected, self.maps, self.stacks, taken);
         let mut claims: Vec<Claim> = areas
             .into_iter()
             .map(|area| match area.owner {
                 // glibc has given it this name, and the walk has not found it.
-                recognise::Owner::Allocator(AllocatorKind::Glibc) => {
+                detect::AreaOwner::Allocator(AllocatorKind::Glibc) => {
                     sure(&area.range, Owner::Unattributed)
                 }
                 owner => Claim {
@@ -189,7 +189,7 @@ impl Attributor<'_> {
             })
             .collect();
         claims.extend(self.stacks.iter().map(|range| sure(range, Owner::Stacks)));
-        let data = self.recognition.zeroed_data.iter();
+        let data = self.detected.zeroed_data.iter();
         claims.extend(data.map(|range| sure(range, Owner::ProgramData)));
         claims.sort_by_key(|claim| claim.range.start);
         claims
@@ -250,7 +250,7 @@ impl Attributor<'_> {
 
     /// What people call shared memory: by its program where that is known, else by its mapping.
     fn name_of_shared(&self, mapping: &Mapping) -> String {
-        let is_postgres = self.recognition.has(RuntimeKind::Postgres);
+        let is_postgres = self.detected.has(RuntimeKind::Postgres);
         let is_segment = ["/dev/zero", "/SYSV", "/dev/shm/PostgreSQL", "/anon_hugepage"]
             .iter()
             .any(|begin| mapping.name.starts_with(begin));
@@ -265,7 +265,7 @@ impl Attributor<'_> {
 
     /// ZGC keeps its heap in a file of memory, which it names so (zPhysicalMemoryBacking_linux.cpp).
     fn is_heap_of_java(&self, mapping: &Mapping) -> bool {
-        mapping.name.starts_with("/memfd:java_heap") && self.recognition.has(RuntimeKind::HotSpot)
+        mapping.name.starts_with("/memfd:java_heap") && self.detected.has(RuntimeKind::HotSpot)
     }
 
     /// Whose private memory is when nothing else is known of it.

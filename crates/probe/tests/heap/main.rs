@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::process::Command;
 
-use lowtide_heap::ptmalloc::{Arena, Heap};
+use lowtide_heap::ptmalloc::{Heap, WalkedArena};
 use lowtide_heap::residency::Residency;
 use lowtide_probe::memory::LiveMemory;
 use subject::{Info, Library, Subject};
@@ -73,7 +73,7 @@ fn check(
 }
 
 fn arenas_in_short(heap: &Heap) -> Vec<(u64, u64, u64)> {
-    let short = |a: &Arena| (a.system_bytes, a.walked_bytes, a.tally.unwalked_bytes);
+    let short = |a: &WalkedArena| (a.system_bytes, a.walked_bytes, a.tally.unwalked_bytes);
     heap.arenas.iter().map(short).collect()
 }
 
@@ -149,7 +149,7 @@ fn check_while_it_changes(library: &Library) {
         // Where something could not be walked, the result must say so.
         assert!(is_near || !heap.is_whole(), "{library:?}: {walked}, but {before} and {after}");
         assert!(
-            heap.arenas.iter().any(Arena::is_whole),
+            heap.arenas.iter().any(WalkedArena::is_whole),
             "{library:?}: {:?}",
             arenas_in_short(&heap)
         );

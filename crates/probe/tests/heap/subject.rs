@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ptmalloc::{Heap, Layout, Mapping, walk};
+use lowtide_heap::ptmalloc::{Heap, HeapMapping, Layout, walk};
 use lowtide_probe::heap::{data_of, mappings};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps;
@@ -90,7 +90,7 @@ impl Subject {
     }
 
     /// Where its arenas may be found, and where its heap may be.
-    pub(crate) fn places(&self) -> (Vec<std::ops::Range<u64>>, Vec<Mapping>) {
+    pub(crate) fn places(&self) -> (Vec<std::ops::Range<u64>>, Vec<HeapMapping>) {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
         let maps = maps::parse(&maps).unwrap();
         let is_library = |m: &&maps::Mapping| {

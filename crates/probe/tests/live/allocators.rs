@@ -4,8 +4,8 @@ use std::process::Command;
 
 use lowtide_allocators::bundled;
 use lowtide_model::allocator_kind::AllocatorKind;
-use lowtide_probe::allocator::{Sanitizer, c_library_version};
-use lowtide_probe::recognise::Owner;
+use lowtide_probe::detect::AreaOwner;
+use lowtide_probe::program::{Sanitizer, c_library_version};
 
 use crate::support::{Subject, compile, compile_source};
 
@@ -13,14 +13,14 @@ use crate::support::{Subject, compile, compile_source};
 fn glibc_is_told_with_its_version_and_nothing_is_estimated_to_be_its() {
     let home = tempfile::tempdir().unwrap();
     let subject = Subject::start(&mut Command::new(compile(home.path(), &["cc"])));
-    let found = subject.recognise();
-    let path = &found.recognition.malloc.as_ref().unwrap().path;
+    let found = subject.detect();
+    let path = &found.detected.malloc.as_ref().unwrap().path;
     let version = c_library_version(path);
     assert!(version.is_some(), "{}", path.display());
     assert_eq!(found.allocator(), ("glibc", version.as_deref(), "dynamic"));
-    assert!(found.recognition.has_glibc_heap() && found.recognition.own.is_none());
-    assert!(found.areas.is_empty() && found.recognition.runtimes.is_empty());
-    assert_eq!(found.recognition.sanitizer, None);
+    assert!(found.detected.has_glibc_heap() && found.detected.own.is_none());
+    assert!(found.areas.is_empty() && found.detected.runtimes.is_empty());
+    assert_eq!(found.detected.sanitizer, None);
     // The first thread's, and the second's.
     assert_eq!(found.stacks, 2);
 }
@@ -32,15 +32,15 @@ fn a_preloaded_library_is_told_with_its_version_and_owns_the_blocks() {
     for library in bundled() {
         let path = library.unpack().unwrap();
         let subject = Subject::start(Command::new(&program).env("LD_PRELOAD", &path));
-        let found = subject.recognise();
+        let found = subject.detect();
         let name = library.name().trim_end_matches('2');
         assert_eq!(found.allocator(), (name, Some(library.version()), "preloaded"));
         let area = found.area_of(subject.address()).expect("the block has an owner");
         assert_eq!(
             (&area.owner, area.estimated),
-            (&Owner::Allocator(AllocatorKind::parse(name)), false)
+            (&AreaOwner::Allocator(AllocatorKind::parse(name)), false)
         );
-        assert!(!found.recognition.has_glibc_heap());
+        assert!(!found.detected.has_glibc_heap());
         assert_eq!(found.stacks, 2, "{name}");
     }
 }
@@ -54,7 +54,7 @@ fn a_library_that_the_program_asks_for_is_not_taken_for_a_preloaded_one() {
         let program = compile(home.path(), &["cc", "-Wl,--no-as-needed", &path.to_string_lossy()]);
         let subject = Subject::start(Command::new(program).env("LD_LIBRARY_PATH", home.path()));
         let name = library.name().trim_end_matches('2');
-        let found = subject.recognise();
+        let found = subject.detect();
         assert_eq!(found.allocator(), (name, Some(library.version()), "dynamic"));
     }
 }
@@ -74,10 +74,10 @@ fn an_unknown_library_is_called_by_its_file() {
     std::fs::rename(library, &path).unwrap();
     let program = compile(home.path(), &["cc"]);
     let subject = Subject::start(Command::new(program).env("LD_PRELOAD", &path));
-    let found = subject.recognise();
+    let found = subject.detect();
     assert_eq!(found.allocator(), ("libmine", None, "preloaded"));
     let area = found.area_of(subject.address()).expect("the block has an owner");
-    assert_eq!(area.owner, Owner::Allocator(AllocatorKind::parse("libmine")));
+    assert_eq!(area.owner, AreaOwner::Allocator(AllocatorKind::parse("libmine")));
 }
 
 #[test]
@@ -85,9 +85,9 @@ fn a_static_glibc_is_recognised_without_symbols() {
     let home = tempfile::tempdir().unwrap();
     for arguments in [&["cc", "-static", "-s"][..], &["cc", "-static-pie", "-s"]] {
         let program = compile(home.path(), arguments);
-        let found = Subject::start(&mut Command::new(program)).recognise();
+        let found = Subject::start(&mut Command::new(program)).detect();
         assert_eq!(found.allocator(), ("glibc", None, "static"), "{arguments:?}");
-        assert!(found.recognition.has_glibc_heap() && found.areas.is_empty());
+        assert!(found.detected.has_glibc_heap() && found.areas.is_empty());
     }
 }
 
@@ -102,12 +102,12 @@ fn a_rust_program_with_its_mimalloc_inside_is_not_taken_for_a_small_heap_of_glib
     assert!(status.expect("strip (Debian: binutils)").success());
     for program in [program, stripped] {
         let subject = Subject::start(&mut Command::new(&program));
-        let found = subject.recognise();
+        let found = subject.detect();
         let (name, _, linkage) = found.allocator();
         assert_eq!((name, linkage), ("mimalloc", "static"), "{}", program.display());
-        assert_eq!(found.recognition.malloc.as_ref().unwrap().kind, AllocatorKind::Glibc);
+        assert_eq!(found.detected.malloc.as_ref().unwrap().kind, AllocatorKind::Glibc);
         let area = found.area_of(subject.address()).expect("the block has an owner");
-        assert_eq!(area.owner, Owner::Allocator(AllocatorKind::Mimalloc));
+        assert_eq!(area.owner, AreaOwner::Allocator(AllocatorKind::Mimalloc));
         assert!(!found.areas.iter().any(|area| {
             found.maps.iter().any(|m| m.name == "[heap]" && m.contains(area.range.start))
         }));
@@ -126,10 +126,10 @@ fn a_build_with_a_sanitizer_is_recognised() {
     for (argument, sanitizer) in builds {
         let program = compile(home.path(), &["cc", argument]);
         let subject = Subject::start(&mut Command::new(program));
-        let found = subject.recognise();
-        assert_eq!(found.recognition.sanitizer, Some(sanitizer));
+        let found = subject.detect();
+        assert_eq!(found.detected.sanitizer, Some(sanitizer));
         let area = found.area_of(subject.address()).expect("the block has an owner");
-        assert_eq!(area.owner, Owner::Sanitizer(sanitizer));
+        assert_eq!(area.owner, AreaOwner::Sanitizer(sanitizer));
     }
 }
 
@@ -142,11 +142,11 @@ fn musl_is_told_from_glibc_whether_it_is_a_library_or_linked_statically() {
     {
         let program = compile(home.path(), arguments);
         let subject = Subject::start(&mut Command::new(program));
-        let found = subject.recognise();
+        let found = subject.detect();
         let (name, found_version, found_linkage) = found.allocator();
         assert_eq!((name, found_version.is_some(), found_linkage), ("musl", version, linkage));
         let area = found.area_of(subject.address()).expect("the block has an owner");
-        assert_eq!(area.owner, Owner::Allocator(AllocatorKind::Musl));
+        assert_eq!(area.owner, AreaOwner::Allocator(AllocatorKind::Musl));
     }
 }
 
@@ -157,12 +157,12 @@ fn gperftools_is_told_with_its_version_and_owns_the_brk_heap() {
     let program = compile(home.path(), &["cc"]);
     let subject =
         Subject::start(Command::new(program).env("LD_PRELOAD", "libtcmalloc_minimal.so.4"));
-    let found = subject.recognise();
+    let found = subject.detect();
     let (name, version, linkage) = found.allocator();
     assert_eq!((name, linkage), ("gperftools", "preloaded"));
     assert!(version.is_some_and(|v| v.starts_with("2.")), "{version:?}");
     let area = found.area_of(subject.address()).expect("the block has an owner");
-    assert_eq!(area.owner, Owner::Allocator(AllocatorKind::Gperftools));
+    assert_eq!(area.owner, AreaOwner::Allocator(AllocatorKind::Gperftools));
 }
 
 #[test]
@@ -190,5 +190,5 @@ fn a_program_that_was_replaced_on_disk_is_recognised_by_what_runs() {
     let subject = Subject::start(&mut Command::new(&program));
     std::fs::remove_file(&program).unwrap();
     std::fs::write(&program, "no program at all").unwrap();
-    assert_eq!(subject.recognise().allocator(), ("glibc", None, "static"));
+    assert_eq!(subject.detect().allocator(), ("glibc", None, "static"));
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use lowtide_allocators::bundled;
 use lowtide_model::runtime_kind::RuntimeKind;
-use lowtide_probe::recognise::Owner;
+use lowtide_probe::detect::AreaOwner;
 
 use crate::support::Subject;
 
@@ -50,9 +50,9 @@ fn cpython_owns_the_arenas_that_it_counts_and_no_other_mapping() {
         let mut command = Command::new("python3");
         let python = start(command.args(["-c", program]), library.as_ref());
         let [arenas] = numbers(&python)[..] else { panic!("{}", python.said) };
-        let found = python.recognise();
+        let found = python.detect();
         // The last arena is not full.
-        let owned = found.resident(&Owner::Runtime(RuntimeKind::Python));
+        let owned = found.resident(&AreaOwner::Runtime(RuntimeKind::Python));
         let arenas = arenas * MIB;
         assert!(owned <= arenas && owned + 2 * MIB >= arenas, "{library:?}: {owned} of {arenas}");
         assert!(found.areas.iter().all(|area| !area.estimated), "{library:?}: {:?}", found.areas);
@@ -75,7 +75,7 @@ fn the_memory_of_hotspot_is_the_same_under_every_allocator() {
         // One size of the heap, all of it touched, so that runs are alike.
         let arguments = ["-Xms128m", "-Xmx128m", "-XX:+AlwaysPreTouch", "-XX:+UseSerialGC"];
         let java = start(command.args(arguments).arg(&source), library.as_ref());
-        owned.push(java.recognise().resident(&Owner::Runtime(RuntimeKind::HotSpot)));
+        owned.push(java.detect().resident(&AreaOwner::Runtime(RuntimeKind::HotSpot)));
     }
     let (least, most) = (owned.iter().min().unwrap(), owned.iter().max().unwrap());
     assert!(*least >= 128 * MIB && most - least <= least / 10, "{owned:?}");
@@ -94,7 +94,7 @@ fn ruby_owns_the_pages_that_it_counts() {
         let mut command = Command::new("ruby");
         let ruby = start(command.args(["-e", program]), library.as_ref());
         let [pages] = numbers(&ruby)[..] else { panic!("{}", ruby.said) };
-        let owned = ruby.recognise().resident(&Owner::Runtime(RuntimeKind::Ruby));
+        let owned = ruby.detect().resident(&AreaOwner::Runtime(RuntimeKind::Ruby));
         // It has taken a few more since it counted.
         assert!(owned.abs_diff(pages) <= pages / 50, "{library:?}: {owned} of {pages}");
     }
@@ -109,7 +109,7 @@ fn php_owns_the_chunks_that_it_counts() {
     let mut command = Command::new("php");
     let php = start(command.args(["-d", "memory_limit=-1", "-r", program]), None);
     let [used] = numbers(&php)[..] else { panic!("{}", php.said) };
-    let owned = php.recognise().resident(&Owner::Runtime(RuntimeKind::Php));
+    let owned = php.detect().resident(&AreaOwner::Runtime(RuntimeKind::Php));
     // What an array leaves behind as it grows is not resident.
     assert!(owned <= used && owned >= used / 10 * 8, "{owned} of {used}");
 }
@@ -122,7 +122,7 @@ fn erlang_owns_its_carriers() {
     let mut command = Command::new("erl");
     let erlang = start(command.args(["-noshell", "-eval", program]), None);
     let [total] = numbers(&erlang)[..] else { panic!("{}", erlang.said) };
-    let owned = erlang.recognise().resident(&Owner::Runtime(RuntimeKind::Erlang));
+    let owned = erlang.detect().resident(&AreaOwner::Runtime(RuntimeKind::Erlang));
     assert!(owned >= total / 10 * 8, "{owned} of {total}");
 }
 
@@ -133,7 +133,7 @@ fn the_blocks_of_gperftools_are_found_by_its_spans() {
     let program = crate::support::compile(home.path(), &["cc"]);
     let library = PathBuf::from("libtcmalloc_minimal.so.4");
     let subject = start(&mut Command::new(program), Some(&library));
-    let found = subject.recognise();
+    let found = subject.detect();
     let area = found.area_of(subject.address()).expect("the block has an owner");
     assert_eq!((area.owner.name(), area.estimated), ("gperftools", false));
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use lowtide_model::runtime_kind::RuntimeKind;
-use lowtide_probe::recognise::Owner;
+use lowtide_probe::detect::AreaOwner;
 
 use crate::support::{Found, Subject};
 
@@ -14,7 +14,7 @@ const PYTHON: &str = "import sys\n\
     print('%x' % id(blocks[150000]), flush=True)\n\
     sys.stdin.read()";
 
-fn owned(found: &Found, owner: &Owner) -> u64 {
+fn owned(found: &Found, owner: &AreaOwner) -> u64 {
     let of_owner = found.areas.iter().filter(|area| area.owner == *owner);
     of_owner.map(|area| area.range.end - area.range.start).sum()
 }
@@ -30,17 +30,17 @@ fn first_number(text: &[u8]) -> String {
 fn python_and_its_arenas_are_recognised() {
     let version = Command::new("python3").arg("--version").output().expect("python3").stdout;
     let python = Subject::start(Command::new("python3").args(["-c", PYTHON]));
-    let found = python.recognise();
+    let found = python.detect();
     let version = first_number(&version);
     let [("CPython", Some(told))] = found.runtimes()[..] else { panic!("{:?}", found.runtimes()) };
     assert!(version.starts_with(told), "{version} {told}");
     assert_eq!(found.allocator().0, "glibc");
     let area = found.area_of(python.address()).expect("the object has an owner");
-    assert_eq!((&area.owner, area.estimated), (&Owner::Runtime(RuntimeKind::Python), false));
+    assert_eq!((&area.owner, area.estimated), (&AreaOwner::Runtime(RuntimeKind::Python), false));
 
     let mut command = Command::new("python3");
     let python = Subject::start(command.args(["-c", PYTHON]).env("PYTHONMALLOC", "malloc"));
-    assert!(python.recognise().areas.is_empty());
+    assert!(python.detect().areas.is_empty());
 }
 
 #[test]
@@ -50,13 +50,13 @@ fn node_and_the_pages_of_v8_are_recognised() {
         console.log(process.memoryUsage().heapTotal.toString(16));\
         process.stdin.on('data', () => a.length).on('end', () => process.exit());";
     let node = Subject::start(Command::new("node").args(["-e", program]));
-    let found = node.recognise();
+    let found = node.detect();
     let version = Command::new("node").arg("--version").output().expect("node").stdout;
     let version = first_number(&version);
     assert_eq!(found.runtimes(), [("Node.js", Some(version.as_str()))]);
     assert_eq!(found.allocator().0, "glibc");
     let heap = node.address();
-    assert!(owned(&found, &Owner::Runtime(RuntimeKind::Node)) >= heap, "{heap}");
+    assert!(owned(&found, &AreaOwner::Runtime(RuntimeKind::Node)) >= heap, "{heap}");
 }
 
 const GO: &str = "package main\n\
@@ -92,12 +92,12 @@ fn go_is_recognised_with_and_without_c() {
         [(GO, &["-ldflags=-s -w"][..], false), (&with_c, &[], true)]
     {
         let go = build_go(home.path(), source, arguments);
-        let found = go.recognise();
+        let found = go.detect();
         assert_eq!(found.runtimes(), [("Go", Some(version.as_str()))]);
-        assert_eq!(found.recognition.malloc.is_some(), has_malloc);
-        assert_eq!(found.recognition.own, None);
+        assert_eq!(found.detected.malloc.is_some(), has_malloc);
+        assert_eq!(found.detected.own, None);
         let area = found.area_of(go.address()).expect("the block has an owner");
-        assert_eq!(area.owner, Owner::Runtime(RuntimeKind::Go));
+        assert_eq!(area.owner, AreaOwner::Runtime(RuntimeKind::Go));
     }
 }
 
@@ -107,7 +107,7 @@ fn the_virtual_machine_of_java_is_recognised() {
     // A program that comes with every Java, says nothing, and waits on a port that the system chooses.
     let mut command = Command::new("java");
     let java = Subject::start_silent(command.args(["sun.rmi.registry.RegistryImpl", "0"]));
-    let owner = Owner::Runtime(RuntimeKind::HotSpot);
+    let owner = AreaOwner::Runtime(RuntimeKind::HotSpot);
     let found = java.recognise_when(|found| owned(found, &owner) >= 8 << 20 && found.stacks > 8);
     let [("HotSpot", Some(version))] = found.runtimes()[..] else {
         panic!("{:?}", found.runtimes())

@@ -6,12 +6,10 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lowtide_heap::residency::Residency;
-use lowtide_probe::allocator::ExamineError;
+use lowtide_probe::detect::{Area, AreaOwner, Detected, Detector, areas, stack_pointers, stacks};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::{Mapping, parse};
-use lowtide_probe::recognise::{
-    Area, Owner, Recogniser, Recognition, areas, stack_pointers, stacks,
-};
+use lowtide_probe::program::ProgramError;
 
 /// A program in C that allocates, has a second thread, tells where one of its blocks is, and waits for
 /// its input to end.
@@ -49,7 +47,7 @@ pub(crate) struct Subject {
 
 /// What was found out about one.
 pub(crate) struct Found {
-    pub(crate) recognition: Recognition,
+    pub(crate) detected: Detected,
     pub(crate) maps: Vec<Mapping>,
     pub(crate) areas: Vec<Area>,
     pub(crate) stacks: usize,
@@ -104,30 +102,30 @@ impl Subject {
     }
 
     /// Looks at it.
-    pub(crate) fn recognise(&self) -> Found {
+    pub(crate) fn detect(&self) -> Found {
         self.recognise_when(|_| true)
     }
 
     /// Looks at it until what is seen is as it will be in the end.
     pub(crate) fn recognise_when(&self, is_ready: impl Fn(&Found) -> bool) -> Found {
         let deadline = Instant::now() + Duration::from_secs(60);
-        let mut recogniser = Recogniser::default();
+        let mut detector = Detector::default();
         loop {
             let text = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).unwrap();
             let maps = parse(&text).unwrap();
-            match recogniser.recognise(self.child.id(), &maps) {
-                Ok(recognition) => {
+            match detector.detect(self.child.id(), &maps) {
+                Ok(detected) => {
                     let pointers = stack_pointers(self.child.id());
                     let memory = LiveMemory::open(self.child.id()).unwrap();
-                    let stacks = stacks(&memory, &recognition, &maps, &pointers);
-                    let areas = areas(&memory, &recognition, &maps, &stacks, &[]);
+                    let stacks = stacks(&memory, &detected, &maps, &pointers);
+                    let areas = areas(&memory, &detected, &maps, &stacks, &[]);
                     let stacks = stacks.len();
-                    let found = Found { recognition, maps, areas, stacks, memory };
+                    let found = Found { detected, maps, areas, stacks, memory };
                     if is_ready(&found) {
                         return found;
                     }
                 }
-                Err(ExamineError::NotYet) => {}
+                Err(ProgramError::NotYet) => {}
                 Err(error) => panic!("{error}"),
             }
             assert!(Instant::now() < deadline, "it is never as it should be:\n{text}");
@@ -146,12 +144,12 @@ impl Drop for Subject {
 impl Found {
     /// Name, version and linkage of the allocator that serves the program.
     pub(crate) fn allocator(&self) -> (&str, Option<&str>, &str) {
-        let allocator = self.recognition.allocator().expect("an allocator");
+        let allocator = self.detected.allocator().expect("an allocator");
         (allocator.kind.name(), allocator.version.as_deref(), allocator.linkage.name())
     }
 
     /// The resident bytes of an owner.
-    pub(crate) fn resident(&self, owner: &Owner) -> u64 {
+    pub(crate) fn resident(&self, owner: &AreaOwner) -> u64 {
         let ranges = self.areas.iter().filter(|area| area.owner == *owner).map(|a| a.range.clone());
         ranges.map(|range| Residency::new(&self.memory).bytes(range)).sum()
     }
@@ -163,7 +161,7 @@ impl Found {
 
     /// Name and version of the runtimes.
     pub(crate) fn runtimes(&self) -> Vec<(&str, Option<&str>)> {
-        let runtimes = self.recognition.runtimes.iter();
+        let runtimes = self.detected.runtimes.iter();
         runtimes.map(|r| (r.kind.name(), r.version.as_deref())).collect()
     }
 }

@@ -1,8 +1,8 @@
 //! Where a name of a library is in a process.
 
-use lowtide_probe::allocator::symbol;
 use lowtide_probe::mapped::open_mapped;
 use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::program::symbol;
 
 /// The address of a name that a file defines for others; `None` where it does not.
 pub(crate) fn address(pid: u32, maps: &[Mapping], file: &Mapping, name: &str) -> Option<u64> {

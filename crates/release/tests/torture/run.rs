@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use lowtide_probe::detect::Detector;
 use lowtide_probe::inspect::{Target, TargetError};
-use lowtide_probe::recognise::Recogniser;
 use lowtide_release::{Options, ReleaseError, release};
 
 use crate::record::{Kind, Record};
@@ -133,6 +133,6 @@ fn left_behind(pid: u32) -> Option<String> {
 
 fn version(target: &Target) -> String {
     let maps = target.maps().unwrap();
-    let recognition = Recogniser::default().recognise(target.pid, &maps).unwrap();
-    recognition.malloc.and_then(|malloc| malloc.version).expect("a glibc of a known version")
+    let detected = Detector::default().detect(target.pid, &maps).unwrap();
+    detected.malloc.and_then(|malloc| malloc.version).expect("a glibc of a known version")
 }

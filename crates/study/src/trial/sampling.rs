@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lowtide_probe::allocator::{ExamineError, Examiner};
 use lowtide_probe::machine::thread_cpu_s;
+use lowtide_probe::program::{ProgramError, ProgramReader};
 use lowtide_probe::sampler::{Attention, Sampler};
 use lowtide_record::Recorder;
 use lowtide_record::v1::{Line, Process};
@@ -114,7 +114,7 @@ impl Sampling {
         let thread = thread::spawn(move || {
             let mut work = Work {
                 sampler: Sampler::for_descendants_of(root),
-                examiner: Examiner::default(),
+                examiner: ProgramReader::default(),
                 pending: Vec::new(),
                 treatment,
                 recorder,
@@ -165,7 +165,7 @@ impl Sampling {
 
 struct Work {
     sampler: Sampler,
-    examiner: Examiner,
+    examiner: ProgramReader,
     pending: Vec<(Process, Instant)>,
     treatment: Applied,
     recorder: Recorder,
@@ -261,12 +261,12 @@ impl Work {
 
     fn examine_pending(&mut self) {
         for (process, since) in std::mem::take(&mut self.pending) {
-            let found = self.examiner.examine(process.pid);
+            let found = self.examiner.read(process.pid);
             match &found {
-                Err(ExamineError::NotYet) if since.elapsed() < LOADING => {
+                Err(ProgramError::NotYet) if since.elapsed() < LOADING => {
                     self.pending.push((process, since));
                 }
-                Err(ExamineError::Gone) => {}
+                Err(ProgramError::Gone) => {}
                 _ => {
                     let allocator = Some(self.treatment.check(&process.command, &found));
                     let t_s = self.recorder.now();

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use lowtide_model::allocator_kind::AllocatorKind;
 
-use super::evidence::{Evidence, allocator_of, evidence_of};
+use super::markers::{EmbeddedCode, allocator_of, embedded_code_of};
 use super::source::Source;
 use super::texts;
 
@@ -56,7 +56,7 @@ pub struct ObjectFacts {
     /// The allocator whose own names it exports.
     pub allocator: Option<AllocatorKind>,
     /// Of which runtimes and sanitizers it is, or holds, the code.
-    pub evidence: Vec<Evidence>,
+    pub evidence: Vec<EmbeddedCode>,
     /// Where in the file its constant texts are (`.rodata`): offset and size in bytes.
     pub texts: Option<(u64, u64)>,
     /// The addresses that its segments ask for, from its first to behind its last byte: with what a
@@ -108,7 +108,7 @@ impl ObjectFacts {
             facts.read_dynamic(elf);
             facts.read_names(elf, &cache);
             if [".go.buildinfo", ".gopclntab"].iter().any(|s| elf.section_by_name(s).is_some()) {
-                facts.evidence.push(Evidence::Go);
+                facts.evidence.push(EmbeddedCode::Go);
             }
         }
         Ok(facts)
@@ -142,7 +142,7 @@ impl ObjectFacts {
                 }
                 _ => {}
             }
-            if let Some(found) = evidence_of(name)
+            if let Some(found) = embedded_code_of(name)
                 && !self.evidence.contains(&found)
             {
                 self.evidence.push(found);

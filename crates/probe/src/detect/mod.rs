@@ -1,6 +1,6 @@
 //! Who manages the memory of a process: its allocator, and runtimes that bring memory of their own.
 //!
-//! - [`allocator`](Allocator): name, version, and how it came into the process.
+//! - [`allocator`](DetectedAllocator): name, version, and how it came into the process.
 //! - [`runtime`](Runtime): Go, CPython, V8, HotSpot, Ruby, PHP, Erlang, InnoDB: what they allocate goes past
 //!   `malloc`.
 //! - [`Sanitizer`]: a build that must be left alone.
@@ -22,25 +22,25 @@ use std::ops::Range;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::allocator::{Evidence, ExamineError, Examiner, ObjectFacts, Sanitizer};
 use crate::mapped::open_mapped;
 use crate::proc::maps::{FileId, Mapping};
+use crate::program::{EmbeddedCode, ObjectFacts, ProgramError, ProgramReader, Sanitizer};
 
-pub use allocator::Allocator;
-pub use areas::{Area, Owner, areas};
-pub use runtime::{OwnMemory, Runtime};
+pub use allocator::DetectedAllocator;
+pub use areas::{Area, AreaOwner, areas};
+pub use runtime::{DetectedRuntime, OwnMemory};
 pub use stacks::{stack_pointers, stacks};
 
 /// Who manages the memory of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Recognition {
+pub struct Detected {
     /// Who serves `malloc`; `None` where the program has none, as a Go program without C.
-    pub malloc: Option<Allocator>,
+    pub malloc: Option<DetectedAllocator>,
     /// An allocator that the program carries for its own allocations, past `malloc` (Rust's
     /// `#[global_allocator]`, redis with its own jemalloc).
-    pub own: Option<Allocator>,
+    pub own: Option<DetectedAllocator>,
     /// Runtimes whose memory is not `malloc`'s.
-    pub runtimes: Vec<Runtime>,
+    pub runtimes: Vec<DetectedRuntime>,
     /// The sanitizer that it was built with, or runs under.
     pub sanitizer: Option<Sanitizer>,
     /// The data of program and libraries that begin as zeros (`.bss`) and for which their files hold
@@ -48,9 +48,9 @@ pub struct Recognition {
     pub zeroed_data: Vec<Range<u64>>,
 }
 
-impl Recognition {
+impl Detected {
     /// The allocator that serves the program itself.
-    pub fn allocator(&self) -> Option<&Allocator> {
+    pub fn allocator(&self) -> Option<&DetectedAllocator> {
         self.own.as_ref().or(self.malloc.as_ref())
     }
 
@@ -68,8 +68,8 @@ impl Recognition {
 
 /// Recognises, and remembers the files that it has read.
 #[derive(Debug, Default)]
-pub struct Recogniser {
-    examiner: Examiner,
+pub struct Detector {
+    reader: ProgramReader,
     versions: HashMap<(FileId, String), Option<String>>,
     c_libraries: HashMap<FileId, Option<AllocatorKind>>,
 }
@@ -80,17 +80,17 @@ struct Loaded<'m> {
     facts: ObjectFacts,
 }
 
-impl Recogniser {
+impl Detector {
     /// Recognises what manages the memory of a process, which is neither stopped nor written to.
     /// `maps` are its mappings.
     ///
     /// # Errors
     /// When its files or the loader's list cannot be read, or it is still being loaded.
-    pub fn recognise(&mut self, pid: u32, maps: &[Mapping]) -> Result<Recognition, ExamineError> {
-        let (examination, mappings) = self.examiner.examine_with_mappings(pid, maps)?;
+    pub fn detect(&mut self, pid: u32, maps: &[Mapping]) -> Result<Detected, ProgramError> {
+        let (program_facts, mappings) = self.reader.read_with_mappings(pid, maps)?;
         let mut objects = Vec::with_capacity(mappings.len());
         for (place, mapping) in mappings.into_iter().enumerate() {
-            match self.examiner.object(pid, mapping) {
+            match self.reader.object(pid, mapping) {
                 Ok(facts) => objects.push(Loaded { mapping, facts: facts.clone() }),
                 // What of the program itself cannot be read, cannot be told. A library whose file is
                 // gone is one that is not recognised.
@@ -98,9 +98,9 @@ impl Recogniser {
                 Err(_) => {}
             }
         }
-        Ok(Recognition {
-            malloc: self.malloc(pid, maps, &examination, &objects),
-            own: self.own(pid, &examination, &objects),
+        Ok(Detected {
+            malloc: self.malloc(pid, maps, &program_facts, &objects),
+            own: self.own(pid, &program_facts, &objects),
             runtimes: self.runtimes(pid, &objects),
             sanitizer: sanitizer(maps, &objects),
             zeroed_data: zeroed_data(maps, &objects),
@@ -149,7 +149,7 @@ const ASAN_SHADOW: u64 = 0x7fff_7000;
 
 fn sanitizer(maps: &[Mapping], objects: &[Loaded<'_>]) -> Option<Sanitizer> {
     let named = objects.iter().flat_map(|o| &o.facts.evidence).filter_map(|e| match e {
-        Evidence::Sanitizer(sanitizer) => Some(*sanitizer),
+        EmbeddedCode::Sanitizer(sanitizer) => Some(*sanitizer),
         _ => None,
     });
     // The leak finder is a part of others as well.

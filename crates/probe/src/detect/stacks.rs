@@ -12,7 +12,7 @@ use lowtide_heap::memory::Memory;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use super::{OwnMemory, Recognition};
+use super::{Detected, OwnMemory};
 use crate::proc::maps::Mapping;
 use crate::proc::task;
 
@@ -59,14 +59,14 @@ pub fn stack_pointers(pid: u32) -> Vec<u64> {
 /// it ends with the descriptor; without one, its end is an estimate.
 pub fn stacks(
     memory: &impl Memory,
-    recognition: &Recognition,
+    detected: &Detected,
     maps: &[Mapping],
     pointers: &[u64],
 ) -> Vec<Range<u64>> {
     // Go's threads run on the stacks of goroutines, which are part of its heap.
-    let has_go = recognition.has(RuntimeKind::Go);
-    let has_threads_of_c = !has_go || recognition.malloc.is_some();
-    let is_musl = recognition.malloc.as_ref().is_some_and(|m| m.kind == AllocatorKind::Musl);
+    let has_go = detected.has(RuntimeKind::Go);
+    let has_threads_of_c = !has_go || detected.malloc.is_some();
+    let is_musl = detected.malloc.as_ref().is_some_and(|m| m.kind == AllocatorKind::Musl);
     let usual = if is_musl { OF_MUSL } else { OF_GLIBC };
     let mut found = Vec::new();
     for (place, mapping) in maps.iter().enumerate() {
@@ -78,7 +78,7 @@ pub fn stacks(
             found.push(mapping.start..mapping.end);
         } else if plain && has_threads_of_c && is_guarded(mapping, below) {
             found.extend(guarded(memory, mapping, pointers, &usual));
-        } else if plain && !has_go && !is_of_v8(recognition, mapping) {
+        } else if plain && !has_go && !is_of_v8(detected, mapping) {
             found.extend(in_use(memory, mapping, pointers, &usual));
         }
     }
@@ -166,8 +166,8 @@ fn is_guarded(mapping: &Mapping, below: Option<&Mapping>) -> bool {
 }
 
 /// V8 runs nothing on its pages; a stack that begins like one is rarer than a wrong pointer.
-fn is_of_v8(recognition: &Recognition, mapping: &Mapping) -> bool {
-    let page = recognition.runtimes.iter().find(|r| r.kind.has_v8()).map(|r| r.memory);
+fn is_of_v8(detected: &Detected, mapping: &Mapping) -> bool {
+    let page = detected.runtimes.iter().find(|r| r.kind.has_v8()).map(|r| r.memory);
     matches!(page, Some(OwnMemory::Aligned(bytes)) if mapping.size() == bytes && mapping.start.is_multiple_of(bytes))
 }
 
@@ -211,7 +211,7 @@ mod tests {
         .unwrap();
         let memory = Saved { blocks: vec![page_with_descriptor(0x7f00_1080_0000)] };
         let pointers = [0x7f00_307f_0000, 0x7f00_4000_1000];
-        let found = stacks(&memory, &Recognition::default(), &maps, &pointers);
+        let found = stacks(&memory, &Detected::default(), &maps, &pointers);
         // Neither a guard alone makes a stack, nor a pointer into a large mapping.
         assert_eq!(starts(&found), [0x7f00_1000_1000, 0x7f00_3000_0000, 0x7ffd_0000_0000]);
         assert_eq!(found[0].end, 0x7f00_1080_1000);
@@ -227,7 +227,7 @@ mod tests {
              33fc001fc000-33fc00202000 ---p 00000000 00:00 0\n",
         )
         .unwrap();
-        assert!(stacks(&Saved::default(), &Recognition::default(), &maps, &[]).is_empty());
+        assert!(stacks(&Saved::default(), &Detected::default(), &maps, &[]).is_empty());
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
         )
         .unwrap();
         let end = |memory: &Saved, pointers: &[u64]| {
-            stacks(memory, &Recognition::default(), &maps, pointers).first().map(|range| range.end)
+            stacks(memory, &Detected::default(), &maps, pointers).first().map(|range| range.end)
         };
         let none = Saved::default();
         assert_eq!(end(&none, &[]), None);
@@ -262,7 +262,7 @@ mod tests {
         let memory = LiveMemory::open(std::process::id()).unwrap();
         let found = stacks(
             &memory,
-            &Recognition::default(),
+            &Detected::default(),
             &parse(&text).unwrap(),
             &stack_pointers(std::process::id()),
         );

@@ -5,17 +5,17 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{Loaded, Recogniser, partition_alloc};
+use super::{Detector, Loaded, partition_alloc};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::Linkage;
 
-use crate::allocator::{Evidence, Examination, LoadedFile, Provider, elf, texts};
 use crate::mapped::open_mapped;
 use crate::proc::maps::Mapping;
+use crate::program::{EmbeddedCode, LoadedFile, ProgramFacts, Provider, elf, texts};
 
 /// An allocator in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Allocator {
+pub struct DetectedAllocator {
     /// Which one; [`AllocatorKind::Unknown`] where the program exports a `malloc` that nothing identifies.
     pub kind: AllocatorKind,
     /// Its version, where its file tells.
@@ -26,23 +26,23 @@ pub struct Allocator {
     pub path: PathBuf,
 }
 
-impl Recogniser {
+impl Detector {
     /// Who serves `malloc`.
     pub(super) fn malloc(
         &mut self,
         pid: u32,
         maps: &[Mapping],
-        examination: &Examination,
+        program_facts: &ProgramFacts,
         objects: &[Loaded<'_>],
-    ) -> Option<Allocator> {
-        let (file, of_file) = match &examination.provider {
+    ) -> Option<DetectedAllocator> {
+        let (file, of_file) = match &program_facts.provider {
             Provider::Library(file) => {
                 let object = objects.iter().find(|o| o.mapping.file == file.id)?;
                 (file, (Self::kind_of_library(file, object), linkage(objects, object), object))
             }
             Provider::Executable(file) => {
                 let program = objects.first()?;
-                let built_in = examination.built_in.as_ref().map(|b| b.kind.clone());
+                let built_in = program_facts.built_in.as_ref().map(|b| b.kind.clone());
                 let known = program.facts.allocator.clone().or(built_in);
                 let kind = known.unwrap_or_else(|| unknown(program, maps));
                 (file, (kind, Linkage::Static, program))
@@ -54,26 +54,26 @@ impl Recogniser {
         };
         let (kind, linkage, object) = of_file;
         let version = self.version_of(pid, &kind, object);
-        Some(Allocator { kind, version, linkage, path: file.path.clone() })
+        Some(DetectedAllocator { kind, version, linkage, path: file.path.clone() })
     }
 
     /// What the program carries for itself.
     pub(super) fn own(
         &mut self,
         pid: u32,
-        examination: &Examination,
+        program_facts: &ProgramFacts,
         objects: &[Loaded<'_>],
-    ) -> Option<Allocator> {
+    ) -> Option<DetectedAllocator> {
         let program = objects.first()?;
         // A static program has one C library, whose malloc may be that very allocator.
-        let kind = examination.built_in.as_ref()?.kind.clone();
-        let is_go = program.facts.evidence.contains(&Evidence::Go);
-        if is_go || matches!(examination.provider, Provider::Executable(_)) {
+        let kind = program_facts.built_in.as_ref()?.kind.clone();
+        let is_go = program.facts.evidence.contains(&EmbeddedCode::Go);
+        if is_go || matches!(program_facts.provider, Provider::Executable(_)) {
             return None;
         }
         let version = self.version_of(pid, &kind, program);
         let path = PathBuf::from(&program.mapping.name);
-        Some(Allocator { kind, version, linkage: Linkage::Static, path })
+        Some(DetectedAllocator { kind, version, linkage: Linkage::Static, path })
     }
 
     fn kind_of_library(file: &LoadedFile, object: &Loaded<'_>) -> AllocatorKind {
@@ -102,7 +102,7 @@ impl Recogniser {
             texts::static_c_library(&file, program.facts.texts?)
         });
         let found = found.clone();
-        let is_go = program.facts.evidence.contains(&Evidence::Go);
+        let is_go = program.facts.evidence.contains(&EmbeddedCode::Go);
         match found {
             Some(kind) => Some(kind),
             None if has_guarded_heap(maps) => Some(AllocatorKind::Musl),
@@ -179,7 +179,7 @@ fn unknown(object: &Loaded<'_>, maps: &[Mapping]) -> AllocatorKind {
         return AllocatorKind::PartitionAlloc;
     }
     let sanitizer = object.facts.evidence.iter().find_map(|e| match e {
-        Evidence::Sanitizer(sanitizer) => Some(sanitizer.name()),
+        EmbeddedCode::Sanitizer(sanitizer) => Some(sanitizer.name()),
         _ => None,
     });
     sanitizer.map_or(AllocatorKind::Unknown, |name| AllocatorKind::Other(name.to_owned()))

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::ExamineError;
+use super::ProgramError;
 
 /// More objects than any program loads.
 const MOST_OBJECTS: usize = 8192;
@@ -58,13 +58,13 @@ impl AuxiliaryVector {
 }
 
 /// The objects in the order in which names are looked up.
-pub(super) fn objects(pid: u32, debug: DebugAt) -> Result<Vec<Object>, ExamineError> {
+pub(super) fn objects(pid: u32, debug: DebugAt) -> Result<Vec<Object>, ProgramError> {
     let memory = File::open(format!("/proc/{pid}/mem"))?;
-    let read = |address: u64, words: &mut [u64]| -> Result<(), ExamineError> {
+    let read = |address: u64, words: &mut [u64]| -> Result<(), ProgramError> {
         let mut bytes = vec![0; words.len() * 8];
         memory.read_exact_at(&mut bytes, address).map_err(|error| match error.raw_os_error() {
             // Nothing is mapped there (yet).
-            Some(5) => ExamineError::NotYet,
+            Some(5) => ProgramError::NotYet,
             _ => error.into(),
         })?;
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -85,7 +85,7 @@ pub(super) fn objects(pid: u32, debug: DebugAt) -> Result<Vec<Object>, ExamineEr
     read(address, &mut debug)?;
     let [version, first, _, state] = debug;
     if version as u32 == 0 || first == 0 || state as u32 != 0 {
-        return Err(ExamineError::NotYet);
+        return Err(ProgramError::NotYet);
     }
     let mut objects = Vec::new();
     let mut next = first;

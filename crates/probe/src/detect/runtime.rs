@@ -6,12 +6,12 @@ use std::os::unix::fs::FileExt;
 
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use super::{Loaded, Recogniser};
-use crate::allocator::{Evidence, elf, texts};
+use super::{Detector, Loaded};
+use crate::program::{EmbeddedCode, elf, texts};
 
 /// A runtime in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Runtime {
+pub struct DetectedRuntime {
     /// Which one.
     pub kind: RuntimeKind,
     /// Its version, where its file tells: `1.26.8`, `3.11.7` (before 3.11 only `3.9`), `20.20.2`
@@ -50,16 +50,16 @@ const MIMALLOC_SEGMENT: u64 = 32 << 20;
 /// InnoDB's smallest chunk of its buffer pool.
 const INNODB_CHUNK: u64 = 1 << 20;
 
-impl Recogniser {
+impl Detector {
     /// The runtimes whose code is loaded, each once.
-    pub(super) fn runtimes(&mut self, pid: u32, objects: &[Loaded<'_>]) -> Vec<Runtime> {
-        let mut found: Vec<Runtime> = Vec::new();
+    pub(super) fn runtimes(&mut self, pid: u32, objects: &[Loaded<'_>]) -> Vec<DetectedRuntime> {
+        let mut found: Vec<DetectedRuntime> = Vec::new();
         for object in objects {
             for kind in kinds(&object.facts.evidence) {
                 if found.iter().all(|r| r.kind != kind) {
                     let version = self.runtime_version(pid, kind, object);
                     let memory = memory(pid, kind, object);
-                    found.push(Runtime { kind, version, memory });
+                    found.push(DetectedRuntime { kind, version, memory });
                 }
             }
         }
@@ -89,21 +89,21 @@ impl Recogniser {
     }
 }
 
-fn kinds(evidence: &[Evidence]) -> impl Iterator<Item = RuntimeKind> {
-    let has_node = evidence.contains(&Evidence::Node);
+fn kinds(evidence: &[EmbeddedCode]) -> impl Iterator<Item = RuntimeKind> {
+    let has_node = evidence.contains(&EmbeddedCode::Node);
     evidence.iter().filter_map(move |e| match e {
-        Evidence::Go => Some(RuntimeKind::Go),
-        Evidence::HotSpot => Some(RuntimeKind::HotSpot),
-        Evidence::Python => Some(RuntimeKind::Python),
+        EmbeddedCode::Go => Some(RuntimeKind::Go),
+        EmbeddedCode::HotSpot => Some(RuntimeKind::HotSpot),
+        EmbeddedCode::Python => Some(RuntimeKind::Python),
         // Programs that take Node's extensions without being Node have no V8 to export.
-        Evidence::V8 if has_node => Some(RuntimeKind::Node),
-        Evidence::V8 => Some(RuntimeKind::V8),
-        Evidence::Ruby => Some(RuntimeKind::Ruby),
-        Evidence::Php => Some(RuntimeKind::Php),
-        Evidence::Erlang => Some(RuntimeKind::Erlang),
-        Evidence::InnoDb => Some(RuntimeKind::InnoDb),
-        Evidence::Postgres => Some(RuntimeKind::Postgres),
-        Evidence::Node | Evidence::Sanitizer(_) => None,
+        EmbeddedCode::V8 if has_node => Some(RuntimeKind::Node),
+        EmbeddedCode::V8 => Some(RuntimeKind::V8),
+        EmbeddedCode::Ruby => Some(RuntimeKind::Ruby),
+        EmbeddedCode::Php => Some(RuntimeKind::Php),
+        EmbeddedCode::Erlang => Some(RuntimeKind::Erlang),
+        EmbeddedCode::InnoDb => Some(RuntimeKind::InnoDb),
+        EmbeddedCode::Postgres => Some(RuntimeKind::Postgres),
+        EmbeddedCode::Node | EmbeddedCode::Sanitizer(_) => None,
     })
 }
 

@@ -4,7 +4,7 @@ use lowtide_model::allocator_kind::AllocatorKind;
 
 /// A runtime or a sanitizer whose code is in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Evidence {
+pub enum EmbeddedCode {
     /// The Go runtime (its sections `.go.buildinfo`, `.gopclntab`).
     Go,
     /// CPython (`Py_BytesMain`, or `Py_GetBuildInfo`, which is older).
@@ -78,22 +78,22 @@ pub(super) fn allocator_of(name: &[u8]) -> Option<AllocatorKind> {
 }
 
 /// What a name is evidence of.
-pub(super) fn evidence_of(name: &[u8]) -> Option<Evidence> {
+pub(super) fn embedded_code_of(name: &[u8]) -> Option<EmbeddedCode> {
     Some(match name {
-        b"Py_BytesMain" | b"Py_GetBuildInfo" => Evidence::Python,
-        b"_ZN2v87Isolate3NewERKNS0_12CreateParamsE" => Evidence::V8,
-        b"napi_create_object" => Evidence::Node,
-        b"JVM_GetVersionInfo" | b"AsyncGetCallTrace" => Evidence::HotSpot,
-        b"rb_gc_start" => Evidence::Ruby,
-        b"zend_mm_gc" => Evidence::Php,
-        b"erts_alloc_enomem" => Evidence::Erlang,
-        b"ShmemInitStruct" => Evidence::Postgres,
-        b"opt_ignore_builtin_innodb" | b"innodb_hton_ptr" => Evidence::InnoDb,
-        b"__asan_init" => Evidence::Sanitizer(Sanitizer::Address),
-        b"__hwasan_init" => Evidence::Sanitizer(Sanitizer::HwAddress),
-        b"__lsan_init" => Evidence::Sanitizer(Sanitizer::Leak),
-        b"__msan_init" => Evidence::Sanitizer(Sanitizer::Memory),
-        b"__tsan_init" => Evidence::Sanitizer(Sanitizer::Thread),
+        b"Py_BytesMain" | b"Py_GetBuildInfo" => EmbeddedCode::Python,
+        b"_ZN2v87Isolate3NewERKNS0_12CreateParamsE" => EmbeddedCode::V8,
+        b"napi_create_object" => EmbeddedCode::Node,
+        b"JVM_GetVersionInfo" | b"AsyncGetCallTrace" => EmbeddedCode::HotSpot,
+        b"rb_gc_start" => EmbeddedCode::Ruby,
+        b"zend_mm_gc" => EmbeddedCode::Php,
+        b"erts_alloc_enomem" => EmbeddedCode::Erlang,
+        b"ShmemInitStruct" => EmbeddedCode::Postgres,
+        b"opt_ignore_builtin_innodb" | b"innodb_hton_ptr" => EmbeddedCode::InnoDb,
+        b"__asan_init" => EmbeddedCode::Sanitizer(Sanitizer::Address),
+        b"__hwasan_init" => EmbeddedCode::Sanitizer(Sanitizer::HwAddress),
+        b"__lsan_init" => EmbeddedCode::Sanitizer(Sanitizer::Leak),
+        b"__msan_init" => EmbeddedCode::Sanitizer(Sanitizer::Memory),
+        b"__tsan_init" => EmbeddedCode::Sanitizer(Sanitizer::Thread),
         _ => return None,
     })
 }

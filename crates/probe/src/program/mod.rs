@@ -6,8 +6,8 @@
 //! beyond those that the loader itself needs are used, so that stripped programs are no different.
 
 pub(crate) mod elf;
-mod evidence;
 mod link_map;
+mod markers;
 mod source;
 pub(crate) mod texts;
 
@@ -24,12 +24,12 @@ use crate::proc::is_gone;
 use crate::proc::maps::{self, FileId, Mapping};
 
 pub use elf::{BuiltIn, ObjectError, ObjectFacts, symbol};
-pub use evidence::{Evidence, Sanitizer};
+pub use markers::{EmbeddedCode, Sanitizer};
 pub use texts::{c_library_version, version_of};
 
 /// What was found out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Examination {
+pub struct ProgramFacts {
     /// The object whose `malloc` the process calls.
     pub provider: Provider,
     /// An allocator that is compiled into the executable: it may serve the program's own
@@ -70,7 +70,7 @@ impl LoadedFile {
 
 /// Why it could not be found out.
 #[derive(Debug, Error)]
-pub enum ExamineError {
+pub enum ProgramError {
     /// The loader has not finished: ask again in a moment.
     #[error("it is still being loaded")]
     NotYet,
@@ -85,7 +85,7 @@ pub enum ExamineError {
     Unknown(String),
 }
 
-impl From<io::Error> for ExamineError {
+impl From<io::Error> for ProgramError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::PermissionDenied => Self::NotPermitted,
@@ -99,51 +99,51 @@ impl From<io::Error> for ExamineError {
 
 /// Examines processes, and remembers the files that it has read.
 #[derive(Debug, Default)]
-pub struct Examiner {
+pub struct ProgramReader {
     objects: HashMap<FileId, ObjectFacts>,
     /// What is compiled into the programs.
     built_in: HashMap<FileId, Option<BuiltIn>>,
 }
 
-impl Examiner {
+impl ProgramReader {
     /// Finds out who serves the `malloc` of a process.
     ///
     /// # Errors
     /// When that cannot be told, or not yet.
-    pub fn examine(&mut self, pid: u32) -> Result<Examination, ExamineError> {
+    pub fn read(&mut self, pid: u32) -> Result<ProgramFacts, ProgramError> {
         let text = fs::read(format!("/proc/{pid}/maps"))?;
         let maps = maps::parse(&String::from_utf8_lossy(&text))
-            .map_err(|e| ExamineError::Unknown(e.to_string()))?;
-        Ok(self.examine_with_mappings(pid, &maps)?.0)
+            .map_err(|e| ProgramError::Unknown(e.to_string()))?;
+        Ok(self.read_with_mappings(pid, &maps)?.0)
     }
 
     /// The same, with mappings that were read before; and a mapping of each object that is loaded,
     /// in the order in which names are looked up. The first is the program.
-    pub(crate) fn examine_with_mappings<'m>(
+    pub(crate) fn read_with_mappings<'m>(
         &mut self,
         pid: u32,
         maps: &'m [Mapping],
-    ) -> Result<(Examination, Vec<&'m Mapping>), ExamineError> {
+    ) -> Result<(ProgramFacts, Vec<&'m Mapping>), ProgramError> {
         if maps.is_empty() {
-            return Err(ExamineError::Gone);
+            return Err(ProgramError::Gone);
         }
         let exe_id = FileId::from_metadata(&fs::metadata(format!("/proc/{pid}/exe"))?);
         let exe = maps
             .iter()
             .find(|m| m.file == exe_id)
             .or_else(|| find_by_path(maps, pid))
-            .ok_or(ExamineError::NotYet)?;
+            .ok_or(ProgramError::NotYet)?;
         let program = self.object(pid, exe)?.clone();
         if !program.is_64_bit {
             let reason = "it is a 32-bit program, into which a 64-bit library cannot be loaded";
-            return Err(ExamineError::Unknown(reason.to_owned()));
+            return Err(ProgramError::Unknown(reason.to_owned()));
         }
         let vector = link_map::AuxiliaryVector::read(pid)?;
         let is_secure = vector.is_secure;
         let Some(debug) = self.loader(pid, vector.base, maps, exe, &program)? else {
             let provider = Provider::Static(loaded(exe));
             let built_in = self.built_in(pid, exe)?;
-            return Ok((Examination { provider, built_in, is_secure }, vec![exe]));
+            return Ok((ProgramFacts { provider, built_in, is_secure }, vec![exe]));
         };
         let objects = link_map::objects(pid, debug)?;
         let mapped: Vec<Option<&Mapping>> = objects
@@ -155,8 +155,8 @@ impl Examiner {
             Some(Some(program)) => self.built_in(pid, program)?,
             _ => None,
         };
-        let examination = Examination { provider, built_in, is_secure };
-        Ok((examination, mapped.into_iter().flatten().collect()))
+        let program_facts = ProgramFacts { provider, built_in, is_secure };
+        Ok((program_facts, mapped.into_iter().flatten().collect()))
     }
 
     /// Where the loader keeps its list; `None` where there is no loader.
@@ -167,10 +167,10 @@ impl Examiner {
         maps: &[Mapping],
         exe: &Mapping,
         program: &ObjectFacts,
-    ) -> Result<Option<link_map::DebugAt>, ExamineError> {
+    ) -> Result<Option<link_map::DebugAt>, ProgramError> {
         let (base, facts) = if base != 0 {
             let Some(mapping) = maps.iter().find(|m| m.contains(base)) else {
-                return Err(ExamineError::NotYet);
+                return Err(ProgramError::NotYet);
             };
             (base, self.object(pid, mapping)?.clone())
         } else {
@@ -183,7 +183,7 @@ impl Examiner {
             (None, None) if base == exe.start - exe.offset => Ok(None),
             (None, None) => {
                 let reason = "its loader does not tell which libraries it has loaded";
-                Err(ExamineError::Unknown(reason.to_owned()))
+                Err(ProgramError::Unknown(reason.to_owned()))
             }
         }
     }
@@ -193,7 +193,7 @@ impl Examiner {
         &mut self,
         pid: u32,
         objects: &[Option<&Mapping>],
-    ) -> Result<Provider, ExamineError> {
+    ) -> Result<Provider, ProgramError> {
         for (place, mapping) in objects.iter().enumerate() {
             let Some(mapping) = mapping else { continue };
             if self.object(pid, mapping)?.defines_malloc {
@@ -204,7 +204,7 @@ impl Examiner {
             }
         }
         // Libraries are mapped one by one before any of them is bound.
-        Err(ExamineError::NotYet)
+        Err(ProgramError::NotYet)
     }
 
     /// What the file of a mapping tells.
@@ -212,14 +212,14 @@ impl Examiner {
         &mut self,
         pid: u32,
         mapping: &Mapping,
-    ) -> Result<&ObjectFacts, ExamineError> {
+    ) -> Result<&ObjectFacts, ProgramError> {
         match self.objects.entry(mapping.file) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(place) => Ok(place.insert(read_mapped(pid, mapping, ObjectFacts::read)?)),
         }
     }
 
-    fn built_in(&mut self, pid: u32, exe: &Mapping) -> Result<Option<BuiltIn>, ExamineError> {
+    fn built_in(&mut self, pid: u32, exe: &Mapping) -> Result<Option<BuiltIn>, ProgramError> {
         match self.built_in.entry(exe.file) {
             Entry::Occupied(known) => Ok(known.get().clone()),
             Entry::Vacant(place) => Ok(place.insert(read_mapped(pid, exe, BuiltIn::find)?).clone()),
@@ -242,15 +242,15 @@ fn read_mapped<T>(
     pid: u32,
     mapping: &Mapping,
     read: impl FnOnce(&fs::File) -> Result<T, ObjectError>,
-) -> Result<T, ExamineError> {
+) -> Result<T, ProgramError> {
     let found = open_mapped(pid, mapping).map_err(ObjectError::from).and_then(|file| read(&file));
     found.map_err(|error| {
         // A file that is not there may have been deleted, or the process may have ended.
         let ended = fs::metadata(format!("/proc/{pid}/exe")).is_err_and(|e| is_gone(&e));
         if ended {
-            ExamineError::Gone
+            ProgramError::Gone
         } else {
-            ExamineError::Unknown(format!("{}: {error}", mapping.name))
+            ProgramError::Unknown(format!("{}: {error}", mapping.name))
         }
     })
 }
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn our_own_malloc_comes_from_the_c_library() {
-        let found = Examiner::default().examine(std::process::id()).unwrap();
+        let found = ProgramReader::default().read(std::process::id()).unwrap();
         match found.provider {
             Provider::Library(file) => assert!(file.is_c_library(), "{file:?}"),
             other => panic!("{other:?}"),
@@ -273,6 +273,6 @@ mod tests {
     fn a_process_that_has_ended_is_gone() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        assert!(matches!(Examiner::default().examine(child.id()), Err(ExamineError::Gone)));
+        assert!(matches!(ProgramReader::default().read(child.id()), Err(ProgramError::Gone)));
     }
 }

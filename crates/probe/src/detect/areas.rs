@@ -29,9 +29,9 @@ use lowtide_model::allocator_kind::AllocatorKind;
 
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use super::{Allocator, OwnMemory, Recognition, Runtime, partition_alloc};
-use crate::allocator::Sanitizer;
+use super::{Detected, DetectedAllocator, DetectedRuntime, OwnMemory, partition_alloc};
 use crate::proc::maps::Mapping;
+use crate::program::Sanitizer;
 
 /// Memory that belongs to a manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,14 +39,14 @@ pub struct Area {
     /// Where it is, in bytes.
     pub range: Range<u64>,
     /// The manager.
-    pub owner: Owner,
+    pub owner: AreaOwner,
     /// Whether that is an estimate.
     pub estimated: bool,
 }
 
 /// Who manages memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Owner {
+pub enum AreaOwner {
     /// An allocator; how much of the memory is in use is not known here.
     Allocator(AllocatorKind),
     /// A runtime.
@@ -55,7 +55,7 @@ pub enum Owner {
     Sanitizer(Sanitizer),
 }
 
-impl Owner {
+impl AreaOwner {
     /// Returns the name for reports.
     pub fn name(&self) -> &str {
         match self {
@@ -75,20 +75,20 @@ const FAR: u64 = 16 << 40;
 /// fits is not in the answer.
 pub fn areas(
     memory: &impl Memory,
-    recognition: &Recognition,
+    detected: &Detected,
     maps: &[Mapping],
     stacks: &[Range<u64>],
     taken: &[Range<u64>],
 ) -> Vec<Area> {
-    let known = stacks.iter().chain(taken).chain(&recognition.zeroed_data);
+    let known = stacks.iter().chain(taken).chain(&detected.zeroed_data);
     let mut known: Vec<Range<u64>> = known.cloned().collect();
     known.sort_unstable_by_key(|range| range.start);
     let mappings: Vec<&Mapping> = maps.iter().filter(|m| is_private_memory(m)).collect();
     let unnamed = mappings.iter().filter(|m| !m.name.starts_with("[anon:"));
     let left = unnamed.flat_map(|m| without(m.start..m.end, &known));
-    let mut structures = Structures { memory, recognition, left: joined(left), found: Vec::new() };
+    let mut structures = Structures { memory, detected, left: joined(left), found: Vec::new() };
     structures.claim(maps);
-    let rules = Rules::new(recognition, maps, &structures.found);
+    let rules = Rules::new(detected, maps, &structures.found);
     let mut found = structures.found;
     known.extend(found.iter().map(|area| area.range.clone()));
     known.sort_unstable_by_key(|range| range.start);
@@ -127,7 +127,7 @@ fn is_private_memory(mapping: &Mapping) -> bool {
 /// Claims memory by how it is laid out.
 struct Structures<'a, M> {
     memory: &'a M,
-    recognition: &'a Recognition,
+    detected: &'a Detected,
     /// What is not claimed yet, in order.
     left: Vec<Range<u64>>,
     found: Vec<Area>,
@@ -135,46 +135,46 @@ struct Structures<'a, M> {
 
 impl<M: Memory> Structures<'_, M> {
     fn claim(&mut self, maps: &[Mapping]) {
-        if self.recognition.sanitizer.is_some() {
+        if self.detected.sanitizer.is_some() {
             return;
         }
-        let allocators = [&self.recognition.malloc, &self.recognition.own];
+        let allocators = [&self.detected.malloc, &self.detected.own];
         for allocator in allocators.into_iter().flatten() {
             let data = self.data_of(allocator, maps);
             let found = managed_areas(&allocator.kind, self.memory, &data, &self.left);
-            self.take(&Owner::Allocator(allocator.kind.clone()), found);
+            self.take(&AreaOwner::Allocator(allocator.kind.clone()), found);
         }
-        for runtime in &self.recognition.runtimes {
+        for runtime in &self.detected.runtimes {
             let found = match runtime.memory {
                 OwnMemory::Pools => pymalloc::pools(self.memory, &self.left),
                 OwnMemory::Slots => ruby::pages(self.memory, &self.left),
                 OwnMemory::Chunks => zend::chunks(self.memory, &self.left),
                 _ => Vec::new(),
             };
-            self.take(&Owner::Runtime(runtime.kind), found);
+            self.take(&AreaOwner::Runtime(runtime.kind), found);
         }
         // Libraries bring it along, under names of their own.
         let found = mimalloc::areas(self.memory, &self.left);
-        self.take(&Owner::Allocator(AllocatorKind::Mimalloc), found);
+        self.take(&AreaOwner::Allocator(AllocatorKind::Mimalloc), found);
         let super_pages = partition_alloc::super_pages(maps);
         if !super_pages.is_empty() {
-            self.take(&Owner::Allocator(AllocatorKind::PartitionAlloc), super_pages);
-            self.take(&Owner::Runtime(RuntimeKind::V8), partition_alloc::cages_of_v8(maps));
+            self.take(&AreaOwner::Allocator(AllocatorKind::PartitionAlloc), super_pages);
+            self.take(&AreaOwner::Runtime(RuntimeKind::V8), partition_alloc::cages_of_v8(maps));
         }
     }
 
     /// The zeroed data of the file that holds an allocator, with the page that it shares with the file.
-    fn data_of(&self, allocator: &Allocator, maps: &[Mapping]) -> Vec<Range<u64>> {
+    fn data_of(&self, allocator: &DetectedAllocator, maps: &[Mapping]) -> Vec<Range<u64>> {
         let page = self.memory.page_bytes();
         let path = allocator.path.to_string_lossy();
         let of_file = maps.iter().filter(|m| m.has_file() && m.name == path);
         let ends: Vec<u64> = of_file.map(|m| m.end).collect();
-        let data = self.recognition.zeroed_data.iter().filter(|d| ends.contains(&d.start));
+        let data = self.detected.zeroed_data.iter().filter(|d| ends.contains(&d.start));
         data.map(|range| range.start.saturating_sub(page)..range.end).collect()
     }
 
     /// Gives an owner what is left of some ranges.
-    fn take(&mut self, owner: &Owner, ranges: Vec<Range<u64>>) {
+    fn take(&mut self, owner: &AreaOwner, ranges: Vec<Range<u64>>) {
         if ranges.is_empty() {
             return;
         }
@@ -192,7 +192,7 @@ impl<M: Memory> Structures<'_, M> {
 }
 
 struct Rules<'r> {
-    recognition: &'r Recognition,
+    detected: &'r Detected,
     /// The allocator that is not glibc's, and whose memory was not found by its structure.
     foreign: Option<&'r AllocatorKind>,
     /// Whether `malloc` itself is that allocator's.
@@ -202,15 +202,15 @@ struct Rules<'r> {
 }
 
 impl<'r> Rules<'r> {
-    fn new(recognition: &'r Recognition, maps: &[Mapping], found: &[Area]) -> Self {
+    fn new(detected: &'r Detected, maps: &[Mapping], found: &[Area]) -> Self {
         let libraries = maps.iter().rfind(|m| m.has_file() && m.permissions.contains('x'));
         let was_found = |kind: &AllocatorKind| {
-            found.iter().any(|area| area.owner == Owner::Allocator(kind.clone()))
+            found.iter().any(|area| area.owner == AreaOwner::Allocator(kind.clone()))
         };
-        let foreign = recognition.allocator().map(|a| &a.kind);
-        let malloc = recognition.malloc.as_ref().map(|a| &a.kind);
+        let foreign = detected.allocator().map(|a| &a.kind);
+        let malloc = detected.malloc.as_ref().map(|a| &a.kind);
         Self {
-            recognition,
+            detected,
             foreign: foreign.filter(|kind| **kind != AllocatorKind::Glibc && !was_found(kind)),
             has_foreign_malloc: malloc.is_some_and(|kind| *kind != AllocatorKind::Glibc),
             libraries: libraries.map_or(0, |m| m.start),
@@ -218,27 +218,27 @@ impl<'r> Rules<'r> {
     }
 
     /// Who manages a part of a mapping, and whether that is an estimate.
-    fn owner(&self, mapping: &Mapping, range: &Range<u64>) -> Option<(Owner, bool)> {
+    fn owner(&self, mapping: &Mapping, range: &Range<u64>) -> Option<(AreaOwner, bool)> {
         if let Some(name) = mapping.name.strip_prefix("[anon:") {
             return Some((self.owner_by_name(name.trim_start())?, false));
         }
-        if let Some(sanitizer) = self.recognition.sanitizer {
-            return Some((Owner::Sanitizer(sanitizer), true));
+        if let Some(sanitizer) = self.detected.sanitizer {
+            return Some((AreaOwner::Sanitizer(sanitizer), true));
         }
         if mapping.name == "[heap]" {
-            let malloc = self.recognition.malloc.as_ref().filter(|_| self.has_foreign_malloc)?;
-            return Some((Owner::Allocator(malloc.kind.clone()), self.foreign.is_some()));
+            let malloc = self.detected.malloc.as_ref().filter(|_| self.has_foreign_malloc)?;
+            return Some((AreaOwner::Allocator(malloc.kind.clone()), self.foreign.is_some()));
         }
         // Those with a shape of their own come before those that may have any.
         let (any, shaped): (Vec<_>, Vec<_>) =
-            self.recognition.runtimes.iter().partition(|r| r.memory == OwnMemory::Any);
-        let fits = |runtime: &&Runtime| self.fits(runtime.memory, mapping, range);
+            self.detected.runtimes.iter().partition(|r| r.memory == OwnMemory::Any);
+        let fits = |runtime: &&DetectedRuntime| self.fits(runtime.memory, mapping, range);
         if let Some(runtime) = shaped.into_iter().chain(any).find(fits) {
-            return Some((Owner::Runtime(runtime.kind), true));
+            return Some((AreaOwner::Runtime(runtime.kind), true));
         }
-        let has_any = self.recognition.runtimes.iter().any(|r| r.memory == OwnMemory::Any);
+        let has_any = self.detected.runtimes.iter().any(|r| r.memory == OwnMemory::Any);
         let foreign = self.foreign.filter(|_| !has_any)?;
-        Some((Owner::Allocator(foreign.clone()), true))
+        Some((AreaOwner::Allocator(foreign.clone()), true))
     }
 
     /// Whether a range can be a runtime's, by its place and size.
@@ -258,7 +258,7 @@ impl<'r> Rules<'r> {
     /// (sysdeps/unix/sysv/linux/setvmaname.c), Go (runtime/set_vma_name_linux.go), CPython in
     /// development mode (pycore_mmap.h), jemalloc (src/pages.c), mimalloc (src/prim/unix/prim.c),
     /// Google's tcmalloc (system-alloc.cc), PartitionAlloc (page_allocator_internals_posix.h).
-    fn owner_by_name(&self, name: &str) -> Option<Owner> {
+    fn owner_by_name(&self, name: &str) -> Option<AreaOwner> {
         let allocators = [
             ("glibc: malloc", AllocatorKind::Glibc),
             ("glibc: loader malloc", AllocatorKind::Glibc),
@@ -268,15 +268,15 @@ impl<'r> Rules<'r> {
             ("scudo", AllocatorKind::Other("scudo".to_owned())),
             ("partition_alloc", AllocatorKind::PartitionAlloc),
         ];
-        let v8 = self.recognition.runtimes.iter().find(|r| r.kind.has_v8());
+        let v8 = self.detected.runtimes.iter().find(|r| r.kind.has_v8());
         if name.starts_with("Go: ") {
-            return Some(Owner::Runtime(RuntimeKind::Go));
+            return Some(AreaOwner::Runtime(RuntimeKind::Go));
         } else if name.starts_with("cpython:") {
-            return Some(Owner::Runtime(RuntimeKind::Python));
+            return Some(AreaOwner::Runtime(RuntimeKind::Python));
         } else if name.starts_with("v8") {
-            return Some(Owner::Runtime(v8.map_or(RuntimeKind::V8, |r| r.kind)));
+            return Some(AreaOwner::Runtime(v8.map_or(RuntimeKind::V8, |r| r.kind)));
         }
         let found = allocators.into_iter().find(|(prefix, _)| name.starts_with(prefix));
-        found.map(|(_, allocator)| Owner::Allocator(allocator))
+        found.map(|(_, allocator)| AreaOwner::Allocator(allocator))
     }
 }
