@@ -1,19 +1,20 @@
-//! Looking at processes without touching them.
+//! Observes processes without touching them.
 //!
-//! - [`proc`]: what the kernel tells, parsed.
-//! - [`tree`]: a process and everything that descends from it.
-//! - [`sampler`]: one reading of such a tree at every tick.
-//! - [`allocator`]: who serves a process's `malloc`.
-//! - [`heap`]: where in a process glibc's heap is to be found.
-//! - [`inspect`]: one look at whose its resident bytes are.
-//! - [`recognise`]: who manages its memory: allocator, runtimes, sanitizers, stacks.
-//! - [`memory`]: the memory of a live process, for those who walk its heap.
+//! - [`inspect`]: resident memory of a process by owner.
+//! - [`detect`]: who manages its memory: allocator, runtimes, sanitizers, stacks.
+//! - [`program`]: what the files of a process define, and which of them serves `malloc`.
+//! - [`heap`]: where in a process a heap can be.
+//! - [`memory`]: the memory of a live process, for walkers of its heap.
 //! - [`mapped`]: the files that it has mapped, opened safely.
-//! - [`patience`]: work that the process could hold up for ever.
+//! - [`patience`]: work that the process could block forever.
+//! - [`process`], [`proc`]: `/proc/PID`, read and parsed.
+//! - [`tree`]: a process and its descendants.
+//! - [`sampler`]: one reading of such a tree at every tick.
+//! - [`sockets`]: TCP connections.
 //! - [`selection`]: processes by their program, name or control group.
-//! - [`machine`]: the machine, as far as it bears on memory.
+//! - [`machine`]: the machine, as far as it concerns memory.
 //!
-//! Nothing here stops a process, writes to it, or makes a page of it present.
+//! Nothing here stops a process, writes to it, or makes a page of it resident.
 
 pub mod detect;
 pub mod heap;

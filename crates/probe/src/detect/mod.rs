@@ -1,11 +1,10 @@
 //! Who manages the memory of a process: its allocator, and runtimes that bring memory of their own.
 //!
-//! - [`allocator`](DetectedAllocator): name, version, and how it came into the process.
-//! - [`runtime`](Runtime): Go, CPython, V8, HotSpot, Ruby, PHP, Erlang, InnoDB: what they allocate goes past
-//!   `malloc`.
-//! - [`Sanitizer`]: a build that must be left alone.
-//! - [`stacks`]: where threads keep theirs.
-//! - [`areas`]: which memory belongs to which of them.
+//! - [`DetectedAllocator`]: name, version, and how it came into the process.
+//! - [`DetectedRuntime`]: Go, CPython, V8, HotSpot, Ruby, PHP, Erlang, InnoDB, whose memory bypasses `malloc`.
+//! - [`Sanitizer`]: a build whose heap must be left alone.
+//! - [`stacks()`]: the stacks of threads.
+//! - [`areas()`]: which memory belongs to which of them.
 //!
 //! Everything is read from the process's own files, through `/proc/PID/map_files` or its own root.
 
