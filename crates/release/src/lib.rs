@@ -16,6 +16,6 @@ mod survey;
 mod worker;
 
 pub use refusal::Refusal;
-pub use release::{Options, Progress, ReleaseError, Way, release, release_telling};
+pub use release::{Options, Progress, ReleaseError, release, release_observed};
 pub use remote::Step;
 pub use repeating::Repeating;

@@ -67,7 +67,7 @@ impl Batch {
 }
 
 /// What joins the blocks in an arena's fast bins with their neighbours.
-pub(crate) fn joins(arena: &Arena, layout: &Layout) -> Vec<Op> {
+pub(crate) fn consolidations(arena: &Arena, layout: &Layout) -> Vec<Op> {
     /// A fast bin holds at most so large chunks, in bytes, whatever its settings (`MAX_FAST_SIZE`).
     const SMALLEST: u64 = 32;
     let bins = layout.fast_bins(arena.address).into_iter().flat_map(|bins| bins.step_by(8));

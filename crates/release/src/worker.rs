@@ -9,7 +9,7 @@ use lowtide_heap::ptmalloc::{Layout, Links};
 use lowtide_model::release::RunsIn;
 use lowtide_probe::proc::task::Thread;
 
-use crate::checks::Halt;
+use crate::checks::Abort;
 use crate::refusal::Refusal;
 use crate::release::{Progress, ReleaseError};
 use crate::remote::{ACT_LIMIT, Remote, TRIM_LIMIT, Wanted, failed, nanoseconds};
@@ -39,18 +39,18 @@ const SLICES_WITHOUT_PROGRESS: u32 = 1000;
 /// After a slice its thread is left alone for so many times as long.
 const REST_AFTER_SLICE: u32 = 4;
 
-/// How acts are done.
+/// How the injected code works.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct How<'i> {
-    /// Where.
+pub(crate) struct WorkerOptions<'i> {
+    /// Where the code runs.
     pub(crate) runs_in: RunsIn,
-    /// Where glibc says that it takes no locks.
-    pub(crate) single: Option<u64>,
-    /// How long a thread may be held up.
+    /// Address of the flag by which glibc decides whether to take locks, if there is one.
+    pub(crate) single_threaded_at: Option<u64>,
+    /// Maximum pause of a thread of the target.
     pub(crate) max_pause: Duration,
-    /// Whether it is to end early.
+    /// Ends the work early when it is set.
     pub(crate) interrupt: &'i AtomicBool,
-    /// Where it is told how far it has come.
+    /// Receives the progress.
     pub(crate) progress: &'i Progress,
 }
 
@@ -75,13 +75,13 @@ impl<'r, 'a> Worker<'r, 'a> {
     pub(crate) fn begin(
         remote: &'r mut Remote<'a>,
         layout: &Layout,
-        how: &How<'r>,
-    ) -> Result<Self, Halt> {
+        options: &WorkerOptions<'r>,
+    ) -> Result<Self, Abort> {
         let main = layout.arenas.first().copied().unwrap_or(0);
         for (offset, word) in [
             (OFF_MAIN_ARENA, main),
             (OFF_BINS_AT, layout.head_bytes),
-            (OFF_SINGLE_THREADED, how.single.unwrap_or(0)),
+            (OFF_SINGLE_THREADED, options.single_threaded_at.unwrap_or(0)),
             (OFF_PAGES_PER_HOLD, PAGES_PER_HOLD),
             (OFF_HOLD_NS, nanoseconds(HOLD)),
             (OFF_REST_NS, nanoseconds(REST)),
@@ -92,9 +92,9 @@ impl<'r, 'a> Worker<'r, 'a> {
         ] {
             remote.put(offset, word)?;
         }
-        let slice = how.max_pause.saturating_sub(OVERHEAD).max(SHORTEST);
+        let slice = options.max_pause.saturating_sub(OVERHEAD).max(SHORTEST);
         let before = remote.threads();
-        let heart = match how.runs_in {
+        let heart = match options.runs_in {
             RunsIn::OwnThread => {
                 let heart = heart(remote)?;
                 remote.enter(Wanted::Clone { trims: false })?;
@@ -106,7 +106,7 @@ impl<'r, 'a> Worker<'r, 'a> {
                 None
             }
         };
-        let (runs_in, interrupt) = (how.runs_in, how.interrupt);
+        let (runs_in, interrupt) = (options.runs_in, options.interrupt);
         let mut worker = Self {
             remote,
             runs_in,
@@ -117,19 +117,19 @@ impl<'r, 'a> Worker<'r, 'a> {
             counts: Counts::default(),
             heart,
             interrupt,
-            progress: how.progress,
+            progress: options.progress,
         };
         match worker.check(&before) {
             Ok(()) => Ok(worker),
-            Err(halt) => {
+            Err(abort) => {
                 let (_, ended) = worker.end();
-                Err(ended.err().unwrap_or(halt))
+                Err(ended.err().unwrap_or(abort))
             }
         }
     }
 
     /// Whether what was begun may go on. `before` are the threads that the target had before.
-    fn check(&mut self, before: &[Thread]) -> Result<(), Halt> {
+    fn check(&mut self, before: &[Thread]) -> Result<(), Abort> {
         if self.runs_in == RunsIn::OwnThread {
             let cloned = self.remote.get(OFF_CLONED).map_or(0, |tid| tid as i64);
             if cloned <= 0 {
@@ -153,7 +153,7 @@ impl<'r, 'a> Worker<'r, 'a> {
     }
 
     /// Has the blocks in fast bins joined, whose lists are written like this.
-    pub(crate) fn join(&mut self, ops: &[Op], links: Links) -> Result<(), Halt> {
+    pub(crate) fn consolidate(&mut self, ops: &[Op], links: Links) -> Result<(), Abort> {
         self.finish()?;
         self.remote.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed))?;
         self.work(ops)?;
@@ -161,7 +161,7 @@ impl<'r, 'a> Worker<'r, 'a> {
     }
 
     /// Has acts done. Our thread may still be at the last of them when this comes back: the walk goes on meanwhile.
-    pub(crate) fn work(&mut self, ops: &[Op]) -> Result<(), Halt> {
+    pub(crate) fn work(&mut self, ops: &[Op]) -> Result<(), Abort> {
         for part in ops.chunks(MOST_OPS) {
             self.finish()?;
             self.go_on()?;
@@ -190,7 +190,7 @@ impl<'r, 'a> Worker<'r, 'a> {
     }
 
     /// Waits until all acts are done.
-    pub(crate) fn finish(&mut self) -> Result<(), Halt> {
+    pub(crate) fn finish(&mut self) -> Result<(), Abort> {
         if std::mem::take(&mut self.is_under_way) {
             self.in_thread()?;
             self.count();
@@ -199,14 +199,14 @@ impl<'r, 'a> Worker<'r, 'a> {
     }
 
     /// Whether nobody has asked for an end.
-    pub(crate) fn go_on(&self) -> Result<(), Halt> {
+    pub(crate) fn go_on(&self) -> Result<(), Abort> {
         if self.interrupt.load(Ordering::Relaxed) {
             return Err(ReleaseError::Interrupted.into());
         }
         Ok(())
     }
 
-    fn in_thread(&mut self) -> Result<(), Halt> {
+    fn in_thread(&mut self) -> Result<(), Abort> {
         let (batch, interrupt) = (self.batch, self.interrupt);
         let mut before = None;
         loop {
@@ -235,7 +235,7 @@ impl<'r, 'a> Worker<'r, 'a> {
         }
     }
 
-    fn in_slices(&mut self, count: u64) -> Result<(), Halt> {
+    fn in_slices(&mut self, count: u64) -> Result<(), Abort> {
         let (mut before, mut without_progress) = ((0, 0), 0);
         loop {
             let begin = Instant::now();
@@ -269,7 +269,7 @@ impl<'r, 'a> Worker<'r, 'a> {
     }
 
     /// Ends our thread, if there is one.
-    pub(crate) fn end(mut self) -> (Counts, Result<(), Halt>) {
+    pub(crate) fn end(mut self) -> (Counts, Result<(), Abort>) {
         self.count();
         let ended = if self.runs_in == RunsIn::OwnThread && self.remote.is_busy {
             let told = self.remote.put_half(OFF_BATCH, BATCH_LEAVE);
@@ -286,7 +286,7 @@ impl<'r, 'a> Worker<'r, 'a> {
 }
 
 /// Waits until the kernel has said that our thread is gone.
-fn gone(remote: &mut Remote<'_>, limit: Duration) -> Result<(), Halt> {
+fn gone(remote: &mut Remote<'_>, limit: Duration) -> Result<(), Abort> {
     if !remote.until(limit, |remote| remote.half(OFF_TID) == Some(0)) {
         return Err(remote.because(
             "our thread in it has not ended yet: it will, and a later release cleans up",
@@ -297,7 +297,7 @@ fn gone(remote: &mut Remote<'_>, limit: Duration) -> Result<(), Halt> {
 }
 
 /// Has `malloc_trim` called: by a thread of our own where that is possible.
-pub(crate) fn trim(remote: &mut Remote<'_>, function: u64, runs_in: RunsIn) -> Result<(), Halt> {
+pub(crate) fn trim(remote: &mut Remote<'_>, function: u64, runs_in: RunsIn) -> Result<(), Abort> {
     remote.put(OFF_FUNCTION, function)?;
     match runs_in {
         RunsIn::OwnThread => {
@@ -313,7 +313,7 @@ pub(crate) fn trim(remote: &mut Remote<'_>, function: u64, runs_in: RunsIn) -> R
 const ENDED: &str = "our thread in it ended: it heard nothing for too long";
 
 /// Tells our thread again and again that somebody is there.
-fn heart(remote: &Remote<'_>) -> Result<Repeating, Halt> {
+fn heart(remote: &Remote<'_>) -> Result<Repeating, Abort> {
     let failed = |error: io::Error| failed(&error.to_string());
     let (memory, at) = remote.pulse().map_err(failed)?;
     let mut beat = 0_u32;

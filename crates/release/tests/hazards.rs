@@ -13,7 +13,7 @@ use lowtide_probe::allocator::Sanitizer;
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::recognise::Recogniser;
-use lowtide_release::checks::{self, Halt, Outside};
+use lowtide_release::checks::{self, Abort, TargetFacts};
 use lowtide_release::remote::seccomp::{Action, Call, decide, filters_of, permits};
 use lowtide_release::{Refusal, ReleaseError};
 use tempfile::TempDir;
@@ -55,14 +55,14 @@ impl Subject {
     }
 
     /// Checks it, whatever its glibc.
-    fn check(&self) -> Result<Outside, Halt> {
-        checks::outside(&self.target(), &mut Recogniser::default(), true)
+    fn check(&self) -> Result<TargetFacts, Abort> {
+        checks::check(&self.target(), &mut Recogniser::default(), true)
     }
 
     /// Why it is left alone.
     fn refusal(&self) -> Refusal {
         match self.check() {
-            Err(Halt::Refused(refusal)) => refusal,
+            Err(Abort::Refused(refusal)) => refusal,
             other => panic!("it was not refused: {other:?}"),
         }
     }
@@ -122,9 +122,9 @@ impl Drop for Held {
 
 #[test]
 fn a_program_like_any_other_is_not_refused() {
-    let outside = Subject::start("plain").check().unwrap();
-    assert!(outside.recognition.has_glibc_heap());
-    assert!(!outside.maps.is_empty());
+    let facts = Subject::start("plain").check().unwrap();
+    assert!(facts.recognition.has_glibc_heap());
+    assert!(!facts.maps.is_empty());
 }
 
 #[test]
@@ -133,10 +133,10 @@ fn one_that_has_ended_is_gone_and_not_refused() {
     let target = subject.target();
     subject.child.kill().unwrap();
     subject.child.wait().unwrap();
-    let checked = checks::outside(&target, &mut Recogniser::default(), true);
+    let checked = checks::check(&target, &mut Recogniser::default(), true);
     let is_gone = matches!(
         checked,
-        Err(Halt::Failed(ReleaseError::Target(TargetError::Gone(pid)))) if pid == subject.pid()
+        Err(Abort::Failed(ReleaseError::Target(TargetError::Gone(pid)))) if pid == subject.pid()
     );
     assert!(is_gone, "{checked:?}");
 }
@@ -211,8 +211,7 @@ fn one_that_waits_for_its_vfork_is_refused_for_as_long() {
 fn a_fork_has_memory_of_its_own_however_alike_it_is() {
     let subject = Subject::start("fork");
     subject.check().unwrap();
-    checks::outside(&Target::open(subject.said).unwrap(), &mut Recogniser::default(), true)
-        .unwrap();
+    checks::check(&Target::open(subject.said).unwrap(), &mut Recogniser::default(), true).unwrap();
 }
 
 #[test]
@@ -256,9 +255,9 @@ fn one_in_other_namespaces_is_checked_like_any_other() {
     let children = format!("/proc/{0}/task/{0}/children", subject.pid());
     let inner: u32 = fs::read_to_string(children).unwrap().trim().parse().unwrap();
     let target = Target::open(inner).unwrap();
-    let checked = checks::outside(&target, &mut Recogniser::default(), true);
+    let checked = checks::check(&target, &mut Recogniser::default(), true);
     // By the number that we know, not by that which it said.
-    let Err(Halt::Refused(Refusal::SharedMemory { other })) = checked else {
+    let Err(Abort::Refused(Refusal::SharedMemory { other })) = checked else {
         panic!("{checked:?}")
     };
     let text = fs::read_to_string(format!("/proc/{other}/status")).unwrap();
@@ -278,7 +277,7 @@ fn one_that_may_not_be_traced_is_told_with_what_that_takes() {
             inheritable: rustix::thread::CapabilitySet::empty(),
         };
         rustix::thread::set_capabilities(None, none).unwrap();
-        checks::permission(&target)
+        checks::check_permission(&target)
     });
     let Err(ReleaseError::NotPermitted { pid, needs }) = without.join().unwrap() else {
         panic!("it is permitted")

@@ -11,7 +11,7 @@ use lowtide_model::inspection::Inspection;
 use lowtide_probe::inspect::{Inspector, Limit, Look, Target, TargetError};
 use lowtide_probe::patience::patiently;
 use lowtide_probe::proc::status::Status;
-use lowtide_release::checks::foreseen;
+use lowtide_release::checks::predict_refusal;
 use lowtide_report::inspection;
 
 use super::next_step::{Service, next, to_paste};
@@ -102,7 +102,7 @@ fn promise(found: &mut Inspection, target: &Target) {
     if !found.cures.iter().any(|cure| cure.cure == RELEASE) {
         return;
     }
-    if let Some(refusal) = in_time(target, |target| foreseen(&target)).flatten() {
+    if let Some(refusal) = in_time(target, |target| predict_refusal(&target)).flatten() {
         found.cures.retain(|cure| cure.cure != RELEASE);
         found.notes.push(format!("lowtide release would refuse it: {refusal}"));
     }

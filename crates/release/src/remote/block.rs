@@ -5,14 +5,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::{Remote, Step, failed};
-use crate::checks::Halt;
+use crate::checks::Abort;
 use crate::stub::numbers::OFF_BEAT;
 use crate::stub::{BLOCK_BYTES, CODE_BYTES};
 
 impl Remote<'_> {
     /// Writes to the target, from the end backwards, a page at a time: where pages are missing, nothing
     /// below them is written.
-    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Halt> {
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Abort> {
         (self.tell)(Step::Write);
         let mut end = at + bytes.len() as u64;
         while end > at {
@@ -25,7 +25,7 @@ impl Remote<'_> {
     }
 
     /// Writes to the shared block, which must be mapped, and within it: nothing else of the target is ours.
-    pub(crate) fn write_block(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Halt> {
+    pub(crate) fn write_block(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Abort> {
         let place = self.place.ok_or_else(|| failed("nothing was mapped yet"))?;
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > BLOCK_BYTES) {
             return Err(failed("it would have written outside of its own block"));
@@ -33,11 +33,11 @@ impl Remote<'_> {
         self.write(place + CODE_BYTES + offset, bytes)
     }
 
-    pub(crate) fn put(&mut self, offset: u64, word: u64) -> Result<(), Halt> {
+    pub(crate) fn put(&mut self, offset: u64, word: u64) -> Result<(), Abort> {
         self.write_block(offset, &word.to_le_bytes())
     }
 
-    pub(crate) fn put_half(&mut self, offset: u64, half: u64) -> Result<(), Halt> {
+    pub(crate) fn put_half(&mut self, offset: u64, half: u64) -> Result<(), Abort> {
         self.write_block(offset, &(half as u32).to_le_bytes())
     }
 

@@ -16,7 +16,7 @@ use super::wait::{self, Resume, Timeout};
 use super::{
     Pause, Remote, SEARCH_LIMIT, STOP_LIMIT, STOPPED_LIMIT, Step, failed, seccomp, vectors,
 };
-use crate::checks::Halt;
+use crate::checks::Abort;
 use crate::refusal::Refusal;
 use crate::release::ReleaseError;
 use crate::stub::{NAME, SYSCALL_BYTES};
@@ -31,8 +31,8 @@ impl Remote<'_> {
         &mut self,
         calls: &[(&'static str, seccomp::Call)],
         escorted: Option<usize>,
-        mut prepare: impl FnMut(&mut Self, &Held) -> Result<Option<Registers>, Halt>,
-    ) -> Result<Candidate, Halt> {
+        mut prepare: impl FnMut(&mut Self, &Held) -> Result<Option<Registers>, Abort>,
+    ) -> Result<Candidate, Abort> {
         let (candidate, (fs_base, gone)) = self.hold_one(|remote, candidate, held| {
             seccomp::permits(candidate.thread.tid.cast_signed(), candidate.seccomp, calls)?;
             let Some(registers) = prepare(remote, &held)? else { return Ok(None) };
@@ -65,7 +65,7 @@ impl Remote<'_> {
     ///
     /// # Errors
     /// When the filters do not let a release through, or cannot be read; or no thread can be borrowed.
-    pub(crate) fn ask_filters(&mut self) -> Result<(), Halt> {
+    pub(crate) fn ask_filters(&mut self) -> Result<(), Abort> {
         let calls = self.all_planned();
         let (_, permitted) = self.hold_one(|remote, candidate, _held| {
             let tid = candidate.thread.tid.cast_signed();
@@ -80,8 +80,8 @@ impl Remote<'_> {
     /// thread is tried.
     fn hold_one<T>(
         &mut self,
-        mut act: impl FnMut(&mut Self, &Candidate, Held) -> Result<Option<T>, Halt>,
-    ) -> Result<(Candidate, T), Halt> {
+        mut act: impl FnMut(&mut Self, &Candidate, Held) -> Result<Option<T>, Abort>,
+    ) -> Result<(Candidate, T), Abort> {
         let begin = Instant::now();
         loop {
             // Read before the look: nothing comes between that and the stop, for a thread may go on to
@@ -104,7 +104,7 @@ impl Remote<'_> {
     }
 
     /// Waits a little where no thread could be borrowed.
-    fn go_on_searching(&self, begin: Instant, candidates: &Candidates) -> Result<(), Halt> {
+    fn go_on_searching(&self, begin: Instant, candidates: &Candidates) -> Result<(), Abort> {
         if let Some(error) = self.lost() {
             return Err(error.into());
         }
@@ -123,7 +123,7 @@ impl Remote<'_> {
     }
 
     /// Stops a thread and reads what is to be known of it, unless it has gone on meanwhile.
-    fn hold(&mut self, candidate: &Candidate) -> Result<Option<Held>, Halt> {
+    fn hold(&mut self, candidate: &Candidate) -> Result<Option<Held>, Abort> {
         if let (Timeout::Milliseconds(_, ms), Some(waited)) =
             (candidate.wait.timeout, &candidate.waited)
             && self.told.is_unchanged(candidate.thread, waited, ms)
@@ -200,7 +200,7 @@ impl Remote<'_> {
     }
 
     /// Stops a thread, unless it has gone on meanwhile. Says since when it stands still.
-    fn stop(&mut self, candidate: &Candidate) -> Result<Option<(Tracee, Instant)>, Halt> {
+    fn stop(&mut self, candidate: &Candidate) -> Result<Option<(Tracee, Instant)>, Abort> {
         // A call that it is not known in could be broken off for nothing: looked at a last time, it has only
         // a few microseconds left to go on.
         if candidate.thread.doing().ok() != Some(Doing::In(candidate.call)) {
@@ -244,14 +244,14 @@ impl Remote<'_> {
             }
             Stop::Ended | Stop::Call => Ok(None),
             Stop::Never => {
-                crate::checks::frozen(self.target)?;
+                crate::checks::check_frozen(self.target)?;
                 Err(failed("a thread could not be stopped: the kernel holds it"))
             }
         }
     }
 
     /// How a thread goes back; `None` where its extended state cannot be put into a frame.
-    pub(super) fn back(&self, held: &Held) -> Result<Option<Back>, Halt> {
+    pub(super) fn back(&self, held: &Held) -> Result<Option<Back>, Abort> {
         let state = held.tracee.extended_state().map_err(|error| self.failed(error))?;
         let Ok(vectors) = vectors::framed(&state) else { return Ok(None) };
         let (registers, broken_off, mask) = (held.back, held.broken_off, held.mask);
@@ -281,7 +281,7 @@ impl Remote<'_> {
     }
 
     /// Why a thread may not be traced that lets itself be looked at: somebody else does.
-    fn not_traced(&self, candidate: &Candidate) -> Halt {
+    fn not_traced(&self, candidate: &Candidate) -> Abort {
         match candidate.thread.status() {
             Ok(status) if status.tracer != 0 => {
                 let comm = std::fs::read_to_string(format!("/proc/{}/comm", status.tracer));
@@ -290,7 +290,7 @@ impl Remote<'_> {
                 }
                 Refusal::Traced { tracer: status.tracer }.into()
             }
-            _ => match crate::checks::permission(self.target) {
+            _ => match crate::checks::check_permission(self.target) {
                 Err(error) => error.into(),
                 Ok(()) => Refusal::AnotherRelease.into(),
             },

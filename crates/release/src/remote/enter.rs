@@ -12,7 +12,7 @@ use super::held::Held;
 use super::tracee::Registers;
 use super::wait::Timeout;
 use super::{ACT_LIMIT, Remote, SEARCH_LIMIT, TRIM_LIMIT, Wanted, failed, nanoseconds, priority};
-use crate::checks::Halt;
+use crate::checks::Abort;
 use crate::stub::numbers::*;
 use crate::stub::{NAME, SYSCALL_BYTES};
 
@@ -21,7 +21,7 @@ const BACK_LIMIT: Duration = Duration::from_millis(100);
 
 impl Remote<'_> {
     /// Has a thread run our code. Comes back when the thread is itself again; says how long our code ran.
-    pub(crate) fn enter(&mut self, wanted: Wanted) -> Result<Duration, Halt> {
+    pub(crate) fn enter(&mut self, wanted: Wanted) -> Result<Duration, Abort> {
         let place = self.place.ok_or_else(|| failed("nothing was mapped yet"))?;
         let limit = if wanted == Wanted::Trim { TRIM_LIMIT } else { ACT_LIMIT };
         let begin = Instant::now();
@@ -62,7 +62,7 @@ impl Remote<'_> {
         place: u64,
         held: &Held,
         wanted: Wanted,
-    ) -> Result<Option<Registers>, Halt> {
+    ) -> Result<Option<Registers>, Abort> {
         let Some(mut back) = self.back(held)? else { return Ok(None) };
         let block = place + CODE_BYTES;
         if let Some((Timeout::Timespec(argument, _), ..)) = held.left {
@@ -122,7 +122,7 @@ impl Remote<'_> {
 
     /// Gives the thread of our own a copy of a thread's thread-local storage, with the beginning of what
     /// glibc keeps of a thread: `malloc_trim` looks there whether it must take locks, and sets errno.
-    fn copy_storage(&mut self, place: u64, fs_base: u64) -> Result<(), Halt> {
+    fn copy_storage(&mut self, place: u64, fs_base: u64) -> Result<(), Abort> {
         const ALIGNMENT: u64 = 64;
         const ABOVE: u64 = STORAGE_BYTES - ALIGNMENT * 2;
         let below = self.maps.iter().find(|m| m.contains(fs_base)).map_or(0, |m| fs_base - m.start);

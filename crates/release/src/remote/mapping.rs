@@ -13,7 +13,7 @@ use super::frame::{Call, chain, set_argument};
 use super::presence::{self, Owner};
 use super::wait::{self, Timeout};
 use super::{ACT_LIMIT, Remote, failed, seccomp};
-use crate::checks::Halt;
+use crate::checks::Abort;
 use crate::refusal::Refusal;
 use crate::release::ReleaseError;
 use crate::stub::numbers::*;
@@ -32,7 +32,7 @@ impl Remote<'_> {
     ///
     /// # Errors
     /// When another release is at work there.
-    pub(crate) fn clean(&mut self) -> Result<(u64, u64), Halt> {
+    pub(crate) fn clean(&mut self) -> Result<(u64, u64), Abort> {
         let (mut cleaned, mut left) = (0, 0);
         for leftover in presence::leftovers(self.live, &self.maps) {
             let wait = || std::thread::sleep(BEAT_LIMIT);
@@ -52,7 +52,7 @@ impl Remote<'_> {
     }
 
     /// Maps our code and its block, and writes both.
-    pub(crate) fn map(&mut self) -> Result<(), Halt> {
+    pub(crate) fn map(&mut self) -> Result<(), Abort> {
         let place = self.map_somewhere()?;
         // Two that begin at the same time see each other now, at the latest.
         self.maps = self.target.maps().map_err(|error| self.failed(error))?;
@@ -74,7 +74,7 @@ impl Remote<'_> {
 
     /// Maps both where nothing else is. The target maps memory too, and may be first in the place that was
     /// chosen: then another is.
-    fn map_somewhere(&mut self) -> Result<u64, Halt> {
+    fn map_somewhere(&mut self) -> Result<u64, Abort> {
         const PLACES: usize = 5;
         let text = format!("{NAME}\0");
         for _ in 0..PLACES {
@@ -104,7 +104,7 @@ impl Remote<'_> {
     }
 
     /// Removes all that is ours.
-    pub(crate) fn leave(&mut self) -> Result<(), Halt> {
+    pub(crate) fn leave(&mut self) -> Result<(), Abort> {
         self.interrupt = None;
         let Some(place) = self.place else { return Ok(()) };
         if self.is_busy {
@@ -154,7 +154,7 @@ impl Remote<'_> {
         })
     }
 
-    fn unmap(&mut self, range: &Range<u64>) -> Result<(), Halt> {
+    fn unmap(&mut self, range: &Range<u64>) -> Result<(), Abort> {
         let range = range.clone();
         let call =
             Call { number: MUNMAP, args: [range.start, range.end - range.start, 0, 0, 0, 0] };
@@ -174,7 +174,7 @@ impl Remote<'_> {
         text: &[u8],
         calls: &dyn Fn(u64) -> Vec<Call>,
         holds: &dyn Fn(&Self) -> bool,
-    ) -> Result<bool, Halt> {
+    ) -> Result<bool, Abort> {
         /// So often it is looked whether it holds before the thread is back.
         const LOOK: Duration = Duration::from_millis(2);
         for _ in 0..TRIES {
@@ -228,7 +228,7 @@ impl Remote<'_> {
     }
 
     /// Has a thread make some calls, without any code of ours.
-    fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<Candidate, Halt> {
+    fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<Candidate, Abort> {
         let count = calls(0).len();
         let planned = self.planned(&calls(0));
         self.borrow(&planned, Some(count), |remote, held| {

@@ -46,7 +46,7 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::Thread;
 
-use crate::checks::Halt;
+use crate::checks::Abort;
 use crate::refusal::Refusal;
 use crate::release::ReleaseError;
 
@@ -152,7 +152,7 @@ impl<'a> Remote<'a> {
         malloc: &str,
         interrupt: &'a AtomicBool,
         tell: &'a mut dyn FnMut(Step),
-    ) -> Result<Self, Halt> {
+    ) -> Result<Self, Abort> {
         priority::sleep_exactly();
         priority::give_way();
         let code: Vec<&Mapping> = maps
@@ -194,7 +194,7 @@ impl<'a> Remote<'a> {
     ///
     /// # Errors
     /// When another release is at work there.
-    pub(crate) fn lock(&self) -> Result<(), Halt> {
+    pub(crate) fn lock(&self) -> Result<(), Abort> {
         use rustix::fs::{FlockOperation, flock};
         match flock(&self.memory, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Refusal::AnotherRelease.into()),
@@ -256,7 +256,7 @@ impl<'a> Remote<'a> {
     }
 
     /// Why something did not come to pass: because the target is no more, or stopped; else as it is said.
-    pub(crate) fn because(&self, else_why: &str) -> Halt {
+    pub(crate) fn because(&self, else_why: &str) -> Abort {
         match self.lost() {
             Some(error) => error.into(),
             None if self.is_stopped() => {
@@ -285,7 +285,7 @@ impl<'a> Remote<'a> {
     }
 
     /// What an error in acting on it means.
-    fn failed(&self, error: io::Error) -> Halt {
+    fn failed(&self, error: io::Error) -> Abort {
         self.lost().unwrap_or_else(|| self.target.failed(error)).into()
     }
 }
@@ -303,6 +303,6 @@ pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-pub(crate) fn failed(what: &str) -> Halt {
-    Halt::Failed(ReleaseError::Failed(what.to_owned()))
+pub(crate) fn failed(what: &str) -> Abort {
+    Abort::Failed(ReleaseError::Failed(what.to_owned()))
 }

@@ -326,7 +326,7 @@ fn joined_chunks_leave_a_sound_heap_in_which_blocks_are_as_they_were() {
             .heap
             .arenas
             .iter()
-            .flat_map(|arena| plan::joins(arena, &subject.layout))
+            .flat_map(|arena| plan::consolidations(arena, &subject.layout))
             .collect();
         let done = subject.run(&stub, memory, &joins);
         let before = subject.heap.total();
@@ -482,7 +482,7 @@ fn joining_in_a_damaged_heap_ends_and_touches_nothing_outside() {
             .heap
             .arenas
             .iter()
-            .flat_map(|arena| plan::joins(arena, &subject.layout))
+            .flat_map(|arena| plan::consolidations(arena, &subject.layout))
             .collect();
         for _ in 0..cases() {
             let mut memory = subject.saved.memory.clone();

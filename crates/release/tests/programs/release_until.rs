@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lowtide_model::release::Outcome;
 use lowtide_probe::inspect::Target;
-use lowtide_release::{Options, release_telling};
+use lowtide_release::{Options, release_observed};
 use rustix::process::{Signal, kill_process};
 
 fn main() {
@@ -16,7 +16,7 @@ fn main() {
     let max_pause = Duration::from_micros(max_pause_us.into());
     let options = Options { max_pause, untested: true, ..Options::default() };
     let mut count = 0;
-    let result = release_telling(&Target::open(pid).unwrap(), &options, &mut |now| {
+    let result = release_observed(&Target::open(pid).unwrap(), &options, &mut |now| {
         if count == step {
             println!("at {now:?}");
             kill_process(rustix::process::getpid(), Signal::KILL).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_model::release::Release;
 use lowtide_probe::inspect::Target;
-use lowtide_release::{Options, ReleaseError, Step, release_telling};
+use lowtide_release::{Options, ReleaseError, Step, release_observed};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -219,7 +219,7 @@ impl Steady {
         let (go, gone) = mpsc::channel();
         let work = std::thread::spawn(move || {
             let (mut count, at) = (0, tell.clone());
-            let result = release_telling(&target, &options, &mut move |now| {
+            let result = release_observed(&target, &options, &mut move |now| {
                 if count == step {
                     at.send(News::At(now)).unwrap();
                     gone.recv().unwrap();
