@@ -6,16 +6,16 @@
 
 pub mod checks;
 mod huge;
+mod periodic;
 mod plan;
 pub mod refusal;
 pub mod release;
 pub mod remote;
-mod repeating;
 pub(crate) mod stub;
 mod survey;
 mod worker;
 
+pub use periodic::PeriodicThread;
 pub use refusal::Refusal;
 pub use release::{Options, Progress, ReleaseError, release, release_observed};
 pub use remote::Step;
-pub use repeating::Repeating;

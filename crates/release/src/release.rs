@@ -18,7 +18,7 @@ use crate::checks::Abort;
 use crate::huge::HugePages;
 use crate::plan::{self, Batch};
 use crate::refusal::Refusal;
-use crate::remote::{Background, Pause, Remote, Step, Unstopped};
+use crate::remote::{IdleGuard, JobControlBlocked, Pause, Remote, Step};
 use crate::stub::Op;
 use crate::survey::{TargetHeap, survey};
 use crate::worker::{Worker, WorkerOptions};
@@ -126,7 +126,7 @@ pub fn release_observed(
     let begin = Instant::now();
     let (release, heap) = survey(target, options)?;
     let run = ReleaseRun { target, options, begin, release };
-    let _unstopped = Unstopped::begin();
+    let _job_control_blocked = JobControlBlocked::new();
     std::thread::scope(|scope| {
         // Whatever happens, the kernel detaches every thread that a thread traces when the tracer ends.
         let run = scope.spawn(|| run.run(heap, observe));
@@ -330,8 +330,8 @@ impl ReleaseRun<'_> {
         let mut seen_before = u64::MAX;
         // If a thread of the target runs the code, that thread is borrowed meanwhile: it gains nothing from us
         // running in the background.
-        let _background = (self.release.runs_in == Some(RunsIn::OwnThread))
-            .then(|| Background::begin(&self.options.interrupt));
+        let _idle = (self.release.runs_in == Some(RunsIn::OwnThread))
+            .then(|| IdleGuard::new(&self.options.interrupt));
         loop {
             // If the lists do not show options their links are encoded, they are left as they are.
             if let Some(links) = ptmalloc::fast_links(&heap.memory, &heap.layout)

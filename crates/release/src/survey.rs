@@ -15,7 +15,7 @@ use lowtide_probe::recognise::Recogniser;
 use crate::checks::{self, Abort, TargetFacts};
 use crate::refusal::Refusal;
 use crate::release::{Options, ReleaseError};
-use crate::remote::{Background, leave_background};
+use crate::remote::{IdleGuard, boost_idle_threads};
 
 /// Maximum number of walks over a heap that changes meanwhile, until one agrees with the allocator's own counts.
 const MAX_WALKS: usize = 5;
@@ -57,7 +57,7 @@ pub(crate) fn survey(
     match found {
         Ok(found) => found,
         Err(GivenUp::Interrupted) => {
-            leave_background();
+            boost_idle_threads();
             Err(ReleaseError::Interrupted)
         }
         Err(GivenUp::Blocked) => Err(TargetError::Blocked(target.pid).into()),
@@ -117,7 +117,7 @@ impl Survey {
         let layout = layout.ok_or(Refusal::NoHeap)?;
         let mut maps = maps.clone();
         let interrupt = &self.options.interrupt;
-        let _background = Background::begin(interrupt);
+        let _idle = IdleGuard::new(interrupt);
         let interruptible = memory.until(interrupt);
         let mut walked = ptmalloc::walk(&interruptible, &layout, &heap::mappings(&maps));
         for _ in 1..MAX_WALKS {

@@ -10,10 +10,10 @@ use lowtide_model::release::RunsIn;
 use lowtide_probe::proc::task::Thread;
 
 use crate::checks::Abort;
+use crate::periodic::PeriodicThread;
 use crate::refusal::Refusal;
 use crate::release::{Progress, ReleaseError};
 use crate::remote::{ACT_LIMIT, Remote, TRIM_LIMIT, Wanted, failed, nanoseconds};
-use crate::repeating::Repeating;
 use crate::stub::numbers::*;
 use crate::stub::{Counts, MOST_OPS, Op, PAGES_PER_HOLD};
 
@@ -28,8 +28,8 @@ const REST: Duration = Duration::from_micros(60);
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Our thread ends when it has heard nothing for so long.
 const ABANDON: Duration = Duration::from_secs(1);
-/// So often it is told that somebody is there.
-const BEAT: Duration = Duration::from_millis(50);
+/// Interval of the heartbeat.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(50);
 /// What a slice takes besides the work itself, at most.
 const OVERHEAD: Duration = Duration::from_micros(300);
 /// The shortest slice.
@@ -65,7 +65,8 @@ pub(crate) struct Worker<'r, 'a> {
     /// Whether our thread has acts that nobody has waited for yet.
     is_under_way: bool,
     counts: Counts,
-    heart: Option<Repeating>,
+    /// Keeps our thread alive, if there is one.
+    heartbeat: Option<Heartbeat>,
     interrupt: &'r AtomicBool,
     progress: &'r Progress,
 }
@@ -94,12 +95,12 @@ impl<'r, 'a> Worker<'r, 'a> {
         }
         let slice = options.max_pause.saturating_sub(OVERHEAD).max(SHORTEST);
         let before = remote.threads();
-        let heart = match options.runs_in {
+        let heartbeat = match options.runs_in {
             RunsIn::OwnThread => {
-                let heart = heart(remote)?;
+                let heartbeat = Heartbeat::start(remote)?;
                 remote.enter(Wanted::Clone { trims: false })?;
                 remote.is_busy = true;
-                Some(heart)
+                Some(heartbeat)
             }
             RunsIn::Slices => {
                 remote.enter(Wanted::Slice(Duration::ZERO))?;
@@ -115,7 +116,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             asked_bytes: 0,
             is_under_way: false,
             counts: Counts::default(),
-            heart,
+            heartbeat,
             interrupt,
             progress: options.progress,
         };
@@ -134,7 +135,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             let cloned = self.remote.get(OFF_CLONED).map_or(0, |tid| tid as i64);
             if cloned <= 0 {
                 self.remote.is_busy = false;
-                self.heart = None;
+                self.heartbeat = None;
                 return Err(failed(
                     "no thread could be started in it (its limits do not allow another)",
                 ));
@@ -143,7 +144,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             if !self.remote.until(ACT_LIMIT, is_there) {
                 return Err(self.remote.because("a thread that was started in it does not run"));
             }
-            self.remote.raise(before, u32::try_from(cloned).unwrap_or(0));
+            self.remote.boost_worker(before, u32::try_from(cloned).unwrap_or(0));
         }
         // Of kernels that do not know the question, the answer is an error, and negative.
         match self.remote.get(OFF_MDWE).map(|answer| answer as i64) {
@@ -274,7 +275,7 @@ impl<'r, 'a> Worker<'r, 'a> {
         let ended = if self.runs_in == RunsIn::OwnThread && self.remote.is_busy {
             let told = self.remote.put_half(OFF_BATCH, BATCH_LEAVE);
             let ended = told.and_then(|()| gone(self.remote, ACT_LIMIT));
-            self.remote.lower();
+            self.remote.unboost_worker();
             // What it did until then.
             self.count();
             ended
@@ -312,14 +313,22 @@ pub(crate) fn trim(remote: &mut Remote<'_>, function: u64, runs_in: RunsIn) -> R
 /// Why our thread is no longer there.
 const ENDED: &str = "our thread in it ended: it heard nothing for too long";
 
-/// Tells our thread again and again that somebody is there.
-fn heart(remote: &Remote<'_>) -> Result<Repeating, Abort> {
-    let failed = |error: io::Error| failed(&error.to_string());
-    let (memory, at) = remote.pulse().map_err(failed)?;
-    let mut beat = 0_u32;
-    let beats = move || {
-        beat = beat.wrapping_add(1);
-        memory.write_at(&beat.to_le_bytes(), at).is_ok()
-    };
-    Repeating::begin(BEAT, beats).map_err(failed)
+/// A thread of lowtide that tells the worker thread periodically that lowtide is still there.
+struct Heartbeat {
+    _thread: PeriodicThread,
+}
+
+impl Heartbeat {
+    /// Starts it, before the worker thread starts.
+    fn start(remote: &Remote<'_>) -> Result<Self, Abort> {
+        let failed = |error: io::Error| failed(&error.to_string());
+        let (memory, at) = remote.heartbeat().map_err(failed)?;
+        let mut count = 0_u32;
+        let beat = move || {
+            count = count.wrapping_add(1);
+            memory.write_at(&count.to_le_bytes(), at).is_ok()
+        };
+        let thread = PeriodicThread::start(HEARTBEAT_INTERVAL, beat).map_err(failed)?;
+        Ok(Self { _thread: thread })
+    }
 }

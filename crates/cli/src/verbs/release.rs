@@ -10,7 +10,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Method as ReleaseMethod, Outcome, Regained, Release};
 use lowtide_probe::inspect::{Footprint, Target};
 use lowtide_probe::process::Process;
-use lowtide_release::{Options, Progress, ReleaseError, Repeating, release};
+use lowtide_release::{Options, PeriodicThread, Progress, ReleaseError, release};
 use lowtide_report::release as picture;
 use lowtide_report::terminal::printable;
 
@@ -286,7 +286,7 @@ impl Act<'_> {
 
 /// A line on the terminal while a release takes longer than people like to wait without a word.
 struct Shown {
-    _line: Option<Repeating>,
+    _line: Option<PeriodicThread>,
 }
 
 impl Shown {
@@ -310,7 +310,7 @@ impl Shown {
             }
             true
         };
-        Self { _line: Repeating::begin(STEP, draw).ok() }
+        Self { _line: PeriodicThread::start(STEP, draw).ok() }
     }
 }
 

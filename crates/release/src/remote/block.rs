@@ -63,8 +63,8 @@ impl Remote<'_> {
         Some(u64::from_le_bytes(bytes))
     }
 
-    /// A way to tell our thread that somebody is still there, from another thread of ours.
-    pub(crate) fn pulse(&self) -> io::Result<(File, u64)> {
+    /// Returns a handle of the target's memory and the address of the heartbeat in it, for another thread of lowtide.
+    pub(crate) fn heartbeat(&self) -> io::Result<(File, u64)> {
         let place = self.place.unwrap_or(0);
         Ok((self.memory.try_clone()?, place + CODE_BYTES + OFF_BEAT))
     }

@@ -10,7 +10,7 @@ use lowtide_probe::proc::task::{Doing, Thread};
 use super::candidates::{Candidate, Candidates};
 use super::frame::{Back, set_argument};
 use super::held::Held;
-use super::priority::Urgent;
+use super::priority::RealtimeGuard;
 use super::tracee::{Registers, Stop, Tracee};
 use super::wait::{self, Resume, Timeout};
 use super::{
@@ -89,12 +89,12 @@ impl Remote<'_> {
             let waited = waits(&[]);
             let candidates = self.candidates();
             for candidate in &candidates.found {
-                let urgent = Urgent::begin();
+                let realtime = RealtimeGuard::new();
                 let Some(held) = self.hold(candidate)? else { continue };
                 let since = held.since;
                 let Some(done) = act(self, candidate, held)? else { continue };
                 let length = since.elapsed();
-                drop(urgent);
+                drop(realtime);
                 let waited = waits(&[]).saturating_sub(waited);
                 self.pauses.push(Pause { length, waited: waited.min(length) });
                 return Ok((candidate.clone(), done));

@@ -156,27 +156,27 @@ impl Remote<'_> {
         task::threads(self.target.pid).unwrap_or_default()
     }
 
-    /// Has our thread go before others, for what it does holds them up: it should not be interrupted. It was
-    /// not there before, has our name, which a thread of the target may have as well, and the number that `clone` gave
-    /// it in the target's own namespace.
-    pub(crate) fn raise(&mut self, before: &[Thread], cloned: u32) {
+    /// Boosts the worker thread in the target: while it holds a lock, it holds up other threads. The thread is
+    /// identified by three facts: it was not there `before`; it has our name, which a thread of the target may have
+    /// as well; and it has the TID that `clone` returned in the target's own namespace.
+    pub(crate) fn boost_worker(&mut self, before: &[Thread], cloned: u32) {
         let is_ours = |thread: &Thread| {
             !before.contains(thread)
                 && thread.stat().is_ok_and(|stat| stat.name == NAME)
                 && thread.status().is_ok_and(|status| status.own_pid == cloned)
         };
-        self.raised = self.threads().into_iter().filter(is_ours).collect();
-        for thread in &self.raised {
-            priority::raise(thread.tid);
+        self.boosted = self.threads().into_iter().filter(is_ours).collect();
+        for thread in &self.boosted {
+            priority::boost(thread.tid);
         }
     }
 
-    /// Takes that back of a thread that has not ended: it must not stay, least of all where the target has made
-    /// it its own.
-    pub(crate) fn lower(&mut self) {
+    /// Reverts the boost of a thread that has not ended: it must not keep that priority, least of all if it has become
+    /// the target's own.
+    pub(crate) fn unboost_worker(&mut self) {
         let still_there = self.threads();
-        for thread in self.raised.drain(..).filter(|thread| still_there.contains(thread)) {
-            priority::lower(thread.tid);
+        for thread in self.boosted.drain(..).filter(|thread| still_there.contains(thread)) {
+            priority::unboost(thread.tid);
         }
     }
 }

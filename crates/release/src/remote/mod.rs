@@ -52,7 +52,7 @@ use crate::release::ReleaseError;
 
 use candidates::{Candidates, Surroundings};
 use gadgets::Gadgets;
-pub(crate) use priority::{Background, Unstopped, leave_background};
+pub(crate) use priority::{IdleGuard, JobControlBlocked, boost_idle_threads};
 use waited::Told;
 
 /// So long a thread is given to stop: it goes on meanwhile, and may have to wait for a processor.
@@ -126,8 +126,8 @@ pub(crate) struct Remote<'a> {
     left: Vec<Range<u64>>,
     /// Whether our code may still be at work: then it must stay.
     pub(crate) is_busy: bool,
-    /// Threads of the target that go before others: ours.
-    raised: Vec<Thread>,
+    /// Threads in the target that were boosted: the worker thread.
+    boosted: Vec<Thread>,
     /// How long threads of the target were held up.
     pub(crate) pauses: Vec<Pause>,
     /// Threads that were sent into our code, and how long each had had a processor by then.
@@ -153,8 +153,8 @@ impl<'a> Remote<'a> {
         interrupt: &'a AtomicBool,
         tell: &'a mut dyn FnMut(Step),
     ) -> Result<Self, Abort> {
-        priority::sleep_exactly();
-        priority::give_way();
+        priority::reduce_timer_slack();
+        priority::lower();
         let code: Vec<&Mapping> = maps
             .iter()
             .filter(|m| m.has_file() && m.name == malloc && m.permissions.contains('x'))
@@ -177,7 +177,7 @@ impl<'a> Remote<'a> {
             place: None,
             left: Vec::new(),
             is_busy: false,
-            raised: Vec::new(),
+            boosted: Vec::new(),
             pauses,
             inside: Vec::new(),
             borrowed: None,
