@@ -13,7 +13,7 @@ impl Remote<'_> {
     /// Writes to the target, from the end backwards, a page at a time: where pages are missing, nothing
     /// below them is written.
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Abort> {
-        (self.tell)(Step::Write);
+        (self.observe)(Step::Write);
         let mut end = at + bytes.len() as u64;
         while end > at {
             let begin = at.max((end - 1) & !4095);

@@ -9,8 +9,8 @@ use lowtide_probe::proc::task::{Doing, Thread};
 
 use super::candidates::{Candidate, Candidates};
 use super::frame::{Back, set_argument};
-use super::held::Held;
 use super::priority::RealtimeGuard;
+use super::stopped_thread::StoppedThread;
 use super::tracee::{Registers, Stop, Tracee};
 use super::wait::{self, Resume, Timeout};
 use super::{
@@ -31,20 +31,20 @@ impl Remote<'_> {
         &mut self,
         calls: &[(&'static str, seccomp::Call)],
         escorted: Option<usize>,
-        mut prepare: impl FnMut(&mut Self, &Held) -> Result<Option<Registers>, Abort>,
+        mut prepare: impl FnMut(&mut Self, &StoppedThread) -> Result<Option<Registers>, Abort>,
     ) -> Result<Candidate, Abort> {
-        let (candidate, (fs_base, gone)) = self.hold_one(|remote, candidate, held| {
+        let (candidate, (fs_base, gone)) = self.hold_one(|remote, candidate, stopped| {
             seccomp::permits(candidate.thread.tid.cast_signed(), candidate.seccomp, calls)?;
-            let Some(registers) = prepare(remote, &held)? else { return Ok(None) };
-            (remote.tell)(Step::Set);
-            let set = held.tracee.set_registers(&registers);
-            (remote.tell)(Step::LetGo);
-            let fs_base = held.registers.fs_base;
+            let Some(registers) = prepare(remote, &stopped)? else { return Ok(None) };
+            (remote.observe)(Step::Set);
+            let set = stopped.tracee.set_registers(&registers);
+            (remote.observe)(Step::Detach);
+            let fs_base = stopped.registers.fs_base;
             let gone = match escorted {
                 Some(calls) if set.is_ok() && candidate.may_handle => {
-                    held.see_through(calls, remote.tell)
+                    stopped.escort(calls, remote.observe)
                 }
-                _ => held.tracee.let_go(0),
+                _ => stopped.tracee.detach(0),
             };
             Ok(Some((fs_base, set.and(gone))))
         })?;
@@ -56,7 +56,7 @@ impl Remote<'_> {
         let thread = (candidate.thread.tid, candidate.wait.name);
         self.borrowed.get_or_insert(thread);
         self.fs_base = fs_base;
-        (self.tell)(Step::Await);
+        (self.observe)(Step::Await);
         Ok(candidate)
     }
 
@@ -70,7 +70,7 @@ impl Remote<'_> {
         let (_, permitted) = self.hold_one(|remote, candidate, _held| {
             let tid = candidate.thread.tid.cast_signed();
             let permitted = seccomp::permits(tid, candidate.seccomp, &calls);
-            (remote.tell)(Step::LetGo);
+            (remote.observe)(Step::Detach);
             Ok(Some(permitted))
         })?;
         Ok(permitted?)
@@ -80,7 +80,7 @@ impl Remote<'_> {
     /// thread is tried.
     fn hold_one<T>(
         &mut self,
-        mut act: impl FnMut(&mut Self, &Candidate, Held) -> Result<Option<T>, Abort>,
+        mut act: impl FnMut(&mut Self, &Candidate, StoppedThread) -> Result<Option<T>, Abort>,
     ) -> Result<(Candidate, T), Abort> {
         let begin = Instant::now();
         loop {
@@ -90,9 +90,9 @@ impl Remote<'_> {
             let candidates = self.candidates();
             for candidate in &candidates.found {
                 let realtime = RealtimeGuard::new();
-                let Some(held) = self.hold(candidate)? else { continue };
-                let since = held.since;
-                let Some(done) = act(self, candidate, held)? else { continue };
+                let Some(stopped) = self.hold(candidate)? else { continue };
+                let since = stopped.since;
+                let Some(done) = act(self, candidate, stopped)? else { continue };
                 let length = since.elapsed();
                 drop(realtime);
                 let waited = waits(&[]).saturating_sub(waited);
@@ -123,22 +123,23 @@ impl Remote<'_> {
     }
 
     /// Stops a thread and reads what is to be known of it, unless it has gone on meanwhile.
-    fn hold(&mut self, candidate: &Candidate) -> Result<Option<Held>, Abort> {
-        if let (Timeout::Milliseconds(_, ms), Some(waited)) =
-            (candidate.wait.timeout, &candidate.waited)
-            && self.told.is_unchanged(candidate.thread, waited, ms)
+    fn hold(&mut self, candidate: &Candidate) -> Result<Option<StoppedThread>, Abort> {
+        if let (Timeout::Milliseconds(_, ms), Some(asleep)) =
+            (candidate.wait.timeout, &candidate.asleep)
+            && self.last_timeout.is_unchanged(candidate.thread, asleep, ms)
         {
             return Ok(None);
         }
         let Some((mut tracee, since)) = self.stop(candidate)? else { return Ok(None) };
-        (self.tell)(Step::Read);
+        (self.observe)(Step::Read);
         let looked = |error| self.failed(error);
         let registers = tracee.registers().map_err(looked)?;
         if let Some(registers) = unless_done(&registers) {
-            tracee.put_back(registers);
+            tracee.restore_on_drop(registers);
         }
         let mask = tracee.signal_mask().map_err(looked)?;
-        let is_same_wait = candidate.waited.is_none_or(|w| w.is_same_wait(candidate.thread));
+        let is_same_wait =
+            candidate.asleep.is_none_or(|asleep| asleep.is_same_wait(candidate.thread));
         if !is_same(&registers, candidate) || !self.is_ours(&registers, candidate) || !is_same_wait
         {
             return Ok(None);
@@ -157,13 +158,13 @@ impl Remote<'_> {
             {
                 let mut again = Registers { rax: wait::ERESTARTNOHAND as u64, ..registers };
                 set_argument(&mut again, place, wait::in_ms(left));
-                tracee.put_back(again);
+                tracee.restore_on_drop(again);
             }
         }
         back.orig_rax = u64::MAX;
         broken_off.orig_rax = u64::MAX;
-        let waits_with = candidate.waits_with;
-        Ok(Some(Held {
+        let wait_mask = candidate.wait_mask;
+        Ok(Some(StoppedThread {
             tracee,
             thread: candidate.thread,
             registers,
@@ -172,7 +173,7 @@ impl Remote<'_> {
             broken_off,
             left,
             mask,
-            waits_with,
+            wait_mask,
             since,
         }))
     }
@@ -181,9 +182,10 @@ impl Remote<'_> {
     fn left(&mut self, candidate: &Candidate) -> Option<(Timeout, Duration, Instant)> {
         let now = Instant::now();
         let timeout = candidate.wait.timeout;
-        if let (Timeout::Milliseconds(_, ms), Some(waited)) = (timeout, &candidate.waited) {
-            // Told in whole ms again and again, it would grow by some of one each time.
-            return Some((timeout, self.told.rest(candidate.thread, waited, ms, now), now));
+        if let (Timeout::Milliseconds(_, ms), Some(asleep)) = (timeout, &candidate.asleep) {
+            // Rewritten in whole ms again and again, it would grow by a fraction of one each time.
+            let left = self.last_timeout.remaining(candidate.thread, asleep, ms, now);
+            return Some((timeout, left, now));
         }
         let given = match timeout {
             Timeout::Kept => None,
@@ -195,8 +197,8 @@ impl Remote<'_> {
                 words.and_then(|(seconds, rest)| wait::duration([seconds, rest]))
             }
         }?;
-        let waited = candidate.waited.map(|waited| waited.by(now)).unwrap_or_default();
-        Some((timeout, given.saturating_sub(waited), now))
+        let asleep = candidate.asleep.map(|asleep| asleep.at(now)).unwrap_or_default();
+        Some((timeout, given.saturating_sub(asleep), now))
     }
 
     /// Stops a thread, unless it has gone on meanwhile. Says since when it stands still.
@@ -207,7 +209,7 @@ impl Remote<'_> {
             return Ok(None);
         }
         let tid = candidate.thread.tid;
-        (self.tell)(Step::Seize);
+        (self.observe)(Step::Seize);
         let mut tracee = match Tracee::seize(tid) {
             Ok(tracee) => tracee,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
@@ -223,27 +225,27 @@ impl Remote<'_> {
             }
             Err(error) => return Err(self.target.failed(error).into()),
         };
-        (self.tell)(Step::Interrupt);
+        (self.observe)(Step::Interrupt);
         let since = Instant::now();
         if tracee.interrupt().is_err() {
             return Ok(None);
         }
-        (self.tell)(Step::Wait);
+        (self.observe)(Step::Wait);
         match tracee.wait(STOP_LIMIT).map_err(|error| self.failed(error))? {
-            Stop::Asked => Ok(Some((tracee, since))),
+            Stop::Requested => Ok(Some((tracee, since))),
             Stop::Signal(signal) => {
                 if let Some(registers) = tracee.registers().ok().and_then(|r| unless_done(&r)) {
                     let _ = tracee.set_registers(&registers);
                 }
-                let _ = tracee.let_go(signal);
+                let _ = tracee.detach(signal);
                 Ok(None)
             }
             Stop::Group => {
-                let _ = tracee.let_go(0);
+                let _ = tracee.detach(0);
                 Err(Refusal::Stopped { pid: self.target.pid }.into())
             }
             Stop::Ended | Stop::Call => Ok(None),
-            Stop::Never => {
+            Stop::TimedOut => {
                 crate::checks::check_frozen(self.target)?;
                 Err(failed("a thread could not be stopped: the kernel holds it"))
             }
@@ -251,10 +253,10 @@ impl Remote<'_> {
     }
 
     /// How a thread goes back; `None` where its extended state cannot be put into a frame.
-    pub(super) fn back(&self, held: &Held) -> Result<Option<Back>, Abort> {
-        let state = held.tracee.extended_state().map_err(|error| self.failed(error))?;
+    pub(super) fn back(&self, stopped: &StoppedThread) -> Result<Option<Back>, Abort> {
+        let state = stopped.tracee.extended_state().map_err(|error| self.failed(error))?;
         let Ok(vectors) = vectors::framed(&state) else { return Ok(None) };
-        let (registers, broken_off, mask) = (held.back, held.broken_off, held.mask);
+        let (registers, broken_off, mask) = (stopped.back, stopped.broken_off, stopped.mask);
         Ok(Some(Back { registers, broken_off, mask, vectors, timespec: None }))
     }
 

@@ -12,8 +12,8 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
 
+use super::time_asleep::TimeAsleep;
 use super::wait::{MaskAt, Timeout, Wait};
-use super::waited::Waited;
 use super::{files, frame};
 use crate::refusal::LASTING;
 
@@ -34,12 +34,12 @@ pub(crate) struct Candidate {
     pub wait: Wait,
     /// How its calls are filtered.
     pub seccomp: u32,
-    /// Of a time-out that would begin anew: how long it has been waiting.
-    pub waited: Option<Waited>,
-    /// The time-out itself, where that stands in memory: seconds and nanoseconds.
+    /// How long it has been asleep, if a restart of the call would restart its timeout.
+    pub asleep: Option<TimeAsleep>,
+    /// The timeout itself, if it is in memory: seconds and nanoseconds.
     pub timespec: Option<[u64; 2]>,
     /// The signals that the call blocks while it waits, where those are others than the thread's.
-    pub waits_with: Option<u64>,
+    pub wait_mask: Option<u64>,
     /// Whether a signal may come to it that the process has a handler for.
     pub may_handle: bool,
     /// The mapping that its stack is in, where nothing else tells that there is room on it.
@@ -122,9 +122,9 @@ impl Surroundings<'_> {
             return Err("it is inside the handler of a signal".to_owned());
         }
         let unguarded = self.room(call.stack_pointer)?;
-        let (waited, timespec) = self.rest(thread, &call, &wait)?;
+        let (asleep, timespec) = self.timeout(thread, &call, &wait)?;
         let unread = || "it waits with signals that cannot be read".to_owned();
-        let waits_with = match wait.mask {
+        let wait_mask = match wait.mask {
             None => None,
             Some(MaskAt::Address(at)) => Some(word(self.memory, at).ok_or_else(unread)?),
             Some(MaskAt::Indirect(at)) => match word(self.memory, at).ok_or_else(unread)? {
@@ -137,16 +137,16 @@ impl Surroundings<'_> {
         let rank = u32::from(may_handle)
             + 2 * u32::from(wait.gives_up)
             + 4 * u32::from(thread.tid == thread.pid)
-            + 8 * u32::from(waited.is_some());
+            + 8 * u32::from(asleep.is_some());
         let seccomp = status.seccomp;
         Ok(Candidate {
             thread,
             call,
             wait,
             seccomp,
-            waited,
+            asleep,
             timespec,
-            waits_with,
+            wait_mask,
             may_handle,
             unguarded,
             rank,
@@ -251,12 +251,12 @@ impl Surroundings<'_> {
     }
 
     /// What is known of a time-out that would begin anew.
-    fn rest(
+    fn timeout(
         &self,
         thread: Thread,
         call: &SystemCall,
         wait: &Wait,
-    ) -> Result<(Option<Waited>, Option<[u64; 2]>), String> {
+    ) -> Result<(Option<TimeAsleep>, Option<[u64; 2]>), String> {
         if matches!(wait.timeout, Timeout::Kept | Timeout::Updated(..)) {
             return Ok((None, None));
         }
@@ -266,7 +266,7 @@ impl Surroundings<'_> {
             return Err("it waits with a time-out outside of the C library".to_owned());
         }
         let unknown = || "it waits with a time-out of which nobody tells what is left".to_owned();
-        let waited = Waited::of(thread).ok_or_else(unknown)?;
+        let asleep = TimeAsleep::measure(thread).ok_or_else(unknown)?;
         let timespec = match wait.timeout {
             Timeout::Timespec(_, at) => {
                 let words = (word(self.memory, at), word(self.memory, at.wrapping_add(8)));
@@ -275,7 +275,7 @@ impl Surroundings<'_> {
             }
             _ => None,
         };
-        Ok((Some(waited), timespec))
+        Ok((Some(asleep), timespec))
     }
 }
 

@@ -8,7 +8,7 @@ use lowtide_probe::proc::task::{self, Thread};
 use super::borrow::waits;
 use super::calls::{CLONE_FLAGS, CLONE_SETTLS, code_calls};
 use super::frame::{self, chain, set_argument};
-use super::held::Held;
+use super::stopped_thread::StoppedThread;
 use super::tracee::Registers;
 use super::wait::Timeout;
 use super::{ACT_LIMIT, Remote, SEARCH_LIMIT, TRIM_LIMIT, Wanted, failed, nanoseconds, priority};
@@ -28,8 +28,8 @@ impl Remote<'_> {
         loop {
             let entered = Instant::now();
             let planned = code_calls(place);
-            let borrowed =
-                self.borrow(&planned, None, |remote, held| remote.prepare(place, held, wanted))?;
+            let borrowed = self
+                .borrow(&planned, None, |remote, stopped| remote.prepare(place, stopped, wanted))?;
             let waited = waits(&[borrowed.thread]);
             if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
                 self.is_busy = true;
@@ -60,19 +60,19 @@ impl Remote<'_> {
     fn prepare(
         &mut self,
         place: u64,
-        held: &Held,
+        stopped: &StoppedThread,
         wanted: Wanted,
     ) -> Result<Option<Registers>, Abort> {
-        let Some(mut back) = self.back(held)? else { return Ok(None) };
+        let Some(mut back) = self.back(stopped)? else { return Ok(None) };
         let block = place + CODE_BYTES;
-        if let Some((Timeout::Timespec(argument, _), ..)) = held.left {
+        if let Some((Timeout::Timespec(argument, _), ..)) = stopped.left {
             set_argument(&mut back.registers, argument, block + OFF_TIMESPEC);
         }
         // The two ways back, without any calls before them.
-        let code = held.resume.code;
-        let ways = chain(&held.registers, code, &self.gadgets, &back, &[], |_| Vec::new());
+        let code = stopped.resume.code;
+        let ways = chain(&stopped.registers, code, &self.gadgets, &back, &[], |_| Vec::new());
         self.write(ways.at, &ways.bytes)?;
-        let (left_how, left_at) = match held.left {
+        let (left_how, left_at) = match stopped.left {
             Some((Timeout::Milliseconds(argument, _), ..)) => {
                 (LEFT_IN_MS, frame::argument_at(ways.back_at, argument))
             }
@@ -85,7 +85,7 @@ impl Remote<'_> {
             Wanted::Slice(slice) => (WANTED_SLICE, slice, false),
             Wanted::Trim => (WANTED_TRIM, Duration::ZERO, false),
         };
-        let words = [ways.back_at, ways.broken_at, held.mask, u64::MAX];
+        let words = [ways.back_at, ways.broken_at, stopped.mask, u64::MAX];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.write_block(OFF_BACK_AT, &bytes)?;
         // Not back yet, and what is wanted.
@@ -96,22 +96,22 @@ impl Remote<'_> {
             self.put(OFF_CLONED, 0)?;
             self.write_block(OFF_TID, &[1, 0, 0, 0, u8::from(trims), 0, 0, 0])?;
             if trims {
-                self.copy_storage(place, held.registers.fs_base)?;
+                self.copy_storage(place, stopped.registers.fs_base)?;
             }
         }
-        self.put(OFF_RESTARTS, held.resume.restarts)?;
+        self.put(OFF_RESTARTS, stopped.resume.restarts)?;
         self.put(OFF_SLICE_NS, nanoseconds(slice))?;
         self.put(OFF_WORKED_NS, 0)?;
-        let left = held.left().map_or(0, |(_, left)| nanoseconds(left));
-        let told: Vec<u8> = [held.waits_with.unwrap_or(0), left_how, left_at, left]
+        let left = stopped.left().map_or(0, |(_, left)| nanoseconds(left));
+        let told: Vec<u8> = [stopped.wait_mask.unwrap_or(0), left_how, left_at, left]
             .into_iter()
             .flat_map(u64::to_le_bytes)
             .collect();
         self.write_block(OFF_WAITS_WITH, &told)?;
-        let mut registers = held.registers;
+        let mut registers = stopped.registers;
         registers.rip = place + SYSCALL_BYTES;
         registers.orig_rax = NR_RT_SIGPROCMASK;
-        registers.rax = held.resume.code as u64;
+        registers.rax = stopped.resume.code as u64;
         registers.rdi = 2; // SIG_SETMASK
         registers.rsi = block + OFF_ALL;
         registers.rdx = 0;

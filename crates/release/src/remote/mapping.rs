@@ -10,7 +10,7 @@ use lowtide_probe::proc::task::Doing;
 use super::calls::{MUNMAP, code_calls, mapping_calls, name_of, seccomp_call, sigreturn_call};
 use super::candidates::Candidate;
 use super::frame::{Call, chain, set_argument};
-use super::presence::{self, Owner};
+use super::leftovers::{self, Injector};
 use super::wait::{self, Timeout};
 use super::{ACT_LIMIT, Remote, failed, seccomp};
 use crate::checks::Abort;
@@ -34,7 +34,7 @@ impl Remote<'_> {
     /// When another release is at work there.
     pub(crate) fn clean(&mut self) -> Result<(u64, u64), Abort> {
         let (mut cleaned, mut left) = (0, 0);
-        for leftover in presence::leftovers(self.live, &self.maps) {
+        for leftover in leftovers::find(self.live, &self.maps) {
             let wait = || std::thread::sleep(BEAT_LIMIT);
             if leftover.is_active(self.target, self.live, wait) {
                 return Err(Refusal::AnotherRelease.into());
@@ -56,7 +56,7 @@ impl Remote<'_> {
         let place = self.map_somewhere()?;
         // Two that begin at the same time see each other now, at the latest.
         self.maps = self.target.maps().map_err(|error| self.failed(error))?;
-        let others = presence::leftovers(self.live, &self.maps);
+        let others = leftovers::find(self.live, &self.maps);
         let is_other = |range: &Range<u64>| range.start != place && !self.left.contains(range);
         if others.iter().any(|other| is_other(&other.range)) {
             self.leave()?;
@@ -64,7 +64,7 @@ impl Remote<'_> {
         }
         self.write(place, CODE)?;
         self.put(OFF_BYTES, BLOCK_BYTES)?;
-        for (n, word) in Owner::ourselves().words().into_iter().enumerate() {
+        for (n, word) in Injector::current().words().into_iter().enumerate() {
             self.put(OFF_OWNER + n as u64 * 8, word)?;
         }
         let mut name = [0; 16];
@@ -79,12 +79,12 @@ impl Remote<'_> {
         let text = format!("{NAME}\0");
         for _ in 0..PLACES {
             self.maps = self.target.maps().map_err(|error| self.failed(error))?;
-            let place = presence::place(&self.maps, salt()).ok_or_else(|| {
+            let place = leftovers::find_place(&self.maps, salt()).ok_or_else(|| {
                 ReleaseError::Failed("its address space has no room for a page of code".to_owned())
             })?;
             let all = mapping_calls(place);
             let are_ours = |remote: &Self| {
-                remote.target.maps().is_ok_and(|maps| presence::are_both_at(&maps, place))
+                remote.target.maps().is_ok_and(|maps| leftovers::are_both_at(&maps, place))
             };
             self.place = Some(place);
             if self.have_made(text.as_bytes(), &|text| all(text), &are_ours)? {
@@ -95,7 +95,7 @@ impl Remote<'_> {
             }
             // Perhaps there was room for a part.
             self.leave()?;
-            if !presence::is_taken(&self.maps, place) {
+            if !leftovers::is_taken(&self.maps, place) {
                 break;
             }
         }
@@ -118,7 +118,7 @@ impl Remote<'_> {
         }
         // Our thread may have unmapped a part, and the target mapped something there since.
         self.maps = self.target.maps().map_err(|error| self.failed(error))?;
-        let ours = presence::leftovers(self.live, &self.maps);
+        let ours = leftovers::find(self.live, &self.maps);
         let whole =
             ours.iter().find(|ours| ours.range.start == place).map(|ours| ours.range.clone());
         let code_alone = || {
@@ -210,9 +210,9 @@ impl Remote<'_> {
 
     /// All calls that a release makes, as a filter would see them.
     pub(super) fn all_planned(&self) -> Vec<(&'static str, seccomp::Call)> {
-        let place = presence::place(&self.maps, salt()).unwrap_or(0);
+        let place = leftovers::find_place(&self.maps, salt()).unwrap_or(0);
         let mut calls = mapping_calls(place)(0);
-        calls.push(Call { number: MUNMAP, args: [place, presence::BYTES, 0, 0, 0, 0] });
+        calls.push(Call { number: MUNMAP, args: [place, leftovers::BYTES, 0, 0, 0, 0] });
         [self.planned(&calls), code_calls(place)].concat()
     }
 
@@ -231,9 +231,9 @@ impl Remote<'_> {
     fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<Candidate, Abort> {
         let count = calls(0).len();
         let planned = self.planned(&calls(0));
-        self.borrow(&planned, Some(count), |remote, held| {
-            let Some(mut back) = remote.back(held)? else { return Ok(None) };
-            match held.left() {
+        self.borrow(&planned, Some(count), |remote, stopped| {
+            let Some(mut back) = remote.back(stopped)? else { return Ok(None) };
+            match stopped.left() {
                 Some((Timeout::Milliseconds(place, _), left)) => {
                     set_argument(&mut back.registers, place, wait::in_ms(left));
                 }
@@ -244,7 +244,7 @@ impl Remote<'_> {
                 _ => {}
             }
             let chain =
-                chain(&held.registers, held.resume.code, &remote.gadgets, &back, text, calls);
+                chain(&stopped.registers, stopped.resume.code, &remote.gadgets, &back, text, calls);
             remote.write(chain.at, &chain.bytes)?;
             Ok(Some(chain.registers))
         })

@@ -4,12 +4,12 @@
 //! then does ends by itself with its own registers, its own signal mask and its call begun again, whether
 //! we are still there or not.
 //!
-//! - `mapping` and `presence`: our code, how it comes into a process and leaves it, and what an earlier
+//! - `mapping` and `leftovers`: our code, how it comes into a process and leaves it, and what an earlier
 //!   release has left.
 //! - `enter` and `block`: having a thread run it, and what it is told.
 //! - `candidates`: which thread can be borrowed, told from outside.
-//! - `borrow`, `tracee` and `held`: one thread that is stopped, and how it goes on.
-//! - `wait` and `waited`: the calls that threads wait in, and what is left of their time-outs.
+//! - `borrow`, `tracee` and `stopped_thread`: one thread that is stopped, and how it goes on.
+//! - `wait` and `time_asleep`: the calls that threads wait in, and what is left of their time-outs.
 //! - `calls`: the calls that are made in the target.
 //! - `frame`, `gadgets`, `vectors`: calls that a thread makes without any code of ours.
 //! - `priority`: not being interrupted while a thread stands still.
@@ -24,16 +24,16 @@ mod enter;
 mod files;
 pub(crate) mod frame;
 pub(crate) mod gadgets;
-mod held;
+pub(crate) mod leftovers;
 mod mapping;
-pub(crate) mod presence;
 mod priority;
 pub mod seccomp;
+mod stopped_thread;
 pub(crate) mod symbol;
+pub(crate) mod time_asleep;
 pub(crate) mod tracee;
 pub(crate) mod vectors;
 pub(crate) mod wait;
-pub(crate) mod waited;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -53,7 +53,7 @@ use crate::release::ReleaseError;
 use candidates::{Candidates, Surroundings};
 use gadgets::Gadgets;
 pub(crate) use priority::{IdleGuard, JobControlBlocked, boost_idle_threads};
-use waited::Told;
+use time_asleep::LastTimeout;
 
 /// So long a thread is given to stop: it goes on meanwhile, and may have to wait for a processor.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -82,7 +82,7 @@ pub enum Step {
     /// Its registers are set.
     Set,
     /// It is let go.
-    LetGo,
+    Detach,
     /// What it was sent to do is waited for.
     Await,
 }
@@ -101,7 +101,7 @@ pub(crate) enum Wanted {
     Trim,
 }
 
-/// A thread of the target was held up.
+/// A thread of the target was stopped_thread up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pause {
     /// For so long.
@@ -128,7 +128,7 @@ pub(crate) struct Remote<'a> {
     pub(crate) is_busy: bool,
     /// Threads in the target that were boosted: the worker thread.
     boosted: Vec<Thread>,
-    /// How long threads of the target were held up.
+    /// How long threads of the target were stopped_thread up.
     pub(crate) pauses: Vec<Pause>,
     /// Threads that were sent into our code, and how long each had had a processor by then.
     inside: Vec<(Thread, Option<Duration>)>,
@@ -136,11 +136,11 @@ pub(crate) struct Remote<'a> {
     pub(crate) borrowed: Option<(u32, &'static str)>,
     /// Where the thread that was borrowed last has its thread-local storage.
     fs_base: u64,
-    /// The time-out that was told last in whole milliseconds.
-    told: Told,
+    /// The timeout that was last rewritten in whole milliseconds.
+    last_timeout: LastTimeout,
     /// Set by somebody else, it ends the search for a thread; nothing where our code has to leave.
     interrupt: Option<&'a AtomicBool>,
-    tell: &'a mut dyn FnMut(Step),
+    observe: &'a mut dyn FnMut(Step),
 }
 
 impl<'a> Remote<'a> {
@@ -151,7 +151,7 @@ impl<'a> Remote<'a> {
         maps: Vec<Mapping>,
         malloc: &str,
         interrupt: &'a AtomicBool,
-        tell: &'a mut dyn FnMut(Step),
+        observe: &'a mut dyn FnMut(Step),
     ) -> Result<Self, Abort> {
         priority::reduce_timer_slack();
         priority::lower();
@@ -182,9 +182,9 @@ impl<'a> Remote<'a> {
             inside: Vec::new(),
             borrowed: None,
             fs_base: 0,
-            told: Told::default(),
+            last_timeout: LastTimeout::default(),
             interrupt: Some(interrupt),
-            tell,
+            observe,
         })
     }
 
@@ -274,7 +274,7 @@ impl<'a> Remote<'a> {
         // A process gives its memory away a little before it has ended; one that has started another
         // program has other memory.
         let begin = Instant::now();
-        // (Its end is not told as long as one of its threads is held here.)
+        // (Its end is not told as long as one of its threads is stopped_thread here.)
         while self.target.stat().is_ok() && begin.elapsed() < ACT_LIMIT {
             if self.target.maps().is_ok_and(|maps| !maps.is_empty()) {
                 return Some(TargetError::Replaced(self.target.pid));
