@@ -309,15 +309,15 @@ impl ReleaseRun<'_> {
         if self.release.method == Method::Trim {
             return self.run_trim(remote, heap, options);
         }
-        let mut worker = Worker::begin(remote, &heap.layout, options)?;
+        let mut worker = Worker::start(remote, &heap.layout, options)?;
         let passed = self.run_passes(&mut worker, heap);
-        let (counts, ended) = worker.end();
+        let (counts, ended) = worker.stop();
         self.release.returned_bytes = counts.returned_bytes;
-        self.release.lock_holds = counts.holds;
+        self.release.lock_holds = counts.lock_holds;
         self.release.longest_lock_s = counts.longest.as_secs_f64();
         self.release.p99_lock_s = counts.p99().as_secs_f64();
         self.release.skipped_ranges = counts.skipped + counts.busy;
-        self.release.joined_blocks = counts.joined;
+        self.release.joined_blocks = counts.consolidated;
         passed.and(ended)
     }
 
@@ -342,19 +342,19 @@ impl ReleaseRun<'_> {
             let before = worker.counts().clone();
             let mappings = heap.mappings(self.target)?;
             let mut aborted = None;
-            batch.begin_pass();
+            batch.start_pass();
             let walked = ptmalloc::walk_and_tell(&memory, &heap.layout, &mappings, &mut |found| {
                 if aborted.is_none() {
                     batch.add(&found, &heap.memory);
                     if batch.is_full() {
-                        aborted = worker.work(&batch.take()).err();
+                        aborted = worker.submit(&batch.take()).err();
                     }
                 }
             });
             aborted.map_or(Ok(()), Err)?;
-            worker.work(&batch.take())?;
+            worker.submit(&batch.take())?;
             worker.finish()?;
-            worker.go_on()?;
+            worker.check_interrupt()?;
             self.release.passes += 1;
             let after = worker.counts();
             let returned = after.returned_bytes;

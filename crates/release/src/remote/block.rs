@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::{Remote, Step, failed};
 use crate::checks::Abort;
-use crate::stub::numbers::OFF_BEAT;
+use crate::stub::numbers::OFF_HEARTBEAT;
 use crate::stub::{BLOCK_BYTES, CODE_BYTES};
 
 impl Remote<'_> {
@@ -66,6 +66,6 @@ impl Remote<'_> {
     /// Returns a handle of the target's memory and the address of the heartbeat in it, for another thread of lowtide.
     pub(crate) fn heartbeat(&self) -> io::Result<(File, u64)> {
         let place = self.place.unwrap_or(0);
-        Ok((self.memory.try_clone()?, place + CODE_BYTES + OFF_BEAT))
+        Ok((self.memory.try_clone()?, place + CODE_BYTES + OFF_HEARTBEAT))
     }
 }

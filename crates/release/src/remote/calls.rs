@@ -95,7 +95,7 @@ pub(super) fn code_calls(place: u64) -> Vec<(&'static str, seccomp::Call)> {
     let block = place + CODE_BYTES;
     vec![
         call("rt_sigreturn", NR_RT_SIGRETURN, [0; 6]),
-        call("rt_sigprocmask", NR_RT_SIGPROCMASK, [2, block + OFF_ALL, 0, 8, 0, 0]),
+        call("rt_sigprocmask", NR_RT_SIGPROCMASK, [2, block + OFF_ALL_SIGNALS, 0, 8, 0, 0]),
         call("rt_sigprocmask", NR_RT_SIGPROCMASK, [SIGPROCMASK_INVALID, block, 0, 8, 0, 0]),
         call("clock_gettime", NR_CLOCK_GETTIME, [CLOCK_MONOTONIC, block, 0, 0, 0, 0]),
         call("rt_sigpending", NR_RT_SIGPENDING, [block, 8, 0, 0, 0, 0]),

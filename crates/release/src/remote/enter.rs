@@ -11,7 +11,7 @@ use super::frame::{self, chain, set_argument};
 use super::stopped_thread::StoppedThread;
 use super::tracee::Registers;
 use super::wait::Timeout;
-use super::{ACT_LIMIT, Remote, SEARCH_LIMIT, TRIM_LIMIT, Wanted, failed, nanoseconds, priority};
+use super::{ACT_LIMIT, Remote, SEARCH_LIMIT, TRIM_LIMIT, Task, failed, nanoseconds, priority};
 use crate::checks::Abort;
 use crate::stub::numbers::*;
 use crate::stub::{NAME, SYSCALL_BYTES};
@@ -21,15 +21,15 @@ const BACK_LIMIT: Duration = Duration::from_millis(100);
 
 impl Remote<'_> {
     /// Has a thread run our code. Comes back when the thread is itself again; says how long our code ran.
-    pub(crate) fn enter(&mut self, wanted: Wanted) -> Result<Duration, Abort> {
+    pub(crate) fn enter(&mut self, task: Task) -> Result<Duration, Abort> {
         let place = self.place.ok_or_else(|| failed("nothing was mapped yet"))?;
-        let limit = if wanted == Wanted::Trim { TRIM_LIMIT } else { ACT_LIMIT };
+        let limit = if task == Task::Trim { TRIM_LIMIT } else { ACT_LIMIT };
         let begin = Instant::now();
         loop {
             let entered = Instant::now();
             let planned = code_calls(place);
             let borrowed = self
-                .borrow(&planned, None, |remote, stopped| remote.prepare(place, stopped, wanted))?;
+                .borrow(&planned, None, |remote, stopped| remote.prepare(place, stopped, task))?;
             let waited = waits(&[borrowed.thread]);
             if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
                 self.is_busy = true;
@@ -61,7 +61,7 @@ impl Remote<'_> {
         &mut self,
         place: u64,
         stopped: &StoppedThread,
-        wanted: Wanted,
+        task: Task,
     ) -> Result<Option<Registers>, Abort> {
         let Some(mut back) = self.back(stopped)? else { return Ok(None) };
         let block = place + CODE_BYTES;
@@ -74,23 +74,23 @@ impl Remote<'_> {
         self.write(ways.at, &ways.bytes)?;
         let (left_how, left_at) = match stopped.left {
             Some((Timeout::Milliseconds(argument, _), ..)) => {
-                (LEFT_IN_MS, frame::argument_at(ways.back_at, argument))
+                (TIMEOUT_MS, frame::argument_at(ways.back_at, argument))
             }
-            Some((Timeout::Timespec(..), ..)) => (LEFT_AS_TIMESPEC, block + OFF_TIMESPEC),
-            Some((Timeout::Updated(_, at), ..)) => (LEFT_AS_TIMESPEC, at),
-            _ => (LEFT_NOT_TOLD, 0),
+            Some((Timeout::Timespec(..), ..)) => (TIMEOUT_TIMESPEC, block + OFF_TIMESPEC),
+            Some((Timeout::Updated(_, at), ..)) => (TIMEOUT_TIMESPEC, at),
+            _ => (TIMEOUT_KEPT, 0),
         };
-        let (number, slice, trims) = match wanted {
-            Wanted::Clone { trims } => (WANTED_CLONE, Duration::ZERO, trims),
-            Wanted::Slice(slice) => (WANTED_SLICE, slice, false),
-            Wanted::Trim => (WANTED_TRIM, Duration::ZERO, false),
+        let (number, slice, trims) = match task {
+            Task::Clone { trims } => (TASK_CLONE, Duration::ZERO, trims),
+            Task::Slice(slice) => (TASK_SLICE, slice, false),
+            Task::Trim => (TASK_TRIM, Duration::ZERO, false),
         };
         let words = [ways.back_at, ways.broken_at, stopped.mask, u64::MAX];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.write_block(OFF_BACK_AT, &bytes)?;
-        // Not back yet, and what is wanted.
+        // Not back yet, and what is task.
         self.put(OFF_BORROWED, number << 32)?;
-        if matches!(wanted, Wanted::Clone { .. }) {
+        if matches!(task, Task::Clone { .. }) {
             let tls = if trims { CLONE_SETTLS } else { 0 };
             self.put(OFF_CLONE_FLAGS, CLONE_FLAGS | tls)?;
             self.put(OFF_CLONED, 0)?;
@@ -107,13 +107,13 @@ impl Remote<'_> {
             .into_iter()
             .flat_map(u64::to_le_bytes)
             .collect();
-        self.write_block(OFF_WAITS_WITH, &told)?;
+        self.write_block(OFF_WAIT_MASK, &told)?;
         let mut registers = stopped.registers;
         registers.rip = place + SYSCALL_BYTES;
         registers.orig_rax = NR_RT_SIGPROCMASK;
         registers.rax = stopped.resume.code as u64;
         registers.rdi = 2; // SIG_SETMASK
-        registers.rsi = block + OFF_ALL;
+        registers.rsi = block + OFF_ALL_SIGNALS;
         registers.rdx = 0;
         registers.r10 = 8;
         registers.rsp = ways.at;

@@ -8,7 +8,7 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
 
-use crate::stub::numbers::OFF_OWNER;
+use crate::stub::numbers::OFF_INJECTOR;
 use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME};
 
 /// Size of both mappings together, in bytes.
@@ -181,7 +181,7 @@ impl Leftover {
     }
 
     fn injector(&self, memory: &LiveMemory) -> Option<Injector> {
-        let at = self.range.start + CODE_BYTES + OFF_OWNER;
+        let at = self.range.start + CODE_BYTES + OFF_INJECTOR;
         let mut bytes = [0; 24];
         let word = |bytes: &[u8; 24], n: usize| {
             bytes[n * 8..n * 8 + 8].try_into().map_or(0, u64::from_le_bytes)
@@ -195,7 +195,7 @@ impl Leftover {
     }
 
     fn heartbeat(&self, memory: &LiveMemory) -> Option<u64> {
-        let at = self.range.start + CODE_BYTES + crate::stub::numbers::OFF_BEAT;
+        let at = self.range.start + CODE_BYTES + crate::stub::numbers::OFF_HEARTBEAT;
         lowtide_heap::memory::word(memory, at)
     }
 }

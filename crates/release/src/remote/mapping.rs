@@ -65,7 +65,7 @@ impl Remote<'_> {
         self.write(place, CODE)?;
         self.put(OFF_BYTES, BLOCK_BYTES)?;
         for (n, word) in Injector::current().words().into_iter().enumerate() {
-            self.put(OFF_OWNER + n as u64 * 8, word)?;
+            self.put(OFF_INJECTOR + n as u64 * 8, word)?;
         }
         let mut name = [0; 16];
         name[..NAME.len()].copy_from_slice(NAME.as_bytes());

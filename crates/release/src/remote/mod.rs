@@ -87,17 +87,17 @@ pub enum Step {
     Await,
 }
 
-/// What a borrowed thread is to do.
+/// The task of a borrowed thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// To start a thread of our own, which works or trims.
+pub(crate) enum Task {
+    /// Start a thread of our own.
     Clone {
-        /// Whether that thread calls `malloc_trim`.
+        /// Whether that thread calls `malloc_trim`; otherwise it is a worker thread.
         trims: bool,
     },
-    /// To work for so long.
+    /// Run operations for this time.
     Slice(Duration),
-    /// To call `malloc_trim` itself.
+    /// Call `malloc_trim`.
     Trim,
 }
 
