@@ -277,7 +277,7 @@ impl ReleaseRun<'_> {
         heap: &TargetHeap,
         single_threaded_at: Option<u64>,
     ) -> Result<(), Abort> {
-        let huge = HugePages::of(&heap.memory, &heap.walked.areas);
+        let huge = HugePages::find(&heap.memory, &heap.walked.areas);
         let mapped = remote.map();
         self.release.thread = remote.borrowed.map(|(tid, _)| tid);
         self.release.waiting_in = remote.borrowed.map(|(_, call)| call.to_owned());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lowtide_probe::proc::task::{Doing, Thread};
 
 use super::candidates::{Candidate, Candidates};
-use super::frame::{Back, set_argument};
+use super::frame::{ResumeState, set_argument};
 use super::priority::RealtimeGuard;
 use super::stopped_thread::StoppedThread;
 use super::tracee::{Registers, Stop, Tracee};
@@ -134,7 +134,7 @@ impl Remote<'_> {
         (self.observe)(Step::Read);
         let looked = |error| self.failed(error);
         let registers = tracee.registers().map_err(looked)?;
-        if let Some(registers) = unless_done(&registers) {
+        if let Some(registers) = registers_if_untouched(&registers) {
             tracee.restore_on_drop(registers);
         }
         let mask = tracee.signal_mask().map_err(looked)?;
@@ -145,9 +145,9 @@ impl Remote<'_> {
             return Ok(None);
         }
         let result = registers.rax as i64;
-        let resume = Resume::of(&candidate.wait, result);
-        let (mut back, mut broken_off) = (registers, registers);
-        broken_off.rax = resume.broken_off(result) as u64;
+        let resume = Resume::from_result(&candidate.wait, result);
+        let (mut back, mut interrupted) = (registers, registers);
+        interrupted.rax = resume.interrupted_result(result) as u64;
         let mut left = None;
         if resume.again {
             back.rip -= SYSCALL_BYTES;
@@ -162,7 +162,7 @@ impl Remote<'_> {
             }
         }
         back.orig_rax = u64::MAX;
-        broken_off.orig_rax = u64::MAX;
+        interrupted.orig_rax = u64::MAX;
         let wait_mask = candidate.wait_mask;
         Ok(Some(StoppedThread {
             tracee,
@@ -170,7 +170,7 @@ impl Remote<'_> {
             registers,
             resume,
             back,
-            broken_off,
+            interrupted,
             left,
             mask,
             wait_mask,
@@ -234,7 +234,9 @@ impl Remote<'_> {
         match tracee.wait(STOP_LIMIT).map_err(|error| self.failed(error))? {
             Stop::Requested => Ok(Some((tracee, since))),
             Stop::Signal(signal) => {
-                if let Some(registers) = tracee.registers().ok().and_then(|r| unless_done(&r)) {
+                if let Some(registers) =
+                    tracee.registers().ok().and_then(|r| registers_if_untouched(&r))
+                {
                     let _ = tracee.set_registers(&registers);
                 }
                 let _ = tracee.detach(signal);
@@ -253,11 +255,11 @@ impl Remote<'_> {
     }
 
     /// How a thread goes back; `None` where its extended state cannot be put into a frame.
-    pub(super) fn back(&self, stopped: &StoppedThread) -> Result<Option<Back>, Abort> {
+    pub(super) fn back(&self, stopped: &StoppedThread) -> Result<Option<ResumeState>, Abort> {
         let state = stopped.tracee.extended_state().map_err(|error| self.failed(error))?;
-        let Ok(vectors) = vectors::framed(&state) else { return Ok(None) };
-        let (registers, broken_off, mask) = (stopped.back, stopped.broken_off, stopped.mask);
-        Ok(Some(Back { registers, broken_off, mask, vectors, timespec: None }))
+        let Ok(vectors) = vectors::to_frame(&state) else { return Ok(None) };
+        let (registers, interrupted, mask) = (stopped.back, stopped.interrupted, stopped.mask);
+        Ok(Some(ResumeState { registers, interrupted, mask, vectors, timespec: None }))
     }
 
     /// Whether a thread that was stopped still is one of the target's, on a stack of its own.
@@ -306,10 +308,10 @@ pub(super) fn waits(threads: &[Thread]) -> Duration {
 }
 
 /// The registers with which a thread is let go as it is, where the kernel's own would break its wait off.
-fn unless_done(registers: &Registers) -> Option<Registers> {
+fn registers_if_untouched(registers: &Registers) -> Option<Registers> {
     let r = registers;
     let args = [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
-    let code = wait::unless_done(r.orig_rax, &args, r.rax as i64)?;
+    let code = wait::result_if_untouched(r.orig_rax, &args, r.rax as i64)?;
     Some(Registers { rax: code as u64, ..*r })
 }
 

@@ -85,7 +85,7 @@ impl Remote<'_> {
             Task::Slice(slice) => (TASK_SLICE, slice, false),
             Task::Trim => (TASK_TRIM, Duration::ZERO, false),
         };
-        let words = [ways.back_at, ways.broken_at, stopped.mask, u64::MAX];
+        let words = [ways.back_at, ways.interrupted_at, stopped.mask, u64::MAX];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.write_block(OFF_BACK_AT, &bytes)?;
         // Not back yet, and what is task.

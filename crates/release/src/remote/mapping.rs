@@ -40,7 +40,7 @@ impl Remote<'_> {
                 return Err(Refusal::AnotherRelease.into());
             }
             let range = leftover.range;
-            if self.surroundings().may_be_returned_to(&range) {
+            if self.inspector().may_be_returned_to(&range) {
                 left += range.end - range.start;
                 self.left.push(range);
             } else {
@@ -146,10 +146,10 @@ impl Remote<'_> {
     pub(super) fn are_all_outside(&self) -> bool {
         let Some(place) = self.place else { return true };
         let code = place..place + CODE_BYTES;
-        let surroundings = self.surroundings();
+        let inspector = self.inspector();
         self.inside.iter().all(|(thread, ran)| {
             let now = thread.ran();
-            surroundings.is_elsewhere(*thread, &code)
+            inspector.is_elsewhere(*thread, &code)
                 || now.zip(*ran).is_some_and(|(now, ran)| now > ran + SURELY_OUT)
         })
     }
@@ -202,7 +202,7 @@ impl Remote<'_> {
         match candidate.thread.doing() {
             Ok(Doing::Running) => false,
             Ok(doing) => doing.stack_pointer().is_none_or(|now| {
-                now >= candidate.call.stack_pointer && !self.surroundings().is_in_handler(now)
+                now >= candidate.call.stack_pointer && !self.inspector().is_in_handler(now)
             }),
             Err(_) => true,
         }

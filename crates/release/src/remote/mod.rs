@@ -50,7 +50,7 @@ use crate::checks::Abort;
 use crate::refusal::Refusal;
 use crate::release::ReleaseError;
 
-use candidates::{Candidates, Surroundings};
+use candidates::{Candidates, ThreadInspector};
 use gadgets::Gadgets;
 pub(crate) use priority::{IdleGuard, JobControlBlocked, boost_idle_threads};
 use time_asleep::LastTimeout;
@@ -210,11 +210,11 @@ impl<'a> Remote<'a> {
 
     /// The threads that can be borrowed.
     pub(crate) fn candidates(&self) -> Candidates {
-        self.surroundings().candidates()
+        self.inspector().candidates()
     }
 
-    fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings {
+    fn inspector(&self) -> ThreadInspector<'_> {
+        ThreadInspector {
             target: self.target,
             memory: self.live,
             maps: &self.maps,

@@ -18,7 +18,7 @@ pub(super) struct StoppedThread {
     /// Its registers when it resumes its call.
     pub(super) back: Registers,
     /// Its registers when a handler has interrupted its call.
-    pub(super) broken_off: Registers,
+    pub(super) interrupted: Registers,
     /// The remaining timeout, if it must be rewritten: its form, the time, and the instant of that time.
     pub(super) left: Option<(Timeout, Duration, Instant)>,
     pub(super) mask: u64,
