@@ -13,7 +13,7 @@ use crate::checks::Abort;
 use crate::periodic::PeriodicThread;
 use crate::refusal::Refusal;
 use crate::release::{Progress, ReleaseError};
-use crate::remote::{ACT_LIMIT, Remote, TRIM_LIMIT, Task, failed, nanoseconds};
+use crate::remote::{ACTION_TIMEOUT, Remote, TRIM_TIMEOUT, Task, failed, nanoseconds};
 use crate::stub::numbers::*;
 use crate::stub::{Counts, MAX_OPS, Op, PAGES_PER_HOLD};
 
@@ -141,7 +141,7 @@ impl<'r, 'a> Worker<'r, 'a> {
                 ));
             }
             let is_there = |remote: &Remote<'_>| remote.half(OFF_STATE) == Some(STATE_RUNNING);
-            if !self.remote.until(ACT_LIMIT, is_there) {
+            if !self.remote.until(ACTION_TIMEOUT, is_there) {
                 return Err(self.remote.because("a thread that was started in it does not run"));
             }
             self.remote.boost_worker(before, u32::try_from(cloned).unwrap_or(0));
@@ -218,7 +218,7 @@ impl<'r, 'a> Worker<'r, 'a> {
                     || remote.half(OFF_STATE) == Some(STATE_ENDED)
                     || interrupt.load(Ordering::Relaxed)
             };
-            let done = self.remote.until(ACT_LIMIT, is_done);
+            let done = self.remote.until(ACTION_TIMEOUT, is_done);
             self.check_interrupt()?;
             if self.remote.half(OFF_ERROR) == Some(ERROR_SINGLE) {
                 return Err(failed("the process has become single-threaded meanwhile: try again"));
@@ -278,7 +278,7 @@ impl<'r, 'a> Worker<'r, 'a> {
         self.count();
         let ended = if self.runs_in == RunsIn::OwnThread && self.remote.is_busy {
             let requested = self.remote.put_half(OFF_BATCH, BATCH_LEAVE);
-            let ended = requested.and_then(|()| wait_for_exit(self.remote, ACT_LIMIT));
+            let ended = requested.and_then(|()| wait_for_exit(self.remote, ACTION_TIMEOUT));
             self.remote.unboost_worker();
             // Including what it did until then.
             self.count();
@@ -308,7 +308,7 @@ pub(crate) fn trim(remote: &mut Remote<'_>, function: u64, runs_in: RunsIn) -> R
         RunsIn::OwnThread => {
             remote.enter(Task::Clone { trims: true })?;
             remote.is_busy = true;
-            wait_for_exit(remote, TRIM_LIMIT)
+            wait_for_exit(remote, TRIM_TIMEOUT)
         }
         RunsIn::Slices => remote.enter(Task::Trim).map(drop),
     }

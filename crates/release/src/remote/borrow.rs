@@ -14,7 +14,7 @@ use super::stopped_thread::StoppedThread;
 use super::tracee::{Registers, Stop, Tracee};
 use super::wait::{self, Resume, Timeout};
 use super::{
-    Pause, Remote, SEARCH_LIMIT, STOP_LIMIT, STOPPED_LIMIT, Step, failed, seccomp, vectors,
+    JOB_STOP_TIMEOUT, Pause, Remote, SEARCH_TIMEOUT, STOP_TIMEOUT, Step, failed, seccomp, vectors,
 };
 use crate::checks::Abort;
 use crate::refusal::Refusal;
@@ -111,10 +111,10 @@ impl Remote<'_> {
         if self.interrupt.is_some_and(|interrupt| interrupt.load(Ordering::Relaxed)) {
             return Err(ReleaseError::Interrupted.into());
         }
-        if begin.elapsed() > STOPPED_LIMIT && self.is_stopped() {
+        if begin.elapsed() > JOB_STOP_TIMEOUT && self.is_stopped() {
             return Err(Refusal::Stopped { pid: self.target.pid }.into());
         }
-        if begin.elapsed() > SEARCH_LIMIT {
+        if begin.elapsed() > SEARCH_TIMEOUT {
             let (threads, why) = (candidates.threads, candidates.why());
             return Err(Refusal::NoThread { threads, why }.into());
         }
@@ -231,7 +231,7 @@ impl Remote<'_> {
             return Ok(None);
         }
         (self.observe)(Step::Wait);
-        match tracee.wait(STOP_LIMIT).map_err(|error| self.failed(error))? {
+        match tracee.wait(STOP_TIMEOUT).map_err(|error| self.failed(error))? {
             Stop::Requested => Ok(Some((tracee, since))),
             Stop::Signal(signal) => {
                 if let Some(registers) =

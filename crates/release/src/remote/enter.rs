@@ -11,19 +11,21 @@ use super::frame::{self, chain, set_argument};
 use super::stopped_thread::StoppedThread;
 use super::tracee::Registers;
 use super::wait::Timeout;
-use super::{ACT_LIMIT, Remote, SEARCH_LIMIT, TRIM_LIMIT, Task, failed, nanoseconds, priority};
+use super::{
+    ACTION_TIMEOUT, Remote, SEARCH_TIMEOUT, TRIM_TIMEOUT, Task, failed, nanoseconds, priority,
+};
 use crate::checks::Abort;
 use crate::stub::numbers::*;
 use crate::stub::{NAME, SYSCALL_BYTES};
 
-/// So long it is waited for that a thread which has run our code is seen outside of it, before others go on.
-const BACK_LIMIT: Duration = Duration::from_millis(100);
+/// Maximum time to wait until a thread that has run our code is seen outside of it.
+const RETURN_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Remote<'_> {
     /// Has a thread run our code. Comes back when the thread is itself again; says how long our code ran.
     pub(crate) fn enter(&mut self, task: Task) -> Result<Duration, Abort> {
         let place = self.place.ok_or_else(|| failed("nothing was mapped yet"))?;
-        let limit = if task == Task::Trim { TRIM_LIMIT } else { ACT_LIMIT };
+        let limit = if task == Task::Trim { TRIM_TIMEOUT } else { ACTION_TIMEOUT };
         let begin = Instant::now();
         loop {
             let entered = Instant::now();
@@ -38,7 +40,7 @@ impl Remote<'_> {
                 ));
             }
             // It says so two instructions early.
-            self.until(BACK_LIMIT, Self::are_all_outside);
+            self.until(RETURN_TIMEOUT, Self::are_all_outside);
             let worked = self.get(OFF_WORKED_NS).unwrap_or(0);
             if worked > 0 {
                 let worked = Duration::from_nanos(worked).min(entered.elapsed());
@@ -50,7 +52,7 @@ impl Remote<'_> {
                 return Ok(worked);
             }
             // A signal's handler came before us, and its call was broken off.
-            if begin.elapsed() > SEARCH_LIMIT {
+            if begin.elapsed() > SEARCH_TIMEOUT {
                 return Err(failed("signals came again and again before anything could be done"));
             }
         }

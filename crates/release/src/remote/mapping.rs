@@ -12,19 +12,19 @@ use super::candidates::Candidate;
 use super::frame::{Call, chain, set_argument};
 use super::leftovers::{self, Injector};
 use super::wait::{self, Timeout};
-use super::{ACT_LIMIT, Remote, failed, seccomp};
+use super::{ACTION_TIMEOUT, Remote, failed, seccomp};
 use crate::checks::Abort;
 use crate::refusal::Refusal;
 use crate::release::ReleaseError;
 use crate::stub::numbers::*;
 use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME};
 
-/// A thread that has had a processor for so long since it was let go must have left our code.
+/// Run time of a thread after which it must have left our code.
 const SURELY_OUT: Duration = Duration::from_millis(100);
-/// So often calls are tried that a handler breaks off.
-const TRIES: u32 = 10;
-/// So long what another release does is watched to see whether it is still there.
-const BEAT_LIMIT: Duration = Duration::from_millis(400);
+/// Maximum number of attempts to make calls that a signal handler cancels.
+const MAX_ATTEMPTS: u32 = 10;
+/// Time between two readings of another release's heartbeat.
+const HEARTBEAT_WAIT: Duration = Duration::from_millis(400);
 
 impl Remote<'_> {
     /// Removes what earlier releases have left: gives the bytes that are gone, and those that stay because a
@@ -35,7 +35,7 @@ impl Remote<'_> {
     pub(crate) fn clean(&mut self) -> Result<(u64, u64), Abort> {
         let (mut cleaned, mut left) = (0, 0);
         for leftover in leftovers::find(self.live, &self.maps) {
-            let wait = || std::thread::sleep(BEAT_LIMIT);
+            let wait = || std::thread::sleep(HEARTBEAT_WAIT);
             if leftover.is_active(self.target, self.live, wait) {
                 return Err(Refusal::AnotherRelease.into());
             }
@@ -132,7 +132,7 @@ impl Remote<'_> {
             let gone = || self.maps.is_empty().then_some(TargetError::Gone(self.target.pid));
             return self.lost().or_else(gone).map_or(Ok(()), |error| Err(error.into()));
         };
-        if !self.until(ACT_LIMIT, Self::are_all_outside) {
+        if !self.until(ACTION_TIMEOUT, Self::are_all_outside) {
             return Err(self.because(
                 "a thread that was borrowed has not left our code yet: a later release removes it",
             ));
@@ -175,15 +175,15 @@ impl Remote<'_> {
         calls: &dyn Fn(u64) -> Vec<Call>,
         holds: &dyn Fn(&Self) -> bool,
     ) -> Result<bool, Abort> {
-        /// So often it is looked whether it holds before the thread is back.
-        const LOOK: Duration = Duration::from_millis(2);
-        for _ in 0..TRIES {
+        /// Interval of the checks of `holds` before the thread has returned.
+        const CHECK_INTERVAL: Duration = Duration::from_millis(2);
+        for _ in 0..MAX_ATTEMPTS {
             let thread = self.call(text, calls)?;
             let (is_made, looked) = (Cell::new(false), Cell::new(Instant::now()));
-            let is_over = self.until(ACT_LIMIT, |remote| {
+            let is_over = self.until(ACTION_TIMEOUT, |remote| {
                 // First whether it is over, and then what came of it.
                 let is_back = remote.is_back(&thread);
-                if is_back || looked.get().elapsed() >= LOOK {
+                if is_back || looked.get().elapsed() >= CHECK_INTERVAL {
                     is_made.set(holds(remote));
                     looked.set(Instant::now());
                 }

@@ -55,16 +55,16 @@ use gadgets::Gadgets;
 pub(crate) use priority::{IdleGuard, JobControlBlocked, boost_idle_threads};
 use time_asleep::LastTimeout;
 
-/// So long a thread is given to stop: it goes on meanwhile, and may have to wait for a processor.
-const STOP_LIMIT: Duration = Duration::from_secs(2);
-/// So long what a thread was sent to do may take until nothing more is done.
-pub(crate) const ACT_LIMIT: Duration = Duration::from_secs(5);
-/// So long `malloc_trim` may take.
-pub(crate) const TRIM_LIMIT: Duration = Duration::from_secs(60);
-/// So long it is tried to find a thread that can be borrowed.
-const SEARCH_LIMIT: Duration = Duration::from_secs(2);
-/// So long a process may be stopped until nothing more is done.
-const STOPPED_LIMIT: Duration = Duration::from_millis(300);
+/// Maximum time to wait for a thread to stop. It runs meanwhile, and may have to wait for a processor.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time to wait for an operation in the target.
+pub(crate) const ACTION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time to wait for `malloc_trim`.
+pub(crate) const TRIM_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum time to search for a thread that can be borrowed.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time to wait for a process that was stopped by job control.
+const JOB_STOP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// One act on the target, told before it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,12 +226,12 @@ impl<'a> Remote<'a> {
 
     /// Waits until something holds, for so long at most; less long in a process that is stopped.
     pub(crate) fn until(&mut self, limit: Duration, holds: impl Fn(&Self) -> bool) -> bool {
-        const STEP: Duration = Duration::from_micros(20);
-        const LONG_STEP: Duration = Duration::from_micros(200);
-        /// So often it is asked whether the process is stopped.
-        const LOOK: Duration = Duration::from_millis(20);
+        const POLL_INTERVAL: Duration = Duration::from_micros(20);
+        const SLOW_POLL_INTERVAL: Duration = Duration::from_micros(200);
+        /// Interval of the checks whether the process is stopped.
+        const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
         let begin = Instant::now();
-        let (mut looked, mut stopped) = (Duration::ZERO, None);
+        let (mut checked, mut stopped) = (Duration::ZERO, None);
         loop {
             if holds(self) {
                 return true;
@@ -240,14 +240,18 @@ impl<'a> Remote<'a> {
             if waited >= limit || !self.live.is_in_use() {
                 return false;
             }
-            if waited >= looked + LOOK {
-                looked = waited;
+            if waited >= checked + STOP_CHECK_INTERVAL {
+                checked = waited;
                 stopped = if self.is_stopped() { stopped.or(Some(waited)) } else { None };
-                if stopped.is_some_and(|since| waited - since > STOPPED_LIMIT) {
+                if stopped.is_some_and(|since| waited - since > JOB_STOP_TIMEOUT) {
                     return false;
                 }
             }
-            std::thread::sleep(if waited < LONG_STEP * 10 { STEP } else { LONG_STEP });
+            std::thread::sleep(if waited < SLOW_POLL_INTERVAL * 10 {
+                POLL_INTERVAL
+            } else {
+                SLOW_POLL_INTERVAL
+            });
         }
     }
 
@@ -275,7 +279,7 @@ impl<'a> Remote<'a> {
         // program has other memory.
         let begin = Instant::now();
         // (Its end is not told as long as one of its threads is stopped_thread here.)
-        while self.target.stat().is_ok() && begin.elapsed() < ACT_LIMIT {
+        while self.target.stat().is_ok() && begin.elapsed() < ACTION_TIMEOUT {
             if self.target.maps().is_ok_and(|maps| !maps.is_empty()) {
                 return Some(TargetError::Replaced(self.target.pid));
             }

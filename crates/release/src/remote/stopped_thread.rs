@@ -7,7 +7,7 @@ use lowtide_probe::proc::task::Thread;
 
 use super::tracee::{Registers, Stop, Tracee};
 use super::wait::{Resume, Timeout};
-use super::{STOP_LIMIT, Step};
+use super::{STOP_TIMEOUT, Step};
 use crate::stub::SYSCALL_BYTES;
 
 /// A thread that is stopped at a safe point. Dropping it lets the thread continue.
@@ -50,7 +50,7 @@ impl StoppedThread {
         let stops = 2 * (2 * calls + 1);
         for _ in 0..stops {
             self.tracee.next_call()?;
-            match self.tracee.wait(STOP_LIMIT)? {
+            match self.tracee.wait(STOP_TIMEOUT)? {
                 Stop::Call => {}
                 // A handler runs before the first call, which cancels all of them.
                 Stop::Signal(signal) => return self.tracee.detach(signal),

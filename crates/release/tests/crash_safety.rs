@@ -1,4 +1,4 @@
-//! Whatever happens, and at whatever step of a release: the target lives on as it was.
+//! Whatever happens at whatever step of a release: the target continues as before.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -18,10 +18,10 @@ use lowtide_release::{ReleaseError, Step};
 use rustix::process::Signal;
 use steady::{Kind, Steady};
 
-/// So many programs are released at the same time.
+/// Number of programs that are released at the same time.
 const LANES: usize = 4;
-/// A release of these programs does not take more steps.
-const MOST_STEPS: usize = 1500;
+/// Maximum number of steps in a release of these programs.
+const MAX_STEPS: usize = 1500;
 
 /// Every how many steps one is tried: all of them with `LOWTIDE_TEST_EXHAUSTIVE`.
 fn stride() -> usize {
@@ -43,13 +43,13 @@ fn at_each_step(
         for lane in 0..LANES {
             scope.spawn(move || {
                 let mut steady = Steady::start(kind);
-                for step in (lane * stride()..MOST_STEPS).step_by(LANES * stride()) {
+                for step in (lane * stride()..MAX_STEPS).step_by(LANES * stride()) {
                     if !act(&mut steady, step) {
                         return;
                     }
                     tried.fetch_add(1, Ordering::Relaxed);
                 }
-                panic!("a release took more than {MOST_STEPS} steps");
+                panic!("a release took more than {MAX_STEPS} steps");
             });
         }
     });
