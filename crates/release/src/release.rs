@@ -1,5 +1,6 @@
 //! One release, from the survey to the last pass.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::checks::Abort;
 use crate::huge::HugePages;
 use crate::plan::{self, Batch};
 use crate::refusal::Refusal;
-use crate::remote::{IdleGuard, JobControlBlocked, Pause, Remote, Step};
+use crate::remote::{IdleGuard, Injected, JobControlBlocked, Pause, Step, ThreadBorrower};
 use crate::stub::Op;
 use crate::survey::{TargetHeap, survey};
 use crate::worker::{Worker, WorkerOptions};
@@ -188,19 +189,30 @@ impl ReleaseRun<'_> {
     fn execute(&mut self, heap: &TargetHeap, observe: &mut dyn FnMut(Step)) -> Result<(), Abort> {
         let malloc = heap.malloc.as_str();
         let maps = heap.facts.maps.clone();
+        let areas = heap.walked.areas.clone();
         let interrupt = &*self.options.interrupt;
-        let mut remote = Remote::open(self.target, &heap.memory, maps, malloc, interrupt, observe)?;
-        remote.set_heap(heap.walked.areas.clone());
+        let mut borrower = ThreadBorrower::open(
+            self.target,
+            &heap.memory,
+            maps,
+            areas,
+            malloc,
+            interrupt,
+            observe,
+        )?;
+        let mut kept = Vec::new();
         if !self.options.dry_run {
-            remote.lock()?;
-            let (cleaned, left) = remote.clean()?;
-            self.release.cleaned_bytes = cleaned;
+            borrower.lock()?;
+            let cleanup = borrower.clean()?;
+            self.release.cleaned_bytes = cleanup.cleaned_bytes;
+            let left = cleanup.kept_bytes();
             if left > 0 {
                 let note = format!(
                     "{left} bytes that an earlier release has left may still be in use, and were left alone"
                 );
                 self.release.notes.push(note);
             }
+            kept = cleanup.kept;
         }
         if self.release.predicted_bytes < MIN_RELEASE_BYTES {
             self.release.outcome = Outcome::NothingToRelease;
@@ -208,10 +220,10 @@ impl ReleaseRun<'_> {
         }
         let single_threaded_at = self.single_threaded(heap);
         if self.options.dry_run {
-            return self.describe(&mut remote, heap, single_threaded_at);
+            return self.describe(&mut borrower, heap, single_threaded_at);
         }
-        let result = self.act(&mut remote, heap, single_threaded_at);
-        self.count_pauses(&remote.pauses);
+        let result = self.act(&mut borrower, &kept, heap, single_threaded_at);
+        self.count_pauses(borrower.pauses());
         result
     }
 
@@ -245,19 +257,19 @@ impl ReleaseRun<'_> {
     /// Describes what a release would do.
     fn describe(
         &mut self,
-        remote: &mut Remote<'_>,
+        borrower: &mut ThreadBorrower<'_>,
         heap: &TargetHeap,
         single_threaded_at: Option<u64>,
     ) -> Result<(), Abort> {
-        let candidates = remote.candidates();
+        let candidates = borrower.candidates();
         let Some(best) = candidates.found.first() else {
             let (threads, why) = (candidates.threads, candidates.why());
             return Err(Refusal::NoThread { threads, why }.into());
         };
         if best.seccomp != 0 {
-            let asked = remote.ask_filters();
-            self.count_pauses(&remote.pauses);
-            asked?;
+            let permitted = borrower.check_filters();
+            self.count_pauses(borrower.pauses());
+            permitted?;
             let note = "its system calls are filtered (seccomp), and the filter lets a release through: a thread \
                         stood still while that was read";
             self.release.notes.push(note.to_owned());
@@ -273,43 +285,55 @@ impl ReleaseRun<'_> {
     /// Maps the code into the target, runs it, and unmaps it.
     fn act(
         &mut self,
-        remote: &mut Remote<'_>,
+        borrower: &mut ThreadBorrower<'_>,
+        kept: &[Range<u64>],
         heap: &TargetHeap,
         single_threaded_at: Option<u64>,
     ) -> Result<(), Abort> {
         let huge = HugePages::find(&heap.memory, &heap.walked.areas);
-        let mapped = remote.map();
-        self.release.thread = remote.borrowed.map(|(tid, _)| tid);
-        self.release.waiting_in = remote.borrowed.map(|(_, call)| call.to_owned());
-        mapped?;
-        let multiple = remote.has_multiple_threads();
+        let mut injected = match borrower.inject(kept) {
+            Ok(injected) => injected,
+            Err(abort) => {
+                self.note_thread(borrower);
+                return Err(abort);
+            }
+        };
+        self.note_thread(injected.borrower());
+        let multiple = injected.borrower().has_multiple_threads();
         let runs_in = self.runs_in(heap, single_threaded_at, multiple);
         self.release.runs_in = Some(runs_in);
         let (max_pause, interrupt) = (self.options.max_pause, &*self.options.interrupt);
         let progress = &*self.options.progress;
         let options = WorkerOptions { runs_in, single_threaded_at, max_pause, interrupt, progress };
-        let result = self.run_mapped(remote, heap, &options);
-        let left = remote.leave();
+        let result = self.run_mapped(&mut injected, heap, &options);
+        let unmapped = injected.unmap();
         if self.release.returned_bytes > 0 {
             self.release.split_bytes = huge.split(self.target, &heap.memory);
             self.release.notes.extend(huge.note());
         }
-        result.and(left)?;
+        result.and(unmapped)?;
         self.release.outcome = Outcome::Released;
         Ok(())
+    }
+
+    /// Enters the thread that was borrowed into the account.
+    fn note_thread(&mut self, borrower: &ThreadBorrower<'_>) {
+        let first = borrower.first_borrowed();
+        self.release.thread = first.map(|(tid, _)| tid);
+        self.release.waiting_in = first.map(|(_, call)| call.to_owned());
     }
 
     /// Releases by the chosen method while the code is mapped.
     fn run_mapped(
         &mut self,
-        remote: &mut Remote<'_>,
+        injected: &mut Injected<'_, '_>,
         heap: &TargetHeap,
         options: &WorkerOptions,
     ) -> Result<(), Abort> {
         if self.release.method == Method::Trim {
-            return self.run_trim(remote, heap, options);
+            return self.run_trim(injected, heap, options);
         }
-        let mut worker = Worker::start(remote, &heap.layout, options)?;
+        let mut worker = Worker::start(injected, &heap.layout, options)?;
         let passed = self.run_passes(&mut worker, heap);
         let (counts, ended) = worker.stop();
         self.release.returned_bytes = counts.returned_bytes;
@@ -322,7 +346,11 @@ impl ReleaseRun<'_> {
     }
 
     /// Makes passes over the heap until one gains little.
-    fn run_passes(&mut self, worker: &mut Worker<'_, '_>, heap: &TargetHeap) -> Result<(), Abort> {
+    fn run_passes(
+        &mut self,
+        worker: &mut Worker<'_, '_, '_>,
+        heap: &TargetHeap,
+    ) -> Result<(), Abort> {
         let begin = Instant::now();
         let mut batch = Batch::default();
         let mut consolidations = consolidations(&heap.walked, &heap.layout);
@@ -378,7 +406,7 @@ impl ReleaseRun<'_> {
     /// Makes the target call `malloc_trim`, for comparison.
     fn run_trim(
         &mut self,
-        remote: &mut Remote<'_>,
+        injected: &mut Injected<'_, '_>,
         heap: &TargetHeap,
         options: &WorkerOptions,
     ) -> Result<(), Abort> {
@@ -387,7 +415,7 @@ impl ReleaseRun<'_> {
         let function = library.and_then(|file| {
             crate::remote::symbol::address(self.target.pid, maps, file, "malloc_trim")
         });
-        crate::worker::trim(remote, function.ok_or(Refusal::NoTrim)?, options.runs_in)?;
+        crate::worker::trim(injected, function.ok_or(Refusal::NoTrim)?, options.runs_in)?;
         let mappings = heap.mappings(self.target)?;
         let after = ptmalloc::walk(&heap.memory, &heap.layout, &mappings);
         self.release.passes = 1;

@@ -13,7 +13,7 @@ use crate::checks::Abort;
 use crate::periodic::PeriodicThread;
 use crate::refusal::Refusal;
 use crate::release::{Progress, ReleaseError};
-use crate::remote::{ACTION_TIMEOUT, Remote, TRIM_TIMEOUT, Task, failed, nanoseconds};
+use crate::remote::{ACTION_TIMEOUT, Injected, TRIM_TIMEOUT, Task, failed, nanoseconds};
 use crate::stub::numbers::*;
 use crate::stub::{Counts, MAX_OPS, Op, PAGES_PER_HOLD};
 
@@ -55,8 +55,8 @@ pub(crate) struct WorkerOptions<'i> {
 }
 
 /// The code in the target, ready to run operations.
-pub(crate) struct Worker<'r, 'a> {
-    remote: &'r mut Remote<'a>,
+pub(crate) struct Worker<'w, 'b, 't> {
+    injected: &'w mut Injected<'b, 't>,
     runs_in: RunsIn,
     slice: Duration,
     batch: u64,
@@ -67,16 +67,16 @@ pub(crate) struct Worker<'r, 'a> {
     counts: Counts,
     /// Keeps the worker thread alive, if there is one.
     heartbeat: Option<Heartbeat>,
-    interrupt: &'r AtomicBool,
-    progress: &'r Progress,
+    interrupt: &'w AtomicBool,
+    progress: &'w Progress,
 }
 
-impl<'r, 'a> Worker<'r, 'a> {
+impl<'w, 'b, 't> Worker<'w, 'b, 't> {
     /// Starts the worker thread, or runs a first, empty slice.
     pub(crate) fn start(
-        remote: &'r mut Remote<'a>,
+        injected: &'w mut Injected<'b, 't>,
         layout: &Layout,
-        options: &WorkerOptions<'r>,
+        options: &WorkerOptions<'w>,
     ) -> Result<Self, Abort> {
         let main = layout.arenas.first().copied().unwrap_or(0);
         for (offset, word) in [
@@ -91,25 +91,24 @@ impl<'r, 'a> Worker<'r, 'a> {
             (OFF_COUNT, 0),
             (OFF_NEXT, 0),
         ] {
-            remote.put(offset, word)?;
+            injected.put(offset, word)?;
         }
         let slice = options.max_pause.saturating_sub(SLICE_OVERHEAD).max(MIN_SLICE);
-        let before = remote.threads();
+        let before = injected.threads();
         let heartbeat = match options.runs_in {
             RunsIn::OwnThread => {
-                let heartbeat = Heartbeat::start(remote)?;
-                remote.enter(Task::Clone { trims: false })?;
-                remote.is_busy = true;
+                let heartbeat = Heartbeat::start(injected)?;
+                injected.start_thread(false)?;
                 Some(heartbeat)
             }
             RunsIn::Slices => {
-                remote.enter(Task::Slice(Duration::ZERO))?;
+                injected.enter(Task::Slice(Duration::ZERO))?;
                 None
             }
         };
         let (runs_in, interrupt) = (options.runs_in, options.interrupt);
         let mut worker = Self {
-            remote,
+            injected,
             runs_in,
             slice,
             batch: 0,
@@ -132,22 +131,25 @@ impl<'r, 'a> Worker<'r, 'a> {
     /// Checks that the code may continue. `before` are the threads that the target had before.
     fn check(&mut self, before: &[Thread]) -> Result<(), Abort> {
         if self.runs_in == RunsIn::OwnThread {
-            let cloned = self.remote.get(OFF_CLONED).map_or(0, |tid| tid as i64);
+            let cloned = self.injected.get(OFF_CLONED).map_or(0, |tid| tid as i64);
             if cloned <= 0 {
-                self.remote.is_busy = false;
+                self.injected.no_thread();
                 self.heartbeat = None;
                 return Err(failed(
                     "no thread could be started in it (its limits do not allow another)",
                 ));
             }
-            let is_there = |remote: &Remote<'_>| remote.half(OFF_STATE) == Some(STATE_RUNNING);
-            if !self.remote.until(ACTION_TIMEOUT, is_there) {
-                return Err(self.remote.because("a thread that was started in it does not run"));
+            let is_running = || self.injected.half(OFF_STATE) == Some(STATE_RUNNING);
+            if !self.injected.io().until(ACTION_TIMEOUT, is_running) {
+                return Err(self
+                    .injected
+                    .io()
+                    .because("a thread that was started in it does not run"));
             }
-            self.remote.boost_worker(before, u32::try_from(cloned).unwrap_or(0));
+            self.injected.boost_worker(before, u32::try_from(cloned).unwrap_or(0));
         }
         // Kernels without PR_GET_MDWE answer with an error, which is negative.
-        match self.remote.get(OFF_MDWE).map(|answer| answer as i64) {
+        match self.injected.get(OFF_MDWE).map(|answer| answer as i64) {
             Some(1..) => Err(Refusal::WriteExecuteDenied.into()),
             _ => Ok(()),
         }
@@ -156,7 +158,7 @@ impl<'r, 'a> Worker<'r, 'a> {
     /// Consolidates fast bins. `links` is the encoding of their lists.
     pub(crate) fn consolidate(&mut self, ops: &[Op], links: Links) -> Result<(), Abort> {
         self.finish()?;
-        self.remote.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed))?;
+        self.injected.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed))?;
         self.submit(ops)?;
         self.finish()
     }
@@ -167,19 +169,19 @@ impl<'r, 'a> Worker<'r, 'a> {
         for part in ops.chunks(MAX_OPS) {
             self.finish()?;
             self.check_interrupt()?;
-            if self.remote.half(OFF_STATE) == Some(STATE_ENDED) {
-                return Err(self.remote.because(ENDED));
+            if self.injected.half(OFF_STATE) == Some(STATE_ENDED) {
+                return Err(self.injected.io().because(ENDED));
             }
             let dropped = part.iter().filter(|op| op.kind != OP_CONSOLIDATE).map(|op| op.bytes);
             self.requested_bytes += dropped.sum::<u64>();
             let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
-            self.remote.write_block(OFF_OPS, &bytes)?;
-            self.remote.put(OFF_NEXT, 0)?;
-            self.remote.put(OFF_COUNT, part.len() as u64)?;
+            self.injected.write_block(OFF_OPS, &bytes)?;
+            self.injected.put(OFF_NEXT, 0)?;
+            self.injected.put(OFF_COUNT, part.len() as u64)?;
             match self.runs_in {
                 RunsIn::OwnThread => {
                     self.batch += 1;
-                    self.remote.put_half(OFF_BATCH, self.batch)?;
+                    self.injected.put_half(OFF_BATCH, self.batch)?;
                     self.is_pending = true;
                 }
                 RunsIn::Slices => {
@@ -213,26 +215,26 @@ impl<'r, 'a> Worker<'r, 'a> {
         let (batch, interrupt) = (self.batch, self.interrupt);
         let mut before = None;
         loop {
-            let is_done = |remote: &Remote<'_>| {
-                remote.half(OFF_DONE) == Some(batch)
-                    || remote.half(OFF_STATE) == Some(STATE_ENDED)
+            let is_done = || {
+                self.injected.half(OFF_DONE) == Some(batch)
+                    || self.injected.half(OFF_STATE) == Some(STATE_ENDED)
                     || interrupt.load(Ordering::Relaxed)
             };
-            let done = self.remote.until(ACTION_TIMEOUT, is_done);
+            let done = self.injected.io().until(ACTION_TIMEOUT, is_done);
             self.check_interrupt()?;
-            if self.remote.half(OFF_ERROR) == Some(ERROR_SINGLE) {
+            if self.injected.half(OFF_ERROR) == Some(ERROR_SINGLE) {
                 return Err(failed("the process has become single-threaded meanwhile: try again"));
             }
             if done {
-                return match self.remote.half(OFF_STATE) {
+                return match self.injected.half(OFF_STATE) {
                     Some(STATE_ENDED) => Err(failed(ENDED)),
                     _ => Ok(()),
                 };
             }
             // It may be slow, but must make progress.
-            let progress = (self.remote.get(OFF_NEXT), self.remote.get(OFF_LOCK_HOLDS));
+            let progress = (self.injected.get(OFF_NEXT), self.injected.get(OFF_LOCK_HOLDS));
             if progress.0.is_none() || before.is_some_and(|before| progress <= before) {
-                return Err(self.remote.because("our thread in it does not get on"));
+                return Err(self.injected.io().because("our thread in it does not get on"));
             }
             before = Some(progress);
         }
@@ -243,9 +245,10 @@ impl<'r, 'a> Worker<'r, 'a> {
         let (mut before, mut idle_slices) = ((0, 0), 0);
         loop {
             let begin = Instant::now();
-            self.remote.enter(Task::Slice(self.slice))?;
-            let now = self.remote.get(OFF_NEXT).zip(self.remote.get(OFF_LOCK_HOLDS));
-            let now = now.ok_or_else(|| self.remote.because("its memory can no longer be read"))?;
+            self.injected.enter(Task::Slice(self.slice))?;
+            let now = self.injected.get(OFF_NEXT).zip(self.injected.get(OFF_LOCK_HOLDS));
+            let now =
+                now.ok_or_else(|| self.injected.io().because("its memory can no longer be read"))?;
             if now.0 >= count {
                 return Ok(());
             }
@@ -253,7 +256,7 @@ impl<'r, 'a> Worker<'r, 'a> {
             idle_slices = if now > before { 0 } else { idle_slices + 1 };
             before = now;
             if idle_slices > MAX_IDLE_SLICES {
-                return Err(self.remote.because("our code in it does not get on"));
+                return Err(self.injected.io().because("our code in it does not get on"));
             }
             std::thread::sleep(begin.elapsed().min(self.slice * 2) * SLICE_GAP_FACTOR);
         }
@@ -262,7 +265,7 @@ impl<'r, 'a> Worker<'r, 'a> {
     /// Reads the counts of the code.
     fn count(&mut self) {
         let mut bytes = [0; Counts::BYTES];
-        if self.remote.read_block(OFF_LOCK_HOLDS, &mut bytes).is_some() {
+        if self.injected.read_block(OFF_LOCK_HOLDS, &mut bytes).is_some() {
             self.counts = Counts::parse(&bytes).within(&self.counts, self.requested_bytes);
             self.progress.set(self.counts.returned_bytes);
         }
@@ -276,10 +279,10 @@ impl<'r, 'a> Worker<'r, 'a> {
     /// Ends the worker thread, if there is one.
     pub(crate) fn stop(mut self) -> (Counts, Result<(), Abort>) {
         self.count();
-        let ended = if self.runs_in == RunsIn::OwnThread && self.remote.is_busy {
-            let requested = self.remote.put_half(OFF_BATCH, BATCH_LEAVE);
-            let ended = requested.and_then(|()| wait_for_exit(self.remote, ACTION_TIMEOUT));
-            self.remote.unboost_worker();
+        let ended = if self.runs_in == RunsIn::OwnThread && self.injected.is_busy() {
+            let requested = self.injected.put_half(OFF_BATCH, BATCH_LEAVE);
+            let ended = requested.and_then(|()| self.injected.wait_for_exit(ACTION_TIMEOUT));
+            self.injected.unboost_worker();
             // Including what it did until then.
             self.count();
             ended
@@ -290,27 +293,19 @@ impl<'r, 'a> Worker<'r, 'a> {
     }
 }
 
-/// Waits until the kernel has reported the end of our thread.
-fn wait_for_exit(remote: &mut Remote<'_>, timeout: Duration) -> Result<(), Abort> {
-    if !remote.until(timeout, |remote| remote.half(OFF_TID) == Some(0)) {
-        return Err(remote.because(
-            "our thread in it has not ended yet: it will, and a later release cleans up",
-        ));
-    }
-    remote.is_busy = false;
-    Ok(())
-}
-
 /// Makes the target call `malloc_trim`, in a thread of our own if possible.
-pub(crate) fn trim(remote: &mut Remote<'_>, function: u64, runs_in: RunsIn) -> Result<(), Abort> {
-    remote.put(OFF_FUNCTION, function)?;
+pub(crate) fn trim(
+    injected: &mut Injected<'_, '_>,
+    function: u64,
+    runs_in: RunsIn,
+) -> Result<(), Abort> {
+    injected.put(OFF_FUNCTION, function)?;
     match runs_in {
         RunsIn::OwnThread => {
-            remote.enter(Task::Clone { trims: true })?;
-            remote.is_busy = true;
-            wait_for_exit(remote, TRIM_TIMEOUT)
+            injected.start_thread(true)?;
+            injected.wait_for_exit(TRIM_TIMEOUT)
         }
-        RunsIn::Slices => remote.enter(Task::Trim).map(drop),
+        RunsIn::Slices => injected.enter(Task::Trim).map(drop),
     }
 }
 
@@ -324,9 +319,9 @@ struct Heartbeat {
 
 impl Heartbeat {
     /// Starts it, before the worker thread starts.
-    fn start(remote: &Remote<'_>) -> Result<Self, Abort> {
+    fn start(injected: &Injected<'_, '_>) -> Result<Self, Abort> {
         let failed = |error: io::Error| failed(&error.to_string());
-        let (memory, at) = remote.heartbeat().map_err(failed)?;
+        let (memory, at) = injected.heartbeat().map_err(failed)?;
         let mut count = 0_u32;
         let beat = move || {
             count = count.wrapping_add(1);

@@ -219,6 +219,13 @@ pub(crate) fn find_place(maps: &[Mapping], salt: u64) -> Option<u64> {
         })
 }
 
+/// Returns a number that makes two releases choose different places.
+pub(crate) fn salt() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanoseconds = now.map_or(0, |d| u64::from(d.subsec_nanos()));
+    nanoseconds.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(std::process::id()) << 12)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
