@@ -21,8 +21,7 @@ use thiserror::Error;
 use crate::{Refusal, ReleaseError};
 
 /// The glibc versions that the torture test ran on.
-pub const TESTED: [&str; 9] =
-    ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
+const TESTED: [&str; 9] = ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
 
 /// Why a release ends before it is complete.
 #[derive(Debug, Error)]
@@ -52,7 +51,7 @@ pub struct TargetFacts {
 
 /// Checks a process from outside: it is neither stopped nor written to. Permanent reasons to leave it alone
 /// are checked first, then temporary ones, and last those that an option overrides. `untested` permits glibc
-/// versions that are not among [`TESTED`].
+/// versions that are not among the tested ones.
 ///
 /// # Errors
 /// Returns the first reason to leave the process alone. Fails if it has ended or may not be traced.
@@ -302,7 +301,7 @@ fn check_stopped(target: &Target, status: &Status) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// Fails if it is frozen.
-pub fn check_frozen(target: &Target) -> Result<(), Refusal> {
+pub(crate) fn check_frozen(target: &Target) -> Result<(), Refusal> {
     let is_frozen = Groups::of(target.pid).ok().and_then(|groups| groups.is_frozen());
     let waits_there = || {
         let place = fs::read_to_string(target.path("wchan"));
@@ -316,7 +315,7 @@ pub fn check_frozen(target: &Target) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// Fails if one does, or if the process itself has ended.
-pub fn check_shared_memory(target: &Target) -> Result<(), Abort> {
+fn check_shared_memory(target: &Target) -> Result<(), Abort> {
     let image = target.stat()?.image;
     let others = fs::read_dir("/proc").map_err(|error| target.failed(error))?;
     for other in others.flatten() {

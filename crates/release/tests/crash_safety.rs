@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use lowtide_model::release::{Outcome, RunsIn};
 use lowtide_probe::inspect::TargetError;
-use lowtide_release::{ReleaseError, Step};
+use lowtide_release::ReleaseError;
+use lowtide_release::testing::Step;
 use rustix::process::Signal;
 use steady::{Kind, Steady};
 

@@ -13,8 +13,9 @@ use lowtide_probe::allocator::Sanitizer;
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::recognise::Recogniser;
-use lowtide_release::checks::{self, Abort, TargetFacts};
-use lowtide_release::remote::seccomp::{Action, Call, decide, filters_of, permits};
+use lowtide_release::testing::{
+    Abort, Action, Call, TargetFacts, check, check_permission, decide, filters_of, permits,
+};
 use lowtide_release::{Refusal, ReleaseError};
 use tempfile::TempDir;
 
@@ -56,7 +57,7 @@ impl Subject {
 
     /// Checks it, whatever its glibc version.
     fn check(&self) -> Result<TargetFacts, Abort> {
-        checks::check(&self.target(), &mut Recogniser::default(), true)
+        check(&self.target(), &mut Recogniser::default(), true)
     }
 
     /// Returns why it is left alone.
@@ -133,7 +134,7 @@ fn one_that_has_ended_is_gone_and_not_refused() {
     let target = subject.target();
     subject.child.kill().unwrap();
     subject.child.wait().unwrap();
-    let checked = checks::check(&target, &mut Recogniser::default(), true);
+    let checked = check(&target, &mut Recogniser::default(), true);
     let is_gone = matches!(
         checked,
         Err(Abort::Failed(ReleaseError::Target(TargetError::Gone(pid)))) if pid == subject.pid()
@@ -211,7 +212,7 @@ fn one_that_waits_for_its_vfork_is_refused_for_as_long() {
 fn a_fork_has_memory_of_its_own_however_alike_it_is() {
     let subject = Subject::start("fork");
     subject.check().unwrap();
-    checks::check(&Target::open(subject.said).unwrap(), &mut Recogniser::default(), true).unwrap();
+    check(&Target::open(subject.said).unwrap(), &mut Recogniser::default(), true).unwrap();
 }
 
 #[test]
@@ -255,7 +256,7 @@ fn one_in_other_namespaces_is_checked_like_any_other() {
     let children = format!("/proc/{0}/task/{0}/children", subject.pid());
     let inner: u32 = fs::read_to_string(children).unwrap().trim().parse().unwrap();
     let target = Target::open(inner).unwrap();
-    let checked = checks::check(&target, &mut Recogniser::default(), true);
+    let checked = check(&target, &mut Recogniser::default(), true);
     // By the number that we know, not by that which it said.
     let Err(Abort::Refused(Refusal::SharedMemory { other })) = checked else {
         panic!("{checked:?}")
@@ -277,7 +278,7 @@ fn one_that_may_not_be_traced_is_told_with_what_that_takes() {
             inheritable: rustix::thread::CapabilitySet::empty(),
         };
         rustix::thread::set_capabilities(None, none).unwrap();
-        checks::check_permission(&target)
+        check_permission(&target)
     });
     let Err(ReleaseError::NotPermitted { pid, needs }) = without.join().unwrap() else {
         panic!("it is permitted")

@@ -11,7 +11,7 @@ use lowtide_model::inspection::Inspection;
 use lowtide_probe::inspect::{Inspector, Limit, Look, Target, TargetError};
 use lowtide_probe::patience::patiently;
 use lowtide_probe::proc::status::Status;
-use lowtide_release::checks::predict_refusal;
+use lowtide_release::predict_refusal;
 use lowtide_report::inspection;
 
 use super::next_step::{Service, next, to_paste};

@@ -35,7 +35,7 @@ mod gadgets;
 mod leftovers;
 mod mapping;
 mod priority;
-pub mod seccomp;
+pub(crate) mod seccomp;
 mod stopped_thread;
 pub(crate) mod symbol;
 mod target_io;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use lowtide_model::release::Release;
 use lowtide_probe::inspect::Target;
-use lowtide_release::{Options, ReleaseError, Step, release_observed};
+use lowtide_release::testing::{Step, release_observed};
+use lowtide_release::{Options, ReleaseError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
