@@ -14,7 +14,7 @@ use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::proc::status::Status;
-use lowtide_probe::proc::task;
+use lowtide_probe::proc::task::{self, Thread};
 use lowtide_probe::recognise::{Recogniser, Recognition};
 use thiserror::Error;
 
@@ -281,8 +281,7 @@ fn check_traced(threads: &[Status]) -> Result<(), Refusal> {
 
 /// Returns the PID of a thread's process, or the thread's own TID if it has ended.
 fn process_of(thread: u32) -> u32 {
-    let text = fs::read(format!("/proc/{thread}/status")).unwrap_or_default();
-    match Status::parse(&String::from_utf8_lossy(&text)) {
+    match (Thread { pid: thread, tid: thread }).status() {
         Ok(status) if status.process != 0 => status.process,
         _ => thread,
     }

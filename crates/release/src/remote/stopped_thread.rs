@@ -283,8 +283,8 @@ impl ThreadBorrower<'_> {
     fn not_traced(&self, candidate: &Candidate) -> Abort {
         match candidate.thread.status() {
             Ok(status) if status.tracer != 0 => {
-                let comm = std::fs::read_to_string(format!("/proc/{}/comm", status.tracer));
-                if comm.is_ok_and(|comm| comm.trim_end() == NAME) {
+                let tracer = Thread { pid: status.tracer, tid: status.tracer };
+                if tracer.stat().is_ok_and(|stat| stat.name == NAME) {
                     return Refusal::AnotherRelease.into();
                 }
                 Refusal::Traced { tracer: status.tracer }.into()
