@@ -1,5 +1,5 @@
-//! Releases a process, and kills itself at a step: `release_until PID STEP MAX_PAUSE_US`. It prints the step
-//! before. When there are fewer steps, it ends well.
+//! Releases a process, and kills itself at a step: `release_until PID STEP MAX_PAUSE_US`. It prints the step before
+//! that. If there are fewer steps, it succeeds.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

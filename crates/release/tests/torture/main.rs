@@ -109,8 +109,8 @@ fn torture(libraries: &[Library], scale: &Scale) -> Records {
 
 /// Starts programs until enough has been returned.
 fn torture_one(library: &Library, shape: Shape, scale: &Scale, records: &Records) {
-    /// So many programs in a row of which nothing comes back are enough to see that nothing will.
-    const MOST_IN_VAIN: u64 = 3;
+    /// Maximum number of successive programs from which nothing is returned.
+    const MAX_IN_VAIN: u64 = 3;
     let wanted = scale.releases.div_ceil(shapes().len() as u64);
     let (mut returned, mut in_vain) = (0, 0);
     for seed in scale.seed.. {
@@ -130,6 +130,6 @@ fn torture_one(library: &Library, shape: Shape, scale: &Scale, records: &Records
         if returned >= wanted {
             return;
         }
-        assert!(in_vain < MOST_IN_VAIN, "{run:?}: nothing was returned");
+        assert!(in_vain < MAX_IN_VAIN, "{run:?}: nothing was returned");
     }
 }

@@ -71,11 +71,11 @@ impl Run {
 
 /// Releases its memory once; in a few cases twice at the same time. Then a pause, in half of the cases.
 fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
-    const ONE_IN_SO_MANY_IS_DOUBLE: u64 = 16;
-    const LONGEST_REST_MS: u64 = 100;
+    const DOUBLE_RELEASE_INTERVAL: u64 = 16;
+    const MAX_PAUSE_MS: u64 = 100;
     // It is the torture that says which glibcs releases may be tried on.
     let options = Options { untested: true, ..Options::default() };
-    if draw.below(ONE_IN_SO_MANY_IS_DOUBLE) == 0 {
+    if draw.below(DOUBLE_RELEASE_INTERVAL) == 0 {
         let both = std::thread::scope(|scope| {
             let other = scope.spawn(|| release(target, &options));
             [release(target, &options), other.join().unwrap()]
@@ -92,7 +92,7 @@ fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
         tally.failures.extend(left_behind(target.pid));
     }
     if draw.below(2) == 0 {
-        std::thread::park_timeout(Duration::from_millis(draw.below(LONGEST_REST_MS)));
+        std::thread::park_timeout(Duration::from_millis(draw.below(MAX_PAUSE_MS)));
     }
 }
 
