@@ -103,7 +103,7 @@ pub enum ReleaseError {
 const MIN_RELEASE_BYTES: u64 = 64 << 10;
 /// Maximum time during which further passes start while the target keeps allocating and freeing.
 const PASSES_TIMEOUT: Duration = Duration::from_secs(5);
-/// A pass that gains less than one part in so many of the total gain is the last.
+/// Divisor of the total gain: a pass that gains less than that part is the last.
 const LAST_PASS_DIVISOR: u64 = 100;
 
 /// Makes a process return its free memory to the OS. A refusal is a result: see [`Release::outcome`].

@@ -312,7 +312,7 @@ pub(crate) fn trim(
 /// Message for a worker thread that has ended by itself.
 const ENDED: &str = "our thread in it ended: it heard nothing for too long";
 
-/// A thread of lowtide that tells the worker thread periodically that lowtide is still there.
+/// A thread of lowtide that proves to the worker thread periodically that lowtide is still there.
 struct Heartbeat {
     _thread: PeriodicThread,
 }
