@@ -1,12 +1,12 @@
-//! Compiles the code that runs in the target, and takes it out of its object file.
+//! Compiles the code that runs in the target, and extracts it from its object file.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use object::{Object, ObjectSection};
 
-/// It must fit into one page of the target.
-const MOST_BYTES: usize = 4096;
+/// Maximum size of the code: one page of the target.
+const MAX_BYTES: usize = 4096;
 
 fn main() {
     println!("cargo:rerun-if-changed=stub");
@@ -16,11 +16,11 @@ fn main() {
         _ => Vec::new(),
     };
     fs::write(out.join("stub.bin"), code).expect("OUT_DIR can be written");
-    let header = fs::read_to_string("stub/shared.h").expect("it stands beside this file");
+    let header = fs::read_to_string("stub/shared.h").expect("it is next to this file");
     fs::write(out.join("numbers.rs"), numbers(&header)).expect("OUT_DIR can be written");
 }
 
-/// The numbers of the header as Rust has them: `#define NAME 12 /* why */` is a constant of its name.
+/// Translates the numbers of the header to Rust: `#define NAME 12 /* why */` becomes a constant of this name.
 fn numbers(header: &str) -> String {
     let mut text = String::new();
     for line in header.lines() {
@@ -62,7 +62,7 @@ fn compile() -> Vec<u8> {
     code_of(path)
 }
 
-/// The code of an object file, which must need nothing but itself.
+/// Returns the code of an object file, which must be self-contained.
 fn code_of(path: &Path) -> Vec<u8> {
     let bytes = fs::read(path).expect("it was just written");
     let file = object::File::parse(&*bytes).expect("the C compiler makes ELF");
@@ -76,6 +76,6 @@ fn code_of(path: &Path) -> Vec<u8> {
     }
     let text = file.section_by_name(".text").expect("it has code");
     let code = text.data().expect("its code can be read").to_vec();
-    assert!(code.len() <= MOST_BYTES, "{} bytes of code are more than a page", code.len());
+    assert!(code.len() <= MAX_BYTES, "{} bytes of code are more than a page", code.len());
     code
 }

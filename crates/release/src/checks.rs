@@ -1,8 +1,8 @@
-//! What is checked before anything is stopped: whether a process may be traced at all, and what can be
-//! told from outside of the reasons to leave it alone.
+//! Checks from outside, before any thread is stopped: whether the process may be traced at all, and
+//! whether there is a reason to leave it alone.
 //!
-//! All of it may change the moment after. That a second tracer is there or that the process is stopped is
-//! then seen by ptrace itself.
+//! The answers can become stale at any moment. A second tracer or a stopped process is then noticed by
+//! ptrace itself.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,84 +14,87 @@ use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::proc::status::Status;
-use lowtide_probe::proc::task;
+use lowtide_probe::proc::task::{self, Thread};
 use lowtide_probe::program::ProgramError;
 use thiserror::Error;
 
 use crate::{Refusal, ReleaseError};
 
-/// The versions of glibc that releases were tortured on.
-pub const TESTED: [&str; 9] =
-    ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
+/// The glibc versions that the torture test ran on.
+const TESTED: [&str; 9] = ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
 
-/// Why a release goes no further.
+/// Why a release ends before it is complete.
 #[derive(Debug, Error)]
-pub enum Halt {
+pub enum Abort {
     /// The process is left alone.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// It could not be told whether it should be.
+    /// An operation failed.
     #[error(transparent)]
     Failed(#[from] ReleaseError),
 }
 
-impl From<TargetError> for Halt {
+impl From<TargetError> for Abort {
     fn from(error: TargetError) -> Self {
         Self::Failed(error.into())
     }
 }
 
-/// What was read for the checks.
+/// Facts about the target that the checks have read.
 #[derive(Debug)]
-pub struct Outside {
+pub struct TargetFacts {
     /// The mappings of the process.
     pub maps: Vec<Mapping>,
-    /// Who manages its memory.
+    /// The allocator and runtimes that manage its memory.
     pub detected: Detected,
 }
 
-/// All that can be told from outside: the process is neither stopped nor written to. What will not
-/// change comes first, then what somebody could end, and last what an option permits. `untested`
-/// permits versions of glibc that are not among [`TESTED`].
+/// Checks a process from outside: it is neither stopped nor written to. Permanent reasons to leave it alone
+/// are checked first, then temporary ones, and last those that an option overrides. `untested` permits glibc
+/// versions that are not among the tested ones.
 ///
 /// # Errors
-/// With the first reason to leave it alone; or when it has ended, or may not be traced.
-pub fn outside(target: &Target, detector: &mut Detector, untested: bool) -> Result<Outside, Halt> {
-    permission(target)?;
-    machine(target)?;
+/// Returns the first reason to leave the process alone. Fails if it has ended or may not be traced.
+pub fn check(
+    target: &Target,
+    detector: &mut Detector,
+    untested: bool,
+) -> Result<TargetFacts, Abort> {
+    check_permission(target)?;
+    check_machine(target)?;
     let maps = target.maps().map_err(|error| failed(target, error))?;
     let detected =
         detector.detect(target.pid, &maps).map_err(|error| unrecognised(target, error))?;
-    sanitizer(&detected)?;
-    allocator(&detected)?;
+    check_sanitizer(&detected)?;
+    check_allocator(&detected)?;
     let status = target.status()?;
     let threads = statuses_of_threads(target)?;
-    shadow_stack(&threads)?;
-    hugetlb(&status)?;
-    locked(&status)?;
-    traced(&threads)?;
-    stopped(target, &status)?;
-    frozen(target)?;
-    filters(&threads)?;
-    shared_memory(target)?;
+    check_shadow_stack(&threads)?;
+    check_hugetlb(&status)?;
+    check_locked(&status)?;
+    check_traced(&threads)?;
+    check_stopped(target, &status)?;
+    check_frozen(target)?;
+    check_filters(&threads)?;
+    check_shared_memory(target)?;
     if !untested {
-        tested(&detected)?;
+        check_version(&detected)?;
     }
-    Ok(Outside { maps, detected })
+    Ok(TargetFacts { maps, detected })
 }
 
-/// Why a release would leave a process alone, as far as that can be told from outside; `None` also where it cannot
-/// be looked at.
-pub fn foreseen(target: &Target) -> Option<Refusal> {
-    match outside(target, &mut Detector::default(), false) {
-        Err(Halt::Refused(refusal)) => Some(refusal),
-        Ok(_) | Err(Halt::Failed(_)) => None,
+/// Returns why a release would leave a process alone, as far as this is visible from outside. `None` also if the
+/// process cannot be inspected.
+pub fn predict_refusal(target: &Target) -> Option<Refusal> {
+    match check(target, &mut Detector::default(), false) {
+        Err(Abort::Refused(refusal)) => Some(refusal),
+        Ok(_) | Err(Abort::Failed(_)) => None,
     }
 }
 
-/// Whether the filters of its system calls rule a release out, before one of its threads stands still: where each
-/// thread is filtered strictly, or by filters that may not be read.
-fn filters(threads: &[Status]) -> Result<(), Refusal> {
+/// Checks the threads' seccomp modes, before any thread is stopped: a release is impossible if every thread is in
+/// strict mode, or under filters that may not be read.
+fn check_filters(threads: &[Status]) -> Result<(), Refusal> {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
     if threads.is_empty() || threads.iter().any(|status| status.seccomp == 0) {
         return Ok(());
@@ -107,19 +110,19 @@ fn filters(threads: &[Status]) -> Result<(), Refusal> {
     Err(Refusal::SeccompUnread { why: why.to_owned() })
 }
 
-/// Whether a process may be traced.
+/// Checks whether a process may be traced.
 ///
 /// # Errors
-/// When it may not, with what that takes; or it has ended.
-pub fn permission(target: &Target) -> Result<(), ReleaseError> {
-    // To read this takes what PTRACE_SEIZE takes, Yama's consent with it (PTRACE_MODE_ATTACH).
+/// Fails if it may not, with what it would require, or if the process has ended.
+pub fn check_permission(target: &Target) -> Result<(), ReleaseError> {
+    // Reading this file requires the same as PTRACE_SEIZE, including Yama's consent (PTRACE_MODE_ATTACH).
     match fs::read(target.path("syscall")) {
         Ok(_) => Ok(()),
         Err(error) => Err(failed(target, error)),
     }
 }
 
-/// An error in reading one of its files.
+/// Translates an error from reading one of the target's files.
 fn failed(target: &Target, error: io::Error) -> ReleaseError {
     // Both EACCES and EPERM.
     if error.kind() == io::ErrorKind::PermissionDenied && target.is_alive() {
@@ -129,7 +132,7 @@ fn failed(target: &Target, error: io::Error) -> ReleaseError {
     }
 }
 
-/// What it takes to trace a process, as the end of a sentence.
+/// Describes what tracing a process requires, as the end of a sentence.
 fn needed_to_trace(target: &Target) -> String {
     let own = rustix::process::geteuid().as_raw();
     let is_own = target.status().is_ok_and(|status| status.uid == own);
@@ -137,24 +140,24 @@ fn needed_to_trace(target: &Target) -> String {
     needs(is_own, scope.trim())
 }
 
-/// The same, of a process that is the user's own or not, under a setting of Yama
-/// (Documentation/admin-guide/LSM/Yama.rst); an empty one where there is no Yama.
+/// Describes what tracing requires. `is_own`: the process belongs to the user; `scope`: Yama's setting
+/// (Documentation/admin-guide/LSM/Yama.rst), empty if there is no Yama.
 fn needs(is_own: bool, scope: &str) -> String {
     match scope {
         "3" => "a reboot: kernel.yama.ptrace_scope is 3, which lets nobody trace, and which stays"
             .to_owned(),
-        // 1: its parents alone, unless with the capability.
+        // 1: only its ancestors, unless they have the capability.
         "1" | "2" => {
             format!("CAP_SYS_PTRACE, for which kernel.yama.ptrace_scope asks: it is {scope}")
         }
-        // What `PR_SET_DUMPABLE` does, and a setuid program; and namespaces of users.
+        // `PR_SET_DUMPABLE`, a setuid program, or a user namespace.
         _ if is_own => "CAP_SYS_PTRACE: it lets not even its own user do so".to_owned(),
         _ => "CAP_SYS_PTRACE, or to be its user".to_owned(),
     }
 }
 
-/// Whether its program is one for 64-bit x86, as lowtide itself has to be.
-fn machine(target: &Target) -> Result<(), Halt> {
+/// Checks that the program is for 64-bit x86. lowtide itself has to be, too.
+fn check_machine(target: &Target) -> Result<(), Abort> {
     const SIZE: usize = 20;
     let mut header = [0; SIZE];
     let file = File::open(target.path("exe")).and_then(|mut file| file.read_exact(&mut header));
@@ -166,7 +169,7 @@ fn machine(target: &Target) -> Result<(), Halt> {
     }
 }
 
-/// Whether an ELF file is for 64-bit x86, by its first bytes. (x32 is of 32 bits.)
+/// Returns whether an ELF file is for 64-bit x86, by its first bytes. (x32 has 32-bit ELF files.)
 fn is_x86_64(header: &[u8; 20]) -> bool {
     const CLASS_64: u8 = 2;
     const EM_X86_64: u16 = 62;
@@ -189,16 +192,16 @@ fn unrecognised(target: &Target, error: ProgramError) -> ReleaseError {
     }
 }
 
-fn sanitizer(detected: &Detected) -> Result<(), Refusal> {
+fn check_sanitizer(detected: &Detected) -> Result<(), Refusal> {
     match detected.sanitizer {
         Some(sanitizer) => Err(Refusal::Sanitizer { name: sanitizer.name() }),
         None => Ok(()),
     }
 }
 
-/// Whether what the program allocates is glibc's. One that brings an allocator of its own is refused even
-/// if its `malloc` is glibc's: next to nothing lies there, and nobody should believe that it was tried.
-fn allocator(detected: &Detected) -> Result<(), Refusal> {
+/// Checks that glibc serves the program's allocations. A program with an allocator of its own is refused even
+/// if its `malloc` is glibc's: hardly any memory is there, and a release would suggest that it was tried.
+fn check_allocator(detected: &Detected) -> Result<(), Refusal> {
     let name = match detected.allocator() {
         Some(_) if detected.own.is_none() && detected.has_glibc_heap() => return Ok(()),
         Some(other) => other.kind.to_string(),
@@ -210,8 +213,8 @@ fn allocator(detected: &Detected) -> Result<(), Refusal> {
     Err(Refusal::Allocator { name })
 }
 
-/// Whether its glibc is of a version that was tortured.
-fn tested(detected: &Detected) -> Result<(), Refusal> {
+/// Checks that the glibc version is among [`TESTED`].
+fn check_version(detected: &Detected) -> Result<(), Refusal> {
     let version = detected.malloc.as_ref().and_then(|malloc| malloc.version.as_deref());
     if version.is_some_and(is_tested) {
         return Ok(());
@@ -220,7 +223,7 @@ fn tested(detected: &Detected) -> Result<(), Refusal> {
     Err(Refusal::Untested { version, tested: TESTED.join(", ") })
 }
 
-/// By major and minor number: what distributions put behind does not matter.
+/// Compares major and minor number only, not what distributions append.
 fn is_tested(version: &str) -> bool {
     let numbers = |text: &str| {
         let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
@@ -230,7 +233,7 @@ fn is_tested(version: &str) -> bool {
     wanted.is_some() && TESTED.iter().any(|tested| numbers(tested) == wanted)
 }
 
-/// Of each of its threads; of those that end meanwhile none.
+/// Returns the status of each thread, except those that end meanwhile.
 fn statuses_of_threads(target: &Target) -> Result<Vec<Status>, ReleaseError> {
     let threads = task::threads(target.pid).map_err(|error| target.failed(error))?;
     let mut statuses = Vec::with_capacity(threads.len());
@@ -244,61 +247,60 @@ fn statuses_of_threads(target: &Target) -> Result<Vec<Status>, ReleaseError> {
     Ok(statuses)
 }
 
-/// A thread gets a shadow stack or not when it starts, and not all of a process need have one.
-fn shadow_stack(threads: &[Status]) -> Result<(), Refusal> {
+/// Checks that no thread has a shadow stack: each thread gets one or not when it starts.
+fn check_shadow_stack(threads: &[Status]) -> Result<(), Refusal> {
     match threads.iter().any(|status| status.shadow_stack) {
         true => Err(Refusal::ShadowStack),
         false => Ok(()),
     }
 }
 
-fn hugetlb(status: &Status) -> Result<(), Refusal> {
+fn check_hugetlb(status: &Status) -> Result<(), Refusal> {
     match status.hugetlb_bytes {
         0 => Ok(()),
         bytes => Err(Refusal::Hugetlb { bytes }),
     }
 }
 
-fn locked(status: &Status) -> Result<(), Refusal> {
-    // A device goes on with the pages that were pinned, whatever the process has there by then.
+fn check_locked(status: &Status) -> Result<(), Refusal> {
+    // A device keeps using the pages that were pinned, whatever the process has mapped there by then.
     match status.locked_bytes.max(status.pinned_bytes) {
         0 => Ok(()),
         bytes => Err(Refusal::Locked { bytes }),
     }
 }
 
-/// Threads are traced one by one: a debugger may have only some. One that is outside of lowtide's PID
-/// namespace is not seen here; then PTRACE_SEIZE is not permitted.
-fn traced(threads: &[Status]) -> Result<(), Refusal> {
+/// Checks that no thread is traced. Threads are traced one by one: a debugger may have only some. A tracer outside
+/// of lowtide's PID namespace is invisible here; PTRACE_SEIZE then fails.
+fn check_traced(threads: &[Status]) -> Result<(), Refusal> {
     match threads.iter().find(|status| status.tracer != 0) {
         Some(status) => Err(Refusal::Traced { tracer: process_of(status.tracer) }),
         None => Ok(()),
     }
 }
 
-/// The process that a thread is of; its own number where that cannot be told any more.
+/// Returns the PID of a thread's process, or the thread's own TID if it has ended.
 fn process_of(thread: u32) -> u32 {
-    let text = fs::read(format!("/proc/{thread}/status")).unwrap_or_default();
-    match Status::parse(&String::from_utf8_lossy(&text)) {
+    match (Thread { pid: thread, tid: thread }).status() {
         Ok(status) if status.process != 0 => status.process,
         _ => thread,
     }
 }
 
-fn stopped(target: &Target, status: &Status) -> Result<(), Refusal> {
+fn check_stopped(target: &Target, status: &Status) -> Result<(), Refusal> {
     match status.is_stopped() {
         true => Err(Refusal::Stopped { pid: target.pid }),
         false => Ok(()),
     }
 }
 
-/// Whether the freezer of control groups holds it. Where the groups' own files are not to be seen, as in a container,
-/// the function of the kernel in which its first thread waits tells that for most (`do_freezer_trap` of
-/// kernel/signal.c, `__refrigerator` of kernel/freezer.c).
+/// Checks that the cgroup freezer does not hold the process. If the cgroup's files are invisible, as in a container,
+/// the kernel function in which its first thread waits reveals most cases (`do_freezer_trap` of kernel/signal.c,
+/// `__refrigerator` of kernel/freezer.c).
 ///
 /// # Errors
-/// When it does.
-pub fn frozen(target: &Target) -> Result<(), Refusal> {
+/// Fails if it is frozen.
+pub(crate) fn check_frozen(target: &Target) -> Result<(), Refusal> {
     let is_frozen = Groups::read(target.pid).ok().and_then(|groups| groups.is_frozen());
     let waits_there = || {
         let place = fs::read_to_string(target.path("wchan"));
@@ -307,21 +309,21 @@ pub fn frozen(target: &Target) -> Result<(), Refusal> {
     if is_frozen.unwrap_or_else(waits_there) { Err(Refusal::Frozen) } else { Ok(()) }
 }
 
-/// Whether another process has the same memory: made by `clone(CLONE_VM)`, or by `vfork` as long as it
-/// has not started another program.
+/// Checks that no other process shares the memory: one made by `clone(CLONE_VM)`, or by `vfork` until it
+/// starts another program.
 ///
 /// # Errors
-/// With one that has; or when the process itself has ended.
-pub fn shared_memory(target: &Target) -> Result<(), Halt> {
+/// Fails if one does, or if the process itself has ended.
+fn check_shared_memory(target: &Target) -> Result<(), Abort> {
     let image = target.stat()?.image;
     let others = fs::read_dir("/proc").map_err(|error| target.failed(error))?;
     for other in others.flatten() {
         let Some(pid) = other.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        // The same program at the same random address: its own memory, or that of a fork. One whose
-        // image may not be seen has another one: whoever shares memory and has other rights takes the
-        // sight of it from the target too (`commit_creds`, `set_dumpable`).
+        // The same program at the same random address: shared memory, or that of a fork. A process whose
+        // image may not be seen has a different one: a process that shares memory and changes its credentials
+        // hides the target's image as well (`commit_creds`, `set_dumpable`).
         let stat = if pid == target.pid { None } else { stat_of(pid) };
         if stat.is_some_and(|stat| stat.image == image && !stat.has_ended())
             && has_same_memory(target, pid)?
@@ -337,13 +339,13 @@ fn stat_of(pid: u32) -> Option<Stat> {
     Stat::parse(&String::from_utf8_lossy(&text)).ok()
 }
 
-/// Whether two processes with the same image have the same memory.
-fn has_same_memory(target: &Target, other: u32) -> Result<bool, Halt> {
+/// Returns whether two processes with the same image share their memory.
+fn has_same_memory(target: &Target, other: u32) -> Result<bool, Abort> {
     match compare_memory(target.pid, other) {
         Ok(is_same) => Ok(is_same),
         Err(error) if is_gone(&error) => Ok(false),
-        // The kernel has no kcmp, or a filter of containers keeps it from lowtide. Of forks, at least
-        // one of these counts is soon another.
+        // The kernel has no kcmp, or a container's filter denies it. After a fork, at least one of these
+        // counts soon differs.
         Err(_) => {
             let counts = |stat: Stat| (stat.vsz_bytes, stat.rss_pages);
             let own = counts(target.stat()?);
@@ -352,7 +354,7 @@ fn has_same_memory(target: &Target, other: u32) -> Result<bool, Halt> {
     }
 }
 
-/// Asks the kernel whether two processes have the same memory (kcmp(2)).
+/// Asks the kernel whether two processes share their memory (kcmp(2)).
 #[expect(unsafe_code, reason = "kcmp(2), which neither libc nor rustix wraps")]
 fn compare_memory(one: u32, other: u32) -> io::Result<bool> {
     /// `KCMP_VM` of include/uapi/linux/kcmp.h.
@@ -399,23 +401,23 @@ mod tests {
 
     #[test]
     fn a_glibc_that_was_never_tortured_is_refused_with_those_that_were() {
-        assert_eq!(tested(&with_malloc("glibc", Some("2.41"))), Ok(()));
-        let refused = tested(&with_malloc("glibc", Some("2.30"))).unwrap_err().to_string();
+        assert_eq!(check_version(&with_malloc("glibc", Some("2.41"))), Ok(()));
+        let refused = check_version(&with_malloc("glibc", Some("2.30"))).unwrap_err().to_string();
         assert!(
             refused.contains("its glibc is 2.30") && refused.contains("2.27, 2.31"),
             "{refused}"
         );
-        let refused = tested(&with_malloc("glibc", None)).unwrap_err();
+        let refused = check_version(&with_malloc("glibc", None)).unwrap_err();
         assert!(matches!(refused, Refusal::Untested { .. }), "{refused}");
     }
 
     #[test]
     fn who_serves_the_program_itself_is_named_where_that_is_not_glibc() {
-        let name = |detected: &Detected| match allocator(detected) {
+        let name = |detected: &Detected| match check_allocator(detected) {
             Err(Refusal::Allocator { name }) => name,
             other => panic!("{other:?}"),
         };
-        assert_eq!(allocator(&with_malloc("glibc", None)), Ok(()));
+        assert_eq!(check_allocator(&with_malloc("glibc", None)), Ok(()));
         assert_eq!(name(&with_malloc("musl", None)), "musl");
         assert_eq!(name(&Detected::default()), "unknown");
         let of_go =
@@ -432,17 +434,17 @@ mod tests {
         let detected =
             Detected { sanitizer: Some(Sanitizer::Memory), ..with_malloc("glibc", None) };
         let refused = Err(Refusal::Sanitizer { name: "MemorySanitizer" });
-        assert_eq!(sanitizer(&detected), refused);
+        assert_eq!(check_sanitizer(&detected), refused);
     }
 
     #[test]
     fn one_thread_with_a_shadow_stack_or_a_tracer_is_enough() {
         let plain = Status::default();
-        assert_eq!((shadow_stack(&[plain]), traced(&[plain])), (Ok(()), Ok(())));
+        assert_eq!((check_shadow_stack(&[plain]), check_traced(&[plain])), (Ok(()), Ok(())));
         let shadowed = Status { shadow_stack: true, ..plain };
-        assert_eq!(shadow_stack(&[plain, shadowed]), Err(Refusal::ShadowStack));
+        assert_eq!(check_shadow_stack(&[plain, shadowed]), Err(Refusal::ShadowStack));
         let second = Status { tracer: u32::MAX, ..plain };
-        assert_eq!(traced(&[plain, second]), Err(Refusal::Traced { tracer: u32::MAX }));
+        assert_eq!(check_traced(&[plain, second]), Err(Refusal::Traced { tracer: u32::MAX }));
     }
 
     #[test]

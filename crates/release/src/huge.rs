@@ -1,9 +1,8 @@
-//! Huge pages of which a release has left a part.
+//! Huge pages of which a release has dropped a part.
 //!
-//! RSS falls at once when a part of a huge page is dropped, but the machine has nothing of it until the
-//! page is split, which the kernel puts off (`deferred_split_folio`). `MADV_COLD` from outside has it
-//! split; it also makes what is left of the page the first to be reclaimed, so that it is used only where
-//! at least half of the page is free.
+//! RSS falls at once when a part of a huge page is dropped, but the system regains nothing until the kernel splits
+//! the page, which it defers (`deferred_split_folio`). `MADV_COLD` from outside splits it. That also makes the rest of
+//! the page the first candidate for reclaim, so it is used only if at least half of the page is free.
 
 use std::fs;
 use std::ops::Range;
@@ -12,7 +11,7 @@ use lowtide_heap::memory::Memory;
 use lowtide_probe::inspect::Target;
 use lowtide_probe::memory::LiveMemory;
 
-/// The size of a huge page on x86-64, in bytes.
+/// Size of a huge page on x86-64, in bytes.
 const HUGE: u64 = 2 << 20;
 const SETTINGS: &str = "/sys/kernel/mm/transparent_hugepage";
 
@@ -23,8 +22,8 @@ pub(crate) struct HugePages {
 }
 
 impl HugePages {
-    /// Looks for them.
-    pub(crate) fn of(memory: &LiveMemory, areas: &[Range<u64>]) -> Self {
+    /// Finds the huge pages in some areas.
+    pub(crate) fn find(memory: &LiveMemory, areas: &[Range<u64>]) -> Self {
         let is_off = setting("enabled").is_some_and(|text| text.contains("[never]"));
         let areas = if is_off { &[] } else { areas };
         let mut pages = Vec::new();
@@ -39,7 +38,7 @@ impl HugePages {
         Self { pages }
     }
 
-    /// Has those split that are at least half empty by now. Gives the bytes of them that were free.
+    /// Makes the kernel split those that are at least half empty by now. Returns their free bytes.
     pub(crate) fn split(&self, target: &Target, memory: &LiveMemory) -> u64 {
         let mut bytes = 0;
         for page in &self.pages {
@@ -52,7 +51,7 @@ impl HugePages {
         bytes
     }
 
-    /// What a reader should know of the machine's settings.
+    /// Returns a note about the system's settings, if these may undo a part of the release.
     pub(crate) fn note(&self) -> Option<String> {
         let fills = setting("khugepaged/max_ptes_none")?.trim().parse::<u64>().ok()?;
         (!self.pages.is_empty() && fills > 255).then(|| {
@@ -65,11 +64,12 @@ impl HugePages {
     }
 }
 
+/// Reads a setting of transparent huge pages.
 fn setting(name: &str) -> Option<String> {
     fs::read_to_string(format!("{SETTINGS}/{name}")).ok()
 }
 
-/// `process_madvise(MADV_COLD)`.
+/// Calls `process_madvise(MADV_COLD)`; returns whether it had an effect.
 #[expect(unsafe_code, reason = "a system call on another process that rustix does not have")]
 fn cool(target: &Target, ranges: &[Range<u64>]) -> bool {
     use std::os::fd::AsRawFd;

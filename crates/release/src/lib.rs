@@ -1,21 +1,30 @@
-//! Gives a live process's free memory back to the kernel.
+//! Returns a live process's free memory to the OS.
 //!
-//! What goes back is named from outside, by a walk over the heap; a page of code in the target takes the
-//! allocator's lock, verifies each range, drops its pages and lets go. This is the only part of lowtide
-//! that stops threads or writes to a process, and every such act is in [`remote`].
+//! A walk over the heap finds the free ranges from outside. A page of code in the target then takes the allocator's
+//! lock, verifies each range, drops its pages, and unlocks. This is the only part of lowtide that stops threads or
+//! writes to a process, and all of that is in the module `remote`.
 
-pub mod checks;
+mod checks;
 mod huge;
+mod periodic;
 mod plan;
-pub mod refusal;
-pub mod release;
-pub mod remote;
-mod repeating;
-pub(crate) mod stub;
+mod refusal;
+mod release;
+mod remote;
+mod stub;
 mod survey;
 mod worker;
 
+pub use checks::predict_refusal;
+pub use periodic::PeriodicThread;
 pub use refusal::Refusal;
-pub use release::{Options, Progress, ReleaseError, Way, release, release_telling};
-pub use remote::Step;
-pub use repeating::Repeating;
+pub use release::{Options, Progress, ReleaseError, release};
+
+/// Parts that tests observe or call directly. They are not part of the interface.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::checks::{Abort, TargetFacts, check, check_permission};
+    pub use crate::release::release_observed;
+    pub use crate::remote::Step;
+    pub use crate::remote::seccomp::{Action, Call, decide, filters_of, permits};
+}

@@ -2,31 +2,31 @@
 
 use thiserror::Error;
 
-/// How a reason begins for which a thread cannot be borrowed whenever it waits.
-pub(crate) const LASTING: &str = "it waits for a socket that has its own timeout";
+/// The reason why a thread cannot be borrowed whenever it waits in a call.
+pub(crate) const SOCKET_TIMEOUT: &str = "it waits for a socket that has its own timeout";
 
-/// Why a process is left alone: each a sentence, with what would help.
+/// Why a process is left alone. Each is displayed as a sentence with advice.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// Another debugger is at work on it.
+    /// A debugger traces it.
     #[error("it is being traced by process {tracer}, and only one can: end that first")]
     Traced {
-        /// Who traces it.
+        /// The PID of the tracer.
         tracer: u32,
     },
-    /// Another release is at work on it.
+    /// Another release of it is in progress.
     #[error("another release is at work on it: wait until that one has ended")]
     AnotherRelease,
-    /// It was stopped.
+    /// It is stopped.
     #[error("it is stopped, and nothing can run in it: kill -CONT {pid} lets it go on")]
     Stopped {
         /// The process.
         pid: u32,
     },
-    /// Its control group is frozen.
+    /// Its cgroup is frozen.
     #[error("it is frozen (by the freezer of its control group), and nothing can run in it")]
     Frozen,
-    /// It is no 64-bit x86 process, and the code for others is not there.
+    /// It is not a 64-bit x86 process; others are not supported.
     #[error("it is no 64-bit x86 process: others are not supported")]
     Machine,
     /// It has another allocator.
@@ -38,51 +38,51 @@ pub enum Refusal {
     /// Its heap could not be found.
     #[error("its heap could not be found: it has not allocated yet, or its layout is not known")]
     NoHeap,
-    /// It was built with a sanitizer, or runs under one.
+    /// It runs under a sanitizer.
     #[error("it runs under {name}, whose heap must be left alone")]
     Sanitizer {
         /// Which.
         name: &'static str,
     },
-    /// Its glibc is of a version that was never tried.
+    /// Its glibc version is untested.
     #[error(
         "its glibc is {version}, on which releases were never tortured (they were on {tested}): \
          --untested permits it"
     )]
     Untested {
-        /// The version, or that it is not known.
+        /// The version, or a phrase for an unknown one.
         version: String,
-        /// Those that were.
+        /// The tested versions.
         tested: String,
     },
-    /// What was walked is not what the allocator says that it has.
+    /// The walk does not agree with the allocator's own counts.
     #[error(
         "its heap does not agree with what the allocator itself counts ({what}), and was left alone: \
          try again"
     )]
     HeapNotWhole {
-        /// What does not agree.
+        /// The disagreement.
         what: String,
     },
-    /// A system-call filter would not let it.
+    /// A seccomp filter forbids a call.
     #[error("its seccomp filter does not allow {call}, and could end it")]
     Seccomp {
-        /// Which call.
+        /// The call.
         call: &'static str,
     },
-    /// A system-call filter cannot be read.
+    /// A seccomp filter cannot be read.
     #[error(
         "it runs under a seccomp filter that cannot be read ({why}), and that could end it: reading \
          it takes CAP_SYS_ADMIN, and lowtide itself outside of any filter"
     )]
     SeccompUnread {
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// It has shadow stacks.
+    /// Its threads have shadow stacks.
     #[error("its threads have shadow stacks, which do not let another return address in")]
     ShadowStack,
-    /// It may not get new code.
+    /// It may not map new code.
     #[error(
         "it has asked the kernel for memory that is never both written and executed (PR_SET_MDWE)"
     )]
@@ -92,18 +92,18 @@ pub enum Refusal {
         "it has locked or pinned memory ({bytes} bytes), which cannot be given back page by page"
     )]
     Locked {
-        /// How much.
+        /// Their size.
         bytes: u64,
     },
-    /// It has memory in huge pages of the kernel's pool.
+    /// It has huge pages of the kernel's pool.
     #[error(
         "it has {bytes} bytes of huge pages from the kernel's pool (hugetlb), which are not its own to drop"
     )]
     Hugetlb {
-        /// How much.
+        /// Their size.
         bytes: u64,
     },
-    /// Another process has the same memory.
+    /// Another process shares its memory.
     #[error(
         "process {other} shares its memory (CLONE_VM), and would not be held back by its locks"
     )]
@@ -114,23 +114,23 @@ pub enum Refusal {
     /// None of its threads can be borrowed.
     #[error("{} can be borrowed: {why}", none_of(*.threads))]
     NoThread {
-        /// How many it has.
+        /// Number of its threads.
         threads: usize,
-        /// What was in the way of most of them.
+        /// The most frequent reason.
         why: String,
     },
-    /// A piece that is needed is not in its C library.
+    /// Its C library lacks an instruction that is needed.
     #[error("its C library lacks {what}, without which a thread cannot be put back")]
     Gadget {
         /// What.
         what: &'static str,
     },
-    /// There is nothing else that its allocator could be asked for.
+    /// Its allocator has no purge.
     #[error(
         "glibc has no purge of its own but malloc_trim: --method chunks gives back more, in bounded holds"
     )]
     NoPurge,
-    /// `malloc_trim` is not there to be called.
+    /// `malloc_trim` was not found.
     #[error("its C library has no malloc_trim that could be found: --method chunks does without")]
     NoTrim,
 }
@@ -143,7 +143,7 @@ fn none_of(threads: usize) -> String {
 }
 
 impl Refusal {
-    /// Whether it may pass by itself, so that it is worth waiting for.
+    /// Returns whether it may pass by itself, so that a retry makes sense.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Traced { .. }
@@ -153,14 +153,13 @@ impl Refusal {
             | Self::HeapNotWhole { .. }
             | Self::SharedMemory { .. }
             | Self::NoHeap => true,
-            // A thread that runs will wait; one that waits for a socket with a time-out of its own will do
-            // so again.
-            Self::NoThread { why, .. } => !why.starts_with(LASTING),
+            // A running thread will wait later. A thread that waits for a socket with its own timeout will do so again.
+            Self::NoThread { why, .. } => !why.starts_with(SOCKET_TIMEOUT),
             _ => false,
         }
     }
 
-    /// A word for it that stays.
+    /// Returns its stable identifier.
     pub fn hazard(&self) -> &'static str {
         match self {
             Self::Traced { .. } => "traced",

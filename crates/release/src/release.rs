@@ -1,5 +1,6 @@
-//! One release, from the checks to the last pass.
+//! One release, from the survey to the last pass.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,36 +15,34 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
 use thiserror::Error;
 
-use crate::checks::Halt;
+use crate::checks::Abort;
 use crate::huge::HugePages;
 use crate::plan::{self, Batch};
 use crate::refusal::Refusal;
-use crate::remote::{Background, Pause, Remote, Step, Unstopped};
+use crate::remote::{IdleGuard, Injected, JobControlBlocked, Pause, Step, ThreadBorrower};
 use crate::stub::Op;
-use crate::survey::{Known, survey};
-use crate::worker::{How, Worker};
+use crate::survey::{TargetHeap, survey};
+use crate::worker::{Worker, WorkerOptions};
 
-/// What is wanted of a release.
+/// Options of a release.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The longest that a thread of the target may be held up, where that can be sliced.
+    /// Maximum pause of a thread of the target, for work that can be sliced.
     pub max_pause: Duration,
-    /// How.
-    pub way: Way,
-    /// Permits an allocator's own purge, whose pause cannot be bounded.
-    pub unbounded: bool,
-    /// Permits versions of glibc that releases were never tortured on.
+    /// The method that returns the memory; `None` selects the one that suits the allocator.
+    pub method: Option<Method>,
+    /// Permits glibc versions that the torture test never ran on.
     pub untested: bool,
-    /// Only says what would be done.
+    /// Only reports what a release would do.
     pub dry_run: bool,
-    /// Set by somebody else, it ends a release early: what is under way is finished, and all that is ours
-    /// leaves the target.
+    /// Ends the release early when another thread sets it. The operation in progress is completed, and everything
+    /// that lowtide has mapped leaves the target.
     pub interrupt: Arc<AtomicBool>,
-    /// Where it is told how far it has come.
+    /// Receives the progress.
     pub progress: Arc<Progress>,
 }
 
-/// How far a release has come, for whoever waits for it.
+/// The progress of a release, for display.
 #[derive(Debug, Default)]
 pub struct Progress {
     is_acting: AtomicBool,
@@ -51,7 +50,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// What is being done, for a progress line: `scanning the heap`, `12 MiB returned`.
+    /// Describes the current state for a progress line: `scanning the heap`, `12 MiB returned`.
     pub fn text(&self) -> String {
         match self.is_acting.load(Ordering::Relaxed) {
             false => "scanning the heap".to_owned(),
@@ -65,26 +64,11 @@ impl Progress {
     }
 }
 
-/// How memory is to be given back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Way {
-    /// As suits the allocator.
-    #[default]
-    Auto,
-    /// Range by range.
-    Chunks,
-    /// By `malloc_trim`.
-    Trim,
-    /// By an allocator's own purge.
-    Purge,
-}
-
 impl Default for Options {
     fn default() -> Self {
         Self {
             max_pause: Duration::from_millis(1),
-            way: Way::Auto,
-            unbounded: false,
+            method: None,
             untested: false,
             dry_run: false,
             interrupt: Arc::default(),
@@ -93,96 +77,97 @@ impl Default for Options {
     }
 }
 
-/// Why a release could not be tried, or did not come to its end.
+/// Why a release could not be attempted, or did not complete.
 #[derive(Debug, Error)]
 pub enum ReleaseError {
-    /// It cannot be looked at, or has ended.
+    /// The process cannot be inspected, or has ended.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// That is not permitted.
+    /// The process may not be traced.
     #[error("process {pid} may not be traced: that takes {needs}")]
     NotPermitted {
-        /// Which process.
+        /// The process.
         pid: u32,
         /// The capability or the setting.
         needs: String,
     },
-    /// It was asked to end early.
+    /// The release was interrupted.
     #[error("it was interrupted")]
     Interrupted,
-    /// Something else went wrong; the target runs as before.
+    /// Another operation failed; the target runs as before.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Less than this is not worth a pause, in bytes.
-const LEAST: u64 = 64 << 10;
-/// So long passes are begun while the target goes on freeing and taking.
-const PASSES_LIMIT: Duration = Duration::from_secs(5);
-/// A pass that gains less than this share of what was gained so far is the last.
-const LAST_SHARE: u64 = 100;
+/// Minimum predicted gain that is worth a pause, in bytes.
+const MIN_RELEASE_BYTES: u64 = 64 << 10;
+/// Maximum time during which further passes start while the target keeps allocating and freeing.
+const PASSES_TIMEOUT: Duration = Duration::from_secs(5);
+/// Divisor of the total gain: a pass that gains less than that part is the last.
+const LAST_PASS_DIVISOR: u64 = 100;
 
-/// Has a process give its free memory back. What was refused is told by the [`Release`] itself.
+/// Makes a process return its free memory to the OS. A refusal is a result: see [`Release::outcome`].
 ///
 /// # Errors
-/// When the process cannot be looked at or may not be traced, or ends meanwhile.
+/// Fails if the process cannot be inspected, may not be traced, or ends meanwhile.
 pub fn release(target: &Target, options: &Options) -> Result<Release, ReleaseError> {
-    release_telling(target, options, &mut |_| {})
+    release_observed(target, options, &mut |_| {})
 }
 
-/// The same, and tells every act on the target before it is done.
+/// Releases like [`release`], and calls `observe` before every operation on the target.
 ///
 /// # Errors
-/// As [`release`].
-pub fn release_telling(
+/// Fails like [`release`].
+pub fn release_observed(
     target: &Target,
     options: &Options,
-    tell: &mut (dyn FnMut(Step) + Send),
+    observe: &mut (dyn FnMut(Step) + Send),
 ) -> Result<Release, ReleaseError> {
     let failed = || ReleaseError::Failed("a part of lowtide itself broke off".to_owned());
     let begin = Instant::now();
-    let (release, known) = survey(target, options)?;
-    let work = Work { target, options, begin, release };
-    let _unstopped = Unstopped::begin();
+    let (release, heap) = survey(target, options)?;
+    let run = ReleaseRun { target, options, begin, release };
+    let _job_control_blocked = JobControlBlocked::new();
     std::thread::scope(|scope| {
-        // Whatever happens, the kernel lets go of all that a thread traces when that thread ends.
-        let work = scope.spawn(|| work.run(known, tell));
-        work.join().map_err(|_| failed())?
+        // Whatever happens, the kernel detaches every thread that a thread traces when the tracer ends.
+        let run = scope.spawn(|| run.run(heap, observe));
+        run.join().map_err(|_| failed())?
     })
 }
 
-/// One release.
-struct Work<'a> {
+/// One release in progress.
+struct ReleaseRun<'a> {
     target: &'a Target,
     options: &'a Options,
     begin: Instant,
     release: Release,
 }
 
-impl<'a> Work<'a> {
+impl ReleaseRun<'_> {
+    /// Runs the release and completes its account.
     fn run(
         mut self,
-        known: Result<Known, Halt>,
-        tell: &mut dyn FnMut(Step),
+        heap: Result<TargetHeap, Abort>,
+        observe: &mut dyn FnMut(Step),
     ) -> Result<Release, ReleaseError> {
-        match known.and_then(|known| self.work(&known, tell)) {
+        match heap.and_then(|heap| self.execute(&heap, observe)) {
             Ok(()) => {}
-            // Of one that has ended meanwhile, nothing is where it was looked for.
+            // If the process has ended meanwhile, any other error is only a consequence.
             Err(_) if !self.target.is_alive() || self.target.maps().is_ok_and(|m| m.is_empty()) => {
                 return Err(TargetError::Gone(self.target.pid).into());
             }
-            Err(Halt::Refused(refusal)) => {
-                let is_begun = self.release.returned_bytes > 0;
-                self.release.outcome = if is_begun { Outcome::Partial } else { Outcome::Refused };
-                self.release.hazard = (!is_begun).then(|| refusal.hazard().to_owned());
-                self.release.may_pass = (!is_begun).then(|| refusal.may_pass());
+            Err(Abort::Refused(refusal)) => {
+                let is_partial = self.release.returned_bytes > 0;
+                self.release.outcome = if is_partial { Outcome::Partial } else { Outcome::Refused };
+                self.release.hazard = (!is_partial).then(|| refusal.hazard().to_owned());
+                self.release.may_pass = (!is_partial).then(|| refusal.may_pass());
                 self.release.reason = Some(refusal.to_string());
             }
-            Err(Halt::Failed(error)) if self.was_broken_off(&error) => {
+            Err(Abort::Failed(error)) if self.is_partial_after(&error) => {
                 self.release.outcome = Outcome::Partial;
                 self.release.reason = Some(error.to_string());
             }
-            Err(Halt::Failed(error)) => return Err(error),
+            Err(Abort::Failed(error)) => return Err(error),
         }
         if !self.options.dry_run {
             self.release.rss_after_bytes = self.target.status()?.rss_bytes();
@@ -191,8 +176,8 @@ impl<'a> Work<'a> {
         Ok(self.release)
     }
 
-    /// Whether a release ended with this after a part of it was done.
-    fn was_broken_off(&self, error: &ReleaseError) -> bool {
+    /// Returns whether the release ended with this error after a part of it was done.
+    fn is_partial_after(&self, error: &ReleaseError) -> bool {
         match error {
             ReleaseError::Interrupted => true,
             ReleaseError::Failed(_) => self.release.returned_bytes > 0,
@@ -200,200 +185,245 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn work(&mut self, known: &Known, tell: &mut dyn FnMut(Step)) -> Result<(), Halt> {
-        let malloc = known.malloc.as_str();
-        let maps = known.outside.maps.clone();
+    /// Cleans up after earlier releases, and releases or describes what a release would do.
+    fn execute(&mut self, heap: &TargetHeap, observe: &mut dyn FnMut(Step)) -> Result<(), Abort> {
+        let malloc = heap.malloc.as_str();
+        let maps = heap.facts.maps.clone();
+        let areas = heap.walked.areas.clone();
         let interrupt = &*self.options.interrupt;
-        let mut remote = Remote::open(self.target, &known.memory, maps, malloc, interrupt, tell)?;
-        remote.set_heap(known.heap.areas.clone());
+        let mut borrower = ThreadBorrower::open(
+            self.target,
+            &heap.memory,
+            maps,
+            areas,
+            malloc,
+            interrupt,
+            observe,
+        )?;
+        let mut kept = Vec::new();
         if !self.options.dry_run {
-            remote.lock()?;
-            let (cleaned, left) = remote.clean()?;
-            self.release.cleaned_bytes = cleaned;
+            borrower.lock()?;
+            let cleanup = borrower.clean()?;
+            self.release.cleaned_bytes = cleanup.cleaned_bytes;
+            let left = cleanup.kept_bytes();
             if left > 0 {
                 let note = format!(
                     "{left} bytes that an earlier release has left may still be in use, and were left alone"
                 );
                 self.release.notes.push(note);
             }
+            kept = cleanup.kept;
         }
-        if self.release.predicted_bytes < LEAST {
+        if self.release.predicted_bytes < MIN_RELEASE_BYTES {
             self.release.outcome = Outcome::NothingToRelease;
             return Ok(());
         }
-        let single = self.single_threaded(known);
+        let single_threaded_at = self.single_threaded(heap);
         if self.options.dry_run {
-            return self.say(&mut remote, known, single);
+            return self.describe(&mut borrower, heap, single_threaded_at);
         }
-        let result = self.act(&mut remote, known, single);
-        self.count_pauses(&remote.pauses);
+        let result = self.act(&mut borrower, &kept, heap, single_threaded_at);
+        self.count_pauses(borrower.pauses());
         result
     }
 
-    /// Where glibc says whether it takes locks, if it does.
-    fn single_threaded(&self, known: &Known) -> Option<u64> {
+    /// Finds the address of the flag by which glibc decides whether to take locks, if this glibc has one.
+    fn single_threaded(&self, heap: &TargetHeap) -> Option<u64> {
         const NAME: &str = "__libc_single_threaded";
-        let maps = &known.outside.maps;
-        // A program that was linked with it has a copy of its own, which is then everybody's.
+        let maps = &heap.facts.maps;
+        // A program that was linked with it has a copy of its own, which all libraries then use.
         let program = maps.iter().find(|m| m.has_file());
-        let library = heap::library(maps, &known.malloc);
+        let library = heap::library(maps, &heap.malloc);
         [program, library].into_iter().flatten().find_map(|file: &Mapping| {
             crate::remote::symbol::address(self.target.pid, maps, file, NAME)
         })
     }
 
-    /// Where the code would run.
-    fn runs_in(&self, known: &Known, single: Option<u64>, multiple: Option<bool>) -> RunsIn {
+    /// Decides where the injected code runs.
+    fn runs_in(
+        &self,
+        heap: &TargetHeap,
+        single_threaded_at: Option<u64>,
+        multiple: Option<bool>,
+    ) -> RunsIn {
         let threads = task::threads(self.target.pid).map_or(1, |threads| threads.len());
-        let takes_locks = match single {
-            Some(at) => {
-                lowtide_heap::memory::word(&known.memory, at).is_some_and(|w| w & 0xff == 0)
-            }
+        let takes_locks = match single_threaded_at {
+            Some(at) => lowtide_heap::memory::word(&heap.memory, at).is_some_and(|w| w & 0xff == 0),
             None => multiple.unwrap_or(false),
         };
         if threads > 1 && takes_locks { RunsIn::OwnThread } else { RunsIn::Slices }
     }
 
-    /// Says what would be done.
-    fn say(
+    /// Describes what a release would do.
+    fn describe(
         &mut self,
-        remote: &mut Remote<'_>,
-        known: &Known,
-        single: Option<u64>,
-    ) -> Result<(), Halt> {
-        let candidates = remote.candidates();
+        borrower: &mut ThreadBorrower<'_>,
+        heap: &TargetHeap,
+        single_threaded_at: Option<u64>,
+    ) -> Result<(), Abort> {
+        let candidates = borrower.candidates();
         let Some(best) = candidates.found.first() else {
             let (threads, why) = (candidates.threads, candidates.why());
             return Err(Refusal::NoThread { threads, why }.into());
         };
         if best.seccomp != 0 {
-            let asked = remote.ask_filters();
-            self.count_pauses(&remote.pauses);
-            asked?;
+            let permitted = borrower.check_filters();
+            self.count_pauses(borrower.pauses());
+            permitted?;
             let note = "its system calls are filtered (seccomp), and the filter lets a release through: a thread \
                         stood still while that was read";
             self.release.notes.push(note.to_owned());
         }
         self.release.thread = Some(best.thread.tid);
         self.release.waiting_in = Some(best.wait.name.to_owned());
-        self.release.runs_in = Some(self.runs_in(known, single, Some(candidates.threads > 1)));
+        self.release.runs_in =
+            Some(self.runs_in(heap, single_threaded_at, Some(candidates.threads > 1)));
         self.release.outcome = Outcome::Released;
         Ok(())
     }
 
+    /// Maps the code into the target, runs it, and unmaps it.
     fn act(
         &mut self,
-        remote: &mut Remote<'_>,
-        known: &Known,
-        single: Option<u64>,
-    ) -> Result<(), Halt> {
-        let huge = HugePages::of(&known.memory, &known.heap.areas);
-        let mapped = remote.map();
-        self.release.thread = remote.borrowed.map(|(tid, _)| tid);
-        self.release.waiting_in = remote.borrowed.map(|(_, call)| call.to_owned());
-        mapped?;
-        let multiple = remote.has_multiple_threads();
-        let runs_in = self.runs_in(known, single, multiple);
+        borrower: &mut ThreadBorrower<'_>,
+        kept: &[Range<u64>],
+        heap: &TargetHeap,
+        single_threaded_at: Option<u64>,
+    ) -> Result<(), Abort> {
+        let huge = HugePages::find(&heap.memory, &heap.walked.areas);
+        let mut injected = match borrower.inject(kept) {
+            Ok(injected) => injected,
+            Err(abort) => {
+                self.note_thread(borrower);
+                return Err(abort);
+            }
+        };
+        self.note_thread(injected.borrower());
+        let multiple = injected.borrower().has_multiple_threads();
+        let runs_in = self.runs_in(heap, single_threaded_at, multiple);
         self.release.runs_in = Some(runs_in);
         let (max_pause, interrupt) = (self.options.max_pause, &*self.options.interrupt);
         let progress = &*self.options.progress;
-        let how = How { runs_in, single, max_pause, interrupt, progress };
-        let result = self.inside(remote, known, &how);
-        let left = remote.leave();
+        let options = WorkerOptions { runs_in, single_threaded_at, max_pause, interrupt, progress };
+        let result = self.run_mapped(&mut injected, heap, &options);
+        let unmapped = injected.unmap();
         if self.release.returned_bytes > 0 {
-            self.release.split_bytes = huge.split(self.target, &known.memory);
+            self.release.split_bytes = huge.split(self.target, &heap.memory);
             self.release.notes.extend(huge.note());
         }
-        result.and(left)?;
+        result.and(unmapped)?;
         self.release.outcome = Outcome::Released;
         Ok(())
     }
 
-    /// What is done while our code is in the target.
-    fn inside(&mut self, remote: &mut Remote<'_>, known: &Known, how: &How) -> Result<(), Halt> {
+    /// Enters the thread that was borrowed into the account.
+    fn note_thread(&mut self, borrower: &ThreadBorrower<'_>) {
+        let first = borrower.first_borrowed();
+        self.release.thread = first.map(|(tid, _)| tid);
+        self.release.waiting_in = first.map(|(_, call)| call.to_owned());
+    }
+
+    /// Releases by the chosen method while the code is mapped.
+    fn run_mapped(
+        &mut self,
+        injected: &mut Injected<'_, '_>,
+        heap: &TargetHeap,
+        options: &WorkerOptions,
+    ) -> Result<(), Abort> {
         if self.release.method == Method::Trim {
-            return self.trim(remote, known, how);
+            return self.run_trim(injected, heap, options);
         }
-        let mut worker = Worker::begin(remote, &known.layout, how)?;
-        let passed = self.passes(&mut worker, known);
-        let (counts, ended) = worker.end();
+        let mut worker = Worker::start(injected, &heap.layout, options)?;
+        let passed = self.run_passes(&mut worker, heap);
+        let (counts, ended) = worker.stop();
         self.release.returned_bytes = counts.returned_bytes;
-        self.release.lock_holds = counts.holds;
+        self.release.lock_holds = counts.lock_holds;
         self.release.longest_lock_s = counts.longest.as_secs_f64();
         self.release.p99_lock_s = counts.p99().as_secs_f64();
         self.release.skipped_ranges = counts.skipped + counts.busy;
-        self.release.joined_blocks = counts.joined;
+        self.release.joined_blocks = counts.consolidated;
         passed.and(ended)
     }
 
-    /// Goes over the heap again and again, until a pass gains little.
-    fn passes(&mut self, worker: &mut Worker<'_, '_>, known: &Known) -> Result<(), Halt> {
+    /// Makes passes over the heap until one gains little.
+    fn run_passes(
+        &mut self,
+        worker: &mut Worker<'_, '_, '_>,
+        heap: &TargetHeap,
+    ) -> Result<(), Abort> {
         let begin = Instant::now();
         let mut batch = Batch::default();
-        let mut joins = joins(&known.heap, &known.layout);
-        let walked = known.memory.until(&self.options.interrupt);
+        let mut consolidations = consolidations(&heap.walked, &heap.layout);
+        let memory = heap.memory.until(&self.options.interrupt);
         let mut seen_before = u64::MAX;
-        // Where the target's thread does it, that one stands still meanwhile: there is nobody to give way to.
-        let _background = (self.release.runs_in == Some(RunsIn::OwnThread))
-            .then(|| Background::begin(&self.options.interrupt));
+        // If a thread of the target runs the code, that thread is borrowed meanwhile: it gains nothing from us
+        // running in the background.
+        let _idle = (self.release.runs_in == Some(RunsIn::OwnThread))
+            .then(|| IdleGuard::new(&self.options.interrupt));
         loop {
-            // Where the lists do not tell how they are written, they stay as they are.
-            if let Some(links) = ptmalloc::fast_links(&known.memory, &known.layout)
-                && !joins.is_empty()
+            // If the lists do not show options their links are encoded, they are left as they are.
+            if let Some(links) = ptmalloc::fast_links(&heap.memory, &heap.layout)
+                && !consolidations.is_empty()
             {
-                worker.join(&joins, links)?;
+                worker.consolidate(&consolidations, links)?;
             }
             let before = worker.counts().clone();
-            let mappings = known.mappings(self.target)?;
-            let mut halted = None;
-            batch.begin_pass();
-            let heap = ptmalloc::walk_and_tell(&walked, &known.layout, &mappings, &mut |found| {
-                if halted.is_none() {
-                    batch.add(&found, &known.memory);
+            let mappings = heap.mappings(self.target)?;
+            let mut aborted = None;
+            batch.start_pass();
+            let walked = ptmalloc::walk_and_tell(&memory, &heap.layout, &mappings, &mut |found| {
+                if aborted.is_none() {
+                    batch.add(&found, &heap.memory);
                     if batch.is_full() {
-                        halted = worker.work(&batch.take()).err();
+                        aborted = worker.submit(&batch.take()).err();
                     }
                 }
             });
-            halted.map_or(Ok(()), Err)?;
-            worker.work(&batch.take())?;
+            aborted.map_or(Ok(()), Err)?;
+            worker.submit(&batch.take())?;
             worker.finish()?;
-            worker.go_on()?;
+            worker.check_interrupt()?;
             self.release.passes += 1;
             let after = worker.counts();
             let returned = after.returned_bytes;
             let gained = returned - before.returned_bytes;
             let is_whole = after.skipped + after.busy == before.skipped + before.busy;
-            // What a pass sees is what those before have left, and what was freed since: where that does not
-            // become less, the target takes again what it gets back, and it is enough.
-            let seen = heap.release_bytes();
+            // A pass sees what earlier passes have left, and what was freed since. If that does not shrink, the
+            // target reuses what is returned, and further passes are useless.
+            let seen = walked.release_bytes();
             let is_steady = seen > seen_before / 10 * 9;
-            let is_little = gained < LEAST.max(returned / LAST_SHARE);
-            joins = self::joins(&heap, &known.layout);
-            // All that was to be seen is returned: another pass would only find what was freed since.
-            let is_all = is_whole && gained >= seen && joins.is_empty();
-            if is_all || is_little || is_steady || begin.elapsed() > PASSES_LIMIT {
+            let is_little = gained < MIN_RELEASE_BYTES.max(returned / LAST_PASS_DIVISOR);
+            consolidations = self::consolidations(&walked, &heap.layout);
+            // Everything that this pass saw is returned: another one would only find what was freed since.
+            let is_all = is_whole && gained >= seen && consolidations.is_empty();
+            if is_all || is_little || is_steady || begin.elapsed() > PASSES_TIMEOUT {
                 return Ok(());
             }
             seen_before = seen;
         }
     }
 
-    /// Has `malloc_trim` do it, for comparison.
-    fn trim(&mut self, remote: &mut Remote<'_>, known: &Known, how: &How) -> Result<(), Halt> {
-        let maps = &known.outside.maps;
-        let library = heap::library(maps, &known.malloc);
+    /// Makes the target call `malloc_trim`, for comparison.
+    fn run_trim(
+        &mut self,
+        injected: &mut Injected<'_, '_>,
+        heap: &TargetHeap,
+        options: &WorkerOptions,
+    ) -> Result<(), Abort> {
+        let maps = &heap.facts.maps;
+        let library = heap::library(maps, &heap.malloc);
         let function = library.and_then(|file| {
             crate::remote::symbol::address(self.target.pid, maps, file, "malloc_trim")
         });
-        crate::worker::trim(remote, function.ok_or(Refusal::NoTrim)?, how.runs_in)?;
-        let mappings = known.mappings(self.target)?;
-        let after = ptmalloc::walk(&known.memory, &known.layout, &mappings);
+        crate::worker::trim(injected, function.ok_or(Refusal::NoTrim)?, options.runs_in)?;
+        let mappings = heap.mappings(self.target)?;
+        let after = ptmalloc::walk(&heap.memory, &heap.layout, &mappings);
         self.release.passes = 1;
-        self.release.returned_bytes = known.heap.trim_bytes().saturating_sub(after.trim_bytes());
+        self.release.returned_bytes = heap.walked.trim_bytes().saturating_sub(after.trim_bytes());
         Ok(())
     }
 
+    /// Enters the pauses into the account.
     fn count_pauses(&mut self, pauses: &[Pause]) {
         let mut seconds: Vec<f64> = pauses.iter().map(|p| p.length.as_secs_f64()).collect();
         seconds.sort_by(f64::total_cmp);
@@ -406,7 +436,8 @@ impl<'a> Work<'a> {
     }
 }
 
-fn joins(heap: &Heap, layout: &Layout) -> Vec<Op> {
+/// Operations that consolidate the fast bins of every arena where this is worthwhile.
+fn consolidations(heap: &Heap, layout: &Layout) -> Vec<Op> {
     let worth_it = heap.arenas.iter().filter(|arena| arena.is_worth_joining());
-    worth_it.flat_map(|arena| plan::joins(arena, layout)).collect()
+    worth_it.flat_map(|arena| plan::consolidations(arena, layout)).collect()
 }

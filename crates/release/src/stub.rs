@@ -1,11 +1,10 @@
-//! The code that runs in the target (`stub/stub.c`), and what is told to it and by it.
+//! The code that runs in the target (`stub/stub.c`), and its interface.
 //!
-//! It takes one page; right behind it stands the shared block, which is written and read from outside
-//! through the target's memory.
+//! It fits one page. The shared block follows it; lowtide reads and writes that through the target's memory file.
 
 use std::time::Duration;
 
-/// The numbers of `stub/shared.h`.
+/// Constants generated from `stub/shared.h`.
 #[allow(dead_code)]
 pub(crate) mod numbers {
     include!(concat!(env!("OUT_DIR"), "/numbers.rs"));
@@ -13,43 +12,43 @@ pub(crate) mod numbers {
 
 use numbers::*;
 
-/// The code. Empty for processors that it was not written for.
+/// The code. Empty for architectures that it was not written for.
 pub(crate) const CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.bin"));
 
 pub(crate) use numbers::CODE_BYTES;
-/// Bytes of the shared block, with the stacks of both threads.
+/// Size of the shared block in bytes, including the stacks of both threads.
 pub(crate) const BLOCK_BYTES: u64 = THREAD_STACK_END;
-/// What both mappings are called in `/proc/PID/maps`, and the thread in its `comm`.
+/// Name of both mappings in `/proc/PID/maps`, and of the worker thread in its `comm`.
 pub(crate) const NAME: &str = "lowtide";
-/// What code that asks the kernel to restart a call begins with: `syscall`.
+/// Length of the instruction `syscall`, over which the kernel steps back to restart a call.
 pub(crate) const SYSCALL_BYTES: u64 = 2;
 
-/// So many acts fit into one batch.
-pub(crate) const MOST_OPS: usize = ((OPS_END - OFF_OPS) / OP_BYTES) as usize;
-/// One act drops so many pages at most: a slice ends behind an act.
+/// Maximum number of operations in one batch.
+pub(crate) const MAX_OPS: usize = ((OPS_END - OFF_OPS) / OP_BYTES) as usize;
+/// Maximum number of pages that one operation drops: a slice ends after an operation.
 pub(crate) const PAGES_PER_OP: u64 = 128;
-/// A lock is held for so many pages at most; the code itself allows no more.
-pub(crate) const PAGES_PER_HOLD: u64 = MOST_PAGES;
+/// Maximum number of pages that are dropped during one lock hold; the code enforces the same limit.
+pub(crate) const PAGES_PER_HOLD: u64 = MAX_PAGES;
 
-/// One act of the code in the target.
+/// One operation of the code in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Op {
-    /// The arena under whose lock it is done.
+    /// The arena whose lock it needs.
     pub(crate) arena: u64,
     /// The free chunk, or the fast bin.
     pub(crate) chunk: u64,
     /// The chunk's size, or that of the chunks in the bin.
     pub(crate) size: u64,
-    /// Where the pages begin.
+    /// Start of the pages.
     pub(crate) from: u64,
-    /// Their bytes, or how many chunks are joined.
+    /// Their size in bytes, or the maximum number of chunks to consolidate.
     pub(crate) bytes: u64,
     /// `OP_…`.
     pub(crate) kind: u64,
 }
 
 impl Op {
-    /// As the code reads it.
+    /// Encodes it in the layout of `struct op`.
     pub(crate) fn bytes(&self) -> [u8; OP_BYTES as usize] {
         let words = [self.arena, self.chunk, self.size, self.from, self.bytes, self.kind];
         let mut bytes = [0; OP_BYTES as usize];
@@ -60,56 +59,58 @@ impl Op {
     }
 }
 
-/// What the code has counted.
+/// The counts of the code.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counts {
-    pub(crate) holds: u64,
+    pub(crate) lock_holds: u64,
     pub(crate) returned_bytes: u64,
     pub(crate) skipped: u64,
     pub(crate) busy: u64,
-    pub(crate) joined: u64,
+    pub(crate) consolidated: u64,
     pub(crate) longest: Duration,
     classes: Vec<u64>,
 }
 
 impl Counts {
-    /// Bytes that are read for it, from [`OFF_HOLDS`] on.
-    pub(crate) const BYTES: usize = (OFF_OWNER - OFF_HOLDS) as usize;
+    /// Size of the counts in the block, from [`OFF_LOCK_HOLDS`] on.
+    pub(crate) const BYTES: usize = (OFF_INJECTOR - OFF_LOCK_HOLDS) as usize;
 
-    pub(crate) fn of(bytes: &[u8]) -> Self {
+    /// Parses the counts as they are in the block.
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
         let words: Vec<u64> = bytes
             .chunks_exact(8)
             .map(|word| word.try_into().map_or(0, u64::from_le_bytes))
             .collect();
-        let word = |at: u64| words.get(((at - OFF_HOLDS) / 8) as usize).copied().unwrap_or(0);
+        let word = |at: u64| words.get(((at - OFF_LOCK_HOLDS) / 8) as usize).copied().unwrap_or(0);
         Self {
-            holds: word(OFF_HOLDS),
+            lock_holds: word(OFF_LOCK_HOLDS),
             returned_bytes: word(OFF_RETURNED),
             skipped: word(OFF_SKIPPED),
             busy: word(OFF_BUSY),
-            joined: word(OFF_JOINED),
+            consolidated: word(OFF_CONSOLIDATED),
             longest: Duration::from_nanos(word(OFF_LONGEST_NS)),
             classes: words
-                .get(((OFF_CLASSES - OFF_HOLDS) / 8) as usize..)
+                .get(((OFF_CLASSES - OFF_LOCK_HOLDS) / 8) as usize..)
                 .unwrap_or_default()
                 .into(),
         }
     }
 
-    /// The same, as far as it can be true: the target could have written there. No count becomes less than it
-    /// was, and no more was returned than was asked for.
-    pub(crate) fn within(mut self, before: &Self, asked_bytes: u64) -> Self {
-        let Self { holds, returned_bytes, skipped, busy, joined, longest, .. } = &mut self;
-        *holds = (*holds).max(before.holds);
-        *returned_bytes = (*returned_bytes).min(asked_bytes).max(before.returned_bytes);
+    /// Limits the counts to plausible values, because the target could have written them: no count decreases, and no
+    /// more was returned than was requested.
+    pub(crate) fn within(mut self, before: &Self, requested_bytes: u64) -> Self {
+        let Self { lock_holds, returned_bytes, skipped, busy, consolidated, longest, .. } =
+            &mut self;
+        *lock_holds = (*lock_holds).max(before.lock_holds);
+        *returned_bytes = (*returned_bytes).min(requested_bytes).max(before.returned_bytes);
         *skipped = (*skipped).max(before.skipped);
         *busy = (*busy).max(before.busy);
-        *joined = (*joined).max(before.joined);
+        *consolidated = (*consolidated).max(before.consolidated);
         *longest = (*longest).max(before.longest);
         self
     }
 
-    /// So long that 99 of 100 holds were shorter, up to a class's width (an eighth).
+    /// Returns the 99th percentile of the lock hold times, up to a class's width (an eighth).
     pub(crate) fn p99(&self) -> Duration {
         let total: u128 = self.classes.iter().copied().map(u128::from).sum();
         let mut seen = 0;
@@ -123,7 +124,7 @@ impl Counts {
     }
 }
 
-/// The first time that is too long for a class, in ns.
+/// Returns the exclusive upper limit of a class, in ns.
 fn end_of(class: usize) -> u64 {
     let (power, eighth) = ((class / 8) as u32, (class % 8) as u64);
     (9 + eighth).checked_shl(power).unwrap_or(u64::MAX)
@@ -136,7 +137,7 @@ mod on_host;
 mod tests {
     use super::*;
 
-    /// As `record` in stub.c counts.
+    /// Classifies like `record_hold` in stub.c.
     fn class_of(ns: u64) -> usize {
         let power = 63 - u64::from((ns | 8).leading_zeros());
         ((power - 3) * 8 + (ns >> (power - 3) & 7)) as usize
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_that_99_of_100_stay_below_is_told() {
+    fn the_99th_percentile_is_the_end_of_its_class() {
         let mut classes = vec![0; CLASSES as usize];
         classes[class_of(1000)] = 98;
         classes[class_of(50_000)] = 1;
@@ -162,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_the_target_has_written_there_are_kept_within_what_can_be_true() {
-        let most = Counts::of(&[0xff; Counts::BYTES]);
-        let before = Counts { returned_bytes: 4096, holds: 3, ..Counts::default() };
+    fn counts_are_limited_to_plausible_values() {
+        let most = Counts::parse(&[0xff; Counts::BYTES]);
+        let before = Counts { returned_bytes: 4096, lock_holds: 3, ..Counts::default() };
         let kept = most.within(&before, 8192);
         assert_eq!(kept.returned_bytes, 8192);
         assert!(kept.p99() <= kept.longest);
-        let none = Counts::of(&[0; Counts::BYTES]).within(&before, 8192);
-        assert_eq!((none.returned_bytes, none.holds), (4096, 3));
+        let none = Counts::parse(&[0; Counts::BYTES]).within(&before, 8192);
+        assert_eq!((none.returned_bytes, none.lock_holds), (4096, 3));
     }
 
     #[test]
@@ -177,6 +178,6 @@ mod tests {
     fn the_code_fits_its_page_and_begins_with_a_call() {
         assert!(CODE.len() as u64 <= CODE_BYTES);
         assert_eq!(CODE[..2], [0x0f, 0x05]);
-        assert!(OFF_OPS + MOST_OPS as u64 * OP_BYTES <= OPS_END);
+        assert!(OFF_OPS + MAX_OPS as u64 * OP_BYTES <= OPS_END);
     }
 }

@@ -1,4 +1,4 @@
-//! What is known of a process before anything is done to it: all of it is only read.
+//! Surveys a process before a release acts on it: checks it and finds its heap. Everything is only read.
 
 use std::time::Duration;
 
@@ -12,50 +12,52 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::patience::{GivenUp, patiently};
 use lowtide_probe::process::Process;
 
-use crate::checks::{self, Halt, Outside};
+use crate::checks::{self, Abort, TargetFacts};
 use crate::refusal::Refusal;
-use crate::release::{Options, ReleaseError, Way};
-use crate::remote::{Background, leave_background};
+use crate::release::{Options, ReleaseError};
+use crate::remote::{IdleGuard, boost_idle_threads};
 
-/// So often a heap that changes is walked until it agrees with what the allocator counts.
-const WALKS: usize = 5;
+/// Maximum number of walks over a heap that changes meanwhile, until one agrees with the allocator's own counts.
+const MAX_WALKS: usize = 5;
 
-/// What is known of a heap.
-pub(crate) struct Known {
-    pub(crate) outside: Outside,
+/// A target's heap, and the facts that were read to find it.
+pub(crate) struct TargetHeap {
+    pub(crate) facts: TargetFacts,
     pub(crate) memory: LiveMemory,
     pub(crate) layout: Layout,
-    /// The file that `malloc` is in.
+    /// The file that defines `malloc`.
     pub(crate) malloc: String,
-    pub(crate) heap: Heap,
+    /// The walk that agreed with the allocator's own counts.
+    pub(crate) walked: Heap,
 }
 
+/// The survey of one process, and the account of the release that it starts.
 struct Survey {
     target: Target,
     options: Options,
     release: Release,
 }
 
-/// Looks at a process: begins the account of a release, and finds its heap, unless there is a reason to leave
-/// it alone.
+/// Surveys a process: starts the account of a release, and finds the heap unless there is a reason to leave the
+/// process alone.
 ///
 /// # Errors
-/// When it has ended, when it holds up for ever whoever reads it, or when that is interrupted.
+/// Fails if the process has ended, if reading it blocks forever, or on an interrupt.
 pub(crate) fn survey(
     target: &Target,
     options: &Options,
-) -> Result<(Release, Result<Known, Halt>), ReleaseError> {
+) -> Result<(Release, Result<TargetHeap, Abort>), ReleaseError> {
     let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
     let of_options = options.clone();
     let found = patiently(&options.interrupt, move || {
         let mut survey = Survey::new(of_thread, of_options)?;
-        let known = survey.outside().and_then(|outside| survey.look(outside));
-        Ok((survey.release, known))
+        let heap = survey.check().and_then(|facts| survey.find_heap(facts));
+        Ok((survey.release, heap))
     });
     match found {
         Ok(found) => found,
         Err(GivenUp::Interrupted) => {
-            leave_background();
+            boost_idle_threads();
             Err(ReleaseError::Interrupted)
         }
         Err(GivenUp::Blocked) => Err(TargetError::Blocked(target.pid).into()),
@@ -71,11 +73,7 @@ impl Survey {
         let rss_bytes = target.status()?.rss_bytes();
         let release = Release {
             dry_run: options.dry_run,
-            method: match options.way {
-                Way::Auto | Way::Chunks => Method::Chunks,
-                Way::Trim => Method::Trim,
-                Way::Purge => Method::Purge,
-            },
+            method: options.method.unwrap_or(Method::Chunks),
             pause_bound_s: options.max_pause.as_secs_f64(),
             rss_before_bytes: rss_bytes,
             rss_after_bytes: rss_bytes,
@@ -84,74 +82,75 @@ impl Survey {
         Ok(Self { target, options, release })
     }
 
-    /// What can be told from outside. A child that shares the memory only until it starts its program
-    /// (`vfork`, `posix_spawn`) is waited for.
-    fn outside(&self) -> Result<Outside, Halt> {
-        const TRIES: usize = 10;
-        const STEP: Duration = Duration::from_millis(20);
+    /// Checks the process. If a child shares its memory, waits in case the child is about to start its own
+    /// program (`vfork`, `posix_spawn`).
+    fn check(&self) -> Result<TargetFacts, Abort> {
+        const MAX_ATTEMPTS: usize = 10;
+        const POLL_INTERVAL: Duration = Duration::from_millis(20);
         let mut detector = Detector::default();
-        let mut look = || checks::outside(&self.target, &mut detector, self.options.untested);
-        let mut looked = look();
-        for _ in 1..TRIES {
-            if !matches!(looked, Err(Halt::Refused(Refusal::SharedMemory { .. }))) {
+        let mut check = || checks::check(&self.target, &mut detector, self.options.untested);
+        let mut checked = check();
+        for _ in 1..MAX_ATTEMPTS {
+            if !matches!(checked, Err(Abort::Refused(Refusal::SharedMemory { .. }))) {
                 break;
             }
-            std::thread::sleep(STEP);
-            looked = look();
+            std::thread::sleep(POLL_INTERVAL);
+            checked = check();
         }
-        looked
+        checked
     }
 
-    /// Walks the heap, which must agree with what the allocator itself counts.
-    fn look(&mut self, outside: Outside) -> Result<Known, Halt> {
-        let malloc = outside.detected.malloc.as_ref().ok_or(Refusal::NoHeap)?;
+    /// Finds and walks the heap. The walk must agree with the allocator's own counts.
+    fn find_heap(&mut self, facts: TargetFacts) -> Result<TargetHeap, Abort> {
+        let malloc = facts.detected.malloc.as_ref().ok_or(Refusal::NoHeap)?;
         self.release.allocator = Some(malloc.kind.to_string());
         self.release.allocator_version.clone_from(&malloc.version);
-        if self.options.way == Way::Purge {
+        if self.release.method == Method::Purge {
             return Err(Refusal::NoPurge.into());
         }
         let malloc = malloc.path.to_string_lossy().into_owned();
         let memory =
             LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
-        let maps = &outside.maps;
+        let maps = &facts.maps;
         let library = heap::library(maps, &malloc).ok_or(Refusal::NoHeap)?;
         let layout = Layout::find(&memory, &heap::data_of(maps, library.file));
         let layout = layout.ok_or(Refusal::NoHeap)?;
         let mut maps = maps.clone();
         let interrupt = &self.options.interrupt;
-        let _background = Background::begin(interrupt);
-        let walked = memory.until(interrupt);
-        let mut found = ptmalloc::walk(&walked, &layout, &heap::mappings(&maps));
-        for _ in 1..WALKS {
-            if disagreement(&found).is_none() || walked.is_over() {
+        let _idle = IdleGuard::new(interrupt);
+        let interruptible = memory.until(interrupt);
+        let mut walked = ptmalloc::walk(&interruptible, &layout, &heap::mappings(&maps));
+        for _ in 1..MAX_WALKS {
+            if disagreement(&walked).is_none() || interruptible.is_over() {
                 break;
             }
             maps = self.target.maps().map_err(|error| self.target.failed(error))?;
-            found = ptmalloc::walk(&walked, &layout, &heap::mappings(&maps));
+            walked = ptmalloc::walk(&interruptible, &layout, &heap::mappings(&maps));
         }
-        if walked.is_over() {
+        if interruptible.is_over() {
             return Err(ReleaseError::Interrupted.into());
         }
-        if let Some(what) = disagreement(&found) {
+        if let Some(what) = disagreement(&walked) {
             return Err(Refusal::HeapNotWhole { what }.into());
         }
         self.release.predicted_bytes = match self.release.method {
-            Method::Trim => found.trim_bytes(),
-            Method::Chunks | Method::Purge => found.release_bytes(),
+            Method::Trim => walked.trim_bytes(),
+            Method::Chunks | Method::Purge => walked.release_bytes(),
         };
-        let outside = Outside { maps, ..outside };
-        Ok(Known { outside, memory, layout, malloc, heap: found })
+        let facts = TargetFacts { maps, ..facts };
+        Ok(TargetHeap { facts, memory, layout, malloc, walked })
     }
 }
 
-impl Known {
-    pub(crate) fn mappings(&self, target: &Target) -> Result<Vec<HeapMapping>, Halt> {
+impl TargetHeap {
+    /// Reads the target's current mappings, for a walk.
+    pub(crate) fn mappings(&self, target: &Target) -> Result<Vec<HeapMapping>, Abort> {
         let maps = target.maps().map_err(|error| target.failed(error))?;
         Ok(heap::mappings(&maps))
     }
 }
 
-/// What of a heap does not agree with what the allocator itself counts.
+/// Describes where a walk disagrees with the allocator's own counts; `None` if it agrees.
 fn disagreement(heap: &Heap) -> Option<String> {
     let place = heap.arenas.iter().position(|arena| !arena.is_whole())?;
     let arena = &heap.arenas[place];

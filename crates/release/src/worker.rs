@@ -1,4 +1,4 @@
-//! Hands acts to the code in the target, and waits until they are done.
+//! Hands operations to the code in the target, and waits until they are done.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -9,179 +9,183 @@ use lowtide_heap::ptmalloc::{Layout, Links};
 use lowtide_model::release::RunsIn;
 use lowtide_probe::proc::task::Thread;
 
-use crate::checks::Halt;
+use crate::checks::Abort;
+use crate::periodic::PeriodicThread;
 use crate::refusal::Refusal;
 use crate::release::{Progress, ReleaseError};
-use crate::remote::{ACT_LIMIT, Remote, TRIM_LIMIT, Wanted, failed, nanoseconds};
-use crate::repeating::Repeating;
+use crate::remote::{ACTION_TIMEOUT, Injected, TRIM_TIMEOUT, Task, failed, nanoseconds};
 use crate::stub::numbers::*;
-use crate::stub::{Counts, MOST_OPS, Op, PAGES_PER_HOLD};
+use crate::stub::{Counts, MAX_OPS, Op, PAGES_PER_HOLD};
 
-/// A lock is held for so long, but for the act that is under way.
-const HOLD: Duration = Duration::from_micros(60);
-/// So long our thread rests between two holds, whoever wants the lock: it goes before all others on its processor,
-/// and with shorter rests a request that happened to be there got a fifth of it (bench/2026-11-22-release-arenas).
-/// Longer holds and rests (250 µs, 1 ms) made a release twice as long, and single requests wait up to
-/// 145 ms more often (bench/2026-11-22-release-gap).
-const REST: Duration = Duration::from_micros(60);
-/// So long a lock is waited for until its turn is passed over.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// Our thread ends when it has heard nothing for so long.
-const ABANDON: Duration = Duration::from_secs(1);
-/// So often it is told that somebody is there.
-const BEAT: Duration = Duration::from_millis(50);
-/// What a slice takes besides the work itself, at most.
-const OVERHEAD: Duration = Duration::from_micros(300);
-/// The shortest slice.
-const SHORTEST: Duration = Duration::from_micros(50);
-/// So many slices in a row may pass in which nothing is done: others hold the lock.
-const SLICES_WITHOUT_PROGRESS: u32 = 1000;
-/// After a slice its thread is left alone for so many times as long.
-const REST_AFTER_SLICE: u32 = 4;
+/// Maximum time of a lock hold, apart from the operation in progress.
+const MAX_HOLD: Duration = Duration::from_micros(60);
+/// Time that the worker thread sleeps between two lock holds, whoever wants the lock. The thread has a higher priority
+/// than all others on its processor: with shorter gaps, a request on that processor got a fifth of it
+/// (bench/2026-11-22-release-arenas). Longer holds and gaps (250 µs, 1 ms) doubled the time of a release, and single
+/// requests waited up to 145 ms more often (bench/2026-11-22-release-gap).
+const GAP: Duration = Duration::from_micros(60);
+/// Maximum time to wait for a lock; then its operation is skipped.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+/// Time without a heartbeat after which the worker thread ends.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval of the heartbeat.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum time that a slice needs besides the work itself.
+const SLICE_OVERHEAD: Duration = Duration::from_micros(300);
+/// Minimum time of a slice.
+const MIN_SLICE: Duration = Duration::from_micros(50);
+/// Maximum number of successive slices without progress: other threads hold the lock.
+const MAX_IDLE_SLICES: u32 = 1000;
+/// Time between two slices, in multiples of the last one.
+const SLICE_GAP_FACTOR: u32 = 4;
 
-/// How acts are done.
+/// How the injected code works.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct How<'i> {
-    /// Where.
+pub(crate) struct WorkerOptions<'i> {
+    /// Where the code runs.
     pub(crate) runs_in: RunsIn,
-    /// Where glibc says that it takes no locks.
-    pub(crate) single: Option<u64>,
-    /// How long a thread may be held up.
+    /// Address of the flag by which glibc decides whether to take locks, if there is one.
+    pub(crate) single_threaded_at: Option<u64>,
+    /// Maximum pause of a thread of the target.
     pub(crate) max_pause: Duration,
-    /// Whether it is to end early.
+    /// Ends the work early when it is set.
     pub(crate) interrupt: &'i AtomicBool,
-    /// Where it is told how far it has come.
+    /// Receives the progress.
     pub(crate) progress: &'i Progress,
 }
 
-/// The code in the target, at work.
-pub(crate) struct Worker<'r, 'a> {
-    remote: &'r mut Remote<'a>,
+/// The code in the target, ready to run operations.
+pub(crate) struct Worker<'w, 'b, 't> {
+    injected: &'w mut Injected<'b, 't>,
     runs_in: RunsIn,
     slice: Duration,
     batch: u64,
-    /// Bytes of the pages that were to be dropped so far.
-    asked_bytes: u64,
-    /// Whether our thread has acts that nobody has waited for yet.
-    is_under_way: bool,
+    /// Bytes of the pages that were requested to be dropped so far.
+    requested_bytes: u64,
+    /// Whether the worker thread has a batch that was not waited for yet.
+    is_pending: bool,
     counts: Counts,
-    heart: Option<Repeating>,
-    interrupt: &'r AtomicBool,
-    progress: &'r Progress,
+    /// Keeps the worker thread alive, if there is one.
+    heartbeat: Option<Heartbeat>,
+    interrupt: &'w AtomicBool,
+    progress: &'w Progress,
 }
 
-impl<'r, 'a> Worker<'r, 'a> {
-    /// Begins: with a thread of our own, or with a first slice in which nothing is done yet.
-    pub(crate) fn begin(
-        remote: &'r mut Remote<'a>,
+impl<'w, 'b, 't> Worker<'w, 'b, 't> {
+    /// Starts the worker thread, or runs a first, empty slice.
+    pub(crate) fn start(
+        injected: &'w mut Injected<'b, 't>,
         layout: &Layout,
-        how: &How<'r>,
-    ) -> Result<Self, Halt> {
+        options: &WorkerOptions<'w>,
+    ) -> Result<Self, Abort> {
         let main = layout.arenas.first().copied().unwrap_or(0);
         for (offset, word) in [
             (OFF_MAIN_ARENA, main),
             (OFF_BINS_AT, layout.head_bytes),
-            (OFF_SINGLE_THREADED, how.single.unwrap_or(0)),
+            (OFF_SINGLE_THREADED, options.single_threaded_at.unwrap_or(0)),
             (OFF_PAGES_PER_HOLD, PAGES_PER_HOLD),
-            (OFF_HOLD_NS, nanoseconds(HOLD)),
-            (OFF_REST_NS, nanoseconds(REST)),
-            (OFF_PATIENCE_NS, nanoseconds(PATIENCE)),
-            (OFF_ABANDON_NS, nanoseconds(ABANDON)),
+            (OFF_HOLD_NS, nanoseconds(MAX_HOLD)),
+            (OFF_GAP_NS, nanoseconds(GAP)),
+            (OFF_LOCK_TIMEOUT_NS, nanoseconds(LOCK_TIMEOUT)),
+            (OFF_HEARTBEAT_TIMEOUT_NS, nanoseconds(HEARTBEAT_TIMEOUT)),
             (OFF_COUNT, 0),
             (OFF_NEXT, 0),
         ] {
-            remote.put(offset, word)?;
+            injected.put(offset, word)?;
         }
-        let slice = how.max_pause.saturating_sub(OVERHEAD).max(SHORTEST);
-        let before = remote.threads();
-        let heart = match how.runs_in {
+        let slice = options.max_pause.saturating_sub(SLICE_OVERHEAD).max(MIN_SLICE);
+        let before = injected.threads();
+        let heartbeat = match options.runs_in {
             RunsIn::OwnThread => {
-                let heart = heart(remote)?;
-                remote.enter(Wanted::Clone { trims: false })?;
-                remote.is_busy = true;
-                Some(heart)
+                let heartbeat = Heartbeat::start(injected)?;
+                injected.start_thread(false)?;
+                Some(heartbeat)
             }
             RunsIn::Slices => {
-                remote.enter(Wanted::Slice(Duration::ZERO))?;
+                injected.enter(Task::Slice(Duration::ZERO))?;
                 None
             }
         };
-        let (runs_in, interrupt) = (how.runs_in, how.interrupt);
+        let (runs_in, interrupt) = (options.runs_in, options.interrupt);
         let mut worker = Self {
-            remote,
+            injected,
             runs_in,
             slice,
             batch: 0,
-            asked_bytes: 0,
-            is_under_way: false,
+            requested_bytes: 0,
+            is_pending: false,
             counts: Counts::default(),
-            heart,
+            heartbeat,
             interrupt,
-            progress: how.progress,
+            progress: options.progress,
         };
         match worker.check(&before) {
             Ok(()) => Ok(worker),
-            Err(halt) => {
-                let (_, ended) = worker.end();
-                Err(ended.err().unwrap_or(halt))
+            Err(abort) => {
+                let (_, ended) = worker.stop();
+                Err(ended.err().unwrap_or(abort))
             }
         }
     }
 
-    /// Whether what was begun may go on. `before` are the threads that the target had before.
-    fn check(&mut self, before: &[Thread]) -> Result<(), Halt> {
+    /// Checks that the code may continue. `before` are the threads that the target had before.
+    fn check(&mut self, before: &[Thread]) -> Result<(), Abort> {
         if self.runs_in == RunsIn::OwnThread {
-            let cloned = self.remote.get(OFF_CLONED).map_or(0, |tid| tid as i64);
+            let cloned = self.injected.get(OFF_CLONED).map_or(0, |tid| tid as i64);
             if cloned <= 0 {
-                self.remote.is_busy = false;
-                self.heart = None;
+                self.injected.no_thread();
+                self.heartbeat = None;
                 return Err(failed(
                     "no thread could be started in it (its limits do not allow another)",
                 ));
             }
-            let is_there = |remote: &Remote<'_>| remote.half(OFF_STATE) == Some(STATE_THERE);
-            if !self.remote.until(ACT_LIMIT, is_there) {
-                return Err(self.remote.because("a thread that was started in it does not run"));
+            let is_running = || self.injected.half(OFF_STATE) == Some(STATE_RUNNING);
+            if !self.injected.io().until(ACTION_TIMEOUT, is_running) {
+                return Err(self
+                    .injected
+                    .io()
+                    .because("a thread that was started in it does not run"));
             }
-            self.remote.raise(before, u32::try_from(cloned).unwrap_or(0));
+            self.injected.boost_worker(before, u32::try_from(cloned).unwrap_or(0));
         }
-        // Of kernels that do not know the question, the answer is an error, and negative.
-        match self.remote.get(OFF_MDWE).map(|answer| answer as i64) {
+        // Kernels without PR_GET_MDWE answer with an error, which is negative.
+        match self.injected.get(OFF_MDWE).map(|answer| answer as i64) {
             Some(1..) => Err(Refusal::WriteExecuteDenied.into()),
             _ => Ok(()),
         }
     }
 
-    /// Has the blocks in fast bins joined, whose lists are written like this.
-    pub(crate) fn join(&mut self, ops: &[Op], links: Links) -> Result<(), Halt> {
+    /// Consolidates fast bins. `links` is the encoding of their lists.
+    pub(crate) fn consolidate(&mut self, ops: &[Op], links: Links) -> Result<(), Abort> {
         self.finish()?;
-        self.remote.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed))?;
-        self.work(ops)?;
+        self.injected.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed))?;
+        self.submit(ops)?;
         self.finish()
     }
 
-    /// Has acts done. Our thread may still be at the last of them when this comes back: the walk goes on meanwhile.
-    pub(crate) fn work(&mut self, ops: &[Op]) -> Result<(), Halt> {
-        for part in ops.chunks(MOST_OPS) {
+    /// Submits operations. The worker thread may still run the last batch when this returns, so that the walk continues
+    /// meanwhile.
+    pub(crate) fn submit(&mut self, ops: &[Op]) -> Result<(), Abort> {
+        for part in ops.chunks(MAX_OPS) {
             self.finish()?;
-            self.go_on()?;
-            if self.remote.half(OFF_STATE) == Some(STATE_LEFT) {
-                return Err(self.remote.because(ENDED));
+            self.check_interrupt()?;
+            if self.injected.half(OFF_STATE) == Some(STATE_ENDED) {
+                return Err(self.injected.io().because(ENDED));
             }
-            let dropped = part.iter().filter(|op| op.kind != OP_JOIN).map(|op| op.bytes);
-            self.asked_bytes += dropped.sum::<u64>();
+            let dropped = part.iter().filter(|op| op.kind != OP_CONSOLIDATE).map(|op| op.bytes);
+            self.requested_bytes += dropped.sum::<u64>();
             let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
-            self.remote.write_block(OFF_OPS, &bytes)?;
-            self.remote.put(OFF_NEXT, 0)?;
-            self.remote.put(OFF_COUNT, part.len() as u64)?;
+            self.injected.write_block(OFF_OPS, &bytes)?;
+            self.injected.put(OFF_NEXT, 0)?;
+            self.injected.put(OFF_COUNT, part.len() as u64)?;
             match self.runs_in {
                 RunsIn::OwnThread => {
                     self.batch += 1;
-                    self.remote.put_half(OFF_BATCH, self.batch)?;
-                    self.is_under_way = true;
+                    self.injected.put_half(OFF_BATCH, self.batch)?;
+                    self.is_pending = true;
                 }
                 RunsIn::Slices => {
-                    self.in_slices(part.len() as u64)?;
+                    self.run_slices(part.len() as u64)?;
                     self.count();
                 }
             }
@@ -189,93 +193,97 @@ impl<'r, 'a> Worker<'r, 'a> {
         Ok(())
     }
 
-    /// Waits until all acts are done.
-    pub(crate) fn finish(&mut self) -> Result<(), Halt> {
-        if std::mem::take(&mut self.is_under_way) {
-            self.in_thread()?;
+    /// Waits until all operations are done.
+    pub(crate) fn finish(&mut self) -> Result<(), Abort> {
+        if std::mem::take(&mut self.is_pending) {
+            self.wait_for_thread()?;
             self.count();
         }
         Ok(())
     }
 
-    /// Whether nobody has asked for an end.
-    pub(crate) fn go_on(&self) -> Result<(), Halt> {
+    /// Checks that the release was not interrupted.
+    pub(crate) fn check_interrupt(&self) -> Result<(), Abort> {
         if self.interrupt.load(Ordering::Relaxed) {
             return Err(ReleaseError::Interrupted.into());
         }
         Ok(())
     }
 
-    fn in_thread(&mut self) -> Result<(), Halt> {
+    /// Waits until the worker thread has finished the batch.
+    fn wait_for_thread(&mut self) -> Result<(), Abort> {
         let (batch, interrupt) = (self.batch, self.interrupt);
         let mut before = None;
         loop {
-            let is_done = |remote: &Remote<'_>| {
-                remote.half(OFF_DONE) == Some(batch)
-                    || remote.half(OFF_STATE) == Some(STATE_LEFT)
+            let is_done = || {
+                self.injected.half(OFF_DONE) == Some(batch)
+                    || self.injected.half(OFF_STATE) == Some(STATE_ENDED)
                     || interrupt.load(Ordering::Relaxed)
             };
-            let done = self.remote.until(ACT_LIMIT, is_done);
-            self.go_on()?;
-            if self.remote.half(OFF_ERROR) == Some(ERROR_SINGLE) {
+            let done = self.injected.io().until(ACTION_TIMEOUT, is_done);
+            self.check_interrupt()?;
+            if self.injected.half(OFF_ERROR) == Some(ERROR_SINGLE) {
                 return Err(failed("the process has become single-threaded meanwhile: try again"));
             }
             if done {
-                return match self.remote.half(OFF_STATE) {
-                    Some(STATE_LEFT) => Err(failed(ENDED)),
+                return match self.injected.half(OFF_STATE) {
+                    Some(STATE_ENDED) => Err(failed(ENDED)),
                     _ => Ok(()),
                 };
             }
-            // It may be slow, but not without end.
-            let progress = (self.remote.get(OFF_NEXT), self.remote.get(OFF_HOLDS));
+            // It may be slow, but must make progress.
+            let progress = (self.injected.get(OFF_NEXT), self.injected.get(OFF_LOCK_HOLDS));
             if progress.0.is_none() || before.is_some_and(|before| progress <= before) {
-                return Err(self.remote.because("our thread in it does not get on"));
+                return Err(self.injected.io().because("our thread in it does not get on"));
             }
             before = Some(progress);
         }
     }
 
-    fn in_slices(&mut self, count: u64) -> Result<(), Halt> {
-        let (mut before, mut without_progress) = ((0, 0), 0);
+    /// Runs slices in borrowed threads until `count` operations are done.
+    fn run_slices(&mut self, count: u64) -> Result<(), Abort> {
+        let (mut before, mut idle_slices) = ((0, 0), 0);
         loop {
             let begin = Instant::now();
-            self.remote.enter(Wanted::Slice(self.slice))?;
-            let now = self.remote.get(OFF_NEXT).zip(self.remote.get(OFF_HOLDS));
-            let now = now.ok_or_else(|| self.remote.because("its memory can no longer be read"))?;
+            self.injected.enter(Task::Slice(self.slice))?;
+            let now = self.injected.get(OFF_NEXT).zip(self.injected.get(OFF_LOCK_HOLDS));
+            let now =
+                now.ok_or_else(|| self.injected.io().because("its memory can no longer be read"))?;
             if now.0 >= count {
                 return Ok(());
             }
-            self.go_on()?;
-            without_progress = if now > before { 0 } else { without_progress + 1 };
+            self.check_interrupt()?;
+            idle_slices = if now > before { 0 } else { idle_slices + 1 };
             before = now;
-            if without_progress > SLICES_WITHOUT_PROGRESS {
-                return Err(self.remote.because("our code in it does not get on"));
+            if idle_slices > MAX_IDLE_SLICES {
+                return Err(self.injected.io().because("our code in it does not get on"));
             }
-            std::thread::sleep(begin.elapsed().min(self.slice * 2) * REST_AFTER_SLICE);
+            std::thread::sleep(begin.elapsed().min(self.slice * 2) * SLICE_GAP_FACTOR);
         }
     }
 
+    /// Reads the counts of the code.
     fn count(&mut self) {
         let mut bytes = [0; Counts::BYTES];
-        if self.remote.read_block(OFF_HOLDS, &mut bytes).is_some() {
-            self.counts = Counts::of(&bytes).within(&self.counts, self.asked_bytes);
+        if self.injected.read_block(OFF_LOCK_HOLDS, &mut bytes).is_some() {
+            self.counts = Counts::parse(&bytes).within(&self.counts, self.requested_bytes);
             self.progress.set(self.counts.returned_bytes);
         }
     }
 
-    /// What was done so far.
+    /// Returns the counts so far.
     pub(crate) fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Ends our thread, if there is one.
-    pub(crate) fn end(mut self) -> (Counts, Result<(), Halt>) {
+    /// Ends the worker thread, if there is one.
+    pub(crate) fn stop(mut self) -> (Counts, Result<(), Abort>) {
         self.count();
-        let ended = if self.runs_in == RunsIn::OwnThread && self.remote.is_busy {
-            let told = self.remote.put_half(OFF_BATCH, BATCH_LEAVE);
-            let ended = told.and_then(|()| gone(self.remote, ACT_LIMIT));
-            self.remote.lower();
-            // What it did until then.
+        let ended = if self.runs_in == RunsIn::OwnThread && self.injected.is_busy() {
+            let requested = self.injected.put_half(OFF_BATCH, BATCH_LEAVE);
+            let ended = requested.and_then(|()| self.injected.wait_for_exit(ACTION_TIMEOUT));
+            self.injected.unboost_worker();
+            // Including what it did until then.
             self.count();
             ended
         } else {
@@ -285,41 +293,41 @@ impl<'r, 'a> Worker<'r, 'a> {
     }
 }
 
-/// Waits until the kernel has said that our thread is gone.
-fn gone(remote: &mut Remote<'_>, limit: Duration) -> Result<(), Halt> {
-    if !remote.until(limit, |remote| remote.half(OFF_TID) == Some(0)) {
-        return Err(remote.because(
-            "our thread in it has not ended yet: it will, and a later release cleans up",
-        ));
-    }
-    remote.is_busy = false;
-    Ok(())
-}
-
-/// Has `malloc_trim` called: by a thread of our own where that is possible.
-pub(crate) fn trim(remote: &mut Remote<'_>, function: u64, runs_in: RunsIn) -> Result<(), Halt> {
-    remote.put(OFF_FUNCTION, function)?;
+/// Makes the target call `malloc_trim`, in a thread of our own if possible.
+pub(crate) fn trim(
+    injected: &mut Injected<'_, '_>,
+    function: u64,
+    runs_in: RunsIn,
+) -> Result<(), Abort> {
+    injected.put(OFF_FUNCTION, function)?;
     match runs_in {
         RunsIn::OwnThread => {
-            remote.enter(Wanted::Clone { trims: true })?;
-            remote.is_busy = true;
-            gone(remote, TRIM_LIMIT)
+            injected.start_thread(true)?;
+            injected.wait_for_exit(TRIM_TIMEOUT)
         }
-        RunsIn::Slices => remote.enter(Wanted::Trim).map(drop),
+        RunsIn::Slices => injected.enter(Task::Trim).map(drop),
     }
 }
 
-/// Why our thread is no longer there.
+/// Message for a worker thread that has ended by itself.
 const ENDED: &str = "our thread in it ended: it heard nothing for too long";
 
-/// Tells our thread again and again that somebody is there.
-fn heart(remote: &Remote<'_>) -> Result<Repeating, Halt> {
-    let failed = |error: io::Error| failed(&error.to_string());
-    let (memory, at) = remote.pulse().map_err(failed)?;
-    let mut beat = 0_u32;
-    let beats = move || {
-        beat = beat.wrapping_add(1);
-        memory.write_at(&beat.to_le_bytes(), at).is_ok()
-    };
-    Repeating::begin(BEAT, beats).map_err(failed)
+/// A thread of lowtide that proves to the worker thread periodically that lowtide is still there.
+struct Heartbeat {
+    _thread: PeriodicThread,
+}
+
+impl Heartbeat {
+    /// Starts it, before the worker thread starts.
+    fn start(injected: &Injected<'_, '_>) -> Result<Self, Abort> {
+        let failed = |error: io::Error| failed(&error.to_string());
+        let (memory, at) = injected.heartbeat().map_err(failed)?;
+        let mut count = 0_u32;
+        let beat = move || {
+            count = count.wrapping_add(1);
+            memory.write_at(&count.to_le_bytes(), at).is_ok()
+        };
+        let thread = PeriodicThread::start(HEARTBEAT_INTERVAL, beat).map_err(failed)?;
+        Ok(Self { _thread: thread })
+    }
 }

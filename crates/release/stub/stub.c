@@ -1,15 +1,15 @@
-/* The code that runs inside the target: it takes an arena's lock, verifies what the walk from outside
- * has named, gives the pages back to the kernel, and lets go.
+/* The code that runs inside the target: it takes an arena's lock, verifies the ranges that the walk from outside
+ * has found, returns their pages to the kernel, and unlocks.
  *
- * It is one page, at any address, and the shared block follows it. It reads no thread-local storage and
- * touches no vector register. It reads the program's memory only after the kernel has said that it is there.
- * What needs no question: an arena with its lock, top and bins, since the C library never frees an arena; its
- * own data (`single_threaded`); and the `info` of a heap, for the reason that is_of_arena gives.
+ * It fits one page, at any address, and the shared block follows it. It reads no thread-local storage and
+ * touches no vector register. It reads the program's memory only after the kernel has confirmed that it is mapped.
+ * Three things need no confirmation: an arena with its lock, top and bins, since the C library never frees an arena;
+ * the C library's data (`single_threaded`); and the `info` of a heap, for the reason given at is_of_arena.
  *
  * When it drops chunks, it calls nothing of the C library, and writes to the program's memory only under an
  * arena's lock. There are two other cases. For `--method trim`, work_borrowed and trim_in_thread call
- * malloc_trim, which does what the C library does. And put_left writes what remains of a borrowed thread's
- * timeout to where its interrupted call reads it: that thread's own memory, which it waits with.
+ * malloc_trim, which does what the C library does. And write_timeout writes the remaining timeout of a borrowed
+ * thread to where its interrupted call reads it: that thread's own memory.
  *
  * With LOWTIDE_ON_HOST it is compiled into a test (tests/programs/stub_on_host.c), which makes its system calls.
  *
@@ -29,11 +29,11 @@
 
 #ifndef LOWTIDE_ON_HOST
 
-/* Everything is written from the shared block, of which the address is known relative to this code.
+/* All parameters are in the shared block, whose address is known relative to this code.
  *
- * enter: the kernel "restarts" rt_sigprocmask here, which blocks all signals, and comes back with 0; if a
- * signal came before that, its handler has run and the result is -EINTR (or the call is begun here again,
- * for handlers with SA_RESTART, as the interrupted one would have been).
+ * enter: the kernel "restarts" rt_sigprocmask here, which blocks all signals and returns 0. If a signal came
+ * before that, its handler has run and the result is -EINTR (or the call restarts here, for handlers with
+ * SA_RESTART, as the interrupted one would have done).
  *
  * The stack is the thread's own, below its frames, whenever a handler may run; else that of the block. */
 __asm__(".text\n"
@@ -46,7 +46,7 @@ __asm__(".text\n"
         "    lea " S(STACK_END) "(%rbx), %rsp\n"
         "    xor %ebp, %ebp\n"
         "    cld\n"
-        "    cmpl $" S(WANTED_CLONE) ", " S(OFF_WANTED) "(%rbx)\n"
+        "    cmpl $" S(TASK_CLONE) ", " S(OFF_TASK) "(%rbx)\n"
         "    jne 1f\n"
         "    mov $" S(NR_CLONE) ", %eax\n"
         "    mov " S(OFF_CLONE_FLAGS) "(%rbx), %rdi\n"
@@ -63,7 +63,7 @@ __asm__(".text\n"
         "    test %eax, %eax\n"
         "    mov " S(OFF_BACK_AT) "(%rbx), %rsp\n"
         "    jz 3f\n"
-        "2:  lea block(%rip), %rbx\n" /* broken off: it comes back with what it would have had */
+        "2:  lea block(%rip), %rbx\n" /* interrupted: the call returns what it would have returned */
         "    mov " S(OFF_BROKEN_AT) "(%rbx), %rsp\n"
         "3:  movl $" S(STATE_BACK) ", " S(OFF_BORROWED) "(%rbx)\n"
         "    mov $" S(NR_RT_SIGRETURN) ", %eax\n" /* registers, mask and vectors at once */
@@ -110,19 +110,19 @@ static u64 now(void) {
     return time[0] * 1000000000UL + time[1];
 }
 
-static void rest(u64 ns) {
+static void sleep_ns(u64 ns) {
     u64 time[2] = {ns / 1000000000UL, ns % 1000000000UL};
     call3(NR_NANOSLEEP, time, 0, 0);
 }
 
-/* Whether a word can be read: the kernel copies it before it finds that the first argument is wrong. */
+/* Returns whether a word can be read: the kernel copies it before it finds that the first argument is invalid. */
 static int is_word(u64 at) {
     return call4(NR_RT_SIGPROCMASK, SIGPROCMASK_INVALID, at, 0, 8) != -EFAULT;
 }
 
-/* Whether a word is there and has this value. The kernel compares it, wakes nobody and moves nobody: it may
- * be unmapped at any moment by somebody whose lock we do not have. */
-static int holds(u64 at, u64 word) {
+/* Returns whether a word is mapped and has this value. The kernel compares it, and wakes and moves no waiter. The word
+ * may be unmapped at any moment by a thread whose lock we do not hold. */
+static int has_value(u64 at, u64 word) {
     for (u64 end = at + 8; at < end; at += 4, word >>= 32) {
         if (call6(NR_FUTEX, at, FUTEX_CMP_REQUEUE_PRIVATE, 0, 0, at, (u32)word) != 0)
             return 0;
@@ -130,13 +130,14 @@ static int holds(u64 at, u64 word) {
     return 1;
 }
 
-/* What was found to be there stays there as long as the lock is held: it is not asked for again. A slot has 35
- * bits for a page, so that an address of more than 47 must not come to it: where those below are of a known page,
- * it would pass for that, and to read from it ends the process. The C library has no memory there. */
-static int is_page(struct shared *s, u64 at) {
+/* Returns whether a page is mapped. It then stays mapped as long as the lock is held, so it is not checked again.
+ * A slot has 35 bits for a page, so addresses of more than 47 bits must be excluded: one whose lower bits are those
+ * of a known page would pass for that page, and reading from it would kill the process. The C library has no memory
+ * there. */
+static int is_page(struct shared_block *s, u64 at) {
     if (at >> 47)
         return 0;
-    u64 page = at / PAGE, known = page << 29 | (s->hold & 0x1fffffff), *slot = &s->pages[page % PAGES_KNOWN];
+    u64 page = at / PAGE, known = page << 29 | (s->lock_serial & 0x1fffffff), *slot = &s->pages[page % KNOWN_PAGES];
     if (*slot == known)
         return 1;
     if (!is_word(at))
@@ -145,61 +146,61 @@ static int is_page(struct shared *s, u64 at) {
     return 1;
 }
 
-static int is_readable(struct shared *s, u64 at, u64 bytes) {
+static int is_readable(struct shared_block *s, u64 at, u64 bytes) {
     return is_page(s, at) && (at / PAGE == (at + bytes - 1) / PAGE || is_page(s, at + bytes - 8));
 }
 
-/* --- The lock of an arena, as lll_lock and lll_unlock have it. */
+/* --- The lock of an arena, in the protocol of lll_lock and lll_unlock. */
 
-static int take(struct shared *s, u32 *lock, int may_wait) {
+static int lock(struct shared_block *s, u32 *futex, int may_wait) {
     u32 free = 0;
-    if (__atomic_compare_exchange_n(lock, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    if (__atomic_compare_exchange_n(futex, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 1;
     if (!may_wait)
         return 0;
     u64 begin = now();
-    while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE) != 0) {
-        if (now() - begin > s->patience_ns)
-            return 0; /* whoever has it wakes nobody once too often, and that is all */
+    while (__atomic_exchange_n(futex, 2, __ATOMIC_ACQUIRE) != 0) {
+        if (now() - begin > s->lock_timeout_ns)
+            return 0; /* the only effect is one superfluous wake-up by the owner */
         u64 time[2] = {0, 1000000};
-        call4(NR_FUTEX, lock, FUTEX_WAIT_PRIVATE, 2, time);
+        call4(NR_FUTEX, futex, FUTEX_WAIT_PRIVATE, 2, time);
     }
     return 1;
 }
 
-static void give(u32 *lock) {
-    if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) > 1)
-        call3(NR_FUTEX, lock, FUTEX_WAKE_PRIVATE, 1);
+static void unlock(u32 *futex) {
+    if (__atomic_exchange_n(futex, 0, __ATOMIC_RELEASE) > 1)
+        call3(NR_FUTEX, futex, FUTEX_WAKE_PRIVATE, 1);
 }
 
-/* --- What must hold of a chunk before anything is done to it. */
+/* --- Checks of a chunk before anything is done to it. */
 
-/* Whether memory of a thread's arena is still in one of its heaps. That of the main arena is not
- * given back while somebody has the lock.
+/* Returns whether memory of a thread's arena is still in one of its heaps. The main arena's memory is not unmapped
+ * while its lock is held.
  *
- * The other words of `info` are read without asking: a heap's first word is its arena, whose lock we hold once it
+ * The other words of `info` are read without a check: a heap's first word is its arena, whose lock we hold if it
  * is `arena`, and the C library unmaps or shrinks a heap only under that lock (heap_trim). So the page that
- * `holds` has found stays until the lock is given. The sum cannot overflow: `heap` is below 2^47 if it was read. */
-static int is_of_arena(struct shared *s, u64 arena, u64 at, u64 end) {
+ * `has_value` has found stays mapped until we unlock. The sum cannot overflow: `heap` is below 2^47 if it was read. */
+static int is_of_arena(struct shared_block *s, u64 arena, u64 at, u64 end) {
     if (end < at)
         return 0;
     if (arena == s->main_arena)
         return 1;
     u64 heap = at & ~(HEAP_MAX - 1);
     const u64 *info = (const u64 *)heap; /* ar_ptr, prev, size */
-    return holds(heap, arena) && info[2] <= HEAP_MAX && end <= heap + info[2];
+    return has_value(heap, arena) && info[2] <= HEAP_MAX && end <= heap + info[2];
 }
 
-/* Whether it is linked into a list, as unlink_chunk wants it. */
-static int is_linked(struct shared *s, const struct chunk *p) {
+/* Returns whether a chunk is linked into a list, as unlink_chunk requires. */
+static int is_linked(struct shared_block *s, const struct chunk *p) {
     u64 fd = (u64)p->fd, bk = (u64)p->bk;
     if (fd % 8 || bk % 8 || !is_readable(s, fd, 32) || !is_readable(s, bk, 32))
         return 0;
     return p->fd->bk == p && p->bk->fd == p;
 }
 
-/* Whether a free chunk of this size stands here, in one of the bins. */
-static int is_binned(struct shared *s, u64 arena, u64 at, u64 size) {
+/* Returns whether a free chunk of this size is here, in one of the bins. */
+static int is_binned(struct shared_block *s, u64 arena, u64 at, u64 size) {
     const struct chunk *p = (const struct chunk *)at;
     if (at % 16 || size % 16 || size < MINSIZE || !is_of_arena(s, arena, at, at + size))
         return 0;
@@ -211,19 +212,19 @@ static int is_binned(struct shared *s, u64 arena, u64 at, u64 size) {
     return next->prev_size == size && !(next->head & PREV_INUSE) && is_linked(s, p);
 }
 
-static struct chunk **top_of(struct shared *s, u64 arena) {
+static struct chunk **top_of(struct shared_block *s, u64 arena) {
     return (struct chunk **)(arena + s->bins_at - 16);
 }
 
-/* --- What is done. */
+/* --- Operations. */
 
 static int are_within(const struct op *o, u64 from, u64 to) {
     u64 end = o->from + o->bytes;
     return o->from % PAGE == 0 && o->bytes % PAGE == 0 && o->from < end && from <= o->from && end <= to;
 }
 
-static int drop(struct shared *s, const struct op *o) {
-    if (o->bytes > MOST_PAGES * PAGE)
+static int drop_pages(struct shared_block *s, const struct op *o) {
+    if (o->bytes > MAX_PAGES * PAGE)
         return 0;
     if (call3(NR_MADVISE, o->from, o->bytes, MADV_DONTNEED) != 0)
         return 0;
@@ -231,25 +232,25 @@ static int drop(struct shared *s, const struct op *o) {
     return 1;
 }
 
-/* Pages of a free chunk. */
-static int drop_chunk(struct shared *s, const struct op *o) {
+/* Drops pages of a free chunk. */
+static int drop_chunk(struct shared_block *s, const struct op *o) {
     if (!is_binned(s, o->arena, o->chunk, o->size))
         return 0;
-    return are_within(o, o->chunk + LIST_BYTES, o->chunk + o->size) && drop(s, o);
+    return are_within(o, o->chunk + LIST_BYTES, o->chunk + o->size) && drop_pages(s, o);
 }
 
-/* Pages of the top, wherever that is by now. */
-static int drop_top(struct shared *s, const struct op *o) {
+/* Drops pages of the top chunk, wherever that is by now. */
+static int drop_top(struct shared_block *s, const struct op *o) {
     u64 at = (u64)*top_of(s, o->arena);
     if (at % 16 || !is_readable(s, at, 16))
         return 0;
     u64 end = at + SIZE(((const struct chunk *)at)->head);
     if (end < at || !is_of_arena(s, o->arena, at, end))
         return 0;
-    return are_within(o, at + LIST_BYTES, end) && drop(s, o);
+    return are_within(o, at + LIST_BYTES, end) && drop_pages(s, o);
 }
 
-/* As unlink_chunk does. */
+/* Unlinks a chunk from its lists, as glibc's unlink_chunk does. */
 static void unlink_chunk(struct chunk *p) {
     struct chunk *fd = p->fd, *bk = p->bk;
     fd->bk = bk;
@@ -269,8 +270,8 @@ static void unlink_chunk(struct chunk *p) {
     }
 }
 
-/* Whether unlink_chunk can do that: of large chunks, the lists of other sizes must be sound too. */
-static int can_be_unlinked(struct shared *s, u64 arena, u64 at, u64 size) {
+/* Returns whether a chunk can be unlinked: for a large chunk, the list of sizes must be sound as well. */
+static int can_be_unlinked(struct shared_block *s, u64 arena, u64 at, u64 size) {
     if (!is_binned(s, arena, at, size))
         return 0;
     const struct chunk *p = (const struct chunk *)at;
@@ -283,10 +284,10 @@ static int can_be_unlinked(struct shared *s, u64 arena, u64 at, u64 size) {
            is_readable(s, (u64)p->fd, LIST_BYTES);
 }
 
-/* Takes one chunk from a fast bin and joins it with its free neighbours, as malloc_consolidate does.
- * Everything is looked at before anything is changed: 1 when it was done, 0 when the bin is empty,
- * -1 when something is not as it should be. */
-static int join_one(struct shared *s, const struct op *o) {
+/* Takes one chunk from a fast bin and consolidates it with its free neighbours, as malloc_consolidate does.
+ * Everything is checked before anything is changed. Returns 1 if it was done, 0 if the bin is empty, -1 if a check
+ * fails. */
+static int consolidate_one(struct shared_block *s, const struct op *o) {
     struct chunk **bin = (struct chunk **)o->chunk;
     struct chunk *p = __atomic_load_n(bin, __ATOMIC_RELAXED);
     u64 at = (u64)p, size = o->size, total = size;
@@ -295,23 +296,23 @@ static int join_one(struct shared *s, const struct op *o) {
     if (at % 16 || !is_of_arena(s, o->arena, at, at + size) || !is_readable(s, at, MINSIZE) ||
         !is_readable(s, at + size, 16) || SIZE(p->head) != size || p->head & IS_MMAPPED)
         return -1;
-    struct chunk *next = (struct chunk *)(at + size), *before = 0;
+    struct chunk *next = (struct chunk *)(at + size), *previous = 0;
     struct chunk **top = top_of(s, o->arena);
     u64 next_size = SIZE(next->head);
     int is_at_top = next == *top, is_next_free = 0;
     if (!(next->head & PREV_INUSE) || next->head & IS_MMAPPED)
         return -1; /* a fast chunk counts as used */
     if (!(p->head & PREV_INUSE)) {
-        before = (struct chunk *)(at - p->prev_size);
-        if (!can_be_unlinked(s, o->arena, (u64)before, p->prev_size))
+        previous = (struct chunk *)(at - p->prev_size);
+        if (!can_be_unlinked(s, o->arena, (u64)previous, p->prev_size))
             return -1;
         total += p->prev_size;
     }
     if (!is_at_top) {
-        u64 behind = (u64)next + next_size;
-        if (!is_of_arena(s, o->arena, (u64)next, behind) || !is_readable(s, behind, 16))
+        u64 after_next = (u64)next + next_size;
+        if (!is_of_arena(s, o->arena, (u64)next, after_next) || !is_readable(s, after_next, 16))
             return -1;
-        is_next_free = !(((struct chunk *)behind)->head & PREV_INUSE);
+        is_next_free = !(((struct chunk *)after_next)->head & PREV_INUSE);
         if (is_next_free && !can_be_unlinked(s, o->arena, (u64)next, next_size))
             return -1;
     }
@@ -319,16 +320,16 @@ static int join_one(struct shared *s, const struct op *o) {
     if (!is_readable(s, (u64)unsorted->fd, 32) || unsorted->fd->bk != unsorted)
         return -1;
     u64 link = (u64)p->fd;
-    struct chunk *rest = (struct chunk *)(s->mixed_links ? link ^ ((at + 16) >> 12) : link);
-    if ((u64)rest % 16 || (rest && (!is_readable(s, (u64)rest, 16) || SIZE(rest->head) != size)))
+    struct chunk *tail = (struct chunk *)(s->mixed_links ? link ^ ((at + 16) >> 12) : link);
+    if ((u64)tail % 16 || (tail && (!is_readable(s, (u64)tail, 16) || SIZE(tail->head) != size)))
         return -1;
-    /* Without the lock, others may put chunks in front of it meanwhile, but nobody takes any. */
+    /* Without the lock, other threads may push chunks meanwhile, but none pops any. */
     struct chunk *expected = p;
-    if (!__atomic_compare_exchange_n(bin, &expected, rest, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    if (!__atomic_compare_exchange_n(bin, &expected, tail, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 1;
-    if (before) {
-        unlink_chunk(before);
-        p = before;
+    if (previous) {
+        unlink_chunk(previous);
+        p = previous;
     }
     if (is_at_top) {
         total += next_size;
@@ -354,61 +355,60 @@ static int join_one(struct shared *s, const struct op *o) {
     return 1;
 }
 
-/* Joins chunks of a fast bin until it is empty, or time is up. Whether the act is at its end. */
-static int join(struct shared *s, struct op *o, u64 until) {
+/* Consolidates chunks of a fast bin until it is empty or time is up. Returns whether the operation is complete. */
+static int consolidate(struct shared_block *s, struct op *o, u64 until) {
     for (u64 i = 0; o->bytes > 0; i++) {
         if (i % 8 == 7 && now() >= until)
             return 0;
-        int done = join_one(s, o);
+        int done = consolidate_one(s, o);
         if (done <= 0) {
             s->skipped += done < 0;
             return 1;
         }
         o->bytes--;
-        s->joined++;
+        s->consolidated++;
     }
     return 1;
 }
 
-/* --- Holds. */
+/* --- Lock holds. */
 
-/* Eight classes for every power of two. */
-static void record(struct shared *s, u64 ns) {
+/* Records the time of a lock hold, in eight classes for every power of two. */
+static void record_hold(struct shared_block *s, u64 ns) {
     u64 power = 63 - __builtin_clzl(ns | 8);
     u64 class = (power - 3) * 8 + ((ns >> (power - 3)) & 7);
     s->classes[class < CLASSES ? class : CLASSES - 1]++;
-    s->holds++;
+    s->lock_holds++;
     if (ns > s->longest_ns)
         s->longest_ns = ns;
 }
 
-/* Does what comes next, as much as one hold of the lock allows. A borrowed thread takes the lock as well, but
- * never waits for it: in a process that has one thread nobody looks at locks, and one that has more takes
- * them. */
-static void hold(struct shared *s, int may_wait) {
+/* Runs the next operations, as many as one lock hold allows. A borrowed thread takes the lock as well, but never
+ * waits for it: a process with one thread ignores locks, and one with more threads takes them. */
+static void run_locked(struct shared_block *s, int may_wait) {
     u64 arena = s->ops[s->next].arena;
-    u32 *lock = (u32 *)arena;
-    if (!take(s, lock, may_wait)) {
+    u32 *futex = (u32 *)arena;
+    if (!lock(s, futex, may_wait)) {
         s->busy++;
         s->next++;
         return;
     }
     if (may_wait && s->single_threaded && *(volatile unsigned char *)s->single_threaded) {
-        /* From now on nobody takes locks: only a borrowed thread may go on. */
-        give(lock);
+        /* From now on no thread takes locks: only a borrowed thread may continue. */
+        unlock(futex);
         s->error = ERROR_SINGLE;
         s->next = s->count;
         return;
     }
-    s->hold++;
+    s->lock_serial++;
     u64 begin = now(), end = begin + s->hold_ns, pages = 0;
     while (s->next < s->count) {
         struct op *o = &s->ops[s->next];
-        u64 more = o->kind == OP_JOIN ? 0 : o->bytes / PAGE;
+        u64 more = o->kind == OP_CONSOLIDATE ? 0 : o->bytes / PAGE;
         if (o->arena != arena || (pages && pages + more > s->pages_per_hold))
             break;
-        if (o->kind == OP_JOIN) {
-            if (!join(s, o, end))
+        if (o->kind == OP_CONSOLIDATE) {
+            if (!consolidate(s, o, end))
                 break;
         } else {
             int done = more <= s->pages_per_hold &&
@@ -421,44 +421,44 @@ static void hold(struct shared *s, int may_wait) {
             break;
     }
     u64 took = now() - begin;
-    give(lock);
-    record(s, took);
+    unlock(futex);
+    record_hold(s, took);
 }
 
-/* --- Where it is entered. */
+/* --- Entry points. */
 
-/* The thread of our own: does batch after batch, until it is told to end or hears nothing any more. */
-__attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
+/* The worker thread: runs batch after batch until it is told to leave or the heartbeat stops. */
+__attribute__((used, noreturn)) static void work_in_thread(struct shared_block *s) {
     call3(NR_PRCTL, PR_SET_NAME, s->name, 0);
     s->mdwe = call6(NR_PRCTL, PR_GET_MDWE, 0, 0, 0, 0, 0);
-    __atomic_store_n(&s->state, STATE_THERE, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->state, STATE_RUNNING, __ATOMIC_RELEASE);
     u64 heard = now();
-    u32 beat = 0;
+    u32 last_heartbeat = 0;
     for (;;) {
         u32 batch = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE);
-        u32 said = __atomic_load_n(&s->beat, __ATOMIC_RELAXED);
+        u32 heartbeat = __atomic_load_n(&s->heartbeat, __ATOMIC_RELAXED);
         u64 time = now();
-        if (said != beat) {
-            beat = said;
+        if (heartbeat != last_heartbeat) {
+            last_heartbeat = heartbeat;
             heard = time;
         }
-        if (batch == BATCH_LEAVE || time - heard > s->abandon_ns)
+        if (batch == BATCH_LEAVE || time - heard > s->heartbeat_timeout_ns)
             break;
         if (batch == s->done || s->next >= s->count) {
             __atomic_store_n(&s->done, batch, __ATOMIC_RELEASE);
-            rest(s->rest_ns * 3); /* every look interrupts somebody, where processors are few */
+            sleep_ns(s->gap_ns * 3); /* every check takes a processor from another thread */
             continue;
         }
-        hold(s, 1);
-        rest(s->rest_ns);
+        run_locked(s, 1);
+        sleep_ns(s->gap_ns);
     }
-    u32 told = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE) == BATCH_LEAVE;
-    __atomic_store_n(&s->state, STATE_LEFT, __ATOMIC_RELEASE);
-    /* Nobody is there any more who would clean up: all goes back but this page and that of what a borrowed
-     * thread needs, and the addresses stay ours until a later release unmaps them. Our stack is among it.
-     * The inputs in rax and rdi are overwritten without being outputs: the second call never returns, so that
-     * nothing of the compiler's runs after it. */
-    u64 base = (u64)s + PAGE, bytes = told ? 0 : s->bytes - PAGE;
+    u32 must_leave = __atomic_load_n(&s->batch, __ATOMIC_ACQUIRE) == BATCH_LEAVE;
+    __atomic_store_n(&s->state, STATE_ENDED, __ATOMIC_RELEASE);
+    /* Without lowtide, no one cleans up: all memory is returned but this page and the one that a borrowed thread
+     * needs, and the addresses stay ours until a later release unmaps them. This includes our stack.
+     * The inputs in rax and rdi are overwritten without being outputs: the second call never returns, so no code of
+     * the compiler runs after it. */
+    u64 base = (u64)s + PAGE, bytes = must_leave ? 0 : s->bytes - PAGE;
     __asm__ volatile("test %%rsi, %%rsi\n\tjz 1f\n\tsyscall\n1:\txor %%edi, %%edi\n\tmov $" S(NR_EXIT) ", %%eax\n\tsyscall"
                      :
                      : "a"((u64)NR_MADVISE), "D"(base), "S"(bytes), "d"((u64)MADV_DONTNEED)
@@ -466,17 +466,17 @@ __attribute__((used, noreturn)) static void work_in_thread(struct shared *s) {
     __builtin_unreachable();
 }
 
-/* Whether signals wait that would have broken off the interrupted call: then it must not be begun again. */
-static int is_interrupted(struct shared *s) {
+/* Returns whether pending signals would have ended the interrupted call: then it must not restart. */
+static int is_interrupted(struct shared_block *s) {
     u64 pending = 0;
     call3(NR_RT_SIGPENDING, &pending, 8, 0);
-    /* Those that the call itself blocks would not have broken it off. */
-    pending &= ~(s->mask | s->waits_with);
+    /* The signals that the call itself blocks would not have ended it. */
+    pending &= ~(s->mask | s->wait_mask);
     for (u64 signal = 1; pending; signal++, pending >>= 1) {
         u64 action[4] = {0, 0, 0, 0}; /* handler, flags, restorer, mask */
         if (!(pending & 1) || call4(NR_RT_SIGACTION, signal, 0, action, 8) != 0 || action[0] <= 1)
             continue;
-        /* glibc's own for cancelling a thread has SA_RESTART, but looks whether the thread waits. */
+        /* glibc's own handler for cancelling a thread has SA_RESTART, but checks whether the thread waits. */
         int restarts = signal != SIGCANCEL && action[1] & 0x10000000 /* SA_RESTART */;
         if (s->restarts == RESTARTS_NEVER || !restarts)
             return s->restarts != RESTARTS_ALWAYS;
@@ -484,44 +484,44 @@ static int is_interrupted(struct shared *s) {
     return 0;
 }
 
-/* Takes what was spent here off the timeout of the interrupted call. `left_at` is in the frame that the thread
- * goes back by, in the block, or where its interrupted call reads its timeout from, which lowtide has read: it is
- * written to without asking, as the kernel itself would write there. */
-static void put_left(struct shared *s, u64 spent) {
-    u64 left = s->left_ns > spent ? s->left_ns - spent : 0;
-    if (s->left_how == LEFT_IN_MS) {
-        *(u64 *)s->left_at = (left + 999999) / 1000000;
-    } else if (s->left_how == LEFT_AS_TIMESPEC) {
-        u64 *time = (u64 *)s->left_at;
+/* Subtracts the time spent here from the timeout of the interrupted call. `timeout_at` is in the frame by which the
+ * thread returns, in the block, or where its interrupted call reads its timeout. lowtide has read it there, so it is
+ * written without a check, as the kernel itself would write there. */
+static void write_timeout(struct shared_block *s, u64 spent) {
+    u64 left = s->timeout_ns > spent ? s->timeout_ns - spent : 0;
+    if (s->timeout_form == TIMEOUT_MS) {
+        *(u64 *)s->timeout_at = (left + 999999) / 1000000;
+    } else if (s->timeout_form == TIMEOUT_TIMESPEC) {
+        u64 *time = (u64 *)s->timeout_at;
         time[0] = left / 1000000000UL;
         time[1] = left % 1000000000UL;
     }
 }
 
-/* A thread of the target, in which signals are blocked: does what is wanted of it, and says whether the
- * call from which it was taken is broken off. */
-__attribute__((used)) static int work_borrowed(struct shared *s) {
+/* A borrowed thread of the target, with all signals blocked: does its task, and returns whether the call that it was
+ * in is interrupted. */
+__attribute__((used)) static int work_borrowed(struct shared_block *s) {
     u64 begin = now();
-    if (s->wanted == WANTED_SLICE) {
+    if (s->task == TASK_SLICE) {
         s->mdwe = call6(NR_PRCTL, PR_GET_MDWE, 0, 0, 0, 0, 0);
         u64 until = begin + s->slice_ns;
         while (s->next < s->count && now() < until)
-            hold(s, 0);
-    } else if (s->wanted == WANTED_TRIM) {
+            run_locked(s, 0);
+    } else if (s->task == TASK_TRIM) {
         s->result = ((int (*)(u64))s->function)(0);
     }
     s->worked_ns = now() - begin + 1;
-    put_left(s, s->worked_ns);
+    write_timeout(s, s->worked_ns);
     return is_interrupted(s);
 }
 
-/* For comparison: the thread of our own calls malloc_trim. It has thread-local storage of its own. */
-__attribute__((used, noreturn)) static void trim_in_thread(struct shared *s) {
+/* For comparison: a thread of our own calls malloc_trim. It has thread-local storage of its own. */
+__attribute__((used, noreturn)) static void trim_in_thread(struct shared_block *s) {
     call3(NR_PRCTL, PR_SET_NAME, s->name, 0);
     u64 begin = now();
     s->result = ((int (*)(u64))s->function)(0);
     s->worked_ns = now() - begin;
-    __atomic_store_n(&s->state, STATE_LEFT, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->state, STATE_ENDED, __ATOMIC_RELEASE);
     call3(NR_EXIT, 0, 0, 0);
     __builtin_unreachable();
 }

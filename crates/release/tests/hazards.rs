@@ -1,4 +1,4 @@
-//! Processes that a release has to leave alone, told from outside; and those that look like them.
+//! Processes that a release must leave alone, recognised from outside; and processes that look like them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,15 +13,16 @@ use lowtide_probe::detect::Detector;
 use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::program::Sanitizer;
-use lowtide_release::checks::{self, Halt, Outside};
-use lowtide_release::remote::seccomp::{Action, Call, decide, filters_of, permits};
+use lowtide_release::testing::{
+    Abort, Action, Call, TargetFacts, check, check_permission, decide, filters_of, permits,
+};
 use lowtide_release::{Refusal, ReleaseError};
 use tempfile::TempDir;
 
-/// A program of these tests, as it waits. It ends with this.
+/// A program of these tests, which waits. Dropping this ends it.
 struct Subject {
     child: Child,
-    /// The number that it said.
+    /// The number that it has printed.
     said: u32,
     _home: TempDir,
 }
@@ -34,10 +35,10 @@ impl Subject {
     fn built(source: &str, arguments: &[&str], mode: &str) -> Self {
         let home = tempfile::tempdir().unwrap();
         let program = support::compile(home.path(), source, arguments);
-        Self::of(home, Command::new(program).arg(mode))
+        Self::start_in(home, Command::new(program).arg(mode))
     }
 
-    fn of(home: TempDir, command: &mut Command) -> Self {
+    fn start_in(home: TempDir, command: &mut Command) -> Self {
         let mut child = support::start(command);
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -54,15 +55,15 @@ impl Subject {
         Target::open(self.pid()).unwrap()
     }
 
-    /// Checks it, whatever its glibc.
-    fn check(&self) -> Result<Outside, Halt> {
-        checks::outside(&self.target(), &mut Detector::default(), true)
+    /// Checks it, whatever its glibc version.
+    fn check(&self) -> Result<TargetFacts, Abort> {
+        check(&self.target(), &mut Detector::default(), true)
     }
 
-    /// Why it is left alone.
+    /// Returns why it is left alone.
     fn refusal(&self) -> Refusal {
         match self.check() {
-            Err(Halt::Refused(refusal)) => refusal,
+            Err(Abort::Refused(refusal)) => refusal,
             other => panic!("it was not refused: {other:?}"),
         }
     }
@@ -88,11 +89,11 @@ impl Drop for Subject {
     }
 }
 
-/// A thread that stands before this one in a stop of ptrace, until this is dropped.
-struct Held(libc::pid_t);
+/// A thread that this one has stopped by ptrace. Dropping this detaches it.
+struct TracedThread(libc::pid_t);
 
-impl Held {
-    /// Holds a thread. It is this thread that does, and no other may ask.
+impl TracedThread {
+    /// Traces and stops a thread. Only the calling thread may then make requests.
     #[expect(unsafe_code, reason = "system calls that std does not have")]
     fn new(tid: u32) -> Self {
         let tid = tid as libc::pid_t;
@@ -112,7 +113,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for TracedThread {
     #[expect(unsafe_code, reason = "system calls that std does not have")]
     fn drop(&mut self) {
         // SAFETY: it takes no pointers; the thread may be gone, which is an error and no more.
@@ -122,9 +123,9 @@ impl Drop for Held {
 
 #[test]
 fn a_program_like_any_other_is_not_refused() {
-    let outside = Subject::start("plain").check().unwrap();
-    assert!(outside.detected.has_glibc_heap());
-    assert!(!outside.maps.is_empty());
+    let facts = Subject::start("plain").check().unwrap();
+    assert!(facts.detected.has_glibc_heap());
+    assert!(!facts.maps.is_empty());
 }
 
 #[test]
@@ -133,10 +134,10 @@ fn one_that_has_ended_is_gone_and_not_refused() {
     let target = subject.target();
     subject.child.kill().unwrap();
     subject.child.wait().unwrap();
-    let checked = checks::outside(&target, &mut Detector::default(), true);
+    let checked = check(&target, &mut Detector::default(), true);
     let is_gone = matches!(
         checked,
-        Err(Halt::Failed(ReleaseError::Target(TargetError::Gone(pid)))) if pid == subject.pid()
+        Err(Abort::Failed(ReleaseError::Target(TargetError::Gone(pid)))) if pid == subject.pid()
     );
     assert!(is_gone, "{checked:?}");
 }
@@ -162,7 +163,7 @@ fn one_with_a_debugger_at_any_of_its_threads_is_refused() {
     let traced = Refusal::Traced { tracer: std::process::id() };
     assert_ne!(subject.said, subject.pid());
     for thread in [subject.said, subject.pid()] {
-        let held = Held::new(thread);
+        let held = TracedThread::new(thread);
         assert_eq!(subject.refusal(), traced);
         drop(held);
         subject.check().unwrap();
@@ -211,7 +212,7 @@ fn one_that_waits_for_its_vfork_is_refused_for_as_long() {
 fn a_fork_has_memory_of_its_own_however_alike_it_is() {
     let subject = Subject::start("fork");
     subject.check().unwrap();
-    checks::outside(&Target::open(subject.said).unwrap(), &mut Detector::default(), true).unwrap();
+    check(&Target::open(subject.said).unwrap(), &mut Detector::default(), true).unwrap();
 }
 
 #[test]
@@ -251,13 +252,13 @@ fn one_in_other_namespaces_is_checked_like_any_other() {
     let mut command = Command::new("unshare");
     let arguments =
         ["--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
-    let subject = Subject::of(home, command.args(arguments).arg(program).arg("clone"));
+    let subject = Subject::start_in(home, command.args(arguments).arg(program).arg("clone"));
     let children = format!("/proc/{0}/task/{0}/children", subject.pid());
     let inner: u32 = fs::read_to_string(children).unwrap().trim().parse().unwrap();
     let target = Target::open(inner).unwrap();
-    let checked = checks::outside(&target, &mut Detector::default(), true);
+    let checked = check(&target, &mut Detector::default(), true);
     // By the number that we know, not by that which it said.
-    let Err(Halt::Refused(Refusal::SharedMemory { other })) = checked else {
+    let Err(Abort::Refused(Refusal::SharedMemory { other })) = checked else {
         panic!("{checked:?}")
     };
     let text = fs::read_to_string(format!("/proc/{other}/status")).unwrap();
@@ -277,7 +278,7 @@ fn one_that_may_not_be_traced_is_told_with_what_that_takes() {
             inheritable: rustix::thread::CapabilitySet::empty(),
         };
         rustix::thread::set_capabilities(None, none).unwrap();
-        checks::permission(&target)
+        check_permission(&target)
     });
     let Err(ReleaseError::NotPermitted { pid, needs }) = without.join().unwrap() else {
         panic!("it is permitted")
@@ -297,7 +298,7 @@ fn the_filters_of_a_thread_are_read_back_and_decide_as_the_kernel_would() {
 
     let subject = Subject::start("seccomp");
     assert_eq!(subject.status().seccomp, 2);
-    let held = Held::new(subject.pid());
+    let held = TracedThread::new(subject.pid());
     let filters = filters_of(held.0).unwrap();
     assert_eq!(filters.len(), 2);
     let call = |number: libc::c_long, first: u64| Call {
@@ -320,7 +321,7 @@ fn the_filters_of_a_thread_are_read_back_and_decide_as_the_kernel_would() {
 #[ignore = "needs root: CAP_SYS_ADMIN in the first user namespace, to read the filters of a thread"]
 fn a_thread_without_filters_has_none_to_be_read() {
     let subject = Subject::start("plain");
-    let held = Held::new(subject.pid());
+    let held = TracedThread::new(subject.pid());
     assert_eq!(filters_of(held.0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     assert_eq!(permits(held.0, subject.status().seccomp, &[("mmap", Call::default())]), Ok(()));
 }

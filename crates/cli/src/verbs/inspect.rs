@@ -12,7 +12,7 @@ use lowtide_model::remedy::RemedyKind;
 use lowtide_probe::inspect::{Inspector, Target, TargetError};
 use lowtide_probe::patience::patiently;
 use lowtide_probe::proc::status::Status;
-use lowtide_release::checks::foreseen;
+use lowtide_release::predict_refusal;
 use lowtide_report::inspection;
 
 use super::next_step::{Service, next, to_paste};
@@ -107,7 +107,7 @@ fn withdraw_refused_release(found: &mut Inspection, target: &Target) {
     if !found.remedies.iter().any(|remedy| remedy.kind == RemedyKind::Release) {
         return;
     }
-    if let Some(refusal) = in_time(target, |target| foreseen(&target)).flatten() {
+    if let Some(refusal) = in_time(target, |target| predict_refusal(&target)).flatten() {
         found.remedies.retain(|remedy| remedy.kind != RemedyKind::Release);
         found.observation.notes.push(format!("lowtide release would refuse it: {refusal}"));
     }

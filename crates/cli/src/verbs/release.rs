@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish};
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::release::{Outcome, Regained, Release};
+use lowtide_model::release::{Method as ReleaseMethod, Outcome, Regained, Release};
 use lowtide_probe::inspect::{Footprint, Target};
 use lowtide_probe::process::Process;
-use lowtide_release::{Options, Progress, ReleaseError, Repeating, Way, release};
+use lowtide_release::{Options, PeriodicThread, Progress, ReleaseError, release};
 use lowtide_report::release as picture;
 use lowtide_report::terminal::printable;
 
@@ -113,13 +113,12 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
     }
     Ok(Options {
         max_pause: max_pause(&args.max_pause)?,
-        way: match args.method {
-            Method::Auto => Way::Auto,
-            Method::Chunks => Way::Chunks,
-            Method::Trim => Way::Trim,
-            Method::Purge => Way::Purge,
+        method: match args.method {
+            Method::Auto => None,
+            Method::Chunks => Some(ReleaseMethod::Chunks),
+            Method::Trim => Some(ReleaseMethod::Trim),
+            Method::Purge => Some(ReleaseMethod::Purge),
         },
-        unbounded: args.unbounded,
         untested: args.untested,
         dry_run: args.dry_run,
         interrupt: Arc::default(),
@@ -287,7 +286,7 @@ impl Act<'_> {
 
 /// A line on the terminal while a release takes longer than people like to wait without a word.
 struct Shown {
-    _line: Option<Repeating>,
+    _line: Option<PeriodicThread>,
 }
 
 impl Shown {
@@ -311,7 +310,7 @@ impl Shown {
             }
             true
         };
-        Self { _line: Repeating::begin(STEP, draw).ok() }
+        Self { _line: PeriodicThread::start(STEP, draw).ok() }
     }
 }
 

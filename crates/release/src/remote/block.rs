@@ -1,71 +1,99 @@
-//! What is written to the target and read from it.
+//! The shared block of our code in the target.
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::ops::Range;
 
-use super::{Remote, Step, failed};
-use crate::checks::Halt;
-use crate::stub::numbers::OFF_BEAT;
+use super::failed;
+use super::mapping::Injected;
+use super::target_io::TargetIo;
+use crate::checks::Abort;
+use crate::stub::numbers::OFF_HEARTBEAT;
 use crate::stub::{BLOCK_BYTES, CODE_BYTES};
 
-impl Remote<'_> {
-    /// Writes to the target, from the end backwards, a page at a time: where pages are missing, nothing
-    /// below them is written.
-    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Halt> {
-        (self.tell)(Step::Write);
-        let mut end = at + bytes.len() as u64;
-        while end > at {
-            let begin = at.max((end - 1) & !4095);
-            let part = &bytes[(begin - at) as usize..(end - at) as usize];
-            self.memory.write_all_at(part, begin).map_err(|error| self.failed(error))?;
-            end = begin;
-        }
-        Ok(())
+/// The addresses of our code and of the shared block after it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SharedBlock {
+    code: u64,
+}
+
+impl SharedBlock {
+    /// Creates it for code that is mapped at an address.
+    pub(super) fn new(code: u64) -> Self {
+        Self { code }
     }
 
-    /// Writes to the shared block, which must be mapped, and within it: nothing else of the target is ours.
-    pub(crate) fn write_block(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Halt> {
-        let place = self.place.ok_or_else(|| failed("nothing was mapped yet"))?;
+    /// Returns the address range of the code.
+    pub(super) fn code(self) -> Range<u64> {
+        self.code..self.code + CODE_BYTES
+    }
+
+    /// Returns the address of a field.
+    pub(super) fn address(self, offset: u64) -> u64 {
+        self.code + CODE_BYTES + offset
+    }
+
+    /// Writes to the block.
+    ///
+    /// # Errors
+    /// Fails if that would exceed the block: no other memory in the target is ours.
+    pub(super) fn write(
+        self,
+        io: &mut TargetIo<'_>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Abort> {
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > BLOCK_BYTES) {
             return Err(failed("it would have written outside of its own block"));
         }
-        self.write(place + CODE_BYTES + offset, bytes)
+        io.write(self.address(offset), bytes)
     }
 
-    pub(crate) fn put(&mut self, offset: u64, word: u64) -> Result<(), Halt> {
-        self.write_block(offset, &word.to_le_bytes())
+    /// Writes a word of 64 bits.
+    pub(super) fn put(self, io: &mut TargetIo<'_>, offset: u64, word: u64) -> Result<(), Abort> {
+        self.write(io, offset, &word.to_le_bytes())
+    }
+}
+
+/// Access to the block while it is mapped.
+impl Injected<'_, '_> {
+    /// Writes to the block.
+    ///
+    /// # Errors
+    /// Fails if that would exceed the block, or if the target has ended.
+    pub(crate) fn write_block(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Abort> {
+        self.block.write(&mut self.borrower.io, offset, bytes)
     }
 
-    pub(crate) fn put_half(&mut self, offset: u64, half: u64) -> Result<(), Halt> {
+    /// Writes a word of 64 bits.
+    pub(crate) fn put(&mut self, offset: u64, word: u64) -> Result<(), Abort> {
+        self.block.put(&mut self.borrower.io, offset, word)
+    }
+
+    /// Writes a word of 32 bits.
+    pub(crate) fn put_half(&mut self, offset: u64, half: u64) -> Result<(), Abort> {
         self.write_block(offset, &(half as u32).to_le_bytes())
     }
 
-    pub(crate) fn get(&self, offset: u64) -> Option<u64> {
-        self.word(self.place? + CODE_BYTES + offset)
+    /// Reads from the block; `None` if it is not mapped any more.
+    pub(crate) fn read_block(&self, offset: u64, bytes: &mut [u8]) -> Option<()> {
+        self.borrower.io.read(self.block.address(offset), bytes).ok()
     }
 
+    /// Reads a word of 64 bits.
+    pub(crate) fn get(&self, offset: u64) -> Option<u64> {
+        self.borrower.io.word(self.block.address(offset))
+    }
+
+    /// Reads a word of 32 bits.
     pub(crate) fn half(&self, offset: u64) -> Option<u64> {
-        let at = self.place? + CODE_BYTES + offset;
         let mut bytes = [0; 4];
-        self.memory.read_exact_at(&mut bytes, at).ok()?;
+        self.read_block(offset, &mut bytes)?;
         Some(u32::from_le_bytes(bytes).into())
     }
 
-    pub(crate) fn read_block(&self, offset: u64, bytes: &mut [u8]) -> Option<()> {
-        let place = self.place?;
-        self.memory.read_exact_at(bytes, place + CODE_BYTES + offset).ok()
-    }
-
-    pub(super) fn word(&self, at: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.memory.read_exact_at(&mut bytes, at).ok()?;
-        Some(u64::from_le_bytes(bytes))
-    }
-
-    /// A way to tell our thread that somebody is still there, from another thread of ours.
-    pub(crate) fn pulse(&self) -> io::Result<(File, u64)> {
-        let place = self.place.unwrap_or(0);
-        Ok((self.memory.try_clone()?, place + CODE_BYTES + OFF_BEAT))
+    /// Returns a handle of the target's memory and the address of the heartbeat in it, for another thread of lowtide.
+    pub(crate) fn heartbeat(&self) -> io::Result<(File, u64)> {
+        Ok((self.borrower.io.memory()?, self.block.address(OFF_HEARTBEAT)))
     }
 }

@@ -1,322 +1,270 @@
-//! Stopping a thread at a safe point, and having it go on with other registers.
+//! Borrowing a thread of the target: it is stopped at a safe point, and continues with other registers.
 
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_probe::proc::task::{Doing, Thread};
+use lowtide_probe::inspect::Target;
+use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::proc::task::Thread;
 
-use super::candidates::{Candidate, Candidates};
-use super::frame::{Back, set_argument};
-use super::held::Held;
-use super::priority::Urgent;
-use super::tracee::{Registers, Stop, Tracee};
-use super::wait::{self, Resume, Timeout};
-use super::{
-    Pause, Remote, SEARCH_LIMIT, STOP_LIMIT, STOPPED_LIMIT, Step, failed, seccomp, vectors,
-};
-use crate::checks::Halt;
+use super::candidates::{Candidate, Candidates, ThreadInspector};
+use super::gadgets::{self, Gadgets};
+use super::priority::{self, RealtimeGuard};
+use super::stopped_thread::StoppedThread;
+use super::target_io::TargetIo;
+use super::time_asleep::LastTimeout;
+use super::tracee::Registers;
+use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, Step, seccomp};
+use crate::checks::Abort;
 use crate::refusal::Refusal;
 use crate::release::ReleaseError;
-use crate::stub::{NAME, SYSCALL_BYTES};
 
-/// The instruction `syscall`.
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// A pause of a thread of the target.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pause {
+    /// The time that it was paused.
+    pub length: Duration,
+    /// The part of this time for which that thread, or ours, waited for a processor.
+    pub waited: Duration,
+}
 
-impl Remote<'_> {
-    /// Stops a thread at a safe point, has it prepared, and lets it go with the registers that it is given.
-    /// One that makes so many calls is escorted where a handler may run in it.
-    pub(super) fn borrow(
+/// Borrows threads of a target. Nothing in the target changes until it does.
+pub(crate) struct ThreadBorrower<'t> {
+    pub(super) io: TargetIo<'t>,
+    /// The target's mappings, as they were read last.
+    pub(super) maps: Vec<Mapping>,
+    heap: Vec<Range<u64>>,
+    code: Vec<Range<u64>>,
+    pub(super) gadgets: Gadgets,
+    restorers: Vec<u64>,
+    /// The timeout that was last rewritten in whole milliseconds.
+    pub(super) last_timeout: LastTimeout,
+    /// Ends the search for a thread when another thread sets it; `None` once our code must leave the target.
+    interrupt: Option<&'t AtomicBool>,
+    pauses: Vec<Pause>,
+    /// The TID of the thread that was borrowed first, and the name of the call that it waited in.
+    first: Option<(u32, &'static str)>,
+    /// The address of the thread-local storage of the thread that was borrowed last.
+    fs_base: Option<u64>,
+}
+
+/// A thread that was stopped and redirected to other registers.
+#[must_use = "it must be confirmed"]
+pub(super) struct Redirected {
+    pub(super) candidate: Candidate,
+    fs_base: u64,
+    /// Whether its registers were set and it was detached.
+    detached: io::Result<()>,
+}
+
+impl<'t> ThreadBorrower<'t> {
+    /// Prepares to borrow threads of a process. `heap` are the areas of its heap, where no stack is trusted; `malloc` is
+    /// the file that defines `malloc`.
+    ///
+    /// # Errors
+    /// Fails if the C library lacks an instruction that is needed, or if the target has ended or may not be written.
+    pub(crate) fn open(
+        target: &'t Target,
+        live: &'t LiveMemory,
+        maps: Vec<Mapping>,
+        heap: Vec<Range<u64>>,
+        malloc: &str,
+        interrupt: &'t AtomicBool,
+        observe: &'t mut dyn FnMut(Step),
+    ) -> Result<Self, Abort> {
+        priority::reduce_timer_slack();
+        priority::lower();
+        let code: Vec<&Mapping> = maps
+            .iter()
+            .filter(|m| m.has_file() && m.name == malloc && m.permissions.contains('x'))
+            .collect();
+        let gadgets = Gadgets::find(target.pid, &code)?;
+        let code = code.iter().map(|m| m.start..m.end).collect();
+        let restorers = gadgets::restorers(target.pid, &maps);
+        let io = TargetIo::open(target, live, observe)?;
+        Ok(Self {
+            io,
+            maps,
+            heap,
+            code,
+            gadgets,
+            restorers,
+            last_timeout: LastTimeout::default(),
+            interrupt: Some(interrupt),
+            pauses: Vec::new(),
+            first: None,
+            fs_base: None,
+        })
+    }
+
+    /// Keeps other releases away from the process until this is dropped.
+    ///
+    /// # Errors
+    /// Fails if another release is in progress.
+    pub(crate) fn lock(&self) -> Result<(), Abort> {
+        self.io.lock()
+    }
+
+    /// Finds the threads that can be borrowed.
+    pub(crate) fn candidates(&self) -> Candidates {
+        self.inspector().candidates()
+    }
+
+    /// Returns the pauses so far.
+    pub(crate) fn pauses(&self) -> &[Pause] {
+        &self.pauses
+    }
+
+    /// Extends the last pause by the time that our code ran in the thread. `waited` is the part for which the thread
+    /// waited for a processor.
+    pub(super) fn extend_pause(&mut self, length: Duration, waited: Duration) {
+        if let Some(pause) = self.pauses.last_mut() {
+            pause.length += length;
+            pause.waited += waited;
+        }
+    }
+
+    /// Returns the TID of the thread that was borrowed first, and the name of the call that it waited in.
+    pub(crate) fn first_borrowed(&self) -> Option<(u32, &'static str)> {
+        self.first
+    }
+
+    /// Returns whether glibc up to 2.31 takes locks, by its data of the thread that was borrowed last
+    /// (`header.multiple_threads`); `None` before a thread was borrowed.
+    pub(crate) fn has_multiple_threads(&self) -> Option<bool> {
+        const MULTIPLE_THREADS: u64 = 0x18;
+        let fs_base = self.fs_base.filter(|fs_base| *fs_base != 0)?;
+        Some(self.io.word(fs_base + MULTIPLE_THREADS)? as u32 != 0)
+    }
+
+    /// Ignores interrupts from now on: our code must leave the target.
+    pub(super) fn ignore_interrupt(&mut self) {
+        self.interrupt = None;
+    }
+
+    /// Reads the target's mappings again.
+    pub(super) fn refresh_maps(&mut self) -> Result<(), Abort> {
+        self.maps = self.io.maps()?;
+        Ok(())
+    }
+
+    /// Returns an inspector of the target's threads.
+    pub(super) fn inspector(&self) -> ThreadInspector<'_> {
+        ThreadInspector {
+            target: self.io.target,
+            memory: self.io.live,
+            maps: &self.maps,
+            heap: &self.heap,
+            code: &self.code,
+            restorers: &self.restorers,
+        }
+    }
+
+    /// Stops a thread at a safe point, and detaches it with the registers that `prepare` returns. If it makes `escorted`
+    /// calls then, and a handler may run in it, it is traced until it has made them.
+    ///
+    /// # Errors
+    /// Fails if its filters do not permit `calls`, or if no thread can be borrowed.
+    pub(super) fn redirect(
         &mut self,
         calls: &[(&'static str, seccomp::Call)],
         escorted: Option<usize>,
-        mut prepare: impl FnMut(&mut Self, &Held) -> Result<Option<Registers>, Halt>,
-    ) -> Result<Candidate, Halt> {
-        let (candidate, (fs_base, gone)) = self.hold_one(|remote, candidate, held| {
-            seccomp::permits(candidate.thread.tid.cast_signed(), candidate.seccomp, calls)?;
-            let Some(registers) = prepare(remote, &held)? else { return Ok(None) };
-            (remote.tell)(Step::Set);
-            let set = held.tracee.set_registers(&registers);
-            (remote.tell)(Step::LetGo);
-            let fs_base = held.registers.fs_base;
-            let gone = match escorted {
-                Some(calls) if set.is_ok() && candidate.may_handle => {
-                    held.see_through(calls, remote.tell)
-                }
-                _ => held.tracee.let_go(0),
-            };
-            Ok(Some((fs_base, set.and(gone))))
-        })?;
-        if escorted.is_none() {
-            self.inside.retain(|(other, _)| *other != candidate.thread);
-            self.inside.push((candidate.thread, candidate.thread.ran()));
-        }
-        gone.map_err(|error| self.failed(error))?;
-        let thread = (candidate.thread.tid, candidate.wait.name);
-        self.borrowed.get_or_insert(thread);
-        self.fs_base = fs_base;
-        (self.tell)(Step::Await);
+        mut prepare: impl FnMut(&mut Self, &StoppedThread) -> Result<Option<Registers>, Abort>,
+    ) -> Result<Redirected, Abort> {
+        let (candidate, (fs_base, detached)) =
+            self.with_stopped_thread(|borrower, candidate, stopped| {
+                seccomp::permits(candidate.thread.tid.cast_signed(), candidate.seccomp, calls)?;
+                let Some(registers) = prepare(borrower, &stopped)? else { return Ok(None) };
+                let fs_base = stopped.registers.fs_base;
+                let escorted = escorted.filter(|_| candidate.may_handle);
+                let detached = stopped.redirect(&registers, escorted, borrower.io.observer());
+                Ok(Some((fs_base, detached)))
+            })?;
+        Ok(Redirected { candidate, fs_base, detached })
+    }
+
+    /// Confirms that a thread was redirected.
+    ///
+    /// # Errors
+    /// Fails if it has ended meanwhile.
+    pub(super) fn confirm(&mut self, redirected: Redirected) -> Result<Candidate, Abort> {
+        let Redirected { candidate, fs_base, detached } = redirected;
+        detached.map_err(|error| self.io.failed(error))?;
+        self.first.get_or_insert((candidate.thread.tid, candidate.wait.name));
+        self.fs_base = Some(fs_base);
+        self.io.observe(Step::Await);
         Ok(candidate)
     }
 
-    /// Has a thread stand still for as long as it takes to read the filters of its system calls, and goes no
-    /// further.
+    /// Stops a thread for as long as it takes to check the filters of its system calls, and does nothing else.
     ///
     /// # Errors
-    /// When the filters do not let a release through, or cannot be read; or no thread can be borrowed.
-    pub(crate) fn ask_filters(&mut self) -> Result<(), Halt> {
+    /// Fails if the filters do not permit a release or cannot be read, or if no thread can be borrowed.
+    pub(crate) fn check_filters(&mut self) -> Result<(), Abort> {
         let calls = self.all_planned();
-        let (_, permitted) = self.hold_one(|remote, candidate, _held| {
+        let (_, permitted) = self.with_stopped_thread(|borrower, candidate, _stopped| {
             let tid = candidate.thread.tid.cast_signed();
             let permitted = seccomp::permits(tid, candidate.seccomp, &calls);
-            (remote.tell)(Step::LetGo);
+            borrower.io.observe(Step::Detach);
             Ok(Some(permitted))
         })?;
         Ok(permitted?)
     }
 
-    /// Stops a thread and calls `act`, which lets it go; records the pause. Where `act` does nothing, the next
-    /// thread is tried.
-    fn hold_one<T>(
+    /// Stops a thread and calls `act`, which lets it continue; records the pause. If `act` returns `None`, tries the
+    /// next thread.
+    fn with_stopped_thread<T>(
         &mut self,
-        mut act: impl FnMut(&mut Self, &Candidate, Held) -> Result<Option<T>, Halt>,
-    ) -> Result<(Candidate, T), Halt> {
+        mut act: impl FnMut(&mut Self, &Candidate, StoppedThread) -> Result<Option<T>, Abort>,
+    ) -> Result<(Candidate, T), Abort> {
         let begin = Instant::now();
         loop {
-            // Read before the look: nothing comes between that and the stop, for a thread may go on to
+            // Read before the inspection: nothing must come between that and the stop, because a thread may enter
             // another wait.
             let waited = waits(&[]);
             let candidates = self.candidates();
             for candidate in &candidates.found {
-                let urgent = Urgent::begin();
-                let Some(held) = self.hold(candidate)? else { continue };
-                let since = held.since;
-                let Some(done) = act(self, candidate, held)? else { continue };
+                let realtime = RealtimeGuard::new();
+                let Some(stopped) = self.stop(candidate)? else { continue };
+                let since = stopped.since;
+                let Some(done) = act(self, candidate, stopped)? else { continue };
                 let length = since.elapsed();
-                drop(urgent);
+                drop(realtime);
                 let waited = waits(&[]).saturating_sub(waited);
                 self.pauses.push(Pause { length, waited: waited.min(length) });
                 return Ok((candidate.clone(), done));
             }
-            self.go_on_searching(begin, &candidates)?;
+            self.wait_for_retry(begin, &candidates)?;
         }
     }
 
-    /// Waits a little where no thread could be borrowed.
-    fn go_on_searching(&self, begin: Instant, candidates: &Candidates) -> Result<(), Halt> {
-        if let Some(error) = self.lost() {
+    /// Waits a little after no thread could be borrowed. `begin` is the time of the first attempt.
+    ///
+    /// # Errors
+    /// Fails if another attempt makes no sense.
+    fn wait_for_retry(&self, begin: Instant, candidates: &Candidates) -> Result<(), Abort> {
+        if let Some(error) = self.io.lost() {
             return Err(error.into());
         }
         if self.interrupt.is_some_and(|interrupt| interrupt.load(Ordering::Relaxed)) {
             return Err(ReleaseError::Interrupted.into());
         }
-        if begin.elapsed() > STOPPED_LIMIT && self.is_stopped() {
-            return Err(Refusal::Stopped { pid: self.target.pid }.into());
+        if begin.elapsed() > JOB_STOP_TIMEOUT && self.io.is_stopped() {
+            return Err(Refusal::Stopped { pid: self.io.target.pid }.into());
         }
-        if begin.elapsed() > SEARCH_LIMIT {
+        if begin.elapsed() > SEARCH_TIMEOUT {
             let (threads, why) = (candidates.threads, candidates.why());
             return Err(Refusal::NoThread { threads, why }.into());
         }
         std::thread::sleep(Duration::from_millis(1));
         Ok(())
     }
-
-    /// Stops a thread and reads what is to be known of it, unless it has gone on meanwhile.
-    fn hold(&mut self, candidate: &Candidate) -> Result<Option<Held>, Halt> {
-        if let (Timeout::Milliseconds(_, ms), Some(waited)) =
-            (candidate.wait.timeout, &candidate.waited)
-            && self.told.is_unchanged(candidate.thread, waited, ms)
-        {
-            return Ok(None);
-        }
-        let Some((mut tracee, since)) = self.stop(candidate)? else { return Ok(None) };
-        (self.tell)(Step::Read);
-        let looked = |error| self.failed(error);
-        let registers = tracee.registers().map_err(looked)?;
-        if let Some(registers) = unless_done(&registers) {
-            tracee.put_back(registers);
-        }
-        let mask = tracee.signal_mask().map_err(looked)?;
-        let is_same_wait = candidate.waited.is_none_or(|w| w.is_same_wait(candidate.thread));
-        if !is_same(&registers, candidate) || !self.is_ours(&registers, candidate) || !is_same_wait
-        {
-            return Ok(None);
-        }
-        let result = registers.rax as i64;
-        let resume = Resume::of(&candidate.wait, result);
-        let (mut back, mut broken_off) = (registers, registers);
-        broken_off.rax = resume.broken_off(result) as u64;
-        let mut left = None;
-        if resume.again {
-            back.rip -= SYSCALL_BYTES;
-            back.rax = registers.orig_rax;
-            left = self.left(candidate);
-            if let (true, Some((Timeout::Milliseconds(place, _), left, _))) =
-                (candidate.wait.gives_up, left)
-            {
-                let mut again = Registers { rax: wait::ERESTARTNOHAND as u64, ..registers };
-                set_argument(&mut again, place, wait::in_ms(left));
-                tracee.put_back(again);
-            }
-        }
-        back.orig_rax = u64::MAX;
-        broken_off.orig_rax = u64::MAX;
-        let waits_with = candidate.waits_with;
-        Ok(Some(Held {
-            tracee,
-            thread: candidate.thread,
-            registers,
-            resume,
-            back,
-            broken_off,
-            left,
-            mask,
-            waits_with,
-            since,
-        }))
-    }
-
-    /// What is left of the time-out of a thread that has just been stopped, and since when so much.
-    fn left(&mut self, candidate: &Candidate) -> Option<(Timeout, Duration, Instant)> {
-        let now = Instant::now();
-        let timeout = candidate.wait.timeout;
-        if let (Timeout::Milliseconds(_, ms), Some(waited)) = (timeout, &candidate.waited) {
-            // Told in whole ms again and again, it would grow by some of one each time.
-            return Some((timeout, self.told.rest(candidate.thread, waited, ms, now), now));
-        }
-        let given = match timeout {
-            Timeout::Kept => None,
-            Timeout::Milliseconds(_, ms) => Some(Duration::from_millis(ms)),
-            Timeout::Timespec(..) => candidate.timespec.and_then(wait::duration),
-            // The kernel has just left there what remains, and so may we.
-            Timeout::Updated(_, at) => {
-                let words = self.word(at).zip(self.word(at.wrapping_add(8)));
-                words.and_then(|(seconds, rest)| wait::duration([seconds, rest]))
-            }
-        }?;
-        let waited = candidate.waited.map(|waited| waited.by(now)).unwrap_or_default();
-        Some((timeout, given.saturating_sub(waited), now))
-    }
-
-    /// Stops a thread, unless it has gone on meanwhile. Says since when it stands still.
-    fn stop(&mut self, candidate: &Candidate) -> Result<Option<(Tracee, Instant)>, Halt> {
-        // A call that it is not known in could be broken off for nothing: looked at a last time, it has only
-        // a few microseconds left to go on.
-        if candidate.thread.doing().ok() != Some(Doing::In(candidate.call)) {
-            return Ok(None);
-        }
-        let tid = candidate.thread.tid;
-        (self.tell)(Step::Seize);
-        let mut tracee = match Tracee::seize(tid) {
-            Ok(tracee) => tracee,
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                // So it is, too, with a thread that is ending.
-                if let Some(error) = self.lost() {
-                    return Err(error.into());
-                }
-                return match candidate.thread.stat() {
-                    Ok(stat) if !stat.has_ended() => Err(self.not_traced(candidate)),
-                    _ => Ok(None),
-                };
-            }
-            Err(error) => return Err(self.target.failed(error).into()),
-        };
-        (self.tell)(Step::Interrupt);
-        let since = Instant::now();
-        if tracee.interrupt().is_err() {
-            return Ok(None);
-        }
-        (self.tell)(Step::Wait);
-        match tracee.wait(STOP_LIMIT).map_err(|error| self.failed(error))? {
-            Stop::Asked => Ok(Some((tracee, since))),
-            Stop::Signal(signal) => {
-                if let Some(registers) = tracee.registers().ok().and_then(|r| unless_done(&r)) {
-                    let _ = tracee.set_registers(&registers);
-                }
-                let _ = tracee.let_go(signal);
-                Ok(None)
-            }
-            Stop::Group => {
-                let _ = tracee.let_go(0);
-                Err(Refusal::Stopped { pid: self.target.pid }.into())
-            }
-            Stop::Ended | Stop::Call => Ok(None),
-            Stop::Never => {
-                crate::checks::frozen(self.target)?;
-                Err(failed("a thread could not be stopped: the kernel holds it"))
-            }
-        }
-    }
-
-    /// How a thread goes back; `None` where its extended state cannot be put into a frame.
-    pub(super) fn back(&self, held: &Held) -> Result<Option<Back>, Halt> {
-        let state = held.tracee.extended_state().map_err(|error| self.failed(error))?;
-        let Ok(vectors) = vectors::framed(&state) else { return Ok(None) };
-        let (registers, broken_off, mask) = (held.back, held.broken_off, held.mask);
-        Ok(Some(Back { registers, broken_off, mask, vectors, timespec: None }))
-    }
-
-    /// Whether a thread that was stopped still is one of the target's, on a stack of its own.
-    fn is_ours(&self, registers: &Registers, candidate: &Candidate) -> bool {
-        const USER_CODE_64: u64 = 0x33;
-        let mut call = [0; 2];
-        let is_read = self.memory.read_exact_at(&mut call, registers.rip.wrapping_sub(2)).is_ok();
-        // Not `int $0x80`, whose numbers are others.
-        if registers.cs != USER_CODE_64
-            || !is_read
-            || call != SYSCALL
-            || candidate.thread.stat().is_err()
-            || !self.target.is_alive()
-        {
-            return false;
-        }
-        match &candidate.unguarded {
-            None => true,
-            // What glibc keeps of a thread stands at the upper end of that thread's stack: of others,
-            // that a program has made for itself, nobody knows how far they reach.
-            Some(stack) => stack.contains(&registers.fs_base) && registers.rsp < registers.fs_base,
-        }
-    }
-
-    /// Why a thread may not be traced that lets itself be looked at: somebody else does.
-    fn not_traced(&self, candidate: &Candidate) -> Halt {
-        match candidate.thread.status() {
-            Ok(status) if status.tracer != 0 => {
-                let comm = std::fs::read_to_string(format!("/proc/{}/comm", status.tracer));
-                if comm.is_ok_and(|comm| comm.trim_end() == NAME) {
-                    return Refusal::AnotherRelease.into();
-                }
-                Refusal::Traced { tracer: status.tracer }.into()
-            }
-            _ => match crate::checks::permission(self.target) {
-                Err(error) => error.into(),
-                Ok(()) => Refusal::AnotherRelease.into(),
-            },
-        }
-    }
 }
 
-/// How long these threads and this one have waited for a processor, together.
+/// Returns the total time for which these threads and the calling one have waited for a processor.
 pub(super) fn waits(threads: &[Thread]) -> Duration {
     threads.iter().chain([&Thread::current()]).filter_map(Thread::waited).sum()
-}
-
-/// The registers with which a thread is let go as it is, where the kernel's own would break its wait off.
-fn unless_done(registers: &Registers) -> Option<Registers> {
-    let r = registers;
-    let args = [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
-    let code = wait::unless_done(r.orig_rax, &args, r.rax as i64)?;
-    Some(Registers { rax: code as u64, ..*r })
-}
-
-/// Whether a thread that was stopped is still where it was when it was looked at.
-fn is_same(registers: &Registers, candidate: &Candidate) -> bool {
-    let r = registers;
-    let call = &candidate.call;
-    r.orig_rax == u64::from(call.number)
-        && [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] == call.args
-        && r.rsp == call.stack_pointer
-        && r.rip == call.instruction_pointer
 }

@@ -1,4 +1,4 @@
-//! The calls that are made in a target, as they are made and as its seccomp filters are asked about them.
+//! The system calls that are made in a target, for frame chains and for the check of its seccomp filters.
 
 use super::frame::Call;
 use super::seccomp;
@@ -8,7 +8,7 @@ use crate::stub::{BLOCK_BYTES, SYSCALL_BYTES};
 pub(super) const MMAP: u64 = libc::SYS_mmap as u64;
 pub(super) const MUNMAP: u64 = libc::SYS_munmap as u64;
 
-// The numbers that the code has are those of the system that lowtide is built for, and differ from no header's.
+// The numbers in the code must match those of the system that lowtide is built for.
 #[cfg(target_arch = "x86_64")]
 const _: () = {
     assert!(NR_RT_SIGACTION == libc::SYS_rt_sigaction as u64);
@@ -33,7 +33,7 @@ const _: () = {
     assert!(CLOCK_MONOTONIC == libc::CLOCK_MONOTONIC as u64);
 };
 
-/// What threads of one process share, and that the kernel clears the new one's number when it ends.
+/// Flags of `clone` for a thread of the same process, whose TID the kernel clears in the block when the thread ends.
 pub(super) const CLONE_FLAGS: u64 = (libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
@@ -44,7 +44,7 @@ pub(super) const CLONE_FLAGS: u64 = (libc::CLONE_VM
     | libc::CLONE_CHILD_CLEARTID) as u64;
 pub(super) const CLONE_SETTLS: u64 = libc::CLONE_SETTLS as u64;
 
-/// The calls that map our code and its block, and name both. They are given where the name stands.
+/// Returns a function from the address of the name to the calls that map our code and its block, and name both.
 pub(super) fn mapping_calls(place: u64) -> impl Fn(u64) -> Vec<Call> {
     let block = place + CODE_BYTES;
     move |name| {
@@ -65,6 +65,7 @@ pub(super) fn mapping_calls(place: u64) -> impl Fn(u64) -> Vec<Call> {
     }
 }
 
+/// Returns the name of a call in [`mapping_calls`].
 pub(super) fn name_of(number: u64) -> &'static str {
     match number {
         MMAP => "mmap",
@@ -74,6 +75,7 @@ pub(super) fn name_of(number: u64) -> &'static str {
     }
 }
 
+/// Returns a call of a frame chain as a filter sees it.
 pub(super) fn seccomp_call(call: &Call, syscall_ret: u64) -> seccomp::Call {
     seccomp::Call {
         number: call.number as u32,
@@ -82,11 +84,12 @@ pub(super) fn seccomp_call(call: &Call, syscall_ret: u64) -> seccomp::Call {
     }
 }
 
+/// Returns an `rt_sigreturn` as a filter sees it.
 pub(super) fn sigreturn_call(at: u64) -> seccomp::Call {
     seccomp::Call { number: NR_RT_SIGRETURN as u32, instruction_pointer: at, args: [0; 6] }
 }
 
-/// The calls that our code makes.
+/// Returns the calls that our code makes, as a filter sees them.
 pub(super) fn code_calls(place: u64) -> Vec<(&'static str, seccomp::Call)> {
     let call = |name, number: u64, args| {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
@@ -95,7 +98,7 @@ pub(super) fn code_calls(place: u64) -> Vec<(&'static str, seccomp::Call)> {
     let block = place + CODE_BYTES;
     vec![
         call("rt_sigreturn", NR_RT_SIGRETURN, [0; 6]),
-        call("rt_sigprocmask", NR_RT_SIGPROCMASK, [2, block + OFF_ALL, 0, 8, 0, 0]),
+        call("rt_sigprocmask", NR_RT_SIGPROCMASK, [2, block + OFF_ALL_SIGNALS, 0, 8, 0, 0]),
         call("rt_sigprocmask", NR_RT_SIGPROCMASK, [SIGPROCMASK_INVALID, block, 0, 8, 0, 0]),
         call("clock_gettime", NR_CLOCK_GETTIME, [CLOCK_MONOTONIC, block, 0, 0, 0, 0]),
         call("rt_sigpending", NR_RT_SIGPENDING, [block, 8, 0, 0, 0, 0]),
@@ -121,14 +124,14 @@ mod tests {
     const SOURCE: &str = include_str!("../../stub/stub.c");
     const HEADER: &str = include_str!("../../stub/shared.h");
 
-    /// The words of a text that begin like this.
+    /// Returns the words of a text that start with `begin`.
     fn words<'t>(text: &'t str, begin: &str) -> BTreeSet<&'t str> {
         text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
             .filter(|word| word.starts_with(begin))
             .collect()
     }
 
-    /// The number that the header gives a name.
+    /// Returns the number that the header defines for a name.
     fn number(name: &str) -> u64 {
         let define = HEADER.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
         define
@@ -141,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn filters_are_asked_about_every_call_that_the_code_makes() {
+    fn every_call_that_the_code_makes_is_checked_against_filters() {
         let asked = code_calls(0x1000);
         let numbers: BTreeSet<u64> = asked.iter().map(|(_, call)| call.number.into()).collect();
         let made: BTreeSet<u64> = words(SOURCE, "NR_").into_iter().map(number).collect();
         assert!(made.len() >= 11, "{made:?}");
         assert_eq!(numbers, made);
-        // What a call does is in its first or second argument, or its third.
+        // The operation of a call is its first, second or third argument.
         for (begin, call, place) in [
             ("FUTEX_", NR_FUTEX, 1),
             ("PR_", NR_PRCTL, 0),
@@ -173,7 +176,7 @@ mod tests {
             .flat_map(|call| {
                 SOURCE.match_indices(call).map(|(at, call)| &SOURCE[at + call.len()..])
             })
-            // The functions themselves.
+            // Leaves out the functions themselves.
             .filter(|rest| !rest.starts_with("nr") && !rest.starts_with("long nr"))
             .filter(|rest| !rest.starts_with("(nr"))
             .collect();
@@ -181,7 +184,7 @@ mod tests {
         for rest in calls {
             assert!(rest.starts_with("NR_"), "{}", rest.lines().next().unwrap());
         }
-        // In assembler, the number is moved to eax; nothing else is, but by the one call in C.
+        // In assembler, only call numbers are moved to eax, except by the one call in C.
         let moves = SOURCE.match_indices("eax").filter(|(at, _)| SOURCE[..*at].ends_with('%'));
         let moves =
             moves.filter_map(|(at, _)| SOURCE[..at].rsplit_once("mov ").map(|(_, what)| what));

@@ -1,182 +1,226 @@
-//! Having a thread run our code.
+//! Making threads of the target run our code.
 
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use lowtide_probe::proc::task::{self, Thread};
 
-use super::borrow::waits;
+use super::block::SharedBlock;
+use super::borrow::{ThreadBorrower, waits};
 use super::calls::{CLONE_FLAGS, CLONE_SETTLS, code_calls};
 use super::frame::{self, chain, set_argument};
-use super::held::Held;
+use super::mapping::Injected;
+use super::stopped_thread::StoppedThread;
 use super::tracee::Registers;
 use super::wait::Timeout;
-use super::{ACT_LIMIT, Remote, SEARCH_LIMIT, TRIM_LIMIT, Wanted, failed, nanoseconds, priority};
-use crate::checks::Halt;
+use super::{ACTION_TIMEOUT, SEARCH_TIMEOUT, TRIM_TIMEOUT, failed, nanoseconds, priority};
+use crate::checks::Abort;
 use crate::stub::numbers::*;
 use crate::stub::{NAME, SYSCALL_BYTES};
 
-/// So long it is waited for that a thread which has run our code is seen outside of it, before others go on.
-const BACK_LIMIT: Duration = Duration::from_millis(100);
+/// Maximum time to wait until a thread that has run our code is seen outside of it.
+const RETURN_TIMEOUT: Duration = Duration::from_millis(100);
 
-impl Remote<'_> {
-    /// Has a thread run our code. Comes back when the thread is itself again; says how long our code ran.
-    pub(crate) fn enter(&mut self, wanted: Wanted) -> Result<Duration, Halt> {
-        let place = self.place.ok_or_else(|| failed("nothing was mapped yet"))?;
-        let limit = if wanted == Wanted::Trim { TRIM_LIMIT } else { ACT_LIMIT };
+/// The task of a borrowed thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Start a thread of our own.
+    Clone {
+        /// Whether that thread calls `malloc_trim`; otherwise it is a worker thread.
+        trims: bool,
+    },
+    /// Run operations for this time.
+    Slice(Duration),
+    /// Call `malloc_trim`.
+    Trim,
+}
+
+impl Injected<'_, '_> {
+    /// Makes a thread run our code, and waits until it has returned to its own. Returns the time that our code ran.
+    pub(crate) fn enter(&mut self, task: Task) -> Result<Duration, Abort> {
+        let block = self.block;
+        let timeout = if task == Task::Trim { TRIM_TIMEOUT } else { ACTION_TIMEOUT };
         let begin = Instant::now();
         loop {
             let entered = Instant::now();
-            let planned = code_calls(place);
-            let borrowed =
-                self.borrow(&planned, None, |remote, held| remote.prepare(place, held, wanted))?;
-            let waited = waits(&[borrowed.thread]);
-            if !self.until(limit, |remote| remote.half(OFF_BORROWED) == Some(STATE_BACK)) {
+            let planned = code_calls(block.code().start);
+            let redirected = self.borrower.redirect(&planned, None, |borrower, stopped| {
+                prepare(borrower, block, stopped, task)
+            })?;
+            let thread = redirected.candidate.thread;
+            self.inside.retain(|(other, _)| *other != thread);
+            self.inside.push((thread, thread.ran()));
+            self.borrower.confirm(redirected)?;
+            let waited = waits(&[thread]);
+            let is_back = || self.half(OFF_BORROWED) == Some(STATE_BACK);
+            if !self.io().until(timeout, is_back) {
                 self.is_busy = true;
-                return Err(self.because(
+                return Err(self.io().because(
                     "a thread that was borrowed did not come back in time: it will by itself",
                 ));
             }
-            // It says so two instructions early.
-            self.until(BACK_LIMIT, Self::are_all_outside);
+            // The code reports this two instructions early.
+            self.io().until(RETURN_TIMEOUT, || self.are_all_outside());
             let worked = self.get(OFF_WORKED_NS).unwrap_or(0);
             if worked > 0 {
                 let worked = Duration::from_nanos(worked).min(entered.elapsed());
-                let waited = waits(&[borrowed.thread]).saturating_sub(waited);
-                if let Some(pause) = self.pauses.last_mut() {
-                    pause.length += worked;
-                    pause.waited += waited.min(worked);
-                }
+                let waited = waits(&[thread]).saturating_sub(waited);
+                self.borrower.extend_pause(worked, waited.min(worked));
                 return Ok(worked);
             }
-            // A signal's handler came before us, and its call was broken off.
-            if begin.elapsed() > SEARCH_LIMIT {
+            // A signal handler ran before our code, and has interrupted its call.
+            if begin.elapsed() > SEARCH_TIMEOUT {
                 return Err(failed("signals came again and again before anything could be done"));
             }
         }
     }
 
-    /// Writes what a thread needs to run our code and to be itself again.
-    fn prepare(
-        &mut self,
-        place: u64,
-        held: &Held,
-        wanted: Wanted,
-    ) -> Result<Option<Registers>, Halt> {
-        let Some(mut back) = self.back(held)? else { return Ok(None) };
-        let block = place + CODE_BYTES;
-        if let Some((Timeout::Timespec(argument, _), ..)) = held.left {
-            set_argument(&mut back.registers, argument, block + OFF_TIMESPEC);
-        }
-        // The two ways back, without any calls before them.
-        let code = held.resume.code;
-        let ways = chain(&held.registers, code, &self.gadgets, &back, &[], |_| Vec::new());
-        self.write(ways.at, &ways.bytes)?;
-        let (left_how, left_at) = match held.left {
-            Some((Timeout::Milliseconds(argument, _), ..)) => {
-                (LEFT_IN_MS, frame::argument_at(ways.back_at, argument))
-            }
-            Some((Timeout::Timespec(..), ..)) => (LEFT_AS_TIMESPEC, block + OFF_TIMESPEC),
-            Some((Timeout::Updated(_, at), ..)) => (LEFT_AS_TIMESPEC, at),
-            _ => (LEFT_NOT_TOLD, 0),
-        };
-        let (number, slice, trims) = match wanted {
-            Wanted::Clone { trims } => (WANTED_CLONE, Duration::ZERO, trims),
-            Wanted::Slice(slice) => (WANTED_SLICE, slice, false),
-            Wanted::Trim => (WANTED_TRIM, Duration::ZERO, false),
-        };
-        let words = [ways.back_at, ways.broken_at, held.mask, u64::MAX];
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.write_block(OFF_BACK_AT, &bytes)?;
-        // Not back yet, and what is wanted.
-        self.put(OFF_BORROWED, number << 32)?;
-        if matches!(wanted, Wanted::Clone { .. }) {
-            let tls = if trims { CLONE_SETTLS } else { 0 };
-            self.put(OFF_CLONE_FLAGS, CLONE_FLAGS | tls)?;
-            self.put(OFF_CLONED, 0)?;
-            self.write_block(OFF_TID, &[1, 0, 0, 0, u8::from(trims), 0, 0, 0])?;
-            if trims {
-                self.copy_storage(place, held.registers.fs_base)?;
-            }
-        }
-        self.put(OFF_RESTARTS, held.resume.restarts)?;
-        self.put(OFF_SLICE_NS, nanoseconds(slice))?;
-        self.put(OFF_WORKED_NS, 0)?;
-        let left = held.left().map_or(0, |(_, left)| nanoseconds(left));
-        let told: Vec<u8> = [held.waits_with.unwrap_or(0), left_how, left_at, left]
-            .into_iter()
-            .flat_map(u64::to_le_bytes)
-            .collect();
-        self.write_block(OFF_WAITS_WITH, &told)?;
-        let mut registers = held.registers;
-        registers.rip = place + SYSCALL_BYTES;
-        registers.orig_rax = NR_RT_SIGPROCMASK;
-        registers.rax = held.resume.code as u64;
-        registers.rdi = 2; // SIG_SETMASK
-        registers.rsi = block + OFF_ALL;
-        registers.rdx = 0;
-        registers.r10 = 8;
-        registers.rsp = ways.at;
-        Ok(Some(registers))
+    /// Starts a thread of our own in the target. Until [`Injected::wait_for_exit`] or [`Injected::no_thread`], the code
+    /// must stay mapped.
+    pub(crate) fn start_thread(&mut self, trims: bool) -> Result<(), Abort> {
+        self.enter(Task::Clone { trims })?;
+        self.is_busy = true;
+        Ok(())
     }
 
-    /// Gives the thread of our own a copy of a thread's thread-local storage, with the beginning of what
-    /// glibc keeps of a thread: `malloc_trim` looks there whether it must take locks, and sets errno.
-    fn copy_storage(&mut self, place: u64, fs_base: u64) -> Result<(), Halt> {
-        const ALIGNMENT: u64 = 64;
-        const ABOVE: u64 = STORAGE_BYTES - ALIGNMENT * 2;
-        let below = self.maps.iter().find(|m| m.contains(fs_base)).map_or(0, |m| fs_base - m.start);
-        let below = below.min(STORAGE_AT - OFF_OPS - 4096);
-        let mut bytes = vec![0; (below + ABOVE) as usize];
-        self.memory
-            .read_exact_at(&mut bytes, fs_base - below)
-            .map_err(|error| self.target.failed(error))?;
-        let own = place + CODE_BYTES + STORAGE_AT + fs_base % ALIGNMENT;
-        // Where it begins, it points to itself (`tcb` and `self`).
-        for at in [0, 16] {
-            let at = (below + at) as usize;
-            bytes[at..at + 8].copy_from_slice(&own.to_le_bytes());
-        }
-        self.write(own - below, &bytes)?;
-        self.put(OFF_TLS, own)
+    /// Returns whether a thread may run our code.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_busy
     }
 
-    /// Whether glibc up to 2.31 takes locks, by what it keeps of a thread (`header.multiple_threads`);
-    /// `None` before a thread was borrowed.
-    pub(crate) fn has_multiple_threads(&self) -> Option<bool> {
-        const MULTIPLE_THREADS: u64 = 0x18;
-        if self.fs_base == 0 {
-            return None;
-        }
-        Some(self.word(self.fs_base + MULTIPLE_THREADS)? as u32 != 0)
+    /// Notes that no thread could be started.
+    pub(crate) fn no_thread(&mut self) {
+        self.is_busy = false;
     }
 
-    /// The threads of the target, as far as they are seen.
+    /// Waits until the kernel has reported the end of our thread.
+    pub(crate) fn wait_for_exit(&mut self, timeout: Duration) -> Result<(), Abort> {
+        if !self.io().until(timeout, || self.half(OFF_TID) == Some(0)) {
+            return Err(self.io().because(
+                "our thread in it has not ended yet: it will, and a later release cleans up",
+            ));
+        }
+        self.is_busy = false;
+        Ok(())
+    }
+
+    /// Returns the threads of the target, as far as they are visible.
     pub(crate) fn threads(&self) -> Vec<Thread> {
-        task::threads(self.target.pid).unwrap_or_default()
+        task::threads(self.io().target.pid).unwrap_or_default()
     }
 
-    /// Has our thread go before others, for what it does holds them up: it should not be interrupted. It was
-    /// not there before, has our name, which a thread of the target may have as well, and the number that `clone` gave
-    /// it in the target's own namespace.
-    pub(crate) fn raise(&mut self, before: &[Thread], cloned: u32) {
+    /// Boosts the worker thread in the target: while it holds a lock, it holds up other threads. The thread is
+    /// identified by three facts: it was not there `before`; it has our name, which a thread of the target may have
+    /// as well; and it has the TID that `clone` returned in the target's own namespace.
+    pub(crate) fn boost_worker(&mut self, before: &[Thread], cloned: u32) {
         let is_ours = |thread: &Thread| {
             !before.contains(thread)
                 && thread.stat().is_ok_and(|stat| stat.name == NAME)
                 && thread.status().is_ok_and(|status| status.own_pid == cloned)
         };
-        self.raised = self.threads().into_iter().filter(is_ours).collect();
-        for thread in &self.raised {
-            priority::raise(thread.tid);
+        self.boosted = self.threads().into_iter().filter(is_ours).collect();
+        for thread in &self.boosted {
+            priority::boost(thread.tid);
         }
     }
 
-    /// Takes that back of a thread that has not ended: it must not stay, least of all where the target has made
-    /// it its own.
-    pub(crate) fn lower(&mut self) {
+    /// Reverts the boost of a thread that has not ended: it must not keep that priority, least of all if it has become
+    /// the target's own.
+    pub(crate) fn unboost_worker(&mut self) {
         let still_there = self.threads();
-        for thread in self.raised.drain(..).filter(|thread| still_there.contains(thread)) {
-            priority::lower(thread.tid);
+        for thread in self.boosted.drain(..).filter(|thread| still_there.contains(thread)) {
+            priority::unboost(thread.tid);
         }
     }
+}
+
+/// Writes what a stopped thread needs to run our code and to return. Returns the registers with which it enters the
+/// code; `None` if its state cannot be put into a frame.
+fn prepare(
+    borrower: &mut ThreadBorrower<'_>,
+    block: SharedBlock,
+    stopped: &StoppedThread,
+    task: Task,
+) -> Result<Option<Registers>, Abort> {
+    let state = stopped.resume_state().map_err(|error| borrower.io.failed(error))?;
+    let Some(mut state) = state else { return Ok(None) };
+    if let Some(Timeout::Timespec(argument, _)) = stopped.timeout() {
+        set_argument(&mut state.registers, argument, block.address(OFF_TIMESPEC));
+    }
+    // The two ways back, without any calls before them.
+    let code = stopped.resume.code;
+    let ways = chain(&stopped.registers, code, &borrower.gadgets, &state, &[], |_| Vec::new());
+    let io = &mut borrower.io;
+    io.write(ways.at, &ways.bytes)?;
+    let (timeout_form, timeout_at) = match stopped.timeout() {
+        Some(Timeout::Milliseconds(argument, _)) => {
+            (TIMEOUT_MS, frame::argument_at(ways.back_at, argument))
+        }
+        Some(Timeout::Timespec(..)) => (TIMEOUT_TIMESPEC, block.address(OFF_TIMESPEC)),
+        Some(Timeout::Updated(_, at)) => (TIMEOUT_TIMESPEC, at),
+        _ => (TIMEOUT_KEPT, 0),
+    };
+    let (number, slice, trims) = match task {
+        Task::Clone { trims } => (TASK_CLONE, Duration::ZERO, trims),
+        Task::Slice(slice) => (TASK_SLICE, slice, false),
+        Task::Trim => (TASK_TRIM, Duration::ZERO, false),
+    };
+    let words = [ways.back_at, ways.interrupted_at, stopped.mask, u64::MAX];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    block.write(io, OFF_BACK_AT, &bytes)?;
+    // The state (not back yet) and the task.
+    block.put(io, OFF_BORROWED, number << 32)?;
+    if matches!(task, Task::Clone { .. }) {
+        let tls = if trims { CLONE_SETTLS } else { 0 };
+        block.put(io, OFF_CLONE_FLAGS, CLONE_FLAGS | tls)?;
+        block.put(io, OFF_CLONED, 0)?;
+        block.write(io, OFF_TID, &[1, 0, 0, 0, u8::from(trims), 0, 0, 0])?;
+        if trims {
+            copy_storage(borrower, block, stopped.registers.fs_base)?;
+        }
+    }
+    let io = &mut borrower.io;
+    block.put(io, OFF_RESTARTS, stopped.resume.restarts)?;
+    block.put(io, OFF_SLICE_NS, nanoseconds(slice))?;
+    block.put(io, OFF_WORKED_NS, 0)?;
+    let left = stopped.left().map_or(0, |(_, left)| nanoseconds(left));
+    let timeout: Vec<u8> = [stopped.wait_mask.unwrap_or(0), timeout_form, timeout_at, left]
+        .into_iter()
+        .flat_map(u64::to_le_bytes)
+        .collect();
+    block.write(io, OFF_WAIT_MASK, &timeout)?;
+    let mut registers = stopped.registers;
+    registers.rip = block.code().start + SYSCALL_BYTES;
+    registers.orig_rax = NR_RT_SIGPROCMASK;
+    registers.rax = stopped.resume.code as u64;
+    registers.rdi = 2; // SIG_SETMASK
+    registers.rsi = block.address(OFF_ALL_SIGNALS);
+    registers.rdx = 0;
+    registers.r10 = 8;
+    registers.rsp = ways.at;
+    Ok(Some(registers))
+}
+
+/// Copies a thread's thread-local storage for a thread of our own, with the start of glibc's data of a thread:
+/// `malloc_trim` reads there whether it must take locks, and sets errno.
+fn copy_storage(
+    borrower: &mut ThreadBorrower<'_>,
+    block: SharedBlock,
+    fs_base: u64,
+) -> Result<(), Abort> {
+    const ALIGNMENT: u64 = 64;
+    const ABOVE: u64 = STORAGE_BYTES - ALIGNMENT * 2;
+    let mapping = borrower.maps.iter().find(|m| m.contains(fs_base));
+    let below = mapping.map_or(0, |m| fs_base - m.start);
+    let below = below.min(STORAGE_AT - OFF_OPS - 4096);
+    let io = &mut borrower.io;
+    let mut bytes = vec![0; (below + ABOVE) as usize];
+    io.read(fs_base - below, &mut bytes).map_err(|error| io.target.failed(error))?;
+    let own = block.address(STORAGE_AT + fs_base % ALIGNMENT);
+    // The data starts with pointers to itself (`tcb` and `self`).
+    for at in [0, 16] {
+        let at = (below + at) as usize;
+        bytes[at..at + 8].copy_from_slice(&own.to_le_bytes());
+    }
+    io.write(own - below, &bytes)?;
+    block.put(io, OFF_TLS, own)
 }

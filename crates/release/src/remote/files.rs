@@ -1,11 +1,11 @@
-//! What a thread waits for.
+//! The files that a thread waits for.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 
-/// Whether a socket of a process has a time-out for receiving, which nobody could put back; `None` when it
-/// cannot be looked at.
+/// Returns whether a socket of a process has a receive timeout, which would restart with the call; `None` if the socket
+/// cannot be inspected.
 pub(super) fn receive_timeout(process: BorrowedFd<'_>, file: u64) -> Option<bool> {
     let file = i32::try_from(file).ok()?;
     let socket: OwnedFd = pidfd_getfd(process, file, PidfdGetfdFlags::empty()).ok()?;

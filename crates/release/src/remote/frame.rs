@@ -1,9 +1,9 @@
-//! Calls that a thread makes on the way back to where it was, without any code of ours.
+//! Chains of signal frames: a thread makes calls on the way back to where it was, without any code of ours.
 //!
-//! The kernel puts all registers of a thread back from a frame on its stack when a signal's handler
-//! returns (`rt_sigreturn`). A chain of such frames, each of which "returns" to a `syscall; ret` that the
-//! C library has, makes one call after the other, and the last puts the thread back to where it was. All
-//! of it is written before the thread's registers are set, once: nothing is left to be done from outside.
+//! When a signal handler returns (`rt_sigreturn`), the kernel restores all registers of a thread from a frame on its
+//! stack. In a chain of such frames, each frame "returns" to a `syscall; ret` of the C library and so makes one call,
+//! and the last frame puts the thread back to where it was. The chain is complete before the thread's registers are
+//! set, once: after that, nothing more needs to be done from outside.
 //!
 //! The layout is that of `struct rt_sigframe` and `struct ucontext` (arch/x86/include/uapi/asm).
 
@@ -12,75 +12,75 @@ use super::tracee::Registers;
 use crate::stub::numbers::NR_RT_SIGRETURN;
 
 const ALL_SIGNALS: u64 = u64::MAX;
-/// Bytes of a `struct ucontext` with the kernel's short mask.
+/// Size of a `struct ucontext` with the kernel's short mask, in bytes.
 const CONTEXT_BYTES: usize = 304;
-/// Below the stack pointer, so much belongs to the function that runs (System V ABI, AMD64).
+/// Bytes below the stack pointer that belong to the current function (System V ABI, AMD64).
 pub(crate) const RED_ZONE: u64 = 128;
-/// `ss_flags` that `sigaltstack` does not know: `rt_sigreturn` then leaves the thread's own as it is.
+/// Invalid `ss_flags` of `sigaltstack`: `rt_sigreturn` then keeps the thread's alternate stack.
 const KEEP_ALTSTACK: u64 = 7;
 
-/// One call: its number and arguments.
+/// A system call: its number and arguments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {
-    /// On x86-64.
+    /// Its number on x86-64.
     pub number: u64,
-    /// As many as it takes; the others are zeros.
+    /// Its arguments; unused ones are zero.
     pub args: [u64; 6],
 }
 
-/// How a thread is put back.
+/// The state in which a thread resumes.
 #[derive(Debug, Clone)]
-pub(crate) struct Back {
-    /// Its registers, when nothing came between.
+pub(crate) struct ResumeState {
+    /// Its registers after the whole chain.
     pub registers: Registers,
-    /// Its registers when a handler has run before the chain began.
-    pub broken_off: Registers,
-    /// The signals that it blocks.
+    /// Its registers if a handler has run before the chain.
+    pub interrupted: Registers,
+    /// Its signal mask.
     pub mask: u64,
-    /// Its extended state, as a frame holds it.
+    /// Its extended state, in the layout of a frame.
     pub vectors: Vec<u8>,
-    /// What is left of a time-out: seconds and nanoseconds, which some argument must point to.
+    /// The remaining timeout: the argument that must point to it, and its seconds and nanoseconds.
     pub timespec: Option<(usize, [u64; 2])>,
 }
 
-/// What is written below a thread's stack, and where it then goes on.
+/// A chain of frames, which is written below a thread's stack.
 #[derive(Debug)]
-pub(crate) struct Chain {
-    /// Where the bytes go.
+pub(crate) struct FrameChain {
+    /// The address of the bytes.
     pub at: u64,
-    /// Them.
+    /// The frames and all data that they refer to.
     pub bytes: Vec<u8>,
-    /// What its registers are set to.
+    /// The registers with which the thread enters the chain.
     pub registers: Registers,
-    /// The context that puts the thread back, and the one for a call that a handler has broken off.
+    /// The address of the context that restarts the thread's call.
     pub back_at: u64,
-    /// See there.
-    pub broken_at: u64,
+    /// The address of the context for a call that a handler has interrupted.
+    pub interrupted_at: u64,
 }
 
-/// Where a context has an argument of a system call.
+/// Returns the address of a system call's argument in a context.
 pub(crate) fn argument_at(context: u64, place: usize) -> u64 {
     // rdi, rsi, rdx, r10, r8, r9 among the registers in their order there.
     const WORDS: [u64; 6] = [8, 9, 12, 2, 0, 1];
     context + 40 + WORDS.get(place).copied().unwrap_or(1) * 8
 }
 
-/// Bytes that a chain takes at most.
-pub(crate) const MOST_BYTES: u64 = 24 << 10;
+/// Maximum size of a chain in bytes.
+pub(crate) const MAX_CHAIN_BYTES: u64 = 24 << 10;
 
-/// A chain of calls. `texts` are bytes that calls point to: their addresses are handed to `calls`.
+/// Builds a chain of calls. `text` is data that calls point to; `calls` receives its address.
 ///
-/// `code` is what the kernel is told the broken-off call has come to, so that it treats a handler that
-/// comes before the chain as it would have without it.
+/// `code` is the result of the interrupted call that the kernel sees, so that it treats a handler that runs before
+/// the chain as it would have done without the chain.
 pub(crate) fn chain(
     stopped: &Registers,
     code: i64,
     gadgets: &Gadgets,
-    back: &Back,
+    back: &ResumeState,
     text: &[u8],
     calls: impl Fn(u64) -> Vec<Call>,
-) -> Chain {
-    // The number of calls does not depend on where the text is.
+) -> FrameChain {
+    // The number of calls does not depend on the address of the text.
     let count = calls(0).len();
     let slot = 8 + CONTEXT_BYTES;
     let frames_bytes = CONTEXT_BYTES + (count + 1) * slot;
@@ -94,7 +94,7 @@ pub(crate) fn chain(
     let mut put = |place: usize, word: u64| {
         bytes[place..place + 8].copy_from_slice(&word.to_le_bytes());
     };
-    // The chain's own contexts, the one that puts the thread back, and the one for a handler.
+    // The contexts of the calls, the one that restarts the thread's call, and the one for a handler.
     let context = |n: usize| if n == 0 { 0 } else { CONTEXT_BYTES + (n - 1) * slot + 8 };
     let vectors = at + vectors_at as u64;
     let mut registers = back.registers;
@@ -115,24 +115,24 @@ pub(crate) fn chain(
         put(context(n + 1) - 8, gadgets.restore);
     }
     put_context(&mut put, context(count), &registers, back.mask, vectors);
-    let broken_at = context(count + 1);
-    put(broken_at - 8, gadgets.restore);
-    put_context(&mut put, broken_at, &back.broken_off, back.mask, vectors);
-    // Where the kernel has put a handler before the chain, its return leads here: to a place that takes
-    // the stack from what is, for the kernel, an unused field, and goes on there.
+    let interrupted_at = context(count + 1);
+    put(interrupted_at - 8, gadgets.restore);
+    put_context(&mut put, interrupted_at, &back.interrupted, back.mask, vectors);
+    // A handler that the kernel runs before the chain returns to here: to an instruction that loads the stack pointer
+    // from a field that the kernel does not use, and continues there.
     put(0, gadgets.pop_rsp_ret);
-    put(8, at + (broken_at - 8) as u64);
+    put(8, at + (interrupted_at - 8) as u64);
     bytes[text_at..text_at + text.len()].copy_from_slice(text);
     bytes[vectors_at..].copy_from_slice(&back.vectors);
 
     let mut begin = *stopped;
-    // The kernel "begins the call again": by going back over a `syscall`, with this number.
+    // The kernel "restarts the call" by stepping back over a `syscall`, with this number.
     begin.orig_rax = NR_RT_SIGRETURN;
     begin.rax = code as u64;
     begin.rip = gadgets.syscall_ret + 2;
     begin.rsp = at;
     let back_at = at + context(count) as u64;
-    Chain { at, bytes, registers: begin, back_at, broken_at: at + broken_at as u64 }
+    FrameChain { at, bytes, registers: begin, back_at, interrupted_at: at + interrupted_at as u64 }
 }
 
 /// Sets one of the six arguments of a system call.
@@ -147,6 +147,7 @@ pub(crate) fn set_argument(registers: &mut Registers, place: usize, value: u64) 
     }
 }
 
+/// Writes a `struct ucontext`.
 fn put_context(
     put: &mut impl FnMut(usize, u64),
     at: usize,
@@ -182,7 +183,7 @@ fn put_context(
     for (n, word) in words.into_iter().enumerate() {
         put(at + 40 + n * 8, word);
     }
-    // Behind four words about faults: where the extended state is.
+    // After four words about faults: the address of the extended state.
     put(at + 40 + 23 * 8, vectors);
     put(at + 296, mask);
 }
@@ -191,14 +192,14 @@ fn put_context(
 mod tests {
     use super::*;
 
-    fn word(chain: &Chain, at: u64) -> u64 {
+    fn word(chain: &FrameChain, at: u64) -> u64 {
         let place = (at - chain.at) as usize;
         u64::from_le_bytes(chain.bytes[place..place + 8].try_into().unwrap())
     }
 
-    /// What the kernel puts into registers from the context at an address: number, stack and instruction
-    /// pointer, and mask.
-    fn context(chain: &Chain, at: u64) -> [u64; 4] {
+    /// Returns what the kernel restores from the context at an address: call number, stack and instruction pointer,
+    /// and mask.
+    fn context(chain: &FrameChain, at: u64) -> [u64; 4] {
         assert_eq!(word(chain, at + 40 + 23 * 8) % 64, 0);
         assert_eq!(word(chain, at + 24), KEEP_ALTSTACK);
         let register = |n: u64| word(chain, at + 40 + n * 8);
@@ -214,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn every_frame_leads_to_the_next_and_the_last_one_back() {
+    fn every_frame_leads_to_the_next_and_the_last_one_resumes_the_thread() {
         let gadgets = Gadgets { syscall_ret: 0x100, restore: 0x200, pop_rsp_ret: 0x300 };
-        let (mut registers, mut broken_off) = (stopped(), stopped());
-        (registers.rax, broken_off.rax) = (35, 4);
-        let back = Back {
+        let (mut registers, mut interrupted) = (stopped(), stopped());
+        (registers.rax, interrupted.rax) = (35, 4);
+        let back = ResumeState {
             registers,
-            broken_off,
+            interrupted,
             mask: 0x42,
             vectors: vec![9; 580],
             timespec: Some((0, [3, 4])),
@@ -230,7 +231,7 @@ mod tests {
             vec![call(9, text), call(11, text)]
         });
         assert!(chain.at + chain.bytes.len() as u64 <= stopped().rsp - RED_ZONE);
-        assert!(chain.bytes.len() as u64 <= MOST_BYTES);
+        assert!(chain.bytes.len() as u64 <= MAX_CHAIN_BYTES);
         let begin = chain.registers;
         assert_eq!((begin.rip, begin.orig_rax, begin.rsp), (0x102, NR_RT_SIGRETURN, chain.at));
 
@@ -249,9 +250,9 @@ mod tests {
         assert_eq!((word(&chain, timespec), word(&chain, timespec + 8)), (3, 4));
 
         assert_eq!(word(&chain, argument_at(at, 0)), timespec);
-        assert_eq!((at, word(&chain, chain.at + 8) + 8), (chain.back_at, chain.broken_at));
+        assert_eq!((at, word(&chain, chain.at + 8) + 8), (chain.back_at, chain.interrupted_at));
 
-        // With one: a `ret` that takes the stack from the word behind.
+        // With a handler: a `ret` to an instruction that loads the stack pointer from the next word.
         assert_eq!(word(&chain, chain.at), gadgets.pop_rsp_ret);
         let other = word(&chain, chain.at + 8);
         assert_eq!(word(&chain, other), gadgets.restore);

@@ -1,4 +1,4 @@
-//! Instructions that a chain needs, found in the code that the target has.
+//! The instructions that a chain of frames needs, found in the code of the target.
 
 use std::os::unix::fs::FileExt;
 
@@ -8,12 +8,12 @@ use memchr::memmem;
 
 use crate::refusal::Refusal;
 
-/// Where they are in the target.
+/// The addresses of these instructions in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gadgets {
     /// `syscall; ret`.
     pub syscall_ret: u64,
-    /// `mov $15, %rax; syscall`: how a signal's handler returns (`__restore_rt`).
+    /// `mov $15, %rax; syscall`: the return of a signal handler (`__restore_rt`).
     pub restore: u64,
     /// `pop %rsp; ret`: the end of `pop %r12; ret`.
     pub pop_rsp_ret: u64,
@@ -23,8 +23,8 @@ const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
 const RESTORE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 const POP_RSP_RET: [u8; 2] = [0x5c, 0xc3];
 
-/// All places in the code of a process to which a signal's handler may return: each library that calls
-/// `rt_sigaction` has its own (up to glibc 2.33, libpthread too).
+/// Finds all addresses to which signal handlers may return: each library that calls `rt_sigaction` has its own (up to
+/// glibc 2.33, libpthread too).
 pub(crate) fn restorers(pid: u32, maps: &[Mapping]) -> Vec<u64> {
     let mut found = Vec::new();
     let code = maps.iter().filter(|m| m.has_file() && m.permissions.contains('x'));
@@ -36,11 +36,10 @@ pub(crate) fn restorers(pid: u32, maps: &[Mapping]) -> Vec<u64> {
     found
 }
 
-/// The code that a mapping shows, out of its file; `None` of the largest programs, whose calls of the kernel
-/// are in a library.
+/// Reads the code of a mapping from its file; `None` for the largest programs, whose system calls are in a library.
 fn code_of(pid: u32, mapping: &Mapping) -> Option<Vec<u8>> {
-    const MOST: u64 = 32 << 20;
-    let size = Some(mapping.size()).filter(|size| *size <= MOST)?;
+    const MAX_BYTES: u64 = 32 << 20;
+    let size = Some(mapping.size()).filter(|size| *size <= MAX_BYTES)?;
     let file = open_mapped(pid, mapping).ok()?;
     let mut bytes = vec![0; usize::try_from(size).ok()?];
     let length = file.read_at(&mut bytes, mapping.offset).ok()?;
@@ -49,10 +48,10 @@ fn code_of(pid: u32, mapping: &Mapping) -> Option<Vec<u8>> {
 }
 
 impl Gadgets {
-    /// Looks for them in the code of one file that is mapped.
+    /// Searches the mapped code of one file.
     ///
     /// # Errors
-    /// When one of them is not there, or the file cannot be read.
+    /// Fails if an instruction is missing, or if the file cannot be read.
     pub(crate) fn find(pid: u32, code: &[&Mapping]) -> Result<Self, Refusal> {
         let mut found = [None; 3];
         for mapping in code {

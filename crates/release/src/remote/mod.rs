@@ -1,308 +1,97 @@
-//! Acting in another process: the only ptrace.
+//! Operations on another process. Nothing else uses ptrace.
 //!
-//! A thread that waits in a system call is stopped for a moment, given other registers, and let go; what it
-//! then does ends by itself with its own registers, its own signal mask and its call begun again, whether
-//! we are still there or not.
+//! A thread of the target that waits in a system call is stopped for a moment, given other registers, and detached.
+//! What it then does ends by itself, with its own registers, its own signal mask and its call restarted, whether
+//! lowtide is still there or not.
 //!
-//! - `mapping` and `presence`: our code, how it comes into a process and leaves it, and what an earlier
-//!   release has left.
-//! - `enter` and `block`: having a thread run it, and what it is told.
-//! - `candidates`: which thread can be borrowed, told from outside.
-//! - `borrow`, `tracee` and `held`: one thread that is stopped, and how it goes on.
-//! - `wait` and `waited`: the calls that threads wait in, and what is left of their time-outs.
-//! - `calls`: the calls that are made in the target.
-//! - `frame`, `gadgets`, `vectors`: calls that a thread makes without any code of ours.
-//! - `priority`: not being interrupted while a thread stands still.
-//! - [`seccomp`]: whether a thread may make those calls.
-//! - `symbol`: where names of the C library are.
+//! There are three layers, each of which owns or borrows the one before:
+//!
+//! - `TargetIo` reads and writes the target's memory, and waits for changes.
+//! - `ThreadBorrower` borrows threads, and makes them perform system calls without any code of ours.
+//! - `Injected` exists while our code is mapped. It makes threads run that code, and accesses its block.
+//!
+//! The modules:
+//!
+//! - `borrow`, `stopped_thread` and `tracee`: borrowing a thread, stopping it at a safe point, and ptrace itself.
+//! - `candidates`: the threads that can be borrowed, determined from outside.
+//! - `wait` and `time_asleep`: the calls that threads wait in, and their remaining timeouts.
+//! - `frame_calls`, `frame`, `gadgets`, `vectors`: calls that a thread makes without any code of ours.
+//! - `mapping` and `leftovers`: mapping and unmapping our code, and finding what earlier releases have left.
+//! - `enter` and `block`: making a thread run our code, and the interface of that code.
+//! - `calls`: the system calls that are made in the target.
+//! - `priority`: scheduling and signals of lowtide's own threads.
+//! - `seccomp`: whether a thread may make those calls.
+//! - `symbol`: the addresses of symbols.
 
 mod block;
 mod borrow;
 mod calls;
-pub(crate) mod candidates;
+mod candidates;
 mod enter;
 mod files;
-pub(crate) mod frame;
-pub(crate) mod gadgets;
-mod held;
+mod frame;
+mod frame_calls;
+mod gadgets;
+mod leftovers;
 mod mapping;
-pub(crate) mod presence;
 mod priority;
-pub mod seccomp;
+pub(crate) mod seccomp;
+mod stopped_thread;
 pub(crate) mod symbol;
-pub(crate) mod tracee;
-pub(crate) mod vectors;
-pub(crate) mod wait;
-pub(crate) mod waited;
+mod target_io;
+mod time_asleep;
+mod tracee;
+mod vectors;
+mod wait;
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::ops::Range;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lowtide_probe::inspect::{Target, TargetError};
-use lowtide_probe::memory::LiveMemory;
-use lowtide_probe::proc::maps::Mapping;
-use lowtide_probe::proc::task::Thread;
+pub(crate) use borrow::{Pause, ThreadBorrower};
+pub(crate) use enter::Task;
+pub(crate) use mapping::Injected;
+pub(crate) use priority::{IdleGuard, JobControlBlocked, boost_idle_threads};
 
-use crate::checks::Halt;
-use crate::refusal::Refusal;
+use crate::checks::Abort;
 use crate::release::ReleaseError;
 
-use candidates::{Candidates, Surroundings};
-use gadgets::Gadgets;
-pub(crate) use priority::{Background, Unstopped, leave_background};
-use waited::Told;
+/// Maximum time to wait for a thread to stop. It runs meanwhile, and may have to wait for a processor.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time to wait for an operation in the target.
+pub(crate) const ACTION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time to wait for `malloc_trim`.
+pub(crate) const TRIM_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum time to search for a thread that can be borrowed.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time to wait for a process that was stopped by job control.
+const JOB_STOP_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// So long a thread is given to stop: it goes on meanwhile, and may have to wait for a processor.
-const STOP_LIMIT: Duration = Duration::from_secs(2);
-/// So long what a thread was sent to do may take until nothing more is done.
-pub(crate) const ACT_LIMIT: Duration = Duration::from_secs(5);
-/// So long `malloc_trim` may take.
-pub(crate) const TRIM_LIMIT: Duration = Duration::from_secs(60);
-/// So long it is tried to find a thread that can be borrowed.
-const SEARCH_LIMIT: Duration = Duration::from_secs(2);
-/// So long a process may be stopped until nothing more is done.
-const STOPPED_LIMIT: Duration = Duration::from_millis(300);
-
-/// One act on the target, told before it is done.
+/// An operation on the target, reported before it is performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A thread is about to be traced.
+    /// Starts to trace a thread.
     Seize,
-    /// It is asked to stop.
+    /// Requests it to stop.
     Interrupt,
-    /// It is waited for.
+    /// Waits for the stop.
     Wait,
-    /// Its registers are read.
+    /// Reads its registers.
     Read,
-    /// Something is written to memory of the target.
+    /// Writes to the target's memory.
     Write,
-    /// Its registers are set.
+    /// Sets its registers.
     Set,
-    /// It is let go.
-    LetGo,
-    /// What it was sent to do is waited for.
+    /// Detaches it.
+    Detach,
+    /// Waits for the effect.
     Await,
 }
 
-/// What a borrowed thread is to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// To start a thread of our own, which works or trims.
-    Clone {
-        /// Whether that thread calls `malloc_trim`.
-        trims: bool,
-    },
-    /// To work for so long.
-    Slice(Duration),
-    /// To call `malloc_trim` itself.
-    Trim,
-}
-
-/// A thread of the target was held up.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Pause {
-    /// For so long.
-    pub length: Duration,
-    /// So much of it that thread, or ours, waited for a processor.
-    pub waited: Duration,
-}
-
-/// A process in which something is done.
-pub(crate) struct Remote<'a> {
-    target: &'a Target,
-    live: &'a LiveMemory,
-    memory: File,
-    maps: Vec<Mapping>,
-    heap: Vec<Range<u64>>,
-    code: Vec<Range<u64>>,
-    gadgets: Gadgets,
-    restorers: Vec<u64>,
-    /// Where our code is.
-    place: Option<u64>,
-    /// What earlier releases have left, and must stay.
-    left: Vec<Range<u64>>,
-    /// Whether our code may still be at work: then it must stay.
-    pub(crate) is_busy: bool,
-    /// Threads of the target that go before others: ours.
-    raised: Vec<Thread>,
-    /// How long threads of the target were held up.
-    pub(crate) pauses: Vec<Pause>,
-    /// Threads that were sent into our code, and how long each had had a processor by then.
-    inside: Vec<(Thread, Option<Duration>)>,
-    /// The thread that was borrowed first, and the call that it waited in.
-    pub(crate) borrowed: Option<(u32, &'static str)>,
-    /// Where the thread that was borrowed last has its thread-local storage.
-    fs_base: u64,
-    /// The time-out that was told last in whole milliseconds.
-    told: Told,
-    /// Set by somebody else, it ends the search for a thread; nothing where our code has to leave.
-    interrupt: Option<&'a AtomicBool>,
-    tell: &'a mut dyn FnMut(Step),
-}
-
-impl<'a> Remote<'a> {
-    /// Takes hold of a process; nothing is done to it yet. `malloc` is the file that its `malloc` is in.
-    pub(crate) fn open(
-        target: &'a Target,
-        live: &'a LiveMemory,
-        maps: Vec<Mapping>,
-        malloc: &str,
-        interrupt: &'a AtomicBool,
-        tell: &'a mut dyn FnMut(Step),
-    ) -> Result<Self, Halt> {
-        priority::sleep_exactly();
-        priority::give_way();
-        let code: Vec<&Mapping> = maps
-            .iter()
-            .filter(|m| m.has_file() && m.name == malloc && m.permissions.contains('x'))
-            .collect();
-        let gadgets = Gadgets::find(target.pid, &code)?;
-        let code = code.iter().map(|m| m.start..m.end).collect();
-        let restorers = gadgets::restorers(target.pid, &maps);
-        let memory = OpenOptions::new().read(true).write(true).open(target.path("mem"));
-        let memory = memory.map_err(|error| target.failed(error))?;
-        let (heap, pauses) = (Vec::new(), Vec::new());
-        Ok(Self {
-            target,
-            live,
-            memory,
-            maps,
-            heap,
-            code,
-            gadgets,
-            restorers,
-            place: None,
-            left: Vec::new(),
-            is_busy: false,
-            raised: Vec::new(),
-            pauses,
-            inside: Vec::new(),
-            borrowed: None,
-            fs_base: 0,
-            told: Told::default(),
-            interrupt: Some(interrupt),
-            tell,
-        })
-    }
-
-    /// Keeps other releases away from the process. The kernel lets go of this when lowtide ends, however that
-    /// happens; releases that see the process through another `/proc` are told apart by what they leave
-    /// in it.
-    ///
-    /// # Errors
-    /// When another release is at work there.
-    pub(crate) fn lock(&self) -> Result<(), Halt> {
-        use rustix::fs::{FlockOperation, flock};
-        match flock(&self.memory, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(Refusal::AnotherRelease.into()),
-            // Where files of /proc have no locks, it goes without.
-            _ => Ok(()),
-        }
-    }
-
-    /// Tells where the heap is, so that no stack is mistaken that lies there.
-    pub(crate) fn set_heap(&mut self, heap: Vec<Range<u64>>) {
-        self.heap = heap;
-    }
-
-    /// The threads that can be borrowed.
-    pub(crate) fn candidates(&self) -> Candidates {
-        self.surroundings().candidates()
-    }
-
-    fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings {
-            target: self.target,
-            memory: self.live,
-            maps: &self.maps,
-            heap: &self.heap,
-            code: &self.code,
-            restorers: &self.restorers,
-        }
-    }
-
-    /// Waits until something holds, for so long at most; less long in a process that is stopped.
-    pub(crate) fn until(&mut self, limit: Duration, holds: impl Fn(&Self) -> bool) -> bool {
-        const STEP: Duration = Duration::from_micros(20);
-        const LONG_STEP: Duration = Duration::from_micros(200);
-        /// So often it is asked whether the process is stopped.
-        const LOOK: Duration = Duration::from_millis(20);
-        let begin = Instant::now();
-        let (mut looked, mut stopped) = (Duration::ZERO, None);
-        loop {
-            if holds(self) {
-                return true;
-            }
-            let waited = begin.elapsed();
-            if waited >= limit || !self.live.is_in_use() {
-                return false;
-            }
-            if waited >= looked + LOOK {
-                looked = waited;
-                stopped = if self.is_stopped() { stopped.or(Some(waited)) } else { None };
-                if stopped.is_some_and(|since| waited - since > STOPPED_LIMIT) {
-                    return false;
-                }
-            }
-            std::thread::sleep(if waited < LONG_STEP * 10 { STEP } else { LONG_STEP });
-        }
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.target.stat().is_ok_and(|stat| stat.state == 'T')
-    }
-
-    /// Why something did not come to pass: because the target is no more, or stopped; else as it is said.
-    pub(crate) fn because(&self, else_why: &str) -> Halt {
-        match self.lost() {
-            Some(error) => error.into(),
-            None if self.is_stopped() => {
-                failed("it was stopped meanwhile: what is left in it a later release removes")
-            }
-            None => failed(else_why),
-        }
-    }
-
-    /// What has become of a target whose memory is nobody's any more.
-    fn lost(&self) -> Option<TargetError> {
-        if self.live.is_in_use() {
-            return None;
-        }
-        // A process gives its memory away a little before it has ended; one that has started another
-        // program has other memory.
-        let begin = Instant::now();
-        // (Its end is not told as long as one of its threads is held here.)
-        while self.target.stat().is_ok() && begin.elapsed() < ACT_LIMIT {
-            if self.target.maps().is_ok_and(|maps| !maps.is_empty()) {
-                return Some(TargetError::Replaced(self.target.pid));
-            }
-            std::thread::sleep(Duration::from_micros(500));
-        }
-        Some(TargetError::Gone(self.target.pid))
-    }
-
-    /// What an error in acting on it means.
-    fn failed(&self, error: io::Error) -> Halt {
-        self.lost().unwrap_or_else(|| self.target.failed(error)).into()
-    }
-}
-
-impl Drop for Remote<'_> {
-    fn drop(&mut self) {
-        use rustix::fs::{FlockOperation, flock};
-        // Not only by closing the file: a child that is just being started may have it too.
-        let _ = flock(&self.memory, FlockOperation::Unlock);
-    }
-}
-
-/// Saturating: hundreds of years are as good as more.
+/// Converts a time to nanoseconds, saturating.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-pub(crate) fn failed(what: &str) -> Halt {
-    Halt::Failed(ReleaseError::Failed(what.to_owned()))
+/// Returns an error with this message.
+pub(crate) fn failed(what: &str) -> Abort {
+    Abort::Failed(ReleaseError::Failed(what.to_owned()))
 }

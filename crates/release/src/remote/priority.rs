@@ -1,4 +1,5 @@
-//! Not being interrupted while others wait for us, as far as that is permitted (CAP_SYS_NICE).
+//! Scheduling and signal masks of lowtide's own threads and of its thread in the target, as far as they may be
+//! changed (CAP_SYS_NICE): a thread of the target must not stay stopped for longer than necessary.
 
 #![expect(
     unsafe_code,
@@ -13,30 +14,30 @@ use std::time::Duration;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::{self, Thread};
 
-use crate::repeating::Repeating;
+use crate::periodic::PeriodicThread;
 
-/// While it lives, this thread goes before all ordinary ones: between the stop of a thread and letting it
-/// go, nothing else should come.
+/// Gives the calling thread a realtime priority until it is dropped: no other thread should run on its processor
+/// between the stop of a thread of the target and its resumption.
 #[derive(Debug)]
-pub(crate) struct Urgent {
+pub(crate) struct RealtimeGuard {
     before: Option<(i32, libc::sched_param)>,
-    /// It is one thread's.
+    /// It applies to the thread that created it.
     _thread: PhantomData<*const ()>,
 }
 
-impl Urgent {
-    pub(crate) fn begin() -> Self {
+impl RealtimeGuard {
+    pub(crate) fn new() -> Self {
         let mut param = libc::sched_param { sched_priority: 0 };
         // SAFETY: it takes a number, 0 for this thread, and returns one.
         let policy = unsafe { libc::sched_getscheduler(0) };
         // SAFETY: the kernel writes a `struct sched_param` to `param`, which is one and outlives the call.
         let known = policy >= 0 && unsafe { libc::sched_getparam(0, &raw mut param) } == 0;
-        let before = (known && first_of_all(0)).then_some((policy, param));
+        let before = (known && set_realtime(0)).then_some((policy, param));
         Self { before, _thread: PhantomData }
     }
 }
 
-impl Drop for Urgent {
+impl Drop for RealtimeGuard {
     fn drop(&mut self) {
         if let Some((policy, param)) = &self.before {
             // SAFETY: 0 is this thread. The kernel reads a `struct sched_param` from `param`, which is one
@@ -46,17 +47,17 @@ impl Drop for Urgent {
     }
 }
 
-/// While it lives, Ctrl-Z and its like wait: a thread of the target may be standing still. It is for this
-/// thread, and for those that are started meanwhile.
+/// Blocks the signals of job control (Ctrl-Z and the like) until it is dropped, for the calling thread and for
+/// those that it starts meanwhile: lowtide must not be suspended while a thread of the target is stopped.
 #[derive(Debug)]
-pub(crate) struct Unstopped {
+pub(crate) struct JobControlBlocked {
     before: libc::sigset_t,
-    /// It is one thread's.
+    /// It applies to the thread that created it.
     _thread: PhantomData<*const ()>,
 }
 
-impl Unstopped {
-    pub(crate) fn begin() -> Self {
+impl JobControlBlocked {
+    pub(crate) fn new() -> Self {
         // SAFETY: `sigset_t` consists of integers, for which all zeros are valid.
         let (mut stops, mut before): (libc::sigset_t, libc::sigset_t) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -73,9 +74,9 @@ impl Unstopped {
     }
 }
 
-impl Drop for Unstopped {
+impl Drop for JobControlBlocked {
     fn drop(&mut self) {
-        // SAFETY: the first pointer is to the `sigset_t` that `begin` filled in, the second may be null. The
+        // SAFETY: the first pointer is to the `sigset_t` that `new` filled in, the second may be null. The
         // mask is that of this thread, as it was: the type is not `Send`.
         unsafe {
             let none = std::ptr::null_mut();
@@ -84,25 +85,25 @@ impl Drop for Unstopped {
     }
 }
 
-/// Puts a thread before all ordinary ones, or at least before those that are as nice.
-pub(crate) fn raise(tid: u32) {
-    const NICEST: i32 = -20;
+/// Gives a thread a realtime priority, or at least the lowest nice value.
+pub(crate) fn boost(tid: u32) {
+    const LOWEST_NICE: i32 = -20;
     let Ok(tid) = i32::try_from(tid) else { return };
-    if !first_of_all(tid) {
+    if !set_realtime(tid) {
         // SAFETY: it takes only numbers, of the declared types; if it is not permitted, nothing changes.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.unsigned_abs(), NICEST) };
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.unsigned_abs(), LOWEST_NICE) };
     }
 }
 
-/// Takes back what [`raise`] gave.
-pub(crate) fn lower(tid: u32) {
+/// Reverts [`boost`].
+pub(crate) fn unboost(tid: u32) {
     set_policy(tid, libc::SCHED_OTHER);
     // SAFETY: it takes only numbers, of the declared types; if it is not permitted, nothing changes.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, tid, 0) };
 }
 
-/// What this thread sleeps is not stretched by more than this: the kernel rounds by 50 µs otherwise.
-pub(crate) fn sleep_exactly() {
+/// Reduces the calling thread's timer slack to 1 µs: by default the kernel extends each sleep by up to 50 µs.
+pub(crate) fn reduce_timer_slack() {
     const NANOSECONDS: libc::c_ulong = 1000;
     const UNUSED: libc::c_ulong = 0;
     // SAFETY: PR_SET_TIMERSLACK takes only numbers; prctl is variadic and reads each as an `unsigned long`,
@@ -110,40 +111,44 @@ pub(crate) fn sleep_exactly() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, NANOSECONDS, UNUSED, UNUSED, UNUSED) };
 }
 
-/// Has this thread give way to others where it can.
-pub(crate) fn give_way() {
+/// Lowers the calling thread's priority below that of ordinary threads, if this is permitted.
+pub(crate) fn lower() {
     const NICE: i32 = 5;
     // SAFETY: it takes only numbers, of the declared types; 0 is this thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-/// While it lives, this thread runs where a processor has nothing else to do (`SCHED_IDLE`): the target's threads
-/// want the same ones, and the scheduler lets an ordinary thread go on for up to 3 ms while they wait, however
-/// nice it is. Where it has waited for a turn itself, it is an ordinary thread for one: it may hold a lock of
-/// the kernel's that the target wants, and it must get on where processors are never idle. Where coming back
-/// is not permitted, nothing changes. [`Urgent`] is not for the same time.
+/// Schedules the calling thread as idle (`SCHED_IDLE`) until it is dropped. The target's threads want the same
+/// processors, and the scheduler runs an ordinary thread for up to 3 ms while they wait, however nice it is.
+///
+/// When the thread has waited for a processor itself, it becomes an ordinary one for one turn: it may hold a kernel
+/// lock that the target wants, and it must make progress on processors that are never idle. If leaving
+/// `SCHED_IDLE` is not permitted, nothing changes. Must not be combined with [`RealtimeGuard`].
 #[derive(Debug)]
-pub(crate) struct Background {
-    /// The thread, and what sees to it that it is not forgotten there.
-    guarded: Option<(Thread, Repeating)>,
+pub(crate) struct IdleGuard {
+    /// The thread, and the thread that prevents it from starving.
+    guarded: Option<(Thread, PeriodicThread)>,
 }
 
-impl Background {
-    /// So often it is looked whether the thread waits: after twice that at most it is an ordinary one. (The
-    /// kernel counts what a thread has had once in 4 ms, or when its turn ends.)
-    const PATIENCE: Duration = Duration::from_millis(5);
+impl IdleGuard {
+    /// Interval of the checks whether the thread starves: after twice this time at most it is an ordinary one.
+    /// (The kernel updates a thread's run time once in 4 ms, or when its turn ends.)
+    const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-    /// With `interrupt` set, it comes back: it is in the way of ending.
-    pub(crate) fn begin(interrupt: &Arc<AtomicBool>) -> Self {
+    /// Makes the calling thread idle. When `interrupt` is set, the thread becomes an ordinary one again, so that it
+    /// can end soon.
+    pub(crate) fn new(interrupt: &Arc<AtomicBool>) -> Self {
         // SAFETY: it takes a number, 0 for this thread, and returns one.
         let is_ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
         let thread = Thread::current();
-        if !is_ordinary || thread.ran().is_none() || !may_come_back() {
+        if !is_ordinary || thread.ran().is_none() || !can_leave_idle() {
             return Self { guarded: None };
         }
-        // Begun before, the guard does not run in the background itself.
-        let guard =
-            Repeating::begin(Self::PATIENCE, lift_where_it_waits(thread, Arc::clone(interrupt)));
+        // Started before, this thread is not idle itself.
+        let guard = PeriodicThread::start(
+            Self::CHECK_INTERVAL,
+            boost_when_starved(thread, Arc::clone(interrupt)),
+        );
         let guarded = guard.ok().map(|guard| (thread, guard));
         if guarded.is_some() {
             set_policy(thread.tid, libc::SCHED_IDLE);
@@ -152,7 +157,7 @@ impl Background {
     }
 }
 
-impl Drop for Background {
+impl Drop for IdleGuard {
     fn drop(&mut self) {
         if let Some((thread, guard)) = self.guarded.take() {
             drop(guard);
@@ -161,51 +166,50 @@ impl Drop for Background {
     }
 }
 
-/// Looks at a thread in the background: one that has had nothing since the last look, and wants a processor, is
-/// an ordinary one until it has had its turn.
-fn lift_where_it_waits(thread: Thread, interrupt: Arc<AtomicBool>) -> impl FnMut() -> bool {
-    let (mut before, mut is_lifted) = (None, false);
+/// Returns a function that checks an idle thread: if it has not run since the last check and wants a processor, it
+/// becomes an ordinary one until it has had its turn.
+fn boost_when_starved(thread: Thread, interrupt: Arc<AtomicBool>) -> impl FnMut() -> bool {
+    let (mut before, mut is_boosted) = (None, false);
     move || {
         let now = thread.ran();
         if interrupt.load(Ordering::Relaxed) {
-            // As an ordinary one it would have to wait for seconds where many want a processor: what it has had in
-            // the background counts 300 times (`vlag` in kernel/sched/fair.c). It is about to end.
-            if !i32::try_from(thread.tid).is_ok_and(first_of_all) {
+            // As an ordinary thread it could wait for seconds on a busy machine: its run time while idle counts
+            // 300 times (`vlag` in kernel/sched/fair.c). It is about to end.
+            if !i32::try_from(thread.tid).is_ok_and(set_realtime) {
                 set_policy(thread.tid, libc::SCHED_OTHER);
             }
             return false;
         }
         let waits = now.is_some() && now == before && is_runnable(thread);
-        if waits != is_lifted {
+        if waits != is_boosted {
             set_policy(thread.tid, if waits { libc::SCHED_OTHER } else { libc::SCHED_IDLE });
-            is_lifted = waits;
+            is_boosted = waits;
         }
         before = now;
         true
     }
 }
 
-/// Has all threads of ours that are in the background go before others: they are to end, and each must have a
-/// processor once for that.
-pub(crate) fn leave_background() {
+/// Boosts all idle threads of this process: they are about to end, and each needs a processor once for that.
+pub(crate) fn boost_idle_threads() {
     for thread in task::threads(std::process::id()).unwrap_or_default() {
         let Ok(tid) = i32::try_from(thread.tid) else { continue };
         // SAFETY: it takes a number and returns one.
-        if unsafe { libc::sched_getscheduler(tid) } == libc::SCHED_IDLE && !first_of_all(tid) {
+        if unsafe { libc::sched_getscheduler(tid) } == libc::SCHED_IDLE && !set_realtime(tid) {
             set_policy(thread.tid, libc::SCHED_OTHER);
         }
     }
 }
 
-/// Whether a thread runs, or would if it had a processor.
+/// Returns whether a thread runs, or waits for a processor.
 fn is_runnable(thread: Thread) -> bool {
     thread.stat().is_ok_and(|stat| stat.state == 'R')
 }
 
-/// Whether a thread that has gone to the background may come back: with CAP_SYS_NICE, or where RLIMIT_NICE permits
-/// what it has been (`user_check_sched_setscheduler` in kernel/sched/syscalls.c). It is not tried: a thread that is
-/// there, be it for an instant, may wait for seconds where many want a processor.
-fn may_come_back() -> bool {
+/// Returns whether an idle thread may become an ordinary one again: with CAP_SYS_NICE, or if RLIMIT_NICE permits its
+/// nice value (`user_check_sched_setscheduler` in kernel/sched/syscalls.c). This is computed and not tried: a thread
+/// that is idle even for an instant may wait for seconds on a busy machine.
+fn can_leave_idle() -> bool {
     const CAP_SYS_NICE: u64 = 1 << 23;
     if Status::own().is_ok_and(|own| own.capabilities & CAP_SYS_NICE != 0) {
         return true;
@@ -218,7 +222,7 @@ fn may_come_back() -> bool {
     is_known && i64::try_from(limit.rlim_cur).unwrap_or(i64::MAX) >= 20 - i64::from(nice)
 }
 
-/// Whether a thread of this process is scheduled like that from now on; 0 is this one.
+/// Sets the scheduling policy of a thread of this process, 0 for the calling one. Returns whether it succeeded.
 fn set_policy(tid: u32, policy: libc::c_int) -> bool {
     let Ok(tid) = libc::pid_t::try_from(tid) else { return false };
     let param = libc::sched_param { sched_priority: 0 };
@@ -226,9 +230,10 @@ fn set_policy(tid: u32, policy: libc::c_int) -> bool {
     unsafe { libc::sched_setscheduler(tid, policy, &raw const param) == 0 }
 }
 
-fn first_of_all(tid: i32) -> bool {
+/// Gives a thread a realtime priority, 0 for the calling one. Returns whether it succeeded.
+fn set_realtime(tid: i32) -> bool {
     let param = libc::sched_param { sched_priority: 1 };
-    // No thread that it starts has that from it.
+    // Threads that it starts do not inherit this.
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     // SAFETY: the kernel reads a `struct sched_param` from `param`, which is one and outlives the call.
     unsafe { libc::sched_setscheduler(tid, policy, &raw const param) == 0 }
@@ -246,20 +251,20 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_comes_back_from_the_background_and_goes_there_only_where_it_may() {
+    fn a_thread_is_idle_only_where_it_may_become_ordinary_again() {
         let before = policy();
-        let background = Background::begin(&Arc::default());
-        if before == libc::SCHED_OTHER && may_come_back() {
-            // Where it has to wait for a processor, it is lifted for a turn.
+        let guard = IdleGuard::new(&Arc::default());
+        if before == libc::SCHED_OTHER && can_leave_idle() {
+            // If it has to wait for a processor, it is an ordinary thread for a turn.
             let deadline = Instant::now() + Duration::from_secs(60);
             while policy() != libc::SCHED_IDLE {
-                assert!(Instant::now() < deadline, "it never went to the background");
+                assert!(Instant::now() < deadline, "it never became idle");
                 std::thread::yield_now();
             }
         } else {
             assert_eq!(policy(), before);
         }
-        drop(background);
+        drop(guard);
         assert_eq!(policy(), before);
     }
 

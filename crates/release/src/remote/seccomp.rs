@@ -1,7 +1,7 @@
-//! What a thread's system-call filters say to a call, before it is made.
+//! Predicts what a thread's seccomp filters do to a call before it is made.
 //!
-//! A filter is a program of classic BPF. The kernel gives it to a tracer with CAP_SYS_ADMIN, if that is
-//! under no filter itself; here it is run as the kernel would run it (kernel/seccomp.c).
+//! A filter is a classic BPF program. The kernel shows it to a tracer with CAP_SYS_ADMIN that is under no filter
+//! itself. It is interpreted here as in the kernel (kernel/seccomp.c).
 
 use std::io;
 
@@ -11,11 +11,11 @@ use crate::Refusal;
 /// 64-bit x86 program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Call {
-    /// Which one.
+    /// Its number.
     pub number: u32,
-    /// Where it is made: the instruction behind `syscall`.
+    /// The address of the instruction after `syscall`.
     pub instruction_pointer: u64,
-    /// What it is given.
+    /// Its arguments.
     pub args: [u64; 6],
 }
 
@@ -23,30 +23,30 @@ pub struct Call {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Instruction {
-    /// What to do.
+    /// The operation.
     pub code: u16,
-    /// How many instructions to pass over where a condition holds,
+    /// Number of instructions to skip if a condition holds.
     pub if_true: u8,
-    /// and where it does not.
+    /// Number of instructions to skip if it does not.
     pub if_false: u8,
     /// The operand.
     pub operand: u32,
 }
 
-/// A filter.
+/// A seccomp filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     instructions: Vec<Instruction>,
 }
 
-/// What becomes of a call; the smaller one wins where filters differ, as in the kernel.
+/// The action of a filter on a call. If filters differ, the smallest action wins, as in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
-    /// The process is killed. So it is where an action is not known.
+    /// The process is killed, also for an unknown action.
     KillProcess,
     /// The thread is killed.
     KillThread,
-    /// It gets a SIGSYS.
+    /// The thread gets a SIGSYS.
     Trap,
     /// The call fails with an errno.
     Errno,
@@ -54,20 +54,20 @@ pub enum Action {
     Notify,
     /// A tracer is asked.
     Trace,
-    /// It is made, and logged.
+    /// The call is made and logged.
     Log,
-    /// It is made.
+    /// The call is made.
     Allow,
 }
 
 impl Action {
-    /// Whether the call is made.
+    /// Returns whether the call is made.
     pub fn is_allowed(self) -> bool {
         matches!(self, Self::Log | Self::Allow)
     }
 
-    /// From what a program returns: the action is in the upper half (`SECCOMP_RET_ACTION_FULL`).
-    fn of(returned: u32) -> Self {
+    /// Parses a program's return value: the action is in the upper half (`SECCOMP_RET_ACTION_FULL`).
+    fn from_returned(returned: u32) -> Self {
         match returned & libc::SECCOMP_RET_ACTION_FULL {
             libc::SECCOMP_RET_KILL_THREAD => Self::KillThread,
             libc::SECCOMP_RET_TRAP => Self::Trap,
@@ -81,27 +81,27 @@ impl Action {
     }
 }
 
-/// The kernel takes no longer program (`BPF_MAXINSNS`).
-const LONGEST: usize = 4096;
+/// Maximum length of a program in the kernel (`BPF_MAXINSNS`).
+const MAX_INSTRUCTIONS: usize = 4096;
 /// `AUDIT_ARCH_X86_64` of include/uapi/linux/audit.h.
 const ARCHITECTURE: u32 = 0xc000_003e;
 /// `sizeof(struct seccomp_data)`.
 const SIZE_OF_CALL: u32 = 64;
 
 impl Filter {
-    /// A program as the kernel tells it. What the kernel would not have taken is no allowance: such
-    /// a program kills.
+    /// Creates a filter from a program that the kernel has shown. A program that the kernel would not accept kills the
+    /// process here.
     pub fn new(instructions: Vec<Instruction>) -> Self {
         Self { instructions }
     }
 
-    /// What it says to a call.
+    /// Returns its action on a call.
     pub fn decide(&self, call: &Call) -> Action {
-        self.run(call).map_or(Action::KillProcess, Action::of)
+        self.run(call).map_or(Action::KillProcess, Action::from_returned)
     }
 
-    /// Runs it; `None` where it does what the kernel does not permit (`seccomp_check_filter`,
-    /// `bpf_check_classic`). It only ever goes forward, so that it ends.
+    /// Runs it; `None` if it does something that the kernel does not permit (`seccomp_check_filter`,
+    /// `bpf_check_classic`). It only jumps forward, so it terminates.
     fn run(&self, call: &Call) -> Option<u32> {
         use libc::{
             BPF_ABS, BPF_ALU, BPF_IMM, BPF_JMP, BPF_LD, BPF_LDX, BPF_LEN, BPF_MEM, BPF_MISC,
@@ -110,7 +110,7 @@ impl Filter {
         const K: u32 = libc::BPF_K;
         const X: u32 = libc::BPF_X;
         const A: u32 = libc::BPF_A;
-        let program = self.instructions.get(..self.instructions.len().min(LONGEST))?;
+        let program = self.instructions.get(..self.instructions.len().min(MAX_INSTRUCTIONS))?;
         let mut memory = [0_u32; libc::BPF_MEMWORDS as usize];
         let (mut a, mut x) = (0_u32, 0_u32);
         let mut next = 0;
@@ -152,8 +152,8 @@ impl Filter {
     }
 }
 
-/// What an arithmetic instruction gives: `None` where there is no such, and within it where a program
-/// ends by it. Shifts count modulo 32, as the kernel's own interpreter does.
+/// Computes an arithmetic instruction. The outer `None` stands for an unknown one, the inner for one that ends the
+/// program. Shift counts are modulo 32, as in the kernel's interpreter.
 fn arithmetic(operation: u32, a: u32, b: u32) -> Option<Option<u32>> {
     Some(Some(match operation {
         libc::BPF_ADD => a.wrapping_add(b),
@@ -170,7 +170,7 @@ fn arithmetic(operation: u32, a: u32, b: u32) -> Option<Option<u32>> {
     }))
 }
 
-/// Whether a condition holds; `None` where there is no such.
+/// Returns whether a condition holds; `None` for an unknown one.
 fn holds(condition: u32, a: u32, b: u32) -> Option<bool> {
     Some(match condition {
         libc::BPF_JEQ => a == b,
@@ -182,7 +182,7 @@ fn holds(condition: u32, a: u32, b: u32) -> Option<bool> {
 }
 
 impl Call {
-    /// The word at an offset into `struct seccomp_data`.
+    /// Returns the word at an offset into `struct seccomp_data`.
     fn word(&self, offset: u32) -> Option<u32> {
         let half = |value: u64| (value >> (8 * (offset & 4))) as u32;
         match offset {
@@ -197,16 +197,16 @@ impl Call {
     }
 }
 
-/// What all filters of a thread together say to a call: it is made only where each lets it.
+/// Returns the action of all filters of a thread on a call: it is made only if each filter allows it.
 pub fn decide(filters: &[Filter], call: &Call) -> Action {
     filters.iter().map(|filter| filter.decide(call)).min().unwrap_or(Action::Allow)
 }
 
-/// Whether a thread may make some calls, by the `Seccomp` of its `status`. It has to stand before the
-/// tracer that asks, in a stop of ptrace.
+/// Checks whether a thread may make some calls. `mode` is the `Seccomp` of its `status`. The calling thread must trace
+/// it, and it must be in a ptrace stop.
 ///
 /// # Errors
-/// With the first call that it may not make; or when its filters cannot be read.
+/// Returns the first call that it may not make. Fails if its filters cannot be read.
 pub fn permits(tid: i32, mode: u32, calls: &[(&'static str, Call)]) -> Result<(), Refusal> {
     let refused = |call: &(&'static str, Call)| Err(Refusal::Seccomp { call: call.0 });
     match mode {
@@ -226,12 +226,11 @@ pub fn permits(tid: i32, mode: u32, calls: &[(&'static str, Call)]) -> Result<()
     }
 }
 
-/// The filters of a thread. It has to stand before the tracer that asks, in a stop of ptrace.
+/// Reads the filters of a thread. The calling thread must trace it, and it must be in a ptrace stop.
 ///
 /// # Errors
-/// `EACCES` without CAP_SYS_ADMIN in the first user namespace, or under a filter of one's own; `EIO` by
-/// kernels without `CONFIG_CHECKPOINT_RESTORE`; `EINVAL` of a thread in another mode than that of
-/// filters.
+/// `EACCES` without CAP_SYS_ADMIN in the initial user namespace, or if lowtide is under a filter itself; `EIO` from
+/// kernels without `CONFIG_CHECKPOINT_RESTORE`; `EINVAL` for a thread that is not in filter mode.
 pub fn filters_of(tid: i32) -> io::Result<Vec<Filter>> {
     let mut filters = Vec::new();
     loop {
@@ -246,15 +245,15 @@ pub fn filters_of(tid: i32) -> io::Result<Vec<Filter>> {
     }
 }
 
-/// One of a thread's filters. The kernel counts from the one that was installed first (`get_nth_filter`;
-/// ptrace(2) has it the other way round).
+/// Reads one of a thread's filters. The kernel counts from the one that was installed first (`get_nth_filter`;
+/// ptrace(2) documents the opposite).
 fn filter_of(tid: i32, place: usize) -> io::Result<Filter> {
     let length = get_filter(tid, place, None)?;
-    // The kernel never holds a longer filter. A longer answer is not one to write beyond our memory for.
-    if length > LONGEST {
+    // The kernel has no longer filter, so a longer answer is wrong.
+    if length > MAX_INSTRUCTIONS {
         return Err(io::Error::other("the kernel reports a filter longer than any can be"));
     }
-    let mut instructions = Box::new([Instruction::default(); LONGEST]);
+    let mut instructions = Box::new([Instruction::default(); MAX_INSTRUCTIONS]);
     // A filter that is installed never changes, and others are added after it.
     match get_filter(tid, place, Some(&mut instructions))? {
         again if again == length => Ok(Filter::new(instructions[..length].to_vec())),
@@ -271,12 +270,12 @@ const GET_FILTER: libc::c_long = 0x420c;
 fn get_filter(
     tid: i32,
     place: usize,
-    room: Option<&mut [Instruction; LONGEST]>,
+    room: Option<&mut [Instruction; MAX_INSTRUCTIONS]>,
 ) -> io::Result<usize> {
     let data = room.map_or(std::ptr::null_mut(), |room| room.as_mut_ptr());
     // SAFETY: with a null pointer the kernel writes nothing. Otherwise it writes the filter, which has at
-    // most BPF_MAXINSNS = `LONGEST` instructions (`seccomp_prepare_filter` in kernel/seccomp.c), to an array
-    // of `LONGEST` elements that is borrowed mutably for the call. `Instruction` is `repr(C)` with the
+    // most BPF_MAXINSNS = `MAX_INSTRUCTIONS` instructions (`seccomp_prepare_filter` in kernel/seccomp.c), to an array
+    // of `MAX_INSTRUCTIONS` elements that is borrowed mutably for the call. `Instruction` is `repr(C)` with the
     // fields of `struct sock_filter`, all integers, for which every bit pattern is valid.
     let length = unsafe {
         libc::syscall(libc::SYS_ptrace, GET_FILTER, libc::c_long::from(tid), place, data)
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_loaded_again_and_both_registers_are_exchanged() {
+    fn stored_words_are_loaded_again_and_both_registers_are_exchanged() {
         let code = [
             constant(5),
             (libc::BPF_ST, 15, 0, 0),
@@ -429,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_would_not_have_taken_is_no_allowance() {
+    fn a_program_that_the_kernel_would_not_accept_allows_nothing() {
         let odd = [
             vec![],
             vec![load(0)],
@@ -473,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn without_filters_all_is_permitted_and_strictly_next_to_nothing() {
+    fn without_filters_all_calls_are_permitted_and_in_strict_mode_hardly_any() {
         let write = Call { number: libc::SYS_write as u32, ..MMAP };
         assert_eq!(permits(0, 0, &[("mmap", MMAP)]), Ok(()));
         assert_eq!(permits(0, 1, &[("write", write)]), Ok(()));
@@ -482,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_of_a_thread_that_is_not_traced_are_not_read_and_so_refused() {
+    fn filters_of_a_thread_that_is_not_traced_cannot_be_read_and_are_refused() {
         let own = std::process::id() as i32;
         let refused = permits(own, 2, &[("mmap", MMAP)]);
         assert!(matches!(refused, Err(Refusal::SeccompUnread { .. })), "{refused:?}");

@@ -1,4 +1,4 @@
-//! One thread of another process, held by ptrace.
+//! One thread of another process, traced by ptrace(2).
 
 #![expect(unsafe_code, reason = "ptrace(2) and waitpid(2) of a single thread")]
 
@@ -6,58 +6,60 @@ use std::io;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-/// The general registers of a thread, as the kernel has them (`struct user_regs_struct`).
+/// The general registers of a thread, in the kernel's layout (`struct user_regs_struct`).
 pub(crate) type Registers = libc::user_regs_struct;
 
 /// `NT_X86_XSTATE` of linux/elf.h.
 const NT_X86_XSTATE: usize = 0x202;
-/// The largest extended state: AVX-512 and AMX are 11 KiB.
-const MOST_STATE: usize = 16 << 10;
+/// Maximum size of the extended state in bytes: AVX-512 and AMX need 11 KiB.
+const MAX_STATE_BYTES: usize = 16 << 10;
 /// Bytes of the kernel's `sigset_t`.
 const SIGSET_BYTES: usize = 8;
 
-/// So long a thread that is ending is waited for.
-const END_LIMIT: Duration = Duration::from_millis(300);
+/// Maximum time to wait for a thread that is ending.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// A thread that this one traces. It is let go when it is dropped while it stands still; one that could
-/// not be stopped is let go by the kernel when this thread ends. One that is ending is waited for: as long
-/// as its end was not taken notice of, its process can neither end nor start another program.
+/// A thread that the calling thread traces.
+///
+/// Dropping it detaches a stopped thread. A thread that could not be stopped is detached by the kernel when the
+/// tracing thread ends. A thread that is ending is waited for: until its exit is reaped, its process can neither end
+/// nor start another program.
 #[derive(Debug)]
 pub(crate) struct Tracee {
     tid: i32,
     is_stopped: bool,
     is_traced: bool,
-    /// What its registers are set to when it is let go without anything having been done.
-    unless_done: Option<Registers>,
-    /// The kernel takes requests only from the thread that traces: it must not be sent to another one.
+    /// The registers to set if it is dropped without having been used.
+    restore_on_drop: Option<Registers>,
+    /// The kernel accepts requests only from the tracing thread, so this must not be sent to another one.
     _tracer: PhantomData<*const ()>,
 }
 
-/// Why a thread stands still.
+/// The result of waiting for a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Because it was asked to.
-    Asked,
-    /// At the beginning or at the end of a system call ([`Tracee::next_call`]).
+    /// It stopped on request ([`Tracee::interrupt`]).
+    Requested,
+    /// It stopped at the entry or exit of a system call ([`Tracee::next_call`]).
     Call,
-    /// A signal is about to be delivered to it.
+    /// It stopped because a signal is about to be delivered to it.
     Signal(i32),
-    /// Its whole process was stopped (`SIGSTOP` and its like).
+    /// Its whole process was stopped (`SIGSTOP` and the like).
     Group,
     /// It has ended.
     Ended,
     /// It did not stop in time.
-    Never,
+    TimedOut,
 }
 
 impl Tracee {
-    /// Begins to trace a thread, which goes on meanwhile.
+    /// Starts to trace a thread, without stopping it.
     ///
     /// # Errors
-    /// When that is not permitted (`EPERM`: no right to, or traced by another), or it has ended.
+    /// Fails if this is not permitted (`EPERM`: missing rights, or another tracer), or if the thread has ended.
     pub(crate) fn seize(tid: u32) -> io::Result<Self> {
         let tid = i32::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-        // Stops at system calls are distinguished from others.
+        // Makes stops at system calls distinguishable from others.
         let options = libc::PTRACE_O_TRACESYSGOOD as usize;
         // SAFETY: PTRACE_SEIZE takes two numbers as large as pointers, and no pointers: it reads and writes
         // no memory of ours.
@@ -67,30 +69,30 @@ impl Tracee {
             tid,
             is_stopped: false,
             is_traced: true,
-            unless_done: None,
+            restore_on_drop: None,
             _tracer: PhantomData,
         })
     }
 
-    /// Asks it to stop.
+    /// Requests a stop.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Fails if the thread has ended.
     pub(crate) fn interrupt(&self) -> io::Result<()> {
         // SAFETY: PTRACE_INTERRUPT reads and writes no memory of ours.
         checked(unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, self.tid, 0_usize, 0_usize) })?;
         Ok(())
     }
 
-    /// Waits until it stands still, for so long at most.
+    /// Waits for a stop, up to `timeout`.
     ///
     /// # Errors
-    /// When the kernel does not tell.
-    pub(crate) fn wait(&mut self, limit: Duration) -> io::Result<Stop> {
-        /// It mostly comes in a few microseconds. To spin would keep the thread from running that is to
-        /// stop, where it is on the same processor.
-        const STEP: Duration = Duration::from_micros(10);
-        const LONG_STEP: Duration = Duration::from_micros(100);
+    /// Fails if waitpid(2) does.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<Stop> {
+        /// Most stops take a few microseconds. Spinning would keep the thread from running, and so from stopping, if
+        /// it is on the same processor.
+        const POLL_INTERVAL: Duration = Duration::from_micros(10);
+        const SLOW_POLL_INTERVAL: Duration = Duration::from_micros(100);
         let begin = Instant::now();
         loop {
             let mut status = 0;
@@ -98,7 +100,7 @@ impl Tracee {
             let found =
                 unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL | libc::WNOHANG) };
             if found == self.tid {
-                return Ok(self.stopped(status));
+                return Ok(self.note_status(status));
             }
             if found < 0 {
                 return match io::Error::last_os_error() {
@@ -111,14 +113,15 @@ impl Tracee {
                 };
             }
             match begin.elapsed() {
-                waited if waited >= limit => return Ok(Stop::Never),
-                waited if waited < LONG_STEP * 10 => std::thread::sleep(STEP),
-                _ => std::thread::sleep(LONG_STEP),
+                waited if waited >= timeout => return Ok(Stop::TimedOut),
+                waited if waited < SLOW_POLL_INTERVAL * 10 => std::thread::sleep(POLL_INTERVAL),
+                _ => std::thread::sleep(SLOW_POLL_INTERVAL),
             }
         }
     }
 
-    fn stopped(&mut self, status: i32) -> Stop {
+    /// Notes a status that waitpid(2) has returned.
+    fn note_status(&mut self, status: i32) -> Stop {
         if !libc::WIFSTOPPED(status) {
             self.is_traced = false;
             return Stop::Ended;
@@ -126,30 +129,30 @@ impl Tracee {
         self.is_stopped = true;
         let signal = libc::WSTOPSIG(status);
         match (status >> 16, signal) {
-            (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Asked,
+            (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Requested,
             (libc::PTRACE_EVENT_STOP, _) => Stop::Group,
             _ if signal == libc::SIGTRAP | 0x80 => Stop::Call,
             _ => Stop::Signal(signal),
         }
     }
 
-    /// Lets it go on to where its next system call begins or ends.
+    /// Lets it continue to the entry or exit of its next system call.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Fails if the thread has ended.
     pub(crate) fn next_call(&mut self) -> io::Result<()> {
         // SAFETY: PTRACE_SYSCALL reads and writes no memory of ours.
         checked(unsafe { libc::ptrace(libc::PTRACE_SYSCALL, self.tid, 0_usize, 0_usize) })?;
         self.is_stopped = false;
-        // What it was to be put back to is in what it does now.
-        self.unless_done = None;
+        // The frames that it now returns to restore its registers.
+        self.restore_on_drop = None;
         Ok(())
     }
 
-    /// Its general registers.
+    /// Reads its general registers.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Fails if the thread has ended.
     pub(crate) fn registers(&self) -> io::Result<Registers> {
         // SAFETY: `user_regs_struct` consists of integers, for which all zeros are valid.
         let mut registers: Registers = unsafe { std::mem::zeroed() };
@@ -164,7 +167,7 @@ impl Tracee {
     /// Sets its general registers.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Fails if the thread has ended.
     pub(crate) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
         // SAFETY: PTRACE_SETREGS reads a `struct user_regs_struct` from its last argument, which points to
         // one that outlives the call. It changes the other process and no memory of ours.
@@ -174,12 +177,12 @@ impl Tracee {
         Ok(())
     }
 
-    /// Its vector registers and all else of its extended state, as XSAVE lays it out.
+    /// Reads its extended state (vector registers and the like), in the layout of XSAVE.
     ///
     /// # Errors
-    /// When it has ended, or the processor has no such state.
+    /// Fails if the thread has ended, or if the processor has no such state.
     pub(crate) fn extended_state(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0_u8; MOST_STATE];
+        let mut bytes = vec![0_u8; MAX_STATE_BYTES];
         let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: PTRACE_GETREGSET writes at most `iov_len` bytes to `iov_base`, which points to as many,
         // and their number to `iov_len`; both outlive the call.
@@ -190,10 +193,10 @@ impl Tracee {
         Ok(bytes)
     }
 
-    /// The signals that it blocks; those that it had blocked before a call that waits with others.
+    /// Reads its signal mask. During a call with a mask of its own, this is the mask from before the call.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Fails if the thread has ended.
     pub(crate) fn signal_mask(&self) -> io::Result<u64> {
         let mut mask = 0_u64;
         // SAFETY: PTRACE_GETSIGMASK writes as many bytes as its third argument says, 8, to the last, which
@@ -204,22 +207,22 @@ impl Tracee {
         Ok(mask)
     }
 
-    /// Has its registers set to these when it is let go without anything having been done.
-    pub(crate) fn put_back(&mut self, registers: Registers) {
-        self.unless_done = Some(registers);
+    /// Sets the registers that a drop restores: those with which the thread continues if it is not used.
+    pub(crate) fn restore_on_drop(&mut self, registers: Registers) {
+        self.restore_on_drop = Some(registers);
     }
 
-    /// Lets it go on, with a signal that was about to be delivered, if any (0 is none).
+    /// Detaches it, so that it continues. Delivers `signal`, if it is not 0.
     ///
     /// # Errors
-    /// When it has ended.
-    pub(crate) fn let_go(mut self, signal: i32) -> io::Result<()> {
-        self.detach(signal)?;
+    /// Fails if the thread has ended.
+    pub(crate) fn detach(mut self, signal: i32) -> io::Result<()> {
+        self.request_detach(signal)?;
         self.is_traced = false;
         Ok(())
     }
 
-    fn detach(&self, signal: i32) -> io::Result<()> {
+    fn request_detach(&self, signal: i32) -> io::Result<()> {
         // SAFETY: PTRACE_DETACH reads and writes no memory of ours.
         checked(unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, 0_usize, signal as usize) })?;
         Ok(())
@@ -230,18 +233,18 @@ impl Drop for Tracee {
     fn drop(&mut self) {
         if self.is_traced
             && self.is_stopped
-            && let Some(registers) = &self.unless_done
+            && let Some(registers) = &self.restore_on_drop
         {
             let _ = self.set_registers(registers);
         }
-        if !self.is_traced || self.is_stopped && self.detach(0).is_ok() {
+        if !self.is_traced || self.is_stopped && self.request_detach(0).is_ok() {
             return;
         }
         // It is ending; or it never stopped, and may be ending.
-        while let Ok(stop) = self.wait(END_LIMIT) {
+        while let Ok(stop) = self.wait(EXIT_TIMEOUT) {
             match stop {
-                Stop::Ended | Stop::Never => return,
-                _ if self.detach(0).is_ok() => return,
+                Stop::Ended | Stop::TimedOut => return,
+                _ if self.request_detach(0).is_ok() => return,
                 _ => {}
             }
         }

@@ -1,34 +1,34 @@
-//! The extended state of a thread (vector registers and the like), as a signal's frame holds it.
+//! The extended state of a thread (vector registers and the like), in the layout of a signal frame.
 //!
-//! The layout is XSAVE's (Intel's Software Developer's Manual, volume 1, chapter 13), and what the kernel
-//! adds to it (arch/x86/include/uapi/asm/sigcontext.h).
+//! The layout is that of XSAVE (Intel's Software Developer's Manual, volume 1, chapter 13), with the kernel's additions
+//! (arch/x86/include/uapi/asm/sigcontext.h).
 
-/// Before the header: what FXSAVE lays out.
+/// Size of the legacy part (FXSAVE), before the header.
 const LEGACY_BYTES: usize = 512;
-/// With the header.
-const LEAST_BYTES: usize = 576;
-/// Where in the legacy part the kernel has its own words (`sw_reserved`).
+/// Minimum size: the legacy part and the header.
+const MIN_BYTES: usize = 576;
+/// Offset of the kernel's own words in the legacy part (`sw_reserved`).
 const KERNEL_WORDS: usize = 464;
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
-/// The state that is too large for an ordinary frame: AMX tiles.
+/// Flag of the state that is too large for an ordinary frame: AMX tiles.
 const TILE_DATA: u64 = 1 << 18;
 
 /// Why a state cannot be put into a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unframed {
-    /// It is not laid out as it should be.
+    /// Its layout is unknown.
     Unknown,
     /// It holds AMX tiles.
     Tiles,
 }
 
-/// What a frame holds for an extended state that was read from a thread: only the parts that are in use,
-/// for the kernel sets the others to what they are at first.
+/// Converts an extended state that was read from a thread to the layout of a frame. It contains only the parts that
+/// are in use; the kernel resets the others.
 ///
 /// # Errors
-/// When it is not known how to put it into a frame.
-pub(crate) fn framed(state: &[u8]) -> Result<Vec<u8>, Unframed> {
+/// Fails if the state cannot be put into a frame.
+pub(crate) fn to_frame(state: &[u8]) -> Result<Vec<u8>, Unframed> {
     let header = state.get(LEGACY_BYTES..LEGACY_BYTES + 16).ok_or(Unframed::Unknown)?;
     let word = |at: usize| {
         header.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
@@ -41,28 +41,28 @@ pub(crate) fn framed(state: &[u8]) -> Result<Vec<u8>, Unframed> {
         return Err(Unframed::Tiles);
     }
     let parts = (2..63).filter(|part| in_use >> part & 1 == 1);
-    let end = parts.map(part_end).try_fold(LEAST_BYTES, |end, part| Some(end.max(part?)));
+    let end = parts.map(part_end).try_fold(MIN_BYTES, |end, part| Some(end.max(part?)));
     let end = end.filter(|end| *end <= state.len()).ok_or(Unframed::Unknown)?;
-    let mut framed = state[..end].to_vec();
-    let mut put = |at: usize, bytes: &[u8]| framed[at..at + bytes.len()].copy_from_slice(bytes);
+    let mut frame = state[..end].to_vec();
+    let mut put = |at: usize, bytes: &[u8]| frame[at..at + bytes.len()].copy_from_slice(bytes);
     let end_bytes = u32::try_from(end).map_err(|_| Unframed::Unknown)?;
     put(KERNEL_WORDS, &[0; 48]);
     put(KERNEL_WORDS, &MAGIC1.to_le_bytes());
     put(KERNEL_WORDS + 4, &(end_bytes + 4).to_le_bytes());
-    // The first two, which FXSAVE has, are always there.
+    // The first two parts, those of FXSAVE, are always present.
     put(KERNEL_WORDS + 8, &(in_use | 3).to_le_bytes());
     put(KERNEL_WORDS + 16, &end_bytes.to_le_bytes());
-    framed.extend_from_slice(&MAGIC2.to_le_bytes());
-    Ok(framed)
+    frame.extend_from_slice(&MAGIC2.to_le_bytes());
+    Ok(frame)
 }
 
-/// Where a part of the state ends in the layout that is not compacted.
+/// Returns the end of a part of the state in the standard (not compacted) layout.
 #[cfg(target_arch = "x86_64")]
 fn part_end(part: u32) -> Option<usize> {
-    // Leaf 0xd tells of each part how large it is and where it begins.
-    let told = std::arch::x86_64::__cpuid_count(0xd, part);
-    let (size, offset) = (usize::try_from(told.eax).ok()?, usize::try_from(told.ebx).ok()?);
-    (size > 0 && offset >= LEAST_BYTES).then_some(offset + size)
+    // Leaf 0xd has the size and the offset of each part.
+    let leaf = std::arch::x86_64::__cpuid_count(0xd, part);
+    let (size, offset) = (usize::try_from(leaf.eax).ok()?, usize::try_from(leaf.ebx).ok()?);
+    (size > 0 && offset >= MIN_BYTES).then_some(offset + size)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -83,19 +83,19 @@ mod tests {
 
     #[test]
     fn a_frame_holds_what_is_in_use_between_its_two_marks() {
-        let framed = framed(&state(3)).unwrap();
-        assert_eq!(framed.len(), LEAST_BYTES + 4);
-        assert_eq!(framed[KERNEL_WORDS..KERNEL_WORDS + 4], MAGIC1.to_le_bytes());
-        assert_eq!(framed[LEAST_BYTES..], MAGIC2.to_le_bytes());
-        assert_eq!(framed[..16], [7; 16]);
+        let frame = to_frame(&state(3)).unwrap();
+        assert_eq!(frame.len(), MIN_BYTES + 4);
+        assert_eq!(frame[KERNEL_WORDS..KERNEL_WORDS + 4], MAGIC1.to_le_bytes());
+        assert_eq!(frame[MIN_BYTES..], MAGIC2.to_le_bytes());
+        assert_eq!(frame[..16], [7; 16]);
     }
 
     #[test]
-    fn tiles_and_layouts_that_are_not_known_are_left_alone() {
-        assert_eq!(framed(&state(TILE_DATA)), Err(Unframed::Tiles));
+    fn tiles_and_unknown_layouts_are_refused() {
+        assert_eq!(to_frame(&state(TILE_DATA)), Err(Unframed::Tiles));
         let mut compacted = state(3);
         compacted[LEGACY_BYTES + 15] = 0x80;
-        assert_eq!(framed(&compacted), Err(Unframed::Unknown));
-        assert_eq!(framed(&[0; 100]), Err(Unframed::Unknown));
+        assert_eq!(to_frame(&compacted), Err(Unframed::Unknown));
+        assert_eq!(to_frame(&[0; 100]), Err(Unframed::Unknown));
     }
 }

@@ -1,25 +1,27 @@
-//! The system calls in which a thread may be borrowed, and how each is begun again.
+//! The system calls in which a thread may be borrowed, and how each of them restarts.
 //!
-//! A stop breaks a waiting call off. The kernel begins most of them again by itself; some come back with
-//! EINTR instead, which the program would not have seen; and some begin their time-out anew. Here is
-//! known, for each call, which it is (the calls' sources in the kernel, 5.4 to 6.18; signal(7)).
+//! A stop interrupts a waiting call. The kernel restarts most calls by itself; some return EINTR instead, which the
+//! program would not have seen without the stop; and some restart with their full timeout. This module knows which
+//! call does what (from the calls' sources in the kernel, 5.4 to 6.18; signal(7)).
 
 use std::time::Duration;
 
 use crate::stub::numbers::{RESTARTS_ALWAYS, RESTARTS_IF_ASKED, RESTARTS_NEVER};
 
-/// Result codes of a call that was broken off and that the kernel would begin again (linux/errno.h).
+/// Result of an interrupted call that the kernel restarts, except after a handler without SA_RESTART
+/// (linux/errno.h).
 pub(crate) const ERESTARTSYS: i64 = -512;
-/// See [`ERESTARTSYS`]: without a handler only.
+/// Result of an interrupted call that the kernel always restarts.
 pub(crate) const ERESTARTNOINTR: i64 = -513;
-/// See there.
+/// Result of an interrupted call that the kernel restarts unless a handler has run.
 pub(crate) const ERESTARTNOHAND: i64 = -514;
-/// See there: by `restart_syscall`, which knows what is left of the time-out. `rt_sigreturn` makes it
-/// forget (`do_no_restart_syscall`), so that such a call is begun again as itself, with what is left.
+/// Like [`ERESTARTNOHAND`], but the kernel continues the call by `restart_syscall`, which knows the remaining timeout.
+/// `rt_sigreturn` discards that (`do_no_restart_syscall`), so such a call restarts as itself, with the remaining
+/// timeout.
 pub(crate) const ERESTART_RESTARTBLOCK: i64 = -516;
 const EINTR: i64 = -4;
 
-/// The place of an argument among the six of a call.
+/// The index of an argument among the six of a call.
 type Place = usize;
 
 /// A call in which a thread waits.
@@ -27,44 +29,43 @@ type Place = usize;
 pub(crate) struct Wait {
     /// The call's name.
     pub name: &'static str,
-    /// Its time-out.
+    /// Its timeout.
     pub timeout: Timeout,
-    /// Whether it comes back with EINTR when it is broken off, though no handler has run.
+    /// Whether it returns EINTR after a stop, even if no handler has run.
     pub gives_up: bool,
-    /// The file that it waits for, where it matters what that is.
+    /// The file descriptor that it waits for, if the kind of file matters.
     pub file: Option<u64>,
-    /// Where the signals are told that it blocks while it waits, if those are others than the thread's.
+    /// The location of its own signal mask, if it has one.
     pub mask: Option<MaskAt>,
 }
 
-/// Where a call's own signal mask is told.
+/// The location of a call's own signal mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MaskAt {
     /// At this address.
     Address(u64),
-    /// Where the word at this address points to.
+    /// At the address in the word at this address.
     Indirect(u64),
 }
 
-/// What becomes of a time-out when the call is begun again with the same arguments.
+/// How a restart of the call with the same arguments affects its timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timeout {
-    /// There is none, or it is a moment in time, or the kernel has left what remains in the program's
-    /// own memory.
+    /// Not at all: there is none, or it is an absolute time, or the kernel has written the remaining time to the
+    /// program's memory.
     Kept,
-    /// The kernel has left what remains where this argument points to, as a `struct timespec`, when the call
-    /// was broken off: what is spent meanwhile is not taken off.
+    /// The kernel has written the remaining time to the `struct timespec` that this argument points to, when the call
+    /// was interrupted. The time spent since then is not subtracted.
     Updated(Place, u64),
-    /// It begins anew: so many milliseconds, in this argument.
+    /// It restarts: this argument, and its value in milliseconds.
     Milliseconds(Place, u64),
-    /// It begins anew: a `struct timespec` at the address in this argument.
+    /// It restarts: this argument, and the address of the `struct timespec` in it.
     Timespec(Place, u64),
 }
 
 impl Wait {
-    /// The wait that a call is, by its number and arguments; `None` for one in which no thread is
-    /// borrowed.
-    pub(crate) fn of(number: u64, args: &[u64; 6]) -> Option<Self> {
+    /// Classifies a call by its number and arguments; `None` if no thread may be borrowed in it.
+    pub(crate) fn from_call(number: u64, args: &[u64; 6]) -> Option<Self> {
         let plain =
             |name, timeout, gives_up| Self { name, timeout, gives_up, file: None, mask: None };
         let wait = |name, timeout, gives_up| Some(plain(name, timeout, gives_up));
@@ -95,7 +96,7 @@ impl Wait {
             34 => wait("pause", Timeout::Kept, false),
             35 => wait("nanosleep", span(0), false),
             43 => on("accept", args[0]),
-            // Broken off, they come back with the part that was there.
+            // With MSG_WAITALL they would return the part that has arrived.
             45 if args[3] & MSG_WAITALL == 0 => on("recvfrom", args[0]),
             47 if args[2] & MSG_WAITALL == 0 => on("recvmsg", args[0]),
             61 => wait("wait4", Timeout::Kept, false),
@@ -104,7 +105,7 @@ impl Wait {
             128 => wait("rt_sigtimedwait", span(2), true),
             130 => masked("rt_sigsuspend", Timeout::Kept, false, 0),
             202 => match args[1] & 0x7f {
-                // FUTEX_WAIT; FUTEX_WAIT_BITSET, whose time-out is a moment.
+                // FUTEX_WAIT; FUTEX_WAIT_BITSET, whose timeout is absolute.
                 0 => wait("futex", span(3), false),
                 9 => wait("futex", Timeout::Kept, false),
                 _ => None,
@@ -122,7 +123,7 @@ impl Wait {
             271 => masked("ppoll", updated(2), false, 3),
             281 => masked("epoll_pwait", millis(3), true, 4),
             288 => on("accept4", args[0]),
-            // What it has submitted, it would not submit again, but come back with.
+            // If it has submitted entries, it would return their number and not restart.
             426 if args[3] & HAS_MORE == 0 && args[1] == 0 => {
                 masked("io_uring_enter", Timeout::Kept, true, 4)
             }
@@ -133,23 +134,22 @@ impl Wait {
     }
 }
 
-/// How a thread goes on after it was borrowed.
+/// How a thread resumes after it was borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resume {
-    /// Whether the call is begun again; else it comes back with what it had.
+    /// Whether the call restarts; otherwise it returns what it had returned.
     pub again: bool,
-    /// What the kernel is told the call was, so that it treats a handler that comes before us as it would
-    /// have without us.
+    /// The result of the call that the kernel sees, so that it treats a handler that runs before our code as it would
+    /// have done without us.
     pub code: i64,
-    /// Whether a handler that has run breaks it off, for the code in the target
-    /// (`RESTARTS_…` of stub/shared.h).
+    /// Whether the call restarts after a handler, for the code in the target (`RESTARTS_…` of stub/shared.h).
     pub restarts: u64,
 }
 
 impl Resume {
-    /// How a thread goes on whose call has come to this result: of a wait that gives up too easily,
-    /// the kernel's EINTR is not passed on.
-    pub(crate) fn of(wait: &Wait, result: i64) -> Self {
+    /// Returns how a thread resumes whose call has returned `result`. The kernel's EINTR for a wait that gives up too
+    /// easily is not passed on.
+    pub(crate) fn from_result(wait: &Wait, result: i64) -> Self {
         match result {
             ERESTARTSYS => Self { again: true, code: result, restarts: RESTARTS_IF_ASKED },
             ERESTARTNOINTR => Self { again: true, code: result, restarts: RESTARTS_ALWAYS },
@@ -163,29 +163,28 @@ impl Resume {
         }
     }
 
-    /// What a broken-off call comes back with.
-    pub(crate) fn broken_off(&self, result: i64) -> i64 {
+    /// Returns the result of the call if a handler interrupts it.
+    pub(crate) fn interrupted_result(&self, result: i64) -> i64 {
         if self.again { EINTR } else { result }
     }
 }
 
-/// What a call is said to have come to that a stop has broken off, when nothing was done meanwhile: one that
-/// gives up too easily is begun again, unless a handler runs. `None` where the kernel does by itself what
-/// it should.
-pub(crate) fn unless_done(number: u64, args: &[u64; 6], result: i64) -> Option<i64> {
-    // Sockets with a time-out of their own give up as well: read, write, readv, writev, accept, and all
+/// Returns the result to set for a call that a stop has interrupted, if nothing was done during the stop: a call that
+/// gives up too easily restarts, unless a handler runs. `None` if the kernel already does the right thing.
+pub(crate) fn result_if_untouched(number: u64, args: &[u64; 6], result: i64) -> Option<i64> {
+    // Calls on sockets with a timeout of their own give up as well: read, write, readv, writev, accept, and all
     // that send and receive.
     let may_be_socket = matches!(number, 0 | 1 | 19 | 20 | 42..=47 | 288 | 299 | 307);
-    let gives_up = may_be_socket || Wait::of(number, args).is_some_and(|wait| wait.gives_up);
+    let gives_up = may_be_socket || Wait::from_call(number, args).is_some_and(|wait| wait.gives_up);
     (result == EINTR && gives_up).then_some(ERESTARTNOHAND)
 }
 
-/// A time-out in milliseconds, rounded up: never early.
+/// Converts a timeout to milliseconds, rounded up so that it never ends early.
 pub(crate) fn in_ms(left: Duration) -> u64 {
     u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// What a `struct timespec` says; `None` for what no time can be, which is the kernel's to refuse.
+/// Converts a `struct timespec`; `None` for an invalid one, which the kernel rejects.
 pub(crate) fn duration([seconds, nanoseconds]: [u64; 2]) -> Option<Duration> {
     let nanoseconds = u32::try_from(nanoseconds).ok().filter(|n| *n < 1_000_000_000)?;
     i64::try_from(seconds).ok()?;
@@ -197,27 +196,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_out_is_found_where_the_call_has_it() {
-        let of = |number, args| Wait::of(number, &args).map(|w| w.timeout);
-        assert_eq!(of(232, [3, 0, 0, 250, 0, 0]), Some(Timeout::Milliseconds(3, 250)));
+    fn a_timeout_is_found_where_the_call_has_it() {
+        let timeout = |number, args| Wait::from_call(number, &args).map(|w| w.timeout);
+        assert_eq!(timeout(232, [3, 0, 0, 250, 0, 0]), Some(Timeout::Milliseconds(3, 250)));
         let never = u64::from(u32::MAX);
-        assert_eq!(of(232, [3, 0, 0, never, 0, 0]), Some(Timeout::Kept));
-        assert_eq!(of(202, [1, 128, 0, 0, 0, 0]), Some(Timeout::Kept));
-        assert_eq!(of(202, [1, 128, 0, 0x10, 0, 0]), Some(Timeout::Timespec(3, 0x10)));
-        assert_eq!(of(202, [1, 137, 0, 0x10, 0, 0]), Some(Timeout::Kept));
-        assert_eq!(of(230, [1, 1, 0x10, 0, 0, 0]), Some(Timeout::Kept));
+        assert_eq!(timeout(232, [3, 0, 0, never, 0, 0]), Some(Timeout::Kept));
+        assert_eq!(timeout(202, [1, 128, 0, 0, 0, 0]), Some(Timeout::Kept));
+        assert_eq!(timeout(202, [1, 128, 0, 0x10, 0, 0]), Some(Timeout::Timespec(3, 0x10)));
+        assert_eq!(timeout(202, [1, 137, 0, 0x10, 0, 0]), Some(Timeout::Kept));
+        assert_eq!(timeout(230, [1, 1, 0x10, 0, 0, 0]), Some(Timeout::Kept));
     }
 
     #[test]
     fn no_thread_is_borrowed_in_calls_that_are_not_known_to_be_safe() {
         // mmap, vfork, futex(FUTEX_LOCK_PI), ioctl.
         for (number, op) in [(9, 0), (58, 0), (202, 6), (16, 0)] {
-            assert_eq!(Wait::of(number, &[0, op, 0, 0, 0, 0]), None);
+            assert_eq!(Wait::from_call(number, &[0, op, 0, 0, 0, 0]), None);
         }
     }
 
     #[test]
-    fn a_time_out_never_ends_early() {
+    fn a_timeout_never_ends_early() {
         let after = |us| in_ms(Duration::from_millis(10).saturating_sub(Duration::from_micros(us)));
         assert_eq!(
             (after(0), after(1), after(1000), after(9001), after(20_000)),
@@ -227,9 +226,9 @@ mod tests {
 
     #[test]
     fn a_mask_of_its_own_is_found_where_the_call_has_it() {
-        let of = |number, args| Wait::of(number, &args).and_then(|w| w.mask);
-        assert_eq!(of(271, [0, 0, 0, 0x10, 8, 0]), Some(MaskAt::Address(0x10)));
-        assert_eq!(of(270, [0, 0, 0, 0, 0, 0x10]), Some(MaskAt::Indirect(0x10)));
-        assert_eq!(of(281, [0, 0, 0, 5, 0, 0]), None);
+        let mask = |number, args| Wait::from_call(number, &args).and_then(|w| w.mask);
+        assert_eq!(mask(271, [0, 0, 0, 0x10, 8, 0]), Some(MaskAt::Address(0x10)));
+        assert_eq!(mask(270, [0, 0, 0, 0, 0, 0x10]), Some(MaskAt::Indirect(0x10)));
+        assert_eq!(mask(281, [0, 0, 0, 5, 0, 0]), None);
     }
 }

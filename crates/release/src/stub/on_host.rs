@@ -1,7 +1,7 @@
-//! The code that runs in targets, compiled for this machine and run over saved heaps, at their own addresses:
-//! as they were, damaged, changed since they were walked, and with acts that were named wrongly.
+//! Runs the code of targets, compiled for this machine, over saved heaps at their own addresses: intact, damaged,
+//! changed since the walk, and with wrong operations.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -18,22 +18,22 @@ use super::numbers::{OP_CHUNK, OP_TOP};
 use crate::plan::{self, Batch};
 
 const PAGE: u64 = Saved::PAGE;
-/// Heaps of threads begin at multiples of this.
+/// Alignment of the heaps of thread arenas.
 const HEAP_MAX: u64 = 64 << 20;
 const PREV_INUSE: u64 = 1;
 
-/// The compiled program, which goes with its directory.
+/// The compiled program. Dropping it removes its directory.
 struct Stub {
     _home: tempfile::TempDir,
     program: PathBuf,
 }
 
-/// What the code has done.
+/// The results of a run.
 struct Done {
     returned: u64,
     skipped: u64,
     busy: u64,
-    joined: u64,
+    consolidated: u64,
     drops: Vec<Range<u64>>,
     /// The heap afterwards.
     memory: Saved,
@@ -45,7 +45,7 @@ impl Stub {
         let program = home.path().join("stub_on_host");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/stub_on_host.c");
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-        // At this address it is in the way of no heap, of which some were saved from programs at the usual one.
+        // At this address it overlaps no heap: some were saved from programs at the usual address.
         let status = Command::new(compiler)
             .args([
                 "-O1",
@@ -62,7 +62,7 @@ impl Stub {
         Self { _home: home, program }
     }
 
-    /// Has acts done in a heap. The code must come to an end, and touch nothing but the heap.
+    /// Runs operations on a heap. The code must come to an end, and touch nothing but the heap.
     fn run(&self, memory: &Saved, layout: &Layout, links: Links, ops: &[Op]) -> Done {
         let mut input = Vec::new();
         let mut put = |word: u64| input.extend(word.to_le_bytes());
@@ -77,16 +77,16 @@ impl Stub {
         }
         input.extend(ops.iter().flat_map(Op::bytes));
         memory.blocks.iter().for_each(|(_, bytes)| input.extend_from_slice(bytes));
-        /// The kernel's choice of places for a new program may be in the way.
-        const TRIES: usize = 5;
-        for _ in 0..TRIES {
+        /// The kernel may place the program's own mappings over the heap.
+        const MAX_ATTEMPTS: usize = 5;
+        for _ in 0..MAX_ATTEMPTS {
             let mut child = Command::new(&self.program)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
             let mut stdin = child.stdin.take().unwrap();
-            // It reads all before it writes; one that ends early says so by its exit code.
+            // It reads everything before it writes. If it ends early, its exit code says so.
             let _ = stdin.write_all(&input);
             drop(stdin);
             let mut output = Vec::new();
@@ -94,7 +94,7 @@ impl Stub {
             let status = child.wait().unwrap();
             match status.code() {
                 Some(0) => return Done::parse(&output, memory),
-                Some(4) => panic!("the code has touched what is not there"),
+                Some(4) => panic!("the code has touched unmapped memory"),
                 Some(5) => {}
                 _ => panic!("{status}"),
             }
@@ -120,18 +120,25 @@ impl Done {
             rest = tail;
         }
         assert!(rest.is_empty());
-        Self { returned: head[0], skipped: head[1], busy: head[2], joined: head[3], drops, memory }
+        Self {
+            returned: head[0],
+            skipped: head[1],
+            busy: head[2],
+            consolidated: head[3],
+            drops,
+            memory,
+        }
     }
 }
 
-/// A saved heap, and what is free in it.
+/// A saved heap, its free pages, and the operations that drop them.
 struct Subject {
     name: String,
     saved: SavedHeap,
     layout: Layout,
     heap: Heap,
     links: Links,
-    /// Whole pages that are free, in order.
+    /// Free whole pages, sorted.
     free: Vec<Range<u64>>,
     ops: Vec<Op>,
 }
@@ -169,7 +176,7 @@ impl Subject {
         stub.run(memory, &self.layout, self.links, ops)
     }
 
-    /// Has acts done. What is dropped must be free, and nothing else may have changed.
+    /// Runs operations, and asserts that only free pages were dropped and nothing else has changed.
     fn run_and_check(&self, stub: &Stub, memory: &Saved, ops: &[Op]) -> Done {
         let done = self.run(stub, memory, ops);
         for range in &done.drops {
@@ -187,8 +194,8 @@ impl Subject {
         pages.is_some_and(|pages| range.start < range.end && range.end <= pages.end)
     }
 
-    /// Blocks that the program has, as it sees them: from behind the head to where the head of the next one begins.
-    /// Those in fast bins are not among them. Of arenas in several parts, there are none.
+    /// Returns the allocated blocks as the program sees them: from the end of the chunk's head to the start of the next
+    /// head, without those in fast bins. Arenas in several parts are skipped.
     fn in_use(&self) -> Vec<Range<u64>> {
         let (memory, layout) = (&self.saved.memory, &self.layout);
         let word = |at: u64| word(memory, at).unwrap();
@@ -225,7 +232,7 @@ impl Subject {
     }
 }
 
-/// Numbers that are the same in every run.
+/// Random numbers that are the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -249,7 +256,7 @@ fn change(memory: &mut Saved, at: u64, to: impl Fn(u64) -> u64) {
     bytes[place..place + 8].copy_from_slice(&to(before).to_le_bytes());
 }
 
-/// What is dropped reads as zeros, as far as it was there.
+/// Fills ranges with zeros where they are resident, as a drop does.
 fn set_to_zero(memory: &mut Saved, ranges: &[Range<u64>]) {
     let resident: Vec<_> = ranges.iter().flat_map(|range| memory.resident(range.clone())).collect();
     for range in resident {
@@ -258,7 +265,7 @@ fn set_to_zero(memory: &mut Saved, ranges: &[Range<u64>]) {
     }
 }
 
-/// Where words are that are not zero: most of a saved heap is.
+/// Returns the addresses of words that are neither zero nor filler.
 fn words(memory: &Saved) -> Vec<u64> {
     let blocks = memory.blocks.iter();
     blocks
@@ -278,12 +285,12 @@ fn flip(memory: &mut Saved, words: &[u64], dice: &mut Dice) {
     }
 }
 
-/// How many ways each act is named wrongly in.
+/// Number of wrong variants of each operation.
 fn cases() -> u64 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(4)
 }
 
-/// How many ways each heap is damaged in: all of them with `LOWTIDE_TEST_EXHAUSTIVE`.
+/// Number of damaged variants of each heap: all of them with `LOWTIDE_TEST_EXHAUSTIVE`.
 fn damages() -> u64 {
     if std::env::var_os("LOWTIDE_TEST_EXHAUSTIVE").is_some() {
         cases()
@@ -293,13 +300,13 @@ fn damages() -> u64 {
 }
 
 #[test]
-fn every_free_page_that_a_walk_names_is_dropped_and_nothing_else_changes() {
+fn every_free_page_that_a_walk_finds_is_dropped_and_nothing_else_changes() {
     let stub = Stub::new();
     let mut kinds = [0, 0];
     for subject in subjects() {
         let memory = &subject.saved.memory;
         let done = subject.run(&stub, memory, &subject.ops);
-        assert_eq!((done.skipped, done.busy, done.joined), (0, 0, 0), "{}", subject.name);
+        assert_eq!((done.skipped, done.busy, done.consolidated), (0, 0, 0), "{}", subject.name);
         let named: Vec<_> = subject.ops.iter().map(|op| op.from..op.from + op.bytes).collect();
         assert_eq!(done.drops, named, "{}", subject.name);
         assert_eq!(done.returned, named.iter().map(|drop| drop.end - drop.start).sum::<u64>());
@@ -316,25 +323,25 @@ fn every_free_page_that_a_walk_names_is_dropped_and_nothing_else_changes() {
 }
 
 #[test]
-fn joined_chunks_leave_a_sound_heap_in_which_blocks_are_as_they_were() {
+fn consolidation_leaves_a_sound_heap_and_the_contents_of_blocks() {
     let stub = Stub::new();
     let mut all = 0;
     for subject in subjects() {
         let memory = &subject.saved.memory;
         let name = &subject.name;
-        let joins: Vec<Op> = subject
+        let consolidations: Vec<Op> = subject
             .heap
             .arenas
             .iter()
-            .flat_map(|arena| plan::joins(arena, &subject.layout))
+            .flat_map(|arena| plan::consolidations(arena, &subject.layout))
             .collect();
-        let done = subject.run(&stub, memory, &joins);
+        let done = subject.run(&stub, memory, &consolidations);
         let before = subject.heap.total();
         let (heap, free, ops) = walked(&done.memory, &subject.saved, &subject.layout);
         let after = heap.total();
-        // Of glibc 2.26 alone the bins are not where they are known to be.
-        let expected = if joins.is_empty() { 0 } else { before.fast_count };
-        assert_eq!((done.skipped, done.busy, done.joined), (0, 0, expected), "{name}");
+        // Only in glibc 2.26 are the bins at an unknown place.
+        let expected = if consolidations.is_empty() { 0 } else { before.fast_count };
+        assert_eq!((done.skipped, done.busy, done.consolidated), (0, 0, expected), "{name}");
         assert!(done.drops.is_empty() && heap.is_whole(), "{name}");
         assert_eq!(after.fast_count, before.fast_count - expected, "{name}");
         assert_eq!(
@@ -352,18 +359,18 @@ fn joined_chunks_leave_a_sound_heap_in_which_blocks_are_as_they_were() {
             done.memory.read(block.start, &mut now);
             assert!(then == now, "{name}: {block:x?}");
         }
-        // What they have become is as good as any other free chunk.
+        // The consolidated chunks are as good as any other free chunk.
         let again = subject.run(&stub, &done.memory, &ops);
         assert_eq!((again.skipped, again.busy), (0, 0), "{name}");
         assert_eq!(again.drops.len(), ops.len(), "{name}");
-        assert!(free.len() >= subject.free.len() || done.joined > 0, "{name}");
-        all += done.joined;
+        assert!(free.len() >= subject.free.len() || done.consolidated > 0, "{name}");
+        all += done.consolidated;
     }
     assert!(all > 1000, "{all}");
 }
 
 #[test]
-fn a_chunk_that_was_taken_since_it_was_named_is_not_dropped() {
+fn a_chunk_that_was_allocated_since_the_walk_is_not_dropped() {
     type Change = fn(&mut Saved, &Op);
     let ways: [(&str, Change); 8] = [
         ("the next one says that it is in use", |memory, op| {
@@ -395,7 +402,7 @@ fn a_chunk_that_was_taken_since_it_was_named_is_not_dropped() {
     for subject in subjects() {
         let chunks: Vec<Op> =
             subject.ops.iter().filter(|op| op.kind == OP_CHUNK).copied().collect();
-        // Each by itself: what one way leaves is in the way of the next.
+        // Each by itself: the changes would interfere.
         for op in chunks.iter().take(3) {
             for (way, change) in ways {
                 let mut memory = subject.saved.memory.clone();
@@ -412,7 +419,7 @@ fn a_chunk_that_was_taken_since_it_was_named_is_not_dropped() {
 }
 
 #[test]
-fn acts_that_are_named_wrongly_drop_nothing_that_is_in_use() {
+fn wrong_operations_drop_nothing_that_is_in_use() {
     let stub = Stub::new();
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let (mut dropped, mut skipped) = (0, 0);
@@ -446,7 +453,7 @@ fn acts_that_are_named_wrongly_drop_nothing_that_is_in_use() {
         dropped += done.drops.len();
         skipped += done.skipped;
     }
-    // Both came about: some changes leave an act as it was, or name other free pages.
+    // Both happen: some changes leave an operation as it was, or select other free pages.
     assert!(dropped > 100 && skipped > 100, "{dropped} {skipped}");
 }
 
@@ -460,7 +467,7 @@ fn a_damaged_heap_has_nothing_dropped_that_is_in_use_and_nothing_outside_is_touc
         for _ in 0..damages() {
             let mut memory = subject.saved.memory.clone();
             flip(&mut memory, &words, &mut dice);
-            // As they were named before the damage, and as a walk that it leads astray names them.
+            // The operations from before the damage, and those of a walk that the damage leads astray.
             let (_, _, astray) = walked(&memory, &subject.saved, &subject.layout);
             let ops = [subject.ops.clone(), astray].concat();
             let done = subject.run_and_check(&stub, &memory, &ops);
@@ -472,26 +479,26 @@ fn a_damaged_heap_has_nothing_dropped_that_is_in_use_and_nothing_outside_is_touc
 }
 
 #[test]
-fn joining_in_a_damaged_heap_ends_and_touches_nothing_outside() {
+fn consolidation_in_a_damaged_heap_ends_and_touches_nothing_outside() {
     let stub = Stub::new();
     let mut dice = Dice(0xd134_2543_de82_ef95);
-    let (mut joined, mut skipped) = (0, 0);
+    let (mut consolidated, mut skipped) = (0, 0);
     for subject in subjects().into_iter().filter(|subject| subject.heap.total().fast_count > 0) {
         let words = words(&subject.saved.memory);
-        let joins: Vec<Op> = subject
+        let consolidations: Vec<Op> = subject
             .heap
             .arenas
             .iter()
-            .flat_map(|arena| plan::joins(arena, &subject.layout))
+            .flat_map(|arena| plan::consolidations(arena, &subject.layout))
             .collect();
         for _ in 0..cases() {
             let mut memory = subject.saved.memory.clone();
             flip(&mut memory, &words, &mut dice);
-            let done = subject.run(&stub, &memory, &joins);
+            let done = subject.run(&stub, &memory, &consolidations);
             assert!(done.drops.is_empty(), "{}", subject.name);
-            joined += done.joined;
+            consolidated += done.consolidated;
             skipped += done.skipped;
         }
     }
-    assert!(joined > 0 && skipped > 0, "{joined} {skipped}");
+    assert!(consolidated > 0 && skipped > 0, "{consolidated} {skipped}");
 }

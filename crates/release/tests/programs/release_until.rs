@@ -1,5 +1,5 @@
-//! Releases a process, and kills itself at a step: `release_until PID STEP MAX_PAUSE_US`. It prints the step
-//! before. When there are fewer steps, it ends well.
+//! Releases a process, and kills itself at a step: `release_until PID STEP MAX_PAUSE_US`. It prints the step before
+//! that. If there are fewer steps, it succeeds.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use lowtide_model::release::Outcome;
 use lowtide_probe::inspect::Target;
-use lowtide_release::{Options, release_telling};
+use lowtide_release::Options;
+use lowtide_release::testing::release_observed;
 use rustix::process::{Signal, kill_process};
 
 fn main() {
@@ -16,7 +17,7 @@ fn main() {
     let max_pause = Duration::from_micros(max_pause_us.into());
     let options = Options { max_pause, untested: true, ..Options::default() };
     let mut count = 0;
-    let result = release_telling(&Target::open(pid).unwrap(), &options, &mut |now| {
+    let result = release_observed(&Target::open(pid).unwrap(), &options, &mut |now| {
         if count == step {
             println!("at {now:?}");
             kill_process(rustix::process::getpid(), Signal::KILL).unwrap();

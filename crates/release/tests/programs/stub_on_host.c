@@ -1,11 +1,11 @@
-/* The code that runs in targets (stub/stub.c), over a heap that a test gives it, at the heap's own addresses.
+/* The code that runs in targets (stub/stub.c), over a heap that a test provides, at the heap's own addresses.
  *
- * Reads from stdin, in words: main arena, offset of the bins, whether links are mixed, how many blocks and acts;
- * address and bytes of each block; the acts; then what is in the blocks. Writes what the code counted, each range
- * that it dropped, and what is in the blocks then. The kernel answers what it answers in a target: memory
- * outside the blocks is not mapped. Only the ends of time are made up: each look at the clock takes 100 ns.
+ * Reads from stdin, in words: main arena, offset of the bins, whether links are mixed, number of memory areas and of
+ * operations; address and size of each area; the operations; then the contents of the areas. Writes the code's counts,
+ * each range that it dropped, and the contents of the areas. The kernel answers as it does in a target: memory outside
+ * the areas is not mapped. Only the clock is simulated: it advances by 100 ns each time it is read.
  *
- * Ends with 4 when the code touches what is not there, 5 when a block cannot be mapped at its place. */
+ * Exits with 4 if the code touches unmapped memory, 5 if an area cannot be mapped at its address. */
 
 #define _GNU_SOURCE
 #define LOWTIDE_ON_HOST
@@ -20,9 +20,9 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#define MOST_DROPS 100000
+#define MAX_DROPS 100000
 
-static u64 drops[MOST_DROPS][2], drop_count, clock_ns;
+static u64 drops[MAX_DROPS][2], drop_count, clock_ns;
 
 static long call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
     switch (nr) {
@@ -32,7 +32,7 @@ static long call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
         ((u64 *)b)[1] = clock_ns % 1000000000UL;
         return 0;
     case NR_MADVISE:
-        if (drop_count == MOST_DROPS)
+        if (drop_count == MAX_DROPS)
             abort();
         drops[drop_count][0] = a;
         drops[drop_count++][1] = b;
@@ -53,12 +53,12 @@ static void touched(int signal, siginfo_t *info, void *context) {
     _exit(4);
 }
 
-static void take_in(void *to, u64 bytes) {
+static void read_all(void *to, u64 bytes) {
     if (fread(to, 1, bytes, stdin) != bytes)
         abort();
 }
 
-static void give_out(const void *from, u64 bytes) {
+static void write_all(const void *from, u64 bytes) {
     if (fwrite(from, 1, bytes, stdout) != bytes)
         abort();
 }
@@ -74,33 +74,33 @@ int main(void) {
     struct sigaction act = {.sa_sigaction = touched, .sa_flags = SA_SIGINFO};
     sigaction(SIGSEGV, &act, 0);
     sigaction(SIGBUS, &act, 0);
-    alarm(60); /* it must end by itself */
+    alarm(60); /* the code must come to an end */
     u64 head[5];
-    take_in(head, sizeof head);
-    u64 blocks = head[3], count = head[4];
-    u64(*places)[2] = fresh(blocks * 16 + 1);
-    take_in(places, blocks * 16);
-    struct shared *s = fresh(sizeof *s + count * sizeof(struct op));
-    take_in(s->ops, count * sizeof(struct op));
-    for (u64 i = 0; i < blocks; i++) {
+    read_all(head, sizeof head);
+    u64 areas = head[3], count = head[4];
+    u64(*places)[2] = fresh(areas * 16 + 1);
+    read_all(places, areas * 16);
+    struct shared_block *s = fresh(sizeof *s + count * sizeof(struct op));
+    read_all(s->ops, count * sizeof(struct op));
+    for (u64 i = 0; i < areas; i++) {
         int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
         void *at = mmap((void *)places[i][0], places[i][1], PROT_READ | PROT_WRITE, how, -1, 0);
         if ((u64)at != places[i][0])
             return 5;
-        take_in(at, places[i][1]);
+        read_all(at, places[i][1]);
     }
     s->main_arena = head[0];
     s->bins_at = head[1];
     s->mixed_links = head[2];
-    s->pages_per_hold = MOST_PAGES;
+    s->pages_per_hold = MAX_PAGES;
     s->hold_ns = 60000;
     s->count = count;
     while (s->next < s->count)
-        hold(s, 0);
-    u64 counts[5] = {s->returned, s->skipped, s->busy, s->joined, drop_count};
-    give_out(counts, sizeof counts);
-    give_out(drops, drop_count * 16);
-    for (u64 i = 0; i < blocks; i++)
-        give_out((void *)places[i][0], places[i][1]);
+        run_locked(s, 0);
+    u64 counts[5] = {s->returned, s->skipped, s->busy, s->consolidated, drop_count};
+    write_all(counts, sizeof counts);
+    write_all(drops, drop_count * 16);
+    for (u64 i = 0; i < areas; i++)
+        write_all((void *)places[i][0], places[i][1]);
     return fflush(stdout) != 0;
 }

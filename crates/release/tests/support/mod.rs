@@ -1,9 +1,9 @@
-//! What tests on other processes share.
+//! Shared by tests on other processes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Starts a program that is talked to, under the system's own malloc as it is.
+/// Starts a program with pipes, under the system's malloc without settings.
 pub(crate) fn start(command: &mut Command) -> Child {
     command
         .env_remove("LD_PRELOAD")
@@ -14,8 +14,7 @@ pub(crate) fn start(command: &mut Command) -> Child {
         .unwrap()
 }
 
-/// Compiles a program of these tests into a directory. Each test compiles its own: they may run at the
-/// same time.
+/// Compiles a program of these tests into a directory. Each test compiles its own, because tests run in parallel.
 pub(crate) fn compile(home: &Path, source: &str, arguments: &[&str]) -> PathBuf {
     let program = home.join(Path::new(source).with_extension(""));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);

@@ -1,4 +1,4 @@
-//! A program that notices whatever a release does to it (`programs/steady.c`).
+//! A program that detects every effect of a release on it (`programs/steady.c`).
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 
 use lowtide_model::release::Release;
 use lowtide_probe::inspect::Target;
-use lowtide_release::{Options, ReleaseError, Step, release_telling};
+use lowtide_release::testing::{Step, release_observed};
+use lowtide_release::{Options, ReleaseError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support;
 
-/// Whatever takes longer hangs.
+/// Time after which the program or a release counts as hung.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What kind of program it is.
+/// The kind of a program.
 #[derive(Debug, Clone)]
 pub(crate) struct Kind {
     pub(crate) program: PathBuf,
@@ -33,15 +34,15 @@ impl Kind {
         Self { program: program.to_owned(), threads, wait, hazard: "" }
     }
 
-    /// What of a release is wanted: several slices, where it comes to slices.
+    /// Returns the options of a release: if it runs in slices, it needs several.
     pub(crate) fn options(&self) -> Options {
         let max_pause = Duration::from_micros(if self.threads > 1 { 1000 } else { 400 });
         Options { max_pause, untested: true, ..Options::default() }
     }
 
-    /// The command that starts it, without its pipes.
+    /// Returns the command that starts it.
     pub(crate) fn command(&self) -> Vec<String> {
-        // Of more than one batch where a batch needs no slices.
+        // More than one batch, unless batches run in slices.
         let megabytes = if self.threads > 1 { 24 } else { 4 };
         let program = self.program.to_string_lossy().into_owned();
         let (threads, megabytes) = (self.threads.to_string(), megabytes.to_string());
@@ -49,30 +50,30 @@ impl Kind {
     }
 }
 
-/// The program, as it waits. It ends with this.
+/// The program, which waits. Dropping this ends it.
 pub(crate) struct Steady {
     pub(crate) kind: Kind,
     child: Child,
-    /// Its number: another than the child's where another program has started it.
+    /// Its PID. It is not the child's if another program has started it.
     pub(crate) pid: u32,
     input: ChildStdin,
     lines: BufReader<ChildStdout>,
 }
 
-/// What it has seen since it was asked last.
+/// What the program has detected since the last check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen {
-    /// `ok`, or what is not as it should be.
+pub(crate) struct CheckResult {
+    /// `ok`, or what is wrong.
     pub(crate) verdict: String,
-    /// Waits that came back with EINTR, though no handler had run.
+    /// Number of waits that returned EINTR although no handler had run.
     pub(crate) interrupted: u32,
-    /// Signals that were handled.
+    /// Number of handled signals.
     pub(crate) handled: u32,
-    /// Waits that went on though a handler had run.
+    /// Number of waits that continued although a handler had run.
     pub(crate) lost: u32,
 }
 
-impl Seen {
+impl CheckResult {
     pub(crate) fn is_well(&self) -> bool {
         (self.verdict.as_str(), self.interrupted, self.lost) == ("ok", 0, 0)
     }
@@ -83,15 +84,15 @@ impl Steady {
         Self::start_by(kind, &[])
     }
 
-    /// Starts it, unless it says that something is not supported here.
+    /// Starts it; `None` if it reports that something is not supported here.
     pub(crate) fn try_start(kind: &Kind) -> Option<Self> {
         let mut steady = Self::spawn(kind, &[]);
-        let line = steady.said();
+        let line = steady.read_line();
         assert!(line == "unsupported" || line.starts_with("ready "), "it said {line:?}");
         (line != "unsupported").then_some(steady)
     }
 
-    /// Starts it by another program, which is given its command.
+    /// Starts it by another program, which receives its command.
     pub(crate) fn start_by(kind: &Kind, by: &[&str]) -> Self {
         let mut steady = Self::spawn(kind, by);
         steady.expect_ready();
@@ -111,7 +112,7 @@ impl Steady {
         steady
     }
 
-    /// The process that the child has started.
+    /// Returns the PID of the process that the child has started.
     fn child_of_child(&self) -> u32 {
         let begin = Instant::now();
         loop {
@@ -125,7 +126,7 @@ impl Steady {
         }
     }
 
-    /// Ends it, and starts another.
+    /// Ends it, and starts another one.
     pub(crate) fn replace(&mut self) {
         *self = Self::start(&self.kind);
     }
@@ -138,16 +139,16 @@ impl Steady {
         kill_process(Pid::from_raw(self.pid as i32).unwrap(), signal).unwrap();
     }
 
-    /// Tells it to do something.
-    pub(crate) fn tell(&mut self, line: &str) {
+    /// Sends it a command.
+    pub(crate) fn send(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
         if ["pause", "suspend"].contains(&self.kind.wait) {
             self.signal(Signal::USR2);
         }
     }
 
-    /// Whether it says something before the time is over.
-    pub(crate) fn says_within(&mut self, limit: Duration) -> bool {
+    /// Returns whether it prints something within the time.
+    pub(crate) fn has_line_within(&mut self, limit: Duration) -> bool {
         if !self.lines.buffer().is_empty() {
             return true;
         }
@@ -156,11 +157,11 @@ impl Steady {
         poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&time)).unwrap() == 1
     }
 
-    /// The next line that it says.
-    pub(crate) fn said(&mut self) -> String {
+    /// Reads the next line that it prints.
+    pub(crate) fn read_line(&mut self) -> String {
         let begin = Instant::now();
-        // A signal that comes between a look at the input and a wait for signals is no wake-up.
-        while !self.says_within(Duration::from_millis(500)) {
+        // A signal between its check of the input and its wait for signals does not wake it.
+        while !self.has_line_within(Duration::from_millis(500)) {
             assert!(begin.elapsed() < DEADLINE, "it says nothing: {}", self.describe());
             if self.kind.wait == "pause" {
                 self.signal(Signal::USR2);
@@ -172,20 +173,20 @@ impl Steady {
     }
 
     pub(crate) fn expect_ready(&mut self) {
-        let line = self.said();
+        let line = self.read_line();
         assert!(line.starts_with("ready "), "it said {line:?}");
     }
 
-    /// Has all of its threads look at everything.
-    pub(crate) fn check(&mut self) -> Seen {
-        self.tell("check");
-        let line = self.said();
+    /// Makes all of its threads check everything.
+    pub(crate) fn check(&mut self) -> CheckResult {
+        self.send("check");
+        let line = self.read_line();
         let words: Vec<&str> = line.rsplitn(7, ' ').collect();
         let [lost, _, handled, _, interrupted, _, verdict] = words[..] else {
             panic!("it said {line:?}")
         };
         let number = |word: &str| word.parse().unwrap();
-        Seen {
+        CheckResult {
             verdict: verdict.to_owned(),
             interrupted: number(interrupted),
             handled: number(handled),
@@ -194,17 +195,16 @@ impl Steady {
     }
 
     pub(crate) fn hoard(&mut self) {
-        self.tell("hoard");
-        assert_eq!(self.said(), "hoarded");
+        self.send("hoard");
+        assert_eq!(self.read_line(), "hoarded");
     }
 
-    /// One release of it.
+    /// Releases it.
     pub(crate) fn release(&mut self) -> Result<Release, ReleaseError> {
         self.release_until(usize::MAX, |_, _| unreachable!("that is no step")).0
     }
 
-    /// One release of it, in which something is done before one of its steps. Says, too, whether there was
-    /// such a step.
+    /// Releases it, and calls `act` before one step of the release. Returns whether there was such a step as well.
     pub(crate) fn release_until(
         &mut self,
         step: usize,
@@ -215,28 +215,28 @@ impl Steady {
             Done(Box<Result<Release, ReleaseError>>),
         }
         let (target, options) = (self.target(), self.kind.options());
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (go, gone) = mpsc::channel();
-        let work = std::thread::spawn(move || {
-            let (mut count, at) = (0, tell.clone());
-            let result = release_telling(&target, &options, &mut move |now| {
+        let thread = std::thread::spawn(move || {
+            let (mut count, at) = (0, sender.clone());
+            let result = release_observed(&target, &options, &mut move |now| {
                 if count == step {
                     at.send(News::At(now)).unwrap();
                     gone.recv().unwrap();
                 }
                 count += 1;
             });
-            let _ = tell.send(News::Done(Box::new(result)));
+            let _ = sender.send(News::Done(Box::new(result)));
         });
         let mut act = Some(act);
         loop {
-            match told.recv_timeout(DEADLINE) {
+            match receiver.recv_timeout(DEADLINE) {
                 Ok(News::At(now)) => {
                     act.take().unwrap()(self, now);
                     go.send(()).unwrap();
                 }
                 Ok(News::Done(result)) => {
-                    work.join().unwrap();
+                    thread.join().unwrap();
                     return (*result, act.is_none());
                 }
                 Err(error) => panic!("the release hangs ({error}) of {}", self.describe()),
@@ -244,7 +244,7 @@ impl Steady {
         }
     }
 
-    /// Waits until SIGUSR1 is no longer on its way: then whatever wait it ends has ended by it.
+    /// Waits until SIGUSR1 is no longer pending: it has then ended the wait that it ends.
     pub(crate) fn wait_for_delivery(&self) {
         const SIGUSR1: u64 = 1 << (libc::SIGUSR1 - 1);
         let is_pending = |task: fs::DirEntry| {
@@ -264,8 +264,8 @@ impl Steady {
         }
     }
 
-    /// Bytes of the mappings in it that are ours: a page of code that is of no file, with what is right
-    /// behind it. Not every kernel names them.
+    /// Returns the size of our mappings in it: a page of code without a file, and the mapping right after it. Not every
+    /// kernel names them.
     pub(crate) fn left_bytes(&self) -> u64 {
         const LARGEST: u64 = 65 * 4096;
         let maps = self.target().maps().unwrap();
@@ -283,7 +283,7 @@ impl Steady {
         bytes
     }
 
-    /// Its threads, the first one first: their names and states.
+    /// Returns the names and states of its threads, the first one first.
     pub(crate) fn threads(&self) -> Vec<(String, char)> {
         let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return Vec::new() };
         let stats = tasks.flatten().filter_map(|task| {
@@ -294,12 +294,14 @@ impl Steady {
         stats.collect()
     }
 
-    /// Waits until no thread of ours is in it, and none of its own is on its way through calls that it was sent to
-    /// make.
+    /// Waits until no thread of ours is in it, and none of its own is making calls for us.
     pub(crate) fn wait_for_our_thread(&self) {
         let begin = Instant::now();
-        let is_on_its_way = |state: char| matches!(state, 'R' | 't');
-        while self.threads().iter().any(|(name, state)| name == "lowtide" || is_on_its_way(*state))
+        let is_making_calls = |state: char| matches!(state, 'R' | 't');
+        while self
+            .threads()
+            .iter()
+            .any(|(name, state)| name == "lowtide" || is_making_calls(*state))
         {
             assert!(begin.elapsed() < DEADLINE, "our thread does not leave: {}", self.describe());
             std::thread::sleep(Duration::from_millis(5));
@@ -314,7 +316,7 @@ impl Steady {
         self.has_state('t') || self.has_state('T')
     }
 
-    /// The state of its first thread.
+    /// Returns the state of its first thread.
     pub(crate) fn first_state(&self) -> char {
         self.threads().first().map_or('X', |(_, state)| *state)
     }
@@ -334,7 +336,7 @@ impl Steady {
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// What can be told of it, for whoever reads of a failure.
+    /// Describes it, for failure messages.
     pub(crate) fn describe(&self) -> String {
         let call = fs::read_to_string(format!("/proc/{}/syscall", self.pid)).unwrap_or_default();
         format!("{:?} {:?} {call}", self.kind, self.threads())

@@ -1,22 +1,21 @@
-//! Releases, again and again, on a program that verifies every byte of its heap, every wait and every
-//! register (`tests/programs/torture`).
+//! Releases memory repeatedly from a program that verifies every byte of its heap, every wait and every register
+//! (`tests/programs/torture`).
 //!
-//! Short by itself. The long form, of which `bench/` has figures, is the same test with
+//! By default it is short. The long form, whose results are in `bench/`, is the same test with
 //!
-//! - `LOWTIDE_TORTURE_RELEASES=1000`: on each glibc programs are started until so many releases have
-//!   returned something;
-//! - `LOWTIDE_TORTURE_CONTROLS=3`: for each shape, the first so many programs run once more without
-//!   releases, before or after, for the lateness of their waits to be compared;
-//! - `LOWTIDE_TORTURE_SEED=100`: what the first program of each shape draws its course from; the next ones
-//!   count on from there;
-//! - `LOWTIDE_TORTURE_MS=20000`: how long one program runs;
-//! - `LOWTIDE_TORTURE_ARGUMENTS="mb=8 waits=0"`: what the programs are told besides: with less memory and
-//!   without its waits, one makes a hoard several times as often;
+//! - `LOWTIDE_TORTURE_RELEASES=1000`: starts programs on each glibc until this number of releases has returned
+//!   something;
+//! - `LOWTIDE_TORTURE_CONTROLS=3`: runs the first programs of each shape once more without releases, before or after,
+//!   to compare the lateness of their waits;
+//! - `LOWTIDE_TORTURE_SEED=100`: seed of the first program of each shape; the next ones count on from there;
+//! - `LOWTIDE_TORTURE_MS=20000`: run time of a program;
+//! - `LOWTIDE_TORTURE_ARGUMENTS="mb=8 waits=0"`: further arguments of the programs: with less memory and without its
+//!   waits, a program makes a hoard several times as often;
 //! - `LOWTIDE_TORTURE_SHAPE="one thread"`: only programs of this shape;
-//! - `LOWTIDE_TORTURE_BESIDE=1`: how many run side by side;
-//! - `LOWTIDE_TORTURE_RECORD=FILE`: a line of JSON for each program that ran.
+//! - `LOWTIDE_TORTURE_BESIDE=1`: number of programs that run in parallel;
+//! - `LOWTIDE_TORTURE_RECORD=FILE`: appends a line of JSON for each program.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 mod record;
 mod run;
@@ -31,11 +30,11 @@ use record::{Kind, Records};
 use run::{Draw, Run};
 use subject::{Library, Shape};
 
-/// How much of it is to be done.
+/// The extent of a test.
 struct Scale {
-    /// Releases that returned something, on each glibc.
+    /// Number of releases that return something, on each glibc.
     releases: u64,
-    /// Programs of each shape that run without releases too.
+    /// Number of programs of each shape that also run without releases.
     controls: u64,
     seed: u64,
     ms: u64,
@@ -43,8 +42,8 @@ struct Scale {
 }
 
 impl Scale {
-    /// As the environment asks for.
-    fn asked_for() -> Self {
+    /// Reads it from the environment.
+    fn from_environment() -> Self {
         let number = |name: &str| -> Option<u64> {
             let text = std::env::var(format!("LOWTIDE_TORTURE_{name}")).ok()?;
             Some(text.parse().unwrap_or_else(|_| panic!("LOWTIDE_TORTURE_{name} is no number")))
@@ -73,19 +72,19 @@ fn nothing_breaks_under_any_glibc() {
     let directories = std::env::var("LOWTIDE_TEST_GLIBCS").expect("LOWTIDE_TEST_GLIBCS is not set");
     let others = directories.split(':').map(|directory| Library::In(PathBuf::from(directory)));
     let libraries: Vec<_> = [Library::Systems].into_iter().chain(others).collect();
-    let records = torture(&libraries, &Scale::asked_for());
+    let records = torture(&libraries, &Scale::from_environment());
     print!("{}", records.summary());
     records.assert_nothing_broke();
 }
 
-/// Those that the environment asks for.
+/// Reads the shapes from the environment.
 fn shapes() -> Vec<Shape> {
     let Ok(name) = std::env::var("LOWTIDE_TORTURE_SHAPE") else { return Shape::ALL.to_vec() };
     let shape = Shape::ALL.into_iter().find(|shape| shape.name() == name);
     vec![shape.unwrap_or_else(|| panic!("LOWTIDE_TORTURE_SHAPE is no shape: {name}"))]
 }
 
-/// One glibc and shape after the other, some side by side.
+/// Runs all glibcs and shapes, some in parallel.
 fn torture(libraries: &[Library], scale: &Scale) -> Records {
     let shapes = shapes();
     let jobs =
@@ -96,7 +95,7 @@ fn torture(libraries: &[Library], scale: &Scale) -> Records {
         for _ in 0..scale.beside {
             scope.spawn(|| {
                 loop {
-                    // In a statement of its own, or the others would wait for the end of the job.
+                    // In a separate statement, so that the lock is not held during the job.
                     let job = jobs.lock().unwrap().pop_front();
                     let Some((library, shape)) = job else { return };
                     torture_one(library, shape, scale, &records);
@@ -107,10 +106,10 @@ fn torture(libraries: &[Library], scale: &Scale) -> Records {
     records
 }
 
-/// Starts programs until enough has been returned.
+/// Starts programs until enough releases have returned something.
 fn torture_one(library: &Library, shape: Shape, scale: &Scale, records: &Records) {
-    /// So many programs in a row of which nothing comes back are enough to see that nothing will.
-    const MOST_IN_VAIN: u64 = 3;
+    /// Maximum number of successive programs from which nothing is returned.
+    const MAX_IN_VAIN: u64 = 3;
     let wanted = scale.releases.div_ceil(shapes().len() as u64);
     let (mut returned, mut in_vain) = (0, 0);
     for seed in scale.seed.. {
@@ -130,6 +129,6 @@ fn torture_one(library: &Library, shape: Shape, scale: &Scale, records: &Records
         if returned >= wanted {
             return;
         }
-        assert!(in_vain < MOST_IN_VAIN, "{run:?}: nothing was returned");
+        assert!(in_vain < MAX_IN_VAIN, "{run:?}: nothing was returned");
     }
 }

@@ -1,4 +1,4 @@
-//! What each program came to, as a line of JSON, and all of them together.
+//! The results of each program as a line of JSON, and a summary of all.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     Control,
 }
 
-/// What one program came to.
+/// The results of one program.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     kind: Kind,
@@ -28,7 +28,7 @@ pub(crate) struct Record {
     seed: u64,
     ms: u64,
     pub(crate) tally: Tally,
-    /// What it says itself.
+    /// The results that it has printed itself.
     said: Value,
 }
 
@@ -72,7 +72,7 @@ impl Record {
         line
     }
 
-    /// How late each kind of wait was: the median and the 95th percentile, in µs.
+    /// Returns the lateness of each kind of wait: the median and the 95th percentile, in µs.
     fn lateness(&self) -> BTreeMap<&str, [f64; 2]> {
         let calls = self.said.get("lateness_us").and_then(Value::as_object);
         let figures = |of: &Value| ["median", "p95"].map(|name| of[name].as_f64().unwrap_or(0.0));
@@ -80,7 +80,7 @@ impl Record {
     }
 }
 
-/// All of them.
+/// The results of all programs.
 pub(crate) struct Records {
     all: Mutex<Vec<Record>>,
     file: Option<Mutex<File>>,
@@ -113,7 +113,7 @@ impl Records {
         assert!(failed.is_empty(), "{}", failed.join("\n"));
     }
 
-    /// For a reader: the counts on each glibc, what they mean, and how late waits were.
+    /// Summarizes the counts on each glibc, their statistical meaning, and the lateness of waits.
     pub(crate) fn summary(&self) -> String {
         let all = self.all.lock().unwrap();
         let mut text = String::new();
@@ -164,7 +164,7 @@ fn counts(programs: u64, tally: &Tally) -> String {
     )
 }
 
-/// What no failure in so many means.
+/// States the statistical meaning of the number of failures.
 fn bound(sum: &Tally) -> String {
     let (failures, n) = (sum.failures.len(), sum.returned);
     match failures {
@@ -177,7 +177,7 @@ fn bound(sum: &Tally) -> String {
     }
 }
 
-/// How much later each kind of wait ended with releases than without, program against program.
+/// Compares the lateness of each kind of wait with and without releases, in pairs of programs.
 fn later(all: &[Record]) -> String {
     let mut differences: BTreeMap<&str, [Vec<f64>; 2]> = BTreeMap::new();
     let mut longest = Vec::new();

@@ -1,4 +1,4 @@
-//! One program from its start to its end, with releases or without.
+//! A run of one program, with or without releases.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use crate::record::{Kind, Record};
 use crate::subject::{Library, Shape, Subject};
 use crate::tally::Tally;
 
-/// One program.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     pub(crate) library: Library,
     pub(crate) shape: Shape,
     pub(crate) seed: u64,
-    /// How long it runs.
+    /// Its run time.
     pub(crate) ms: u64,
 }
 
-/// A series of numbers.
+/// Random numbers from a seed.
 pub(crate) struct Draw(u64);
 
 impl Draw {
@@ -41,7 +41,7 @@ impl Draw {
 
 impl Run {
     pub(crate) fn go(&self, kind: Kind) -> Record {
-        /// It ends by itself when its time is over, and says so itself when a part of it hangs.
+        /// Time after which the program counts as hung. It ends by itself, and reports if a part of it hangs.
         const GRACE: Duration = Duration::from_secs(60);
         let mut subject = Subject::start(&self.library, self.shape, self.seed, self.ms);
         let deadline = Instant::now() + Duration::from_millis(self.ms) + GRACE;
@@ -69,13 +69,13 @@ impl Run {
     }
 }
 
-/// Releases its memory once; in a few cases twice at the same time. Then a pause, in half of the cases.
+/// Releases memory once, sometimes twice at the same time. Then pauses in half of the cases.
 fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
-    const ONE_IN_SO_MANY_IS_DOUBLE: u64 = 16;
-    const LONGEST_REST_MS: u64 = 100;
-    // It is the torture that says which glibcs releases may be tried on.
+    const DOUBLE_RELEASE_INTERVAL: u64 = 16;
+    const MAX_PAUSE_MS: u64 = 100;
+    // This test determines which glibc versions count as tested.
     let options = Options { untested: true, ..Options::default() };
-    if draw.below(ONE_IN_SO_MANY_IS_DOUBLE) == 0 {
+    if draw.below(DOUBLE_RELEASE_INTERVAL) == 0 {
         let both = std::thread::scope(|scope| {
             let other = scope.spawn(|| release(target, &options));
             [release(target, &options), other.join().unwrap()]
@@ -92,7 +92,7 @@ fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
         tally.failures.extend(left_behind(target.pid));
     }
     if draw.below(2) == 0 {
-        std::thread::park_timeout(Duration::from_millis(draw.below(LONGEST_REST_MS)));
+        std::thread::park_timeout(Duration::from_millis(draw.below(MAX_PAUSE_MS)));
     }
 }
 
@@ -103,7 +103,7 @@ fn count(
 ) {
     match result {
         Ok(release) => tally.add(&release, is_double),
-        // Its memory goes before it does: for lowtide it may look as if it had begun another program.
+        // Its memory goes before it has ended, so it may seem to have started another program.
         Err(ReleaseError::Target(TargetError::Gone(_) | TargetError::Replaced(_))) => {
             tally.gone.get_or_insert_with(Instant::now);
         }
@@ -111,7 +111,7 @@ fn count(
     }
 }
 
-/// What of ours is in the program between two releases: there should be nothing.
+/// Finds what a release has left in the program: there should be nothing.
 fn left_behind(pid: u32) -> Option<String> {
     let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let maps = read("maps");
@@ -119,7 +119,7 @@ fn left_behind(pid: u32) -> Option<String> {
         let mut words = line.split_ascii_whitespace().skip(1);
         let is_code = words.next().is_some_and(|permissions| permissions.contains('x'));
         let name = words.nth(3).unwrap_or_default();
-        // Kernels that know no names for memory show code without a file.
+        // Kernels that do not name mappings show code without a file.
         name == "[anon:lowtide]" || is_code && name.is_empty()
     });
     if let Some(mapping) = mapping {

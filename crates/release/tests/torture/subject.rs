@@ -1,4 +1,4 @@
-//! The program that is tortured, under one C library or another.
+//! The program that memory is released from, under several C libraries.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
-/// Whose `malloc` it has.
+/// The C library of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Library {
     /// The system's C library.
@@ -18,7 +18,7 @@ pub(crate) enum Library {
     In(PathBuf),
 }
 
-/// What kind of program it is.
+/// The kind of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     ManyArenas,
@@ -46,19 +46,19 @@ impl Shape {
     }
 }
 
-/// What it is told besides.
+/// Returns further arguments from the environment.
 fn arguments() -> String {
     std::env::var("LOWTIDE_TORTURE_ARGUMENTS").unwrap_or_default()
 }
 
-/// A program that runs. It ends with this.
+/// A running program. Dropping this ends it.
 pub(crate) struct Subject {
     child: Child,
     said: Option<JoinHandle<String>>,
 }
 
 impl Subject {
-    /// Starts one, and waits until its heap has been filled and most of that freed.
+    /// Starts it, and waits until its heap was filled and most of that freed.
     pub(crate) fn start(library: &Library, shape: Shape, seed: u64, ms: u64) -> Self {
         let mut command = match library {
             Library::Systems => Command::new(program()),
@@ -83,7 +83,7 @@ impl Subject {
         from.read_line(&mut line).unwrap();
         let said = std::thread::spawn(move || {
             let mut text = String::new();
-            // What is cut off is no object, which is seen later.
+            // Truncated output is not valid JSON, which is detected later.
             let _ = from.read_to_string(&mut text);
             text
         });
@@ -96,20 +96,20 @@ impl Subject {
         self.child.id()
     }
 
-    /// Whether it has said what it found. The process itself may not be waited for while a release is
-    /// at work: a parent that traces would take a stop for the end.
+    /// Returns whether it has printed its results. The process itself must not be waited for during a release: a parent
+    /// that also traces would take a stop for the end.
     pub(crate) fn has_ended(&self) -> bool {
         self.said.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// What it said, and whether it then ended as it should.
+    /// Returns its output, and whether it succeeded.
     pub(crate) fn end(mut self) -> (String, Result<(), String>) {
         let said = self.said.take().map(|said| said.join().unwrap()).unwrap_or_default();
         let status = self.child.wait().unwrap();
         (said, if status.success() { Ok(()) } else { Err(format!("it ended with {status}")) })
     }
 
-    /// What its threads wait in, for one that hangs.
+    /// Describes its threads, if it hangs.
     pub(crate) fn threads(&self) -> String {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten();
         let line = |task: fs::DirEntry| {
@@ -131,7 +131,7 @@ impl Drop for Subject {
     }
 }
 
-/// Compiles it, once, for every library from the oldest on.
+/// Compiles the program once, for every C library from the oldest on.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let compile = || {

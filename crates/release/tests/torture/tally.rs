@@ -1,4 +1,4 @@
-//! What the releases on one program came to.
+//! The results of the releases on one program.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -7,27 +7,28 @@ use lowtide_analysis::stats;
 use lowtide_model::release::{Outcome, Release};
 use serde_json::{Value, json};
 
-/// Reasons to refuse that pass: another try may go through.
+/// Refusals that may pass: another attempt may succeed.
 const PASSING: [&str; 3] = ["no_thread", "heap_not_whole", "shared_memory"];
-/// The same, where two releases are begun at once: what either sees of the other.
+/// Refusals that may pass if two releases run at the same time: what each of them sees of the other.
 const PASSING_FOR_TWO: [&str; 3] = ["traced", "another_release", "stopped"];
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     pub(crate) releases: u64,
-    /// Those that returned something.
+    /// Number of releases that returned something.
     pub(crate) returned: u64,
     pub(crate) nothing: u64,
-    /// How often two were begun at once.
+    /// Number of times that two were started at once.
     pub(crate) doubled: u64,
-    /// When a release found that the program had ended: nothing more is done to it.
+    /// The time at which a release found that the program had ended; no more releases follow.
     pub(crate) gone: Option<Instant>,
     pub(crate) partial: BTreeMap<String, u64>,
     pub(crate) refused: BTreeMap<String, u64>,
     pub(crate) bytes: u64,
     pub(crate) pauses: u64,
-    /// The median pause of each release that had any, and the longest.
+    /// The median pause of each release that had any.
     pub(crate) medians: Vec<f64>,
+    /// The longest pause of each release that had any.
     pub(crate) longest: Vec<f64>,
     pub(crate) holds: u64,
     pub(crate) longest_lock: f64,
@@ -70,7 +71,7 @@ impl Tally {
         }
     }
 
-    /// Both together.
+    /// Adds another tally.
     pub(crate) fn and(mut self, other: &Self) -> Self {
         self.releases += other.releases;
         self.returned += other.returned;
@@ -93,12 +94,12 @@ impl Tally {
         self
     }
 
-    /// The median of the releases' median pauses.
+    /// Returns the median of the releases' median pauses.
     pub(crate) fn median_pause(&self) -> f64 {
         stats::median(&self.medians).unwrap_or(0.0)
     }
 
-    /// Of the longest pause of each release.
+    /// Returns a quantile of the longest pauses of the releases.
     pub(crate) fn longest_pause(&self, share: f64) -> f64 {
         let mut sorted = self.longest.clone();
         sorted.sort_by(f64::total_cmp);

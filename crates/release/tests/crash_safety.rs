@@ -1,6 +1,6 @@
-//! Whatever happens, and at whatever step of a release: the target lives on as it was.
+//! Whatever happens at whatever step of a release: the target continues as before.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 #[path = "support/steady.rs"]
 mod steady;
@@ -14,22 +14,23 @@ use std::time::Duration;
 
 use lowtide_model::release::{Outcome, RunsIn};
 use lowtide_probe::inspect::TargetError;
-use lowtide_release::{ReleaseError, Step};
+use lowtide_release::ReleaseError;
+use lowtide_release::testing::Step;
 use rustix::process::Signal;
 use steady::{Kind, Steady};
 
-/// So many programs are released at the same time.
+/// Number of programs that are released at the same time.
 const LANES: usize = 4;
-/// A release of these programs does not take more steps.
-const MOST_STEPS: usize = 1500;
+/// Maximum number of steps in a release of these programs.
+const MAX_STEPS: usize = 1500;
 
-/// Every how many steps one is tried: all of them with `LOWTIDE_TEST_EXHAUSTIVE`.
+/// Distance of the steps that are tried: 1 with `LOWTIDE_TEST_EXHAUSTIVE`.
 fn stride() -> usize {
     if std::env::var_os("LOWTIDE_TEST_EXHAUSTIVE").is_some() { 1 } else { 5 }
 }
 
-/// Does something at each step of a release, or at one in so many of them, until it comes to an end without
-/// it. Says how many steps were tried.
+/// Calls `act` for each step of a release, or for one in [`stride`] steps, until a release has fewer steps. Returns the
+/// number of steps that were tried.
 fn at_each_step(
     threads: u32,
     wait: &'static str,
@@ -43,13 +44,13 @@ fn at_each_step(
         for lane in 0..LANES {
             scope.spawn(move || {
                 let mut steady = Steady::start(kind);
-                for step in (lane * stride()..MOST_STEPS).step_by(LANES * stride()) {
+                for step in (lane * stride()..MAX_STEPS).step_by(LANES * stride()) {
                     if !act(&mut steady, step) {
                         return;
                     }
                     tried.fetch_add(1, Ordering::Relaxed);
                 }
-                panic!("a release took more than {MOST_STEPS} steps");
+                panic!("a release took more than {MAX_STEPS} steps");
             });
         }
     });
@@ -59,7 +60,7 @@ fn at_each_step(
     tried
 }
 
-/// A release goes through, and nothing of us is left.
+/// Asserts that a release completes, and nothing of ours is left.
 fn release_goes_through(steady: &mut Steady, context: &str) {
     steady.wait_for_our_thread();
     let left = steady.left_bytes();
@@ -75,8 +76,8 @@ fn release_goes_through(steady: &mut Steady, context: &str) {
     assert!(seen.is_well(), "{context}: {seen:?}");
 }
 
-/// Has a process of its own release the program, and kill itself at a step. The step's name; `None` when
-/// it came to its end before.
+/// Releases the program in a separate process that kills itself at a step. Returns the step's name; `None` if the
+/// release completed before.
 fn killed_at(steady: &Steady, step: usize) -> Option<String> {
     let output = Command::new(env!("CARGO_BIN_EXE_release_until"))
         .args([steady.pid.to_string(), step.to_string()])
@@ -93,13 +94,13 @@ fn killed_at(steady: &Steady, step: usize) -> Option<String> {
     None
 }
 
-/// What the kernel does without us as well, and is forgiven: a run may have only so many such events. A real
-/// loss at every step would be far more.
+/// Counts events that the kernel causes without us as well: a run may have only a few of them. A real loss at every step
+/// would be far more.
 #[derive(Default)]
 struct Forgiven(AtomicUsize);
 
 impl Forgiven {
-    /// Takes one event out of a count, if there is any.
+    /// Moves one event from a count to this one, if there is any.
     fn one_of(&self, count: &mut u32) {
         if *count > 0 {
             *count -= 1;
@@ -107,7 +108,7 @@ impl Forgiven {
         }
     }
 
-    /// Holds that they were few: one in `rarity` steps at most, and some.
+    /// Asserts that there were few: at most one in `rarity` steps, plus a constant.
     fn are_few(&self, steps: usize, rarity: usize) {
         const ALWAYS: usize = 3;
         let count = self.0.load(Ordering::Relaxed);
@@ -125,8 +126,8 @@ fn lives_on_when_we_are_killed(threads: u32, wait: &'static str) {
         let context = format!("killed at {step} ({name}), {threads} threads in {wait}");
         assert!(!steady.has_stopped(), "{context}: {}", steady.describe());
         let mut seen = steady.check();
-        // A thread that was interrupted and not set yet: epoll_wait then comes back, and only we could
-        // have begun it again.
+        // If the thread was interrupted and its registers are not set yet, epoll_wait returns, and only we could have
+        // restarted it.
         let is_between = ["Wait", "Read", "Write", "Set"].contains(&name.as_str());
         if wait.starts_with("epoll") && is_between && seen.interrupted == 1 {
             seen.interrupted = 0;
@@ -168,7 +169,7 @@ fn it_lives_on_when_we_are_killed_while_all_its_threads_sleep() {
     lives_on_when_we_are_killed(3, "sleep");
 }
 
-fn its_end_is_told(threads: u32, wait: &'static str) {
+fn reports_its_end(threads: u32, wait: &'static str) {
     at_each_step(threads, wait, |steady, step| {
         let mut at = None;
         let (result, reached) = steady.release_until(step, |steady, now| {
@@ -180,7 +181,7 @@ fn its_end_is_told(threads: u32, wait: &'static str) {
         }
         let is_gone = match &result {
             Err(ReleaseError::Target(TargetError::Gone(_))) => true,
-            // It was just done.
+            // The release was just complete.
             Ok(release) => release.outcome == Outcome::Released && at == Some(Step::Await),
             Err(_) => false,
         };
@@ -191,25 +192,25 @@ fn its_end_is_told(threads: u32, wait: &'static str) {
 }
 
 #[test]
-fn a_target_that_ends_anywhere_is_told_to_be_gone() {
-    its_end_is_told(1, "read");
+fn a_target_that_ends_at_any_step_is_reported_as_gone() {
+    reports_its_end(1, "read");
 }
 
 #[test]
-fn a_target_of_several_threads_that_ends_anywhere_is_told_to_be_gone() {
-    its_end_is_told(4, "cond");
+fn a_target_of_several_threads_that_ends_at_any_step_is_reported_as_gone() {
+    reports_its_end(4, "cond");
 }
 
 fn another_program_is_left_alone(threads: u32, wait: &'static str) {
     at_each_step(threads, wait, |steady, step| {
         let mut said = Vec::new();
         let (result, reached) = steady.release_until(step, |steady, _| {
-            steady.tell("exec");
-            // Until it does. Where it cannot yet, its first thread is held, or another one that was has
-            // been ended and is still ours to let go of.
+            steady.send("exec");
+            // Until it has. It cannot as long as its first thread is stopped, or another stopped thread has been ended
+            // and is not detached yet.
             while said.len() < 2 {
-                if steady.says_within(Duration::from_millis(1)) {
-                    said.push(steady.said());
+                if steady.has_line_within(Duration::from_millis(1)) {
+                    said.push(steady.read_line());
                 } else if steady.first_state() == 't' || steady.has_state('Z') {
                     break;
                 }
@@ -220,10 +221,10 @@ fn another_program_is_left_alone(threads: u32, wait: &'static str) {
         }
         let context = format!("another program at {step}, {threads} threads in {wait}: {result:?}");
         while said.len() < 2 {
-            said.push(steady.said());
+            said.push(steady.read_line());
         }
         assert!(said[0] == "execs" && said[1].starts_with("ready"), "{context}: {said:?}");
-        // It came to its end before, or says what has become of its target.
+        // The release completed before, or reports what happened to its target.
         let outcomes = [Outcome::Released, Outcome::Partial, Outcome::NothingToRelease];
         let is_clear = match &result {
             Ok(release) => outcomes.contains(&release.outcome),
@@ -251,7 +252,7 @@ fn a_program_that_replaces_a_target_of_several_threads_is_left_alone() {
     another_program_is_left_alone(4, "cond");
 }
 
-/// Whom a signal is for.
+/// The recipient of a signal.
 #[derive(Debug, Clone, Copy)]
 enum For {
     Process,
@@ -262,8 +263,8 @@ fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom:
     let (lost, interrupted) = (Forgiven::default(), Forgiven::default());
     let steps = at_each_step(threads, wait, |steady, step| {
         if step < LANES * stride() {
-            steady.tell(with);
-            assert_eq!(steady.said(), "so");
+            steady.send(with);
+            assert_eq!(steady.read_line(), "so");
         }
         let mut at = None;
         let (result, reached) = steady.release_until(step, |steady, now| {
@@ -279,15 +280,14 @@ fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom:
         let mut seen = steady.check();
         assert_eq!(seen.handled, u32::from(reached), "{context} {seen:?}");
         if wait != "suspend" && matches!(at, Some(Step::Await | Step::Write | Step::Seize)) {
-            // It was just let go, and the kernel begins its wait again: a handler that comes after the kernel
-            // has looked for one, and before the thread is in its call again, does not end that. (So it
-            // is after any stop, SIGSTOP and SIGCONT as well.) Whoever waits with a mask of his own misses
-            // none.
+            // The thread was just detached, and the kernel restarts its wait: a handler that runs after the kernel has
+            // checked for one, and before the thread is in its call again, does not end the call. (The same happens
+            // after any stop, for instance SIGSTOP and SIGCONT.) A call with a mask of its own misses none.
             lost.one_of(&mut seen.lost);
         }
         if threads > 1 {
-            // The kernel wakes one thread for a signal of the process, and gives it to another one that
-            // comes first: so it is without us as well.
+            // The kernel wakes one thread for a signal of the process, and delivers it to another one that is faster:
+            // this happens without us as well.
             interrupted.one_of(&mut seen.interrupted);
         }
         assert!(seen.is_well(), "{context} {seen:?}");
@@ -296,7 +296,7 @@ fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom:
         reached
     });
     lost.are_few(steps, 10);
-    // One of several threads that wait for a signal of the process is woken in vain every few steps: 16 in 60.
+    // One of several threads that wait for a signal of the process is woken for nothing every few steps: 16 in 60.
     let rarity = if matches!(whom, For::Process) && threads > 1 { 2 } else { 10 };
     interrupted.are_few(steps, rarity);
 }
@@ -317,22 +317,22 @@ fn a_handler_runs_once_while_the_only_thread_pauses() {
 }
 
 #[test]
-fn a_handler_runs_once_while_a_read_is_begun_again() {
+fn a_handler_runs_once_while_a_read_restarts() {
     handlers_run_once(1, "read", "restart", For::Process);
 }
 
 #[test]
-fn a_handler_runs_once_while_a_read_is_broken_off() {
+fn a_handler_runs_once_while_a_read_is_interrupted() {
     handlers_run_once(1, "read", "norestart", For::Process);
 }
 
 #[test]
-fn a_handler_runs_once_while_a_sleep_is_broken_off() {
+fn a_handler_runs_once_while_a_sleep_is_interrupted() {
     handlers_run_once(1, "sleep", "norestart", For::Process);
 }
 
 #[test]
-fn a_handler_of_the_held_thread_runs_once_beside_others() {
+fn a_handler_of_the_stopped_thread_runs_once_beside_others() {
     handlers_run_once(3, "epoll", "norestart", For::Thread);
 }
 
@@ -341,7 +341,7 @@ fn a_handler_of_the_process_runs_once_beside_others() {
     handlers_run_once(4, "cond", "restart", For::Process);
 }
 
-fn it_goes_on_after_a_stop(threads: u32, wait: &'static str) {
+fn it_continues_after_a_stop(threads: u32, wait: &'static str) {
     at_each_step(threads, wait, |steady, step| {
         let (result, reached) = steady.release_until(step, |steady, _| steady.signal(Signal::STOP));
         steady.signal(Signal::CONT);
@@ -349,7 +349,7 @@ fn it_goes_on_after_a_stop(threads: u32, wait: &'static str) {
         assert!(result.is_ok() || matches!(result, Err(ReleaseError::Failed(_))), "{context}");
         let mut seen = steady.check();
         if wait.starts_with("epoll") || wait == "cond" {
-            // So it is without us as well (signal(7)).
+            // This happens without us as well (signal(7)).
             seen.interrupted = 0;
         }
         assert!(seen.is_well(), "{context}: {seen:?}");
@@ -361,26 +361,26 @@ fn it_goes_on_after_a_stop(threads: u32, wait: &'static str) {
 }
 
 #[test]
-fn it_goes_on_after_it_was_stopped_and_continued() {
-    it_goes_on_after_a_stop(1, "read");
+fn it_continues_after_it_was_stopped_and_continued() {
+    it_continues_after_a_stop(1, "read");
 }
 
 #[test]
-fn it_goes_on_after_all_its_threads_were_stopped_and_continued() {
-    it_goes_on_after_a_stop(4, "cond");
+fn it_continues_after_all_its_threads_were_stopped_and_continued() {
+    it_continues_after_a_stop(4, "cond");
 }
 
-/// Where our code goes is chosen before it is mapped. What the target maps meanwhile may be just there.
+/// The place of our code is chosen before it is mapped. The target may map memory there meanwhile.
 fn keeps_what_it_maps(how: &str) {
-    /// Behind these, our code is mapped.
+    /// Number of steps until our code is mapped.
     const STEPS: usize = 12;
     let home = tempfile::tempdir().unwrap();
     let program = support::compile(home.path(), "steady.c", &[]);
     let mut steady = Steady::start(&Kind::new(&program, 4, "read"));
     for step in 0..STEPS {
         let (result, is_step) = steady.release_until(step, |steady, _| {
-            steady.tell(how);
-            assert_eq!(steady.said(), "so");
+            steady.send(how);
+            assert_eq!(steady.read_line(), "so");
         });
         assert!(is_step);
         let release = result.unwrap();
@@ -433,13 +433,13 @@ fn of_two_releases_of_several_threads_the_second_is_refused() {
     the_second_is_refused(4, "cond");
 }
 
-/// A program of several threads that something stands in the way of.
+/// Returns a kind of program with a hazard.
 fn with_hazard(home: &Path, threads: u32, hazard: &'static str) -> Kind {
     let program = support::compile(home, "steady.c", &[]);
     Kind { hazard, ..Kind::new(&program, threads, if threads > 1 { "cond" } else { "read" }) }
 }
 
-/// It was left alone: nothing of us is in it, and all is as it was.
+/// Asserts that the program was left alone: nothing of ours is in it, and nothing has changed.
 fn is_untouched(steady: &mut Steady, context: &str) {
     assert_eq!(steady.left_bytes(), 0, "{context}");
     steady.wait_for_our_thread();
@@ -500,7 +500,7 @@ fn a_program_that_denies_memory_which_is_written_and_executed_is_refused() {
 }
 
 #[test]
-fn an_address_space_that_is_full_is_told_and_nothing_is_left() {
+fn a_full_address_space_is_reported_and_nothing_is_left() {
     let home = tempfile::tempdir().unwrap();
     for threads in [1, 4] {
         let mut steady = Steady::start(&with_hazard(home.path(), threads, "address-space"));
@@ -511,7 +511,7 @@ fn an_address_space_that_is_full_is_told_and_nothing_is_left() {
 }
 
 #[test]
-fn a_limit_that_allows_no_other_thread_is_told_and_nothing_is_left() {
+fn a_limit_that_allows_no_other_thread_is_reported_and_nothing_is_left() {
     let home = tempfile::tempdir().unwrap();
     let mut steady = Steady::start(&with_hazard(home.path(), 4, "threads"));
     let Err(ReleaseError::Failed(why)) = steady.release() else { panic!("it went through") };

@@ -1,4 +1,4 @@
-//! What of ours is in a process: where it goes, and what an earlier release may have left there.
+//! The mappings of lowtide in a process: where to put them, and how to find those that an earlier release left.
 
 use std::ops::Range;
 
@@ -8,52 +8,52 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
 
-use crate::stub::numbers::OFF_OWNER;
+use crate::stub::numbers::OFF_INJECTOR;
 use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME};
 
-/// Both mappings together, in bytes.
+/// Size of both mappings together, in bytes.
 pub(crate) const BYTES: u64 = CODE_BYTES + BLOCK_BYTES;
-/// On both sides, so much stays free, so that the kernel joins nothing with ours.
-const APART: u64 = 1 << 20;
-/// So many times it is waited for a thread of an earlier release to leave.
-const PATIENCE: u32 = 4;
-/// The highest address of a process with four levels of page tables.
-const HIGHEST: u64 = 1 << 47;
+/// Free bytes on both sides, so that the kernel merges no mapping with ours.
+const GAP_BYTES: u64 = 1 << 20;
+/// Maximum number of waits for the thread of an earlier release to end.
+const MAX_WAITS: u32 = 4;
+/// End of the address space of a process with four levels of page tables.
+const ADDRESS_SPACE_END: u64 = 1 << 47;
 
-/// Something that an earlier release has left, or that another one has there now.
+/// Mappings that an earlier release has left, or that another release uses now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leftover {
-    /// Where it is: the code, and what lies behind it of its block.
+    /// The code, and the part of the block that is mapped after it.
     pub range: Range<u64>,
-    /// Whether the block's beginning is still there.
+    /// Whether the start of the block is still there.
     has_block: bool,
 }
 
-/// Who put it there, as the block says.
+/// The lowtide process that has mapped the code, as the block records it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Owner {
-    /// Its number.
+pub(crate) struct Injector {
+    /// Its PID.
     pub pid: u64,
-    /// When it began, in clock ticks since the machine booted.
+    /// Its start time, in clock ticks since the machine booted.
     pub start_ticks: u64,
-    /// The PID namespace in which it has that number.
+    /// The PID namespace that the PID belongs to.
     pub namespace: u64,
 }
 
-impl Owner {
-    /// Ourselves.
-    pub(crate) fn ourselves() -> Self {
+impl Injector {
+    /// Returns this process.
+    pub(crate) fn current() -> Self {
         let pid = std::process::id();
         let start_ticks = Target::open(pid).map_or(0, |own| own.start_ticks);
         Self { pid: pid.into(), start_ticks, namespace: namespace() }
     }
 
-    /// Its words in the block.
+    /// Returns its words in the block.
     pub(crate) fn words(self) -> [u64; 3] {
         [self.pid, self.start_ticks, self.namespace]
     }
 
-    /// Whether it still runs; `None` of one in another namespace, of which that cannot be told.
+    /// Returns whether it still runs; `None` if it is in another PID namespace, where this cannot be determined.
     fn is_alive(self) -> Option<bool> {
         if self.namespace != namespace() {
             return None;
@@ -63,13 +63,14 @@ impl Owner {
     }
 }
 
+/// Returns this process's PID namespace.
 fn namespace() -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
 }
 
-/// What is there of a release.
-pub(crate) fn leftovers(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> {
+/// Finds the mappings of releases in a process.
+pub(crate) fn find(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> {
     let named = format!("[anon:{NAME}]");
     let mut found: Vec<Leftover> = Vec::new();
     let mut name_of_last = "";
@@ -94,14 +95,14 @@ pub(crate) fn leftovers(memory: &LiveMemory, maps: &[Mapping]) -> Vec<Leftover> 
             last.range.end = mapping.end;
             last.has_block = true;
         } else if mapping.name == named {
-            // Code that was not mapped any more, or not yet.
+            // A block whose code is not mapped any more, or not yet.
             found.push(Leftover { range: mapping.start..mapping.end, has_block: false });
         }
     }
     found
 }
 
-/// Whether both mappings are at a place, as they are asked for: what else is mapped there is the target's.
+/// Returns whether both mappings are at a place, exactly as requested. Any other mapping there is the target's.
 pub(crate) fn are_both_at(maps: &[Mapping], place: u64) -> bool {
     let block = place + CODE_BYTES;
     let is_at = |range: Range<u64>, permissions: &str| {
@@ -111,19 +112,19 @@ pub(crate) fn are_both_at(maps: &[Mapping], place: u64) -> bool {
     is_at(place..block, "r-xp") && is_at(block..block + BLOCK_BYTES, "rw-p")
 }
 
-/// Whether anything is mapped at a place.
+/// Returns whether anything is mapped at a place.
 pub(crate) fn is_taken(maps: &[Mapping], place: u64) -> bool {
     maps.iter().any(|m| m.start < place + BYTES && place < m.end)
 }
 
-/// Whether our code stands there: kernels without names of mappings tell nothing else.
+/// Returns whether a mapping contains our code: the only evidence on kernels that do not name mappings.
 fn is_ours(memory: &LiveMemory, at: u64) -> bool {
     let mut bytes = [0; 64];
     memory.read(at, &mut bytes) == bytes.len() && CODE.starts_with(&bytes)
 }
 
-/// Whether both are ours before anything was written there: two mappings just as large as ours, side by
-/// side, and the code nothing but zeros.
+/// Returns whether two nameless mappings are ours and not written yet: they are adjacent, have exactly our sizes, and
+/// that of the code contains only zeros.
 fn is_unwritten(memory: &LiveMemory, code: &Mapping, block: &Mapping) -> bool {
     let mut bytes = [1; CODE_BYTES as usize];
     block.start == code.end
@@ -137,7 +138,7 @@ fn is_unwritten(memory: &LiveMemory, code: &Mapping, block: &Mapping) -> bool {
 }
 
 impl Leftover {
-    /// Whether somebody is still at work in it. `wait` passes some time.
+    /// Returns whether a release still uses it. `wait` lets some time pass.
     pub(crate) fn is_active(&self, target: &Target, memory: &LiveMemory, wait: impl Fn()) -> bool {
         let own_thread = || {
             let threads = task::threads(target.pid).unwrap_or_default();
@@ -146,31 +147,31 @@ impl Leftover {
         if !self.has_block {
             return own_thread();
         }
-        let mut owner = self.owner(memory);
-        if owner.is_some_and(|owner| owner.namespace == 0) {
-            // Somebody has mapped this and not said yet who it is; or will not say it any more.
+        let mut injector = self.injector(memory);
+        if injector.is_some_and(|injector| injector.namespace == 0) {
+            // A release has mapped this, and has not recorded itself yet, or was killed before it could.
             wait();
-            owner = self.owner(memory);
+            injector = self.injector(memory);
         }
-        if let Some(owner) = owner {
-            match owner.is_alive() {
-                // What we have left ourselves, in an earlier release that failed, is at work no more.
-                Some(true) if owner == Owner::ourselves() => {}
+        if let Some(injector) = injector {
+            match injector.is_alive() {
+                // An earlier release of this process, which failed: it is not at work any more.
+                Some(true) if injector == Injector::current() => {}
                 Some(true) => return true,
                 Some(false) => {}
-                None if owner.namespace == 0 => {}
-                // Of one that cannot be seen, what it does must tell.
+                None if injector.namespace == 0 => {}
+                // It cannot be seen, so only its heartbeat shows whether it is at work.
                 None => {
-                    let before = self.beat(memory);
+                    let before = self.heartbeat(memory);
                     wait();
-                    if self.beat(memory) != before {
+                    if self.heartbeat(memory) != before {
                         return true;
                     }
                 }
             }
         }
-        // A thread that hears nothing any more leaves, in its time.
-        for _ in 0..PATIENCE {
+        // A worker thread without a heartbeat ends after a while.
+        for _ in 0..MAX_WAITS {
             if !own_thread() {
                 return false;
             }
@@ -179,43 +180,50 @@ impl Leftover {
         own_thread()
     }
 
-    fn owner(&self, memory: &LiveMemory) -> Option<Owner> {
-        let at = self.range.start + CODE_BYTES + OFF_OWNER;
+    fn injector(&self, memory: &LiveMemory) -> Option<Injector> {
+        let at = self.range.start + CODE_BYTES + OFF_INJECTOR;
         let mut bytes = [0; 24];
         let word = |bytes: &[u8; 24], n: usize| {
             bytes[n * 8..n * 8 + 8].try_into().map_or(0, u64::from_le_bytes)
         };
         let is_read = memory.read(at, &mut bytes) == bytes.len();
-        is_read.then(|| Owner {
+        is_read.then(|| Injector {
             pid: word(&bytes, 0),
             start_ticks: word(&bytes, 1),
             namespace: word(&bytes, 2),
         })
     }
 
-    fn beat(&self, memory: &LiveMemory) -> Option<u64> {
-        let at = self.range.start + CODE_BYTES + crate::stub::numbers::OFF_BEAT;
+    fn heartbeat(&self, memory: &LiveMemory) -> Option<u64> {
+        let at = self.range.start + CODE_BYTES + crate::stub::numbers::OFF_HEARTBEAT;
         lowtide_heap::memory::word(memory, at)
     }
 }
 
-/// A free place for both mappings: near others, so that it takes no new page tables, but apart.
-/// `salt` makes two releases choose different ones.
-pub(crate) fn place(maps: &[Mapping], salt: u64) -> Option<u64> {
-    const WANTED: u64 = BYTES + 2 * APART;
+/// Finds a free place for both mappings: near others, so that it needs no new page tables, but not adjacent to
+/// them. `salt` makes two releases choose different places.
+pub(crate) fn find_place(maps: &[Mapping], salt: u64) -> Option<u64> {
+    const NEEDED_BYTES: u64 = BYTES + 2 * GAP_BYTES;
     let below = maps
         .iter()
         .rev()
-        .filter(|m| m.end < HIGHEST)
-        .zip(maps.iter().rev().filter(|m| m.end < HIGHEST).skip(1));
-    // From the highest gap downwards: that is where the kernel puts mappings as well.
+        .filter(|m| m.end < ADDRESS_SPACE_END)
+        .zip(maps.iter().rev().filter(|m| m.end < ADDRESS_SPACE_END).skip(1));
+    // From the highest gap downwards, as the kernel does.
     below
         .filter(|(above, below)| !above.name.starts_with("[stack") && below.end < above.start)
-        .find(|(above, below)| above.start - below.end >= WANTED + (64 << 20))
+        .find(|(above, below)| above.start - below.end >= NEEDED_BYTES + (64 << 20))
         .map(|(above, _)| {
             let within = salt % (32 << 20);
-            (above.start - WANTED - within) & !4095
+            (above.start - NEEDED_BYTES - within) & !4095
         })
+}
+
+/// Returns a number that makes two releases choose different places.
+pub(crate) fn salt() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanoseconds = now.map_or(0, |d| u64::from(d.subsec_nanos()));
+    nanoseconds.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(std::process::id()) << 12)
 }
 
 #[cfg(test)]
@@ -233,14 +241,16 @@ mod tests {
     fn our_place_is_near_others_and_apart_from_them() {
         let maps = maps::parse(MAPS).unwrap();
         for salt in [0, 12_345, u64::MAX] {
-            let at = place(&maps, salt).unwrap();
+            let at = find_place(&maps, salt).unwrap();
             assert!(at.is_multiple_of(4096));
-            assert!(at > 0x7f12_0002_1000 + APART && at + BYTES + APART <= 0x7f13_0000_4000);
+            assert!(
+                at > 0x7f12_0002_1000 + GAP_BYTES && at + BYTES + GAP_BYTES <= 0x7f13_0000_4000
+            );
         }
     }
 
     #[test]
-    fn what_the_target_has_mapped_in_our_place_is_not_taken_for_ours() {
+    fn a_mapping_of_the_target_in_our_place_is_not_taken_for_ours() {
         const PLACE: u64 = 0x7f12_0000_0000;
         let is_ours = |text: &str| {
             let maps = maps::parse(text).unwrap();
@@ -257,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_after_us_is_found_with_its_block() {
+    fn a_mapping_with_our_name_is_found_with_its_block() {
         let text = "\
             7f1200000000-7f1200001000 r-xp 00000000 00:00 0        [anon:lowtide]\n\
             7f1200001000-7f1200041000 rw-p 00000000 00:00 0        [anon:lowtide]\n\
             7f1300000000-7f1300001000 r-xp 00000000 00:00 0        [anon:lowtide]\n\
             7f1400000000-7f1400001000 rw-p 00000000 00:00 0 \n";
         let memory = LiveMemory::open(std::process::id()).unwrap();
-        let found = leftovers(&memory, &maps::parse(text).unwrap());
+        let found = find(&memory, &maps::parse(text).unwrap());
         let ranges: Vec<_> =
             found.iter().map(|l| (l.range.start, l.range.end - l.range.start)).collect();
         assert_eq!(ranges, [(0x7f12_0000_0000, BYTES), (0x7f13_0000_0000, CODE_BYTES)]);

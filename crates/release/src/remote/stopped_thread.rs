@@ -1,0 +1,316 @@
+//! Stopping a thread of the target at a safe point, and resuming it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use lowtide_probe::proc::task::{Doing, Thread};
+
+use super::borrow::ThreadBorrower;
+use super::candidates::Candidate;
+use super::frame::{ResumeState, set_argument};
+use super::tracee::{Registers, Stop, Tracee};
+use super::wait::{self, Resume, Timeout};
+use super::{STOP_TIMEOUT, Step, failed, vectors};
+use crate::checks::Abort;
+use crate::refusal::Refusal;
+use crate::stub::{NAME, SYSCALL_BYTES};
+
+/// The instruction `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// A thread that is stopped at a safe point. Dropping it lets the thread continue.
+pub(super) struct StoppedThread {
+    tracee: Tracee,
+    pub(super) registers: Registers,
+    pub(super) resume: Resume,
+    /// Its registers when it resumes its call.
+    back: Registers,
+    /// Its registers when a handler has interrupted its call.
+    interrupted: Registers,
+    /// The remaining timeout, if it must be rewritten: its form, the time, and the instant of that time.
+    left: Option<(Timeout, Duration, Instant)>,
+    pub(super) mask: u64,
+    /// The signals that its call blocks while it waits, if they differ from the thread's own.
+    pub(super) wait_mask: Option<u64>,
+    thread: Thread,
+    /// The time of the stop.
+    pub(super) since: Instant,
+}
+
+impl StoppedThread {
+    /// Returns the form of its timeout, if that must be rewritten.
+    pub(super) fn timeout(&self) -> Option<Timeout> {
+        self.left.map(|(timeout, ..)| timeout)
+    }
+
+    /// Returns the remaining timeout by now, and its form.
+    pub(super) fn left(&self) -> Option<(Timeout, Duration)> {
+        let (timeout, left, since) = self.left?;
+        Some((timeout, left.saturating_sub(since.elapsed())))
+    }
+
+    /// Reads the state in which it resumes; `None` if its extended state cannot be put into a frame.
+    ///
+    /// # Errors
+    /// Fails if the thread has ended.
+    pub(super) fn resume_state(&self) -> io::Result<Option<ResumeState>> {
+        let state = self.tracee.extended_state()?;
+        let Ok(vectors) = vectors::to_frame(&state) else { return Ok(None) };
+        let (registers, interrupted, mask) = (self.back, self.interrupted, self.mask);
+        Ok(Some(ResumeState { registers, interrupted, mask, vectors, timespec: None }))
+    }
+
+    /// Sets its registers and detaches it. If it makes `escorted` calls then, it is traced until it has made them.
+    ///
+    /// # Errors
+    /// Fails if the thread has ended.
+    pub(super) fn redirect(
+        self,
+        registers: &Registers,
+        escorted: Option<usize>,
+        observe: &mut dyn FnMut(Step),
+    ) -> io::Result<()> {
+        observe(Step::Set);
+        let set = self.tracee.set_registers(registers);
+        observe(Step::Detach);
+        let detached = match escorted {
+            Some(calls) if set.is_ok() => self.escort(calls, observe),
+            _ => self.tracee.detach(0),
+        };
+        set.and(detached)
+    }
+
+    /// Traces the thread while it makes `calls` calls, and puts it back to where it was before them, its wait just
+    /// interrupted. The kernel continues from there: it restarts the wait, or, if a signal has come meanwhile, runs
+    /// the handler and ends the wait with EINTR, as it would have done without the stop. Without the escort, the
+    /// thread would restart its wait in any case, and a handler that runs before that would not end it.
+    fn escort(mut self, calls: usize, observe: &mut dyn FnMut(Step)) -> io::Result<()> {
+        // Each call and each rt_sigreturn has an entry and an exit; one rt_sigreturn precedes all of them.
+        let stops = 2 * (2 * calls + 1);
+        for _ in 0..stops {
+            self.tracee.next_call()?;
+            match self.tracee.wait(STOP_TIMEOUT)? {
+                Stop::Call => {}
+                // A handler runs before the first call, which cancels all of them.
+                Stop::Signal(signal) => return self.tracee.detach(signal),
+                Stop::Requested | Stop::Group => return self.tracee.detach(0),
+                Stop::Ended => return Ok(()),
+                Stop::TimedOut => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        }
+        observe(Step::Set);
+        let mut registers = self.tracee.registers()?;
+        let is_there = registers.rip == self.back.rip && registers.rsp == self.back.rsp;
+        if self.resume.again && is_there && self.may_end() {
+            registers.rip += SYSCALL_BYTES;
+            registers.orig_rax = self.back.rax;
+            registers.rax = self.resume.code as u64;
+            self.tracee.set_registers(&registers)?;
+        }
+        self.tracee.detach(0)
+    }
+
+    /// Returns whether a pending signal may end the wait. A call with a signal mask of its own is not ended by the
+    /// signals in that mask, even if the thread's mask lets them through.
+    fn may_end(&self) -> bool {
+        let Some(wait_mask) = self.wait_mask else { return true };
+        self.thread.status().is_ok_and(|status| {
+            let signals = status.signals;
+            let pending = (signals.pending | signals.pending_shared) & signals.caught;
+            pending & !self.mask & !wait_mask != 0
+        })
+    }
+}
+
+impl ThreadBorrower<'_> {
+    /// Stops a thread and reads its state; `None` if it has left its call meanwhile.
+    pub(super) fn stop(&mut self, candidate: &Candidate) -> Result<Option<StoppedThread>, Abort> {
+        if let (Timeout::Milliseconds(_, ms), Some(asleep)) =
+            (candidate.wait.timeout, &candidate.asleep)
+            && self.last_timeout.is_unchanged(candidate.thread, asleep, ms)
+        {
+            return Ok(None);
+        }
+        let Some((mut tracee, since)) = self.seize(candidate)? else { return Ok(None) };
+        self.io.observe(Step::Read);
+        let read_failed = |error| self.io.failed(error);
+        let registers = tracee.registers().map_err(read_failed)?;
+        if let Some(registers) = registers_if_untouched(&registers) {
+            tracee.restore_on_drop(registers);
+        }
+        let mask = tracee.signal_mask().map_err(read_failed)?;
+        let is_same_wait =
+            candidate.asleep.is_none_or(|asleep| asleep.is_same_wait(candidate.thread));
+        if !is_same_call(&registers, candidate)
+            || !self.is_on_own_stack(&registers, candidate)
+            || !is_same_wait
+        {
+            return Ok(None);
+        }
+        let result = registers.rax as i64;
+        let resume = Resume::from_result(&candidate.wait, result);
+        let (mut back, mut interrupted) = (registers, registers);
+        interrupted.rax = resume.interrupted_result(result) as u64;
+        let mut left = None;
+        if resume.again {
+            back.rip -= SYSCALL_BYTES;
+            back.rax = registers.orig_rax;
+            left = self.remaining_timeout(candidate);
+            if let (true, Some((Timeout::Milliseconds(place, _), left, _))) =
+                (candidate.wait.gives_up, left)
+            {
+                let mut again = Registers { rax: wait::ERESTARTNOHAND as u64, ..registers };
+                set_argument(&mut again, place, wait::in_ms(left));
+                tracee.restore_on_drop(again);
+            }
+        }
+        back.orig_rax = u64::MAX;
+        interrupted.orig_rax = u64::MAX;
+        let wait_mask = candidate.wait_mask;
+        Ok(Some(StoppedThread {
+            tracee,
+            thread: candidate.thread,
+            registers,
+            resume,
+            back,
+            interrupted,
+            left,
+            mask,
+            wait_mask,
+            since,
+        }))
+    }
+
+    /// Returns the remaining timeout of a thread that has just been stopped, with its form and the current time.
+    fn remaining_timeout(&mut self, candidate: &Candidate) -> Option<(Timeout, Duration, Instant)> {
+        let now = Instant::now();
+        let timeout = candidate.wait.timeout;
+        if let (Timeout::Milliseconds(_, ms), Some(asleep)) = (timeout, &candidate.asleep) {
+            // Rewritten in whole ms again and again, it would grow by a fraction of one each time.
+            let left = self.last_timeout.remaining(candidate.thread, asleep, ms, now);
+            return Some((timeout, left, now));
+        }
+        let given = match timeout {
+            Timeout::Kept => None,
+            Timeout::Milliseconds(_, ms) => Some(Duration::from_millis(ms)),
+            Timeout::Timespec(..) => candidate.timespec.and_then(wait::duration),
+            // The kernel has just written the remaining time there, so we may write there as well.
+            Timeout::Updated(_, at) => {
+                let words = self.io.word(at).zip(self.io.word(at.wrapping_add(8)));
+                words.and_then(|(seconds, rest)| wait::duration([seconds, rest]))
+            }
+        }?;
+        let asleep = candidate.asleep.map(|asleep| asleep.at(now)).unwrap_or_default();
+        Some((timeout, given.saturating_sub(asleep), now))
+    }
+
+    /// Traces and stops a thread; `None` if it has left its call meanwhile. Returns the time of the stop as well.
+    fn seize(&mut self, candidate: &Candidate) -> Result<Option<(Tracee, Instant)>, Abort> {
+        // If the thread is in another call, the stop could interrupt that for nothing. After this last check, it has
+        // only a few microseconds to change.
+        if candidate.thread.doing().ok() != Some(Doing::In(candidate.call)) {
+            return Ok(None);
+        }
+        let tid = candidate.thread.tid;
+        self.io.observe(Step::Seize);
+        let mut tracee = match Tracee::seize(tid) {
+            Ok(tracee) => tracee,
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                // A thread that is ending causes this error as well.
+                if let Some(error) = self.io.lost() {
+                    return Err(error.into());
+                }
+                return match candidate.thread.stat() {
+                    Ok(stat) if !stat.has_ended() => Err(self.not_traced(candidate)),
+                    _ => Ok(None),
+                };
+            }
+            Err(error) => return Err(self.io.target.failed(error).into()),
+        };
+        self.io.observe(Step::Interrupt);
+        let since = Instant::now();
+        if tracee.interrupt().is_err() {
+            return Ok(None);
+        }
+        self.io.observe(Step::Wait);
+        match tracee.wait(STOP_TIMEOUT).map_err(|error| self.io.failed(error))? {
+            Stop::Requested => Ok(Some((tracee, since))),
+            Stop::Signal(signal) => {
+                if let Some(registers) =
+                    tracee.registers().ok().and_then(|r| registers_if_untouched(&r))
+                {
+                    let _ = tracee.set_registers(&registers);
+                }
+                let _ = tracee.detach(signal);
+                Ok(None)
+            }
+            Stop::Group => {
+                let _ = tracee.detach(0);
+                Err(Refusal::Stopped { pid: self.io.target.pid }.into())
+            }
+            Stop::Ended | Stop::Call => Ok(None),
+            Stop::TimedOut => {
+                crate::checks::check_frozen(self.io.target)?;
+                Err(failed("a thread could not be stopped: the kernel holds it"))
+            }
+        }
+    }
+
+    /// Returns whether a stopped thread still is one of the target's, in a 64-bit call, and on its own stack.
+    fn is_on_own_stack(&self, registers: &Registers, candidate: &Candidate) -> bool {
+        const USER_CODE_64: u64 = 0x33;
+        let mut call = [0; 2];
+        let is_read = self.io.read(registers.rip.wrapping_sub(2), &mut call).is_ok();
+        // Not `int $0x80`, which has other call numbers.
+        if registers.cs != USER_CODE_64
+            || !is_read
+            || call != SYSCALL
+            || candidate.thread.stat().is_err()
+            || !self.io.target.is_alive()
+        {
+            return false;
+        }
+        match &candidate.unguarded {
+            None => true,
+            // glibc's data of a thread is at the upper end of that thread's stack. The extent of other stacks, which a
+            // program has made itself, is unknown.
+            Some(stack) => stack.contains(&registers.fs_base) && registers.rsp < registers.fs_base,
+        }
+    }
+
+    /// Explains why a thread may not be traced though it may be inspected: another process traces it.
+    fn not_traced(&self, candidate: &Candidate) -> Abort {
+        match candidate.thread.status() {
+            Ok(status) if status.tracer != 0 => {
+                let tracer = Thread { pid: status.tracer, tid: status.tracer };
+                if tracer.stat().is_ok_and(|stat| stat.name == NAME) {
+                    return Refusal::AnotherRelease.into();
+                }
+                Refusal::Traced { tracer: status.tracer }.into()
+            }
+            _ => match crate::checks::check_permission(self.io.target) {
+                Err(error) => error.into(),
+                Ok(()) => Refusal::AnotherRelease.into(),
+            },
+        }
+    }
+}
+
+/// Returns the registers with which to detach an unused thread, if the kernel would otherwise end its wait.
+fn registers_if_untouched(registers: &Registers) -> Option<Registers> {
+    let r = registers;
+    let args = [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
+    let code = wait::result_if_untouched(r.orig_rax, &args, r.rax as i64)?;
+    Some(Registers { rax: code as u64, ..*r })
+}
+
+/// Returns whether a stopped thread is still in the call in which it was inspected.
+fn is_same_call(registers: &Registers, candidate: &Candidate) -> bool {
+    let r = registers;
+    let call = &candidate.call;
+    r.orig_rax == u64::from(call.number)
+        && [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] == call.args
+        && r.rsp == call.stack_pointer
+        && r.rip == call.instruction_pointer
+}
