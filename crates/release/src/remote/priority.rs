@@ -19,29 +19,23 @@ use crate::repeating::Repeating;
 /// go, nothing else should come.
 #[derive(Debug)]
 pub(crate) struct Urgent {
-    before: Option<(i32, libc::sched_param)>,
+    /// Policy and priority.
+    before: Option<(libc::c_int, libc::c_int)>,
     /// It is one thread's.
     _thread: PhantomData<*const ()>,
 }
 
 impl Urgent {
     pub(crate) fn begin() -> Self {
-        let mut param = libc::sched_param { sched_priority: 0 };
-        // SAFETY: it takes a number, 0 for this thread, and returns one.
-        let policy = unsafe { libc::sched_getscheduler(0) };
-        // SAFETY: the kernel writes a `struct sched_param` to `param`, which is one and outlives the call.
-        let known = policy >= 0 && unsafe { libc::sched_getparam(0, &raw mut param) } == 0;
-        let before = (known && first_of_all(0)).then_some((policy, param));
+        let before = policy(0).zip(priority(0)).filter(|_| first_of_all(0));
         Self { before, _thread: PhantomData }
     }
 }
 
 impl Drop for Urgent {
     fn drop(&mut self) {
-        if let Some((policy, param)) = &self.before {
-            // SAFETY: 0 is this thread. The kernel reads a `struct sched_param` from `param`, which is one
-            // and outlives the call.
-            unsafe { libc::sched_setscheduler(0, *policy, std::ptr::from_ref(param)) };
+        if let Some((policy, priority)) = self.before {
+            schedule(0, policy, priority);
         }
     }
 }
@@ -135,8 +129,7 @@ impl Background {
 
     /// With `interrupt` set, it comes back: it is in the way of ending.
     pub(crate) fn begin(interrupt: &Arc<AtomicBool>) -> Self {
-        // SAFETY: it takes a number, 0 for this thread, and returns one.
-        let is_ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+        let is_ordinary = policy(0) == Some(libc::SCHED_OTHER);
         let thread = Thread::current();
         if !is_ordinary || thread.ran().is_none() || !may_come_back() {
             return Self { guarded: None };
@@ -190,8 +183,7 @@ fn lift_where_it_waits(thread: Thread, interrupt: Arc<AtomicBool>) -> impl FnMut
 pub(crate) fn leave_background() {
     for thread in task::threads(std::process::id()).unwrap_or_default() {
         let Ok(tid) = i32::try_from(thread.tid) else { continue };
-        // SAFETY: it takes a number and returns one.
-        if unsafe { libc::sched_getscheduler(tid) } == libc::SCHED_IDLE && !first_of_all(tid) {
+        if policy(tid) == Some(libc::SCHED_IDLE) && !first_of_all(tid) {
             set_policy(thread.tid, libc::SCHED_OTHER);
         }
     }
@@ -220,18 +212,39 @@ fn may_come_back() -> bool {
 
 /// Whether a thread of this process is scheduled like that from now on; 0 is this one.
 fn set_policy(tid: u32, policy: libc::c_int) -> bool {
-    let Ok(tid) = libc::pid_t::try_from(tid) else { return false };
-    let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads a `struct sched_param` from `param`, which is one and outlives the call.
-    unsafe { libc::sched_setscheduler(tid, policy, &raw const param) == 0 }
+    libc::pid_t::try_from(tid).is_ok_and(|tid| schedule(tid, policy, 0))
 }
 
 fn first_of_all(tid: i32) -> bool {
-    let param = libc::sched_param { sched_priority: 1 };
     // No thread that it starts has that from it.
-    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: the kernel reads a `struct sched_param` from `param`, which is one and outlives the call.
-    unsafe { libc::sched_setscheduler(tid, policy, &raw const param) == 0 }
+    schedule(tid, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1)
+}
+
+// Scheduling goes by the system calls themselves: musl's functions only return ENOSYS, since its threads share
+// what POSIX means for a process. The kernel's `struct sched_param` is one `int`, the priority.
+
+/// Returns the scheduling policy of a thread; 0 is this one.
+fn policy(tid: libc::pid_t) -> Option<libc::c_int> {
+    // SAFETY: it takes a number, as wide as a register, and returns one.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, libc::c_long::from(tid)) };
+    libc::c_int::try_from(policy).ok().filter(|policy| *policy >= 0)
+}
+
+/// Returns the real-time priority of a thread; 0 is this one.
+fn priority(tid: libc::pid_t) -> Option<libc::c_int> {
+    let (tid, mut priority) = (libc::c_long::from(tid), 0);
+    // SAFETY: the kernel writes an `int` to `priority`, which is one and outlives the call.
+    let done = unsafe { libc::syscall(libc::SYS_sched_getparam, tid, &raw mut priority) };
+    (done == 0).then_some(priority)
+}
+
+/// Sets the policy and priority of a thread, and returns whether that was permitted; 0 is this one.
+fn schedule(tid: libc::pid_t, policy: libc::c_int, priority: libc::c_int) -> bool {
+    let (tid, policy) = (libc::c_long::from(tid), libc::c_long::from(policy));
+    // SAFETY: the kernel reads an `int` from `priority`, which is one and outlives the call.
+    let done =
+        unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, &raw const priority) };
+    done == 0
 }
 
 #[cfg(test)]
@@ -240,27 +253,22 @@ mod tests {
 
     use super::*;
 
-    fn policy() -> libc::c_int {
-        // SAFETY: it takes only numbers, of the declared types; 0 is this thread.
-        unsafe { libc::sched_getscheduler(0) }
-    }
-
     #[test]
     fn a_thread_comes_back_from_the_background_and_goes_there_only_where_it_may() {
-        let before = policy();
+        let before = policy(0);
         let background = Background::begin(&Arc::default());
-        if before == libc::SCHED_OTHER && may_come_back() {
+        if before == Some(libc::SCHED_OTHER) && may_come_back() {
             // Where it has to wait for a processor, it is lifted for a turn.
             let deadline = Instant::now() + Duration::from_secs(60);
-            while policy() != libc::SCHED_IDLE {
+            while policy(0) != Some(libc::SCHED_IDLE) {
                 assert!(Instant::now() < deadline, "it never went to the background");
                 std::thread::yield_now();
             }
         } else {
-            assert_eq!(policy(), before);
+            assert_eq!(policy(0), before);
         }
         drop(background);
-        assert_eq!(policy(), before);
+        assert_eq!(policy(0), before);
     }
 
     #[test]
