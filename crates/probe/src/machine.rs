@@ -85,12 +85,23 @@ fn cgroup_limit() -> Option<u64> {
     limits.filter(|limit| *limit < 1 << 60).min()
 }
 
-/// Looks for the C library in our own address space, since we run on the system's.
+/// Returns the version of the system's C library: the one that this process is linked with, or if lowtide is
+/// linked statically, the one beside the system's loader.
 fn system_c_library() -> Option<String> {
     let maps = crate::proc::maps::parse(&fs::read_to_string("/proc/self/maps").ok()?).ok()?;
-    let library =
-        maps.iter().find(|m| m.name.contains("/libc.so") || m.name.contains("/libc-2."))?;
-    Some(format!("glibc {}", c_library_version(library.name.as_ref())?))
+    let ours = maps.iter().find(|m| m.name.contains("/libc.so") || m.name.contains("/libc-2."));
+    let library = ours.map(|m| PathBuf::from(&m.name)).or_else(c_library_beside_loader)?;
+    Some(format!("glibc {}", c_library_version(&library)?))
+}
+
+/// Returns where the C library of dynamically linked programs is. Each of them names the loader by this path.
+fn c_library_beside_loader() -> Option<PathBuf> {
+    const LOADER: &str = if cfg!(target_arch = "aarch64") {
+        "/lib/ld-linux-aarch64.so.1"
+    } else {
+        "/lib64/ld-linux-x86-64.so.2"
+    };
+    Some(fs::canonicalize(LOADER).ok()?.with_file_name("libc.so.6"))
 }
 
 /// CPU time of the calling thread, in seconds.
@@ -102,6 +113,13 @@ pub fn thread_cpu_s() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn the_c_library_beside_the_loader_is_the_one_that_this_test_is_linked_with() {
+        let version = c_library_version(&c_library_beside_loader().unwrap()).unwrap();
+        assert_eq!(detect().libc, Some(format!("glibc {version}")));
+    }
 
     #[test]
     fn this_machine_has_memory_pages_and_a_kernel() {

@@ -23,6 +23,14 @@ const BYTES_PER_STREAM: u64 = 16 << 10;
 const PART_OF_MEMORY: u64 = 4;
 
 pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
+    if cfg!(target_feature = "crt-static") {
+        return Err(Failure::failed(
+            "the demo preloads allocators into lowtide's own server, and nothing can be preloaded into this \
+             lowtide, which is statically linked: run the demo with a lowtide that is linked with glibc, or \
+             study a program of your own",
+        )
+        .next("lowtide study -- YOUR COMMAND"));
+    }
     let streams = args.streams.unwrap_or_else(streams_for_this_machine);
     if streams == 0 {
         return Err(Failure::usage("--streams: must be at least 1"));

@@ -20,29 +20,23 @@ use crate::periodic::PeriodicThread;
 /// between the stop of a thread of the target and its resumption.
 #[derive(Debug)]
 pub(crate) struct RealtimeGuard {
-    before: Option<(i32, libc::sched_param)>,
+    /// Policy and priority before.
+    before: Option<(libc::c_int, libc::c_int)>,
     /// It applies to the thread that created it.
     _thread: PhantomData<*const ()>,
 }
 
 impl RealtimeGuard {
     pub(crate) fn new() -> Self {
-        let mut param = libc::sched_param { sched_priority: 0 };
-        // SAFETY: it takes a number, 0 for this thread, and returns one.
-        let policy = unsafe { libc::sched_getscheduler(0) };
-        // SAFETY: the kernel writes a `struct sched_param` to `param`, which is one and outlives the call.
-        let known = policy >= 0 && unsafe { libc::sched_getparam(0, &raw mut param) } == 0;
-        let before = (known && set_realtime(0)).then_some((policy, param));
+        let before = policy(0).zip(priority(0)).filter(|_| set_realtime(0));
         Self { before, _thread: PhantomData }
     }
 }
 
 impl Drop for RealtimeGuard {
     fn drop(&mut self) {
-        if let Some((policy, param)) = &self.before {
-            // SAFETY: 0 is this thread. The kernel reads a `struct sched_param` from `param`, which is one
-            // and outlives the call.
-            unsafe { libc::sched_setscheduler(0, *policy, std::ptr::from_ref(param)) };
+        if let Some((policy, priority)) = self.before {
+            schedule(0, policy, priority);
         }
     }
 }
@@ -138,8 +132,7 @@ impl IdleGuard {
     /// Makes the calling thread idle. When `interrupt` is set, the thread becomes an ordinary one again, so that it
     /// can end soon.
     pub(crate) fn new(interrupt: &Arc<AtomicBool>) -> Self {
-        // SAFETY: it takes a number, 0 for this thread, and returns one.
-        let is_ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+        let is_ordinary = policy(0) == Some(libc::SCHED_OTHER);
         let thread = Thread::current();
         if !is_ordinary || thread.ran().is_none() || !can_leave_idle() {
             return Self { guarded: None };
@@ -194,8 +187,7 @@ fn boost_when_starved(thread: Thread, interrupt: Arc<AtomicBool>) -> impl FnMut(
 pub(crate) fn boost_idle_threads() {
     for thread in task::threads(std::process::id()).unwrap_or_default() {
         let Ok(tid) = i32::try_from(thread.tid) else { continue };
-        // SAFETY: it takes a number and returns one.
-        if unsafe { libc::sched_getscheduler(tid) } == libc::SCHED_IDLE && !set_realtime(tid) {
+        if policy(tid) == Some(libc::SCHED_IDLE) && !set_realtime(tid) {
             set_policy(thread.tid, libc::SCHED_OTHER);
         }
     }
@@ -224,19 +216,40 @@ fn can_leave_idle() -> bool {
 
 /// Sets the scheduling policy of a thread of this process, 0 for the calling one. Returns whether it succeeded.
 fn set_policy(tid: u32, policy: libc::c_int) -> bool {
-    let Ok(tid) = libc::pid_t::try_from(tid) else { return false };
-    let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads a `struct sched_param` from `param`, which is one and outlives the call.
-    unsafe { libc::sched_setscheduler(tid, policy, &raw const param) == 0 }
+    libc::pid_t::try_from(tid).is_ok_and(|tid| schedule(tid, policy, 0))
 }
 
 /// Gives a thread a realtime priority, 0 for the calling one. Returns whether it succeeded.
 fn set_realtime(tid: i32) -> bool {
-    let param = libc::sched_param { sched_priority: 1 };
     // Threads that it starts do not inherit this.
-    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: the kernel reads a `struct sched_param` from `param`, which is one and outlives the call.
-    unsafe { libc::sched_setscheduler(tid, policy, &raw const param) == 0 }
+    schedule(tid, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1)
+}
+
+// These are the system calls themselves. musl's functions only return ENOSYS, because POSIX defines them for
+// processes and the kernel for threads. The kernel's `struct sched_param` is one `int`, the priority.
+
+/// Returns the scheduling policy of a thread, 0 for the calling one.
+fn policy(tid: libc::pid_t) -> Option<libc::c_int> {
+    // SAFETY: it takes a number, as wide as a register, and returns one.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, libc::c_long::from(tid)) };
+    libc::c_int::try_from(policy).ok().filter(|policy| *policy >= 0)
+}
+
+/// Returns the real-time priority of a thread, 0 for the calling one.
+fn priority(tid: libc::pid_t) -> Option<libc::c_int> {
+    let (tid, mut priority) = (libc::c_long::from(tid), 0);
+    // SAFETY: the kernel writes an `int` to `priority`, which is one and outlives the call.
+    let done = unsafe { libc::syscall(libc::SYS_sched_getparam, tid, &raw mut priority) };
+    (done == 0).then_some(priority)
+}
+
+/// Sets policy and priority of a thread, 0 for the calling one. Returns whether it succeeded.
+fn schedule(tid: libc::pid_t, policy: libc::c_int, priority: libc::c_int) -> bool {
+    let (tid, policy) = (libc::c_long::from(tid), libc::c_long::from(policy));
+    // SAFETY: the kernel reads an `int` from `priority`, which is one and outlives the call.
+    let done =
+        unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, &raw const priority) };
+    done == 0
 }
 
 #[cfg(test)]
@@ -245,27 +258,22 @@ mod tests {
 
     use super::*;
 
-    fn policy() -> libc::c_int {
-        // SAFETY: it takes only numbers, of the declared types; 0 is this thread.
-        unsafe { libc::sched_getscheduler(0) }
-    }
-
     #[test]
     fn a_thread_is_idle_only_where_it_may_become_ordinary_again() {
-        let before = policy();
+        let before = policy(0);
         let guard = IdleGuard::new(&Arc::default());
-        if before == libc::SCHED_OTHER && can_leave_idle() {
+        if before == Some(libc::SCHED_OTHER) && can_leave_idle() {
             // If it has to wait for a processor, it is an ordinary thread for a turn.
             let deadline = Instant::now() + Duration::from_secs(60);
-            while policy() != libc::SCHED_IDLE {
+            while policy(0) != Some(libc::SCHED_IDLE) {
                 assert!(Instant::now() < deadline, "it never became idle");
                 std::thread::yield_now();
             }
         } else {
-            assert_eq!(policy(), before);
+            assert_eq!(policy(0), before);
         }
         drop(guard);
-        assert_eq!(policy(), before);
+        assert_eq!(policy(0), before);
     }
 
     #[test]

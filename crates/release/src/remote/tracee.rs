@@ -200,9 +200,9 @@ impl Tracee {
     pub(crate) fn signal_mask(&self) -> io::Result<u64> {
         let mut mask = 0_u64;
         // SAFETY: PTRACE_GETSIGMASK writes as many bytes as its third argument says, 8, to the last, which
-        // points to a `u64` that outlives the call.
+        // points to a `u64` that outlives the call. (Requests have another type with musl than with glibc.)
         checked(unsafe {
-            libc::ptrace(libc::PTRACE_GETSIGMASK, self.tid, SIGSET_BYTES, &raw mut mask)
+            libc::ptrace(libc::PTRACE_GETSIGMASK as _, self.tid, SIGSET_BYTES, &raw mut mask)
         })?;
         Ok(mask)
     }

@@ -3,6 +3,9 @@
 //!
 //! A `cdylib` would not do: rustc's version script keeps every C symbol of a static archive local,
 //! so that a preloaded one would load and replace nothing.
+//!
+//! The libraries are built for the target, but if that is musl, for the host: a static lowtide preloads
+//! them into the programs of its host, which have the host's C library.
 
 use std::env;
 use std::fmt::Write as _;
@@ -19,6 +22,12 @@ struct Source {
 }
 
 fn main() {
+    if is_for_host() && variable("CARGO_CFG_TARGET_ARCH") != env::consts::ARCH {
+        fail(
+            "with musl, the allocators are built for the host, whose processor differs from the target's: build on a \
+             machine like the target, or for its -gnu target",
+        );
+    }
     let sources = [jemalloc(), mimalloc("mimalloc", "v3"), mimalloc("mimalloc2", "v2")];
     let out = PathBuf::from(variable("OUT_DIR"));
     let mut table = String::from("pub(crate) static TABLE: &[Packed] = &[\n");
@@ -51,7 +60,7 @@ fn main() {
 
 /// The archive that tikv-jemalloc-sys built, whole, with its symbols unprefixed.
 fn jemalloc() -> Source {
-    let root = PathBuf::from(variable("DEP_JEMALLOC_ROOT"));
+    let root = dependency("JEMALLOC_ROOT");
     let archive = root.join("lib/libjemalloc_pic.a");
     let header = read(&root.join("include/jemalloc/jemalloc.h"));
     let version = defined(&header, "JEMALLOC_VERSION").trim_matches('"').to_owned();
@@ -76,7 +85,7 @@ fn jemalloc() -> Source {
 /// The one-file source of libmimalloc-sys, which carries two generations, with the flags of
 /// mimalloc's own CMakeLists.txt for a shared library.
 fn mimalloc(name: &'static str, generation: &str) -> Source {
-    let include = PathBuf::from(variable("DEP_MIMALLOC_INCLUDE_DIR"));
+    let include = dependency("MIMALLOC_INCLUDE_DIR");
     let Some(all) = include.parent().and_then(Path::parent) else {
         fail("libmimalloc-sys: DEP_MIMALLOC_INCLUDE_DIR does not lie two folders deep");
     };
@@ -112,8 +121,25 @@ fn mimalloc(name: &'static str, generation: &str) -> Source {
     }
 }
 
+/// Whether the libraries are built for the host and not for the target.
+fn is_for_host() -> bool {
+    variable("CARGO_CFG_TARGET_ENV") == "musl"
+}
+
+/// What the build script of an allocator's crate printed: by way of `lowtide-allocators-host`, if that
+/// crate was compiled for the host.
+fn dependency(name: &str) -> PathBuf {
+    let through = if is_for_host() { "DEP_LOWTIDE_ALLOCATORS_HOST" } else { "DEP" };
+    PathBuf::from(variable(&format!("{through}_{name}")))
+}
+
 fn link(source: &Source, library: &Path) {
-    let compiler = cc::Build::new().opt_level(3).debug(false).warnings(false).get_compiler();
+    let mut build = cc::Build::new();
+    build.opt_level(3).debug(false).warnings(false);
+    if is_for_host() {
+        build.target(&variable("HOST"));
+    }
+    let compiler = build.get_compiler();
     let mut command: Command = compiler.to_command();
     command
         .args(["-shared", "-fPIC", "-O3", "-o"])
