@@ -76,7 +76,7 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         matches!(kind, VerdictKind::Live | VerdictKind::OutsideHeap | VerdictKind::Runtime);
     if is_unnamed && facts.heap.is_some() {
         because.push(format!("only {} are free and held", facts.part(reclaimable + fragmented)));
-    } else if kind == VerdictKind::Inconclusive && !facts.heap.is_some() {
+    } else if kind == VerdictKind::Inconclusive && facts.heap.is_none() {
         because.push("its heap could not be walked".to_owned());
     }
     Verdict { kind, because }

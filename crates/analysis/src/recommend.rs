@@ -40,21 +40,21 @@ pub fn recommend(
 /// By what the cost of a trial is told: the same for the whole study.
 #[derive(Debug, Clone, Copy)]
 struct Yardstick {
-    work: Work,
+    work: CpuUnit,
     /// Whether every load tells its latency; otherwise its duration stands for it.
     latency: bool,
 }
 
-/// What a trial's CPU time was spent on.
+/// The unit that CPU time is given for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Work {
-    /// RequestCount, which the load counts: CPU time is told for each.
-    RequestCount,
-    /// The same in every trial: CPU time is told for all of it.
+enum CpuUnit {
+    /// A request, if the load counts requests.
+    Request,
+    /// A trial, if every trial does the same work.
     Trial,
     /// The load took the same time in every trial and does not say how much it did: it may have
     /// done more under one treatment than under another.
-    NotKnown,
+    Unknown,
 }
 
 /// A treatment under which a greater part of the requests failed than under the reference, by more than
@@ -74,13 +74,13 @@ impl Yardstick {
         let longest = took.iter().copied().fold(0.0, f64::max);
         let shortest = took.iter().copied().fold(f64::INFINITY, f64::min);
         let work = if took.is_empty() {
-            Work::Trial
+            CpuUnit::Trial
         } else if usable().all(|t| requests(t) > 0.0) {
-            Work::RequestCount
+            CpuUnit::Request
         } else if took.len() > 1 && longest - shortest < longest * SAME_DURATION {
-            Work::NotKnown
+            CpuUnit::Unknown
         } else {
-            Work::Trial
+            CpuUnit::Trial
         };
         Self { work, latency }
     }
@@ -88,7 +88,7 @@ impl Yardstick {
     /// CPU seconds for the work done.
     fn cpu(self, trial: &TrialResult) -> Option<f64> {
         let cpu = trial.cpu_s.filter(|c| *c > 0.0)?;
-        Some(if self.work == Work::RequestCount { cpu / requests(trial) } else { cpu })
+        Some(if self.work == CpuUnit::Request { cpu / requests(trial) } else { cpu })
     }
 
     fn latency_name(self) -> &'static str {
@@ -121,7 +121,7 @@ fn summarise(
     limit: f64,
 ) -> TreatmentSummary {
     let usable: Vec<&TrialResult> = repeats.iter().copied().filter(|t| t.is_usable()).collect();
-    // TrialMetrics of a treatment that was never in force are shown, with their standing beside them.
+    // Metrics of a treatment that was never in force are shown, with their standing beside them.
     let shown = if usable.is_empty() {
         repeats.iter().copied().filter(|t| t.outcome == TrialOutcome::Done).collect()
     } else {
@@ -146,7 +146,7 @@ fn summarise(
         }
     } else if is_reference {
         Standing::Reference
-    } else if yardstick.work == Work::NotKnown {
+    } else if yardstick.work == CpuUnit::Unknown {
         Standing::Unresolved
     } else {
         standing_of(&[cpu_ratio, latency_ratio], limit)
@@ -441,7 +441,7 @@ fn doubts(
         doubts.push("whether anything is better: no other treatment could be compared".to_owned());
     }
     if best.standing == Standing::Unresolved {
-        let why = if yardstick.work == Work::NotKnown {
+        let why = if yardstick.work == CpuUnit::Unknown {
             ": the load took the same time in every trial and does not say how much it did"
         } else if best.cpu_ratio.is_none() && best.latency_ratio.is_none() {
             ": there is nothing to compare it with"

@@ -361,7 +361,7 @@ impl ReleaseRun<'_> {
         let _idle = (self.release.runs_in == Some(RunsIn::OwnThread))
             .then(|| IdleGuard::new(&self.options.interrupt));
         loop {
-            // If the lists do not show options their links are encoded, they are left as they are.
+            // If the lists do not show how their links are encoded, they are left as they are.
             if let Some(links) = ptmalloc::fast_links(&heap.memory, &heap.layout)
                 && !consolidations.is_empty()
             {

@@ -131,14 +131,13 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
     /// Checks that the code may continue. `before` are the threads that the target had before.
     fn check(&mut self, before: &[Thread]) -> Result<(), Abort> {
         if self.runs_in == RunsIn::OwnThread {
-            let cloned = self.injected.get(OFF_CLONED).map_or(0, |tid| tid as i64);
-            if cloned <= 0 {
-                self.injected.no_thread();
-                self.heartbeat = None;
-                return Err(failed(
-                    "no thread could be started in it (its limits do not allow another)",
-                ));
-            }
+            let cloned = match check_cloned(self.injected) {
+                Ok(tid) => tid,
+                Err(abort) => {
+                    self.heartbeat = None;
+                    return Err(abort);
+                }
+            };
             let is_running = || self.injected.half(OFF_STATE) == Some(STATE_RUNNING);
             if !self.injected.io().until(ACTION_TIMEOUT, is_running) {
                 return Err(self
@@ -146,7 +145,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
                     .io()
                     .because("a thread that was started in it does not run"));
             }
-            self.injected.boost_worker(before, u32::try_from(cloned).unwrap_or(0));
+            self.injected.boost_worker(before, cloned);
         }
         // Kernels without PR_GET_MDWE answer with an error, which is negative.
         match self.injected.get(OFF_MDWE).map(|answer| answer as i64) {
@@ -303,10 +302,22 @@ pub(crate) fn trim(
     match runs_in {
         RunsIn::OwnThread => {
             injected.start_thread(true)?;
+            check_cloned(injected)?;
             injected.wait_for_exit(TRIM_TIMEOUT)
         }
         RunsIn::Slices => injected.enter(Task::Trim).map(drop),
     }
+}
+
+/// Returns the TID of our thread in the target, as the target sees it, or an error if the kernel did not start
+/// one.
+fn check_cloned(injected: &mut Injected<'_, '_>) -> Result<u32, Abort> {
+    let tid = injected.get(OFF_CLONED).filter(|tid| *tid as i64 > 0);
+    if let Some(tid) = tid {
+        return Ok(u32::try_from(tid).unwrap_or(0));
+    }
+    injected.no_thread();
+    Err(failed("no thread could be started in it (its limits do not allow another)"))
 }
 
 /// Message for a worker thread that has ended by itself.

@@ -19,7 +19,7 @@ fn request(method: &str, body: &[u8]) -> Request {
     }
 }
 
-/// What was outcomes.
+/// The outcomes that were reported.
 #[derive(Debug, Default, PartialEq)]
 struct RecordedOutcomes(Vec<Result<(u16, Vec<u8>), Failure>>);
 
