@@ -1,15 +1,13 @@
 //! The command line.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
-use lowtide_model::duration::parse_duration;
 
-use crate::exit::Failure;
 use crate::selector::Selector;
+use crate::values::{self, DEFAULT_INTERVAL, DEFAULT_MAX_PAUSE, TypedDuration};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -96,8 +94,8 @@ pub(crate) struct InspectArgs {
     pub(crate) arenas: bool,
 
     /// Look again and again for so long, and judge whether what is in use grows
-    #[arg(long, value_name = "D")]
-    pub(crate) watch: Option<String>,
+    #[arg(long, value_name = "D", value_parser = values::inspect_watch)]
+    pub(crate) watch: Option<TypedDuration>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -111,8 +109,8 @@ pub(crate) struct ReleaseArgs {
     pub(crate) dry_run: bool,
 
     /// The longest that a thread of the process may be held up, where that can be sliced: 100us to 1s
-    #[arg(long, value_name = "D", default_value = crate::verbs::release::DEFAULT_MAX_PAUSE)]
-    pub(crate) max_pause: String,
+    #[arg(long, value_name = "D", default_value = DEFAULT_MAX_PAUSE, value_parser = values::max_pause)]
+    pub(crate) max_pause: TypedDuration,
 
     /// Permit an allocator's own purge, whose pause cannot be bounded
     #[arg(long)]
@@ -127,16 +125,16 @@ pub(crate) struct ReleaseArgs {
     pub(crate) untested: bool,
 
     /// If a process is refused for a reason that may pass, retry for this long
-    #[arg(long, value_name = "D")]
-    pub(crate) wait: Option<String>,
+    #[arg(long, value_name = "D", value_parser = values::release_wait)]
+    pub(crate) wait: Option<TypedDuration>,
 
     /// Release from the selected processes without asking
     #[arg(long)]
     pub(crate) yes: bool,
 
     /// Wait for so long afterwards, and say what has come back; Ctrl-C ends it earlier
-    #[arg(long, value_name = "D", conflicts_with = "dry_run")]
-    pub(crate) watch: Option<String>,
+    #[arg(long, value_name = "D", conflicts_with = "dry_run", value_parser = values::release_watch)]
+    pub(crate) watch: Option<TypedDuration>,
 }
 
 /// What gives memory back.
@@ -149,6 +147,8 @@ pub(crate) enum Method {
     /// malloc_trim, which holds each arena's lock for as long as it takes; for comparison
     Trim,
     /// The allocator's own purge; takes --unbounded
+    // No process can be released from this way yet.
+    #[value(hide = true)]
     Purge,
 }
 
@@ -188,8 +188,8 @@ pub(crate) struct WatchArgs {
 
     /// Time between two samples, at least 100ms; a look may wait longer, so that looking takes a tenth
     /// of the time at most
-    #[arg(short, long, value_name = "D", default_value = crate::verbs::watch::DEFAULT_INTERVAL)]
-    pub(crate) interval: String,
+    #[arg(short, long, value_name = "D", default_value = DEFAULT_INTERVAL, value_parser = values::watch_interval)]
+    pub(crate) interval: TypedDuration,
 
     /// End after so many looks; without it, when the process does
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -567,11 +567,6 @@ pub(crate) enum Chart {
     Bars,
     /// Each treatment over time
     Panels,
-}
-
-/// What a flag gives as a time.
-pub(crate) fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
-    parse_duration(text).map_err(|error| Failure::usage(format!("{flag}: {error}")))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A progress line on stderr, which never waits for the terminal: what a stalled terminal does not take is
-//! left out, so that neither a load nor a trial waits with it.
+//! A progress line on stderr that never blocks: output that a stalled terminal does not accept is
+//! dropped, so that neither a load nor a trial waits for it.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
@@ -8,10 +8,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 use crate::stream::try_write_to_stderr;
 
-/// How often it is drawn at most, per second.
+/// Maximum number of updates per second.
 const REFRESH_RATE: u8 = 20;
 
-/// A progress line in a format of `indicatif`, if stderr is a terminal.
+/// Returns a progress line in a format of `indicatif`, if stderr is a terminal.
 pub(crate) fn on_stderr(length: Option<u64>, template: &str) -> Option<ProgressBar> {
     if !io::stderr().is_terminal() {
         return None;

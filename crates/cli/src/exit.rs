@@ -1,12 +1,11 @@
-//! How lowtide ends, and the sentence that goes with it.
+//! Exit codes, and failures with a message and a next step.
 
 use std::fmt::Display;
+use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::process::ExitCode;
 
-use lowtide_report::terminal::printable_lines;
 use serde::Serialize;
-
-use crate::output::{Output, note};
 
 /// The exit codes. They are promises to scripts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,19 +14,19 @@ pub(crate) enum Exit {
     Done,
     /// 1: failed.
     Failed,
-    /// 2: what was asked for cannot be done as it was written.
+    /// 2: the command line cannot be carried out as written.
     Usage,
     /// 3: not permitted.
     NotPermitted,
-    /// 4: the target is gone.
+    /// 4: the target process has ended.
     Gone,
-    /// 5: acting would not have been safe, and nothing was done.
+    /// 5: refused because it would not have been safe; nothing was changed.
     Refused,
     /// 99: a threshold was crossed.
     Crossed,
-    /// 130: ended by Ctrl-C, as shells count it.
+    /// 130: ended by Ctrl-C, 128 + SIGINT as in shells.
     Interrupted,
-    /// Whatever a part that ends by itself says.
+    /// The exit code of a hidden verb, passed on.
     Passed(ExitCode),
 }
 
@@ -48,7 +47,7 @@ impl From<Exit> for ExitCode {
 }
 
 impl Exit {
-    /// The word for it in an error object.
+    /// Returns the word for it in an error object.
     fn code(self) -> &'static str {
         match self {
             Self::Done | Self::Passed(_) => "done",
@@ -63,7 +62,7 @@ impl Exit {
     }
 }
 
-/// Something went wrong: a sentence, how lowtide ends, and a command that helps.
+/// An error of lowtide: its message, the exit code, and a command that helps.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
@@ -81,7 +80,7 @@ impl Display for Failure {
     }
 }
 
-/// The object that is printed with `--json`.
+/// A `lowtide.error/1` object.
 #[derive(Serialize)]
 struct ErrorObject<'a> {
     schema: &'static str,
@@ -95,24 +94,35 @@ impl Failure {
         Self { exit, message: message.to_string(), next: None }
     }
 
-    /// What was asked for cannot be done as it was written.
+    /// Returns the failure for a command line that cannot be carried out as written.
     pub(crate) fn usage(message: impl Display) -> Self {
         Self::new(Exit::Usage, message)
     }
 
-    /// It was tried and did not work.
+    /// Returns the failure for something that was tried and did not work.
     pub(crate) fn failed(message: impl Display) -> Self {
         Self::new(Exit::Failed, message)
     }
 
-    /// A file could not be written.
-    pub(crate) fn io(path: &std::path::Path, error: &std::io::Error) -> Self {
+    /// Returns the failure for a record that could not be created.
+    pub(crate) fn record_not_created(path: &Path, error: &io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::AlreadyExists => Self::usage(format!(
+                "{} is there already, and may be a record: name another file",
+                path.display()
+            )),
+            _ => Self::io(path, error),
+        }
+    }
+
+    /// Returns the failure for a file that could not be written.
+    pub(crate) fn io(path: &Path, error: &io::Error) -> Self {
         let exit = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => Exit::NotPermitted,
+            ErrorKind::PermissionDenied => Exit::NotPermitted,
             _ => Exit::Failed,
         };
         let reason = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => "permission denied to this user",
+            ErrorKind::PermissionDenied => "permission denied to this user",
             _ => &error.to_string(),
         };
         let path = path.display();
@@ -122,48 +132,24 @@ impl Failure {
         )
     }
 
-    /// How lowtide ends by it.
+    /// Returns how lowtide ends.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }
 
-    /// A command to type next.
+    /// Adds a command to type next.
     pub(crate) fn next(mut self, command: impl Into<String>) -> Self {
         self.next = Some(command.into());
         self
     }
 
-    /// Tells it, and gives the exit code.
-    pub(crate) fn tell(&self, output: &Output) -> ExitCode {
-        if output.json {
-            let object = ErrorObject {
-                schema: "lowtide.error/1",
-                code: self.exit.code(),
-                message: &self.message,
-                next: self.next.as_deref(),
-            };
-            // When not even this can be printed, the exit code has to say it.
-            if let Err(failure) = output.object(&object) {
-                note!("lowtide: {failure}");
-            }
-        } else {
-            note!("lowtide: {}", printable_lines(&self.to_string()));
+    /// Returns the object that is printed with `--json`.
+    pub(crate) fn object(&self) -> impl Serialize {
+        ErrorObject {
+            schema: "lowtide.error/1",
+            code: self.exit.code(),
+            message: &self.message,
+            next: self.next.as_deref(),
         }
-        self.exit.into()
     }
-}
-
-/// What clap found wrong with the command line, or the help that was asked for.
-pub(crate) fn wrong_usage(error: &clap::Error) -> ExitCode {
-    let is_error = error.use_stderr();
-    // Whether an object is wanted can only be guessed from words that were not understood.
-    if is_error && std::env::args_os().any(|word| word == "--json") {
-        let text = error.render().to_string();
-        let message = text.trim().trim_start_matches("error: ");
-        let message = message.split("\n\n").next().unwrap_or_default().replace('\n', " ");
-        let failure = Failure::usage(message).next("lowtide --help");
-        return failure.tell(&Output::new(true, clap::ColorChoice::Never));
-    }
-    let _ = error.print();
-    if is_error { Exit::Usage.into() } else { Exit::Done.into() }
 }

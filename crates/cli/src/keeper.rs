@@ -1,12 +1,12 @@
-//! How lowtide starts its keepers: as itself, with a hidden verb.
+//! The command that starts a keeper: lowtide itself, with a hidden verb.
 
 use lowtide_study::keeper::KeeperProgram;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::Failure;
 
-/// The keeper, and room for as many descriptors as a large tree needs; the subject gets the limit
-/// that lowtide found.
+/// Returns the command of the keeper. Raises the limit of open files for large process trees; the
+/// subject gets the original limit.
 pub(crate) fn program() -> Result<KeeperProgram, Failure> {
     let path = std::env::current_exe().map_err(|error| {
         Failure::failed(format!("lowtide cannot find its own program to start it again: {error}"))
@@ -14,7 +14,7 @@ pub(crate) fn program() -> Result<KeeperProgram, Failure> {
     Ok(KeeperProgram { path, arguments: vec!["keep".to_owned()], open_files_limit: raise_limit() })
 }
 
-/// Raises the soft limit of open files to the hard one. Gives what it was.
+/// Raises the soft limit of open files to the hard limit. Returns the original soft limit.
 fn raise_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

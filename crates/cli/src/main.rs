@@ -3,15 +3,22 @@
 mod args;
 mod bar;
 mod exit;
+mod group;
 mod interrupt;
 mod keeper;
 mod output;
+mod present;
 mod progress;
+mod rerun;
 mod selector;
 mod shell;
 mod stream;
+mod target_error;
 mod tui;
+mod usage;
+mod values;
 mod verbs;
+mod wait;
 mod watcher;
 
 use std::process::ExitCode;
@@ -24,12 +31,12 @@ use exit::{Exit, Failure};
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return exit::wrong_usage(&error),
+        Err(error) => return usage::report(&error),
     };
     let output = output::Output::new(cli.json, cli.color);
     match run(cli.verb, &output) {
         Ok(exit) => exit.into(),
-        Err(failure) => failure.tell(&output),
+        Err(failure) => output.fail(&failure),
     }
 }
 

@@ -1,4 +1,4 @@
-//! How far a study is: a bar with the time left on a terminal, a line for each trial elsewhere.
+//! Progress of a study: a bar with the time left on a terminal, a line for each trial elsewhere.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,32 +13,32 @@ use lowtide_study::remaining::TimeLeft;
 use crate::bar;
 use crate::output::note;
 
-/// Shows progress on the standard error.
-pub(crate) struct Show {
+/// Shows the progress of a study on stderr.
+pub(crate) struct StudyProgress {
     bar: Option<ProgressBar>,
     record: Option<PathBuf>,
     trials: u32,
-    /// Trials that have come to their end, those of earlier runs included.
-    over: u32,
-    trial_begun: Instant,
-    /// How much time was left when the trial began; nothing while none runs.
+    /// Trials that have ended, including those of earlier runs.
+    ended: u32,
+    trial_started: Instant,
+    /// Time left when the trial started; `None` while none runs.
     left: Option<TimeLeft>,
     label: String,
     step: String,
     reading: String,
 }
 
-/// The bar moves in thousandths of a trial.
-const PARTS: u64 = 1000;
+/// Steps of the bar in one trial.
+const STEPS_PER_TRIAL: u64 = 1000;
 
-impl Show {
+impl StudyProgress {
     pub(crate) fn new() -> Self {
         Self {
             bar: None,
             record: None,
             trials: 0,
-            over: 0,
-            trial_begun: Instant::now(),
+            ended: 0,
+            trial_started: Instant::now(),
             left: None,
             label: String::new(),
             step: String::new(),
@@ -46,13 +46,13 @@ impl Show {
         }
     }
 
-    /// The directory of the record, once it is made.
+    /// Returns the directory of the record, once it exists.
     pub(crate) fn record(&self) -> Option<PathBuf> {
         self.record.clone()
     }
 
-    /// A line of its own, above the bar where there is one.
-    fn tell(&self, line: &str) {
+    /// Prints a line, above the bar if there is one.
+    fn print(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.println(line),
             None => note!("{line}"),
@@ -60,33 +60,34 @@ impl Show {
     }
 
     fn begin(&mut self, record: PathBuf, trials: u32, done: u32) {
-        (self.trials, self.over) = (trials, done);
+        (self.trials, self.ended) = (trials, done);
         match done {
             0 => note!("recording to {}", record.display()),
             _ => note!("going on with {}: {done} of {trials} trials are done", record.display()),
         }
         self.record = Some(record);
-        self.bar = bar::on_stderr(Some(u64::from(trials) * PARTS), "{bar:24} {msg}");
+        self.bar = bar::on_stderr(Some(u64::from(trials) * STEPS_PER_TRIAL), "{bar:24} {msg}");
     }
 
     fn trial_begin(&mut self, label: &str, repeat: u32, left: TimeLeft) {
-        self.trial_begun = Instant::now();
-        self.label = format!("{}/{} {label}, repeat {repeat}", self.over + 1, self.trials);
+        self.trial_started = Instant::now();
+        self.label = format!("{}/{} {label}, repeat {repeat}", self.ended + 1, self.trials);
         self.left = Some(left);
         self.step.clear();
         self.reading.clear();
         if self.bar.is_none() {
-            let left = told(left, Duration::ZERO).map_or(String::new(), |left| format!("; {left}"));
+            let left =
+                time_left(left, Duration::ZERO).map_or(String::new(), |left| format!("; {left}"));
             note!("{}: begins{left}", self.label);
         }
     }
 
     fn trial_end(&mut self, outcome: &Outcome) {
-        self.over += 1;
+        self.ended += 1;
         self.left = None;
         self.step.clear();
         let ended = match outcome {
-            Outcome::Done => HumanSeconds(self.trial_begun.elapsed().as_secs_f64()).to_string(),
+            Outcome::Done => HumanSeconds(self.trial_started.elapsed().as_secs_f64()).to_string(),
             Outcome::Failed { because } => {
                 format!("failed: {}", because.lines().next().unwrap_or_default())
             }
@@ -102,7 +103,8 @@ impl Show {
 
     fn draw(&mut self) {
         let Some(bar) = &self.bar else { return };
-        let (elapsed, over) = (self.trial_begun.elapsed(), u64::from(self.over) * PARTS);
+        let (elapsed, over) =
+            (self.trial_started.elapsed(), u64::from(self.ended) * STEPS_PER_TRIAL);
         let Some(left) = self.left else {
             bar.set_position(over);
             if !self.step.is_empty() {
@@ -112,17 +114,17 @@ impl Show {
         };
         let part = (elapsed.as_secs_f64() / left.this.as_secs_f64().max(0.001)).min(0.99);
         let part = if left.this.is_zero() { 0.0 } else { part };
-        bar.set_position(over + (part * PARTS as f64) as u64);
-        let left = told(left, elapsed).map_or(String::new(), |left| format!("  {left}"));
+        bar.set_position(over + (part * STEPS_PER_TRIAL as f64) as u64);
+        let left = time_left(left, elapsed).map_or(String::new(), |left| format!("  {left}"));
         bar.set_message(format!("{}: {}{}{left}", self.label, self.step, self.reading));
     }
 }
 
-/// How much time is left, in words; nothing where nothing is known.
-fn told(left: TimeLeft, elapsed: Duration) -> Option<String> {
+/// Returns the time left, in words; `None` if nothing is known of it.
+fn time_left(left: TimeLeft, elapsed: Duration) -> Option<String> {
     let time = left.after(elapsed).as_secs_f64().round();
     let shown = match time {
-        // No more than is known.
+        // More digits would suggest a precision that the estimate lacks.
         ..60.0 => format!("{:.0} s", time.max(1.0)),
         _ => HumanSeconds(time).to_string(),
     };
@@ -133,15 +135,15 @@ fn told(left: TimeLeft, elapsed: Duration) -> Option<String> {
     }
 }
 
-impl Observer for Show {
+impl Observer for StudyProgress {
     fn see(&mut self, progress: Progress) {
         match progress {
             Progress::Begin { record, trials, done } => self.begin(record, trials, done),
             Progress::TrialBegin { label, repeat, left } => self.trial_begin(&label, repeat, left),
             Progress::Step(step) => self.step = step,
-            Progress::Note(text) => self.tell(&format!("note: {text}")),
+            Progress::Note(text) => self.print(&format!("note: {text}")),
             Progress::CleaningUp => {
-                self.tell("finishing the clean-up; Ctrl-C again ends lowtide at once");
+                self.print("finishing the clean-up; Ctrl-C again ends lowtide at once");
             }
             Progress::Reading { rss_bytes, connections } => {
                 self.reading = format!("  {}", Human(rss_bytes));
@@ -155,7 +157,7 @@ impl Observer for Show {
     }
 }
 
-impl Drop for Show {
+impl Drop for StudyProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -171,13 +173,13 @@ mod tests {
     fn what_is_only_the_least_is_said_to_be() {
         let s = Duration::from_secs;
         let left = TimeLeft { this: s(60), others: s(600), is_least: true };
-        assert_eq!(told(left, s(30)).unwrap(), "at least 10 min 30 s left");
+        assert_eq!(time_left(left, s(30)).unwrap(), "at least 10 min 30 s left");
         assert_eq!(
-            told(TimeLeft { is_least: false, ..left }, s(90)).unwrap(),
+            time_left(TimeLeft { is_least: false, ..left }, s(90)).unwrap(),
             "about 10 min 0 s left"
         );
         let short = TimeLeft { this: s(3), others: s(4), is_least: false };
-        assert_eq!(told(short, s(1)).unwrap(), "about 6 s left");
-        assert_eq!(told(TimeLeft { is_least: true, ..TimeLeft::default() }, s(0)), None);
+        assert_eq!(time_left(short, s(1)).unwrap(), "about 6 s left");
+        assert_eq!(time_left(TimeLeft { is_least: true, ..TimeLeft::default() }, s(0)), None);
     }
 }

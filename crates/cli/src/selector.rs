@@ -1,4 +1,4 @@
-//! Which processes a verb is for: numbers, or what selects them.
+//! The processes that a verb is for: PIDs, or what selects them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -38,12 +38,12 @@ pub(crate) struct Selector {
     subprocesses: bool,
 }
 
-/// When a process began.
+/// Returns the start time of a process, in clock ticks since boot; `None` if it has ended.
 fn began(pid: u32) -> Option<u64> {
     Process::open(pid).ok().flatten().map(|(process, _)| process.start_ticks)
 }
 
-/// A number of a process.
+/// Parses a PID.
 pub(crate) fn pid(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| {
         let name = quoted(text);
@@ -51,7 +51,7 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
     })
 }
 
-/// A path of a control group. An empty one would mean all processes.
+/// Parses the path of a cgroup. An empty path would select all processes.
 fn cgroup(text: &str) -> Result<String, String> {
     match text.starts_with('/') {
         true => Ok(text.to_owned()),
@@ -72,30 +72,31 @@ impl Selector {
         Selection { exe: self.exe.clone(), comm: self.comm.clone(), cgroup: self.cgroup.clone() }
     }
 
-    /// Whether what was selected still is what it was then.
+    /// Returns whether a process is still selected: one given by PID always is; any other only as
+    /// long as it runs under its PID and matches the selection.
     pub(crate) fn still_means(&self, selected: &Selected) -> bool {
         if self.pids.contains(&selected.pid) {
             return true;
         }
-        // What descends from a selected process need not be selected itself.
+        // A descendant of a selected process need not be selected itself.
         let is_meant = || self.subprocesses || self.selection().means(selected.pid);
         selected.start_ticks.is_some() && began(selected.pid) == selected.start_ticks && is_meant()
     }
 
-    /// Whether the processes are named one by one.
+    /// Returns whether the processes are given by PID.
     pub(crate) fn is_by_number(&self) -> bool {
         !self.pids.is_empty()
     }
 
-    /// Whether several processes are meant, and what they are together is of interest.
+    /// Returns whether a group of processes is selected, whose totals are of interest.
     pub(crate) fn is_group(&self) -> bool {
         !self.is_by_number() || self.subprocesses
     }
 
-    /// The processes, each once: those that were named in the order in which they were, and the others by number.
+    /// Returns the processes, each once: those given by PID in their order, then the others by PID.
     ///
     /// # Errors
-    /// When nothing is selected, or the processes cannot be listed.
+    /// If nothing is selected, or the processes cannot be listed.
     pub(crate) fn select(&self) -> Result<Vec<Selected>, Failure> {
         if self.pids.contains(&std::process::id()) {
             return Err(Failure::usage("that is lowtide itself: name another process"));
@@ -119,7 +120,7 @@ impl Selector {
         Ok(each.map(|pid| Selected { pid, start_ticks: began(pid) }).collect())
     }
 
-    /// The words of the command line, as they were given.
+    /// Returns the selection as words of the command line.
     pub(crate) fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         let path = self.exe.as_ref().map(|path| path.display().to_string());

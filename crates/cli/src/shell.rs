@@ -1,8 +1,8 @@
 //! Words for a shell.
 
-use lowtide_report::terminal::steers;
+use lowtide_report::text::steers;
 
-/// A word as a shell reads it, in quotes where it needs them.
+/// Returns a word as a shell reads it, quoted if necessary.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -11,12 +11,12 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// A command to copy, on one line. One that is too long for that is named instead.
-pub(crate) fn to_copy(command: &[String]) -> String {
-    const LONGEST: usize = 200;
+/// Returns a command to copy, on one line; `CMD` if it is too long, or would not be printed as it is.
+pub(crate) fn copyable(command: &[String]) -> String {
+    const MAX_LENGTH: usize = 200;
     let text: Vec<String> = command.iter().map(|word| quoted(word)).collect();
     let text = text.join(" ");
-    if text.len() > LONGEST || text.contains(steers) { "CMD".to_owned() } else { text }
+    if text.len() > MAX_LENGTH || text.contains(steers) { "CMD".to_owned() } else { text }
 }
 
 #[cfg(test)]
@@ -36,13 +36,13 @@ mod tests {
     #[test]
     fn a_command_that_nobody_would_read_is_named() {
         let command = |word: &str| vec!["java".to_owned(), word.to_owned()];
-        assert_eq!(to_copy(&command("a b")), "java 'a b'");
-        assert_eq!(to_copy(&command(&"x".repeat(300))), "CMD");
+        assert_eq!(copyable(&command("a b")), "java 'a b'");
+        assert_eq!(copyable(&command(&"x".repeat(300))), "CMD");
         for word in ["a\nb", "\x1b[2J", "a\u{202e}b"] {
-            assert_eq!(to_copy(&command(word)), "CMD");
+            assert_eq!(copyable(&command(word)), "CMD");
         }
         let hostile = "x'; $(reboot) `reboot` </script>\"";
         let words = ["java".to_owned(), hostile.to_owned()];
-        assert_eq!(shlex::split(&to_copy(&words)).unwrap(), words);
+        assert_eq!(shlex::split(&copyable(&words)).unwrap(), words);
     }
 }

@@ -1,4 +1,4 @@
-//! stdout and stderr, written so that a reader that has stalled does not keep lowtide from ending.
+//! Writes to stdout and stderr in a way that a stalled reader does not keep lowtide from ending.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -28,7 +28,8 @@ pub(crate) fn write_to_stderr(bytes: &[u8]) -> io::Result<()> {
     write_all(io::stderr(), stderr_terminal(), bytes)
 }
 
-/// Writes to a terminal on stderr what it takes without waiting; nothing if stderr is no terminal.
+/// Writes to a terminal on stderr as much as it accepts without waiting; nothing if stderr is not a
+/// terminal.
 pub(crate) fn try_write_to_stderr(bytes: &[u8]) {
     if let Some(terminal) = stderr_terminal() {
         let _ = rustix::io::write(terminal, bytes);
@@ -40,8 +41,8 @@ fn stderr_terminal() -> Option<&'static File> {
     TERMINAL.get_or_init(|| terminal(io::stderr())).as_ref()
 }
 
-/// A terminal, opened a second time: only then can writing to it be made not to wait without changing it
-/// for every other process. Nothing where that is not permitted.
+/// Opens a terminal a second time: only this file can be made non-blocking without affecting every
+/// other process. Returns `None` if that is not permitted.
 fn terminal(file: impl AsFd + IsTerminal + AsRawFd) -> Option<File> {
     if !file.is_terminal() {
         return None;
@@ -69,8 +70,8 @@ fn write_all(file: impl AsFd, terminal: Option<&File>, mut bytes: &[u8]) -> io::
     Ok(())
 }
 
-/// Waits a moment until a file takes output. A file that cannot be polled counts as one that does: the
-/// write will show.
+/// Waits up to [`POLL_INTERVAL`] until a file accepts output. A file that cannot be polled counts
+/// as writable: the write will show.
 fn is_writable(file: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&file, PollFlags::OUT)];
     !matches!(poll(&mut polled, Some(&POLL_INTERVAL)), Ok(0) | Err(Errno::INTR))

@@ -11,6 +11,7 @@
 //! - [`tree`]: a process and its descendants.
 //! - [`sampler`]: one reading of such a tree at every tick.
 //! - [`sockets`]: TCP connections.
+//! - [`permission`]: permission to inspect another process.
 //! - [`selection`]: processes by their program, name or control group.
 //! - [`machine`]: the machine, as far as it concerns memory.
 //!
@@ -23,6 +24,7 @@ pub mod machine;
 pub mod mapped;
 pub mod memory;
 pub mod patience;
+pub mod permission;
 pub mod proc;
 pub mod process;
 pub mod program;

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::proc::cgroup::Groups;
+use crate::proc::links;
 use crate::proc::stat::Stat;
 use crate::tree;
 
@@ -77,7 +78,7 @@ fn shortened(name: &str) -> String {
 
 /// Whether a process runs a program: also one whose file was replaced since, as by an update.
 fn runs(pid: u32, exe: &Path) -> bool {
-    let Ok(path) = fs::read_link(format!("/proc/{pid}/exe")) else { return false };
+    let Ok(path) = links::exe(pid) else { return false };
     let text = path.to_string_lossy();
     Path::new(text.strip_suffix(" (deleted)").unwrap_or(&text)) == exe
 }

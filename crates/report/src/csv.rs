@@ -1,4 +1,4 @@
-//! The samples as CSV: a line for each reading of each trial, for whatever draws or computes.
+//! The samples as CSV: a line for each sample of each trial.
 
 use std::fmt::Write as _;
 
@@ -6,15 +6,15 @@ use lowtide_record::TrialRecord;
 use lowtide_record::v1::{ALIVE_TASKS, INNER_MEMORY};
 
 use crate::read::Loaded;
-use crate::terminal::printable_lines;
+use crate::text::printable_lines;
 
-/// The columns. Bytes, seconds and counts, as in the record; an empty cell is: not read then.
-pub const COLUMNS: &str = "record,trial,treatment,repeat,t_s,processes,rss_bytes,anon_bytes,\
+/// The columns: bytes, seconds and counts, as in the record. A cell is empty if the value was not read.
+const COLUMNS: &str = "record,trial,treatment,repeat,t_s,processes,rss_bytes,anon_bytes,\
 file_bytes,shared_bytes,vsz_bytes,swap_bytes,pss_bytes,lazyfree_bytes,anon_huge_bytes,minor_faults,\
 major_faults,cpu_s,threads,open_files,sockets_established,requests_in_flight,inner_memory_bytes,\
 alive_tasks";
 
-/// All samples of some records.
+/// Formats all samples of some records.
 pub fn render(records: &[Loaded]) -> String {
     let mut out = format!("{COLUMNS}\n");
     for record in records {
@@ -58,7 +58,7 @@ pub fn render(records: &[Loaded]) -> String {
     out
 }
 
-/// What was told by others is told at times of its own: the last word counts for so long, in seconds.
+/// Maximum age in seconds of the last value that another program reported at times of its own.
 const LASTS_S: f64 = 2.0;
 
 fn in_flight_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
@@ -78,9 +78,9 @@ fn cell(value: Option<u64>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
 }
 
-/// A text as one cell (RFC 4180). One that a spreadsheet would take for a formula is kept a text.
+/// Returns a text as one cell (RFC 4180). A text that a spreadsheet would take for a formula stays a text.
 fn quoted(text: &str) -> String {
-    // A newline is a part of a cell; what else would steer a terminal is nothing for anybody.
+    // A newline is part of a cell; other control characters are useless to every reader.
     let text = printable_lines(text);
     let text = if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text };
     if text.contains([',', '"', '\n', '\r']) {

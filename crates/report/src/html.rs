@@ -1,5 +1,5 @@
-//! A report as one HTML file that needs nothing from anywhere else: plots that can be zoomed (uPlot,
-//! inlined), bars, tables, provenance; light and dark.
+//! A report as one HTML file without external resources: zoomable plots (uPlot, inlined), bars, tables,
+//! provenance; light and dark.
 
 use minijinja::{AutoEscape, Environment, Value, context};
 use serde::Serialize;
@@ -21,21 +21,21 @@ use crate::view::{Curve, Group, View, names};
 #[error("the report could not be made: {0}")]
 pub struct HtmlError(String);
 
-/// A report of some records, which are laid over each other, and of others that are drawn beside
-/// them, each on axes of its own. `subtitle` says what was run, and on what.
+/// Renders a report of some records, overlaid on each other, and of others beside them, each on
+/// axes of its own. `subtitle` names the command and the machine.
 ///
 /// # Errors
-/// When the template fails, which would be a defect of lowtide.
+/// If the template fails, which would be a defect of lowtide.
 pub fn render(records: &[Loaded], beside: &[Loaded], subtitle: &str) -> Result<String, HtmlError> {
     let views = View::with_those_beside(records, beside);
     let error = |e: &dyn std::fmt::Display| HtmlError(e.to_string());
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    // The macro stands in front, so that both are one template.
+    // The macro precedes the page, so that both are one template.
     let template =
         concat!(include_str!("../assets/grid.html"), include_str!("../assets/report.html"));
     environment.add_template("report.html", template).map_err(|e| error(&e))?;
-    let data: Vec<Data> = views.iter().map(Data::of).collect();
+    let data: Vec<Data> = views.iter().map(Data::new).collect();
     let data = serde_json::to_string(&data).map_err(|e| error(&e))?;
     let studies: Vec<Value> =
         records.iter().zip(names(records)).map(|(r, name)| section(r, name)).collect();
@@ -58,7 +58,7 @@ pub fn render(records: &[Loaded], beside: &[Loaded], subtitle: &str) -> Result<S
         inner => vec![INNER.0, INNER.1],
         outer => vec![OUTER.0, OUTER.1],
         version => env!("CARGO_PKG_VERSION"),
-        // Without this sign nothing in it can end, or begin, an element.
+        // Without this character, the text can neither close nor open an element.
         data => data.replace('<', "\\u003c"),
         css => include_str!("../assets/report.css"),
         js => include_str!("../assets/report.js"),
@@ -68,7 +68,7 @@ pub fn render(records: &[Loaded], beside: &[Loaded], subtitle: &str) -> Result<S
     page.map(|page| page.trim_start().to_owned()).map_err(|e| error(&e))
 }
 
-/// What stands around the plots of a view; of one that is drawn beside others, also its table.
+/// The context of a view's plots: titles and bars; for records beside the main ones also their table.
 fn view_section(view: &View, beside: Option<&Loaded>) -> Value {
     context! {
         title => view.title.clone(),
@@ -92,7 +92,7 @@ fn pairs(palette: &[(&'static str, &'static str)]) -> Vec<Vec<&'static str>> {
     palette.iter().map(|(dark, light)| vec![*dark, *light]).collect()
 }
 
-/// What the page's script draws.
+/// The data that the page's script draws.
 #[derive(Serialize)]
 struct Data {
     title: String,
@@ -146,7 +146,7 @@ fn milliseconds(t: f64) -> f64 {
 }
 
 impl Data {
-    fn of(view: &View) -> Self {
+    fn new(view: &View) -> Self {
         let (from, to) = view.span();
         Self {
             title: view.title.clone(),
@@ -159,24 +159,24 @@ impl Data {
             most_counted: view.most_counted(),
             pss: view.metric == Metric::Pss,
             lazyfree: lazyfree_matters(view),
-            groups: view.groups.iter().map(DataGroup::of).collect(),
+            groups: view.groups.iter().map(DataGroup::new).collect(),
         }
     }
 }
 
 impl DataGroup {
-    fn of(group: &Group) -> Self {
+    fn new(group: &Group) -> Self {
         Self {
             label: group.label.clone(),
             colour: group.colour % PALETTE.len(),
             settled: group.bar_text(2),
-            curves: group.curves.iter().map(DataCurve::of).collect(),
+            curves: group.curves.iter().map(DataCurve::new).collect(),
         }
     }
 }
 
 impl DataCurve {
-    fn of(curve: &Curve) -> Self {
+    fn new(curve: &Curve) -> Self {
         let points = &curve.points;
         Self {
             repeat: curve.repeat,
@@ -227,7 +227,7 @@ fn section(record: &Loaded, name: String) -> Value {
     }
 }
 
-/// A table as the template sees it.
+/// A table as the template reads it.
 fn grid(table: Table) -> Value {
     let rows: Vec<Value> = table
         .rows
@@ -294,7 +294,7 @@ fn trials(study: &StudyReport) -> Table {
     }
 }
 
-/// Where the figures come from: everything that someone needs to get them again.
+/// The origin of the numbers: everything that is needed to reproduce them.
 fn provenance(record: &Loaded) -> Vec<Vec<String>> {
     let study = &record.study;
     let (m, plan) = (&study.machine, &study.plan);

@@ -1,5 +1,5 @@
-//! What one look at a process found, as a tired person reads it at night: one bar, a table, the verdict
-//! in a sentence, and what to type next.
+//! An inspection for people, readable at night: one bar, a table, the verdict in a sentence, and
+//! the next step.
 
 use std::fmt::Write as _;
 
@@ -7,14 +7,15 @@ use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Arena, Bin, Inspection};
 
 use crate::owners::{counted, facts, ink, meaning, places};
-use crate::terminal::{Screen, bold, dim, escape_of, hanging, printable, title, wrapped};
+use crate::screen::{Screen, bold, dim, escape_of, hanging, title};
+use crate::text::{printable, wrapped};
 
-/// How wide the bar of RSS is at most.
-const WIDEST_BAR: usize = 100;
-/// Arenas are shown one by one up to this many, when that is asked for.
-const MOST_ARENAS: usize = 512;
+/// Maximum width of the bar of RSS, in columns.
+const MAX_BAR_WIDTH: usize = 100;
+/// Maximum number of arenas that are shown one by one.
+const MAX_ARENAS: usize = 512;
 
-/// The picture of one look. `arenas` shows each of them instead of their sum.
+/// Formats an inspection. `arenas` shows each of them instead of their sum.
 pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
     let mut out = head(inspection, screen);
     out += &bar(inspection, screen);
@@ -43,9 +44,9 @@ fn head(inspection: &Inspection, screen: Screen) -> String {
     )
 }
 
-/// RSS as one bar, split by owner. Whoever has anything to speak of has at least one place.
-pub fn bar(inspection: &Inspection, screen: Screen) -> String {
-    let width = usize::from(screen.width).min(WIDEST_BAR);
+/// Formats RSS as one bar, split by owner. An owner above a negligible size has at least one column.
+fn bar(inspection: &Inspection, screen: Screen) -> String {
+    let width = usize::from(screen.width).min(MAX_BAR_WIDTH);
     let total = inspection.observation.ledger.total();
     let mut out = format!("RSS {}", Human(inspection.observation.rss_bytes));
     if let Some(kernel) = inspection
@@ -68,7 +69,7 @@ pub fn bar(inspection: &Inspection, screen: Screen) -> String {
     out
 }
 
-/// Whether two figures of RSS differ by more than what changes between two readings.
+/// Returns whether two values of RSS differ by more than the usual change between two readings.
 fn differs(a: u64, b: u64) -> bool {
     a.abs_diff(b) > (b / 100).max(1 << 20)
 }
@@ -99,7 +100,7 @@ fn rows(inspection: &Inspection, screen: Screen) -> String {
     out
 }
 
-/// What is not a part of RSS, or says more about it.
+/// Formats memory that is not part of RSS, and details of parts that are.
 fn beside(inspection: &Inspection, screen: Screen) -> String {
     let mut parts = Vec::new();
     if inspection.observation.swap_bytes > 0 {
@@ -135,10 +136,10 @@ fn heap(inspection: &Inspection, each: bool, screen: Screen) -> String {
                 screen
             )
         );
-        for arena in inspection.observation.arenas.iter().take(MOST_ARENAS) {
+        for arena in inspection.observation.arenas.iter().take(MAX_ARENAS) {
             out += &arena_line(arena);
         }
-        let rest = inspection.observation.arenas.len().saturating_sub(MOST_ARENAS);
+        let rest = inspection.observation.arenas.len().saturating_sub(MAX_ARENAS);
         if rest > 0 {
             let _ = writeln!(out, " … and {rest} more; --json has them all");
         }
@@ -218,7 +219,7 @@ fn arena_line(arena: &Arena) -> String {
     )
 }
 
-/// The free blocks of all arenas by size.
+/// Formats the free chunks of all arenas by size.
 fn bins(arenas: &[Arena]) -> Vec<Bin> {
     let mut all: Vec<Bin> = Vec::new();
     for bin in arenas.iter().flat_map(|a| &a.bins) {

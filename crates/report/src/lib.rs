@@ -1,22 +1,31 @@
-//! From records to what people look at: one file for each format.
+//! Formats results for people: studies, inspections, releases and loads. One module for each format.
 //!
-//! [`read`] opens records, [`parts`] joins those of one study, [`view`] decides what is drawn (which lines, over which span, in which
-//! colour) and [`table`] what is told in numbers; the rest only puts that into a format.
+//! [`read`] opens the records of studies; [`merge_shards`] and [`overlay`] combine them. A [`View`]
+//! decides what is drawn (lines, span, colours), and the tables, which numbers are printed; the
+//! formats only render both.
 
 pub mod csv;
+pub mod group;
 pub mod html;
 pub mod inspection;
-pub mod lay;
 pub mod load;
 pub mod markdown;
+mod merge_shards;
+mod overlay;
 pub mod owners;
-pub mod parts;
 pub mod png;
 pub mod read;
 pub mod release;
-pub mod scale;
+mod scale;
+mod screen;
 pub mod svg;
-pub mod table;
+mod table;
 pub mod terminal;
-pub mod view;
-pub mod whole;
+pub mod text;
+mod view;
+
+pub use merge_shards::merge_shards;
+pub use overlay::overlay;
+pub use scale::{byte_axis, time_label};
+pub use screen::Screen;
+pub use view::View;

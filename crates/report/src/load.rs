@@ -1,4 +1,4 @@
-//! What a load did, as people read it: a block for each round.
+//! The result of a load for people: a block for each round.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,10 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::load::{Latency, LoadReport, LoadRound, Trickle};
 
-use crate::terminal::{Screen, bold, hanging, printable, thousands, wrapped};
+use crate::screen::{Screen, bold, hanging};
+use crate::text::{printable, thousands, wrapped};
 
-/// One round.
+/// Formats one round.
 pub fn round(round: &LoadRound, screen: Screen) -> String {
     let target = round.url.as_deref().map(|url| format!("  {}", printable(url)));
     let title = format!("round {}{}", round.round, target.unwrap_or_default());
@@ -21,7 +22,7 @@ pub fn round(round: &LoadRound, screen: Screen) -> String {
     out
 }
 
-/// What is told once, behind all rounds.
+/// Formats the part that is printed once, after all rounds.
 pub fn end(report: &LoadReport, screen: Screen) -> String {
     let mut out = String::new();
     for (number, trickle) in trickles(report) {
@@ -74,7 +75,7 @@ fn counts(all: u64, succeeded: u64, failed: u64) -> String {
     format!("{all}: {} succeeded{share}, {failed} failed", thousands(succeeded))
 }
 
-/// Two digits, of which neither makes 100 of what is not all, nor 0 of what is something.
+/// Formats a share in percent with two decimals: as 100 only if it is all, and as 0 only if it is none.
 fn percent(part: u64, all: u64) -> String {
     let share = part as f64 / all as f64 * 100.0;
     let (least, most) = if part == 0 || part == all { (0.0, 100.0) } else { (0.01, 99.99) };
@@ -123,8 +124,8 @@ impl<'a> Covered<'a> {
     }
 }
 
-/// Describes the latency of the requests that succeeded and, if some timed out, the latency with them. Names
-/// the requests where not all are covered.
+/// Describes the latency of the requests that succeeded and, if some timed out, the latency with
+/// them. Names the requests if not all are covered.
 fn latencies(covered: &Covered<'_>) -> Vec<String> {
     let mut texts = Vec::new();
     let succeeded = thousands(covered.succeeded);
@@ -170,7 +171,7 @@ fn errors(errors: &BTreeMap<String, u64>, screen: Screen) -> String {
     table("errors", errors, screen)
 }
 
-/// A count and a text on each line, the most frequent first.
+/// Formats a count and a text on each line, the most frequent first.
 fn table(label: &str, counts: &BTreeMap<String, u64>, screen: Screen) -> String {
     let mut lines: Vec<(&String, u64)> = counts.iter().map(|(text, n)| (text, *n)).collect();
     lines.sort_by_key(|(text, count)| (std::cmp::Reverse(*count), *text));

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use crate::read::Loaded;
 use crate::table::{self, Table};
-use crate::terminal::steers;
+use crate::text::steers;
 use crate::view::names;
 
-/// The tables and recommendations of some records.
+/// Formats the tables and recommendations of some records.
 pub fn render(records: &[Loaded]) -> String {
     let mut out = String::new();
     for (record, name) in records.iter().zip(names(records)) {

@@ -1,14 +1,14 @@
-//! How the owners of a ledger are shown, wherever they are: their colours, their letters, their places
-//! in a bar; and what there is to tell of their process.
+//! The owners of a ledger on every medium: their colours, letters and places in a bar, and the
+//! facts of their process.
 
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Inspection, Manager};
 use lowtide_model::ledger::{Owner, Row};
 use ratatui_core::style::Color;
 
-use crate::terminal::printable;
+use crate::text::printable;
 
-/// How an owner is drawn: its colour, and its letter where there are no colours.
+/// Returns the colour of an owner, and its letter for terminals without colours.
 pub fn ink(owner: Owner) -> (Color, char) {
     match owner {
         Owner::Allocated => (Color::Blue, 'A'),
@@ -26,7 +26,7 @@ pub fn ink(owner: Owner) -> (Color, char) {
     }
 }
 
-/// How many of `width` places each owner has, by largest remainder.
+/// Returns how many of `width` places each owner has, by largest remainder.
 pub fn places(rows: &[Row], total: u64, width: usize) -> Vec<(Owner, usize)> {
     if total == 0 {
         return Vec::new();
@@ -50,7 +50,7 @@ pub fn places(rows: &[Row], total: u64, width: usize) -> Vec<(Owner, usize)> {
     shown.into_iter().filter(|s| s.1 > 0).map(|s| (s.0, s.1)).collect()
 }
 
-/// What an owner means in this very process, in a few words: names of the process's own choice included.
+/// Describes an owner in this process, in a few words, which may include names chosen by the process.
 pub fn meaning(inspection: &Inspection, owner: Owner) -> String {
     match owner {
         Owner::Runtime if !inspection.observation.managers.is_empty() => {
@@ -71,7 +71,7 @@ pub fn meaning(inspection: &Inspection, owner: Owner) -> String {
     }
 }
 
-/// Allocator, runtimes, threads, files and connections, a few words each.
+/// Describes allocator, runtimes, threads, files and connections, in a few words each.
 pub fn facts(inspection: &Inspection) -> Vec<String> {
     let mut parts = Vec::new();
     if let Some(allocator) = &inspection.observation.allocator {
@@ -89,8 +89,8 @@ pub fn facts(inspection: &Inspection) -> Vec<String> {
     parts
 }
 
-/// `1 thread`, `2 threads`.
-pub fn counted(count: u64, what: &str) -> String {
+/// Formats a count with its noun: `1 thread`, `2 threads`.
+pub(crate) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 

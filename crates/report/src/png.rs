@@ -9,24 +9,23 @@ use ttf_parser::{Face, GlyphId, OutlineBuilder};
 
 use crate::svg::{Picture, Text};
 
-/// Why a picture could not be turned into PNG.
+/// Why a picture could not be converted to PNG.
 #[derive(Debug, Error)]
 #[error("the picture could not be drawn: {0}")]
 pub struct PngError(String);
 
-/// For screens that show two pixels where an older one shows one.
+/// Pixels for each unit of the picture, for screens of high resolution.
 const PIXELS: f32 = 2.0;
 
-/// Draws a picture. The letters are those of a font that comes with the binary: a server often has
-/// none.
+/// Renders a picture. The letters are those of a font in the binary, because a server often has none.
 ///
 /// # Errors
-/// When the picture is too large for memory.
+/// If the picture is too large for memory.
 pub fn render(picture: &Picture) -> Result<Vec<u8>, PngError> {
     let error = |e: &dyn std::fmt::Display| PngError(e.to_string());
     let face =
         Face::parse(epaint_default_fonts::UBUNTU_LIGHT, 0).map_err(|e| PngError(e.to_string()))?;
-    // Its texts are left out: resvg's own engine for them takes a tenth of the time to build lowtide.
+    // Texts are rendered separately: resvg's own text engine takes a tenth of the time to build lowtide.
     let tree = Tree::from_str(&picture.svg, &Options::default()).map_err(|e| error(&e))?;
     let size = tree.size();
     let (width, height) =
@@ -39,7 +38,7 @@ pub fn render(picture: &Picture) -> Result<Vec<u8>, PngError> {
     pixels.encode_png().map_err(|e| error(&e))
 }
 
-/// Draws a text, letter by letter.
+/// Renders a text, letter by letter.
 fn draw(text: &Text, face: &Face<'_>, pixels: &mut PixmapMut<'_>) {
     let Some(path) = outline(text, face) else { return };
     let [red, green, blue] = rgb(&text.colour).unwrap_or_default();
@@ -49,10 +48,10 @@ fn draw(text: &Text, face: &Face<'_>, pixels: &mut PixmapMut<'_>) {
     pixels.fill_path(&path, &paint, FillRule::Winding, scale, None);
 }
 
-/// The outlines of all letters of a text; `None` if there is nothing to draw.
+/// Returns the outlines of all letters of a text; `None` if there is nothing to draw.
 fn outline(text: &Text, face: &Face<'_>) -> Option<Path> {
     let scale = text.size as f32 / f32::from(face.units_per_em());
-    // As in SVG, several spaces are one.
+    // As in SVG, consecutive spaces are one.
     let words: Vec<&str> = text.text.split_whitespace().collect();
     // A character that the font does not have is drawn as the font's empty box.
     let glyphs: Vec<GlyphId> =
@@ -73,14 +72,15 @@ fn outline(text: &Text, face: &Face<'_>) -> Option<Path> {
     pen.path.finish()
 }
 
-/// The colour that `#rrggbb` names.
+/// Parses a colour `#rrggbb`.
 fn rgb(colour: &str) -> Option<[u8; 3]> {
     let digits = colour.strip_prefix('#')?;
     let part = |place: usize| u8::from_str_radix(digits.get(place..place + 2)?, 16).ok();
     Some([part(0)?, part(2)?, part(4)?])
 }
 
-/// Draws the outline of a letter at a position on the baseline. A font measures upwards, in units of its own.
+/// Returns the outline of a letter at a position on the baseline. A font measures upwards, in units
+/// of its own.
 struct Pen {
     path: PathBuilder,
     x: f32,
@@ -143,7 +143,7 @@ mod tests {
         assert!(start.left() >= 100.0 && end.right() <= 100.0);
         assert!(middle.left() < 100.0 && middle.right() > 100.0);
         assert!(outline(&text("start", " "), &face).is_none());
-        // Of a character that the font does not have, a box is drawn.
+        // The box of a character that the font does not have.
         assert!(outline(&text("start", "漢"), &face).is_some());
     }
 

@@ -1,4 +1,4 @@
-//! Opening records.
+//! Opens records.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -15,18 +15,18 @@ use lowtide_record::{
     read_study, read_trial,
 };
 
-/// A record that was read: the figures, and the samples behind them.
+/// A record that was read: the results, and the samples that they are computed from.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// The figures.
+    /// The results.
     pub study: StudyReport,
-    /// Where and when it was begun.
+    /// When and on which machine it was started.
     pub header: Header,
-    /// The file of each trial, relative to the record, with what it holds.
+    /// The file of each trial, relative to the record, and its content.
     pub trials: Vec<(String, TrialRecord)>,
-    /// Where the figures come from, when lowtide did not measure them itself.
+    /// The origin of the numbers, if lowtide did not measure them itself.
     pub source: Option<String>,
-    /// What could not be read of it.
+    /// What could not be read.
     pub notes: Vec<String>,
 }
 
@@ -36,23 +36,23 @@ pub struct Loaded {
 pub struct LoadError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The error.
     pub error: ReadError,
 }
 
-/// What was read of a path.
+/// The content of a path.
 #[derive(Debug, Clone)]
 pub enum Opened {
     /// A study, or a single trial of one.
     Study(Box<Loaded>),
-    /// What a load wrote of itself.
+    /// The record of a load.
     Load(Box<LoadRecord>),
 }
 
 /// Reads a record of either kind.
 ///
 /// # Errors
-/// When it is not a record, or damaged.
+/// If it is not a record, or damaged.
 pub fn open(path: &Path) -> Result<Opened, LoadError> {
     match load(path) {
         Err(LoadError { error: ReadError::OnlyALoad, .. }) => {
@@ -65,7 +65,7 @@ pub fn open(path: &Path) -> Result<Opened, LoadError> {
 /// Reads a record of memory: its directory, its `study.jsonl`, or the file of a single trial.
 ///
 /// # Errors
-/// When it is not a record, or damaged.
+/// If it is not a record, or damaged.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
     let course = if path.is_dir() { path.join("study.jsonl") } else { path.to_owned() };
     let at = |error| LoadError { path: course.clone(), error };
@@ -109,7 +109,7 @@ fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Load
     let mut trials = Vec::new();
     let mut notes = Vec::new();
     for begun in &course.begun {
-        // A record may come from anywhere: it must not lead out of its own directory.
+        // A record may come from an untrusted source: its paths must not leave its own directory.
         let inside = Path::new(&begun.samples)
             .components()
             .all(|part| matches!(part, std::path::Component::Normal(_)));
@@ -129,11 +129,11 @@ fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Load
         });
         match read {
             Ok(trial) => trials.push((begun.samples.clone(), trial)),
-            // A trial that had only just begun when the study was killed.
+            // The trial had only just started when the study was killed.
             Err(LoadError { error: ReadError::Empty | ReadError::Missing(_), .. }) => {
                 notes.push(format!("{}: nothing was recorded", begun.samples));
             }
-            // What the other trials say is not lost with it.
+            // The other trials remain readable.
             Err(LoadError { error, .. }) => {
                 notes.push(format!("{}: {error}; this trial is left out", begun.samples));
             }
@@ -145,7 +145,7 @@ fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Load
     Ok(Loaded { study, header, trials, source, notes })
 }
 
-/// The file of a single trial is shown as a study of one.
+/// Returns the file of a single trial as a study with one trial.
 fn load_trial(path: &Path, trial: TrialRecord) -> Loaded {
     let plan = Plan {
         name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),

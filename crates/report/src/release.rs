@@ -1,5 +1,5 @@
-//! What one release came to, or would come to, as people read it: RSS before and after, what was done
-//! and what it cost the process, and the outcome in a sentence.
+//! A release, or a dry run of one, for people: RSS before and after, the work, its cost for the
+//! process, and the outcome in a sentence.
 
 use std::fmt::Write as _;
 
@@ -7,9 +7,10 @@ use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Method, Outcome, Regained, Release, RunsIn};
 
-use crate::terminal::{Screen, bold, hanging, printable, thousands, title, wrapped};
+use crate::screen::{Screen, bold, hanging, title};
+use crate::text::{printable, thousands, wrapped};
 
-/// The picture of one release, without what has come back since: that is [`regained`].
+/// Formats a release, without the memory that the process took again afterwards: see [`regained`].
 pub fn render(release: &Release, screen: Screen) -> String {
     let mut out = format!("{}\n", title(&release.command, release.pid, screen));
     let facts = facts(release);
@@ -28,7 +29,7 @@ pub fn render(release: &Release, screen: Screen) -> String {
     out
 }
 
-/// What has come back some time after a release, as one more row of it.
+/// Formats the memory that a process took again some time after a release, as one more row.
 pub fn regained(regained: &Regained, screen: Screen) -> String {
     let after = HumanSeconds(regained.after_s);
     let huge = match regained.huge_bytes {
@@ -43,7 +44,7 @@ pub fn regained(regained: &Regained, screen: Screen) -> String {
     row("came back", &text, screen)
 }
 
-/// The outcome, in a sentence.
+/// Describes the outcome in a sentence.
 pub fn sentence(release: &Release) -> String {
     let (returned, predicted) = (release.returned_bytes, release.predicted_bytes);
     let reason = release.reason.as_deref().map(printable);
@@ -71,7 +72,7 @@ pub fn sentence(release: &Release) -> String {
     }
 }
 
-/// What was returned, beside what was predicted, and what the program took again.
+/// Describes the returned memory, the prediction, and the memory that the program took again.
 fn given_back(release: &Release) -> String {
     let (returned, predicted) = (release.returned_bytes, release.predicted_bytes);
     let mut text = format!("{} were returned", Human(returned));
@@ -93,17 +94,19 @@ fn given_back(release: &Release) -> String {
     text
 }
 
-/// By how much less RSS fell than was returned, in bytes; nothing where that is what always changes.
+/// Returns by how many bytes RSS fell less than was returned; 0 if the difference is within the
+/// usual change.
 fn taken_again(release: &Release) -> u64 {
-    const LEAST: u64 = 1 << 20;
-    /// Of what was returned, 1 part in so many.
-    const SHARE: u64 = 20;
+    /// Smaller differences are within the usual change, in bytes,
+    const USUAL_BYTES: u64 = 1 << 20;
+    /// and so are those below the returned bytes divided by this.
+    const USUAL_SHARE: u64 = 20;
     let fell = release.rss_before_bytes.saturating_sub(release.rss_after_bytes);
     let again = release.returned_bytes.saturating_sub(fell);
-    if again >= LEAST.max(release.returned_bytes / SHARE) { again } else { 0 }
+    if again >= USUAL_BYTES.max(release.returned_bytes / USUAL_SHARE) { again } else { 0 }
 }
 
-/// Allocator, and what gives the memory back.
+/// Describes the allocator and the method.
 fn facts(release: &Release) -> String {
     let mut parts = Vec::new();
     if let Some(allocator) = &release.allocator {
@@ -162,7 +165,7 @@ fn some(bytes: u64, what: &str) -> Option<String> {
     (bytes > 0).then(|| format!("{} {what}", Human(bytes)))
 }
 
-/// Where the code runs, and by which thread.
+/// Describes where the code runs, and on which thread.
 fn place(release: &Release) -> Option<String> {
     let thread = release.thread.map(|thread| match &release.waiting_in {
         Some(call) => format!("thread {thread}, which waits in {}", printable(call)),
@@ -182,7 +185,7 @@ fn place(release: &Release) -> Option<String> {
     }
 }
 
-/// What a pause may take.
+/// Describes the bound on pauses.
 fn bound(release: &Release) -> String {
     match release.method {
         Method::Chunks => format!(
@@ -198,7 +201,8 @@ fn pauses(release: &Release) -> String {
         return "none".to_owned();
     }
     let longest = HumanSeconds(release.longest_pause_s);
-    // The thread that works in slices is held up again and again; one that starts ours only around that.
+    // A thread that works in slices is paused repeatedly; one that only starts lowtide's thread,
+    // only around that.
     let whose = match release.runs_in {
         Some(RunsIn::Slices) => "the thread that it ran in",
         _ => "a waiting thread",
@@ -214,7 +218,7 @@ fn pauses(release: &Release) -> String {
     format!("{text}{}", over_bound(release))
 }
 
-/// How often the bound was exceeded, and for what.
+/// Describes how often the bound was exceeded, and for what.
 fn over_bound(release: &Release) -> String {
     if release.pauses_over_bound == 0 || release.method != Method::Chunks {
         return String::new();
@@ -256,7 +260,7 @@ fn passes(release: &Release) -> String {
     parts.join("; ")
 }
 
-/// `1 range`, `1,204 ranges`.
+/// Formats a count with its noun: `1 range`, `1,204 ranges`.
 fn many(count: u64, what: &str) -> String {
     format!("{} {what}{}", thousands(count), if count == 1 { "" } else { "s" })
 }

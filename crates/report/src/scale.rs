@@ -1,30 +1,30 @@
-//! Axes: round numbers at even distances.
+//! Axes with round numbers at equal distances.
 
 use lowtide_model::bytes::three_digits;
 
 /// Maps values to positions along an axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scale {
-    /// The value at the beginning of the axis.
-    pub low: f64,
+pub(crate) struct Scale {
+    /// The value at the start of the axis.
+    pub(crate) low: f64,
     /// The value at its end.
-    pub high: f64,
-    /// Where the axis begins, in pixels.
-    pub from: f64,
-    /// Where it ends; above `from` or below.
-    pub to: f64,
+    pub(crate) high: f64,
+    /// The start of the axis, in pixels.
+    pub(crate) from: f64,
+    /// The end of the axis, in pixels; above `from` or below.
+    pub(crate) to: f64,
 }
 
 impl Scale {
-    /// The position of a value.
-    pub fn at(&self, value: f64) -> f64 {
+    /// Returns the position of a value.
+    pub(crate) fn at(&self, value: f64) -> f64 {
         let span = self.high - self.low;
         let part = if span > 0.0 { (value - self.low) / span } else { 0.0 };
         self.from + part * (self.to - self.from)
     }
 }
 
-/// Round values from `low` to `high`, about `most` of them, at the first distance that gives no more.
+/// Returns round values from `low` to `high`: at most `most`, at the first of `steps` that yields no more.
 fn ticks(low: f64, high: f64, most: usize, steps: impl Iterator<Item = f64>) -> Vec<f64> {
     let span = high - low;
     if !span.is_finite() || span <= 0.0 {
@@ -40,7 +40,7 @@ fn ticks(low: f64, high: f64, most: usize, steps: impl Iterator<Item = f64>) -> 
     vec![low]
 }
 
-/// The unit in which an axis up to `high` is labelled.
+/// Returns the unit for the labels of an axis up to `high`.
 fn byte_unit(high: f64) -> (&'static str, f64) {
     const UNITS: [(&str, f64); 5] = [
         ("TiB", 1_099_511_627_776.0),
@@ -52,16 +52,16 @@ fn byte_unit(high: f64) -> (&'static str, f64) {
     UNITS.into_iter().find(|(_, unit)| high >= *unit).unwrap_or(("B", 1.0))
 }
 
-/// Round amounts of memory, in the unit that the largest of them is written in.
-pub fn byte_ticks(high: f64, most: usize) -> Vec<f64> {
+/// Returns round amounts of memory, in the unit of the largest.
+pub(crate) fn byte_ticks(high: f64, most: usize) -> Vec<f64> {
     let (_, unit) = byte_unit(high);
     let steps = [0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
     ticks(0.0, high, most, steps.into_iter().map(|s| s * unit))
 }
 
-/// An axis of memory from 0 on: where it ends, at or above `high`, and its labels at even distances.
+/// Returns the end of a memory axis from 0 on, at or above `high`, and its labels at equal distances.
 pub fn byte_axis(high: f64, most: usize) -> (f64, Vec<String>) {
-    // A single tick says nothing of the scale: one more is the lesser evil.
+    // A single tick shows no scale, so one more than `most` is accepted.
     let ticks = (most..most + 4).map(|most| byte_ticks(high, most)).find(|t| t.len() > 1);
     let step = ticks.and_then(|t| Some(t.get(1)? - t.first()?)).unwrap_or(high.max(1.0));
     let count = (high / step).ceil().max(1.0);
@@ -70,8 +70,8 @@ pub fn byte_axis(high: f64, most: usize) -> (f64, Vec<String>) {
     (ceiling, labels)
 }
 
-/// Round times, in seconds: tenths, seconds, minutes, hours.
-pub fn time_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
+/// Returns round times, in seconds: tenths, seconds, minutes, hours.
+pub(crate) fn time_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
     let steps = [
         0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0,
         3600.0, 7200.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0,
@@ -79,14 +79,14 @@ pub fn time_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
     ticks(low, high, most, steps.into_iter())
 }
 
-/// Round counts: connections, requests.
-pub fn count_ticks(high: f64, most: usize) -> Vec<f64> {
+/// Returns round counts, of connections or requests.
+pub(crate) fn count_ticks(high: f64, most: usize) -> Vec<f64> {
     let powers = (0..18).map(|n| 10_f64.powi(n));
     ticks(0.0, high, most, powers.flat_map(|p| [1.0, 2.0, 5.0].into_iter().map(move |w| w * p)))
 }
 
-/// How an amount of memory is written at an axis whose largest tick is `largest`.
-pub fn byte_label(value: f64, largest: f64) -> String {
+/// Formats an amount of memory for an axis whose largest tick is `largest`.
+pub(crate) fn byte_label(value: f64, largest: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
@@ -100,7 +100,7 @@ pub fn byte_label(value: f64, largest: f64) -> String {
     format!("{text} {name}")
 }
 
-/// How a time is written at an axis.
+/// Formats a time for an axis whose largest tick is `largest`.
 pub fn time_label(seconds: f64, largest: f64) -> String {
     let sign = if seconds < 0.0 { "−" } else { "" };
     let s = seconds.abs();
@@ -117,8 +117,8 @@ pub fn time_label(seconds: f64, largest: f64) -> String {
     format!("{sign}{}:{:02} h", whole / 3600, whole / 60 % 60)
 }
 
-/// How a count is written at an axis: `50k`, `1M`.
-pub fn count_label(value: f64) -> String {
+/// Formats a count for an axis: `50k`, `1M`.
+pub(crate) fn count_label(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{}M", v / 1e6),
         v if v >= 1e4 => format!("{}k", v / 1e3),

@@ -1,5 +1,5 @@
-//! What is drawn: which lines, over which span of time, in which colour. Pure, so that every format
-//! draws the same.
+//! What is drawn: which lines, over which span of time, in which colour. It does no I/O; every
+//! format draws the same view.
 
 use std::path::Path;
 
@@ -14,14 +14,14 @@ use lowtide_record::v1::{ALIVE_TASKS, Event, INNER_MEMORY};
 
 use crate::read::Loaded;
 
-/// Everything that the pictures of a report show.
+/// The content of the pictures of a report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct View {
-    /// What it is about.
+    /// The names of the records.
     pub title: String,
-    /// What the time counts from: `the load began`, or `the start`.
+    /// The origin of the time axis: `the load began`, or `the start`.
     pub time_from: &'static str,
-    /// By what memory is judged.
+    /// The metric by which memory is judged.
     pub metric: Metric,
     /// One for each treatment of each record, in order.
     pub groups: Vec<Group>,
@@ -30,7 +30,7 @@ pub struct View {
 /// A treatment of a record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub label: String,
     /// Its place in the palette.
     pub colour: usize,
@@ -43,19 +43,19 @@ pub struct Group {
 /// One trial over time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Curve {
-    /// Which repeat.
+    /// The number of the repeat.
     pub repeat: u32,
     /// The readings, in order of time.
     pub points: Vec<Point>,
-    /// What happened: seconds and a word.
+    /// Events: seconds and a word.
     pub marks: Vec<(f64, String)>,
-    /// What was done to the subject: seconds and a word.
+    /// Hooks that ran on the subject: seconds and a word.
     pub acts: Vec<(f64, String)>,
-    /// Bytes that the program itself says it has allocated, over time; empty where it says nothing.
+    /// Bytes that the program reports as allocated, over time; empty if it reports nothing.
     pub inner: Vec<(f64, u64)>,
-    /// Requests in flight over time; empty where the load does not tell.
+    /// Requests in flight over time; empty if the load does not report them.
     pub in_flight: Vec<(f64, u64)>,
-    /// Tasks alive over time; empty where the program says nothing.
+    /// Live tasks over time; empty if the program does not report them.
     pub tasks: Vec<(f64, u64)>,
 }
 
@@ -79,13 +79,13 @@ pub struct Point {
 }
 
 /// The names of the bars.
-pub const BARS: [&str; 3] = ["baseline", "peak", "settled"];
-/// No picture shows more points than this of one line.
-const MOST_POINTS: usize = 1500;
+pub(crate) const BARS: [&str; 3] = ["baseline", "peak", "settled"];
+/// Maximum number of points of a line in a picture.
+const MAX_POINTS: usize = 1500;
 
 impl View {
-    /// What is drawn of some records, the first of which is the one that was asked for.
-    pub fn of(records: &[Loaded]) -> Self {
+    /// Returns the view of some records.
+    pub fn new(records: &[Loaded]) -> Self {
         // A trial that broke off before its load is no reason to lay the others otherwise.
         let loaded = records
             .iter()
@@ -100,7 +100,7 @@ impl View {
         for (record, name) in records.iter().zip(&names) {
             let name = Some(name.as_str()).filter(|_| records.len() > 1);
             for summary in &record.study.treatments {
-                let group = Group::of(record, summary, groups.len(), name, loaded);
+                let group = Group::new(record, summary, groups.len(), name, loaded);
                 if group.curves.iter().any(|c| !c.points.is_empty()) {
                     groups.push(group);
                 }
@@ -114,15 +114,15 @@ impl View {
         }
     }
 
-    /// What is drawn of some records, and behind it, on axes of their own, of others beside them.
+    /// Returns the view of some records, then those of others beside them, each on axes of its own.
     pub fn with_those_beside(records: &[Loaded], beside: &[Loaded]) -> Vec<Self> {
-        let main = Self::of(records);
+        let main = Self::new(records);
         let others = beside.iter().map(std::slice::from_ref);
-        let others: Vec<Self> = others.map(|one| Self::of(one).coloured_like(&main)).collect();
+        let others: Vec<Self> = others.map(|one| Self::new(one).coloured_like(&main)).collect();
         std::iter::once(main).chain(others).collect()
     }
 
-    /// The same with the colours of another view, where a treatment stands in both.
+    /// Gives treatments the colours that they have in another view.
     fn coloured_like(mut self, other: &Self) -> Self {
         let mut next = other.groups.len();
         for group in &mut self.groups {
@@ -133,17 +133,17 @@ impl View {
         self
     }
 
-    /// The first and the last moment of all lines.
-    pub fn span(&self) -> (f64, f64) {
+    /// Returns the times of the first and the last point of all lines.
+    pub(crate) fn span(&self) -> (f64, f64) {
         let times =
             self.curves().filter_map(|c| Some((c.points.first()?.t_s, c.points.last()?.t_s)));
         let (low, high) = times.fold((f64::MAX, f64::MIN), |(a, b), (c, d)| (a.min(c), b.max(d)));
         if low < high { (low, high) } else { (0.0, 1.0) }
     }
 
-    /// The top of the axis of memory. The address space is drawn as far as it does not press the
-    /// resident memory flat: an allocator may reserve a hundred times what it uses.
-    pub fn top(&self) -> f64 {
+    /// Returns the top of the memory axis. It may cut off the address space, which an allocator may
+    /// reserve a hundred times over, so that resident memory is not drawn flat.
+    pub(crate) fn top(&self) -> f64 {
         let highest = |of: &dyn Fn(&Point) -> u64| {
             self.curves().flat_map(|c| &c.points).map(of).max().unwrap_or(0) as f64
         };
@@ -152,30 +152,30 @@ impl View {
         if top > 0.0 { top * 1.05 } else { 1.0 }
     }
 
-    /// The most connections that were open at once.
-    pub fn most_connections(&self) -> u64 {
+    /// Returns the maximum number of open connections.
+    pub(crate) fn most_connections(&self) -> u64 {
         let all = self.curves().flat_map(|c| &c.points).filter_map(|p| p.connections);
         all.max().unwrap_or(0)
     }
 
-    /// The most of anything that is counted on the right axis: connections, requests, tasks.
+    /// Returns the maximum of all counts on the right axis: connections, requests, tasks.
     pub fn most_counted(&self) -> u64 {
         let told = self.curves().flat_map(|c| c.in_flight.iter().chain(&c.tasks)).map(|p| p.1);
         told.max().unwrap_or(0).max(self.most_connections())
     }
 
-    /// Whether a load told how many requests were in flight.
+    /// Returns whether a load reported its requests in flight.
     pub fn tells_in_flight(&self) -> bool {
         self.curves().any(|c| !c.in_flight.is_empty())
     }
 
-    /// Whether a program told what it has allocated.
-    pub fn tells_inner(&self) -> bool {
+    /// Returns whether a program reported what it has allocated.
+    pub(crate) fn tells_inner(&self) -> bool {
         self.curves().any(|c| !c.inner.is_empty())
     }
 
-    /// Whether a program told how many tasks are alive.
-    pub fn tells_tasks(&self) -> bool {
+    /// Returns whether a program reported its live tasks.
+    pub(crate) fn tells_tasks(&self) -> bool {
         self.curves().any(|c| !c.tasks.is_empty())
     }
 
@@ -185,7 +185,7 @@ impl View {
 }
 
 impl Group {
-    fn of(
+    fn new(
         record: &Loaded,
         summary: &TreatmentSummary,
         colour: usize,
@@ -211,7 +211,7 @@ impl Group {
                 // Trials that did not get so far come last.
                 let median = summary.settled_bytes.map_or(0, |e| e.median as u64);
                 let distance = settled.map_or(u64::MAX, |s| s.abs_diff(median));
-                (distance, Curve::of(trial, loaded, record.study.metric))
+                (distance, Curve::new(trial, loaded, record.study.metric))
             })
             .collect();
         curves.sort_by_key(|(distance, curve)| (*distance, curve.repeat));
@@ -223,13 +223,13 @@ impl Group {
         }
     }
 
-    /// The line that is drawn in full.
+    /// Returns the line that is drawn in full.
     pub fn main(&self) -> Option<&Curve> {
         self.curves.first()
     }
 
-    /// What a bar says, for people.
-    pub fn bar_text(&self, bar: usize) -> String {
+    /// Returns the label of a bar.
+    pub(crate) fn bar_text(&self, bar: usize) -> String {
         match self.bars[bar] {
             None => "–".to_owned(),
             Some(e) => Human(e.median as u64).to_string(),
@@ -237,8 +237,8 @@ impl Group {
     }
 }
 
-/// What tells several records apart: their names, or, where two have one name, their directories.
-pub fn names(records: &[Loaded]) -> Vec<String> {
+/// Returns distinct names of records: their own, or, where two are equal, their directories.
+pub(crate) fn names(records: &[Loaded]) -> Vec<String> {
     let named = |name: &str| records.iter().filter(|r| r.study.name == name).count();
     let name = |record: &Loaded| match Path::new(&record.study.record).file_name() {
         Some(directory) if named(&record.study.name) > 1 => {
@@ -250,7 +250,7 @@ pub fn names(records: &[Loaded]) -> Vec<String> {
 }
 
 impl Curve {
-    fn of(trial: &TrialRecord, loaded: bool, metric: Metric) -> Self {
+    fn new(trial: &TrialRecord, loaded: bool, metric: Metric) -> Self {
         let start = trial.marks.iter().find(|m| m.mark == Event::Start).map_or(0.0, |m| m.t_s);
         let zero = if loaded { load_begin(trial) } else { Some(start) };
         let Some(zero) = zero else {
@@ -263,7 +263,8 @@ impl Curve {
             Event::Stop => Some(m.t_s),
             _ => None,
         });
-        // Where memory is judged by PSS, it is drawn as it is judged: estimated from RSS between two readings.
+        // Where memory is judged by PSS, it is drawn as it is judged: estimated from RSS between
+        // two readings.
         let judged = (metric == Metric::Pss).then(|| memory_over_time(trial, Metric::Pss));
         let pss = |s: &Sample| match &judged {
             Some(series) => series.reading_at(s.t_s),
@@ -303,8 +304,8 @@ impl Curve {
         }
     }
 
-    /// The memory that is judged, as points of seconds and bytes.
-    pub fn memory(&self, metric: Metric) -> Vec<(f64, u64)> {
+    /// Returns the judged memory, as points of seconds and bytes.
+    pub(crate) fn memory(&self, metric: Metric) -> Vec<(f64, u64)> {
         match metric {
             Metric::Rss => self.points.iter().map(|p| (p.t_s, p.rss)).collect(),
             Metric::Pss => self.points.iter().filter_map(|p| Some((p.t_s, p.pss?))).collect(),
@@ -312,7 +313,7 @@ impl Curve {
     }
 }
 
-/// What happened, in words.
+/// Returns the events of a trial, in words.
 fn marks(trial: &TrialRecord, zero: f64) -> Vec<(f64, String)> {
     let marks = trial.marks.iter().filter_map(|m| {
         let word = match (m.mark, m.round, &m.name) {
@@ -333,14 +334,14 @@ fn load_begin(trial: &TrialRecord) -> Option<f64> {
     trial.marks.iter().find(|m| m.mark == Event::LoadBegin).map(|m| m.t_s)
 }
 
-/// Leaves out points where there are more than a picture can show. Of each stretch the highest and
-/// the lowest stay, by RSS and by PSS, so that no peak is lost.
+/// Thins points out if there are more than a picture can show. Keeps the highest and the lowest of
+/// each stretch, by RSS and by PSS, so that no peak is lost.
 fn thinned(points: Vec<Point>) -> Vec<Point> {
-    if points.len() <= MOST_POINTS {
+    if points.len() <= MAX_POINTS {
         return points;
     }
-    let stretch = points.len().div_ceil(MOST_POINTS / 2);
-    let mut kept = Vec::with_capacity(MOST_POINTS);
+    let stretch = points.len().div_ceil(MAX_POINTS / 2);
+    let mut kept = Vec::with_capacity(MAX_POINTS);
     for chunk in points.chunks(stretch) {
         let high = chunk.iter().enumerate().max_by_key(|(_, p)| p.rss).map(|(i, _)| i);
         let low = chunk.iter().enumerate().min_by_key(|(_, p)| p.rss).map(|(i, _)| i);
@@ -356,13 +357,13 @@ fn thinned(points: Vec<Point>) -> Vec<Point> {
     kept
 }
 
-/// The same of a single line: of each stretch the highest and the lowest stay.
+/// Thins a single line out. Keeps the highest and the lowest point of each stretch.
 fn thinned_line(points: Vec<(f64, u64)>) -> Vec<(f64, u64)> {
-    if points.len() <= MOST_POINTS {
+    if points.len() <= MAX_POINTS {
         return points;
     }
-    let stretch = points.len().div_ceil(MOST_POINTS / 2);
-    let mut kept = Vec::with_capacity(MOST_POINTS);
+    let stretch = points.len().div_ceil(MAX_POINTS / 2);
+    let mut kept = Vec::with_capacity(MAX_POINTS);
     for chunk in points.chunks(stretch) {
         let high = (0..chunk.len()).max_by_key(|i| chunk[*i].1).unwrap_or(0);
         let low = (0..chunk.len()).min_by_key(|i| chunk[*i].1).unwrap_or(0);
@@ -389,7 +390,7 @@ mod tests {
             })
             .collect();
         let thin = thinned(points);
-        assert!(thin.len() <= 2 * MOST_POINTS, "{}", thin.len());
+        assert!(thin.len() <= 2 * MAX_POINTS, "{}", thin.len());
         assert!(thin.iter().any(|p| p.rss == 999));
         assert!(thin.iter().any(|p| p.pss == Some(77)));
         assert!(thin.windows(2).all(|w| w[0].t_s < w[1].t_s));
@@ -403,7 +404,7 @@ mod tests {
             _ => 5,
         };
         let thin = thinned_line((0..100_000).map(|i| (f64::from(i), value(i))).collect());
-        assert!(thin.len() <= MOST_POINTS, "{}", thin.len());
+        assert!(thin.len() <= MAX_POINTS, "{}", thin.len());
         assert!(thin.contains(&(54_321.0, 999)) && thin.contains(&(54_322.0, 0)));
         assert!(thin.windows(2).all(|w| w[0].0 < w[1].0));
     }

@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 
 use lowtide_model::heap_summary::HeapSummary;
 use lowtide_report::read::{self, Loaded};
-use lowtide_report::svg::{self, Parts};
-use lowtide_report::terminal::Screen;
-use lowtide_report::view::View;
-use lowtide_report::{csv, html, markdown, png, terminal};
+use lowtide_report::svg::{self, Charts};
+use lowtide_report::{Screen, View, csv, html, markdown, png, terminal};
 
 fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record")
@@ -22,7 +20,7 @@ fn record() -> Loaded {
     loaded
 }
 
-const ALL: Parts = Parts { course: true, bars: true, panels: true };
+const ALL: Charts = Charts { course: true, bars: true, panels: true };
 
 #[test]
 fn the_figures_of_the_record_stay_what_they_are() {
@@ -184,7 +182,7 @@ fn the_published_logs_of_million_streams_are_drawn_as_its_pictures_are() {
         ("mimalloc2/refresh".to_owned(), 14, 20),
     ];
     assert_eq!(settled, expected);
-    let view = View::of(std::slice::from_ref(&record));
+    let view = View::new(std::slice::from_ref(&record));
     assert_eq!(view.most_counted(), 1_000_008);
     let refreshed = view.groups[2].main().unwrap();
     assert!(refreshed.marks.iter().any(|(_, word)| word == "refresh"), "{:?}", refreshed.marks);

@@ -1,18 +1,16 @@
-//! The arenas of the heap, as a table that can be scrolled.
+//! The panel of the heap's arenas: a table that can be scrolled.
 
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::Arena;
-use ratatui_core::buffer::Buffer;
-use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
 
+use super::canvas::{Canvas, bold, dim};
 use super::state::State;
-use super::view::{bold, dim, take, write};
 
 struct Column {
     head: &'static str,
     width: usize,
-    /// The largest are left out first where there is no room.
+    /// Columns with the highest number are omitted first if there is not enough room; 0 is never omitted.
     spare: u8,
     text: fn(&Arena) -> String,
 }
@@ -38,23 +36,24 @@ const COLUMNS: [Column; 9] = [
     Column { head: "reclaimable", width: 12, spare: 0, text: |a| bytes(a.reclaimable_bytes) },
 ];
 
-/// How many of them a screen of so many lines shows: all but those for head, footer and the table's own.
-pub(super) fn shown_on(height: u16) -> usize {
+/// Returns the number of arenas that fit on a screen of `height` lines, beside head, footer and the
+/// table's head.
+pub(super) fn fitting_on(height: u16) -> usize {
     usize::from(height.saturating_sub(8))
 }
 
-/// Draws the table from the line on to which it was scrolled.
-pub(super) fn draw(state: &State, mut area: Rect, buffer: &mut Buffer) {
-    take(&mut area, 1);
-    let arenas = state.course().latest.as_ref().map(|found| found.observation.arenas.as_slice());
+/// Draws the table from the line on that it was scrolled to.
+pub(super) fn draw(state: &State, canvas: &mut Canvas<'_>) {
+    canvas.split_top(1);
+    let arenas = state.history().latest.as_ref().map(|found| found.observation.arenas.as_slice());
     let Some(arenas) = arenas.filter(|arenas| !arenas.is_empty()) else {
-        write("no arenas: it has no heap of glibc's that was walked", dim(), area, buffer);
+        canvas.write(0, "no arenas: it has no heap of glibc's that was walked", dim());
         return;
     };
-    let columns = fitting(usize::from(area.width));
+    let columns = fitting(usize::from(canvas.area.width));
     let head: String = columns.iter().map(|c| format!("{:>1$}", c.head, c.width)).collect();
-    write(&head, dim(), take(&mut area, 1), buffer);
-    let room = usize::from(area.height).saturating_sub(1);
+    canvas.line(&head, dim());
+    let room = usize::from(canvas.area.height).saturating_sub(1);
     let first = state.scroll.min(arenas.len().saturating_sub(room));
     for arena in arenas.iter().skip(first).take(room) {
         let cell = |c: &&Column| format!("{:>1$}", (c.text)(arena), c.width);
@@ -62,7 +61,7 @@ pub(super) fn draw(state: &State, mut area: Rect, buffer: &mut Buffer) {
         if !arena.whole {
             text += " ?";
         }
-        write(&text, Style::new(), take(&mut area, 1), buffer);
+        canvas.line(&text, Style::new());
     }
     let last = (first + room).min(arenas.len());
     let count = arenas.len();
@@ -70,7 +69,7 @@ pub(super) fn draw(state: &State, mut area: Rect, buffer: &mut Buffer) {
     if arenas.iter().any(|a| !a.whole) {
         shown += "; ? was not walked whole";
     }
-    write(&shown, bold(), area, buffer);
+    canvas.write(0, &shown, bold());
 }
 
 fn fitting(width: usize) -> Vec<&'static Column> {

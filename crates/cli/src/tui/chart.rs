@@ -1,22 +1,22 @@
-//! RSS and its largest parts over time.
+//! The chart: RSS and the largest owners over time.
 
 use lowtide_report::owners::ink;
-use lowtide_report::scale::{byte_axis, time_label};
-use ratatui_core::buffer::Buffer;
-use ratatui_core::layout::Rect;
+use lowtide_report::{byte_axis, time_label};
 use ratatui_core::style::{Color, Style};
 use ratatui_core::symbols::Marker;
-use ratatui_core::widgets::Widget;
 use ratatui_widgets::chart::{Axis, Chart, Dataset, GraphType};
 
-use super::state::{Course, FOLLOWED};
-use super::view::{RSS_INK, dim, take, write};
+use super::canvas::{Canvas, dim};
+use super::history::{CHARTED, History};
 
-/// Below so many columns there is no room for lines beside the labels.
-const NARROWEST: u16 = 24;
+/// Minimum width in columns: below, there is no room for lines beside the labels.
+const MIN_WIDTH: u16 = 24;
 
-/// What was never 1 part in so many of the highest RSS would lie on the axis.
-const LEAST_PART: u64 = 50;
+/// Owners below the peak RSS divided by this are omitted: their lines would coincide with the axis.
+const NEGLIGIBLE_SHARE: u64 = 50;
+
+/// The colour of RSS itself.
+const RSS_INK: Color = Color::White;
 
 struct Line {
     name: &'static str,
@@ -25,23 +25,23 @@ struct Line {
     points: Vec<(f64, f64)>,
 }
 
-/// Draws the lines, with a legend above them: on the chart it would hide what it names.
-pub(super) fn draw(course: &Course, colour: bool, mut area: Rect, buffer: &mut Buffer) {
-    if area.height < 3 || area.width < NARROWEST {
+/// Draws the lines, with the legend above them, where it hides none.
+pub(super) fn draw(history: &History, canvas: &mut Canvas<'_>) {
+    let colour = canvas.colour;
+    if canvas.area.height < 3 || canvas.area.width < MIN_WIDTH {
         return;
     }
-    let lines = lines(course);
+    let lines = lines(history);
     let names: Vec<String> = lines
         .iter()
         .map(|l| if colour { l.name.to_owned() } else { format!("{} {}", l.letter, l.name) })
         .collect();
-    let legend = take(&mut area, 1);
-    write(&format!(" over time: {}", names.join(" · ")), dim(), legend, buffer);
-    let top = course.rss.highest(0).max(1) as f64;
-    let most = usize::from(area.height / 3).clamp(2, 5);
+    canvas.line(&format!(" over time: {}", names.join(" · ")), dim());
+    let top = history.rss.highest(0).max(1) as f64;
+    let most = usize::from(canvas.area.height / 3).clamp(2, 5);
     let (ceiling, labels) = byte_axis(top, most);
-    // Before a second has passed there is nothing to be seen of time.
-    let span = course.now_s.max(1.0);
+    // In the first second, the axis of time is one second long.
+    let span = history.now_s.max(1.0);
     let since = |t: f64| time_label(((t - span) * 10.0).round() / 10.0, span);
     let times = [since(0.0), since(span / 2.0), "now".to_owned()];
     let sets = lines.iter().map(|line| {
@@ -52,27 +52,27 @@ pub(super) fn draw(course: &Course, colour: bool, mut area: Rect, buffer: &mut B
             .style(if colour { Style::new().fg(line.colour) } else { Style::new() })
             .data(&line.points)
     });
-    Chart::new(sets.collect())
+    let chart = Chart::new(sets.collect())
         .x_axis(Axis::default().bounds([0.0, span]).labels(times))
         .y_axis(Axis::default().bounds([0.0, ceiling]).labels(labels))
-        .legend_position(None)
-        .render(area, buffer);
+        .legend_position(None);
+    canvas.render(chart);
 }
 
-fn lines(course: &Course) -> Vec<Line> {
-    // What was seen last stands until something else is seen.
+fn lines(history: &History) -> Vec<Line> {
+    // The last point holds until now.
     let until_now = |mut points: Vec<(f64, f64)>| {
-        points.extend(points.last().map(|last| (course.now_s, last.1)));
+        points.extend(points.last().map(|last| (history.now_s, last.1)));
         points
     };
-    let rss = until_now(course.rss.line(0));
+    let rss = until_now(history.rss.line(0));
     let mut lines = vec![Line { name: "RSS", colour: RSS_INK, letter: '*', points: rss }];
-    for (which, owner) in FOLLOWED.into_iter().enumerate() {
-        if course.owners.highest(which) < course.peak_rss_bytes / LEAST_PART {
+    for (which, owner) in CHARTED.into_iter().enumerate() {
+        if history.owners.highest(which) < history.peak_rss_bytes / NEGLIGIBLE_SHARE {
             continue;
         }
         let (colour, letter) = ink(owner);
-        let points = until_now(course.owners.line(which));
+        let points = until_now(history.owners.line(which));
         lines.push(Line { name: owner.name(), colour, letter, points });
     }
     lines

@@ -1,10 +1,8 @@
-//! What the keys do, and what is shown.
+//! The help panel: keys, and the origin of the numbers.
 
-use ratatui_core::buffer::Buffer;
-use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
 
-use super::view::{take, write};
+use super::canvas::Canvas;
 
 const TEXT: &[&str] = &[
     "",
@@ -21,9 +19,9 @@ const TEXT: &[&str] = &[
     " ≈ is an estimate: by what mappings look like.",
 ];
 
-/// Draws it.
-pub(super) fn draw(mut area: Rect, buffer: &mut Buffer) {
+/// Draws the panel.
+pub(super) fn draw(canvas: &mut Canvas<'_>) {
     for line in TEXT {
-        write(line, Style::new(), take(&mut area, 1), buffer);
+        canvas.line(line, Style::new());
     }
 }

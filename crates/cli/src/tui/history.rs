@@ -1,59 +1,86 @@
-//! Figures over time, of which there is no end: when there are too many, the older ones are thinned out.
+//! The history of the watched process: samples and inspections since the watch started.
 
-/// So many moments are kept: more than a terminal has columns for.
-const MOST: usize = 800;
+use std::time::Duration;
 
-/// Some figures over time. For each of them, what was highest survives.
+use lowtide_model::bytes::Resident;
+use lowtide_model::inspection::Inspection;
+use lowtide_model::ledger::{Ledger, Owner};
+use lowtide_model::sample::Sample;
+
+use super::time_series::TimeSeries;
+
+/// The owners that the chart shows.
+pub(crate) const CHARTED: [Owner; 4] =
+    [Owner::Allocated, Owner::Reclaimable, Owner::Fragmented, Owner::Runtime];
+
+/// The history of a process until now.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct History<const N: usize> {
-    points: Vec<(f64, [u64; N])>,
+pub(crate) struct History {
+    /// The last inspection, with the verdict over time.
+    pub(crate) latest: Option<Inspection>,
+    /// The ledger of the first inspection.
+    pub(crate) first: Option<Ledger>,
+    /// The last sample.
+    pub(crate) sample: Option<Sample>,
+    /// RSS at the first sample, in bytes.
+    pub(crate) first_rss_bytes: Option<u64>,
+    /// Maximum RSS, in bytes.
+    pub(crate) peak_rss_bytes: u64,
+    /// RSS over time.
+    pub(crate) rss: TimeSeries<1>,
+    /// Memory of the owners in [`CHARTED`] over time.
+    pub(crate) owners: TimeSeries<4>,
+    /// Time since the watch started, in seconds.
+    pub(crate) now_s: f64,
+    /// Number of inspections.
+    pub(crate) inspections: u64,
+    /// When the last inspection started, in seconds since the watch started.
+    pub(crate) inspected_s: f64,
 }
 
-impl<const N: usize> History<N> {
-    /// Adds a moment.
-    pub(crate) fn add(&mut self, t_s: f64, figures: [u64; N]) {
-        if self.points.len() >= MOST {
-            self.points = self.points.chunks(2).map(joined).collect();
-        }
-        self.points.push((t_s, figures));
+impl History {
+    /// Adds a sample.
+    pub(super) fn add_sample(&mut self, sample: Sample) {
+        let Resident(rss) = sample.total.rss_bytes;
+        self.now_s = sample.t_s;
+        self.first_rss_bytes.get_or_insert(rss);
+        self.peak_rss_bytes = self.peak_rss_bytes.max(rss);
+        self.rss.add(sample.t_s, [rss]);
+        self.sample = Some(sample);
     }
 
-    /// One of the figures, as the points of a line.
-    pub(crate) fn line(&self, which: usize) -> Vec<(f64, f64)> {
-        self.points.iter().filter_map(|(t, f)| Some((*t, *f.get(which)? as f64))).collect()
+    /// Adds an inspection that started at `t_s`.
+    pub(super) fn add_inspection(&mut self, t_s: f64, found: Inspection) {
+        self.owners.add(t_s, CHARTED.map(|owner| found.observation.ledger.bytes(owner)));
+        self.first.get_or_insert_with(|| found.observation.ledger.clone());
+        self.inspections += 1;
+        self.inspected_s = t_s;
+        self.latest = Some(found);
     }
 
-    /// The highest of one of the figures.
-    pub(crate) fn highest(&self, which: usize) -> u64 {
-        self.points.iter().filter_map(|(_, f)| f.get(which).copied()).max().unwrap_or(0)
+    /// Returns the change of an owner's memory since the first inspection, in bytes.
+    pub(crate) fn change_of(&self, owner: Owner) -> Option<i64> {
+        let (first, latest) = (self.first.as_ref()?, self.latest.as_ref()?);
+        (self.inspections > 1)
+            .then(|| difference(latest.observation.ledger.bytes(owner), first.bytes(owner)))
+    }
+
+    /// Returns the age of the last inspection in seconds, if it is noticeably older than the RSS
+    /// beside it: over 2 s, and over 1.5 times the interval.
+    pub(crate) fn age_s(&self, interval: Duration) -> Option<f64> {
+        const MIN_AGE_S: f64 = 2.0;
+        let age = self.now_s - self.inspected_s;
+        (self.latest.is_some() && age > MIN_AGE_S.max(1.5 * interval.as_secs_f64())).then_some(age)
+    }
+
+    /// Returns RSS, and its change since the first sample, in bytes.
+    pub(crate) fn rss(&self) -> Option<(u64, i64)> {
+        let now = self.sample.as_ref()?.total.rss_bytes.0;
+        Some((now, difference(now, self.first_rss_bytes?)))
     }
 }
 
-fn joined<const N: usize>(pair: &[(f64, [u64; N])]) -> (f64, [u64; N]) {
-    let (t_s, mut figures) = pair.first().copied().unwrap_or((0.0, [0; N]));
-    for (_, others) in pair {
-        for (figure, other) in figures.iter_mut().zip(others) {
-            *figure = (*figure).max(*other);
-        }
-    }
-    (t_s, figures)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_history_keeps_its_beginning_its_end_and_what_was_highest() {
-        let mut history = History::<2>::default();
-        for i in 0..100_000_u64 {
-            history.add(i as f64, [if i == 4567 { 9 } else { 1 }, i]);
-        }
-        let line = history.line(1);
-        assert!(line.len() <= MOST, "{}", line.len());
-        assert_eq!((line[0].0, line[line.len() - 1]), (0.0, (99_999.0, 99_999.0)));
-        assert!(line.windows(2).all(|w| w[0].0 < w[1].0));
-        assert_eq!((history.highest(0), history.highest(1)), (9, 99_999));
-        assert!(history.line(7).is_empty());
-    }
+fn difference(now: u64, before: u64) -> i64 {
+    let size = i64::try_from(now.abs_diff(before)).unwrap_or(i64::MAX);
+    if now < before { -size } else { size }
 }

@@ -1,14 +1,17 @@
-//! The live view of `lowtide watch`: [`state`] holds what was observed, [`view`] draws it, [`terminal`]
-//! owns the terminal; this is the loop between them and the watcher.
+//! The live view of `lowtide watch`: [`state`] holds the history of the process, [`view`] draws it,
+//! [`terminal`] owns the terminal; this is the loop between them and the watcher.
 
 mod arenas;
+mod canvas;
 mod chart;
 mod help;
 mod history;
+mod keys;
 pub(crate) mod state;
 mod terminal;
 #[cfg(test)]
 pub(crate) mod tests;
+mod time_series;
 mod view;
 
 use std::io::{self, IsTerminal};
@@ -17,26 +20,26 @@ use std::sync::mpsc::TryRecvError;
 
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
-use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::exit::Failure;
-use crate::watcher::Watcher;
 use crate::watcher::record::Record;
-use state::{Key, State, Wish};
+use crate::watcher::{self, Watcher};
+use state::{Request, State};
 use terminal::{Input, Terminal};
 
-/// What the view needs to know.
-pub(crate) struct Show<'a> {
+/// Options of the view.
+pub(crate) struct ViewOptions<'a> {
+    /// Whether the terminal shows colours.
     pub(crate) colour: bool,
-    /// Number of inspections after which it ends.
-    pub(crate) looks: Option<u64>,
+    /// Number of inspections after which the view ends.
+    pub(crate) max_inspections: Option<u64>,
     /// Set when lowtide is to end.
     pub(crate) interrupt: &'a AtomicBool,
 }
 
 /// Shows the process until a key or a signal ends the view, the process ends, or the terminal is gone.
 pub(crate) fn run(
-    show: &Show<'_>,
+    options: &ViewOptions<'_>,
     watcher: &Watcher,
     state: &mut State,
     mut record: Option<&mut Record>,
@@ -53,15 +56,15 @@ pub(crate) fn run(
     loop {
         let area = terminal.area();
         if std::mem::take(&mut is_stale) || area != drawn_on {
-            state.page = arenas::shown_on(area.height);
+            state.page = arenas::fitting_on(area.height);
             let mut picture = Buffer::empty(area);
-            view::draw(state, show.colour, area, &mut picture);
+            view::draw(state, options.colour, area, &mut picture);
             terminal.show(picture);
             drawn_on = area;
         }
-        let is_enough = show.looks.is_some_and(|most| state.looks() >= most);
+        let is_enough = options.max_inspections.is_some_and(|most| state.inspections() >= most);
         let is_over = state.ended_s.is_some() || terminal.is_gone();
-        if is_enough || is_over || show.interrupt.load(Ordering::Relaxed) {
+        if is_enough || is_over || options.interrupt.load(Ordering::Relaxed) {
             return Ok(());
         }
         let mut input = terminal.input();
@@ -71,38 +74,38 @@ pub(crate) fn run(
                 Input::Failed(_) if terminal.is_gone() => return Ok(()),
                 Input::Failed(error) => return Err(failed(error)),
                 Input::Key(key) => match state.press(key) {
-                    Some(Wish::Quit) => return Ok(()),
-                    Some(Wish::Interval(interval)) => watcher.set_interval(interval),
+                    Some(Request::Quit) => return Ok(()),
+                    Some(Request::Interval(interval)) => watcher.set_interval(interval),
                     None => {}
                 },
             }
             input = terminal.more_input();
         }
-        is_stale |= hear(watcher, state, record.as_deref_mut(), show.looks)?;
+        is_stale |= process_events(watcher, state, record.as_deref_mut(), options.max_inspections)?;
     }
 }
 
-/// Takes in what was seen meanwhile, and writes it down. Says whether there was anything.
-fn hear(
+/// Processes and records the pending events of the watcher. Returns whether there were any.
+fn process_events(
     watcher: &Watcher,
     state: &mut State,
     mut record: Option<&mut Record>,
-    looks: Option<u64>,
+    max_inspections: Option<u64>,
 ) -> Result<bool, Failure> {
     let mut has_changed = false;
-    while looks.is_none_or(|most| state.looks() < most) {
-        match watcher.seen().try_recv() {
-            Ok(seen) => {
+    while max_inspections.is_none_or(|most| state.inspections() < most) {
+        match watcher.events().try_recv() {
+            Ok(event) => {
                 if let Some(record) = &mut record {
-                    record.write(&seen);
+                    record.write(&event);
                 }
-                state.see(seen);
+                state.see(event);
                 has_changed = true;
             }
             Err(TryRecvError::Empty) => break,
             Err(TryRecvError::Disconnected) if state.ended_s.is_some() => break,
             Err(TryRecvError::Disconnected) => {
-                return Err(Failure::failed("watching broke off: start it again"));
+                return Err(watcher::broke_off());
             }
         }
     }
@@ -110,27 +113,4 @@ fn hear(
         Some(failure) => Err(failure),
         None => Ok(has_changed),
     }
-}
-
-/// What a key of the terminal means here.
-fn key(event: KeyEvent) -> Option<Key> {
-    let is_control = event.modifiers.contains(KeyModifiers::CONTROL);
-    Some(match event.code {
-        KeyCode::Char('c' | 'd') if is_control => Key::Quit,
-        KeyCode::Char(_) if is_control => return None,
-        KeyCode::Char('q' | 'Q') => Key::Quit,
-        KeyCode::Esc => Key::Back,
-        KeyCode::Char('p' | ' ') => Key::Pause,
-        KeyCode::Char('a') => Key::Arenas,
-        KeyCode::Char('?' | 'h') | KeyCode::F(1) => Key::Help,
-        KeyCode::Char('+' | '=') => Key::Longer,
-        KeyCode::Char('-') => Key::Shorter,
-        KeyCode::Char('j') | KeyCode::Down => Key::Scroll(1),
-        KeyCode::Char('k') | KeyCode::Up => Key::Scroll(-1),
-        KeyCode::PageDown => Key::Page(1),
-        KeyCode::PageUp => Key::Page(-1),
-        KeyCode::Home | KeyCode::Char('g') => Key::Top,
-        KeyCode::End | KeyCode::Char('G') => Key::Bottom,
-        _ => return None,
-    })
 }

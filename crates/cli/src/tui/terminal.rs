@@ -1,6 +1,5 @@
-//! The terminal while the live view uses it, on a thread of its own: reading keys and drawing can both
-//! block for ever, or spin, once the other end of a terminal is gone or stalled. The view itself never
-//! waits for either.
+//! The terminal of the live view, on a thread of its own: reading keys and drawing can both block for ever,
+//! or spin, once the other end of a terminal is gone or stalled. The view itself never waits for either.
 //!
 //! The terminal is restored on every way out, a panic included.
 
@@ -24,8 +23,7 @@ use ratatui_crossterm::crossterm::terminal::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::key;
-use super::state::Key;
+use super::keys::Key;
 
 /// Time between two checks for keys and for a new picture.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -33,18 +31,18 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const RESTORE_TIMEOUT: Duration = Duration::from_millis(300);
 const RESTORE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Whether there is something to restore: nothing, a terminal that is taken, or one that is being restored.
+/// Whether the terminal has to be restored: it is free, taken, or being restored.
 static TERMINAL: AtomicU8 = AtomicU8::new(FREE);
 const FREE: u8 = 0;
 const TAKEN: u8 = 1;
 const RESTORING: u8 = 2;
 
-/// What the terminal reports.
+/// Input from the terminal.
 #[derive(Debug)]
 pub(super) enum Input {
     /// A key was pressed.
     Key(Key),
-    /// It cannot be drawn on, or no keys can be read.
+    /// Drawing or reading keys failed.
     Failed(io::Error),
 }
 
@@ -65,7 +63,7 @@ struct Shared {
 }
 
 impl Terminal {
-    /// Takes the terminal. Without keys it is only drawn on.
+    /// Takes the terminal. Without `has_keys` it is only drawn on.
     pub(super) fn open(has_keys: bool) -> io::Result<Self> {
         restore_on_panic();
         let shared = Arc::new(Shared::default());
@@ -76,28 +74,28 @@ impl Terminal {
         Ok(Self { has_keys, shared, input })
     }
 
-    /// The area that can be drawn on, in cells.
+    /// Returns the area of the terminal, in cells.
     pub(super) fn area(&self) -> Rect {
         let size = rustix::termios::tcgetwinsize(io::stdout());
         size.map_or(Rect::ZERO, |size| Rect::new(0, 0, size.ws_col, size.ws_row))
     }
 
-    /// Shows a picture. One that could not be drawn yet is dropped in its favour.
+    /// Shows a picture. Replaces a picture that has not been drawn yet.
     pub(super) fn show(&self, picture: Buffer) {
         *self.shared.picture.lock().unwrap_or_else(PoisonError::into_inner) = Some(picture);
     }
 
-    /// Waits a moment for input.
+    /// Waits up to [`POLL_INTERVAL`] for input.
     pub(super) fn input(&self) -> Option<Input> {
         self.input.recv_timeout(POLL_INTERVAL).ok()
     }
 
-    /// Input that is there already.
+    /// Returns pending input without waiting.
     pub(super) fn more_input(&self) -> Option<Input> {
         self.input.try_recv().ok()
     }
 
-    /// Whether the other end of the terminal is gone: closed, or hung up.
+    /// Returns whether the other end of the terminal is closed or hung up.
     pub(super) fn is_gone(&self) -> bool {
         has_hung_up(io::stdout()) || (self.has_keys && has_hung_up(io::stdin()))
     }
@@ -159,7 +157,7 @@ impl Worker {
             } else if event::poll(POLL_INTERVAL)?
                 && let Event::Key(event) = event::read()?
                 && event.kind != KeyEventKind::Release
-                && let Some(key) = key(event)
+                && let Some(key) = Key::from_event(event)
                 && self.sender.send(Input::Key(key)).is_err()
             {
                 return Ok(());

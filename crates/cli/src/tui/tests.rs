@@ -1,4 +1,4 @@
-//! The view on made-up looks: what it shows on a usual, a large and a tiny terminal.
+//! The view of fabricated inspections, on a usual, a large and a tiny terminal.
 
 use std::time::Duration;
 
@@ -14,13 +14,14 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::state::{Key, Panel, State, Wish};
-use super::{arenas, key, view};
+use super::keys::Key;
+use super::state::{Panel, Request, State};
+use super::{arenas, view};
 use crate::watcher::WatchEvent;
 
 const MIB: u64 = 1 << 20;
 
-/// A look that took so long, at a process of which so much is in use and so much is free.
+/// Returns an inspection of a given duration, of a process with memory in use and free memory.
 pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Observation {
     let mut ledger = Ledger::default();
     ledger.add(Owner::Allocated, used_mib * MIB);
@@ -89,13 +90,13 @@ fn a_look_that_is_older_than_the_rss_beside_it_says_so() {
         }))
     };
     state.see(sample(1.0));
-    assert_eq!(state.course().age_s(state.interval), None);
+    assert_eq!(state.history().age_s(state.interval), None);
     state.see(sample(7.0));
-    assert_eq!(state.course().age_s(state.interval), Some(7.0));
+    assert_eq!(state.history().age_s(state.interval), Some(7.0));
     assert!(shown(&state, 100, 30).contains("owners: 7 s ago"));
 }
 
-/// A minute, in the middle of which what was in use is freed.
+/// Returns a minute of history, in the middle of which memory in use is freed.
 fn minute() -> State {
     let mut state = State::new(4711, Duration::from_secs(1));
     for second in 0..=60 {
@@ -162,7 +163,7 @@ fn what_would_steer_the_terminal_is_not_shown() {
 #[test]
 fn the_arenas_are_scrolled_to_their_ends_and_no_further() {
     let mut state = minute();
-    state.page = arenas::shown_on(24);
+    state.page = arenas::fitting_on(24);
     assert_eq!(state.press(Key::Arenas), None);
     insta::assert_snapshot!(shown(&state, 80, 24));
     state.press(Key::Scroll(-1));
@@ -180,8 +181,8 @@ fn the_arenas_are_scrolled_to_their_ends_and_no_further() {
 #[test]
 fn changes_are_counted_from_the_first_look() {
     let state = minute();
-    assert_eq!(state.course().change_of(Owner::Allocated), Some(-300 * MIB as i64));
-    assert_eq!(state.course().change_of(Owner::Reclaimable), Some(275 * MIB as i64));
+    assert_eq!(state.history().change_of(Owner::Allocated), Some(-300 * MIB as i64));
+    assert_eq!(state.history().change_of(Owner::Reclaimable), Some(275 * MIB as i64));
     assert_eq!(view::signed(-1536), "−1.50 KiB");
     assert_eq!(
         (view::signed(0), view::signed(12 << 20)),
@@ -189,7 +190,7 @@ fn changes_are_counted_from_the_first_look() {
     );
     let mut one = State::new(1, Duration::from_secs(1));
     see(&mut one, 0.0, found(0.0, 1, 1));
-    assert_eq!(one.course().change_of(Owner::Allocated), None);
+    assert_eq!(one.history().change_of(Owner::Allocated), None);
 }
 
 #[test]
@@ -230,7 +231,7 @@ fn a_look_that_takes_long_is_taken_less_often_and_the_footer_says_so() {
 #[test]
 fn the_interval_is_chosen_by_keys_within_bounds() {
     let mut state = State::new(1, Duration::from_millis(700));
-    let wish = |ms| Some(Wish::Interval(Duration::from_millis(ms)));
+    let wish = |ms| Some(Request::Interval(Duration::from_millis(ms)));
     assert_eq!(state.press(Key::Longer), wish(1000));
     assert_eq!(state.press(Key::Shorter), wish(500));
     for _ in 0..20 {
@@ -249,14 +250,14 @@ fn escape_leaves_a_panel_first_and_then_the_view() {
     state.press(Key::Help);
     assert!(shown(&state, 80, 24).contains("longer or shorter interval"));
     assert_eq!((state.press(Key::Back), state.panel), (None, Panel::Overview));
-    assert_eq!(state.press(Key::Back), Some(Wish::Quit));
-    assert_eq!(state.press(Key::Quit), Some(Wish::Quit));
+    assert_eq!(state.press(Key::Back), Some(Request::Quit));
+    assert_eq!(state.press(Key::Quit), Some(Request::Quit));
 }
 
 #[test]
 fn keys_mean_what_the_help_says() {
-    let plain = |code| key(KeyEvent::new(code, KeyModifiers::NONE));
-    let control = |c| key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL));
+    let plain = |code| Key::from_event(KeyEvent::new(code, KeyModifiers::NONE));
+    let control = |c| Key::from_event(KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL));
     assert_eq!(control('c'), Some(Key::Quit));
     assert_eq!(control('q'), None);
     for (code, meant) in [

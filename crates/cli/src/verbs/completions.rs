@@ -9,7 +9,7 @@ use crate::output::Output;
 
 pub(crate) fn run(shell: Shell, output: &Output) -> Result<Exit, Failure> {
     let whole = Cli::command();
-    // What lowtide starts itself as is for nobody to type.
+    // Hidden verbs are for lowtide itself.
     let verbs = whole.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
     let mut visible =
         Command::new("lowtide").args(whole.get_arguments().cloned()).subcommands(verbs);

@@ -7,33 +7,32 @@ use std::time::{Duration, Instant};
 use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::growth::{GrowthSample, GrowthTracker, MIN_SAMPLES};
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::inspection::{Inspection, Observation, Unreadable};
+use lowtide_model::inspection::{Inspection, Observation};
 use lowtide_model::remedy::RemedyKind;
 use lowtide_probe::inspect::{Inspector, Target, TargetError};
-use lowtide_probe::patience::patiently;
-use lowtide_probe::proc::status::Status;
 use lowtide_release::predict_refusal;
 use lowtide_report::inspection;
 
 use super::next_step::{Service, next, to_paste};
-use super::together::Together;
-use crate::args::{InspectArgs, duration};
+use crate::args::InspectArgs;
 use crate::exit::{Exit, Failure};
-use crate::interrupt;
+use crate::group::Group;
 use crate::output::{Output, note};
-use crate::watcher::between_looks;
+use crate::target_error::{failure, not_permitted};
+use crate::values::MIN_INSPECTION_INTERVAL;
+use crate::wait::{in_time, wait_until};
+use crate::watcher::between_inspections;
+use crate::{interrupt, rerun, target_error};
 
-/// So many looks are taken over the time of `--watch`, where it is long enough for them,
-const LOOKS: u32 = 20;
-/// and so much time lies between two of them at least.
-const SHORTEST_STEP: Duration = Duration::from_millis(200);
+/// Number of inspections over the time of `--watch`, if it is long enough for them.
+const INSPECTIONS: u32 = 20;
 
 pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> {
-    let watch = args.watch.as_deref().map(time_to_watch).transpose()?;
+    let watch = args.watch.as_ref().map(|watch| watch.value);
     let order = args.selector.select()?;
-    let mut whole = Together::default();
+    let mut group = Group::default();
     let mut inspector = Inspector::default();
-    // Only a watch is worth being asked to end: one look is over before.
+    // A single inspection ends soon by itself.
     let interrupt = match watch {
         Some(_) => interrupt::flag(),
         None => Arc::default(),
@@ -57,10 +56,10 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
             }?;
             withdraw_refused_release(&mut inspected.inspection, &target);
             if !output.json {
-                service = in_time(&target, |target| Service::of(&target)).unwrap_or_default();
+                service = in_time(&target, |target| Service::read(&target)).unwrap_or_default();
             }
             if args.selector.is_group() {
-                whole.look(&target, &inspected.inspection);
+                group.add_inspection(&target, &inspected.inspection);
             }
             Ok(inspected)
         });
@@ -71,33 +70,35 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
                 }
                 show(&inspection, &service, args.arenas, output)?;
                 let unreadable = inspection.observation.unreadable;
-                let limited = unreadable.map(|what| not_permitted(what, pid, &again(args)));
-                let ended = ended.map(|error| failure(&error, &again(args)));
+                let limited =
+                    unreadable.map(|what| not_permitted(what, pid, &rerun::inspect(args)));
+                let ended = ended.map(|error| failure(&error, &rerun::inspect(args)));
                 for failure in limited.into_iter().chain(ended) {
-                    // Of one process one object is printed, and that is what was seen of it.
+                    // For one process one object is printed, and that is the inspection.
                     if is_stream {
-                        failure.tell(output);
+                        output.fail(&failure);
                     } else {
                         note!("lowtide: {failure}");
                     }
                     exit = failure.exit();
                 }
             }
-            // A child may have ended since it was listed. Only a process that was named is an error.
-            Err(error) if !is_named && error_exit(&error) == Exit::Gone => {}
+            // A descendant may have ended since it was listed. Only a process that was named by PID
+            // is an error.
+            Err(error) if !is_named && target_error::exit(&error) == Exit::Gone => {}
             Err(error) if args.selector.pids.len() == 1 => {
-                return Err(failure(&error, &again(args)));
+                return Err(failure(&error, &rerun::inspect(args)));
             }
             Err(error) => {
-                whole.add_unreadable();
-                let failure = failure(&error, &again(args));
-                failure.tell(output);
+                group.add_unreadable();
+                let failure = failure(&error, &rerun::inspect(args));
+                output.fail(&failure);
                 exit = failure.exit();
             }
         }
     }
     if args.selector.is_group() {
-        whole.show(output)?;
+        group.print(output)?;
     }
     Ok(exit)
 }
@@ -113,41 +114,20 @@ fn withdraw_refused_release(found: &mut Inspection, target: &Target) {
     }
 }
 
-/// What is found out of a process; `None` where that does not come to an end.
-pub(super) fn in_time<T: Send + 'static>(
-    target: &Target,
-    work: impl FnOnce(Target) -> T + Send + 'static,
-) -> Option<T> {
-    let of_thread = target.try_clone().ok()?;
-    patiently(&AtomicBool::new(false), move || work(of_thread)).ok()
-}
-
-fn time_to_watch(text: &str) -> Result<Duration, Failure> {
-    let time = duration("--watch", text)?;
-    let shortest = SHORTEST_STEP * (MIN_SAMPLES as u32);
-    if time < shortest {
-        return Err(Failure::usage(format!(
-            "--watch: a trend takes {MIN_SAMPLES} looks: give it at least {}",
-            HumanSeconds(shortest.as_secs_f64())
-        )));
-    }
-    Ok(time)
-}
-
 /// The last inspection, with a verdict from all of a watch, and the error that ended the watch.
 struct Inspected {
     inspection: Inspection,
     ended: Option<TargetError>,
 }
 
-/// Looks again and again, and judges whether what is in use grows.
+/// Inspects a process repeatedly, and detects whether memory in use grows.
 fn over_time(
     inspector: &mut Inspector,
     target: &Target,
     time: Duration,
     interrupt: &AtomicBool,
 ) -> Result<Inspected, TargetError> {
-    let step = (time / LOOKS).max(SHORTEST_STEP);
+    let step = (time / INSPECTIONS).max(MIN_INSPECTION_INTERVAL);
     let begin = Instant::now();
     let mut tracker = GrowthTracker::default();
     let mut last: Option<Observation> = None;
@@ -166,7 +146,7 @@ fn over_time(
                     break None;
                 }
             }
-            // It starts one program after the other: one of them will stay for long enough.
+            // It starts one program after the other; a later one may run for long enough.
             (Err(TargetError::Replaced(_)), Some(_)) if begin.elapsed() < time => {}
             (Err(error), _) => break Some(error),
         }
@@ -174,7 +154,7 @@ fn over_time(
             break None;
         }
         let cost = Duration::try_from_secs_f64(cpu_s).unwrap_or_default();
-        wait_until(at + between_looks(step, cost), target, interrupt);
+        wait_until(at + between_inspections(step, cost), target, interrupt);
     };
     match (last, ended) {
         (Some(observation), ended) => {
@@ -187,7 +167,8 @@ fn over_time(
     }
 }
 
-/// Replaces the verdict by `growing` if memory in use grew over the watch, and otherwise says that it did not.
+/// Replaces the verdict by `growing` if memory in use grew over the watch, and otherwise says that
+/// it did not.
 fn add_growth(inspection: &mut Inspection, tracker: &GrowthTracker) {
     if inspection.observation.unreadable.is_some() {
         return;
@@ -206,17 +187,6 @@ fn add_growth(inspection: &mut Inspection, tracker: &GrowthTracker) {
     });
 }
 
-/// Waits until a moment, until the target ends, or until a signal.
-pub(super) fn wait_until(next: Instant, target: &Target, interrupt: &AtomicBool) {
-    const STEP: Duration = Duration::from_millis(50);
-    while !interrupt.load(Ordering::Relaxed) {
-        let rest = next.saturating_duration_since(Instant::now());
-        if rest.is_zero() || target.ends_within(rest.min(STEP)) {
-            return;
-        }
-    }
-}
-
 fn show(
     found: &Inspection,
     service: &Service,
@@ -227,69 +197,10 @@ fn show(
         return output.object(found);
     }
     output.text(&inspection::render(found, arenas, output.screen()))?;
-    // Where a permission is missing, the error after this names the next step.
+    // If a permission is missing, the error that follows names the next step.
     if found.observation.unreadable.is_some() {
         return Ok(());
     }
     output.text(&format!("next: {}\n", next(found, service)))?;
     output.text(&to_paste(found, service))
-}
-
-/// What is missing, and the command that was given with what it takes.
-pub(super) fn not_permitted(what: Unreadable, pid: u32, again: &str) -> Failure {
-    let what = match what {
-        Unreadable::Maps => "whose the bytes are",
-        Unreadable::Memory => "what the heap holds",
-    };
-    let status = std::fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
-    let uid = Status::parse(&String::from_utf8_lossy(&status)).map(|status| status.uid);
-    let needed = if uid.is_ok_and(|uid| uid == rustix::process::geteuid().as_raw()) {
-        // Yama aside, this is what `PR_SET_DUMPABLE` does, and a setuid program.
-        "CAP_SYS_PTRACE: it lets not even its own user look"
-    } else {
-        "CAP_SYS_PTRACE, or to be its user"
-    };
-    let scope = match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
-        Ok(text) if text.trim() != "0" => {
-            format!("; kernel.yama.ptrace_scope is {}, which asks for the capability", text.trim())
-        }
-        _ => String::new(),
-    };
-    let sentence = format!("{what} of process {pid} may not be seen: that takes {needed}{scope}");
-    Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
-}
-
-/// The command that was given.
-fn again(args: &InspectArgs) -> String {
-    let mut words = vec!["lowtide inspect".to_owned()];
-    if args.arenas {
-        words.push("--arenas".to_owned());
-    }
-    words.extend(args.watch.iter().map(|time| format!("--watch {time}")));
-    words.extend(args.selector.words());
-    words.join(" ")
-}
-
-/// How lowtide ends where a process cannot be looked at.
-fn error_exit(error: &TargetError) -> Exit {
-    match error {
-        TargetError::NoSuchProcess(_) | TargetError::Zombie(_) | TargetError::Gone(_) => Exit::Gone,
-        TargetError::KernelThread(_) => Exit::Usage,
-        TargetError::Other(_, error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            Exit::NotPermitted
-        }
-        TargetError::Replaced(_)
-        | TargetError::FirstThreadEnded(_)
-        | TargetError::Blocked(_)
-        | TargetError::Other(..) => Exit::Failed,
-    }
-}
-
-/// A process that cannot be looked at.
-pub(super) fn failure(error: &TargetError, again: &str) -> Failure {
-    let failure = Failure::new(error_exit(error), error);
-    match failure.exit() {
-        Exit::NotPermitted => failure.next(format!("sudo {again}")),
-        _ => failure,
-    }
 }

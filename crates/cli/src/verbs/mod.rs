@@ -9,5 +9,4 @@ mod next_step;
 pub(crate) mod release;
 pub(crate) mod report;
 pub(crate) mod study;
-mod together;
 pub(crate) mod watch;

@@ -1,25 +1,25 @@
-//! What to type next after a look, and what to paste where a setting is the remedy.
+//! The next step after an inspection: a command to type, or a setting to paste if that is the remedy.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use lowtide_model::inspection::Inspection;
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::VerdictKind;
 use lowtide_probe::inspect::Target;
 use lowtide_probe::proc::cgroup::Groups;
+use lowtide_probe::proc::links;
 use lowtide_probe::process::Process;
 use lowtide_probe::sockets::{Listening, listening};
 use lowtide_study::treatment::find_program;
 
-use crate::shell::{quoted, to_copy};
+use crate::shell::{copyable, quoted};
 
-/// What is known of how a process was started, and where it listens.
+/// How a process was started, and where it listens.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Service {
-    /// Its command line; `None` where what stands there is a title that the program gave itself.
+    /// Its command line; `None` if the process has overwritten it with a title.
     command: Option<Vec<String>>,
-    /// The directory that it runs in, where that is another one than ours.
+    /// Its working directory, if it is not that of lowtide.
     directory: Option<String>,
     /// Where it listens.
     listening: Option<Listening>,
@@ -28,10 +28,11 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn of(target: &Target) -> Self {
-        let path = |name: &str| fs::read_link(target.path(name)).ok();
+    /// Reads it from `/proc`. What cannot be read stays unknown.
+    pub(super) fn read(target: &Target) -> Self {
+        let own = std::env::current_dir().ok();
         let directory =
-            path("cwd").filter(|own| Some(own) != std::env::current_dir().ok().as_ref());
+            links::directory(target.pid).ok().filter(|theirs| Some(theirs) != own.as_ref());
         let process = Process::open(target.pid).ok().flatten().map(|(process, _)| process);
         Self {
             command: started_with(target.pid),
@@ -42,50 +43,48 @@ impl Service {
     }
 }
 
-/// The command by which a process was started. One that has written a title into its place is a worker more often
-/// than not, and its parent of the same program has the command.
+/// Returns the command that started a process. A process that has overwritten its command line with
+/// a title is usually a worker, and its parent, which runs the same program, has the command.
 fn started_with(pid: u32) -> Option<Vec<String>> {
-    /// So far up it is looked.
-    const MOST: usize = 8;
-    let exe_of = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
-    let exe = exe_of(pid)?;
+    /// Maximum number of processes that are checked, from child to parent.
+    const MAX_ANCESTORS: usize = 8;
+    let exe = links::exe(pid).ok()?;
     let mut pid = pid;
-    for _ in 0..MOST {
+    for _ in 0..MAX_ANCESTORS {
         let (process, stat) = Process::open(pid).ok().flatten()?;
         let command = process.command();
         if is_command(&command, pid) {
             return Some(command);
         }
         pid = stat.parent;
-        if exe_of(pid).as_ref() != Some(&exe) {
+        if links::exe(pid).ok().as_ref() != Some(&exe) {
             return None;
         }
     }
     None
 }
 
-/// Whether words are a command line: the first names a program. (A title is `nginx: worker process`.)
+/// Returns whether words are a command line: the first one names a program. (A title is `nginx:
+/// worker process`.)
 fn is_command(words: &[String], pid: u32) -> bool {
     let Some(first) = words.first() else { return false };
-    let directory = PathBuf::from(format!("/proc/{pid}/cwd"));
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
     match Path::new(first).strip_prefix("/") {
-        Ok(inside) => root.join(inside).is_file(),
-        Err(_) => find_program(first, Some(&directory), None).is_some(),
+        Ok(inside) => links::link_to_root(pid).join(inside).is_file(),
+        Err(_) => find_program(first, Some(&links::link_to_directory(pid)), None).is_some(),
     }
 }
 
-/// The service's unit: the last part of a control group that is one.
+/// Returns the systemd unit of a service: the last part of its cgroup's path that is a service.
 fn unit_of(groups: &Groups) -> Option<String> {
     let path = groups.path("name=systemd").or_else(|| groups.path(""))?;
     let part = path.rsplit('/').find(|part| part.ends_with(".service"))?;
-    // Of its users' units, and of names that systemd does not give, another unit may have the name.
+    // A user's unit may have the name of a system unit, and so may a path that systemd did not create.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ":_.\\@-".contains(c);
     let is_systems = !path.starts_with("/user.slice") && part.chars().all(is_plain);
     is_systems.then(|| part.to_owned())
 }
 
-/// What to type next, the first thing first.
+/// Returns the commands to type next, the most useful one first.
 pub(super) fn next(found: &Inspection, service: &Service) -> String {
     let pid = found.observation.pid;
     match found.verdict.kind {
@@ -105,7 +104,7 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
     }
 }
 
-/// A study of the settings that were advised, beside other allocators.
+/// Returns a study of the recommended settings beside other allocators.
 fn study(found: &Inspection, service: &Service) -> String {
     let mut words = vec!["lowtide study -a glibc,jemalloc,mimalloc".to_owned()];
     let advised: Vec<&str> =
@@ -123,13 +122,14 @@ fn study(found: &Inspection, service: &Service) -> String {
             place.port, found.observation.pid
         );
     }
-    let command = service.command.as_deref().map_or_else(|| "CMD".to_owned(), to_copy);
+    let command = service.command.as_deref().map_or_else(|| "CMD".to_owned(), copyable);
     if command == "CMD" {
         remark += "\n      (CMD: the command that starts it)";
     }
     let directory = service.directory.as_ref().filter(|_| command != "CMD");
-    let directory = directory
-        .map_or_else(String::new, |path| format!("cd {} && ", to_copy(std::slice::from_ref(path))));
+    let directory = directory.map_or_else(String::new, |path| {
+        format!("cd {} && ", copyable(std::slice::from_ref(path)))
+    });
     format!("{directory}{} -- {command}{remark}", words.join(" "))
 }
 
@@ -146,7 +146,7 @@ fn treatment(remedy: RemedyKind) -> Option<&'static str> {
     }
 }
 
-/// A load to begin with.
+/// Returns a load to start with.
 fn load(found: &Inspection, place: &Listening) -> String {
     let has = |name: &str| found.observation.runtimes.iter().any(|runtime| runtime.name == name);
     let Listening { address, port } = place;
@@ -159,7 +159,7 @@ fn load(found: &Inspection, place: &Listening) -> String {
     }
 }
 
-/// What to paste into production, where a setting is the remedy; empty where none is.
+/// Returns what to paste into production if a setting is the remedy; empty otherwise.
 pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
     let settings: Vec<(&str, &str)> = found
         .remedies

@@ -12,29 +12,28 @@ use lowtide_probe::inspect::{Footprint, Target};
 use lowtide_probe::process::Process;
 use lowtide_release::{Options, PeriodicThread, Progress, ReleaseError, release};
 use lowtide_report::release as picture;
-use lowtide_report::terminal::printable;
+use lowtide_report::text::printable;
 
-use super::inspect::{failure, wait_until};
-use super::together::Together;
-use crate::args::{Method, ReleaseArgs, duration};
+use crate::args::{Method, ReleaseArgs};
 use crate::bar::on_stderr;
 use crate::exit::{Exit, Failure};
-use crate::interrupt;
+use crate::group::{self, Group};
 use crate::output::{Output, note};
 use crate::selector::Selected;
+use crate::target_error::failure;
+use crate::values::TypedDuration;
+use crate::wait::wait_until;
+use crate::{interrupt, rerun};
 
-/// The default of `--max-pause`,
-pub(crate) const DEFAULT_MAX_PAUSE: &str = "1ms";
-/// the least that it may be: entering a thread and leaving it again takes a part of this,
-const SHORTEST_PAUSE: Duration = Duration::from_micros(100);
-/// and the most: beyond, nothing would be bounded that anybody notices.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// The least that `--watch` may be.
-const SHORTEST_WATCH: Duration = Duration::from_secs(1);
+/// Time between two attempts with `--wait`.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// Time from which on a release shows its progress.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Time between two updates of the progress line.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> {
     let mut options = options(args)?;
-    let watch = args.watch.as_deref().map(time_to_watch).transpose()?;
     if args.method == Method::Trim && !args.dry_run {
         note!(
             "lowtide: malloc_trim holds each arena's lock for as long as it takes (hundreds of ms for \
@@ -42,17 +41,19 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
              chunks does without"
         );
     }
-    let wait = args.wait.as_deref().map(|text| duration("--wait", text)).transpose()?;
     let pids = args.selector.select()?;
     if args.selector.is_group() && !args.dry_run && !args.yes && !is_wanted(&pids, args)? {
         return Ok(Exit::Done);
     }
-    // From here on the first Ctrl-C ends a release that is under way as soon as nothing of it is left.
+    // From here on the first Ctrl-C stops a running release as soon as nothing of it is left in the
+    // process.
     let interrupt = interrupt::flag();
     options.interrupt = Arc::clone(&interrupt);
-    let act = Act { args, options, watch, wait, interrupt: &interrupt, output };
+    let value = |time: &Option<TypedDuration>| time.as_ref().map(|time| time.value);
+    let (watch, wait) = (value(&args.watch), value(&args.wait));
+    let releaser = Releaser { args, options, watch, wait, interrupt: &interrupt, output };
     let mut worst = Exit::Done;
-    let mut whole = Together::default();
+    let mut group = Group::default();
     for selected in &pids {
         let pid = selected.pid;
         if interrupt.load(Ordering::Relaxed) {
@@ -62,28 +63,29 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
         if !args.selector.still_means(selected) {
             continue;
         }
-        let exit = match act.on(pid, &mut whole)? {
+        let exit = match releaser.on(pid, &mut group)? {
             Ok(exit) => exit,
             Err(failure) if pids.len() == 1 => return Err(failure),
-            // A process that a selector found may have ended since. Only one that was named by PID is an error.
+            // A process that a selector found may have ended since. Only one that was named by PID
+            // is an error.
             Err(failure) if failure.exit() == Exit::Gone && !args.selector.pids.contains(&pid) => {
                 continue;
             }
             Err(failure) => {
-                whole.add_unreadable();
-                failure.tell(output);
+                group.add_unreadable();
+                output.fail(&failure);
                 failure.exit()
             }
         };
-        worst = worse(worst, exit);
+        worst = worst_of(worst, exit);
     }
     if args.selector.is_group() {
-        whole.show(output)?;
+        group.print(output)?;
     }
     Ok(worst)
 }
 
-/// Lists what was selected, and asks whether to act on it.
+/// Lists the selected processes, and asks whether to release from them.
 fn is_wanted(pids: &[Selected], args: &ReleaseArgs) -> Result<bool, Failure> {
     let processes =
         format!("{} {}", pids.len(), if pids.len() == 1 { "process" } else { "processes" });
@@ -112,7 +114,7 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
         ));
     }
     Ok(Options {
-        max_pause: max_pause(&args.max_pause)?,
+        max_pause: args.max_pause.value,
         method: match args.method {
             Method::Auto => None,
             Method::Chunks => Some(ReleaseMethod::Chunks),
@@ -126,32 +128,8 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
     })
 }
 
-fn max_pause(text: &str) -> Result<Duration, Failure> {
-    let pause = duration("--max-pause", text)?;
-    let human = |time: Duration| HumanSeconds(time.as_secs_f64()).to_string();
-    if (SHORTEST_PAUSE..=LONGEST_PAUSE).contains(&pause) {
-        return Ok(pause);
-    }
-    Err(Failure::usage(format!(
-        "--max-pause: {text} cannot be kept: give it from {} to {}",
-        human(SHORTEST_PAUSE),
-        human(LONGEST_PAUSE)
-    )))
-}
-
-fn time_to_watch(text: &str) -> Result<Duration, Failure> {
-    let time = duration("--watch", text)?;
-    if time < SHORTEST_WATCH {
-        return Err(Failure::usage(format!(
-            "--watch: {text} is too short for anything to come back: give it at least {}",
-            HumanSeconds(SHORTEST_WATCH.as_secs_f64())
-        )));
-    }
-    Ok(time)
-}
-
-/// The worse of two ends: what went wrong, before what was not begun.
-fn worse(one: Exit, other: Exit) -> Exit {
+/// Returns the worse of two exit codes: errors are worse than what was not started.
+fn worst_of(one: Exit, other: Exit) -> Exit {
     const FROM_BAD_TO_WORSE: [Exit; 7] = [
         Exit::Done,
         Exit::Gone,
@@ -165,36 +143,36 @@ fn worse(one: Exit, other: Exit) -> Exit {
     if place(other) > place(one) { other } else { one }
 }
 
-/// What is done to each process.
-struct Act<'a> {
+/// The release from each selected process.
+struct Releaser<'a> {
     args: &'a ReleaseArgs,
     options: Options,
     watch: Option<Duration>,
-    /// For how long a refusal that may pass is tried again.
+    /// For how long to retry after a refusal that may pass.
     wait: Option<Duration>,
     interrupt: &'a AtomicBool,
     output: &'a Output,
 }
 
-impl Act<'_> {
-    /// The outer error is that nothing can be printed any more: then nothing more is done either.
-    fn on(&self, pid: u32, whole: &mut Together) -> Result<Result<Exit, Failure>, Failure> {
-        let again = again(self.args, pid);
+impl Releaser<'_> {
+    /// Releases from one process. The outer error is that of stdout: then nothing more is done either.
+    fn on(&self, pid: u32, group: &mut Group) -> Result<Result<Exit, Failure>, Failure> {
+        let again = rerun::release(self.args, pid);
         let target = match Target::open(pid) {
             Ok(target) => target,
             Err(error) => return Ok(Err(failure(&error, &again))),
         };
         let is_group = self.args.selector.is_group();
-        let pss_before = is_group.then(|| super::together::now(&target)).flatten();
-        let shown = Shown::begin(&self.options.progress);
+        let pss_before = is_group.then(|| group::proportion(&target)).flatten();
+        let line = ProgressLine::start(&self.options.progress);
         let done = self.release(&target);
-        drop(shown);
+        drop(line);
         let mut done = match done {
             Ok(done) => done,
             Err(error) => return Ok(Err(not_done(error, pid, &again))),
         };
         if is_group {
-            whole.add(&target, &done, pss_before);
+            group.add_release(&target, &done, pss_before);
         }
         if self.output.json {
             self.watch(&target, &mut done);
@@ -214,15 +192,13 @@ impl Act<'_> {
                 Failure::new(exit, sentence).next(again)
             }
         };
-        // The object that was printed is the answer; this is the same for people.
+        // The object that was printed is the result; this is the same for people.
         note!("lowtide: {failure}");
         Ok(Ok(failure.exit()))
     }
 
-    /// Tries it, and where it is refused for a reason that may pass, again.
+    /// Releases, and retries after a refusal that may pass.
     fn release(&self, target: &Target) -> Result<Release, ReleaseError> {
-        /// The time between two attempts.
-        const STEP: Duration = Duration::from_millis(250);
         let begin = Instant::now();
         loop {
             let done = release(target, &self.options)?;
@@ -231,11 +207,11 @@ impl Act<'_> {
             if !may_pass || rest.is_zero() || self.interrupt.load(Ordering::Relaxed) {
                 return Ok(done);
             }
-            wait_until(Instant::now() + STEP.min(rest), target, self.interrupt);
+            wait_until(Instant::now() + RETRY_INTERVAL.min(rest), target, self.interrupt);
         }
     }
 
-    /// For people, who see what was done before what comes back.
+    /// Prints the release for people, before watching what the process takes again.
     fn show(&self, target: &Target, done: &mut Release) -> Result<(), Failure> {
         if done.outcome == Outcome::Refused {
             return Ok(());
@@ -256,7 +232,7 @@ impl Act<'_> {
         }
     }
 
-    /// Waits, and sees what has come back.
+    /// Waits, and measures what the process took again.
     fn watch(&self, target: &Target, done: &mut Release) {
         let is_done = matches!(done.outcome, Outcome::Released | Outcome::Partial);
         let Some(time) = self.watch.filter(|_| is_done && !done.dry_run) else { return };
@@ -284,16 +260,13 @@ impl Act<'_> {
     }
 }
 
-/// A line on the terminal while a release takes longer than people like to wait without a word.
-struct Shown {
+/// A progress line on the terminal, for a release that takes longer than [`SILENCE`].
+struct ProgressLine {
     _line: Option<PeriodicThread>,
 }
 
-impl Shown {
-    fn begin(progress: &Arc<Progress>) -> Self {
-        /// So long nothing is said.
-        const SILENCE: Duration = Duration::from_secs(1);
-        const STEP: Duration = Duration::from_millis(100);
+impl ProgressLine {
+    fn start(progress: &Arc<Progress>) -> Self {
         let (begin, progress) = (Instant::now(), Arc::clone(progress));
         let mut bar = None;
         let draw = move || {
@@ -310,11 +283,11 @@ impl Shown {
             }
             true
         };
-        Self { _line: PeriodicThread::start(STEP, draw).ok() }
+        Self { _line: PeriodicThread::start(PROGRESS_INTERVAL, draw).ok() }
     }
 }
 
-/// What to type next, of one that was not refused and came to its end.
+/// Returns what to type next after a release that was not refused and did not fail.
 fn next(done: &Release, args: &ReleaseArgs) -> Option<String> {
     let pid = done.pid;
     match done.outcome {
@@ -323,14 +296,14 @@ fn next(done: &Release, args: &ReleaseArgs) -> Option<String> {
             Some(format!("lowtide inspect {pid}     (whose are the bytes?)"))
         }
         Outcome::Released if done.dry_run => {
-            let act = ReleaseArgs { dry_run: false, ..args.clone() };
-            Some(again(&act, pid))
+            let for_real = ReleaseArgs { dry_run: false, ..args.clone() };
+            Some(rerun::release(&for_real, pid))
         }
         Outcome::Released => Some(format!("lowtide inspect {pid}     (what is left?)")),
     }
 }
 
-/// Why it was left alone, and what helps.
+/// Returns the failure for a refused release, with a command that helps.
 fn refused(done: &Release, again: &str) -> Failure {
     let pid = done.pid;
     let sentence = format!("process {pid}: {}", picture::sentence(done));
@@ -351,7 +324,7 @@ fn refused(done: &Release, again: &str) -> Failure {
     Failure::new(Exit::Refused, sentence).next(next)
 }
 
-/// A release that could not be tried, or broke off.
+/// Returns the failure for a release that could not be tried, or was aborted.
 fn not_done(error: ReleaseError, pid: u32, again: &str) -> Failure {
     match error {
         ReleaseError::Target(error) => failure(&error, again),
@@ -363,27 +336,6 @@ fn not_done(error: ReleaseError, pid: u32, again: &str) -> Failure {
         }
         ReleaseError::Failed(what) => Failure::failed(format!("process {pid}: {what}")),
     }
-}
-
-/// The command that was given, for one process.
-fn again(args: &ReleaseArgs, pid: u32) -> String {
-    let mut words = vec!["lowtide release".to_owned()];
-    let flags = [
-        (args.dry_run, "--dry-run"),
-        (args.unbounded, "--unbounded"),
-        (args.untested, "--untested"),
-    ];
-    words.extend(flags.iter().filter(|flag| flag.0).map(|flag| flag.1.to_owned()));
-    if args.max_pause != DEFAULT_MAX_PAUSE {
-        words.push(format!("--max-pause {}", args.max_pause));
-    }
-    if args.method != Method::Auto {
-        words.push(format!("--method {}", args.method.name()));
-    }
-    words.extend(args.wait.iter().map(|time| format!("--wait {time}")));
-    words.extend(args.watch.iter().map(|time| format!("--watch {time}")));
-    words.push(pid.to_string());
-    words.join(" ")
 }
 
 #[cfg(test)]
@@ -400,38 +352,12 @@ mod tests {
     }
 
     #[test]
-    fn the_command_to_type_again_is_the_one_that_was_given() {
-        for words in [
-            "7",
-            "--dry-run 7",
-            "--unbounded --untested --max-pause 500us --method purge --wait 5s --watch 60s 7",
-        ] {
-            assert_eq!(again(&args(words), 7), format!("lowtide release {words}"));
-        }
-        assert_eq!(again(&args("7 8 9"), 8), "lowtide release 8");
-    }
-
-    #[test]
-    fn a_pause_is_from_a_tenth_of_a_millisecond_to_a_second() {
-        for (text, micros) in [("100us", 100), ("1ms", 1000), ("1s", 1_000_000)] {
-            assert_eq!(max_pause(text).unwrap(), Duration::from_micros(micros));
-        }
-        for text in ["0", "99us", "1.1s", "-1ms", "5", "soon", ""] {
-            let said = max_pause(text).unwrap_err().to_string();
-            assert!(said.starts_with("--max-pause: "), "{said}");
-        }
-        let said = max_pause("2s").unwrap_err().to_string();
-        assert_eq!(said, "--max-pause: 2s cannot be kept: give it from 100 µs to 1.00 s");
-        assert_eq!(max_pause(DEFAULT_MAX_PAUSE).unwrap(), Options::default().max_pause);
-    }
-
-    #[test]
     fn of_several_ends_the_worst_is_what_went_wrong() {
         let all = [Exit::Done, Exit::Gone, Exit::Refused, Exit::NotPermitted, Exit::Failed];
         for (place, bad) in all.iter().enumerate() {
             for worse_one in &all[place..] {
-                assert_eq!(worse(*bad, *worse_one), *worse_one);
-                assert_eq!(worse(*worse_one, *bad), *worse_one);
+                assert_eq!(worst_of(*bad, *worse_one), *worse_one);
+                assert_eq!(worst_of(*worse_one, *bad), *worse_one);
             }
         }
     }
@@ -440,14 +366,14 @@ mod tests {
     fn what_has_come_back_is_seen_until_the_process_ends() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
-        // Until then it may still be becoming another program.
+        // Until then it may still be starting its program.
         while target.stat().unwrap().state != 'S' {
             std::thread::yield_now();
         }
         let (args, interrupt) = (args("7"), AtomicBool::new(true));
         let output = Output::new(true, clap::ColorChoice::Never);
         let options = Options::default();
-        let act = Act {
+        let releaser = Releaser {
             args: &args,
             options,
             watch: None,
@@ -456,11 +382,11 @@ mod tests {
             output: &output,
         };
         let hour = Duration::from_secs(3600);
-        // It was interrupted, and tells what there is so far.
-        assert!(act.regained(&target, hour).unwrap().after_s < 3600.0);
+        // It was interrupted, and reports what there is so far.
+        assert!(releaser.regained(&target, hour).unwrap().after_s < 3600.0);
         child.kill().unwrap();
         child.wait().unwrap();
-        let why = act.regained(&target, hour).unwrap_err();
+        let why = releaser.regained(&target, hour).unwrap_err();
         assert!(why.contains("ended"), "{why}");
     }
 }

@@ -9,7 +9,7 @@ use lowtide_analysis::compare;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialOutcome;
 use lowtide_record::files;
-use lowtide_report::parts::join;
+use lowtide_report::merge_shards;
 use lowtide_report::read::Loaded;
 use lowtide_study::allocator::AllocatorError;
 use lowtide_study::plan::{Plan, PlanError};
@@ -19,11 +19,11 @@ use lowtide_study::settings::{Number, Settings, Words};
 use rustix::process::{Resource, getrlimit};
 
 use super::load;
-use super::report::{self, Shown};
 use crate::args::StudyArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{Output, annotate, is_on_github, note};
-use crate::progress::Show;
+use crate::present::{self, Report};
+use crate::progress::StudyProgress;
 use crate::{interrupt, keeper, shell};
 
 pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
@@ -31,11 +31,11 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
     check_load(&plan)?;
     // What cannot be compared with is better known before hours have passed.
     let earlier = match &plan.baseline {
-        Some((path, _)) => Some(report::load(path)?),
+        Some((path, _)) => Some(present::load(path)?),
         None => None,
     };
     let ran = conduct(&plan)?;
-    let record = report::load(&ran.record)?;
+    let record = present::load(&ran.record)?;
     let study = record.study.clone();
     let exit = analyze(&plan, &ran, record, earlier.as_ref(), output)?;
     if !study.complete {
@@ -51,7 +51,7 @@ pub(crate) fn conduct(plan: &Plan) -> Result<Ran, Failure> {
     }
     let interrupt = interrupt::flag();
     let machine = lowtide_probe::machine::detect();
-    let mut show = Show::new();
+    let mut show = StudyProgress::new();
     let ran = runner::run(plan, &keeper::program()?, &machine, &mut show, &interrupt);
     let record = show.record();
     drop(show);
@@ -92,17 +92,17 @@ pub(crate) fn analyze(
     output: &Output,
 ) -> Result<Exit, Failure> {
     let study = record.study.clone();
-    let shown = Shown::of(join(vec![record]));
+    let report = Report::new(merge_shards(vec![record]));
     let page = ran.record.join("report.html");
-    let drawn = shown.page().and_then(|html| {
+    let drawn = report.page().and_then(|html| {
         files::write_whole(&page, html.as_bytes(), true).map_err(|error| Failure::io(&page, &error))
     });
     let crossed = crossings(plan, &study, earlier);
-    summarise_for_ci(&shown, &crossed);
+    summarise_for_ci(&report, &crossed);
     if output.json {
         output.object(&study)?;
     } else {
-        output.text(&shown.for_terminal(output))?;
+        output.text(&report.for_terminal(output))?;
         if drawn.is_ok() {
             let shown = page.canonicalize().unwrap_or(page);
             output.text(&format!("\nreport: {}\n", shown.display()))?;
@@ -180,14 +180,14 @@ fn crossings(plan: &Plan, study: &StudyReport, earlier: Option<&Loaded>) -> Vec<
 }
 
 /// On GitHub, errors are shown where a reviewer sees them, and the tables on the page of the job.
-fn summarise_for_ci(shown: &Shown, crossed: &[String]) {
+fn summarise_for_ci(report: &Report, crossed: &[String]) {
     crossed.iter().for_each(|line| annotate(line));
     if !is_on_github() {
         return;
     }
     if let Some(path) = std::env::var_os("GITHUB_STEP_SUMMARY") {
         let file = fs::OpenOptions::new().append(true).create(true).open(path);
-        let _ = file.and_then(|mut file| file.write_all(shown.markdown().as_bytes()));
+        let _ = file.and_then(|mut file| file.write_all(report.markdown().as_bytes()));
     }
 }
 
@@ -287,7 +287,7 @@ pub(crate) fn run_settings(
     let plan = Plan::of(settings).map_err(refused)?;
     note!("{begins}");
     let ran = conduct(&plan)?;
-    let record = report::load(Path::new(&ran.record))?;
+    let record = present::load(Path::new(&ran.record))?;
     analyze(&plan, &ran, record, None, output)
 }
 

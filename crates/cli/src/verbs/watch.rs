@@ -10,24 +10,22 @@ use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
 use lowtide_probe::inspect::{Target, TargetError};
 
-use super::inspect::{failure, not_permitted};
-use crate::args::{WatchArgs, duration};
+use crate::args::WatchArgs;
 use crate::exit::{Exit, Failure};
-use crate::interrupt;
 use crate::output::{Output, note};
+use crate::target_error::{failure, not_permitted};
 use crate::tui::state::State;
-use crate::tui::{self, Show};
+use crate::tui::{self, ViewOptions};
 use crate::watcher::record::Record;
-use crate::watcher::{WatchEvent, Watcher};
+use crate::watcher::{self, WatchEvent, Watcher};
+use crate::{interrupt, rerun};
 
-/// The default of `--interval`.
-pub(crate) const DEFAULT_INTERVAL: &str = "1s";
-/// The least that it may be.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// Time between two checks whether lowtide was asked to end.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
-    let interval = interval(&args.interval)?;
-    let again = again(args);
+    let interval = args.interval.value;
+    let again = rerun::watch(args);
     let target = Target::open(args.pid).map_err(|error| failure(&error, &again))?;
     let mut record =
         args.output.as_deref().map(|path| Record::create(path, interval)).transpose()?;
@@ -37,17 +35,20 @@ pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
     })?;
     let mut watch = Watch { watcher, state: State::new(args.pid, interval), again };
     let watched = if is_for_people(output) {
-        // The second Ctrl-C must not end it at once: the terminal has to be restored first.
+        // The second Ctrl-C must not end lowtide at once: the terminal has to be restored first.
         let interrupt = interrupt::patient_flag();
-        let show =
-            Show { colour: output.screen().colour, looks: args.looks, interrupt: &interrupt };
-        tui::run(&show, &watch.watcher, &mut watch.state, record.as_mut())
+        let options = ViewOptions {
+            colour: output.screen().colour,
+            max_inspections: args.looks,
+            interrupt: &interrupt,
+        };
+        tui::run(&options, &watch.watcher, &mut watch.state, record.as_mut())
             .and_then(|()| watch.summary(output))
     } else {
         watch.print(args.looks, record.as_mut(), output)
     };
-    // What was seen is kept, also when something went wrong later.
-    let kept = record.map(|record| record.finish(watch.watcher.account())).transpose();
+    // The record is kept, even after an error.
+    let kept = record.map(|record| record.finish(watch.watcher.cost())).transpose();
     watched?;
     if let Some(path) = kept? {
         note!("wrote {0}\n  next: lowtide report {0}", path.display());
@@ -55,65 +56,55 @@ pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
     watch.end()
 }
 
-fn interval(text: &str) -> Result<Duration, Failure> {
-    let interval = duration("--interval", text)?;
-    if interval < SHORTEST_INTERVAL {
-        return Err(Failure::usage(format!(
-            "--interval: {text} is too short: give it at least {} ms",
-            SHORTEST_INTERVAL.as_millis()
-        )));
-    }
-    Ok(interval)
-}
-
-/// Whether somebody looks on, at a terminal that can show it.
+/// Returns whether stdout is a terminal that can show the live view.
 fn is_for_people(output: &Output) -> bool {
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     !output.json && !is_dumb && io::stdout().is_terminal()
 }
 
-/// One process that is watched.
+/// The watch of one process.
 struct Watch {
     watcher: Watcher,
     state: State,
-    /// The command that was given.
+    /// The command line that repeats the watch.
     again: String,
 }
 
 impl Watch {
-    /// Prints a line or an object for each look.
+    /// Prints a line or an object for each inspection.
     fn print(
         &mut self,
-        looks: Option<u64>,
+        max_inspections: Option<u64>,
         mut record: Option<&mut Record>,
         output: &Output,
     ) -> Result<(), Failure> {
-        const STEP: Duration = Duration::from_millis(50);
         let interrupt = interrupt::flag();
         let is_over = |interrupt: &AtomicBool| interrupt.load(Ordering::Relaxed);
-        while !is_over(&interrupt) && looks.is_none_or(|most| self.state.looks() < most) {
-            let seen = match self.watcher.seen().recv_timeout(STEP) {
-                Ok(seen) => seen,
+        while !is_over(&interrupt)
+            && max_inspections.is_none_or(|most| self.state.inspections() < most)
+        {
+            let event = match self.watcher.events().recv_timeout(POLL_INTERVAL) {
+                Ok(event) => event,
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) if self.state.ended_s.is_some() => break,
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::failed("watching broke off: start it again"));
+                    return Err(watcher::broke_off());
                 }
             };
             if let Some(record) = &mut record {
-                record.write(&seen);
+                record.write(&event);
                 record.failure().map_or(Ok(()), Err)?;
             }
-            if !self.take_in(seen, output)? {
+            if !self.print_event(event, output)? {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Prints what is to be printed of it. Says whether anybody reads.
-    fn take_in(&mut self, seen: WatchEvent, output: &Output) -> Result<bool, Failure> {
-        let look = match &seen {
+    /// Processes an event, and prints an inspection. Returns whether stdout is still read.
+    fn print_event(&mut self, event: WatchEvent, output: &Output) -> Result<bool, Failure> {
+        let inspected_s = match &event {
             WatchEvent::Observed(t_s, _) => Some(*t_s),
             WatchEvent::Failed(error @ TargetError::Replaced(_)) => {
                 note!("lowtide: {error}");
@@ -122,8 +113,8 @@ impl Watch {
             WatchEvent::Failed(error) => return Err(failure(error, &self.again)),
             _ => None,
         };
-        self.state.see(seen);
-        let (Some(t_s), Some(found)) = (look, self.state.latest()) else {
+        self.state.see(event);
+        let (Some(t_s), Some(found)) = (inspected_s, self.state.latest()) else {
             return Ok(true);
         };
         if output.json {
@@ -133,22 +124,22 @@ impl Watch {
         }
     }
 
-    /// Prints what the screen showed last of a process that has ended.
+    /// Prints the last inspection of a process that has ended during the live view.
     fn summary(&self, output: &Output) -> Result<(), Failure> {
         let (Some(t_s), Some(found)) = (self.state.ended_s, self.state.latest()) else {
             return Ok(());
         };
-        let peak = Human(self.state.course().peak_rss_bytes);
+        let peak = Human(self.state.history().peak_rss_bytes);
         let text = format!("process {} ended; RSS was at most {peak}", self.state.pid);
         output.line(&plain(t_s, found, self.state.unreadable.is_none()))?;
         output.line(&text).map(drop)
     }
 
-    /// How it ends.
+    /// Returns how lowtide ends.
     fn end(&self) -> Result<Exit, Failure> {
         match (self.state.unreadable, self.state.ended_s) {
             (Some(limit), _) => Err(not_permitted(limit, self.state.pid, &self.again)),
-            (None, Some(_)) if self.state.looks() == 0 => {
+            (None, Some(_)) if self.state.inspections() == 0 => {
                 Err(Failure::new(Exit::Gone, TargetError::Gone(self.state.pid)))
             }
             _ => Ok(Exit::Done),
@@ -156,11 +147,13 @@ impl Watch {
     }
 }
 
-/// One look as a line for people and for `awk`; a heap that may not be seen has no figures.
-fn plain(t_s: f64, found: &Inspection, is_seen: bool) -> String {
+/// Formats an inspection as a line for people and for `awk`; without heap metrics if memory may not
+/// be read.
+fn plain(t_s: f64, found: &Inspection, is_readable: bool) -> String {
     let human = |bytes: u64| Human(bytes).to_string();
-    let of =
-        |owner| if is_seen { human(found.observation.ledger.bytes(owner)) } else { "-".to_owned() };
+    let of = |owner| {
+        if is_readable { human(found.observation.ledger.bytes(owner)) } else { "-".to_owned() }
+    };
     format!(
         "{t_s:>7.1} s  RSS {:>9}  allocated {:>9}  reclaimable {:>9}  {}",
         human(found.observation.rss_bytes),
@@ -168,16 +161,4 @@ fn plain(t_s: f64, found: &Inspection, is_seen: bool) -> String {
         of(Owner::Reclaimable),
         found.verdict.kind.name()
     )
-}
-
-/// The command that was given.
-fn again(args: &WatchArgs) -> String {
-    let mut words = vec!["lowtide watch".to_owned()];
-    if args.interval != DEFAULT_INTERVAL {
-        words.push(format!("--interval {}", args.interval));
-    }
-    words.extend(args.looks.iter().map(|looks| format!("--looks {looks}")));
-    words.extend(args.output.iter().map(|path| format!("--output {}", path.display())));
-    words.push(args.pid.to_string());
-    words.join(" ")
 }

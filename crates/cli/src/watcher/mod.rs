@@ -1,5 +1,5 @@
-//! Watches one process from a thread of its own: a cheap sample at every tick, and a look when it is
-//! due, so that whoever shows it never waits for either.
+//! Watches one process on a thread of its own: a cheap sample at every tick, and an inspection when one is
+//! due, so that the view never waits for either.
 
 pub(crate) mod record;
 
@@ -16,127 +16,134 @@ use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::patience::patiently;
 use lowtide_probe::sampler::{Attention, Sampler, Tick};
 
-/// Looking takes 1 part in so many of a processor's time at most.
-pub(crate) const LOOK_SHARE: u32 = 10;
-/// So soon it is seen that the process has ended, or that nobody watches any more.
-const STEP: Duration = Duration::from_millis(50);
+use crate::exit::Failure;
 
-/// What was seen. Times are in seconds since the watch began.
+/// Inspections take at most 1/10 of the time of a CPU.
+const COST_FACTOR: u32 = 10;
+/// Time between two checks whether the process has ended, or the watcher was dropped.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// An event of a watch. Times are in seconds since the watch started.
 #[derive(Debug)]
 pub(crate) enum WatchEvent {
-    /// What the kernel says.
+    /// A sample of the kernel's counters.
     Sample(Box<Tick>),
     /// The result of an inspection, and when it started.
     Observed(f64, Box<Observation>),
-    /// It could not be looked at.
+    /// The process could not be sampled or inspected.
     Failed(TargetError),
-    /// It has ended.
+    /// The process has ended.
     Ended(f64),
 }
 
-/// What watching has cost.
+/// The cost of watching.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Account {
+pub(crate) struct WatchCost {
     /// CPU time, in seconds.
     pub(crate) cpu_s: f64,
-    /// Ticks that came too late to be taken.
+    /// Ticks that were skipped because they came too late.
     pub(crate) missed_ticks: u64,
 }
 
 #[derive(Debug)]
 struct Shared {
-    wanted: Mutex<Wanted>,
+    control: Mutex<Control>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Wanted {
+struct Control {
     interval: Duration,
     stop: bool,
-    account: Account,
+    cost: WatchCost,
 }
 
 impl Shared {
-    fn wanted(&self) -> MutexGuard<'_, Wanted> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whoever watches. The thread ends with it, but is not waited for: a look at a large heap may take
+/// The watch of a process. Dropping it stops the thread without waiting: inspecting a large heap may take
 /// a while.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     shared: Arc<Shared>,
-    seen: Receiver<WatchEvent>,
+    events: Receiver<WatchEvent>,
 }
 
 impl Watcher {
-    /// Begins to watch. Times count from `begun`.
-    pub(crate) fn start(target: Target, begun: Instant, interval: Duration) -> io::Result<Self> {
-        let wanted = Wanted { interval, stop: false, account: Account::default() };
-        let shared = Arc::new(Shared { wanted: Mutex::new(wanted), changed: Condvar::new() });
-        let (sender, seen) = channel();
-        let work = Work {
+    /// Starts to watch. Times count from `start`.
+    pub(crate) fn start(target: Target, start: Instant, interval: Duration) -> io::Result<Self> {
+        let control = Control { interval, stop: false, cost: WatchCost::default() };
+        let shared = Arc::new(Shared { control: Mutex::new(control), changed: Condvar::new() });
+        let (sender, events) = channel();
+        let thread = WatchThread {
             sampler: None,
             inspector: Inspector::default(),
             target,
-            begun,
+            start,
             shared: Arc::clone(&shared),
             sender,
-            looked: None,
-            apart_cpu_s: 0.0,
+            inspected: None,
+            helper_cpu_s: 0.0,
         };
-        thread::Builder::new().name("watcher".to_owned()).spawn(move || work.run())?;
-        Ok(Self { shared, seen })
+        thread::Builder::new().name("watcher".to_owned()).spawn(move || thread.run())?;
+        Ok(Self { shared, events })
     }
 
-    /// What was seen, in order. It hangs up behind the end of the process.
-    pub(crate) fn seen(&self) -> &Receiver<WatchEvent> {
-        &self.seen
+    /// Returns the events, in order. The channel closes after the end of the process.
+    pub(crate) fn events(&self) -> &Receiver<WatchEvent> {
+        &self.events
     }
 
     /// Changes the time between two ticks.
     pub(crate) fn set_interval(&self, interval: Duration) {
-        self.shared.wanted().interval = interval;
+        self.shared.control().interval = interval;
         self.shared.changed.notify_all();
     }
 
-    /// What watching has cost so far.
-    pub(crate) fn account(&self) -> Account {
-        self.shared.wanted().account
+    /// Returns the cost of watching so far.
+    pub(crate) fn cost(&self) -> WatchCost {
+        self.shared.control().cost
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.shared.wanted().stop = true;
+        self.shared.control().stop = true;
         self.shared.changed.notify_all();
     }
 }
 
-/// From one look to the next, where one takes so much CPU time.
-pub(crate) fn between_looks(interval: Duration, cost: Duration) -> Duration {
-    interval.max(cost.saturating_mul(LOOK_SHARE))
+/// Returns the failure of a watch whose thread has ended before the process.
+pub(crate) fn broke_off() -> Failure {
+    Failure::failed("watching broke off: start it again")
 }
 
-struct Work {
+/// Returns the time between two inspections, if each costs `cost` CPU time.
+pub(crate) fn between_inspections(interval: Duration, cost: Duration) -> Duration {
+    interval.max(cost.saturating_mul(COST_FACTOR))
+}
+
+struct WatchThread {
     target: Target,
-    /// `None` before the first sample, and when one was given up.
+    /// `None` before the first sample, and after one that blocked for too long.
     sampler: Option<Sampler>,
     inspector: Inspector,
-    begun: Instant,
+    start: Instant,
     shared: Arc<Shared>,
     sender: Sender<WatchEvent>,
-    /// The tick of the last look, and the CPU time that it took.
-    looked: Option<(Instant, Duration)>,
-    /// CPU time of what threads of their own do, which could be held up for ever, in seconds.
-    apart_cpu_s: f64,
+    /// The tick of the last inspection, and its CPU time.
+    inspected: Option<(Instant, Duration)>,
+    /// CPU time of the threads for reads that could block for ever, in seconds.
+    helper_cpu_s: f64,
 }
 
-/// Nobody listens any more, or there is nothing more to tell.
+/// The watch is over: the watcher was dropped, or the process has ended.
 struct Over;
 
-impl Work {
+impl WatchThread {
     fn run(mut self) {
         let mut tick = Instant::now();
         while self.tick(tick).is_ok() {
@@ -147,23 +154,23 @@ impl Work {
 
     fn now(&self) -> f64 {
         // Microseconds are enough, and keep the lines of a record short.
-        (self.begun.elapsed().as_secs_f64() * 1e6).round() / 1e6
+        (self.start.elapsed().as_secs_f64() * 1e6).round() / 1e6
     }
 
-    fn send(&self, seen: WatchEvent) -> Result<(), Over> {
-        self.sender.send(seen).map_err(|_| Over)
+    fn send(&self, event: WatchEvent) -> Result<(), Over> {
+        self.sender.send(event).map_err(|_| Over)
     }
 
     fn end(&self) -> Over {
-        // That nobody listens makes no difference any more.
+        // If the watcher was dropped, there is no receiver to notify.
         let _ = self.send(WatchEvent::Ended(self.now()));
         Over
     }
 
-    /// `at` is when the tick was due.
+    /// Samples the process, and inspects it if an inspection is due. `at` is when the tick was due.
     fn tick(&mut self, at: Instant) -> Result<(), Over> {
         let sampled = self.sample();
-        // Asked behind the reading: that was of this very process, then, not of another of its number.
+        // Checked after the sample, which therefore is of this process and not of a later one with its PID.
         if !self.target.is_alive() {
             return Err(self.end());
         }
@@ -172,13 +179,14 @@ impl Work {
             Ok(tick) => self.send(WatchEvent::Sample(Box::new(tick)))?,
             Err(error) => self.send(WatchEvent::Failed(error))?,
         }
-        let interval = self.shared.wanted().interval;
-        let is_due =
-            self.looked.is_none_or(|(last, cost)| at >= last + between_looks(interval, cost));
+        let interval = self.shared.control().interval;
+        let is_due = self
+            .inspected
+            .is_none_or(|(last, cost)| at >= last + between_inspections(interval, cost));
         if is_due {
-            self.look(at)?;
+            self.inspect(at)?;
         }
-        self.shared.wanted().account.cpu_s = self.apart_cpu_s + thread_cpu_s();
+        self.shared.control().cost.cpu_s = self.helper_cpu_s + thread_cpu_s();
         Ok(())
     }
 
@@ -191,22 +199,22 @@ impl Work {
         });
         let (sampler, sampled, cpu_s) = done.map_err(|_| TargetError::Blocked(pid))?;
         self.sampler = Some(sampler);
-        self.apart_cpu_s += cpu_s;
+        self.helper_cpu_s += cpu_s;
         sampled.map_err(|error| TargetError::Other(pid, error))
     }
 
-    fn look(&mut self, at: Instant) -> Result<(), Over> {
-        let (begin, t_s) = (Instant::now(), self.now());
-        let looked = self.inspector.inspect(&self.target);
+    fn inspect(&mut self, at: Instant) -> Result<(), Over> {
+        let (start, t_s) = (Instant::now(), self.now());
+        let inspected = self.inspector.inspect(&self.target);
         // CPU time, not elapsed time: waiting for a processor on a busy machine costs the target nothing.
-        let cost = match &looked {
+        let cost = match &inspected {
             Ok(observed) => Duration::try_from_secs_f64(observed.cpu_s).unwrap_or_default(),
-            Err(_) => begin.elapsed(),
+            Err(_) => start.elapsed(),
         };
-        self.looked = Some((at, cost));
-        match looked {
+        self.inspected = Some((at, cost));
+        match inspected {
             Ok(observed) => {
-                self.apart_cpu_s += observed.cpu_s;
+                self.helper_cpu_s += observed.cpu_s;
                 self.send(WatchEvent::Observed(t_s, Box::new(observed)))
             }
             Err(_) if !self.target.is_alive() => Err(self.end()),
@@ -214,32 +222,33 @@ impl Work {
         }
     }
 
-    /// Waits for the tick behind the one that was due at `last`; `None` when nobody watches any more.
+    /// Waits for the tick after the one that was due at `last`, and returns it; `None` if the
+    /// watcher was dropped.
     fn wait_from(&self, last: Instant) -> Option<Instant> {
-        let mut wanted = self.shared.wanted();
+        let mut control = self.shared.control();
         let begin = Instant::now();
         loop {
-            if wanted.stop {
+            if control.stop {
                 return None;
             }
-            let mut next = last + wanted.interval;
+            let mut next = last + control.interval;
             if next < begin {
-                let missed = (begin - last).as_nanos() / wanted.interval.as_nanos().max(1);
+                let missed = (begin - last).as_nanos() / control.interval.as_nanos().max(1);
                 let missed = u32::try_from(missed).unwrap_or(u32::MAX);
-                next = last + wanted.interval * missed;
+                next = last + control.interval * missed;
                 if next < begin {
-                    next += wanted.interval;
+                    next += control.interval;
                 }
             }
             let rest = next.saturating_duration_since(Instant::now());
             if rest.is_zero() || !self.target.is_alive() {
-                let taken = (next - last).as_nanos() / wanted.interval.as_nanos().max(1);
+                let taken = (next - last).as_nanos() / control.interval.as_nanos().max(1);
                 let missed = u64::try_from(taken).unwrap_or(u64::MAX).saturating_sub(1);
-                wanted.account.missed_ticks += missed;
+                control.cost.missed_ticks += missed;
                 return Some(next);
             }
-            let waited = self.shared.changed.wait_timeout(wanted, rest.min(STEP));
-            wanted = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.shared.changed.wait_timeout(control, rest.min(POLL_INTERVAL));
+            control = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -249,32 +258,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looking_takes_a_tenth_of_the_time_at_most() {
+    fn inspections_take_a_tenth_of_the_time_at_most() {
         let ms = Duration::from_millis;
-        assert_eq!(between_looks(ms(1000), ms(3)), ms(1000));
-        assert_eq!(between_looks(ms(1000), ms(100)), ms(1000));
-        assert_eq!(between_looks(ms(1000), ms(140)), ms(1400));
-        assert_eq!(between_looks(ms(100), ms(2000)), ms(20_000));
+        assert_eq!(between_inspections(ms(1000), ms(3)), ms(1000));
+        assert_eq!(between_inspections(ms(1000), ms(100)), ms(1000));
+        assert_eq!(between_inspections(ms(1000), ms(140)), ms(1400));
+        assert_eq!(between_inspections(ms(100), ms(2000)), ms(20_000));
     }
 
     #[test]
-    fn a_process_is_sampled_and_looked_at_until_it_ends() {
+    fn a_process_is_sampled_and_inspected_until_it_ends() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
         let watcher = Watcher::start(target, Instant::now(), Duration::from_millis(100)).unwrap();
-        let patience = Duration::from_secs(60);
-        let first = watcher.seen().recv_timeout(patience).unwrap();
+        let timeout = Duration::from_secs(60);
+        let first = watcher.events().recv_timeout(timeout).unwrap();
         assert!(
             matches!(&first, WatchEvent::Sample(tick) if tick.sample.processes == 1),
             "{first:?}"
         );
-        let look = watcher.seen().recv_timeout(patience).unwrap();
-        assert!(matches!(look, WatchEvent::Observed(_, _) | WatchEvent::Failed(_)), "{look:?}");
+        let second = watcher.events().recv_timeout(timeout).unwrap();
+        assert!(matches!(second, WatchEvent::Observed(_, _) | WatchEvent::Failed(_)), "{second:?}");
         child.kill().unwrap();
         child.wait().unwrap();
-        let mut last = look;
-        while let Ok(seen) = watcher.seen().recv_timeout(patience) {
-            last = seen;
+        let mut last = second;
+        while let Ok(event) = watcher.events().recv_timeout(timeout) {
+            last = event;
         }
         assert!(matches!(last, WatchEvent::Ended(t_s) if t_s > 0.0), "{last:?}");
     }

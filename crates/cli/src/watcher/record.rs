@@ -1,7 +1,6 @@
-//! What was seen, as the record of a single trial: `lowtide report` draws it like any other.
+//! The record of a watch. It is that of a single trial, so that `lowtide report` draws it like any other.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,43 +14,37 @@ use lowtide_record::v1::{
     Trial,
 };
 
-use super::{Account, WatchEvent};
+use super::{WatchCost, WatchEvent};
 use crate::exit::Failure;
 
-/// Writes a record while it happens.
+/// The record of a watch that is running.
 #[derive(Debug)]
 pub(crate) struct Record {
     path: PathBuf,
     recorder: Recorder,
     interval: Duration,
-    /// Whether what the trial runs was written: that is known from the first look on.
-    is_begun: bool,
-    /// What was seen before.
+    /// Whether the head of the trial was written; it is known from the first inspection on.
+    has_head: bool,
+    /// Lines from before the head was written.
     waiting: Vec<Line>,
-    /// The process, until it is known who serves its `malloc`.
+    /// The process, until its allocator is known.
     process: Option<Process>,
-    /// Its number and when it began.
+    /// The process's PID and start time.
     identity: Option<(u32, u64)>,
     peak_rss_bytes: u64,
     exit_s: Option<f64>,
 }
 
 impl Record {
-    /// Begins a record, in a file of its own.
+    /// Creates the record in a new file.
     pub(crate) fn create(path: &Path, interval: Duration) -> Result<Self, Failure> {
         let created = Recorder::create(path, FileKind::Trial, &machine::detect());
-        let recorder = created.map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => Failure::usage(format!(
-                "{} is there already, and may be a record: name another file",
-                path.display()
-            )),
-            _ => Failure::io(path, &error),
-        })?;
+        let recorder = created.map_err(|error| Failure::record_not_created(path, &error))?;
         Ok(Self {
             path: path.to_owned(),
             recorder,
             interval,
-            is_begun: false,
+            has_head: false,
             waiting: Vec::new(),
             process: None,
             identity: None,
@@ -60,12 +53,12 @@ impl Record {
         })
     }
 
-    /// The moment from which its times count.
+    /// Returns when the record started, from which its times count.
     pub(crate) fn begun(&self) -> Instant {
         self.recorder.begun()
     }
 
-    /// Why it cannot be written any further, if so.
+    /// Returns why the record cannot be written any further, if so.
     pub(crate) fn failure(&self) -> Option<Failure> {
         let failure = self.recorder.failure()?;
         Some(Failure::failed(format!(
@@ -73,9 +66,9 @@ impl Record {
         )))
     }
 
-    /// Writes what was seen.
-    pub(crate) fn write(&mut self, seen: &WatchEvent) {
-        match seen {
+    /// Writes an event.
+    pub(crate) fn write(&mut self, event: &WatchEvent) {
+        match event {
             WatchEvent::Sample(tick) => {
                 self.peak_rss_bytes = self.peak_rss_bytes.max(tick.sample.total.rss_bytes.0);
                 for process in &tick.changed {
@@ -86,7 +79,7 @@ impl Record {
                 self.line(Line::Sample(tick.sample));
             }
             WatchEvent::Observed(t_s, found) => {
-                self.begin(found);
+                self.write_head(found);
                 self.allocator(*t_s, found);
                 self.line(Line::Ledger(LedgerReading {
                     t_s: *t_s,
@@ -103,25 +96,25 @@ impl Record {
     }
 
     fn line(&mut self, line: Line) {
-        if self.is_begun {
+        if self.has_head {
             self.recorder.write(&line);
         } else {
             self.waiting.push(line);
         }
     }
 
-    /// Writes what the trial runs, once.
-    fn begin(&mut self, found: &Observation) {
+    /// Writes the head of the trial, once.
+    fn write_head(&mut self, found: &Observation) {
         let allocator = found.allocator.as_ref();
         let treatment = match allocator {
             Some(known) => Treatment::plain(known.kind.name(), known.version.as_deref()),
             None => Treatment::plain("unknown", None),
         };
-        self.begin_with(treatment, found.command.clone());
+        self.write_head_of(treatment, found.command.clone());
     }
 
-    fn begin_with(&mut self, treatment: Treatment, command: Vec<String>) {
-        if std::mem::replace(&mut self.is_begun, true) {
+    fn write_head_of(&mut self, treatment: Treatment, command: Vec<String>) {
+        if std::mem::replace(&mut self.has_head, true) {
             return;
         }
         self.recorder.write(&Line::Trial(Box::new(Trial {
@@ -141,7 +134,7 @@ impl Record {
         }
     }
 
-    /// Who serves `malloc`, once that is known; and again of another program.
+    /// Writes the allocator, once it is known; and again for another program.
     fn allocator(&mut self, t_s: f64, found: &Observation) {
         let Some(process) = self.process.take() else { return };
         let known = found.allocator.is_some();
@@ -157,10 +150,10 @@ impl Record {
         self.recorder.write(&Line::Mark(Mark { t_s, mark, round: None, name: None }));
     }
 
-    /// Ends it: the process has, or nobody watches any more.
-    pub(crate) fn finish(mut self, account: Account) -> Result<PathBuf, Failure> {
+    /// Completes the record, at the end of the process or of the watch.
+    pub(crate) fn finish(mut self, cost: WatchCost) -> Result<PathBuf, Failure> {
         let t_s = self.exit_s.unwrap_or_else(|| self.recorder.now());
-        self.begin_with(Treatment::plain("unknown", None), Vec::new());
+        self.write_head_of(Treatment::plain("unknown", None), Vec::new());
         self.mark(t_s, if self.exit_s.is_some() { Event::Exit } else { Event::Stop });
         if let Some((pid, start_ticks)) = self.identity {
             let peak_rss_bytes = self.peak_rss_bytes;
@@ -177,8 +170,8 @@ impl Record {
             exit_code: None,
             signal: None,
             usage: None,
-            sampler_cpu_s: account.cpu_s,
-            missed_ticks: account.missed_ticks,
+            sampler_cpu_s: cost.cpu_s,
+            missed_ticks: cost.missed_ticks,
             ledgers_cpu_s: None,
         }));
         self.failure().map_or(Ok(self.path), Err)

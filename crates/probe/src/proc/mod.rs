@@ -1,6 +1,7 @@
 //! What the kernel tells of a process under `/proc`: pure parsers, with thin reads beside them.
 
 pub mod cgroup;
+pub mod links;
 pub mod maps;
 pub mod mountinfo;
 pub mod rollup;

@@ -1,6 +1,6 @@
 //! `/proc/PID/status`.
 
-use std::io;
+use std::{fs, io};
 
 use super::ParseError;
 
@@ -64,6 +64,15 @@ pub struct Signals {
 }
 
 impl Status {
+    /// Reads the status of a process.
+    ///
+    /// # Errors
+    /// If it cannot be read, or the process has ended.
+    pub fn read(pid: u32) -> io::Result<Self> {
+        let text = fs::read(format!("/proc/{pid}/status"))?;
+        Ok(Self::parse(&String::from_utf8_lossy(&text))?)
+    }
+
     /// Reads the text. A process without memory of its own (a zombie, a kernel thread) has no memory
     /// lines: their counts are zero.
     ///
@@ -117,12 +126,12 @@ impl Status {
         Ok(status)
     }
 
-    /// That of the calling thread.
+    /// Reads the status of the calling thread.
     ///
     /// # Errors
-    /// When `/proc` cannot be read.
+    /// If `/proc` cannot be read.
     pub fn own() -> io::Result<Self> {
-        let text = std::fs::read_to_string("/proc/thread-self/status")?;
+        let text = fs::read_to_string("/proc/thread-self/status")?;
         Self::parse(&text).map_err(io::Error::other)
     }
 

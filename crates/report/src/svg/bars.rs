@@ -1,10 +1,10 @@
-//! Baseline, peak and settled memory of each treatment, as bars with what surrounds the median.
+//! Baseline, peak and settled memory of each treatment, as bars with the range of the median.
 
 use super::canvas::{Canvas, fitted};
 use crate::scale::{Scale, byte_label, byte_ticks};
 use crate::view::{BARS, Group, View};
 
-/// About the width of a letter of a label.
+/// Approximate width of a letter of a label.
 const LETTER: f64 = 7.2;
 /// Room for `baseline`, `peak`, `settled` before the bars.
 const NAMES: f64 = 66.0;
@@ -23,7 +23,7 @@ pub(super) fn draw(canvas: &mut Canvas, view: &View, [left, top, width, height]:
     canvas.text_at(left + width - RIGHT, top + 12.0, "note", "end", view.metric.name());
     let ends = view.groups.iter().flat_map(|g| g.bars.iter().flatten()).map(|e| e.high);
     let highest = ends.fold(1.0, f64::max);
-    // Never more than a third of the sheet.
+    // At most a third of the sheet.
     let letters = view.groups.iter().map(|g| g.label.chars().count()).max().unwrap_or(0);
     let labels = (letters as f64 * LETTER + 14.0).clamp(60.0, width / 3.0);
     let from = left + labels + NAMES;
@@ -51,7 +51,7 @@ fn one(canvas: &mut Canvas, group: &Group, name: &str, x: Scale, top: f64) {
             canvas.text(x.from + 4.0, y + BAR - 2.0, "axis", "not reached");
             continue;
         };
-        // Settled is what a reader looks for: it has the full colour.
+        // Settled memory is the result, so it has the full colour.
         let fill = match place {
             0 => format!("fill:{dark};fill-opacity:0.35"),
             1 => format!("fill:{light}"),

@@ -1,23 +1,22 @@
-//! A sheet to draw on, and its colours.
+//! A sheet of SVG, and its colours.
 
-use crate::terminal::{printable, steers};
 use std::fmt::Write as _;
 
-use super::Picture;
 use crate::scale::Scale;
+use crate::text::{printable, steers};
 
-/// For which background a picture is.
+/// The background that a picture is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Theme {
-    /// Light, and it says so: for files that stand alone, and for PNG.
+pub(crate) enum Theme {
+    /// Light, with a background of its own: for stand-alone files, and for PNG.
     Light,
-    /// Whatever the page around it has: no background, colours from the page's variables.
+    /// That of the page: no background, colours from the page's variables.
     Page,
 }
 
-/// A treatment's colours: the darker shade for resident memory, the lighter for the address space.
-/// Told apart also by people who do not tell red from green: the lightness differs too.
-pub const PALETTE: [(&str, &str); 10] = [
+/// Colours of treatments: the darker shade for resident memory, the lighter for the address space.
+/// They differ in lightness, too, for readers with red-green colour blindness.
+pub(crate) const PALETTE: [(&str, &str); 10] = [
     ("#1f6fb4", "#a9cdec"),
     ("#d1495b", "#f3b9c1"),
     ("#18896b", "#9fdcc6"),
@@ -30,8 +29,8 @@ pub const PALETTE: [(&str, &str); 10] = [
     ("#5a6675", "#c4ccd6"),
 ];
 
-/// The same for a dark background: there the resident memory is what stands out.
-pub const PALETTE_ON_DARK: [(&str, &str); 10] = [
+/// The same for a dark background, on which resident memory has the brighter shade.
+pub(crate) const PALETTE_ON_DARK: [(&str, &str); 10] = [
     ("#62b0ee", "#2f5a7d"),
     ("#f27c8a", "#7c3842"),
     ("#46cfa6", "#226350"),
@@ -45,26 +44,39 @@ pub const PALETTE_ON_DARK: [(&str, &str); 10] = [
 ];
 
 /// The colour of connections, on light and on dark.
-pub const CONNECTIONS: (&str, &str) = ("#3f9b0b", "#8fdc5c");
+pub(crate) const CONNECTIONS: (&str, &str) = ("#3f9b0b", "#8fdc5c");
 
-/// The colour of what the program itself has allocated, on light and on dark,
-pub const INNER: (&str, &str) = ("#2f7fd0", "#5aa5ee");
-/// and of what is resident around it.
-pub const OUTER: (&str, &str) = ("#f2c230", "#c9a227");
+/// The colour of memory that the program reports as allocated, on light and on dark.
+pub(crate) const INNER: (&str, &str) = ("#2f7fd0", "#5aa5ee");
+/// The colour of the resident memory around it, on light and on dark.
+pub(crate) const OUTER: (&str, &str) = ("#f2c230", "#c9a227");
 
 /// A text in a picture.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Text {
+pub(crate) struct Text {
     /// The position of its anchor: on the baseline, in pixels from the left and from the top.
     pub at: (f64, f64),
-    /// Which part of it is there: SVG's `start`, `middle` or `end`.
+    /// The part of the text at the anchor: SVG's `start`, `middle` or `end`.
     pub anchor: &'static str,
-    /// The size of its font, in pixels.
+    /// The font size, in pixels.
     pub size: f64,
-    /// As `#rrggbb`, or a variable of the page.
+    /// The colour, as `#rrggbb` or a variable of the page.
     pub colour: String,
     /// The text itself.
     pub text: String,
+}
+
+/// A picture, and its size in pixels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Picture {
+    /// The SVG document.
+    pub svg: String,
+    /// Its width.
+    pub width: f64,
+    /// Its height.
+    pub height: f64,
+    /// The texts in it, for renderers without fonts.
+    pub(crate) texts: Vec<Text>,
 }
 
 /// A sheet of SVG under construction.
@@ -76,7 +88,7 @@ pub(super) struct Canvas {
     theme: Theme,
 }
 
-/// The size of a font by the class of its text, in pixels.
+/// Font size by the class of a text, in pixels.
 const SIZES: [(&str, f64); 5] =
     [("", 12.0), ("title", 19.0), ("head", 14.0), ("note", 12.0), ("axis", 11.0)];
 
@@ -114,7 +126,7 @@ impl Canvas {
         Picture { svg, width: self.width, height: self.height, texts: self.texts }
     }
 
-    /// The colours of a place in the palette: for resident memory, and for the address space.
+    /// Returns the colours of a place in the palette: for resident memory, and for the address space.
     pub(super) fn colours(&self, place: usize) -> (String, String) {
         let place = place % PALETTE.len();
         match self.theme {
@@ -123,7 +135,7 @@ impl Canvas {
         }
     }
 
-    /// What else tells a line apart, once the palette begins again.
+    /// Returns the dashes of a line, which distinguish it once the palette repeats.
     pub(super) fn dashes(place: usize) -> &'static str {
         match place / PALETTE.len() {
             0 => "",
@@ -132,7 +144,7 @@ impl Canvas {
         }
     }
 
-    /// The colour of what is written, for marks that must be seen on any bar.
+    /// Returns the colour of text, for marks that must be visible on any bar.
     pub(super) fn ink(&self) -> &'static str {
         match self.theme {
             Theme::Light => "#1c2733",
@@ -140,7 +152,7 @@ impl Canvas {
         }
     }
 
-    /// The colour of what matters less.
+    /// Returns the colour of secondary elements.
     fn faint(&self) -> &'static str {
         match self.theme {
             Theme::Light => "#5b6875",
@@ -148,7 +160,7 @@ impl Canvas {
         }
     }
 
-    /// The colour of connections.
+    /// Returns the colour of connections.
     pub(super) fn connections(&self) -> &'static str {
         match self.theme {
             Theme::Light => CONNECTIONS.0,
@@ -156,7 +168,7 @@ impl Canvas {
         }
     }
 
-    /// The colour of what the program itself has allocated.
+    /// Returns the colour of memory that the program reports as allocated.
     pub(super) fn inner(&self) -> &'static str {
         match self.theme {
             Theme::Light => INNER.0,
@@ -164,7 +176,7 @@ impl Canvas {
         }
     }
 
-    /// The colour of what is resident around it.
+    /// Returns the colour of the resident memory around it.
     pub(super) fn outer(&self) -> &'static str {
         match self.theme {
             Theme::Light => OUTER.0,
@@ -243,7 +255,7 @@ impl Canvas {
         );
     }
 
-    /// A line through points, each of which is a value on either scale.
+    /// Draws a line through points, each of which is a value on either scale.
     pub(super) fn path(&mut self, points: &[(f64, f64)], x: Scale, y: Scale, style: &str) {
         if points.is_empty() {
             return;
@@ -252,7 +264,7 @@ impl Canvas {
         let _ = writeln!(self.body, "<path d=\"{d}\" style=\"fill:none;{style}\"/>");
     }
 
-    /// The area between a line and the bottom of the scale.
+    /// Fills the area between a line and the bottom of the scale.
     pub(super) fn area(&mut self, points: &[(f64, f64)], x: Scale, y: Scale, style: &str) {
         let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
         let bottom = y.at(y.low);
@@ -265,10 +277,10 @@ impl Canvas {
         let _ = writeln!(self.body, "<path d=\"{d}\" style=\"{style}\"/>");
     }
 
-    /// Draws only what lies within an area.
+    /// Clips the following elements to an area.
     pub(super) fn clipped(&mut self, area: [f64; 4], draw: impl FnOnce(&mut Self)) {
         let [x, y, w, h] = area;
-        // Several pictures may stand in one page: where two have one name, they have one area.
+        // A page may contain several pictures, in which equal names would mean the same area.
         let id = format!("clip-{x:.0}-{y:.0}-{w:.0}-{h:.0}");
         let _ = writeln!(
             self.body,
@@ -288,7 +300,7 @@ fn line_through(points: &[(f64, f64)], x: Scale, y: Scale) -> String {
     d
 }
 
-/// Text that fits into so many pixels, at so many for a letter.
+/// Shortens a text to a number of pixels, at `letter` pixels for each letter.
 pub(super) fn fitted(text: &str, pixels: f64, letter: f64) -> String {
     let room = (pixels / letter).max(2.0) as usize;
     if text.chars().count() <= room {
@@ -297,7 +309,7 @@ pub(super) fn fitted(text: &str, pixels: f64, letter: f64) -> String {
     text.chars().take(room - 1).chain(['…']).collect()
 }
 
-/// Text that may hold anything, as part of a document.
+/// Escapes untrusted text as part of a document.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -306,7 +318,7 @@ pub(super) fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML has no place for other control characters, not even escaped.
+            // XML permits no other control characters, not even escaped.
             c if steers(c) => out.push(' '),
             c => out.push(c),
         }

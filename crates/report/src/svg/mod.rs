@@ -1,5 +1,5 @@
-//! The pictures as SVG, text that can be compared: the course of all treatments over time, their
-//! bars, and a panel for each.
+//! The charts as SVG, which can be compared as text: all treatments over time, their bars, and a
+//! panel for each.
 
 mod bars;
 mod canvas;
@@ -9,36 +9,24 @@ mod panel;
 use crate::view::View;
 use canvas::{Canvas, fitted};
 
-pub use canvas::{CONNECTIONS, INNER, OUTER, PALETTE, PALETTE_ON_DARK, Text, Theme};
+pub use canvas::Picture;
+pub(crate) use canvas::{CONNECTIONS, INNER, OUTER, PALETTE, PALETTE_ON_DARK, Text, Theme};
 
 /// Width of the whole picture, in pixels.
-pub const WIDTH: f64 = 1080.0;
+pub(crate) const WIDTH: f64 = 1080.0;
 /// Width of a picture for a narrow page.
-pub const NARROW: f64 = 400.0;
+pub(crate) const NARROW: f64 = 400.0;
 const MARGIN: f64 = 24.0;
 const GAP: f64 = 28.0;
 /// Height of a panel.
 const PANEL: f64 = 250.0;
-/// Room for a title in the middle of a sheet.
+/// Height of a title in the middle of a sheet.
 const HEADING: f64 = 30.0;
 
-/// A picture, and its size in pixels.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Picture {
-    /// The SVG document.
-    pub svg: String,
-    /// Its width.
-    pub width: f64,
-    /// Its height.
-    pub height: f64,
-    /// The texts in it, for those who cannot draw the texts of an SVG document.
-    pub texts: Vec<Text>,
-}
-
-/// Which pictures are on a sheet.
+/// The charts on a sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parts {
-    /// The course of all treatments over time, and of what is drawn beside it.
+pub struct Charts {
+    /// All treatments over time, and those of the records beside them.
     pub course: bool,
     /// Baseline, peak and settled.
     pub bars: bool,
@@ -46,27 +34,27 @@ pub struct Parts {
     pub panels: bool,
 }
 
-/// Pictures on one sheet, under a title. Of the views the first has all its pictures; those beside it
-/// have their course, each on axes of its own, and panels where a program tells of itself.
-pub fn sheet(views: &[View], subtitle: &str, parts: Parts) -> Picture {
+/// Draws charts on one sheet, under a title. The first view has all its charts; the others beside
+/// it have their course, each on axes of its own, and panels if a program reports metrics.
+pub fn sheet(views: &[View], subtitle: &str, charts: Charts) -> Picture {
     let Some((view, beside)) = views.split_first() else {
         return Canvas::new(WIDTH, 1.0, Theme::Light).finish();
     };
     let inner = WIDTH - 2.0 * MARGIN;
     let mut heights = vec![MARGIN + 52.0];
-    if parts.course {
+    if charts.course {
         heights.push(overview::height(view));
         heights.extend(beside.iter().map(|other| HEADING + overview::height(other)));
     }
-    if parts.bars {
+    if charts.bars {
         heights.push(bars::height(view));
     }
-    if parts.panels {
+    if charts.panels {
         heights.extend(std::iter::repeat_n(PANEL, rows(view)));
         heights.extend(
             beside
                 .iter()
-                .filter(|other| parts.course && other.tells_inner())
+                .filter(|other| charts.course && other.tells_inner())
                 .flat_map(|other| std::iter::repeat_n(PANEL, rows(other))),
         );
     }
@@ -76,31 +64,31 @@ pub fn sheet(views: &[View], subtitle: &str, parts: Parts) -> Picture {
     canvas.text(MARGIN, MARGIN + 16.0, "title", &fitted(&view.title, inner, 11.0));
     canvas.text(MARGIN, MARGIN + 38.0, "note", &fitted(subtitle, inner, 6.4));
     let mut y = MARGIN + 52.0 + GAP / 2.0;
-    if parts.course {
+    if charts.course {
         overview::draw(&mut canvas, view, [MARGIN, y, inner, overview::height(view)]);
         y += overview::height(view) + GAP;
     }
-    if parts.bars {
+    if charts.bars {
         bars::draw(&mut canvas, view, [MARGIN, y, inner, bars::height(view)]);
         y += bars::height(view) + GAP;
     }
-    if parts.panels {
+    if charts.panels {
         y = panels(&mut canvas, view, y);
     }
-    for other in beside.iter().filter(|_| parts.course) {
+    for other in beside.iter().filter(|_| charts.course) {
         canvas.text(MARGIN, y + 14.0, "title", &format!("Beside it: {}", other.title));
         let height = overview::height(other);
         overview::draw(&mut canvas, other, [MARGIN, y + HEADING, inner, height]);
         y += HEADING + height + GAP;
-        // What a program told of itself is only seen there.
-        if parts.panels && other.tells_inner() {
+        // A program's own metrics are only drawn in panels.
+        if charts.panels && other.tells_inner() {
             y = panels(&mut canvas, other, y);
         }
     }
     canvas.finish()
 }
 
-/// Panels stand side by side, unless there is only one.
+/// Returns the number of panels side by side: two, unless there is only one.
 fn columns(view: &View) -> usize {
     view.groups.len().clamp(1, 2)
 }
@@ -109,7 +97,7 @@ fn rows(view: &View) -> usize {
     view.groups.len().div_ceil(columns(view))
 }
 
-/// Draws the panels of a view from a height on, and gives the height below them.
+/// Draws the panels of a view from a height on, and returns the height below them.
 fn panels(canvas: &mut Canvas, view: &View, y: f64) -> f64 {
     let columns = columns(view);
     let width = (WIDTH - 2.0 * MARGIN - GAP * (columns - 1) as f64) / columns as f64;
@@ -121,8 +109,8 @@ fn panels(canvas: &mut Canvas, view: &View, y: f64) -> f64 {
     y + rows(view) as f64 * (PANEL + GAP)
 }
 
-/// The course of all treatments alone.
-pub fn course(view: &View, theme: Theme) -> Picture {
+/// Draws all treatments over time.
+pub(crate) fn course(view: &View, theme: Theme) -> Picture {
     let height = overview::height(view) + 2.0 * MARGIN;
     let mut canvas = Canvas::new(WIDTH, height, theme);
     let inner = [MARGIN, MARGIN, WIDTH - 2.0 * MARGIN, height - 2.0 * MARGIN];
@@ -130,13 +118,10 @@ pub fn course(view: &View, theme: Theme) -> Picture {
     canvas.finish()
 }
 
-/// The bars alone, as wide as is asked for.
-pub fn bars(view: &View, theme: Theme, width: f64) -> Picture {
+/// Draws the bars in a given width.
+pub(crate) fn bars(view: &View, theme: Theme, width: f64) -> Picture {
     let height = bars::height(view) + 8.0;
     let mut canvas = Canvas::new(width, height, theme);
     bars::draw(&mut canvas, view, [0.0, 4.0, width, height - 8.0]);
     canvas.finish()
 }
-
-#[cfg(test)]
-mod tests;

@@ -10,9 +10,9 @@ use crate::view::{Group, View};
 const LEFT: f64 = 66.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 40.0;
-/// About the width of a letter of a label.
+/// Approximate width of a letter of a label.
 const LETTER: f64 = 6.6;
-/// Two labels at the end of their lines stand at least so far apart.
+/// Minimum distance between two labels at the ends of their lines.
 const LABEL_HEIGHT: f64 = 15.0;
 
 pub(super) fn height(view: &View) -> f64 {
@@ -68,7 +68,7 @@ fn lines(canvas: &mut Canvas, view: &View, group: &Group, x: Scale, y: Scale) {
     }
 }
 
-/// Grid and axes.
+/// Draws grid and axes.
 pub(super) fn axes(canvas: &mut Canvas, plot: [f64; 4], x: Scale, y: Scale, time_from: &str) {
     let [left, top, width, height] = plot;
     let bottom = top + height;
@@ -88,14 +88,14 @@ pub(super) fn axes(canvas: &mut Canvas, plot: [f64; 4], x: Scale, y: Scale, time
     canvas.text_at(left + width / 2.0, bottom + 33.0, "axis", "middle", &words);
 }
 
-/// What happened, as thin lines. Only of the first treatment: in the others it happened at nearly
-/// the same time, and twenty lines say less than one.
+/// Draws events as thin lines, of the first treatment only: in the others they happened at nearly
+/// the same time, and twenty lines would be unreadable.
 fn marks(canvas: &mut Canvas, view: &View, plot: [f64; 4], x: Scale) {
     let Some(curve) = view.groups.first().and_then(Group::main) else { return };
     draw_marks(canvas, &curve.marks, plot, x);
 }
 
-/// What was done to the subject: a line that stands out, with its words below those of the moments.
+/// Draws hooks on the subject as prominent lines, with their names below those of events.
 pub(super) fn draw_acts(canvas: &mut Canvas, acts: &[(f64, String)], plot: [f64; 4], x: Scale) {
     let [left, top, width, height] = plot;
     for (t, word) in acts {
@@ -118,7 +118,7 @@ pub(super) fn draw_marks(canvas: &mut Canvas, marks: &[(f64, String)], plot: [f6
             continue;
         }
         canvas.line((at, top), (at, top + height), "class=\"frame\" stroke-dasharray=\"3 3\"");
-        // A word that would lie on the one before is left out; its line says enough.
+        // A word that would cover the one before is omitted; its line remains.
         let needs = word.chars().count() as f64 * 6.2 + 6.0;
         if at > last_text && at + needs < left + width {
             canvas.text(at + 4.0, top + 10.0, "axis", word);
@@ -127,7 +127,7 @@ pub(super) fn draw_marks(canvas: &mut Canvas, marks: &[(f64, String)], plot: [f6
     }
 }
 
-/// Names at the ends of the lines, moved apart where they would lie on each other.
+/// Draws names at the ends of the lines, moved apart if they would overlap.
 fn labels(canvas: &mut Canvas, view: &View, plot: [f64; 4], y: Scale, room: f64) {
     let [left, top, width, height] = plot;
     let mut places: Vec<(f64, &Group)> = view
@@ -147,7 +147,7 @@ fn labels(canvas: &mut Canvas, view: &View, plot: [f64; 4], y: Scale, room: f64)
     }
 }
 
-/// The name of a line, and where it settled.
+/// Returns the name of a line, with its settled memory.
 fn label(group: &Group) -> String {
     match group.bars[2] {
         Some(_) => format!("{}  {}", group.label, group.bar_text(2)),
@@ -155,7 +155,7 @@ fn label(group: &Group) -> String {
     }
 }
 
-/// The same, its name shortened where there is no room for all of it.
+/// Returns the same with a shortened name, if there is not enough room.
 fn fitted_label(group: &Group, room: f64) -> String {
     let whole = label(group);
     let figure = whole.strip_prefix(&group.label).unwrap_or_default();
@@ -163,7 +163,7 @@ fn fitted_label(group: &Group, room: f64) -> String {
     format!("{}{figure}", fitted(&group.label, room, LETTER))
 }
 
-/// Moves places apart, downwards first and then back up from the bottom.
+/// Moves positions apart, downwards first and then back up from the bottom.
 fn spread<T>(places: &mut [(f64, T)], top: f64, bottom: f64) {
     let mut least = top;
     for place in places.iter_mut() {

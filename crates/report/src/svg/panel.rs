@@ -1,6 +1,6 @@
-//! One treatment: resident memory with its anonymous part, or with what the program itself has allocated
-//! where it tells; the address space; and on the right axis connections, requests in flight and tasks
-//! where there are any.
+//! One treatment: resident memory with its anonymous part, or with the memory that the program
+//! reports as allocated; the address space; and on the right axis connections, requests in flight
+//! and tasks, if there are any.
 
 use lowtide_analysis::metrics::Metric;
 
@@ -23,7 +23,7 @@ pub(super) fn draw(
     let Some(curve) = group.main() else { return };
     let most = view.most_counted();
     let right = if most > 0 { 44.0 } else { 10.0 };
-    // What the lines mean stands beside the name where there is room for both, else below it.
+    // The legend is beside the name if there is room for both, otherwise below it.
     const NAME_LETTER: f64 = 7.2;
     const KEY_LETTER: f64 = 6.2;
     let key = key(view, curve);
@@ -77,7 +77,7 @@ pub(super) fn draw(
     }
 }
 
-/// Words with commas between, in lines of so many letters at most.
+/// Breaks a list at its commas into lines of at most `letters` letters.
 fn in_lines(text: &str, letters: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in text.split_inclusive(", ") {
@@ -121,7 +121,7 @@ fn has_lazyfree(curve: &Curve) -> bool {
     curve.points.iter().any(|p| p.lazyfree.is_some_and(|l| l > 1 << 20))
 }
 
-/// What is counted on the right axis. A line that is drawn alone is drawn whole.
+/// Draws the counts on the right axis. Connections are dashed only beside requests in flight.
 fn counts(canvas: &mut Canvas, curve: &Curve, plot: [f64; 4], x: Scale, most: u64) {
     let [left, top, width, height] = plot;
     let high = most as f64 * 1.1;

@@ -1,4 +1,4 @@
-//! What a connection costs, and whether what stays grows from round to round: treatment by treatment.
+//! Memory per connection, and the trend of retained memory over the rounds, for each treatment.
 
 use lowtide_analysis::metrics::{PerConnection, RoundTrend, Trend};
 use lowtide_analysis::regression::Slope;
@@ -6,10 +6,11 @@ use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialResult;
 use lowtide_model::bytes::Human;
 
-use super::{Cell, Row, Table, heads, shown};
+use super::cells::{Cell, Row, Table, heads, shown};
 
-/// What a connection costs by regression over the ramps; nothing where no load opened connections one by one.
-pub fn per_connection(study: &StudyReport) -> Option<Table> {
+/// Returns memory per connection, by regression over the ramps; `None` if no load opened
+/// connections one by one.
+pub(crate) fn per_connection(study: &StudyReport) -> Option<Table> {
     let all = study.treatments.iter().flat_map(|summary| {
         let (label, costs) = (summary.treatment.label(), summary.per_connection);
         let rounds = [("first", costs.first_round), ("later", costs.later_rounds)];
@@ -47,21 +48,22 @@ fn slope(slope: Option<Slope>) -> Cell {
     Cell { full, short }
 }
 
-/// Bytes that may be fewer than none.
+/// Formats bytes that may be negative.
 fn signed(bytes: f64) -> String {
     let sign = if bytes <= -0.5 { "−" } else { "" };
     format!("{sign}{}", Human(bytes.abs().round() as u64))
 }
 
-/// Whether what stays grows over the rounds; nothing where there are too few of them for a word, or they are
-/// not alike.
-pub fn trends(study: &StudyReport) -> Option<Table> {
-    const FEWEST_ROUNDS: usize = 3;
-    let are_few = study.trials.iter().all(|trial| trial.rounds.len() < FEWEST_ROUNDS);
-    if are_few || !study.plan.has_alike_rounds() {
+/// Returns the trends of retained memory over the rounds; `None` if there are too few rounds, or
+/// the analysis found no trend because they are not alike.
+pub(crate) fn trends(study: &StudyReport) -> Option<Table> {
+    const MIN_ROUNDS: usize = 3;
+    let are_few = study.trials.iter().all(|trial| trial.rounds.len() < MIN_ROUNDS);
+    let trends = || study.trials.iter().map(|trial| &trial.over_rounds);
+    if are_few || trends().all(|trends| trends.memory.is_none() && trends.inner_memory.is_none()) {
         return None;
     }
-    let has_inner = study.trials.iter().any(|trial| trial.over_rounds.inner_memory.is_some());
+    let has_inner = trends().any(|trends| trends.inner_memory.is_some());
     let rows = study.treatments.iter().map(|summary| {
         let trials = shown(study, summary);
         let mut cells = vec![
@@ -89,10 +91,10 @@ fn trend(trials: &[&TrialResult], of: fn(&TrialResult) -> Option<&RoundTrend>) -
     trend_of(&trials.iter().copied().filter_map(of).collect::<Vec<_>>())
 }
 
-/// What several repeats say together: that it grows, if any of them does; otherwise what most of them say.
+/// Returns the trend of several repeats: growing, if it is in any of them; otherwise the most frequent one.
 fn trend_of(found: &[&RoundTrend]) -> Cell {
     let count = |trend: Trend| found.iter().filter(|one| one.trend == trend).count();
-    // Of two that come as often, the later one stands here: it claims less.
+    // If two are equally frequent, `undecided` is taken, because it claims less.
     let most = [Trend::Level, Trend::Undecided].into_iter().max_by_key(|trend| count(*trend));
     let growing = Some(Trend::Growing).filter(|trend| count(*trend) > 0);
     let Some(told) = growing.or(most).filter(|_| !found.is_empty()) else {

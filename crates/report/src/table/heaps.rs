@@ -1,15 +1,15 @@
-//! How the heaps lay, treatment by treatment.
+//! The heaps, for each treatment.
 
 use lowtide_analysis::stats::Estimate;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialResult;
 use lowtide_model::heap_summary::HeapSummary;
 
-use super::{Cell, Row, Table, bytes, heads, shown, without_range};
+use super::cells::{Cell, Row, Table, bytes, heads, shown, without_range};
 
-/// Arenas and free blocks at the peak and when settled, as the median of the trials; nothing where no
-/// glibc heap was walked.
-pub fn heaps(study: &StudyReport) -> Option<Table> {
+/// Returns arenas and free chunks at the peak and when settled, as the median of the trials; `None`
+/// if no glibc heap was walked.
+pub(crate) fn heaps(study: &StudyReport) -> Option<Table> {
     type OfTrial = fn(&TrialResult) -> Option<&HeapSummary>;
     let moments: [(&str, OfTrial); 2] = [
         ("peak", |trial| trial.heaps.peak.as_ref()),

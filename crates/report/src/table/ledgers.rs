@@ -1,4 +1,4 @@
-//! Memory by owner, treatment by treatment.
+//! Memory by owner, for each treatment.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use lowtide_analysis::trial_result::{AtEvents, TrialResult};
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::{Ledger, Owner};
 
-use super::{Cell, Row, Table, bytes, shown, without_range};
+use super::cells::{Cell, Row, Table, bytes, shown, without_range};
 
-/// An owner that has less than this part everywhere is not shown by itself.
-const LEAST_SHARE: f64 = 0.02;
+/// Minimum share of memory in any row for an owner to have a column.
+const MIN_SHARE: f64 = 0.02;
 
-/// An owner of memory, as a column: a row of the ledger, or one of the managers behind the row `runtime`.
+/// The owner in a column: a row of the ledger, or one of the managers in its row `runtime`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Column {
     Owner(Owner),
@@ -29,7 +29,7 @@ impl Column {
     }
 }
 
-/// The resident bytes of a trial at one moment, by column, and whether each is an estimate.
+/// The resident bytes of a trial at one event, by column, and whether each is an estimate.
 struct Reading {
     total: u64,
     columns: BTreeMap<Column, (u64, bool)>,
@@ -72,9 +72,9 @@ fn reading(trial: &TrialResult, moment: &str) -> Option<Reading> {
     Some(Reading::new(at(&trial.ledgers, moment)?, managers))
 }
 
-/// Resident bytes by owner at the peak, when the last request was over, and when settled, as the
-/// median of the trials; nothing where no ledger was taken.
-pub fn ledgers(study: &StudyReport) -> Option<Table> {
+/// Returns resident bytes by owner at the peak, after the last request, and when settled, as the
+/// median of the trials; `None` if no ledger was taken.
+pub(crate) fn ledgers(study: &StudyReport) -> Option<Table> {
     let all: Vec<Reading> = study
         .trials
         .iter()
@@ -82,7 +82,7 @@ pub fn ledgers(study: &StudyReport) -> Option<Table> {
         .collect();
     let matters = |column: &&Column| {
         let share =
-            |r: &Reading| r.of(column).0 as f64 >= r.total as f64 * LEAST_SHARE && r.total > 0;
+            |r: &Reading| r.of(column).0 as f64 >= r.total as f64 * MIN_SHARE && r.total > 0;
         all.iter().any(share)
     };
     let mut columns: Vec<&Column> = all.iter().flat_map(|reading| reading.columns.keys()).collect();

@@ -1,5 +1,6 @@
-//! The table of a study, as text in cells: every format shows the same.
+//! The tables of a study, as text in cells: every format shows the same.
 
+mod cells;
 mod connections;
 mod heaps;
 mod ledgers;
@@ -9,65 +10,17 @@ use lowtide_analysis::requests::RequestCount;
 use lowtide_analysis::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
 use lowtide_analysis::study_report::{FirstAndLater, Standing, StudyReport, TreatmentSummary};
 use lowtide_analysis::trial_result::{RoundResult, TrialOutcome, TrialResult};
-use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 
-pub use connections::{per_connection, trends};
-pub use heaps::heaps;
-pub use ledgers::ledgers;
+use cells::{bytes, shown, values, without_range};
 
-/// A table: a line of heads, then a line for each treatment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table {
-    /// What the figures are: metric, statistic, number of repeats.
-    pub caption: String,
-    /// The heads of the columns.
-    pub heads: Vec<String>,
-    /// The cells.
-    pub rows: Vec<Row>,
-}
+pub(crate) use cells::{Cell, MEAN_EXCESS, Row, Table, heads};
+pub(crate) use connections::{per_connection, trends};
+pub(crate) use heaps::heaps;
+pub(crate) use ledgers::ledgers;
 
-/// A line of the table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
-    /// One for each head.
-    pub cells: Vec<Cell>,
-    /// Whether this is the treatment to take.
-    pub recommended: bool,
-    /// Why its figures are not to be compared, if so.
-    pub warning: Option<String>,
-}
-
-/// A cell, in full and for where there is little room.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cell {
-    /// With what surrounds the median.
-    pub full: String,
-    /// Without it.
-    pub short: String,
-}
-
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Self { short: text.clone(), full: text }
-    }
-}
-
-impl Row {
-    fn plain(cells: Vec<Cell>) -> Self {
-        Self { cells, recommended: false, warning: None }
-    }
-}
-
-/// The head of the column by which treatments are chosen.
-pub(crate) const MEAN_EXCESS: &str = "mean excess";
-
-pub(crate) fn heads(heads: &[&str]) -> Vec<String> {
-    heads.iter().map(|h| (*h).to_owned()).collect()
-}
-
-/// Sums up a study, treatment by treatment.
-pub fn summary(study: &StudyReport) -> Table {
+/// Summarizes a study: one row for each treatment.
+pub(crate) fn summary(study: &StudyReport) -> Table {
     let with_latency = study.treatments.iter().any(|s| s.latency_ratio.is_some());
     let with_connections =
         study.treatments.iter().any(|s| needs_share(&shares(study, s), s.per_connection));
@@ -104,14 +57,15 @@ pub fn summary(study: &StudyReport) -> Table {
     Table { caption: caption(study), heads: heads(&columns), rows }
 }
 
-/// The rise of each trial of a treatment, divided by its connections.
+/// Returns the rise of each trial of a treatment, divided by its connections.
 fn shares(study: &StudyReport, summary: &TreatmentSummary) -> Vec<f64> {
     let trials = shown(study, summary).into_iter();
     values(trials.map(|t| t.bytes_per_connection.map(|b| b as f64)))
 }
 
-/// Whether such a share is all that tells what a connection costs. Where it was read off a ramp, a table of its
-/// own tells it; the share, in which all that rose counts, would contradict it.
+/// Returns whether these shares are the only estimate of memory per connection. A ramp yields a
+/// better one, in a table of its own, which the share would contradict because it includes
+/// everything that rose.
 fn needs_share(shares: &[f64], costs: FirstAndLater<PerConnection>) -> bool {
     !shares.is_empty() && costs.first_round.is_none() && costs.later_rounds.is_none()
 }
@@ -144,24 +98,12 @@ fn caption(study: &StudyReport) -> String {
     format!("{whose}, {statistic}{readings}{carried}")
 }
 
-/// The most repeats that a settled value of the study rests on.
+/// Returns the maximum number of repeats of a settled value.
 fn most_repeats(study: &StudyReport) -> usize {
     study.treatments.iter().filter_map(|s| s.settled_bytes).map(|e| e.n).max().unwrap_or(0)
 }
 
-/// The trials whose figures are shown of a treatment: those that can be compared; without any, those
-/// that ended as planned; without any, all.
-fn shown<'s>(study: &'s StudyReport, summary: &TreatmentSummary) -> Vec<&'s TrialResult> {
-    let of = |keep: &dyn Fn(&TrialResult) -> bool| -> Vec<&'s TrialResult> {
-        let all = study.trials.iter().filter(|t| t.treatment == summary.treatment);
-        all.filter(|t| keep(t)).collect()
-    };
-    let choices =
-        [of(&TrialResult::is_usable), of(&|t| t.outcome == TrialOutcome::Done), of(&|_| true)];
-    choices.into_iter().find(|trials| !trials.is_empty()).unwrap_or_default()
-}
-
-/// Whether every load tells its latency; otherwise its duration stands for it.
+/// Returns whether every load reports its latency; otherwise the duration of the load is shown instead.
 fn latency_is_told(study: &StudyReport) -> bool {
     let rounds = study.trials.iter().flat_map(|t| &t.rounds);
     rounds.filter_map(|r| r.load.as_ref()).all(|l| l.mean_latency_s().is_some())
@@ -171,7 +113,7 @@ fn latency_head(study: &StudyReport) -> &'static str {
     if latency_is_told(study) { "latency" } else { "load took" }
 }
 
-/// What tables call a treatment, with its repeats where they are fewer than the table says.
+/// Returns the name of a treatment in tables, with its repeats if they are fewer than the caption says.
 fn name(summary: &TreatmentSummary, most: usize) -> String {
     let name = full_name(summary);
     match summary.settled_bytes {
@@ -182,7 +124,7 @@ fn name(summary: &TreatmentSummary, most: usize) -> String {
 
 fn full_name(summary: &TreatmentSummary) -> String {
     match &summary.treatment.allocator_version {
-        // Another glibc has its version in its name.
+        // A treatment with another glibc has the version in its name.
         Some(version) if !summary.treatment.allocator.ends_with(version.as_str()) => {
             let label = summary.treatment.label();
             let rest = label.strip_prefix(&summary.treatment.allocator).unwrap_or_default();
@@ -190,25 +132,6 @@ fn full_name(summary: &TreatmentSummary) -> String {
         }
         _ => summary.treatment.label(),
     }
-}
-
-fn bytes(estimate: Option<Estimate>) -> Cell {
-    let Some(e) = estimate else { return Cell::from("–".to_owned()) };
-    let short = Human(e.median as u64).to_string();
-    let (low, high) = (Human(e.low as u64).to_string(), Human(e.high as u64).to_string());
-    if e.n < 2 || low == high {
-        return Cell::from(short);
-    }
-    // One unit for both ends, where it is the same: `1.31–1.38 GiB`.
-    let full = match (low.split_once(' '), high.split_once(' ')) {
-        (Some((number, a)), Some((_, b))) if a == b => format!("{short} ({number}–{high})"),
-        _ => format!("{short} ({low}–{high})"),
-    };
-    Cell { full, short }
-}
-
-fn without_range(cell: Cell) -> Cell {
-    Cell::from(cell.short)
 }
 
 fn share(estimate: Option<Estimate>) -> String {
@@ -253,7 +176,7 @@ fn warning(study: &StudyReport, summary: &TreatmentSummary) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// That requests of a treatment failed, if any did.
+/// Returns a sentence on failed requests of a treatment, if any failed.
 fn failed_requests(requests: RequestCount, standing: Standing) -> Option<String> {
     let of_reference = match standing {
         Standing::Reference => ": what the others cost, as ratios to it, says little",
@@ -262,23 +185,23 @@ fn failed_requests(requests: RequestCount, standing: Standing) -> Option<String>
     (requests.failed > 0.0).then(|| format!("{requests}{of_reference}"))
 }
 
-/// The tables below the summary, of those that a study has.
-pub fn more(study: &StudyReport) -> impl Iterator<Item = Table> + '_ {
+/// Returns the tables below the summary that apply to a study.
+pub(crate) fn more(study: &StudyReport) -> impl Iterator<Item = Table> + '_ {
     let tables: [fn(&StudyReport) -> Option<Table>; 6] =
         [rounds, per_connection, trends, phases, ledgers, heaps];
     tables.into_iter().filter_map(move |of| of(study))
 }
 
-/// That a study did not come to its end, in a sentence; nothing when it did.
-pub fn incomplete(study: &StudyReport) -> Option<String> {
+/// Returns a sentence for a study that is not complete; `None` if it is.
+pub(crate) fn incomplete(study: &StudyReport) -> Option<String> {
     let done = study.trials.iter().filter(|t| t.outcome == TrialOutcome::Done).count();
     let planned = study.plan.slots().len();
     (done < planned)
         .then(|| format!("{done} of {planned} trials ended as planned; the figures are of those."))
 }
 
-/// The recommendation in one line.
-pub fn recommendation(study: &StudyReport) -> Option<String> {
+/// Returns the recommendation in one line.
+pub(crate) fn recommendation(study: &StudyReport) -> Option<String> {
     let recommendation = study.recommendation.as_ref()?;
     Some(match &recommendation.treatment {
         Some(treatment) if recommendation.resolved => {
@@ -291,8 +214,8 @@ pub fn recommendation(study: &StudyReport) -> Option<String> {
     })
 }
 
-/// The figures of each round, where there are several: a line for each treatment and round.
-pub fn rounds(study: &StudyReport) -> Option<Table> {
+/// Returns the metrics of each round, if there are several: a row for each treatment and round.
+pub(crate) fn rounds(study: &StudyReport) -> Option<Table> {
     if study.trials.iter().all(|t| t.rounds.len() < 2) {
         return None;
     }
@@ -361,9 +284,9 @@ pub fn rounds(study: &StudyReport) -> Option<Table> {
     })
 }
 
-/// Memory at the phases that the subjects announced, where there are any beside those that stand in
-/// the summary: a line for each treatment, a column for each phase.
-pub fn phases(study: &StudyReport) -> Option<Table> {
+/// Returns memory at the phases that the subjects announced, other than those in the summary, if
+/// there are any: a row for each treatment, a column for each phase.
+pub(crate) fn phases(study: &StudyReport) -> Option<Table> {
     let mut names: Vec<&str> = Vec::new();
     for phase in study.trials.iter().flat_map(|t| &t.phases) {
         if !JUDGED_PHASES.contains(&phase.name.as_str()) && !names.contains(&phase.name.as_str()) {
@@ -392,14 +315,15 @@ pub fn phases(study: &StudyReport) -> Option<Table> {
     })
 }
 
-/// Every reading of a phase in a trial, in bytes.
+/// Returns every reading of a phase in a trial, in bytes.
 fn readings(trial: &TrialResult, phase: &str) -> Vec<f64> {
     let named = trial.phases.iter().filter(|p| p.name == phase);
     values(named.map(|p| p.bytes.map(|b| b as f64)))
 }
 
-/// What the trials say of a phase: those of one trial are not independent of each other, so that it has one
-/// voice; where a phase came again, how far all of them lie apart is told in place of an interval.
+/// Combines the readings of a phase. Those of one trial are not independent, so that each trial
+/// counts once, by its median; if a phase was repeated, the range of all readings replaces the
+/// interval.
 fn over_rounds(trials: &[Vec<f64>]) -> Option<Estimate> {
     let medians = values(trials.iter().map(|readings| median(readings)));
     let estimate = Estimate::from_values(&medians)?;
@@ -412,10 +336,6 @@ fn over_rounds(trials: &[Vec<f64>]) -> Option<Estimate> {
         all.iter().copied().fold(0.0, f64::max),
     );
     Some(Estimate { low, high, n: all.len(), ..estimate })
-}
-
-fn values(all: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
-    all.flatten().collect()
 }
 
 #[cfg(test)]

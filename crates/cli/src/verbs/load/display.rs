@@ -1,7 +1,6 @@
 //! Shows the progress of a load on the terminal, and writes it to records: its own, and that of the
 //! study that started it.
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -150,14 +149,8 @@ impl Observer for ProgressDisplay {
 
 /// Creates a record that starts with the plan.
 fn create_record(path: &Path, plan: &Plan, machine: &Machine) -> Result<Recorder, Failure> {
-    let recorder =
-        Recorder::create(path, FileKind::Load, machine).map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => Failure::usage(format!(
-                "{} is there already, and may be a record: name another file",
-                path.display()
-            )),
-            _ => Failure::io(path, &error),
-        })?;
+    let created = Recorder::create(path, FileKind::Load, machine);
+    let recorder = created.map_err(|error| Failure::record_not_created(path, &error))?;
     recorder.write(&Line::LoadPlan(LoadPlan {
         urls: plan.targets.iter().map(ToString::to_string).collect(),
         about: describe(plan),

@@ -65,7 +65,7 @@ fn a_method_that_there_is_not_is_told_with_those_that_there_are() {
     let said = failure(&["--method", "magic", "1"], 2, "usage");
     assert!(said.contains("magic"), "{said}");
     let output = lowtide().args(["release", "--method", "magic", "1"]).output().unwrap();
-    for method in ["auto", "chunks", "trim", "purge"] {
+    for method in ["auto", "chunks", "trim"] {
         assert!(stderr(&output).contains(method), "{}", stderr(&output));
     }
 }

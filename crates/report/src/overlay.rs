@@ -1,14 +1,14 @@
-//! Lays what a load wrote of itself, perhaps on another host, onto the trials that ran at the same time.
+//! Overlays the record of a load, perhaps of another host, on the trials that ran at the same time.
 
 use lowtide_record::v1::{LoadSample, Mark};
 use lowtide_record::{LoadRecord, TrialRecord};
 
 use crate::read::Loaded;
 
-/// Lays a load onto every trial during which it ran, by the clock of the machine where both were written
-/// on one, and by the time of day otherwise. `name` is what notes call it.
-pub fn lay(load: &LoadRecord, name: &str, records: &mut [Loaded]) {
-    let mut is_laid = false;
+/// Overlays a load on every trial during which it ran: by the monotonic clock if both were recorded
+/// on one machine, and by the wall clock otherwise. `name` is the load's name in notes.
+pub fn overlay(load: &LoadRecord, name: &str, records: &mut [Loaded]) {
+    let mut is_overlaid = false;
     let mut has_one = None;
     for record in records.iter_mut() {
         for (file, trial) in &mut record.trials {
@@ -22,11 +22,11 @@ pub fn lay(load: &LoadRecord, name: &str, records: &mut [Loaded]) {
             }
             trial.load_samples = samples;
             add_marks(load, trial);
-            is_laid = true;
+            is_overlaid = true;
         }
     }
     let because = match has_one {
-        _ if is_laid => return,
+        _ if is_overlaid => return,
         Some(file) => format!("{file} has a load already"),
         None => "nothing was recorded while it ran, by the clocks of both".to_owned(),
     };
@@ -35,7 +35,7 @@ pub fn lay(load: &LoadRecord, name: &str, records: &mut [Loaded]) {
     }
 }
 
-/// The samples that were taken during a trial, on its clock.
+/// Returns the samples that were taken during a trial, on its clock.
 fn within(load: &LoadRecord, trial: &TrialRecord) -> Vec<LoadSample> {
     let behind = load.header.seconds_behind(&trial.header);
     let end = trial.samples.last().map_or(0.0, |s| s.t_s);
@@ -43,7 +43,7 @@ fn within(load: &LoadRecord, trial: &TrialRecord) -> Vec<LoadSample> {
     moved.filter(|s| s.t_s >= 0.0 && s.t_s <= end).collect()
 }
 
-/// What happened, unless a study has noted it itself.
+/// Adds the events of a load, unless the study has recorded them itself.
 fn add_marks(load: &LoadRecord, trial: &mut TrialRecord) {
     if trial.trial.loaded {
         return;

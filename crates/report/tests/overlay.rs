@@ -1,4 +1,4 @@
-//! The record of a load is laid onto what ran at the same time, on this host or on another.
+//! The record of a load is overlaid on what ran at the same time, on this host or on another.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -6,9 +6,8 @@ use std::path::Path;
 
 use lowtide_record::v1::{Clock, FileKind, Header, LoadSample, SCHEMA};
 use lowtide_record::{LoadRecord, TrialRecord};
-use lowtide_report::lay::lay;
 use lowtide_report::read::{self, Loaded};
-use lowtide_report::view::View;
+use lowtide_report::{View, overlay};
 
 /// A trial that no load of a study drove.
 fn record() -> Loaded {
@@ -40,10 +39,10 @@ fn load(after_s: f64) -> LoadRecord {
 #[test]
 fn a_load_of_another_host_is_laid_by_the_time_of_day() {
     let mut records = [record()];
-    lay(&load(1.0), "load.jsonl", &mut records);
+    overlay(&load(1.0), "load.jsonl", &mut records);
     let times: Vec<f64> = trial(&records[0]).load_samples.iter().map(|s| s.t_s).collect();
     assert!(times.len() == 2 && (times[0] - 1.0).abs() < 1e-3, "{times:?}");
-    assert!(View::of(&records).tells_in_flight());
+    assert!(View::new(&records).tells_in_flight());
 }
 
 #[test]
@@ -53,18 +52,18 @@ fn a_load_of_this_host_is_laid_by_the_clock_that_nobody_sets() {
     let clock = |monotonic_s| Some(Clock { boot: "this".to_owned(), monotonic_s });
     load.header.clock = clock(52.0);
     records[0].trials[0].1.header.clock = clock(50.0);
-    lay(&load, "load.jsonl", &mut records);
+    overlay(&load, "load.jsonl", &mut records);
     assert_eq!(trial(&records[0]).load_samples[0].t_s, 2.0);
 }
 
 #[test]
 fn a_load_of_another_time_is_not_drawn_and_told() {
     let mut records = [record()];
-    lay(&load(86_400.0), "load.jsonl", &mut records);
+    overlay(&load(86_400.0), "load.jsonl", &mut records);
     assert!(trial(&records[0]).load_samples.is_empty());
     assert!(records[0].notes[0].starts_with("load.jsonl is not drawn: nothing was recorded"));
     let mut records = [record()];
-    lay(&load(1.0), "one", &mut records);
-    lay(&load(1.0), "two", &mut records);
+    overlay(&load(1.0), "one", &mut records);
+    overlay(&load(1.0), "two", &mut records);
     assert!(records[0].notes[0].contains("two is not drawn"), "{:?}", records[0].notes);
 }

@@ -1,17 +1,17 @@
-//! What several processes are together, in a line.
+//! The totals of several processes, in a line.
 
 use lowtide_model::bytes::Human;
 use lowtide_model::group::GroupTotals;
 
-fn counted_of(processes: u64) -> String {
-    format!("{processes} {}", if processes == 1 { "process" } else { "processes" })
+fn processes(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "process" } else { "processes" })
 }
 
-/// The line.
-pub fn sentence(whole: &GroupTotals) -> String {
-    let mut parts = vec![format!("together: {}", counted_of(whole.processes))];
-    let about = if whole.pss_is_estimate { "≈ " } else { "" };
-    let pss = match (whole.pss_before_bytes, whole.pss_bytes) {
+/// Returns the totals as a sentence.
+pub fn sentence(totals: &GroupTotals) -> String {
+    let mut parts = vec![format!("together: {}", processes(totals.processes))];
+    let about = if totals.pss_is_estimate { "≈ " } else { "" };
+    let pss = match (totals.pss_before_bytes, totals.pss_bytes) {
         (Some(before), Some(now)) => {
             format!("PSS {about}{} → {about}{}", Human(before), Human(now))
         }
@@ -19,16 +19,16 @@ pub fn sentence(whole: &GroupTotals) -> String {
         _ => "PSS is not known".to_owned(),
     };
     parts.push(pss);
-    parts.push(format!("RSS {}", Human(whole.rss_bytes)));
+    parts.push(format!("RSS {}", Human(totals.rss_bytes)));
     for (bytes, what) in [
-        (whole.allocated_bytes, "allocated"),
-        (whole.reclaimable_bytes, "reclaimable"),
-        (whole.returned_bytes, "returned"),
+        (totals.allocated_bytes, "allocated"),
+        (totals.reclaimable_bytes, "reclaimable"),
+        (totals.returned_bytes, "returned"),
     ] {
         parts.extend(bytes.map(|bytes| format!("{} {what}", Human(bytes))));
     }
     for (count, what) in
-        [(whole.refused.unwrap_or(0), "refused"), (whole.unreadable, "could not be inspected")]
+        [(totals.refused.unwrap_or(0), "refused"), (totals.unreadable, "could not be inspected")]
     {
         if count > 0 {
             parts.push(format!("{count} {what}"));
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn a_release_of_several_tells_both_sums_of_pss() {
-        let whole = GroupTotals {
+        let totals = GroupTotals {
             processes: 3,
             pss_before_bytes: Some(401 << 20),
             pss_bytes: Some(190 << 20),
@@ -53,19 +53,19 @@ mod tests {
             ..GroupTotals::default()
         };
         assert_eq!(
-            sentence(&whole),
+            sentence(&totals),
             "together: 3 processes · PSS 401 MiB → 190 MiB · RSS 214 MiB · 211 MiB returned · 1 refused"
         );
     }
 
     #[test]
     fn an_estimate_is_marked() {
-        let whole = GroupTotals {
+        let totals = GroupTotals {
             processes: 2,
             pss_bytes: Some(1 << 20),
             pss_is_estimate: true,
             ..GroupTotals::default()
         };
-        assert!(sentence(&whole).contains("PSS ≈ 1.00 MiB"), "{}", sentence(&whole));
+        assert!(sentence(&totals).contains("PSS ≈ 1.00 MiB"), "{}", sentence(&totals));
     }
 }

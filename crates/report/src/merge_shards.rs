@@ -1,4 +1,4 @@
-//! Puts the parts of a study together that ran one by one, perhaps on several machines.
+//! Merges the shards of a study, which may have run on several machines.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -11,9 +11,9 @@ use lowtide_record::{StudyRecord, TrialRecord};
 
 use crate::read::Loaded;
 
-/// Joins the parts of each study among some records, in the place of the first of them. What is no part, and
-/// what does not fit, stays by itself.
-pub fn join(records: Vec<Loaded>) -> Vec<Loaded> {
+/// Merges the shards of each study among some records, in the place of the first of them. Records
+/// that are not shards, or do not fit, are kept.
+pub fn merge_shards(records: Vec<Loaded>) -> Vec<Loaded> {
     let mut groups: Vec<Vec<Loaded>> = Vec::new();
     for mut record in records {
         let Some(shard) = record.study.shard else {
@@ -37,10 +37,10 @@ pub fn join(records: Vec<Loaded>) -> Vec<Loaded> {
             }
         }
     }
-    groups.into_iter().filter_map(joined).collect()
+    groups.into_iter().filter_map(merged).collect()
 }
 
-/// Whether a record is a part of the same study as another one; nothing when that is no part.
+/// Returns whether a record is a shard of the same study as another one; `None` if that is not a shard.
 fn fits(first: &Loaded, record: &Loaded, shard: Shard) -> Option<Result<(), String>> {
     first.study.shard?;
     let (ours, theirs) = (&first.study.plan, &record.study.plan);
@@ -62,8 +62,8 @@ fn fits(first: &Loaded, record: &Loaded, shard: Shard) -> Option<Result<(), Stri
     })
 }
 
-/// One record of several parts.
-fn joined(mut parts: Vec<Loaded>) -> Option<Loaded> {
+/// Merges the shards of one study.
+fn merged(mut parts: Vec<Loaded>) -> Option<Loaded> {
     parts.sort_by_key(|part| part.study.shard);
     let mut notes: Vec<String> = missing(&parts).into_iter().chain(other_machine(&parts)).collect();
     if parts.len() < 2 {
@@ -106,18 +106,18 @@ fn joined(mut parts: Vec<Loaded>) -> Option<Loaded> {
     Some(Loaded { study, header: first.header, trials, source: first.source, notes })
 }
 
-/// Whether a trial ended as it was planned.
+/// Returns whether a trial ended as planned.
 fn is_done(trial: &TrialRecord) -> bool {
     trial.end.as_ref().is_some_and(|end| end.outcome == Outcome::Done)
 }
 
-/// No study has more.
-const MOST_PARTS: u32 = 10_000;
+/// Maximum number of shards whose absence is reported: no study has more.
+const MAX_SHARDS: u32 = 10_000;
 
-/// That parts are not there, in a sentence.
+/// Returns a sentence on missing shards.
 fn missing(parts: &[Loaded]) -> Option<String> {
     // A record may come from anywhere.
-    let of = parts.first()?.study.shard.filter(|shard| shard.of <= MOST_PARTS)?.of;
+    let of = parts.first()?.study.shard.filter(|shard| shard.of <= MAX_SHARDS)?.of;
     let is_there = |part: &u32| {
         parts.iter().any(|record| record.study.shard.is_some_and(|shard| shard.part == *part))
     };
@@ -132,9 +132,9 @@ fn missing(parts: &[Loaded]) -> Option<String> {
     })
 }
 
-/// That the parts ran on machines that are not alike, in a sentence.
+/// Returns a sentence on shards that ran on different machines.
 fn other_machine(parts: &[Loaded]) -> Option<String> {
-    // What is at hand changes all the time.
+    // The available memory changes all the time.
     let alike = |machine: &Machine| Machine { memory_available_bytes: None, ..machine.clone() };
     let first = alike(&parts.first()?.header.machine);
     let other = parts.iter().any(|part| alike(&part.header.machine) != first);
@@ -145,14 +145,14 @@ fn other_machine(parts: &[Loaded]) -> Option<String> {
     })
 }
 
-/// The directory of a part, also where its `study.jsonl` was named.
+/// Returns the directory of a shard, also if its `study.jsonl` was named.
 fn home(part: &Loaded) -> PathBuf {
     let path = Path::new(&part.study.record);
     let is_file = path.extension().is_some_and(|ending| ending == "jsonl");
     path.parent().filter(|_| is_file).unwrap_or(path).to_owned()
 }
 
-/// The directory that holds all parts.
+/// Returns the directory that contains all shards.
 fn common(parts: &[Loaded]) -> PathBuf {
     let mut paths = parts.iter().map(home);
     let first = paths.next().unwrap_or_default();
@@ -186,19 +186,19 @@ mod tests {
         broken.trials.truncate(2);
         broken.trials[1].1.end = None;
         for parts in [vec![broken.clone(), again.clone()], vec![again, broken]] {
-            let joined = join(parts).pop().unwrap();
-            assert_eq!(joined.trials.len(), 4);
-            assert!(joined.trials.iter().all(|(_, trial)| is_done(trial)));
+            let merged = merge_shards(parts).pop().unwrap();
+            assert_eq!(merged.trials.len(), 4);
+            assert!(merged.trials.iter().all(|(_, trial)| is_done(trial)));
             let told = "trial 2 is there twice: again/trials/002-jemalloc.jsonl is taken, and \
                         old/trials/002-jemalloc.jsonl is left out";
-            assert!(joined.notes.iter().any(|note| note == told), "{:?}", joined.notes);
+            assert!(merged.notes.iter().any(|note| note == told), "{:?}", merged.notes);
         }
     }
 
     #[test]
     fn a_part_that_is_named_twice_is_one_part() {
         let parts = vec![part("a/one", 1, 2), part("a/copy", 1, 2)];
-        let notes = join(parts).pop().unwrap().notes;
+        let notes = merge_shards(parts).pop().unwrap().notes;
         assert!(notes[0].starts_with("1 of 2 parts: without 2"), "{notes:?}");
     }
 }

@@ -1,0 +1,75 @@
+//! The command line that runs a verb again with the same arguments, for one process: `sudo lowtide
+//! inspect 7`.
+
+use crate::args::{InspectArgs, Method, ReleaseArgs, WatchArgs};
+use crate::values::{DEFAULT_INTERVAL, DEFAULT_MAX_PAUSE};
+
+/// Returns the command line of an inspection.
+pub(crate) fn inspect(args: &InspectArgs) -> String {
+    let mut words = vec!["lowtide inspect".to_owned()];
+    if args.arenas {
+        words.push("--arenas".to_owned());
+    }
+    words.extend(args.watch.iter().map(|time| format!("--watch {time}")));
+    words.extend(args.selector.words());
+    words.join(" ")
+}
+
+/// Returns the command line of a live view.
+pub(crate) fn watch(args: &WatchArgs) -> String {
+    let mut words = vec!["lowtide watch".to_owned()];
+    if args.interval.to_string() != DEFAULT_INTERVAL {
+        words.push(format!("--interval {}", args.interval));
+    }
+    words.extend(args.looks.iter().map(|looks| format!("--looks {looks}")));
+    words.extend(args.output.iter().map(|path| format!("--output {}", path.display())));
+    words.push(args.pid.to_string());
+    words.join(" ")
+}
+
+/// Returns the command line of a release from one of the selected processes.
+pub(crate) fn release(args: &ReleaseArgs, pid: u32) -> String {
+    let mut words = vec!["lowtide release".to_owned()];
+    let flags = [
+        (args.dry_run, "--dry-run"),
+        (args.unbounded, "--unbounded"),
+        (args.untested, "--untested"),
+    ];
+    words.extend(flags.iter().filter(|flag| flag.0).map(|flag| flag.1.to_owned()));
+    if args.max_pause.to_string() != DEFAULT_MAX_PAUSE {
+        words.push(format!("--max-pause {}", args.max_pause));
+    }
+    if args.method != Method::Auto {
+        words.push(format!("--method {}", args.method.name()));
+    }
+    words.extend(args.wait.iter().map(|time| format!("--wait {time}")));
+    words.extend(args.watch.iter().map(|time| format!("--watch {time}")));
+    words.push(pid.to_string());
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Verb};
+    use clap::Parser;
+
+    #[test]
+    fn the_command_to_type_again_is_the_one_that_was_given() {
+        let again =
+            |words: &str, pid| match Cli::parse_from(format!("lowtide release {words}").split(' '))
+                .verb
+            {
+                Verb::Release(args) => release(&args, pid),
+                other => panic!("{other:?}"),
+            };
+        for words in [
+            "7",
+            "--dry-run 7",
+            "--unbounded --untested --max-pause 500us --method purge --wait 5s --watch 60s 7",
+        ] {
+            assert_eq!(again(words, 7), format!("lowtide release {words}"));
+        }
+        assert_eq!(again("7 8 9", 8), "lowtide release 8");
+    }
+}

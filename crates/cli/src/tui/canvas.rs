@@ -1,0 +1,73 @@
+//! A rectangle of the picture that is drawn from top to bottom.
+
+use lowtide_report::text::printable;
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Modifier, Style};
+use ratatui_core::widgets::Widget;
+
+/// The rectangle that is left to draw on.
+pub(super) struct Canvas<'a> {
+    pub(super) area: Rect,
+    /// Whether the terminal shows colours.
+    pub(super) colour: bool,
+    buffer: &'a mut Buffer,
+}
+
+pub(super) fn dim() -> Style {
+    Style::new().add_modifier(Modifier::DIM)
+}
+
+pub(super) fn bold() -> Style {
+    Style::new().add_modifier(Modifier::BOLD)
+}
+
+pub(super) fn reversed() -> Style {
+    Style::new().add_modifier(Modifier::REVERSED)
+}
+
+impl<'a> Canvas<'a> {
+    pub(super) fn new(area: Rect, colour: bool, buffer: &'a mut Buffer) -> Self {
+        Self { area, colour, buffer }
+    }
+
+    /// Splits off lines at the top: as many as there are, if there are fewer.
+    pub(super) fn split_top(&mut self, lines: u16) -> Canvas<'_> {
+        let lines = lines.min(self.area.height);
+        let top = Rect { height: lines, ..self.area };
+        self.area.y += lines;
+        self.area.height -= lines;
+        Canvas { area: top, colour: self.colour, buffer: &mut *self.buffer }
+    }
+
+    /// Splits off the last line; `None` if no line is left.
+    pub(super) fn split_last_line(&mut self) -> Option<Canvas<'_>> {
+        let rest = self.area.height.checked_sub(1)?;
+        let last = Rect { y: self.area.y + rest, height: 1, ..self.area };
+        self.area.height = rest;
+        Some(Canvas { area: last, colour: self.colour, buffer: &mut *self.buffer })
+    }
+
+    /// Writes a line at the top and splits it off.
+    pub(super) fn line(&mut self, text: &str, style: Style) {
+        self.split_top(1).write(0, text, style);
+    }
+
+    /// Writes in the first line from a column on, as far as there is room. Returns the column after
+    /// the text.
+    pub(super) fn write(&mut self, column: u16, text: &str, style: Style) -> u16 {
+        let room = self.area.width.saturating_sub(column);
+        if self.area.height == 0 || room == 0 {
+            return column;
+        }
+        let x = self.area.x.saturating_add(column);
+        let text = printable(text);
+        let (end, _) = self.buffer.set_stringn(x, self.area.y, text, usize::from(room), style);
+        end.saturating_sub(self.area.x)
+    }
+
+    /// Draws a widget on the whole rectangle.
+    pub(super) fn render(&mut self, widget: impl Widget) {
+        widget.render(self.area, self.buffer);
+    }
+}

@@ -1,0 +1,33 @@
+//! A command line that clap refuses.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+use crate::values::InvalidValue;
+
+/// Prints what is wrong with the command line, or the help that was asked for, and returns the exit code.
+pub(crate) fn report(error: &clap::Error) -> ExitCode {
+    let is_error = error.use_stderr();
+    // clap did not understand the whole line, so whether --json was given can only be guessed.
+    let json = is_error && std::env::args_os().any(|word| word == "--json");
+    let invalid = error.source().and_then(|source| source.downcast_ref::<InvalidValue>());
+    if invalid.is_some() || json {
+        let output = Output::new(json, clap::ColorChoice::Auto);
+        let failure = match invalid {
+            Some(invalid) => Failure::usage(invalid),
+            None => Failure::usage(sentence(error)).next("lowtide --help"),
+        };
+        return output.fail(&failure);
+    }
+    let _ = error.print();
+    if is_error { Exit::Usage.into() } else { Exit::Done.into() }
+}
+
+/// The first paragraph of clap's message, on one line.
+fn sentence(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let message = text.trim().trim_start_matches("error: ");
+    message.split("\n\n").next().unwrap_or_default().replace('\n', " ")
+}

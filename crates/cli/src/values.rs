@@ -1,0 +1,135 @@
+//! Values of flags that clap parses into types, each with the sentence for a value that cannot be used.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use lowtide_analysis::growth::MIN_SAMPLES;
+use lowtide_model::duration::{HumanSeconds, parse_duration};
+
+/// Default of `release --max-pause`.
+pub(crate) const DEFAULT_MAX_PAUSE: &str = "1ms";
+/// Default of `watch --interval`.
+pub(crate) const DEFAULT_INTERVAL: &str = "1s";
+/// Minimum time between two inspections of `inspect --watch`.
+pub(crate) const MIN_INSPECTION_INTERVAL: Duration = Duration::from_millis(200);
+/// Minimum of `release --max-pause`: entering and leaving a thread takes a part of this.
+const MIN_MAX_PAUSE: Duration = Duration::from_micros(100);
+/// Maximum of `release --max-pause`: a longer bound would mean nothing to the users of a server.
+const MAX_MAX_PAUSE: Duration = Duration::from_secs(1);
+/// Minimum of `release --watch`.
+const MIN_RELEASE_WATCH: Duration = Duration::from_secs(1);
+/// Minimum of `watch --interval`.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A duration, and its text on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TypedDuration {
+    pub(crate) value: Duration,
+    text: String,
+}
+
+impl fmt::Display for TypedDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Why the value of a flag cannot be used: a whole sentence, which begins with the flag.
+#[derive(Debug)]
+pub(crate) struct InvalidValue(String);
+
+impl fmt::Display for InvalidValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for InvalidValue {}
+
+/// Parses `inspect --watch`, which must be long enough for a trend.
+pub(crate) fn inspect_watch(text: &str) -> Result<TypedDuration, InvalidValue> {
+    let shortest = MIN_INSPECTION_INTERVAL * (MIN_SAMPLES as u32);
+    checked("--watch", text, |time| match time < shortest {
+        true => {
+            Err(format!("a trend takes {MIN_SAMPLES} looks: give it at least {}", human(shortest)))
+        }
+        false => Ok(()),
+    })
+}
+
+/// Parses `release --watch`.
+pub(crate) fn release_watch(text: &str) -> Result<TypedDuration, InvalidValue> {
+    checked("--watch", text, |time| match time < MIN_RELEASE_WATCH {
+        true => Err(format!(
+            "{text} is too short for anything to come back: give it at least {}",
+            human(MIN_RELEASE_WATCH)
+        )),
+        false => Ok(()),
+    })
+}
+
+/// Parses `release --wait`.
+pub(crate) fn release_wait(text: &str) -> Result<TypedDuration, InvalidValue> {
+    checked("--wait", text, |_| Ok(()))
+}
+
+/// Parses `release --max-pause`.
+pub(crate) fn max_pause(text: &str) -> Result<TypedDuration, InvalidValue> {
+    checked("--max-pause", text, |time| match (MIN_MAX_PAUSE..=MAX_MAX_PAUSE).contains(&time) {
+        true => Ok(()),
+        false => Err(format!(
+            "{text} cannot be kept: give it from {} to {}",
+            human(MIN_MAX_PAUSE),
+            human(MAX_MAX_PAUSE)
+        )),
+    })
+}
+
+/// Parses `watch --interval`.
+pub(crate) fn watch_interval(text: &str) -> Result<TypedDuration, InvalidValue> {
+    checked("--interval", text, |time| match time < MIN_INTERVAL {
+        true => {
+            Err(format!("{text} is too short: give it at least {} ms", MIN_INTERVAL.as_millis()))
+        }
+        false => Ok(()),
+    })
+}
+
+fn human(time: Duration) -> HumanSeconds {
+    HumanSeconds(time.as_secs_f64())
+}
+
+/// Parses a duration and checks its bounds.
+fn checked(
+    flag: &str,
+    text: &str,
+    check: impl Fn(Duration) -> Result<(), String>,
+) -> Result<TypedDuration, InvalidValue> {
+    let parsed = parse_duration(text).map_err(|error| error.to_string());
+    let value = parsed.and_then(|time| check(time).map(|()| time));
+    match value {
+        Ok(value) => Ok(TypedDuration { value, text: text.to_owned() }),
+        Err(why) => Err(InvalidValue(format!("{flag}: {why}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_from_a_tenth_of_a_millisecond_to_a_second() {
+        for (text, micros) in [("100us", 100), ("1ms", 1000), ("1s", 1_000_000)] {
+            assert_eq!(max_pause(text).unwrap().value, Duration::from_micros(micros));
+        }
+        for text in ["0", "99us", "1.1s", "-1ms", "5", "soon", ""] {
+            let said = max_pause(text).unwrap_err().to_string();
+            assert!(said.starts_with("--max-pause: "), "{said}");
+        }
+        let said = max_pause("2s").unwrap_err().to_string();
+        assert_eq!(said, "--max-pause: 2s cannot be kept: give it from 100 µs to 1.00 s");
+        let default = lowtide_release::Options::default().max_pause;
+        assert_eq!(max_pause(DEFAULT_MAX_PAUSE).unwrap().value, default);
+    }
+}

@@ -1,0 +1,30 @@
+//! The links of a process under `/proc`: its program, working directory and root (proc_pid_exe(5)).
+
+use std::path::PathBuf;
+use std::{fs, io};
+
+/// Returns the path of a process's program. ` (deleted)` is appended if the file was removed or replaced.
+///
+/// # Errors
+/// If the link may not be read, or the process has ended.
+pub fn exe(pid: u32) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe"))
+}
+
+/// Returns the path of a process's working directory.
+///
+/// # Errors
+/// If the link may not be read, or the process has ended.
+pub fn directory(pid: u32) -> io::Result<PathBuf> {
+    fs::read_link(link_to_directory(pid))
+}
+
+/// Returns a path that leads to a process's working directory, also in another mount namespace.
+pub fn link_to_directory(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/cwd"))
+}
+
+/// Returns a path that leads to a process's root directory, also in another mount namespace.
+pub fn link_to_root(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/root"))
+}
