@@ -39,8 +39,10 @@ impl Begun {
         let directory = directory.to_owned();
         match read(&directory)? {
             Found::Nothing => Ok(None),
-            Found::Begun(_) if !plan.resume => Err(told(plan, directory, None)),
-            Found::Study(record) if !plan.resume => Err(told(plan, directory, Some(&record))),
+            Found::Begun(_) if !plan.settings.resume => Err(told(plan, directory, None)),
+            Found::Study(record) if !plan.settings.resume => {
+                Err(told(plan, directory, Some(&record)))
+            }
             Found::Begun(path) => {
                 // It was broken off before its first line was whole: it holds nothing.
                 fs::remove_file(&path).map_err(at(&path))?;
@@ -201,7 +203,7 @@ fn done(directory: &Path, record: &StudyRecord) -> BTreeMap<u32, Duration> {
 
 /// The directory of a plan's record. The commands that a study starts may run in another one.
 pub(crate) fn directory_of(plan: &Plan) -> Result<PathBuf, RunError> {
-    let directory = plan.output.clone().unwrap_or_else(|| default_output(plan));
+    let directory = plan.settings.output.clone().unwrap_or_else(|| default_output(plan));
     std::path::absolute(&directory).map_err(at(&directory))
 }
 

@@ -1,6 +1,7 @@
 //! A study that has been checked, and can be run.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::figures::Source;
 use crate::order;
 use crate::preflight::{self, Obstacle};
 use crate::ready::{Ready, ReadyError};
-use crate::settings::{Number, Settings};
+use crate::settings::{Number, Settings, Words};
 use crate::treatment::{Applied, find_program, inherited_settings};
 use crate::treatments::{check_moments, check_policy, keep_only, treatments};
 use crate::trial::BASELINE;
@@ -47,62 +48,42 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
 /// Fewer do not show what the memory was.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A study that has been checked.
+/// A study that has been checked: its settings, and what was made of those that are not used as they are.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Its name.
+    /// The settings.
+    pub settings: Settings,
+    /// The study's name.
     pub name: String,
-    /// What it asks.
-    pub about: Option<String>,
     /// The command under study.
     pub command: Vec<String>,
-    /// The working directory of everything that it starts.
-    pub directory: Option<PathBuf>,
-    /// Variables for the subject.
-    pub environment: Vec<(String, String)>,
-    /// A command that is run once, before the first trial.
-    pub setup: Option<String>,
     /// The treatments; the first is the reference.
     pub treatments: Vec<Applied>,
     /// The course of each trial.
     pub course: Course,
-    /// A command before each trial.
-    pub prepare: Option<String>,
-    /// A command after each trial.
-    pub cleanup: Option<String>,
-    /// Lines of the subject that begin a phase.
+    /// Lines of the subject that start a phase.
     pub phases: Vec<Phase>,
-    /// Where the subject tells its own figures.
+    /// The source of the subject's own metrics.
     pub figures: Option<Source>,
-    /// How often each treatment is tried.
+    /// Trials per treatment.
     pub repeats: u32,
-    /// What the order is drawn from.
+    /// The seed of the order.
     pub seed: u64,
     /// Time between two samples.
     pub interval: Duration,
-    /// What the recommendation may cost, as a ratio.
+    /// The cost that a recommendation may have, as a ratio.
     pub max_slowdown: f64,
-    /// The directory of the record; chosen from the name and the time when absent.
-    pub output: Option<PathBuf>,
     /// Thresholds.
     pub fail_on: Vec<Threshold>,
-    /// An earlier record to compare with, and by how much a figure may have grown since, as a ratio.
+    /// An earlier record to compare with, and by how much a metric may have grown since, as a ratio.
     pub baseline: Option<(PathBuf, f64)>,
-    /// Records to draw beside this one.
-    pub beside: Vec<PathBuf>,
-    /// Whether one of the treatments is recommended, where that is said.
-    pub recommend: Option<bool>,
-    /// Whether the rounds of the load are alike, where that is said.
-    pub rounds_alike: Option<bool>,
-    /// How many files each process that is started must be able to have open.
+    /// The number of files that each started process must be able to have open.
     pub open_files: Option<u64>,
-    /// Which part of the trials is run; all of them when absent.
+    /// The part of the trials that is run; all of them when absent.
     pub shard: Option<Shard>,
-    /// Whether a record that was begun is gone on with.
-    pub resume: bool,
-    /// Directories that stand under other names in the record: they are elsewhere on another machine.
-    places: Vec<(String, String)>,
-    /// What the user should know before it starts.
+    /// The settings that bear on a trial, as texts.
+    conditions: BTreeMap<String, String>,
+    /// Notes for the user, shown before the study starts.
     pub notes: Vec<String>,
 }
 
@@ -135,6 +116,12 @@ pub struct Phase {
     pub name: String,
     /// What the line looks like.
     pub line: Regex,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=log:{}", self.name, self.line.as_str())
+    }
 }
 
 /// Why a study cannot be run as it was asked for.
@@ -187,6 +174,9 @@ pub enum PlanError {
     /// Something about a threshold.
     #[error("--fail-on: {0}")]
     Threshold(#[from] ThresholdError),
+    /// A setting cannot be written into a record.
+    #[error("the settings cannot be recorded: {0}")]
+    Unrecordable(serde_json::Error),
 }
 
 impl Plan {
@@ -194,7 +184,7 @@ impl Plan {
     ///
     /// # Errors
     /// At the first thing that cannot be done, before anything is started.
-    pub fn of(settings: Settings) -> Result<Self, PlanError> {
+    pub fn of(mut settings: Settings) -> Result<Self, PlanError> {
         let command =
             settings.command.clone().filter(|c| !c.is_empty()).ok_or(PlanError::NoCommand)?;
         if settings.resume && settings.output.is_none() {
@@ -205,85 +195,53 @@ impl Plan {
         if let Some(only) = &settings.only {
             keep_only(&mut treatments, &only.joined())?;
         }
-        check_policy(&settings.policy.map_or(NO_POLICY.to_owned(), |w| w.joined()))?;
+        check_policy(&settings.policy.as_ref().map_or(NO_POLICY.to_owned(), Words::joined))?;
         for (name, value) in inherited_settings() {
             notes.push(format!(
                 "{name}={value} of your environment is kept from the subject, so that each treatment \
                  is what its name says; to try it, use -t 'ALLOCATOR/LABEL: {name}={value}'"
             ));
         }
-        let time = |flag, text: &Option<String>, otherwise| match text {
-            Some(text) => parse_duration(text).map_err(|error| PlanError::Number { flag, error }),
-            None => Ok(otherwise),
-        };
-        let phases = phases(&settings.phase.unwrap_or_default())?;
+        let phases = phases(settings.phase.as_deref().unwrap_or_default())?;
         check_moments(&treatments, &phases)?;
-        let course = Course {
-            ready: settings.ready.as_deref().map(str::parse).transpose()?,
-            load: settings.load,
-            warmup: settings.warmup.unwrap_or(0),
-            rounds: settings.rounds.unwrap_or(1),
-            pause: time("pause", &settings.pause, DEFAULT_PAUSE)?,
-            settle: time("settle", &settings.settle, DEFAULT_SETTLE)?,
-            settle_after_phase: settings.settle.is_some()
-                && phases.iter().any(|p| p.name == "load_end"),
-            timeout: time("timeout", &settings.timeout, DEFAULT_TIMEOUT)?,
-        };
-        course.check()?;
-        let interval = time("interval", &settings.interval, DEFAULT_INTERVAL)?;
-        if interval < SHORTEST_INTERVAL {
-            let reason = "less than 5 ms would measure the sampler itself".to_owned();
-            return Err(PlanError::Value { flag: "interval", reason });
-        }
-        if interval > LONGEST_INTERVAL {
-            let reason = "more than 10 s between two samples would miss what happens".to_owned();
-            return Err(PlanError::Value { flag: "interval", reason });
-        }
+        let course = Course::of(&settings, &phases)?;
+        let interval = interval(&settings)?;
         let repeats = settings.repeat.unwrap_or(DEFAULT_REPEATS);
         within("repeat", repeats, 1)?;
         let shard = settings.shard.as_deref().map(|text| part(text, repeats)).transpose()?;
         let tolerance = ratio("tolerance", settings.tolerance.as_deref(), DEFAULT_TOLERANCE)?;
-        let fail_on = settings.fail_on.unwrap_or_default();
+        let figures = settings.figures.as_deref().map(Source::of).transpose();
+        let figures = figures.map_err(|reason| PlanError::Value { flag: "figures", reason })?;
+        let max_slowdown =
+            ratio("max-slowdown", settings.max_slowdown.as_deref(), DEFAULT_MAX_SLOWDOWN)?;
+        let fail_on = settings.fail_on.iter().flatten().map(|text| text.parse());
+        let fail_on = fail_on.collect::<Result<_, _>>()?;
+        let open_files = settings.open_files.as_ref().map(open_files).transpose()?;
+        // A record holds what was understood, however it was written.
+        settings.ready = course.ready.as_ref().map(ToString::to_string);
+        settings.phase = Some(phases.iter().map(ToString::to_string).collect());
+        settings.open_files = open_files.map(Number::Plain);
         let plan = Self {
-            name: settings.name.unwrap_or_else(|| name_of(&command)),
-            about: settings.about,
+            name: settings.name.clone().unwrap_or_else(|| name_of(&command)),
             command,
-            directory: settings.directory,
-            environment: settings.environment.into_iter().collect(),
-            setup: settings.setup,
             treatments,
             course,
-            prepare: settings.prepare,
-            cleanup: settings.cleanup,
             phases,
-            figures: settings
-                .figures
-                .as_deref()
-                .map(Source::of)
-                .transpose()
-                .map_err(|reason| PlanError::Value { flag: "figures", reason })?,
+            figures,
             repeats,
             seed: settings.seed.unwrap_or(0),
             interval,
-            max_slowdown: ratio(
-                "max-slowdown",
-                settings.max_slowdown.as_deref(),
-                DEFAULT_MAX_SLOWDOWN,
-            )?,
-            output: settings.output,
-            fail_on: fail_on.iter().map(|t| t.parse()).collect::<Result<_, _>>()?,
-            baseline: settings.baseline.map(|path| (path, tolerance)),
-            beside: settings.beside.unwrap_or_default(),
-            recommend: settings.recommend,
-            rounds_alike: settings.rounds_alike,
-            open_files: settings.open_files.map(open_files).transpose()?,
+            max_slowdown,
+            fail_on,
+            baseline: settings.baseline.clone().map(|path| (path, tolerance)),
+            open_files,
             shard,
-            resume: settings.resume,
-            places: settings.places,
+            conditions: settings.conditions().map_err(PlanError::Unrecordable)?,
             notes,
+            settings,
         };
         // A set-up may yet make what they name.
-        if plan.setup.is_none() {
+        if plan.settings.setup.is_none() {
             if let Some(program) = preflight::missing_program(&plan) {
                 return Err(PlanError::NoSuchCommand(program.to_owned()));
             }
@@ -313,46 +271,42 @@ impl Plan {
             settle_s: self.course.settle.as_secs_f64(),
             interval_s: self.interval.as_secs_f64(),
             max_slowdown: self.max_slowdown,
-            beside: self.beside.iter().map(|p| p.display().to_string()).collect(),
-            about: self.about.clone(),
+            beside: self
+                .settings
+                .beside
+                .iter()
+                .flatten()
+                .map(|p| p.display().to_string())
+                .collect(),
+            about: self.settings.about.clone(),
             shard: self.shard,
-            recommend: self.recommend,
-            rounds_alike: self.rounds_alike,
+            recommend: self.settings.recommend,
+            rounds_alike: self.settings.rounds_alike,
             conditions: self.conditions(),
         }
     }
 
-    /// What bears on a trial and has no place of its own in the record, in words that are the same on every
-    /// machine. Not how long a trial may take: who was too slow may be given more time.
+    /// Returns what bears on a trial and has no field of its own in the record, in words that are the same on every
+    /// machine.
     fn conditions(&self) -> BTreeMap<String, String> {
         let placed = |text: String| {
-            self.places.iter().fold(text, |text, (name, path)| placed_in(&text, path, name))
+            let places = self.settings.places.iter();
+            places.fold(text, |text, (name, path)| placed_in(&text, path, name))
         };
-        let phase = |phase: &Phase| format!("{}=log:{}", phase.name, phase.line.as_str());
-        let variable = |(name, value): &(String, String)| format!("{name}={value}");
-        let list = |list: Vec<String>| Some(list.join(" ")).filter(|text| !text.is_empty());
-        let told = [
-            ("command", list(self.command.clone())),
-            ("directory", self.directory.as_ref().map(|path| path.display().to_string())),
-            ("environment", list(self.environment.iter().map(variable).collect())),
-            ("setup", self.setup.clone()),
-            ("prepare", self.prepare.clone()),
-            ("ready", self.course.ready.as_ref().map(ToString::to_string)),
-            ("load", self.course.load.clone()),
-            ("cleanup", self.cleanup.clone()),
-            ("phase", list(self.phases.iter().map(phase).collect())),
-            ("figures", self.figures.as_ref().map(ToString::to_string)),
-            ("open-files", self.open_files.map(|files| files.to_string())),
-            // The time itself is the same where it was not said and where it was.
-            ("settle after load_end", self.course.settle_after_phase.then(|| "yes".to_owned())),
-        ];
-        let told = told.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
-        let of_treatments = self.treatments.iter().filter_map(|one| {
-            let takes = list(one.takes())?;
-            Some((format!("treatment {}", one.treatment.label()), takes))
-        });
-        let told = told.chain(of_treatments).map(|(name, text)| (name, placed(text)));
-        told.chain(self.contents()).collect()
+        let mut conditions = self.conditions.clone();
+        // The time itself is the same whether it was given or not.
+        if self.course.settle_after_phase {
+            conditions.insert("settle after load_end".to_owned(), "yes".to_owned());
+        }
+        for one in &self.treatments {
+            let takes = one.takes();
+            if !takes.is_empty() {
+                let name = format!("treatment {}", one.treatment.label());
+                conditions.insert(name, takes.join(" "));
+            }
+        }
+        let conditions = conditions.into_iter().map(|(name, text)| (name, placed(text)));
+        conditions.chain(self.contents()).collect()
     }
 
     /// What the program and the libraries of the treatments hold, where they are there already.
@@ -360,7 +314,7 @@ impl Plan {
         let named =
             |name: String, path: &Path| Some((format!("{CONTENTS}{name}"), contents(path).ok()?));
         let program = self.command.first().and_then(|program| {
-            let path = find_program(program, self.directory.as_deref(), None)?;
+            let path = find_program(program, self.settings.directory.as_deref(), None)?;
             named("the command".to_owned(), &path)
         });
         let libraries = self
@@ -377,6 +331,22 @@ impl Plan {
 }
 
 impl Course {
+    fn of(settings: &Settings, phases: &[Phase]) -> Result<Self, PlanError> {
+        let course = Self {
+            ready: settings.ready.as_deref().map(str::parse).transpose()?,
+            load: settings.load.clone(),
+            warmup: settings.warmup.unwrap_or(0),
+            rounds: settings.rounds.unwrap_or(1),
+            pause: time("pause", settings.pause.as_deref(), DEFAULT_PAUSE)?,
+            settle: time("settle", settings.settle.as_deref(), DEFAULT_SETTLE)?,
+            settle_after_phase: settings.settle.is_some()
+                && phases.iter().any(|p| p.name == "load_end"),
+            timeout: time("timeout", settings.timeout.as_deref(), DEFAULT_TIMEOUT)?,
+        };
+        course.check()?;
+        Ok(course)
+    }
+
     fn check(&self) -> Result<(), PlanError> {
         let wrong = |flag, reason: &str| Err(PlanError::Value { flag, reason: reason.to_owned() });
         within("rounds", self.rounds, 1)?;
@@ -447,9 +417,32 @@ fn part(text: &str, repeats: u32) -> Result<Shard, PlanError> {
     Ok(shard)
 }
 
-fn open_files(number: Number) -> Result<u64, PlanError> {
+/// Reads a time; `otherwise` if none is given.
+fn time(
+    flag: &'static str,
+    text: Option<&str>,
+    otherwise: Duration,
+) -> Result<Duration, PlanError> {
+    let time = text.map_or(Ok(otherwise), parse_duration);
+    time.map_err(|error| PlanError::Number { flag, error })
+}
+
+fn interval(settings: &Settings) -> Result<Duration, PlanError> {
+    let interval = time("interval", settings.interval.as_deref(), DEFAULT_INTERVAL)?;
+    let wrong =
+        |reason: &str| Err(PlanError::Value { flag: "interval", reason: reason.to_owned() });
+    if interval < SHORTEST_INTERVAL {
+        return wrong("less than 5 ms would measure the sampler itself");
+    }
+    if interval > LONGEST_INTERVAL {
+        return wrong("more than 10 s between two samples would miss what happens");
+    }
+    Ok(interval)
+}
+
+fn open_files(number: &Number) -> Result<u64, PlanError> {
     match number {
-        Number::Plain(files) => Ok(files),
+        Number::Plain(files) => Ok(*files),
         Number::Written(text) => text.trim().parse().map_err(|_| PlanError::Value {
             flag: "open-files",
             reason: format!("`{text}` is no number of files: write one such as 4096"),

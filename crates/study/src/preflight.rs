@@ -65,8 +65,8 @@ pub fn before_set_up(plan: &Plan, interrupt: &AtomicBool) -> Result<(), RunError
         }
     }
     // Otherwise that command may end who answers; each trial looks for itself behind it.
-    match (&plan.course.ready, &plan.prepare) {
-        (Some(ready), None) => nobody_answers(ready, plan.resume, interrupt),
+    match (&plan.course.ready, &plan.settings.prepare) {
+        (Some(ready), None) => nobody_answers(ready, plan.settings.resume, interrupt),
         _ => Ok(()),
     }
 }
@@ -103,11 +103,11 @@ pub fn after_set_up(plan: &Plan) -> Result<(), Obstacle> {
 
 /// The first program that a treatment would start, and that is not there.
 pub(crate) fn missing_program(plan: &Plan) -> Option<&str> {
-    let path = plan.environment.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
+    let path = plan.settings.environment.get("PATH");
     plan.treatments.iter().find_map(|one| {
         let program = one.own_command().unwrap_or(&plan.command).first()?;
         let path = one.variable("PATH").or(path.map(String::as_str));
-        let found = find_program(program, plan.directory.as_deref(), path);
+        let found = find_program(program, plan.settings.directory.as_deref(), path);
         found.is_none().then_some(program.as_str())
     })
 }
@@ -118,9 +118,9 @@ pub(crate) fn missing_program(plan: &Plan) -> Option<&str> {
 /// # Errors
 /// At the first that is not there.
 pub fn commands(plan: &Plan) -> Result<(), Obstacle> {
-    let later = [("the load", &plan.course.load), ("--cleanup", &plan.cleanup)];
-    let known = later.into_iter().filter(|_| plan.prepare.is_none());
-    for (what, line) in [("--prepare", &plan.prepare)].into_iter().chain(known) {
+    let later = [("the load", &plan.course.load), ("--cleanup", &plan.settings.cleanup)];
+    let known = later.into_iter().filter(|_| plan.settings.prepare.is_none());
+    for (what, line) in [("--prepare", &plan.settings.prepare)].into_iter().chain(known) {
         let word = line.as_deref().and_then(first_word);
         if let Some(word) = word.filter(|word| !is_command(word, plan)) {
             return Err(Obstacle::NoShellCommand { what, word: word.to_owned() });
@@ -156,7 +156,8 @@ fn first_word(line: &str) -> Option<&str> {
 fn is_command(word: &str, plan: &Plan) -> bool {
     let mut shell = Command::new("sh");
     shell.args(["-c", "command -v \"$0\"", word]).stdin(Stdio::null());
-    if let Some(directory) = plan.directory.as_ref().filter(|directory| directory.is_dir()) {
+    if let Some(directory) = plan.settings.directory.as_ref().filter(|directory| directory.is_dir())
+    {
         shell.current_dir(directory);
     }
     // Without a shell, what is wrong is another thing than this.

@@ -133,7 +133,7 @@ pub fn run(
         open_files_limit: keeper.open_files_limit.max(plan.open_files),
         ..keeper.clone()
     };
-    if let Some(line) = plan.setup.as_ref().filter(|_| !slots.is_empty()) {
+    if let Some(line) = plan.settings.setup.as_ref().filter(|_| !slots.is_empty()) {
         observer.see(Progress::Step("set-up".to_owned()));
         match set_up(plan, line, &keeper, &begun, interrupt) {
             // What cannot be done a second time need not be: what it made is there.
@@ -264,7 +264,7 @@ fn set_up(
     let shell = Shell {
         what: "the set-up of the study",
         line,
-        directory: plan.directory.clone(),
+        directory: plan.settings.directory.clone(),
         variables: Vec::new(),
         log: &begun.directory.join(SETUP_LOG),
         stdout: None,

@@ -1,6 +1,7 @@
 //! A treatment as it is applied: what is started, in which environment, and how to see afterwards
 //! whether it is in force.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -110,14 +111,14 @@ impl Applied {
         &self,
         command: &[String],
         directory: Option<PathBuf>,
-        own: &[(String, String)],
+        own: &BTreeMap<String, String>,
     ) -> Launch {
         let mut command = self.command.clone().unwrap_or_else(|| command.to_vec());
         command.extend(self.arguments.iter().cloned());
         let mut launch = Launch {
             command: command.clone(),
             directory,
-            set: own.to_vec(),
+            set: own.clone().into_iter().collect(),
             remove: inherited_settings().into_iter().map(|(name, _)| name).collect(),
             stdout: None,
         };
@@ -356,15 +357,18 @@ mod tests {
         let Applied { allocator, .. } = glibc();
         let settings = TreatmentSettings { args: words(&["-r"]), ..TreatmentSettings::default() };
         let more = Applied::described(&allocator, settings.clone());
-        assert_eq!(more.launch(&words(&["x", "1"]), None, &[]).command, ["x", "1", "-r"]);
+        assert_eq!(
+            more.launch(&words(&["x", "1"]), None, &BTreeMap::new()).command,
+            ["x", "1", "-r"]
+        );
         let settings = TreatmentSettings { command: Some(words(&["y"])), ..settings };
         let other = Applied::described(&allocator, settings);
-        assert_eq!(other.launch(&words(&["x", "1"]), None, &[]).command, ["y", "-r"]);
+        assert_eq!(other.launch(&words(&["x", "1"]), None, &BTreeMap::new()).command, ["y", "-r"]);
     }
 
     #[test]
     fn our_library_stands_before_those_that_the_study_preloads() {
-        let own = [("LD_PRELOAD".to_owned(), "/lib/other.so".to_owned())];
+        let own = BTreeMap::from([("LD_PRELOAD".to_owned(), "/lib/other.so".to_owned())]);
         let launch = preloaded().launch(&["x".to_owned()], None, &own);
         assert_eq!(launch.set.last().unwrap().1, "/cache/libjemalloc.so:/lib/other.so");
     }

@@ -14,7 +14,7 @@ use lowtide_study::allocator::AllocatorError;
 use lowtide_study::plan::{Plan, PlanError};
 use lowtide_study::preflight::Obstacle;
 use lowtide_study::runner::{self, Ran, RunError};
-use lowtide_study::settings::{Number, Settings, Words};
+use lowtide_study::settings::Settings;
 use rustix::process::{Resource, getrlimit};
 
 use super::load;
@@ -149,7 +149,7 @@ fn tell_how_to_go_on(plan: &Plan, study: &StudyReport, record: &Path) {
     let done = study.trials.iter().filter(|trial| trial.outcome == "done").count();
     let of = plan.for_record().slots().len();
     let directory = shell::quoted(&record.display().to_string());
-    let how = match plan.resume {
+    let how = match plan.settings.resume {
         true => "run the same command again".to_owned(),
         false => format!("add `--resume --output {directory}` to the same command"),
     };
@@ -190,73 +190,44 @@ fn summarise_for_ci(shown: &Shown, crossed: &[String]) {
     }
 }
 
-/// What was asked for, by the file and by the flags.
+/// Returns the settings of the file, overridden by those of the command line.
 fn settings(args: StudyArgs) -> Result<Settings, Failure> {
     let file = match &args.file {
         None => Settings::default(),
-        Some(path) => {
-            let cache = cache_directory().map_err(Failure::failed)?;
-            let set = parameters(&args.set)?;
-            Settings::read(path, &set, &cache).map_err(|error| {
-                let looks_like_a_command = path.extension().is_none_or(|e| e != "toml");
-                let failure = Failure::usage(&error);
-                if looks_like_a_command {
-                    failure.next(format!("lowtide study -- {}", path.display()))
-                } else {
-                    failure
-                }
-            })?
-        }
+        Some(path) => read_file(path, &args.set)?,
     };
-    let several = |list: Vec<String>| Some(list).filter(|l| !l.is_empty());
-    let command = args
-        .command
-        .into_iter()
-        .map(|word| {
-            word.into_string().map_err(|word| {
-                Failure::usage(format!(
-                    "{} is not UTF-8, which a record could not hold",
-                    word.display()
-                ))
-            })
+    let command = args.command.into_iter().map(|word| {
+        word.into_string().map_err(|word| {
+            Failure::usage(format!(
+                "{} is not UTF-8, which a record could not hold",
+                word.display()
+            ))
         })
-        .collect::<Result<Vec<String>, Failure>>()?;
-    // The path of an earlier record counts from here, not from where the study file lies.
-    let flags = Settings {
-        name: args.name,
-        command: several(command),
-        allocator: args.allocator.map(Words::Joined),
-        tune: several(args.tune),
-        policy: args.policy.map(Words::Joined),
-        only: args.only.map(Words::Joined),
-        figures: args.figures,
-        load: args.load,
-        ready: args.ready,
-        phase: several(args.phase),
-        prepare: args.prepare,
-        cleanup: args.cleanup,
-        warmup: args.warmup,
-        rounds: args.rounds,
-        pause: args.pause,
-        settle: args.settle,
-        repeat: args.repeat,
-        interval: args.interval,
-        timeout: args.timeout,
-        seed: args.seed,
-        max_slowdown: args.max_slowdown,
-        output: args.output,
-        fail_on: several(args.fail_on),
-        baseline: args.baseline,
-        tolerance: args.tolerance,
-        open_files: args.open_files.map(Number::Plain),
-        shard: args.shard,
-        resume: args.resume,
-        ..Settings::default()
-    };
+    });
+    let command = command.collect::<Result<Vec<String>, Failure>>()?;
     if let Some(path) = &args.file {
+        let flags = args.flags.over(Settings::default()).map_err(Failure::usage)?;
         file.admit(path, &flags).map_err(Failure::usage)?;
     }
-    Ok(file.overridden_by(flags))
+    // The path of an earlier record is relative to the working directory, not to that of the study file.
+    let mut settings = args.flags.over(file).map_err(Failure::usage)?;
+    if !command.is_empty() {
+        settings.command = Some(command);
+    }
+    Ok(settings)
+}
+
+fn read_file(path: &Path, set: &[String]) -> Result<Settings, Failure> {
+    let cache = cache_directory().map_err(Failure::failed)?;
+    Settings::read(path, &parameters(set)?, &cache).map_err(|error| {
+        let looks_like_a_command = path.extension().is_none_or(|e| e != "toml");
+        let failure = Failure::usage(&error);
+        if looks_like_a_command {
+            failure.next(format!("lowtide study -- {}", path.display()))
+        } else {
+            failure
+        }
+    })
 }
 
 fn parameters(set: &[String]) -> Result<Vec<(String, String)>, Failure> {

@@ -216,13 +216,13 @@ impl<'a> Bench<'a> {
     }
 
     pub(super) fn shell<'s>(&self, what: &'s str, line: &'s str, log: &'s Path) -> Shell<'s> {
-        let directory = self.setting.plan.directory.clone();
+        let directory = self.setting.plan.settings.directory.clone();
         Shell { what, line, directory, variables: self.variables(), log, stdout: None }
     }
 
     fn launch(&self) -> Launch {
         let Setting { plan, applied, .. } = &self.setting;
-        applied.launch(&plan.command, plan.directory.clone(), &plan.environment)
+        applied.launch(&plan.command, plan.settings.directory.clone(), &plan.settings.environment)
     }
 
     fn record_trial(&self) {
@@ -286,7 +286,7 @@ impl Stage for Bench<'_> {
 
     fn prepare(&mut self) -> Result<(), Stop> {
         self.record_trial();
-        let Some(line) = &self.setting.plan.prepare else { return Ok(()) };
+        let Some(line) = &self.setting.plan.settings.prepare else { return Ok(()) };
         self.step("prepare");
         let log = self.file(".prepare.log");
         let shell = self.shell("--prepare", line, &log);
@@ -486,7 +486,7 @@ impl Stage for Bench<'_> {
     }
 
     fn cleanup(&mut self) -> Result<(), Stop> {
-        let Some(line) = &self.setting.plan.cleanup else { return Ok(()) };
+        let Some(line) = &self.setting.plan.settings.cleanup else { return Ok(()) };
         // A Ctrl-C that comes now is heard, but what was begun is brought to its end.
         let was_interrupted = self.setting.interrupt.load(Ordering::Relaxed);
         self.step("cleanup");
