@@ -19,9 +19,6 @@ const AT_ONCE: usize = 64 << 10;
 /// What is kept of a program that never stops printing.
 const MOST_KEPT: usize = 64 << 20;
 
-/// The end of a sentence about a program that printed nothing.
-pub(crate) const PRINTED_NOTHING: &str = "; it printed nothing";
-
 /// Is shown every line, and the moment at which it came.
 pub type Listener = Box<dyn FnMut(&str, Instant) + Send>;
 
@@ -30,7 +27,7 @@ pub type Listener = Box<dyn FnMut(&str, Instant) + Send>;
 pub struct Tail(Arc<Mutex<VecDeque<u8>>>);
 
 impl Tail {
-    fn push(&self, bytes: &[u8]) {
+    pub(crate) fn push(&self, bytes: &[u8]) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let new = &bytes[bytes.len().saturating_sub(TAIL_BYTES)..];
         let surplus = (kept.len() + new.len()).saturating_sub(TAIL_BYTES);
@@ -39,21 +36,26 @@ impl Tail {
         kept.extend(new);
     }
 
-    /// The last lines, as the end of a sentence; says so when there are none.
+    /// Returns the last lines as the end of a sentence, which says so if there are none.
     pub fn quoted(&self) -> String {
+        self.lines().unwrap_or("; it printed nothing".to_owned())
+    }
+
+    /// Returns the last lines as the end of a sentence, if there are any.
+    pub fn lines(&self) -> Option<String> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(kept.make_contiguous());
         let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
         let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
         if last.is_empty() {
-            return PRINTED_NOTHING.to_owned();
+            return None;
         }
         let printable = |c: char| if c.is_control() { ' ' } else { c };
         let shown = last.iter().map(|line| {
             let line: String = line.trim_end().chars().map(printable).take(300).collect();
             format!("\n    {line}")
         });
-        format!("; it printed:{}", shown.collect::<String>())
+        Some(format!("; it printed:{}", shown.collect::<String>()))
     }
 }
 

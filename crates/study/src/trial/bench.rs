@@ -10,12 +10,11 @@ use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
 use lowtide_record::v1::{End, Event, Line, Load, Mark, Outcome, Trial};
 
-use super::acts::with_reason;
 use super::announced::Announced;
 use super::handover::Handover;
 use super::moments::{Moments, name_of};
 use super::sampling::Sampling;
-use super::shell::{Shell, read_last_object, read_load_report};
+use super::shell::{Shell, Stdout, read_load_report};
 use super::subject::{Heard, Remains, Subject};
 use super::telling::Telling;
 use super::{Stage, Stop, environment};
@@ -375,7 +374,7 @@ impl Stage for Bench<'_> {
         let log = self.file(&format!(".load-{round}.log"));
         let output = self.file(&format!(".load-{round}.out"));
         let mut shell = self.shell("the load", line, &log);
-        shell.stdout = Some(output.clone());
+        shell.stdout = Some(Stdout { path: output.clone(), reason: "message" });
         shell.variables.push(("LOWTIDE_ROUND".to_owned(), round.to_string()));
         let told = self.file(&format!(".load-{round}.jsonl"));
         shell.variables.push((LOAD_SAMPLES.to_owned(), told.display().to_string()));
@@ -387,10 +386,6 @@ impl Stage for Bench<'_> {
             self.must_be_alive("during the load")
         });
         let wall_s = begin.elapsed().as_secs_f64();
-        let ran = ran.map_err(|stop| {
-            let told = read_last_object(&output);
-            with_reason(stop, told.as_ref().and_then(|told| told.get("message")?.as_str()))
-        });
         self.take_over();
         if let Some(handover) = self.handover.take() {
             handover.finish();
