@@ -538,7 +538,7 @@ mod tests {
 
     #[test]
     fn the_help_names_the_defaults_that_the_plan_has() {
-        use lowtide_study::plan;
+        use lowtide_study::settings as plan;
         let help =
             Cli::command().find_subcommand_mut("study").unwrap().render_long_help().to_string();
         let seconds = |d: std::time::Duration| format!("[default: {}s]", d.as_secs());

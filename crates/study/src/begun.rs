@@ -12,8 +12,8 @@ use lowtide_record::shard::Shard;
 use lowtide_record::v1::{FileKind, Line, Machine, Outcome};
 use lowtide_record::{ReadError, StudyRecord, read_lines, read_study, read_trial};
 
+use crate::error::RunError;
 use crate::plan::Plan;
-use crate::runner::RunError;
 
 /// A record that trials can be added to.
 pub(crate) struct Begun {

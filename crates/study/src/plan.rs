@@ -1,48 +1,27 @@
 //! A study that has been checked, and can be run.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use regex_lite::Regex;
-use thiserror::Error;
-
-use lowtide_analysis::threshold::{Threshold, ThresholdError};
-use lowtide_model::duration::{HumanSeconds, parse_duration};
-use lowtide_model::number::NumberError;
+use lowtide_analysis::threshold::Threshold;
 use lowtide_model::treatment::NO_POLICY;
 use lowtide_record::plan::{self, CONTENTS};
 use lowtide_record::shard::{Shard, ShardError};
 
-use crate::allocator::AllocatorError;
 use crate::contents::contents;
+use crate::error::{Obstacle, PlanError};
 use crate::figures::Source;
 use crate::order;
-use crate::preflight::{self, Obstacle};
-use crate::ready::{Ready, ReadyError};
-use crate::settings::{Number, Settings, Words};
-use crate::treatment::{Applied, find_program, inherited_settings};
+use crate::programs::{find_program, first_word, is_command};
+use crate::settings::{
+    DEFAULT_INTERVAL, DEFAULT_MAX_SLOWDOWN, DEFAULT_REPEATS, DEFAULT_TOLERANCE, Number, Settings,
+    Words,
+};
+use crate::timeline::{Course, Phase, phases, time, within};
+use crate::treatment::{Applied, inherited_settings};
 use crate::treatments::{check_moments, check_policy, keep_only, treatments};
-use crate::trial::BASELINE;
-use crate::tune::TuneError;
 
-/// The allocators that are tried when none is named.
-pub const DEFAULT_ALLOCATORS: &str = "glibc,jemalloc,mimalloc";
-/// How often each treatment is tried when nothing is said: the fewest that show a spread.
-pub const DEFAULT_REPEATS: u32 = 3;
-/// Time between two rounds.
-pub const DEFAULT_PAUSE: Duration = Duration::from_secs(10);
-/// Time after the last round.
-pub const DEFAULT_SETTLE: Duration = Duration::from_secs(10);
-/// Time between two samples.
-pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest that a trial may take.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
-/// What the recommendation may cost.
-pub const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
-/// By how much a figure may have grown since an earlier study.
-pub const DEFAULT_TOLERANCE: f64 = 0.10;
 /// More samples in a second only measure the sampler.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
 /// Fewer do not show what the memory was.
@@ -85,98 +64,6 @@ pub struct Plan {
     conditions: BTreeMap<String, String>,
     /// Notes for the user, shown before the study starts.
     pub notes: Vec<String>,
-}
-
-/// The course of a trial.
-#[derive(Debug, Clone)]
-pub struct Course {
-    /// When the subject is ready.
-    pub ready: Option<Ready>,
-    /// The command that loads it; without one, it loads itself.
-    pub load: Option<String>,
-    /// Rounds of the load before the baseline.
-    pub warmup: u32,
-    /// Rounds of the load.
-    pub rounds: u32,
-    /// Time between two rounds.
-    pub pause: Duration,
-    /// Time after the last round.
-    pub settle: Duration,
-    /// Whether a subject that loads itself is ended so long after its phase `load_end`, because
-    /// both were asked for; otherwise it runs to its own end.
-    pub settle_after_phase: bool,
-    /// The longest that a trial may take.
-    pub timeout: Duration,
-}
-
-/// A line of the subject that begins a phase.
-#[derive(Debug, Clone)]
-pub struct Phase {
-    /// Its name. `baseline`, `peak`, `load_end` and `settled` have a meaning.
-    pub name: String,
-    /// What the line looks like.
-    pub line: Regex,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}=log:{}", self.name, self.line.as_str())
-    }
-}
-
-/// Why a study cannot be run as it was asked for.
-#[derive(Debug, Error)]
-pub enum PlanError {
-    /// There is nothing to run.
-    #[error(
-        "there is no command: write it behind `--`, as in `lowtide study -- python3 app.py`, or in a study file"
-    )]
-    NoCommand,
-    /// The command does not exist.
-    #[error(
-        "there is no command `{0}`: it is not in PATH, or not executable; check the name, or give its path"
-    )]
-    NoSuchCommand(String),
-    /// Something about the allocators.
-    #[error(transparent)]
-    Allocator(#[from] AllocatorError),
-    /// Something about their settings.
-    #[error(transparent)]
-    Tune(#[from] TuneError),
-    /// Two treatments would have one name.
-    #[error("two treatments are called `{0}`: give one of them another label")]
-    SameLabel(String),
-    /// Something about the condition of being ready.
-    #[error("--ready: {0}")]
-    Ready(#[from] ReadyError),
-    /// A number or a time is wrong.
-    #[error("--{flag}: {error}")]
-    Number {
-        /// The flag, or the key of the file.
-        flag: &'static str,
-        /// What is wrong.
-        error: NumberError,
-    },
-    /// Something else about a value.
-    #[error("--{flag}: {reason}")]
-    Value {
-        /// The flag, or the key of the file.
-        flag: &'static str,
-        /// What is wrong.
-        reason: String,
-    },
-    /// What is to be gone on with was not said.
-    #[error("--resume goes on with a record: name its directory with --output")]
-    ResumeWhat,
-    /// A command for the shell does not exist.
-    #[error(transparent)]
-    NoShellCommand(Obstacle),
-    /// Something about a threshold.
-    #[error("--fail-on: {0}")]
-    Threshold(#[from] ThresholdError),
-    /// A setting cannot be written into a record.
-    #[error("the settings cannot be recorded: {0}")]
-    Unrecordable(serde_json::Error),
 }
 
 impl Plan {
@@ -242,12 +129,42 @@ impl Plan {
         };
         // A set-up may yet make what they name.
         if plan.settings.setup.is_none() {
-            if let Some(program) = preflight::missing_program(&plan) {
+            if let Some(program) = plan.missing_program() {
                 return Err(PlanError::NoSuchCommand(program.to_owned()));
             }
-            preflight::commands(&plan).map_err(PlanError::NoShellCommand)?;
+            plan.check_shell_commands().map_err(PlanError::NoShellCommand)?;
         }
         Ok(plan)
+    }
+
+    /// Returns the first program that a treatment would start, and that does not exist.
+    pub(crate) fn missing_program(&self) -> Option<&str> {
+        let path = self.settings.environment.get("PATH");
+        self.treatments.iter().find_map(|one| {
+            let program = one.own_command().unwrap_or(&self.command).first()?;
+            let path = one.variable("PATH").or(path.map(String::as_str));
+            let found = find_program(program, self.settings.directory.as_deref(), path);
+            found.is_none().then_some(program.as_str())
+        })
+    }
+
+    /// Checks that the programs exist with which commands for the shell begin, as far as their first words show
+    /// them. The command before each trial may make the others, which are not checked then.
+    ///
+    /// # Errors
+    /// At the first that does not exist.
+    pub(crate) fn check_shell_commands(&self) -> Result<(), Obstacle> {
+        let settings = &self.settings;
+        let later = [("the load", &settings.load), ("--cleanup", &settings.cleanup)];
+        let known = later.into_iter().filter(|_| settings.prepare.is_none());
+        for (what, line) in [("--prepare", &settings.prepare)].into_iter().chain(known) {
+            let word = line.as_deref().and_then(first_word);
+            let missing = word.filter(|word| !is_command(word, settings.directory.as_deref()));
+            if let Some(word) = missing {
+                return Err(Obstacle::NoShellCommand { what, word: word.to_owned() });
+            }
+        }
+        Ok(())
     }
 
     /// The order of the trials: indices into the treatments.
@@ -330,61 +247,6 @@ impl Plan {
     }
 }
 
-impl Course {
-    fn of(settings: &Settings, phases: &[Phase]) -> Result<Self, PlanError> {
-        let course = Self {
-            ready: settings.ready.as_deref().map(str::parse).transpose()?,
-            load: settings.load.clone(),
-            warmup: settings.warmup.unwrap_or(0),
-            rounds: settings.rounds.unwrap_or(1),
-            pause: time("pause", settings.pause.as_deref(), DEFAULT_PAUSE)?,
-            settle: time("settle", settings.settle.as_deref(), DEFAULT_SETTLE)?,
-            settle_after_phase: settings.settle.is_some()
-                && phases.iter().any(|p| p.name == "load_end"),
-            timeout: time("timeout", settings.timeout.as_deref(), DEFAULT_TIMEOUT)?,
-        };
-        course.check()?;
-        Ok(course)
-    }
-
-    fn check(&self) -> Result<(), PlanError> {
-        let wrong = |flag, reason: &str| Err(PlanError::Value { flag, reason: reason.to_owned() });
-        within("rounds", self.rounds, 1)?;
-        within("warmup", self.warmup, 0)?;
-        if self.load.is_none() && (self.rounds > 1 || self.warmup > 0) {
-            let flag = if self.rounds > 1 { "rounds" } else { "warmup" };
-            return wrong(flag, "repeats the load, and there is none: add --load");
-        }
-        if self.timeout.is_zero() {
-            return wrong("timeout", "must be longer than 0");
-        }
-        let shortest = self.shortest();
-        if shortest >= self.timeout {
-            let (shortest, timeout) = (shortest.as_secs_f64(), self.timeout.as_secs_f64());
-            let reason = format!(
-                "a trial is ended after {}, and its pauses alone take {}: allow more, such as {}m",
-                HumanSeconds(timeout),
-                HumanSeconds(shortest),
-                (shortest / 60.0).ceil() * 2.0
-            );
-            return Err(PlanError::Value { flag: "timeout", reason });
-        }
-        Ok(())
-    }
-
-    /// How long a trial takes at least, as far as can be told.
-    fn shortest(&self) -> Duration {
-        match self.load {
-            None if self.settle_after_phase => self.settle,
-            None => Duration::ZERO,
-            Some(_) => {
-                let pauses = self.warmup.saturating_add(self.rounds.saturating_sub(1));
-                BASELINE + self.pause.saturating_mul(pauses) + self.settle
-            }
-        }
-    }
-}
-
 /// A text with a name in place of a path, where that is all of a name in it: `/tmp/x` is no part of
 /// `/tmp/xy`.
 fn placed_in(text: &str, path: &str, name: &str) -> String {
@@ -417,16 +279,6 @@ fn part(text: &str, repeats: u32) -> Result<Shard, PlanError> {
     Ok(shard)
 }
 
-/// Reads a time; `otherwise` if none is given.
-fn time(
-    flag: &'static str,
-    text: Option<&str>,
-    otherwise: Duration,
-) -> Result<Duration, PlanError> {
-    let time = text.map_or(Ok(otherwise), parse_duration);
-    time.map_err(|error| PlanError::Number { flag, error })
-}
-
 fn interval(settings: &Settings) -> Result<Duration, PlanError> {
     let interval = time("interval", settings.interval.as_deref(), DEFAULT_INTERVAL)?;
     let wrong =
@@ -448,46 +300,6 @@ fn open_files(number: &Number) -> Result<u64, PlanError> {
             reason: format!("`{text}` is no number of files: write one such as 4096"),
         }),
     }
-}
-
-/// No study has more of anything that is counted.
-const MOST: u32 = 10_000;
-
-fn within(flag: &'static str, count: u32, least: u32) -> Result<(), PlanError> {
-    if (least..=MOST).contains(&count) {
-        return Ok(());
-    }
-    Err(PlanError::Value { flag, reason: format!("must be from {least} to {MOST}") })
-}
-
-fn phases(texts: &[String]) -> Result<Vec<Phase>, PlanError> {
-    let wrong = |text: &str, reason: String| PlanError::Value {
-        flag: "phase",
-        reason: format!("`{text}` {reason}"),
-    };
-    let phases = texts
-        .iter()
-        .map(|text| {
-            let form = || wrong(text, "is no phase: write NAME=log:REGEX".to_owned());
-            let (name, condition) = text.split_once('=').ok_or_else(form)?;
-            let regex = condition.strip_prefix("log:").ok_or_else(form)?;
-            if name.trim().is_empty() {
-                return Err(form());
-            }
-            let line = Regex::new(regex).map_err(|e| wrong(text, format!("has no regex: {e}")))?;
-            Ok(Phase { name: name.trim().to_owned(), line })
-        })
-        .collect::<Result<Vec<Phase>, PlanError>>()?;
-    for (place, phase) in phases.iter().enumerate() {
-        if phases[..place].iter().any(|other| other.name == phase.name) {
-            let reason = format!(
-                "two phases are called `{}`: join what begins it, as in NAME=log:THIS|THAT",
-                phase.name
-            );
-            return Err(PlanError::Value { flag: "phase", reason });
-        }
-    }
-    Ok(phases)
 }
 
 /// Reads `5%` or `0.05`.

@@ -1,21 +1,18 @@
 //! Runs a plan: trial after trial, each in a file of its own.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use thiserror::Error;
-
-use lowtide_record::ReadError;
 use lowtide_record::Recorder;
 use lowtide_record::plan::TrialSlot;
 use lowtide_record::v1::{FileKind, Line, Machine, Outcome, TrialBegin, TrialEnd};
 
 use crate::begun::{Begun, directory_of};
+use crate::error::{Obstacle, RunError};
 use crate::keeper::KeeperProgram;
 use crate::plan::Plan;
-use crate::preflight::{self, Obstacle};
+use crate::preflight;
 use crate::progress::{Observer, Progress};
 use crate::remaining::Pace;
 use crate::trial::bench::{Bench, Setting};
@@ -31,77 +28,6 @@ pub struct Ran {
     pub interrupted: bool,
     /// The sentence of the first trial that failed, with its label.
     pub failure: Option<String>,
-}
-
-/// Why a study could not be run.
-#[derive(Debug, Error)]
-pub enum RunError {
-    /// The directory for the record holds something else.
-    #[error("{} is not an empty directory: name another directory with --output, or remove it", .0.display())]
-    OutputNotEmpty(PathBuf),
-    /// It holds this very study, and nobody said to go on with it.
-    #[error(
-        "{} is not an empty directory: it holds this study, with {done} of {of} trials done; go on with it \
-         by --resume, or name another directory with --output", directory.display()
-    )]
-    OutputHoldsIt {
-        /// The directory.
-        directory: PathBuf,
-        /// The trials that are done.
-        done: usize,
-        /// The trials that there are.
-        of: usize,
-    },
-    /// It holds another study.
-    #[error(
-        "{} is not an empty directory: it holds a study whose `{what}` is {there}, and here it is {here}; \
-         nothing was changed: ask for the same, or name another directory with --output",
-        directory.display()
-    )]
-    OtherPlan {
-        /// The directory.
-        directory: PathBuf,
-        /// What is different: the name of a flag or of a key.
-        what: String,
-        /// What it is in the record.
-        there: String,
-        /// What was asked for.
-        here: String,
-    },
-    /// Somebody else is writing to the record.
-    #[error(
-        "another lowtide is writing to {}: wait until it has ended, or name another directory with --output",
-        .0.display()
-    )]
-    InUse(PathBuf),
-    /// The record that is to be gone on with cannot be read.
-    #[error("{} {error}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: ReadError,
-    },
-    /// The record could not be made.
-    #[error("the record could not be written: {}: {error}", path.display())]
-    Record {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// The record could not be written any more.
-    #[error("the record could not be written: {0}; what was recorded before is kept")]
-    Recording(String),
-    /// Something is in the way of every trial.
-    #[error(transparent)]
-    Obstacle(#[from] Obstacle),
-    /// The command that sets the study up failed.
-    #[error("{0}")]
-    Setup(String),
-    /// Ctrl-C, before the first trial.
-    #[error("interrupted before the first trial")]
-    Interrupted,
 }
 
 /// Runs a plan from beginning to end, or goes on with it: trials that are done are not run again.
@@ -120,7 +46,10 @@ pub fn run(
     // What is there is held first: who else is at it would also be in the way of the trials.
     let known = Begun::find(plan, &directory, machine)?;
     if known.as_ref().is_none_or(|begun| !begun.open_slots().is_empty()) {
-        preflight::before_set_up(plan, interrupt)?;
+        preflight::before_set_up(plan, interrupt).map_err(|obstacle| match obstacle {
+            Obstacle::PortInUse(_) if interrupt.load(Ordering::Relaxed) => RunError::Interrupted,
+            _ => obstacle.into(),
+        })?;
     }
     let begun = known.map_or_else(|| Begun::make(plan, directory, machine), Ok)?;
     let slots = begun.open_slots();

@@ -5,12 +5,30 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use thiserror::Error;
+
+/// The allocators of a study that names none.
+pub const DEFAULT_ALLOCATORS: &str = "glibc,jemalloc,mimalloc";
+/// Trials per treatment by default: the fewest that show a spread.
+pub const DEFAULT_REPEATS: u32 = 3;
+/// Time between two rounds by default.
+pub const DEFAULT_PAUSE: Duration = Duration::from_secs(10);
+/// Time after the last round by default.
+pub const DEFAULT_SETTLE: Duration = Duration::from_secs(10);
+/// Time between two samples by default.
+pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum duration of a trial by default.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Cost that a recommendation may have by default, as a ratio.
+pub const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
+/// By how much a metric may have grown since an earlier study by default, as a ratio.
+pub const DEFAULT_TOLERANCE: f64 = 0.10;
 
 /// What is asked of a study, unchecked: see [`crate::plan::Plan::of`].
 ///

@@ -13,6 +13,7 @@ use lowtide_record::v1::AllocatorCheck;
 
 use crate::allocator::{Allocator, Delivery};
 use crate::keeper::Launch;
+use crate::programs::find_program;
 use crate::settings::{ActSettings, TreatmentSettings};
 use crate::tune::Tune;
 
@@ -261,21 +262,6 @@ fn first_line(path: &Path) -> Option<String> {
     fs::File::open(path).ok()?.take(256).read_to_end(&mut head).ok()?;
     let line = head.split(|b| *b == b'\n').next()?;
     String::from_utf8(line.to_vec()).ok()
-}
-
-/// Finds a program as `execvp` does: in the list of `PATH` (`list`, or our own), unless its name holds a
-/// slash.
-pub fn find_program(name: &str, directory: Option<&Path>, list: Option<&str>) -> Option<PathBuf> {
-    let is_program = |path: &PathBuf| {
-        fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-    };
-    if name.contains('/') {
-        let path = directory.map_or_else(|| PathBuf::from(name), |d| d.join(name));
-        return Some(path).filter(is_program);
-    }
-    let list = list.map(Into::into).or_else(|| env::var_os("PATH"));
-    let list = list.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    env::split_paths(&list).map(|d| d.join(name)).find(is_program)
 }
 
 fn is_setuid(program: &str) -> bool {

@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 use lowtide_model::treatment::NO_POLICY;
 
 use crate::allocator::{self, Allocator};
-use crate::plan::{DEFAULT_ALLOCATORS, Phase, PlanError};
-use crate::settings::Settings;
+use crate::error::PlanError;
+use crate::settings::{DEFAULT_ALLOCATORS, Settings};
+use crate::timeline::Phase;
 use crate::treatment::Applied;
 use crate::tune;
 

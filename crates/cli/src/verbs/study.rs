@@ -11,9 +11,9 @@ use lowtide_record::files;
 use lowtide_report::parts::join;
 use lowtide_report::read::Loaded;
 use lowtide_study::allocator::AllocatorError;
-use lowtide_study::plan::{Plan, PlanError};
-use lowtide_study::preflight::Obstacle;
-use lowtide_study::runner::{self, Ran, RunError};
+use lowtide_study::error::{Obstacle, PlanError, RunError};
+use lowtide_study::plan::Plan;
+use lowtide_study::runner::{self, Ran};
 use lowtide_study::settings::Settings;
 use rustix::process::{Resource, getrlimit};
 

@@ -21,7 +21,7 @@ use lowtide_record::files;
 use lowtide_record::v1::Usage;
 
 use super::{Exit, Launch, Report, Request};
-use crate::treatment::find_program;
+use crate::programs::find_program;
 
 /// Starts what it is told to on its standard input, and keeps it until it is told to stop, or until
 /// nobody is there any more to tell it.

@@ -12,8 +12,9 @@ use lowtide_record::v1::{Event, Line, Mark};
 use super::moments::Moments;
 use super::sampling::Requests;
 use crate::output::Listener;
-use crate::plan::{Phase, Plan};
+use crate::plan::Plan;
 use crate::ready::Ready;
+use crate::timeline::Phase;
 
 /// What was announced so far: set by the thread that reads, read by the one that waits.
 #[derive(Debug, Clone, Default)]

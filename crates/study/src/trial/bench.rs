@@ -18,12 +18,14 @@ use super::shell::{Shell, Stdout, read_load_report};
 use super::subject::{Heard, Remains, Subject};
 use super::telling::Telling;
 use super::{Stage, Stop, environment};
+use crate::error::Obstacle;
 use crate::keeper::{Exit, KeeperProgram, Launch};
 use crate::plan::Plan;
-use crate::preflight::{self, Obstacle};
+use crate::preflight;
+use crate::programs::find_program;
 use crate::progress::{Observer, Progress};
 use crate::ready::Ready;
-use crate::treatment::{Applied, find_program};
+use crate::treatment::Applied;
 
 /// How long a condition of being ready is waited for, at most.
 const READY_LIMIT: Duration = Duration::from_secs(60);

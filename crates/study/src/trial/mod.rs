@@ -21,8 +21,8 @@ use std::time::Duration;
 use lowtide_analysis::metrics::SETTLED_WINDOW_S;
 use lowtide_record::v1::{Event, Outcome};
 
-use crate::plan::Course;
 use crate::ready::Ready;
+use crate::timeline::{BASELINE, Course};
 
 /// Why a trial cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,9 +69,6 @@ pub trait Stage {
     /// Runs the command that comes after the trial.
     fn cleanup(&mut self) -> Result<(), Stop>;
 }
-
-/// How long the subject is left alone before the load, so that there is a baseline.
-pub(crate) const BASELINE: Duration = Duration::from_millis(1200);
 
 /// So often, and each time for so long, the end of a rise is waited for: a server that listens may still be
 /// starting its workers. What rises for longer is warned of by the report.
