@@ -11,16 +11,17 @@ use lowtide_record::shard::{Shard, ShardError};
 
 use crate::contents::contents;
 use crate::error::{Obstacle, PlanError};
-use crate::figures::Source;
+use crate::metrics_source::MetricsSource;
 use crate::order;
 use crate::programs::{find_program, first_word, is_command};
 use crate::settings::{
     DEFAULT_INTERVAL, DEFAULT_MAX_SLOWDOWN, DEFAULT_REPEATS, DEFAULT_TOLERANCE, Number, Settings,
     Words,
 };
-use crate::timeline::{Course, Phase, phases, time, within};
-use crate::treatment::{Applied, inherited_settings};
-use crate::treatments::{check_moments, check_policy, keep_only, treatments};
+use crate::timeline::{Phase, TrialTimeline, phases, time, within};
+use crate::treatment::ResolvedTreatment;
+use crate::treatment::launch::inherited_settings;
+use crate::treatment::resolve::{check_moments, check_policy, keep_only, treatments};
 
 /// More samples in a second only measure the sampler.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
@@ -37,13 +38,13 @@ pub struct Plan {
     /// The command under study.
     pub command: Vec<String>,
     /// The treatments; the first is the reference.
-    pub treatments: Vec<Applied>,
-    /// The course of each trial.
-    pub course: Course,
+    pub treatments: Vec<ResolvedTreatment>,
+    /// The timeline of each trial.
+    pub timeline: TrialTimeline,
     /// Lines of the subject that start a phase.
     pub phases: Vec<Phase>,
     /// The source of the subject's own metrics.
-    pub figures: Option<Source>,
+    pub figures: Option<MetricsSource>,
     /// Trials per treatment.
     pub repeats: u32,
     /// The seed of the order.
@@ -67,11 +68,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Checks what was asked for, and finds everything that it names.
+    /// Checks settings, and finds the programs and files that they name.
     ///
     /// # Errors
     /// At the first thing that cannot be done, before anything is started.
-    pub fn of(mut settings: Settings) -> Result<Self, PlanError> {
+    pub fn new(mut settings: Settings) -> Result<Self, PlanError> {
         let command =
             settings.command.clone().filter(|c| !c.is_empty()).ok_or(PlanError::NoCommand)?;
         if settings.resume && settings.output.is_none() {
@@ -91,13 +92,13 @@ impl Plan {
         }
         let phases = phases(settings.phase.as_deref().unwrap_or_default())?;
         check_moments(&treatments, &phases)?;
-        let course = Course::of(&settings, &phases)?;
+        let timeline = TrialTimeline::new(&settings, &phases)?;
         let interval = interval(&settings)?;
         let repeats = settings.repeat.unwrap_or(DEFAULT_REPEATS);
         within("repeat", repeats, 1)?;
         let shard = settings.shard.as_deref().map(|text| part(text, repeats)).transpose()?;
         let tolerance = ratio("tolerance", settings.tolerance.as_deref(), DEFAULT_TOLERANCE)?;
-        let figures = settings.figures.as_deref().map(Source::of).transpose();
+        let figures = settings.figures.as_deref().map(MetricsSource::parse).transpose();
         let figures = figures.map_err(|reason| PlanError::Value { flag: "figures", reason })?;
         let max_slowdown =
             ratio("max-slowdown", settings.max_slowdown.as_deref(), DEFAULT_MAX_SLOWDOWN)?;
@@ -105,14 +106,14 @@ impl Plan {
         let fail_on = fail_on.collect::<Result<_, _>>()?;
         let open_files = settings.open_files.as_ref().map(open_files).transpose()?;
         // A record holds what was understood, however it was written.
-        settings.ready = course.ready.as_ref().map(ToString::to_string);
+        settings.ready = timeline.ready.as_ref().map(ToString::to_string);
         settings.phase = Some(phases.iter().map(ToString::to_string).collect());
         settings.open_files = open_files.map(Number::Plain);
         let plan = Self {
             name: settings.name.clone().unwrap_or_else(|| name_of(&command)),
             command,
             treatments,
-            course,
+            timeline,
             phases,
             figures,
             repeats,
@@ -181,11 +182,11 @@ impl Plan {
             repeats: self.repeats,
             seed: self.seed,
             order: self.order(),
-            load: self.course.load.clone(),
-            warmup_rounds: self.course.warmup,
-            rounds: self.course.rounds,
-            pause_s: self.course.pause.as_secs_f64(),
-            settle_s: self.course.settle.as_secs_f64(),
+            load: self.timeline.load.clone(),
+            warmup_rounds: self.timeline.warmup,
+            rounds: self.timeline.rounds,
+            pause_s: self.timeline.pause.as_secs_f64(),
+            settle_s: self.timeline.settle.as_secs_f64(),
             interval_s: self.interval.as_secs_f64(),
             max_slowdown: self.max_slowdown,
             beside: self
@@ -212,7 +213,7 @@ impl Plan {
         };
         let mut conditions = self.conditions.clone();
         // The time itself is the same whether it was given or not.
-        if self.course.settle_after_phase {
+        if self.timeline.settle_after_phase {
             conditions.insert("settle after load_end".to_owned(), "yes".to_owned());
         }
         for one in &self.treatments {
@@ -243,7 +244,7 @@ impl Plan {
 
     /// How long a trial takes at least, as far as the plan tells.
     pub fn shortest_trial(&self) -> Duration {
-        self.course.shortest()
+        self.timeline.shortest()
     }
 }
 
@@ -348,7 +349,7 @@ mod tests {
     fn refused(change: impl FnOnce(&mut Settings)) -> String {
         let mut settings = settings(&["true"]);
         change(&mut settings);
-        Plan::of(settings).unwrap_err().to_string()
+        Plan::new(settings).unwrap_err().to_string()
     }
 
     #[test]
@@ -377,7 +378,7 @@ mod tests {
             ..TreatmentSettings::default()
         };
         let of = |command: &str| {
-            Plan::of(Settings { treatment: vec![own(command)], ..settings(&["true"]) })
+            Plan::new(Settings { treatment: vec![own(command)], ..settings(&["true"]) })
         };
         assert!(of("false").is_ok());
         let error = of("/no/such/command").unwrap_err().to_string();
@@ -390,7 +391,7 @@ mod tests {
         let plan = |settle: Option<&str>| {
             let settle = settle.map(str::to_owned);
             let settings = Settings { phase: phase.clone(), settle, ..settings(&["true"]) };
-            Plan::of(settings).unwrap().for_record()
+            Plan::new(settings).unwrap().for_record()
         };
         assert_eq!(plan(None).settle_s, plan(Some("10s")).settle_s);
         let difference = plan(Some("10s")).difference(&plan(None)).unwrap();
@@ -412,13 +413,13 @@ mod tests {
     fn settings_make_one_more_treatment_each() {
         let mut settings = settings(&["true"]);
         settings.tune = Some(vec!["glibc/arena_max".into(), "glibc/arena_max=4".into()]);
-        let plan = Plan::of(settings.clone()).unwrap();
+        let plan = Plan::new(settings.clone()).unwrap();
         let labels: Vec<String> = plan.treatments.iter().map(|t| t.treatment.label()).collect();
         assert_eq!(labels, ["glibc", "glibc/arena_max", "glibc/arena_max=4"]);
         assert_eq!(plan.order().len(), 9);
         settings.tune = Some(vec!["glibc/x: A=1".into(), "glibc/x: A=2".into()]);
         assert!(
-            matches!(Plan::of(settings), Err(PlanError::SameLabel(label)) if label == "glibc/x")
+            matches!(Plan::new(settings), Err(PlanError::SameLabel(label)) if label == "glibc/x")
         );
     }
 

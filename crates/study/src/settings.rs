@@ -30,7 +30,7 @@ pub const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
 /// By how much a metric may have grown since an earlier study by default, as a ratio.
 pub const DEFAULT_TOLERANCE: f64 = 0.10;
 
-/// What is asked of a study, unchecked: see [`crate::plan::Plan::of`].
+/// What is asked of a study, unchecked: see [`crate::plan::Plan::new`].
 ///
 /// The doc of a flag is its help. A field without a flag is `arg(skip)`, one without a key `serde(skip)`. A new
 /// field is a condition of its trials (see [`Settings::conditions`]) unless [`NOT_CONDITIONS`] names it. A path
@@ -234,7 +234,7 @@ pub struct TreatmentSettings {
     /// When memory is released, in a few words.
     pub policy: Option<String>,
     /// What is done at a moment of the trial.
-    pub at: Vec<ActSettings>,
+    pub at: Vec<HookSettings>,
     /// A command (for the shell) that says by its exit code whether the treatment can be tried here;
     /// otherwise it is left out.
     pub when: Option<String>,
@@ -243,7 +243,7 @@ pub struct TreatmentSettings {
 /// Something that is done to the subject at a moment of the trial.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ActSettings {
+pub struct HookSettings {
     /// The moment: `ready`, `drained`, `closed`, `load_end`, or a phase of the subject.
     pub moment: String,
     /// What it is called, in charts as well.

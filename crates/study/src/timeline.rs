@@ -15,7 +15,7 @@ pub(crate) const BASELINE: Duration = Duration::from_millis(1200);
 
 /// The timeline of a trial.
 #[derive(Debug, Clone)]
-pub struct Course {
+pub struct TrialTimeline {
     /// When the subject is ready.
     pub ready: Option<Ready>,
     /// The command that loads it; without one, it loads itself.
@@ -50,10 +50,10 @@ impl fmt::Display for Phase {
     }
 }
 
-impl Course {
+impl TrialTimeline {
     /// Reads the timeline of a study.
-    pub(crate) fn of(settings: &Settings, phases: &[Phase]) -> Result<Self, PlanError> {
-        let course = Self {
+    pub(crate) fn new(settings: &Settings, phases: &[Phase]) -> Result<Self, PlanError> {
+        let timeline = Self {
             ready: settings.ready.as_deref().map(str::parse).transpose()?,
             load: settings.load.clone(),
             warmup: settings.warmup.unwrap_or(0),
@@ -64,8 +64,8 @@ impl Course {
                 && phases.iter().any(|p| p.name == "load_end"),
             timeout: time("timeout", settings.timeout.as_deref(), DEFAULT_TIMEOUT)?,
         };
-        course.check()?;
-        Ok(course)
+        timeline.check()?;
+        Ok(timeline)
     }
 
     fn check(&self) -> Result<(), PlanError> {

@@ -13,7 +13,7 @@ use lowtide_report::read::Loaded;
 use lowtide_study::allocator::AllocatorError;
 use lowtide_study::error::{Obstacle, PlanError, RunError};
 use lowtide_study::plan::Plan;
-use lowtide_study::runner::{self, Ran};
+use lowtide_study::runner::{self, StudyRun};
 use lowtide_study::settings::Settings;
 use rustix::process::{Resource, getrlimit};
 
@@ -26,7 +26,7 @@ use crate::progress::Show;
 use crate::{interrupt, keeper, shell};
 
 pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
-    let plan = Plan::of(settings(args)?).map_err(refused)?;
+    let plan = Plan::new(settings(args)?).map_err(refused)?;
     check_load(&plan)?;
     // What cannot be compared with is better known before hours have passed.
     let earlier = match &plan.baseline {
@@ -44,7 +44,7 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
 }
 
 /// Runs a plan, showing how far it is.
-pub(crate) fn conduct(plan: &Plan) -> Result<Ran, Failure> {
+pub(crate) fn conduct(plan: &Plan) -> Result<StudyRun, Failure> {
     for note in &plan.notes {
         note!("note: {note}");
     }
@@ -85,7 +85,7 @@ fn failure_of(error: &RunError, record: Option<&Path>) -> Failure {
 /// Tells what came of a study, and ends as it ended.
 pub(crate) fn analyze(
     plan: &Plan,
-    ran: &Ran,
+    ran: &StudyRun,
     record: Loaded,
     earlier: Option<&Loaded>,
     output: &Output,
@@ -130,7 +130,7 @@ pub(crate) fn analyze(
 /// Refuses a load of lowtide's own that this machine does not permit, and warns of a subject that may not be
 /// able to bear it.
 fn check_load(plan: &Plan) -> Result<(), Failure> {
-    let Some(line) = &plan.course.load else { return Ok(()) };
+    let Some(line) = &plan.timeline.load else { return Ok(()) };
     let Some(connections) = load::check(line)? else { return Ok(()) };
     let soft = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = soft.max(plan.open_files.unwrap_or(0));
@@ -254,7 +254,7 @@ pub(crate) fn run_settings(
     begins: &str,
     output: &Output,
 ) -> Result<Exit, Failure> {
-    let plan = Plan::of(settings).map_err(refused)?;
+    let plan = Plan::new(settings).map_err(refused)?;
     note!("{begins}");
     let ran = conduct(&plan)?;
     let record = report::load(Path::new(&ran.record))?;

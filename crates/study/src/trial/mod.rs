@@ -4,17 +4,17 @@
 //! wrong. It drives a [`Stage`], which is the real one (`bench.rs`) or, in tests, one that has a
 //! clock of its own and never waits.
 
-mod acts;
-mod announced;
-pub(crate) mod bench;
 mod environment;
-mod handover;
+mod hook_queue;
+mod hooks;
 mod ledgers;
-mod moments;
+mod load_tail;
+mod log_events;
+mod metrics_poller;
+pub(crate) mod process_stage;
 mod sampling;
 pub(crate) mod shell;
 mod subject;
-mod telling;
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use lowtide_analysis::metrics::SETTLED_WINDOW_S;
 use lowtide_record::v1::{Event, Outcome};
 
 use crate::ready::Ready;
-use crate::timeline::{BASELINE, Course};
+use crate::timeline::{BASELINE, TrialTimeline};
 
 /// Why a trial cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,8 +76,8 @@ const MOST_WAITS: u32 = 15;
 const WAIT: Duration = Duration::from_secs(1);
 
 /// Runs one trial. Whatever happens, everything that was started is ended, and the cleanup runs.
-pub fn perform(stage: &mut impl Stage, course: &Course) -> Outcome {
-    let ran = stage.prepare().and_then(|()| run(stage, course));
+pub fn perform(stage: &mut impl Stage, timeline: &TrialTimeline) -> Outcome {
+    let ran = stage.prepare().and_then(|()| run(stage, timeline));
     let ended = stage.end();
     let cleaned = stage.cleanup();
     match ran.and(ended).and(cleaned) {
@@ -87,19 +87,19 @@ pub fn perform(stage: &mut impl Stage, course: &Course) -> Outcome {
     }
 }
 
-fn run(stage: &mut impl Stage, course: &Course) -> Result<(), Stop> {
+fn run(stage: &mut impl Stage, timeline: &TrialTimeline) -> Result<(), Stop> {
     stage.start()?;
-    if let Some(ready) = &course.ready {
+    if let Some(ready) = &timeline.ready {
         stage.await_ready(ready)?;
         stage.mark(Event::Ready, None);
     }
-    if course.load.is_none() {
-        stage.await_end(course.settle_after_phase.then_some(course.settle))?;
+    if timeline.load.is_none() {
+        stage.await_end(timeline.settle_after_phase.then_some(timeline.settle))?;
         return stage.check();
     }
-    for _ in 0..course.warmup {
+    for _ in 0..timeline.warmup {
         stage.load(0)?;
-        stage.pass(course.pause, false)?;
+        stage.pass(timeline.pause, false)?;
     }
     stage.has_risen();
     stage.pass(BASELINE, true)?;
@@ -110,11 +110,11 @@ fn run(stage: &mut impl Stage, course: &Course) -> Result<(), Stop> {
         stage.pass(WAIT, true)?;
     }
     stage.mark(Event::Baseline, None);
-    for round in 1..=course.rounds {
+    for round in 1..=timeline.rounds {
         stage.mark(Event::LoadBegin, Some(round));
         stage.load(round)?;
         stage.mark(Event::LoadEnd, Some(round));
-        let time = if round == course.rounds { course.settle } else { course.pause };
+        let time = if round == timeline.rounds { timeline.settle } else { timeline.pause };
         let judged = Duration::from_secs_f64(SETTLED_WINDOW_S).min(time);
         stage.pass(time - judged, false)?;
         stage.pass(judged, true)?;

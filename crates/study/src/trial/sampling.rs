@@ -12,7 +12,7 @@ use lowtide_probe::sampler::{Attention, Sampler};
 use lowtide_record::Recorder;
 use lowtide_record::v1::{Line, Process};
 
-use crate::treatment::Applied;
+use crate::treatment::ResolvedTreatment;
 
 /// How long a process may be loading before nothing is expected of it any more.
 const LOADING: Duration = Duration::from_secs(10);
@@ -104,7 +104,7 @@ impl Sampling {
     /// Begins to sample everything below `root`.
     pub(super) fn start(
         root: u32,
-        treatment: Applied,
+        treatment: ResolvedTreatment,
         recorder: Recorder,
         interval: Duration,
         requests: &Requests,
@@ -167,7 +167,7 @@ struct Work {
     sampler: Sampler,
     examiner: Examiner,
     pending: Vec<(Process, Instant)>,
-    treatment: Applied,
+    treatment: ResolvedTreatment,
     recorder: Recorder,
     shared: Arc<Shared>,
     interval: Duration,

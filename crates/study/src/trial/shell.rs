@@ -10,8 +10,8 @@ use serde_json::Value;
 use lowtide_record::Recorder;
 
 use super::Stop;
-use crate::keeper::{Exit, KeeperProgram, Kept, Launch, Report};
-use crate::output::{self, Tail};
+use crate::capture::{self, OutputTail};
+use crate::supervisor::{Exit, Launch, Report, Supervised, SupervisorCommand};
 
 /// How often waiting looks up. What the command does wakes it at once.
 const STEP: Duration = Duration::from_millis(100);
@@ -58,7 +58,7 @@ impl Shell<'_> {
     /// When it cannot be started, does not end well, or `watch` stops it.
     pub(crate) fn run(
         self,
-        keeper: &KeeperProgram,
+        supervisor: &SupervisorCommand,
         recorder: &Recorder,
         mut watch: impl FnMut() -> Result<(), Stop>,
     ) -> Result<(), Stop> {
@@ -68,8 +68,8 @@ impl Shell<'_> {
         let (reader, writer) = io::pipe().map_err(failed)?;
         let mut launch = Launch::shell(self.line, self.directory, self.variables);
         launch.stdout = self.stdout.as_ref().map(|stdout| stdout.path.clone());
-        let (tail, keeping) = output::keep(reader, self.log, recorder, None).map_err(failed)?;
-        let mut kept = Kept::start(keeper, launch, writer).map_err(failed)?;
+        let (tail, capture) = capture::capture(reader, self.log, recorder, None).map_err(failed)?;
+        let mut kept = Supervised::start(supervisor, launch, writer).map_err(failed)?;
         let exit: Exit = loop {
             match kept.next_event(STEP).map(|event| event.report) {
                 Some(Report::Exited(exit)) => break exit,
@@ -84,7 +84,7 @@ impl Shell<'_> {
         };
         let ended = kept.end();
         drop(kept);
-        keeping.finish(LAST_WORDS);
+        capture.finish(LAST_WORDS);
         if !exit.is_success() {
             let reason = self.stdout.as_ref().and_then(Stdout::reason);
             return Err(Stop::Failed(format!("{what} failed with {exit}{}", why(&tail, reason))));
@@ -97,7 +97,7 @@ impl Shell<'_> {
 }
 
 /// Returns why a command failed, as the end of a sentence.
-fn why(tail: &Tail, reason: Option<String>) -> String {
+fn why(tail: &OutputTail, reason: Option<String>) -> String {
     match (tail.lines(), reason) {
         (lines, Some(reason)) => format!("{}; {reason}", lines.unwrap_or_default()),
         (_, None) => tail.quoted(),
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_reason_replaces_that_nothing_was_printed() {
-        let tail = Tail::default();
+        let tail = OutputTail::default();
         let reason = || Some("127.0.0.1:1 refuses the connection".to_owned());
         assert_eq!(why(&tail, reason()), "; 127.0.0.1:1 refuses the connection");
         assert_eq!(why(&tail, None), "; it printed nothing");

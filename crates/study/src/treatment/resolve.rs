@@ -8,7 +8,7 @@ use crate::allocator::{self, Allocator};
 use crate::error::PlanError;
 use crate::settings::{DEFAULT_ALLOCATORS, Settings};
 use crate::timeline::Phase;
-use crate::treatment::Applied;
+use crate::treatment::ResolvedTreatment;
 use crate::tune;
 
 /// The treatments that are asked for, in order: the allocators, the settings, and those that a file
@@ -16,7 +16,7 @@ use crate::tune;
 pub(crate) fn treatments(
     settings: &Settings,
     notes: &mut Vec<String>,
-) -> Result<Vec<Applied>, PlanError> {
+) -> Result<Vec<ResolvedTreatment>, PlanError> {
     let list = match &settings.allocator {
         Some(words) => Some(words.joined()),
         // Those that a file describes are enough.
@@ -29,16 +29,17 @@ pub(crate) fn treatments(
         Some(known) => Ok(known.clone()),
         None => allocator::resolve(name),
     };
-    let mut found: Vec<Applied> = allocators.iter().map(|a| Applied::new(a, None)).collect();
+    let mut found: Vec<ResolvedTreatment> =
+        allocators.iter().map(|a| ResolvedTreatment::new(a, None)).collect();
     for text in settings.tune.iter().flatten() {
         let tune = tune::parse(text)?;
-        found.push(Applied::new(&resolve(&tune.allocator)?, Some(&tune)));
+        found.push(ResolvedTreatment::new(&resolve(&tune.allocator)?, Some(&tune)));
     }
     let mut left_out: Vec<(String, &str)> = Vec::new();
     for described in &settings.treatment {
         let not_here = described.when.as_deref().filter(|line| !is_so(line));
         for name in described.allocator.joined().split(',') {
-            let one = Applied::described(&resolve(name.trim())?, described.clone());
+            let one = ResolvedTreatment::described(&resolve(name.trim())?, described.clone());
             match not_here {
                 Some(line) => left_out.push((one.treatment.label(), line)),
                 None => found.push(one),
@@ -80,7 +81,10 @@ fn is_so(line: &str) -> bool {
 }
 
 /// Leaves only the treatments with the labels of a list.
-pub(crate) fn keep_only(treatments: &mut Vec<Applied>, list: &str) -> Result<(), PlanError> {
+pub(crate) fn keep_only(
+    treatments: &mut Vec<ResolvedTreatment>,
+    list: &str,
+) -> Result<(), PlanError> {
     let wanted: Vec<&str> = list.split(',').map(str::trim).filter(|l| !l.is_empty()).collect();
     let labels: Vec<String> = treatments.iter().map(|t| t.treatment.label()).collect();
     if let Some(unknown) = wanted.iter().find(|w| !labels.iter().any(|l| l == *w)) {
@@ -99,14 +103,17 @@ pub(crate) fn keep_only(treatments: &mut Vec<Applied>, list: &str) -> Result<(),
 const MOMENTS: [&str; 4] = ["ready", "drained", "closed", "load_end"];
 
 /// Refuses to do something at a moment that never comes.
-pub(crate) fn check_moments(treatments: &[Applied], phases: &[Phase]) -> Result<(), PlanError> {
+pub(crate) fn check_moments(
+    treatments: &[ResolvedTreatment],
+    phases: &[Phase],
+) -> Result<(), PlanError> {
     let is_known =
         |moment: &str| MOMENTS.contains(&moment) || phases.iter().any(|phase| phase.name == moment);
-    let unknown = treatments.iter().flat_map(|t| &t.acts).find(|act| !is_known(&act.moment));
-    unknown.map_or(Ok(()), |act| {
+    let unknown = treatments.iter().flat_map(|t| &t.hooks).find(|hook| !is_known(&hook.moment));
+    unknown.map_or(Ok(()), |hook| {
         let reason = format!(
             "`{}` is no moment of a trial: they are {} and the phases of the subject",
-            act.moment,
+            hook.moment,
             MOMENTS.join(", ")
         );
         Err(PlanError::Value { flag: "at", reason })
