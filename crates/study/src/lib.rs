@@ -11,6 +11,7 @@ mod contents;
 pub mod error;
 pub mod eta;
 pub mod metrics_source;
+mod on_demand;
 pub mod order;
 pub mod plan;
 pub mod preflight;

@@ -45,7 +45,7 @@ impl ProcessStage<'_> {
     /// Takes a sample and a ledger, so that the record has both from before and after a hook.
     fn read_all(&self) {
         if let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling) {
-            sampling.read_now();
+            sampling.sample_now();
         }
         if let Some(ledgers) = self.subject.as_ref().and_then(Subject::ledgers) {
             ledgers.take_now();

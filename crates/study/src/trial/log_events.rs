@@ -10,7 +10,7 @@ use lowtide_record::Recorder;
 use lowtide_record::v1::{Event, Line, Mark};
 
 use super::hook_queue::HookQueue;
-use super::sampling::Requests;
+use super::sampling::SamplerHandle;
 use crate::capture::Listener;
 use crate::plan::Plan;
 use crate::ready::Ready;
@@ -21,7 +21,7 @@ use crate::timeline::Phase;
 pub(super) struct LogEvents {
     flags: Arc<Flags>,
     /// Each phase asks for a sample at once, so that its metrics are those of its moment.
-    pub(super) requests: Requests,
+    pub(super) sampler: SamplerHandle,
     /// Each phase may have hooks.
     pub(super) hook_queue: HookQueue,
 }
@@ -62,7 +62,7 @@ impl LogEvents {
             return None;
         }
         let recorder = recorder.clone();
-        let Self { flags, requests, hook_queue } = self.clone();
+        let Self { flags, sampler, hook_queue } = self.clone();
         Some(Box::new(move |line: &str, at: Instant| {
             if ready.as_ref().is_some_and(|regex| regex.is_match(line)) {
                 flags.ready.store(true, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl LogEvents {
                     round: None,
                     name: Some(phase.name.clone()),
                 }));
-                requests.read_soon();
+                sampler.sample_moment();
                 hook_queue.push(&phase.name, None);
                 let mut seen = flags.phases.lock().unwrap_or_else(PoisonError::into_inner);
                 seen.insert(phase.name.clone());

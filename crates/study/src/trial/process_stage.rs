@@ -157,7 +157,7 @@ impl<'a> ProcessStage<'a> {
             self.context.recorder.write(&line);
             if let Line::Mark(mark) = &line {
                 // The moment needs a ledger of its own.
-                self.log_events.requests.read_soon();
+                self.log_events.sampler.sample_moment();
                 self.queue_hooks(mark.mark, mark.round);
             }
         }
@@ -272,7 +272,7 @@ impl Stage for ProcessStage<'_> {
         if judged.contains(&moment)
             && let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling)
         {
-            sampling.read_now();
+            sampling.sample_now();
         }
         let ledgers = self.subject.as_ref().and_then(Subject::ledgers);
         match (moment, ledgers) {
@@ -319,7 +319,7 @@ impl Stage for ProcessStage<'_> {
                 }
             }
         };
-        subject.sample(treatment, &recorder, plan.interval, &self.log_events.requests);
+        subject.sample(treatment, &recorder, plan.interval, &self.log_events.sampler);
         self.metrics_poller = plan
             .figures
             .clone()

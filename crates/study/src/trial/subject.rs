@@ -9,7 +9,7 @@ use lowtide_record::Recorder;
 
 use super::Stop;
 use super::ledgers::Ledgers;
-use super::sampling::{Account, Requests, Sampling};
+use super::sampling::{Account, SamplerHandle, Sampling};
 use crate::capture::{self, Capture, Listener, OutputTail};
 use crate::supervisor::{Ended, Exit, Launch, Report, Supervised, SupervisorCommand};
 use crate::treatment::ResolvedTreatment;
@@ -79,12 +79,12 @@ impl Subject {
         treatment: &ResolvedTreatment,
         recorder: &Recorder,
         interval: Duration,
-        requests: &Requests,
+        handle: &SamplerHandle,
     ) {
         let (root, treatment) = (self.kept.root(), treatment.clone());
-        let sampling = Sampling::start(root, treatment, recorder.clone(), interval, requests);
+        let sampling = Sampling::start(root, treatment, recorder.clone(), interval, handle);
         self.sampling = Some(sampling);
-        self.ledgers = Some(Ledgers::start(root, recorder.clone(), requests.clone()));
+        self.ledgers = Some(Ledgers::start(root, recorder.clone(), handle.clone()));
     }
 
     /// Its sampler.
