@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lowtide_analysis::threshold::Threshold;
-use lowtide_model::treatment::NO_POLICY;
 use lowtide_record::plan::{self, CONTENTS};
 use lowtide_record::shard::{Shard, ShardError};
 
@@ -16,12 +15,11 @@ use crate::order;
 use crate::programs::{find_program, first_word, is_command};
 use crate::settings::{
     DEFAULT_INTERVAL, DEFAULT_MAX_SLOWDOWN, DEFAULT_REPEATS, DEFAULT_TOLERANCE, Number, Settings,
-    Words,
 };
 use crate::timeline::{Phase, TrialTimeline, phases, time, within};
 use crate::treatment::ResolvedTreatment;
 use crate::treatment::launch::inherited_settings;
-use crate::treatment::resolve::{check_moments, check_policy, keep_only, treatments};
+use crate::treatment::resolve::{check_moments, keep_only, treatments};
 
 /// More samples in a second only measure the sampler.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
@@ -83,7 +81,6 @@ impl Plan {
         if let Some(only) = &settings.only {
             keep_only(&mut treatments, &only.joined())?;
         }
-        check_policy(&settings.policy.as_ref().map_or(NO_POLICY.to_owned(), Words::joined))?;
         for (name, value) in inherited_settings() {
             notes.push(format!(
                 "{name}={value} of your environment is kept from the subject, so that each treatment \

@@ -7,7 +7,10 @@ use std::path::Path;
 use lowtide_allocators::cache_directory;
 use lowtide_analysis::compare;
 use lowtide_analysis::study::StudyReport;
+use lowtide_model::release::Outcome;
+use lowtide_probe::inspect::Target;
 use lowtide_record::files;
+use lowtide_release::Options;
 use lowtide_report::parts::join;
 use lowtide_report::read::Loaded;
 use lowtide_study::allocator::AllocatorError;
@@ -15,7 +18,9 @@ use lowtide_study::error::{Obstacle, PlanError, RunError};
 use lowtide_study::plan::Plan;
 use lowtide_study::runner::{self, StudyRun};
 use lowtide_study::settings::Settings;
+use lowtide_study::trial::policy_driver::Releaser;
 use rustix::process::{Resource, getrlimit};
+use serde_json::Value;
 
 use super::load;
 use super::report::{self, Shown};
@@ -51,10 +56,28 @@ pub(crate) fn conduct(plan: &Plan) -> Result<StudyRun, Failure> {
     let interrupt = interrupt::flag();
     let machine = lowtide_probe::machine::look();
     let mut show = Show::new();
-    let ran = runner::run(plan, &keeper::program()?, &machine, &mut show, &interrupt);
+    let ran =
+        runner::run(plan, &keeper::program()?, &machine, &mut show, &mut LiveReleaser, &interrupt);
     let record = show.record();
     drop(show);
     ran.map_err(|error| failure_of(&error, record.as_deref()))
+}
+
+/// Releases memory as `lowtide release PID` does by default.
+struct LiveReleaser;
+
+impl Releaser for LiveReleaser {
+    fn release(&mut self, pid: u32) -> Result<Value, String> {
+        let target = Target::open(pid).map_err(|error| error.to_string())?;
+        let done = lowtide_release::release(&target, &Options::default())
+            .map_err(|error| error.to_string())?;
+        match done.outcome {
+            Outcome::Released | Outcome::NothingToRelease => {
+                serde_json::to_value(&done).map_err(|error| error.to_string())
+            }
+            Outcome::Refused | Outcome::Partial => Err(done.reason.unwrap_or_default()),
+        }
+    }
 }
 
 /// How lowtide ends by what went wrong. `record` is where it was being written.

@@ -7,6 +7,7 @@ pub(crate) mod resolve;
 use std::path::Path;
 
 use lowtide_model::treatment::Treatment;
+use lowtide_policy::PolicyKind;
 
 use crate::allocator::{Allocator, Delivery};
 use crate::settings::{HookSettings, TreatmentSettings};
@@ -23,6 +24,8 @@ pub struct ResolvedTreatment {
     command: Option<Vec<String>>,
     /// More arguments for it.
     arguments: Vec<String>,
+    /// Decides when the subject's memory is released.
+    pub policy: PolicyKind,
     /// Commands at moments of the trial.
     pub hooks: Vec<Hook>,
 }
@@ -49,11 +52,19 @@ impl ResolvedTreatment {
             variables: tune.map(|t| t.variables.clone()).unwrap_or_default(),
             command: None,
             arguments: Vec::new(),
+            policy: PolicyKind::None,
             hooks: Vec::new(),
         }
     }
 
-    /// A treatment that a study file describes.
+    /// The same treatment, with a policy.
+    pub fn with_policy(mut self, policy: PolicyKind) -> Self {
+        self.treatment.policy = policy.to_string();
+        self.policy = policy;
+        self
+    }
+
+    /// A treatment that a study file describes. Its `policy` is only a label.
     pub fn described(allocator: &Allocator, settings: TreatmentSettings) -> Self {
         let mut one = Self::new(allocator, None);
         one.treatment.tune = settings.label;

@@ -2,11 +2,11 @@
 
 use std::process::{Command, Stdio};
 
-use lowtide_model::treatment::NO_POLICY;
+use lowtide_policy::{PolicyKind, UnknownPolicy};
 
 use crate::allocator::{self, Allocator};
 use crate::error::PlanError;
-use crate::settings::{DEFAULT_ALLOCATORS, Settings};
+use crate::settings::{DEFAULT_ALLOCATORS, Settings, Words};
 use crate::timeline::Phase;
 use crate::treatment::ResolvedTreatment;
 use crate::tune;
@@ -29,12 +29,17 @@ pub(crate) fn treatments(
         Some(known) => Ok(known.clone()),
         None => allocator::resolve(name),
     };
-    let mut found: Vec<ResolvedTreatment> =
+    let mut plain: Vec<ResolvedTreatment> =
         allocators.iter().map(|a| ResolvedTreatment::new(a, None)).collect();
     for text in settings.tune.iter().flatten() {
         let tune = tune::parse(text)?;
-        found.push(ResolvedTreatment::new(&resolve(&tune.allocator)?, Some(&tune)));
+        plain.push(ResolvedTreatment::new(&resolve(&tune.allocator)?, Some(&tune)));
     }
+    let policies = settings.policy.as_ref().map_or(Ok(vec![PolicyKind::None]), policies)?;
+    let with_policies = |one: ResolvedTreatment| {
+        policies.iter().map(move |policy| one.clone().with_policy(*policy))
+    };
+    let mut found: Vec<ResolvedTreatment> = plain.into_iter().flat_map(with_policies).collect();
     let mut left_out: Vec<(String, &str)> = Vec::new();
     for described in &settings.treatment {
         let not_here = described.when.as_deref().filter(|line| !is_so(line));
@@ -120,24 +125,28 @@ pub(crate) fn check_moments(
     })
 }
 
-/// Refuses every policy but [`NO_POLICY`]: a study cannot yet release memory by a policy of its own.
-pub(crate) fn check_policy(list: &str) -> Result<(), PlanError> {
-    match list.split(',').map(str::trim).find(|p| *p != NO_POLICY) {
-        None => Ok(()),
-        Some(policy) => Err(PlanError::Value {
+/// Reads a list of policies.
+fn policies(list: &Words) -> Result<Vec<PolicyKind>, PlanError> {
+    let mut policies = Vec::new();
+    for name in list.joined().split(',').map(str::trim) {
+        let policy = name.parse().map_err(|UnknownPolicy| PlanError::Value {
             flag: "policy",
             reason: format!(
-                "a study cannot apply `{policy}` or any other policy yet: use none, and have a treatment of a \
+                "a study cannot apply `{name}` or any other policy yet: use none, and have a treatment of a \
                  study file run `lowtide release` (its `at`)"
             ),
-        }),
+        })?;
+        if !policies.contains(&policy) {
+            policies.push(policy);
+        }
     }
+    Ok(policies)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{TreatmentSettings, Words};
+    use crate::settings::TreatmentSettings;
 
     #[test]
     fn a_treatment_of_several_allocators_is_one_for_each() {
@@ -150,5 +159,20 @@ mod tests {
         let found = treatments(&settings, &mut Vec::new()).unwrap();
         let labels: Vec<String> = found.iter().map(|one| one.treatment.label()).collect();
         assert_eq!(labels, ["glibc/axum", "own/axum"]);
+    }
+
+    #[test]
+    fn a_policy_is_applied_to_every_listed_treatment_once() {
+        let words = |text: &str| Some(Words::Joined(text.to_owned()));
+        let settings = |list: &str| Settings {
+            allocator: words("glibc,own"),
+            policy: words(list),
+            ..Settings::default()
+        };
+        let found = treatments(&settings("none, none"), &mut Vec::new()).unwrap();
+        let labels: Vec<String> = found.iter().map(|one| one.treatment.label()).collect();
+        assert_eq!(labels, ["glibc", "own"]);
+        let error = treatments(&settings("none,adaptive"), &mut Vec::new()).unwrap_err();
+        assert!(error.to_string().starts_with("--policy: a study cannot apply `adaptive`"));
     }
 }

@@ -11,6 +11,7 @@ mod ledgers;
 mod load_tail;
 mod log_events;
 mod metrics_poller;
+pub mod policy_driver;
 pub(crate) mod process_stage;
 mod sampling;
 pub(crate) mod shell;

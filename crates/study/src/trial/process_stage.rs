@@ -4,16 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use lowtide_model::bytes::Resident;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_policy::Observation;
 use lowtide_probe::process::Process;
 use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
-use lowtide_record::v1::{End, Event, Line, Load, Mark, Outcome, Trial};
+use lowtide_record::v1::{End, Event, HookRun, Line, Load, Mark, Outcome, Trial};
 
 use super::hook_queue::{HookQueue, name_of};
 use super::load_tail::LoadTail;
 use super::log_events::LogEvents;
 use super::metrics_poller::MetricsPoller;
+use super::policy_driver::{PolicyDriver, Releaser};
 use super::sampling::Sampling;
 use super::shell::{Shell, Stdout, read_load_report};
 use super::subject::{Heard, Remains, Subject};
@@ -53,6 +56,8 @@ pub(crate) struct TrialContext<'a> {
 pub(crate) struct ProcessStage<'a> {
     pub(super) context: TrialContext<'a>,
     observer: &'a mut dyn Observer,
+    releaser: &'a mut dyn Releaser,
+    policy: PolicyDriver,
     deadline: Instant,
     pub(super) subject: Option<Subject>,
     remains: Remains,
@@ -68,13 +73,20 @@ pub(crate) struct ProcessStage<'a> {
 }
 
 impl<'a> ProcessStage<'a> {
-    pub(crate) fn new(context: TrialContext<'a>, observer: &'a mut dyn Observer) -> Self {
+    pub(crate) fn new(
+        context: TrialContext<'a>,
+        observer: &'a mut dyn Observer,
+        releaser: &'a mut dyn Releaser,
+    ) -> Self {
         let deadline = Instant::now() + context.plan.timeline.timeout;
+        let policy = PolicyDriver::new(context.treatment.policy);
         let (remains, log_events) = (Remains::default(), LogEvents::default());
         let hook_queue = log_events.hook_queue.clone();
         Self {
             context,
+            policy,
             observer,
+            releaser,
             deadline,
             subject: None,
             remains,
@@ -127,7 +139,33 @@ impl<'a> ProcessStage<'a> {
         while let Some((moment, round)) = self.hook_queue.pop() {
             self.run_hooks(&moment, round)?;
         }
-        Ok(())
+        self.apply_policy()
+    }
+
+    /// Lets the policy of the treatment decide about the subject, and records a release.
+    fn apply_policy(&mut self) -> Result<(), Stop> {
+        let Some(subject) = &self.subject else { return Ok(()) };
+        let (Some(pid), Some(sampling)) = (subject.pid, subject.sampling()) else { return Ok(()) };
+        let recorder = &self.context.recorder;
+        let (begin, rss) = (Instant::now(), Resident(sampling.latest().0));
+        let observation = Observation { t_s: recorder.time_of(begin), rss };
+        let Some(released) = self.policy.step(&observation, pid, self.releaser) else {
+            return Ok(());
+        };
+        let name = self.context.treatment.policy.to_string();
+        let failure = released.as_ref().err().map(|reason| {
+            Stop::Failed(format!("the policy `{name}` could not release memory: {reason}"))
+        });
+        self.record(&Line::Act(HookRun {
+            t_s: observation.t_s,
+            wall_s: begin.elapsed().as_secs_f64(),
+            at: "policy".to_owned(),
+            name,
+            round: None,
+            succeeded: failure.is_none(),
+            report: released.ok(),
+        }));
+        failure.map_or(Ok(()), Err)
     }
 
     /// What must be looked after also while something is done to the subject.
