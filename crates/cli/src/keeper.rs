@@ -1,6 +1,6 @@
 //! How lowtide starts its keepers: as itself, with a hidden verb.
 
-use lowtide_study::supervisor::SupervisorCommand;
+use lowtide_study::SupervisorCommand;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::Failure;

@@ -20,11 +20,11 @@ const CHUNK: usize = 64 << 10;
 const MAX_KEPT: usize = 64 << 20;
 
 /// Gets every line, and when it was printed.
-pub type Listener = Box<dyn FnMut(&str, Instant) + Send>;
+pub(crate) type Listener = Box<dyn FnMut(&str, Instant) + Send>;
 
 /// The last that a program printed.
 #[derive(Debug, Clone, Default)]
-pub struct OutputTail(Arc<Mutex<VecDeque<u8>>>);
+pub(crate) struct OutputTail(Arc<Mutex<VecDeque<u8>>>);
 
 impl OutputTail {
     pub(crate) fn push(&self, bytes: &[u8]) {
@@ -37,12 +37,12 @@ impl OutputTail {
     }
 
     /// Returns the last lines as the end of a sentence, which says so if there are none.
-    pub fn quoted(&self) -> String {
+    pub(crate) fn quoted(&self) -> String {
         self.lines().unwrap_or("; it printed nothing".to_owned())
     }
 
     /// Returns the last lines as the end of a sentence, if there are any.
-    pub fn lines(&self) -> Option<String> {
+    pub(crate) fn lines(&self) -> Option<String> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(kept.make_contiguous());
         let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
@@ -61,12 +61,12 @@ impl OutputTail {
 
 /// The thread that captures what a program prints.
 #[derive(Debug)]
-pub struct Capture(JoinHandle<()>);
+pub(crate) struct Capture(JoinHandle<()>);
 
 impl Capture {
     /// Waits until no process can print any more, but no longer than `timeout`: one that could not be ended still
     /// can.
-    pub fn finish(&self, timeout: Duration) {
+    pub(crate) fn finish(&self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         while !self.0.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
@@ -78,7 +78,7 @@ impl Capture {
 ///
 /// # Errors
 /// If the file cannot be created.
-pub fn capture(
+pub(crate) fn capture(
     mut from: impl Read + Send + 'static,
     log: &Path,
     recorder: &Recorder,

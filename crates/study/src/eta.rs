@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// An estimate of how long trials take.
 #[derive(Debug, Clone, Default)]
-pub struct Eta {
+pub(crate) struct Eta {
     /// The minimum duration of a trial, by the plan.
     least: Duration,
     /// For each treatment, the total duration and the number of its trials.
@@ -25,12 +25,12 @@ pub struct TimeLeft {
 
 impl Eta {
     /// Knows nothing but the minimum duration of a trial.
-    pub fn new(least: Duration) -> Self {
+    pub(crate) fn new(least: Duration) -> Self {
         Self { least, taken: BTreeMap::new() }
     }
 
     /// Adds the duration of a trial.
-    pub fn note(&mut self, treatment: usize, took: Duration) {
+    pub(crate) fn note(&mut self, treatment: usize, took: Duration) {
         let (sum, count) = self.taken.entry(treatment).or_default();
         *sum += took;
         *count += 1;
@@ -49,7 +49,7 @@ impl Eta {
     }
 
     /// Returns the remaining time when a trial of a treatment starts, and others follow.
-    pub fn left(&self, this: usize, others: impl IntoIterator<Item = usize>) -> TimeLeft {
+    pub(crate) fn left(&self, this: usize, others: impl IntoIterator<Item = usize>) -> TimeLeft {
         TimeLeft {
             this: self.of(this),
             others: others.into_iter().map(|treatment| self.of(treatment)).sum(),

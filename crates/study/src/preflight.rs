@@ -19,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// At the first obstacle.
-pub fn before_set_up(plan: &Plan, interrupt: &AtomicBool) -> Result<(), Obstacle> {
+pub(crate) fn before_set_up(plan: &Plan, interrupt: &AtomicBool) -> Result<(), Obstacle> {
     if let Some(needed) = plan.open_files {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         if needed > limit {
@@ -57,7 +57,7 @@ pub(crate) fn answers(ready: &Ready) -> bool {
 ///
 /// # Errors
 /// At the first program that does not exist.
-pub fn after_set_up(plan: &Plan) -> Result<(), Obstacle> {
+pub(crate) fn after_set_up(plan: &Plan) -> Result<(), Obstacle> {
     match plan.missing_program() {
         Some(program) => Err(Obstacle::NotMade(program.to_owned())),
         None => plan.check_shell_commands(),

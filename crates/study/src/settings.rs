@@ -14,26 +14,26 @@ use serde_json::Value;
 use thiserror::Error;
 
 /// The allocators of a study that names none.
-pub const DEFAULT_ALLOCATORS: &str = "glibc,jemalloc,mimalloc";
+pub(crate) const DEFAULT_ALLOCATORS: &str = "glibc,jemalloc,mimalloc";
 /// Trials per treatment by default: the fewest that show a spread.
-pub const DEFAULT_REPEATS: u32 = 3;
+pub(crate) const DEFAULT_REPEATS: u32 = 3;
 /// Time between two rounds by default.
-pub const DEFAULT_PAUSE: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_PAUSE: Duration = Duration::from_secs(10);
 /// Time after the last round by default.
-pub const DEFAULT_SETTLE: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_SETTLE: Duration = Duration::from_secs(10);
 /// Time between two samples by default.
-pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
+pub(crate) const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum duration of a trial by default.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Cost that a recommendation may have by default, as a ratio.
-pub const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
+pub(crate) const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
 /// By how much a metric may have grown since an earlier study by default, as a ratio.
-pub const DEFAULT_TOLERANCE: f64 = 0.10;
+pub(crate) const DEFAULT_TOLERANCE: f64 = 0.10;
 
-/// What is asked of a study, unchecked: see [`crate::plan::Plan::new`].
+/// What is asked of a study, unchecked: see [`crate::Plan::new`].
 ///
 /// The doc of a flag is its help. A field without a flag is `arg(skip)`, one without a key `serde(skip)`. A new
-/// field is a condition of its trials (see [`Settings::conditions`]) unless [`NOT_CONDITIONS`] names it. A path
+/// field is a condition of its trials (see `Settings::conditions`) unless `NOT_CONDITIONS` names it. A path
 /// that is not a condition is not serialized, since it may not be UTF-8.
 #[derive(Debug, Clone, Default, PartialEq, Args, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
@@ -75,7 +75,7 @@ pub struct Settings {
     pub tune: Option<Vec<String>>,
 
     /// Policies of giving memory back; this version has only: none [default: none]
-    #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
+    #[arg(short, long, value_name = "LIST", help_heading = "Treatments", hide = true)]
     pub policy: Option<Words>,
 
     /// Treatments that need more than an allocator and variables.
@@ -335,7 +335,7 @@ pub enum FileError {
 }
 
 /// The settings that do not bear on how a trial goes, or are recorded apart from the conditions.
-pub const NOT_CONDITIONS: [&str; 26] = [
+pub(crate) const NOT_CONDITIONS: [&str; 26] = [
     // The record's plan has a field for each; the treatments have their own conditions.
     "allocator",
     "tune",
@@ -727,5 +727,25 @@ mod tests {
         let shown = format!("{:?}", read(ALL_KEYS, &[]).unwrap());
         assert_eq!(shown.matches("relative/").count(), 5);
         assert_eq!(shown.matches("/relative/").count(), 5, "{shown}");
+    }
+
+    #[test]
+    fn the_help_names_the_defaults() {
+        let mut command = Settings::augment_args(Command::new("study"));
+        let help = command.render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let seconds = |time: Duration| format!("{}s", time.as_secs());
+        for default in [
+            DEFAULT_ALLOCATORS.to_owned(),
+            DEFAULT_REPEATS.to_string(),
+            seconds(DEFAULT_PAUSE),
+            seconds(DEFAULT_SETTLE),
+            format!("{}ms", DEFAULT_INTERVAL.as_millis()),
+            format!("{}m", DEFAULT_TIMEOUT.as_secs() / 60),
+            format!("{:.0}%", DEFAULT_MAX_SLOWDOWN * 100.0),
+            format!("{:.0}%", DEFAULT_TOLERANCE * 100.0),
+        ] {
+            assert!(help.contains(&format!("[default: {default}]")), "{default}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use lowtide_probe::inspect::Target;
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::process::Process;
 use lowtide_probe::sockets::{Listening, listening};
-use lowtide_study::programs::find_program;
+use lowtide_study::find_program;
 
 use crate::shell::{quoted, to_copy};
 

@@ -13,12 +13,9 @@ use lowtide_record::files;
 use lowtide_release::Options;
 use lowtide_report::parts::join;
 use lowtide_report::read::Loaded;
-use lowtide_study::allocator::AllocatorError;
-use lowtide_study::error::{Obstacle, PlanError, RunError};
-use lowtide_study::plan::Plan;
-use lowtide_study::runner::{self, StudyRun};
-use lowtide_study::settings::Settings;
-use lowtide_study::trial::policy_driver::Releaser;
+use lowtide_study::{
+    AllocatorError, Obstacle, Plan, PlanError, Releaser, RunError, Settings, StudyRun,
+};
 use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
 
@@ -56,8 +53,14 @@ pub(crate) fn conduct(plan: &Plan) -> Result<StudyRun, Failure> {
     let interrupt = interrupt::flag();
     let machine = lowtide_probe::machine::look();
     let mut show = Show::new();
-    let ran =
-        runner::run(plan, &keeper::program()?, &machine, &mut show, &mut LiveReleaser, &interrupt);
+    let ran = lowtide_study::run(
+        plan,
+        &keeper::program()?,
+        &machine,
+        &mut show,
+        &mut LiveReleaser,
+        &interrupt,
+    );
     let record = show.record();
     drop(show);
     ran.map_err(|error| failure_of(&error, record.as_deref()))

@@ -8,7 +8,7 @@
 //! The two speak JSON Lines: one request and then `stop` into the supervisor's standard input,
 //! [`Report`]s out of its standard output. Its standard error is the subject's output.
 
-pub mod process;
+pub(crate) mod process;
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, PipeWriter, Write};
@@ -76,7 +76,7 @@ struct Request {
 /// A message from a supervisor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
-pub enum Report {
+pub(crate) enum Report {
     /// The program runs.
     Started {
         /// Its number.
@@ -98,7 +98,7 @@ pub enum Report {
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
+pub(crate) struct Exit {
     /// Its exit status, unless a signal ended it.
     pub code: Option<i32>,
     /// The signal that ended it.
@@ -107,7 +107,7 @@ pub struct Exit {
 
 impl Exit {
     /// Whether it ended well.
-    pub fn is_success(self) -> bool {
+    pub(crate) fn is_success(self) -> bool {
         self.code == Some(0)
     }
 }
@@ -124,7 +124,7 @@ impl std::fmt::Display for Exit {
 
 /// A report, and when it came.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
+pub(crate) struct Event {
     /// When it came.
     pub at: Instant,
     /// What it said.
@@ -133,7 +133,7 @@ pub struct Event {
 
 /// A program under a supervisor. Dropping it ends the program and all that it started.
 #[derive(Debug)]
-pub struct Supervised {
+pub(crate) struct Supervised {
     supervisor: Child,
     /// Closing it ends everything.
     control: Option<ChildStdin>,
@@ -156,7 +156,7 @@ impl Supervised {
     /// # Errors
     /// When the supervisor itself cannot be started. Whether the program can be is told by the first
     /// event.
-    pub fn start(
+    pub(crate) fn start(
         program: &SupervisorCommand,
         launch: Launch,
         output: PipeWriter,
@@ -195,12 +195,12 @@ impl Supervised {
     }
 
     /// The supervisor's number: the root of everything that it keeps.
-    pub fn root(&self) -> u32 {
+    pub(crate) fn root(&self) -> u32 {
         self.supervisor.id()
     }
 
     /// The next event, if one comes in time.
-    pub fn next_event(&mut self, patience: Duration) -> Option<Event> {
+    pub(crate) fn next_event(&mut self, patience: Duration) -> Option<Event> {
         match self.events.recv_timeout(patience) {
             Ok(event) => {
                 match event.report {
@@ -224,13 +224,13 @@ impl Supervised {
     }
 
     /// Whether nothing is left.
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.gone
     }
 
     /// Ends everything that is left, and waits until it is gone. Gives what all of it used, and the
     /// processes that could not be ended.
-    pub fn end(&mut self) -> Ended {
+    pub(crate) fn end(&mut self) -> Ended {
         // Closing is as good as asking; asking lets the supervisor answer before it ends.
         if let Some(control) = &mut self.control {
             let _ = control.write_all(b"stop\n");
@@ -262,7 +262,7 @@ impl Supervised {
 
 /// What is left to tell of what was kept.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Ended {
+pub(crate) struct Ended {
     /// What all of it used.
     pub usage: Option<Usage>,
     /// The processes that could not be ended.
@@ -271,7 +271,7 @@ pub struct Ended {
 
 impl Ended {
     /// The sentence for processes that could not be ended; none when all of them are gone.
-    pub fn complaint(&self) -> Option<String> {
+    pub(crate) fn complaint(&self) -> Option<String> {
         let numbers: Vec<String> = self.left.iter().map(u32::to_string).collect();
         (!numbers.is_empty()).then(|| {
             let numbers = numbers.join(" ");

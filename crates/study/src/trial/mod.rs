@@ -11,7 +11,7 @@ mod ledgers;
 mod load_tail;
 mod log_events;
 mod metrics_poller;
-pub mod policy_driver;
+pub(crate) mod policy_driver;
 pub(crate) mod process_stage;
 mod sampling;
 pub(crate) mod shell;
@@ -27,7 +27,7 @@ use crate::timeline::{BASELINE, TrialTimeline};
 
 /// Why a trial cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stop {
+pub(crate) enum Stop {
     /// Something went wrong; one sentence.
     Failed(String),
     /// Ctrl-C, or a signal.
@@ -35,7 +35,7 @@ pub enum Stop {
 }
 
 /// Where a trial takes place.
-pub trait Stage {
+pub(crate) trait Stage {
     /// Notes that something happened now.
     fn mark(&mut self, moment: Event, round: Option<u32>);
 
@@ -77,7 +77,7 @@ const MOST_WAITS: u32 = 15;
 const WAIT: Duration = Duration::from_secs(1);
 
 /// Runs one trial. Whatever happens, everything that was started is ended, and the cleanup runs.
-pub fn perform(stage: &mut impl Stage, timeline: &TrialTimeline) -> Outcome {
+pub(crate) fn perform(stage: &mut impl Stage, timeline: &TrialTimeline) -> Outcome {
     let ran = stage.prepare().and_then(|()| run(stage, timeline));
     let ended = stage.end();
     let cleaned = stage.cleanup();
