@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
+use lowtide_study::Flags;
 
 use crate::selector::Selector;
 use crate::values::{self, DEFAULT_INTERVAL, DEFAULT_MAX_PAUSE, TypedDuration};
@@ -368,125 +369,8 @@ pub(crate) struct StudyArgs {
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<std::ffi::OsString>,
 
-    /// Allocators, the first of which is the reference: glibc, glibc=/path/to/libdir (another
-    /// version's loader and libraries), jemalloc, mimalloc, mimalloc2, tcmalloc, NAME=/path/lib.so,
-    /// all [default: glibc,jemalloc,mimalloc]
-    #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
-    pub(crate) allocator: Option<String>,
-
-    /// Settings, one more treatment each: 'ALLOCATOR/LABEL: ENV=VALUE …', or a preset such as
-    /// glibc/arena_max or glibc/arena_max=2 (repeatable; all presets: --help)
-    #[arg(short, long, value_name = "TUNE", help_heading = "Treatments")]
-    pub(crate) tune: Vec<String>,
-
-    /// Policies of giving memory back; this version has only: none [default: none]
-    #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
-    pub(crate) policy: Option<String>,
-
-    /// Of all treatments, only those with these labels, such as glibc,glibc/arena_max
-    #[arg(long, value_name = "LIST", help_heading = "Treatments")]
-    pub(crate) only: Option<String>,
-
-    /// Where the subject tells its own figures, sampled into the record: an http: URL or a file that
-    /// gives a JSON object of numbers; inner_memory_bytes and alive_tasks are drawn
-    #[arg(long, value_name = "URL|FILE", help_heading = "Trials")]
-    pub(crate) figures: Option<String>,
-
-    /// A command (for the shell) that loads the subject; without one, the subject loads itself
-    #[arg(long, value_name = "CMD", help_heading = "Trials")]
-    pub(crate) load: Option<String>,
-
-    /// When the subject is ready: tcp:HOST:PORT, http:URL, log:REGEX or after:5s
-    #[arg(long, value_name = "CONDITION", help_heading = "Trials")]
-    pub(crate) ready: Option<String>,
-
-    /// A line of the subject that begins a phase; baseline, peak, load_end and settled take the place
-    /// of the moments of these names (repeatable)
-    #[arg(long, value_name = "NAME=log:REGEX", help_heading = "Trials")]
-    pub(crate) phase: Vec<String>,
-
-    /// A command (for the shell) before each trial
-    #[arg(long, value_name = "CMD", help_heading = "Trials")]
-    pub(crate) prepare: Option<String>,
-
-    /// A command (for the shell) after each trial
-    #[arg(long, value_name = "CMD", help_heading = "Trials")]
-    pub(crate) cleanup: Option<String>,
-
-    /// Rounds of the load before the baseline [default: 0]
-    #[arg(long, value_name = "N", help_heading = "Trials")]
-    pub(crate) warmup: Option<u32>,
-
-    /// Rounds of the load [default: 1]
-    #[arg(long, value_name = "N", help_heading = "Trials")]
-    pub(crate) rounds: Option<u32>,
-
-    /// Time between two rounds [default: 10s]
-    #[arg(long, value_name = "D", help_heading = "Trials")]
-    pub(crate) pause: Option<String>,
-
-    /// Time after the last round; a subject that loads itself runs to its end, or so long beyond its
-    /// phase load_end [default: 10s]
-    #[arg(long, value_name = "D", help_heading = "Trials")]
-    pub(crate) settle: Option<String>,
-
-    /// How often each treatment is tried; below 6 the range is given, from 6 on an interval
-    /// [default: 3]
-    #[arg(long, value_name = "N", help_heading = "Trials")]
-    pub(crate) repeat: Option<u32>,
-
-    /// Time between two samples [default: 100ms]
-    #[arg(long, value_name = "D", help_heading = "Trials")]
-    pub(crate) interval: Option<String>,
-
-    /// The longest that a trial may take [default: 10m]
-    #[arg(long, value_name = "D", help_heading = "Trials")]
-    pub(crate) timeout: Option<String>,
-
-    /// What the order of the trials is drawn from [default: 0]
-    #[arg(long, value_name = "N", help_heading = "Trials")]
-    pub(crate) seed: Option<u64>,
-
-    /// What the recommended treatment may cost in CPU time and latency [default: 5%]
-    #[arg(long, value_name = "SHARE", help_heading = "Results")]
-    pub(crate) max_slowdown: Option<String>,
-
-    /// Directory of the record; must not exist, or be empty, but for --resume
-    /// [default: lowtide-NAME-DATE-TIME]
-    #[arg(short, long, value_name = "DIR", help_heading = "Results")]
-    pub(crate) output: Option<PathBuf>,
-
-    /// Go on with the record in --output: trials that are done are not run again, those that were
-    /// interrupted or have failed are; without a record there, begin one. --repeat may have grown
-    #[arg(long, help_heading = "Long studies")]
-    pub(crate) resume: bool,
-
-    /// Run only the I-th of N parts, each of whole repeats, such as 1/4; `lowtide report PART1 PART2 …`
-    /// puts them together
-    #[arg(long, value_name = "I/N", help_heading = "Long studies")]
-    pub(crate) shard: Option<String>,
-
-    /// How many files each process of the study must be able to have open: told before anything starts
-    /// where that is not permitted; its soft limit is raised to it
-    #[arg(long, value_name = "N", help_heading = "Trials", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) open_files: Option<u64>,
-
-    /// Exit with 99 when a trial crosses it: settled_ratio>0.3, settled_bytes>500MiB, load.failed>0
-    /// (repeatable)
-    #[arg(long, value_name = "EXPR", help_heading = "Results")]
-    pub(crate) fail_on: Vec<String>,
-
-    /// Exit with 99 when settled or peak memory has grown since this record
-    #[arg(long, value_name = "DIR", help_heading = "Results")]
-    pub(crate) baseline: Option<PathBuf>,
-
-    /// By how much it may have grown [default: 10%]
-    #[arg(long, value_name = "SHARE", help_heading = "Results")]
-    pub(crate) tolerance: Option<String>,
-
-    /// Name of the study, for titles [default: that of the program or of the file]
-    #[arg(long, value_name = "NAME", help_heading = "Results")]
-    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) flags: Flags,
 
     /// A value for a parameter of the study file (repeatable)
     #[arg(long, value_name = "NAME=VALUE", requires = "file", help_heading = "Results")]
@@ -640,31 +524,10 @@ mod tests {
 
     #[test]
     fn the_help_names_every_preset() {
-        for preset in lowtide_study::tune::PRESETS {
+        for preset in lowtide_study::PRESETS {
             let name = format!("{}/{}", preset.allocator, preset.name);
             let likewise = name.replace("mimalloc2", "mimalloc");
             assert!(STUDY_HELP.contains(&name) || STUDY_HELP.contains(&likewise), "{name}");
-        }
-    }
-
-    #[test]
-    fn the_help_names_the_defaults_that_the_plan_has() {
-        use lowtide_study::plan;
-        let help =
-            Cli::command().find_subcommand_mut("study").unwrap().render_long_help().to_string();
-        let seconds = |d: std::time::Duration| format!("[default: {}s]", d.as_secs());
-        for default in [
-            format!("[default: {}]", plan::DEFAULT_ALLOCATORS),
-            format!("[default: {}]", plan::DEFAULT_REPEATS),
-            seconds(plan::DEFAULT_PAUSE),
-            seconds(plan::DEFAULT_SETTLE),
-            format!("[default: {}ms]", plan::DEFAULT_INTERVAL.as_millis()),
-            format!("[default: {}m]", plan::DEFAULT_TIMEOUT.as_secs() / 60),
-            format!("[default: {:.0}%]", plan::DEFAULT_MAX_SLOWDOWN * 100.0),
-            format!("[default: {:.0}%]", plan::DEFAULT_TOLERANCE * 100.0),
-        ] {
-            let flat = help.split_whitespace().collect::<Vec<_>>().join(" ");
-            assert!(flat.contains(&default), "{default}");
         }
     }
 }

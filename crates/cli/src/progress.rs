@@ -7,8 +7,7 @@ use indicatif::ProgressBar;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_record::v1::Outcome;
-use lowtide_study::progress::{Observer, Progress};
-use lowtide_study::remaining::TimeLeft;
+use lowtide_study::{Observer, Progress, TimeLeft};
 
 use crate::bar;
 use crate::output::note;

@@ -98,7 +98,10 @@ const LOADER: &str =
 ///
 /// # Errors
 /// At the first allocator that is not known or cannot be used.
-pub fn resolve_list(list: &str, notes: &mut Vec<String>) -> Result<Vec<Allocator>, AllocatorError> {
+pub(crate) fn resolve_list(
+    list: &str,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Allocator>, AllocatorError> {
     let mut found: Vec<Allocator> = Vec::new();
     for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
         let more = if name == "all" { all(notes)? } else { vec![resolve(name)?] };
@@ -128,7 +131,7 @@ fn all(notes: &mut Vec<String>) -> Result<Vec<Allocator>, AllocatorError> {
 ///
 /// # Errors
 /// When it is not known or cannot be used.
-pub fn resolve(text: &str) -> Result<Allocator, AllocatorError> {
+pub(crate) fn resolve(text: &str) -> Result<Allocator, AllocatorError> {
     if let Some((name, path)) = text.split_once('=') {
         let path = Path::new(path);
         return match name {

@@ -1,25 +1,40 @@
 //! Runs a subject under treatments and a load, and records what happens.
 //!
-//! [`settings`] is what was asked for, [`plan`] what was checked, [`runner`] runs it trial by trial,
-//! [`trial`] is the course of one of them, [`keeper`] stands between lowtide and what it starts, and
-//! `lowtide-record` writes it all down. What the figures mean is not decided here: that is read off the
-//! record afterwards.
+//! [`Settings`] are a study as a file or the command line gives it, and a [`Plan`] is one that was checked. [`run`]
+//! runs it trial by trial under supervisors ([`supervise`]), and `lowtide-record` writes the record. The meaning of
+//! the metrics is not decided here but read off the record afterwards, by `lowtide-analysis`.
 
-pub mod allocator;
-mod begun;
+mod allocator;
+mod capture;
 mod contents;
-pub mod figures;
-pub mod keeper;
-pub mod order;
-pub mod output;
-pub mod plan;
-pub mod preflight;
-pub mod progress;
-pub mod ready;
-pub mod remaining;
-pub mod runner;
-pub mod settings;
-pub mod treatment;
-mod treatments;
-pub mod trial;
-pub mod tune;
+mod error;
+mod eta;
+mod metrics_source;
+mod on_demand;
+mod order;
+mod plan;
+mod preflight;
+mod programs;
+mod progress;
+mod ready;
+mod record_dir;
+mod runner;
+mod settings;
+mod supervisor;
+mod timeline;
+mod treatment;
+mod trial;
+mod tune;
+
+pub use allocator::AllocatorError;
+pub use error::{Obstacle, PlanError, RunError};
+pub use eta::TimeLeft;
+pub use plan::Plan;
+pub use programs::find_program;
+pub use progress::{Observer, Progress};
+pub use runner::{StudyRun, run};
+pub use settings::{Flags, Settings, Words};
+pub use supervisor::SupervisorCommand;
+pub use supervisor::process::run as supervise;
+pub use trial::policy_driver::Releaser;
+pub use tune::{PRESETS, Preset};

@@ -3,7 +3,7 @@
 /// Draws the order: every repeat tries each treatment once. The order within the first repeat is
 /// drawn, the second turns it round, the third is drawn anew, and so on, so that a steady drift of
 /// the machine falls on all treatments alike and the pairs lie close together.
-pub fn alternating(treatments: usize, repeats: u32, seed: u64) -> Vec<usize> {
+pub(crate) fn alternating(treatments: usize, repeats: u32, seed: u64) -> Vec<usize> {
     let mut random = SplitMix(seed);
     let mut order = Vec::with_capacity(treatments * repeats as usize);
     let mut block: Vec<usize> = (0..treatments).collect();

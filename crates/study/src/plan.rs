@@ -4,197 +4,73 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use regex_lite::Regex;
-use thiserror::Error;
-
-use lowtide_analysis::threshold::{Threshold, ThresholdError};
-use lowtide_model::duration::{HumanSeconds, parse_duration};
-use lowtide_model::number::NumberError;
-use lowtide_model::treatment::NO_POLICY;
+use lowtide_analysis::threshold::Threshold;
 use lowtide_record::plan::{self, CONTENTS};
 use lowtide_record::shard::{Shard, ShardError};
 
-use crate::allocator::AllocatorError;
 use crate::contents::contents;
-use crate::figures::Source;
+use crate::error::{Obstacle, PlanError};
+use crate::metrics_source::MetricsSource;
 use crate::order;
-use crate::preflight::{self, Obstacle};
-use crate::ready::{Ready, ReadyError};
-use crate::settings::{Number, Settings};
-use crate::treatment::{Applied, find_program, inherited_settings};
-use crate::treatments::{check_moments, check_policy, keep_only, treatments};
-use crate::trial::BASELINE;
-use crate::tune::TuneError;
+use crate::programs::{find_program, first_word, is_command};
+use crate::settings::{
+    DEFAULT_INTERVAL, DEFAULT_MAX_SLOWDOWN, DEFAULT_REPEATS, DEFAULT_TOLERANCE, Number, Settings,
+};
+use crate::timeline::{Phase, TrialTimeline, phases, time, within};
+use crate::treatment::ResolvedTreatment;
+use crate::treatment::launch::inherited_settings;
+use crate::treatment::resolve::{check_moments, keep_only, treatments};
 
-/// The allocators that are tried when none is named.
-pub const DEFAULT_ALLOCATORS: &str = "glibc,jemalloc,mimalloc";
-/// How often each treatment is tried when nothing is said: the fewest that show a spread.
-pub const DEFAULT_REPEATS: u32 = 3;
-/// Time between two rounds.
-pub const DEFAULT_PAUSE: Duration = Duration::from_secs(10);
-/// Time after the last round.
-pub const DEFAULT_SETTLE: Duration = Duration::from_secs(10);
-/// Time between two samples.
-pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest that a trial may take.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
-/// What the recommendation may cost.
-pub const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
-/// By how much a figure may have grown since an earlier study.
-pub const DEFAULT_TOLERANCE: f64 = 0.10;
 /// More samples in a second only measure the sampler.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
 /// Fewer do not show what the memory was.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A study that has been checked.
+/// A study that has been checked: its settings, and what was made of those that are not used as they are.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Its name.
+    /// The settings.
+    pub settings: Settings,
+    /// The study's name.
     pub name: String,
-    /// What it asks.
-    pub about: Option<String>,
     /// The command under study.
     pub command: Vec<String>,
-    /// The working directory of everything that it starts.
-    pub directory: Option<PathBuf>,
-    /// Variables for the subject.
-    pub environment: Vec<(String, String)>,
-    /// A command that is run once, before the first trial.
-    pub setup: Option<String>,
     /// The treatments; the first is the reference.
-    pub treatments: Vec<Applied>,
-    /// The course of each trial.
-    pub course: Course,
-    /// A command before each trial.
-    pub prepare: Option<String>,
-    /// A command after each trial.
-    pub cleanup: Option<String>,
-    /// Lines of the subject that begin a phase.
+    pub treatments: Vec<ResolvedTreatment>,
+    /// The timeline of each trial.
+    pub timeline: TrialTimeline,
+    /// Lines of the subject that start a phase.
     pub phases: Vec<Phase>,
-    /// Where the subject tells its own figures.
-    pub figures: Option<Source>,
-    /// How often each treatment is tried.
+    /// The source of the subject's own metrics.
+    pub figures: Option<MetricsSource>,
+    /// Trials per treatment.
     pub repeats: u32,
-    /// What the order is drawn from.
+    /// The seed of the order.
     pub seed: u64,
     /// Time between two samples.
     pub interval: Duration,
-    /// What the recommendation may cost, as a ratio.
+    /// The cost that a recommendation may have, as a ratio.
     pub max_slowdown: f64,
-    /// The directory of the record; chosen from the name and the time when absent.
-    pub output: Option<PathBuf>,
     /// Thresholds.
     pub fail_on: Vec<Threshold>,
-    /// An earlier record to compare with, and by how much a figure may have grown since, as a ratio.
+    /// An earlier record to compare with, and by how much a metric may have grown since, as a ratio.
     pub baseline: Option<(PathBuf, f64)>,
-    /// Records to draw beside this one.
-    pub beside: Vec<PathBuf>,
-    /// Whether one of the treatments is recommended, where that is said.
-    pub recommend: Option<bool>,
-    /// Whether the rounds of the load are alike, where that is said.
-    pub rounds_alike: Option<bool>,
-    /// How many files each process that is started must be able to have open.
+    /// The number of files that each started process must be able to have open.
     pub open_files: Option<u64>,
-    /// Which part of the trials is run; all of them when absent.
+    /// The part of the trials that is run; all of them when absent.
     pub shard: Option<Shard>,
-    /// Whether a record that was begun is gone on with.
-    pub resume: bool,
-    /// Directories that stand under other names in the record: they are elsewhere on another machine.
-    places: Vec<(String, String)>,
-    /// What the user should know before it starts.
+    /// The settings that bear on a trial, as texts.
+    conditions: BTreeMap<String, String>,
+    /// Notes for the user, shown before the study starts.
     pub notes: Vec<String>,
 }
 
-/// The course of a trial.
-#[derive(Debug, Clone)]
-pub struct Course {
-    /// When the subject is ready.
-    pub ready: Option<Ready>,
-    /// The command that loads it; without one, it loads itself.
-    pub load: Option<String>,
-    /// Rounds of the load before the baseline.
-    pub warmup: u32,
-    /// Rounds of the load.
-    pub rounds: u32,
-    /// Time between two rounds.
-    pub pause: Duration,
-    /// Time after the last round.
-    pub settle: Duration,
-    /// Whether a subject that loads itself is ended so long after its phase `load_end`, because
-    /// both were asked for; otherwise it runs to its own end.
-    pub settle_after_phase: bool,
-    /// The longest that a trial may take.
-    pub timeout: Duration,
-}
-
-/// A line of the subject that begins a phase.
-#[derive(Debug, Clone)]
-pub struct Phase {
-    /// Its name. `baseline`, `peak`, `load_end` and `settled` have a meaning.
-    pub name: String,
-    /// What the line looks like.
-    pub line: Regex,
-}
-
-/// Why a study cannot be run as it was asked for.
-#[derive(Debug, Error)]
-pub enum PlanError {
-    /// There is nothing to run.
-    #[error(
-        "there is no command: write it behind `--`, as in `lowtide study -- python3 app.py`, or in a study file"
-    )]
-    NoCommand,
-    /// The command does not exist.
-    #[error(
-        "there is no command `{0}`: it is not in PATH, or not executable; check the name, or give its path"
-    )]
-    NoSuchCommand(String),
-    /// Something about the allocators.
-    #[error(transparent)]
-    Allocator(#[from] AllocatorError),
-    /// Something about their settings.
-    #[error(transparent)]
-    Tune(#[from] TuneError),
-    /// Two treatments would have one name.
-    #[error("two treatments are called `{0}`: give one of them another label")]
-    SameLabel(String),
-    /// Something about the condition of being ready.
-    #[error("--ready: {0}")]
-    Ready(#[from] ReadyError),
-    /// A number or a time is wrong.
-    #[error("--{flag}: {error}")]
-    Number {
-        /// The flag, or the key of the file.
-        flag: &'static str,
-        /// What is wrong.
-        error: NumberError,
-    },
-    /// Something else about a value.
-    #[error("--{flag}: {reason}")]
-    Value {
-        /// The flag, or the key of the file.
-        flag: &'static str,
-        /// What is wrong.
-        reason: String,
-    },
-    /// What is to be gone on with was not said.
-    #[error("--resume goes on with a record: name its directory with --output")]
-    ResumeWhat,
-    /// A command for the shell does not exist.
-    #[error(transparent)]
-    NoShellCommand(Obstacle),
-    /// Something about a threshold.
-    #[error("--fail-on: {0}")]
-    Threshold(#[from] ThresholdError),
-}
-
 impl Plan {
-    /// Checks what was asked for, and finds everything that it names.
+    /// Checks settings, and finds the programs and files that they name.
     ///
     /// # Errors
     /// At the first thing that cannot be done, before anything is started.
-    pub fn of(settings: Settings) -> Result<Self, PlanError> {
+    pub fn new(mut settings: Settings) -> Result<Self, PlanError> {
         let command =
             settings.command.clone().filter(|c| !c.is_empty()).ok_or(PlanError::NoCommand)?;
         if settings.resume && settings.output.is_none() {
@@ -205,91 +81,88 @@ impl Plan {
         if let Some(only) = &settings.only {
             keep_only(&mut treatments, &only.joined())?;
         }
-        check_policy(&settings.policy.map_or(NO_POLICY.to_owned(), |w| w.joined()))?;
         for (name, value) in inherited_settings() {
             notes.push(format!(
                 "{name}={value} of your environment is kept from the subject, so that each treatment \
                  is what its name says; to try it, use -t 'ALLOCATOR/LABEL: {name}={value}'"
             ));
         }
-        let time = |flag, text: &Option<String>, otherwise| match text {
-            Some(text) => parse_duration(text).map_err(|error| PlanError::Number { flag, error }),
-            None => Ok(otherwise),
-        };
-        let phases = phases(&settings.phase.unwrap_or_default())?;
+        let phases = phases(settings.phase.as_deref().unwrap_or_default())?;
         check_moments(&treatments, &phases)?;
-        let course = Course {
-            ready: settings.ready.as_deref().map(str::parse).transpose()?,
-            load: settings.load,
-            warmup: settings.warmup.unwrap_or(0),
-            rounds: settings.rounds.unwrap_or(1),
-            pause: time("pause", &settings.pause, DEFAULT_PAUSE)?,
-            settle: time("settle", &settings.settle, DEFAULT_SETTLE)?,
-            settle_after_phase: settings.settle.is_some()
-                && phases.iter().any(|p| p.name == "load_end"),
-            timeout: time("timeout", &settings.timeout, DEFAULT_TIMEOUT)?,
-        };
-        course.check()?;
-        let interval = time("interval", &settings.interval, DEFAULT_INTERVAL)?;
-        if interval < SHORTEST_INTERVAL {
-            let reason = "less than 5 ms would measure the sampler itself".to_owned();
-            return Err(PlanError::Value { flag: "interval", reason });
-        }
-        if interval > LONGEST_INTERVAL {
-            let reason = "more than 10 s between two samples would miss what happens".to_owned();
-            return Err(PlanError::Value { flag: "interval", reason });
-        }
+        let timeline = TrialTimeline::new(&settings, &phases)?;
+        let interval = interval(&settings)?;
         let repeats = settings.repeat.unwrap_or(DEFAULT_REPEATS);
         within("repeat", repeats, 1)?;
         let shard = settings.shard.as_deref().map(|text| part(text, repeats)).transpose()?;
         let tolerance = ratio("tolerance", settings.tolerance.as_deref(), DEFAULT_TOLERANCE)?;
-        let fail_on = settings.fail_on.unwrap_or_default();
+        let figures = settings.figures.as_deref().map(MetricsSource::parse).transpose();
+        let figures = figures.map_err(|reason| PlanError::Value { flag: "figures", reason })?;
+        let max_slowdown =
+            ratio("max-slowdown", settings.max_slowdown.as_deref(), DEFAULT_MAX_SLOWDOWN)?;
+        let fail_on = settings.fail_on.iter().flatten().map(|text| text.parse());
+        let fail_on = fail_on.collect::<Result<_, _>>()?;
+        let open_files = settings.open_files.as_ref().map(open_files).transpose()?;
+        // A record holds what was understood, however it was written.
+        settings.ready = timeline.ready.as_ref().map(ToString::to_string);
+        settings.phase = Some(phases.iter().map(ToString::to_string).collect());
+        settings.open_files = open_files.map(Number::Plain);
         let plan = Self {
-            name: settings.name.unwrap_or_else(|| name_of(&command)),
-            about: settings.about,
+            name: settings.name.clone().unwrap_or_else(|| name_of(&command)),
             command,
-            directory: settings.directory,
-            environment: settings.environment.into_iter().collect(),
-            setup: settings.setup,
             treatments,
-            course,
-            prepare: settings.prepare,
-            cleanup: settings.cleanup,
+            timeline,
             phases,
-            figures: settings
-                .figures
-                .as_deref()
-                .map(Source::of)
-                .transpose()
-                .map_err(|reason| PlanError::Value { flag: "figures", reason })?,
+            figures,
             repeats,
             seed: settings.seed.unwrap_or(0),
             interval,
-            max_slowdown: ratio(
-                "max-slowdown",
-                settings.max_slowdown.as_deref(),
-                DEFAULT_MAX_SLOWDOWN,
-            )?,
-            output: settings.output,
-            fail_on: fail_on.iter().map(|t| t.parse()).collect::<Result<_, _>>()?,
-            baseline: settings.baseline.map(|path| (path, tolerance)),
-            beside: settings.beside.unwrap_or_default(),
-            recommend: settings.recommend,
-            rounds_alike: settings.rounds_alike,
-            open_files: settings.open_files.map(open_files).transpose()?,
+            max_slowdown,
+            fail_on,
+            baseline: settings.baseline.clone().map(|path| (path, tolerance)),
+            open_files,
             shard,
-            resume: settings.resume,
-            places: settings.places,
+            conditions: settings.conditions().map_err(PlanError::Unrecordable)?,
             notes,
+            settings,
         };
         // A set-up may yet make what they name.
-        if plan.setup.is_none() {
-            if let Some(program) = preflight::missing_program(&plan) {
+        if plan.settings.setup.is_none() {
+            if let Some(program) = plan.missing_program() {
                 return Err(PlanError::NoSuchCommand(program.to_owned()));
             }
-            preflight::commands(&plan).map_err(PlanError::NoShellCommand)?;
+            plan.check_shell_commands().map_err(PlanError::NoShellCommand)?;
         }
         Ok(plan)
+    }
+
+    /// Returns the first program that a treatment would start, and that does not exist.
+    pub(crate) fn missing_program(&self) -> Option<&str> {
+        let path = self.settings.environment.get("PATH");
+        self.treatments.iter().find_map(|one| {
+            let program = one.own_command().unwrap_or(&self.command).first()?;
+            let path = one.variable("PATH").or(path.map(String::as_str));
+            let found = find_program(program, self.settings.directory.as_deref(), path);
+            found.is_none().then_some(program.as_str())
+        })
+    }
+
+    /// Checks that the programs exist with which commands for the shell begin, as far as their first words show
+    /// them. The command before each trial may make the others, which are not checked then.
+    ///
+    /// # Errors
+    /// At the first that does not exist.
+    pub(crate) fn check_shell_commands(&self) -> Result<(), Obstacle> {
+        let settings = &self.settings;
+        let later = [("the load", &settings.load), ("--cleanup", &settings.cleanup)];
+        let known = later.into_iter().filter(|_| settings.prepare.is_none());
+        for (what, line) in [("--prepare", &settings.prepare)].into_iter().chain(known) {
+            let word = line.as_deref().and_then(first_word);
+            let missing = word.filter(|word| !is_command(word, settings.directory.as_deref()));
+            if let Some(word) = missing {
+                return Err(Obstacle::NoShellCommand { what, word: word.to_owned() });
+            }
+        }
+        Ok(())
     }
 
     /// The order of the trials: indices into the treatments.
@@ -306,53 +179,49 @@ impl Plan {
             repeats: self.repeats,
             seed: self.seed,
             order: self.order(),
-            load: self.course.load.clone(),
-            warmup_rounds: self.course.warmup,
-            rounds: self.course.rounds,
-            pause_s: self.course.pause.as_secs_f64(),
-            settle_s: self.course.settle.as_secs_f64(),
+            load: self.timeline.load.clone(),
+            warmup_rounds: self.timeline.warmup,
+            rounds: self.timeline.rounds,
+            pause_s: self.timeline.pause.as_secs_f64(),
+            settle_s: self.timeline.settle.as_secs_f64(),
             interval_s: self.interval.as_secs_f64(),
             max_slowdown: self.max_slowdown,
-            beside: self.beside.iter().map(|p| p.display().to_string()).collect(),
-            about: self.about.clone(),
+            beside: self
+                .settings
+                .beside
+                .iter()
+                .flatten()
+                .map(|p| p.display().to_string())
+                .collect(),
+            about: self.settings.about.clone(),
             shard: self.shard,
-            recommend: self.recommend,
-            rounds_alike: self.rounds_alike,
+            recommend: self.settings.recommend,
+            rounds_alike: self.settings.rounds_alike,
             conditions: self.conditions(),
         }
     }
 
-    /// What bears on a trial and has no place of its own in the record, in words that are the same on every
-    /// machine. Not how long a trial may take: who was too slow may be given more time.
+    /// Returns what bears on a trial and has no field of its own in the record, in words that are the same on every
+    /// machine.
     fn conditions(&self) -> BTreeMap<String, String> {
         let placed = |text: String| {
-            self.places.iter().fold(text, |text, (name, path)| placed_in(&text, path, name))
+            let places = self.settings.places.iter();
+            places.fold(text, |text, (name, path)| placed_in(&text, path, name))
         };
-        let phase = |phase: &Phase| format!("{}=log:{}", phase.name, phase.line.as_str());
-        let variable = |(name, value): &(String, String)| format!("{name}={value}");
-        let list = |list: Vec<String>| Some(list.join(" ")).filter(|text| !text.is_empty());
-        let told = [
-            ("command", list(self.command.clone())),
-            ("directory", self.directory.as_ref().map(|path| path.display().to_string())),
-            ("environment", list(self.environment.iter().map(variable).collect())),
-            ("setup", self.setup.clone()),
-            ("prepare", self.prepare.clone()),
-            ("ready", self.course.ready.as_ref().map(ToString::to_string)),
-            ("load", self.course.load.clone()),
-            ("cleanup", self.cleanup.clone()),
-            ("phase", list(self.phases.iter().map(phase).collect())),
-            ("figures", self.figures.as_ref().map(ToString::to_string)),
-            ("open-files", self.open_files.map(|files| files.to_string())),
-            // The time itself is the same where it was not said and where it was.
-            ("settle after load_end", self.course.settle_after_phase.then(|| "yes".to_owned())),
-        ];
-        let told = told.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
-        let of_treatments = self.treatments.iter().filter_map(|one| {
-            let takes = list(one.takes())?;
-            Some((format!("treatment {}", one.treatment.label()), takes))
-        });
-        let told = told.chain(of_treatments).map(|(name, text)| (name, placed(text)));
-        told.chain(self.contents()).collect()
+        let mut conditions = self.conditions.clone();
+        // The time itself is the same whether it was given or not.
+        if self.timeline.settle_after_phase {
+            conditions.insert("settle after load_end".to_owned(), "yes".to_owned());
+        }
+        for one in &self.treatments {
+            let takes = one.takes();
+            if !takes.is_empty() {
+                let name = format!("treatment {}", one.treatment.label());
+                conditions.insert(name, takes.join(" "));
+            }
+        }
+        let conditions = conditions.into_iter().map(|(name, text)| (name, placed(text)));
+        conditions.chain(self.contents()).collect()
     }
 
     /// What the program and the libraries of the treatments hold, where they are there already.
@@ -360,7 +229,7 @@ impl Plan {
         let named =
             |name: String, path: &Path| Some((format!("{CONTENTS}{name}"), contents(path).ok()?));
         let program = self.command.first().and_then(|program| {
-            let path = find_program(program, self.directory.as_deref(), None)?;
+            let path = find_program(program, self.settings.directory.as_deref(), None)?;
             named("the command".to_owned(), &path)
         });
         let libraries = self
@@ -372,46 +241,7 @@ impl Plan {
 
     /// How long a trial takes at least, as far as the plan tells.
     pub fn shortest_trial(&self) -> Duration {
-        self.course.shortest()
-    }
-}
-
-impl Course {
-    fn check(&self) -> Result<(), PlanError> {
-        let wrong = |flag, reason: &str| Err(PlanError::Value { flag, reason: reason.to_owned() });
-        within("rounds", self.rounds, 1)?;
-        within("warmup", self.warmup, 0)?;
-        if self.load.is_none() && (self.rounds > 1 || self.warmup > 0) {
-            let flag = if self.rounds > 1 { "rounds" } else { "warmup" };
-            return wrong(flag, "repeats the load, and there is none: add --load");
-        }
-        if self.timeout.is_zero() {
-            return wrong("timeout", "must be longer than 0");
-        }
-        let shortest = self.shortest();
-        if shortest >= self.timeout {
-            let (shortest, timeout) = (shortest.as_secs_f64(), self.timeout.as_secs_f64());
-            let reason = format!(
-                "a trial is ended after {}, and its pauses alone take {}: allow more, such as {}m",
-                HumanSeconds(timeout),
-                HumanSeconds(shortest),
-                (shortest / 60.0).ceil() * 2.0
-            );
-            return Err(PlanError::Value { flag: "timeout", reason });
-        }
-        Ok(())
-    }
-
-    /// How long a trial takes at least, as far as can be told.
-    fn shortest(&self) -> Duration {
-        match self.load {
-            None if self.settle_after_phase => self.settle,
-            None => Duration::ZERO,
-            Some(_) => {
-                let pauses = self.warmup.saturating_add(self.rounds.saturating_sub(1));
-                BASELINE + self.pause.saturating_mul(pauses) + self.settle
-            }
-        }
+        self.timeline.shortest()
     }
 }
 
@@ -447,54 +277,27 @@ fn part(text: &str, repeats: u32) -> Result<Shard, PlanError> {
     Ok(shard)
 }
 
-fn open_files(number: Number) -> Result<u64, PlanError> {
+fn interval(settings: &Settings) -> Result<Duration, PlanError> {
+    let interval = time("interval", settings.interval.as_deref(), DEFAULT_INTERVAL)?;
+    let wrong =
+        |reason: &str| Err(PlanError::Value { flag: "interval", reason: reason.to_owned() });
+    if interval < SHORTEST_INTERVAL {
+        return wrong("less than 5 ms would measure the sampler itself");
+    }
+    if interval > LONGEST_INTERVAL {
+        return wrong("more than 10 s between two samples would miss what happens");
+    }
+    Ok(interval)
+}
+
+fn open_files(number: &Number) -> Result<u64, PlanError> {
     match number {
-        Number::Plain(files) => Ok(files),
+        Number::Plain(files) => Ok(*files),
         Number::Written(text) => text.trim().parse().map_err(|_| PlanError::Value {
             flag: "open-files",
             reason: format!("`{text}` is no number of files: write one such as 4096"),
         }),
     }
-}
-
-/// No study has more of anything that is counted.
-const MOST: u32 = 10_000;
-
-fn within(flag: &'static str, count: u32, least: u32) -> Result<(), PlanError> {
-    if (least..=MOST).contains(&count) {
-        return Ok(());
-    }
-    Err(PlanError::Value { flag, reason: format!("must be from {least} to {MOST}") })
-}
-
-fn phases(texts: &[String]) -> Result<Vec<Phase>, PlanError> {
-    let wrong = |text: &str, reason: String| PlanError::Value {
-        flag: "phase",
-        reason: format!("`{text}` {reason}"),
-    };
-    let phases = texts
-        .iter()
-        .map(|text| {
-            let form = || wrong(text, "is no phase: write NAME=log:REGEX".to_owned());
-            let (name, condition) = text.split_once('=').ok_or_else(form)?;
-            let regex = condition.strip_prefix("log:").ok_or_else(form)?;
-            if name.trim().is_empty() {
-                return Err(form());
-            }
-            let line = Regex::new(regex).map_err(|e| wrong(text, format!("has no regex: {e}")))?;
-            Ok(Phase { name: name.trim().to_owned(), line })
-        })
-        .collect::<Result<Vec<Phase>, PlanError>>()?;
-    for (place, phase) in phases.iter().enumerate() {
-        if phases[..place].iter().any(|other| other.name == phase.name) {
-            let reason = format!(
-                "two phases are called `{}`: join what begins it, as in NAME=log:THIS|THAT",
-                phase.name
-            );
-            return Err(PlanError::Value { flag: "phase", reason });
-        }
-    }
-    Ok(phases)
 }
 
 /// Reads `5%` or `0.05`.
@@ -543,7 +346,7 @@ mod tests {
     fn refused(change: impl FnOnce(&mut Settings)) -> String {
         let mut settings = settings(&["true"]);
         change(&mut settings);
-        Plan::of(settings).unwrap_err().to_string()
+        Plan::new(settings).unwrap_err().to_string()
     }
 
     #[test]
@@ -572,7 +375,7 @@ mod tests {
             ..TreatmentSettings::default()
         };
         let of = |command: &str| {
-            Plan::of(Settings { treatment: vec![own(command)], ..settings(&["true"]) })
+            Plan::new(Settings { treatment: vec![own(command)], ..settings(&["true"]) })
         };
         assert!(of("false").is_ok());
         let error = of("/no/such/command").unwrap_err().to_string();
@@ -585,7 +388,7 @@ mod tests {
         let plan = |settle: Option<&str>| {
             let settle = settle.map(str::to_owned);
             let settings = Settings { phase: phase.clone(), settle, ..settings(&["true"]) };
-            Plan::of(settings).unwrap().for_record()
+            Plan::new(settings).unwrap().for_record()
         };
         assert_eq!(plan(None).settle_s, plan(Some("10s")).settle_s);
         let difference = plan(Some("10s")).difference(&plan(None)).unwrap();
@@ -607,13 +410,13 @@ mod tests {
     fn settings_make_one_more_treatment_each() {
         let mut settings = settings(&["true"]);
         settings.tune = Some(vec!["glibc/arena_max".into(), "glibc/arena_max=4".into()]);
-        let plan = Plan::of(settings.clone()).unwrap();
+        let plan = Plan::new(settings.clone()).unwrap();
         let labels: Vec<String> = plan.treatments.iter().map(|t| t.treatment.label()).collect();
         assert_eq!(labels, ["glibc", "glibc/arena_max", "glibc/arena_max=4"]);
         assert_eq!(plan.order().len(), 9);
         settings.tune = Some(vec!["glibc/x: A=1".into(), "glibc/x: A=2".into()]);
         assert!(
-            matches!(Plan::of(settings), Err(PlanError::SameLabel(label)) if label == "glibc/x")
+            matches!(Plan::new(settings), Err(PlanError::SameLabel(label)) if label == "glibc/x")
         );
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use lowtide_record::v1::Outcome;
 
-use crate::remaining::TimeLeft;
+use crate::eta::TimeLeft;
 
 /// Whoever wants to see how far a study is.
 pub trait Observer {

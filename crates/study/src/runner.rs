@@ -1,107 +1,34 @@
 //! Runs a plan: trial after trial, each in a file of its own.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use thiserror::Error;
-
-use lowtide_record::ReadError;
 use lowtide_record::Recorder;
 use lowtide_record::plan::TrialSlot;
 use lowtide_record::v1::{FileKind, Line, Machine, Outcome, TrialBegin, TrialEnd};
 
-use crate::begun::{Begun, directory_of};
-use crate::keeper::KeeperProgram;
+use crate::error::{Obstacle, RunError};
+use crate::eta::Eta;
 use crate::plan::Plan;
-use crate::preflight::{self, Obstacle};
+use crate::preflight;
 use crate::progress::{Observer, Progress};
-use crate::remaining::Pace;
-use crate::trial::bench::{Bench, Setting};
+use crate::record_dir::{RecordDir, directory_of};
+use crate::supervisor::SupervisorCommand;
+use crate::trial::policy_driver::Releaser;
+use crate::trial::process_stage::{ProcessStage, TrialContext};
 use crate::trial::shell::Shell;
 use crate::trial::{Stop, perform};
 
-/// What came of a study. The record holds the rest.
+/// How a study was run. The record holds the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ran {
+pub struct StudyRun {
     /// The directory of the record.
     pub record: PathBuf,
     /// Whether it was interrupted.
     pub interrupted: bool,
     /// The sentence of the first trial that failed, with its label.
     pub failure: Option<String>,
-}
-
-/// Why a study could not be run.
-#[derive(Debug, Error)]
-pub enum RunError {
-    /// The directory for the record holds something else.
-    #[error("{} is not an empty directory: name another directory with --output, or remove it", .0.display())]
-    OutputNotEmpty(PathBuf),
-    /// It holds this very study, and nobody said to go on with it.
-    #[error(
-        "{} is not an empty directory: it holds this study, with {done} of {of} trials done; go on with it \
-         by --resume, or name another directory with --output", directory.display()
-    )]
-    OutputHoldsIt {
-        /// The directory.
-        directory: PathBuf,
-        /// The trials that are done.
-        done: usize,
-        /// The trials that there are.
-        of: usize,
-    },
-    /// It holds another study.
-    #[error(
-        "{} is not an empty directory: it holds a study whose `{what}` is {there}, and here it is {here}; \
-         nothing was changed: ask for the same, or name another directory with --output",
-        directory.display()
-    )]
-    OtherPlan {
-        /// The directory.
-        directory: PathBuf,
-        /// What is different: the name of a flag or of a key.
-        what: String,
-        /// What it is in the record.
-        there: String,
-        /// What was asked for.
-        here: String,
-    },
-    /// Somebody else is writing to the record.
-    #[error(
-        "another lowtide is writing to {}: wait until it has ended, or name another directory with --output",
-        .0.display()
-    )]
-    InUse(PathBuf),
-    /// The record that is to be gone on with cannot be read.
-    #[error("{} {error}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: ReadError,
-    },
-    /// The record could not be made.
-    #[error("the record could not be written: {}: {error}", path.display())]
-    Record {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// The record could not be written any more.
-    #[error("the record could not be written: {0}; what was recorded before is kept")]
-    Recording(String),
-    /// Something is in the way of every trial.
-    #[error(transparent)]
-    Obstacle(#[from] Obstacle),
-    /// The command that sets the study up failed.
-    #[error("{0}")]
-    Setup(String),
-    /// Ctrl-C, before the first trial.
-    #[error("interrupted before the first trial")]
-    Interrupted,
 }
 
 /// Runs a plan from beginning to end, or goes on with it: trials that are done are not run again.
@@ -111,34 +38,38 @@ pub enum RunError {
 /// here: it stands in the record.
 pub fn run(
     plan: &Plan,
-    keeper: &KeeperProgram,
+    supervisor: &SupervisorCommand,
     machine: &Machine,
     observer: &mut dyn Observer,
+    releaser: &mut dyn Releaser,
     interrupt: &AtomicBool,
-) -> Result<Ran, RunError> {
+) -> Result<StudyRun, RunError> {
     let directory = directory_of(plan)?;
     // What is there is held first: who else is at it would also be in the way of the trials.
-    let known = Begun::find(plan, &directory, machine)?;
-    if known.as_ref().is_none_or(|begun| !begun.open_slots().is_empty()) {
-        preflight::before_set_up(plan, interrupt)?;
+    let known = RecordDir::find(plan, &directory, machine)?;
+    if known.as_ref().is_none_or(|record_dir| !record_dir.open_slots().is_empty()) {
+        preflight::before_set_up(plan, interrupt).map_err(|obstacle| match obstacle {
+            Obstacle::PortInUse(_) if interrupt.load(Ordering::Relaxed) => RunError::Interrupted,
+            _ => obstacle.into(),
+        })?;
     }
-    let begun = known.map_or_else(|| Begun::make(plan, directory, machine), Ok)?;
-    let slots = begun.open_slots();
+    let record_dir = known.map_or_else(|| RecordDir::make(plan, directory, machine), Ok)?;
+    let slots = record_dir.open_slots();
     observer.see(Progress::Begin {
-        record: begun.directory.clone(),
-        trials: begun.plan.slots().len() as u32,
-        done: begun.done.len() as u32,
+        record: record_dir.directory.clone(),
+        trials: record_dir.plan.slots().len() as u32,
+        done: record_dir.done.len() as u32,
     });
-    let keeper = KeeperProgram {
-        open_files_limit: keeper.open_files_limit.max(plan.open_files),
-        ..keeper.clone()
+    let supervisor = SupervisorCommand {
+        open_files_limit: supervisor.open_files_limit.max(plan.open_files),
+        ..supervisor.clone()
     };
-    if let Some(line) = plan.setup.as_ref().filter(|_| !slots.is_empty()) {
+    if let Some(line) = plan.settings.setup.as_ref().filter(|_| !slots.is_empty()) {
         observer.see(Progress::Step("set-up".to_owned()));
-        match set_up(plan, line, &keeper, &begun, interrupt) {
+        match set_up(plan, line, &supervisor, &record_dir, interrupt) {
             // What cannot be done a second time need not be: what it made is there.
             Err(RunError::Setup(why))
-                if !begun.done.is_empty() && preflight::after_set_up(plan).is_ok() =>
+                if !record_dir.done.is_empty() && preflight::after_set_up(plan).is_ok() =>
             {
                 observer.see(Progress::Step(format!("the set-up is passed over ({why})")));
             }
@@ -146,50 +77,53 @@ pub fn run(
         }
         preflight::after_set_up(plan)?;
     }
-    Running { plan, keeper: &keeper, machine, observer, interrupt, begun }.all(&slots)
+    Runner { plan, supervisor: &supervisor, machine, observer, releaser, interrupt, record_dir }
+        .all(&slots)
 }
 
 /// A study whose trials are being run.
-struct Running<'a> {
+struct Runner<'a> {
     plan: &'a Plan,
-    keeper: &'a KeeperProgram,
+    supervisor: &'a SupervisorCommand,
     machine: &'a Machine,
     observer: &'a mut dyn Observer,
+    releaser: &'a mut dyn Releaser,
     interrupt: &'a AtomicBool,
-    begun: Begun,
+    record_dir: RecordDir,
 }
 
-impl Running<'_> {
-    fn all(&mut self, slots: &[TrialSlot]) -> Result<Ran, RunError> {
-        let mut pace = self.pace();
-        let record = self.begun.directory.clone();
-        let mut ran = Ran { record, interrupted: false, failure: None };
-        let mut succeeded = !self.begun.done.is_empty();
+impl Runner<'_> {
+    fn all(&mut self, slots: &[TrialSlot]) -> Result<StudyRun, RunError> {
+        let mut eta = self.eta();
+        let record = self.record_dir.directory.clone();
+        let mut study_run = StudyRun { record, interrupted: false, failure: None };
+        let mut succeeded = !self.record_dir.done.is_empty();
         let mut failed_in_a_row = 0;
         for (place, slot) in slots.iter().enumerate() {
             let label = self.plan.treatments[slot.treatment].treatment.label();
-            let behind = slots[place + 1..].iter().map(|slot| slot.treatment);
+            let following = slots[place + 1..].iter().map(|slot| slot.treatment);
             self.observer.see(Progress::TrialBegin {
                 label: label.clone(),
                 repeat: slot.repeat,
-                left: pace.left(slot.treatment, behind),
+                left: eta.left(slot.treatment, following),
             });
             let begin = Instant::now();
             let outcome = self.one(slot, &label)?;
             // Also when that came while a trial that was done was being cleaned up.
             if outcome == Outcome::Interrupted || self.interrupt.load(Ordering::Relaxed) {
-                ran.interrupted = true;
+                study_run.interrupted = true;
                 break;
             }
             match outcome {
                 Outcome::Done | Outcome::Interrupted => {
-                    pace.note(slot.treatment, begin.elapsed());
+                    eta.note(slot.treatment, begin.elapsed());
                     succeeded = true;
                     failed_in_a_row = 0;
                 }
                 Outcome::Failed { because } => {
                     failed_in_a_row += 1;
-                    ran.failure
+                    study_run
+                        .failure
                         .get_or_insert(format!("{label}, repeat {}: {because}", slot.repeat));
                     // When nothing has worked yet, it is not the treatment's fault, and the rest would
                     // only waste time.
@@ -199,52 +133,52 @@ impl Running<'_> {
                 }
             }
         }
-        Ok(ran)
+        Ok(study_run)
     }
 
-    /// What is known of how long trials take.
-    fn pace(&self) -> Pace {
-        let mut pace = Pace::new(self.plan.shortest_trial());
-        for slot in self.begun.plan.slots() {
-            if let Some(took) = self.begun.done.get(&slot.number) {
-                pace.note(slot.treatment, *took);
+    /// Returns the estimate of the remaining time, from the trials that are done.
+    fn eta(&self) -> Eta {
+        let mut eta = Eta::new(self.plan.shortest_trial());
+        for slot in self.record_dir.plan.slots() {
+            if let Some(took) = self.record_dir.done.get(&slot.number) {
+                eta.note(slot.treatment, *took);
             }
         }
-        pace
+        eta
     }
 
     fn one(&mut self, slot: &TrialSlot, label: &str) -> Result<Outcome, RunError> {
-        let Begun { directory, course, .. } = &self.begun;
-        let stem = self.begun.stem(slot, label);
+        let RecordDir { directory, study, .. } = &self.record_dir;
+        let stem = self.record_dir.stem(slot, label);
         let number = slot.number;
         let samples = format!("{stem}.jsonl");
         let path = directory.join(&samples);
         let (treatment, repeat) = (slot.treatment, slot.repeat);
-        course.write(&Line::TrialBegin(TrialBegin { number, treatment, repeat, samples }));
+        study.write(&Line::TrialBegin(TrialBegin { number, treatment, repeat, samples }));
         let recorder = Recorder::create(&path, FileKind::Trial, self.machine)
             .map_err(|error| RunError::Record { path, error })?;
-        let setting = Setting {
+        let context = TrialContext {
             plan: self.plan,
-            applied: &self.plan.treatments[treatment],
-            keeper: self.keeper,
+            treatment: &self.plan.treatments[treatment],
+            supervisor: self.supervisor,
             recorder: recorder.clone(),
             interrupt: self.interrupt,
             files: directory.join(&stem),
             number,
             repeat,
         };
-        let mut bench = Bench::new(setting, &mut *self.observer);
-        let outcome = match perform(&mut bench, &self.plan.course) {
+        let mut stage = ProcessStage::new(context, &mut *self.observer, &mut *self.releaser);
+        let outcome = match perform(&mut stage, &self.plan.timeline) {
             // Who told us to end may have told the subject too, and that was seen first.
             Outcome::Failed { .. } if self.interrupt.load(Ordering::Relaxed) => {
                 Outcome::Interrupted
             }
             outcome => outcome,
         };
-        bench.finish(&outcome);
-        course.write(&Line::TrialEnd(TrialEnd { number, outcome: outcome.clone() }));
+        stage.finish(&outcome);
+        study.write(&Line::TrialEnd(TrialEnd { number, outcome: outcome.clone() }));
         self.observer.see(Progress::TrialEnd { outcome: outcome.clone() });
-        match recorder.failure().or_else(|| course.failure()) {
+        match recorder.failure().or_else(|| study.failure()) {
             Some(failure) => Err(RunError::Recording(failure)),
             None => Ok(outcome),
         }
@@ -257,26 +191,26 @@ const SETUP_LOG: &str = "setup.log";
 fn set_up(
     plan: &Plan,
     line: &str,
-    keeper: &KeeperProgram,
-    begun: &Begun,
+    supervisor: &SupervisorCommand,
+    record_dir: &RecordDir,
     interrupt: &AtomicBool,
 ) -> Result<(), RunError> {
     let shell = Shell {
         what: "the set-up of the study",
         line,
-        directory: plan.directory.clone(),
+        directory: plan.settings.directory.clone(),
         variables: Vec::new(),
-        log: &begun.directory.join(SETUP_LOG),
+        log: &record_dir.directory.join(SETUP_LOG),
         stdout: None,
     };
     let watch = || match interrupt.load(Ordering::Relaxed) {
         true => Err(Stop::Interrupted),
         false => Ok(()),
     };
-    shell.run(keeper, &begun.course, watch).map_err(|stop| match stop {
+    shell.run(supervisor, &record_dir.study, watch).map_err(|stop| match stop {
         Stop::Failed(because) => RunError::Setup(format!(
-            "{because}\nAll that it printed is in {}; no trial was begun",
-            begun.directory.join(SETUP_LOG).display()
+            "{because}\nAll that it printed is in {}; no trial was record_dir",
+            record_dir.directory.join(SETUP_LOG).display()
         )),
         Stop::Interrupted => RunError::Interrupted,
     })

@@ -1,101 +1,223 @@
-//! What a study is asked to do, as it is written: by flags, by a file, or by both. The words are the
-//! same in both, and flags win.
+//! The settings of a study, as a study file or the command line gives them. Each is one field of [`Settings`],
+//! with its help, its flag and its key.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
-use serde::Deserialize;
+use clap::builder::TypedValueParser;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 use thiserror::Error;
 
-/// What can be asked of a study. Nothing is checked yet: see [`crate::plan::Plan::of`].
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+/// The allocators of a study that names none.
+pub(crate) const DEFAULT_ALLOCATORS: &str = "glibc,jemalloc,mimalloc";
+/// Trials per treatment by default: the fewest that show a spread.
+pub(crate) const DEFAULT_REPEATS: u32 = 3;
+/// Time between two rounds by default.
+pub(crate) const DEFAULT_PAUSE: Duration = Duration::from_secs(10);
+/// Time after the last round by default.
+pub(crate) const DEFAULT_SETTLE: Duration = Duration::from_secs(10);
+/// Time between two samples by default.
+pub(crate) const DEFAULT_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum duration of a trial by default.
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Cost that a recommendation may have by default, as a ratio.
+pub(crate) const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
+/// By how much a metric may have grown since an earlier study by default, as a ratio.
+pub(crate) const DEFAULT_TOLERANCE: f64 = 0.10;
+
+/// What is asked of a study, unchecked: see [`crate::Plan::new`].
+///
+/// The doc of a flag is its help. A field without a flag is `arg(skip)`, one without a key `serde(skip)`. A new
+/// field is a condition of its trials (see `Settings::conditions`) unless `NOT_CONDITIONS` names it. A path
+/// that is not a condition is not serialized, since it may not be UTF-8.
+#[derive(Debug, Clone, Default, PartialEq, Args, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Settings {
-    /// The study's name, for titles and for the name of its record.
-    pub name: Option<String>,
     /// What the study asks, for the report.
+    #[arg(skip)]
     pub about: Option<String>,
-    /// The command under study.
+
+    /// The command under study. The command line has it after `--`.
+    #[arg(skip)]
     pub command: Option<Vec<String>>,
+
     /// The working directory of everything that the study starts.
+    #[arg(skip)]
+    #[serde(serialize_with = "lossy")]
     pub directory: Option<PathBuf>,
+
     /// Variables for the subject.
+    #[arg(skip)]
     pub environment: BTreeMap<String, String>,
-    /// Values that stand as `{name}` in the strings of a file.
+
+    /// Values that replace `{name}` in the strings of a file. The command line has them as `--set`.
+    #[arg(skip)]
     pub parameters: BTreeMap<String, toml::Value>,
-    /// A command that is run once, before the first trial.
+
+    /// A command that runs once, before the first trial.
+    #[arg(skip)]
     pub setup: Option<String>,
-    /// The allocators.
+
+    /// Allocators, the first of which is the reference: glibc, glibc=/path/to/libdir (another
+    /// version's loader and libraries), jemalloc, mimalloc, mimalloc2, tcmalloc, NAME=/path/lib.so,
+    /// all [default: glibc,jemalloc,mimalloc]
+    #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
     pub allocator: Option<Words>,
-    /// Settings of them: one more treatment each.
+
+    /// Settings, one more treatment each: 'ALLOCATOR/LABEL: ENV=VALUE …', or a preset such as
+    /// glibc/arena_max or glibc/arena_max=2 (repeatable; all presets: --help)
+    #[arg(short, long, value_name = "TUNE", help_heading = "Treatments")]
     pub tune: Option<Vec<String>>,
-    /// Policies.
+
+    /// Policies of giving memory back; this version has only: none [default: none]
+    #[arg(short, long, value_name = "LIST", help_heading = "Treatments", hide = true)]
     pub policy: Option<Words>,
-    /// Treatments that take more than an allocator and variables. Only a file has them.
+
+    /// Treatments that need more than an allocator and variables.
+    #[arg(skip)]
     pub treatment: Vec<TreatmentSettings>,
-    /// Of all treatments, only those with these labels.
+
+    /// Of all treatments, only those with these labels, such as glibc,glibc/arena_max
+    #[arg(long, value_name = "LIST", help_heading = "Treatments")]
     pub only: Option<Words>,
-    /// Where the subject tells its own figures: an `http:` address, or a file.
+
+    /// Where the subject tells its own figures, sampled into the record: an http: URL or a file that
+    /// gives a JSON object of numbers; inner_memory_bytes and alive_tasks are drawn
+    #[arg(long, value_name = "URL|FILE", help_heading = "Trials")]
     pub figures: Option<String>,
-    /// A command that loads the subject.
+
+    /// A command (for the shell) that loads the subject; without one, the subject loads itself
+    #[arg(long, value_name = "CMD", help_heading = "Trials")]
     pub load: Option<String>,
-    /// When the subject is ready.
+
+    /// When the subject is ready: tcp:HOST:PORT, http:URL, log:REGEX or after:5s
+    #[arg(long, value_name = "CONDITION", help_heading = "Trials")]
     pub ready: Option<String>,
-    /// Lines of the subject that begin a phase.
+
+    /// A line of the subject that begins a phase; baseline, peak, load_end and settled take the place
+    /// of the moments of these names (repeatable)
+    #[arg(long, value_name = "NAME=log:REGEX", help_heading = "Trials")]
     pub phase: Option<Vec<String>>,
-    /// A command before each trial.
+
+    /// A command (for the shell) before each trial
+    #[arg(long, value_name = "CMD", help_heading = "Trials")]
     pub prepare: Option<String>,
-    /// A command after each trial.
+
+    /// A command (for the shell) after each trial
+    #[arg(long, value_name = "CMD", help_heading = "Trials")]
     pub cleanup: Option<String>,
-    /// Rounds of the load before the baseline.
+
+    /// Rounds of the load before the baseline [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Trials")]
     pub warmup: Option<u32>,
-    /// Rounds of the load.
+
+    /// Rounds of the load [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Trials")]
     pub rounds: Option<u32>,
-    /// Time between two rounds.
+
+    /// Time between two rounds [default: 10s]
+    #[arg(long, value_name = "D", help_heading = "Trials")]
     pub pause: Option<String>,
-    /// Time after the last round.
+
+    /// Time after the last round; a subject that loads itself runs to its end, or so long beyond its
+    /// phase load_end [default: 10s]
+    #[arg(long, value_name = "D", help_heading = "Trials")]
     pub settle: Option<String>,
-    /// How often each treatment is tried.
+
+    /// How often each treatment is tried; below 6 the range is given, from 6 on an interval
+    /// [default: 3]
+    #[arg(long, value_name = "N", help_heading = "Trials")]
     pub repeat: Option<u32>,
-    /// Time between two samples.
+
+    /// Time between two samples [default: 100ms]
+    #[arg(long, value_name = "D", help_heading = "Trials")]
     pub interval: Option<String>,
-    /// The longest that a trial may take.
+
+    /// The longest that a trial may take [default: 10m]
+    #[arg(long, value_name = "D", help_heading = "Trials")]
     pub timeout: Option<String>,
-    /// What the order is drawn from.
+
+    /// What the order of the trials is drawn from [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Trials")]
     pub seed: Option<u64>,
-    /// What the recommendation may cost.
+
+    /// What the recommended treatment may cost in CPU time and latency [default: 5%]
+    #[arg(long, value_name = "SHARE", help_heading = "Results")]
     pub max_slowdown: Option<String>,
-    /// The directory of the record.
+
+    /// Directory of the record; must not exist, or be empty, but for --resume
+    /// [default: lowtide-NAME-DATE-TIME]
+    #[arg(short, long, value_name = "DIR", help_heading = "Results")]
+    #[serde(skip_serializing)]
     pub output: Option<PathBuf>,
-    /// Thresholds.
-    pub fail_on: Option<Vec<String>>,
-    /// An earlier record to compare with.
-    pub baseline: Option<PathBuf>,
-    /// By how much a figure may have grown since.
-    pub tolerance: Option<String>,
-    /// Records to draw beside this one.
-    pub beside: Option<Vec<PathBuf>>,
-    /// Whether one of the treatments is recommended; not where they are other workloads. Only a file has it.
-    pub recommend: Option<bool>,
-    /// Whether the rounds of the load are alike; where they are not, what stays after each says nothing of
-    /// growth. Only a file has it.
-    #[serde(alias = "rounds_alike")]
-    pub rounds_alike: Option<bool>,
-    /// How many files each process that the study starts must be able to have open.
-    pub open_files: Option<Number>,
-    /// Which part of the trials is run, such as `1/4`. Only flags have it.
-    #[serde(skip)]
-    pub shard: Option<String>,
-    /// Whether a record that was begun is gone on with. Only flags have it.
+
+    /// Go on with the record in --output: trials that are done are not run again, those that were
+    /// interrupted or have failed are; without a record there, begin one. --repeat may have grown
+    #[arg(long, help_heading = "Long studies")]
     #[serde(skip)]
     pub resume: bool,
-    /// The directories that stand as `{study}` and `{cache}`.
+
+    /// Run only the I-th of N parts, each of whole repeats, such as 1/4; `lowtide report PART1 PART2 …`
+    /// puts them together
+    #[arg(long, value_name = "I/N", help_heading = "Long studies")]
+    #[serde(skip)]
+    pub shard: Option<String>,
+
+    /// How many files each process of the study must be able to have open: told before anything starts
+    /// where that is not permitted; its soft limit is raised to it
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Trials",
+        value_parser = clap::value_parser!(u64).range(1..).map(Number::Plain)
+    )]
+    pub open_files: Option<Number>,
+
+    /// Exit with 99 when a trial crosses it: settled_ratio>0.3, settled_bytes>500MiB, load.failed>0
+    /// (repeatable)
+    #[arg(long, value_name = "EXPR", help_heading = "Results")]
+    pub fail_on: Option<Vec<String>>,
+
+    /// Exit with 99 when settled or peak memory has grown since this record
+    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    #[serde(skip_serializing)]
+    pub baseline: Option<PathBuf>,
+
+    /// By how much it may have grown [default: 10%]
+    #[arg(long, value_name = "SHARE", help_heading = "Results")]
+    pub tolerance: Option<String>,
+
+    /// Name of the study, for titles [default: that of the program or of the file]
+    #[arg(long, value_name = "NAME", help_heading = "Results")]
+    pub name: Option<String>,
+
+    /// Records to draw beside this one.
+    #[arg(skip)]
+    #[serde(skip_serializing)]
+    pub beside: Option<Vec<PathBuf>>,
+
+    /// Whether one of the treatments is recommended; not if they are different workloads.
+    #[arg(skip)]
+    pub recommend: Option<bool>,
+
+    /// Whether the rounds of the load are alike. If not, the memory after each does not show growth.
+    #[arg(skip)]
+    #[serde(alias = "rounds_alike")]
+    pub rounds_alike: Option<bool>,
+
+    /// The directories that replace `{study}` and `{cache}`.
+    #[arg(skip)]
     #[serde(skip)]
     pub places: Vec<(String, String)>,
 }
 
 /// A treatment that takes more than an allocator and variables.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct TreatmentSettings {
     /// One, or several, each of which makes a treatment: as in the list of allocators; `own` is whatever the
@@ -112,16 +234,16 @@ pub struct TreatmentSettings {
     /// When memory is released, in a few words.
     pub policy: Option<String>,
     /// What is done at a moment of the trial.
-    pub at: Vec<ActSettings>,
+    pub at: Vec<HookSettings>,
     /// A command (for the shell) that says by its exit code whether the treatment can be tried here;
     /// otherwise it is left out.
     pub when: Option<String>,
 }
 
 /// Something that is done to the subject at a moment of the trial.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ActSettings {
+pub struct HookSettings {
     /// The moment: `ready`, `drained`, `closed`, `load_end`, or a phase of the subject.
     pub moment: String,
     /// What it is called, in charts as well.
@@ -131,7 +253,7 @@ pub struct ActSettings {
 }
 
 /// A list that is written as one, or as words between commas.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Words {
     /// `"glibc,jemalloc"`.
@@ -154,17 +276,18 @@ impl Words {
             Self::Listed(words) => words.join(","),
         }
     }
+}
 
-    fn each(&mut self, mut of: impl FnMut(&mut String)) {
-        match self {
-            Self::Joined(text) => of(text),
-            Self::Listed(words) => words.iter_mut().for_each(of),
-        }
+impl FromStr for Words {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self::Joined(text.to_owned()))
     }
 }
 
 /// A number, or a parameter that stands for one.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Number {
     /// `3000`.
@@ -211,26 +334,61 @@ pub enum FileError {
     DescribesTreatments(PathBuf),
 }
 
+/// The settings that do not bear on how a trial goes, or are recorded apart from the conditions.
+pub(crate) const NOT_CONDITIONS: [&str; 26] = [
+    // The record's plan has a field for each; the treatments have their own conditions.
+    "allocator",
+    "tune",
+    "policy",
+    "treatment",
+    "only",
+    "warmup",
+    "rounds",
+    "pause",
+    "settle",
+    "interval",
+    "seed",
+    "shard",
+    // More trials of the same kind; a trial that took too long may get more time.
+    "repeat",
+    "timeout",
+    // The strings hold their values.
+    "parameters",
+    // The place of the record, and what is made of it.
+    "name",
+    "about",
+    "output",
+    "resume",
+    "max-slowdown",
+    "fail-on",
+    "baseline",
+    "tolerance",
+    "beside",
+    "recommend",
+    "rounds-alike",
+];
+
 impl Settings {
-    /// Reads a study file. `set` are values for its parameters; `cache` is a directory in which the
-    /// study may keep what it can make again, and stands as `{cache}` in its strings, as `{study}`
-    /// stands for the directory of the file.
+    /// Reads a study file. `set` has values for its parameters. In its strings, `{study}` is the directory of the
+    /// file, and `{cache}` a directory in `cache` where the study may keep what it can make again.
     ///
     /// # Errors
-    /// When it cannot be read, or is malformed; then with line and column.
+    /// If it cannot be read, or is malformed; then with line and column.
     pub fn read(path: &Path, set: &[(String, String)], cache: &Path) -> Result<Self, FileError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| FileError::Unreadable { path: path.to_owned(), error })?;
-        let mut settings: Self = toml::from_str(&text).map_err(|error| {
+        let malformed = |error: toml::de::Error| {
             let at = error.span().map_or(0, |span| span.start);
             let (line, column) = place(&text, at);
             // The parser's sentence may have a second line with an explanation.
             let message = error.message().trim().replace('\n', "; ");
             FileError::Malformed { path: path.to_owned(), line, column, message }
-        })?;
+        };
+        let unfilled: Self = toml::from_str(&text).map_err(malformed)?;
+        let mut parameters = unfilled.parameters;
         for (name, value) in set {
-            let Some(slot) = settings.parameters.get_mut(name) else {
-                let known: Vec<&str> = settings.parameters.keys().map(String::as_str).collect();
+            let Some(slot) = parameters.get_mut(name) else {
+                let known: Vec<&str> = parameters.keys().map(String::as_str).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
                 let (path, name) = (path.to_owned(), name.clone());
                 return Err(FileError::NoSuchParameter { path, name, known });
@@ -240,75 +398,31 @@ impl Settings {
         let home = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let home = std::path::absolute(home).unwrap_or_else(|_| home.to_owned());
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        settings.fill_in(&home, &cache.join("studies").join(&stem));
-        settings.name.get_or_insert(stem);
-        Ok(settings)
-    }
-
-    /// Puts the values of parameters in their places, and takes paths from the file's directory.
-    fn fill_in(&mut self, home: &Path, cache: &Path) {
-        let mut values: Vec<(String, String)> = self
-            .parameters
-            .iter()
-            .map(|(name, value)| {
-                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                (format!("{{{name}}}"), text)
-            })
-            .collect();
-        self.places = vec![
+        let cache = cache.join("studies").join(&stem);
+        let places = vec![
             ("{study}".to_owned(), home.display().to_string()),
             ("{cache}".to_owned(), cache.display().to_string()),
         ];
-        values.extend(self.places.iter().cloned());
-        let fill = |text: &mut String| {
-            for (name, value) in &values {
-                *text = text.replace(name.as_str(), value);
-            }
-        };
-        let texts = [
-            &mut self.name,
-            &mut self.about,
-            &mut self.setup,
-            &mut self.figures,
-            &mut self.load,
-            &mut self.ready,
-            &mut self.prepare,
-            &mut self.cleanup,
-            &mut self.pause,
-            &mut self.settle,
-            &mut self.timeout,
-            &mut self.interval,
-            &mut self.max_slowdown,
-            &mut self.tolerance,
-        ];
-        texts.into_iter().flatten().for_each(fill);
-        let lists = [&mut self.command, &mut self.tune, &mut self.phase, &mut self.fail_on];
-        lists.into_iter().flatten().flatten().for_each(fill);
-        self.environment.values_mut().for_each(fill);
-        for words in [&mut self.allocator, &mut self.policy, &mut self.only].into_iter().flatten() {
-            words.each(fill);
-        }
-        if let Some(Number::Written(text)) = &mut self.open_files {
-            fill(text);
-        }
-        self.treatment.iter_mut().for_each(|one| one.each(fill));
-        let mut path = |path: &mut PathBuf| {
-            let mut text = path.display().to_string();
-            fill(&mut text);
-            *path = home.join(text);
-        };
-        self.beside.iter_mut().flatten().for_each(&mut path);
-        self.baseline.iter_mut().for_each(&mut path);
-        self.directory.iter_mut().for_each(&mut path);
-        self.output.iter_mut().for_each(&mut path);
-        self.directory.get_or_insert_with(|| home.to_owned());
+        let table: toml::Table = toml::from_str(&text).map_err(malformed)?;
+        let table = filled_in(table, &parameters, &places);
+        let mut settings: Self = table.try_into().map_err(malformed)?;
+        settings.paths().for_each(|path| *path = home.join(&path));
+        settings.directory.get_or_insert(home);
+        settings.name.get_or_insert(stem);
+        Ok(Self { parameters, places, ..settings })
     }
 
-    /// Whether flags may be laid over the settings of a file. To treatments that the file describes alone, with
-    /// commands of their own, a list of allocators would add the bare command, and make it the reference.
+    /// The paths, which in a file are relative to its directory.
+    fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let single = [&mut self.baseline, &mut self.directory, &mut self.output];
+        single.into_iter().flatten().chain(self.beside.iter_mut().flatten())
+    }
+
+    /// Whether flags may override the settings of a file. If the file describes all its treatments, with commands
+    /// of their own, a list of allocators would add the bare command, and make it the reference.
     ///
     /// # Errors
-    /// When they name allocators or settings, and the file names none but describes its treatments.
+    /// If they name allocators or settings, and the file names none but describes its treatments.
     pub fn admit(&self, path: &Path, flags: &Self) -> Result<(), FileError> {
         let names = |settings: &Self| settings.allocator.is_some() || settings.tune.is_some();
         match self.treatment.is_empty() || names(self) || !names(flags) {
@@ -317,69 +431,106 @@ impl Settings {
         }
     }
 
-    /// Lays other settings over these: what they name wins.
-    #[must_use]
-    pub fn overridden_by(self, other: Self) -> Self {
-        let mut environment = self.environment;
-        environment.extend(other.environment);
-        let mut parameters = self.parameters;
-        parameters.extend(other.parameters);
-        Self {
-            name: other.name.or(self.name),
-            about: other.about.or(self.about),
-            command: other.command.or(self.command),
-            directory: other.directory.or(self.directory),
-            environment,
-            parameters,
-            setup: other.setup.or(self.setup),
-            allocator: other.allocator.or(self.allocator),
-            tune: other.tune.or(self.tune),
-            policy: other.policy.or(self.policy),
-            treatment: if other.treatment.is_empty() { self.treatment } else { other.treatment },
-            only: other.only.or(self.only),
-            figures: other.figures.or(self.figures),
-            load: other.load.or(self.load),
-            ready: other.ready.or(self.ready),
-            phase: other.phase.or(self.phase),
-            prepare: other.prepare.or(self.prepare),
-            cleanup: other.cleanup.or(self.cleanup),
-            warmup: other.warmup.or(self.warmup),
-            rounds: other.rounds.or(self.rounds),
-            pause: other.pause.or(self.pause),
-            settle: other.settle.or(self.settle),
-            repeat: other.repeat.or(self.repeat),
-            interval: other.interval.or(self.interval),
-            timeout: other.timeout.or(self.timeout),
-            seed: other.seed.or(self.seed),
-            max_slowdown: other.max_slowdown.or(self.max_slowdown),
-            output: other.output.or(self.output),
-            fail_on: other.fail_on.or(self.fail_on),
-            baseline: other.baseline.or(self.baseline),
-            tolerance: other.tolerance.or(self.tolerance),
-            beside: other.beside.or(self.beside),
-            recommend: other.recommend.or(self.recommend),
-            rounds_alike: other.rounds_alike.or(self.rounds_alike),
-            open_files: other.open_files.or(self.open_files),
-            shard: other.shard.or(self.shard),
-            resume: other.resume || self.resume,
-            places: if other.places.is_empty() { self.places } else { other.places },
-        }
+    /// Returns the settings that bear on a trial, by their keys, as texts: all but [`NOT_CONDITIONS`].
+    ///
+    /// # Errors
+    /// If one of them is a path that is not UTF-8.
+    pub(crate) fn conditions(&self) -> serde_json::Result<BTreeMap<String, String>> {
+        let mut keys: BTreeMap<String, Value> =
+            serde_json::from_value(serde_json::to_value(self)?)?;
+        keys.retain(|key, _| !NOT_CONDITIONS.contains(&key.as_str()));
+        Ok(keys.into_iter().filter_map(|(key, value)| Some((key, text_of(value)?))).collect())
     }
 }
 
-impl TreatmentSettings {
-    /// Every text in it that may hold a parameter.
-    fn each(&mut self, mut of: impl FnMut(&mut String)) {
-        let single = [&mut self.label, &mut self.policy, &mut self.when].into_iter().flatten();
-        let acts =
-            self.at.iter_mut().flat_map(|act| [&mut act.moment, &mut act.name, &mut act.run]);
-        self.allocator.each(&mut of);
-        single
-            .chain(self.environment.values_mut())
-            .chain(self.command.iter_mut().flatten())
-            .chain(&mut self.args)
-            .chain(acts)
-            .for_each(of);
+/// Returns a setting as one text; `None` if it is not given.
+fn text_of(value: Value) -> Option<String> {
+    let list = |items: Vec<String>| Some(items.join(" ")).filter(|text| !text.is_empty());
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        Value::Array(items) => list(items.into_iter().filter_map(text_of).collect()),
+        Value::Object(items) => list(
+            items
+                .into_iter()
+                .filter_map(|(name, value)| Some(format!("{name}={}", text_of(value)?)))
+                .collect(),
+        ),
+        Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+    }
+}
+
+/// Replaces the parameters and places in all strings of a study file, but not in the parameters themselves.
+fn filled_in(
+    table: toml::Table,
+    parameters: &BTreeMap<String, toml::Value>,
+    places: &[(String, String)],
+) -> toml::Table {
+    let parameters = parameters.iter().map(|(name, value)| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        (format!("{{{name}}}"), text)
+    });
+    let values: Vec<(String, String)> = parameters.chain(places.iter().cloned()).collect();
+    let fill = |(key, mut value): (String, toml::Value)| {
+        if key != "parameters" {
+            fill_in(&mut value, &values);
+        }
+        (key, value)
+    };
+    table.into_iter().map(fill).collect()
+}
+
+fn fill_in(value: &mut toml::Value, values: &[(String, String)]) {
+    match value {
+        toml::Value::String(text) => {
+            for (name, value) in values {
+                *text = text.replace(name.as_str(), value);
+            }
+        }
+        toml::Value::Array(items) => items.iter_mut().for_each(|item| fill_in(item, values)),
+        toml::Value::Table(items) => items.iter_mut().for_each(|(_, item)| fill_in(item, values)),
+        _ => {}
+    }
+}
+
+/// Serializes a path that may not be UTF-8.
+fn lossy<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    path.as_ref().map(|path| path.display().to_string()).serialize(serializer)
+}
+
+/// The settings that the command line gives. They override those of a file, one by one.
+#[derive(Debug, Clone, Default)]
+pub struct Flags(ArgMatches);
+
+impl Flags {
+    /// Returns the settings with those of the command line in place of them.
+    ///
+    /// # Errors
+    /// Never, since the parser has accepted each value as a setting's.
+    pub fn over(&self, mut settings: Settings) -> Result<Settings, clap::Error> {
+        settings.update_from_arg_matches(&self.0)?;
+        Ok(settings)
+    }
+}
+
+impl Args for Flags {
+    fn augment_args(command: Command) -> Command {
+        Settings::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Settings::augment_args_for_update(command)
+    }
+}
+
+impl FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self(matches.clone()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0 = matches.clone();
+        Ok(())
     }
 }
 
@@ -394,6 +545,7 @@ fn place(text: &str, at: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn read(text: &str, set: &[(String, String)]) -> Result<Settings, String> {
         let directory = tempfile::tempdir().unwrap();
@@ -443,7 +595,7 @@ mod tests {
     #[test]
     fn a_file_says_that_nothing_is_recommended_and_that_its_rounds_are_not_alike() {
         let said = |text: &str| {
-            let all = read(text, &[]).unwrap().overridden_by(Settings::default());
+            let all = read(text, &[]).unwrap();
             (all.recommend, all.rounds_alike)
         };
         assert_eq!(said("recommend = false\nrounds-alike = false\n"), (Some(false), Some(false)));
@@ -472,11 +624,128 @@ mod tests {
         assert_eq!(said(described, &Settings { only, ..Settings::default() }), Ok(()));
     }
 
+    /// The flags of a command line.
+    fn flags(words: &[&str]) -> Flags {
+        let command = Flags::augment_args(Command::new("study").no_binary_name(true));
+        Flags::from_arg_matches(&command.get_matches_from(words)).unwrap()
+    }
+
     #[test]
     fn flags_win_over_the_file() {
-        let file = Settings { repeat: Some(3), seed: Some(1), ..Settings::default() };
-        let flags = Settings { repeat: Some(5), ..Settings::default() };
-        let both = file.overridden_by(flags);
-        assert_eq!((both.repeat, both.seed), (Some(5), Some(1)));
+        let file = Settings {
+            repeat: Some(3),
+            seed: Some(1),
+            phase: Some(vec!["peak=log:a".to_owned()]),
+            tune: Some(vec!["glibc/arena_max".to_owned()]),
+            ..Settings::default()
+        };
+        let given =
+            flags(&["--repeat", "5", "--phase", "x=log:b", "--phase", "y=log:c", "--resume"]);
+        let both = given.over(file.clone()).unwrap();
+        let phase = Some(["x=log:b", "y=log:c"].map(str::to_owned).to_vec());
+        assert_eq!(both, Settings { repeat: Some(5), phase, resume: true, ..file.clone() });
+        assert_eq!(flags(&[]).over(file.clone()).unwrap(), file);
+    }
+
+    /// A study file with all keys.
+    const ALL_KEYS: &str = r#"
+        about = "a"
+        command = ["sh", "-c", "true"]
+        directory = "relative/d"
+        environment = { A = "1", B = "2" }
+        parameters = { n = 3 }
+        setup = "make"
+        allocator = "glibc"
+        tune = ["glibc/arena_max"]
+        policy = "none"
+        treatment = [{ allocator = "glibc", label = "x" }]
+        only = "glibc"
+        figures = "http://h/"
+        load = "wrk -c {n}"
+        ready = "after:5s"
+        phase = ["peak=log:a", "settled=log:b"]
+        prepare = "p"
+        cleanup = "c"
+        warmup = 1
+        rounds = 2
+        pause = "1s"
+        settle = "2s"
+        repeat = 4
+        interval = "50ms"
+        timeout = "1m"
+        seed = 5
+        max-slowdown = "1%"
+        output = "relative/o"
+        fail-on = ["load.failed>0"]
+        baseline = "relative/b"
+        tolerance = "2%"
+        name = "n"
+        beside = ["relative/1", "relative/2"]
+        recommend = false
+        rounds-alike = false
+        open-files = "{n}"
+    "#;
+
+    /// The keys of a study file, and the flags, by their names.
+    fn all_names() -> BTreeSet<String> {
+        let error = toml::from_str::<Settings>("no-such-key = 1").unwrap_err().to_string();
+        let keys = error.split('`').skip(1).step_by(2).skip(1);
+        let keys =
+            keys.filter(|key| !["rounds_alike", "no-such-key"].contains(key)).map(str::to_owned);
+        let command = Settings::augment_args(Command::new("study"));
+        let flags = command.get_arguments().filter_map(|flag| flag.get_long().map(str::to_owned));
+        keys.chain(flags).collect()
+    }
+
+    #[test]
+    fn every_setting_is_a_condition_or_excluded_by_name() {
+        let known = all_names();
+        let stale: Vec<&str> =
+            NOT_CONDITIONS.into_iter().filter(|name| !known.contains(*name)).collect();
+        assert_eq!(stale, [""; 0], "no longer settings");
+        let conditions = read(ALL_KEYS, &[]).unwrap().conditions().unwrap();
+        for name in known {
+            let is_excluded = NOT_CONDITIONS.contains(&name.as_str());
+            assert_ne!(conditions.contains_key(&name), is_excluded, "{name}");
+        }
+    }
+
+    #[test]
+    fn conditions_have_the_texts_of_earlier_records() {
+        let conditions = read(ALL_KEYS, &[]).unwrap().conditions().unwrap();
+        let text = |name: &str| conditions[name].as_str();
+        assert_eq!(text("command"), "sh -c true");
+        assert_eq!(text("environment"), "A=1 B=2");
+        assert_eq!(text("load"), "wrk -c 3");
+        assert_eq!(text("phase"), "peak=log:a settled=log:b");
+        assert!(text("directory").ends_with("/relative/d"));
+        assert_eq!(Settings::default().conditions().unwrap(), BTreeMap::new());
+    }
+
+    #[test]
+    fn every_path_of_a_file_is_relative_to_its_directory() {
+        let shown = format!("{:?}", read(ALL_KEYS, &[]).unwrap());
+        assert_eq!(shown.matches("relative/").count(), 5);
+        assert_eq!(shown.matches("/relative/").count(), 5, "{shown}");
+    }
+
+    #[test]
+    fn the_help_names_the_defaults() {
+        let mut command = Settings::augment_args(Command::new("study"));
+        let help = command.render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let seconds = |time: Duration| format!("{}s", time.as_secs());
+        for default in [
+            DEFAULT_ALLOCATORS.to_owned(),
+            DEFAULT_REPEATS.to_string(),
+            seconds(DEFAULT_PAUSE),
+            seconds(DEFAULT_SETTLE),
+            format!("{}ms", DEFAULT_INTERVAL.as_millis()),
+            format!("{}m", DEFAULT_TIMEOUT.as_secs() / 60),
+            format!("{:.0}%", DEFAULT_MAX_SLOWDOWN * 100.0),
+            format!("{:.0}%", DEFAULT_TOLERANCE * 100.0),
+        ] {
+            assert!(help.contains(&format!("[default: {default}]")), "{default}");
+        }
     }
 }

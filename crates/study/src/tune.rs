@@ -138,7 +138,7 @@ pub enum TuneError {
 ///
 /// # Errors
 /// When they have another form, or the preset is not known.
-pub fn parse(text: &str) -> Result<Tune, TuneError> {
+pub(crate) fn parse(text: &str) -> Result<Tune, TuneError> {
     let malformed = || TuneError::Malformed(text.to_owned());
     let (allocator, rest) = text.trim().split_once('/').ok_or_else(malformed)?;
     let allocator = allocator.trim();

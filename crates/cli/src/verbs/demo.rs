@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use lowtide_model::bytes::Human;
-use lowtide_study::settings::{Settings, Words};
+use lowtide_study::{Settings, Words};
 
 use super::study;
 use crate::args::{DemoArgs, DemoServerArgs};

@@ -10,7 +10,7 @@ use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::links;
 use lowtide_probe::process::Process;
 use lowtide_probe::sockets::{Listening, listening};
-use lowtide_study::treatment::find_program;
+use lowtide_study::find_program;
 
 use crate::shell::{copyable, quoted};
 

@@ -8,15 +8,17 @@ use lowtide_allocators::cache_directory;
 use lowtide_analysis::compare;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialOutcome;
+use lowtide_model::release::Outcome;
+use lowtide_probe::inspect::Target;
 use lowtide_record::files;
+use lowtide_release::Options;
 use lowtide_report::merge_shards;
 use lowtide_report::read::Loaded;
-use lowtide_study::allocator::AllocatorError;
-use lowtide_study::plan::{Plan, PlanError};
-use lowtide_study::preflight::Obstacle;
-use lowtide_study::runner::{self, Ran, RunError};
-use lowtide_study::settings::{Number, Settings, Words};
+use lowtide_study::{
+    AllocatorError, Obstacle, Plan, PlanError, Releaser, RunError, Settings, StudyRun,
+};
 use rustix::process::{Resource, getrlimit};
+use serde_json::Value;
 
 use super::load;
 use crate::args::StudyArgs;
@@ -27,7 +29,7 @@ use crate::progress::StudyProgress;
 use crate::{interrupt, keeper, shell};
 
 pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
-    let plan = Plan::of(settings(args)?).map_err(refused)?;
+    let plan = Plan::new(settings(args)?).map_err(refused)?;
     check_load(&plan)?;
     // What cannot be compared with is better known before hours have passed.
     let earlier = match &plan.baseline {
@@ -45,17 +47,41 @@ pub(crate) fn run(args: StudyArgs, output: &Output) -> Result<Exit, Failure> {
 }
 
 /// Runs a plan, showing how far it is.
-pub(crate) fn conduct(plan: &Plan) -> Result<Ran, Failure> {
+pub(crate) fn conduct(plan: &Plan) -> Result<StudyRun, Failure> {
     for note in &plan.notes {
         note!("note: {note}");
     }
     let interrupt = interrupt::flag();
     let machine = lowtide_probe::machine::detect();
     let mut show = StudyProgress::new();
-    let ran = runner::run(plan, &keeper::program()?, &machine, &mut show, &interrupt);
+    let ran = lowtide_study::run(
+        plan,
+        &keeper::program()?,
+        &machine,
+        &mut show,
+        &mut LiveReleaser,
+        &interrupt,
+    );
     let record = show.record();
     drop(show);
     ran.map_err(|error| failure_of(&error, record.as_deref()))
+}
+
+/// Releases memory as `lowtide release PID` does by default.
+struct LiveReleaser;
+
+impl Releaser for LiveReleaser {
+    fn release(&mut self, pid: u32) -> Result<Value, String> {
+        let target = Target::open(pid).map_err(|error| error.to_string())?;
+        let done = lowtide_release::release(&target, &Options::default())
+            .map_err(|error| error.to_string())?;
+        match done.outcome {
+            Outcome::Released | Outcome::NothingToRelease => {
+                serde_json::to_value(&done).map_err(|error| error.to_string())
+            }
+            Outcome::Refused | Outcome::Partial => Err(done.reason.unwrap_or_default()),
+        }
+    }
 }
 
 /// How lowtide ends by what went wrong. `record` is where it was being written.
@@ -86,7 +112,7 @@ fn failure_of(error: &RunError, record: Option<&Path>) -> Failure {
 /// Tells what came of a study, and ends as it ended.
 pub(crate) fn analyze(
     plan: &Plan,
-    ran: &Ran,
+    ran: &StudyRun,
     record: Loaded,
     earlier: Option<&Loaded>,
     output: &Output,
@@ -131,7 +157,7 @@ pub(crate) fn analyze(
 /// Refuses a load of lowtide's own that this machine does not permit, and warns of a subject that may not be
 /// able to bear it.
 fn check_load(plan: &Plan) -> Result<(), Failure> {
-    let Some(line) = &plan.course.load else { return Ok(()) };
+    let Some(line) = &plan.timeline.load else { return Ok(()) };
     let Some(connections) = load::check(line)? else { return Ok(()) };
     let soft = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = soft.max(plan.open_files.unwrap_or(0));
@@ -150,7 +176,7 @@ fn tell_how_to_go_on(plan: &Plan, study: &StudyReport, record: &Path) {
     let done = study.trials.iter().filter(|trial| trial.outcome == TrialOutcome::Done).count();
     let of = plan.for_record().slots().len();
     let directory = shell::quoted(&record.display().to_string());
-    let how = match plan.resume {
+    let how = match plan.settings.resume {
         true => "run the same command again".to_owned(),
         false => format!("add `--resume --output {directory}` to the same command"),
     };
@@ -191,73 +217,44 @@ fn summarise_for_ci(report: &Report, crossed: &[String]) {
     }
 }
 
-/// What was asked for, by the file and by the flags.
+/// Returns the settings of the file, overridden by those of the command line.
 fn settings(args: StudyArgs) -> Result<Settings, Failure> {
     let file = match &args.file {
         None => Settings::default(),
-        Some(path) => {
-            let cache = cache_directory().map_err(Failure::failed)?;
-            let set = parameters(&args.set)?;
-            Settings::read(path, &set, &cache).map_err(|error| {
-                let looks_like_a_command = path.extension().is_none_or(|e| e != "toml");
-                let failure = Failure::usage(&error);
-                if looks_like_a_command {
-                    failure.next(format!("lowtide study -- {}", path.display()))
-                } else {
-                    failure
-                }
-            })?
-        }
+        Some(path) => read_file(path, &args.set)?,
     };
-    let several = |list: Vec<String>| Some(list).filter(|l| !l.is_empty());
-    let command = args
-        .command
-        .into_iter()
-        .map(|word| {
-            word.into_string().map_err(|word| {
-                Failure::usage(format!(
-                    "{} is not UTF-8, which a record could not hold",
-                    word.display()
-                ))
-            })
+    let command = args.command.into_iter().map(|word| {
+        word.into_string().map_err(|word| {
+            Failure::usage(format!(
+                "{} is not UTF-8, which a record could not hold",
+                word.display()
+            ))
         })
-        .collect::<Result<Vec<String>, Failure>>()?;
-    // The path of an earlier record counts from here, not from where the study file lies.
-    let flags = Settings {
-        name: args.name,
-        command: several(command),
-        allocator: args.allocator.map(Words::Joined),
-        tune: several(args.tune),
-        policy: args.policy.map(Words::Joined),
-        only: args.only.map(Words::Joined),
-        figures: args.figures,
-        load: args.load,
-        ready: args.ready,
-        phase: several(args.phase),
-        prepare: args.prepare,
-        cleanup: args.cleanup,
-        warmup: args.warmup,
-        rounds: args.rounds,
-        pause: args.pause,
-        settle: args.settle,
-        repeat: args.repeat,
-        interval: args.interval,
-        timeout: args.timeout,
-        seed: args.seed,
-        max_slowdown: args.max_slowdown,
-        output: args.output,
-        fail_on: several(args.fail_on),
-        baseline: args.baseline,
-        tolerance: args.tolerance,
-        open_files: args.open_files.map(Number::Plain),
-        shard: args.shard,
-        resume: args.resume,
-        ..Settings::default()
-    };
+    });
+    let command = command.collect::<Result<Vec<String>, Failure>>()?;
     if let Some(path) = &args.file {
+        let flags = args.flags.over(Settings::default()).map_err(Failure::usage)?;
         file.admit(path, &flags).map_err(Failure::usage)?;
     }
-    Ok(file.overridden_by(flags))
+    // The path of an earlier record is relative to the working directory, not to that of the study file.
+    let mut settings = args.flags.over(file).map_err(Failure::usage)?;
+    if !command.is_empty() {
+        settings.command = Some(command);
+    }
+    Ok(settings)
+}
+
+fn read_file(path: &Path, set: &[String]) -> Result<Settings, Failure> {
+    let cache = cache_directory().map_err(Failure::failed)?;
+    Settings::read(path, &parameters(set)?, &cache).map_err(|error| {
+        let looks_like_a_command = path.extension().is_none_or(|e| e != "toml");
+        let failure = Failure::usage(&error);
+        if looks_like_a_command {
+            failure.next(format!("lowtide study -- {}", path.display()))
+        } else {
+            failure
+        }
+    })
 }
 
 fn parameters(set: &[String]) -> Result<Vec<(String, String)>, Failure> {
@@ -284,7 +281,7 @@ pub(crate) fn run_settings(
     begins: &str,
     output: &Output,
 ) -> Result<Exit, Failure> {
-    let plan = Plan::of(settings).map_err(refused)?;
+    let plan = Plan::new(settings).map_err(refused)?;
     note!("{begins}");
     let ran = conduct(&plan)?;
     let record = present::load(Path::new(&ran.record))?;

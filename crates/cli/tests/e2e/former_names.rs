@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lowtide_study::settings::Settings;
+use lowtide_study::Settings;
 
 const STUDIES: [(&str, &str); 8] = [
     ("000-million-streams", "million-streams"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::keeper::Launch;
+use crate::supervisor::Launch;
 
 /// Inherited variables that bear on memory. Others are nobody's business: a value may be a password.
 const SHOWN: [&str; 13] = [
@@ -22,7 +22,7 @@ const SHOWN: [&str; 13] = [
 ];
 
 /// What was set for the subject, and what of the rest bears on memory.
-pub(super) fn told(launch: &Launch) -> BTreeMap<String, String> {
+pub(super) fn recorded(launch: &Launch) -> BTreeMap<String, String> {
     let inherited = SHOWN.iter().filter_map(|name| {
         let value = std::env::var_os(name)?.to_string_lossy().into_owned();
         Some(((*name).to_owned(), value))
@@ -38,8 +38,8 @@ mod tests {
     #[test]
     fn only_what_was_set_or_bears_on_memory_is_told() {
         let set = vec![("MINE".to_owned(), "1".to_owned())];
-        let told = told(&Launch { set, ..Launch::default() });
-        assert_eq!(told.get("MINE").map(String::as_str), Some("1"));
-        assert!(!told.contains_key("HOME") && !told.contains_key("CARGO_PKG_NAME"));
+        let found = recorded(&Launch { set, ..Launch::default() });
+        assert_eq!(found.get("MINE").map(String::as_str), Some("1"));
+        assert!(!found.contains_key("HOME") && !found.contains_key("CARGO_PKG_NAME"));
     }
 }

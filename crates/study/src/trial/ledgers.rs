@@ -1,9 +1,6 @@
-//! The thread that looks at whose a subject's bytes are: when it is asked to, when the memory has
-//! changed since, and now and then, because owners change without RSS. It is apart from the sampler,
-//! which must not wait for it.
+//! The thread that takes ledgers of a subject: on request, when its memory has changed, and now and then, because
+//! owners change without RSS. It is separate from the sampler, which must not wait for it.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lowtide_model::heap_summary::HeapSummary;
@@ -15,164 +12,129 @@ use lowtide_probe::tree;
 use lowtide_record::Recorder;
 use lowtide_record::v1::{LedgerReading, Line};
 
-use super::sampling::Requests;
+use super::sampling::SamplerHandle;
+use crate::on_demand::{OnDemand, Requests};
 
-/// How often it is asked whether the memory has changed.
-const STEP: Duration = Duration::from_millis(100);
-/// Without being asked, 1 part in so many of the time may go into looking, when RSS has changed,
+/// Time between two checks whether the memory has changed.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Without a request, ledgers take one part in so many of the time when RSS has changed,
 const SHARE_CHANGED: u32 = 25;
 /// and when it has not.
 const SHARE: u32 = 100;
-/// By how much RSS must differ from what it was, to have changed: as a part of it, and in bytes.
+/// Minimum difference of RSS that counts as a change: as a part of it, and in bytes.
 const CHANGED: f64 = 0.1;
 const CHANGED_BYTES: u64 = 1 << 20;
-/// How often it is looked at when RSS has not changed.
-const NOW_AND_THEN: Duration = Duration::from_secs(1);
-/// A tree that takes longer has changed meanwhile: it is left alone.
-const LONGEST: Duration = Duration::from_secs(5);
-/// How long a ledger that was asked for is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Minimum time between two ledgers when RSS has not changed.
+const UNCHANGED_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time for a ledger: a tree that takes longer has changed meanwhile.
+const LEDGER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time to wait for a requested ledger.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A running thread.
+/// The running thread. Its result is the CPU time that it took, in seconds.
 #[derive(Debug)]
-pub(super) struct Ledgers {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<f64>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    wanted: Mutex<Wanted>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Wanted {
-    /// How many were asked for, and how many of them were taken.
-    asked: u64,
-    taken: u64,
-    stop: bool,
-}
+pub(super) struct Ledgers(OnDemand<(), f64>);
 
 impl Ledgers {
-    /// Begins to look at everything below `root`. `readings` tells how much it has resident.
-    pub(super) fn start(root: u32, recorder: Recorder, readings: Requests) -> Self {
-        let shared = Arc::<Shared>::default();
-        let work = Work {
+    /// Starts to take ledgers of everything below `root`. The sampler knows how much that has resident.
+    pub(super) fn start(root: u32, recorder: Recorder, sampler: SamplerHandle) -> Self {
+        let work = LedgerThread {
             root,
             recorder,
-            readings,
+            sampler,
             inspector: Inspector::default(),
             last: None,
             cpu_s: 0.0,
         };
-        let of_thread = Arc::clone(&shared);
-        Self { shared, thread: Some(thread::spawn(move || work.run(&of_thread))) }
+        Self(OnDemand::start(Requests::default(), move |requests| work.run(requests)))
     }
 
-    /// Has one taken as soon as can be.
+    /// Requests a ledger.
     pub(super) fn take_soon(&self) {
-        self.ask(|_| {});
+        self.0.ask(());
     }
 
-    /// Has one taken now, and waits for it.
+    /// Requests a ledger, and waits for it.
     pub(super) fn take_now(&self) {
-        let mut mine = 0;
-        self.ask(|wanted| mine = wanted.asked);
-        let wanted = self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        let waits = |w: &mut Wanted| w.taken < mine;
-        drop(self.shared.changed.wait_timeout_while(wanted, PATIENCE, waits));
+        self.0.ask_and_wait((), REQUEST_TIMEOUT);
     }
 
-    fn ask(&self, then: impl FnOnce(&mut Wanted)) {
-        let mut wanted = self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        wanted.asked += 1;
-        then(&mut wanted);
-        self.shared.changed.notify_all();
-    }
-
-    /// Has it end. It is not waited for: it may be looking at a large heap, and what it looks at is
-    /// ended meanwhile.
+    /// Tells the thread to end, without waiting: it may be inspecting a large heap, whose process is ended
+    /// meanwhile.
     pub(super) fn stop(&self) {
-        self.ask(|wanted| wanted.stop = true);
+        self.0.stop();
     }
 
-    /// Waits until it has ended, and gives the CPU time that it took, in seconds.
-    pub(super) fn finish(mut self) -> f64 {
-        self.stop();
-        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    /// Waits until the thread has ended, and returns the CPU time that it took, in seconds.
+    pub(super) fn finish(self) -> f64 {
+        self.0.finish().unwrap_or_default()
     }
 }
 
-struct Work {
+struct LedgerThread {
     root: u32,
     recorder: Recorder,
-    readings: Requests,
+    sampler: SamplerHandle,
     inspector: Inspector,
-    last: Option<Last>,
-    /// CPU time of all looks, in seconds.
+    last: Option<LastLedger>,
+    /// CPU time of all inspections, in seconds.
     cpu_s: f64,
 }
 
-/// The last look.
-struct Last {
+/// The last ledger.
+struct LastLedger {
     end: Instant,
     /// CPU time that it took.
     cost: Duration,
     rss_bytes: u64,
-    /// How many moments had been announced.
+    /// Number of moments that had been announced.
     moments: u64,
 }
 
-impl Work {
-    fn run(mut self, shared: &Shared) -> f64 {
+impl LedgerThread {
+    fn run(mut self, requests: &Requests<()>) -> f64 {
         loop {
-            let wanted = shared.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-            let idle = |w: &mut Wanted| !w.stop && w.asked <= w.taken;
-            let waited = shared.changed.wait_timeout_while(wanted, STEP, idle);
-            let (asked, is_asked) = match waited {
-                Ok((wanted, _)) if wanted.stop => return self.cpu_s + thread_cpu_s(),
-                Ok((wanted, _)) => (wanted.asked, wanted.asked > wanted.taken),
-                Err(_) => return self.cpu_s + thread_cpu_s(),
-            };
-            if is_asked || self.is_due() {
-                self.take(shared);
+            requests.wait(POLL_INTERVAL);
+            if requests.is_stopped() {
+                return self.cpu_s + thread_cpu_s();
             }
-            shared.wanted.lock().unwrap_or_else(PoisonError::into_inner).taken = asked;
-            shared.changed.notify_all();
+            let batch = requests.take();
+            if !batch.requests.is_empty() || self.is_due() {
+                self.take(requests);
+            }
         }
     }
 
     fn is_due(&self) -> bool {
-        let rss = self.readings.rss_bytes();
+        let rss = self.sampler.rss_bytes();
         let Some(last) = &self.last else { return rss > 0 };
         let difference = rss.abs_diff(last.rss_bytes);
         let has_changed =
             difference > CHANGED_BYTES && difference as f64 > last.rss_bytes as f64 * CHANGED;
-        if self.readings.moments() > last.moments {
+        if self.sampler.moments() > last.moments {
             return true;
         }
         let since = last.end.elapsed();
         if has_changed {
             since >= last.cost * SHARE_CHANGED
         } else {
-            since >= NOW_AND_THEN && since >= last.cost * SHARE
+            since >= UNCHANGED_INTERVAL && since >= last.cost * SHARE
         }
     }
 
-    fn take(&mut self, shared: &Shared) {
+    fn take(&mut self, requests: &Requests<()>) {
         let begin = Instant::now();
-        // Each look is made by a thread of its own.
+        // Each inspection runs in a thread of its own.
         let mut cpu_s = 0.0;
-        let (t_s, moments) = (self.recorder.now(), self.readings.moments());
+        let (t_s, moments) = (self.recorder.now(), self.sampler.moments());
         let mut ledger = Ledger::default();
         let mut heap: Option<HeapSummary> = None;
         let mut managers = Vec::new();
         let mut processes = 0;
         for pid in tree::descendants_of(self.root) {
-            // One that has just ended has no memory any more.
-            let looked = Target::open(pid).and_then(|target| self.inspector.inspect(&target));
-            if let Ok(observed) = looked {
+            // A process that has just ended has no memory any more.
+            let inspected = Target::open(pid).and_then(|target| self.inspector.inspect(&target));
+            if let Ok(observed) = inspected {
                 ledger.join(&observed.ledger);
                 managers = Manager::join(managers, &observed.managers);
                 let of_process = HeapSummary::from_arenas(&observed.arenas);
@@ -180,8 +142,7 @@ impl Work {
                 processes += 1;
                 cpu_s += observed.cpu_s;
             }
-            let is_stopped = shared.wanted.lock().unwrap_or_else(PoisonError::into_inner).stop;
-            if is_stopped || begin.elapsed() > LONGEST {
+            if requests.is_stopped() || begin.elapsed() > LEDGER_TIMEOUT {
                 processes = 0;
                 break;
             }
@@ -189,7 +150,7 @@ impl Work {
         let rss_bytes = ledger.total();
         self.cpu_s += cpu_s;
         let cost = Duration::try_from_secs_f64(cpu_s).unwrap_or_default();
-        self.last = Some(Last { end: Instant::now(), cost, rss_bytes, moments });
+        self.last = Some(LastLedger { end: Instant::now(), cost, rss_bytes, moments });
         if processes > 0 {
             let reading = LedgerReading { t_s, processes, rss_bytes, ledger, managers, heap };
             self.recorder.write(&Line::Ledger(reading));

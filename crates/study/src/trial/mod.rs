@@ -4,29 +4,30 @@
 //! wrong. It drives a [`Stage`], which is the real one (`bench.rs`) or, in tests, one that has a
 //! clock of its own and never waits.
 
-mod acts;
-mod announced;
-pub(crate) mod bench;
 mod environment;
-mod handover;
+mod hook_queue;
+mod hooks;
 mod ledgers;
-mod moments;
+mod load_tail;
+mod log_events;
+mod metrics_poller;
+pub(crate) mod policy_driver;
+pub(crate) mod process_stage;
 mod sampling;
 pub(crate) mod shell;
 mod subject;
-mod telling;
 
 use std::time::Duration;
 
 use lowtide_analysis::metrics::SETTLED_WINDOW_S;
 use lowtide_record::v1::{Event, Outcome};
 
-use crate::plan::Course;
 use crate::ready::Ready;
+use crate::timeline::{BASELINE, TrialTimeline};
 
 /// Why a trial cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stop {
+pub(crate) enum Stop {
     /// Something went wrong; one sentence.
     Failed(String),
     /// Ctrl-C, or a signal.
@@ -34,7 +35,7 @@ pub enum Stop {
 }
 
 /// Where a trial takes place.
-pub trait Stage {
+pub(crate) trait Stage {
     /// Notes that something happened now.
     fn mark(&mut self, moment: Event, round: Option<u32>);
 
@@ -70,17 +71,14 @@ pub trait Stage {
     fn cleanup(&mut self) -> Result<(), Stop>;
 }
 
-/// How long the subject is left alone before the load, so that there is a baseline.
-pub(crate) const BASELINE: Duration = Duration::from_millis(1200);
-
 /// So often, and each time for so long, the end of a rise is waited for: a server that listens may still be
 /// starting its workers. What rises for longer is warned of by the report.
 const MOST_WAITS: u32 = 15;
 const WAIT: Duration = Duration::from_secs(1);
 
 /// Runs one trial. Whatever happens, everything that was started is ended, and the cleanup runs.
-pub fn perform(stage: &mut impl Stage, course: &Course) -> Outcome {
-    let ran = stage.prepare().and_then(|()| run(stage, course));
+pub(crate) fn perform(stage: &mut impl Stage, timeline: &TrialTimeline) -> Outcome {
+    let ran = stage.prepare().and_then(|()| run(stage, timeline));
     let ended = stage.end();
     let cleaned = stage.cleanup();
     match ran.and(ended).and(cleaned) {
@@ -90,19 +88,19 @@ pub fn perform(stage: &mut impl Stage, course: &Course) -> Outcome {
     }
 }
 
-fn run(stage: &mut impl Stage, course: &Course) -> Result<(), Stop> {
+fn run(stage: &mut impl Stage, timeline: &TrialTimeline) -> Result<(), Stop> {
     stage.start()?;
-    if let Some(ready) = &course.ready {
+    if let Some(ready) = &timeline.ready {
         stage.await_ready(ready)?;
         stage.mark(Event::Ready, None);
     }
-    if course.load.is_none() {
-        stage.await_end(course.settle_after_phase.then_some(course.settle))?;
+    if timeline.load.is_none() {
+        stage.await_end(timeline.settle_after_phase.then_some(timeline.settle))?;
         return stage.check();
     }
-    for _ in 0..course.warmup {
+    for _ in 0..timeline.warmup {
         stage.load(0)?;
-        stage.pass(course.pause, false)?;
+        stage.pass(timeline.pause, false)?;
     }
     stage.has_risen();
     stage.pass(BASELINE, true)?;
@@ -113,11 +111,11 @@ fn run(stage: &mut impl Stage, course: &Course) -> Result<(), Stop> {
         stage.pass(WAIT, true)?;
     }
     stage.mark(Event::Baseline, None);
-    for round in 1..=course.rounds {
+    for round in 1..=timeline.rounds {
         stage.mark(Event::LoadBegin, Some(round));
         stage.load(round)?;
         stage.mark(Event::LoadEnd, Some(round));
-        let time = if round == course.rounds { course.settle } else { course.pause };
+        let time = if round == timeline.rounds { timeline.settle } else { timeline.pause };
         let judged = Duration::from_secs_f64(SETTLED_WINDOW_S).min(time);
         stage.pass(time - judged, false)?;
         stage.pass(judged, true)?;

@@ -1,9 +1,8 @@
-//! The thread that samples a subject while the trial goes on, and looks at each of its processes
-//! once to see whether the treatment is in force.
+//! The thread that samples a subject during a trial, and examines each of its processes once to see whether the
+//! treatment is in force.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use lowtide_probe::machine::thread_cpu_s;
@@ -12,23 +11,26 @@ use lowtide_probe::sampler::{Attention, Sampler};
 use lowtide_record::Recorder;
 use lowtide_record::v1::{Line, Process};
 
-use crate::treatment::Applied;
+use crate::on_demand::{OnDemand, Requests};
+use crate::treatment::ResolvedTreatment;
 
-/// How long a process may be loading before nothing is expected of it any more.
-const LOADING: Duration = Duration::from_secs(10);
-/// In the first moments the allocator is looked for more often than at every tick, so that a program
-/// that lives for a tenth of a second is still seen.
+/// Maximum time for a process to load: after it, its allocator is not expected any more.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// At first, allocators are examined more often than at every tick, so that a program that lives for a tenth of a
+/// second is still seen.
 const EAGER: Duration = Duration::from_millis(400);
-const EAGER_STEP: Duration = Duration::from_millis(4);
+const EAGER_INTERVAL: Duration = Duration::from_millis(4);
+/// Maximum time to wait for a requested sample.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running sampler.
 #[derive(Debug)]
 pub(super) struct Sampling {
-    requests: Requests,
-    thread: Option<JoinHandle<Account>>,
+    handle: SamplerHandle,
+    thread: OnDemand<Attention, Account>,
 }
 
-/// What the sampler says of itself when it is done.
+/// The sampler's account of itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Account {
     /// CPU time that it took, in seconds.
@@ -37,82 +39,57 @@ pub(super) struct Account {
     pub(super) missed_ticks: u64,
 }
 
+/// A sampler's last sample, and the requests for more. It exists before the sampler starts.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SamplerHandle {
+    shared: Arc<Shared>,
+    requests: Requests<Attention>,
+}
+
 #[derive(Debug, Default)]
 struct Shared {
-    stop: AtomicBool,
     close: AtomicBool,
     /// Whether there was ever a process to read.
     saw: AtomicBool,
-    /// How many moments were announced.
+    /// Number of moments that were announced.
     moments: AtomicU64,
-    /// The last reading, for whoever shows progress.
+    /// The last sample, to show progress.
     rss_bytes: AtomicU64,
     connections: AtomicU64,
     /// Why a process could not be read, once that has happened: the sums would be wrong.
     failure: OnceLock<String>,
-    wanted: Mutex<Wanted>,
-    changed: Condvar,
 }
 
-/// Readings that are asked for out of turn.
-#[derive(Debug, Default)]
-struct Wanted {
-    /// How many were asked for, and how many of them were taken.
-    asked: u64,
-    taken: u64,
-    /// Whether one of those that are still to be taken wants the slow figures.
-    slow: bool,
-}
-
-impl Shared {
-    fn wanted(&self) -> MutexGuard<'_, Wanted> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Asks a sampler for readings out of turn, also before it has begun.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Requests(Arc<Shared>);
-
-impl Requests {
-    /// What was resident at the last reading, in bytes.
+impl SamplerHandle {
+    /// Returns the resident bytes of the last sample.
     pub(super) fn rss_bytes(&self) -> u64 {
-        self.0.rss_bytes.load(Ordering::Relaxed)
+        self.shared.rss_bytes.load(Ordering::Relaxed)
     }
 
-    /// Has a reading taken as soon as can be.
-    pub(super) fn read_soon(&self) {
-        self.0.moments.fetch_add(1, Ordering::Relaxed);
-        drop(self.ask(false));
+    /// Announces a moment, and requests a sample of it.
+    pub(super) fn sample_moment(&self) {
+        self.shared.moments.fetch_add(1, Ordering::Relaxed);
+        self.requests.ask(Attention::Normal);
     }
 
-    /// How many moments were announced at which a reading was to be taken.
+    /// Returns the number of moments that were announced.
     pub(super) fn moments(&self) -> u64 {
-        self.0.moments.load(Ordering::Relaxed)
-    }
-
-    fn ask(&self, slow: bool) -> (u64, MutexGuard<'_, Wanted>) {
-        let mut wanted = self.0.wanted();
-        wanted.asked += 1;
-        wanted.slow |= slow;
-        self.0.changed.notify_all();
-        (wanted.asked, wanted)
+        self.shared.moments.load(Ordering::Relaxed)
     }
 }
 
 impl Sampling {
-    /// Begins to sample everything below `root`.
+    /// Starts to sample everything below `root`.
     pub(super) fn start(
         root: u32,
-        treatment: Applied,
+        treatment: ResolvedTreatment,
         recorder: Recorder,
         interval: Duration,
-        requests: &Requests,
+        handle: &SamplerHandle,
     ) -> Self {
-        let requests = requests.clone();
-        let shared = Arc::clone(&requests.0);
-        let thread = thread::spawn(move || {
-            let mut work = Work {
+        let shared = Arc::clone(&handle.shared);
+        let thread = OnDemand::start(handle.requests.clone(), move |requests| {
+            let mut work = SamplerThread {
                 sampler: Sampler::for_descendants_of(root),
                 examiner: ProgramReader::default(),
                 pending: Vec::new(),
@@ -121,77 +98,66 @@ impl Sampling {
                 shared,
                 interval,
             };
-            work.run()
+            work.run(requests)
         });
-        Self { requests, thread: Some(thread) }
+        Self { handle: handle.clone(), thread }
     }
 
-    /// Asks for slow figures more often, or no longer.
+    /// Takes slow metrics more often, or no longer.
     pub(super) fn pay_attention(&self, close: bool) {
-        self.requests.0.close.store(close, Ordering::Relaxed);
+        self.handle.shared.close.store(close, Ordering::Relaxed);
     }
 
-    /// Has one reading with slow figures taken now, and waits for it.
-    pub(super) fn read_now(&self) {
-        const PATIENCE: Duration = Duration::from_secs(5);
-        let (mine, wanted) = self.requests.ask(true);
-        let waits = |w: &mut Wanted| w.taken < mine;
-        drop(self.requests.0.changed.wait_timeout_while(wanted, PATIENCE, waits));
+    /// Requests a sample with slow metrics, and waits for it.
+    pub(super) fn sample_now(&self) {
+        self.thread.ask_and_wait(Attention::Now, REQUEST_TIMEOUT);
     }
 
-    /// Why the processes could not be read, if so.
+    /// Returns why the processes could not be read, if so.
     pub(super) fn failure(&self) -> Option<String> {
-        self.requests.0.failure.get().cloned()
+        self.handle.shared.failure.get().cloned()
     }
 
-    /// Whether there was ever a process to read.
+    /// Returns whether there was ever a process to read.
     pub(super) fn has_seen_it(&self) -> bool {
-        self.requests.0.saw.load(Ordering::Relaxed)
+        self.handle.shared.saw.load(Ordering::Relaxed)
     }
 
-    /// The last reading: resident bytes and connections.
+    /// Returns the resident bytes and the connections of the last sample.
     pub(super) fn latest(&self) -> (u64, u64) {
-        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        (load(&self.requests.0.rss_bytes), load(&self.requests.0.connections))
+        (self.handle.rss_bytes(), self.handle.shared.connections.load(Ordering::Relaxed))
     }
 
     /// Ends it.
-    pub(super) fn stop(mut self) -> Account {
-        self.requests.0.stop.store(true, Ordering::Relaxed);
-        drop(self.requests.ask(false));
-        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    pub(super) fn stop(self) -> Account {
+        self.thread.finish().unwrap_or_default()
     }
 }
 
-struct Work {
+struct SamplerThread {
     sampler: Sampler,
     examiner: ProgramReader,
     pending: Vec<(Process, Instant)>,
-    treatment: Applied,
+    treatment: ResolvedTreatment,
     recorder: Recorder,
     shared: Arc<Shared>,
     interval: Duration,
 }
 
-impl Work {
-    fn run(&mut self) -> Account {
+impl SamplerThread {
+    fn run(&mut self, requests: &Requests<Attention>) -> Account {
         let begin = Instant::now();
         let mut next = begin;
         let mut missed_ticks = 0;
-        while !self.shared.stop.load(Ordering::Relaxed) {
-            let (asked, slow) = {
-                let mut wanted = self.shared.wanted();
-                let open = wanted.asked > wanted.taken;
-                (wanted.asked, std::mem::take(&mut wanted.slow) && open)
-            };
-            let attention = match (slow, self.shared.close.load(Ordering::Relaxed)) {
+        while !requests.is_stopped() {
+            let batch = requests.take();
+            let wants_slow = batch.requests.iter().any(|wanted| matches!(wanted, Attention::Now));
+            self.tick(match (wants_slow, self.shared.close.load(Ordering::Relaxed)) {
                 (true, _) => Attention::Now,
                 (false, false) => Attention::Normal,
                 (false, true) => Attention::Close,
-            };
-            self.tick(attention);
-            self.shared.wanted().taken = asked;
-            self.shared.changed.notify_all();
+            });
+            drop(batch);
             let now = Instant::now();
             while next <= now {
                 next += self.interval;
@@ -199,7 +165,7 @@ impl Work {
                     missed_ticks += 1;
                 }
             }
-            self.wait_until(next, begin);
+            self.wait_until(next, begin, requests);
         }
         for watched in self.sampler.watched(self.recorder.now()) {
             self.recorder.write(&Line::ProcessEnd(watched));
@@ -207,21 +173,18 @@ impl Work {
         Account { cpu_s: thread_cpu_s(), missed_ticks }
     }
 
-    /// Sleeps until the next tick, or until a reading is asked for. Meanwhile, in the beginning,
-    /// looks after processes whose allocator is not known yet.
-    fn wait_until(&mut self, next: Instant, begin: Instant) {
+    /// Waits until the next tick, or a request. At first, it examines the processes meanwhile whose allocator is not
+    /// known yet.
+    fn wait_until(&mut self, next: Instant, begin: Instant, requests: &Requests<Attention>) {
         loop {
             let now = Instant::now();
             let eager = !self.pending.is_empty() && now.duration_since(begin) < EAGER;
-            let until = if eager { next.min(now + EAGER_STEP) } else { next };
-            let rest = until.saturating_duration_since(now);
-            let idle = |w: &mut Wanted| w.asked <= w.taken;
-            let waited = self.shared.changed.wait_timeout_while(self.shared.wanted(), rest, idle);
-            let asked = waited.is_ok_and(|(w, _)| w.asked > w.taken);
+            let until = if eager { next.min(now + EAGER_INTERVAL) } else { next };
+            let is_wanted = requests.wait(until.saturating_duration_since(now));
             if eager {
                 self.examine_pending();
             }
-            if asked || Instant::now() >= next {
+            if is_wanted || Instant::now() >= next {
                 return;
             }
         }
@@ -263,7 +226,7 @@ impl Work {
         for (process, since) in std::mem::take(&mut self.pending) {
             let found = self.examiner.read(process.pid);
             match &found {
-                Err(ProgramError::NotYet) if since.elapsed() < LOADING => {
+                Err(ProgramError::NotYet) if since.elapsed() < LOAD_TIMEOUT => {
                     self.pending.push((process, since));
                 }
                 Err(ProgramError::Gone) => {}

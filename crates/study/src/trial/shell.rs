@@ -10,8 +10,8 @@ use serde_json::Value;
 use lowtide_record::Recorder;
 
 use super::Stop;
-use crate::keeper::{Exit, KeeperProgram, Kept, Launch, Report};
-use crate::output;
+use crate::capture::{self, OutputTail};
+use crate::supervisor::{Exit, Launch, Report, Supervised, SupervisorCommand};
 
 /// How often waiting looks up. What the command does wakes it at once.
 const STEP: Duration = Duration::from_millis(100);
@@ -32,8 +32,23 @@ pub(crate) struct Shell<'a> {
     pub(crate) variables: Vec<(String, String)>,
     /// Where what it prints is kept.
     pub(crate) log: &'a Path,
-    /// Where its standard output is kept apart, if so.
-    pub(crate) stdout: Option<PathBuf>,
+    /// A file of its own for its stdout, if it has one.
+    pub(crate) stdout: Option<Stdout>,
+}
+
+/// A file for the stdout of a command.
+#[derive(Debug)]
+pub(crate) struct Stdout {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// The key by which the last object that is printed gives the reason of a failure.
+    pub(crate) reason: &'static str,
+}
+
+impl Stdout {
+    fn reason(&self) -> Option<String> {
+        Some(read_last_object(&self.path)?.get(self.reason)?.as_str()?.to_owned())
+    }
 }
 
 impl Shell<'_> {
@@ -43,7 +58,7 @@ impl Shell<'_> {
     /// When it cannot be started, does not end well, or `watch` stops it.
     pub(crate) fn run(
         self,
-        keeper: &KeeperProgram,
+        supervisor: &SupervisorCommand,
         recorder: &Recorder,
         mut watch: impl FnMut() -> Result<(), Stop>,
     ) -> Result<(), Stop> {
@@ -52,9 +67,9 @@ impl Shell<'_> {
             |error: io::Error| Stop::Failed(format!("{what} could not be started: {error}"));
         let (reader, writer) = io::pipe().map_err(failed)?;
         let mut launch = Launch::shell(self.line, self.directory, self.variables);
-        launch.stdout = self.stdout;
-        let (tail, keeping) = output::keep(reader, self.log, recorder, None).map_err(failed)?;
-        let mut kept = Kept::start(keeper, launch, writer).map_err(failed)?;
+        launch.stdout = self.stdout.as_ref().map(|stdout| stdout.path.clone());
+        let (tail, capture) = capture::capture(reader, self.log, recorder, None).map_err(failed)?;
+        let mut kept = Supervised::start(supervisor, launch, writer).map_err(failed)?;
         let exit: Exit = loop {
             match kept.next_event(STEP).map(|event| event.report) {
                 Some(Report::Exited(exit)) => break exit,
@@ -69,14 +84,23 @@ impl Shell<'_> {
         };
         let ended = kept.end();
         drop(kept);
-        keeping.finish(LAST_WORDS);
+        capture.finish(LAST_WORDS);
         if !exit.is_success() {
-            return Err(Stop::Failed(format!("{what} failed with {exit}{}", tail.quoted())));
+            let reason = self.stdout.as_ref().and_then(Stdout::reason);
+            return Err(Stop::Failed(format!("{what} failed with {exit}{}", why(&tail, reason))));
         }
         match ended.complaint() {
             Some(complaint) => Err(Stop::Failed(format!("{what} has ended, but {complaint}"))),
             None => Ok(()),
         }
+    }
+}
+
+/// Returns why a command failed, as the end of a sentence.
+fn why(tail: &OutputTail, reason: Option<String>) -> String {
+    match (tail.lines(), reason) {
+        (lines, Some(reason)) => format!("{}; {reason}", lines.unwrap_or_default()),
+        (_, None) => tail.quoted(),
     }
 }
 
@@ -130,6 +154,16 @@ fn load_report(text: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_replaces_that_nothing_was_printed() {
+        let tail = OutputTail::default();
+        let reason = || Some("127.0.0.1:1 refuses the connection".to_owned());
+        assert_eq!(why(&tail, reason()), "; 127.0.0.1:1 refuses the connection");
+        assert_eq!(why(&tail, None), "; it printed nothing");
+        tail.push(b"oh\n");
+        assert_eq!(why(&tail, Some("why".to_owned())), "; it printed:\n    oh; why");
+    }
 
     #[test]
     fn the_report_of_a_load_is_found_among_other_lines() {

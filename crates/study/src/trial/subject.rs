@@ -9,10 +9,10 @@ use lowtide_record::Recorder;
 
 use super::Stop;
 use super::ledgers::Ledgers;
-use super::sampling::{Account, Requests, Sampling};
-use crate::keeper::{Ended, Exit, KeeperProgram, Kept, Launch, Report};
-use crate::output::{self, Keeping, Listener, Tail};
-use crate::treatment::Applied;
+use super::sampling::{Account, SamplerHandle, Sampling};
+use crate::capture::{self, Capture, Listener, OutputTail};
+use crate::supervisor::{Ended, Exit, Launch, Report, Supervised, SupervisorCommand};
+use crate::treatment::ResolvedTreatment;
 
 /// How long its last output is waited for, once it has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -20,12 +20,12 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// A subject that was started.
 #[derive(Debug)]
 pub(super) struct Subject {
-    kept: Kept,
+    kept: Supervised,
     pub(super) pid: Option<u32>,
     sampling: Option<Sampling>,
     ledgers: Option<Ledgers>,
-    tail: Tail,
-    keeping: Keeping,
+    tail: OutputTail,
+    capture: Capture,
     exit: Option<(Exit, Instant)>,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct Remains {
 }
 
 impl Subject {
-    /// Has the keeper start it.
+    /// Has the supervisor start it.
     pub(super) fn launch(
-        keeper: &KeeperProgram,
+        supervisor: &SupervisorCommand,
         launch: Launch,
         log: &Path,
         recorder: &Recorder,
@@ -50,12 +50,12 @@ impl Subject {
     ) -> Result<Self, Stop> {
         let failed = |error: io::Error| could_not_be_started(&error.to_string());
         let (reader, writer) = io::pipe().map_err(failed)?;
-        let (tail, keeping) = output::keep(reader, log, recorder, listener).map_err(failed)?;
-        let kept = Kept::start(keeper, launch, writer).map_err(failed)?;
-        Ok(Self { kept, pid: None, sampling: None, ledgers: None, tail, keeping, exit: None })
+        let (tail, capture) = capture::capture(reader, log, recorder, listener).map_err(failed)?;
+        let kept = Supervised::start(supervisor, launch, writer).map_err(failed)?;
+        Ok(Self { kept, pid: None, sampling: None, ledgers: None, tail, capture, exit: None })
     }
 
-    /// Takes in the next thing that its keeper tells. Gives the moment at which it was started, once.
+    /// Takes in the next thing that its supervisor tells. Gives the moment at which it was started, once.
     pub(super) fn await_start(&mut self, patience: Duration) -> Result<Option<Instant>, Stop> {
         let Some(event) = self.kept.next_event(patience) else {
             if self.kept.is_gone() {
@@ -76,15 +76,15 @@ impl Subject {
     /// Begins to sample it.
     pub(super) fn sample(
         &mut self,
-        treatment: &Applied,
+        treatment: &ResolvedTreatment,
         recorder: &Recorder,
         interval: Duration,
-        requests: &Requests,
+        handle: &SamplerHandle,
     ) {
         let (root, treatment) = (self.kept.root(), treatment.clone());
-        let sampling = Sampling::start(root, treatment, recorder.clone(), interval, requests);
+        let sampling = Sampling::start(root, treatment, recorder.clone(), interval, handle);
         self.sampling = Some(sampling);
-        self.ledgers = Some(Ledgers::start(root, recorder.clone(), requests.clone()));
+        self.ledgers = Some(Ledgers::start(root, recorder.clone(), handle.clone()));
     }
 
     /// Its sampler.
@@ -138,7 +138,7 @@ impl Subject {
     /// Takes in the rest of what it printed, when it has ended.
     pub(super) fn hear_out(&self) {
         if self.exit.is_some() {
-            self.keeping.finish(LAST_WORDS);
+            self.capture.finish(LAST_WORDS);
         }
     }
 
@@ -154,7 +154,7 @@ impl Subject {
         let account = self.sampling.take().map(Sampling::stop).unwrap_or_default();
         let ended = self.kept.end();
         drop(self.kept);
-        self.keeping.finish(LAST_WORDS);
+        self.capture.finish(LAST_WORDS);
         let ledgers_cpu_s = ledgers.map(Ledgers::finish).unwrap_or_default();
         Remains { exit: self.exit.map(|(exit, _)| exit), ended, account, ledgers_cpu_s }
     }

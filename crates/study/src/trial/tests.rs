@@ -74,8 +74,8 @@ impl Stage for Mock {
     }
 }
 
-fn course() -> Course {
-    Course {
+fn timeline() -> TrialTimeline {
+    TrialTimeline {
         ready: Some("after:1s".parse().unwrap()),
         load: Some("load".to_owned()),
         warmup: 1,
@@ -90,7 +90,7 @@ fn course() -> Course {
 #[test]
 fn a_loaded_trial_warms_up_then_loads_and_settles_round_by_round() {
     let mut mock = Mock::default();
-    assert_eq!(perform(&mut mock, &course()), Outcome::Done);
+    assert_eq!(perform(&mut mock, &timeline()), Outcome::Done);
     mock.said.retain(|s| s != "pass");
     assert_eq!(
         mock.said,
@@ -120,7 +120,7 @@ fn a_loaded_trial_warms_up_then_loads_and_settles_round_by_round() {
 fn a_service_whose_memory_still_rises_is_waited_for_but_not_for_ever() {
     let baseline = |rises_until| {
         let mut mock = Mock { rises_until: Duration::from_secs(rises_until), ..Mock::default() };
-        assert_eq!(perform(&mut mock, &course()), Outcome::Done);
+        assert_eq!(perform(&mut mock, &timeline()), Outcome::Done);
         mock.said.into_iter().find(|said| said.starts_with("Baseline")).unwrap()
     };
     assert_eq!(baseline(20), "Baseline at 20.2 s");
@@ -130,11 +130,11 @@ fn a_service_whose_memory_still_rises_is_waited_for_but_not_for_ever() {
 #[test]
 fn a_subject_that_loads_itself_is_waited_for() {
     let mut mock = Mock::default();
-    let course = Course { load: None, ready: None, ..course() };
-    assert_eq!(perform(&mut mock, &course), Outcome::Done);
+    let timeline = TrialTimeline { load: None, ready: None, ..timeline() };
+    assert_eq!(perform(&mut mock, &timeline), Outcome::Done);
     assert_eq!(mock.said, ["prepare", "start", "await end None", "check", "end", "cleanup"]);
     let mut mock = Mock::default();
-    perform(&mut mock, &Course { settle_after_phase: true, ..course });
+    perform(&mut mock, &TrialTimeline { settle_after_phase: true, ..timeline });
     assert!(mock.said.contains(&"await end Some(30s)".to_owned()));
 }
 
@@ -142,7 +142,7 @@ fn a_subject_that_loads_itself_is_waited_for() {
 fn whatever_fails_the_subject_is_ended_and_the_cleanup_runs() {
     for at in ["prepare", "start", "await ready", "load 0", "load 2", "pass", "check"] {
         let mut mock = Mock::failing(at, Stop::Failed("because".to_owned()));
-        let outcome = perform(&mut mock, &course());
+        let outcome = perform(&mut mock, &timeline());
         assert_eq!(outcome, Outcome::Failed { because: "because".to_owned() }, "{at}");
         assert_eq!(mock.said[mock.said.len() - 2..], ["end", "cleanup"], "{at}");
     }
@@ -151,13 +151,13 @@ fn whatever_fails_the_subject_is_ended_and_the_cleanup_runs() {
 #[test]
 fn an_interrupted_trial_is_told_from_a_failed_one() {
     let mut mock = Mock::failing("load 1", Stop::Interrupted);
-    assert_eq!(perform(&mut mock, &course()), Outcome::Interrupted);
+    assert_eq!(perform(&mut mock, &timeline()), Outcome::Interrupted);
     assert_eq!(mock.said[mock.said.len() - 2..], ["end", "cleanup"]);
 }
 
 #[test]
 fn a_cleanup_that_fails_fails_the_trial_but_does_not_hide_what_failed_before() {
     let mut mock = Mock::failing("cleanup", Stop::Failed("cleanup".to_owned()));
-    let outcome = perform(&mut mock, &course());
+    let outcome = perform(&mut mock, &timeline());
     assert_eq!(outcome, Outcome::Failed { because: "cleanup".to_owned() });
 }

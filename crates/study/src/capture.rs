@@ -1,5 +1,5 @@
-//! What a program prints: kept in a file of the record, searched for announcements, and its last
-//! lines remembered for the sentence that says why it failed.
+//! Captures what a program prints: writes it to a file of the record, passes its lines on, and remembers the last of
+//! them for the sentence about a failure.
 
 use lowtide_record::{Recorder, files};
 use std::collections::VecDeque;
@@ -9,28 +9,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How many lines a sentence shows, and how much is remembered for it.
+/// Number of lines that a sentence shows, and of bytes that are remembered for it.
 const TAIL_LINES: usize = 8;
 const TAIL_BYTES: usize = 8 << 10;
-/// A longer line is cut there when it is searched.
-const LONGEST_LINE: usize = 64 << 10;
-/// What is read at once.
-const AT_ONCE: usize = 64 << 10;
-/// What is kept of a program that never stops printing.
-const MOST_KEPT: usize = 64 << 20;
+/// Maximum length of a line, in bytes: the listener gets no more of it.
+const MAX_LINE: usize = 64 << 10;
+/// Bytes per read.
+const CHUNK: usize = 64 << 10;
+/// Maximum size of the file, in bytes: a program may never stop printing.
+const MAX_KEPT: usize = 64 << 20;
 
-/// The end of a sentence about a program that printed nothing.
-pub(crate) const PRINTED_NOTHING: &str = "; it printed nothing";
-
-/// Is shown every line, and the moment at which it came.
-pub type Listener = Box<dyn FnMut(&str, Instant) + Send>;
+/// Gets every line, and when it was printed.
+pub(crate) type Listener = Box<dyn FnMut(&str, Instant) + Send>;
 
 /// The last that a program printed.
 #[derive(Debug, Clone, Default)]
-pub struct Tail(Arc<Mutex<VecDeque<u8>>>);
+pub(crate) struct OutputTail(Arc<Mutex<VecDeque<u8>>>);
 
-impl Tail {
-    fn push(&self, bytes: &[u8]) {
+impl OutputTail {
+    pub(crate) fn push(&self, bytes: &[u8]) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let new = &bytes[bytes.len().saturating_sub(TAIL_BYTES)..];
         let surplus = (kept.len() + new.len()).saturating_sub(TAIL_BYTES);
@@ -39,58 +36,63 @@ impl Tail {
         kept.extend(new);
     }
 
-    /// The last lines, as the end of a sentence; says so when there are none.
-    pub fn quoted(&self) -> String {
+    /// Returns the last lines as the end of a sentence, which says so if there are none.
+    pub(crate) fn quoted(&self) -> String {
+        self.lines().unwrap_or("; it printed nothing".to_owned())
+    }
+
+    /// Returns the last lines as the end of a sentence, if there are any.
+    pub(crate) fn lines(&self) -> Option<String> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = String::from_utf8_lossy(kept.make_contiguous());
         let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
         let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
         if last.is_empty() {
-            return PRINTED_NOTHING.to_owned();
+            return None;
         }
         let printable = |c: char| if c.is_control() { ' ' } else { c };
         let shown = last.iter().map(|line| {
             let line: String = line.trim_end().chars().map(printable).take(300).collect();
             format!("\n    {line}")
         });
-        format!("; it printed:{}", shown.collect::<String>())
+        Some(format!("; it printed:{}", shown.collect::<String>()))
     }
 }
 
-/// A thread that keeps what a program prints.
+/// The thread that captures what a program prints.
 #[derive(Debug)]
-pub struct Keeping(JoinHandle<()>);
+pub(crate) struct Capture(JoinHandle<()>);
 
-impl Keeping {
-    /// Waits until nobody can print any more, but not for ever: a process that could not be ended
-    /// still could.
-    pub fn finish(&self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+impl Capture {
+    /// Waits until no process can print any more, but no longer than `timeout`: one that could not be ended still
+    /// can.
+    pub(crate) fn finish(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         while !self.0.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// Reads what a program prints until nobody can print any more.
+/// Captures what a program prints until no process can print any more.
 ///
 /// # Errors
-/// When the file cannot be made.
-pub fn keep(
+/// If the file cannot be created.
+pub(crate) fn capture(
     mut from: impl Read + Send + 'static,
     log: &Path,
     recorder: &Recorder,
     listener: Option<Listener>,
-) -> std::io::Result<(Tail, Keeping)> {
+) -> std::io::Result<(OutputTail, Capture)> {
     let mut file = files::create(log)?;
     let path = log.to_owned();
     let recorder = recorder.clone();
-    let tail = Tail::default();
+    let tail = OutputTail::default();
     let remembered = tail.clone();
     let thread = std::thread::spawn(move || {
-        let mut chunk = vec![0; AT_ONCE];
+        let mut chunk = vec![0; CHUNK];
         let mut lines = listener.map(Lines::new);
-        let mut room = MOST_KEPT;
+        let mut room = MAX_KEPT;
         loop {
             let length = match from.read(&mut chunk) {
                 Ok(0) => break,
@@ -114,7 +116,7 @@ pub fn keep(
             lines.end();
         }
     });
-    Ok((tail, Keeping(thread)))
+    Ok((tail, Capture(thread)))
 }
 
 /// Cuts what is heard into lines.
@@ -131,10 +133,10 @@ impl Lines {
 
     fn hear(&mut self, bytes: &[u8], at: Instant) {
         for part in bytes.split_inclusive(|b| *b == b'\n') {
-            let room = LONGEST_LINE - self.begun.len();
+            let room = MAX_LINE - self.begun.len();
             self.begun.extend_from_slice(&part[..part.len().min(room)]);
             if part.ends_with(b"\n") {
-                self.tell(at);
+                self.emit(at);
             }
         }
     }
@@ -142,11 +144,11 @@ impl Lines {
     /// The last line need not have an end.
     fn end(&mut self) {
         if !self.begun.is_empty() {
-            self.tell(Instant::now());
+            self.emit(Instant::now());
         }
     }
 
-    fn tell(&mut self, at: Instant) {
+    fn emit(&mut self, at: Instant) {
         (self.listener)(String::from_utf8_lossy(&self.begun).trim_end(), at);
         self.begun.clear();
     }
@@ -165,20 +167,20 @@ mod tests {
         for part in ["on", "e\ntwo\r\n\nth", "ree"] {
             lines.hear(part.as_bytes(), at);
         }
-        lines.hear(&vec![b'x'; 3 * LONGEST_LINE], at);
+        lines.hear(&vec![b'x'; 3 * MAX_LINE], at);
         lines.hear(b"\n", at);
         lines.hear(b"last", at);
         lines.end();
         drop(lines);
         let heard: Vec<String> = heard.iter().collect();
         assert_eq!(heard[..3], ["one", "two", ""]);
-        assert!(heard[3].starts_with("threexxx") && heard[3].len() == LONGEST_LINE);
+        assert!(heard[3].starts_with("threexxx") && heard[3].len() == MAX_LINE);
         assert_eq!(heard[4], "last");
     }
 
     #[test]
     fn only_the_last_lines_are_remembered() {
-        let tail = Tail::default();
+        let tail = OutputTail::default();
         assert_eq!(tail.quoted(), "; it printed nothing");
         for number in 0..5000 {
             tail.push(format!("line {number}\n").as_bytes());

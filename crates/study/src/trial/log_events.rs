@@ -1,4 +1,4 @@
-//! What a subject announces by the lines that it prints.
+//! The events that a subject announces by the lines that it prints: that it is ready, and its phases.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,20 +9,21 @@ use lowtide_analysis::metrics::JUDGED_PHASES;
 use lowtide_record::Recorder;
 use lowtide_record::v1::{Event, Line, Mark};
 
-use super::moments::Moments;
-use super::sampling::Requests;
-use crate::output::Listener;
-use crate::plan::{Phase, Plan};
+use super::hook_queue::HookQueue;
+use super::sampling::SamplerHandle;
+use crate::capture::Listener;
+use crate::plan::Plan;
 use crate::ready::Ready;
+use crate::timeline::Phase;
 
-/// What was announced so far: set by the thread that reads, read by the one that waits.
+/// The events so far: set by the thread that reads the output, read by the one that waits for them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Announced {
+pub(super) struct LogEvents {
     flags: Arc<Flags>,
-    /// Each phase is read at once, so that its figures are those of its moment.
-    pub(super) requests: Requests,
-    /// Each phase may be a moment at which something is to be done.
-    pub(super) moments: Moments,
+    /// Each phase asks for a sample at once, so that its metrics are those of its moment.
+    pub(super) sampler: SamplerHandle,
+    /// Each phase may have hooks.
+    pub(super) hook_queue: HookQueue,
 }
 
 #[derive(Debug, Default)]
@@ -32,27 +33,27 @@ struct Flags {
     phases: Mutex<BTreeSet<String>>,
 }
 
-impl Announced {
-    /// Whether the line was printed that says that it is ready.
+impl LogEvents {
+    /// Returns whether the line was printed that announces that it is ready.
     pub(super) fn is_ready(&self) -> bool {
         self.flags.ready.load(Ordering::Relaxed)
     }
 
-    /// Whether it has begun the phase `load_end`.
+    /// Returns whether its phase `load_end` has started.
     pub(super) fn load_has_ended(&self) -> bool {
         self.flags.load_end.load(Ordering::Relaxed)
     }
 
-    /// The first phase that decides over a figure and was never announced.
+    /// Returns the first phase that a metric depends on and that was never announced.
     pub(super) fn missing<'p>(&self, plan: &'p Plan) -> Option<&'p Phase> {
         let seen = self.flags.phases.lock().unwrap_or_else(PoisonError::into_inner);
         let judged = plan.phases.iter().filter(|p| JUDGED_PHASES.contains(&p.name.as_str()));
         judged.into_iter().find(|phase| !seen.contains(&phase.name))
     }
 
-    /// What is done with each line; `None` when no line means anything.
+    /// Returns the listener to its output; `None` if no line has a meaning.
     pub(super) fn listener(&self, plan: &Plan, recorder: &Recorder) -> Option<Listener> {
-        let ready = match &plan.course.ready {
+        let ready = match &plan.timeline.ready {
             Some(Ready::Log(regex)) => Some(regex.clone()),
             _ => None,
         };
@@ -61,7 +62,7 @@ impl Announced {
             return None;
         }
         let recorder = recorder.clone();
-        let Self { flags, requests, moments } = self.clone();
+        let Self { flags, sampler, hook_queue } = self.clone();
         Some(Box::new(move |line: &str, at: Instant| {
             if ready.as_ref().is_some_and(|regex| regex.is_match(line)) {
                 flags.ready.store(true, Ordering::Relaxed);
@@ -73,8 +74,8 @@ impl Announced {
                     round: None,
                     name: Some(phase.name.clone()),
                 }));
-                requests.read_soon();
-                moments.note(&phase.name, None);
+                sampler.sample_moment();
+                hook_queue.push(&phase.name, None);
                 let mut seen = flags.phases.lock().unwrap_or_else(PoisonError::into_inner);
                 seen.insert(phase.name.clone());
                 drop(seen);

@@ -1,32 +1,32 @@
-//! The moments of a trial at which something may have to be done: noted by whoever sees them come, and
-//! acted upon by the thread that conducts the trial.
+//! The moments of a trial whose hooks are still to be run: queued by the thread that notices them, and run by the
+//! thread that conducts the trial.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lowtide_record::v1::Event;
 
-/// A moment that has come, and in which round.
-pub(super) type Came = (String, Option<u32>);
+/// A moment whose hooks are to be run, and its round.
+pub(super) type PendingHook = (String, Option<u32>);
 
-/// Those that have come and were not acted upon yet.
+/// The moments that have come, in order.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Moments(Arc<Mutex<VecDeque<Came>>>);
+pub(super) struct HookQueue(Arc<Mutex<VecDeque<PendingHook>>>);
 
-impl Moments {
-    /// One has come.
-    pub(super) fn note(&self, name: &str, round: Option<u32>) {
+impl HookQueue {
+    /// Adds a moment.
+    pub(super) fn push(&self, name: &str, round: Option<u32>) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push_back((name.to_owned(), round));
     }
 
-    /// The next.
-    pub(super) fn next(&self) -> Option<Came> {
+    /// Removes the next one.
+    pub(super) fn pop(&self) -> Option<PendingHook> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 }
 
-/// What a study file calls a moment; `None` where nothing can be done at it.
+/// Returns the name of an event in a study file; `None` if it cannot have hooks.
 pub(super) fn name_of(moment: Event) -> Option<&'static str> {
     match moment {
         Event::Ready => Some("ready"),

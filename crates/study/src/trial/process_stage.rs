@@ -4,27 +4,31 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use lowtide_model::bytes::Resident;
 use lowtide_model::duration::HumanSeconds;
+use lowtide_policy::Observation;
 use lowtide_probe::process::Process;
 use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
-use lowtide_record::v1::{End, Event, Line, Load, Mark, Outcome, Trial};
+use lowtide_record::v1::{End, Event, HookRun, Line, Load, Mark, Outcome, Trial};
 
-use super::acts::with_reason;
-use super::announced::Announced;
-use super::handover::Handover;
-use super::moments::{Moments, name_of};
+use super::hook_queue::{HookQueue, name_of};
+use super::load_tail::LoadTail;
+use super::log_events::LogEvents;
+use super::metrics_poller::MetricsPoller;
+use super::policy_driver::{PolicyDriver, Releaser};
 use super::sampling::Sampling;
-use super::shell::{Shell, read_last_object, read_load_report};
+use super::shell::{Shell, Stdout, read_load_report};
 use super::subject::{Heard, Remains, Subject};
-use super::telling::Telling;
 use super::{Stage, Stop, environment};
-use crate::keeper::{Exit, KeeperProgram, Launch};
+use crate::error::Obstacle;
 use crate::plan::Plan;
-use crate::preflight::{self, Obstacle};
+use crate::preflight;
+use crate::programs::find_program;
 use crate::progress::{Observer, Progress};
 use crate::ready::Ready;
-use crate::treatment::{Applied, find_program};
+use crate::supervisor::{Exit, Launch, SupervisorCommand};
+use crate::treatment::ResolvedTreatment;
 
 /// How long a condition of being ready is waited for, at most.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -35,11 +39,11 @@ const TRY: Duration = Duration::from_millis(20);
 /// How often waiting looks up. What the subject does wakes it at once.
 const STEP: Duration = Duration::from_millis(100);
 
-/// What a trial is made of.
-pub(crate) struct Setting<'a> {
+/// The parts of a trial.
+pub(crate) struct TrialContext<'a> {
     pub(crate) plan: &'a Plan,
-    pub(crate) applied: &'a Applied,
-    pub(crate) keeper: &'a KeeperProgram,
+    pub(crate) treatment: &'a ResolvedTreatment,
+    pub(crate) supervisor: &'a SupervisorCommand,
     pub(crate) recorder: Recorder,
     pub(crate) interrupt: &'a AtomicBool,
     /// The path of the trial's files, without an ending: `DIR/trials/001-glibc`.
@@ -49,40 +53,49 @@ pub(crate) struct Setting<'a> {
 }
 
 /// The real stage of one trial.
-pub(crate) struct Bench<'a> {
-    pub(super) setting: Setting<'a>,
+pub(crate) struct ProcessStage<'a> {
+    pub(super) context: TrialContext<'a>,
     observer: &'a mut dyn Observer,
+    releaser: &'a mut dyn Releaser,
+    policy: PolicyDriver,
     deadline: Instant,
     pub(super) subject: Option<Subject>,
     remains: Remains,
-    announced: Announced,
-    moments: Moments,
+    log_events: LogEvents,
+    hook_queue: HookQueue,
     /// What was resident when it was asked last whether that has risen, in bytes.
     rss_before: u64,
-    /// What the load that runs has to tell.
-    handover: Option<Handover>,
-    telling: Option<Telling>,
-    /// Which of the acts of the treatment were done, as many times as they stand there.
-    pub(super) acted: Vec<usize>,
+    /// The tail of the running load's record.
+    load_tail: Option<LoadTail>,
+    metrics_poller: Option<MetricsPoller>,
+    /// The indices of the treatment's hooks that were run, once for each run.
+    pub(super) hooks_run: Vec<usize>,
 }
 
-impl<'a> Bench<'a> {
-    pub(crate) fn new(setting: Setting<'a>, observer: &'a mut dyn Observer) -> Self {
-        let deadline = Instant::now() + setting.plan.course.timeout;
-        let (remains, announced) = (Remains::default(), Announced::default());
-        let moments = announced.moments.clone();
+impl<'a> ProcessStage<'a> {
+    pub(crate) fn new(
+        context: TrialContext<'a>,
+        observer: &'a mut dyn Observer,
+        releaser: &'a mut dyn Releaser,
+    ) -> Self {
+        let deadline = Instant::now() + context.plan.timeline.timeout;
+        let policy = PolicyDriver::new(context.treatment.policy);
+        let (remains, log_events) = (Remains::default(), LogEvents::default());
+        let hook_queue = log_events.hook_queue.clone();
         Self {
-            setting,
+            context,
+            policy,
             observer,
+            releaser,
             deadline,
             subject: None,
             remains,
-            announced,
-            moments,
+            log_events,
+            hook_queue,
             rss_before: 0,
-            handover: None,
-            telling: None,
-            acted: Vec::new(),
+            load_tail: None,
+            metrics_poller: None,
+            hooks_run: Vec::new(),
         }
     }
 
@@ -90,7 +103,7 @@ impl<'a> Bench<'a> {
     pub(crate) fn finish(self, outcome: &Outcome) {
         let Remains { exit, ended, account, ledgers_cpu_s } = &self.remains;
         self.record(&Line::End(End {
-            t_s: self.setting.recorder.now(),
+            t_s: self.context.recorder.now(),
             outcome: outcome.clone(),
             exit_code: exit.and_then(|e| e.code),
             signal: exit.and_then(|e| e.signal),
@@ -102,17 +115,17 @@ impl<'a> Bench<'a> {
     }
 
     pub(super) fn record(&self, line: &Line) {
-        self.setting.recorder.write(line);
+        self.context.recorder.write(line);
     }
 
     pub(super) fn file(&self, ending: &str) -> PathBuf {
-        let mut name = self.setting.files.clone().into_os_string();
+        let mut name = self.context.files.clone().into_os_string();
         name.push(ending);
         name.into()
     }
 
     fn mark_at(&self, at: Instant, mark: Event, round: Option<u32>) {
-        let t_s = self.setting.recorder.time_of(at);
+        let t_s = self.context.recorder.time_of(at);
         self.record(&Line::Mark(Mark { t_s, mark, round, name: None }));
     }
 
@@ -123,23 +136,49 @@ impl<'a> Bench<'a> {
     /// What must be looked after while anything is waited for; and what is to be done by now is done.
     fn look_up(&mut self) -> Result<(), Stop> {
         self.watch()?;
-        while let Some((moment, round)) = self.moments.next() {
-            self.act(&moment, round)?;
+        while let Some((moment, round)) = self.hook_queue.pop() {
+            self.run_hooks(&moment, round)?;
         }
-        Ok(())
+        self.apply_policy()
+    }
+
+    /// Lets the policy of the treatment decide about the subject, and records a release.
+    fn apply_policy(&mut self) -> Result<(), Stop> {
+        let Some(subject) = &self.subject else { return Ok(()) };
+        let (Some(pid), Some(sampling)) = (subject.pid, subject.sampling()) else { return Ok(()) };
+        let recorder = &self.context.recorder;
+        let (begin, rss) = (Instant::now(), Resident(sampling.latest().0));
+        let observation = Observation { t_s: recorder.time_of(begin), rss };
+        let Some(released) = self.policy.step(&observation, pid, self.releaser) else {
+            return Ok(());
+        };
+        let name = self.context.treatment.policy.to_string();
+        let failure = released.as_ref().err().map(|reason| {
+            Stop::Failed(format!("the policy `{name}` could not release memory: {reason}"))
+        });
+        self.record(&Line::Act(HookRun {
+            t_s: observation.t_s,
+            wall_s: begin.elapsed().as_secs_f64(),
+            at: "policy".to_owned(),
+            name,
+            round: None,
+            succeeded: failure.is_none(),
+            report: released.ok(),
+        }));
+        failure.map_or(Ok(()), Err)
     }
 
     /// What must be looked after also while something is done to the subject.
     pub(super) fn watch(&mut self) -> Result<(), Stop> {
-        self.take_over();
+        self.copy_load_lines();
         if let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling) {
             let (rss_bytes, connections) = sampling.latest();
             self.observer.see(Progress::Reading { rss_bytes, connections });
         }
-        if self.setting.interrupt.load(Ordering::Relaxed) {
+        if self.context.interrupt.load(Ordering::Relaxed) {
             return Err(Stop::Interrupted);
         }
-        if let Some(failure) = self.setting.recorder.failure() {
+        if let Some(failure) = self.context.recorder.failure() {
             return Err(Stop::Failed(format!("the record could not be written: {failure}")));
         }
         let sampling = self.subject.as_ref().and_then(Subject::sampling);
@@ -149,31 +188,31 @@ impl<'a> Bench<'a> {
         self.look_at_clock()
     }
 
-    /// Takes over what the load has told since.
-    fn take_over(&mut self) {
-        let Some(handover) = &mut self.handover else { return };
-        for line in handover.take(self.setting.recorder.header()) {
-            self.setting.recorder.write(&line);
+    /// Copies the new lines of the load's record.
+    fn copy_load_lines(&mut self) {
+        let Some(load_tail) = &mut self.load_tail else { return };
+        for line in load_tail.read(self.context.recorder.header()) {
+            self.context.recorder.write(&line);
             if let Line::Mark(mark) = &line {
-                // Whose the bytes are just then is what a moment is for.
-                self.announced.requests.read_soon();
-                self.note(mark.mark, mark.round);
+                // The moment needs a ledger of its own.
+                self.log_events.sampler.sample_moment();
+                self.queue_hooks(mark.mark, mark.round);
             }
         }
     }
 
-    /// Notes that a moment has come. In the warm-up nothing is done.
-    fn note(&self, moment: Event, round: Option<u32>) {
+    /// Queues the hooks of a moment. The warm-up has none.
+    fn queue_hooks(&self, moment: Event, round: Option<u32>) {
         if let Some(name) = name_of(moment).filter(|_| round != Some(0)) {
-            self.moments.note(name, round);
+            self.hook_queue.push(name, round);
         }
     }
 
     fn look_at_clock(&self) -> Result<(), Stop> {
         if Instant::now() > self.deadline {
-            let course = &self.setting.plan.course;
-            let limit = HumanSeconds(course.timeout.as_secs_f64());
-            let hint = if course.load.is_none() {
+            let timeline = &self.context.plan.timeline;
+            let limit = HumanSeconds(timeline.timeout.as_secs_f64());
+            let hint = if timeline.load.is_none() {
                 "the command did not end by itself, and nothing else says when to look: give it a \
                  --load, or end it by --phase load_end=log:REGEX with --settle, or "
             } else {
@@ -201,7 +240,7 @@ impl<'a> Bench<'a> {
 
     /// Fails when the subject has ended while it should be there.
     fn must_be_alive(&mut self, during: &str) -> Result<(), Stop> {
-        // Its keeper tells of its end a moment after it.
+        // Its supervisor tells of its end a moment after it.
         let pid = self.subject.as_ref().and_then(|subject| subject.pid);
         let is_gone = pid.is_some_and(|pid| matches!(Process::open(pid), Ok(None)));
         if !self.has_ended(if is_gone { WORD_OF_END } else { Duration::ZERO }) {
@@ -216,22 +255,22 @@ impl<'a> Bench<'a> {
     }
 
     pub(super) fn shell<'s>(&self, what: &'s str, line: &'s str, log: &'s Path) -> Shell<'s> {
-        let directory = self.setting.plan.directory.clone();
+        let directory = self.context.plan.settings.directory.clone();
         Shell { what, line, directory, variables: self.variables(), log, stdout: None }
     }
 
     fn launch(&self) -> Launch {
-        let Setting { plan, applied, .. } = &self.setting;
-        applied.launch(&plan.command, plan.directory.clone(), &plan.environment)
+        let TrialContext { plan, treatment, .. } = &self.context;
+        treatment.launch(&plan.command, plan.settings.directory.clone(), &plan.settings.environment)
     }
 
     fn record_trial(&self) {
-        let Setting { plan, applied, .. } = &self.setting;
+        let TrialContext { plan, treatment, .. } = &self.context;
         let launch = self.launch();
         self.record(&Line::Trial(Box::new(Trial {
-            number: self.setting.number,
-            treatment: applied.treatment.clone(),
-            repeat: self.setting.repeat,
+            number: self.context.number,
+            treatment: treatment.treatment.clone(),
+            repeat: self.context.repeat,
             command: launch.command.clone(),
             directory: launch.directory.as_ref().map(|d| d.display().to_string()),
             program: find_program(
@@ -240,22 +279,22 @@ impl<'a> Bench<'a> {
                 launch.variable("PATH").as_deref(),
             )
             .map(|path| path.display().to_string()),
-            environment: environment::told(&launch),
-            loaded: plan.course.load.is_some(),
+            environment: environment::recorded(&launch),
+            loaded: plan.timeline.load.is_some(),
             interval_s: plan.interval.as_secs_f64(),
         })));
     }
 
     /// What the commands around the subject find in their environment.
     fn variables(&self) -> Vec<(String, String)> {
-        let files = &self.setting.files;
+        let files = &self.context.files;
         let record = files.parent().and_then(Path::parent).unwrap_or(Path::new("."));
         let mut variables = vec![
-            ("LOWTIDE_TRIAL".to_owned(), self.setting.number.to_string()),
-            ("LOWTIDE_TREATMENT".to_owned(), self.setting.applied.treatment.label()),
-            ("LOWTIDE_REPEAT".to_owned(), self.setting.repeat.to_string()),
+            ("LOWTIDE_TRIAL".to_owned(), self.context.number.to_string()),
+            ("LOWTIDE_TREATMENT".to_owned(), self.context.treatment.treatment.label()),
+            ("LOWTIDE_REPEAT".to_owned(), self.context.repeat.to_string()),
             ("LOWTIDE_RECORD".to_owned(), record.display().to_string()),
-            ("LOWTIDE".to_owned(), self.setting.keeper.path.display().to_string()),
+            ("LOWTIDE".to_owned(), self.context.supervisor.path.display().to_string()),
         ];
         if let Some(pid) = self.subject.as_ref().and_then(|s| s.pid) {
             variables.push(("LOWTIDE_SUBJECT_PID".to_owned(), pid.to_string()));
@@ -264,14 +303,14 @@ impl<'a> Bench<'a> {
     }
 }
 
-impl Stage for Bench<'_> {
+impl Stage for ProcessStage<'_> {
     fn mark(&mut self, moment: Event, round: Option<u32>) {
         // What is judged at this moment should be read at this moment, slow figures included.
         let judged = [Event::Baseline, Event::LoadEnd, Event::Settled];
         if judged.contains(&moment)
             && let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling)
         {
-            sampling.read_now();
+            sampling.sample_now();
         }
         let ledgers = self.subject.as_ref().and_then(Subject::ledgers);
         match (moment, ledgers) {
@@ -281,31 +320,33 @@ impl Stage for Bench<'_> {
             _ => {}
         }
         self.mark_at(Instant::now(), moment, round);
-        self.note(moment, round);
+        self.queue_hooks(moment, round);
     }
 
     fn prepare(&mut self) -> Result<(), Stop> {
         self.record_trial();
-        let Some(line) = &self.setting.plan.prepare else { return Ok(()) };
+        let Some(line) = &self.context.plan.settings.prepare else { return Ok(()) };
         self.step("prepare");
         let log = self.file(".prepare.log");
         let shell = self.shell("--prepare", line, &log);
-        let (keeper, recorder) = (self.setting.keeper, self.setting.recorder.clone());
-        shell.run(keeper, &recorder, || self.look_up())
+        let (supervisor, recorder) = (self.context.supervisor, self.context.recorder.clone());
+        shell.run(supervisor, &recorder, || self.look_up())
     }
 
     fn start(&mut self) -> Result<(), Stop> {
-        let plan = self.setting.plan;
-        if let Some(ready) = plan.course.ready.as_ref().filter(|ready| preflight::answers(ready)) {
+        let plan = self.context.plan;
+        if let Some(ready) = plan.timeline.ready.as_ref().filter(|ready| preflight::answers(ready))
+        {
             return Err(Stop::Failed(Obstacle::PortInUse(ready.to_string()).to_string()));
         }
         self.step("start");
-        let applied = self.setting.applied;
+        let treatment = self.context.treatment;
         let launch = self.launch();
-        let recorder = self.setting.recorder.clone();
-        let listener = self.announced.listener(plan, &recorder);
+        let recorder = self.context.recorder.clone();
+        let listener = self.log_events.listener(plan, &recorder);
         let log = self.file(".log");
-        let mut subject = Subject::launch(self.setting.keeper, launch, &log, &recorder, listener)?;
+        let mut subject =
+            Subject::launch(self.context.supervisor, launch, &log, &recorder, listener)?;
         let begun = loop {
             match subject.await_start(STEP) {
                 Ok(Some(at)) => break at,
@@ -316,11 +357,11 @@ impl Stage for Bench<'_> {
                 }
             }
         };
-        subject.sample(applied, &recorder, plan.interval, &self.announced.requests);
-        self.telling = plan
+        subject.sample(treatment, &recorder, plan.interval, &self.log_events.sampler);
+        self.metrics_poller = plan
             .figures
             .clone()
-            .map(|source| Telling::start(source, recorder.clone(), plan.interval));
+            .map(|source| MetricsPoller::start(source, recorder.clone(), plan.interval));
         self.subject = Some(subject);
         self.mark_at(begun, Event::Start, None);
         Ok(())
@@ -344,11 +385,11 @@ impl Stage for Bench<'_> {
             Ready::After(time) => *time + READY_LIMIT,
             _ => READY_LIMIT,
         };
-        let limit = limit.min(self.setting.plan.course.timeout);
+        let limit = limit.min(self.context.plan.timeline.timeout);
         loop {
             let tried = match ready {
                 Ready::After(time) if begin.elapsed() >= *time => Ok(()),
-                Ready::Log(_) if self.announced.is_ready() => Ok(()),
+                Ready::Log(_) if self.log_events.is_ready() => Ok(()),
                 _ => ready.attempt(),
             };
             let Err(reason) = tried else { return Ok(()) };
@@ -366,34 +407,30 @@ impl Stage for Bench<'_> {
     }
 
     fn load(&mut self, round: u32) -> Result<(), Stop> {
-        let course = &self.setting.plan.course;
-        let Some(line) = &course.load else { return Ok(()) };
+        let timeline = &self.context.plan.timeline;
+        let Some(line) = &timeline.load else { return Ok(()) };
         self.step(match round {
             0 => "warm-up".to_owned(),
-            round => format!("load {round} of {}", course.rounds),
+            round => format!("load {round} of {}", timeline.rounds),
         });
         let log = self.file(&format!(".load-{round}.log"));
         let output = self.file(&format!(".load-{round}.out"));
         let mut shell = self.shell("the load", line, &log);
-        shell.stdout = Some(output.clone());
+        shell.stdout = Some(Stdout { path: output.clone(), reason: "message" });
         shell.variables.push(("LOWTIDE_ROUND".to_owned(), round.to_string()));
-        let told = self.file(&format!(".load-{round}.jsonl"));
-        shell.variables.push((LOAD_SAMPLES.to_owned(), told.display().to_string()));
-        self.handover = Some(Handover::new(told, round));
-        let (keeper, recorder) = (self.setting.keeper, self.setting.recorder.clone());
+        let samples = self.file(&format!(".load-{round}.jsonl"));
+        shell.variables.push((LOAD_SAMPLES.to_owned(), samples.display().to_string()));
+        self.load_tail = Some(LoadTail::new(samples, round));
+        let (supervisor, recorder) = (self.context.supervisor, self.context.recorder.clone());
         let begin = Instant::now();
-        let ran = shell.run(keeper, &recorder, || {
+        let ran = shell.run(supervisor, &recorder, || {
             self.look_up()?;
             self.must_be_alive("during the load")
         });
         let wall_s = begin.elapsed().as_secs_f64();
-        let ran = ran.map_err(|stop| {
-            let told = read_last_object(&output);
-            with_reason(stop, told.as_ref().and_then(|told| told.get("message")?.as_str()))
-        });
-        self.take_over();
-        if let Some(handover) = self.handover.take() {
-            handover.finish();
+        self.copy_load_lines();
+        if let Some(load_tail) = self.load_tail.take() {
+            load_tail.finish();
         }
         self.record(&Line::Load(Load {
             round,
@@ -429,7 +466,7 @@ impl Stage for Bench<'_> {
         let mut load_ended = None;
         while !self.has_ended(STEP) {
             self.look_up()?;
-            if self.announced.load_has_ended() {
+            if self.log_events.load_has_ended() {
                 load_ended = load_ended.or(Some(Instant::now()));
             }
             if let (Some(time), Some(since)) = (after_load, load_ended)
@@ -450,7 +487,7 @@ impl Stage for Bench<'_> {
     fn check(&mut self) -> Result<(), Stop> {
         let Some(subject) = &self.subject else { return Ok(()) };
         subject.hear_out();
-        if let Some(phase) = self.announced.missing(self.setting.plan) {
+        if let Some(phase) = self.log_events.missing(self.context.plan) {
             return Err(Stop::Failed(format!(
                 "the phase `{}` never came: no line that the command printed matches {}{}",
                 phase.name,
@@ -458,8 +495,8 @@ impl Stage for Bench<'_> {
                 subject.last_words()
             )));
         }
-        if let Some(act) = self.never_done() {
-            return Err(Stop::Failed(act));
+        if let Some(sentence) = self.never_run() {
+            return Err(Stop::Failed(sentence));
         }
         if !subject.sampling().is_some_and(Sampling::has_seen_it) {
             let reason =
@@ -475,10 +512,10 @@ impl Stage for Bench<'_> {
         if subject.exit().is_none() {
             self.mark_at(Instant::now(), Event::Stop, None);
         }
-        let telling = self.telling.take();
+        let metrics_poller = self.metrics_poller.take();
         self.remains = subject.end();
-        let silent = telling.and_then(Telling::stop);
-        if let (Some(reason), Some(source)) = (silent, &self.setting.plan.figures) {
+        let silent = metrics_poller.and_then(MetricsPoller::stop);
+        if let (Some(reason), Some(source)) = (silent, &self.context.plan.figures) {
             let note = format!("there were no figures at {source}: {reason}");
             self.observer.see(Progress::Note(note));
         }
@@ -486,19 +523,19 @@ impl Stage for Bench<'_> {
     }
 
     fn cleanup(&mut self) -> Result<(), Stop> {
-        let Some(line) = &self.setting.plan.cleanup else { return Ok(()) };
+        let Some(line) = &self.context.plan.settings.cleanup else { return Ok(()) };
         // A Ctrl-C that comes now is heard, but what was begun is brought to its end.
-        let was_interrupted = self.setting.interrupt.load(Ordering::Relaxed);
+        let was_interrupted = self.context.interrupt.load(Ordering::Relaxed);
         self.step("cleanup");
         // It runs also when the trial was interrupted or is too late, or the disk is full.
-        self.deadline = Instant::now() + self.setting.plan.course.timeout;
+        self.deadline = Instant::now() + self.context.plan.timeline.timeout;
         let log = self.file(".cleanup.log");
         let shell = self.shell("--cleanup", line, &log);
-        let (keeper, recorder) = (self.setting.keeper, self.setting.recorder.clone());
-        let mut told = was_interrupted;
-        shell.run(keeper, &recorder, || {
-            if self.setting.interrupt.load(Ordering::Relaxed) && !told {
-                told = true;
+        let (supervisor, recorder) = (self.context.supervisor, self.context.recorder.clone());
+        let mut was_reported = was_interrupted;
+        shell.run(supervisor, &recorder, || {
+            if self.context.interrupt.load(Ordering::Relaxed) && !was_reported {
+                was_reported = true;
                 self.observer.see(Progress::CleaningUp);
             }
             self.look_at_clock()

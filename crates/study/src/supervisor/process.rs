@@ -1,4 +1,4 @@
-//! The keeper itself: what the hidden verb `lowtide keep` runs.
+//! The supervisor itself: what the hidden verb `lowtide keep` runs.
 
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ use lowtide_record::files;
 use lowtide_record::v1::Usage;
 
 use super::{Exit, Launch, Report, Request};
-use crate::treatment::find_program;
+use crate::programs::find_program;
 
 /// Starts what it is told to on its standard input, and keeps it until it is told to stop, or until
 /// nobody is there any more to tell it.
@@ -38,8 +38,8 @@ pub fn run() -> ExitCode {
     match keep(&request) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell(&Report::CannotStart { because: error.to_string() });
-            tell(&Report::Gone { usage: usage() });
+            report(&Report::CannotStart { because: error.to_string() });
+            report(&Report::Gone { usage: usage() });
             ExitCode::FAILURE
         }
     }
@@ -69,15 +69,15 @@ fn keep(request: &Request) -> io::Result<()> {
         command.env_remove(name);
     }
     command.envs(launch.set.iter().map(|(name, value)| (name, value)));
-    // Somebody may tell the keeper itself to end (`pkill lowtide`): that is as good as a word.
+    // Somebody may tell the supervisor itself to end (`pkill lowtide`): that is as good as a word.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     if names_its_kind(launch, program) {
         die_with_us(&mut command);
     }
-    let subject = command.spawn().map_err(|error| told(&error, launch, program))?;
+    let subject = command.spawn().map_err(|error| start_error(&error, launch, program))?;
     let pid = subject.id();
     drop(command);
-    tell(&Report::Started { pid });
+    report(&Report::Started { pid });
     let grace = Duration::from_secs_f64(request.grace_s);
     let (stop, stopped) = mpsc::channel();
     let by_signal = stop.clone();
@@ -106,30 +106,30 @@ fn names_its_kind(launch: &Launch, program: &str) -> bool {
     read.is_some() && (begins == b"\x7fELF" || begins.starts_with(b"#!"))
 }
 
-/// Lets the kernel end a program when the thread ends that starts it, and so when the keeper is killed
+/// Lets the kernel end a program when the thread ends that starts it, and so when the supervisor is killed
 /// together with lowtide, and nobody is left to end it. What the program itself starts has no such word.
 ///
-/// Ours is the keeper's first thread, which goes on to [`reap`], and ends with the keeper. A program that is
+/// Ours is the supervisor's first thread, which goes on to [`reap`], and ends with the supervisor. A program that is
 /// setuid, or has capabilities, loses the word when it is started (`PR_SET_PDEATHSIG` of prctl(2)).
 #[expect(unsafe_code, reason = "pre_exec")]
 fn die_with_us(command: &mut Command) {
-    let keeper = rustix::process::getpid();
+    let supervisor = rustix::process::getpid();
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It comes only when the keeper ends from here on.
-        match rustix::process::getppid() == Some(keeper) {
+        // It comes only when the supervisor ends from here on.
+        match rustix::process::getppid() == Some(supervisor) {
             true => Ok(()),
             false => Err(rustix::io::Errno::CHILD.into()),
         }
     };
     // SAFETY: between fork and exec, `ask` makes two system calls (prctl, getppid) through rustix's
     // wrappers and makes an `io::Error` of a number: it takes no lock, allocates nothing and touches no
-    // memory but its own stack and its copy of `keeper`.
+    // memory but its own stack and its copy of `supervisor`.
     unsafe { command.pre_exec(ask) };
 }
 
 /// Why a program could not be started: the system's word alone does not say what is missing.
-fn told(error: &io::Error, launch: &Launch, program: &str) -> io::Error {
+fn start_error(error: &io::Error, launch: &Launch, program: &str) -> io::Error {
     let missing = launch.directory.as_ref().filter(|d| !d.is_dir());
     let what = match missing {
         Some(directory) => format!("its working directory {} is not there", directory.display()),
@@ -153,14 +153,14 @@ fn reap(subject: u32) {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get() as u32 == subject => {
                 let exit = Exit { code: status.exit_status(), signal: status.terminating_signal() };
-                tell(&Report::Exited(exit));
+                report(&Report::Exited(exit));
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             // No child is left.
             Err(_) => break,
         }
     }
-    tell(&Report::Gone { usage: usage() });
+    report(&Report::Gone { usage: usage() });
 }
 
 /// Returns when we are told to stop, or when lowtide is gone: then the input ends.
@@ -213,7 +213,7 @@ fn usage() -> Usage {
     }
 }
 
-fn tell(report: &Report) {
+fn report(report: &Report) {
     // When nobody listens any more, there is nobody to be told.
     if let Ok(mut line) = serde_json::to_vec(report) {
         line.push(b'\n');

@@ -1,14 +1,14 @@
-//! A keeper is a small process between lowtide and what it starts.
+//! A supervisor is a small process between lowtide and the programs that it starts.
 //!
 //! It is a subreaper: whatever the subject starts, also in a session of its own, stays below the
-//! keeper, so that all of it is followed, nothing else is, and all of it can be ended. When lowtide
-//! itself is gone (`kill -9`), the keeper notices that nobody holds the other end of its input, and
+//! supervisor, so that all of it is followed, nothing else is, and all of it can be ended. When lowtide
+//! itself is gone (`kill -9`), the supervisor notices that nobody holds the other end of its input, and
 //! ends everything too.
 //!
-//! The two speak JSON Lines: one request and then `stop` into the keeper's standard input,
+//! The two speak JSON Lines: one request and then `stop` into the supervisor's standard input,
 //! [`Report`]s out of its standard output. Its standard error is the subject's output.
 
-pub mod process;
+pub(crate) mod process;
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, PipeWriter, Write};
@@ -25,18 +25,18 @@ use serde::{Deserialize, Serialize};
 use lowtide_probe::tree;
 use lowtide_record::v1::Usage;
 
-/// How a keeper is started: a program and its first arguments, such as `lowtide keep`.
+/// The command that starts a supervisor: a program and its first arguments, such as `lowtide keep`.
 #[derive(Debug, Clone)]
-pub struct KeeperProgram {
+pub struct SupervisorCommand {
     /// The program.
     pub path: PathBuf,
-    /// The arguments that make it a keeper.
+    /// The arguments that make it a supervisor.
     pub arguments: Vec<String>,
     /// The soft limit of open files that the subject gets, when lowtide has raised its own.
     pub open_files_limit: Option<u64>,
 }
 
-/// What is to be started.
+/// A program to start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     /// The program and its arguments.
@@ -64,7 +64,7 @@ impl Launch {
     }
 }
 
-/// What a keeper is asked to do.
+/// The request to a supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
     launch: Launch,
@@ -73,10 +73,10 @@ struct Request {
     grace_s: f64,
 }
 
-/// What a keeper tells.
+/// A message from a supervisor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
-pub enum Report {
+pub(crate) enum Report {
     /// The program runs.
     Started {
         /// Its number.
@@ -98,7 +98,7 @@ pub enum Report {
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
+pub(crate) struct Exit {
     /// Its exit status, unless a signal ended it.
     pub code: Option<i32>,
     /// The signal that ended it.
@@ -107,7 +107,7 @@ pub struct Exit {
 
 impl Exit {
     /// Whether it ended well.
-    pub fn is_success(self) -> bool {
+    pub(crate) fn is_success(self) -> bool {
         self.code == Some(0)
     }
 }
@@ -124,17 +124,17 @@ impl std::fmt::Display for Exit {
 
 /// A report, and when it came.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
+pub(crate) struct Event {
     /// When it came.
     pub at: Instant,
     /// What it said.
     pub report: Report,
 }
 
-/// Something that runs under a keeper. Dropping it ends all of it.
+/// A program under a supervisor. Dropping it ends the program and all that it started.
 #[derive(Debug)]
-pub struct Kept {
-    keeper: Child,
+pub(crate) struct Supervised {
+    supervisor: Child,
     /// Closing it ends everything.
     control: Option<ChildStdin>,
     events: Receiver<Event>,
@@ -150,14 +150,18 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long the kernel may take to end them by force.
 const FORCE: Duration = Duration::from_secs(20);
 
-impl Kept {
-    /// Starts a program under a keeper; what it prints goes to `output`.
+impl Supervised {
+    /// Starts a program under a supervisor; what it prints goes to `output`.
     ///
     /// # Errors
-    /// When the keeper itself cannot be started. Whether the program can be is told by the first
+    /// When the supervisor itself cannot be started. Whether the program can be is told by the first
     /// event.
-    pub fn start(program: &KeeperProgram, launch: Launch, output: PipeWriter) -> io::Result<Self> {
-        let mut keeper = Command::new(&program.path)
+    pub(crate) fn start(
+        program: &SupervisorCommand,
+        launch: Launch,
+        output: PipeWriter,
+    ) -> io::Result<Self> {
+        let mut supervisor = Command::new(&program.path)
             .args(&program.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -165,7 +169,7 @@ impl Kept {
             // Ctrl-C is for lowtide, which then ends the others in order.
             .process_group(0)
             .spawn()?;
-        let mut control = keeper.stdin.take();
+        let mut control = supervisor.stdin.take();
         let request = Request {
             launch,
             open_files_limit: program.open_files_limit,
@@ -177,7 +181,7 @@ impl Kept {
             control.write_all(&line)?;
         }
         let (sender, events) = mpsc::channel();
-        if let Some(reports) = keeper.stdout.take() {
+        if let Some(reports) = supervisor.stdout.take() {
             thread::spawn(move || {
                 for line in BufReader::new(reports).lines().map_while(Result::ok) {
                     let Ok(report) = serde_json::from_str(&line) else { continue };
@@ -187,16 +191,16 @@ impl Kept {
                 }
             });
         }
-        Ok(Self { keeper, control, events, subject: None, usage: None, gone: false })
+        Ok(Self { supervisor, control, events, subject: None, usage: None, gone: false })
     }
 
-    /// The keeper's number: the root of everything that it keeps.
-    pub fn root(&self) -> u32 {
-        self.keeper.id()
+    /// The supervisor's number: the root of everything that it keeps.
+    pub(crate) fn root(&self) -> u32 {
+        self.supervisor.id()
     }
 
     /// The next event, if one comes in time.
-    pub fn next_event(&mut self, patience: Duration) -> Option<Event> {
+    pub(crate) fn next_event(&mut self, patience: Duration) -> Option<Event> {
         match self.events.recv_timeout(patience) {
             Ok(event) => {
                 match event.report {
@@ -211,7 +215,7 @@ impl Kept {
             }
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
-                // The keeper is gone without a word: somebody has killed it.
+                // The supervisor is gone without a word: somebody has killed it.
                 self.gone = true;
                 thread::sleep(patience.min(Duration::from_millis(10)));
                 None
@@ -220,14 +224,14 @@ impl Kept {
     }
 
     /// Whether nothing is left.
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.gone
     }
 
     /// Ends everything that is left, and waits until it is gone. Gives what all of it used, and the
     /// processes that could not be ended.
-    pub fn end(&mut self) -> Ended {
-        // Closing is as good as asking; asking lets the keeper answer before it ends.
+    pub(crate) fn end(&mut self) -> Ended {
+        // Closing is as good as asking; asking lets the supervisor answer before it ends.
         if let Some(control) = &mut self.control {
             let _ = control.write_all(b"stop\n");
         }
@@ -241,11 +245,11 @@ impl Kept {
             // Something does not end even by force: it waits for a device, or belongs to another
             // user.
             left = tree::descendants_of(self.root());
-            let _ = self.keeper.kill();
+            let _ = self.supervisor.kill();
         }
-        let _ = self.keeper.wait();
+        let _ = self.supervisor.wait();
         if self.usage.is_none() {
-            // The keeper was killed. Nobody holds the others together any more but their group.
+            // The supervisor was killed. Nobody holds the others together any more but their group.
             if let Some(group) = self.subject.and_then(|pid| Pid::from_raw(pid as i32))
                 && kill_process_group(group, Signal::KILL).is_ok()
             {
@@ -258,7 +262,7 @@ impl Kept {
 
 /// What is left to tell of what was kept.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Ended {
+pub(crate) struct Ended {
     /// What all of it used.
     pub usage: Option<Usage>,
     /// The processes that could not be ended.
@@ -267,7 +271,7 @@ pub struct Ended {
 
 impl Ended {
     /// The sentence for processes that could not be ended; none when all of them are gone.
-    pub fn complaint(&self) -> Option<String> {
+    pub(crate) fn complaint(&self) -> Option<String> {
         let numbers: Vec<String> = self.left.iter().map(u32::to_string).collect();
         (!numbers.is_empty()).then(|| {
             let numbers = numbers.join(" ");
@@ -278,7 +282,7 @@ impl Ended {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Supervised {
     fn drop(&mut self) {
         if self.control.is_some() {
             self.end();

@@ -2,12 +2,13 @@
 
 use std::process::{Command, Stdio};
 
-use lowtide_model::treatment::NO_POLICY;
+use lowtide_policy::{PolicyKind, UnknownPolicy};
 
 use crate::allocator::{self, Allocator};
-use crate::plan::{DEFAULT_ALLOCATORS, Phase, PlanError};
-use crate::settings::Settings;
-use crate::treatment::Applied;
+use crate::error::PlanError;
+use crate::settings::{DEFAULT_ALLOCATORS, Settings, Words};
+use crate::timeline::Phase;
+use crate::treatment::ResolvedTreatment;
 use crate::tune;
 
 /// The treatments that are asked for, in order: the allocators, the settings, and those that a file
@@ -15,7 +16,7 @@ use crate::tune;
 pub(crate) fn treatments(
     settings: &Settings,
     notes: &mut Vec<String>,
-) -> Result<Vec<Applied>, PlanError> {
+) -> Result<Vec<ResolvedTreatment>, PlanError> {
     let list = match &settings.allocator {
         Some(words) => Some(words.joined()),
         // Those that a file describes are enough.
@@ -28,16 +29,22 @@ pub(crate) fn treatments(
         Some(known) => Ok(known.clone()),
         None => allocator::resolve(name),
     };
-    let mut found: Vec<Applied> = allocators.iter().map(|a| Applied::new(a, None)).collect();
+    let mut plain: Vec<ResolvedTreatment> =
+        allocators.iter().map(|a| ResolvedTreatment::new(a, None)).collect();
     for text in settings.tune.iter().flatten() {
         let tune = tune::parse(text)?;
-        found.push(Applied::new(&resolve(&tune.allocator)?, Some(&tune)));
+        plain.push(ResolvedTreatment::new(&resolve(&tune.allocator)?, Some(&tune)));
     }
+    let policies = settings.policy.as_ref().map_or(Ok(vec![PolicyKind::None]), policies)?;
+    let with_policies = |one: ResolvedTreatment| {
+        policies.iter().map(move |policy| one.clone().with_policy(*policy))
+    };
+    let mut found: Vec<ResolvedTreatment> = plain.into_iter().flat_map(with_policies).collect();
     let mut left_out: Vec<(String, &str)> = Vec::new();
     for described in &settings.treatment {
         let not_here = described.when.as_deref().filter(|line| !is_so(line));
         for name in described.allocator.joined().split(',') {
-            let one = Applied::described(&resolve(name.trim())?, described.clone());
+            let one = ResolvedTreatment::described(&resolve(name.trim())?, described.clone());
             match not_here {
                 Some(line) => left_out.push((one.treatment.label(), line)),
                 None => found.push(one),
@@ -79,7 +86,10 @@ fn is_so(line: &str) -> bool {
 }
 
 /// Leaves only the treatments with the labels of a list.
-pub(crate) fn keep_only(treatments: &mut Vec<Applied>, list: &str) -> Result<(), PlanError> {
+pub(crate) fn keep_only(
+    treatments: &mut Vec<ResolvedTreatment>,
+    list: &str,
+) -> Result<(), PlanError> {
     let wanted: Vec<&str> = list.split(',').map(str::trim).filter(|l| !l.is_empty()).collect();
     let labels: Vec<String> = treatments.iter().map(|t| t.treatment.label()).collect();
     if let Some(unknown) = wanted.iter().find(|w| !labels.iter().any(|l| l == *w)) {
@@ -98,38 +108,45 @@ pub(crate) fn keep_only(treatments: &mut Vec<Applied>, list: &str) -> Result<(),
 const MOMENTS: [&str; 4] = ["ready", "drained", "closed", "load_end"];
 
 /// Refuses to do something at a moment that never comes.
-pub(crate) fn check_moments(treatments: &[Applied], phases: &[Phase]) -> Result<(), PlanError> {
+pub(crate) fn check_moments(
+    treatments: &[ResolvedTreatment],
+    phases: &[Phase],
+) -> Result<(), PlanError> {
     let is_known =
         |moment: &str| MOMENTS.contains(&moment) || phases.iter().any(|phase| phase.name == moment);
-    let unknown = treatments.iter().flat_map(|t| &t.acts).find(|act| !is_known(&act.moment));
-    unknown.map_or(Ok(()), |act| {
+    let unknown = treatments.iter().flat_map(|t| &t.hooks).find(|hook| !is_known(&hook.moment));
+    unknown.map_or(Ok(()), |hook| {
         let reason = format!(
             "`{}` is no moment of a trial: they are {} and the phases of the subject",
-            act.moment,
+            hook.moment,
             MOMENTS.join(", ")
         );
         Err(PlanError::Value { flag: "at", reason })
     })
 }
 
-/// Refuses every policy but [`NO_POLICY`]: a study cannot yet release memory by a policy of its own.
-pub(crate) fn check_policy(list: &str) -> Result<(), PlanError> {
-    match list.split(',').map(str::trim).find(|p| *p != NO_POLICY) {
-        None => Ok(()),
-        Some(policy) => Err(PlanError::Value {
+/// Reads a list of policies.
+fn policies(list: &Words) -> Result<Vec<PolicyKind>, PlanError> {
+    let mut policies = Vec::new();
+    for name in list.joined().split(',').map(str::trim) {
+        let policy = name.parse().map_err(|UnknownPolicy| PlanError::Value {
             flag: "policy",
             reason: format!(
-                "a study cannot apply `{policy}` or any other policy yet: use none, and have a treatment of a \
+                "a study cannot apply `{name}` or any other policy yet: use none, and have a treatment of a \
                  study file run `lowtide release` (its `at`)"
             ),
-        }),
+        })?;
+        if !policies.contains(&policy) {
+            policies.push(policy);
+        }
     }
+    Ok(policies)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{TreatmentSettings, Words};
+    use crate::settings::TreatmentSettings;
 
     #[test]
     fn a_treatment_of_several_allocators_is_one_for_each() {
@@ -142,5 +159,20 @@ mod tests {
         let found = treatments(&settings, &mut Vec::new()).unwrap();
         let labels: Vec<String> = found.iter().map(|one| one.treatment.label()).collect();
         assert_eq!(labels, ["glibc/axum", "own/axum"]);
+    }
+
+    #[test]
+    fn a_policy_is_applied_to_every_listed_treatment_once() {
+        let words = |text: &str| Some(Words::Joined(text.to_owned()));
+        let settings = |list: &str| Settings {
+            allocator: words("glibc,own"),
+            policy: words(list),
+            ..Settings::default()
+        };
+        let found = treatments(&settings("none, none"), &mut Vec::new()).unwrap();
+        let labels: Vec<String> = found.iter().map(|one| one.treatment.label()).collect();
+        assert_eq!(labels, ["glibc", "own"]);
+        let error = treatments(&settings("none,adaptive"), &mut Vec::new()).unwrap_err();
+        assert!(error.to_string().starts_with("--policy: a study cannot apply `adaptive`"));
     }
 }

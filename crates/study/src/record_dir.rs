@@ -1,4 +1,4 @@
-//! The record of a study: made anew, or gone on with where an earlier run was broken off.
+//! The directory of a study's record: created, or resumed after an interrupted run.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,25 +12,25 @@ use lowtide_record::shard::Shard;
 use lowtide_record::v1::{FileKind, Line, Machine, Outcome};
 use lowtide_record::{ReadError, StudyRecord, read_lines, read_study, read_trial};
 
+use crate::error::RunError;
 use crate::plan::Plan;
-use crate::runner::RunError;
 
-/// A record that trials can be added to.
-pub(crate) struct Begun {
+/// The directory of a record that trials can be added to.
+pub(crate) struct RecordDir {
     /// Its directory, absolute.
     pub(crate) directory: PathBuf,
     /// Its `study.jsonl`.
-    pub(crate) course: Recorder,
-    /// The trials that are done, by their numbers, and how long each took.
+    pub(crate) study: Recorder,
+    /// The durations of the trials that are done, by their numbers.
     pub(crate) done: BTreeMap<u32, Duration>,
     /// The plan, as the record keeps it.
     pub(crate) plan: plan::Plan,
 }
 
-const COURSE: &str = "study.jsonl";
+const STUDY_FILE: &str = "study.jsonl";
 
-impl Begun {
-    /// Goes on with the record that is at a directory; gives nothing where one is yet to be made.
+impl RecordDir {
+    /// Resumes the record in a directory; returns `None` if there is none yet.
     pub(crate) fn find(
         plan: &Plan,
         directory: &Path,
@@ -39,9 +39,11 @@ impl Begun {
         let directory = directory.to_owned();
         match read(&directory)? {
             Found::Nothing => Ok(None),
-            Found::Begun(_) if !plan.resume => Err(told(plan, directory, None)),
-            Found::Study(record) if !plan.resume => Err(told(plan, directory, Some(&record))),
-            Found::Begun(path) => {
+            Found::NoPlan(_) if !plan.settings.resume => Err(already_there(plan, directory, None)),
+            Found::Study(record) if !plan.settings.resume => {
+                Err(already_there(plan, directory, Some(&record)))
+            }
+            Found::NoPlan(path) => {
                 // It was broken off before its first line was whole: it holds nothing.
                 fs::remove_file(&path).map_err(at(&path))?;
                 Self::make(plan, directory, machine).map(Some)
@@ -50,7 +52,7 @@ impl Begun {
         }
     }
 
-    /// Makes the record of a plan.
+    /// Creates the record of a plan.
     pub(crate) fn make(
         plan: &Plan,
         directory: PathBuf,
@@ -58,37 +60,39 @@ impl Begun {
     ) -> Result<Self, RunError> {
         fs::create_dir_all(&directory).map_err(at(&directory))?;
         // First, since a directory without it is not known to be ours.
-        let path = directory.join(COURSE);
-        let course = Recorder::create(&path, FileKind::Study, machine).map_err(at(&path))?;
+        let path = directory.join(STUDY_FILE);
+        let study = Recorder::create(&path, FileKind::Study, machine).map_err(at(&path))?;
         make_trials(&directory)?;
         let plan = plan.for_record();
-        course.write(&Line::Plan(Box::new(plan.clone())));
-        Ok(Self { directory, course, done: BTreeMap::new(), plan })
+        study.write(&Line::Plan(Box::new(plan.clone())));
+        Ok(Self { directory, study, done: BTreeMap::new(), plan })
     }
 
     fn resume(plan: &Plan, directory: PathBuf, record: &StudyRecord) -> Result<Self, RunError> {
         let plan = plan.for_record();
         check_same(&plan, record, &directory)?;
-        let path = directory.join(COURSE);
-        let course = Recorder::resume(&path).map_err(|error| match error.kind() {
+        let path = directory.join(STUDY_FILE);
+        let study = Recorder::resume(&path).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => RunError::InUse(directory.clone()),
             _ => at(&path)(error),
         })?;
         // A trial may have ended, or begun, since it was read without being held.
         let record = match read(&directory)? {
             Found::Study(record) => record,
-            Found::Nothing | Found::Begun(_) => return Err(RunError::OutputNotEmpty(directory)),
+            Found::Nothing | Found::NoPlan(_) => {
+                return Err(RunError::OutputNotEmpty(directory));
+            }
         };
         check_same(&plan, &record, &directory)?;
         make_trials(&directory)?;
         if plan != record.plan {
-            course.write(&Line::Plan(Box::new(plan.clone())));
+            study.write(&Line::Plan(Box::new(plan.clone())));
         }
         let done = done(&directory, &record);
-        Ok(Self { directory, course, done, plan })
+        Ok(Self { directory, study, done, plan })
     }
 
-    /// The trials that are still to be run, in their order.
+    /// Returns the trials that are still to be run, in order.
     pub(crate) fn open_slots(&self) -> Vec<TrialSlot> {
         let mut slots = self.plan.slots();
         slots.retain(|slot| !self.done.contains_key(&slot.number));
@@ -116,7 +120,7 @@ enum Found {
     /// No directory, or an empty one.
     Nothing,
     /// A record that holds no plan yet; where its file is.
-    Begun(PathBuf),
+    NoPlan(PathBuf),
     /// A record.
     Study(Box<StudyRecord>),
 }
@@ -133,7 +137,7 @@ fn read(directory: &Path) -> Result<Found, RunError> {
     if entries.next().is_none() {
         return Ok(Found::Nothing);
     }
-    let path = directory.join(COURSE);
+    let path = directory.join(STUDY_FILE);
     let unreadable = |error| RunError::Unreadable { path: path.clone(), error };
     let file = match File::open(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -143,13 +147,13 @@ fn read(directory: &Path) -> Result<Found, RunError> {
     };
     match read_lines(BufReader::new(file)).and_then(read_study) {
         Ok(record) => Ok(Found::Study(Box::new(record))),
-        Err(ReadError::Empty | ReadError::Missing(_)) => Ok(Found::Begun(path)),
+        Err(ReadError::Empty | ReadError::Missing(_)) => Ok(Found::NoPlan(path)),
         Err(error) => Err(unreadable(error)),
     }
 }
 
 /// The sentence for a record that is there already, when nobody said to go on with it.
-fn told(plan: &Plan, directory: PathBuf, record: Option<&StudyRecord>) -> RunError {
+fn already_there(plan: &Plan, directory: PathBuf, record: Option<&StudyRecord>) -> RunError {
     let ours = plan.for_record();
     if let Some(Err(error)) = record.map(|record| check_same(&ours, record, &directory)) {
         return error;
@@ -201,7 +205,7 @@ fn done(directory: &Path, record: &StudyRecord) -> BTreeMap<u32, Duration> {
 
 /// The directory of a plan's record. The commands that a study starts may run in another one.
 pub(crate) fn directory_of(plan: &Plan) -> Result<PathBuf, RunError> {
-    let directory = plan.output.clone().unwrap_or_else(|| default_output(plan));
+    let directory = plan.settings.output.clone().unwrap_or_else(|| default_output(plan));
     std::path::absolute(&directory).map_err(at(&directory))
 }
 

@@ -1,4 +1,4 @@
-//! What a load tells while it runs: its samples and marks are taken over into the record of the trial.
+//! Tails the record that a load writes while it runs: its samples and marks are copied into the record of the trial.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -7,58 +7,58 @@ use std::path::PathBuf;
 use lowtide_record::read_line;
 use lowtide_record::v1::{Event, Header, Line, LoadSample, Mark, SCHEMA};
 
-/// The most that is taken over at once.
-const AT_ONCE: u64 = 4 << 20;
+/// Maximum number of bytes per read.
+const MAX_READ: u64 = 4 << 20;
 
-/// The file in which a load hands over what it has to tell.
+/// The record of a load, read while it grows.
 #[derive(Debug)]
-pub(super) struct Handover {
+pub(super) struct LoadTail {
     path: PathBuf,
     round: u32,
-    /// How far it was read.
-    at: u64,
-    /// What is added to its times, once its header was read.
-    behind_s: Option<f64>,
+    /// The offset up to which it was read.
+    offset: u64,
+    /// The offset of its clock to the trial's, in seconds, once its header was read.
+    clock_offset_s: Option<f64>,
 }
 
-impl Handover {
-    /// Nothing has come yet.
+impl LoadTail {
+    /// Starts at the beginning of a file, which may not exist yet.
     pub(super) fn new(path: PathBuf, round: u32) -> Self {
-        Self { path, round, at: 0, behind_s: None }
+        Self { path, round, offset: 0, clock_offset_s: None }
     }
 
-    /// What has come since, on the clock of the trial. A line that is not whole yet comes later.
-    pub(super) fn take(&mut self, trial: &Header) -> Vec<Line> {
+    /// Returns the new lines, on the clock of the trial. An incomplete line is returned later.
+    pub(super) fn read(&mut self, trial: &Header) -> Vec<Line> {
         let mut lines = Vec::new();
-        let bytes = self.news().unwrap_or_default();
+        let bytes = self.new_bytes().unwrap_or_default();
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             if line.last() != Some(&b'\n') {
                 break;
             }
-            self.at += line.len() as u64;
-            lines.extend(read_line(line).and_then(|line| self.taken_over(line, trial)));
+            self.offset += line.len() as u64;
+            lines.extend(read_line(line).and_then(|line| self.converted(line, trial)));
         }
         lines
     }
 
-    fn news(&self) -> std::io::Result<Vec<u8>> {
+    fn new_bytes(&self) -> std::io::Result<Vec<u8>> {
         let mut file = File::open(&self.path)?;
-        file.seek(SeekFrom::Start(self.at))?;
+        file.seek(SeekFrom::Start(self.offset))?;
         let mut bytes = Vec::new();
-        file.take(AT_ONCE).read_to_end(&mut bytes)?;
+        file.take(MAX_READ).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// A line as the record of the trial has it. The trial has marks of its own for the beginning and
-    /// the end of a load.
-    fn taken_over(&mut self, line: Line, trial: &Header) -> Option<Line> {
+    /// Returns a line as the record of the trial has it. The trial has its own marks for the start and the end of a
+    /// load.
+    fn converted(&mut self, line: Line, trial: &Header) -> Option<Line> {
         if let Line::Header(header) = &line {
-            let behind = (header.schema == SCHEMA).then(|| header.seconds_behind(trial));
-            self.behind_s = self.behind_s.or(behind);
+            let offset_s = (header.schema == SCHEMA).then(|| header.seconds_behind(trial));
+            self.clock_offset_s = self.clock_offset_s.or(offset_s);
             return None;
         }
-        let (behind, round) = (self.behind_s?, self.round);
-        let on_our_clock = |t_s: f64| (t_s + behind).max(0.0);
+        let (offset_s, round) = (self.clock_offset_s?, self.round);
+        let on_our_clock = |t_s: f64| (t_s + offset_s).max(0.0);
         match line {
             Line::LoadSample(it) => {
                 Some(Line::LoadSample(LoadSample { t_s: on_our_clock(it.t_s), round, ..it }))
@@ -71,11 +71,11 @@ impl Handover {
         }
     }
 
-    /// Removes the file, when all of it stands in the record of the trial.
+    /// Removes the file if all of it is in the record of the trial.
     pub(super) fn finish(self) {
-        let is_all = std::fs::metadata(&self.path).is_ok_and(|m| m.len() == self.at);
-        if is_all && self.behind_s.is_some() {
-            // One that stays does no harm.
+        let is_all = std::fs::metadata(&self.path).is_ok_and(|m| m.len() == self.offset);
+        if is_all && self.clock_offset_s.is_some() {
+            // A file that remains does no harm.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -95,8 +95,8 @@ mod tests {
         let trial =
             Recorder::create(&home.path().join("trial"), FileKind::Trial, &machine).unwrap();
         let path = home.path().join("load");
-        let mut handover = Handover::new(path.clone(), 2);
-        assert_eq!(handover.take(trial.header()), []);
+        let mut load_tail = LoadTail::new(path.clone(), 2);
+        assert_eq!(load_tail.read(trial.header()), []);
         let load = Recorder::create(&path, FileKind::Load, &machine).unwrap();
         let sample = LoadSample { t_s: 1.0, round: 1, in_flight: 7, ..LoadSample::default() };
         load.write(&Line::LoadSample(sample));
@@ -104,7 +104,7 @@ mod tests {
         for moment in [Event::LoadBegin, Event::Drained] {
             load.write(&mark(moment));
         }
-        let found = handover.take(trial.header());
+        let found = load_tail.read(trial.header());
         let [Line::LoadSample(sample), Line::Mark(mark)] = found.as_slice() else {
             panic!("{found:?}")
         };
@@ -113,10 +113,10 @@ mod tests {
         assert_eq!((mark.round, mark.mark), (Some(2), Event::Drained));
         let mut file = File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"kind\":\"mark\",\"t_s\":2.0,").unwrap();
-        assert_eq!(handover.take(trial.header()), []);
+        assert_eq!(load_tail.read(trial.header()), []);
         file.write_all(b"\"mark\":\"closed\"}\n").unwrap();
-        assert_eq!(handover.take(trial.header()).len(), 1);
-        handover.finish();
+        assert_eq!(load_tail.read(trial.header()).len(), 1);
+        load_tail.finish();
         assert!(!path.exists());
     }
 
@@ -128,9 +128,9 @@ mod tests {
         let path = home.path().join("load");
         std::fs::write(&path, "hello\n{\"kind\":\"mark\",\"t_s\":2.0,\"mark\":\"closed\"}\n")
             .unwrap();
-        let mut handover = Handover::new(path.clone(), 1);
-        assert_eq!(handover.take(trial.header()), []);
-        handover.finish();
+        let mut load_tail = LoadTail::new(path.clone(), 1);
+        assert_eq!(load_tail.read(trial.header()), []);
+        load_tail.finish();
         assert!(path.exists());
     }
 }

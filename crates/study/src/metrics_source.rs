@@ -1,4 +1,4 @@
-//! Where a subject tells its own figures: an address that answers with a JSON object, or a file that
+//! The source of a subject's own metrics: an address that answers with a JSON object, or a file that
 //! holds one.
 
 use std::collections::BTreeMap;
@@ -10,26 +10,26 @@ use std::time::Duration;
 
 use lowtide_record::v1::SubjectMetrics;
 
-/// How long an answer may take.
-const ATTEMPT: Duration = Duration::from_secs(1);
-/// A file that is longer is no object of figures.
-const MOST_READ: u64 = 1 << 20;
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of bytes that are read from a file: an object of metrics is not longer.
+const MAX_READ: u64 = 1 << 20;
 
-/// Where they are.
+/// The source of metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum MetricsSource {
     /// An `http:` address.
     Url(String),
     /// A file, which may come later.
     File(PathBuf),
 }
 
-impl Source {
-    /// Reads what was asked for.
+impl MetricsSource {
+    /// Reads the value of `--figures`.
     ///
     /// # Errors
-    /// When it is an address that cannot be asked.
-    pub fn of(text: &str) -> Result<Self, String> {
+    /// If it is an address that would need TLS.
+    pub fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with("https:") {
             return Err(format!("`{text}` would need TLS: give an http: address, or a file"));
         }
@@ -42,14 +42,14 @@ impl Source {
         Ok(Self::File(text.into()))
     }
 
-    /// Asks once.
+    /// Reads the metrics once.
     ///
     /// # Errors
-    /// One clause that says why there are none.
+    /// One clause that says why there are none, if there are none.
     pub fn read(&self) -> Result<BTreeMap<String, f64>, String> {
         let text = match self {
             Self::Url(url) => {
-                let answer = minreq::get(url).with_timeout(ATTEMPT.as_secs()).send();
+                let answer = minreq::get(url).with_timeout(REQUEST_TIMEOUT.as_secs()).send();
                 let answer = answer.map_err(|error| error.to_string())?;
                 if answer.status_code >= 400 {
                     return Err(format!("it answered with status {}", answer.status_code));
@@ -59,7 +59,7 @@ impl Source {
             Self::File(path) => {
                 let mut bytes = Vec::new();
                 let file = File::open(path).map_err(|error| error.to_string())?;
-                file.take(MOST_READ).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+                file.take(MAX_READ).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
                 bytes
             }
         };
@@ -70,7 +70,7 @@ impl Source {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for MetricsSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url(url) => f.write_str(url),
@@ -85,9 +85,9 @@ mod tests {
 
     #[test]
     fn figures_are_read_from_a_file_and_what_is_none_is_told() {
-        assert!(Source::of("https://h/").unwrap_err().contains("TLS"));
+        assert!(MetricsSource::parse("https://h/").unwrap_err().contains("TLS"));
         let file = tempfile::NamedTempFile::new().unwrap();
-        let source = Source::of(&file.path().display().to_string()).unwrap();
+        let source = MetricsSource::parse(&file.path().display().to_string()).unwrap();
         assert_eq!(source.read().unwrap_err(), "it is no JSON");
         std::fs::write(file.path(), "{\"a\":{\"b\":1.5},\"c\":\"x\"}").unwrap();
         assert_eq!(source.read().unwrap(), BTreeMap::from([("a.b".to_owned(), 1.5)]));
