@@ -4,7 +4,8 @@ use lowtide_model::group::GroupTotals;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
 use lowtide_model::release::{Outcome, Release};
-use lowtide_probe::inspect::{Proportion, Target};
+use lowtide_probe::inspect::Proportion;
+use lowtide_probe::target::Target;
 use lowtide_report::group::sentence;
 
 use crate::exit::Failure;

@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 
 use lowtide_model::inspection::Unreadable;
-use lowtide_probe::inspect::TargetError;
 use lowtide_probe::permission;
+use lowtide_probe::target::TargetError;
 
 use crate::exit::{Exit, Failure};
 

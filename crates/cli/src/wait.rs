@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_probe::inspect::Target;
 use lowtide_probe::patience::patiently;
+use lowtide_probe::target::Target;
 
 /// Time between two checks for a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

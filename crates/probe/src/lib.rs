@@ -1,5 +1,6 @@
 //! Observes processes without touching them.
 //!
+//! - [`target`]: one process, held by a pidfd.
 //! - [`inspect`]: resident memory of a process by owner.
 //! - [`detect`]: who manages its memory: allocator, runtimes, sanitizers, stacks.
 //! - [`program`]: what the files of a process define, and which of them serves `malloc`.
@@ -31,4 +32,5 @@ pub mod program;
 pub mod sampler;
 pub mod selection;
 pub mod sockets;
+pub mod target;
 pub mod tree;

@@ -8,7 +8,6 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 
 use lowtide_probe::detect::{Detected, Detector};
-use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::is_gone;
 use lowtide_probe::proc::maps::Mapping;
@@ -16,6 +15,7 @@ use lowtide_probe::proc::stat::Stat;
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::{self, Thread};
 use lowtide_probe::program::ProgramError;
+use lowtide_probe::target::{Target, TargetError};
 use thiserror::Error;
 
 use crate::{Refusal, ReleaseError};

@@ -8,8 +8,8 @@ use std::fs;
 use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
-use lowtide_probe::inspect::Target;
 use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::target::Target;
 
 /// Size of a huge page on x86-64, in bytes.
 const HUGE: u64 = 2 << 20;

@@ -10,9 +10,9 @@ use lowtide_heap::ptmalloc::{self, Heap, Layout};
 use lowtide_model::bytes::Human;
 use lowtide_model::release::{Method, Outcome, Release, RunsIn};
 use lowtide_probe::heap;
-use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
+use lowtide_probe::target::{Target, TargetError};
 use thiserror::Error;
 
 use crate::checks::Abort;

@@ -7,10 +7,10 @@ use lowtide_heap::ptmalloc::{self, Heap, HeapMapping, Layout};
 use lowtide_model::release::{Method, Release};
 use lowtide_probe::detect::Detector;
 use lowtide_probe::heap;
-use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::patience::{GivenUp, patiently};
 use lowtide_probe::process::Process;
+use lowtide_probe::target::{Target, TargetError};
 
 use crate::checks::{self, Abort, TargetFacts};
 use crate::refusal::Refusal;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lowtide_model::release::{Outcome, RunsIn};
-use lowtide_probe::inspect::TargetError;
+use lowtide_probe::target::TargetError;
 use lowtide_release::ReleaseError;
 use lowtide_release::testing::Step;
 use rustix::process::Signal;

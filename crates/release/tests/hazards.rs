@@ -10,9 +10,9 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use lowtide_probe::detect::Detector;
-use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::proc::status::Status;
 use lowtide_probe::program::Sanitizer;
+use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::testing::{
     Abort, Action, Call, TargetFacts, check, check_permission, decide, filters_of, permits,
 };

@@ -8,8 +8,8 @@ use lowtide_model::inspection::{Allocator, Arena, HeapPrediction, Linkage, Obser
 use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::sample::{Reading, Sample};
 use lowtide_model::verdict::VerdictKind;
-use lowtide_probe::inspect::TargetError;
 use lowtide_probe::sampler::Tick;
+use lowtide_probe::target::TargetError;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

@@ -9,7 +9,8 @@ use lowtide_analysis::growth::{GrowthSample, GrowthTracker, MIN_SAMPLES};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::inspection::{Inspection, Observation};
 use lowtide_model::remedy::RemedyKind;
-use lowtide_probe::inspect::{Inspector, Target, TargetError};
+use lowtide_probe::inspect::Inspector;
+use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
 use lowtide_report::inspection;
 

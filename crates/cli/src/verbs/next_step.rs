@@ -5,11 +5,11 @@ use std::path::Path;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::VerdictKind;
-use lowtide_probe::inspect::Target;
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::links;
 use lowtide_probe::process::Process;
 use lowtide_probe::sockets::{Listening, listening};
+use lowtide_probe::target::Target;
 use lowtide_study::find_program;
 
 use crate::shell::{copyable, quoted};

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressFinish};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Method as ReleaseMethod, Outcome, Regained, Release};
-use lowtide_probe::inspect::{Footprint, Target};
+use lowtide_probe::inspect::Footprint;
 use lowtide_probe::process::Process;
+use lowtide_probe::target::Target;
 use lowtide_release::{Options, PeriodicThread, Progress, ReleaseError, release};
 use lowtide_report::release as picture;
 use lowtide_report::text::printable;
@@ -243,7 +244,7 @@ impl Releaser<'_> {
     }
 
     fn regained(&self, target: &Target, time: Duration) -> Result<Regained, String> {
-        let text = |error: lowtide_probe::inspect::TargetError| error.to_string();
+        let text = |error: lowtide_probe::target::TargetError| error.to_string();
         let begin = Instant::now();
         let before = Footprint::read(target).map_err(text)?;
         wait_until(begin + time, target, self.interrupt);

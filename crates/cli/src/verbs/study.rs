@@ -9,7 +9,7 @@ use lowtide_analysis::compare;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialOutcome;
 use lowtide_model::release::Outcome;
-use lowtide_probe::inspect::Target;
+use lowtide_probe::target::Target;
 use lowtide_record::files;
 use lowtide_release::Options;
 use lowtide_report::merge_shards;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
-use lowtide_probe::inspect::{Target, TargetError};
+use lowtide_probe::target::{Target, TargetError};
 
 use crate::args::WatchArgs;
 use crate::exit::{Exit, Failure};

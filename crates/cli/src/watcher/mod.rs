@@ -11,10 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_model::inspection::Observation;
-use lowtide_probe::inspect::{Inspector, Target, TargetError};
+use lowtide_probe::inspect::Inspector;
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::patience::patiently;
 use lowtide_probe::sampler::{Attention, Sampler, Tick};
+use lowtide_probe::target::{Target, TargetError};
 
 use crate::exit::Failure;
 

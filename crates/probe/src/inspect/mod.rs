@@ -6,7 +6,6 @@
 
 mod footprint;
 mod pages;
-mod target;
 
 use std::fs;
 use std::io;
@@ -27,9 +26,9 @@ use crate::proc::rollup::Rollup;
 use crate::process::Process;
 use crate::program::ProgramError;
 use crate::sockets::{self, Sockets};
+use crate::target::{Target, TargetError};
 
 pub use footprint::{Footprint, Proportion};
-pub use target::{Target, TargetError};
 
 /// Maximum number of attempts to inspect a process that keeps executing other programs.
 const MAX_ATTEMPTS: usize = 3;

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_probe::inspect::Target;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::Thread;
+use lowtide_probe::target::Target;
 
 use super::candidates::{Candidate, Candidates, ThreadInspector};
 use super::gadgets::{self, Gadgets};

@@ -7,10 +7,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
 
 use lowtide_heap::memory::{Memory, word};
-use lowtide_probe::inspect::Target;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::{self, Doing, SystemCall, Thread};
+use lowtide_probe::target::Target;
 
 use super::time_asleep::TimeAsleep;
 use super::wait::{MaskAt, Timeout, Wait};

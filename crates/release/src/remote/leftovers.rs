@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
-use lowtide_probe::inspect::Target;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
+use lowtide_probe::target::Target;
 
 use crate::stub::numbers::OFF_INJECTOR;
 use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME};

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use lowtide_probe::inspect::TargetError;
 use lowtide_probe::proc::task::Thread;
+use lowtide_probe::target::TargetError;
 
 use super::block::SharedBlock;
 use super::borrow::ThreadBorrower;

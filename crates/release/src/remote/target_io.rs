@@ -5,9 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use lowtide_probe::inspect::{Target, TargetError};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::target::{Target, TargetError};
 use rustix::fs::{FlockOperation, flock};
 
 use super::{ACTION_TIMEOUT, JOB_STOP_TIMEOUT, Step, failed};

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use lowtide_model::release::Outcome;
-use lowtide_probe::inspect::Target;
+use lowtide_probe::target::Target;
 use lowtide_release::Options;
 use lowtide_release::testing::release_observed;
 use rustix::process::{Signal, kill_process};

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use lowtide_model::release::Release;
-use lowtide_probe::inspect::Target;
+use lowtide_probe::target::Target;
 use lowtide_release::testing::{Step, release_observed};
 use lowtide_release::{Options, ReleaseError};
 use rustix::event::{PollFd, PollFlags, poll};

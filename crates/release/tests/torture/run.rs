@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use lowtide_probe::detect::Detector;
-use lowtide_probe::inspect::{Target, TargetError};
+use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::{Options, ReleaseError, release};
 
 use crate::record::{Kind, Record};
