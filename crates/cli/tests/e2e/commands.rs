@@ -110,3 +110,46 @@ fn the_readme_defines_the_figures_as_reports_do() {
         assert!(text.contains(&sentence), "{sentence}");
     }
 }
+
+/// The words of a document in backticks that look like paths of this repository.
+fn paths(document: &str) -> Vec<&str> {
+    let is_path = |word: &&str| {
+        let is_file = [".rs", ".c", ".h", ".toml", ".json"].iter().any(|end| word.ends_with(end));
+        (is_file || (word.ends_with('/') && word.starts_with("crates/")))
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
+    };
+    document.split('`').skip(1).step_by(2).filter(is_path).collect()
+}
+
+/// All files and folders below a folder, relative to the repository.
+fn files_below(folder: &std::path::Path, found: &mut Vec<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.display().to_string();
+        if path.is_dir() && !path.is_symlink() {
+            found.push(format!("{name}/"));
+            files_below(&path, found);
+        } else {
+            found.push(name);
+        }
+    }
+}
+
+#[test]
+fn every_path_that_the_documents_for_contributors_name_exists() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let mut files = Vec::new();
+    for folder in ["crates", "schemas", "studies", "subjects"] {
+        files_below(&root.join(folder), &mut files);
+    }
+    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = std::fs::read_to_string(root.join(document)).unwrap();
+        let found = paths(&text);
+        assert!(found.len() > 10, "{document}: {found:?}");
+        // Within a section, paths are relative to the folder that it names.
+        for path in found {
+            let end = format!("/{path}");
+            assert!(files.iter().any(|file| file.ends_with(&end)), "{document}: {path}");
+        }
+    }
+}
