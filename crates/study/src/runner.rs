@@ -209,7 +209,7 @@ fn set_up(
     };
     shell.run(supervisor, &record_dir.study, watch).map_err(|stop| match stop {
         Stop::Failed(because) => RunError::Setup(format!(
-            "{because}\nAll that it printed is in {}; no trial was record_dir",
+            "{because}\nAll that it printed is in {}; no trial was begun",
             record_dir.directory.join(SETUP_LOG).display()
         )),
         Stop::Interrupted => RunError::Interrupted,

@@ -1,7 +1,7 @@
 //! One trial: one subject under one treatment and one load.
 //!
 //! [`perform`] is the choreography: what comes after what, and what is done when something goes
-//! wrong. It drives a [`Stage`], which is the real one (`bench.rs`) or, in tests, one that has a
+//! wrong. It drives a [`Stage`], which is the real one (`process_stage.rs`) or, in tests, one that has a
 //! clock of its own and never waits.
 
 mod environment;
