@@ -16,29 +16,12 @@ use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task::{self, Thread};
 use lowtide_probe::program::ProgramError;
 use lowtide_probe::target::{Target, TargetError};
-use thiserror::Error;
 
-use crate::{Refusal, ReleaseError};
+use crate::error::{Abort, ReleaseError};
+use crate::refusal::Refusal;
 
 /// The glibc versions that the torture test ran on.
 const TESTED: [&str; 9] = ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
-
-/// Why a release ends before it is complete.
-#[derive(Debug, Error)]
-pub enum Abort {
-    /// The process is left alone.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// An operation failed.
-    #[error(transparent)]
-    Failed(#[from] ReleaseError),
-}
-
-impl From<TargetError> for Abort {
-    fn from(error: TargetError) -> Self {
-        Self::Failed(error.into())
-    }
-}
 
 /// Facts about the target that the checks have read.
 #[derive(Debug)]

@@ -5,7 +5,9 @@
 //! writes to a process, and all of that is in the module `remote`.
 
 mod checks;
+mod error;
 mod huge;
+mod options;
 mod periodic;
 mod plan;
 mod refusal;
@@ -16,14 +18,17 @@ mod survey;
 mod worker;
 
 pub use checks::predict_refusal;
+pub use error::ReleaseError;
+pub use options::{Options, Progress};
 pub use periodic::PeriodicThread;
 pub use refusal::Refusal;
-pub use release::{Options, Progress, ReleaseError, release};
+pub use release::release;
 
 /// Parts that tests observe or call directly. They are not part of the interface.
 #[doc(hidden)]
 pub mod testing {
-    pub use crate::checks::{Abort, TargetFacts, check, check_permission};
+    pub use crate::checks::{TargetFacts, check, check_permission};
+    pub use crate::error::Abort;
     pub use crate::release::release_observed;
     pub use crate::remote::Step;
     pub use crate::remote::seccomp::{Action, Call, decide, filters_of, permits};

@@ -1,103 +1,26 @@
 //! One release, from the survey to the last pass.
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use std::time::{Duration, Instant};
 
 use lowtide_analysis::stats;
 use lowtide_heap::ptmalloc::{self, Heap, Layout};
-use lowtide_model::bytes::Human;
 use lowtide_model::release::{Method, Outcome, Release, RunsIn};
 use lowtide_probe::heap;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
 use lowtide_probe::target::{Target, TargetError};
-use thiserror::Error;
 
-use crate::checks::Abort;
+use crate::error::{Abort, ReleaseError};
 use crate::huge::HugePages;
+use crate::options::Options;
 use crate::plan::{self, Batch};
 use crate::refusal::Refusal;
 use crate::remote::{IdleGuard, Injected, JobControlBlocked, Pause, Step, ThreadBorrower};
 use crate::stub::Op;
 use crate::survey::{TargetHeap, survey};
 use crate::worker::{Worker, WorkerOptions};
-
-/// Options of a release.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Maximum pause of a thread of the target, for work that can be sliced.
-    pub max_pause: Duration,
-    /// The method that returns the memory; `None` selects the one that suits the allocator.
-    pub method: Option<Method>,
-    /// Permits glibc versions that the torture test never ran on.
-    pub untested: bool,
-    /// Only reports what a release would do.
-    pub dry_run: bool,
-    /// Ends the release early when another thread sets it. The operation in progress is completed, and everything
-    /// that lowtide has mapped leaves the target.
-    pub interrupt: Arc<AtomicBool>,
-    /// Receives the progress.
-    pub progress: Arc<Progress>,
-}
-
-/// The progress of a release, for display.
-#[derive(Debug, Default)]
-pub struct Progress {
-    is_acting: AtomicBool,
-    returned_bytes: AtomicU64,
-}
-
-impl Progress {
-    /// Describes the current state for a progress line: `scanning the heap`, `12 MiB returned`.
-    pub fn text(&self) -> String {
-        match self.is_acting.load(Ordering::Relaxed) {
-            false => "scanning the heap".to_owned(),
-            true => format!("{} returned", Human(self.returned_bytes.load(Ordering::Relaxed))),
-        }
-    }
-
-    pub(crate) fn set(&self, returned_bytes: u64) {
-        self.is_acting.store(true, Ordering::Relaxed);
-        self.returned_bytes.store(returned_bytes, Ordering::Relaxed);
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            max_pause: Duration::from_millis(1),
-            method: None,
-            untested: false,
-            dry_run: false,
-            interrupt: Arc::default(),
-            progress: Arc::default(),
-        }
-    }
-}
-
-/// Why a release could not be attempted, or did not complete.
-#[derive(Debug, Error)]
-pub enum ReleaseError {
-    /// The process cannot be inspected, or has ended.
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    /// The process may not be traced.
-    #[error("process {pid} may not be traced: that takes {needs}")]
-    NotPermitted {
-        /// The process.
-        pid: u32,
-        /// The capability or the setting.
-        needs: String,
-    },
-    /// The release was interrupted.
-    #[error("it was interrupted")]
-    Interrupted,
-    /// Another operation failed; the target runs as before.
-    #[error("{0}")]
-    Failed(String),
-}
 
 /// Minimum predicted gain that is worth a pause, in bytes.
 const MIN_RELEASE_BYTES: u64 = 64 << 10;

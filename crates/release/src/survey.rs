@@ -12,9 +12,11 @@ use lowtide_probe::patience::{GivenUp, patiently};
 use lowtide_probe::process::Process;
 use lowtide_probe::target::{Target, TargetError};
 
-use crate::checks::{self, Abort, TargetFacts};
+use crate::checks::{self, TargetFacts};
+use crate::error::Abort;
+use crate::error::ReleaseError;
+use crate::options::Options;
 use crate::refusal::Refusal;
-use crate::release::{Options, ReleaseError};
 use crate::remote::{IdleGuard, boost_idle_threads};
 
 /// Maximum number of walks over a heap that changes meanwhile, until one agrees with the allocator's own counts.

@@ -9,11 +9,12 @@ use lowtide_heap::ptmalloc::{Layout, Links};
 use lowtide_model::release::RunsIn;
 use lowtide_probe::proc::task::Thread;
 
-use crate::checks::Abort;
+use crate::error::ReleaseError;
+use crate::error::{Abort, failed};
+use crate::options::Progress;
 use crate::periodic::PeriodicThread;
 use crate::refusal::Refusal;
-use crate::release::{Progress, ReleaseError};
-use crate::remote::{ACTION_TIMEOUT, Injected, TRIM_TIMEOUT, Task, failed, nanoseconds};
+use crate::remote::{ACTION_TIMEOUT, Injected, TRIM_TIMEOUT, Task, nanoseconds};
 use crate::stub::numbers::*;
 use crate::stub::{Counts, MAX_OPS, Op, PAGES_PER_HOLD};
 

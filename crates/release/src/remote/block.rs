@@ -4,10 +4,9 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-use super::failed;
 use super::mapping::Injected;
 use super::target_io::TargetIo;
-use crate::checks::Abort;
+use crate::error::{Abort, failed};
 use crate::stub::numbers::OFF_HEARTBEAT;
 use crate::stub::{BLOCK_BYTES, CODE_BYTES};
 

@@ -18,9 +18,8 @@ use super::target_io::TargetIo;
 use super::time_asleep::LastTimeout;
 use super::tracee::Registers;
 use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, Step, seccomp};
-use crate::checks::Abort;
+use crate::error::{Abort, ReleaseError};
 use crate::refusal::Refusal;
-use crate::release::ReleaseError;
 
 /// A pause of a thread of the target.
 #[derive(Debug, Clone, Copy)]

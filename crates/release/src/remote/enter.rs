@@ -12,8 +12,8 @@ use super::mapping::Injected;
 use super::stopped_thread::StoppedThread;
 use super::tracee::Registers;
 use super::wait::Timeout;
-use super::{ACTION_TIMEOUT, SEARCH_TIMEOUT, TRIM_TIMEOUT, failed, nanoseconds, priority};
-use crate::checks::Abort;
+use super::{ACTION_TIMEOUT, SEARCH_TIMEOUT, TRIM_TIMEOUT, nanoseconds, priority};
+use crate::error::{Abort, failed};
 use crate::stub::numbers::*;
 use crate::stub::{NAME, SYSCALL_BYTES};
 

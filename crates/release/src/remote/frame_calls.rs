@@ -13,7 +13,7 @@ use super::frame::{Call, chain, set_argument};
 use super::leftovers;
 use super::wait::{self, Timeout};
 use super::{ACTION_TIMEOUT, seccomp};
-use crate::checks::Abort;
+use crate::error::Abort;
 
 /// Maximum number of attempts to make calls that a signal handler cancels.
 const MAX_ATTEMPTS: u32 = 10;

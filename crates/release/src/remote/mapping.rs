@@ -6,15 +6,14 @@ use std::time::Duration;
 use lowtide_probe::proc::task::Thread;
 use lowtide_probe::target::TargetError;
 
+use super::ACTION_TIMEOUT;
 use super::block::SharedBlock;
 use super::borrow::ThreadBorrower;
 use super::calls::mapping_calls;
 use super::leftovers::{self, Injector};
 use super::target_io::TargetIo;
-use super::{ACTION_TIMEOUT, failed};
-use crate::checks::Abort;
+use crate::error::{Abort, ReleaseError, failed};
 use crate::refusal::Refusal;
-use crate::release::ReleaseError;
 use crate::stub::numbers::*;
 use crate::stub::{BLOCK_BYTES, CODE, NAME};
 

@@ -51,9 +51,6 @@ pub(crate) use enter::Task;
 pub(crate) use mapping::Injected;
 pub(crate) use priority::{IdleGuard, JobControlBlocked, boost_idle_threads};
 
-use crate::checks::Abort;
-use crate::release::ReleaseError;
-
 /// Maximum time to wait for a thread to stop. It runs meanwhile, and may have to wait for a processor.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time to wait for an operation in the target.
@@ -89,9 +86,4 @@ pub enum Step {
 /// Converts a time to nanoseconds, saturating.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Returns an error with this message.
-pub(crate) fn failed(what: &str) -> Abort {
-    Abort::Failed(ReleaseError::Failed(what.to_owned()))
 }

@@ -10,8 +10,8 @@ use super::candidates::Candidate;
 use super::frame::{ResumeState, set_argument};
 use super::tracee::{Registers, Stop, Tracee};
 use super::wait::{self, Resume, Timeout};
-use super::{STOP_TIMEOUT, Step, failed, vectors};
-use crate::checks::Abort;
+use super::{STOP_TIMEOUT, Step, vectors};
+use crate::error::{Abort, failed};
 use crate::refusal::Refusal;
 use crate::stub::{NAME, SYSCALL_BYTES};
 

@@ -10,8 +10,8 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::{Target, TargetError};
 use rustix::fs::{FlockOperation, flock};
 
-use super::{ACTION_TIMEOUT, JOB_STOP_TIMEOUT, Step, failed};
-use crate::checks::Abort;
+use super::{ACTION_TIMEOUT, JOB_STOP_TIMEOUT, Step};
+use crate::error::{Abort, failed};
 use crate::refusal::Refusal;
 
 /// Access to a target's memory. Dropping it releases the lock that keeps other releases away.

@@ -1,0 +1,50 @@
+//! Reasons for which a release fails or ends early.
+
+use lowtide_probe::target::TargetError;
+use thiserror::Error;
+
+use crate::refusal::Refusal;
+
+/// Why a release could not be attempted, or did not complete.
+#[derive(Debug, Error)]
+pub enum ReleaseError {
+    /// The process cannot be inspected, or has ended.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The process may not be traced.
+    #[error("process {pid} may not be traced: that takes {needs}")]
+    NotPermitted {
+        /// The process.
+        pid: u32,
+        /// The capability or the setting.
+        needs: String,
+    },
+    /// The release was interrupted.
+    #[error("it was interrupted")]
+    Interrupted,
+    /// Another operation failed; the target runs as before.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Why a release ends before it is complete.
+#[derive(Debug, Error)]
+pub enum Abort {
+    /// The process is left alone.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// An operation failed.
+    #[error(transparent)]
+    Failed(#[from] ReleaseError),
+}
+
+impl From<TargetError> for Abort {
+    fn from(error: TargetError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Returns a failure with this message.
+pub(crate) fn failed(what: &str) -> Abort {
+    Abort::Failed(ReleaseError::Failed(what.to_owned()))
+}

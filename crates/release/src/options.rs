@@ -1,0 +1,61 @@
+//! Options of a release, and its progress.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lowtide_model::bytes::Human;
+use lowtide_model::release::Method;
+
+/// Options of a release.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Maximum pause of a thread of the target, for work that can be sliced.
+    pub max_pause: Duration,
+    /// The method that returns the memory; `None` selects the one that suits the allocator.
+    pub method: Option<Method>,
+    /// Permits glibc versions that the torture test never ran on.
+    pub untested: bool,
+    /// Only reports what a release would do.
+    pub dry_run: bool,
+    /// Ends the release early when another thread sets it. The operation in progress is completed, and everything
+    /// that lowtide has mapped leaves the target.
+    pub interrupt: Arc<AtomicBool>,
+    /// Receives the progress.
+    pub progress: Arc<Progress>,
+}
+
+/// The progress of a release, for display.
+#[derive(Debug, Default)]
+pub struct Progress {
+    is_acting: AtomicBool,
+    returned_bytes: AtomicU64,
+}
+
+impl Progress {
+    /// Describes the current state for a progress line: `scanning the heap`, `12 MiB returned`.
+    pub fn text(&self) -> String {
+        match self.is_acting.load(Ordering::Relaxed) {
+            false => "scanning the heap".to_owned(),
+            true => format!("{} returned", Human(self.returned_bytes.load(Ordering::Relaxed))),
+        }
+    }
+
+    pub(crate) fn set(&self, returned_bytes: u64) {
+        self.is_acting.store(true, Ordering::Relaxed);
+        self.returned_bytes.store(returned_bytes, Ordering::Relaxed);
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_pause: Duration::from_millis(1),
+            method: None,
+            untested: false,
+            dry_run: false,
+            interrupt: Arc::default(),
+            progress: Arc::default(),
+        }
+    }
+}
