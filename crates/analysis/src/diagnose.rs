@@ -98,7 +98,7 @@ pub(crate) mod tests {
             ledger.add(*owner, mib * MIB);
         }
         let release_bytes = ledger.bytes(Owner::Reclaimable);
-        let heap = Some(HeapPrediction { trim_bytes: 0, release_bytes });
+        let heap = Some(HeapPrediction { trim_bytes: Some(0), release_bytes: Some(release_bytes) });
         Observation { pid: 7, ledger, heap, ..Observation::default() }
     }
 

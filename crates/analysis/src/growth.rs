@@ -46,7 +46,7 @@ impl GrowthSample {
         Self {
             t_s,
             image: observation.image,
-            is_walked: !observation.arenas.is_empty(),
+            is_walked: observation.heap.is_some(),
             in_use_bytes: counted.iter().map(|o| observation.ledger.bytes(*o)).sum(),
             by_size: observation.allocated_by_size.clone(),
         }

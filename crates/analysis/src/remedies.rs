@@ -10,7 +10,7 @@ use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 
 /// Minimum bytes that a remedy of the heap returns.
-const LEAST_BYTES: u64 = 64 << 10;
+const MIN_BYTES: u64 = 64 << 10;
 /// Minimum number of arenas with free chunks from which sharing them is worth it.
 const MANY_ARENAS: usize = 8;
 /// glibc's own trim threshold, in bytes (`DEFAULT_TRIM_THRESHOLD`).
@@ -19,7 +19,7 @@ const TRIM_THRESHOLD: u64 = 128 << 10;
 /// Returns what would lower RSS, the most effective first.
 pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
     let mut found = Vec::new();
-    if let Some(heap) = facts.heap.filter(|heap| heap.release_bytes >= LEAST_BYTES) {
+    if let Some(heap) = facts.heap {
         found.extend(releases(heap, facts.pid));
     }
     let managed: u64 = facts.ledger.bytes(Owner::Runtime);
@@ -44,9 +44,13 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
     found
 }
 
-fn releases(heap: HeapPrediction, pid: u32) -> [Remedy; 2] {
-    let tops = heap.release_bytes.saturating_sub(heap.trim_bytes);
-    let tops = match tops >= LEAST_BYTES {
+/// Returns the remedies that return free memory of a walked heap.
+fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
+    let Some(release_bytes) = heap.release_bytes.filter(|bytes| *bytes >= MIN_BYTES) else {
+        return Vec::new();
+    };
+    let tops = heap.trim_bytes.map_or(0, |trim_bytes| release_bytes.saturating_sub(trim_bytes));
+    let tops = match tops >= MIN_BYTES {
         true => format!(", the top chunks of thread heaps ({}) included", Human(tops)),
         false => String::new(),
     };
@@ -56,10 +60,9 @@ fn releases(heap: HeapPrediction, pid: u32) -> [Remedy; 2] {
         "a call of malloc_trim(0) in the program; it holds each arena's lock for all of the arena (threads of \
          process {pid} that allocate wait meanwhile)"
     );
-    [
-        Remedy::new(RemedyKind::Release, Some(heap.release_bytes), release),
-        Remedy::new(RemedyKind::MallocTrim, Some(heap.trim_bytes), trim),
-    ]
+    let release = Remedy::new(RemedyKind::Release, Some(release_bytes), release);
+    let trim = heap.trim_bytes.map(|bytes| Remedy::new(RemedyKind::MallocTrim, Some(bytes), trim));
+    std::iter::once(release).chain(trim).collect()
 }
 
 /// Settings of glibc's allocator.
@@ -70,7 +73,7 @@ fn settings(facts: &Evidence<'_>) -> Vec<Remedy> {
     else {
         return found;
     };
-    let holding = facts.arenas.iter().filter(|a| a.free_bytes + a.top_bytes > LEAST_BYTES).count();
+    let holding = facts.arenas.iter().filter(|a| a.free_bytes + a.top_bytes > MIN_BYTES).count();
     if tunables.arena_max.is_none() && holding >= MANY_ARENAS {
         let how = format!(
             "{holding} arenas hold free blocks: MALLOC_ARENA_MAX=2 makes threads share them; try it with \
@@ -234,7 +237,7 @@ mod tests {
     #[test]
     fn remedies_fit_the_verdict() {
         let mut hoard = observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)]);
-        hoard.heap.as_mut().unwrap().trim_bytes = 800 * MIB;
+        hoard.heap.as_mut().unwrap().trim_bytes = Some(800 * MIB);
         let found = remedies_of(hoard);
         let expected =
             [(RemedyKind::Release, Some(900 * MIB)), (RemedyKind::MallocTrim, Some(800 * MIB))];

@@ -122,8 +122,8 @@ fn of_ptmalloc(heap: Heap, layout: &ptmalloc::Layout) -> Walked {
         tunables: layout.settings.as_ref().map(tunables),
         unwalked_bytes: total.unwalked_bytes,
         prediction: HeapPrediction {
-            trim_bytes: heap.trim_bytes(),
-            release_bytes: heap.release_bytes(),
+            trim_bytes: Some(heap.trim_bytes()),
+            release_bytes: Some(heap.release_bytes()),
         },
         areas: heap.areas,
     }

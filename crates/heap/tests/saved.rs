@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/saved")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/saved/ptmalloc")
 }
 
 fn names() -> Vec<String> {

@@ -79,13 +79,25 @@ pub struct Observation {
     pub image: (u64, u64),
 }
 
-/// What the remedies of a walked heap would return.
+/// What remedies of walked heaps would return, in bytes; `None` for a remedy that the allocator does not have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeapPrediction {
-    /// By a `malloc_trim(0)`, in bytes.
-    pub trim_bytes: u64,
-    /// By a release, in bytes.
-    pub release_bytes: u64,
+    /// By a `malloc_trim(0)` in the program.
+    pub trim_bytes: Option<u64>,
+    /// By `lowtide release`.
+    pub release_bytes: Option<u64>,
+}
+
+impl HeapPrediction {
+    /// Adds the prediction for another heap of the same process.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let sum = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).reduce(|a, b| a + b);
+        Self {
+            trim_bytes: sum(self.trim_bytes, other.trim_bytes),
+            release_bytes: sum(self.release_bytes, other.release_bytes),
+        }
+    }
 }
 
 /// What a missing permission hides.
@@ -256,4 +268,21 @@ pub struct Bin {
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
+}
+
+impl Bin {
+    /// Adds the bins of another heap with the same size classes.
+    pub fn join(mut these: Vec<Self>, others: &[Self]) -> Vec<Self> {
+        for other in others {
+            match these.iter_mut().find(|bin| bin.from == other.from) {
+                Some(same) => {
+                    same.count += other.count;
+                    same.bytes += other.bytes;
+                }
+                None => these.push(*other),
+            }
+        }
+        these.sort_by_key(|bin| bin.from);
+        these
+    }
 }

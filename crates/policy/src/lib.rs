@@ -16,14 +16,14 @@ use none::NonePolicy;
 
 /// Decides when the free memory of a process is released.
 pub trait Policy: fmt::Debug {
-    /// Decides what is done now. It is called again and again, with observations in the order of their times.
-    fn decide(&mut self, observation: &Observation) -> Action;
+    /// Decides what is done now. It is called again and again, with states in the order of their times.
+    fn decide(&mut self, state: &ProcessState) -> Action;
 }
 
 /// The state of a process at a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Observation {
-    /// The time, in seconds since a moment that is the same for all observations of a process.
+pub struct ProcessState {
+    /// The time, in seconds since a moment that is the same for all states of a process.
     pub t_s: f64,
     /// The resident bytes.
     pub rss: Resident,
@@ -93,8 +93,8 @@ mod tests {
     fn no_policy_leaves_a_process_alone_however_large_it_is() {
         let mut policy = PolicyKind::None.policy();
         for t_s in [0.0, 1.0, 1e6] {
-            let observation = Observation { t_s, rss: Resident(u64::MAX) };
-            assert_eq!(policy.decide(&observation), Action::None);
+            let state = ProcessState { t_s, rss: Resident(u64::MAX) };
+            assert_eq!(policy.decide(&state), Action::None);
         }
     }
 }

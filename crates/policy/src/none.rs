@@ -1,12 +1,12 @@
 //! The policy of a process that is left alone.
 
-use crate::{Action, Observation, Policy};
+use crate::{Action, Policy, ProcessState};
 
 #[derive(Debug)]
 pub(crate) struct NonePolicy;
 
 impl Policy for NonePolicy {
-    fn decide(&mut self, _: &Observation) -> Action {
+    fn decide(&mut self, _: &ProcessState) -> Action {
         Action::None
     }
 }

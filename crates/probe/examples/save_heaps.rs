@@ -1,4 +1,4 @@
-//! Makes the saved heaps of `crates/heap/tests/saved`, one for each glibc:
+//! Makes the saved heaps of `crates/heap/tests/saved/ptmalloc`, one for each glibc:
 //! `cargo run -p lowtide-probe --example save_heaps -- DIRECTORY NAME=LIBDIR…`
 //!
 //! Each is the subject of `tests/heap` with a small heap, and beside it what its allocator said of it

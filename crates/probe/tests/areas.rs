@@ -9,7 +9,8 @@ use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::Linkage;
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::detect::{
-    Area, AreaOwner, Detected, DetectedAllocator, DetectedRuntime, OwnMemory, areas, stacks,
+    Area, AreaOwner, Detected, DetectedAllocator, DetectedRuntime, OwnMemory, WalkedHeaps, areas,
+    stacks,
 };
 use lowtide_probe::proc::maps::{Mapping, parse};
 use lowtide_probe::program::Sanitizer;
@@ -22,6 +23,10 @@ fn maps(lines: &[&str]) -> Vec<Mapping> {
         format!("{range} {permissions} 00000000 {file}          {name}\n")
     };
     parse(&lines.iter().map(line).collect::<String>()).unwrap()
+}
+
+fn glibc_heap(areas: &[Range<u64>]) -> WalkedHeaps {
+    WalkedHeaps { allocators: vec![AllocatorKind::Glibc], areas: areas.to_vec() }
 }
 
 fn allocator(name: &str) -> Option<DetectedAllocator> {
@@ -46,7 +51,7 @@ fn owners_in(
 ) -> Vec<(u64, String)> {
     let stacks = stacks(memory, detected, maps, &[]);
     let name = |area: &Area| area.owner.name().to_owned();
-    let found = areas(memory, detected, maps, &stacks, taken);
+    let found = areas(memory, detected, maps, &stacks, &glibc_heap(taken));
     found.iter().map(|a| (a.range.start, name(a))).collect()
 }
 
@@ -85,7 +90,7 @@ fn another_allocator_owns_everything_but_stacks_files_and_their_zeroed_data() {
     let starts: Vec<u64> = owners(&detected, &maps, &[]).iter().map(|(at, _)| *at).collect();
     let expected = [0x5500_0000_0000, 0x7f70_0000_1000, 0x7f80_0000_0000, 0x7f90_0020_4000];
     assert_eq!(starts, expected);
-    let areas = areas(&Saved::default(), &detected, &maps, &[], &[]);
+    let areas = areas(&Saved::default(), &detected, &maps, &[], &WalkedHeaps::default());
     assert!(
         areas
             .iter()
@@ -136,7 +141,7 @@ fn python_owns_its_pools_and_nothing_else() {
     ];
     let memory = Saved { blocks };
     let chunk = 0x7f80_0000_0000..0x7f80_0000_c000;
-    let found = areas(&memory, &detected, &maps, &[], std::slice::from_ref(&chunk));
+    let found = areas(&memory, &detected, &maps, &[], &glibc_heap(std::slice::from_ref(&chunk)));
     let expected = Area {
         range: 0x7f80_0000_c000..0x7f80_0001_4000,
         owner: AreaOwner::Runtime(RuntimeKind::Python),
@@ -211,7 +216,11 @@ fn a_name_given_to_a_mapping_is_no_estimate() {
     ]);
     let names: Vec<String> = owners(&detected, &maps, &[]).into_iter().map(|(_, n)| n).collect();
     assert_eq!(names, ["Go", "glibc", "CPython", "V8", "jemalloc"]);
-    assert!(areas(&Saved::default(), &detected, &maps, &[], &[]).iter().all(|a| !a.estimated));
+    assert!(
+        areas(&Saved::default(), &detected, &maps, &[], &WalkedHeaps::default())
+            .iter()
+            .all(|a| !a.estimated)
+    );
 }
 
 #[test]

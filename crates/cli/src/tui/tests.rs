@@ -66,7 +66,10 @@ pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Observation
         open_files: Some(12),
         sockets_established: Some(1),
         arenas: (0..40).map(arena).collect(),
-        heap: Some(HeapPrediction { trim_bytes: release_bytes, release_bytes }),
+        heap: Some(HeapPrediction {
+            trim_bytes: Some(release_bytes),
+            release_bytes: Some(release_bytes),
+        }),
         image: (1, 1),
         ..Observation::default()
     }

@@ -66,21 +66,30 @@ impl AreaOwner {
     }
 }
 
+/// The heaps that walkers have claimed.
+#[derive(Debug, Clone, Default)]
+pub struct WalkedHeaps {
+    /// Their allocators.
+    pub allocators: Vec<AllocatorKind>,
+    /// Their addresses, in order and disjoint.
+    pub areas: Vec<Range<u64>>,
+}
+
 /// The kernel puts mappings close to each other, below the stack. What lies so far from the libraries
 /// is where a program has asked for it to be.
 const FAR: u64 = 16 << 40;
 
 /// The managers of private memory that is of no file, in order of address. `stacks` (see
-/// [`stacks`](super::stacks())) and what is `taken` already belong to others; what none of the rules
+/// [`stacks`](super::stacks())) and the heaps that were `walked` already belong to others; what none of the rules
 /// fits is not in the answer.
 pub fn areas(
     memory: &impl Memory,
     detected: &Detected,
     maps: &[Mapping],
     stacks: &[Range<u64>],
-    taken: &[Range<u64>],
+    walked: &WalkedHeaps,
 ) -> Vec<Area> {
-    let known = stacks.iter().chain(taken).chain(&detected.zeroed_data);
+    let known = stacks.iter().chain(&walked.areas).chain(&detected.zeroed_data);
     let mut known: Vec<Range<u64>> = known.cloned().collect();
     known.sort_unstable_by_key(|range| range.start);
     let mappings: Vec<&Mapping> = maps.iter().filter(|m| is_private_memory(m)).collect();
@@ -88,7 +97,7 @@ pub fn areas(
     let left = unnamed.flat_map(|m| without(m.start..m.end, &known));
     let mut structures = Structures { memory, detected, left: joined(left), found: Vec::new() };
     structures.claim(maps);
-    let rules = Rules::new(detected, maps, &structures.found);
+    let rules = Rules::new(detected, maps, &structures.found, walked);
     let mut found = structures.found;
     known.extend(found.iter().map(|area| area.range.clone()));
     known.sort_unstable_by_key(|range| range.start);
@@ -202,10 +211,11 @@ struct Rules<'r> {
 }
 
 impl<'r> Rules<'r> {
-    fn new(detected: &'r Detected, maps: &[Mapping], found: &[Area]) -> Self {
+    fn new(detected: &'r Detected, maps: &[Mapping], found: &[Area], walked: &WalkedHeaps) -> Self {
         let libraries = maps.iter().rfind(|m| m.has_file() && m.permissions.contains('x'));
         let was_found = |kind: &AllocatorKind| {
-            found.iter().any(|area| area.owner == AreaOwner::Allocator(kind.clone()))
+            walked.allocators.contains(kind)
+                || found.iter().any(|area| area.owner == AreaOwner::Allocator(kind.clone()))
         };
         let foreign = detected.allocator().map(|a| &a.kind);
         let malloc = detected.malloc.as_ref().map(|a| &a.kind);

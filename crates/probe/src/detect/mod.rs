@@ -26,7 +26,7 @@ use crate::proc::maps::{FileId, Mapping};
 use crate::program::{EmbeddedCode, ObjectFacts, ProgramError, ProgramReader, Sanitizer};
 
 pub use allocator::DetectedAllocator;
-pub use areas::{Area, AreaOwner, areas};
+pub use areas::{Area, AreaOwner, WalkedHeaps, areas};
 pub use runtime::{DetectedRuntime, OwnMemory};
 pub use stacks::{stack_pointers, stacks};
 

@@ -13,10 +13,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use lowtide_heap::layout::{HeapLayout, Walked};
-use lowtide_model::inspection::{Allocator, Observation, Runtime, Unreadable};
+use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::inspection::{Allocator, Bin, Observation, Runtime, Unreadable};
 use lowtide_model::ledger::Owner;
 
-use crate::detect::{self, Detected, Detector};
+use crate::detect::{self, Detected, Detector, WalkedHeaps};
 use crate::heap;
 use crate::machine::thread_cpu_s;
 use crate::memory::LiveMemory;
@@ -174,16 +175,20 @@ impl Inspector {
         };
         let walked = match unreadable {
             None => walk(memory, maps, &detected, observation),
-            Some(_) => None,
+            Some(_) => WalkedHeaps::default(),
         };
         describe(&detected, observation);
         let pointers = detect::stack_pointers(target.pid);
         let stacks = detect::stacks(memory, &detected, maps, &pointers);
-        let taken = walked.as_ref().map(|walked| walked.areas.as_slice()).unwrap_or_default();
         let mounts = fs::read(target.path("mountinfo")).unwrap_or_default();
         let files = &pages::FileSystems::parse(&String::from_utf8_lossy(&mounts));
-        let attributor =
-            pages::Attributor { maps, detected: &detected, stacks: &stacks, taken, files };
+        let attributor = pages::Attributor {
+            maps,
+            detected: &detected,
+            stacks: &stacks,
+            walked: &walked,
+            files,
+        };
         let rest = attributor.attribute(memory).map_err(|error| target.failed(error))?;
         observation.ledger.join(&rest.ledger);
         observation.managers = rest.managers();
@@ -204,28 +209,43 @@ fn memory_of(target: &Target) -> Result<(Option<LiveMemory>, Option<Unreadable>)
     }
 }
 
-/// Walks the heap of its `malloc`, if lowtide knows how.
+/// Walks the heaps of its allocators that lowtide knows how to walk.
 fn walk(
     memory: &LiveMemory,
     maps: &[Mapping],
     detected: &Detected,
     observation: &mut Observation,
-) -> Option<Walked> {
+) -> WalkedHeaps {
+    let mut heaps = WalkedHeaps::default();
     if detected.sanitizer.is_some() {
-        return None;
+        return heaps;
     }
-    let malloc = detected.malloc.as_ref()?;
-    let library = heap::library(maps, &malloc.path.to_string_lossy())?;
-    let data = heap::data_of(maps, library.file);
-    let Some(layout) = HeapLayout::find(&malloc.kind, memory, &data) else {
-        if detected.has_glibc_heap() && maps.iter().any(|m| m.name == "[heap]") {
-            observation.notes.push(
-                "its heap is laid out in a way that is not known, and was not walked".to_owned(),
-            );
-        }
-        return None;
-    };
-    let walked = layout.walk(memory, &heap::mappings(maps));
+    for allocator in [&detected.malloc, &detected.own].into_iter().flatten() {
+        let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
+            continue;
+        };
+        let data = heap::data_of(maps, library.file);
+        let Some(layout) = HeapLayout::find(&allocator.kind, memory, &data) else {
+            let is_glibc = allocator.kind == AllocatorKind::Glibc;
+            if is_glibc && maps.iter().any(|m| m.name == "[heap]") {
+                observation.notes.push(
+                    "its heap is laid out in a way that is not known, and was not walked"
+                        .to_owned(),
+                );
+            }
+            continue;
+        };
+        let walked = layout.walk(memory, &heap::mappings(maps));
+        add_heap(observation, &walked);
+        heaps.allocators.push(allocator.kind.clone());
+        heaps.areas.extend(walked.areas);
+    }
+    heaps.areas.sort_unstable_by_key(|area| area.start);
+    heaps
+}
+
+/// Adds a walked heap to an observation.
+fn add_heap(observation: &mut Observation, walked: &Walked) {
     let torn = walked.arenas.iter().filter(|a| !a.whole).count();
     if torn > 0 && walked.unwalked_bytes > 0 {
         observation.notes.push(format!(
@@ -235,14 +255,16 @@ fn walk(
         ));
     }
     observation.ledger.join(&walked.ledger);
-    observation.unwalked_bytes = walked.unwalked_bytes;
-    observation.allocated_by_size.clone_from(&walked.allocated_by_size);
-    observation.mmapped_count = walked.mmapped_count;
-    observation.mmapped_bytes = walked.mmapped_bytes;
-    observation.arenas.clone_from(&walked.arenas);
-    observation.tunables_in_force.clone_from(&walked.tunables);
-    observation.heap = Some(walked.prediction);
-    Some(walked)
+    observation.unwalked_bytes += walked.unwalked_bytes;
+    let bins = std::mem::take(&mut observation.allocated_by_size);
+    observation.allocated_by_size = Bin::join(bins, &walked.allocated_by_size);
+    observation.mmapped_count += walked.mmapped_count;
+    observation.mmapped_bytes += walked.mmapped_bytes;
+    observation.arenas.extend_from_slice(&walked.arenas);
+    if observation.tunables_in_force.is_none() {
+        observation.tunables_in_force.clone_from(&walked.tunables);
+    }
+    observation.heap = Some(observation.heap.unwrap_or_default().and(walked.prediction));
 }
 
 /// Who was recognised.
@@ -262,7 +284,8 @@ fn describe(detected: &Detected, observation: &mut Observation) {
             sanitizer.name()
         ));
     }
-    if detected.own.is_some() && !observation.arenas.is_empty() {
+    let has_glibc_heap = detected.has_glibc_heap() && !observation.arenas.is_empty();
+    if detected.own.is_some() && has_glibc_heap {
         observation.notes.push(
             "the program brings its own allocator; glibc's heap beside it is what libraries use"
                 .to_owned(),

@@ -16,7 +16,7 @@ use crate::proc::maps::Mapping;
 use crate::proc::mountinfo;
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::detect::{self, Detected};
+use crate::detect::{self, Detected, WalkedHeaps};
 use lowtide_model::allocator_kind::AllocatorKind;
 
 /// What is known of a process when its pages are counted.
@@ -25,8 +25,8 @@ pub(super) struct Attributor<'a> {
     pub(super) detected: &'a Detected,
     /// Mappings that are stacks.
     pub(super) stacks: &'a [Range<u64>],
-    /// What the walk of the heap has claimed and counted, in order.
-    pub(super) taken: &'a [Range<u64>],
+    /// The heaps that were walked and counted.
+    pub(super) walked: &'a WalkedHeaps,
     /// The file systems that it sees.
     pub(super) files: &'a FileSystems,
 }
@@ -143,11 +143,13 @@ impl Attributor<'_> {
     /// Counts the resident pages outside of the heap, by owner.
     pub(super) fn attribute(&self, memory: &LiveMemory) -> io::Result<Attribution> {
         let page = memory.page_bytes();
-        let taken: Vec<Range<u64>> = self.taken.iter().map(|t| whole_pages(t, page)).collect();
-        let claims = self.claims(memory, &taken);
+        let exact = &self.walked.areas;
+        let taken: Vec<Range<u64>> = exact.iter().map(|area| whole_pages(area, page)).collect();
+        let allocators = self.walked.allocators.clone();
+        let claims = self.claims(memory, &WalkedHeaps { allocators, areas: taken.clone() });
         let mut found = Attribution::default();
         // The heap has counted its own bytes; what it leaves of its first and last page is padding.
-        for (exact, whole) in self.taken.iter().zip(&taken) {
+        for (exact, whole) in exact.iter().zip(&taken) {
             if exact != whole {
                 let bytes = |range: &Range<u64>| -> u64 {
                     let pages = memory.resident(range.clone());
@@ -165,14 +167,14 @@ impl Attributor<'_> {
     }
 
     /// What is known of private memory that is of no file, in order.
-    fn claims(&self, memory: &LiveMemory, taken: &[Range<u64>]) -> Vec<Claim> {
+    fn claims(&self, memory: &LiveMemory, walked: &WalkedHeaps) -> Vec<Claim> {
         let sure = |range: &Range<u64>, owner| Claim {
             range: range.clone(),
             owner,
             manager: None,
             estimated: false,
         };
-        let areas = detect::areas(memory, self.detected, self.maps, self.stacks, taken);
+        let areas = detect::areas(memory, self.detected, self.maps, self.stacks, walked);
         let mut claims: Vec<Claim> = areas
             .into_iter()
             .map(|area| match area.owner {
@@ -273,7 +275,7 @@ impl Attributor<'_> {
         let is_heap = mapping.name == "[heap]";
         match () {
             // A heap that was not walked; of one that was, what the program took with `brk` itself.
-            () if is_heap && self.taken.is_empty() => Owner::Unattributed,
+            () if is_heap && self.walked.areas.is_empty() => Owner::Unattributed,
             () => Owner::AnonymousOther,
         }
     }

@@ -6,7 +6,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lowtide_heap::residency::Residency;
-use lowtide_probe::detect::{Area, AreaOwner, Detected, Detector, areas, stack_pointers, stacks};
+use lowtide_probe::detect::{
+    Area, AreaOwner, Detected, Detector, WalkedHeaps, areas, stack_pointers, stacks,
+};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::{Mapping, parse};
 use lowtide_probe::program::ProgramError;
@@ -118,7 +120,7 @@ impl Subject {
                     let pointers = stack_pointers(self.child.id());
                     let memory = LiveMemory::open(self.child.id()).unwrap();
                     let stacks = stacks(&memory, &detected, &maps, &pointers);
-                    let areas = areas(&memory, &detected, &maps, &stacks, &[]);
+                    let areas = areas(&memory, &detected, &maps, &stacks, &WalkedHeaps::default());
                     let stacks = stacks.len();
                     let found = Found { detected, maps, areas, stacks, memory };
                     if is_ready(&found) {

@@ -154,7 +154,7 @@ fn walked(memory: &Saved, saved: &SavedHeap, layout: &Layout) -> (Heap, Vec<Rang
 }
 
 fn subjects() -> Vec<Subject> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heap/tests/saved");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heap/tests/saved/ptmalloc");
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let heaps = files.filter(|path| path.extension().is_some_and(|e| e == "heap"));
     let subjects: Vec<Subject> = heaps

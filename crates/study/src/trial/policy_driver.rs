@@ -1,7 +1,7 @@
 //! Drives the policy of a treatment during a trial: it observes the subject, and has its memory released when the
 //! policy decides so.
 
-use lowtide_policy::{Action, Observation, Policy, PolicyKind};
+use lowtide_policy::{Action, Policy, PolicyKind, ProcessState};
 use serde_json::Value;
 
 /// Releases the free memory of processes.
@@ -29,11 +29,11 @@ impl PolicyDriver {
     /// was one.
     pub(super) fn step(
         &mut self,
-        observation: &Observation,
+        state: &ProcessState,
         pid: u32,
         releaser: &mut dyn Releaser,
     ) -> Option<Result<Value, String>> {
-        match self.policy.decide(observation) {
+        match self.policy.decide(state) {
             Action::None => None,
             Action::Release => Some(releaser.release(pid)),
         }
@@ -50,8 +50,8 @@ mod tests {
     struct Above(u64);
 
     impl Policy for Above {
-        fn decide(&mut self, observation: &Observation) -> Action {
-            if observation.rss.0 > self.0 { Action::Release } else { Action::None }
+        fn decide(&mut self, state: &ProcessState) -> Action {
+            if state.rss.0 > self.0 { Action::Release } else { Action::None }
         }
     }
 
@@ -67,8 +67,8 @@ mod tests {
         let mut driver = PolicyDriver { policy: Box::new(Above(10)) };
         let mut released = Vec::new();
         for (rss, outcome) in [(5, None), (11, Some(Ok(Value::Null))), (10, None)] {
-            let observation = Observation { t_s: 0.0, rss: Resident(rss) };
-            assert_eq!(driver.step(&observation, 42, &mut released), outcome, "{rss}");
+            let state = ProcessState { t_s: 0.0, rss: Resident(rss) };
+            assert_eq!(driver.step(&state, 42, &mut released), outcome, "{rss}");
         }
         assert_eq!(released, [42]);
     }

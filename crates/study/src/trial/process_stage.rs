@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_model::bytes::Resident;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_policy::Observation;
+use lowtide_policy::ProcessState;
 use lowtide_probe::process::Process;
 use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
@@ -148,8 +148,8 @@ impl<'a> ProcessStage<'a> {
         let (Some(pid), Some(sampling)) = (subject.pid, subject.sampling()) else { return Ok(()) };
         let recorder = &self.context.recorder;
         let (begin, rss) = (Instant::now(), Resident(sampling.latest().0));
-        let observation = Observation { t_s: recorder.time_of(begin), rss };
-        let Some(released) = self.policy.step(&observation, pid, self.releaser) else {
+        let state = ProcessState { t_s: recorder.time_of(begin), rss };
+        let Some(released) = self.policy.step(&state, pid, self.releaser) else {
             return Ok(());
         };
         let name = self.context.treatment.policy.to_string();
@@ -157,7 +157,7 @@ impl<'a> ProcessStage<'a> {
             Stop::Failed(format!("the policy `{name}` could not release memory: {reason}"))
         });
         self.record(&Line::Act(HookRun {
-            t_s: observation.t_s,
+            t_s: state.t_s,
             wall_s: begin.elapsed().as_secs_f64(),
             at: "policy".to_owned(),
             name,
