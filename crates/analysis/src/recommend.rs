@@ -11,12 +11,12 @@ use crate::study_report::{FirstAndLater, Recommendation, Standing, TreatmentSumm
 use crate::trial_result::{LoadResult, TrialOutcome, TrialResult};
 use lowtide_model::bytes::Human;
 use lowtide_model::treatment::Treatment;
-use lowtide_record::plan::Plan;
+use lowtide_record::plan::StudyPlan;
 
 /// Sums up each treatment and chooses one, unless the plan asks for none. The first treatment of the plan is
 /// the reference.
 pub fn recommend(
-    plan: &Plan,
+    plan: &StudyPlan,
     trials: &[TrialResult],
 ) -> (Vec<TreatmentSummary>, Option<Recommendation>) {
     let repeats = |treatment: &Treatment| -> Vec<&TrialResult> {
@@ -210,7 +210,7 @@ fn standing_of(ratios: &[Option<Estimate>], limit: f64) -> Standing {
 }
 
 fn choose(
-    plan: &Plan,
+    plan: &StudyPlan,
     summaries: &[TreatmentSummary],
     trials: &[TrialResult],
     yardstick: Yardstick,
@@ -286,7 +286,7 @@ fn choose(
 
 /// Whether a treatment's own estimate of what it costs lies beyond what was allowed, however wide its interval
 /// is and however few its repeats are.
-fn seems_too_costly(plan: &Plan, summary: &TreatmentSummary) -> bool {
+fn seems_too_costly(plan: &StudyPlan, summary: &TreatmentSummary) -> bool {
     let ratios = [summary.cpu_ratio, summary.latency_ratio];
     summary.standing == Standing::Unresolved
         && ratios.iter().flatten().any(|ratio| ratio.median > 1.0 + plan.max_slowdown)
@@ -309,7 +309,7 @@ fn leaves_no_less(
 /// Why nothing is recommended yet, and what each treatment left and cost.
 fn open_because(
     doubts: &[String],
-    plan: &Plan,
+    plan: &StudyPlan,
     summaries: &[TreatmentSummary],
     yardstick: Yardstick,
 ) -> String {
@@ -396,7 +396,7 @@ fn fails_more(
 fn doubts(
     best: &TreatmentSummary,
     others: &[&TreatmentSummary],
-    plan: &Plan,
+    plan: &StudyPlan,
     summaries: &[TreatmentSummary],
     trials: &[TrialResult],
     yardstick: Yardstick,

@@ -4,7 +4,7 @@ use crate::metrics::{Metric, PerConnection};
 use crate::stats::Estimate;
 use crate::trial_result::TrialResult;
 use lowtide_model::treatment::Treatment;
-use lowtide_record::plan::Plan;
+use lowtide_record::plan::StudyPlan;
 use lowtide_record::shard::Shard;
 use lowtide_record::v1::Machine;
 use serde::Serialize;
@@ -47,7 +47,7 @@ pub struct StudyReport {
     pub trials: Vec<TrialResult>,
     /// What was planned.
     #[serde(skip)]
-    pub plan: Plan,
+    pub plan: StudyPlan,
 }
 
 /// What the repeats say of one treatment.

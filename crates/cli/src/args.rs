@@ -119,7 +119,7 @@ pub(crate) struct ReleaseArgs {
 
     /// What gives the memory back
     #[arg(long, value_name = "METHOD", default_value = "auto")]
-    pub(crate) method: Method,
+    pub(crate) method: MethodChoice,
 
     /// Permit a glibc that the tests never ran on
     #[arg(long)]
@@ -140,7 +140,7 @@ pub(crate) struct ReleaseArgs {
 
 /// What gives memory back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Method {
+pub(crate) enum MethodChoice {
     /// As suits the allocator: chunks for glibc
     Auto,
     /// Range by range, each under a lock that is held for a bounded time
@@ -153,7 +153,7 @@ pub(crate) enum Method {
     Purge,
 }
 
-impl Method {
+impl MethodChoice {
     /// What is typed for it.
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -3,7 +3,7 @@
 use lowtide_model::group::GroupTotals;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
-use lowtide_model::release::{Outcome, Release};
+use lowtide_model::release::{Release, ReleaseOutcome};
 use lowtide_probe::inspect::Proportion;
 use lowtide_probe::target::Target;
 use lowtide_report::group::sentence;
@@ -44,7 +44,7 @@ impl Group {
         } else {
             *totals.returned_bytes.get_or_insert(0) += done.returned_bytes;
         }
-        *totals.refused.get_or_insert(0) += u64::from(done.outcome == Outcome::Refused);
+        *totals.refused.get_or_insert(0) += u64::from(done.outcome == ReleaseOutcome::Refused);
     }
 
     /// Adds the inspection of one process.

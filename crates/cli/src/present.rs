@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lowtide_report::read::{self, LoadError, Loaded};
+use lowtide_report::read::{self, LoadError, LoadedRecord};
 use lowtide_report::svg::{self, Charts};
 use lowtide_report::{View, html, markdown, terminal};
 
@@ -14,7 +14,7 @@ use crate::output::Output;
 const MAX_SUBTITLE: usize = 150;
 
 /// Loads the record of a study, or one of its files.
-pub(crate) fn load(path: &Path) -> Result<Loaded, Failure> {
+pub(crate) fn load(path: &Path) -> Result<LoadedRecord, Failure> {
     read::load(path).map_err(|error| unread(path, &error))
 }
 
@@ -27,13 +27,13 @@ pub(crate) fn unread(path: &Path, error: &LoadError) -> Failure {
 /// Records that are laid over each other, and others that are drawn beside them because the study
 /// asks for it.
 pub(crate) struct Report {
-    records: Vec<Loaded>,
-    beside: Vec<Loaded>,
+    records: Vec<LoadedRecord>,
+    beside: Vec<LoadedRecord>,
 }
 
 impl Report {
     /// Returns the report of some records. Reads those that are drawn beside them.
-    pub(crate) fn new(mut records: Vec<Loaded>) -> Self {
+    pub(crate) fn new(mut records: Vec<LoadedRecord>) -> Self {
         let mut beside = Vec::new();
         for record in &mut records {
             for path in record.study.plan.beside.clone() {
@@ -66,7 +66,7 @@ impl Report {
     }
 
     /// Returns all records.
-    pub(crate) fn all(&self) -> Vec<Loaded> {
+    pub(crate) fn all(&self) -> Vec<LoadedRecord> {
         self.records.iter().chain(&self.beside).cloned().collect()
     }
 
@@ -84,7 +84,7 @@ impl Report {
 }
 
 /// Returns the command and the machine.
-fn subtitle(records: &[Loaded]) -> String {
+fn subtitle(records: &[LoadedRecord]) -> String {
     let Some(first) = records.first() else { return String::new() };
     let study = &first.study;
     let mut words = vec![short_paths(&study.command.join(" "))];

@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_record::v1::Outcome;
-use lowtide_study::{Observer, Progress, TimeLeft};
+use lowtide_study::{StudyEvent, StudyObserver, TimeLeft};
 
 use crate::bar;
 use crate::output::note;
@@ -134,23 +134,25 @@ fn time_left(left: TimeLeft, elapsed: Duration) -> Option<String> {
     }
 }
 
-impl Observer for StudyProgress {
-    fn see(&mut self, progress: Progress) {
+impl StudyObserver for StudyProgress {
+    fn see(&mut self, progress: StudyEvent) {
         match progress {
-            Progress::Begin { record, trials, done } => self.begin(record, trials, done),
-            Progress::TrialBegin { label, repeat, left } => self.trial_begin(&label, repeat, left),
-            Progress::Step(step) => self.step = step,
-            Progress::Note(text) => self.print(&format!("note: {text}")),
-            Progress::CleaningUp => {
+            StudyEvent::Begin { record, trials, done } => self.begin(record, trials, done),
+            StudyEvent::TrialBegin { label, repeat, left } => {
+                self.trial_begin(&label, repeat, left)
+            }
+            StudyEvent::Step(step) => self.step = step,
+            StudyEvent::Note(text) => self.print(&format!("note: {text}")),
+            StudyEvent::CleaningUp => {
                 self.print("finishing the clean-up; Ctrl-C again ends lowtide at once");
             }
-            Progress::Reading { rss_bytes, connections } => {
+            StudyEvent::Reading { rss_bytes, connections } => {
                 self.reading = format!("  {}", Human(rss_bytes));
                 if connections > 0 {
                     self.reading += &format!("  {connections} connections");
                 }
             }
-            Progress::TrialEnd { outcome } => self.trial_end(&outcome),
+            StudyEvent::TrialEnd { outcome } => self.trial_end(&outcome),
         }
         self.draw();
     }

@@ -1,7 +1,7 @@
 //! The command line that runs a verb again with the same arguments, for one process: `sudo lowtide
 //! inspect 7`.
 
-use crate::args::{InspectArgs, Method, ReleaseArgs, WatchArgs};
+use crate::args::{InspectArgs, MethodChoice, ReleaseArgs, WatchArgs};
 use crate::values::{DEFAULT_INTERVAL, DEFAULT_MAX_PAUSE};
 
 /// Returns the command line of an inspection.
@@ -39,7 +39,7 @@ pub(crate) fn release(args: &ReleaseArgs, pid: u32) -> String {
     if args.max_pause.to_string() != DEFAULT_MAX_PAUSE {
         words.push(format!("--max-pause {}", args.max_pause));
     }
-    if args.method != Method::Auto {
+    if args.method != MethodChoice::Auto {
         words.push(format!("--method {}", args.method.name()));
     }
     words.extend(args.wait.iter().map(|time| format!("--wait {time}")));

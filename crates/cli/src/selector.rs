@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
-use lowtide_probe::process::Process;
+use lowtide_probe::process::ProcReader;
 use lowtide_probe::selection::{Selection, with_descendants};
 
 use crate::exit::{Exit, Failure};
@@ -40,7 +40,7 @@ pub(crate) struct Selector {
 
 /// Returns the start time of a process, in clock ticks since boot; `None` if it has ended.
 fn began(pid: u32) -> Option<u64> {
-    Process::open(pid).ok().flatten().map(|(process, _)| process.start_ticks)
+    ProcReader::open(pid).ok().flatten().map(|(process, _)| process.start_ticks)
 }
 
 /// Parses a PID.

@@ -33,7 +33,7 @@ const CONTRADICTING: u32 = 3;
 
 /// How the tree is laid out, by the number of address bits that it was built for (`LG_VADDR`).
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct RtreeShape {
     /// Bytes of an entry of a leaf.
     entry: u64,
     /// A leaf has 2 to this power entries.
@@ -45,12 +45,12 @@ struct Shape {
 }
 
 /// 48 bits of address, and 57.
-const SHAPES: [Shape; 2] = [
-    Shape { entry: 8, leaf_bits: 18, node_bits: &[18], pointer: 0x0000_ffff_ffff_ff80 | 64 },
-    Shape { entry: 16, leaf_bits: 15, node_bits: &[15, 15], pointer: !127 },
+const SHAPES: [RtreeShape; 2] = [
+    RtreeShape { entry: 8, leaf_bits: 18, node_bits: &[18], pointer: 0x0000_ffff_ffff_ff80 | 64 },
+    RtreeShape { entry: 16, leaf_bits: 15, node_bits: &[15, 15], pointer: !127 },
 ];
 
-impl Shape {
+impl RtreeShape {
     fn leaf_bytes(self) -> u64 {
         self.entry << self.leaf_bits
     }
@@ -69,7 +69,7 @@ pub fn extents(
     data: &[Range<u64>],
     anonymous: &[Range<u64>],
 ) -> Vec<Range<u64>> {
-    let mut tree = Tree { words: Scattered::new(memory), memory, anonymous, records: 0 };
+    let mut tree = Rtree { words: Scattered::new(memory), memory, anonymous, records: 0 };
     let mut found = Vec::new();
     for range in data {
         if let Some((root, shape)) = tree.root(range) {
@@ -84,13 +84,13 @@ pub fn extents(
 }
 
 /// A record of an extent.
-struct Record {
+struct ExtentRecord {
     bits: u64,
     address: u64,
     bytes: u64,
 }
 
-impl Record {
+impl ExtentRecord {
     fn first_page(&self) -> u64 {
         self.address >> PAGE_BITS
     }
@@ -100,14 +100,14 @@ impl Record {
     }
 }
 
-struct Tree<'m, M> {
+struct Rtree<'m, M> {
     words: Scattered<'m, M>,
     memory: &'m M,
     anonymous: &'m [Range<u64>],
     records: u64,
 }
 
-impl<'m, M: Memory> Tree<'m, M> {
+impl<'m, M: Memory> Rtree<'m, M> {
     /// Whether so many bytes from an address on are anonymous memory.
     fn is_anonymous(&self, address: u64, bytes: u64) -> bool {
         let place = self.anonymous.partition_point(|range| range.end <= address);
@@ -117,7 +117,7 @@ impl<'m, M: Memory> Tree<'m, M> {
     }
 
     /// The root of a tree in a range of data.
-    fn root(&mut self, data: &Range<u64>) -> Option<(u64, Shape)> {
+    fn root(&mut self, data: &Range<u64>) -> Option<(u64, RtreeShape)> {
         let (mut tried, mut found) = (HashSet::new(), None);
         each_word(self.memory, data.clone(), |slot, node| {
             found = SHAPES.into_iter().filter(|_| is_pointer(node)).find_map(|shape| {
@@ -134,7 +134,7 @@ impl<'m, M: Memory> Tree<'m, M> {
     fn key_below(
         &mut self,
         node: u64,
-        shape: Shape,
+        shape: RtreeShape,
         tried: &mut HashSet<(u64, u64)>,
     ) -> Option<u64> {
         if let [_] = shape.node_bits {
@@ -167,7 +167,7 @@ impl<'m, M: Memory> Tree<'m, M> {
     }
 
     /// The high bits that all pages of a leaf share, if it is one.
-    fn key_of_leaf(&mut self, leaf: u64, shape: Shape) -> Option<u64> {
+    fn key_of_leaf(&mut self, leaf: u64, shape: RtreeShape) -> Option<u64> {
         let mask = (1 << shape.leaf_bits) - 1;
         let (mut key, mut agree, mut contradict) = (None, 0, 0);
         self.each_entry(leaf, shape, |tree, index, entry| {
@@ -195,7 +195,7 @@ impl<'m, M: Memory> Tree<'m, M> {
     fn each_entry(
         &mut self,
         leaf: u64,
-        shape: Shape,
+        shape: RtreeShape,
         mut each: impl FnMut(&mut Self, u64, u64) -> bool,
     ) {
         each_word(self.memory, leaf..leaf + shape.leaf_bytes(), |at, word| {
@@ -205,7 +205,7 @@ impl<'m, M: Memory> Tree<'m, M> {
     }
 
     /// The record of an extent, if it can be one.
-    fn record(&mut self, at: u64) -> Option<Record> {
+    fn record(&mut self, at: u64) -> Option<ExtentRecord> {
         self.records += 1;
         if !is_pointer(at) || self.records > MAX_RECORDS {
             return None;
@@ -214,11 +214,11 @@ impl<'m, M: Memory> Tree<'m, M> {
         let bytes = self.words.word(at.checked_add(16)?)? & !(PAGE - 1);
         let end = address.checked_add(bytes)?;
         let is_sound = bytes > 0 && end <= HIGHEST && address >= PAGE;
-        is_sound.then_some(Record { bits, address: address & !(PAGE - 1), bytes })
+        is_sound.then_some(ExtentRecord { bits, address: address & !(PAGE - 1), bytes })
     }
 
     /// All extents of a tree.
-    fn extents_below(&mut self, root: u64, shape: Shape, found: &mut Vec<Range<u64>>) {
+    fn extents_below(&mut self, root: u64, shape: RtreeShape, found: &mut Vec<Range<u64>>) {
         let mut leaves = self.pointers(root..root + shape.root_bytes(), usize::MAX);
         let mut keys: Vec<(u64, u64)> =
             leaves.drain(..).map(|(slot, node)| ((slot - root) / 8, node)).collect();

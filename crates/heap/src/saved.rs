@@ -31,14 +31,14 @@ pub struct SavedHeap {
 pub enum SavedError {
     /// The first line is not what it must be.
     #[error("its first line is not that of a saved heap: {0}")]
-    Header(#[from] serde_json::Error),
+    SavedHeader(#[from] serde_json::Error),
     /// The pages are missing or damaged.
     #[error("its pages are damaged")]
     Pages,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Header {
+struct SavedHeader {
     schema: String,
     data: Vec<Range<u64>>,
     mappings: Vec<HeapMapping>,
@@ -53,7 +53,7 @@ const MOST_BYTES: usize = 1 << 30;
 impl SavedHeap {
     /// Writes it down.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let header = Header {
+        let header = SavedHeader {
             schema: SCHEMA.to_owned(),
             data: self.data.clone(),
             mappings: self.mappings.clone(),
@@ -72,7 +72,7 @@ impl SavedHeap {
     /// When these are not the bytes of a saved heap.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SavedError> {
         let line = bytes.iter().position(|b| *b == b'\n').unwrap_or(bytes.len());
-        let header: Header = serde_json::from_slice(&bytes[..line])?;
+        let header: SavedHeader = serde_json::from_slice(&bytes[..line])?;
         let deflated = bytes.get(line + 1..).ok_or(SavedError::Pages)?;
         let pages = inflate::decompress_to_vec_with_limit(deflated, MOST_BYTES)
             .map_err(|_| SavedError::Pages)?;
@@ -90,12 +90,12 @@ impl SavedHeap {
 
 /// Remembers which pages are read, so that these alone need be saved with what stands in them.
 #[derive(Debug)]
-pub struct Recorder<'m, M> {
+pub struct MemoryRecorder<'m, M> {
     memory: &'m M,
     read: RefCell<BTreeSet<u64>>,
 }
 
-impl<'m, M: Memory> Recorder<'m, M> {
+impl<'m, M: Memory> MemoryRecorder<'m, M> {
     /// Reads through to some memory.
     pub fn new(memory: &'m M) -> Self {
         Self { memory, read: RefCell::default() }
@@ -130,7 +130,7 @@ impl<'m, M: Memory> Recorder<'m, M> {
     }
 }
 
-impl<M: Memory> Memory for Recorder<'_, M> {
+impl<M: Memory> Memory for MemoryRecorder<'_, M> {
     fn page_bytes(&self) -> u64 {
         self.memory.page_bytes()
     }
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn what_was_saved_is_read_again_as_it_was() {
         let memory = Saved { blocks: vec![(0x1000, vec![7; 4096]), (0x4000, vec![9; 8192])] };
-        let recorder = Recorder::new(&memory);
+        let recorder = MemoryRecorder::new(&memory);
         recorder.read(0x4ffc, &mut [0; 8]);
         let mappings = [HeapMapping { range: 0x4000..0x6000, is_brk: true }];
         let saved = recorder.save(&[0x1000..0x2000, 0x3000..0x5000], &mappings);
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_is_no_saved_heap_is_refused() {
-        assert!(matches!(SavedHeap::from_bytes(b"{}"), Err(SavedError::Header(_))));
+        assert!(matches!(SavedHeap::from_bytes(b"{}"), Err(SavedError::SavedHeader(_))));
         let mut bytes = SavedHeap {
             data: Vec::new(),
             mappings: Vec::new(),

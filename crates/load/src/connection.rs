@@ -8,10 +8,10 @@ use mio::{Interest, Registry, Token};
 use rustls::ClientConnection;
 use socket2::{Domain, Protocol as Transport, Socket, Type};
 
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 use crate::http_choice::HttpChoice;
 use crate::protocol::{Protocol, Ticks};
-use crate::tally::Tally;
+use crate::tally::LoadTally;
 use crate::tls;
 
 /// Maximum number of unsent bytes, from which on no more requests start.
@@ -24,7 +24,7 @@ pub(crate) struct Connection {
     socket: TcpStream,
     tls: Option<Box<ClientConnection>>,
     protocol: Option<Box<dyn Protocol>>,
-    stage: Stage,
+    stage: ConnectionStage,
     /// Bytes to send. The first `written` of them are sent.
     out: Vec<u8>,
     written: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Connection {
 
 /// How far a connection is established.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ConnectionStage {
     Connecting,
     Handshaking,
     Open,
@@ -71,7 +71,7 @@ impl Connection {
             socket: TcpStream::from_std(socket.into()),
             tls,
             protocol: None,
-            stage: Stage::Connecting,
+            stage: ConnectionStage::Connecting,
             out: Vec::new(),
             written: 0,
             started,
@@ -102,7 +102,7 @@ impl Connection {
 
     /// Returns whether the connection is established, including TLS.
     pub(crate) fn is_open(&self) -> bool {
-        self.stage == Stage::Open
+        self.stage == ConnectionStage::Open
     }
 
     /// Starts a request, if there is room.
@@ -117,10 +117,10 @@ impl Connection {
         &mut self,
         buffer: &mut [u8],
         choice: &HttpChoice,
-        tally: &mut Tally,
-    ) -> Result<ConnectionProgress, Failure> {
+        tally: &mut LoadTally,
+    ) -> Result<ConnectionProgress, RequestFailure> {
         let was_open = self.is_open();
-        if self.stage == Stage::Connecting && !self.is_connected()? {
+        if self.stage == ConnectionStage::Connecting && !self.is_connected()? {
             return Ok(ConnectionProgress { opened: false, may_have_more: false });
         }
         let may_have_more = self.read(buffer, choice, tally)?;
@@ -132,14 +132,14 @@ impl Connection {
         Ok(ConnectionProgress { opened: self.is_open() && !was_open, may_have_more })
     }
 
-    fn is_connected(&mut self) -> Result<bool, Failure> {
-        let failure = |error: io::Error| Failure::from_io(&error);
+    fn is_connected(&mut self) -> Result<bool, RequestFailure> {
+        let failure = |error: io::Error| RequestFailure::from_io(&error);
         if let Some(error) = self.socket.take_error().map_err(failure)? {
             return Err(failure(error));
         }
         match self.socket.peer_addr() {
             Ok(_) => {
-                self.stage = Stage::Handshaking;
+                self.stage = ConnectionStage::Handshaking;
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::NotConnected => Ok(false),
@@ -152,9 +152,9 @@ impl Connection {
         &mut self,
         buffer: &mut [u8],
         choice: &HttpChoice,
-        tally: &mut Tally,
-    ) -> Result<bool, Failure> {
-        if self.stage == Stage::Handshaking {
+        tally: &mut LoadTally,
+    ) -> Result<bool, RequestFailure> {
+        if self.stage == ConnectionStage::Handshaking {
             self.handshake(choice)?;
         }
         for _ in 0..MAX_READS_PER_TURN {
@@ -169,9 +169,13 @@ impl Connection {
         Ok(true)
     }
 
-    fn read_plain(&mut self, buffer: &mut [u8], tally: &mut Tally) -> Result<bool, Failure> {
+    fn read_plain(
+        &mut self,
+        buffer: &mut [u8],
+        tally: &mut LoadTally,
+    ) -> Result<bool, RequestFailure> {
         match self.socket.read(buffer) {
-            Ok(0) => Err(Failure::Closed),
+            Ok(0) => Err(RequestFailure::Closed),
             Ok(count) => {
                 self.receive(&buffer[..count], tally)?;
                 // Later bytes cause another event, and so does the end of the connection.
@@ -185,11 +189,11 @@ impl Connection {
         &mut self,
         buffer: &mut [u8],
         choice: &HttpChoice,
-        tally: &mut Tally,
-    ) -> Result<bool, Failure> {
+        tally: &mut LoadTally,
+    ) -> Result<bool, RequestFailure> {
         let Some(session) = &mut self.tls else { return Ok(false) };
         match session.read_tls(&mut self.socket) {
-            Ok(0) => return Err(Failure::Closed),
+            Ok(0) => return Err(RequestFailure::Closed),
             Ok(_) => {}
             Err(error) => return retries_now(&error),
         }
@@ -198,22 +202,22 @@ impl Connection {
             let _ = session.write_tls(&mut self.socket);
             return Err(tls::failure(&error));
         }
-        if self.stage == Stage::Handshaking {
+        if self.stage == ConnectionStage::Handshaking {
             self.handshake(choice)?;
         }
         loop {
             let Some(session) = &mut self.tls else { return Ok(false) };
             match session.reader().read(buffer) {
-                Ok(0) => return Err(Failure::Closed),
+                Ok(0) => return Err(RequestFailure::Closed),
                 Ok(count) => self.receive(&buffer[..count], tally)?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
                 // The connection ended without a TLS close_notify.
-                Err(error) => return Err(Failure::from_io(&error)),
+                Err(error) => return Err(RequestFailure::from_io(&error)),
             }
         }
     }
 
-    fn receive(&mut self, bytes: &[u8], tally: &mut Tally) -> Result<(), Failure> {
+    fn receive(&mut self, bytes: &[u8], tally: &mut LoadTally) -> Result<(), RequestFailure> {
         match &mut self.protocol {
             Some(protocol) => protocol.receive(bytes, &mut self.out, tally),
             // Bytes from the server on a bare connection are ignored.
@@ -222,13 +226,13 @@ impl Connection {
     }
 
     /// Starts the protocol, once the TLS handshake is complete.
-    fn handshake(&mut self, choice: &HttpChoice) -> Result<(), Failure> {
+    fn handshake(&mut self, choice: &HttpChoice) -> Result<(), RequestFailure> {
         if self.tls.as_ref().is_some_and(|session| session.is_handshaking()) {
             return Ok(());
         }
         let chosen = self.tls.as_ref().and_then(|session| session.alpn_protocol());
         self.protocol = choice.protocol(chosen)?;
-        self.stage = Stage::Open;
+        self.stage = ConnectionStage::Open;
         if let Some(protocol) = &mut self.protocol {
             protocol.open(&mut self.out);
         }
@@ -236,8 +240,8 @@ impl Connection {
     }
 
     /// Writes as much as the kernel accepts.
-    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        if self.stage == Stage::Connecting {
+    pub(crate) fn flush(&mut self) -> Result<(), RequestFailure> {
+        if self.stage == ConnectionStage::Connecting {
             return Ok(());
         }
         loop {
@@ -258,7 +262,7 @@ impl Connection {
     }
 
     /// Returns whether something was written, so that there may be room for more.
-    fn write_plain(&mut self) -> Result<bool, Failure> {
+    fn write_plain(&mut self) -> Result<bool, RequestFailure> {
         if self.written == self.out.len() {
             return Ok(false);
         }
@@ -271,12 +275,12 @@ impl Connection {
         }
     }
 
-    fn write_tls(&mut self) -> Result<bool, Failure> {
+    fn write_tls(&mut self) -> Result<bool, RequestFailure> {
         let mut taken = 0;
         if let Some(session) = &mut self.tls {
-            if self.stage == Stage::Open && self.written < self.out.len() {
+            if self.stage == ConnectionStage::Open && self.written < self.out.len() {
                 let write = session.writer().write(&self.out[self.written..]);
-                taken = write.map_err(|error| Failure::from_io(&error))?;
+                taken = write.map_err(|error| RequestFailure::from_io(&error))?;
             }
             while session.wants_write() {
                 match session.write_tls(&mut self.socket) {
@@ -307,7 +311,11 @@ impl Connection {
     }
 
     /// Gives up the requests that started at or before a time.
-    pub(crate) fn expire(&mut self, until: Ticks, tally: &mut Tally) -> Result<(), Failure> {
+    pub(crate) fn expire(
+        &mut self,
+        until: Ticks,
+        tally: &mut LoadTally,
+    ) -> Result<(), RequestFailure> {
         match &mut self.protocol {
             Some(protocol) => protocol.expire(until, &mut self.out, tally),
             None => Ok(()),
@@ -315,7 +323,7 @@ impl Connection {
     }
 
     /// Fails all requests in flight, because the connection is lost or unusable.
-    pub(crate) fn fail(&mut self, why: Failure, tally: &mut Tally) {
+    pub(crate) fn fail(&mut self, why: RequestFailure, tally: &mut LoadTally) {
         // Sends the reason to the server, if possible.
         let _ = self.flush();
         if let Some(protocol) = &mut self.protocol {
@@ -352,10 +360,10 @@ fn is_in_progress(error: &io::Error) -> bool {
 
 /// Returns whether to retry after an error that is no failure: at once after an interruption, and after
 /// the next event if the call would block.
-fn retries_now(error: &io::Error) -> Result<bool, Failure> {
+fn retries_now(error: &io::Error) -> Result<bool, RequestFailure> {
     match error.kind() {
         ErrorKind::WouldBlock => Ok(false),
         ErrorKind::Interrupted => Ok(true),
-        _ => Err(Failure::from_io(error)),
+        _ => Err(RequestFailure::from_io(error)),
     }
 }

@@ -10,15 +10,15 @@ use mio::{Events, Poll, Token};
 
 use crate::RunError;
 use crate::clock::Clock;
-use crate::failure::Failure;
-use crate::observer::{Event, LoadState, Observer, Progress};
+use crate::failure::RequestFailure;
+use crate::observer::{Event, LoadEvent, LoadObserver, LoadState};
 use crate::pacer::Pacer;
 use crate::plan::Plan;
 use crate::pool::Pool;
 use crate::protocol::Ticks;
 use crate::resolved_target::ResolvedTarget;
 use crate::shape::{Shape, Step};
-use crate::tally::{Counts, Tally};
+use crate::tally::{LoadTally, RoundCounts};
 use crate::timer::Timer;
 
 /// Maximum number of requests that start on a connection in a row before others have their turn.
@@ -41,9 +41,9 @@ pub(crate) struct Driver<'a> {
     events: Events,
     timer: Timer,
     pool: Pool<'a>,
-    tally: Tally,
+    tally: LoadTally,
     clock: Clock,
-    observer: &'a mut dyn Observer,
+    observer: &'a mut dyn LoadObserver,
     interrupt: &'a AtomicBool,
     interrupted: bool,
     rounds: Vec<LoadRound>,
@@ -77,7 +77,7 @@ impl<'a> Driver<'a> {
     pub(crate) fn new(
         plan: &'a Plan,
         targets: &'a [ResolvedTarget],
-        observer: &'a mut dyn Observer,
+        observer: &'a mut dyn LoadObserver,
         interrupt: &'a AtomicBool,
     ) -> Result<Self, RunError> {
         let poll = Poll::new()?;
@@ -92,7 +92,7 @@ impl<'a> Driver<'a> {
             events: Events::with_capacity(MAX_EVENTS),
             timer,
             pool,
-            tally: Tally::default(),
+            tally: LoadTally::default(),
             clock: Clock::start(),
             observer,
             interrupt,
@@ -143,11 +143,11 @@ impl<'a> Driver<'a> {
         let now = self.read_clock();
         self.round_started = now;
         self.in_round = true;
-        self.tally.round = Counts::default();
+        self.tally.round = RoundCounts::default();
         self.tally.round_started = self.tally.now;
         let target = self.target();
         self.pool.start_round(target, self.streams(step.shape), now);
-        self.observer.observe(Progress::Round { round: self.round, target: &target.url });
+        self.observer.observe(LoadEvent::Round { round: self.round, target: &target.url });
         self.mark(Event::LoadBegin);
         Ok(())
     }
@@ -193,7 +193,7 @@ impl<'a> Driver<'a> {
             self.close_all();
         }
         self.take_notes(lost_bodies);
-        self.observer.observe(Progress::RoundEnd(&round));
+        self.observer.observe(LoadEvent::RoundEnd(&round));
         self.rounds.push(round);
     }
 
@@ -352,7 +352,7 @@ impl<'a> Driver<'a> {
         let now = self.read_clock();
         if now >= self.next_sample {
             self.next_sample = now + self.plan.sample_interval;
-            self.observer.observe(Progress::State(self.state(step, now)));
+            self.observer.observe(LoadEvent::State(self.state(step, now)));
         }
         self.give_up_hopeless(step)?;
         if now < self.next_upkeep {
@@ -470,7 +470,7 @@ impl<'a> Driver<'a> {
     }
 
     fn mark(&mut self, moment: Event) {
-        self.observer.observe(Progress::Mark { moment, round: self.round });
+        self.observer.observe(LoadEvent::Mark { moment, round: self.round });
     }
 
     fn close_all(&mut self) {
@@ -485,7 +485,7 @@ impl<'a> Driver<'a> {
     fn give_up(&mut self) {
         self.read_clock();
         self.interrupted = true;
-        self.pool.give_up_all(Failure::Interrupted, &mut self.tally);
+        self.pool.give_up_all(RequestFailure::Interrupted, &mut self.tally);
         if self.in_round {
             self.end_round();
         }

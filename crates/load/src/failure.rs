@@ -6,7 +6,7 @@ use std::io;
 /// Why a request failed. Reports group failures by their text, so it names no particular request,
 /// stream or connection. A value has few bytes, because a million requests may fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
-pub enum Failure {
+pub enum RequestFailure {
     /// No complete response arrived within the timeout.
     #[error("timed out")]
     TimedOut,
@@ -74,7 +74,7 @@ pub enum Failure {
     },
 }
 
-impl Failure {
+impl RequestFailure {
     /// Converts an I/O error of a connection.
     pub(crate) fn from_io(error: &io::Error) -> Self {
         use io::ErrorKind as Kind;
@@ -228,14 +228,14 @@ mod tests {
 
     #[test]
     fn a_failure_names_the_code_only_where_there_was_an_error() {
-        let text = |code| Failure::NotProcessed(code).to_string();
+        let text = |code| RequestFailure::NotProcessed(code).to_string();
         assert_eq!(text(ErrorCode::NO_ERROR), "not processed by the server (GOAWAY)");
         assert_eq!(
             text(ErrorCode::ENHANCE_YOUR_CALM),
             "not processed by the server (GOAWAY: ENHANCE_YOUR_CALM)"
         );
         assert_eq!(
-            Failure::StreamReset(ErrorCode(0x77)).to_string(),
+            RequestFailure::StreamReset(ErrorCode(0x77)).to_string(),
             "given up by the server (RST_STREAM: a code that HTTP/2 does not know)"
         );
     }
@@ -243,17 +243,17 @@ mod tests {
     #[test]
     fn a_failure_of_tls_and_another_protocol_are_printed_in_words() {
         assert_eq!(
-            Failure::Tls(TlsFailure::NotTls).to_string(),
+            RequestFailure::Tls(TlsFailure::NotTls).to_string(),
             "no TLS connection: what came was not TLS"
         );
         assert_eq!(
-            Failure::NotHttp1(OtherProtocol::Http2).to_string(),
+            RequestFailure::NotHttp1(OtherProtocol::Http2).to_string(),
             "the server does not speak HTTP/1.1 here: it answered with HTTP/2"
         );
     }
 
     #[test]
     fn a_failure_is_small() {
-        assert!(size_of::<Failure>() <= 24);
+        assert!(size_of::<RequestFailure>() <= 24);
     }
 }

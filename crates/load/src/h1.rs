@@ -1,6 +1,6 @@
 //! HTTP/1.1: one request at a time on a connection, without pipelining.
 
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 use crate::protocol::{Body, BodyHash, Outcomes, Protocol, Request, Ticks};
 
 mod response;
@@ -52,7 +52,7 @@ impl Http1 {
     }
 
     /// Parses received bytes. Returns how many of them were consumed.
-    fn take(&mut self, bytes: &[u8], outcomes: &mut dyn Outcomes) -> Result<usize, Failure> {
+    fn take(&mut self, bytes: &[u8], outcomes: &mut dyn Outcomes) -> Result<usize, RequestFailure> {
         let mut used = 0;
         while let Some(flight) = &mut self.in_flight {
             match flight.parser.advance(&bytes[used..], self.is_head)? {
@@ -97,7 +97,7 @@ impl Protocol for Http1 {
         bytes: &[u8],
         _out: &mut Vec<u8>,
         outcomes: &mut dyn Outcomes,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         if self.in_flight.is_none() {
             return match bytes.is_empty() {
                 true => Ok(()),
@@ -115,7 +115,7 @@ impl Protocol for Http1 {
             self.rest = rest;
         }
         if self.in_flight.is_none() && !self.rest.is_empty() {
-            return Err(Failure::Http1("more than the answer"));
+            return Err(RequestFailure::Http1("more than the answer"));
         }
         Ok(())
     }
@@ -133,13 +133,13 @@ impl Protocol for Http1 {
         until: Ticks,
         _out: &mut Vec<u8>,
         outcomes: &mut dyn Outcomes,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         let Some(flight) = self.in_flight.take_if(|flight| flight.started <= until) else {
             return Ok(());
         };
         self.ended = true;
-        outcomes.failed(flight.started, Failure::TimedOut);
-        Err(Failure::TimedOut)
+        outcomes.failed(flight.started, RequestFailure::TimedOut);
+        Err(RequestFailure::TimedOut)
     }
 
     fn oldest(&self) -> Option<Ticks> {
@@ -156,14 +156,15 @@ impl Protocol for Http1 {
 
     fn close(&mut self, _out: &mut Vec<u8>) {}
 
-    fn closed(&mut self, why: Failure, outcomes: &mut dyn Outcomes) {
+    fn closed(&mut self, why: RequestFailure, outcomes: &mut dyn Outcomes) {
         self.ended = true;
         let Some(flight) = &self.in_flight else { return };
-        if why == Failure::Closed && flight.parser.ends_with_connection() {
+        if why == RequestFailure::Closed && flight.parser.ends_with_connection() {
             return self.finish(outcomes);
         }
-        let cut = flight.parser.has_started() && matches!(why, Failure::Closed | Failure::Reset);
-        let why = if cut { Failure::CutShort } else { why };
+        let cut = flight.parser.has_started()
+            && matches!(why, RequestFailure::Closed | RequestFailure::Reset);
+        let why = if cut { RequestFailure::CutShort } else { why };
         if let Some(flight) = self.in_flight.take() {
             outcomes.failed(flight.started, why);
         }

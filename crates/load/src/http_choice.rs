@@ -1,6 +1,6 @@
 //! Chooses the protocol of a connection: by the requested HTTP version and the server's choice in ALPN.
 
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 use crate::h1::Http1;
 use crate::h2::Http2;
 use crate::protocol::{Protocol, Request};
@@ -49,13 +49,13 @@ impl HttpChoice {
     pub(crate) fn protocol(
         &self,
         negotiated: Option<&[u8]>,
-    ) -> Result<Option<Box<dyn Protocol>>, Failure> {
+    ) -> Result<Option<Box<dyn Protocol>>, RequestFailure> {
         let Self::Http { request, version } = self else { return Ok(None) };
         let is_tls = request.scheme.is_tls();
         let is_h2 = match (version, negotiated) {
             (_, Some(name)) => name == ALPN_H2.as_bytes(),
             (HttpVersion::Auto | HttpVersion::Http1, None) => false,
-            (HttpVersion::Http2, None) if is_tls => return Err(Failure::NoProtocol),
+            (HttpVersion::Http2, None) if is_tls => return Err(RequestFailure::NoProtocol),
             (HttpVersion::Http2, None) => true,
         };
         match is_h2 {

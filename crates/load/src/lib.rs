@@ -44,14 +44,14 @@ mod target;
 mod timer;
 mod tls;
 
-pub use failure::{ErrorCode, Failure, OtherProtocol, TlsFailure};
+pub use failure::{ErrorCode, OtherProtocol, RequestFailure, TlsFailure};
 pub use http_choice::HttpVersion;
 pub use limits::{Available, LimitError, ephemeral_ports, max_open_files, raise_open_files};
-pub use observer::{Event, LoadState, Observer, Progress};
+pub use observer::{Event, LoadEvent, LoadObserver, LoadState};
 pub use plan::{Plan, RequestTemplate};
 pub use rate::{Rate, RateError};
 pub use shape::Shape;
-pub use target::{Scheme, Target, TargetError, UnknownHost};
+pub use target::{LoadTarget, LoadTargetError, Scheme, UnknownHost};
 pub use tls::TlsError;
 
 use resolved_target::ResolvedTarget;
@@ -81,7 +81,7 @@ pub enum RunError {
         /// The target as the user wrote it.
         target: String,
         /// Why there is no connection.
-        failure: Failure,
+        failure: RequestFailure,
     },
     /// A system call of the loop itself failed.
     #[error("the load cannot go on: {0}")]
@@ -96,7 +96,7 @@ pub enum RunError {
 pub fn run(
     plan: &Plan,
     available: &Available,
-    observer: &mut dyn Observer,
+    observer: &mut dyn LoadObserver,
     interrupt: &AtomicBool,
 ) -> Result<LoadReport, RunError> {
     let sources = plan.required().check(available)?;

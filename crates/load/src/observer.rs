@@ -6,14 +6,14 @@ use lowtide_model::load::LoadRound;
 pub use lowtide_record::v1::Event;
 
 /// Receives the progress of a load. The loop itself calls it, so it must return quickly.
-pub trait Observer {
+pub trait LoadObserver {
     /// Handles one event.
-    fn observe(&mut self, progress: Progress<'_>);
+    fn observe(&mut self, progress: LoadEvent<'_>);
 }
 
 /// An event in the course of a load.
 #[derive(Debug, Clone, Copy)]
-pub enum Progress<'a> {
+pub enum LoadEvent<'a> {
     /// A round starts.
     Round {
         /// The number of the round, from 1.
@@ -54,6 +54,6 @@ pub struct LoadState {
 }
 
 /// Ignores all events.
-impl Observer for () {
-    fn observe(&mut self, _progress: Progress<'_>) {}
+impl LoadObserver for () {
+    fn observe(&mut self, _progress: LoadEvent<'_>) {}
 }

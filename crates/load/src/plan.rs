@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::http_choice::HttpVersion;
 use crate::limits::{Available, LimitError, Required};
 use crate::shape::Shape;
-use crate::target::Target;
+use crate::target::LoadTarget;
 
 /// A load: targets, connections, shape and requests.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The targets of the rounds, in turn. At least one; all HTTP or all bare connections.
-    pub targets: Vec<Target>,
+    pub targets: Vec<LoadTarget>,
     /// The number of connections; at least one.
     pub connections: usize,
     /// Maximum number of requests in flight on each connection; at least one. HTTP/1.1 has one.
@@ -72,7 +72,7 @@ impl Plan {
             }
         };
         let is_loopback =
-            |target: &Target| target.host == "localhost" || target.host.starts_with("127.");
+            |target: &LoadTarget| target.host == "localhost" || target.host.starts_with("127.");
         Required {
             connections,
             tls: self.targets.iter().any(|target| target.scheme.is_tls()),

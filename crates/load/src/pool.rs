@@ -8,10 +8,10 @@ use std::time::Duration;
 use mio::{Registry, Token};
 
 use crate::connection::{Connection, ConnectionProgress};
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 use crate::protocol::{Outcomes, Ticks};
 use crate::resolved_target::ResolvedTarget;
-use crate::tally::Tally;
+use crate::tally::LoadTally;
 
 /// Maximum number of consecutive failed connections in one place of the pool, per round.
 const MAX_ATTEMPTS: u32 = 3;
@@ -24,7 +24,7 @@ const READ_BUFFER_BYTES: usize = 128 << 10;
 
 /// The connections of a load. Each occupies a place, where another one can replace it.
 pub(crate) struct Pool<'a> {
-    places: Vec<Place>,
+    places: Vec<ConnectionSlot>,
     target: &'a ResolvedTarget,
     registry: Registry,
     buffer: Box<[u8]>,
@@ -39,7 +39,7 @@ pub(crate) struct Pool<'a> {
     /// Whether a connection was ever open.
     pub(crate) was_ever_open: bool,
     /// Why the last connection failed.
-    pub(crate) last_failure: Option<Failure>,
+    pub(crate) last_failure: Option<RequestFailure>,
     /// The lowest number of streams that the server permits on a connection, if fewer than requested.
     pub(crate) permitted_streams: Option<usize>,
     streams: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Pool<'a> {
 
 /// Holds at most one connection at a time, and what is remembered from one to the next.
 #[derive(Default)]
-struct Place {
+struct ConnectionSlot {
     connection: Option<Connection>,
     /// Whether the place is in [`Pool::ready`].
     is_queued: bool,
@@ -70,7 +70,7 @@ struct Place {
     trickle_in_flight: usize,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Returns how many more requests may start here, given that at most `streams` may be in flight.
     fn room(&self, streams: usize) -> usize {
         let connection = self.connection.as_ref();
@@ -87,7 +87,7 @@ impl<'a> Pool<'a> {
         is_bare: bool,
     ) -> Self {
         Self {
-            places: (0..connections).map(|_| Place::default()).collect(),
+            places: (0..connections).map(|_| ConnectionSlot::default()).collect(),
             target,
             registry,
             buffer: vec![0; READ_BUFFER_BYTES].into(),
@@ -129,7 +129,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Makes connections in empty places until `wanted` places have one, or the others must wait to retry.
-    pub(crate) fn fill(&mut self, wanted: usize, tally: &mut Tally, now: Duration) {
+    pub(crate) fn fill(&mut self, wanted: usize, tally: &mut LoadTally, now: Duration) {
         if !std::mem::take(&mut self.has_gaps) {
             return;
         }
@@ -156,7 +156,7 @@ impl<'a> Pool<'a> {
         &mut self,
         number: usize,
         started: Ticks,
-        tally: &mut Tally,
+        tally: &mut LoadTally,
         now: Duration,
     ) {
         let (to, from) = self.target.endpoints(self.places[number].turn, number);
@@ -178,13 +178,13 @@ impl<'a> Pool<'a> {
                 place.trickle_in_flight = 0;
             }
             Err(error) => {
-                self.connect_failed(number, started, Failure::from_io(&error), tally, now);
+                self.connect_failed(number, started, RequestFailure::from_io(&error), tally, now);
             }
         }
     }
 
     /// Handles an event on the connection of a place.
-    pub(crate) fn handle_event(&mut self, number: usize, tally: &mut Tally, now: Duration) {
+    pub(crate) fn handle_event(&mut self, number: usize, tally: &mut LoadTally, now: Duration) {
         let Some(place) = self.places.get_mut(number) else { return };
         let Some(connection) = &mut place.connection else { return };
         let answers = tally.answers;
@@ -204,7 +204,7 @@ impl<'a> Pool<'a> {
         &mut self,
         number: usize,
         progress: ConnectionProgress,
-        tally: &mut Tally,
+        tally: &mut LoadTally,
         now: Duration,
     ) {
         let place = &mut self.places[number];
@@ -230,7 +230,7 @@ impl<'a> Pool<'a> {
                 if !place.has_answered {
                     place.failures += 1;
                     place.not_before = now + retry_delay(place.failures);
-                    self.last_failure = Some(Failure::Closed);
+                    self.last_failure = Some(RequestFailure::Closed);
                 }
             }
             return;
@@ -288,7 +288,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Writes the requests that started in a place.
-    pub(crate) fn flush(&mut self, number: usize, tally: &mut Tally, now: Duration) {
+    pub(crate) fn flush(&mut self, number: usize, tally: &mut LoadTally, now: Duration) {
         let place = &mut self.places[number];
         place.active = now;
         let Some(connection) = &mut place.connection else { return };
@@ -314,7 +314,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Continues to read where there may be more.
-    pub(crate) fn read_more(&mut self, tally: &mut Tally, now: Duration) {
+    pub(crate) fn read_more(&mut self, tally: &mut LoadTally, now: Duration) {
         for number in std::mem::take(&mut self.unread) {
             self.handle_event(number, tally, now);
         }
@@ -326,7 +326,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Handles a connection that is lost or unusable.
-    fn lost(&mut self, number: usize, why: Failure, tally: &mut Tally, now: Duration) {
+    fn lost(&mut self, number: usize, why: RequestFailure, tally: &mut LoadTally, now: Duration) {
         let place = &mut self.places[number];
         let Some(mut connection) = place.connection.take() else { return };
         let answers = tally.answers;
@@ -344,7 +344,7 @@ impl<'a> Pool<'a> {
             return self.connect_failed(number, connection.started, why, tally, now);
         }
         let has_answered =
-            place.has_answered || tally.answers > answers || why == Failure::TimedOut;
+            place.has_answered || tally.answers > answers || why == RequestFailure::TimedOut;
         match has_answered {
             true => place.not_before = now,
             false => self.count_failure(number, why, now),
@@ -356,8 +356,8 @@ impl<'a> Pool<'a> {
         &mut self,
         number: usize,
         started: Ticks,
-        why: Failure,
-        tally: &mut Tally,
+        why: RequestFailure,
+        tally: &mut LoadTally,
         now: Duration,
     ) {
         let place = &mut self.places[number];
@@ -373,7 +373,7 @@ impl<'a> Pool<'a> {
         self.count_failure(number, why, now);
     }
 
-    fn count_failure(&mut self, number: usize, why: Failure, now: Duration) {
+    fn count_failure(&mut self, number: usize, why: RequestFailure, now: Duration) {
         let place = &mut self.places[number];
         place.failures += 1;
         place.not_before = now + retry_delay(place.failures);
@@ -384,9 +384,9 @@ impl<'a> Pool<'a> {
 
     /// Returns the last failure if each of the first `wanted` places failed: as often as it takes to
     /// give up, if `for_good`, or at least once.
-    pub(crate) fn failed(&self, wanted: usize, for_good: bool) -> Option<Failure> {
+    pub(crate) fn failed(&self, wanted: usize, for_good: bool) -> Option<RequestFailure> {
         let least = if for_good { MAX_ATTEMPTS } else { 1 };
-        let failed = |place: &Place| place.connection.is_none() && place.failures >= least;
+        let failed = |place: &ConnectionSlot| place.connection.is_none() && place.failures >= least;
         self.last_failure.filter(|_| self.places.iter().take(wanted).all(failed))
     }
 
@@ -396,13 +396,13 @@ impl<'a> Pool<'a> {
     }
 
     /// Gives up requests and connection attempts that started at or before `until`.
-    pub(crate) fn expire(&mut self, until: Ticks, tally: &mut Tally, now: Duration) {
+    pub(crate) fn expire(&mut self, until: Ticks, tally: &mut LoadTally, now: Duration) {
         for number in 0..self.places.len() {
             let place = &mut self.places[number];
             let Some(connection) = &mut place.connection else { continue };
             let oldest = connection.protocol().and_then(|protocol| protocol.oldest());
             if !place.is_open && oldest.is_none() && connection.started <= until {
-                self.lost(number, Failure::NotConnected, tally, now);
+                self.lost(number, RequestFailure::NotConnected, tally, now);
             } else if oldest.is_some_and(|oldest| oldest <= until) {
                 match connection.expire(until, tally) {
                     Ok(()) => self.flush(number, tally, now),
@@ -440,7 +440,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Gives up all connections; their requests in flight fail for this reason.
-    pub(crate) fn give_up_all(&mut self, why: Failure, tally: &mut Tally) {
+    pub(crate) fn give_up_all(&mut self, why: RequestFailure, tally: &mut LoadTally) {
         for place in &mut self.places {
             let Some(mut connection) = place.connection.take() else { continue };
             connection.fail(why, tally);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 use crate::target::Scheme;
 
 mod body;
@@ -82,7 +82,7 @@ pub trait Protocol {
         bytes: &[u8],
         out: &mut Vec<u8>,
         outcomes: &mut dyn Outcomes,
-    ) -> Result<(), Failure>;
+    ) -> Result<(), RequestFailure>;
 
     /// Writes at most `max` bytes of request bodies, as far as flow control permits. Costs nothing if
     /// no body is pending. If it writes nothing, the pending bodies wait for the server.
@@ -99,7 +99,7 @@ pub trait Protocol {
         until: Ticks,
         out: &mut Vec<u8>,
         outcomes: &mut dyn Outcomes,
-    ) -> Result<(), Failure>;
+    ) -> Result<(), RequestFailure>;
 
     /// Returns when the oldest request in flight started.
     fn oldest(&self) -> Option<Ticks>;
@@ -116,8 +116,8 @@ pub trait Protocol {
 
     /// Handles the loss of the connection: all requests in flight fail, for `why` or for a more precise
     /// reason (HTTP/2: GOAWAY with an error; a partial body was cut short). An HTTP/1.1 body that ends
-    /// with the connection ([`Failure::Closed`]) is complete.
-    fn closed(&mut self, why: Failure, outcomes: &mut dyn Outcomes);
+    /// with the connection ([`RequestFailure::Closed`]) is complete.
+    fn closed(&mut self, why: RequestFailure, outcomes: &mut dyn Outcomes);
 
     /// Moves the start of the count of ticks `by` later. Requests in flight keep their age; those that
     /// started before the new start count from 0.
@@ -130,7 +130,7 @@ pub trait Outcomes {
     fn answered(&mut self, started: Ticks, status: u16, body: Body<'_>);
 
     /// There is no response, or not a complete one.
-    fn failed(&mut self, started: Ticks, failure: Failure);
+    fn failed(&mut self, started: Ticks, failure: RequestFailure);
 }
 
 #[cfg(test)]

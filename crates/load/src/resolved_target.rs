@@ -9,7 +9,7 @@ use crate::http_choice::HttpChoice;
 use crate::limits::SourceAddresses;
 use crate::plan::Plan;
 use crate::protocol::Request;
-use crate::target::Target;
+use crate::target::LoadTarget;
 use crate::tls::TlsConnector;
 
 /// A target with all that its connections need.
@@ -34,7 +34,7 @@ impl ResolvedTarget {
     /// When the host is unknown, TLS cannot be set up, or no certificate can be valid for the host.
     pub(crate) fn new(
         plan: &Plan,
-        target: &Target,
+        target: &LoadTarget,
         sources: SourceAddresses,
     ) -> Result<Self, RunError> {
         let http = http_choice(plan, target);
@@ -74,7 +74,7 @@ impl ResolvedTarget {
     }
 }
 
-fn http_choice(plan: &Plan, target: &Target) -> HttpChoice {
+fn http_choice(plan: &Plan, target: &LoadTarget) -> HttpChoice {
     if target.scheme.is_bare() {
         return HttpChoice::Bare;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use lowtide_model::load::{Latency, LoadRound, MOST_RESPONSES, Trickle};
 
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 use crate::protocol::{Body, Outcomes, Ticks};
 
 /// Maximum number of characters of a body in a report. A longer one is shortened, with its length and
@@ -19,7 +19,7 @@ const MAX_DISTINCT_BODIES: usize = 1 << 20;
 const MIN_FAILED_STATUS: u16 = 400;
 
 /// Counts the outcomes of requests and bare connections.
-pub(crate) struct Tally {
+pub(crate) struct LoadTally {
     /// The current time. The loop sets it before it reports outcomes.
     pub(crate) now: Ticks,
     /// The start of the round. Requests that started earlier are background requests of the pause before it.
@@ -28,24 +28,24 @@ pub(crate) struct Tally {
     pub(crate) in_flight: u64,
     /// Responses with any status since the start of the run.
     pub(crate) answers: u64,
-    pub(crate) round: Counts,
-    pub(crate) trickle: Counts,
+    pub(crate) round: RoundCounts,
+    pub(crate) trickle: RoundCounts,
 }
 
-impl Default for Tally {
+impl Default for LoadTally {
     fn default() -> Self {
         Self {
             now: Ticks(0),
             round_started: Ticks(0),
             in_flight: 0,
             answers: 0,
-            round: Counts::default(),
-            trickle: Counts::default(),
+            round: RoundCounts::default(),
+            trickle: RoundCounts::default(),
         }
     }
 }
 
-impl Tally {
+impl LoadTally {
     /// Counts the start of a request of the round.
     pub(crate) fn start(&mut self) {
         self.start_bare();
@@ -65,7 +65,7 @@ impl Tally {
     }
 
     /// Counts requests that were never sent, because all connections were given up for a reason.
-    pub(crate) fn failed_unsent(&mut self, count: u64, failure: Failure) {
+    pub(crate) fn failed_unsent(&mut self, count: u64, failure: RequestFailure) {
         self.round.sent += count;
         self.round.failed(count, FailureCause::NeverSent(failure), self.now);
     }
@@ -73,7 +73,7 @@ impl Tally {
     /// Counts a request that was due at a time and found no room on a connection within the timeout.
     pub(crate) fn timed_out_unsent(&mut self, due: Ticks) {
         self.round.sent += 1;
-        self.round.timed_out(due, FailureCause::NeverSent(Failure::TimedOut), self.now);
+        self.round.timed_out(due, FailureCause::NeverSent(RequestFailure::TimedOut), self.now);
     }
 
     /// Counts a bare connection that is open.
@@ -83,7 +83,7 @@ impl Tally {
         self.round.succeeded(started, now);
     }
 
-    fn counts(&mut self, started: Ticks) -> &mut Counts {
+    fn counts(&mut self, started: Ticks) -> &mut RoundCounts {
         match started >= self.round_started {
             true => &mut self.round,
             false => &mut self.trickle,
@@ -91,7 +91,7 @@ impl Tally {
     }
 }
 
-impl Outcomes for Tally {
+impl Outcomes for LoadTally {
     fn answered(&mut self, started: Ticks, status: u16, body: Body<'_>) {
         let now = self.now;
         self.in_flight -= 1;
@@ -104,13 +104,13 @@ impl Outcomes for Tally {
         counts.bodies.add(body);
     }
 
-    fn failed(&mut self, started: Ticks, failure: Failure) {
+    fn failed(&mut self, started: Ticks, failure: RequestFailure) {
         let now = self.now;
         self.in_flight -= 1;
         let counts = self.counts(started);
         match failure.is_timeout() {
-            true => counts.timed_out(started, FailureCause::Failure(failure), now),
-            false => counts.failed(1, FailureCause::Failure(failure), now),
+            true => counts.timed_out(started, FailureCause::RequestFailure(failure), now),
+            false => counts.failed(1, FailureCause::RequestFailure(failure), now),
         }
     }
 }
@@ -118,18 +118,18 @@ impl Outcomes for Tally {
 /// Why a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum FailureCause {
-    Failure(Failure),
+    RequestFailure(RequestFailure),
     Status(u16),
     /// It was never sent, because of this failure of the connections.
-    NeverSent(Failure),
+    NeverSent(RequestFailure),
 }
 
 impl fmt::Display for FailureCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Failure(failure) => failure.fmt(f),
+            Self::RequestFailure(failure) => failure.fmt(f),
             Self::Status(status) => write!(f, "answered with status {status}"),
-            Self::NeverSent(Failure::TimedOut) => {
+            Self::NeverSent(RequestFailure::TimedOut) => {
                 f.write_str("never sent: no connection was free within the timeout")
             }
             Self::NeverSent(failure) => {
@@ -140,7 +140,7 @@ impl fmt::Display for FailureCause {
 }
 
 /// The counts of a round or of the background requests in a pause.
-pub(crate) struct Counts {
+pub(crate) struct RoundCounts {
     pub(crate) sent: u64,
     pub(crate) succeeded: u64,
     pub(crate) failed: u64,
@@ -156,7 +156,7 @@ pub(crate) struct Counts {
     errors: BTreeMap<FailureCause, u64>,
 }
 
-impl Default for Counts {
+impl Default for RoundCounts {
     fn default() -> Self {
         Self {
             sent: 0,
@@ -174,7 +174,7 @@ impl Default for Counts {
     }
 }
 
-impl Counts {
+impl RoundCounts {
     /// Returns the number of requests that were sent and have no outcome yet.
     pub(crate) fn in_flight(&self) -> u64 {
         self.sent - self.succeeded - self.failed
@@ -383,23 +383,26 @@ fn text(body: Body<'_>, hash: u64) -> String {
 mod tests {
     use super::*;
 
-    fn answered(tally: &mut Tally, started: u32, status: u16, body: &[u8]) {
+    fn answered(tally: &mut LoadTally, started: u32, status: u16, body: &[u8]) {
         tally.start();
         tally.answered(Ticks(started), status, Body::Whole(body));
     }
 
     #[test]
     fn what_was_sent_has_succeeded_or_failed_and_the_peak_was_counted() {
-        let mut tally =
-            Tally { now: Ticks(300_000), round_started: Ticks(100_000), ..Tally::default() };
+        let mut tally = LoadTally {
+            now: Ticks(300_000),
+            round_started: Ticks(100_000),
+            ..LoadTally::default()
+        };
         for _ in 0..3 {
             tally.start();
         }
         tally.answered(Ticks(200_000), 200, Body::Whole(b"a"));
         tally.answered(Ticks(100_000), 503, Body::Whole(b"busy"));
-        tally.failed(Ticks(200_000), Failure::Reset);
+        tally.failed(Ticks(200_000), RequestFailure::Reset);
         answered(&mut tally, 250_000, 302, b"a");
-        tally.failed_unsent(1, Failure::Refused);
+        tally.failed_unsent(1, RequestFailure::Refused);
         let round = tally.round.round(1, "http://x".to_owned(), Ticks(100_000));
         assert_eq!((round.requests, round.succeeded, round.failed), (5, 2, 3));
         assert_eq!((round.peak_in_flight, tally.in_flight), (3, 0));
@@ -419,15 +422,15 @@ mod tests {
 
     #[test]
     fn a_request_that_timed_out_counts_as_long_as_it_was_due_in_figures_of_its_own() {
-        let mut tally = Tally { now: Ticks(100_000), ..Tally::default() };
+        let mut tally = LoadTally { now: Ticks(100_000), ..LoadTally::default() };
         for _ in 0..3 {
             tally.start();
         }
         tally.answered(Ticks(50_000), 200, Body::Whole(b""));
         assert_eq!(tally.round.latency_with_timeouts(), None);
         tally.now = Ticks(400_000);
-        tally.failed(Ticks(100_000), Failure::TimedOut);
-        tally.failed(Ticks(0), Failure::Reset);
+        tally.failed(Ticks(100_000), RequestFailure::TimedOut);
+        tally.failed(Ticks(0), RequestFailure::Reset);
         tally.timed_out_unsent(Ticks(200_000));
         let round = tally.round.round(1, String::new(), Ticks(0));
         assert_eq!((round.requests, round.failed, round.timed_out), (4, 3, Some(2)));
@@ -442,25 +445,25 @@ mod tests {
 
     #[test]
     fn the_failed_ratio_of_no_requests_is_unknown() {
-        let round = Counts::default().round(1, String::new(), Ticks(0));
+        let round = RoundCounts::default().round(1, String::new(), Ticks(0));
         assert_eq!((round.failed_ratio, round.timed_out), (None, None));
     }
 
     #[test]
     fn what_trickles_in_from_before_the_round_is_not_the_rounds() {
-        let mut tally = Tally::default();
+        let mut tally = LoadTally::default();
         tally.start_trickle();
         (tally.round_started, tally.now) = (Ticks(10), Ticks(20));
         tally.start();
         tally.answered(Ticks(9), 200, Body::Whole(b""));
-        tally.failed(Ticks(10), Failure::Closed);
+        tally.failed(Ticks(10), RequestFailure::Closed);
         assert_eq!((tally.round.succeeded, tally.round.failed), (0, 1));
         assert_eq!((tally.trickle.trickle().succeeded, tally.trickle.failed), (1, 0));
     }
 
     #[test]
     fn percentiles_are_right_to_three_digits_and_never_beyond_the_longest() {
-        let mut counts = Counts::default();
+        let mut counts = RoundCounts::default();
         for ms in 1..=1000 {
             counts.sent(Ticks(0));
             counts.succeeded(Ticks(0), Ticks(ms * 100));
@@ -471,12 +474,12 @@ mod tests {
         }
         assert_eq!((latency.max, latency.mean), (1.0, 0.5005));
         assert!(latency.p999 <= latency.max);
-        assert_eq!(Counts::default().latencies.summary(), Latency::default());
+        assert_eq!(RoundCounts::default().latencies.summary(), Latency::default());
     }
 
     #[test]
     fn beyond_a_hundred_different_bodies_they_are_only_counted() {
-        let mut tally = Tally::default();
+        let mut tally = LoadTally::default();
         let mut add = |bodies: std::ops::Range<u32>| {
             for number in bodies {
                 answered(&mut tally, 0, 200, number.to_string().as_bytes());

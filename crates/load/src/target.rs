@@ -9,7 +9,7 @@ use http::Uri;
 
 /// The target of a load. Displayed as the user wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct LoadTarget {
     text: String,
     /// The protocol.
     pub scheme: Scheme,
@@ -60,7 +60,7 @@ impl Scheme {
 
 /// Why a text is not a valid target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TargetError {
+pub enum LoadTargetError {
     /// It does not start with a known scheme.
     #[error(
         "`{0}` does not begin with http:, https:, tcp: or tls:; write http://HOST:PORT/PATH, or tcp:HOST:PORT for bare connections"
@@ -85,7 +85,7 @@ pub struct UnknownHost {
     reason: io::Error,
 }
 
-impl Target {
+impl LoadTarget {
     /// Resolves the host with the system's resolver. Returns at least one address.
     ///
     /// # Errors
@@ -101,11 +101,11 @@ impl Target {
     }
 }
 
-impl FromStr for Target {
-    type Err = TargetError;
+impl FromStr for LoadTarget {
+    type Err = LoadTargetError;
 
-    fn from_str(text: &str) -> Result<Self, TargetError> {
-        let unknown = || TargetError::Scheme(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, LoadTargetError> {
+        let unknown = || LoadTargetError::Scheme(text.to_owned());
         let (scheme, rest) = text.split_once(':').ok_or_else(unknown)?;
         let scheme = match scheme.to_ascii_lowercase().as_str() {
             "http" => Scheme::Http,
@@ -116,7 +116,7 @@ impl FromStr for Target {
         };
         let rest = rest.trim_start_matches('/');
         let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
-        let invalid = |why: String| TargetError::Invalid(text.to_owned(), why);
+        let invalid = |why: String| LoadTargetError::Invalid(text.to_owned(), why);
         let uri = Uri::from_str(&format!("{}://{rest}", scheme.name()))
             .map_err(|error| invalid(error.to_string()))?;
         let authority = uri.authority().ok_or_else(|| invalid("no host".to_owned()))?;
@@ -137,11 +137,11 @@ impl FromStr for Target {
             (None, Scheme::Http) => 80,
             (None, Scheme::Https) => 443,
             (None, Scheme::Tcp | Scheme::Tls) => {
-                return Err(TargetError::Port(text.to_owned(), scheme.name()));
+                return Err(LoadTargetError::Port(text.to_owned(), scheme.name()));
             }
         };
         if scheme.is_bare() && path != "/" {
-            return Err(TargetError::Path(text.to_owned(), scheme.name()));
+            return Err(LoadTargetError::Path(text.to_owned(), scheme.name()));
         }
         Ok(Self {
             text: text.to_owned(),
@@ -154,7 +154,7 @@ impl FromStr for Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for LoadTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -174,7 +174,7 @@ mod tests {
             ("tcp:localhost:9", Scheme::Tcp, "localhost", 9, "/"),
             ("tls://10.0.0.1:8443", Scheme::Tls, "10.0.0.1", 8443, "/"),
         ] {
-            let target: Target = text.parse().unwrap();
+            let target: LoadTarget = text.parse().unwrap();
             assert_eq!((target.scheme, target.host.as_str()), (scheme, host), "{text}");
             assert_eq!((target.port, target.path.as_str()), (port, path), "{text}");
             assert_eq!(target.to_string(), text);
@@ -195,14 +195,14 @@ mod tests {
             ("tcp:localhost", "write tcp:HOST:PORT"),
             ("tls:localhost:1/x", "bare connections ask for nothing"),
         ] {
-            let said = text.parse::<Target>().unwrap_err().to_string();
+            let said = text.parse::<LoadTarget>().unwrap_err().to_string();
             assert!(said.contains(part), "{said}");
         }
     }
 
     #[test]
     fn a_host_that_nobody_knows_is_named() {
-        let target: Target = "http://no-such-host.invalid:1/".parse().unwrap();
+        let target: LoadTarget = "http://no-such-host.invalid:1/".parse().unwrap();
         let said = target.resolve().unwrap_err().to_string();
         assert!(said.contains("no-such-host.invalid"), "{said}");
     }
@@ -210,8 +210,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_the_parser_panic(text in "\\PC*") {
-            let _ = text.parse::<Target>();
-            let _ = format!("http:{text}").parse::<Target>();
+            let _ = text.parse::<LoadTarget>();
+            let _ = format!("http:{text}").parse::<LoadTarget>();
         }
     }
 }

@@ -11,7 +11,7 @@ use rustls::{
     SignatureScheme,
 };
 
-use crate::failure::{Failure, TlsFailure};
+use crate::failure::{RequestFailure, TlsFailure};
 
 /// Starts TLS connections to one target.
 #[derive(Debug, Clone)]
@@ -67,17 +67,17 @@ fn roots() -> RootCertStore {
 }
 
 /// Converts an error of a TLS connection.
-pub(crate) fn failure(error: &Error) -> Failure {
+pub(crate) fn failure(error: &Error) -> RequestFailure {
     match error {
-        Error::InvalidCertificate(why) => Failure::NotTrusted(distrust(why)),
-        Error::AlertReceived(AlertDescription::NoApplicationProtocol) => Failure::NoProtocol,
+        Error::InvalidCertificate(why) => RequestFailure::NotTrusted(distrust(why)),
+        Error::AlertReceived(AlertDescription::NoApplicationProtocol) => RequestFailure::NoProtocol,
         Error::AlertReceived(
             AlertDescription::CertificateRequired | AlertDescription::BadCertificate,
-        ) => Failure::Tls(TlsFailure::ClientCertificateRequired),
-        Error::AlertReceived(_) => Failure::Tls(TlsFailure::Alert),
-        Error::InvalidMessage(_) => Failure::Tls(TlsFailure::NotTls),
-        Error::PeerIncompatible(_) => Failure::Tls(TlsFailure::Incompatible),
-        _ => Failure::Tls(TlsFailure::ProtocolViolation),
+        ) => RequestFailure::Tls(TlsFailure::ClientCertificateRequired),
+        Error::AlertReceived(_) => RequestFailure::Tls(TlsFailure::Alert),
+        Error::InvalidMessage(_) => RequestFailure::Tls(TlsFailure::NotTls),
+        Error::PeerIncompatible(_) => RequestFailure::Tls(TlsFailure::Incompatible),
+        _ => RequestFailure::Tls(TlsFailure::ProtocolViolation),
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Release {
     /// Whether it was only said what a release would do.
     pub dry_run: bool,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: ReleaseOutcome,
     /// Why it was refused, or ended before its end: a sentence, with what would help.
     pub reason: Option<String>,
     /// The same in a word that stays: `seccomp`, `traced`, ….
@@ -93,7 +93,7 @@ impl Release {
             start_ticks,
             command,
             dry_run: false,
-            outcome: Outcome::Refused,
+            outcome: ReleaseOutcome::Refused,
             reason: None,
             hazard: None,
             may_pass: None,
@@ -131,7 +131,7 @@ impl Release {
 /// How a release ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum ReleaseOutcome {
     /// It was done to its end. Of a dry run: it would be done.
     Released,
     /// There is nothing to give back, and nothing was done.

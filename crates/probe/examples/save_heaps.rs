@@ -12,7 +12,7 @@ use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
 
 use lowtide_heap::ptmalloc::{Layout, walk};
-use lowtide_heap::saved::Recorder;
+use lowtide_heap::saved::MemoryRecorder;
 use serde_json::json;
 use subject::{Library, Subject};
 
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
 fn save(directory: &Path, name: &str, library: &Library, shape: (&str, u32, u64)) -> Result<()> {
     let mut subject = Subject::start(library, shape.0, shape.1, shape.2);
     let memory = subject.memory();
-    let recorder = Recorder::new(&memory);
+    let recorder = MemoryRecorder::new(&memory);
     let (data, mappings) = subject.places();
     let layout = Layout::find(&recorder, &data).ok_or_else(|| Error::other("no arena"))?;
     walk(&recorder, &layout, &mappings);

@@ -6,7 +6,7 @@ use std::io::{Error, Result};
 use std::time::Duration;
 
 use lowtide_heap::ptmalloc::{Layout, walk};
-use lowtide_heap::saved::Recorder;
+use lowtide_heap::saved::MemoryRecorder;
 use lowtide_probe::heap::{data_of, mappings};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps;
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     let library = maps.iter().find(is_library).or_else(|| maps.iter().find(|m| m.has_file()));
     let data = data_of(&maps, library.ok_or_else(|| Error::other("no library"))?.file);
     let mappings = mappings(&maps);
-    let recorder = Recorder::new(&memory);
+    let recorder = MemoryRecorder::new(&memory);
     let (layout, heap) = if save.is_some() {
         let layout = Layout::find(&recorder, &data).ok_or_else(|| Error::other("no arena"))?;
         let heap = walk(&recorder, &layout, &mappings);

@@ -13,12 +13,14 @@ pub fn detect() -> Machine {
     let system = rustix::system::uname();
     let text =
         |c: &std::ffi::CStr| Some(c.to_string_lossy().into_owned()).filter(|s| !s.is_empty());
-    let memory = line("/proc/meminfo");
+    let memory = keyed_text("/proc/meminfo");
     Machine {
-        os: line("/etc/os-release").value("PRETTY_NAME=").map(|v| v.trim_matches('"').to_owned()),
+        os: keyed_text("/etc/os-release")
+            .value("PRETTY_NAME=")
+            .map(|v| v.trim_matches('"').to_owned()),
         kernel: text(system.release()),
         architecture: text(system.machine()),
-        cpu: line("/proc/cpuinfo").after_colon("model name"),
+        cpu: keyed_text("/proc/cpuinfo").after_colon("model name"),
         cpus: std::thread::available_parallelism().ok().map(|n| n.get() as u64),
         memory_bytes: memory.kib("MemTotal:"),
         memory_available_bytes: memory.kib("MemAvailable:"),
@@ -33,14 +35,14 @@ pub fn detect() -> Machine {
     }
 }
 
-/// A text of lines, from which single values are taken.
-struct Lines(String);
+/// A text of lines that begin with keys.
+struct KeyedText(String);
 
-fn line(path: &str) -> Lines {
-    Lines(fs::read_to_string(path).unwrap_or_default())
+fn keyed_text(path: &str) -> KeyedText {
+    KeyedText(fs::read_to_string(path).unwrap_or_default())
 }
 
-impl Lines {
+impl KeyedText {
     fn value(&self, key: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
     }

@@ -17,7 +17,7 @@ use crate::proc::{is_gone, reread};
 
 /// A process that is looked at again and again.
 #[derive(Debug)]
-pub struct Process {
+pub struct ProcReader {
     /// Its number.
     pub pid: u32,
     /// When it began, in clock ticks since the machine booted.
@@ -60,7 +60,7 @@ impl Units {
     }
 }
 
-impl Process {
+impl ProcReader {
     /// Takes hold of a process; `None` when it has ended.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ mod tests {
         while other.stat().unwrap().comm != "sleep" || other.stat().unwrap().state != 'S' {
             std::thread::yield_now();
         }
-        let (mut process, _) = Process::open(child.id()).unwrap().unwrap();
+        let (mut process, _) = ProcReader::open(child.id()).unwrap().unwrap();
         let units = Units::of_this_machine();
         let (reading, stat) = process.read(units, &mut Vec::new()).unwrap().unwrap();
         let other_pss =
@@ -295,19 +295,19 @@ mod tests {
     #[test]
     fn a_process_that_has_ended_is_not_an_error() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let found = Process::open(child.id()).unwrap();
+        let found = ProcReader::open(child.id()).unwrap();
         child.wait().unwrap();
         if let Some((mut process, _)) = found {
             let gone = process.read(Units::of_this_machine(), &mut Vec::new()).unwrap();
             assert!(gone.is_none());
         }
-        assert!(Process::open(child.id()).unwrap().is_none());
+        assert!(ProcReader::open(child.id()).unwrap().is_none());
     }
 
     #[test]
     fn descriptors_that_are_sockets_are_told_from_others() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let (process, _) = Process::open(std::process::id()).unwrap().unwrap();
+        let (process, _) = ProcReader::open(std::process::id()).unwrap().unwrap();
         use std::os::fd::AsRawFd;
         let number = socket.as_raw_fd() as u32;
         assert!(process.descriptors().unwrap().contains(&number));

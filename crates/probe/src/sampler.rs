@@ -10,7 +10,7 @@ use lowtide_record::v1 as record;
 
 use crate::inspect::LARGEST_WALKED;
 use crate::machine::thread_cpu_s;
-use crate::process::{Process, Units};
+use crate::process::{ProcReader, Units};
 use crate::sockets::Sockets;
 use crate::tree::Tree;
 
@@ -70,7 +70,7 @@ impl Scope {
 
 #[derive(Debug)]
 struct KnownProcess {
-    process: Process,
+    process: ProcReader,
     last: Reading,
     image: (u64, u64),
     name: String,
@@ -79,7 +79,7 @@ struct KnownProcess {
 
 impl KnownProcess {
     fn remains(&self, t_s: f64) -> record::ProcessEnd {
-        let Process { pid, start_ticks, .. } = self.process;
+        let ProcReader { pid, start_ticks, .. } = self.process;
         record::ProcessEnd { t_s, pid, start_ticks, peak_rss_bytes: self.peak_rss.0 }
     }
 }
@@ -200,7 +200,7 @@ impl Sampler {
     }
 
     fn take_hold(&mut self, pid: u32, t_s: f64, tick: &mut Tick) -> io::Result<()> {
-        let Some((process, stat)) = Process::open(pid)? else {
+        let Some((process, stat)) = ProcReader::open(pid)? else {
             self.scope.remove(pid);
             return Ok(());
         };
@@ -256,7 +256,7 @@ impl Sampler {
 
 fn describe(
     t_s: f64,
-    process: &Process,
+    process: &ProcReader,
     parent: u32,
     name: &str,
     buffer: &mut Vec<u8>,

@@ -16,7 +16,7 @@ use rustix::net::{
 };
 
 use crate::proc::is_gone;
-use crate::process::Process;
+use crate::process::ProcReader;
 
 /// Counts the connections of a tree.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Sockets {
     socket: OwnedFd,
     buffer: Vec<u8>,
     /// Of each connection that is there now: whose it is.
-    owners: HashMap<u32, Owner>,
+    owners: HashMap<u32, SocketOwner>,
     /// Of each process: the sockets behind its descriptors, as far as they were looked up.
     descriptors: HashMap<u32, BTreeMap<u32, Option<u32>>>,
     /// Our own network namespace, and the processes that were seen to live in it.
@@ -36,7 +36,7 @@ pub struct Sockets {
 
 /// Whose a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
+enum SocketOwner {
     /// One of our processes'.
     Us,
     /// Nobody's of ours, at so many looks. A connection that is just being accepted has no descriptor
@@ -67,7 +67,7 @@ impl std::fmt::Display for Listening {
 }
 
 /// Where a process listens: its lowest port; `None` where it does not, or that may not be seen.
-pub fn listening(process: &Process) -> Option<Listening> {
+pub fn listening(process: &ProcReader) -> Option<Listening> {
     let descriptors = process.descriptors().ok()?;
     let own: HashSet<u32> =
         descriptors.into_iter().filter_map(|number| process.socket_inode(number)).collect();
@@ -139,7 +139,7 @@ impl Sockets {
     pub fn count<'a>(
         &mut self,
         open_files: u64,
-        processes: impl Iterator<Item = &'a Process>,
+        processes: impl Iterator<Item = &'a ProcReader>,
     ) -> Option<u64> {
         match self.last {
             Some((at, then, count)) if then == open_files && at.elapsed() < OLDEST => count,
@@ -151,8 +151,8 @@ impl Sockets {
         }
     }
 
-    fn count_now<'a>(&mut self, processes: impl Iterator<Item = &'a Process>) -> Option<u64> {
-        let processes: Vec<&Process> = processes.collect();
+    fn count_now<'a>(&mut self, processes: impl Iterator<Item = &'a ProcReader>) -> Option<u64> {
+        let processes: Vec<&ProcReader> = processes.collect();
         if !processes.iter().all(|process| self.is_neighbour(process)) {
             return None;
         }
@@ -167,24 +167,24 @@ impl Sockets {
         let known = std::mem::take(&mut self.owners);
         self.owners = now
             .into_iter()
-            .map(|inode| (inode, known.get(&inode).copied().unwrap_or(Owner::Other(0))))
+            .map(|inode| (inode, known.get(&inode).copied().unwrap_or(SocketOwner::Other(0))))
             .collect();
         if self.owners.values().any(|owner| owner.is_open()) {
             let owned = self.owned(&processes)?;
             for (inode, owner) in self.owners.iter_mut().filter(|(_, owner)| owner.is_open()) {
                 *owner = match *owner {
-                    _ if owned.contains(inode) => Owner::Us,
-                    Owner::Other(looks) => Owner::Other(looks + 1),
-                    Owner::Us => Owner::Us,
+                    _ if owned.contains(inode) => SocketOwner::Us,
+                    SocketOwner::Other(looks) => SocketOwner::Other(looks + 1),
+                    SocketOwner::Us => SocketOwner::Us,
                 };
             }
         }
-        Some(self.owners.values().filter(|owner| **owner == Owner::Us).count() as u64)
+        Some(self.owners.values().filter(|owner| **owner == SocketOwner::Us).count() as u64)
     }
 
     /// Whether a process lives in our own network namespace: of another one the kernel tells us
     /// nothing.
-    fn is_neighbour(&mut self, process: &Process) -> bool {
+    fn is_neighbour(&mut self, process: &ProcReader) -> bool {
         let key = (process.pid, process.start_ticks);
         if self.neighbours.contains(&key) {
             return true;
@@ -201,7 +201,7 @@ impl Sockets {
 
     /// The inodes of all sockets of the processes; `None` when one of them may not be looked at.
     /// Descriptors that were a connection which is still there are not looked at again.
-    fn owned(&mut self, processes: &[&Process]) -> Option<HashSet<u32>> {
+    fn owned(&mut self, processes: &[&ProcReader]) -> Option<HashSet<u32>> {
         let before = std::mem::take(&mut self.descriptors);
         let mut owned = HashSet::new();
         for process in processes {
@@ -215,7 +215,7 @@ impl Sockets {
             for descriptor in descriptors {
                 let kept = known
                     .and_then(|k| k.get(&descriptor).copied().flatten())
-                    .filter(|inode| self.owners.get(inode) == Some(&Owner::Us));
+                    .filter(|inode| self.owners.get(inode) == Some(&SocketOwner::Us));
                 let inode = kept.or_else(|| process.socket_inode(descriptor));
                 owned.extend(inode);
                 table.insert(descriptor, inode);
@@ -242,7 +242,7 @@ impl Sockets {
     }
 }
 
-impl Owner {
+impl SocketOwner {
     /// Whether it is still to be looked for.
     fn is_open(self) -> bool {
         matches!(self, Self::Other(looks) if looks < ENOUGH_LOOKS)
@@ -251,7 +251,7 @@ impl Owner {
 
 /// How many connections a process has, also one in another network namespace: by the tables of its
 /// own namespace, which cost more. `None` when they, or its descriptors, may not be read.
-pub fn count_in_its_namespace(process: &Process) -> Option<u64> {
+pub fn count_in_its_namespace(process: &ProcReader) -> Option<u64> {
     let descriptors = process.descriptors().ok()?;
     let owned: HashSet<u32> =
         descriptors.into_iter().filter_map(|d| process.socket_inode(d)).collect();
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn the_port_that_a_process_listens_at_is_found() {
-        let (process, _) = Process::open(std::process::id()).unwrap().unwrap();
+        let (process, _) = ProcReader::open(std::process::id()).unwrap().unwrap();
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let text = process.read_text("net/tcp").unwrap();
@@ -355,7 +355,7 @@ mod tests {
     fn only_connections_of_the_processes_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (us, _) = Process::open(std::process::id()).unwrap().unwrap();
+        let (us, _) = ProcReader::open(std::process::id()).unwrap().unwrap();
         let mut sockets = Sockets::open().unwrap();
         let before = sockets.count_now([&us].into_iter()).unwrap();
         let mut open = Vec::new();

@@ -1,13 +1,13 @@
 //! The clock by which the records of several processes of one machine are laid over each other.
 
-use crate::v1::Clock;
+use crate::v1::ClockReading;
 use rustix::time::{ClockId, clock_gettime};
 
 /// This moment. `None` where the kernel does not tell which boot this is.
-pub fn clock() -> Option<Clock> {
+pub fn clock() -> Option<ClockReading> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
     let now = clock_gettime(ClockId::Monotonic);
     // Microseconds are enough.
     let monotonic_s = now.tv_sec as f64 + (now.tv_nsec / 1000) as f64 / 1e6;
-    Some(Clock { boot, monotonic_s }).filter(|clock| !clock.boot.is_empty())
+    Some(ClockReading { boot, monotonic_s }).filter(|clock| !clock.boot.is_empty())
 }

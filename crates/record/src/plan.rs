@@ -9,7 +9,7 @@ use crate::shard::Shard;
 
 /// The plan of a study.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct StudyPlan {
     /// Its name, for titles.
     pub name: String,
     /// The command under study.
@@ -84,7 +84,7 @@ pub struct Difference {
     pub there: String,
 }
 
-impl Plan {
+impl StudyPlan {
     /// The trials of the plan, or of its part, in the order in which they are run.
     pub fn slots(&self) -> Vec<TrialSlot> {
         let treatments = self.treatments.len().max(1);
@@ -151,7 +151,7 @@ impl Plan {
 }
 
 /// The treatments as a sentence shows them; their versions count.
-fn labels(plan: &Plan) -> String {
+fn labels(plan: &StudyPlan) -> String {
     let label = |t: &Treatment| match &t.allocator_version {
         Some(version) => format!("{t} ({version})"),
         None => t.to_string(),
@@ -174,10 +174,10 @@ mod tests {
     use super::*;
 
     /// Two treatments, each as often as is said.
-    fn plan(repeats: u32) -> Plan {
+    fn plan(repeats: u32) -> StudyPlan {
         let treatments = ["glibc", "jemalloc"].map(|name| Treatment::plain(name, None)).to_vec();
         let order = (0..repeats).flat_map(|r| if r % 2 == 0 { [0, 1] } else { [1, 0] }).collect();
-        Plan { treatments, repeats, order, rounds: 1, ..Plan::default() }
+        StudyPlan { treatments, repeats, order, rounds: 1, ..StudyPlan::default() }
     }
 
     #[test]
@@ -185,7 +185,8 @@ mod tests {
         for repeats in 1..14 {
             let whole = plan(repeats).slots();
             for of in 1..=repeats {
-                let part = |part| Plan { shard: Some(Shard { part, of }), ..plan(repeats) }.slots();
+                let part =
+                    |part| StudyPlan { shard: Some(Shard { part, of }), ..plan(repeats) }.slots();
                 let parts: Vec<Vec<TrialSlot>> = (1..=of).map(part).collect();
                 assert_eq!(parts.concat(), whole, "{repeats} repeats in {of} parts");
                 for slots in &parts {
@@ -202,14 +203,14 @@ mod tests {
     #[test]
     fn what_bears_on_a_trial_makes_another_plan_and_words_and_repeats_do_not() {
         let one = plan(3);
-        let words = Plan { name: "x".to_owned(), max_slowdown: 0.5, ..plan(6) };
+        let words = StudyPlan { name: "x".to_owned(), max_slowdown: 0.5, ..plan(6) };
         assert_eq!(one.difference(&words), None);
-        let told = Plan { recommend: Some(false), rounds_alike: Some(false), ..plan(3) };
+        let told = StudyPlan { recommend: Some(false), rounds_alike: Some(false), ..plan(3) };
         assert_eq!(one.difference(&told), None);
-        let told = |other: &Plan| {
+        let told = |other: &StudyPlan| {
             one.difference(other).map(|d| format!("{}: {}, {}", d.what, d.here, d.there)).unwrap()
         };
-        assert_eq!(told(&Plan { settle_s: 2.5, ..plan(3) }), "settle: 0 s, 2.5 s");
+        assert_eq!(told(&StudyPlan { settle_s: 2.5, ..plan(3) }), "settle: 0 s, 2.5 s");
         let mut newer = plan(3);
         newer.treatments[1].allocator_version = Some("5.3.1".to_owned());
         assert_eq!(told(&newer), "treatments: glibc, jemalloc, glibc, jemalloc (5.3.1)");

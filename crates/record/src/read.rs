@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read};
 
 use thiserror::Error;
 
-use crate::plan::Plan;
+use crate::plan::StudyPlan;
 use crate::v1::{
     AllocatorCheck, End, Header, HookRun, LedgerReading, Line, Load, LoadPlan, LoadSample, Mark,
     Process, ProcessEnd, SCHEMA, SubjectMetrics, Trial, TrialBegin, TrialEnd,
@@ -147,7 +147,7 @@ pub struct StudyRecord {
     /// Where and when.
     pub header: Header,
     /// What it was going to do: of a study that was gone on with, the last that it was.
-    pub plan: Plan,
+    pub plan: StudyPlan,
     /// The trials that began, each as it was begun last, in their order.
     pub begun: Vec<TrialBegin>,
     /// The trials that ended.

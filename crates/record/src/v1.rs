@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::plan::Plan;
+use crate::plan::StudyPlan;
 use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::Ledger;
@@ -22,7 +22,7 @@ pub enum Line {
     /// Always the first.
     Header(Box<Header>),
     /// The plan of a study. In `study.jsonl`; of several, the last counts.
-    Plan(Box<Plan>),
+    Plan(Box<StudyPlan>),
     /// A trial starts. In `study.jsonl`; of several with one number, the last counts.
     TrialBegin(TrialBegin),
     /// A trial has ended. In `study.jsonl`.
@@ -110,13 +110,13 @@ pub struct Header {
     pub source: Option<String>,
     /// The same moment on a clock that nobody sets.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub clock: Option<Clock>,
+    pub clock: Option<ClockReading>,
 }
 
 /// A moment on a clock that all processes of a machine share and that nobody sets, unlike that of
 /// the time of day.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Clock {
+pub struct ClockReading {
     /// Tells one boot of one machine from all others: the kernel's `boot_id`.
     pub boot: String,
     /// `CLOCK_MONOTONIC`, in seconds.

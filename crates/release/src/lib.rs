@@ -19,7 +19,7 @@ mod worker;
 
 pub use checks::predict_refusal;
 pub use error::ReleaseError;
-pub use options::{Options, Progress};
+pub use options::{Options, ReleaseProgress};
 pub use periodic::PeriodicThread;
 pub use refusal::Refusal;
 pub use release::release;
@@ -30,6 +30,6 @@ pub mod testing {
     pub use crate::checks::{TargetFacts, check, check_permission};
     pub use crate::error::Abort;
     pub use crate::release::release_observed;
-    pub use crate::remote::Step;
-    pub use crate::remote::seccomp::{Action, Call, decide, filters_of, permits};
+    pub use crate::remote::TargetStep;
+    pub use crate::remote::seccomp::{Call, FilterAction, decide, filters_of, permits};
 }

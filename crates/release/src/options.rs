@@ -22,17 +22,17 @@ pub struct Options {
     /// that lowtide has mapped leaves the target.
     pub interrupt: Arc<AtomicBool>,
     /// Receives the progress.
-    pub progress: Arc<Progress>,
+    pub progress: Arc<ReleaseProgress>,
 }
 
 /// The progress of a release, for display.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct ReleaseProgress {
     is_acting: AtomicBool,
     returned_bytes: AtomicU64,
 }
 
-impl Progress {
+impl ReleaseProgress {
     /// Describes the current state for a progress line: `scanning the heap`, `12 MiB returned`.
     pub fn text(&self) -> String {
         match self.is_acting.load(Ordering::Relaxed) {

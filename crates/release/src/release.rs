@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_analysis::stats;
 use lowtide_heap::ptmalloc::{self, Heap, Layout};
-use lowtide_model::release::{Method, Outcome, Release, RunsIn};
+use lowtide_model::release::{Method, Release, ReleaseOutcome, RunsIn};
 use lowtide_probe::heap;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
@@ -17,7 +17,7 @@ use crate::huge::HugePages;
 use crate::options::Options;
 use crate::plan::{self, Batch};
 use crate::refusal::Refusal;
-use crate::remote::{IdleGuard, Injected, JobControlBlocked, Pause, Step, ThreadBorrower};
+use crate::remote::{IdleGuard, Injected, JobControlBlocked, Pause, TargetStep, ThreadBorrower};
 use crate::stub::Op;
 use crate::survey::{TargetHeap, survey};
 use crate::worker::{Worker, WorkerOptions};
@@ -44,7 +44,7 @@ pub fn release(target: &Target, options: &Options) -> Result<Release, ReleaseErr
 pub fn release_observed(
     target: &Target,
     options: &Options,
-    observe: &mut (dyn FnMut(Step) + Send),
+    observe: &mut (dyn FnMut(TargetStep) + Send),
 ) -> Result<Release, ReleaseError> {
     let failed = || ReleaseError::Failed("a part of lowtide itself broke off".to_owned());
     let begin = Instant::now();
@@ -71,7 +71,7 @@ impl ReleaseRun<'_> {
     fn run(
         mut self,
         heap: Result<TargetHeap, Abort>,
-        observe: &mut dyn FnMut(Step),
+        observe: &mut dyn FnMut(TargetStep),
     ) -> Result<Release, ReleaseError> {
         match heap.and_then(|heap| self.execute(&heap, observe)) {
             Ok(()) => {}
@@ -81,13 +81,14 @@ impl ReleaseRun<'_> {
             }
             Err(Abort::Refused(refusal)) => {
                 let is_partial = self.release.returned_bytes > 0;
-                self.release.outcome = if is_partial { Outcome::Partial } else { Outcome::Refused };
+                self.release.outcome =
+                    if is_partial { ReleaseOutcome::Partial } else { ReleaseOutcome::Refused };
                 self.release.hazard = (!is_partial).then(|| refusal.hazard().to_owned());
                 self.release.may_pass = (!is_partial).then(|| refusal.may_pass());
                 self.release.reason = Some(refusal.to_string());
             }
             Err(Abort::Failed(error)) if self.is_partial_after(&error) => {
-                self.release.outcome = Outcome::Partial;
+                self.release.outcome = ReleaseOutcome::Partial;
                 self.release.reason = Some(error.to_string());
             }
             Err(Abort::Failed(error)) => return Err(error),
@@ -109,7 +110,11 @@ impl ReleaseRun<'_> {
     }
 
     /// Cleans up after earlier releases, and releases or describes what a release would do.
-    fn execute(&mut self, heap: &TargetHeap, observe: &mut dyn FnMut(Step)) -> Result<(), Abort> {
+    fn execute(
+        &mut self,
+        heap: &TargetHeap,
+        observe: &mut dyn FnMut(TargetStep),
+    ) -> Result<(), Abort> {
         let malloc = heap.malloc.as_str();
         let maps = heap.facts.maps.clone();
         let areas = heap.walked.areas.clone();
@@ -138,7 +143,7 @@ impl ReleaseRun<'_> {
             kept = cleanup.kept;
         }
         if self.release.predicted_bytes < MIN_RELEASE_BYTES {
-            self.release.outcome = Outcome::NothingToRelease;
+            self.release.outcome = ReleaseOutcome::NothingToRelease;
             return Ok(());
         }
         let single_threaded_at = self.single_threaded(heap);
@@ -201,7 +206,7 @@ impl ReleaseRun<'_> {
         self.release.waiting_in = Some(best.wait.name.to_owned());
         self.release.runs_in =
             Some(self.runs_in(heap, single_threaded_at, Some(candidates.threads > 1)));
-        self.release.outcome = Outcome::Released;
+        self.release.outcome = ReleaseOutcome::Released;
         Ok(())
     }
 
@@ -235,7 +240,7 @@ impl ReleaseRun<'_> {
             self.release.notes.extend(huge.note());
         }
         result.and(unmapped)?;
-        self.release.outcome = Outcome::Released;
+        self.release.outcome = ReleaseOutcome::Released;
         Ok(())
     }
 

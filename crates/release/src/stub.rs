@@ -61,7 +61,7 @@ impl Op {
 
 /// The counts of the code.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Counts {
+pub(crate) struct StubCounts {
     pub(crate) lock_holds: u64,
     pub(crate) returned_bytes: u64,
     pub(crate) skipped: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Counts {
     classes: Vec<u64>,
 }
 
-impl Counts {
+impl StubCounts {
     /// Size of the counts in the block, from [`OFF_LOCK_HOLDS`] on.
     pub(crate) const BYTES: usize = (OFF_INJECTOR - OFF_LOCK_HOLDS) as usize;
 
@@ -158,18 +158,18 @@ mod tests {
         classes[class_of(50_000)] = 1;
         classes[class_of(900_000)] = 1;
         let longest = Duration::from_nanos(900_000);
-        let counts = Counts { classes, longest, ..Counts::default() };
+        let counts = StubCounts { classes, longest, ..StubCounts::default() };
         assert!((50_000..=57_000).contains(&counts.p99().as_nanos()), "{:?}", counts.p99());
     }
 
     #[test]
     fn counts_are_limited_to_plausible_values() {
-        let most = Counts::parse(&[0xff; Counts::BYTES]);
-        let before = Counts { returned_bytes: 4096, lock_holds: 3, ..Counts::default() };
+        let most = StubCounts::parse(&[0xff; StubCounts::BYTES]);
+        let before = StubCounts { returned_bytes: 4096, lock_holds: 3, ..StubCounts::default() };
         let kept = most.within(&before, 8192);
         assert_eq!(kept.returned_bytes, 8192);
         assert!(kept.p99() <= kept.longest);
-        let none = Counts::parse(&[0; Counts::BYTES]).within(&before, 8192);
+        let none = StubCounts::parse(&[0; StubCounts::BYTES]).within(&before, 8192);
         assert_eq!((none.returned_bytes, none.lock_holds), (4096, 3));
     }
 

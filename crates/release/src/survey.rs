@@ -9,7 +9,7 @@ use lowtide_probe::detect::Detector;
 use lowtide_probe::heap;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::patience::{GivenUp, patiently};
-use lowtide_probe::process::Process;
+use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::{Target, TargetError};
 
 use crate::checks::{self, TargetFacts};
@@ -70,7 +70,7 @@ impl Survey {
     fn new(target: Target, options: Options) -> Result<Self, ReleaseError> {
         let name = target.stat()?.name;
         let gone = || TargetError::Gone(target.pid);
-        let process = Process::open(target.pid).map_err(|error| target.failed(error))?;
+        let process = ProcReader::open(target.pid).map_err(|error| target.failed(error))?;
         let (process, _) = process.ok_or_else(gone)?;
         let rss_bytes = target.status()?.rss_bytes();
         let release = Release {

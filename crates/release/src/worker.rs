@@ -11,12 +11,12 @@ use lowtide_probe::proc::task::Thread;
 
 use crate::error::ReleaseError;
 use crate::error::{Abort, failed};
-use crate::options::Progress;
+use crate::options::ReleaseProgress;
 use crate::periodic::PeriodicThread;
 use crate::refusal::Refusal;
 use crate::remote::{ACTION_TIMEOUT, Injected, TRIM_TIMEOUT, Task, nanoseconds};
 use crate::stub::numbers::*;
-use crate::stub::{Counts, MAX_OPS, Op, PAGES_PER_HOLD};
+use crate::stub::{MAX_OPS, Op, PAGES_PER_HOLD, StubCounts};
 
 /// Maximum time of a lock hold, apart from the operation in progress.
 const MAX_HOLD: Duration = Duration::from_micros(60);
@@ -52,7 +52,7 @@ pub(crate) struct WorkerOptions<'i> {
     /// Ends the work early when it is set.
     pub(crate) interrupt: &'i AtomicBool,
     /// Receives the progress.
-    pub(crate) progress: &'i Progress,
+    pub(crate) progress: &'i ReleaseProgress,
 }
 
 /// The code in the target, ready to run operations.
@@ -65,11 +65,11 @@ pub(crate) struct Worker<'w, 'b, 't> {
     requested_bytes: u64,
     /// Whether the worker thread has a batch that was not waited for yet.
     is_pending: bool,
-    counts: Counts,
+    counts: StubCounts,
     /// Keeps the worker thread alive, if there is one.
     heartbeat: Option<Heartbeat>,
     interrupt: &'w AtomicBool,
-    progress: &'w Progress,
+    progress: &'w ReleaseProgress,
 }
 
 impl<'w, 'b, 't> Worker<'w, 'b, 't> {
@@ -115,7 +115,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
             batch: 0,
             requested_bytes: 0,
             is_pending: false,
-            counts: Counts::default(),
+            counts: StubCounts::default(),
             heartbeat,
             interrupt,
             progress: options.progress,
@@ -264,20 +264,20 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
 
     /// Reads the counts of the code.
     fn count(&mut self) {
-        let mut bytes = [0; Counts::BYTES];
+        let mut bytes = [0; StubCounts::BYTES];
         if self.injected.read_block(OFF_LOCK_HOLDS, &mut bytes).is_some() {
-            self.counts = Counts::parse(&bytes).within(&self.counts, self.requested_bytes);
+            self.counts = StubCounts::parse(&bytes).within(&self.counts, self.requested_bytes);
             self.progress.set(self.counts.returned_bytes);
         }
     }
 
     /// Returns the counts so far.
-    pub(crate) fn counts(&self) -> &Counts {
+    pub(crate) fn counts(&self) -> &StubCounts {
         &self.counts
     }
 
     /// Ends the worker thread, if there is one.
-    pub(crate) fn stop(mut self) -> (Counts, Result<(), Abort>) {
+    pub(crate) fn stop(mut self) -> (StubCounts, Result<(), Abort>) {
         self.count();
         let ended = if self.runs_in == RunsIn::OwnThread && self.injected.is_busy() {
             let requested = self.injected.put_half(OFF_BATCH, BATCH_LEAVE);

@@ -12,10 +12,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lowtide_model::release::{Outcome, RunsIn};
+use lowtide_model::release::{ReleaseOutcome, RunsIn};
 use lowtide_probe::target::TargetError;
 use lowtide_release::ReleaseError;
-use lowtide_release::testing::Step;
+use lowtide_release::testing::TargetStep;
 use rustix::process::Signal;
 use steady::{Kind, Steady};
 
@@ -65,7 +65,8 @@ fn release_goes_through(steady: &mut Steady, context: &str) {
     steady.wait_for_our_thread();
     let left = steady.left_bytes();
     let release = steady.release().unwrap();
-    let is_done = [Outcome::Released, Outcome::NothingToRelease].contains(&release.outcome);
+    let is_done =
+        [ReleaseOutcome::Released, ReleaseOutcome::NothingToRelease].contains(&release.outcome);
     assert!(is_done, "{context}: {release:?}");
     assert_eq!(release.cleaned_bytes, left, "{context}");
     assert_eq!(steady.left_bytes(), 0, "{context}");
@@ -182,7 +183,9 @@ fn reports_its_end(threads: u32, wait: &'static str) {
         let is_gone = match &result {
             Err(ReleaseError::Target(TargetError::Gone(_))) => true,
             // The release was just complete.
-            Ok(release) => release.outcome == Outcome::Released && at == Some(Step::Await),
+            Ok(release) => {
+                release.outcome == ReleaseOutcome::Released && at == Some(TargetStep::Await)
+            }
             Err(_) => false,
         };
         assert!(is_gone, "ended at {step} {at:?}: {result:?}");
@@ -225,7 +228,8 @@ fn another_program_is_left_alone(threads: u32, wait: &'static str) {
         }
         assert!(said[0] == "execs" && said[1].starts_with("ready"), "{context}: {said:?}");
         // The release completed before, or reports what happened to its target.
-        let outcomes = [Outcome::Released, Outcome::Partial, Outcome::NothingToRelease];
+        let outcomes =
+            [ReleaseOutcome::Released, ReleaseOutcome::Partial, ReleaseOutcome::NothingToRelease];
         let is_clear = match &result {
             Ok(release) => outcomes.contains(&release.outcome),
             Err(ReleaseError::Target(TargetError::Gone(_) | TargetError::Replaced(_))) => true,
@@ -275,11 +279,13 @@ fn handlers_run_once(threads: u32, wait: &'static str, with: &'static str, whom:
             }
         });
         let context = format!("SIGUSR1 at {step} {at:?}, {threads} threads in {wait}: {result:?}");
-        assert_eq!(result.unwrap().outcome, Outcome::Released, "{context}");
+        assert_eq!(result.unwrap().outcome, ReleaseOutcome::Released, "{context}");
         steady.wait_for_delivery();
         let mut seen = steady.check();
         assert_eq!(seen.handled, u32::from(reached), "{context} {seen:?}");
-        if wait != "suspend" && matches!(at, Some(Step::Await | Step::Write | Step::Seize)) {
+        if wait != "suspend"
+            && matches!(at, Some(TargetStep::Await | TargetStep::Write | TargetStep::Seize))
+        {
             // The thread was just detached, and the kernel restarts its wait: a handler that runs after the kernel has
             // checked for one, and before the thread is in its call again, does not end the call. (The same happens
             // after any stop, for instance SIGSTOP and SIGCONT.) A call with a mask of its own misses none.
@@ -384,7 +390,7 @@ fn keeps_what_it_maps(how: &str) {
         });
         assert!(is_step);
         let release = result.unwrap();
-        assert_eq!(release.outcome, Outcome::Released, "{step}: {release:?}");
+        assert_eq!(release.outcome, ReleaseOutcome::Released, "{step}: {release:?}");
         let seen = steady.check();
         assert!(seen.is_well(), "{how} at {step}: {seen:?}");
         assert_eq!(steady.left_bytes(), 0, "{how} at {step}");
@@ -408,11 +414,11 @@ fn the_second_is_refused(threads: u32, wait: &'static str) {
         let (first, reached) =
             steady.release_until(step, |steady, now| second = Some((now, steady.release())));
         let context = format!("a second one at {step}, {threads} threads in {wait}: {second:?}");
-        assert_eq!(first.unwrap().outcome, Outcome::Released, "{context}");
+        assert_eq!(first.unwrap().outcome, ReleaseOutcome::Released, "{context}");
         if let Some((_, second)) = &second {
             let second = second.as_ref().unwrap();
             let hazard = second.hazard.as_deref();
-            assert_eq!(second.outcome, Outcome::Refused, "{context}");
+            assert_eq!(second.outcome, ReleaseOutcome::Refused, "{context}");
             assert!(["another_release", "traced"].map(Some).contains(&hazard), "{context}");
         }
         assert_eq!(steady.left_bytes(), 0, "{context}");
@@ -479,7 +485,7 @@ fn a_filter_that_would_kill_or_deny_is_a_refusal_and_nothing_is_left() {
     for hazard in ["seccomp-mmap", "seccomp-clone", "seccomp-errno"] {
         let mut steady = Steady::start(&with_hazard(home.path(), 4, hazard));
         let release = steady.release().unwrap();
-        assert_eq!(release.outcome, Outcome::Refused, "{release:?}");
+        assert_eq!(release.outcome, ReleaseOutcome::Refused, "{release:?}");
         assert_eq!(release.hazard.as_deref(), Some("seccomp"), "{release:?}");
         is_untouched(&mut steady, hazard);
     }
@@ -493,7 +499,7 @@ fn a_program_that_denies_memory_which_is_written_and_executed_is_refused() {
         // Kernels before 6.3 do not know it.
         let Some(mut steady) = Steady::try_start(&kind) else { return };
         let release = steady.release().unwrap();
-        assert_eq!(release.outcome, Outcome::Refused, "{release:?}");
+        assert_eq!(release.outcome, ReleaseOutcome::Refused, "{release:?}");
         assert_eq!(release.hazard.as_deref(), Some("write_execute_denied"), "{release:?}");
         is_untouched(&mut steady, "mdwe");
     }
@@ -526,7 +532,7 @@ fn a_program_of_which_no_thread_waits_is_refused() {
     for threads in [1, 2] {
         let mut steady = Steady::start(&Kind::new(&program, threads, "spin"));
         let release = steady.release().unwrap();
-        assert_eq!(release.outcome, Outcome::Refused, "{release:?}");
+        assert_eq!(release.outcome, ReleaseOutcome::Refused, "{release:?}");
         assert_eq!(release.hazard.as_deref(), Some("no_thread"), "{release:?}");
         assert_eq!(steady.left_bytes(), 0);
         assert!(!steady.has_stopped());

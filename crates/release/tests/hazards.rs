@@ -14,7 +14,7 @@ use lowtide_probe::proc::status::Status;
 use lowtide_probe::program::Sanitizer;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::testing::{
-    Abort, Action, Call, TargetFacts, check, check_permission, decide, filters_of, permits,
+    Abort, Call, FilterAction, TargetFacts, check, check_permission, decide, filters_of, permits,
 };
 use lowtide_release::{Refusal, ReleaseError};
 use tempfile::TempDir;
@@ -306,11 +306,11 @@ fn the_filters_of_a_thread_are_read_back_and_decide_as_the_kernel_would() {
         args: [first, 0, 0, 0, 0, 0],
         ..Call::default()
     };
-    assert_eq!(decide(&filters, &call(libc::SYS_mmap, 0)), Action::Allow);
-    assert_eq!(decide(&filters, &call(libc::SYS_mmap, 0x0123_4000)), Action::KillThread);
-    assert_eq!(decide(&filters, &call(libc::SYS_madvise, 0)), Action::Errno);
-    assert_eq!(decide(&filters, &call(libc::SYS_madvise, 0x0123_4000)), Action::KillThread);
-    assert_eq!(decide(&filters, &call(libc::SYS_getrandom, 0)), Action::KillProcess);
+    assert_eq!(decide(&filters, &call(libc::SYS_mmap, 0)), FilterAction::Allow);
+    assert_eq!(decide(&filters, &call(libc::SYS_mmap, 0x0123_4000)), FilterAction::KillThread);
+    assert_eq!(decide(&filters, &call(libc::SYS_madvise, 0)), FilterAction::Errno);
+    assert_eq!(decide(&filters, &call(libc::SYS_madvise, 0x0123_4000)), FilterAction::KillThread);
+    assert_eq!(decide(&filters, &call(libc::SYS_getrandom, 0)), FilterAction::KillProcess);
 
     let calls = [("mmap", call(libc::SYS_mmap, 0)), ("madvise", call(libc::SYS_madvise, 0))];
     assert_eq!(permits(held.0, 2, &calls[..1]), Ok(()));

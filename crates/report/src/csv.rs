@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use lowtide_record::TrialRecord;
 use lowtide_record::v1::{ALIVE_TASKS, INNER_MEMORY};
 
-use crate::read::Loaded;
+use crate::read::LoadedRecord;
 use crate::text::printable_lines;
 
 /// The columns: bytes, seconds and counts, as in the record. A cell is empty if the value was not read.
@@ -15,7 +15,7 @@ major_faults,cpu_s,threads,open_files,sockets_established,requests_in_flight,inn
 alive_tasks";
 
 /// Formats all samples of some records.
-pub fn render(records: &[Loaded]) -> String {
+pub fn render(records: &[LoadedRecord]) -> String {
     let mut out = format!("{COLUMNS}\n");
     for record in records {
         for (_, trial) in &record.trials {

@@ -11,10 +11,10 @@ use lowtide_analysis::study_report::StudyReport;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 
-use crate::read::Loaded;
+use crate::read::LoadedRecord;
 use crate::svg::{self, CONNECTIONS, INNER, OUTER, PALETTE, PALETTE_ON_DARK, Theme};
-use crate::table::{self, Cell, Row, Table};
-use crate::view::{Curve, Group, View, names};
+use crate::table::{self, Cell, Table, TableRow};
+use crate::view::{Curve, CurveGroup, View, names};
 
 /// Why a report could not be made.
 #[derive(Debug, Error)]
@@ -26,7 +26,11 @@ pub struct HtmlError(String);
 ///
 /// # Errors
 /// If the template fails, which would be a defect of lowtide.
-pub fn render(records: &[Loaded], beside: &[Loaded], subtitle: &str) -> Result<String, HtmlError> {
+pub fn render(
+    records: &[LoadedRecord],
+    beside: &[LoadedRecord],
+    subtitle: &str,
+) -> Result<String, HtmlError> {
     let views = View::with_those_beside(records, beside);
     let error = |e: &dyn std::fmt::Display| HtmlError(e.to_string());
     let mut environment = Environment::new();
@@ -69,7 +73,7 @@ pub fn render(records: &[Loaded], beside: &[Loaded], subtitle: &str) -> Result<S
 }
 
 /// The context of a view's plots: titles and bars; for records beside the main ones also their table.
-fn view_section(view: &View, beside: Option<&Loaded>) -> Value {
+fn view_section(view: &View, beside: Option<&LoadedRecord>) -> Value {
     context! {
         title => view.title.clone(),
         about => beside.and_then(|record| record.study.plan.about.clone()),
@@ -129,15 +133,15 @@ struct DataCurve {
     connections: Vec<Option<u64>>,
     marks: Vec<(f64, String)>,
     acts: Vec<(f64, String)>,
-    inner: Line,
-    in_flight: Line,
-    tasks: Line,
+    inner: ChartLine,
+    in_flight: ChartLine,
+    tasks: ChartLine,
 }
 
 /// A line with times of its own.
-type Line = (Vec<f64>, Vec<u64>);
+type ChartLine = (Vec<f64>, Vec<u64>);
 
-fn line(points: &[(f64, u64)]) -> Line {
+fn line(points: &[(f64, u64)]) -> ChartLine {
     points.iter().map(|(t, value)| (milliseconds(*t), *value)).unzip()
 }
 
@@ -165,7 +169,7 @@ impl Data {
 }
 
 impl DataGroup {
-    fn new(group: &Group) -> Self {
+    fn new(group: &CurveGroup) -> Self {
         Self {
             label: group.label.clone(),
             colour: group.colour % PALETTE.len(),
@@ -201,7 +205,7 @@ fn lazyfree_matters(view: &View) -> bool {
     points.filter_map(|p| p.lazyfree).any(|bytes| bytes > 1 << 20)
 }
 
-fn section(record: &Loaded, name: String) -> Value {
+fn section(record: &LoadedRecord, name: String) -> Value {
     let study = &record.study;
     let resolved = study.recommendation.as_ref().is_some_and(|r| r.resolved);
     let doubtful = study.trials.iter().any(|t| !t.is_usable());
@@ -232,7 +236,7 @@ fn grid(table: Table) -> Value {
     let rows: Vec<Value> = table
         .rows
         .into_iter()
-        .map(|Row { cells, recommended, warning }| {
+        .map(|TableRow { cells, recommended, warning }| {
             let cells: Vec<String> = cells.into_iter().map(|c| c.full).collect();
             context! { cells, recommended, warning }
         })
@@ -246,7 +250,7 @@ fn trials(study: &StudyReport) -> Table {
     let rows = study
         .trials
         .iter()
-        .map(|t| Row {
+        .map(|t| TableRow {
             cells: [
                 format!("{} · {} · repeat {}", t.number, t.treatment, t.repeat),
                 t.outcome.name().to_owned(),
@@ -295,7 +299,7 @@ fn trials(study: &StudyReport) -> Table {
 }
 
 /// The origin of the numbers: everything that is needed to reproduce them.
-fn provenance(record: &Loaded) -> Vec<Vec<String>> {
+fn provenance(record: &LoadedRecord) -> Vec<Vec<String>> {
     let study = &record.study;
     let (m, plan) = (&study.machine, &study.plan);
     let size = |b: Option<u64>| b.map(|b| Human(b).to_string());

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use crate::read::Loaded;
+use crate::read::LoadedRecord;
 use crate::table::{self, Table};
 use crate::text::steers;
 use crate::view::names;
 
 /// Formats the tables and recommendations of some records.
-pub fn render(records: &[Loaded]) -> String {
+pub fn render(records: &[LoadedRecord]) -> String {
     let mut out = String::new();
     for (record, name) in records.iter().zip(names(records)) {
         let study = &record.study;

@@ -4,17 +4,17 @@ use std::path::{Component, Path, PathBuf};
 
 use lowtide_analysis::analyze::analyze;
 use lowtide_record::plan::Difference;
-use lowtide_record::plan::Plan;
+use lowtide_record::plan::StudyPlan;
 use lowtide_record::shard::Shard;
 use lowtide_record::v1::{Machine, Outcome};
 use lowtide_record::{StudyRecord, TrialRecord};
 
-use crate::read::Loaded;
+use crate::read::LoadedRecord;
 
 /// Merges the shards of each study among some records, in the place of the first of them. Records
 /// that are not shards, or do not fit, are kept.
-pub fn merge_shards(records: Vec<Loaded>) -> Vec<Loaded> {
-    let mut groups: Vec<Vec<Loaded>> = Vec::new();
+pub fn merge_shards(records: Vec<LoadedRecord>) -> Vec<LoadedRecord> {
+    let mut groups: Vec<Vec<LoadedRecord>> = Vec::new();
     for mut record in records {
         let Some(shard) = record.study.shard else {
             groups.push(vec![record]);
@@ -41,10 +41,10 @@ pub fn merge_shards(records: Vec<Loaded>) -> Vec<Loaded> {
 }
 
 /// Returns whether a record is a shard of the same study as another one; `None` if that is not a shard.
-fn fits(first: &Loaded, record: &Loaded, shard: Shard) -> Option<Result<(), String>> {
+fn fits(first: &LoadedRecord, record: &LoadedRecord, shard: Shard) -> Option<Result<(), String>> {
     first.study.shard?;
     let (ours, theirs) = (&first.study.plan, &record.study.plan);
-    let of = |plan: &Plan| plan.shard.map_or(0, |shard| shard.of);
+    let of = |plan: &StudyPlan| plan.shard.map_or(0, |shard| shard.of);
     let counts = |what: &str, here: u32, there: u32| {
         let (what, here, there) = (what.to_owned(), here.to_string(), there.to_string());
         (here != there).then_some(Difference { what, here, there })
@@ -63,7 +63,7 @@ fn fits(first: &Loaded, record: &Loaded, shard: Shard) -> Option<Result<(), Stri
 }
 
 /// Merges the shards of one study.
-fn merged(mut parts: Vec<Loaded>) -> Option<Loaded> {
+fn merged(mut parts: Vec<LoadedRecord>) -> Option<LoadedRecord> {
     parts.sort_by_key(|part| part.study.shard);
     let mut notes: Vec<String> = missing(&parts).into_iter().chain(other_machine(&parts)).collect();
     if parts.len() < 2 {
@@ -99,11 +99,11 @@ fn merged(mut parts: Vec<Loaded>) -> Option<Loaded> {
     let first = parts
         .into_iter()
         .min_by(|a, b| a.header.started_unix_s.total_cmp(&b.header.started_unix_s))?;
-    let plan = Plan { shard: None, ..first.study.plan };
+    let plan = StudyPlan { shard: None, ..first.study.plan };
     let course =
         StudyRecord { header: first.header.clone(), plan, begun: Vec::new(), ended: Vec::new() };
     let study = analyze(&directory.display().to_string(), course, &trials);
-    Some(Loaded { study, header: first.header, trials, source: first.source, notes })
+    Some(LoadedRecord { study, header: first.header, trials, source: first.source, notes })
 }
 
 /// Returns whether a trial ended as planned.
@@ -115,7 +115,7 @@ fn is_done(trial: &TrialRecord) -> bool {
 const MAX_SHARDS: u32 = 10_000;
 
 /// Returns a sentence on missing shards.
-fn missing(parts: &[Loaded]) -> Option<String> {
+fn missing(parts: &[LoadedRecord]) -> Option<String> {
     // A record may come from anywhere.
     let of = parts.first()?.study.shard.filter(|shard| shard.of <= MAX_SHARDS)?.of;
     let is_there = |part: &u32| {
@@ -133,7 +133,7 @@ fn missing(parts: &[Loaded]) -> Option<String> {
 }
 
 /// Returns a sentence on shards that ran on different machines.
-fn other_machine(parts: &[Loaded]) -> Option<String> {
+fn other_machine(parts: &[LoadedRecord]) -> Option<String> {
     // The available memory changes all the time.
     let alike = |machine: &Machine| Machine { memory_available_bytes: None, ..machine.clone() };
     let first = alike(&parts.first()?.header.machine);
@@ -146,14 +146,14 @@ fn other_machine(parts: &[Loaded]) -> Option<String> {
 }
 
 /// Returns the directory of a shard, also if its `study.jsonl` was named.
-fn home(part: &Loaded) -> PathBuf {
+fn home(part: &LoadedRecord) -> PathBuf {
     let path = Path::new(&part.study.record);
     let is_file = path.extension().is_some_and(|ending| ending == "jsonl");
     path.parent().filter(|_| is_file).unwrap_or(path).to_owned()
 }
 
 /// Returns the directory that contains all shards.
-fn common(parts: &[Loaded]) -> PathBuf {
+fn common(parts: &[LoadedRecord]) -> PathBuf {
     let mut paths = parts.iter().map(home);
     let first = paths.next().unwrap_or_default();
     let shared = |a: PathBuf, b: PathBuf| -> PathBuf {
@@ -170,7 +170,7 @@ mod tests {
     use crate::read::load;
 
     /// The record of the tests as a part, under another path.
-    fn part(path: &str, part: u32, of: u32) -> Loaded {
+    fn part(path: &str, part: u32, of: u32) -> LoadedRecord {
         let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record");
         let mut loaded = load(&home).unwrap();
         loaded.study.record = path.to_owned();

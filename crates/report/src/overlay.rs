@@ -3,11 +3,11 @@
 use lowtide_record::v1::{LoadSample, Mark};
 use lowtide_record::{LoadRecord, TrialRecord};
 
-use crate::read::Loaded;
+use crate::read::LoadedRecord;
 
 /// Overlays a load on every trial during which it ran: by the monotonic clock if both were recorded
 /// on one machine, and by the wall clock otherwise. `name` is the load's name in notes.
-pub fn overlay(load: &LoadRecord, name: &str, records: &mut [Loaded]) {
+pub fn overlay(load: &LoadRecord, name: &str, records: &mut [LoadedRecord]) {
     let mut is_overlaid = false;
     let mut has_one = None;
     for record in records.iter_mut() {

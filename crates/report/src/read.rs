@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use lowtide_analysis::analyze::analyze;
 use lowtide_analysis::study_report::StudyReport;
-use lowtide_record::plan::Plan;
+use lowtide_record::plan::StudyPlan;
 use lowtide_record::v1::{FileKind, Header};
 use lowtide_record::{
     self, LoadRecord, ReadError, Records, StudyRecord, TrialRecord, read_lines, read_load,
@@ -17,7 +17,7 @@ use lowtide_record::{
 
 /// A record that was read: the results, and the samples that they are computed from.
 #[derive(Debug, Clone)]
-pub struct Loaded {
+pub struct LoadedRecord {
     /// The results.
     pub study: StudyReport,
     /// When and on which machine it was started.
@@ -44,7 +44,7 @@ pub struct LoadError {
 #[derive(Debug, Clone)]
 pub enum Opened {
     /// A study, or a single trial of one.
-    Study(Box<Loaded>),
+    Study(Box<LoadedRecord>),
     /// The record of a load.
     Load(Box<LoadRecord>),
 }
@@ -66,7 +66,7 @@ pub fn open(path: &Path) -> Result<Opened, LoadError> {
 ///
 /// # Errors
 /// If it is not a record, or damaged.
-pub fn load(path: &Path) -> Result<Loaded, LoadError> {
+pub fn load(path: &Path) -> Result<LoadedRecord, LoadError> {
     let course = if path.is_dir() { path.join("study.jsonl") } else { path.to_owned() };
     let at = |error| LoadError { path: course.clone(), error };
     if path.is_dir() && !course.exists() {
@@ -105,7 +105,11 @@ fn lines(path: &Path) -> Result<Records, LoadError> {
     read_lines(BufReader::new(file)).map_err(at)
 }
 
-fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Loaded, LoadError> {
+fn load_study(
+    path: &Path,
+    directory: &Path,
+    course: StudyRecord,
+) -> Result<LoadedRecord, LoadError> {
     let mut trials = Vec::new();
     let mut notes = Vec::new();
     for begun in &course.begun {
@@ -142,12 +146,12 @@ fn load_study(path: &Path, directory: &Path, course: StudyRecord) -> Result<Load
     let source = course.header.source.clone();
     let header = course.header.clone();
     let study = analyze(&path.display().to_string(), course, &trials);
-    Ok(Loaded { study, header, trials, source, notes })
+    Ok(LoadedRecord { study, header, trials, source, notes })
 }
 
 /// Returns the file of a single trial as a study with one trial.
-fn load_trial(path: &Path, trial: TrialRecord) -> Loaded {
-    let plan = Plan {
+fn load_trial(path: &Path, trial: TrialRecord) -> LoadedRecord {
+    let plan = StudyPlan {
         name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
         command: trial.trial.command.clone(),
         treatments: vec![trial.trial.treatment.clone()],
@@ -155,7 +159,7 @@ fn load_trial(path: &Path, trial: TrialRecord) -> Loaded {
         order: vec![0],
         rounds: 1,
         interval_s: trial.trial.interval_s,
-        ..Plan::default()
+        ..StudyPlan::default()
     };
     let course =
         StudyRecord { header: trial.header.clone(), plan, begun: Vec::new(), ended: Vec::new() };
@@ -164,5 +168,5 @@ fn load_trial(path: &Path, trial: TrialRecord) -> Loaded {
     let trials = vec![(name, trial)];
     let header = course.header.clone();
     let study = analyze(&path.display().to_string(), course, &trials);
-    Loaded { study, header, trials, source, notes: Vec::new() }
+    LoadedRecord { study, header, trials, source, notes: Vec::new() }
 }

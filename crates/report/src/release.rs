@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::release::{Method, Outcome, Regained, Release, RunsIn};
+use lowtide_model::release::{Method, Regained, Release, ReleaseOutcome, RunsIn};
 
 use crate::screen::{Screen, bold, hanging, title};
 use crate::text::{printable, thousands, wrapped};
@@ -50,8 +50,8 @@ pub fn sentence(release: &Release) -> String {
     let reason = release.reason.as_deref().map(printable);
     let reason = reason.as_deref().unwrap_or("the reason is not known");
     match release.outcome {
-        Outcome::Refused => format!("refused, and nothing was done: {reason}"),
-        Outcome::NothingToRelease => {
+        ReleaseOutcome::Refused => format!("refused, and nothing was done: {reason}"),
+        ReleaseOutcome::NothingToRelease => {
             let (rss, predicted) = (Human(release.rss_after_bytes), release.predicted_bytes);
             let what = match predicted {
                 0 => "no whole page of its heap is free and resident".to_owned(),
@@ -59,14 +59,14 @@ pub fn sentence(release: &Release) -> String {
             };
             format!("nothing to release: {what}, and nothing was done; RSS is {rss}")
         }
-        Outcome::Released if release.dry_run => {
+        ReleaseOutcome::Released if release.dry_run => {
             format!("dry run: {} would be returned; nothing was done", Human(predicted))
         }
-        Outcome::Released => format!("released: {}", given_back(release)),
-        Outcome::Partial if returned == 0 => {
+        ReleaseOutcome::Released => format!("released: {}", given_back(release)),
+        ReleaseOutcome::Partial if returned == 0 => {
             format!("nothing was returned: the release stopped early ({reason})")
         }
-        Outcome::Partial => {
+        ReleaseOutcome::Partial => {
             format!("released in part: {}, then the release stopped: {reason}", given_back(release))
         }
     }
@@ -113,7 +113,7 @@ fn facts(release: &Release) -> String {
         let version = release.allocator_version.as_ref().map(|v| format!(" {v}"));
         parts.push(format!("{allocator}{}", version.unwrap_or_default()));
     }
-    if matches!(release.outcome, Outcome::Released | Outcome::Partial) {
+    if matches!(release.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial) {
         parts.push(how(release.method).to_owned());
     }
     parts.join(" · ")
@@ -130,7 +130,7 @@ fn how(method: Method) -> &'static str {
 fn rss(release: &Release) -> String {
     let before = Human(release.rss_before_bytes);
     match release.outcome {
-        Outcome::Released | Outcome::Partial if !release.dry_run => format!(
+        ReleaseOutcome::Released | ReleaseOutcome::Partial if !release.dry_run => format!(
             "RSS {before} → {} in {}",
             Human(release.rss_after_bytes),
             HumanSeconds(release.elapsed_s)
@@ -144,7 +144,7 @@ fn row(label: &str, text: &str, screen: Screen) -> String {
 }
 
 fn rows(release: &Release) -> Vec<(&'static str, String)> {
-    let is_act = matches!(release.outcome, Outcome::Released | Outcome::Partial);
+    let is_act = matches!(release.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial);
     let mut rows = Vec::new();
     let mut add = |label, text: Option<String>| rows.extend(text.map(|text| (label, text)));
     if is_act && release.dry_run {
@@ -271,7 +271,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn made_up(outcome: Outcome) -> Release {
+    fn made_up(outcome: ReleaseOutcome) -> Release {
         let command = vec!["redis-server".to_owned(), "*:6379".to_owned()];
         Release {
             outcome,
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    fn idle(outcome: Outcome) -> Release {
+    fn idle(outcome: ReleaseOutcome) -> Release {
         Release {
             runs_in: None,
             thread: None,
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_release_tells_what_it_gave_back_and_what_it_cost() {
-        insta::assert_snapshot!(shown(&made_up(Outcome::Released)), @r"
+        insta::assert_snapshot!(shown(&made_up(ReleaseOutcome::Released)), @r"
         redis-server *:6379  PID 4711
         glibc 2.36 · range by range, each under a lock held for a bounded time
 
@@ -347,7 +347,7 @@ mod tests {
             notes: vec![
                 "2 arenas could not be walked to their ends, and were left alone".to_owned(),
             ],
-            ..made_up(Outcome::Released)
+            ..made_up(ReleaseOutcome::Released)
         };
         insta::assert_snapshot!(shown(&release), @r"
         redis-server *:6379  PID 4711
@@ -376,7 +376,7 @@ mod tests {
             pauses: 0,
             lock_holds: 0,
             passes: 0,
-            ..made_up(Outcome::Released)
+            ..made_up(ReleaseOutcome::Released)
         };
         insta::assert_snapshot!(shown(&release), @r"
         redis-server *:6379  PID 4711
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_free_that_is_said_in_one_sentence() {
-        insta::assert_snapshot!(shown(&idle(Outcome::NothingToRelease)), @r"
+        insta::assert_snapshot!(shown(&idle(ReleaseOutcome::NothingToRelease)), @r"
         redis-server *:6379  PID 4711
         glibc 2.36
 
@@ -410,7 +410,7 @@ mod tests {
         let refused = Release {
             reason: Some("it is stopped, and nothing can run in it: kill -CONT 4711".to_owned()),
             hazard: Some("stopped".to_owned()),
-            ..idle(Outcome::Refused)
+            ..idle(ReleaseOutcome::Refused)
         };
         insta::assert_snapshot!(shown(&refused), @r"
         redis-server *:6379  PID 4711
@@ -426,7 +426,7 @@ mod tests {
             pauses: 1,
             lock_holds: 1,
             reason: Some("it started another program: try again".to_owned()),
-            ..made_up(Outcome::Partial)
+            ..made_up(ReleaseOutcome::Partial)
         };
         insta::assert_snapshot!(shown(&partial), @r"
         redis-server *:6379  PID 4711
@@ -451,7 +451,7 @@ mod tests {
                 pauses: 87,
                 pauses_over_bound: 71,
                 waited_over_bound_s,
-                ..made_up(Outcome::Released)
+                ..made_up(ReleaseOutcome::Released)
             };
             pauses(&release)
         };
@@ -471,7 +471,7 @@ mod tests {
             predicted_bytes: 127 * MIB,
             rss_before_bytes: 436 * MIB,
             rss_after_bytes: 406 * MIB,
-            ..made_up(Outcome::Released)
+            ..made_up(ReleaseOutcome::Released)
         };
         assert_eq!(
             sentence(&release),
@@ -482,7 +482,8 @@ mod tests {
 
     #[test]
     fn a_trim_says_that_nothing_bounds_it() {
-        let release = Release { dry_run: true, method: Method::Trim, ..made_up(Outcome::Released) };
+        let release =
+            Release { dry_run: true, method: Method::Trim, ..made_up(ReleaseOutcome::Released) };
         let text = shown(&release);
         assert!(text.contains("holds each arena's lock for as long as it takes"), "{text}");
         assert!(text.contains("without a bound"), "{text}");
@@ -518,7 +519,7 @@ mod tests {
         let release = Release {
             command: vec!["a".repeat(200), "\x1b[31m".to_owned()],
             notes: vec!["word ".repeat(40)],
-            ..made_up(Outcome::Released)
+            ..made_up(ReleaseOutcome::Released)
         };
         let narrow = render(&release, Screen { width: 50, colour: false });
         assert!(narrow.lines().all(|line| line.chars().count() <= 50), "{narrow}");

@@ -12,7 +12,7 @@ use lowtide_model::sample::Sample;
 use lowtide_record::TrialRecord;
 use lowtide_record::v1::{ALIVE_TASKS, Event, INNER_MEMORY};
 
-use crate::read::Loaded;
+use crate::read::LoadedRecord;
 
 /// The content of the pictures of a report.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,12 +24,12 @@ pub struct View {
     /// The metric by which memory is judged.
     pub metric: Metric,
     /// One for each treatment of each record, in order.
-    pub groups: Vec<Group>,
+    pub groups: Vec<CurveGroup>,
 }
 
 /// A treatment of a record.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Group {
+pub struct CurveGroup {
     /// Its name in the legend.
     pub label: String,
     /// Its place in the palette.
@@ -85,7 +85,7 @@ const MAX_POINTS: usize = 1500;
 
 impl View {
     /// Returns the view of some records.
-    pub fn new(records: &[Loaded]) -> Self {
+    pub fn new(records: &[LoadedRecord]) -> Self {
         // A trial that broke off before its load is no reason to lay the others otherwise.
         let loaded = records
             .iter()
@@ -100,7 +100,7 @@ impl View {
         for (record, name) in records.iter().zip(&names) {
             let name = Some(name.as_str()).filter(|_| records.len() > 1);
             for summary in &record.study.treatments {
-                let group = Group::new(record, summary, groups.len(), name, loaded);
+                let group = CurveGroup::new(record, summary, groups.len(), name, loaded);
                 if group.curves.iter().any(|c| !c.points.is_empty()) {
                     groups.push(group);
                 }
@@ -115,7 +115,7 @@ impl View {
     }
 
     /// Returns the view of some records, then those of others beside them, each on axes of its own.
-    pub fn with_those_beside(records: &[Loaded], beside: &[Loaded]) -> Vec<Self> {
+    pub fn with_those_beside(records: &[LoadedRecord], beside: &[LoadedRecord]) -> Vec<Self> {
         let main = Self::new(records);
         let others = beside.iter().map(std::slice::from_ref);
         let others: Vec<Self> = others.map(|one| Self::new(one).coloured_like(&main)).collect();
@@ -184,9 +184,9 @@ impl View {
     }
 }
 
-impl Group {
+impl CurveGroup {
     fn new(
-        record: &Loaded,
+        record: &LoadedRecord,
         summary: &TreatmentSummary,
         colour: usize,
         name: Option<&str>,
@@ -238,9 +238,9 @@ impl Group {
 }
 
 /// Returns distinct names of records: their own, or, where two are equal, their directories.
-pub(crate) fn names(records: &[Loaded]) -> Vec<String> {
+pub(crate) fn names(records: &[LoadedRecord]) -> Vec<String> {
     let named = |name: &str| records.iter().filter(|r| r.study.name == name).count();
-    let name = |record: &Loaded| match Path::new(&record.study.record).file_name() {
+    let name = |record: &LoadedRecord| match Path::new(&record.study.record).file_name() {
         Some(directory) if named(&record.study.name) > 1 => {
             directory.to_string_lossy().into_owned()
         }

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use lowtide_model::heap_summary::HeapSummary;
-use lowtide_report::read::{self, Loaded};
+use lowtide_report::read::{self, LoadedRecord};
 use lowtide_report::svg::{self, Charts};
 use lowtide_report::{Screen, View, csv, html, markdown, png, terminal};
 
@@ -14,7 +14,7 @@ fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record")
 }
 
-fn record() -> Loaded {
+fn record() -> LoadedRecord {
     let mut loaded = read::load(&path()).unwrap();
     loaded.study.record = "record".to_owned();
     loaded

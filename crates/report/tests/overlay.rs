@@ -4,18 +4,18 @@
 
 use std::path::Path;
 
-use lowtide_record::v1::{Clock, FileKind, Header, LoadSample, SCHEMA};
+use lowtide_record::v1::{ClockReading, FileKind, Header, LoadSample, SCHEMA};
 use lowtide_record::{LoadRecord, TrialRecord};
-use lowtide_report::read::{self, Loaded};
+use lowtide_report::read::{self, LoadedRecord};
 use lowtide_report::{View, overlay};
 
 /// A trial that no load of a study drove.
-fn record() -> Loaded {
+fn record() -> LoadedRecord {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record/trials/001-glibc.jsonl");
     read::load(&path).unwrap()
 }
 
-fn trial(record: &Loaded) -> &TrialRecord {
+fn trial(record: &LoadedRecord) -> &TrialRecord {
     &record.trials[0].1
 }
 
@@ -49,7 +49,7 @@ fn a_load_of_another_host_is_laid_by_the_time_of_day() {
 fn a_load_of_this_host_is_laid_by_the_clock_that_nobody_sets() {
     let mut records = [record()];
     let mut load = load(9999.0);
-    let clock = |monotonic_s| Some(Clock { boot: "this".to_owned(), monotonic_s });
+    let clock = |monotonic_s| Some(ClockReading { boot: "this".to_owned(), monotonic_s });
     load.header.clock = clock(52.0);
     records[0].trials[0].1.header.clock = clock(50.0);
     overlay(&load, "load.jsonl", &mut records);

@@ -15,7 +15,7 @@ use lowtide_probe::program::{ObjectFacts, c_library_version, version_of};
 
 /// An allocator, ready to be put into a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Allocator {
+pub struct TreatmentAllocator {
     /// What tables call it.
     pub name: String,
     /// Its version, where its file tells it.
@@ -101,8 +101,8 @@ const LOADER: &str =
 pub(crate) fn resolve_list(
     list: &str,
     notes: &mut Vec<String>,
-) -> Result<Vec<Allocator>, AllocatorError> {
-    let mut found: Vec<Allocator> = Vec::new();
+) -> Result<Vec<TreatmentAllocator>, AllocatorError> {
+    let mut found: Vec<TreatmentAllocator> = Vec::new();
     for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
         let more = if name == "all" { all(notes)? } else { vec![resolve(name)?] };
         for allocator in more {
@@ -114,7 +114,7 @@ pub(crate) fn resolve_list(
     if found.is_empty() { Err(AllocatorError::Empty) } else { Ok(found) }
 }
 
-fn all(notes: &mut Vec<String>) -> Result<Vec<Allocator>, AllocatorError> {
+fn all(notes: &mut Vec<String>) -> Result<Vec<TreatmentAllocator>, AllocatorError> {
     let mut all = vec![resolve("glibc")?];
     for library in bundled() {
         all.push(resolve(library.name())?);
@@ -131,7 +131,7 @@ fn all(notes: &mut Vec<String>) -> Result<Vec<Allocator>, AllocatorError> {
 ///
 /// # Errors
 /// When it is not known or cannot be used.
-pub(crate) fn resolve(text: &str) -> Result<Allocator, AllocatorError> {
+pub(crate) fn resolve(text: &str) -> Result<TreatmentAllocator, AllocatorError> {
     if let Some((name, path)) = text.split_once('=') {
         let path = Path::new(path);
         return match name {
@@ -142,10 +142,18 @@ pub(crate) fn resolve(text: &str) -> Result<Allocator, AllocatorError> {
     }
     if text == "glibc" {
         let version = system_glibc_version();
-        return Ok(Allocator { name: text.to_owned(), version, delivery: Delivery::System });
+        return Ok(TreatmentAllocator {
+            name: text.to_owned(),
+            version,
+            delivery: Delivery::System,
+        });
     }
     if text == OWN {
-        return Ok(Allocator { name: text.to_owned(), version: None, delivery: Delivery::Own });
+        return Ok(TreatmentAllocator {
+            name: text.to_owned(),
+            version: None,
+            delivery: Delivery::Own,
+        });
     }
     if text == "tcmalloc" {
         let library = find_gperftools().ok_or(AllocatorError::NoTcmalloc)?;
@@ -157,7 +165,11 @@ pub(crate) fn resolve(text: &str) -> Result<Allocator, AllocatorError> {
     preload(text, &library.unpack()?, Some(library.version().to_owned()))
 }
 
-fn preload(name: &str, path: &Path, version: Option<String>) -> Result<Allocator, AllocatorError> {
+fn preload(
+    name: &str,
+    path: &Path,
+    version: Option<String>,
+) -> Result<TreatmentAllocator, AllocatorError> {
     let refused = |reason: String| AllocatorError::NotPreloadable { path: path.to_owned(), reason };
     let path = fs::canonicalize(path).map_err(|e| refused(e.to_string()))?;
     let open = || -> io::Result<(File, FileId)> {
@@ -183,7 +195,7 @@ fn preload(name: &str, path: &Path, version: Option<String>) -> Result<Allocator
     }
     try_preload(&path).map_err(refused)?;
     let delivery = Delivery::Preload { path, library };
-    Ok(Allocator { name: name.to_owned(), version, delivery })
+    Ok(TreatmentAllocator { name: name.to_owned(), version, delivery })
 }
 
 fn our_architecture() -> object::Architecture {
@@ -234,7 +246,7 @@ fn try_preload(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn other_glibc(directory: &Path) -> Result<Allocator, AllocatorError> {
+fn other_glibc(directory: &Path) -> Result<TreatmentAllocator, AllocatorError> {
     let refused = |reason: String| AllocatorError::NoLoader { path: directory.to_owned(), reason };
     let libraries = fs::canonicalize(directory).map_err(|e| {
         refused(format!("{e}; unpack a libc6 package there, or name the directory of another"))
@@ -261,7 +273,7 @@ fn other_glibc(directory: &Path) -> Result<Allocator, AllocatorError> {
         return Err(refused(format!("its {LOADER} cannot be started")));
     }
     let delivery = Delivery::Loader { loader, libraries, library: FileId::from_metadata(&meta) };
-    Ok(Allocator { name: format!("glibc-{version}"), version: Some(version), delivery })
+    Ok(TreatmentAllocator { name: format!("glibc-{version}"), version: Some(version), delivery })
 }
 
 /// The glibc that programs are linked with on this machine.

@@ -91,7 +91,7 @@ pub(crate) fn capture(
     let remembered = tail.clone();
     let thread = std::thread::spawn(move || {
         let mut chunk = vec![0; CHUNK];
-        let mut lines = listener.map(Lines::new);
+        let mut lines = listener.map(LineReader::new);
         let mut room = MAX_KEPT;
         loop {
             let length = match from.read(&mut chunk) {
@@ -120,13 +120,13 @@ pub(crate) fn capture(
 }
 
 /// Cuts what is heard into lines.
-struct Lines {
+struct LineReader {
     listener: Listener,
     /// The beginning of a line whose end has not come yet.
     begun: Vec<u8>,
 }
 
-impl Lines {
+impl LineReader {
     fn new(listener: Listener) -> Self {
         Self { listener, begun: Vec::new() }
     }
@@ -162,7 +162,8 @@ mod tests {
     #[test]
     fn lines_are_heard_whole_however_they_come() {
         let (sender, heard) = mpsc::channel();
-        let mut lines = Lines::new(Box::new(move |line, _| sender.send(line.to_owned()).unwrap()));
+        let mut lines =
+            LineReader::new(Box::new(move |line, _| sender.send(line.to_owned()).unwrap()));
         let at = Instant::now();
         for part in ["on", "e\ntwo\r\n\nth", "ree"] {
             lines.hear(part.as_bytes(), at);

@@ -106,7 +106,7 @@ pub enum Obstacle {
 
 /// Why a study could not be run.
 #[derive(Debug, Error)]
-pub enum RunError {
+pub enum StudyError {
     /// The directory for the record holds something else.
     #[error("{} is not an empty directory: name another directory with --output, or remove it", .0.display())]
     OutputNotEmpty(PathBuf),

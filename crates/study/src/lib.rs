@@ -27,11 +27,11 @@ mod trial;
 mod tune;
 
 pub use allocator::AllocatorError;
-pub use error::{Obstacle, PlanError, RunError};
+pub use error::{Obstacle, PlanError, StudyError};
 pub use eta::TimeLeft;
 pub use plan::Plan;
 pub use programs::find_program;
-pub use progress::{Observer, Progress};
+pub use progress::{StudyEvent, StudyObserver};
 pub use runner::{StudyRun, run};
 pub use settings::{Flags, Settings, Words};
 pub use supervisor::SupervisorCommand;

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 /// The requests to a worker. They can be made before it starts.
 #[derive(Debug)]
-pub(crate) struct Requests<R>(Arc<Shared<R>>);
+pub(crate) struct Requests<R>(Arc<Mailbox<R>>);
 
 #[derive(Debug)]
-struct Shared<R> {
-    state: Mutex<State<R>>,
+struct Mailbox<R> {
+    state: Mutex<MailboxState<R>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State<R> {
+struct MailboxState<R> {
     pending: Vec<R>,
     /// Number of requests that were made, and that were served.
     made: u64,
@@ -25,8 +25,8 @@ struct State<R> {
 
 impl<R> Default for Requests<R> {
     fn default() -> Self {
-        let state = State { pending: Vec::new(), made: 0, served: 0, stop: false };
-        Self(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }))
+        let state = MailboxState { pending: Vec::new(), made: 0, served: 0, stop: false };
+        Self(Arc::new(Mailbox { state: Mutex::new(state), changed: Condvar::new() }))
     }
 }
 
@@ -49,7 +49,7 @@ impl<R> Requests<R> {
     /// Asks the worker for something, and waits until it is served. Returns whether it was.
     pub(crate) fn ask_and_wait(&self, request: R, timeout: Duration) -> bool {
         let mine = self.ask(request);
-        let is_open = |state: &mut State<R>| state.served < mine && !state.stop;
+        let is_open = |state: &mut MailboxState<R>| state.served < mine && !state.stop;
         let waited = self.0.changed.wait_timeout_while(self.state(), timeout, is_open);
         waited.unwrap_or_else(PoisonError::into_inner).0.served >= mine
     }
@@ -67,33 +67,33 @@ impl<R> Requests<R> {
 
     /// Waits until there is a request, or the worker is to end. Returns whether one of both came in time.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
-        let is_idle = |state: &mut State<R>| state.pending.is_empty() && !state.stop;
+        let is_idle = |state: &mut MailboxState<R>| state.pending.is_empty() && !state.stop;
         let waited = self.0.changed.wait_timeout_while(self.state(), timeout, is_idle);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Takes the requests that have come. They are served when the batch is dropped.
-    pub(crate) fn take(&self) -> Batch<R> {
+    pub(crate) fn take(&self) -> PendingRequests<R> {
         let mut state = self.state();
         let requests = std::mem::take(&mut state.pending);
-        Batch { requests, last: state.made, source: self.clone() }
+        PendingRequests { requests, last: state.made, source: self.clone() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<R>> {
+    fn state(&self) -> MutexGuard<'_, MailboxState<R>> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Requests that are being served.
 #[derive(Debug)]
-pub(crate) struct Batch<R> {
+pub(crate) struct PendingRequests<R> {
     /// The requests, in order.
     pub(crate) requests: Vec<R>,
     last: u64,
     source: Requests<R>,
 }
 
-impl<R> Drop for Batch<R> {
+impl<R> Drop for PendingRequests<R> {
     fn drop(&mut self) {
         self.source.state().served = self.last;
         self.source.0.changed.notify_all();

@@ -171,8 +171,8 @@ impl Plan {
     }
 
     /// The plan as the record keeps it.
-    pub fn for_record(&self) -> plan::Plan {
-        plan::Plan {
+    pub fn for_record(&self) -> plan::StudyPlan {
+        plan::StudyPlan {
             name: self.name.clone(),
             command: self.command.clone(),
             treatments: self.treatments.iter().map(|t| t.treatment.clone()).collect(),

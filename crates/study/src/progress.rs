@@ -7,14 +7,14 @@ use lowtide_record::v1::Outcome;
 use crate::eta::TimeLeft;
 
 /// Whoever wants to see how far a study is.
-pub trait Observer {
+pub trait StudyObserver {
     /// Something has gone on.
-    fn see(&mut self, progress: Progress);
+    fn see(&mut self, progress: StudyEvent);
 }
 
 /// How far a study is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Progress {
+pub enum StudyEvent {
     /// The record is made.
     Begin {
         /// Its directory.

@@ -12,7 +12,7 @@ use lowtide_record::shard::Shard;
 use lowtide_record::v1::{FileKind, Line, Machine, Outcome};
 use lowtide_record::{ReadError, StudyRecord, read_lines, read_study, read_trial};
 
-use crate::error::RunError;
+use crate::error::StudyError;
 use crate::plan::Plan;
 
 /// The directory of a record that trials can be added to.
@@ -24,7 +24,7 @@ pub(crate) struct RecordDir {
     /// The durations of the trials that are done, by their numbers.
     pub(crate) done: BTreeMap<u32, Duration>,
     /// The plan, as the record keeps it.
-    pub(crate) plan: plan::Plan,
+    pub(crate) plan: plan::StudyPlan,
 }
 
 const STUDY_FILE: &str = "study.jsonl";
@@ -35,7 +35,7 @@ impl RecordDir {
         plan: &Plan,
         directory: &Path,
         machine: &Machine,
-    ) -> Result<Option<Self>, RunError> {
+    ) -> Result<Option<Self>, StudyError> {
         let directory = directory.to_owned();
         match read(&directory)? {
             Found::Nothing => Ok(None),
@@ -57,7 +57,7 @@ impl RecordDir {
         plan: &Plan,
         directory: PathBuf,
         machine: &Machine,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Self, StudyError> {
         fs::create_dir_all(&directory).map_err(at(&directory))?;
         // First, since a directory without it is not known to be ours.
         let path = directory.join(STUDY_FILE);
@@ -68,19 +68,19 @@ impl RecordDir {
         Ok(Self { directory, study, done: BTreeMap::new(), plan })
     }
 
-    fn resume(plan: &Plan, directory: PathBuf, record: &StudyRecord) -> Result<Self, RunError> {
+    fn resume(plan: &Plan, directory: PathBuf, record: &StudyRecord) -> Result<Self, StudyError> {
         let plan = plan.for_record();
         check_same(&plan, record, &directory)?;
         let path = directory.join(STUDY_FILE);
         let study = Recorder::resume(&path).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => RunError::InUse(directory.clone()),
+            ErrorKind::WouldBlock => StudyError::InUse(directory.clone()),
             _ => at(&path)(error),
         })?;
         // A trial may have ended, or begun, since it was read without being held.
         let record = match read(&directory)? {
             Found::Study(record) => record,
             Found::Nothing | Found::NoPlan(_) => {
-                return Err(RunError::OutputNotEmpty(directory));
+                return Err(StudyError::OutputNotEmpty(directory));
             }
         };
         check_same(&plan, &record, &directory)?;
@@ -110,7 +110,7 @@ impl RecordDir {
     }
 }
 
-fn make_trials(directory: &Path) -> Result<(), RunError> {
+fn make_trials(directory: &Path) -> Result<(), StudyError> {
     let trials = directory.join("trials");
     fs::create_dir_all(&trials).map_err(at(&trials))
 }
@@ -125,12 +125,12 @@ enum Found {
     Study(Box<StudyRecord>),
 }
 
-fn read(directory: &Path) -> Result<Found, RunError> {
+fn read(directory: &Path) -> Result<Found, StudyError> {
     let mut entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
-            return Err(RunError::OutputNotEmpty(directory.to_owned()));
+            return Err(StudyError::OutputNotEmpty(directory.to_owned()));
         }
         Err(error) => return Err(at(directory)(error)),
     };
@@ -138,10 +138,10 @@ fn read(directory: &Path) -> Result<Found, RunError> {
         return Ok(Found::Nothing);
     }
     let path = directory.join(STUDY_FILE);
-    let unreadable = |error| RunError::Unreadable { path: path.clone(), error };
+    let unreadable = |error| StudyError::Unreadable { path: path.clone(), error };
     let file = match File::open(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(RunError::OutputNotEmpty(directory.to_owned()));
+            return Err(StudyError::OutputNotEmpty(directory.to_owned()));
         }
         opened => opened.map_err(|error| unreadable(error.into()))?,
     };
@@ -153,24 +153,28 @@ fn read(directory: &Path) -> Result<Found, RunError> {
 }
 
 /// The sentence for a record that is there already, when nobody said to go on with it.
-fn already_there(plan: &Plan, directory: PathBuf, record: Option<&StudyRecord>) -> RunError {
+fn already_there(plan: &Plan, directory: PathBuf, record: Option<&StudyRecord>) -> StudyError {
     let ours = plan.for_record();
     if let Some(Err(error)) = record.map(|record| check_same(&ours, record, &directory)) {
         return error;
     }
     let done = record.map_or(0, |record| done(&directory, record).len());
-    RunError::OutputHoldsIt { directory, done, of: ours.slots().len() }
+    StudyError::OutputHoldsIt { directory, done, of: ours.slots().len() }
 }
 
 /// Refuses to go on with another study than the one that was begun. More repeats are the same study: the
 /// order of the first ones does not depend on how many there are. Before a trial was begun (the set-up may
 /// have failed, and been mended), nothing is there that another plan could not go with.
-fn check_same(ours: &plan::Plan, record: &StudyRecord, directory: &Path) -> Result<(), RunError> {
+fn check_same(
+    ours: &plan::StudyPlan,
+    record: &StudyRecord,
+    directory: &Path,
+) -> Result<(), StudyError> {
     if record.begun.is_empty() {
         return Ok(());
     }
     let theirs = &record.plan;
-    let other = |what: &str, there: String, here: String| RunError::OtherPlan {
+    let other = |what: &str, there: String, here: String| StudyError::OtherPlan {
         directory: directory.to_owned(),
         what: what.to_owned(),
         there,
@@ -204,14 +208,14 @@ fn done(directory: &Path, record: &StudyRecord) -> BTreeMap<u32, Duration> {
 }
 
 /// The directory of a plan's record. The commands that a study starts may run in another one.
-pub(crate) fn directory_of(plan: &Plan) -> Result<PathBuf, RunError> {
+pub(crate) fn directory_of(plan: &Plan) -> Result<PathBuf, StudyError> {
     let directory = plan.settings.output.clone().unwrap_or_else(|| default_output(plan));
     std::path::absolute(&directory).map_err(at(&directory))
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> RunError + use<> {
+fn at(path: &Path) -> impl Fn(io::Error) -> StudyError + use<> {
     let path = path.to_owned();
-    move |error| RunError::Record { path: path.clone(), error }
+    move |error| StudyError::Record { path: path.clone(), error }
 }
 
 /// `lowtide-NAME-20260131-123456`, in UTC; of a part, `lowtide-NAME-20260131-123456-part-1-of-4`.

@@ -8,17 +8,17 @@ use lowtide_record::Recorder;
 use lowtide_record::plan::TrialSlot;
 use lowtide_record::v1::{FileKind, Line, Machine, Outcome, TrialBegin, TrialEnd};
 
-use crate::error::{Obstacle, RunError};
+use crate::error::{Obstacle, StudyError};
 use crate::eta::Eta;
 use crate::plan::Plan;
 use crate::preflight;
-use crate::progress::{Observer, Progress};
+use crate::progress::{StudyEvent, StudyObserver};
 use crate::record_dir::{RecordDir, directory_of};
 use crate::supervisor::SupervisorCommand;
 use crate::trial::policy_driver::Releaser;
 use crate::trial::process_stage::{ProcessStage, TrialContext};
 use crate::trial::shell::Shell;
-use crate::trial::{Stop, perform};
+use crate::trial::{TrialStop, perform};
 
 /// How a study was run. The record holds the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,22 +40,22 @@ pub fn run(
     plan: &Plan,
     supervisor: &SupervisorCommand,
     machine: &Machine,
-    observer: &mut dyn Observer,
+    observer: &mut dyn StudyObserver,
     releaser: &mut dyn Releaser,
     interrupt: &AtomicBool,
-) -> Result<StudyRun, RunError> {
+) -> Result<StudyRun, StudyError> {
     let directory = directory_of(plan)?;
     // What is there is held first: who else is at it would also be in the way of the trials.
     let known = RecordDir::find(plan, &directory, machine)?;
     if known.as_ref().is_none_or(|record_dir| !record_dir.open_slots().is_empty()) {
         preflight::before_set_up(plan, interrupt).map_err(|obstacle| match obstacle {
-            Obstacle::PortInUse(_) if interrupt.load(Ordering::Relaxed) => RunError::Interrupted,
+            Obstacle::PortInUse(_) if interrupt.load(Ordering::Relaxed) => StudyError::Interrupted,
             _ => obstacle.into(),
         })?;
     }
     let record_dir = known.map_or_else(|| RecordDir::make(plan, directory, machine), Ok)?;
     let slots = record_dir.open_slots();
-    observer.see(Progress::Begin {
+    observer.see(StudyEvent::Begin {
         record: record_dir.directory.clone(),
         trials: record_dir.plan.slots().len() as u32,
         done: record_dir.done.len() as u32,
@@ -65,13 +65,13 @@ pub fn run(
         ..supervisor.clone()
     };
     if let Some(line) = plan.settings.setup.as_ref().filter(|_| !slots.is_empty()) {
-        observer.see(Progress::Step("set-up".to_owned()));
+        observer.see(StudyEvent::Step("set-up".to_owned()));
         match set_up(plan, line, &supervisor, &record_dir, interrupt) {
             // What cannot be done a second time need not be: what it made is there.
-            Err(RunError::Setup(why))
+            Err(StudyError::Setup(why))
                 if !record_dir.done.is_empty() && preflight::after_set_up(plan).is_ok() =>
             {
-                observer.see(Progress::Step(format!("the set-up is passed over ({why})")));
+                observer.see(StudyEvent::Step(format!("the set-up is passed over ({why})")));
             }
             done => done?,
         }
@@ -86,14 +86,14 @@ struct Runner<'a> {
     plan: &'a Plan,
     supervisor: &'a SupervisorCommand,
     machine: &'a Machine,
-    observer: &'a mut dyn Observer,
+    observer: &'a mut dyn StudyObserver,
     releaser: &'a mut dyn Releaser,
     interrupt: &'a AtomicBool,
     record_dir: RecordDir,
 }
 
 impl Runner<'_> {
-    fn all(&mut self, slots: &[TrialSlot]) -> Result<StudyRun, RunError> {
+    fn all(&mut self, slots: &[TrialSlot]) -> Result<StudyRun, StudyError> {
         let mut eta = self.eta();
         let record = self.record_dir.directory.clone();
         let mut study_run = StudyRun { record, interrupted: false, failure: None };
@@ -102,7 +102,7 @@ impl Runner<'_> {
         for (place, slot) in slots.iter().enumerate() {
             let label = self.plan.treatments[slot.treatment].treatment.label();
             let following = slots[place + 1..].iter().map(|slot| slot.treatment);
-            self.observer.see(Progress::TrialBegin {
+            self.observer.see(StudyEvent::TrialBegin {
                 label: label.clone(),
                 repeat: slot.repeat,
                 left: eta.left(slot.treatment, following),
@@ -147,7 +147,7 @@ impl Runner<'_> {
         eta
     }
 
-    fn one(&mut self, slot: &TrialSlot, label: &str) -> Result<Outcome, RunError> {
+    fn one(&mut self, slot: &TrialSlot, label: &str) -> Result<Outcome, StudyError> {
         let RecordDir { directory, study, .. } = &self.record_dir;
         let stem = self.record_dir.stem(slot, label);
         let number = slot.number;
@@ -156,7 +156,7 @@ impl Runner<'_> {
         let (treatment, repeat) = (slot.treatment, slot.repeat);
         study.write(&Line::TrialBegin(TrialBegin { number, treatment, repeat, samples }));
         let recorder = Recorder::create(&path, FileKind::Trial, self.machine)
-            .map_err(|error| RunError::Record { path, error })?;
+            .map_err(|error| StudyError::Record { path, error })?;
         let context = TrialContext {
             plan: self.plan,
             treatment: &self.plan.treatments[treatment],
@@ -177,9 +177,9 @@ impl Runner<'_> {
         };
         stage.finish(&outcome);
         study.write(&Line::TrialEnd(TrialEnd { number, outcome: outcome.clone() }));
-        self.observer.see(Progress::TrialEnd { outcome: outcome.clone() });
+        self.observer.see(StudyEvent::TrialEnd { outcome: outcome.clone() });
         match recorder.failure().or_else(|| study.failure()) {
-            Some(failure) => Err(RunError::Recording(failure)),
+            Some(failure) => Err(StudyError::Recording(failure)),
             None => Ok(outcome),
         }
     }
@@ -194,7 +194,7 @@ fn set_up(
     supervisor: &SupervisorCommand,
     record_dir: &RecordDir,
     interrupt: &AtomicBool,
-) -> Result<(), RunError> {
+) -> Result<(), StudyError> {
     let shell = Shell {
         what: "the set-up of the study",
         line,
@@ -204,14 +204,14 @@ fn set_up(
         stdout: None,
     };
     let watch = || match interrupt.load(Ordering::Relaxed) {
-        true => Err(Stop::Interrupted),
+        true => Err(TrialStop::Interrupted),
         false => Ok(()),
     };
     shell.run(supervisor, &record_dir.study, watch).map_err(|stop| match stop {
-        Stop::Failed(because) => RunError::Setup(format!(
+        TrialStop::Failed(because) => StudyError::Setup(format!(
             "{because}\nAll that it printed is in {}; no trial was begun",
             record_dir.directory.join(SETUP_LOG).display()
         )),
-        Stop::Interrupted => RunError::Interrupted,
+        TrialStop::Interrupted => StudyError::Interrupted,
     })
 }

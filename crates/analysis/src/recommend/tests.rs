@@ -31,7 +31,7 @@ fn study(trials: Vec<TrialRecord>) -> StudyReport {
 }
 
 /// The same, of a plan that says something more.
-fn study_with(trials: Vec<TrialRecord>, say: fn(&mut Plan)) -> StudyReport {
+fn study_with(trials: Vec<TrialRecord>, say: fn(&mut StudyPlan)) -> StudyReport {
     let mut treatments: Vec<Treatment> = Vec::new();
     for trial in &trials {
         if !treatments.contains(&trial.trial.treatment) {
@@ -39,12 +39,12 @@ fn study_with(trials: Vec<TrialRecord>, say: fn(&mut Plan)) -> StudyReport {
         }
     }
     let repeats = trials.iter().map(|t| t.trial.repeat).max().unwrap_or(0);
-    let mut plan = Plan {
+    let mut plan = StudyPlan {
         order: vec![0; trials.len()],
         treatments,
         repeats,
         max_slowdown: 0.05,
-        ..Plan::default()
+        ..StudyPlan::default()
     };
     say(&mut plan);
     let header = trials[0].header.clone();

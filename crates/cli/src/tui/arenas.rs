@@ -4,7 +4,7 @@ use lowtide_model::bytes::Human;
 use lowtide_model::inspection::Arena;
 use ratatui_core::style::Style;
 
-use super::canvas::{Canvas, bold, dim};
+use super::canvas::{ScreenCanvas, bold, dim};
 use super::state::State;
 
 struct Column {
@@ -43,7 +43,7 @@ pub(super) fn fitting_on(height: u16) -> usize {
 }
 
 /// Draws the table from the line on that it was scrolled to.
-pub(super) fn draw(state: &State, canvas: &mut Canvas<'_>) {
+pub(super) fn draw(state: &State, canvas: &mut ScreenCanvas<'_>) {
     canvas.split_top(1);
     let arenas = state.history().latest.as_ref().map(|found| found.observation.arenas.as_slice());
     let Some(arenas) = arenas.filter(|arenas| !arenas.is_empty()) else {

@@ -7,7 +7,7 @@ use ratatui_core::style::{Modifier, Style};
 use ratatui_core::widgets::Widget;
 
 /// The rectangle that is left to draw on.
-pub(super) struct Canvas<'a> {
+pub(super) struct ScreenCanvas<'a> {
     pub(super) area: Rect,
     /// Whether the terminal shows colours.
     pub(super) colour: bool,
@@ -26,26 +26,26 @@ pub(super) fn reversed() -> Style {
     Style::new().add_modifier(Modifier::REVERSED)
 }
 
-impl<'a> Canvas<'a> {
+impl<'a> ScreenCanvas<'a> {
     pub(super) fn new(area: Rect, colour: bool, buffer: &'a mut Buffer) -> Self {
         Self { area, colour, buffer }
     }
 
     /// Splits off lines at the top: as many as there are, if there are fewer.
-    pub(super) fn split_top(&mut self, lines: u16) -> Canvas<'_> {
+    pub(super) fn split_top(&mut self, lines: u16) -> ScreenCanvas<'_> {
         let lines = lines.min(self.area.height);
         let top = Rect { height: lines, ..self.area };
         self.area.y += lines;
         self.area.height -= lines;
-        Canvas { area: top, colour: self.colour, buffer: &mut *self.buffer }
+        ScreenCanvas { area: top, colour: self.colour, buffer: &mut *self.buffer }
     }
 
     /// Splits off the last line; `None` if no line is left.
-    pub(super) fn split_last_line(&mut self) -> Option<Canvas<'_>> {
+    pub(super) fn split_last_line(&mut self) -> Option<ScreenCanvas<'_>> {
         let rest = self.area.height.checked_sub(1)?;
         let last = Rect { y: self.area.y + rest, height: 1, ..self.area };
         self.area.height = rest;
-        Some(Canvas { area: last, colour: self.colour, buffer: &mut *self.buffer })
+        Some(ScreenCanvas { area: last, colour: self.colour, buffer: &mut *self.buffer })
     }
 
     /// Writes a line at the top and splits it off.

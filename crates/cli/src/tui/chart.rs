@@ -6,7 +6,7 @@ use ratatui_core::style::{Color, Style};
 use ratatui_core::symbols::Marker;
 use ratatui_widgets::chart::{Axis, Chart, Dataset, GraphType};
 
-use super::canvas::{Canvas, dim};
+use super::canvas::{ScreenCanvas, dim};
 use super::history::{CHARTED, History};
 
 /// Minimum width in columns: below, there is no room for lines beside the labels.
@@ -18,7 +18,7 @@ const NEGLIGIBLE_SHARE: u64 = 50;
 /// The colour of RSS itself.
 const RSS_INK: Color = Color::White;
 
-struct Line {
+struct Polyline {
     name: &'static str,
     colour: Color,
     letter: char,
@@ -26,7 +26,7 @@ struct Line {
 }
 
 /// Draws the lines, with the legend above them, where it hides none.
-pub(super) fn draw(history: &History, canvas: &mut Canvas<'_>) {
+pub(super) fn draw(history: &History, canvas: &mut ScreenCanvas<'_>) {
     let colour = canvas.colour;
     if canvas.area.height < 3 || canvas.area.width < MIN_WIDTH {
         return;
@@ -59,21 +59,21 @@ pub(super) fn draw(history: &History, canvas: &mut Canvas<'_>) {
     canvas.render(chart);
 }
 
-fn lines(history: &History) -> Vec<Line> {
+fn lines(history: &History) -> Vec<Polyline> {
     // The last point holds until now.
     let until_now = |mut points: Vec<(f64, f64)>| {
         points.extend(points.last().map(|last| (history.now_s, last.1)));
         points
     };
     let rss = until_now(history.rss.line(0));
-    let mut lines = vec![Line { name: "RSS", colour: RSS_INK, letter: '*', points: rss }];
+    let mut lines = vec![Polyline { name: "RSS", colour: RSS_INK, letter: '*', points: rss }];
     for (which, owner) in CHARTED.into_iter().enumerate() {
         if history.owners.highest(which) < history.peak_rss_bytes / NEGLIGIBLE_SHARE {
             continue;
         }
         let (colour, letter) = ink(owner);
         let points = until_now(history.owners.line(which));
-        lines.push(Line { name: owner.name(), colour, letter, points });
+        lines.push(Polyline { name: owner.name(), colour, letter, points });
     }
     lines
 }

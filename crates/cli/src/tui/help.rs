@@ -2,7 +2,7 @@
 
 use ratatui_core::style::Style;
 
-use super::canvas::Canvas;
+use super::canvas::ScreenCanvas;
 
 const TEXT: &[&str] = &[
     "",
@@ -20,7 +20,7 @@ const TEXT: &[&str] = &[
 ];
 
 /// Draws the panel.
-pub(super) fn draw(canvas: &mut Canvas<'_>) {
+pub(super) fn draw(canvas: &mut ScreenCanvas<'_>) {
     for line in TEXT {
         canvas.line(line, Style::new());
     }

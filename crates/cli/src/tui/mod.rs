@@ -22,9 +22,9 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 
 use crate::exit::Failure;
-use crate::watcher::record::Record;
+use crate::watcher::record::WatchRecord;
 use crate::watcher::{self, Watcher};
-use state::{Request, State};
+use state::{KeyRequest, State};
 use terminal::{Input, Terminal};
 
 /// Options of the view.
@@ -42,7 +42,7 @@ pub(crate) fn run(
     options: &ViewOptions<'_>,
     watcher: &Watcher,
     state: &mut State,
-    mut record: Option<&mut Record>,
+    mut record: Option<&mut WatchRecord>,
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         Failure::failed(format!(
@@ -74,8 +74,8 @@ pub(crate) fn run(
                 Input::Failed(_) if terminal.is_gone() => return Ok(()),
                 Input::Failed(error) => return Err(failed(error)),
                 Input::Key(key) => match state.press(key) {
-                    Some(Request::Quit) => return Ok(()),
-                    Some(Request::Interval(interval)) => watcher.set_interval(interval),
+                    Some(KeyRequest::Quit) => return Ok(()),
+                    Some(KeyRequest::Interval(interval)) => watcher.set_interval(interval),
                     None => {}
                 },
             }
@@ -89,7 +89,7 @@ pub(crate) fn run(
 fn process_events(
     watcher: &Watcher,
     state: &mut State,
-    mut record: Option<&mut Record>,
+    mut record: Option<&mut WatchRecord>,
     max_inspections: Option<u64>,
 ) -> Result<bool, Failure> {
     let mut has_changed = false;

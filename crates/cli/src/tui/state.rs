@@ -26,7 +26,7 @@ pub(crate) enum Panel {
 
 /// A request of a key to the loop that drives the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum KeyRequest {
     Quit,
     Interval(Duration),
 }
@@ -134,10 +134,10 @@ impl State {
     }
 
     /// Carries out the command of a key, or returns what the loop has to do.
-    pub(crate) fn press(&mut self, key: Key) -> Option<Request> {
+    pub(crate) fn press(&mut self, key: Key) -> Option<KeyRequest> {
         match key {
-            Key::Quit => return Some(Request::Quit),
-            Key::Back if self.panel == Panel::Overview => return Some(Request::Quit),
+            Key::Quit => return Some(KeyRequest::Quit),
+            Key::Back if self.panel == Panel::Overview => return Some(KeyRequest::Quit),
             Key::Back => self.panel = Panel::Overview,
             Key::Pause => {
                 self.frozen = if self.is_paused() { None } else { Some(self.history.clone()) };
@@ -174,9 +174,9 @@ impl State {
         &mut self,
         mut from: impl Iterator<Item = u64>,
         fits: impl Fn(Duration, Duration) -> bool,
-    ) -> Option<Request> {
+    ) -> Option<KeyRequest> {
         let chosen = from.find(|ms| fits(Duration::from_millis(*ms), self.interval))?;
         self.interval = Duration::from_millis(chosen);
-        Some(Request::Interval(self.interval))
+        Some(KeyRequest::Interval(self.interval))
     }
 }

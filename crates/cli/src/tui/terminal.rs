@@ -50,12 +50,12 @@ pub(super) enum Input {
 #[derive(Debug)]
 pub(super) struct Terminal {
     has_keys: bool,
-    shared: Arc<Shared>,
+    shared: Arc<KeyQueue>,
     input: Receiver<Input>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct KeyQueue {
     /// The picture to draw next.
     picture: Mutex<Option<Buffer>>,
     /// Set when the terminal is to be restored.
@@ -66,9 +66,9 @@ impl Terminal {
     /// Takes the terminal. Without `has_keys` it is only drawn on.
     pub(super) fn open(has_keys: bool) -> io::Result<Self> {
         restore_on_panic();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(KeyQueue::default());
         let (sender, input) = channel();
-        let worker = Worker { has_keys, shared: Arc::clone(&shared), sender };
+        let worker = KeyReader { has_keys, shared: Arc::clone(&shared), sender };
         TERMINAL.store(TAKEN, Ordering::SeqCst);
         thread::Builder::new().name("terminal".to_owned()).spawn(move || worker.run())?;
         Ok(Self { has_keys, shared, input })
@@ -125,13 +125,13 @@ fn has_hung_up(terminal: impl AsFd) -> bool {
 }
 
 /// The thread that owns the terminal.
-struct Worker {
+struct KeyReader {
     has_keys: bool,
-    shared: Arc<Shared>,
+    shared: Arc<KeyQueue>,
     sender: Sender<Input>,
 }
 
-impl Worker {
+impl KeyReader {
     fn run(self) {
         let ended = take(self.has_keys).and_then(|()| self.serve());
         restore();

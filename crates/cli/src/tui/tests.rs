@@ -15,7 +15,7 @@ use ratatui_core::layout::Rect;
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::keys::Key;
-use super::state::{Panel, Request, State};
+use super::state::{KeyRequest, Panel, State};
 use super::{arenas, view};
 use crate::watcher::WatchEvent;
 
@@ -234,7 +234,7 @@ fn a_look_that_takes_long_is_taken_less_often_and_the_footer_says_so() {
 #[test]
 fn the_interval_is_chosen_by_keys_within_bounds() {
     let mut state = State::new(1, Duration::from_millis(700));
-    let wish = |ms| Some(Request::Interval(Duration::from_millis(ms)));
+    let wish = |ms| Some(KeyRequest::Interval(Duration::from_millis(ms)));
     assert_eq!(state.press(Key::Longer), wish(1000));
     assert_eq!(state.press(Key::Shorter), wish(500));
     for _ in 0..20 {
@@ -253,8 +253,8 @@ fn escape_leaves_a_panel_first_and_then_the_view() {
     state.press(Key::Help);
     assert!(shown(&state, 80, 24).contains("longer or shorter interval"));
     assert_eq!((state.press(Key::Back), state.panel), (None, Panel::Overview));
-    assert_eq!(state.press(Key::Back), Some(Request::Quit));
-    assert_eq!(state.press(Key::Quit), Some(Request::Quit));
+    assert_eq!(state.press(Key::Back), Some(KeyRequest::Quit));
+    assert_eq!(state.press(Key::Quit), Some(KeyRequest::Quit));
 }
 
 #[test]

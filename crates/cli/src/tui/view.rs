@@ -10,7 +10,7 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
 
-use super::canvas::{Canvas, bold, dim, reversed};
+use super::canvas::{ScreenCanvas, bold, dim, reversed};
 use super::history::History;
 use super::state::{Panel, State};
 use super::{arenas, chart, help};
@@ -20,7 +20,7 @@ const MIN_CHART_HEIGHT: u16 = 6;
 
 /// Draws the whole view.
 pub(crate) fn draw(state: &State, colour: bool, area: Rect, buffer: &mut Buffer) {
-    let mut canvas = Canvas::new(area, colour, buffer);
+    let mut canvas = ScreenCanvas::new(area, colour, buffer);
     if let Some(last) = canvas.split_last_line() {
         footer(state, last);
     }
@@ -33,7 +33,7 @@ pub(crate) fn draw(state: &State, colour: bool, area: Rect, buffer: &mut Buffer)
 }
 
 /// Draws the keys, the cost of watching, and whether the view is paused.
-fn footer(state: &State, mut line: Canvas<'_>) {
+fn footer(state: &State, mut line: ScreenCanvas<'_>) {
     let mut at = 0;
     if state.is_paused() {
         at = line.write(0, " paused ", reversed()) + 1;
@@ -53,7 +53,7 @@ fn footer(state: &State, mut line: Canvas<'_>) {
 }
 
 /// Draws the command, its facts, RSS and the bar of owners.
-fn head(state: &State, canvas: &mut Canvas<'_>) {
+fn head(state: &State, canvas: &mut ScreenCanvas<'_>) {
     let history = state.history();
     let Some(found) = &history.latest else {
         canvas.line(&format!("PID {}", state.pid), bold());
@@ -78,7 +78,7 @@ fn head(state: &State, canvas: &mut Canvas<'_>) {
 }
 
 /// Draws RSS. `age` is the age of the owners below in seconds, if they are older.
-fn rss(history: &History, age: Option<f64>, canvas: &mut Canvas<'_>) {
+fn rss(history: &History, age: Option<f64>, canvas: &mut ScreenCanvas<'_>) {
     let Some((bytes, change)) = history.rss() else { return };
     let mut text = format!("RSS {}", Human(bytes));
     if history.now_s > 0.0 {
@@ -92,7 +92,7 @@ fn rss(history: &History, age: Option<f64>, canvas: &mut Canvas<'_>) {
     }
 }
 
-fn bar(found: &Inspection, canvas: &mut Canvas<'_>) {
+fn bar(found: &Inspection, canvas: &mut ScreenCanvas<'_>) {
     let mut line = canvas.split_top(1);
     let width = usize::from(line.area.width);
     let ledger = &found.observation.ledger;
@@ -114,13 +114,14 @@ fn sign(owner: Owner, count: usize, colour: bool) -> (String, Style) {
 }
 
 /// Draws the ledger, the chart, the verdict and the remedies.
-fn overview(state: &State, canvas: &mut Canvas<'_>) {
+fn overview(state: &State, canvas: &mut ScreenCanvas<'_>) {
     let history = state.history();
     let Some(found) = &history.latest else { return };
     let verdict = verdict(state, found, canvas.area.width);
     let rows: Vec<Row> =
         found.observation.ledger.rows().iter().copied().filter(|r| r.bytes > 0).collect();
-    let plan = Plan::new(canvas.area.height, rows.len(), verdict.len(), found.remedies.len());
+    let plan =
+        ScreenLayout::new(canvas.area.height, rows.len(), verdict.len(), found.remedies.len());
     ledger(history, found, &rows, plan.rows, canvas);
     chart::draw(history, &mut canvas.split_top(plan.chart));
     for line in verdict.iter().take(usize::from(plan.verdict)) {
@@ -136,7 +137,13 @@ fn overview(state: &State, canvas: &mut Canvas<'_>) {
 }
 
 /// Draws the largest rows, as many as fit into `room` lines, and the sum of the others.
-fn ledger(history: &History, found: &Inspection, rows: &[Row], room: u16, canvas: &mut Canvas<'_>) {
+fn ledger(
+    history: &History,
+    found: &Inspection,
+    rows: &[Row],
+    room: u16,
+    canvas: &mut ScreenCanvas<'_>,
+) {
     let room = usize::from(room);
     let mut shown: Vec<Row> = rows.to_vec();
     if rows.len() > room {
@@ -219,14 +226,14 @@ fn cost(state: &State) -> Vec<String> {
 
 /// The number of lines of each part.
 #[derive(Debug, PartialEq, Eq)]
-struct Plan {
+struct ScreenLayout {
     rows: u16,
     chart: u16,
     verdict: u16,
     remedies: u16,
 }
 
-impl Plan {
+impl ScreenLayout {
     /// Divides the `height` between head and footer. The verdict has priority, then the largest rows, then
     /// the chart, then the other rows and the remedies.
     fn new(height: u16, rows: usize, verdict: usize, remedies: usize) -> Self {

@@ -7,7 +7,7 @@ use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::VerdictKind;
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::links;
-use lowtide_probe::process::Process;
+use lowtide_probe::process::ProcReader;
 use lowtide_probe::sockets::{Listening, listening};
 use lowtide_probe::target::Target;
 use lowtide_study::find_program;
@@ -33,7 +33,7 @@ impl Service {
         let own = std::env::current_dir().ok();
         let directory =
             links::directory(target.pid).ok().filter(|theirs| Some(theirs) != own.as_ref());
-        let process = Process::open(target.pid).ok().flatten().map(|(process, _)| process);
+        let process = ProcReader::open(target.pid).ok().flatten().map(|(process, _)| process);
         Self {
             command: started_with(target.pid),
             directory: directory.map(|path| path.display().to_string()),
@@ -51,7 +51,7 @@ fn started_with(pid: u32) -> Option<Vec<String>> {
     let exe = links::exe(pid).ok()?;
     let mut pid = pid;
     for _ in 0..MAX_ANCESTORS {
-        let (process, stat) = Process::open(pid).ok().flatten()?;
+        let (process, stat) = ProcReader::open(pid).ok().flatten()?;
         let command = process.command();
         if is_command(&command, pid) {
             return Some(command);

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish};
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::release::{Method as ReleaseMethod, Outcome, Regained, Release};
+use lowtide_model::release::{Method, Regained, Release, ReleaseOutcome};
 use lowtide_probe::inspect::Footprint;
-use lowtide_probe::process::Process;
+use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::Target;
-use lowtide_release::{Options, PeriodicThread, Progress, ReleaseError, release};
+use lowtide_release::{Options, PeriodicThread, ReleaseError, ReleaseProgress, release};
 use lowtide_report::release as picture;
 use lowtide_report::text::printable;
 
-use crate::args::{Method, ReleaseArgs};
+use crate::args::{MethodChoice, ReleaseArgs};
 use crate::bar::on_stderr;
 use crate::exit::{Exit, Failure};
 use crate::group::{self, Group};
@@ -35,7 +35,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> {
     let mut options = options(args)?;
-    if args.method == Method::Trim && !args.dry_run {
+    if args.method == MethodChoice::Trim && !args.dry_run {
         note!(
             "lowtide: malloc_trim holds each arena's lock for as long as it takes (hundreds of ms for \
              3 GB), and whoever allocates waits meanwhile: it is there for comparison, and --method \
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
     options.interrupt = Arc::clone(&interrupt);
     let value = |time: &Option<TypedDuration>| time.as_ref().map(|time| time.value);
     let (watch, wait) = (value(&args.watch), value(&args.wait));
-    let releaser = Releaser { args, options, watch, wait, interrupt: &interrupt, output };
+    let releaser = ReleaseRunner { args, options, watch, wait, interrupt: &interrupt, output };
     let mut worst = Exit::Done;
     let mut group = Group::default();
     for selected in &pids {
@@ -98,7 +98,7 @@ fn is_wanted(pids: &[Selected], args: &ReleaseArgs) -> Result<bool, Failure> {
         return Err(Failure::usage(message).next(format!("lowtide release --dry-run {words}")));
     }
     for Selected { pid, .. } in pids {
-        let command = Process::open(*pid).ok().flatten().map(|(process, _)| process.command());
+        let command = ProcReader::open(*pid).ok().flatten().map(|(process, _)| process.command());
         note!("{pid:>8}  {}", printable(&command.unwrap_or_default().join(" ")));
     }
     note!("Release free memory of {processes}? [y/N]");
@@ -108,7 +108,7 @@ fn is_wanted(pids: &[Selected], args: &ReleaseArgs) -> Result<bool, Failure> {
 }
 
 fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
-    if args.method == Method::Purge && !args.unbounded {
+    if args.method == MethodChoice::Purge && !args.unbounded {
         return Err(Failure::usage(
             "--method purge: an allocator's own purge takes as long as it takes: --unbounded permits \
              that",
@@ -117,10 +117,10 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
     Ok(Options {
         max_pause: args.max_pause.value,
         method: match args.method {
-            Method::Auto => None,
-            Method::Chunks => Some(ReleaseMethod::Chunks),
-            Method::Trim => Some(ReleaseMethod::Trim),
-            Method::Purge => Some(ReleaseMethod::Purge),
+            MethodChoice::Auto => None,
+            MethodChoice::Chunks => Some(Method::Chunks),
+            MethodChoice::Trim => Some(Method::Trim),
+            MethodChoice::Purge => Some(Method::Purge),
         },
         untested: args.untested,
         dry_run: args.dry_run,
@@ -145,7 +145,7 @@ fn worst_of(one: Exit, other: Exit) -> Exit {
 }
 
 /// The release from each selected process.
-struct Releaser<'a> {
+struct ReleaseRunner<'a> {
     args: &'a ReleaseArgs,
     options: Options,
     watch: Option<Duration>,
@@ -155,7 +155,7 @@ struct Releaser<'a> {
     output: &'a Output,
 }
 
-impl Releaser<'_> {
+impl ReleaseRunner<'_> {
     /// Releases from one process. The outer error is that of stdout: then nothing more is done either.
     fn on(&self, pid: u32, group: &mut Group) -> Result<Result<Exit, Failure>, Failure> {
         let again = rerun::release(self.args, pid);
@@ -182,9 +182,11 @@ impl Releaser<'_> {
             self.show(&target, &mut done)?;
         }
         let failure = match done.outcome {
-            Outcome::Released | Outcome::NothingToRelease => return Ok(Ok(Exit::Done)),
-            Outcome::Refused => refused(&done, &again),
-            Outcome::Partial => {
+            ReleaseOutcome::Released | ReleaseOutcome::NothingToRelease => {
+                return Ok(Ok(Exit::Done));
+            }
+            ReleaseOutcome::Refused => refused(&done, &again),
+            ReleaseOutcome::Partial => {
                 let sentence = format!("process {pid}: {}", picture::sentence(&done));
                 let exit = match self.interrupt.load(Ordering::Relaxed) {
                     true => Exit::Interrupted,
@@ -214,7 +216,7 @@ impl Releaser<'_> {
 
     /// Prints the release for people, before watching what the process takes again.
     fn show(&self, target: &Target, done: &mut Release) -> Result<(), Failure> {
-        if done.outcome == Outcome::Refused {
+        if done.outcome == ReleaseOutcome::Refused {
             return Ok(());
         }
         let screen = self.output.screen();
@@ -235,7 +237,7 @@ impl Releaser<'_> {
 
     /// Waits, and measures what the process took again.
     fn watch(&self, target: &Target, done: &mut Release) {
-        let is_done = matches!(done.outcome, Outcome::Released | Outcome::Partial);
+        let is_done = matches!(done.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial);
         let Some(time) = self.watch.filter(|_| is_done && !done.dry_run) else { return };
         match self.regained(target, time) {
             Ok(regained) => done.regained = Some(regained),
@@ -267,7 +269,7 @@ struct ProgressLine {
 }
 
 impl ProgressLine {
-    fn start(progress: &Arc<Progress>) -> Self {
+    fn start(progress: &Arc<ReleaseProgress>) -> Self {
         let (begin, progress) = (Instant::now(), Arc::clone(progress));
         let mut bar = None;
         let draw = move || {
@@ -292,15 +294,15 @@ impl ProgressLine {
 fn next(done: &Release, args: &ReleaseArgs) -> Option<String> {
     let pid = done.pid;
     match done.outcome {
-        Outcome::Refused | Outcome::Partial => None,
-        Outcome::NothingToRelease => {
+        ReleaseOutcome::Refused | ReleaseOutcome::Partial => None,
+        ReleaseOutcome::NothingToRelease => {
             Some(format!("lowtide inspect {pid}     (whose are the bytes?)"))
         }
-        Outcome::Released if done.dry_run => {
+        ReleaseOutcome::Released if done.dry_run => {
             let for_real = ReleaseArgs { dry_run: false, ..args.clone() };
             Some(rerun::release(&for_real, pid))
         }
-        Outcome::Released => Some(format!("lowtide inspect {pid}     (what is left?)")),
+        ReleaseOutcome::Released => Some(format!("lowtide inspect {pid}     (what is left?)")),
     }
 }
 
@@ -374,7 +376,7 @@ mod tests {
         let (args, interrupt) = (args("7"), AtomicBool::new(true));
         let output = Output::new(true, clap::ColorChoice::Never);
         let options = Options::default();
-        let releaser = Releaser {
+        let releaser = ReleaseRunner {
             args: &args,
             options,
             watch: None,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lowtide_record::ReadError;
 use lowtide_record::files;
-use lowtide_report::read::{self, LoadError, Loaded, Opened};
+use lowtide_report::read::{self, LoadError, LoadedRecord, Opened};
 use lowtide_report::{csv, merge_shards, overlay, png};
 
 use crate::args::ReportArgs;
@@ -18,7 +18,8 @@ pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     if let [first, others @ ..] = records.as_slice()
         && let Some(other) = others.iter().find(|r| r.study.metric != first.study.metric)
     {
-        let by = |r: &Loaded| format!("{} is judged by {}", r.study.record, r.study.metric.name());
+        let by =
+            |r: &LoadedRecord| format!("{} is judged by {}", r.study.record, r.study.metric.name());
         return Err(Failure::usage(format!(
             "{}, {}: they cannot be laid over each other; report each by itself",
             by(first),
@@ -94,7 +95,7 @@ fn check(args: &ReportArgs, output: &Output) -> Result<(), Failure> {
 }
 
 /// Reads the records, merges the shards of a study, and overlays loads on the trials that they ran beside.
-fn open(paths: &[PathBuf]) -> Result<Vec<Loaded>, Failure> {
+fn open(paths: &[PathBuf]) -> Result<Vec<LoadedRecord>, Failure> {
     let mut records = Vec::new();
     let mut loads = Vec::new();
     for path in paths {

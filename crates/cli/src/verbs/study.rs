@@ -8,14 +8,14 @@ use lowtide_allocators::cache_directory;
 use lowtide_analysis::compare;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialOutcome;
-use lowtide_model::release::Outcome;
+use lowtide_model::release::ReleaseOutcome;
 use lowtide_probe::target::Target;
 use lowtide_record::files;
 use lowtide_release::Options;
 use lowtide_report::merge_shards;
-use lowtide_report::read::Loaded;
+use lowtide_report::read::LoadedRecord;
 use lowtide_study::{
-    AllocatorError, Obstacle, Plan, PlanError, Releaser, RunError, Settings, StudyRun,
+    AllocatorError, Obstacle, Plan, PlanError, Releaser, Settings, StudyError, StudyRun,
 };
 use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
@@ -76,31 +76,33 @@ impl Releaser for LiveReleaser {
         let done = lowtide_release::release(&target, &Options::default())
             .map_err(|error| error.to_string())?;
         match done.outcome {
-            Outcome::Released | Outcome::NothingToRelease => {
+            ReleaseOutcome::Released | ReleaseOutcome::NothingToRelease => {
                 serde_json::to_value(&done).map_err(|error| error.to_string())
             }
-            Outcome::Refused | Outcome::Partial => Err(done.reason.unwrap_or_default()),
+            ReleaseOutcome::Refused | ReleaseOutcome::Partial => {
+                Err(done.reason.unwrap_or_default())
+            }
         }
     }
 }
 
 /// How lowtide ends by what went wrong. `record` is where it was being written.
-fn failure_of(error: &RunError, record: Option<&Path>) -> Failure {
+fn failure_of(error: &StudyError, record: Option<&Path>) -> Failure {
     match (error, record) {
         (
-            RunError::OutputNotEmpty(_)
-            | RunError::OutputHoldsIt { .. }
-            | RunError::OtherPlan { .. },
+            StudyError::OutputNotEmpty(_)
+            | StudyError::OutputHoldsIt { .. }
+            | StudyError::OtherPlan { .. },
             _,
         ) => Failure::usage(error),
-        (RunError::Obstacle(Obstacle::OpenFiles { .. }), _) => {
+        (StudyError::Obstacle(Obstacle::OpenFiles { .. }), _) => {
             Failure::new(Exit::NotPermitted, error)
         }
-        (RunError::Interrupted, _) => Failure::new(Exit::Interrupted, error),
-        (RunError::Recording(_), Some(record)) => {
+        (StudyError::Interrupted, _) => Failure::new(Exit::Interrupted, error),
+        (StudyError::Recording(_), Some(record)) => {
             Failure::failed(error).next(format!("lowtide report {}", record.display()))
         }
-        (RunError::Record { error: reason, .. }, _)
+        (StudyError::Record { error: reason, .. }, _)
             if reason.kind() == ErrorKind::PermissionDenied =>
         {
             Failure::new(Exit::NotPermitted, error)
@@ -113,8 +115,8 @@ fn failure_of(error: &RunError, record: Option<&Path>) -> Failure {
 pub(crate) fn analyze(
     plan: &Plan,
     ran: &StudyRun,
-    record: Loaded,
-    earlier: Option<&Loaded>,
+    record: LoadedRecord,
+    earlier: Option<&LoadedRecord>,
     output: &Output,
 ) -> Result<Exit, Failure> {
     let study = record.study.clone();
@@ -184,7 +186,7 @@ fn tell_how_to_go_on(plan: &Plan, study: &StudyReport, record: &Path) {
 }
 
 /// What `--fail-on` and `--baseline` have to say.
-fn crossings(plan: &Plan, study: &StudyReport, earlier: Option<&Loaded>) -> Vec<String> {
+fn crossings(plan: &Plan, study: &StudyReport, earlier: Option<&LoadedRecord>) -> Vec<String> {
     let of_thresholds = plan.fail_on.iter().flat_map(|threshold| threshold.crossings(study));
     let mut lines: Vec<String> = of_thresholds.map(|crossing| crossing.to_string()).collect();
     if let (Some(earlier), Some((_, tolerance))) = (earlier, &plan.baseline) {
@@ -296,7 +298,7 @@ mod tests {
     #[test]
     fn a_record_that_may_not_be_made_is_not_permitted() {
         let exit = |kind: ErrorKind| {
-            let error = RunError::Record { path: "/root/x".into(), error: io::Error::from(kind) };
+            let error = StudyError::Record { path: "/root/x".into(), error: io::Error::from(kind) };
             failure_of(&error, None).exit()
         };
         assert_eq!(exit(ErrorKind::PermissionDenied), Exit::NotPermitted);

@@ -16,7 +16,7 @@ use crate::output::{Output, note};
 use crate::target_error::{failure, not_permitted};
 use crate::tui::state::State;
 use crate::tui::{self, ViewOptions};
-use crate::watcher::record::Record;
+use crate::watcher::record::WatchRecord;
 use crate::watcher::{self, WatchEvent, Watcher};
 use crate::{interrupt, rerun};
 
@@ -28,8 +28,8 @@ pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
     let again = rerun::watch(args);
     let target = Target::open(args.pid).map_err(|error| failure(&error, &again))?;
     let mut record =
-        args.output.as_deref().map(|path| Record::create(path, interval)).transpose()?;
-    let begun = record.as_ref().map_or_else(Instant::now, Record::begun);
+        args.output.as_deref().map(|path| WatchRecord::create(path, interval)).transpose()?;
+    let begun = record.as_ref().map_or_else(Instant::now, WatchRecord::begun);
     let watcher = Watcher::start(target, begun, interval).map_err(|error| {
         Failure::failed(format!("no thread could be started to watch it: {error}"))
     })?;
@@ -75,7 +75,7 @@ impl Watch {
     fn print(
         &mut self,
         max_inspections: Option<u64>,
-        mut record: Option<&mut Record>,
+        mut record: Option<&mut WatchRecord>,
         output: &Output,
     ) -> Result<(), Failure> {
         let interrupt = interrupt::flag();

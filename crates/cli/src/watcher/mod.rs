@@ -47,7 +47,7 @@ pub(crate) struct WatchCost {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WatcherState {
     control: Mutex<Control>,
     changed: Condvar,
 }
@@ -59,7 +59,7 @@ struct Control {
     cost: WatchCost,
 }
 
-impl Shared {
+impl WatcherState {
     fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,7 +69,7 @@ impl Shared {
 /// a while.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    shared: Arc<Shared>,
+    shared: Arc<WatcherState>,
     events: Receiver<WatchEvent>,
 }
 
@@ -77,7 +77,8 @@ impl Watcher {
     /// Starts to watch. Times count from `start`.
     pub(crate) fn start(target: Target, start: Instant, interval: Duration) -> io::Result<Self> {
         let control = Control { interval, stop: false, cost: WatchCost::default() };
-        let shared = Arc::new(Shared { control: Mutex::new(control), changed: Condvar::new() });
+        let shared =
+            Arc::new(WatcherState { control: Mutex::new(control), changed: Condvar::new() });
         let (sender, events) = channel();
         let thread = WatchThread {
             sampler: None,
@@ -133,7 +134,7 @@ struct WatchThread {
     sampler: Option<Sampler>,
     inspector: Inspector,
     start: Instant,
-    shared: Arc<Shared>,
+    shared: Arc<WatcherState>,
     sender: Sender<WatchEvent>,
     /// The tick of the last inspection, and its CPU time.
     inspected: Option<(Instant, Duration)>,

@@ -19,7 +19,7 @@ use crate::exit::Failure;
 
 /// The record of a watch that is running.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct WatchRecord {
     path: PathBuf,
     recorder: Recorder,
     interval: Duration,
@@ -35,7 +35,7 @@ pub(crate) struct Record {
     exit_s: Option<f64>,
 }
 
-impl Record {
+impl WatchRecord {
     /// Creates the record in a new file.
     pub(crate) fn create(path: &Path, interval: Duration) -> Result<Self, Failure> {
         let created = Recorder::create(path, FileKind::Trial, &machine::detect());

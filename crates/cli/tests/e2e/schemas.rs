@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lowtide_model::release::{Method, Outcome, Regained, Release, RunsIn};
+use lowtide_model::release::{Method, Regained, Release, ReleaseOutcome, RunsIn};
 use lowtide_release::Refusal;
 use serde_json::Value;
 
@@ -177,7 +177,7 @@ fn what_inspect_finds_holds_to_its_schema() {
 }
 
 /// A release as none was, with everything in it that there can be.
-fn made_up_release(outcome: Outcome) -> Release {
+fn made_up_release(outcome: ReleaseOutcome) -> Release {
     Release {
         outcome,
         allocator: Some("glibc".to_owned()),
@@ -217,22 +217,22 @@ fn refused_release(hazard: &str) -> Release {
         returned_bytes: 0,
         regained: None,
         notes: Vec::new(),
-        ..made_up_release(Outcome::Refused)
+        ..made_up_release(ReleaseOutcome::Refused)
     }
 }
 
 #[test]
 fn releases_of_every_outcome_hold_to_their_schema() {
     let unseen = Regained { after_s: 1.0, rss_bytes: 0, huge_bytes: None };
-    let done = made_up_release(Outcome::Released);
+    let done = made_up_release(ReleaseOutcome::Released);
     let releases = [
         done.clone(),
         Release { regained: Some(unseen), runs_in: Some(RunsIn::Slices), ..done.clone() },
         Release { method: Method::Trim, regained: None, ..done.clone() },
         Release { method: Method::Purge, ..done.clone() },
         Release { dry_run: true, returned_bytes: 0, regained: None, ..done },
-        Release { returned_bytes: 0, ..made_up_release(Outcome::NothingToRelease) },
-        Release { reason: Some("so".to_owned()), ..made_up_release(Outcome::Partial) },
+        Release { returned_bytes: 0, ..made_up_release(ReleaseOutcome::NothingToRelease) },
+        Release { reason: Some("so".to_owned()), ..made_up_release(ReleaseOutcome::Partial) },
         Release { dry_run: true, ..refused_release("traced") },
     ];
     for release in releases {
@@ -244,8 +244,8 @@ fn releases_of_every_outcome_hold_to_their_schema() {
         Release { returned_bytes: 1, ..refused_release("traced") },
         Release { hazard: None, ..refused_release("traced") },
         refused_release("a word that nobody knows"),
-        made_up_release(Outcome::Partial),
-        Release { dry_run: true, ..made_up_release(Outcome::Released) },
+        made_up_release(ReleaseOutcome::Partial),
+        Release { dry_run: true, ..made_up_release(ReleaseOutcome::Released) },
     ];
     for release in unsound {
         assert!(!validator.is_valid(&serde_json::to_value(&release).unwrap()), "{release:?}");

@@ -52,7 +52,7 @@ impl Caches {
 
 /// A form that a thread's cache has had.
 #[derive(Debug, Clone, Copy)]
-struct Form {
+struct TcacheForm {
     /// Size of its chunk.
     chunk: u64,
     /// Size classes.
@@ -62,14 +62,14 @@ struct Form {
 }
 
 /// 2.26 to 2.29, 2.30 to 2.41, from 2.42 on.
-const FORMS: [Form; 4] = [
-    Form { chunk: 0x250, bins: 64, count: 1 },
-    Form { chunk: 0x290, bins: 64, count: 2 },
-    Form { chunk: 0x300, bins: 76, count: 2 },
-    Form { chunk: 0x310, bins: 76, count: 2 },
+const FORMS: [TcacheForm; 4] = [
+    TcacheForm { chunk: 0x250, bins: 64, count: 1 },
+    TcacheForm { chunk: 0x290, bins: 64, count: 2 },
+    TcacheForm { chunk: 0x300, bins: 76, count: 2 },
+    TcacheForm { chunk: 0x310, bins: 76, count: 2 },
 ];
 
-impl Form {
+impl TcacheForm {
     fn lists_at(self) -> usize {
         (self.bins * self.count).next_multiple_of(8) as usize
     }
@@ -139,7 +139,7 @@ fn read(memory: &impl Memory, chunk: u64, budget: &mut u64) -> Option<(u64, Vec<
 fn cache<M: Memory>(
     words: &mut Scattered<'_, M>,
     bytes: &[u8],
-    form: Form,
+    form: TcacheForm,
     budget: &mut u64,
 ) -> Option<Vec<Range<u64>>> {
     let mut read = |links: Links, words: &mut Scattered<'_, M>| {
@@ -187,7 +187,7 @@ fn list<M: Memory>(
 
 /// Whether the lists have the lengths that are counted; from 2.42 on, what is left of the most that a
 /// list may have is counted.
-fn counts_agree(bytes: &[u8], form: Form, lengths: &[u64]) -> bool {
+fn counts_agree(bytes: &[u8], form: TcacheForm, lengths: &[u64]) -> bool {
     let count = |class: u64| -> Option<u64> {
         let at = (class * form.count) as usize;
         let half = half_in(bytes, at - at % 4)? >> (at % 4 * 8);

@@ -231,7 +231,7 @@ fn ring(
 }
 
 /// A form that the settings have had: where each stands before the classes of the cache.
-struct Form {
+struct ArenaForm {
     /// From the beginning to the classes of the cache.
     length: usize,
     /// Which word is `thp_pagesize`, if any.
@@ -241,10 +241,10 @@ struct Form {
 }
 
 /// From 2.26; from 2.35, which knows huge pages; from 2.43, with one more word about them.
-const FORMS: [Form; 3] = [
-    Form { length: 80, thp: None, counts: 40 },
-    Form { length: 104, thp: Some(5), counts: 44 },
-    Form { length: 112, thp: Some(6), counts: 44 },
+const FORMS: [ArenaForm; 3] = [
+    ArenaForm { length: 80, thp: None, counts: 40 },
+    ArenaForm { length: 104, thp: Some(5), counts: 44 },
+    ArenaForm { length: 112, thp: Some(6), counts: 44 },
 ];
 
 /// Looks for the settings: by the classes of the thread's cache and its largest block, which belong
@@ -261,7 +261,7 @@ fn find_settings(bytes: &[u8]) -> Option<MallocParams> {
         .find_map(|at| FORMS.iter().find_map(|form| read_settings(bytes, at, form)))
 }
 
-fn read_settings(bytes: &[u8], at: usize, form: &Form) -> Option<MallocParams> {
+fn read_settings(bytes: &[u8], at: usize, form: &ArenaForm) -> Option<MallocParams> {
     let begin = at.checked_sub(form.length)?;
     let field = |place: usize| word_in(bytes, begin + place * 8);
     let count = |place: usize| half_in(bytes, at - form.counts + place * 4);

@@ -103,7 +103,7 @@ struct Position {
 }
 
 /// What is at a place.
-enum Step {
+enum NextChunk {
     Chunk,
     End,
 }
@@ -149,9 +149,9 @@ impl<'m, M: Memory> Walker<'m, M> {
                 self.effort.spend(1, self.window.reads() - reads);
             }
             match stepped {
-                Ok(Step::Chunk) if !self.effort.is_spent() => continue,
-                Ok(Step::End) => break,
-                Ok(Step::Chunk) | Err(Unsound) => {}
+                Ok(NextChunk::Chunk) if !self.effort.is_spent() => continue,
+                Ok(NextChunk::End) => break,
+                Ok(NextChunk::Chunk) | Err(Unsound) => {}
             }
             // It may have been read while it was being written.
             self.window.forget();
@@ -216,7 +216,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         state: &mut Position,
         stretch: &mut Stretch,
         suspects: &mut Vec<u64>,
-    ) -> Result<Step, Unsound> {
+    ) -> Result<NextChunk, Unsound> {
         let at = state.at;
         let head = match state.head {
             Some(head) => head,
@@ -263,7 +263,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         }
         state.at = next;
         state.head = Some(next_head);
-        Ok(Step::Chunk)
+        Ok(NextChunk::Chunk)
     }
 
     /// Where something else is than a chunk with another behind it.
@@ -273,7 +273,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         state: &mut Position,
         stretch: &mut Stretch,
         size: u64,
-    ) -> Result<Step, Unsound> {
+    ) -> Result<NextChunk, Unsound> {
         let (at, end) = (state.at, stretch.range.end);
         if let Ending::Top(rule) = stretch.ending
             && size >= 16
@@ -282,14 +282,14 @@ impl<'m, M: Memory> Walker<'m, M> {
             state.account.close_at_top(at..end, rule, &mut self.residency);
             self.tell(state, stretch.arena, at..end, FreeKind::Top);
             state.at = end;
-            return Ok(Step::End);
+            return Ok(NextChunk::End);
         }
         if stretch.ending == (Ending::Piece { top: at }) && next_is_in(at, size, &stretch.range) {
             stretch.range.end = at + size;
             let all = at..stretch.range.end;
             state.account.close_at_top(all.clone(), TopRule::Kept, &mut self.residency);
             self.tell(state, stretch.arena, all, FreeKind::Top);
-            return Ok(Step::End);
+            return Ok(NextChunk::End);
         }
         // A piece that is no longer the last ends with chunks too short to be used.
         let fence_end = at.checked_next_multiple_of(self.page).ok_or(Unsound)?;
@@ -300,10 +300,10 @@ impl<'m, M: Memory> Walker<'m, M> {
         state.at = fence_end;
         state.head = None;
         match stretch.ending {
-            Ending::Fencepost if fence_end == end => Ok(Step::End),
+            Ending::Fencepost if fence_end == end => Ok(NextChunk::End),
             Ending::Piece { .. } if fence_end <= end => {
                 stretch.range.end = fence_end;
-                Ok(Step::End)
+                Ok(NextChunk::End)
             }
             // Behind it lies what somebody else got from `brk`, and then our next piece.
             Ending::Top(_) if fence_end < end => {
@@ -317,7 +317,7 @@ impl<'m, M: Memory> Walker<'m, M> {
                 };
                 state.account.foreign(fence_end..next, &mut self.residency);
                 state.at = next;
-                Ok(Step::Chunk)
+                Ok(NextChunk::Chunk)
             }
             _ => Err(Unsound),
         }

@@ -3,7 +3,7 @@
 
 use httparse::{EMPTY_HEADER, Header, Response, Status};
 
-use crate::failure::{Failure, OtherProtocol};
+use crate::failure::{OtherProtocol, RequestFailure};
 
 /// Maximum number of headers or trailers of a response.
 const MAX_HEADERS: usize = 128;
@@ -73,7 +73,7 @@ impl ResponseParser {
         &mut self,
         bytes: &[u8],
         is_head: bool,
-    ) -> Result<ParseProgress, Failure> {
+    ) -> Result<ParseProgress, RequestFailure> {
         match self.state {
             ParseState::Length(0) => Ok(ParseProgress::End(0)),
             _ if bytes.is_empty() => Ok(ParseProgress::NeedMore),
@@ -96,7 +96,7 @@ impl ResponseParser {
         }
     }
 
-    fn head(&mut self, bytes: &[u8], is_head: bool) -> Result<ParseProgress, Failure> {
+    fn head(&mut self, bytes: &[u8], is_head: bool) -> Result<ParseProgress, RequestFailure> {
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let mut response = Response::new(&mut headers);
         let length = match response.parse(bytes) {
@@ -104,12 +104,12 @@ impl ResponseParser {
             Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => {
                 return Ok(ParseProgress::NeedMore);
             }
-            Ok(Status::Partial) => return Err(Failure::Http1("a head without an end")),
+            Ok(Status::Partial) => return Err(RequestFailure::Http1("a head without an end")),
             Err(error) => return Err(head_failure(error, bytes)),
         };
         let status = response.code.unwrap_or_default();
         if status == 101 {
-            return Err(Failure::Http1("another protocol that nobody asked for"));
+            return Err(RequestFailure::Http1("another protocol that nobody asked for"));
         }
         if (100..200).contains(&status) {
             return Ok(ParseProgress::Consumed(length));
@@ -123,25 +123,25 @@ impl ResponseParser {
         Ok(ParseProgress::Consumed(length))
     }
 
-    fn chunk_size(&mut self, bytes: &[u8]) -> Result<ParseProgress, Failure> {
+    fn chunk_size(&mut self, bytes: &[u8]) -> Result<ParseProgress, RequestFailure> {
         match httparse::parse_chunk_size(bytes) {
             Ok(Status::Complete((used, size))) => {
                 self.state = if size == 0 { ParseState::Trailers } else { ParseState::Chunk(size) };
                 Ok(ParseProgress::Consumed(used))
             }
             Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => Ok(ParseProgress::NeedMore),
-            _ => Err(Failure::Http1("a chunk without a size")),
+            _ => Err(RequestFailure::Http1("a chunk without a size")),
         }
     }
 
-    fn chunk_end(&mut self, bytes: &[u8]) -> Result<ParseProgress, Failure> {
+    fn chunk_end(&mut self, bytes: &[u8]) -> Result<ParseProgress, RequestFailure> {
         match bytes {
             [b'\r', b'\n', ..] => {
                 self.state = ParseState::ChunkSize;
                 Ok(ParseProgress::Consumed(2))
             }
             [b'\r'] => Ok(ParseProgress::NeedMore),
-            _ => Err(Failure::Http1("a chunk that is longer than its size")),
+            _ => Err(RequestFailure::Http1("a chunk that is longer than its size")),
         }
     }
 }
@@ -150,32 +150,32 @@ fn available(left: u64, bytes: &[u8]) -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len())
 }
 
-fn trailers(bytes: &[u8]) -> Result<ParseProgress, Failure> {
+fn trailers(bytes: &[u8]) -> Result<ParseProgress, RequestFailure> {
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     match httparse::parse_headers(bytes, &mut headers) {
         Ok(Status::Complete((used, _))) => Ok(ParseProgress::End(used)),
         Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => Ok(ParseProgress::NeedMore),
-        _ => Err(Failure::Http1("trailers that cannot be read")),
+        _ => Err(RequestFailure::Http1("trailers that cannot be read")),
     }
 }
 
 /// Returns why a head is invalid: it belongs to another protocol, or is malformed.
-fn head_failure(error: httparse::Error, bytes: &[u8]) -> Failure {
+fn head_failure(error: httparse::Error, bytes: &[u8]) -> RequestFailure {
     match other_protocol(bytes) {
-        Some(other) => Failure::NotHttp1(other),
+        Some(other) => RequestFailure::NotHttp1(other),
         None if bytes.starts_with(b"HTTP/") => match error {
-            httparse::Error::TooManyHeaders => Failure::Http1("too many headers"),
-            httparse::Error::Version => Failure::NotHttp1(OtherProtocol::OtherHttp),
-            _ => Failure::Http1("a head that cannot be read"),
+            httparse::Error::TooManyHeaders => RequestFailure::Http1("too many headers"),
+            httparse::Error::Version => RequestFailure::NotHttp1(OtherProtocol::OtherHttp),
+            _ => RequestFailure::Http1("a head that cannot be read"),
         },
-        None => Failure::NotHttp1(OtherProtocol::Unknown),
+        None => RequestFailure::NotHttp1(OtherProtocol::Unknown),
     }
 }
 
 /// Returns the failure for bytes that arrive before a request: an HTTP/2 server sends first.
-pub(super) fn unsolicited(bytes: &[u8]) -> Failure {
+pub(super) fn unsolicited(bytes: &[u8]) -> RequestFailure {
     other_protocol(bytes)
-        .map_or(Failure::Http1("an answer that nobody asked for"), Failure::NotHttp1)
+        .map_or(RequestFailure::Http1("an answer that nobody asked for"), RequestFailure::NotHttp1)
 }
 
 fn other_protocol(bytes: &[u8]) -> Option<OtherProtocol> {
@@ -199,7 +199,7 @@ fn closes(version: Option<u8>, headers: &[Header<'_>]) -> bool {
 }
 
 /// Returns how the body is delimited.
-fn body_state(headers: &[Header<'_>]) -> Result<ParseState, Failure> {
+fn body_state(headers: &[Header<'_>]) -> Result<ParseState, RequestFailure> {
     let mut length = None;
     for header in headers {
         if header.name.eq_ignore_ascii_case("transfer-encoding") {
@@ -214,9 +214,11 @@ fn body_state(headers: &[Header<'_>]) -> Result<ParseState, Failure> {
             let digits = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
             let value: Option<u64> = digits.and_then(|digits| digits.parse().ok());
             match (value, length) {
-                (None, _) => return Err(Failure::Http1("a content-length that is no number")),
+                (None, _) => {
+                    return Err(RequestFailure::Http1("a content-length that is no number"));
+                }
                 (Some(new), Some(old)) if new != old => {
-                    return Err(Failure::Http1("two content-lengths that differ"));
+                    return Err(RequestFailure::Http1("two content-lengths that differ"));
                 }
                 _ => length = value,
             }

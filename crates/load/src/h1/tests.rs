@@ -21,7 +21,7 @@ fn request(method: &str, body: &[u8]) -> Request {
 
 /// The outcomes that were reported.
 #[derive(Debug, Default, PartialEq)]
-struct RecordedOutcomes(Vec<Result<(u16, Vec<u8>), Failure>>);
+struct RecordedOutcomes(Vec<Result<(u16, Vec<u8>), RequestFailure>>);
 
 impl Outcomes for RecordedOutcomes {
     fn answered(&mut self, _started: Ticks, status: u16, body: Body<'_>) {
@@ -32,7 +32,7 @@ impl Outcomes for RecordedOutcomes {
         self.0.push(Ok((status, bytes)));
     }
 
-    fn failed(&mut self, _started: Ticks, failure: Failure) {
+    fn failed(&mut self, _started: Ticks, failure: RequestFailure) {
         self.0.push(Err(failure));
     }
 }
@@ -44,7 +44,7 @@ fn sent(method: &str) -> Http1 {
 }
 
 /// Receives a response in chunks of this size.
-fn answer(text: &[u8], size: usize) -> (Http1, Result<(), Failure>, RecordedOutcomes) {
+fn answer(text: &[u8], size: usize) -> (Http1, Result<(), RequestFailure>, RecordedOutcomes) {
     let (mut connection, mut outcomes) = (sent("GET"), RecordedOutcomes::default());
     let mut result = Ok(());
     for chunk in text.chunks(size.max(1)) {
@@ -111,37 +111,43 @@ fn an_answer_without_a_body_has_none_whatever_it_says() {
 #[test]
 fn what_ends_with_the_connection_is_whole_only_where_nothing_else_was_promised() {
     let (mut connection, _, mut outcomes) = answer(b"HTTP/1.1 200 OK\r\n\r\nall", 5);
-    connection.closed(Failure::Closed, &mut outcomes);
+    connection.closed(RequestFailure::Closed, &mut outcomes);
     assert_eq!(outcomes, good(b"all"));
     let (mut connection, _, mut outcomes) =
         answer(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", 5);
-    connection.closed(Failure::Closed, &mut outcomes);
-    assert_eq!(outcomes, RecordedOutcomes(vec![Err(Failure::CutShort)]));
+    connection.closed(RequestFailure::Closed, &mut outcomes);
+    assert_eq!(outcomes, RecordedOutcomes(vec![Err(RequestFailure::CutShort)]));
     let (mut connection, mut outcomes) = (sent("GET"), RecordedOutcomes::default());
-    connection.closed(Failure::Reset, &mut outcomes);
-    assert_eq!(outcomes, RecordedOutcomes(vec![Err(Failure::Reset)]));
+    connection.closed(RequestFailure::Reset, &mut outcomes);
+    assert_eq!(outcomes, RecordedOutcomes(vec![Err(RequestFailure::Reset)]));
 }
 
 #[test]
 fn what_is_no_answer_is_told() {
     for (text, failure) in [
-        (&b"\0\0\x12\x04\0\0\0\0\0"[..], Failure::NotHttp1(OtherProtocol::Http2)),
-        (b"\x15\x03\x01\0\x02", Failure::NotHttp1(OtherProtocol::Tls)),
-        (b"SSH-2.0-OpenSSH_9\r\n", Failure::NotHttp1(OtherProtocol::Unknown)),
+        (&b"\0\0\x12\x04\0\0\0\0\0"[..], RequestFailure::NotHttp1(OtherProtocol::Http2)),
+        (b"\x15\x03\x01\0\x02", RequestFailure::NotHttp1(OtherProtocol::Tls)),
+        (b"SSH-2.0-OpenSSH_9\r\n", RequestFailure::NotHttp1(OtherProtocol::Unknown)),
         (
             b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
-            Failure::Http1("a content-length that is no number"),
+            RequestFailure::Http1("a content-length that is no number"),
         ),
         (
             b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
-            Failure::Http1("two content-lengths that differ"),
+            RequestFailure::Http1("two content-lengths that differ"),
         ),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nxy", Failure::Http1("more than the answer")),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nxy",
+            RequestFailure::Http1("more than the answer"),
+        ),
         (
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nxyz",
-            Failure::Http1("a chunk that is longer than its size"),
+            RequestFailure::Http1("a chunk that is longer than its size"),
         ),
-        (b"HTTP/1.1 101 X\r\n\r\n", Failure::Http1("another protocol that nobody asked for")),
+        (
+            b"HTTP/1.1 101 X\r\n\r\n",
+            RequestFailure::Http1("another protocol that nobody asked for"),
+        ),
     ] {
         let (_, result, _) = answer(text, text.len());
         assert_eq!(result, Err(failure), "{}", String::from_utf8_lossy(text));
@@ -155,8 +161,8 @@ fn a_server_that_speaks_first_is_known_by_what_it_says() {
         connection.receive(bytes, &mut Vec::new(), &mut RecordedOutcomes::default())
     };
     let settings = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64";
-    assert_eq!(says(settings), Err(Failure::NotHttp1(OtherProtocol::Http2)));
-    let unasked = Failure::Http1("an answer that nobody asked for");
+    assert_eq!(says(settings), Err(RequestFailure::NotHttp1(OtherProtocol::Http2)));
+    let unasked = RequestFailure::Http1("an answer that nobody asked for");
     assert_eq!(says(b"HTTP/1.1 408 X\r\n\r\n"), Err(unasked));
     assert_eq!(says(b""), Ok(()));
 }
@@ -166,8 +172,8 @@ fn a_request_that_is_late_ends_its_connection() {
     let (mut connection, mut outcomes) = (sent("GET"), RecordedOutcomes::default());
     assert_eq!(connection.expire(Ticks(0), &mut Vec::new(), &mut outcomes), Ok(()));
     assert!(connection.expire(Ticks(1), &mut Vec::new(), &mut outcomes).is_err());
-    assert_eq!(outcomes, RecordedOutcomes(vec![Err(Failure::TimedOut)]));
-    connection.closed(Failure::TimedOut, &mut outcomes);
+    assert_eq!(outcomes, RecordedOutcomes(vec![Err(RequestFailure::TimedOut)]));
+    connection.closed(RequestFailure::TimedOut, &mut outcomes);
     assert_eq!((outcomes.0.len(), connection.room()), (1, 0));
 }
 
@@ -187,7 +193,7 @@ proptest! {
         for start in [&b""[..], b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"] {
             let text = [start, &bytes].concat();
             let (mut connection, _, mut outcomes) = answer(&text, size);
-            connection.closed(Failure::Closed, &mut outcomes);
+            connection.closed(RequestFailure::Closed, &mut outcomes);
             prop_assert_eq!(outcomes.0.len(), 1);
         }
     }

@@ -1,6 +1,6 @@
 //! Reads and writes frames of HTTP/2 (RFC 9113, sections 4 and 6).
 
-use crate::failure::{ErrorCode, Failure};
+use crate::failure::{ErrorCode, RequestFailure};
 
 /// The connection preface of a client (section 3.4), which precedes its SETTINGS.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -72,7 +72,7 @@ impl FrameHeader {
 /// # Errors
 ///
 /// When the padding is longer than the payload.
-pub(super) fn content(head: FrameHeader, payload: &[u8]) -> Result<&[u8], Failure> {
+pub(super) fn content(head: FrameHeader, payload: &[u8]) -> Result<&[u8], RequestFailure> {
     let too_short =
         || connection_error(ErrorCode::FRAME_SIZE_ERROR, "a frame too short for its flags");
     let (padding, mut content) = match payload {
@@ -96,7 +96,7 @@ pub(super) fn content(head: FrameHeader, payload: &[u8]) -> Result<&[u8], Failur
 /// # Errors
 ///
 /// When it has another length.
-pub(super) fn exactly<const N: usize>(payload: &[u8]) -> Result<[u8; N], Failure> {
+pub(super) fn exactly<const N: usize>(payload: &[u8]) -> Result<[u8; N], RequestFailure> {
     let wrong = connection_error(
         ErrorCode::FRAME_SIZE_ERROR,
         "a frame of a length that its kind cannot have",
@@ -105,12 +105,12 @@ pub(super) fn exactly<const N: usize>(payload: &[u8]) -> Result<[u8; N], Failure
 }
 
 /// Returns the failure of all requests in flight after a connection error (section 5.4.1).
-pub(super) const fn connection_error(code: ErrorCode, what: &'static str) -> Failure {
-    Failure::Http2 { code, what }
+pub(super) const fn connection_error(code: ErrorCode, what: &'static str) -> RequestFailure {
+    RequestFailure::Http2 { code, what }
 }
 
 /// Returns a connection error with the code `PROTOCOL_ERROR`.
-pub(super) const fn protocol_error(what: &'static str) -> Failure {
+pub(super) const fn protocol_error(what: &'static str) -> RequestFailure {
     connection_error(ErrorCode::PROTOCOL_ERROR, what)
 }
 
@@ -166,7 +166,7 @@ mod tests {
     fn a_frame_with_more_padding_than_payload_is_told() {
         let head = FrameHeader { length: 0, kind: kind::HEADERS, flags: flag::PADDED, stream: 1 };
         let code = |payload| match content(head, payload) {
-            Err(Failure::Http2 { code, .. }) => code,
+            Err(RequestFailure::Http2 { code, .. }) => code,
             other => panic!("{other:?}"),
         };
         assert_eq!(code(b"\x05abcd"), ErrorCode::PROTOCOL_ERROR);

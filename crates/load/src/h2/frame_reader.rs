@@ -1,7 +1,7 @@
 //! Splits received bytes into frames.
 
 use super::frame::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD, connection_error, flag, kind};
-use crate::failure::{ErrorCode, Failure, OtherProtocol};
+use crate::failure::{ErrorCode, OtherProtocol, RequestFailure};
 
 /// Splits received bytes into frames. Complete frames are not copied; of an incomplete one, at most 16
 /// KiB are buffered.
@@ -25,7 +25,7 @@ impl FrameReader {
     pub(super) fn next<'a, 'b: 'a>(
         &'a mut self,
         bytes: &mut &'b [u8],
-    ) -> Result<Option<(FrameHeader, &'a [u8])>, Failure> {
+    ) -> Result<Option<(FrameHeader, &'a [u8])>, RequestFailure> {
         if self.is_done {
             *self = Self { is_open: self.is_open, ..Self::default() };
         }
@@ -41,11 +41,14 @@ impl FrameReader {
         self.put_together(bytes)
     }
 
-    fn put_together(&mut self, bytes: &mut &[u8]) -> Result<Option<(FrameHeader, &[u8])>, Failure> {
+    fn put_together(
+        &mut self,
+        bytes: &mut &[u8],
+    ) -> Result<Option<(FrameHeader, &[u8])>, RequestFailure> {
         if !self.fill(HEADER_BYTES, bytes) {
             // A TLS alert is shorter than a frame header.
             return match (self.is_open, &self.partial[..]) {
-                (false, [0x15, 0x03, ..]) => Err(Failure::NotHttp2(OtherProtocol::Tls)),
+                (false, [0x15, 0x03, ..]) => Err(RequestFailure::NotHttp2(OtherProtocol::Tls)),
                 _ => Ok(None),
             };
         }
@@ -65,7 +68,7 @@ impl FrameReader {
         self.partial.len() >= length
     }
 
-    fn check(&self, bytes: &[u8; HEADER_BYTES]) -> Result<FrameHeader, Failure> {
+    fn check(&self, bytes: &[u8; HEADER_BYTES]) -> Result<FrameHeader, RequestFailure> {
         let head = FrameHeader::parse(bytes);
         if !self.is_open {
             return first(bytes, head);
@@ -86,12 +89,12 @@ impl FrameReader {
 }
 
 /// Checks that the first frame is SETTINGS, as HTTP/2 requires of a server (RFC 9113, section 3.4).
-fn first(bytes: &[u8; HEADER_BYTES], head: FrameHeader) -> Result<FrameHeader, Failure> {
+fn first(bytes: &[u8; HEADER_BYTES], head: FrameHeader) -> Result<FrameHeader, RequestFailure> {
     let is_settings = head.kind == kind::SETTINGS && head.stream == 0 && !head.has(flag::ACK);
     if is_settings && head.length <= MAX_PAYLOAD {
         return Ok(head);
     }
-    Err(Failure::NotHttp2(match bytes {
+    Err(RequestFailure::NotHttp2(match bytes {
         b"HTTP/1.1 " => OtherProtocol::Http11,
         b"HTTP/1.0 " => OtherProtocol::Http10,
         [0x15, 0x03, ..] => OtherProtocol::Tls,
@@ -106,7 +109,7 @@ mod tests {
     const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
     const PING: &[u8] = b"\0\0\x08\x06\0\0\0\0\0pingpong";
 
-    fn frames(chunks: &[&[u8]]) -> Result<Vec<(u8, Vec<u8>)>, Failure> {
+    fn frames(chunks: &[&[u8]]) -> Result<Vec<(u8, Vec<u8>)>, RequestFailure> {
         let mut input = FrameReader::default();
         let mut frames = Vec::new();
         for chunk in chunks {
@@ -138,11 +141,17 @@ mod tests {
         let failure = |bytes: &[u8]| frames(&[bytes]).unwrap_err();
         assert_eq!(
             failure(b"HTTP/1.1 400 Bad Request\r\n"),
-            Failure::NotHttp2(OtherProtocol::Http11)
+            RequestFailure::NotHttp2(OtherProtocol::Http11)
         );
-        assert_eq!(failure(b"\x15\x03\x01\0\x02\x02\x46"), Failure::NotHttp2(OtherProtocol::Tls));
-        assert_eq!(failure(b"SSH-2.0-OpenSSH_9.2\r\n"), Failure::NotHttp2(OtherProtocol::Unknown));
-        assert_eq!(failure(PING), Failure::NotHttp2(OtherProtocol::Unknown));
+        assert_eq!(
+            failure(b"\x15\x03\x01\0\x02\x02\x46"),
+            RequestFailure::NotHttp2(OtherProtocol::Tls)
+        );
+        assert_eq!(
+            failure(b"SSH-2.0-OpenSSH_9.2\r\n"),
+            RequestFailure::NotHttp2(OtherProtocol::Unknown)
+        );
+        assert_eq!(failure(PING), RequestFailure::NotHttp2(OtherProtocol::Unknown));
         assert_eq!(
             failure(b"HTTP/1.1 200 OK").to_string(),
             "the server does not speak HTTP/2 here: it answered with HTTP/1.1"
@@ -153,6 +162,6 @@ mod tests {
     fn a_frame_longer_than_we_take_is_not_waited_for() {
         let long = [SETTINGS, b"\0\x40\x01\0\0\0\0\0\x01"].concat();
         let failure = frames(&[&long]).unwrap_err();
-        assert!(matches!(failure, Failure::Http2 { code: ErrorCode::FRAME_SIZE_ERROR, .. }));
+        assert!(matches!(failure, RequestFailure::Http2 { code: ErrorCode::FRAME_SIZE_ERROR, .. }));
     }
 }

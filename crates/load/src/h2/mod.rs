@@ -22,7 +22,7 @@ mod settings;
 mod streams;
 mod uploads;
 
-use crate::failure::{ErrorCode, Failure};
+use crate::failure::{ErrorCode, RequestFailure};
 use crate::protocol::{Outcomes, Protocol, Request, Ticks};
 use frame_reader::FrameReader;
 use hpack::Decoder;
@@ -52,7 +52,7 @@ pub struct Http2 {
     /// The server's GOAWAY: the last stream that it processes, and the reason.
     gone_away: Option<(u32, ErrorCode)>,
     /// Why the connection can no longer be used.
-    ended: Option<Failure>,
+    ended: Option<RequestFailure>,
 }
 
 impl Http2 {
@@ -73,7 +73,7 @@ impl Http2 {
         }
     }
 
-    fn take(&mut self, mut bytes: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
+    fn take(&mut self, mut bytes: &[u8], io: &mut Io<'_>) -> Result<(), RequestFailure> {
         // Frames borrow from the reader while they change the rest.
         let mut input = std::mem::take(&mut self.input);
         while let Some((head, payload)) = input.next(&mut bytes)? {
@@ -117,14 +117,14 @@ impl Protocol for Http2 {
         bytes: &[u8],
         out: &mut Vec<u8>,
         outcomes: &mut dyn Outcomes,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         let result = match self.ended {
             Some(failure) => return Err(failure),
             None => self.take(bytes, &mut Io { out, outcomes }),
         };
         if let Err(failure) = result {
             self.ended = Some(failure);
-            if let Failure::Http2 { code, .. } = failure {
+            if let RequestFailure::Http2 { code, .. } = failure {
                 frame::go_away(out, code);
             }
         }
@@ -140,11 +140,16 @@ impl Protocol for Http2 {
         until: Ticks,
         out: &mut Vec<u8>,
         outcomes: &mut dyn Outcomes,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         while let Some((stream, started)) = self.streams.oldest()
             && started <= until
         {
-            self.give_up(stream, ErrorCode::CANCEL, Failure::TimedOut, &mut Io { out, outcomes });
+            self.give_up(
+                stream,
+                ErrorCode::CANCEL,
+                RequestFailure::TimedOut,
+                &mut Io { out, outcomes },
+            );
         }
         Ok(())
     }
@@ -165,15 +170,16 @@ impl Protocol for Http2 {
         frame::go_away(out, ErrorCode::NO_ERROR);
     }
 
-    fn closed(&mut self, why: Failure, outcomes: &mut dyn Outcomes) {
+    fn closed(&mut self, why: RequestFailure, outcomes: &mut dyn Outcomes) {
         let ended = match self.gone_away {
-            Some((_, code)) if code != ErrorCode::NO_ERROR => Failure::GoneAway(code),
+            Some((_, code)) if code != ErrorCode::NO_ERROR => RequestFailure::GoneAway(code),
             _ => why,
         };
-        let is_broken_off = matches!(ended, Failure::Closed | Failure::Reset);
+        let is_broken_off = matches!(ended, RequestFailure::Closed | RequestFailure::Reset);
         for slot in self.streams.iter_mut() {
             let has_started = slot.stage != StreamStage::Waiting;
-            let failure = if has_started && is_broken_off { Failure::CutShort } else { ended };
+            let failure =
+                if has_started && is_broken_off { RequestFailure::CutShort } else { ended };
             outcomes.failed(slot.started, failure);
         }
         self.streams = Streams::default();

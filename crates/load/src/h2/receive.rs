@@ -2,8 +2,8 @@
 
 use super::Http2;
 use super::frame::{self, FrameHeader, connection_error, flag, kind, protocol_error};
-use super::settings::{self, Setting};
-use crate::failure::{ErrorCode, Failure};
+use super::settings::{self, H2Setting};
+use crate::failure::{ErrorCode, RequestFailure};
 use crate::protocol::Outcomes;
 
 /// The destinations of replies to the server and of outcomes.
@@ -23,7 +23,7 @@ impl Http2 {
         head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         let awaited = self.block.as_ref().map(|block| block.stream);
         let is_next = head.kind == kind::CONTINUATION && awaited == Some(head.stream);
         if awaited.is_some() && !is_next {
@@ -52,14 +52,19 @@ impl Http2 {
         }
     }
 
-    fn reset(&mut self, head: FrameHeader, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
+    fn reset(
+        &mut self,
+        head: FrameHeader,
+        payload: &[u8],
+        io: &mut Io<'_>,
+    ) -> Result<(), RequestFailure> {
         let code = ErrorCode(u32::from_be_bytes(frame::exactly(payload)?));
         self.not_idle(head.stream)?;
         self.failed(
             head.stream,
             match code {
-                ErrorCode::REFUSED_STREAM => Failure::RefusedStream,
-                _ => Failure::StreamReset(code),
+                ErrorCode::REFUSED_STREAM => RequestFailure::RefusedStream,
+                _ => RequestFailure::StreamReset(code),
             },
             io,
         );
@@ -71,7 +76,7 @@ impl Http2 {
         head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         if head.has(flag::ACK) {
             return frame::exactly::<0>(payload).map(|_| ());
         }
@@ -79,19 +84,19 @@ impl Http2 {
         self.allowed.get_or_insert(u32::MAX);
         for setting in settings::read(payload)? {
             match setting? {
-                Setting::HeaderTableSize(bytes) => self.request.set_table_size(bytes),
-                Setting::MaxConcurrentStreams(streams) => self.allowed = Some(streams),
-                Setting::InitialWindowSize(bytes) => {
+                H2Setting::HeaderTableSize(bytes) => self.request.set_table_size(bytes),
+                H2Setting::MaxConcurrentStreams(streams) => self.allowed = Some(streams),
+                H2Setting::InitialWindowSize(bytes) => {
                     self.uploads.set_initial(bytes).map_err(|_| too_wide())?;
                 }
-                Setting::Ignored => {}
+                H2Setting::Ignored => {}
             }
         }
         frame::write(io.out, kind::SETTINGS, flag::ACK, 0, &[]);
         Ok(())
     }
 
-    fn go_away(&mut self, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
+    fn go_away(&mut self, payload: &[u8], io: &mut Io<'_>) -> Result<(), RequestFailure> {
         let Some(([a, b, c, d, code @ ..], _)) = payload.split_first_chunk::<8>() else {
             return Err(connection_error(
                 ErrorCode::FRAME_SIZE_ERROR,
@@ -105,7 +110,7 @@ impl Http2 {
         self.gone_away = Some((last.min(before), code));
         if last < before {
             for stream in self.streams.above(last) {
-                self.failed(stream, Failure::NotProcessed(code), io);
+                self.failed(stream, RequestFailure::NotProcessed(code), io);
             }
         }
         Ok(())
@@ -116,7 +121,7 @@ impl Http2 {
         head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         let bytes = u32::from_be_bytes(frame::exactly(payload)?) & 0x7fff_ffff;
         let nothing = "a window that becomes wider by nothing";
         if head.stream == 0 {
@@ -139,7 +144,7 @@ impl Http2 {
     /// # Errors
     ///
     /// When none had.
-    pub(super) fn not_idle(&self, stream: u32) -> Result<(), Failure> {
+    pub(super) fn not_idle(&self, stream: u32) -> Result<(), RequestFailure> {
         match self.streams.is_idle(stream) {
             true => Err(protocol_error("a frame on a stream that was never begun")),
             false => Ok(()),
@@ -147,11 +152,11 @@ impl Http2 {
     }
 }
 
-fn too_wide() -> Failure {
+fn too_wide() -> RequestFailure {
     connection_error(ErrorCode::FLOW_CONTROL_ERROR, "a window larger than windows may be")
 }
 
-fn ping(head: FrameHeader, payload: &[u8], io: &mut Io<'_>) -> Result<(), Failure> {
+fn ping(head: FrameHeader, payload: &[u8], io: &mut Io<'_>) -> Result<(), RequestFailure> {
     let payload = frame::exactly::<8>(payload)?;
     if !head.has(flag::ACK) {
         frame::write(io.out, kind::PING, flag::ACK, 0, &payload);

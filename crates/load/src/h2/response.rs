@@ -6,7 +6,7 @@ use super::hpack::Headers;
 use super::receive::Io;
 use super::settings::{CONNECTION_WINDOW, STREAM_WINDOW};
 use super::streams::{BodyLength, StreamStage};
-use crate::failure::{ErrorCode, Failure};
+use crate::failure::{ErrorCode, RequestFailure};
 use crate::protocol::Body;
 
 /// Maximum length of a header block in bytes. A longer one is an attack: no response needs it, and it
@@ -30,7 +30,7 @@ impl Http2 {
         head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         // The server counts the whole payload, including padding, even if the stream is closed.
         let consumed = payload.len() as u32;
         self.unreturned += consumed;
@@ -66,7 +66,7 @@ impl Http2 {
     fn body_part(&mut self, stream: u32, body: &[u8], consumed: u32, io: &mut Io<'_>) {
         let Some(answer) = self.partial.add(stream, body) else { return };
         if answer.length.is_some_and(|length| answer.body().bytes() > length) {
-            self.give_up(stream, ErrorCode::PROTOCOL_ERROR, Failure::CutShort, io);
+            self.give_up(stream, ErrorCode::PROTOCOL_ERROR, RequestFailure::CutShort, io);
         } else if let Some(bytes) = answer.consumed(consumed, STREAM_WINDOW / 2) {
             frame::window_update(io.out, stream, bytes);
         }
@@ -83,7 +83,7 @@ impl Http2 {
         head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         self.not_idle(head.stream)?;
         let bytes = frame::content(head, payload)?;
         let ends_stream = head.has(flag::END_STREAM);
@@ -100,7 +100,7 @@ impl Http2 {
         head: FrameHeader,
         payload: &[u8],
         io: &mut Io<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         let Some(mut block) = self.block.take() else {
             return Err(protocol_error("headers that go on without a beginning"));
         };
@@ -124,7 +124,7 @@ impl Http2 {
         ends_stream: bool,
         block: &[u8],
         io: &mut Io<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         // Also for closed streams: later blocks refer to the table entries of this one.
         let headers = self.decoder.decode(block).map_err(|_| {
             connection_error(ErrorCode::COMPRESSION_ERROR, "headers that cannot be read")
@@ -186,7 +186,7 @@ impl Http2 {
         let Some(slot) = self.streams.end(stream) else { return };
         match length {
             Some(length) if length != body.bytes() => {
-                io.outcomes.failed(slot.started, Failure::CutShort);
+                io.outcomes.failed(slot.started, RequestFailure::CutShort);
             }
             _ => io.outcomes.answered(slot.started, status, body),
         }
@@ -202,7 +202,7 @@ impl Http2 {
         &mut self,
         stream: u32,
         code: ErrorCode,
-        failure: Failure,
+        failure: RequestFailure,
         io: &mut Io<'_>,
     ) {
         if self.failed(stream, failure, io) {
@@ -211,7 +211,7 @@ impl Http2 {
     }
 
     /// Fails a request. Returns whether it was in flight.
-    pub(super) fn failed(&mut self, stream: u32, failure: Failure, io: &mut Io<'_>) -> bool {
+    pub(super) fn failed(&mut self, stream: u32, failure: RequestFailure, io: &mut Io<'_>) -> bool {
         let Some(slot) = self.streams.end(stream) else { return false };
         if slot.stage == StreamStage::PartialBody {
             self.partial.end(stream);

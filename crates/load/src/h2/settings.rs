@@ -1,7 +1,7 @@
 //! SETTINGS (RFC 9113, section 6.5): the client's, and those of the server.
 
 use super::frame::{connection_error, kind, write};
-use crate::failure::{ErrorCode, Failure};
+use crate::failure::{ErrorCode, RequestFailure};
 
 /// Window of one stream in bytes, as large as that of common clients. Received bytes are not kept, so
 /// that a window costs no memory here; but a server may buffer as much.
@@ -19,7 +19,7 @@ const MAX_FRAME_SIZE: u16 = 5;
 
 /// A setting of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Setting {
+pub(super) enum H2Setting {
     /// The size in bytes of its dynamic table for the client's headers.
     HeaderTableSize(u32),
     /// The maximum number of concurrent streams.
@@ -48,7 +48,7 @@ pub(super) fn write_ours(out: &mut Vec<u8>) {
 /// When the payload is truncated or a value is invalid. Settings before an invalid one are returned.
 pub(super) fn read(
     payload: &[u8],
-) -> Result<impl Iterator<Item = Result<Setting, Failure>> + '_, Failure> {
+) -> Result<impl Iterator<Item = Result<H2Setting, RequestFailure>> + '_, RequestFailure> {
     let (settings, rest) = payload.as_chunks::<6>();
     if !rest.is_empty() {
         return Err(connection_error(ErrorCode::FRAME_SIZE_ERROR, "SETTINGS that are cut short"));
@@ -58,23 +58,23 @@ pub(super) fn read(
     }))
 }
 
-fn setting(identifier: u16, value: u32) -> Result<Setting, Failure> {
+fn setting(identifier: u16, value: u32) -> Result<H2Setting, RequestFailure> {
     match (identifier, value) {
-        (HEADER_TABLE_SIZE, _) => Ok(Setting::HeaderTableSize(value)),
+        (HEADER_TABLE_SIZE, _) => Ok(H2Setting::HeaderTableSize(value)),
         (ENABLE_PUSH, 1..) => Err(connection_error(
             ErrorCode::PROTOCOL_ERROR,
             "a server that wants pushes from a client",
         )),
-        (MAX_CONCURRENT_STREAMS, _) => Ok(Setting::MaxConcurrentStreams(value)),
+        (MAX_CONCURRENT_STREAMS, _) => Ok(H2Setting::MaxConcurrentStreams(value)),
         (INITIAL_WINDOW_SIZE, 0x8000_0000..) => Err(connection_error(
             ErrorCode::FLOW_CONTROL_ERROR,
             "a window larger than windows may be",
         )),
-        (INITIAL_WINDOW_SIZE, _) => Ok(Setting::InitialWindowSize(value)),
+        (INITIAL_WINDOW_SIZE, _) => Ok(H2Setting::InitialWindowSize(value)),
         (MAX_FRAME_SIZE, ..0x4000 | 0x0100_0000..) => {
             Err(connection_error(ErrorCode::PROTOCOL_ERROR, "a longest frame that may not be"))
         }
-        _ => Ok(Setting::Ignored),
+        _ => Ok(H2Setting::Ignored),
     }
 }
 
@@ -82,7 +82,7 @@ fn setting(identifier: u16, value: u32) -> Result<Setting, Failure> {
 mod tests {
     use super::*;
 
-    fn all(payload: &[u8]) -> Result<Vec<Setting>, Failure> {
+    fn all(payload: &[u8]) -> Result<Vec<H2Setting>, RequestFailure> {
         read(payload)?.collect()
     }
 
@@ -92,10 +92,10 @@ mod tests {
         assert_eq!(
             all(payload).unwrap(),
             [
-                Setting::MaxConcurrentStreams(100),
-                Setting::Ignored,
-                Setting::InitialWindowSize(65_536),
-                Setting::HeaderTableSize(0),
+                H2Setting::MaxConcurrentStreams(100),
+                H2Setting::Ignored,
+                H2Setting::InitialWindowSize(65_536),
+                H2Setting::HeaderTableSize(0),
             ]
         );
     }
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn values_that_a_setting_cannot_have_are_told() {
         let code = |payload: &[u8]| match all(payload) {
-            Err(Failure::Http2 { code, .. }) => code,
+            Err(RequestFailure::Http2 { code, .. }) => code,
             other => panic!("{other:?}"),
         };
         assert_eq!(code(b"\0\x03\0\0\0"), ErrorCode::FRAME_SIZE_ERROR);

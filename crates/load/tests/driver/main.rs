@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lowtide_load::{
-    Available, Event, Failure, HttpVersion, LoadState, Observer, OtherProtocol, Plan, Progress,
-    RequestTemplate, RunError, Shape, run,
+    Available, Event, HttpVersion, LoadEvent, LoadObserver, LoadState, OtherProtocol, Plan,
+    RequestFailure, RequestTemplate, RunError, Shape, run,
 };
 use lowtide_model::load::{LoadReport, LoadRound};
 use server::Speaks;
@@ -72,7 +72,7 @@ fn repeat(times: u32, shape: Shape, pause: Duration) -> Shape {
     Shape::Repeat { times, round: vec![shape], between }
 }
 
-fn no_connection(plan: &Plan) -> Failure {
+fn no_connection(plan: &Plan) -> RequestFailure {
     match try_run(plan).unwrap_err() {
         RunError::NoConnection { failure, .. } => failure,
         other => panic!("{other}"),
@@ -115,12 +115,12 @@ fn with_tls_the_server_chooses_and_must_be_trusted() {
     for speaks in [Speaks::Http1, H2] {
         let server = server::start(speaks, true);
         let mut plan = plan(&format!("https://localhost:{}/", server.port()));
-        assert!(matches!(no_connection(&plan), Failure::NotTrusted(_)));
+        assert!(matches!(no_connection(&plan), RequestFailure::NotTrusted(_)));
         plan.insecure = true;
         let round = one_round(&plan);
         assert_eq!((round.succeeded, round.failed), (400, 0), "{:?}", round.errors);
         plan.version = if speaks == H2 { HttpVersion::Http1 } else { HttpVersion::Http2 };
-        assert_eq!(no_connection(&plan), Failure::NoProtocol);
+        assert_eq!(no_connection(&plan), RequestFailure::NoProtocol);
     }
 }
 
@@ -128,15 +128,18 @@ fn with_tls_the_server_chooses_and_must_be_trusted() {
 fn a_server_that_speaks_another_protocol_is_told() {
     let (one, two) = (server::start(Speaks::Http1, false), server::start(H2, false));
     // hyper knows what it is asked, and closes without a word.
-    assert_eq!(no_connection(&h2(&format!("http://{one}/"))), Failure::Closed);
+    assert_eq!(no_connection(&h2(&format!("http://{one}/"))), RequestFailure::Closed);
     // Its reply may be lost when it then resets the connection.
     let said = no_connection(&plan(&format!("http://{two}/")));
-    assert!(matches!(said, Failure::NotHttp1(OtherProtocol::Http2) | Failure::Reset), "{said}");
+    assert!(
+        matches!(said, RequestFailure::NotHttp1(OtherProtocol::Http2) | RequestFailure::Reset),
+        "{said}"
+    );
     let tls = Plan { insecure: true, ..plan(&format!("https://{one}/")) };
-    assert!(matches!(no_connection(&tls), Failure::Tls(_)));
+    assert!(matches!(no_connection(&tls), RequestFailure::Tls(_)));
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    assert_eq!(no_connection(&plan(&format!("http://{nobody}/"))), Failure::Refused);
-    assert_eq!(no_connection(&plan(&format!("tcp:{nobody}"))), Failure::Refused);
+    assert_eq!(no_connection(&plan(&format!("http://{nobody}/"))), RequestFailure::Refused);
+    assert_eq!(no_connection(&plan(&format!("tcp:{nobody}"))), RequestFailure::Refused);
 }
 
 #[test]
@@ -318,11 +321,11 @@ struct UntilClosed<'a> {
     interrupt: &'a AtomicBool,
 }
 
-impl Observer for UntilClosed<'_> {
-    fn observe(&mut self, progress: Progress<'_>) {
+impl LoadObserver for UntilClosed<'_> {
+    fn observe(&mut self, progress: LoadEvent<'_>) {
         match progress {
-            Progress::State(LoadState { connections: 20, .. }) => self.held.send_replace(true),
-            Progress::State(LoadState { connections: 0, .. }) if *self.held.borrow() => {
+            LoadEvent::State(LoadState { connections: 20, .. }) => self.held.send_replace(true),
+            LoadEvent::State(LoadState { connections: 0, .. }) if *self.held.borrow() => {
                 self.interrupt.swap(true, Ordering::Relaxed)
             }
             _ => false,
@@ -337,13 +340,13 @@ struct Impatient<'a> {
     marks: Vec<Event>,
 }
 
-impl Observer for Impatient<'_> {
-    fn observe(&mut self, progress: Progress<'_>) {
+impl LoadObserver for Impatient<'_> {
+    fn observe(&mut self, progress: LoadEvent<'_>) {
         match progress {
-            Progress::State(state) if state.in_flight >= self.in_flight => {
+            LoadEvent::State(state) if state.in_flight >= self.in_flight => {
                 self.interrupt.store(true, Ordering::Relaxed);
             }
-            Progress::Mark { moment, .. } => self.marks.push(moment),
+            LoadEvent::Mark { moment, .. } => self.marks.push(moment),
             _ => {}
         }
     }

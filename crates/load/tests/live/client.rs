@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use lowtide_load::testing::{Body, Http2, Outcomes, Protocol, Request, Ticks};
-use lowtide_load::{Failure, Scheme};
+use lowtide_load::{RequestFailure, Scheme};
 
 /// Maximum time without data from the server before a test fails.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub(crate) fn request(method: &str, path: &str, body: &[u8]) -> Request {
 pub(crate) struct RecordedOutcomes {
     /// By status, hash and length of the body.
     pub(crate) answered: BTreeMap<(u16, u64, u64), usize>,
-    pub(crate) failed: BTreeMap<Failure, usize>,
+    pub(crate) failed: BTreeMap<RequestFailure, usize>,
     pub(crate) in_all: usize,
 }
 
@@ -49,7 +49,7 @@ impl Outcomes for RecordedOutcomes {
         self.in_all += 1;
     }
 
-    fn failed(&mut self, _: Ticks, failure: Failure) {
+    fn failed(&mut self, _: Ticks, failure: RequestFailure) {
         *self.failed.entry(failure).or_default() += 1;
         self.in_all += 1;
     }
@@ -123,7 +123,9 @@ impl Client {
     fn wait(&mut self) {
         match self.received.recv_timeout(SERVER_TIMEOUT) {
             Ok(bytes) => self.take(&bytes),
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => self.close(Failure::Closed),
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
+                self.close(RequestFailure::Closed)
+            }
             Err(error) => panic!("{error} for the server: {:?}", self.outcomes),
         }
     }
@@ -134,7 +136,7 @@ impl Client {
         }
     }
 
-    fn close(&mut self, why: Failure) {
+    fn close(&mut self, why: RequestFailure) {
         self.protocol.closed(why, &mut self.outcomes);
         self.is_closed = true;
     }

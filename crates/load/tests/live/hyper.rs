@@ -15,7 +15,7 @@ use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use lowtide_load::{ErrorCode, Failure};
+use lowtide_load::{ErrorCode, RequestFailure};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -151,7 +151,7 @@ fn a_server_that_shuts_down_answers_what_it_has_started_and_takes_no_more() {
     let sent = client.sent();
     client.run(sent);
     let outcomes = client.outcomes;
-    let not_processed = Failure::NotProcessed(ErrorCode::NO_ERROR);
+    let not_processed = RequestFailure::NotProcessed(ErrorCode::NO_ERROR);
     let failed = outcomes.failed.get(&not_processed).copied().unwrap_or(0);
     assert!(outcomes.count(200, b"this is /stop") > 0);
     assert_eq!(outcomes.count(200, b"this is /stop") + failed, sent, "{outcomes:?}");
@@ -162,7 +162,7 @@ fn requests_that_the_server_resets_are_told_and_the_others_are_not_harmed() {
     let server = serve(0, |_| {});
     let mut client = Client::connect(server, &request("GET", "/error", b""));
     client.run(100);
-    let internal_error = Failure::StreamReset(ErrorCode(2));
+    let internal_error = RequestFailure::StreamReset(ErrorCode(2));
     assert_eq!(client.outcomes.failed, [(internal_error, 100)].into());
 }
 
@@ -176,6 +176,6 @@ fn requests_that_are_given_up_make_room_for_others() {
         client.run_until(10 * round, |client| client.sent() == 10 * round);
         client.expire();
     }
-    assert_eq!(client.outcomes.failed, [(Failure::TimedOut, 50)].into());
+    assert_eq!(client.outcomes.failed, [(RequestFailure::TimedOut, 50)].into());
     assert_eq!(client.goodbye().in_all, 50);
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{Detector, Loaded, partition_alloc};
+use super::{Detector, LoadedObject, partition_alloc};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::Linkage;
 
@@ -33,7 +33,7 @@ impl Detector {
         pid: u32,
         maps: &[Mapping],
         program_facts: &ProgramFacts,
-        objects: &[Loaded<'_>],
+        objects: &[LoadedObject<'_>],
     ) -> Option<DetectedAllocator> {
         let (file, of_file) = match &program_facts.provider {
             Provider::Library(file) => {
@@ -62,7 +62,7 @@ impl Detector {
         &mut self,
         pid: u32,
         program_facts: &ProgramFacts,
-        objects: &[Loaded<'_>],
+        objects: &[LoadedObject<'_>],
     ) -> Option<DetectedAllocator> {
         let program = objects.first()?;
         // A static program has one C library, whose malloc may be that very allocator.
@@ -76,7 +76,7 @@ impl Detector {
         Some(DetectedAllocator { kind, version, linkage: Linkage::Static, path })
     }
 
-    fn kind_of_library(file: &LoadedFile, object: &Loaded<'_>) -> AllocatorKind {
+    fn kind_of_library(file: &LoadedFile, object: &LoadedObject<'_>) -> AllocatorKind {
         let name = file_name(&file.path);
         if let Some(known) = &object.facts.allocator {
             known.clone()
@@ -95,7 +95,7 @@ impl Detector {
         &mut self,
         pid: u32,
         maps: &[Mapping],
-        program: &Loaded<'_>,
+        program: &LoadedObject<'_>,
     ) -> Option<AllocatorKind> {
         let found = self.c_libraries.entry(program.mapping.file).or_insert_with(|| {
             let file = open_mapped(pid, program.mapping).ok()?;
@@ -115,7 +115,7 @@ impl Detector {
         &mut self,
         pid: u32,
         kind: &AllocatorKind,
-        object: &Loaded<'_>,
+        object: &LoadedObject<'_>,
     ) -> Option<String> {
         let texts = object.facts.texts?;
         let at = object.facts.version_at;
@@ -174,7 +174,7 @@ fn has_guarded_heap(maps: &[Mapping]) -> bool {
 }
 
 /// Returns the kind of a `malloc` of which only the address is known.
-fn unknown(object: &Loaded<'_>, maps: &[Mapping]) -> AllocatorKind {
+fn unknown(object: &LoadedObject<'_>, maps: &[Mapping]) -> AllocatorKind {
     if !partition_alloc::super_pages(maps).is_empty() {
         return AllocatorKind::PartitionAlloc;
     }
@@ -195,13 +195,13 @@ fn stem(name: &str) -> &str {
 }
 
 /// A library was asked for when a path of needs leads from the program to it.
-fn linkage(objects: &[Loaded<'_>], library: &Loaded<'_>) -> Linkage {
+fn linkage(objects: &[LoadedObject<'_>], library: &LoadedObject<'_>) -> Linkage {
     let mut wanted: HashSet<&str> = HashSet::new();
-    let mut next: Vec<&Loaded<'_>> = objects.first().into_iter().collect();
+    let mut next: Vec<&LoadedObject<'_>> = objects.first().into_iter().collect();
     let mut seen: HashSet<u64> = next.iter().map(|o| o.mapping.start).collect();
     while let Some(object) = next.pop() {
         wanted.extend(object.facts.needed.iter().map(|n| n.rsplit('/').next().unwrap_or(n)));
-        let asked = |o: &&Loaded<'_>| {
+        let asked = |o: &&LoadedObject<'_>| {
             let file = o.mapping.name.rsplit('/').next().unwrap_or_default();
             o.facts.soname.as_deref().is_some_and(|name| wanted.contains(name))
                 || wanted.contains(file)

@@ -74,7 +74,7 @@ pub struct Detector {
 }
 
 /// An object that is loaded: its mapping, and what its file tells.
-struct Loaded<'m> {
+struct LoadedObject<'m> {
     mapping: &'m Mapping,
     facts: ObjectFacts,
 }
@@ -90,7 +90,7 @@ impl Detector {
         let mut objects = Vec::with_capacity(mappings.len());
         for (place, mapping) in mappings.into_iter().enumerate() {
             match self.reader.object(pid, mapping) {
-                Ok(facts) => objects.push(Loaded { mapping, facts: facts.clone() }),
+                Ok(facts) => objects.push(LoadedObject { mapping, facts: facts.clone() }),
                 // What of the program itself cannot be read, cannot be told. A library whose file is
                 // gone is one that is not recognised.
                 Err(error) if place == 0 => return Err(error),
@@ -121,9 +121,9 @@ impl Detector {
     }
 }
 
-fn zeroed_data(maps: &[Mapping], objects: &[Loaded<'_>]) -> Vec<Range<u64>> {
+fn zeroed_data(maps: &[Mapping], objects: &[LoadedObject<'_>]) -> Vec<Range<u64>> {
     let page = rustix::param::page_size() as u64;
-    let of_object = |object: &Loaded<'_>| {
+    let of_object = |object: &LoadedObject<'_>| {
         let mut of_file = maps.iter().filter(|m| m.file == object.mapping.file);
         let (first, end) = object.facts.addresses?;
         // A file may be mapped twice (Node maps its own code again): its first mapping is the loader's
@@ -146,7 +146,7 @@ fn zeroed_data(maps: &[Mapping], objects: &[Loaded<'_>]) -> Vec<Range<u64>> {
 /// 0x7fff8000 in compiler-rt's asan_mapping.h). In a program of its build, nothing else may be there.
 const ASAN_SHADOW: u64 = 0x7fff_7000;
 
-fn sanitizer(maps: &[Mapping], objects: &[Loaded<'_>]) -> Option<Sanitizer> {
+fn sanitizer(maps: &[Mapping], objects: &[LoadedObject<'_>]) -> Option<Sanitizer> {
     let named = objects.iter().flat_map(|o| &o.facts.evidence).filter_map(|e| match e {
         EmbeddedCode::Sanitizer(sanitizer) => Some(*sanitizer),
         _ => None,

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use super::{Detector, Loaded};
+use super::{Detector, LoadedObject};
 use crate::program::{EmbeddedCode, elf, texts};
 
 /// A runtime in a process.
@@ -52,7 +52,11 @@ const INNODB_CHUNK: u64 = 1 << 20;
 
 impl Detector {
     /// The runtimes whose code is loaded, each once.
-    pub(super) fn runtimes(&mut self, pid: u32, objects: &[Loaded<'_>]) -> Vec<DetectedRuntime> {
+    pub(super) fn runtimes(
+        &mut self,
+        pid: u32,
+        objects: &[LoadedObject<'_>],
+    ) -> Vec<DetectedRuntime> {
         let mut found: Vec<DetectedRuntime> = Vec::new();
         for object in objects {
             for kind in kinds(&object.facts.evidence) {
@@ -70,7 +74,7 @@ impl Detector {
         &mut self,
         pid: u32,
         kind: RuntimeKind,
-        object: &Loaded<'_>,
+        object: &LoadedObject<'_>,
     ) -> Option<String> {
         let texts = object.facts.texts;
         let at = object.facts.version_at;
@@ -107,7 +111,7 @@ fn kinds(evidence: &[EmbeddedCode]) -> impl Iterator<Item = RuntimeKind> {
     })
 }
 
-fn memory(pid: u32, kind: RuntimeKind, object: &Loaded<'_>) -> OwnMemory {
+fn memory(pid: u32, kind: RuntimeKind, object: &LoadedObject<'_>) -> OwnMemory {
     match kind {
         RuntimeKind::Go | RuntimeKind::HotSpot | RuntimeKind::Erlang => OwnMemory::Any,
         RuntimeKind::Node | RuntimeKind::V8 => OwnMemory::Aligned(V8_PAGE),
@@ -142,13 +146,13 @@ fn python_memory(environment: &[u8], is_free_threaded: bool) -> OwnMemory {
 }
 
 /// The last part of the names by which a file goes.
-fn names<'o>(object: &'o Loaded<'_>) -> impl Iterator<Item = &'o str> {
+fn names<'o>(object: &'o LoadedObject<'_>) -> impl Iterator<Item = &'o str> {
     let file = object.mapping.name.rsplit('/').next();
     object.facts.soname.as_deref().into_iter().chain(file)
 }
 
 /// `3.13` of `libpython3.13t.so.1.0` or `python3.13`.
-fn python_minor(object: &Loaded<'_>) -> Option<String> {
+fn python_minor(object: &LoadedObject<'_>) -> Option<String> {
     names(object).find_map(|name| {
         let (_, rest) = name.split_once("python")?;
         let (major, rest) = rest.split_once('.')?;
@@ -159,7 +163,7 @@ fn python_minor(object: &Loaded<'_>) -> Option<String> {
 }
 
 /// The builds without the interpreter's lock have a `t` behind the number.
-fn is_free_threaded(object: &Loaded<'_>) -> bool {
+fn is_free_threaded(object: &LoadedObject<'_>) -> bool {
     python_minor(object).is_some_and(|minor| {
         let marked = format!("python{minor}t");
         names(object).any(|name| name.contains(&marked))

@@ -24,7 +24,7 @@ use crate::memory::LiveMemory;
 use crate::patience::patiently;
 use crate::proc::maps::Mapping;
 use crate::proc::rollup::Rollup;
-use crate::process::Process;
+use crate::process::ProcReader;
 use crate::program::ProgramError;
 use crate::sockets::{self, Sockets};
 use crate::target::{Target, TargetError};
@@ -128,7 +128,7 @@ impl Inspector {
         let stat = target.stat()?;
         let gone = || TargetError::Gone(target.pid);
         let (process, _) =
-            Process::open(target.pid).map_err(|e| target.failed(e))?.ok_or_else(gone)?;
+            ProcReader::open(target.pid).map_err(|e| target.failed(e))?.ok_or_else(gone)?;
         let command = process.command_or(&stat.name);
         let open_files = process.descriptors().ok().map(|found| found.len() as u64);
         Ok(Observation {
@@ -142,7 +142,7 @@ impl Inspector {
         })
     }
 
-    fn connections(&mut self, process: &Process, open_files: u64) -> Option<u64> {
+    fn connections(&mut self, process: &ProcReader, open_files: u64) -> Option<u64> {
         if self.sockets.is_none() {
             self.sockets = Sockets::open().ok();
         }

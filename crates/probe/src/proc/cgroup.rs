@@ -10,10 +10,10 @@ const FREEZER_V1: &str = "/sys/fs/cgroup/freezer";
 
 /// The groups of one process, one for each hierarchy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Groups(Vec<Group>);
+pub struct Groups(Vec<Hierarchy>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Group {
+struct Hierarchy {
     /// The controllers of the hierarchy, with commas between; empty is version 2.
     controllers: String,
     path: String,
@@ -25,7 +25,7 @@ impl Groups {
         let group = |line: &str| {
             let mut fields = line.splitn(3, ':').skip(1);
             let (controllers, path) = (fields.next()?.to_owned(), fields.next()?.to_owned());
-            Some(Group { controllers, path })
+            Some(Hierarchy { controllers, path })
         };
         Self(text.lines().filter_map(group).collect())
     }
@@ -41,7 +41,7 @@ impl Groups {
 
     /// The path in the hierarchy of a controller; that of version 2 has the empty name.
     pub fn path(&self, controller: &str) -> Option<&str> {
-        let has = |group: &&Group| group.controllers.split(',').any(|name| name == controller);
+        let has = |group: &&Hierarchy| group.controllers.split(',').any(|name| name == controller);
         self.0.iter().find(has).map(|group| group.path.as_str())
     }
 

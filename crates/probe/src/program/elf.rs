@@ -131,7 +131,7 @@ impl ObjectFacts {
     }
 
     fn read_names<'c>(&mut self, elf: &Elf<'c>, cache: Cached<'c>) {
-        each_name(elf, cache, Table::Dynamic, |name, symbol| {
+        each_name(elf, cache, SymbolTable::Dynamic, |name, symbol| {
             let address = symbol.st_value(elf.endian());
             match name {
                 b"malloc" => self.defines_malloc = true,
@@ -167,7 +167,7 @@ impl BuiltIn {
         // CPython carries mimalloc from 3.13 on, and does not use it unless it is told to.
         let is_python = || {
             let mut found = false;
-            each_name(elf, &cache, Table::Dynamic, |name, _| {
+            each_name(elf, &cache, SymbolTable::Dynamic, |name, _| {
                 found = name == b"Py_BytesMain";
                 !found
             });
@@ -185,7 +185,7 @@ fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &File) -> Option<Allocat
     }
     let mut found = None;
     let mut has_local_functions = false;
-    for table in [Table::All, Table::Dynamic] {
+    for table in [SymbolTable::All, SymbolTable::Dynamic] {
         each_name(elf, cache, table, |name, symbol| {
             has_local_functions |=
                 symbol.st_type() == elf::STT_FUNC && symbol.st_bind() == elf::STB_LOCAL;
@@ -210,7 +210,7 @@ pub(crate) fn offset_of_symbol(file: &File, wanted: &[u8]) -> Option<u64> {
     let object = object::File::parse(&cache).ok()?;
     let object::File::Elf64(elf) = &object else { return None };
     let mut address = None;
-    each_name(elf, &cache, Table::All, |name, symbol| {
+    each_name(elf, &cache, SymbolTable::All, |name, symbol| {
         address = (name == wanted).then(|| symbol.st_value(elf.endian()));
         address.is_none()
     });
@@ -224,7 +224,7 @@ pub fn symbol(file: &File, wanted: &str) -> Option<(u64, u64)> {
     let object = object::File::parse(&cache).ok()?;
     let object::File::Elf64(elf) = &object else { return None };
     let mut found = None;
-    for table in [Table::Dynamic, Table::All] {
+    for table in [SymbolTable::Dynamic, SymbolTable::All] {
         each_name(elf, &cache, table, |name, symbol| {
             found = found.or((name == wanted.as_bytes()).then(|| symbol.st_value(elf.endian())));
             found.is_none()
@@ -263,7 +263,7 @@ fn file_offset(elf: &Elf<'_>, address: u64) -> Option<u64> {
 
 /// A table of names.
 #[derive(Clone, Copy)]
-enum Table {
+enum SymbolTable {
     /// What others may use (`.dynsym`).
     Dynamic,
     /// Everything, unless it was stripped (`.symtab`).
@@ -274,13 +274,13 @@ enum Table {
 fn each_name<'c>(
     elf: &Elf<'c>,
     cache: Cached<'c>,
-    table: Table,
+    table: SymbolTable,
     mut visit: impl FnMut(&[u8], &elf::Sym64<Endianness>) -> bool,
 ) {
     let endian = elf.endian();
     let symbols = match table {
-        Table::Dynamic => elf.elf_dynamic_symbol_table(),
-        Table::All => elf.elf_symbol_table(),
+        SymbolTable::Dynamic => elf.elf_dynamic_symbol_table(),
+        SymbolTable::All => elf.elf_symbol_table(),
     };
     if symbols.is_empty() || symbols.string_section() == SectionIndex(0) {
         return;

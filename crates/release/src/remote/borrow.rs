@@ -17,7 +17,7 @@ use super::stopped_thread::StoppedThread;
 use super::target_io::TargetIo;
 use super::time_asleep::LastTimeout;
 use super::tracee::Registers;
-use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, Step, seccomp};
+use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, TargetStep, seccomp};
 use crate::error::{Abort, ReleaseError};
 use crate::refusal::Refusal;
 
@@ -72,7 +72,7 @@ impl<'t> ThreadBorrower<'t> {
         heap: Vec<Range<u64>>,
         malloc: &str,
         interrupt: &'t AtomicBool,
-        observe: &'t mut dyn FnMut(Step),
+        observe: &'t mut dyn FnMut(TargetStep),
     ) -> Result<Self, Abort> {
         priority::reduce_timer_slack();
         priority::lower();
@@ -194,7 +194,7 @@ impl<'t> ThreadBorrower<'t> {
         detached.map_err(|error| self.io.failed(error))?;
         self.first.get_or_insert((candidate.thread.tid, candidate.wait.name));
         self.fs_base = Some(fs_base);
-        self.io.observe(Step::Await);
+        self.io.observe(TargetStep::Await);
         Ok(candidate)
     }
 
@@ -207,7 +207,7 @@ impl<'t> ThreadBorrower<'t> {
         let (_, permitted) = self.with_stopped_thread(|borrower, candidate, _stopped| {
             let tid = candidate.thread.tid.cast_signed();
             let permitted = seccomp::permits(tid, candidate.seccomp, &calls);
-            borrower.io.observe(Step::Detach);
+            borrower.io.observe(TargetStep::Detach);
             Ok(Some(permitted))
         })?;
         Ok(permitted?)

@@ -1,6 +1,6 @@
 //! The system calls that are made in a target, for frame chains and for the check of its seccomp filters.
 
-use super::frame::Call;
+use super::frame::FrameCall;
 use super::seccomp;
 use crate::stub::numbers::*;
 use crate::stub::{BLOCK_BYTES, SYSCALL_BYTES};
@@ -45,16 +45,16 @@ pub(super) const CLONE_FLAGS: u64 = (libc::CLONE_VM
 pub(super) const CLONE_SETTLS: u64 = libc::CLONE_SETTLS as u64;
 
 /// Returns a function from the address of the name to the calls that map our code and its block, and name both.
-pub(super) fn mapping_calls(place: u64) -> impl Fn(u64) -> Vec<Call> {
+pub(super) fn mapping_calls(place: u64) -> impl Fn(u64) -> Vec<FrameCall> {
     let block = place + CODE_BYTES;
     move |name| {
         let map = |at, bytes, rights: i32| {
             let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-            Call { number: MMAP, args: [at, bytes, rights as u64, how as u64, u64::MAX, 0] }
+            FrameCall { number: MMAP, args: [at, bytes, rights as u64, how as u64, u64::MAX, 0] }
         };
         let call_it = |at, bytes| {
             let (what, which) = (libc::PR_SET_VMA as u64, libc::PR_SET_VMA_ANON_NAME as u64);
-            Call { number: NR_PRCTL, args: [what, which, at, bytes, name, 0] }
+            FrameCall { number: NR_PRCTL, args: [what, which, at, bytes, name, 0] }
         };
         vec![
             map(place, CODE_BYTES, libc::PROT_READ | libc::PROT_EXEC),
@@ -76,7 +76,7 @@ pub(super) fn name_of(number: u64) -> &'static str {
 }
 
 /// Returns a call of a frame chain as a filter sees it.
-pub(super) fn seccomp_call(call: &Call, syscall_ret: u64) -> seccomp::Call {
+pub(super) fn seccomp_call(call: &FrameCall, syscall_ret: u64) -> seccomp::Call {
     seccomp::Call {
         number: call.number as u32,
         instruction_pointer: syscall_ret + SYSCALL_BYTES,

@@ -21,7 +21,7 @@ const KEEP_ALTSTACK: u64 = 7;
 
 /// A system call: its number and arguments.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Call {
+pub(crate) struct FrameCall {
     /// Its number on x86-64.
     pub number: u64,
     /// Its arguments; unused ones are zero.
@@ -78,7 +78,7 @@ pub(crate) fn chain(
     gadgets: &Gadgets,
     back: &ResumeState,
     text: &[u8],
-    calls: impl Fn(u64) -> Vec<Call>,
+    calls: impl Fn(u64) -> Vec<FrameCall>,
 ) -> FrameChain {
     // The number of calls does not depend on the address of the text.
     let count = calls(0).len();
@@ -226,7 +226,7 @@ mod tests {
             vectors: vec![9; 580],
             timespec: Some((0, [3, 4])),
         };
-        let call = |number, text| Call { number, args: [text, 0, 0, 0, 0, 0] };
+        let call = |number, text| FrameCall { number, args: [text, 0, 0, 0, 0, 0] };
         let chain = chain(&stopped(), -514, &gadgets, &back, b"text", |text| {
             vec![call(9, text), call(11, text)]
         });

@@ -9,7 +9,7 @@ use lowtide_probe::proc::task::Doing;
 use super::borrow::ThreadBorrower;
 use super::calls::{MUNMAP, code_calls, mapping_calls, name_of, seccomp_call, sigreturn_call};
 use super::candidates::Candidate;
-use super::frame::{Call, chain, set_argument};
+use super::frame::{FrameCall, chain, set_argument};
 use super::leftovers;
 use super::wait::{self, Timeout};
 use super::{ACTION_TIMEOUT, seccomp};
@@ -22,7 +22,7 @@ impl ThreadBorrower<'_> {
     /// Makes a thread unmap a range.
     pub(super) fn unmap(&mut self, range: &Range<u64>) -> Result<(), Abort> {
         let (start, bytes) = (range.start, range.end - range.start);
-        let call = Call { number: MUNMAP, args: [start, bytes, 0, 0, 0, 0] };
+        let call = FrameCall { number: MUNMAP, args: [start, bytes, 0, 0, 0, 0] };
         if self.call_until(&[], &|_| vec![call], &|borrower| borrower.io.word(start).is_none())? {
             Ok(())
         } else {
@@ -36,7 +36,7 @@ impl ThreadBorrower<'_> {
     pub(super) fn call_until(
         &mut self,
         text: &[u8],
-        calls: &dyn Fn(u64) -> Vec<Call>,
+        calls: &dyn Fn(u64) -> Vec<FrameCall>,
         holds: &dyn Fn(&Self) -> bool,
     ) -> Result<bool, Abort> {
         /// Interval of the checks of `holds` before the thread has returned.
@@ -61,7 +61,11 @@ impl ThreadBorrower<'_> {
     }
 
     /// Makes a thread perform calls. `text` is data that they refer to; `calls` receives its address.
-    fn call(&mut self, text: &[u8], calls: &dyn Fn(u64) -> Vec<Call>) -> Result<Candidate, Abort> {
+    fn call(
+        &mut self,
+        text: &[u8],
+        calls: &dyn Fn(u64) -> Vec<FrameCall>,
+    ) -> Result<Candidate, Abort> {
         let count = calls(0).len();
         let planned = self.planned(&calls(0));
         let redirected = self.redirect(&planned, Some(count), |borrower, stopped| {
@@ -101,12 +105,12 @@ impl ThreadBorrower<'_> {
     pub(super) fn all_planned(&self) -> Vec<(&'static str, seccomp::Call)> {
         let place = leftovers::find_place(&self.maps, leftovers::salt()).unwrap_or(0);
         let mut calls = mapping_calls(place)(0);
-        calls.push(Call { number: MUNMAP, args: [place, leftovers::BYTES, 0, 0, 0, 0] });
+        calls.push(FrameCall { number: MUNMAP, args: [place, leftovers::BYTES, 0, 0, 0, 0] });
         [self.planned(&calls), code_calls(place)].concat()
     }
 
     /// Returns the calls of a chain, as a filter sees them.
-    fn planned(&self, calls: &[Call]) -> Vec<(&'static str, seccomp::Call)> {
+    fn planned(&self, calls: &[FrameCall]) -> Vec<(&'static str, seccomp::Call)> {
         let mut planned: Vec<(&'static str, seccomp::Call)> = calls
             .iter()
             .map(|call| (name_of(call.number), seccomp_call(call, self.gadgets.syscall_ret)))

@@ -64,7 +64,7 @@ const JOB_STOP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// An operation on the target, reported before it is performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum TargetStep {
     /// Starts to trace a thread.
     Seize,
     /// Requests it to stop.

@@ -41,7 +41,7 @@ pub struct Filter {
 
 /// The action of a filter on a call. If filters differ, the smallest action wins, as in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Action {
+pub enum FilterAction {
     /// The process is killed, also for an unknown action.
     KillProcess,
     /// The thread is killed.
@@ -60,7 +60,7 @@ pub enum Action {
     Allow,
 }
 
-impl Action {
+impl FilterAction {
     /// Returns whether the call is made.
     pub fn is_allowed(self) -> bool {
         matches!(self, Self::Log | Self::Allow)
@@ -96,8 +96,8 @@ impl Filter {
     }
 
     /// Returns its action on a call.
-    pub fn decide(&self, call: &Call) -> Action {
-        self.run(call).map_or(Action::KillProcess, Action::from_returned)
+    pub fn decide(&self, call: &Call) -> FilterAction {
+        self.run(call).map_or(FilterAction::KillProcess, FilterAction::from_returned)
     }
 
     /// Runs it; `None` if it does something that the kernel does not permit (`seccomp_check_filter`,
@@ -198,8 +198,8 @@ impl Call {
 }
 
 /// Returns the action of all filters of a thread on a call: it is made only if each filter allows it.
-pub fn decide(filters: &[Filter], call: &Call) -> Action {
-    filters.iter().map(|filter| filter.decide(call)).min().unwrap_or(Action::Allow)
+pub fn decide(filters: &[Filter], call: &Call) -> FilterAction {
+    filters.iter().map(|filter| filter.decide(call)).min().unwrap_or(FilterAction::Allow)
 }
 
 /// Checks whether a thread may make some calls. `mode` is the `Seccomp` of its `status`. The calling thread must trace
@@ -330,9 +330,9 @@ mod tests {
             ret(ALLOW),
             ret(libc::SECCOMP_RET_ERRNO | 1),
         ]);
-        assert_eq!(list.decide(&MMAP), Action::Allow);
-        assert_eq!(list.decide(&Call { number: 28, ..MMAP }), Action::Allow);
-        assert_eq!(list.decide(&Call { number: 59, ..MMAP }), Action::Errno);
+        assert_eq!(list.decide(&MMAP), FilterAction::Allow);
+        assert_eq!(list.decide(&Call { number: 28, ..MMAP }), FilterAction::Allow);
+        assert_eq!(list.decide(&Call { number: 59, ..MMAP }), FilterAction::Errno);
     }
 
     #[test]
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn a_division_by_zero_kills_the_thread_as_the_kernel_does() {
         let code = [(libc::BPF_ALU | libc::BPF_DIV | libc::BPF_X, 0, 0, 0), ret(ALLOW)];
-        assert_eq!(filter(&code).decide(&MMAP), Action::KillThread);
+        assert_eq!(filter(&code).decide(&MMAP), FilterAction::KillThread);
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
             assert_eq!(filter(&code).run(&MMAP), Some(u32::from(holds)), "{condition:#x} {value}");
         }
         let over = [(libc::BPF_JMP | libc::BPF_JA, 1, 0, 0), ret(KILL), ret(ALLOW)];
-        assert_eq!(filter(&over).decide(&MMAP), Action::Allow);
+        assert_eq!(filter(&over).decide(&MMAP), FilterAction::Allow);
     }
 
     #[test]
@@ -443,7 +443,7 @@ mod tests {
             vec![(libc::BPF_JMP | libc::BPF_JA, u32::MAX, 0, 0), ret(ALLOW)],
         ];
         for code in odd {
-            assert_eq!(filter(&code).decide(&MMAP), Action::KillProcess, "{code:x?}");
+            assert_eq!(filter(&code).decide(&MMAP), FilterAction::KillProcess, "{code:x?}");
         }
     }
 
@@ -451,14 +451,14 @@ mod tests {
     fn the_strictest_of_several_filters_wins() {
         // In the kernel's order (Documentation/userspace-api/seccomp_filter.rst).
         let order = [
-            (libc::SECCOMP_RET_KILL_PROCESS, Action::KillProcess),
-            (libc::SECCOMP_RET_KILL_THREAD, Action::KillThread),
-            (libc::SECCOMP_RET_TRAP, Action::Trap),
-            (libc::SECCOMP_RET_ERRNO | 13, Action::Errno),
-            (libc::SECCOMP_RET_USER_NOTIF, Action::Notify),
-            (libc::SECCOMP_RET_TRACE, Action::Trace),
-            (libc::SECCOMP_RET_LOG, Action::Log),
-            (libc::SECCOMP_RET_ALLOW, Action::Allow),
+            (libc::SECCOMP_RET_KILL_PROCESS, FilterAction::KillProcess),
+            (libc::SECCOMP_RET_KILL_THREAD, FilterAction::KillThread),
+            (libc::SECCOMP_RET_TRAP, FilterAction::Trap),
+            (libc::SECCOMP_RET_ERRNO | 13, FilterAction::Errno),
+            (libc::SECCOMP_RET_USER_NOTIF, FilterAction::Notify),
+            (libc::SECCOMP_RET_TRACE, FilterAction::Trace),
+            (libc::SECCOMP_RET_LOG, FilterAction::Log),
+            (libc::SECCOMP_RET_ALLOW, FilterAction::Allow),
         ];
         for (at, (first, action)) in order.iter().enumerate() {
             for (second, _) in &order[at..] {
@@ -467,8 +467,8 @@ mod tests {
             }
             assert_eq!(action.is_allowed(), at >= 6, "{action:?}");
         }
-        assert_eq!(decide(&[], &MMAP), Action::Allow);
-        assert_eq!(filter(&[ret(0x0001_0000)]).decide(&MMAP), Action::KillProcess);
+        assert_eq!(decide(&[], &MMAP), FilterAction::Allow);
+        assert_eq!(filter(&[ret(0x0001_0000)]).decide(&MMAP), FilterAction::KillProcess);
     }
 
     #[test]

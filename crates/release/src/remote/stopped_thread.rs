@@ -8,9 +8,9 @@ use lowtide_probe::proc::task::{Doing, Thread};
 use super::borrow::ThreadBorrower;
 use super::candidates::Candidate;
 use super::frame::{ResumeState, set_argument};
-use super::tracee::{Registers, Stop, Tracee};
+use super::tracee::{PtraceStop, Registers, Tracee};
 use super::wait::{self, Resume, Timeout};
-use super::{STOP_TIMEOUT, Step, vectors};
+use super::{STOP_TIMEOUT, TargetStep, vectors};
 use crate::error::{Abort, failed};
 use crate::refusal::Refusal;
 use crate::stub::{NAME, SYSCALL_BYTES};
@@ -68,11 +68,11 @@ impl StoppedThread {
         self,
         registers: &Registers,
         escorted: Option<usize>,
-        observe: &mut dyn FnMut(Step),
+        observe: &mut dyn FnMut(TargetStep),
     ) -> io::Result<()> {
-        observe(Step::Set);
+        observe(TargetStep::Set);
         let set = self.tracee.set_registers(registers);
-        observe(Step::Detach);
+        observe(TargetStep::Detach);
         let detached = match escorted {
             Some(calls) if set.is_ok() => self.escort(calls, observe),
             _ => self.tracee.detach(0),
@@ -84,21 +84,21 @@ impl StoppedThread {
     /// interrupted. The kernel continues from there: it restarts the wait, or, if a signal has come meanwhile, runs
     /// the handler and ends the wait with EINTR, as it would have done without the stop. Without the escort, the
     /// thread would restart its wait in any case, and a handler that runs before that would not end it.
-    fn escort(mut self, calls: usize, observe: &mut dyn FnMut(Step)) -> io::Result<()> {
+    fn escort(mut self, calls: usize, observe: &mut dyn FnMut(TargetStep)) -> io::Result<()> {
         // Each call and each rt_sigreturn has an entry and an exit; one rt_sigreturn precedes all of them.
         let stops = 2 * (2 * calls + 1);
         for _ in 0..stops {
             self.tracee.next_call()?;
             match self.tracee.wait(STOP_TIMEOUT)? {
-                Stop::Call => {}
+                PtraceStop::Call => {}
                 // A handler runs before the first call, which cancels all of them.
-                Stop::Signal(signal) => return self.tracee.detach(signal),
-                Stop::Requested | Stop::Group => return self.tracee.detach(0),
-                Stop::Ended => return Ok(()),
-                Stop::TimedOut => return Err(io::ErrorKind::TimedOut.into()),
+                PtraceStop::Signal(signal) => return self.tracee.detach(signal),
+                PtraceStop::Requested | PtraceStop::Group => return self.tracee.detach(0),
+                PtraceStop::Ended => return Ok(()),
+                PtraceStop::TimedOut => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
-        observe(Step::Set);
+        observe(TargetStep::Set);
         let mut registers = self.tracee.registers()?;
         let is_there = registers.rip == self.back.rip && registers.rsp == self.back.rsp;
         if self.resume.again && is_there && self.may_end() {
@@ -132,7 +132,7 @@ impl ThreadBorrower<'_> {
             return Ok(None);
         }
         let Some((mut tracee, since)) = self.seize(candidate)? else { return Ok(None) };
-        self.io.observe(Step::Read);
+        self.io.observe(TargetStep::Read);
         let read_failed = |error| self.io.failed(error);
         let registers = tracee.registers().map_err(read_failed)?;
         if let Some(registers) = registers_if_untouched(&registers) {
@@ -212,7 +212,7 @@ impl ThreadBorrower<'_> {
             return Ok(None);
         }
         let tid = candidate.thread.tid;
-        self.io.observe(Step::Seize);
+        self.io.observe(TargetStep::Seize);
         let mut tracee = match Tracee::seize(tid) {
             Ok(tracee) => tracee,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
@@ -228,15 +228,15 @@ impl ThreadBorrower<'_> {
             }
             Err(error) => return Err(self.io.target.failed(error).into()),
         };
-        self.io.observe(Step::Interrupt);
+        self.io.observe(TargetStep::Interrupt);
         let since = Instant::now();
         if tracee.interrupt().is_err() {
             return Ok(None);
         }
-        self.io.observe(Step::Wait);
+        self.io.observe(TargetStep::Wait);
         match tracee.wait(STOP_TIMEOUT).map_err(|error| self.io.failed(error))? {
-            Stop::Requested => Ok(Some((tracee, since))),
-            Stop::Signal(signal) => {
+            PtraceStop::Requested => Ok(Some((tracee, since))),
+            PtraceStop::Signal(signal) => {
                 if let Some(registers) =
                     tracee.registers().ok().and_then(|r| registers_if_untouched(&r))
                 {
@@ -245,12 +245,12 @@ impl ThreadBorrower<'_> {
                 let _ = tracee.detach(signal);
                 Ok(None)
             }
-            Stop::Group => {
+            PtraceStop::Group => {
                 let _ = tracee.detach(0);
                 Err(Refusal::Stopped { pid: self.io.target.pid }.into())
             }
-            Stop::Ended | Stop::Call => Ok(None),
-            Stop::TimedOut => {
+            PtraceStop::Ended | PtraceStop::Call => Ok(None),
+            PtraceStop::TimedOut => {
                 crate::checks::check_frozen(self.io.target)?;
                 Err(failed("a thread could not be stopped: the kernel holds it"))
             }

@@ -10,7 +10,7 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::{Target, TargetError};
 use rustix::fs::{FlockOperation, flock};
 
-use super::{ACTION_TIMEOUT, JOB_STOP_TIMEOUT, Step};
+use super::{ACTION_TIMEOUT, JOB_STOP_TIMEOUT, TargetStep};
 use crate::error::{Abort, failed};
 use crate::refusal::Refusal;
 
@@ -20,7 +20,7 @@ pub(crate) struct TargetIo<'t> {
     /// The target's memory for inspection: reading it makes no page resident.
     pub(super) live: &'t LiveMemory,
     memory: File,
-    observe: &'t mut dyn FnMut(Step),
+    observe: &'t mut dyn FnMut(TargetStep),
 }
 
 impl<'t> TargetIo<'t> {
@@ -31,7 +31,7 @@ impl<'t> TargetIo<'t> {
     pub(super) fn open(
         target: &'t Target,
         live: &'t LiveMemory,
-        observe: &'t mut dyn FnMut(Step),
+        observe: &'t mut dyn FnMut(TargetStep),
     ) -> Result<Self, Abort> {
         let memory = OpenOptions::new().read(true).write(true).open(target.path("mem"));
         let memory = memory.map_err(|error| target.failed(error))?;
@@ -52,19 +52,19 @@ impl<'t> TargetIo<'t> {
     }
 
     /// Reports an operation on the target before it is performed.
-    pub(super) fn observe(&mut self, step: Step) {
+    pub(super) fn observe(&mut self, step: TargetStep) {
         (self.observe)(step);
     }
 
     /// Returns the function that receives the operations.
-    pub(super) fn observer(&mut self) -> &mut dyn FnMut(Step) {
+    pub(super) fn observer(&mut self) -> &mut dyn FnMut(TargetStep) {
         self.observe
     }
 
     /// Writes to the target, from the end backwards and page by page: if a page is missing, nothing below it is
     /// written.
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Abort> {
-        self.observe(Step::Write);
+        self.observe(TargetStep::Write);
         let mut end = at + bytes.len() as u64;
         while end > at {
             let begin = at.max((end - 1) & !4095);

@@ -37,7 +37,7 @@ pub(crate) struct Tracee {
 
 /// The result of waiting for a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum PtraceStop {
     /// It stopped on request ([`Tracee::interrupt`]).
     Requested,
     /// It stopped at the entry or exit of a system call ([`Tracee::next_call`]).
@@ -88,7 +88,7 @@ impl Tracee {
     ///
     /// # Errors
     /// Fails if waitpid(2) does.
-    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<Stop> {
+    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<PtraceStop> {
         /// Most stops take a few microseconds. Spinning would keep the thread from running, and so from stopping, if
         /// it is on the same processor.
         const POLL_INTERVAL: Duration = Duration::from_micros(10);
@@ -106,14 +106,14 @@ impl Tracee {
                 return match io::Error::last_os_error() {
                     error if error.raw_os_error() == Some(libc::ECHILD) => {
                         self.is_traced = false;
-                        Ok(Stop::Ended)
+                        Ok(PtraceStop::Ended)
                     }
                     error if error.kind() == io::ErrorKind::Interrupted => continue,
                     error => Err(error),
                 };
             }
             match begin.elapsed() {
-                waited if waited >= timeout => return Ok(Stop::TimedOut),
+                waited if waited >= timeout => return Ok(PtraceStop::TimedOut),
                 waited if waited < SLOW_POLL_INTERVAL * 10 => std::thread::sleep(POLL_INTERVAL),
                 _ => std::thread::sleep(SLOW_POLL_INTERVAL),
             }
@@ -121,18 +121,18 @@ impl Tracee {
     }
 
     /// Notes a status that waitpid(2) has returned.
-    fn note_status(&mut self, status: i32) -> Stop {
+    fn note_status(&mut self, status: i32) -> PtraceStop {
         if !libc::WIFSTOPPED(status) {
             self.is_traced = false;
-            return Stop::Ended;
+            return PtraceStop::Ended;
         }
         self.is_stopped = true;
         let signal = libc::WSTOPSIG(status);
         match (status >> 16, signal) {
-            (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Requested,
-            (libc::PTRACE_EVENT_STOP, _) => Stop::Group,
-            _ if signal == libc::SIGTRAP | 0x80 => Stop::Call,
-            _ => Stop::Signal(signal),
+            (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => PtraceStop::Requested,
+            (libc::PTRACE_EVENT_STOP, _) => PtraceStop::Group,
+            _ if signal == libc::SIGTRAP | 0x80 => PtraceStop::Call,
+            _ => PtraceStop::Signal(signal),
         }
     }
 
@@ -243,7 +243,7 @@ impl Drop for Tracee {
         // It is ending; or it never stopped, and may be ending.
         while let Ok(stop) = self.wait(EXIT_TIMEOUT) {
             match stop {
-                Stop::Ended | Stop::TimedOut => return,
+                PtraceStop::Ended | PtraceStop::TimedOut => return,
                 _ if self.request_detach(0).is_ok() => return,
                 _ => {}
             }

@@ -22,7 +22,7 @@ pub(crate) const ERESTART_RESTARTBLOCK: i64 = -516;
 const EINTR: i64 = -4;
 
 /// The index of an argument among the six of a call.
-type Place = usize;
+type ArgumentPlace = usize;
 
 /// A call in which a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,11 +56,11 @@ pub(crate) enum Timeout {
     Kept,
     /// The kernel has written the remaining time to the `struct timespec` that this argument points to, when the call
     /// was interrupted. The time spent since then is not subtracted.
-    Updated(Place, u64),
+    Updated(ArgumentPlace, u64),
     /// It restarts: this argument, and its value in milliseconds.
-    Milliseconds(Place, u64),
+    Milliseconds(ArgumentPlace, u64),
     /// It restarts: this argument, and the address of the `struct timespec` in it.
-    Timespec(Place, u64),
+    Timespec(ArgumentPlace, u64),
 }
 
 impl Wait {
@@ -70,19 +70,19 @@ impl Wait {
             |name, timeout, gives_up| Self { name, timeout, gives_up, file: None, mask: None };
         let wait = |name, timeout, gives_up| Some(plain(name, timeout, gives_up));
         let on = |name, file| Some(Self { file: Some(file), ..plain(name, Timeout::Kept, false) });
-        let masked = |name, timeout, gives_up, place: Place| {
+        let masked = |name, timeout, gives_up, place: ArgumentPlace| {
             let mask = Some(args[place]).filter(|at| *at != 0).map(MaskAt::Address);
             Some(Self { mask, ..plain(name, timeout, gives_up) })
         };
-        let millis = |place: Place| match args[place] as i32 {
+        let millis = |place: ArgumentPlace| match args[place] as i32 {
             ms if ms < 0 => Timeout::Kept,
             ms => Timeout::Milliseconds(place, ms.unsigned_abs().into()),
         };
-        let span = |place: Place| match args[place] {
+        let span = |place: ArgumentPlace| match args[place] {
             0 => Timeout::Kept,
             at => Timeout::Timespec(place, at),
         };
-        let updated = |place: Place| match args[place] {
+        let updated = |place: ArgumentPlace| match args[place] {
             0 => Timeout::Kept,
             at => Timeout::Updated(place, at),
         };

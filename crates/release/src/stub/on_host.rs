@@ -132,7 +132,7 @@ impl Done {
 }
 
 /// A saved heap, its free pages, and the operations that drop them.
-struct Subject {
+struct HostHeap {
     name: String,
     saved: SavedHeap,
     layout: Layout,
@@ -153,25 +153,25 @@ fn walked(memory: &Saved, saved: &SavedHeap, layout: &Layout) -> (Heap, Vec<Rang
     (heap, free, batch.take())
 }
 
-fn subjects() -> Vec<Subject> {
+fn subjects() -> Vec<HostHeap> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heap/tests/saved/ptmalloc");
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let heaps = files.filter(|path| path.extension().is_some_and(|e| e == "heap"));
-    let subjects: Vec<Subject> = heaps
+    let subjects: Vec<HostHeap> = heaps
         .map(|path| {
             let saved = SavedHeap::from_bytes(&std::fs::read(&path).unwrap()).unwrap();
             let layout = Layout::find(&saved.memory, &saved.data).unwrap();
             let (heap, free, ops) = walked(&saved.memory, &saved, &layout);
             let links = fast_links(&saved.memory, &layout).unwrap_or(Links::Plain);
             let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-            Subject { name, saved, layout, heap, links, free, ops }
+            HostHeap { name, saved, layout, heap, links, free, ops }
         })
         .collect();
     assert!(subjects.len() >= 15);
     subjects
 }
 
-impl Subject {
+impl HostHeap {
     fn run(&self, stub: &Stub, memory: &Saved, ops: &[Op]) -> Done {
         stub.run(memory, &self.layout, self.links, ops)
     }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use lowtide_model::release::Outcome;
+use lowtide_model::release::ReleaseOutcome;
 use lowtide_probe::target::Target;
 use lowtide_release::Options;
 use lowtide_release::testing::release_observed;
@@ -25,5 +25,5 @@ fn main() {
         count += 1;
     });
     let release = result.unwrap();
-    assert_eq!(release.outcome, Outcome::Released, "{release:?}");
+    assert_eq!(release.outcome, ReleaseOutcome::Released, "{release:?}");
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_model::release::Release;
 use lowtide_probe::target::Target;
-use lowtide_release::testing::{Step, release_observed};
+use lowtide_release::testing::{TargetStep, release_observed};
 use lowtide_release::{Options, ReleaseError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -208,10 +208,10 @@ impl Steady {
     pub(crate) fn release_until(
         &mut self,
         step: usize,
-        act: impl FnOnce(&mut Self, Step),
+        act: impl FnOnce(&mut Self, TargetStep),
     ) -> (Result<Release, ReleaseError>, bool) {
         enum News {
-            At(Step),
+            At(TargetStep),
             Done(Box<Result<Release, ReleaseError>>),
         }
         let (target, options) = (self.target(), self.kind.options());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use lowtide_analysis::stats;
-use lowtide_model::release::{Outcome, Release};
+use lowtide_model::release::{Release, ReleaseOutcome};
 use serde_json::{Value, json};
 
 /// Refusals that may pass: another attempt may succeed.
@@ -56,10 +56,10 @@ impl Tally {
         }
         let why = || release.reason.clone().unwrap_or_default();
         match release.outcome {
-            Outcome::Released => {}
-            Outcome::NothingToRelease => self.nothing += 1,
-            Outcome::Partial => *self.partial.entry(why()).or_default() += 1,
-            Outcome::Refused => {
+            ReleaseOutcome::Released => {}
+            ReleaseOutcome::NothingToRelease => self.nothing += 1,
+            ReleaseOutcome::Partial => *self.partial.entry(why()).or_default() += 1,
+            ReleaseOutcome::Refused => {
                 let hazard = release.hazard.clone().unwrap_or_default();
                 let passes = PASSING.contains(&hazard.as_str())
                     || is_double && PASSING_FOR_TWO.contains(&hazard.as_str());

@@ -2,7 +2,7 @@
 
 use super::canvas::{Canvas, fitted};
 use crate::scale::{Scale, byte_label, byte_ticks};
-use crate::view::{BARS, Group, View};
+use crate::view::{BARS, CurveGroup, View};
 
 /// Approximate width of a letter of a label.
 const LETTER: f64 = 7.2;
@@ -40,7 +40,7 @@ pub(super) fn draw(canvas: &mut Canvas, view: &View, [left, top, width, height]:
     }
 }
 
-fn one(canvas: &mut Canvas, group: &Group, name: &str, x: Scale, top: f64) {
+fn one(canvas: &mut Canvas, group: &CurveGroup, name: &str, x: Scale, top: f64) {
     let (dark, light) = canvas.colours(group.colour);
     let middle = top + 1.5 * (BAR + 3.0);
     canvas.coloured_text(x.from - NAMES, middle + 3.0, "end", &dark, name);

@@ -5,7 +5,7 @@ use lowtide_analysis::metrics::Metric;
 
 use super::canvas::{Canvas, fitted};
 use crate::scale::{Scale, byte_label, byte_ticks, time_label, time_ticks};
-use crate::view::{Group, View};
+use crate::view::{CurveGroup, View};
 
 const LEFT: f64 = 66.0;
 const TOP: f64 = 26.0;
@@ -55,7 +55,7 @@ fn key(metric: Metric) -> &'static str {
     }
 }
 
-fn lines(canvas: &mut Canvas, view: &View, group: &Group, x: Scale, y: Scale) {
+fn lines(canvas: &mut Canvas, view: &View, group: &CurveGroup, x: Scale, y: Scale) {
     let (dark, _) = canvas.colours(group.colour);
     for (place, curve) in group.curves.iter().enumerate().rev() {
         let points: Vec<(f64, f64)> =
@@ -91,7 +91,7 @@ pub(super) fn axes(canvas: &mut Canvas, plot: [f64; 4], x: Scale, y: Scale, time
 /// Draws events as thin lines, of the first treatment only: in the others they happened at nearly
 /// the same time, and twenty lines would be unreadable.
 fn marks(canvas: &mut Canvas, view: &View, plot: [f64; 4], x: Scale) {
-    let Some(curve) = view.groups.first().and_then(Group::main) else { return };
+    let Some(curve) = view.groups.first().and_then(CurveGroup::main) else { return };
     draw_marks(canvas, &curve.marks, plot, x);
 }
 
@@ -130,7 +130,7 @@ pub(super) fn draw_marks(canvas: &mut Canvas, marks: &[(f64, String)], plot: [f6
 /// Draws names at the ends of the lines, moved apart if they would overlap.
 fn labels(canvas: &mut Canvas, view: &View, plot: [f64; 4], y: Scale, room: f64) {
     let [left, top, width, height] = plot;
-    let mut places: Vec<(f64, &Group)> = view
+    let mut places: Vec<(f64, &CurveGroup)> = view
         .groups
         .iter()
         .filter_map(|g| {
@@ -148,7 +148,7 @@ fn labels(canvas: &mut Canvas, view: &View, plot: [f64; 4], y: Scale, room: f64)
 }
 
 /// Returns the name of a line, with its settled memory.
-fn label(group: &Group) -> String {
+fn label(group: &CurveGroup) -> String {
     match group.bars[2] {
         Some(_) => format!("{}  {}", group.label, group.bar_text(2)),
         None => group.label.clone(),
@@ -156,7 +156,7 @@ fn label(group: &Group) -> String {
 }
 
 /// Returns the same with a shortened name, if there is not enough room.
-fn fitted_label(group: &Group, room: f64) -> String {
+fn fitted_label(group: &CurveGroup, room: f64) -> String {
     let whole = label(group);
     let figure = whole.strip_prefix(&group.label).unwrap_or_default();
     let room = room - figure.chars().count() as f64 * LETTER;

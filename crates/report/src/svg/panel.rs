@@ -7,7 +7,7 @@ use lowtide_analysis::metrics::Metric;
 use super::canvas::{Canvas, fitted};
 use super::overview::{axes, draw_acts, draw_marks};
 use crate::scale::{Scale, count_label, count_ticks};
-use crate::view::{Curve, Group, Point, View};
+use crate::view::{Curve, CurveGroup, Point, View};
 
 const LEFT: f64 = 66.0;
 const TOP: f64 = 26.0;
@@ -17,7 +17,7 @@ const SECOND_LINE: f64 = 16.0;
 pub(super) fn draw(
     canvas: &mut Canvas,
     view: &View,
-    group: &Group,
+    group: &CurveGroup,
     [left, top, width, height]: [f64; 4],
 ) {
     let Some(curve) = group.main() else { return };

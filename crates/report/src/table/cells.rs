@@ -13,12 +13,12 @@ pub(crate) struct Table {
     /// The heads of the columns.
     pub(crate) heads: Vec<String>,
     /// The cells.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<TableRow>,
 }
 
 /// A row of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct TableRow {
     /// One for each head.
     pub(crate) cells: Vec<Cell>,
     /// Whether this is the recommended treatment.
@@ -42,7 +42,7 @@ impl From<String> for Cell {
     }
 }
 
-impl Row {
+impl TableRow {
     pub(super) fn plain(cells: Vec<Cell>) -> Self {
         Self { cells, recommended: false, warning: None }
     }

@@ -6,7 +6,7 @@ use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialResult;
 use lowtide_model::bytes::Human;
 
-use super::cells::{Cell, Row, Table, heads, shown};
+use super::cells::{Cell, Table, TableRow, heads, shown};
 
 /// Returns memory per connection, by regression over the ramps; `None` if no load opened
 /// connections one by one.
@@ -22,9 +22,9 @@ pub(crate) fn per_connection(study: &StudyReport) -> Option<Table> {
         let mut cells = vec![Cell::from(label), Cell::from(name.to_owned())];
         cells.push(slope(Some(costs.memory_bytes)));
         cells.extend(has_inner.then(|| slope(costs.inner_memory_bytes)));
-        Row::plain(cells)
+        TableRow::plain(cells)
     });
-    let rows: Vec<Row> = rows.collect();
+    let rows: Vec<TableRow> = rows.collect();
     let mut columns = vec!["each connection of", "rounds", study.metric.name()];
     columns.extend(has_inner.then_some("inner"));
     let inner = if has_inner { "; inner is what the program says it has allocated" } else { "" };
@@ -73,7 +73,7 @@ pub(crate) fn trends(study: &StudyReport) -> Option<Table> {
         cells.extend(
             has_inner.then(|| trend(&trials, |trial| trial.over_rounds.inner_memory.as_ref())),
         );
-        Row::plain(cells)
+        TableRow::plain(cells)
     });
     let mut columns = vec!["over the rounds", study.metric.name()];
     columns.extend(has_inner.then_some("inner"));

@@ -5,7 +5,7 @@ use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialResult;
 use lowtide_model::heap_summary::HeapSummary;
 
-use super::cells::{Cell, Row, Table, bytes, heads, shown, without_range};
+use super::cells::{Cell, Table, TableRow, bytes, heads, shown, without_range};
 
 /// Returns arenas and free chunks at the peak and when settled, as the median of the trials; `None`
 /// if no glibc heap was walked.
@@ -42,7 +42,7 @@ pub(crate) fn heaps(study: &StudyReport) -> Option<Table> {
     })
 }
 
-fn row(name: String, found: &[&HeapSummary]) -> Row {
+fn row(name: String, found: &[&HeapSummary]) -> TableRow {
     let median = |of: fn(&HeapSummary) -> u64| {
         Estimate::from_values(&found.iter().map(|heap| of(heap) as f64).collect::<Vec<_>>())
     };
@@ -51,7 +51,7 @@ fn row(name: String, found: &[&HeapSummary]) -> Row {
         Cell::from(text)
     };
     let size = |of| without_range(bytes(median(of)));
-    Row::plain(vec![
+    TableRow::plain(vec![
         Cell::from(name),
         count(|heap| heap.arenas),
         count(|heap| heap.free_count),

@@ -8,19 +8,19 @@ use lowtide_analysis::trial_result::{AtEvents, TrialResult};
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::{Ledger, Owner};
 
-use super::cells::{Cell, Row, Table, bytes, shown, without_range};
+use super::cells::{Cell, Table, TableRow, bytes, shown, without_range};
 
 /// Minimum share of memory in any row for an owner to have a column.
 const MIN_SHARE: f64 = 0.02;
 
 /// The owner in a column: a row of the ledger, or one of the managers in its row `runtime`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Column {
+enum EventColumn {
     Owner(Owner),
     Manager(String),
 }
 
-impl Column {
+impl EventColumn {
     fn name(&self) -> &str {
         match self {
             Self::Owner(owner) => owner.name(),
@@ -30,29 +30,31 @@ impl Column {
 }
 
 /// The resident bytes of a trial at one event, by column, and whether each is an estimate.
-struct Reading {
+struct LedgerColumns {
     total: u64,
-    columns: BTreeMap<Column, (u64, bool)>,
+    columns: BTreeMap<EventColumn, (u64, bool)>,
 }
 
-impl Reading {
+impl LedgerColumns {
     fn new(ledger: &Ledger, managers: &[Manager]) -> Self {
-        let mut columns: BTreeMap<Column, (u64, bool)> = BTreeMap::new();
+        let mut columns: BTreeMap<EventColumn, (u64, bool)> = BTreeMap::new();
         for row in ledger.rows() {
-            columns.insert(Column::Owner(row.owner), (row.bytes, row.estimated));
+            columns.insert(EventColumn::Owner(row.owner), (row.bytes, row.estimated));
         }
         let named: u64 = managers.iter().map(|manager| manager.bytes).sum();
-        if let Some((bytes, _)) = columns.get_mut(&Column::Owner(Owner::Runtime)) {
+        if let Some((bytes, _)) = columns.get_mut(&EventColumn::Owner(Owner::Runtime)) {
             *bytes = bytes.saturating_sub(named);
         }
         for manager in managers {
-            columns
-                .insert(Column::Manager(manager.name.clone()), (manager.bytes, manager.estimated));
+            columns.insert(
+                EventColumn::Manager(manager.name.clone()),
+                (manager.bytes, manager.estimated),
+            );
         }
         Self { total: ledger.total(), columns }
     }
 
-    fn of(&self, column: &Column) -> (u64, bool) {
+    fn of(&self, column: &EventColumn) -> (u64, bool) {
         self.columns.get(column).copied().unwrap_or_default()
     }
 }
@@ -67,25 +69,26 @@ fn at<'t, T>(moments: &'t AtEvents<T>, moment: &str) -> Option<&'t T> {
     }
 }
 
-fn reading(trial: &TrialResult, moment: &str) -> Option<Reading> {
+fn reading(trial: &TrialResult, moment: &str) -> Option<LedgerColumns> {
     let managers = at(&trial.managers, moment).map(Vec::as_slice).unwrap_or_default();
-    Some(Reading::new(at(&trial.ledgers, moment)?, managers))
+    Some(LedgerColumns::new(at(&trial.ledgers, moment)?, managers))
 }
 
 /// Returns resident bytes by owner at the peak, after the last request, and when settled, as the
 /// median of the trials; `None` if no ledger was taken.
 pub(crate) fn ledgers(study: &StudyReport) -> Option<Table> {
-    let all: Vec<Reading> = study
+    let all: Vec<LedgerColumns> = study
         .trials
         .iter()
         .flat_map(|trial| MOMENTS.iter().filter_map(|moment| reading(trial, moment)))
         .collect();
-    let matters = |column: &&Column| {
+    let matters = |column: &&EventColumn| {
         let share =
-            |r: &Reading| r.of(column).0 as f64 >= r.total as f64 * MIN_SHARE && r.total > 0;
+            |r: &LedgerColumns| r.of(column).0 as f64 >= r.total as f64 * MIN_SHARE && r.total > 0;
         all.iter().any(share)
     };
-    let mut columns: Vec<&Column> = all.iter().flat_map(|reading| reading.columns.keys()).collect();
+    let mut columns: Vec<&EventColumn> =
+        all.iter().flat_map(|reading| reading.columns.keys()).collect();
     columns.sort();
     columns.dedup();
     columns.retain(matters);
@@ -93,11 +96,12 @@ pub(crate) fn ledgers(study: &StudyReport) -> Option<Table> {
     for summary in &study.treatments {
         for moment in MOMENTS {
             let trials = shown(study, summary).into_iter();
-            let found: Vec<Reading> = trials.filter_map(|trial| reading(trial, moment)).collect();
+            let found: Vec<LedgerColumns> =
+                trials.filter_map(|trial| reading(trial, moment)).collect();
             if found.is_empty() {
                 continue;
             }
-            let median = |of: &dyn Fn(&Reading) -> u64| {
+            let median = |of: &dyn Fn(&LedgerColumns) -> u64| {
                 let each: Vec<f64> = found.iter().map(|r| of(r) as f64).collect();
                 without_range(bytes(Estimate::from_values(&each)))
             };
@@ -109,9 +113,10 @@ pub(crate) fn ledgers(study: &StudyReport) -> Option<Table> {
                     false => cell,
                 }
             }));
-            let of_columns = |r: &Reading| columns.iter().map(|column| r.of(column).0).sum::<u64>();
+            let of_columns =
+                |r: &LedgerColumns| columns.iter().map(|column| r.of(column).0).sum::<u64>();
             cells.push(median(&|reading| reading.total.saturating_sub(of_columns(reading))));
-            rows.push(Row::plain(cells));
+            rows.push(TableRow::plain(cells));
         }
     }
     if rows.is_empty() {

@@ -14,7 +14,7 @@ use lowtide_model::duration::HumanSeconds;
 
 use cells::{bytes, shown, values, without_range};
 
-pub(crate) use cells::{Cell, MEAN_EXCESS, Row, Table, heads};
+pub(crate) use cells::{Cell, MEAN_EXCESS, Table, TableRow, heads};
 pub(crate) use connections::{per_connection, trends};
 pub(crate) use heaps::heaps;
 pub(crate) use ledgers::ledgers;
@@ -51,7 +51,7 @@ pub(crate) fn summary(study: &StudyReport) -> Table {
             if with_connections {
                 cells.push(bytes(Estimate::from_values(&shares(study, s))));
             }
-            Row { cells, recommended: is_recommended(study, s), warning: warning(study, s) }
+            TableRow { cells, recommended: is_recommended(study, s), warning: warning(study, s) }
         })
         .collect();
     Table { caption: caption(study), heads: heads(&columns), rows }
@@ -265,7 +265,7 @@ pub(crate) fn rounds(study: &StudyReport) -> Option<Table> {
             cells.push(Cell::from(
                 median(&latency).map_or("–".to_owned(), |s| HumanSeconds(s).to_string()),
             ));
-            rows.push(Row::plain(cells));
+            rows.push(TableRow::plain(cells));
         }
     }
     let mut names = vec!["treatment", "round", "peak", "settled"];
@@ -303,7 +303,7 @@ pub(crate) fn phases(study: &StudyReport) -> Option<Table> {
             let all: Vec<Vec<f64>> = trials.iter().map(|trial| readings(trial, name)).collect();
             cells.push(bytes(over_rounds(&all)));
         }
-        Row::plain(cells)
+        TableRow::plain(cells)
     });
     Some(Table {
         caption:

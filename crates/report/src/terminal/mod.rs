@@ -3,7 +3,7 @@
 mod chart;
 mod grid;
 
-use crate::read::Loaded;
+use crate::read::LoadedRecord;
 use crate::screen::{Screen, bold};
 use crate::table;
 use crate::text::{printable, wrapped};
@@ -12,7 +12,7 @@ use chart::chart;
 use grid::grid;
 
 /// Formats a report of some records, with the tables of others beside them.
-pub fn render(records: &[Loaded], beside: &[Loaded], screen: Screen) -> String {
+pub fn render(records: &[LoadedRecord], beside: &[LoadedRecord], screen: Screen) -> String {
     let mut out = String::new();
     for (record, name) in records.iter().zip(names(records)) {
         if records.len() > 1 {

@@ -6,7 +6,7 @@
 //! ends everything too.
 //!
 //! The two speak JSON Lines: one request and then `stop` into the supervisor's standard input,
-//! [`Report`]s out of its standard output. Its standard error is the subject's output.
+//! [`SupervisorReport`]s out of its standard output. Its standard error is the subject's output.
 
 pub(crate) mod process;
 
@@ -66,7 +66,7 @@ impl Launch {
 
 /// The request to a supervisor.
 #[derive(Debug, Serialize, Deserialize)]
-struct Request {
+struct SupervisorRequest {
     launch: Launch,
     open_files_limit: Option<u64>,
     /// How long the processes have to end by themselves, once they are told to.
@@ -76,7 +76,7 @@ struct Request {
 /// A message from a supervisor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
-pub(crate) enum Report {
+pub(crate) enum SupervisorReport {
     /// The program runs.
     Started {
         /// Its number.
@@ -88,7 +88,7 @@ pub(crate) enum Report {
         because: String,
     },
     /// It has ended; others may be left.
-    Exited(Exit),
+    Exited(ExitReport),
     /// Nothing is left.
     Gone {
         /// What all of them used.
@@ -98,21 +98,21 @@ pub(crate) enum Report {
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Exit {
+pub(crate) struct ExitReport {
     /// Its exit status, unless a signal ended it.
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
 }
 
-impl Exit {
+impl ExitReport {
     /// Whether it ended well.
     pub(crate) fn is_success(self) -> bool {
         self.code == Some(0)
     }
 }
 
-impl std::fmt::Display for Exit {
+impl std::fmt::Display for ExitReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.code, self.signal) {
             (Some(code), _) => write!(f, "exit code {code}"),
@@ -124,11 +124,11 @@ impl std::fmt::Display for Exit {
 
 /// A report, and when it came.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Event {
+pub(crate) struct SupervisorEvent {
     /// When it came.
     pub at: Instant,
     /// What it said.
-    pub report: Report,
+    pub report: SupervisorReport,
 }
 
 /// A program under a supervisor. Dropping it ends the program and all that it started.
@@ -137,7 +137,7 @@ pub(crate) struct Supervised {
     supervisor: Child,
     /// Closing it ends everything.
     control: Option<ChildStdin>,
-    events: Receiver<Event>,
+    events: Receiver<SupervisorEvent>,
     /// The program's number, once it runs.
     subject: Option<u32>,
     /// What was received and not yet asked for.
@@ -170,7 +170,7 @@ impl Supervised {
             .process_group(0)
             .spawn()?;
         let mut control = supervisor.stdin.take();
-        let request = Request {
+        let request = SupervisorRequest {
             launch,
             open_files_limit: program.open_files_limit,
             grace_s: GRACE.as_secs_f64(),
@@ -185,7 +185,7 @@ impl Supervised {
             thread::spawn(move || {
                 for line in BufReader::new(reports).lines().map_while(Result::ok) {
                     let Ok(report) = serde_json::from_str(&line) else { continue };
-                    if sender.send(Event { at: Instant::now(), report }).is_err() {
+                    if sender.send(SupervisorEvent { at: Instant::now(), report }).is_err() {
                         break;
                     }
                 }
@@ -200,16 +200,16 @@ impl Supervised {
     }
 
     /// The next event, if one comes in time.
-    pub(crate) fn next_event(&mut self, patience: Duration) -> Option<Event> {
+    pub(crate) fn next_event(&mut self, patience: Duration) -> Option<SupervisorEvent> {
         match self.events.recv_timeout(patience) {
             Ok(event) => {
                 match event.report {
-                    Report::Started { pid } => self.subject = Some(pid),
-                    Report::Gone { usage } => {
+                    SupervisorReport::Started { pid } => self.subject = Some(pid),
+                    SupervisorReport::Gone { usage } => {
                         self.usage = Some(usage);
                         self.gone = true;
                     }
-                    Report::CannotStart { .. } | Report::Exited(_) => {}
+                    SupervisorReport::CannotStart { .. } | SupervisorReport::Exited(_) => {}
                 }
                 Some(event)
             }

@@ -20,7 +20,7 @@ use lowtide_probe::tree;
 use lowtide_record::files;
 use lowtide_record::v1::Usage;
 
-use super::{Exit, Launch, Report, Request};
+use super::{ExitReport, Launch, SupervisorReport, SupervisorRequest};
 use crate::programs::find_program;
 
 /// Starts what it is told to on its standard input, and keeps it until it is told to stop, or until
@@ -28,7 +28,7 @@ use crate::programs::find_program;
 pub fn run() -> ExitCode {
     let mut input = io::stdin().lock();
     let mut line = String::new();
-    let request: Option<Request> =
+    let request: Option<SupervisorRequest> =
         input.read_line(&mut line).ok().and_then(|_| serde_json::from_str(&line).ok());
     drop(input);
     let Some(request) = request else {
@@ -38,14 +38,14 @@ pub fn run() -> ExitCode {
     match keep(&request) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report(&Report::CannotStart { because: error.to_string() });
-            report(&Report::Gone { usage: usage() });
+            report(&SupervisorReport::CannotStart { because: error.to_string() });
+            report(&SupervisorReport::Gone { usage: usage() });
             ExitCode::FAILURE
         }
     }
 }
 
-fn keep(request: &Request) -> io::Result<()> {
+fn keep(request: &SupervisorRequest) -> io::Result<()> {
     // Any number other than zero switches it on; the kernel looks at nothing else.
     set_child_subreaper(Pid::from_raw(1))?;
     if let Some(soft) = request.open_files_limit {
@@ -77,7 +77,7 @@ fn keep(request: &Request) -> io::Result<()> {
     let subject = command.spawn().map_err(|error| start_error(&error, launch, program))?;
     let pid = subject.id();
     drop(command);
-    report(&Report::Started { pid });
+    report(&SupervisorReport::Started { pid });
     let grace = Duration::from_secs_f64(request.grace_s);
     let (stop, stopped) = mpsc::channel();
     let by_signal = stop.clone();
@@ -152,15 +152,16 @@ fn reap(subject: u32) {
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get() as u32 == subject => {
-                let exit = Exit { code: status.exit_status(), signal: status.terminating_signal() };
-                report(&Report::Exited(exit));
+                let exit =
+                    ExitReport { code: status.exit_status(), signal: status.terminating_signal() };
+                report(&SupervisorReport::Exited(exit));
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             // No child is left.
             Err(_) => break,
         }
     }
-    report(&Report::Gone { usage: usage() });
+    report(&SupervisorReport::Gone { usage: usage() });
 }
 
 /// Returns when we are told to stop, or when lowtide is gone: then the input ends.
@@ -213,7 +214,7 @@ fn usage() -> Usage {
     }
 }
 
-fn report(report: &Report) {
+fn report(report: &SupervisorReport) {
     // When nobody listens any more, there is nobody to be told.
     if let Ok(mut line) = serde_json::to_vec(report) {
         line.push(b'\n');

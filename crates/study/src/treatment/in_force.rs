@@ -93,7 +93,7 @@ fn is_setuid(program: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::allocator::Allocator;
+    use crate::allocator::TreatmentAllocator;
     use crate::treatment::fixtures::{glibc, preloaded};
     use lowtide_model::allocator_kind::AllocatorKind;
     use lowtide_probe::proc::maps::FileId;
@@ -141,7 +141,8 @@ mod tests {
 
     #[test]
     fn what_a_program_brings_is_in_force_whatever_it_is() {
-        let allocator = Allocator { name: "own".into(), version: None, delivery: Delivery::Own };
+        let allocator =
+            TreatmentAllocator { name: "own".into(), version: None, delivery: Delivery::Own };
         let own = ResolvedTreatment::new(&allocator, None);
         let found = found(Provider::Static(file("/bin/x", 1)));
         assert_eq!(own.check_found(&found).active, Some(true));

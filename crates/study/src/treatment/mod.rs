@@ -9,7 +9,7 @@ use std::path::Path;
 use lowtide_model::treatment::Treatment;
 use lowtide_policy::PolicyKind;
 
-use crate::allocator::{Allocator, Delivery};
+use crate::allocator::{Delivery, TreatmentAllocator};
 use crate::settings::{HookSettings, TreatmentSettings};
 use crate::tune::Tune;
 
@@ -18,7 +18,7 @@ use crate::tune::Tune;
 pub struct ResolvedTreatment {
     /// What tables call it.
     pub treatment: Treatment,
-    allocator: Allocator,
+    allocator: TreatmentAllocator,
     variables: Vec<(String, String)>,
     /// The command, in place of the study's.
     command: Option<Vec<String>>,
@@ -43,7 +43,7 @@ pub struct Hook {
 
 impl ResolvedTreatment {
     /// An allocator with its settings, or as it is.
-    pub fn new(allocator: &Allocator, tune: Option<&Tune>) -> Self {
+    pub fn new(allocator: &TreatmentAllocator, tune: Option<&Tune>) -> Self {
         let mut treatment = Treatment::plain(&allocator.name, allocator.version.as_deref());
         treatment.tune = tune.map(|t| t.label.clone());
         Self {
@@ -65,7 +65,7 @@ impl ResolvedTreatment {
     }
 
     /// A treatment that a study file describes. Its `policy` is only a label.
-    pub fn described(allocator: &Allocator, settings: TreatmentSettings) -> Self {
+    pub fn described(allocator: &TreatmentAllocator, settings: TreatmentSettings) -> Self {
         let mut one = Self::new(allocator, None);
         one.treatment.tune = settings.label;
         one.treatment.policy = settings.policy.unwrap_or(one.treatment.policy);
@@ -115,14 +115,14 @@ mod fixtures {
         let id = FileId { device: (8, 1), inode: 7 };
         let delivery = Delivery::Preload { path: "/cache/libjemalloc.so".into(), library: id };
         ResolvedTreatment::new(
-            &Allocator { name: "jemalloc".into(), version: None, delivery },
+            &TreatmentAllocator { name: "jemalloc".into(), version: None, delivery },
             None,
         )
     }
 
     pub(super) fn glibc() -> ResolvedTreatment {
         let allocator =
-            Allocator { name: "glibc".into(), version: None, delivery: Delivery::System };
+            TreatmentAllocator { name: "glibc".into(), version: None, delivery: Delivery::System };
         ResolvedTreatment::new(&allocator, None)
     }
 }

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use lowtide_policy::{PolicyKind, UnknownPolicy};
 
-use crate::allocator::{self, Allocator};
+use crate::allocator::{self, TreatmentAllocator};
 use crate::error::PlanError;
 use crate::settings::{DEFAULT_ALLOCATORS, Settings, Words};
 use crate::timeline::Phase;
@@ -24,7 +24,7 @@ pub(crate) fn treatments(
         None => None,
     };
     let listed = list.map(|list| allocator::resolve_list(&list, notes)).transpose()?;
-    let allocators: Vec<Allocator> = listed.unwrap_or_default();
+    let allocators: Vec<TreatmentAllocator> = listed.unwrap_or_default();
     let resolve = |name: &str| match allocators.iter().find(|a| a.name == name) {
         Some(known) => Ok(known.clone()),
         None => allocator::resolve(name),

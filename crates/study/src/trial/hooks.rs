@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use lowtide_record::v1::{HookRun, Line};
 
-use super::Stop;
+use super::TrialStop;
 use super::process_stage::ProcessStage;
 use super::shell::{Stdout, read_last_object};
 use super::subject::Subject;
 
 impl ProcessStage<'_> {
     /// Runs the hooks of a moment.
-    pub(super) fn run_hooks(&mut self, moment: &str, round: Option<u32>) -> Result<(), Stop> {
+    pub(super) fn run_hooks(&mut self, moment: &str, round: Option<u32>) -> Result<(), TrialStop> {
         let hooks = self.context.treatment.hooks.iter().enumerate();
         for (place, hook) in hooks.filter(|(_, hook)| hook.moment == moment) {
             self.step(&hook.name);

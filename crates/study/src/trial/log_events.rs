@@ -19,7 +19,7 @@ use crate::timeline::Phase;
 /// The events so far: set by the thread that reads the output, read by the one that waits for them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LogEvents {
-    flags: Arc<Flags>,
+    flags: Arc<EventFlags>,
     /// Each phase asks for a sample at once, so that its metrics are those of its moment.
     pub(super) sampler: SamplerHandle,
     /// Each phase may have hooks.
@@ -27,7 +27,7 @@ pub(super) struct LogEvents {
 }
 
 #[derive(Debug, Default)]
-struct Flags {
+struct EventFlags {
     ready: AtomicBool,
     load_end: AtomicBool,
     phases: Mutex<BTreeSet<String>>,

@@ -27,7 +27,7 @@ use crate::timeline::{BASELINE, TrialTimeline};
 
 /// Why a trial cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum TrialStop {
     /// Something went wrong; one sentence.
     Failed(String),
     /// Ctrl-C, or a signal.
@@ -40,35 +40,35 @@ pub(crate) trait Stage {
     fn mark(&mut self, moment: Event, round: Option<u32>);
 
     /// Runs the command that comes before the trial.
-    fn prepare(&mut self) -> Result<(), Stop>;
+    fn prepare(&mut self) -> Result<(), TrialStop>;
 
     /// Starts the subject and its sampler.
-    fn start(&mut self) -> Result<(), Stop>;
+    fn start(&mut self) -> Result<(), TrialStop>;
 
     /// Waits until the subject is ready.
-    fn await_ready(&mut self, ready: &Ready) -> Result<(), Stop>;
+    fn await_ready(&mut self, ready: &Ready) -> Result<(), TrialStop>;
 
     /// Runs one round of the load to its end; 0 is a round of the warm-up.
-    fn load(&mut self, round: u32) -> Result<(), Stop>;
+    fn load(&mut self, round: u32) -> Result<(), TrialStop>;
 
     /// Lets time pass. `close` asks for slow figures more often, since something is to be judged.
-    fn pass(&mut self, time: Duration, close: bool) -> Result<(), Stop>;
+    fn pass(&mut self, time: Duration, close: bool) -> Result<(), TrialStop>;
 
     /// Whether memory has risen since this was asked last, by more than changes all the time.
     fn has_risen(&mut self) -> bool;
 
     /// Waits until the subject ends by itself, or, where a time is given, until that long after its
     /// phase `load_end`.
-    fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), Stop>;
+    fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), TrialStop>;
 
     /// Fails when what was to be seen of the subject was not seen.
-    fn check(&mut self) -> Result<(), Stop>;
+    fn check(&mut self) -> Result<(), TrialStop>;
 
     /// Ends the subject and everything that it started.
-    fn end(&mut self) -> Result<(), Stop>;
+    fn end(&mut self) -> Result<(), TrialStop>;
 
     /// Runs the command that comes after the trial.
-    fn cleanup(&mut self) -> Result<(), Stop>;
+    fn cleanup(&mut self) -> Result<(), TrialStop>;
 }
 
 /// So often, and each time for so long, the end of a rise is waited for: a server that listens may still be
@@ -83,12 +83,12 @@ pub(crate) fn perform(stage: &mut impl Stage, timeline: &TrialTimeline) -> Outco
     let cleaned = stage.cleanup();
     match ran.and(ended).and(cleaned) {
         Ok(()) => Outcome::Done,
-        Err(Stop::Failed(because)) => Outcome::Failed { because },
-        Err(Stop::Interrupted) => Outcome::Interrupted,
+        Err(TrialStop::Failed(because)) => Outcome::Failed { because },
+        Err(TrialStop::Interrupted) => Outcome::Interrupted,
     }
 }
 
-fn run(stage: &mut impl Stage, timeline: &TrialTimeline) -> Result<(), Stop> {
+fn run(stage: &mut impl Stage, timeline: &TrialTimeline) -> Result<(), TrialStop> {
     stage.start()?;
     if let Some(ready) = &timeline.ready {
         stage.await_ready(ready)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lowtide_model::bytes::Resident;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_policy::ProcessState;
-use lowtide_probe::process::Process;
+use lowtide_probe::process::ProcReader;
 use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
 use lowtide_record::v1::{End, Event, HookRun, Line, Load, Mark, Outcome, Trial};
@@ -20,14 +20,14 @@ use super::policy_driver::{PolicyDriver, Releaser};
 use super::sampling::Sampling;
 use super::shell::{Shell, Stdout, read_load_report};
 use super::subject::{Heard, Remains, Subject};
-use super::{Stage, Stop, environment};
+use super::{Stage, TrialStop, environment};
 use crate::error::Obstacle;
 use crate::plan::Plan;
 use crate::preflight;
 use crate::programs::find_program;
-use crate::progress::{Observer, Progress};
+use crate::progress::{StudyEvent, StudyObserver};
 use crate::ready::Ready;
-use crate::supervisor::{Exit, Launch, SupervisorCommand};
+use crate::supervisor::{ExitReport, Launch, SupervisorCommand};
 use crate::treatment::ResolvedTreatment;
 
 /// How long a condition of being ready is waited for, at most.
@@ -55,7 +55,7 @@ pub(crate) struct TrialContext<'a> {
 /// The real stage of one trial.
 pub(crate) struct ProcessStage<'a> {
     pub(super) context: TrialContext<'a>,
-    observer: &'a mut dyn Observer,
+    observer: &'a mut dyn StudyObserver,
     releaser: &'a mut dyn Releaser,
     policy: PolicyDriver,
     deadline: Instant,
@@ -75,7 +75,7 @@ pub(crate) struct ProcessStage<'a> {
 impl<'a> ProcessStage<'a> {
     pub(crate) fn new(
         context: TrialContext<'a>,
-        observer: &'a mut dyn Observer,
+        observer: &'a mut dyn StudyObserver,
         releaser: &'a mut dyn Releaser,
     ) -> Self {
         let deadline = Instant::now() + context.plan.timeline.timeout;
@@ -130,11 +130,11 @@ impl<'a> ProcessStage<'a> {
     }
 
     pub(super) fn step(&mut self, what: impl Into<String>) {
-        self.observer.see(Progress::Step(what.into()));
+        self.observer.see(StudyEvent::Step(what.into()));
     }
 
     /// What must be looked after while anything is waited for; and what is to be done by now is done.
-    fn look_up(&mut self) -> Result<(), Stop> {
+    fn look_up(&mut self) -> Result<(), TrialStop> {
         self.watch()?;
         while let Some((moment, round)) = self.hook_queue.pop() {
             self.run_hooks(&moment, round)?;
@@ -143,7 +143,7 @@ impl<'a> ProcessStage<'a> {
     }
 
     /// Lets the policy of the treatment decide about the subject, and records a release.
-    fn apply_policy(&mut self) -> Result<(), Stop> {
+    fn apply_policy(&mut self) -> Result<(), TrialStop> {
         let Some(subject) = &self.subject else { return Ok(()) };
         let (Some(pid), Some(sampling)) = (subject.pid, subject.sampling()) else { return Ok(()) };
         let recorder = &self.context.recorder;
@@ -154,7 +154,7 @@ impl<'a> ProcessStage<'a> {
         };
         let name = self.context.treatment.policy.to_string();
         let failure = released.as_ref().err().map(|reason| {
-            Stop::Failed(format!("the policy `{name}` could not release memory: {reason}"))
+            TrialStop::Failed(format!("the policy `{name}` could not release memory: {reason}"))
         });
         self.record(&Line::Act(HookRun {
             t_s: state.t_s,
@@ -169,21 +169,21 @@ impl<'a> ProcessStage<'a> {
     }
 
     /// What must be looked after also while something is done to the subject.
-    pub(super) fn watch(&mut self) -> Result<(), Stop> {
+    pub(super) fn watch(&mut self) -> Result<(), TrialStop> {
         self.copy_load_lines();
         if let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling) {
             let (rss_bytes, connections) = sampling.latest();
-            self.observer.see(Progress::Reading { rss_bytes, connections });
+            self.observer.see(StudyEvent::Reading { rss_bytes, connections });
         }
         if self.context.interrupt.load(Ordering::Relaxed) {
-            return Err(Stop::Interrupted);
+            return Err(TrialStop::Interrupted);
         }
         if let Some(failure) = self.context.recorder.failure() {
-            return Err(Stop::Failed(format!("the record could not be written: {failure}")));
+            return Err(TrialStop::Failed(format!("the record could not be written: {failure}")));
         }
         let sampling = self.subject.as_ref().and_then(Subject::sampling);
         if let Some(failure) = sampling.and_then(Sampling::failure) {
-            return Err(Stop::Failed(failure));
+            return Err(TrialStop::Failed(failure));
         }
         self.look_at_clock()
     }
@@ -208,7 +208,7 @@ impl<'a> ProcessStage<'a> {
         }
     }
 
-    fn look_at_clock(&self) -> Result<(), Stop> {
+    fn look_at_clock(&self) -> Result<(), TrialStop> {
         if Instant::now() > self.deadline {
             let timeline = &self.context.plan.timeline;
             let limit = HumanSeconds(timeline.timeout.as_secs_f64());
@@ -220,7 +220,7 @@ impl<'a> ProcessStage<'a> {
             };
             let sentence =
                 format!("the trial did not end within {limit}: {hint}allow more with --timeout");
-            return Err(Stop::Failed(sentence));
+            return Err(TrialStop::Failed(sentence));
         }
         Ok(())
     }
@@ -239,16 +239,16 @@ impl<'a> ProcessStage<'a> {
     }
 
     /// Fails when the subject has ended while it should be there.
-    fn must_be_alive(&mut self, during: &str) -> Result<(), Stop> {
+    fn must_be_alive(&mut self, during: &str) -> Result<(), TrialStop> {
         // Its supervisor tells of its end a moment after it.
         let pid = self.subject.as_ref().and_then(|subject| subject.pid);
-        let is_gone = pid.is_some_and(|pid| matches!(Process::open(pid), Ok(None)));
+        let is_gone = pid.is_some_and(|pid| matches!(ProcReader::open(pid), Ok(None)));
         if !self.has_ended(if is_gone { WORD_OF_END } else { Duration::ZERO }) {
             return Ok(());
         }
         match &self.subject {
             Some(subject) if !subject.is_in_background() => {
-                Err(Stop::Failed(subject.ended_early(during)))
+                Err(TrialStop::Failed(subject.ended_early(during)))
             }
             _ => Ok(()),
         }
@@ -323,7 +323,7 @@ impl Stage for ProcessStage<'_> {
         self.queue_hooks(moment, round);
     }
 
-    fn prepare(&mut self) -> Result<(), Stop> {
+    fn prepare(&mut self) -> Result<(), TrialStop> {
         self.record_trial();
         let Some(line) = &self.context.plan.settings.prepare else { return Ok(()) };
         self.step("prepare");
@@ -333,11 +333,11 @@ impl Stage for ProcessStage<'_> {
         shell.run(supervisor, &recorder, || self.look_up())
     }
 
-    fn start(&mut self) -> Result<(), Stop> {
+    fn start(&mut self) -> Result<(), TrialStop> {
         let plan = self.context.plan;
         if let Some(ready) = plan.timeline.ready.as_ref().filter(|ready| preflight::answers(ready))
         {
-            return Err(Stop::Failed(Obstacle::PortInUse(ready.to_string()).to_string()));
+            return Err(TrialStop::Failed(Obstacle::PortInUse(ready.to_string()).to_string()));
         }
         self.step("start");
         let treatment = self.context.treatment;
@@ -378,7 +378,7 @@ impl Stage for ProcessStage<'_> {
         before > 0 && now > before + LEAST.max(before / PART)
     }
 
-    fn await_ready(&mut self, ready: &Ready) -> Result<(), Stop> {
+    fn await_ready(&mut self, ready: &Ready) -> Result<(), TrialStop> {
         self.step("wait until ready");
         let begin = Instant::now();
         let limit = match ready {
@@ -396,7 +396,7 @@ impl Stage for ProcessStage<'_> {
             if begin.elapsed() >= limit || Instant::now() >= self.deadline {
                 let limit = HumanSeconds(limit.as_secs_f64());
                 let words = self.subject.as_ref().map_or(String::new(), Subject::last_words);
-                return Err(Stop::Failed(format!(
+                return Err(TrialStop::Failed(format!(
                     "the command was not ready within {limit} by {ready} ({reason}){words}"
                 )));
             }
@@ -406,7 +406,7 @@ impl Stage for ProcessStage<'_> {
         }
     }
 
-    fn load(&mut self, round: u32) -> Result<(), Stop> {
+    fn load(&mut self, round: u32) -> Result<(), TrialStop> {
         let timeline = &self.context.plan.timeline;
         let Some(line) = &timeline.load else { return Ok(()) };
         self.step(match round {
@@ -440,12 +440,12 @@ impl Stage for ProcessStage<'_> {
         }));
         // That the subject is gone says more than that the load then failed.
         match ran {
-            Err(Stop::Interrupted) => ran,
+            Err(TrialStop::Interrupted) => ran,
             _ => self.must_be_alive("during the load").and(ran),
         }
     }
 
-    fn pass(&mut self, time: Duration, close: bool) -> Result<(), Stop> {
+    fn pass(&mut self, time: Duration, close: bool) -> Result<(), TrialStop> {
         self.step("let time pass");
         if let Some(sampling) = self.subject.as_ref().and_then(Subject::sampling) {
             sampling.pay_attention(close);
@@ -461,7 +461,7 @@ impl Stage for ProcessStage<'_> {
         self.must_be_alive("while nothing loaded it")
     }
 
-    fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), Stop> {
+    fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), TrialStop> {
         self.step("run to its end");
         let mut load_ended = None;
         while !self.has_ended(STEP) {
@@ -477,18 +477,18 @@ impl Stage for ProcessStage<'_> {
             }
         }
         match &self.subject {
-            Some(subject) if !subject.exit().is_some_and(Exit::is_success) => {
-                Err(Stop::Failed(subject.ended_early("by itself")))
+            Some(subject) if !subject.exit().is_some_and(ExitReport::is_success) => {
+                Err(TrialStop::Failed(subject.ended_early("by itself")))
             }
             _ => Ok(()),
         }
     }
 
-    fn check(&mut self) -> Result<(), Stop> {
+    fn check(&mut self) -> Result<(), TrialStop> {
         let Some(subject) = &self.subject else { return Ok(()) };
         subject.hear_out();
         if let Some(phase) = self.log_events.missing(self.context.plan) {
-            return Err(Stop::Failed(format!(
+            return Err(TrialStop::Failed(format!(
                 "the phase `{}` never came: no line that the command printed matches {}{}",
                 phase.name,
                 phase.line.as_str(),
@@ -496,17 +496,17 @@ impl Stage for ProcessStage<'_> {
             )));
         }
         if let Some(sentence) = self.never_run() {
-            return Err(Stop::Failed(sentence));
+            return Err(TrialStop::Failed(sentence));
         }
         if !subject.sampling().is_some_and(Sampling::has_seen_it) {
             let reason =
                 "the command ended before it could be looked at even once: give it more to do";
-            return Err(Stop::Failed(reason.to_owned()));
+            return Err(TrialStop::Failed(reason.to_owned()));
         }
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), Stop> {
+    fn end(&mut self) -> Result<(), TrialStop> {
         self.step("end");
         let Some(subject) = self.subject.take() else { return Ok(()) };
         if subject.exit().is_none() {
@@ -517,12 +517,12 @@ impl Stage for ProcessStage<'_> {
         let silent = metrics_poller.and_then(MetricsPoller::stop);
         if let (Some(reason), Some(source)) = (silent, &self.context.plan.figures) {
             let note = format!("there were no figures at {source}: {reason}");
-            self.observer.see(Progress::Note(note));
+            self.observer.see(StudyEvent::Note(note));
         }
-        self.remains.ended.complaint().map_or(Ok(()), |complaint| Err(Stop::Failed(complaint)))
+        self.remains.ended.complaint().map_or(Ok(()), |complaint| Err(TrialStop::Failed(complaint)))
     }
 
-    fn cleanup(&mut self) -> Result<(), Stop> {
+    fn cleanup(&mut self) -> Result<(), TrialStop> {
         let Some(line) = &self.context.plan.settings.cleanup else { return Ok(()) };
         // A Ctrl-C that comes now is heard, but what was begun is brought to its end.
         let was_interrupted = self.context.interrupt.load(Ordering::Relaxed);
@@ -536,7 +536,7 @@ impl Stage for ProcessStage<'_> {
         shell.run(supervisor, &recorder, || {
             if self.context.interrupt.load(Ordering::Relaxed) && !was_reported {
                 was_reported = true;
-                self.observer.see(Progress::CleaningUp);
+                self.observer.see(StudyEvent::CleaningUp);
             }
             self.look_at_clock()
         })

@@ -42,12 +42,12 @@ pub(super) struct Account {
 /// A sampler's last sample, and the requests for more. It exists before the sampler starts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SamplerHandle {
-    shared: Arc<Shared>,
+    shared: Arc<SamplingState>,
     requests: Requests<Attention>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SamplingState {
     close: AtomicBool,
     /// Whether there was ever a process to read.
     saw: AtomicBool,
@@ -140,7 +140,7 @@ struct SamplerThread {
     pending: Vec<(Process, Instant)>,
     treatment: ResolvedTreatment,
     recorder: Recorder,
-    shared: Arc<Shared>,
+    shared: Arc<SamplingState>,
     interval: Duration,
 }
 

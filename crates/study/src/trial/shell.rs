@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use lowtide_record::Recorder;
 
-use super::Stop;
+use super::TrialStop;
 use crate::capture::{self, OutputTail};
-use crate::supervisor::{Exit, Launch, Report, Supervised, SupervisorCommand};
+use crate::supervisor::{ExitReport, Launch, Supervised, SupervisorCommand, SupervisorReport};
 
 /// How often waiting looks up. What the command does wakes it at once.
 const STEP: Duration = Duration::from_millis(100);
@@ -60,24 +60,26 @@ impl Shell<'_> {
         self,
         supervisor: &SupervisorCommand,
         recorder: &Recorder,
-        mut watch: impl FnMut() -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
+        mut watch: impl FnMut() -> Result<(), TrialStop>,
+    ) -> Result<(), TrialStop> {
         let what = self.what;
         let failed =
-            |error: io::Error| Stop::Failed(format!("{what} could not be started: {error}"));
+            |error: io::Error| TrialStop::Failed(format!("{what} could not be started: {error}"));
         let (reader, writer) = io::pipe().map_err(failed)?;
         let mut launch = Launch::shell(self.line, self.directory, self.variables);
         launch.stdout = self.stdout.as_ref().map(|stdout| stdout.path.clone());
         let (tail, capture) = capture::capture(reader, self.log, recorder, None).map_err(failed)?;
         let mut kept = Supervised::start(supervisor, launch, writer).map_err(failed)?;
-        let exit: Exit = loop {
+        let exit: ExitReport = loop {
             match kept.next_event(STEP).map(|event| event.report) {
-                Some(Report::Exited(exit)) => break exit,
-                Some(Report::CannotStart { because }) => {
-                    return Err(Stop::Failed(format!("{what} could not be started: {because}")));
+                Some(SupervisorReport::Exited(exit)) => break exit,
+                Some(SupervisorReport::CannotStart { because }) => {
+                    return Err(TrialStop::Failed(format!(
+                        "{what} could not be started: {because}"
+                    )));
                 }
                 None if kept.is_gone() => {
-                    return Err(Stop::Failed(format!("{what} was ended by somebody else")));
+                    return Err(TrialStop::Failed(format!("{what} was ended by somebody else")));
                 }
                 _ => watch()?,
             }
@@ -87,10 +89,13 @@ impl Shell<'_> {
         capture.finish(LAST_WORDS);
         if !exit.is_success() {
             let reason = self.stdout.as_ref().and_then(Stdout::reason);
-            return Err(Stop::Failed(format!("{what} failed with {exit}{}", why(&tail, reason))));
+            return Err(TrialStop::Failed(format!(
+                "{what} failed with {exit}{}",
+                why(&tail, reason)
+            )));
         }
         match ended.complaint() {
-            Some(complaint) => Err(Stop::Failed(format!("{what} has ended, but {complaint}"))),
+            Some(complaint) => Err(TrialStop::Failed(format!("{what} has ended, but {complaint}"))),
             None => Ok(()),
         }
     }

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use lowtide_probe::tree;
 use lowtide_record::Recorder;
 
-use super::Stop;
+use super::TrialStop;
 use super::ledgers::Ledgers;
 use super::sampling::{Account, SamplerHandle, Sampling};
 use crate::capture::{self, Capture, Listener, OutputTail};
-use crate::supervisor::{Ended, Exit, Launch, Report, Supervised, SupervisorCommand};
+use crate::supervisor::{
+    Ended, ExitReport, Launch, Supervised, SupervisorCommand, SupervisorReport,
+};
 use crate::treatment::ResolvedTreatment;
 
 /// How long its last output is waited for, once it has ended.
@@ -26,13 +28,13 @@ pub(super) struct Subject {
     ledgers: Option<Ledgers>,
     tail: OutputTail,
     capture: Capture,
-    exit: Option<(Exit, Instant)>,
+    exit: Option<(ExitReport, Instant)>,
 }
 
 /// What is left to tell of a subject that is gone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Remains {
-    pub(super) exit: Option<Exit>,
+    pub(super) exit: Option<ExitReport>,
     pub(super) ended: Ended,
     pub(super) account: Account,
     /// CPU time that its ledgers took, in seconds.
@@ -47,7 +49,7 @@ impl Subject {
         log: &Path,
         recorder: &Recorder,
         listener: Option<Listener>,
-    ) -> Result<Self, Stop> {
+    ) -> Result<Self, TrialStop> {
         let failed = |error: io::Error| could_not_be_started(&error.to_string());
         let (reader, writer) = io::pipe().map_err(failed)?;
         let (tail, capture) = capture::capture(reader, log, recorder, listener).map_err(failed)?;
@@ -56,7 +58,7 @@ impl Subject {
     }
 
     /// Takes in the next thing that its supervisor tells. Gives the moment at which it was started, once.
-    pub(super) fn await_start(&mut self, patience: Duration) -> Result<Option<Instant>, Stop> {
+    pub(super) fn await_start(&mut self, patience: Duration) -> Result<Option<Instant>, TrialStop> {
         let Some(event) = self.kept.next_event(patience) else {
             if self.kept.is_gone() {
                 return Err(could_not_be_started(&format!("no word of why{}", self.last_words())));
@@ -64,12 +66,12 @@ impl Subject {
             return Ok(None);
         };
         match event.report {
-            Report::Started { pid } => {
+            SupervisorReport::Started { pid } => {
                 self.pid = Some(pid);
                 Ok(Some(event.at))
             }
-            Report::CannotStart { because } => Err(could_not_be_started(&because)),
-            Report::Exited(_) | Report::Gone { .. } => Ok(None),
+            SupervisorReport::CannotStart { because } => Err(could_not_be_started(&because)),
+            SupervisorReport::Exited(_) | SupervisorReport::Gone { .. } => Ok(None),
         }
     }
 
@@ -105,26 +107,26 @@ impl Subject {
         }
         while let Some(event) = self.kept.next_event(patience) {
             match event.report {
-                Report::Exited(exit) => {
+                SupervisorReport::Exited(exit) => {
                     self.exit = Some((exit, event.at));
                     return Heard::EndsNow(event.at);
                 }
-                Report::Gone { .. } => return Heard::Ended,
-                Report::Started { .. } | Report::CannotStart { .. } => {}
+                SupervisorReport::Gone { .. } => return Heard::Ended,
+                SupervisorReport::Started { .. } | SupervisorReport::CannotStart { .. } => {}
             }
         }
         if self.kept.is_gone() { Heard::Ended } else { Heard::Alive }
     }
 
     /// How its first process ended.
-    pub(super) fn exit(&self) -> Option<Exit> {
+    pub(super) fn exit(&self) -> Option<ExitReport> {
         self.exit.map(|(exit, _)| exit)
     }
 
     /// Whether its first process ended well and left others behind: a server that went into the
     /// background.
     pub(super) fn is_in_background(&self) -> bool {
-        self.exit().is_some_and(Exit::is_success)
+        self.exit().is_some_and(ExitReport::is_success)
             && !self.kept.is_gone()
             && !tree::descendants_of(self.kept.root()).is_empty()
     }
@@ -171,6 +173,6 @@ pub(super) enum Heard {
     Ended,
 }
 
-fn could_not_be_started(because: &str) -> Stop {
-    Stop::Failed(format!("the command could not be started: {because}"))
+fn could_not_be_started(because: &str) -> TrialStop {
+    TrialStop::Failed(format!("the command could not be started: {because}"))
 }

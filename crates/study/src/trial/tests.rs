@@ -5,17 +5,17 @@ use super::*;
 struct Mock {
     said: Vec<String>,
     clock: Duration,
-    fails_at: Option<(&'static str, Option<Stop>)>,
+    fails_at: Option<(&'static str, Option<TrialStop>)>,
     /// Until when its memory rises.
     rises_until: Duration,
 }
 
 impl Mock {
-    fn failing(at: &'static str, stop: Stop) -> Self {
+    fn failing(at: &'static str, stop: TrialStop) -> Self {
         Self { fails_at: Some((at, Some(stop))), ..Self::default() }
     }
 
-    fn act(&mut self, what: &str) -> Result<(), Stop> {
+    fn act(&mut self, what: &str) -> Result<(), TrialStop> {
         self.said.push(what.to_owned());
         match &mut self.fails_at {
             Some((at, stop)) if *at == what => stop.take().map_or(Ok(()), Err),
@@ -30,25 +30,25 @@ impl Stage for Mock {
         self.said.push(format!("{moment:?}{round} at {} s", self.clock.as_secs_f64()));
     }
 
-    fn prepare(&mut self) -> Result<(), Stop> {
+    fn prepare(&mut self) -> Result<(), TrialStop> {
         self.act("prepare")
     }
 
-    fn start(&mut self) -> Result<(), Stop> {
+    fn start(&mut self) -> Result<(), TrialStop> {
         self.act("start")
     }
 
-    fn await_ready(&mut self, _: &Ready) -> Result<(), Stop> {
+    fn await_ready(&mut self, _: &Ready) -> Result<(), TrialStop> {
         self.clock += Duration::from_secs(1);
         self.act("await ready")
     }
 
-    fn load(&mut self, round: u32) -> Result<(), Stop> {
+    fn load(&mut self, round: u32) -> Result<(), TrialStop> {
         self.clock += Duration::from_secs(5);
         self.act(&format!("load {round}"))
     }
 
-    fn pass(&mut self, time: Duration, _: bool) -> Result<(), Stop> {
+    fn pass(&mut self, time: Duration, _: bool) -> Result<(), TrialStop> {
         self.clock += time;
         self.act("pass")
     }
@@ -57,19 +57,19 @@ impl Stage for Mock {
         self.clock < self.rises_until
     }
 
-    fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), Stop> {
+    fn await_end(&mut self, after_load: Option<Duration>) -> Result<(), TrialStop> {
         self.act(&format!("await end {after_load:?}"))
     }
 
-    fn check(&mut self) -> Result<(), Stop> {
+    fn check(&mut self) -> Result<(), TrialStop> {
         self.act("check")
     }
 
-    fn end(&mut self) -> Result<(), Stop> {
+    fn end(&mut self) -> Result<(), TrialStop> {
         self.act("end")
     }
 
-    fn cleanup(&mut self) -> Result<(), Stop> {
+    fn cleanup(&mut self) -> Result<(), TrialStop> {
         self.act("cleanup")
     }
 }
@@ -141,7 +141,7 @@ fn a_subject_that_loads_itself_is_waited_for() {
 #[test]
 fn whatever_fails_the_subject_is_ended_and_the_cleanup_runs() {
     for at in ["prepare", "start", "await ready", "load 0", "load 2", "pass", "check"] {
-        let mut mock = Mock::failing(at, Stop::Failed("because".to_owned()));
+        let mut mock = Mock::failing(at, TrialStop::Failed("because".to_owned()));
         let outcome = perform(&mut mock, &timeline());
         assert_eq!(outcome, Outcome::Failed { because: "because".to_owned() }, "{at}");
         assert_eq!(mock.said[mock.said.len() - 2..], ["end", "cleanup"], "{at}");
@@ -150,14 +150,14 @@ fn whatever_fails_the_subject_is_ended_and_the_cleanup_runs() {
 
 #[test]
 fn an_interrupted_trial_is_told_from_a_failed_one() {
-    let mut mock = Mock::failing("load 1", Stop::Interrupted);
+    let mut mock = Mock::failing("load 1", TrialStop::Interrupted);
     assert_eq!(perform(&mut mock, &timeline()), Outcome::Interrupted);
     assert_eq!(mock.said[mock.said.len() - 2..], ["end", "cleanup"]);
 }
 
 #[test]
 fn a_cleanup_that_fails_fails_the_trial_but_does_not_hide_what_failed_before() {
-    let mut mock = Mock::failing("cleanup", Stop::Failed("cleanup".to_owned()));
+    let mut mock = Mock::failing("cleanup", TrialStop::Failed("cleanup".to_owned()));
     let outcome = perform(&mut mock, &timeline());
     assert_eq!(outcome, Outcome::Failed { because: "cleanup".to_owned() });
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use lowtide_load::{LoadState, Observer, Plan, Progress, Shape};
+use lowtide_load::{LoadEvent, LoadObserver, LoadState, Plan, Shape};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::load::LoadRound;
 use lowtide_record::LOAD_SAMPLES;
@@ -130,19 +130,19 @@ impl ProgressDisplay {
     }
 }
 
-impl Observer for ProgressDisplay {
-    fn observe(&mut self, progress: Progress<'_>) {
+impl LoadObserver for ProgressDisplay {
+    fn observe(&mut self, progress: LoadEvent<'_>) {
         match progress {
-            Progress::Round { target, .. } => {
+            LoadEvent::Round { target, .. } => {
                 if let Some(bar) = &self.bar {
                     bar.set_message(format!("connecting to {target}"));
                 }
             }
-            Progress::State(state) => self.state(state),
-            Progress::Mark { moment, round } => self.write(|t_s| {
+            LoadEvent::State(state) => self.state(state),
+            LoadEvent::Mark { moment, round } => self.write(|t_s| {
                 Line::Mark(Mark { t_s, mark: moment, round: Some(round), name: None })
             }),
-            Progress::RoundEnd(round) => self.round_end(round),
+            LoadEvent::RoundEnd(round) => self.round_end(round),
         }
     }
 }

@@ -7,7 +7,7 @@ mod plan;
 use clap::Parser;
 use lowtide_analysis::threshold::{Crossing, Threshold};
 use lowtide_load::{
-    Available, Failure as Reason, LimitError, OtherProtocol, RunError, TlsFailure, ephemeral_ports,
+    Available, LimitError, OtherProtocol, RequestFailure, RunError, TlsFailure, ephemeral_ports,
     max_open_files, raise_open_files,
 };
 use lowtide_model::load::LoadReport;
@@ -110,22 +110,26 @@ fn failure(error: RunError, args: &LoadArgs) -> Failure {
     let RunError::NoConnection { target, failure: reason } = &error else { return failure };
     let again = |flag: &str| format!("lowtide load {} {flag}", crate::shell::quoted(target));
     match reason {
-        Reason::NotTrusted(_) => failure.next(again("-k")),
-        Reason::NotHttp1(OtherProtocol::Http2) => failure.next(again("--http2")),
-        Reason::NotHttp1(OtherProtocol::Tls) => {
+        RequestFailure::NotTrusted(_) => failure.next(again("-k")),
+        RequestFailure::NotHttp1(OtherProtocol::Http2) => failure.next(again("--http2")),
+        RequestFailure::NotHttp1(OtherProtocol::Tls) => {
             failure.next(again("").trim().replacen("http:", "https:", 1))
         }
         // Many servers just close the connection if they do not support the requested protocol.
-        Reason::Closed | Reason::Reset if args.http2 || args.streams > Some(1) => {
+        RequestFailure::Closed | RequestFailure::Reset if args.http2 || args.streams > Some(1) => {
             failure.next(again("--http1"))
         }
-        Reason::NotHttp2(_) | Reason::NoProtocol if !args.http1 => failure.next(again("--http1")),
-        Reason::NoProtocol => failure.next(again("--http2")),
-        Reason::Tls(TlsFailure::NotTls) => {
+        RequestFailure::NotHttp2(_) | RequestFailure::NoProtocol if !args.http1 => {
+            failure.next(again("--http1"))
+        }
+        RequestFailure::NoProtocol => failure.next(again("--http2")),
+        RequestFailure::Tls(TlsFailure::NotTls) => {
             let plain = again("").replacen("https:", "http:", 1).replacen("tls:", "tcp:", 1);
             failure.next(plain.trim())
         }
-        Reason::Refused => Failure::failed(format!("{error}: is the server running there?")),
+        RequestFailure::Refused => {
+            Failure::failed(format!("{error}: is the server running there?"))
+        }
         _ => failure,
     }
 }

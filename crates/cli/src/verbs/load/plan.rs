@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lowtide_analysis::threshold::Threshold;
-use lowtide_load::{HttpVersion, Plan, Rate, RequestTemplate, Scheme, Shape, Target};
+use lowtide_load::{HttpVersion, LoadTarget, Plan, Rate, RequestTemplate, Scheme, Shape};
 
 use super::options::{self, optional, value};
 use crate::args::LoadArgs;
@@ -26,7 +26,7 @@ pub(super) fn thresholds(args: &LoadArgs) -> Result<Vec<Threshold>, Failure> {
 ///
 /// When a value is invalid, or options contradict each other.
 pub(super) fn plan(args: &LoadArgs) -> Result<Plan, Failure> {
-    let targets: Vec<Target> = args
+    let targets: Vec<LoadTarget> = args
         .urls
         .iter()
         .map(|url| url.parse().map_err(Failure::usage))
@@ -98,7 +98,7 @@ fn check(args: &LoadArgs, is_bare: bool) -> Result<(), Failure> {
 }
 
 /// Returns the HTTP version. More than one stream requires HTTP/2, which without TLS must be requested.
-fn version(args: &LoadArgs, targets: &[Target]) -> HttpVersion {
+fn version(args: &LoadArgs, targets: &[LoadTarget]) -> HttpVersion {
     let plain = targets.iter().any(|target| target.scheme == Scheme::Http);
     match args.streams.is_some_and(|streams| streams > 1) {
         _ if args.http1 => HttpVersion::Http1,

@@ -25,7 +25,7 @@ impl Encoder {
         let may_index = size <= TABLE_SIZE;
         let mut encoder =
             Self { fields: fields.into(), block: Vec::new(), is_settled: false, may_index };
-        encoder.write(if may_index { Form::Remember } else { Form::Plain });
+        encoder.write(if may_index { LiteralForm::Remember } else { LiteralForm::Plain });
         encoder
     }
 
@@ -35,7 +35,7 @@ impl Encoder {
         if (size as usize) < TABLE_SIZE {
             self.may_index = false;
             self.is_settled = false;
-            self.write(Form::Forget);
+            self.write(LiteralForm::Forget);
         }
     }
 
@@ -48,13 +48,13 @@ impl Encoder {
     pub(in crate::h2) fn sent(&mut self) {
         if !self.is_settled {
             self.is_settled = true;
-            self.write(if self.may_index { Form::Refer } else { Form::Plain });
+            self.write(if self.may_index { LiteralForm::Refer } else { LiteralForm::Plain });
         }
     }
 
-    fn write(&mut self, form: Form) {
+    fn write(&mut self, form: LiteralForm) {
         let mut block = Vec::new();
-        if form == Form::Forget {
+        if form == LiteralForm::Forget {
             block.push(0b0010_0000); // The table's size becomes 0.
         }
         // The newest field has the lowest index.
@@ -62,9 +62,12 @@ impl Encoder {
         for (name, value) in &self.fields {
             if let Some(index) = static_table::index_of(name, value) {
                 integer::write(&mut block, 0b1000_0000, 7, index);
-            } else if form == Form::Plain || form == Form::Forget || !is_indexable(name, value) {
+            } else if form == LiteralForm::Plain
+                || form == LiteralForm::Forget
+                || !is_indexable(name, value)
+            {
                 literal(&mut block, 0b0000_0000, 4, name, value);
-            } else if form == Form::Remember {
+            } else if form == LiteralForm::Remember {
                 literal(&mut block, 0b0100_0000, 6, name, value);
             } else {
                 dynamic -= 1;
@@ -77,7 +80,7 @@ impl Encoder {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum LiteralForm {
     /// Fields that may be indexed go into the table.
     Remember,
     /// Indexed fields are referred to.

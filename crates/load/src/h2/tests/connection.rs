@@ -73,7 +73,7 @@ fn go_away_tells_which_requests_the_server_did_not_look_at() {
     assert!(client.http2.is_draining() && client.outcomes.0.is_empty());
     assert_eq!(client.http2.room(), 0);
     client.receives(&go_away(1, ErrorCode::NO_ERROR)).unwrap();
-    let not_processed = Outcome::Failed(Failure::NotProcessed(ErrorCode::NO_ERROR));
+    let not_processed = Outcome::Failed(RequestFailure::NotProcessed(ErrorCode::NO_ERROR));
     assert_eq!(client.take_outcomes(), [(2, not_processed.clone()), (3, not_processed)]);
     client.receives(&answer(1, b"x")).unwrap();
     assert_eq!(client.take_outcomes(), [(1, answered(200, b"x"))]);
@@ -83,13 +83,13 @@ fn go_away_tells_which_requests_the_server_did_not_look_at() {
 fn a_connection_that_the_server_gave_up_names_its_reason() {
     let mut client = Client::getting(2);
     client.receives(&go_away(1, ErrorCode::ENHANCE_YOUR_CALM)).unwrap();
-    client.closes(Failure::Closed);
+    client.closes(RequestFailure::Closed);
     let outcomes: Vec<_> = client.take_outcomes().into_iter().map(|(_, outcome)| outcome).collect();
     assert_eq!(
         outcomes,
         [
-            Outcome::Failed(Failure::NotProcessed(ErrorCode::ENHANCE_YOUR_CALM)),
-            Outcome::Failed(Failure::GoneAway(ErrorCode::ENHANCE_YOUR_CALM)),
+            Outcome::Failed(RequestFailure::NotProcessed(ErrorCode::ENHANCE_YOUR_CALM)),
+            Outcome::Failed(RequestFailure::GoneAway(ErrorCode::ENHANCE_YOUR_CALM)),
         ]
     );
 }
@@ -99,13 +99,16 @@ fn a_server_that_closes_in_the_middle_is_told() {
     let mut client = Client::getting(3);
     client.receives(&headers(3, 0, b"\x88")).unwrap();
     client.receives(&[headers(5, 0, b"\x88"), data(5, 0, b"half")].concat()).unwrap();
-    client.closes(Failure::Reset);
-    let failures = [Failure::Reset, Failure::CutShort, Failure::CutShort];
+    client.closes(RequestFailure::Reset);
+    let failures = [RequestFailure::Reset, RequestFailure::CutShort, RequestFailure::CutShort];
     let outcomes = (1..).zip(failures.map(Outcome::Failed));
     assert_eq!(client.take_outcomes(), outcomes.collect::<Vec<_>>());
     assert_eq!((client.http2.in_flight(), client.http2.room()), (0, 0));
-    client.closes(Failure::Reset);
-    assert_eq!((client.take_outcomes(), client.receives(b"x")), (vec![], Err(Failure::Reset)));
+    client.closes(RequestFailure::Reset);
+    assert_eq!(
+        (client.take_outcomes(), client.receives(b"x")),
+        (vec![], Err(RequestFailure::Reset))
+    );
 }
 
 #[test]
@@ -218,7 +221,7 @@ fn headers_may_come_in_several_frames_but_not_without_end() {
 fn a_server_that_speaks_http_1_is_told_in_words() {
     let mut client = Client::new(&request("GET", b""));
     let failure = client.receives(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_err();
-    assert_eq!((failure, client.out.len()), (Failure::NotHttp2(OtherProtocol::Http11), 0));
+    assert_eq!((failure, client.out.len()), (RequestFailure::NotHttp2(OtherProtocol::Http11), 0));
 }
 
 #[test]

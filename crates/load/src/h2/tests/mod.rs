@@ -17,7 +17,7 @@ use frame::{FrameHeader, HEADER_BYTES, flag, kind};
 enum Outcome {
     /// Status, the body if its bytes were kept, otherwise its length, and its hash.
     Answered(u16, Result<Vec<u8>, u64>, u64),
-    Failed(Failure),
+    Failed(RequestFailure),
 }
 
 /// All outcomes, with the start of each request.
@@ -33,7 +33,7 @@ impl Outcomes for RecordedOutcomes {
         self.0.push((started.0, Outcome::Answered(status, text, body.hash())));
     }
 
-    fn failed(&mut self, started: Ticks, failure: Failure) {
+    fn failed(&mut self, started: Ticks, failure: RequestFailure) {
         self.0.push((started.0, Outcome::Failed(failure)));
     }
 }
@@ -78,7 +78,7 @@ impl Client {
         Self::with_requests(&request("GET", b""), many)
     }
 
-    fn receives(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    fn receives(&mut self, bytes: &[u8]) -> Result<(), RequestFailure> {
         self.http2.receive(bytes, &mut self.out, &mut self.outcomes)
     }
 
@@ -86,7 +86,7 @@ impl Client {
         self.http2.expire(Ticks(until), &mut self.out, &mut self.outcomes).unwrap();
     }
 
-    fn closes(&mut self, why: Failure) {
+    fn closes(&mut self, why: RequestFailure) {
         self.http2.closed(why, &mut self.outcomes);
     }
 
@@ -151,9 +151,9 @@ fn answered(status: u16, body: &[u8]) -> Outcome {
 }
 
 /// The code that a broken rule ended the connection, or a request, with.
-fn code_of(failure: Failure) -> ErrorCode {
+fn code_of(failure: RequestFailure) -> ErrorCode {
     match failure {
-        Failure::Http2 { code, .. } => code,
+        RequestFailure::Http2 { code, .. } => code,
         other => panic!("{other}"),
     }
 }

@@ -82,10 +82,10 @@ impl Script {
 
     fn expected(&self) -> Outcome {
         match self {
-            Self::Never => Outcome::Failed(Failure::Closed),
-            Self::CutShort(_) => Outcome::Failed(Failure::CutShort),
-            Self::Reset(7) => Outcome::Failed(Failure::RefusedStream),
-            Self::Reset(code) => Outcome::Failed(Failure::StreamReset(ErrorCode(*code))),
+            Self::Never => Outcome::Failed(RequestFailure::Closed),
+            Self::CutShort(_) => Outcome::Failed(RequestFailure::CutShort),
+            Self::Reset(7) => Outcome::Failed(RequestFailure::RefusedStream),
+            Self::Reset(code) => Outcome::Failed(RequestFailure::StreamReset(ErrorCode(*code))),
             Self::Whole { chunks, .. } => answered(200, &chunks.concat()),
         }
     }
@@ -125,7 +125,7 @@ fn outcomes(many: usize, body: &[u8], bytes: &[u8], cuts: &[usize]) -> Vec<(u32,
             break;
         }
     }
-    client.closes(result.err().unwrap_or(Failure::Closed));
+    client.closes(result.err().unwrap_or(RequestFailure::Closed));
     assert_eq!((client.http2.in_flight(), client.http2.room()), (0, 0));
     client.take_outcomes()
 }

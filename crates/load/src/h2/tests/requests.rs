@@ -59,7 +59,7 @@ fn a_body_that_is_not_as_long_as_its_headers_say_was_cut_short() {
         client.take_outcomes()
     };
     let of_four = || headers(1, 0, b"\x88\x0f\x0d\x014");
-    let cut_short = [(1, Outcome::Failed(Failure::CutShort))];
+    let cut_short = [(1, Outcome::Failed(RequestFailure::CutShort))];
     assert_eq!(outcomes(&[of_four(), data(1, END, b"four")]), [(1, answered(200, b"four"))]);
     assert_eq!(outcomes(&[of_four(), data(1, END, b"3..")]), cut_short);
     assert_eq!(outcomes(&[of_four(), data(1, 0, b"3.."), data(1, END, b"")]), cut_short);
@@ -80,7 +80,7 @@ fn a_length_beyond_four_bytes_is_held_to_as_well() {
     let mut client = Client::getting(1);
     client.receives(&headers(1, 0, b"\x88\x0f\x0d\x0a5000000000")).unwrap();
     client.receives(&data(1, END, b"little")).unwrap();
-    assert_eq!(client.take_outcomes(), [(1, Outcome::Failed(Failure::CutShort))]);
+    assert_eq!(client.take_outcomes(), [(1, Outcome::Failed(RequestFailure::CutShort))]);
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn requests_that_the_server_gave_up_say_why() {
     client.receives(&reset(3, ErrorCode(2))).unwrap();
     client.receives(&[answer(5, b"x"), reset(5, ErrorCode::NO_ERROR)].concat()).unwrap();
     let outcomes = client.take_outcomes();
-    assert_eq!(outcomes[0], (1, Outcome::Failed(Failure::RefusedStream)));
-    assert_eq!(outcomes[1], (2, Outcome::Failed(Failure::StreamReset(ErrorCode(2)))));
+    assert_eq!(outcomes[0], (1, Outcome::Failed(RequestFailure::RefusedStream)));
+    assert_eq!(outcomes[1], (2, Outcome::Failed(RequestFailure::StreamReset(ErrorCode(2)))));
     assert_eq!(outcomes[2..], [(3, answered(200, b"x"))]);
 }
 
@@ -123,7 +123,7 @@ fn requests_time_out_from_the_oldest_and_their_late_answers_are_passed_over() {
     client.receives(&answer(3, b"x")).unwrap();
     client.take_outcomes();
     client.expires(3);
-    let timed_out = |started| (started, Outcome::Failed(Failure::TimedOut));
+    let timed_out = |started| (started, Outcome::Failed(RequestFailure::TimedOut));
     assert_eq!(client.take_outcomes(), [timed_out(1), timed_out(3)]);
     let cancelled = [1, 5].map(|stream| reset(stream, ErrorCode::CANCEL));
     assert_eq!(std::mem::take(&mut client.out), cancelled.concat());
@@ -140,7 +140,7 @@ fn requests_time_out_from_the_oldest_and_their_late_answers_are_passed_over() {
 fn a_new_count_of_ticks_keeps_the_age_of_what_is_in_flight() {
     let mut client = Client::getting(3);
     client.http2.rebase(Ticks(2));
-    client.closes(Failure::Reset);
+    client.closes(RequestFailure::Reset);
     let started: Vec<u32> = client.take_outcomes().iter().map(|(started, _)| *started).collect();
     assert_eq!(started, [0, 0, 1]);
 }
