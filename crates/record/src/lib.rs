@@ -37,6 +37,7 @@ mod clock;
 pub mod files;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
+pub mod phase;
 pub mod plan;
 mod read;
 mod recorder;

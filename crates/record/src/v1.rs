@@ -346,6 +346,29 @@ pub enum Event {
     Unknown,
 }
 
+impl Event {
+    /// The events at which a treatment can run hooks.
+    pub const WITH_HOOKS: [Self; 4] = [Self::Ready, Self::Drained, Self::Closed, Self::LoadEnd];
+
+    /// Returns the name in a study file of an event that can have hooks.
+    pub fn hook_name(self) -> Option<&'static str> {
+        match self {
+            Self::Ready => Some("ready"),
+            Self::Drained => Some("drained"),
+            Self::Closed => Some("closed"),
+            Self::LoadEnd => Some("load_end"),
+            Self::Start
+            | Self::Baseline
+            | Self::LoadBegin
+            | Self::Settled
+            | Self::Exit
+            | Self::Stop
+            | Self::Phase
+            | Self::Unknown => None,
+        }
+    }
+}
+
 /// One run of the load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Load {

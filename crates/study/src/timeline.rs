@@ -6,6 +6,8 @@ use std::time::Duration;
 use lowtide_model::duration::{HumanSeconds, parse_duration};
 use regex_lite::Regex;
 
+use lowtide_record::phase::MetricPhase;
+
 use crate::error::PlanError;
 use crate::ready::Ready;
 use crate::settings::{DEFAULT_PAUSE, DEFAULT_SETTLE, DEFAULT_TIMEOUT, Settings};
@@ -61,7 +63,7 @@ impl TrialTimeline {
             pause: time("pause", settings.pause.as_deref(), DEFAULT_PAUSE)?,
             settle: time("settle", settings.settle.as_deref(), DEFAULT_SETTLE)?,
             settle_after_phase: settings.settle.is_some()
-                && phases.iter().any(|p| p.name == "load_end"),
+                && phases.iter().any(|p| p.name == MetricPhase::LoadEnd.name()),
             timeout: time("timeout", settings.timeout.as_deref(), DEFAULT_TIMEOUT)?,
         };
         timeline.check()?;

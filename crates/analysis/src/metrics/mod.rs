@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use lowtide_model::sample::Sample;
 use lowtide_record::TrialRecord;
+use lowtide_record::phase::MetricPhase;
 use lowtide_record::v1::{Event, Mark};
 use own_baseline::own_baseline;
 use per_connection::opens_connections;
@@ -56,8 +57,6 @@ const UNCHANGED: f64 = 0.05;
 const FALLEN: f64 = 0.1;
 /// which is what it had for this long before the end, in seconds: a shorter one may be its teardown.
 const FINAL_WINDOW_S: f64 = 1.0;
-/// The phases that take the place of what the trace would say.
-pub const JUDGED_PHASES: [&str; 4] = ["baseline", "peak", "load_end", "settled"];
 
 /// By which figure memory is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -215,7 +214,7 @@ pub fn measure(trial: &TrialRecord, metric: Metric) -> TrialMetrics {
     let settled = settled_window.and_then(|(from, to)| {
         // A phase that is over at once is read just behind it.
         let behind = || series.median_within(to, to + PHASE_WINDOW_S);
-        let phase = times.phase("settled");
+        let phase = times.phase(MetricPhase::Settled);
         series.median_within(from, to).or_else(|| phase.and_then(|_| behind()))
     });
     let excess = settle_span
@@ -330,10 +329,10 @@ impl<'a> Times<'a> {
         self.marks.iter().find(|m| m.mark == moment && m.round == Some(round)).map(|m| m.t_s)
     }
 
-    fn phase(&self, name: &str) -> Option<f64> {
-        let named = |m: &&Mark| m.mark == Event::Phase && m.name.as_deref() == Some(name);
+    fn phase(&self, phase: MetricPhase) -> Option<f64> {
+        let named = |m: &&Mark| m.mark == Event::Phase && m.name.as_deref() == Some(phase.name());
         // A phase that comes once a round: the baseline is before the first, the others after the last.
-        if name == "baseline" {
+        if phase == MetricPhase::Baseline {
             self.marks.iter().find(named).map(|m| m.t_s)
         } else {
             self.marks.iter().rev().find(named).map(|m| m.t_s)
@@ -342,7 +341,7 @@ impl<'a> Times<'a> {
 
     fn baseline(&self, series: &Series) -> Option<u64> {
         let before = |t: f64| series.median_between(t - BASELINE_WINDOW_S, t);
-        if let Some(t) = self.phase("baseline") {
+        if let Some(t) = self.phase(MetricPhase::Baseline) {
             return before(t);
         }
         if self.loaded {
@@ -355,23 +354,25 @@ impl<'a> Times<'a> {
     }
 
     fn rise_before_load(&self, series: &Series) -> Option<u64> {
-        let t = self.phase("baseline").or(self.first(Event::Baseline).filter(|_| self.loaded))?;
+        let t = self
+            .phase(MetricPhase::Baseline)
+            .or(self.first(Event::Baseline).filter(|_| self.loaded))?;
         series.at(t)?.checked_sub(series.at(t - BASELINE_WINDOW_S)?)
     }
 
     fn says_when_it_began(&self) -> bool {
-        self.loaded || self.phase("baseline").is_some()
+        self.loaded || self.phase(MetricPhase::Baseline).is_some()
     }
 
     fn load_begin(&self) -> f64 {
-        self.phase("baseline")
+        self.phase(MetricPhase::Baseline)
             .or(self.first(Event::Baseline))
             .or(self.own_trace.map(|(from, _)| from))
             .unwrap_or(0.0)
     }
 
     fn peak(&self, series: &Series) -> Option<u64> {
-        if let Some(t) = self.phase("peak") {
+        if let Some(t) = self.phase(MetricPhase::Peak) {
             return series.just_after(t, PHASE_WINDOW_S);
         }
         if self.loaded {
@@ -380,12 +381,12 @@ impl<'a> Times<'a> {
             return series.max_between(from, self.end.unwrap_or(f64::INFINITY));
         }
         let (from, to) = self.own_trace?;
-        series.max_between(self.phase("baseline").unwrap_or(from), to)
+        series.max_between(self.phase(MetricPhase::Baseline).unwrap_or(from), to)
     }
 
     /// When the load ended, where something says so.
     fn load_end(&self) -> Option<f64> {
-        self.phase("load_end").or_else(|| {
+        self.phase(MetricPhase::LoadEnd).or_else(|| {
             let of_load = |m: &&Mark| m.mark == Event::LoadEnd && m.round != Some(0);
             self.marks.iter().rev().find(of_load).map(|m| m.t_s)
         })
@@ -398,7 +399,7 @@ impl<'a> Times<'a> {
         peak: Option<u64>,
         settle_span: Option<(f64, f64)>,
     ) -> Option<(f64, f64)> {
-        let phase = self.phase("settled");
+        let phase = self.phase(MetricPhase::Settled);
         let to = match phase {
             Some(t) => t,
             None if self.first(Event::Exit).is_some() && !self.loaded => self.end? - EXIT_MARGIN_S,
@@ -427,7 +428,7 @@ impl<'a> Times<'a> {
         baseline: Option<u64>,
         peak: Option<u64>,
     ) -> Option<(f64, f64)> {
-        let to = self.phase("settled").or(self.end)?;
+        let to = self.phase(MetricPhase::Settled).or(self.end)?;
         let from = match self.load_end() {
             Some(t) => t,
             None if self.loaded => return None,

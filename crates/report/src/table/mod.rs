@@ -5,12 +5,13 @@ mod connections;
 mod heaps;
 mod ledgers;
 
-use lowtide_analysis::metrics::{JUDGED_PHASES, PerConnection};
+use lowtide_analysis::metrics::PerConnection;
 use lowtide_analysis::requests::RequestCount;
 use lowtide_analysis::stats::{ENOUGH_FOR_INTERVAL, Estimate, median};
 use lowtide_analysis::study_report::{FirstAndLater, Standing, StudyReport, TreatmentSummary};
 use lowtide_analysis::trial_result::{RoundResult, TrialOutcome, TrialResult};
 use lowtide_model::duration::HumanSeconds;
+use lowtide_record::phase::MetricPhase;
 
 use cells::{bytes, shown, values, without_range};
 
@@ -289,7 +290,7 @@ pub(crate) fn rounds(study: &StudyReport) -> Option<Table> {
 pub(crate) fn phases(study: &StudyReport) -> Option<Table> {
     let mut names: Vec<&str> = Vec::new();
     for phase in study.trials.iter().flat_map(|t| &t.phases) {
-        if !JUDGED_PHASES.contains(&phase.name.as_str()) && !names.contains(&phase.name.as_str()) {
+        if MetricPhase::parse(&phase.name).is_none() && !names.contains(&phase.name.as_str()) {
             names.push(&phase.name);
         }
     }

@@ -4,6 +4,8 @@ use std::process::{Command, Stdio};
 
 use lowtide_policy::{PolicyKind, UnknownPolicy};
 
+use lowtide_record::v1::Event;
+
 use crate::allocator::{self, TreatmentAllocator};
 use crate::error::PlanError;
 use crate::settings::{DEFAULT_ALLOCATORS, Settings, Words};
@@ -104,22 +106,20 @@ pub(crate) fn keep_only(
     Ok(())
 }
 
-/// The moments of a trial at which something can be done, beside the phases of its subject.
-const MOMENTS: [&str; 4] = ["ready", "drained", "closed", "load_end"];
-
 /// Refuses to do something at a moment that never comes.
 pub(crate) fn check_moments(
     treatments: &[ResolvedTreatment],
     phases: &[Phase],
 ) -> Result<(), PlanError> {
+    let events: Vec<&str> = Event::WITH_HOOKS.into_iter().filter_map(Event::hook_name).collect();
     let is_known =
-        |moment: &str| MOMENTS.contains(&moment) || phases.iter().any(|phase| phase.name == moment);
+        |moment: &str| events.contains(&moment) || phases.iter().any(|phase| phase.name == moment);
     let unknown = treatments.iter().flat_map(|t| &t.hooks).find(|hook| !is_known(&hook.moment));
     unknown.map_or(Ok(()), |hook| {
         let reason = format!(
             "`{}` is no moment of a trial: they are {} and the phases of the subject",
             hook.moment,
-            MOMENTS.join(", ")
+            events.join(", ")
         );
         Err(PlanError::Value { flag: "at", reason })
     })

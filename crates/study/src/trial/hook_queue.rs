@@ -4,8 +4,6 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide_record::v1::Event;
-
 /// A moment whose hooks are to be run, and its round.
 pub(super) type PendingHook = (String, Option<u32>);
 
@@ -23,16 +21,5 @@ impl HookQueue {
     /// Removes the next one.
     pub(super) fn pop(&self) -> Option<PendingHook> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-}
-
-/// Returns the name of an event in a study file; `None` if it cannot have hooks.
-pub(super) fn name_of(moment: Event) -> Option<&'static str> {
-    match moment {
-        Event::Ready => Some("ready"),
-        Event::Drained => Some("drained"),
-        Event::Closed => Some("closed"),
-        Event::LoadEnd => Some("load_end"),
-        _ => None,
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use lowtide_analysis::metrics::JUDGED_PHASES;
 use lowtide_record::Recorder;
+use lowtide_record::phase::MetricPhase;
 use lowtide_record::v1::{Event, Line, Mark};
 
 use super::hook_queue::HookQueue;
@@ -47,7 +47,7 @@ impl LogEvents {
     /// Returns the first phase that a metric depends on and that was never announced.
     pub(super) fn missing<'p>(&self, plan: &'p Plan) -> Option<&'p Phase> {
         let seen = self.flags.phases.lock().unwrap_or_else(PoisonError::into_inner);
-        let judged = plan.phases.iter().filter(|p| JUDGED_PHASES.contains(&p.name.as_str()));
+        let judged = plan.phases.iter().filter(|p| MetricPhase::parse(&p.name).is_some());
         judged.into_iter().find(|phase| !seen.contains(&phase.name))
     }
 
@@ -79,7 +79,7 @@ impl LogEvents {
                 let mut seen = flags.phases.lock().unwrap_or_else(PoisonError::into_inner);
                 seen.insert(phase.name.clone());
                 drop(seen);
-                if phase.name == "load_end" {
+                if phase.name == MetricPhase::LoadEnd.name() {
                     flags.load_end.store(true, Ordering::Relaxed);
                 }
             }

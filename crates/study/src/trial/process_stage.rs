@@ -12,7 +12,7 @@ use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
 use lowtide_record::v1::{End, Event, HookRun, Line, Load, Mark, Outcome, Trial};
 
-use super::hook_queue::{HookQueue, name_of};
+use super::hook_queue::HookQueue;
 use super::load_tail::LoadTail;
 use super::log_events::LogEvents;
 use super::metrics_poller::MetricsPoller;
@@ -203,7 +203,7 @@ impl<'a> ProcessStage<'a> {
 
     /// Queues the hooks of a moment. The warm-up has none.
     fn queue_hooks(&self, moment: Event, round: Option<u32>) {
-        if let Some(name) = name_of(moment).filter(|_| round != Some(0)) {
+        if let Some(name) = moment.hook_name().filter(|_| round != Some(0)) {
             self.hook_queue.push(name, round);
         }
     }
