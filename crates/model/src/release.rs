@@ -20,10 +20,10 @@ pub struct Release {
     pub dry_run: bool,
     /// How it ended.
     pub outcome: ReleaseOutcome,
-    /// Why it was refused, or ended before its end: a sentence, with what would help.
+    /// Why it was refused or ended early: a sentence that says what would help.
     pub reason: Option<String>,
-    /// The same in a word that stays: `seccomp`, `traced`, ….
-    pub hazard: Option<String>,
+    /// The reason of a refusal, for programs.
+    pub hazard: Option<Hazard>,
     /// Whether what it was refused for may pass by itself.
     pub may_pass: Option<bool>,
     /// The allocator.
@@ -174,4 +174,81 @@ pub struct Regained {
     /// By how much anonymous huge pages have grown since: what khugepaged filled again, in bytes.
     /// Absent where they cannot be counted without having the process's threads wait.
     pub huge_bytes: Option<u64>,
+}
+
+/// Why a process was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hazard {
+    /// Another process traces it.
+    Traced,
+    /// Another release is at work in it.
+    AnotherRelease,
+    /// It is stopped by job control.
+    Stopped,
+    /// Its control group is frozen.
+    Frozen,
+    /// It is not a 64-bit x86 process.
+    Machine,
+    /// Its allocator is not one that lowtide releases.
+    Allocator,
+    /// Its heap was not found.
+    NoHeap,
+    /// It runs under a sanitizer.
+    Sanitizer,
+    /// Its glibc is not among the tested versions.
+    Untested,
+    /// The walked heap does not agree with the counts of its allocator.
+    HeapNotWhole,
+    /// A seccomp filter forbids a call that is needed.
+    Seccomp,
+    /// Its seccomp filters cannot be read.
+    SeccompUnread,
+    /// Its threads have shadow stacks.
+    ShadowStack,
+    /// It may not map executable memory that was written.
+    WriteExecuteDenied,
+    /// It has locked its memory.
+    Locked,
+    /// It has huge pages of hugetlbfs.
+    Hugetlb,
+    /// Another process shares its memory.
+    SharedMemory,
+    /// None of its threads can be borrowed.
+    NoThread,
+    /// Its C library has no instruction that is needed.
+    Gadget,
+    /// The method `purge` does not exist for its allocator.
+    NoPurge,
+    /// It has no `malloc_trim`.
+    NoTrim,
+}
+
+impl Hazard {
+    /// Returns the name for JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Traced => "traced",
+            Self::AnotherRelease => "another_release",
+            Self::Stopped => "stopped",
+            Self::Frozen => "frozen",
+            Self::Machine => "machine",
+            Self::Allocator => "allocator",
+            Self::NoHeap => "no_heap",
+            Self::Sanitizer => "sanitizer",
+            Self::Untested => "untested",
+            Self::HeapNotWhole => "heap_not_whole",
+            Self::Seccomp => "seccomp",
+            Self::SeccompUnread => "seccomp_unread",
+            Self::ShadowStack => "shadow_stack",
+            Self::WriteExecuteDenied => "write_execute_denied",
+            Self::Locked => "locked",
+            Self::Hugetlb => "hugetlb",
+            Self::SharedMemory => "shared_memory",
+            Self::NoThread => "no_thread",
+            Self::Gadget => "gadget",
+            Self::NoPurge => "no_purge",
+            Self::NoTrim => "no_trim",
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Why a process is left alone.
 
+use lowtide_model::release::Hazard;
 use thiserror::Error;
 
 /// The reason why a thread cannot be borrowed whenever it waits in a call.
@@ -160,29 +161,29 @@ impl Refusal {
     }
 
     /// Returns its stable identifier.
-    pub fn hazard(&self) -> &'static str {
+    pub fn hazard(&self) -> Hazard {
         match self {
-            Self::Traced { .. } => "traced",
-            Self::AnotherRelease => "another_release",
-            Self::Stopped { .. } => "stopped",
-            Self::Frozen => "frozen",
-            Self::Machine => "machine",
-            Self::Allocator { .. } => "allocator",
-            Self::NoHeap => "no_heap",
-            Self::Sanitizer { .. } => "sanitizer",
-            Self::Untested { .. } => "untested",
-            Self::HeapNotWhole { .. } => "heap_not_whole",
-            Self::Seccomp { .. } => "seccomp",
-            Self::SeccompUnread { .. } => "seccomp_unread",
-            Self::ShadowStack => "shadow_stack",
-            Self::WriteExecuteDenied => "write_execute_denied",
-            Self::Locked { .. } => "locked",
-            Self::Hugetlb { .. } => "hugetlb",
-            Self::SharedMemory { .. } => "shared_memory",
-            Self::NoThread { .. } => "no_thread",
-            Self::Gadget { .. } => "gadget",
-            Self::NoPurge => "no_purge",
-            Self::NoTrim => "no_trim",
+            Self::Traced { .. } => Hazard::Traced,
+            Self::AnotherRelease => Hazard::AnotherRelease,
+            Self::Stopped { .. } => Hazard::Stopped,
+            Self::Frozen => Hazard::Frozen,
+            Self::Machine => Hazard::Machine,
+            Self::Allocator { .. } => Hazard::Allocator,
+            Self::NoHeap => Hazard::NoHeap,
+            Self::Sanitizer { .. } => Hazard::Sanitizer,
+            Self::Untested { .. } => Hazard::Untested,
+            Self::HeapNotWhole { .. } => Hazard::HeapNotWhole,
+            Self::Seccomp { .. } => Hazard::Seccomp,
+            Self::SeccompUnread { .. } => Hazard::SeccompUnread,
+            Self::ShadowStack => Hazard::ShadowStack,
+            Self::WriteExecuteDenied => Hazard::WriteExecuteDenied,
+            Self::Locked { .. } => Hazard::Locked,
+            Self::Hugetlb { .. } => Hazard::Hugetlb,
+            Self::SharedMemory { .. } => Hazard::SharedMemory,
+            Self::NoThread { .. } => Hazard::NoThread,
+            Self::Gadget { .. } => Hazard::Gadget,
+            Self::NoPurge => Hazard::NoPurge,
+            Self::NoTrim => Hazard::NoTrim,
         }
     }
 }

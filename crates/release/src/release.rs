@@ -83,7 +83,7 @@ impl ReleaseRun<'_> {
                 let is_partial = self.release.returned_bytes > 0;
                 self.release.outcome =
                     if is_partial { ReleaseOutcome::Partial } else { ReleaseOutcome::Refused };
-                self.release.hazard = (!is_partial).then(|| refusal.hazard().to_owned());
+                self.release.hazard = (!is_partial).then(|| refusal.hazard());
                 self.release.may_pass = (!is_partial).then(|| refusal.may_pass());
                 self.release.reason = Some(refusal.to_string());
             }

@@ -267,6 +267,8 @@ fn many(count: u64, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use lowtide_model::release::Hazard;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -409,7 +411,7 @@ mod tests {
     fn a_refusal_and_a_part_are_told_with_their_reasons() {
         let refused = Release {
             reason: Some("it is stopped, and nothing can run in it: kill -CONT 4711".to_owned()),
-            hazard: Some("stopped".to_owned()),
+            hazard: Some(Hazard::Stopped),
             ..idle(ReleaseOutcome::Refused)
         };
         insta::assert_snapshot!(shown(&refused), @r"

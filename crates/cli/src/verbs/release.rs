@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish};
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::release::{Method, Regained, Release, ReleaseOutcome};
+use lowtide_model::release::{Hazard, Method, Regained, Release, ReleaseOutcome};
 use lowtide_probe::inspect::Footprint;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::Target;
@@ -310,18 +310,20 @@ fn next(done: &Release, args: &ReleaseArgs) -> Option<String> {
 fn refused(done: &Release, again: &str) -> Failure {
     let pid = done.pid;
     let sentence = format!("process {pid}: {}", picture::sentence(done));
-    let next = match done.hazard.as_deref().unwrap_or_default() {
-        "traced" => format!("grep TracerPid /proc/{pid}/status"),
-        "stopped" => format!("kill -CONT {pid} && {again}"),
-        "frozen" => format!("cat /proc/{pid}/cgroup"),
-        "another_release" | "heap_not_whole" | "no_thread" | "shared_memory"
-            if done.may_pass == Some(true) && !again.contains("--wait") =>
-        {
+    let next = match done.hazard {
+        Some(Hazard::Traced) => format!("grep TracerPid /proc/{pid}/status"),
+        Some(Hazard::Stopped) => format!("kill -CONT {pid} && {again}"),
+        Some(Hazard::Frozen) => format!("cat /proc/{pid}/cgroup"),
+        Some(
+            Hazard::AnotherRelease | Hazard::HeapNotWhole | Hazard::NoThread | Hazard::SharedMemory,
+        ) if done.may_pass == Some(true) && !again.contains("--wait") => {
             again.replacen("lowtide release", "lowtide release --wait 30s", 1)
         }
-        "untested" => again.replacen("lowtide release", "lowtide release --untested", 1),
-        "no_trim" => again.replacen("--method trim", "--method chunks", 1),
-        "seccomp_unread" => format!("sudo {again}"),
+        Some(Hazard::Untested) => {
+            again.replacen("lowtide release", "lowtide release --untested", 1)
+        }
+        Some(Hazard::NoTrim) => again.replacen("--method trim", "--method chunks", 1),
+        Some(Hazard::SeccompUnread) => format!("sudo {again}"),
         _ => format!("lowtide inspect {pid}"),
     };
     Failure::new(Exit::Refused, sentence).next(next)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lowtide_model::release::{Method, Regained, Release, ReleaseOutcome, RunsIn};
+use lowtide_model::release::{Hazard, Method, Regained, Release, ReleaseOutcome, RunsIn};
 use lowtide_release::Refusal;
 use serde_json::Value;
 
@@ -205,10 +205,10 @@ fn made_up_release(outcome: ReleaseOutcome) -> Release {
 }
 
 /// One of which next to nothing is known.
-fn refused_release(hazard: &str) -> Release {
+fn refused_release(hazard: Hazard) -> Release {
     Release {
         reason: Some("for a reason".to_owned()),
-        hazard: Some(hazard.to_owned()),
+        hazard: Some(hazard),
         allocator: None,
         allocator_version: None,
         runs_in: None,
@@ -233,23 +233,25 @@ fn releases_of_every_outcome_hold_to_their_schema() {
         Release { dry_run: true, returned_bytes: 0, regained: None, ..done },
         Release { returned_bytes: 0, ..made_up_release(ReleaseOutcome::NothingToRelease) },
         Release { reason: Some("so".to_owned()), ..made_up_release(ReleaseOutcome::Partial) },
-        Release { dry_run: true, ..refused_release("traced") },
+        Release { dry_run: true, ..refused_release(Hazard::Traced) },
     ];
     for release in releases {
         hold_release(&serde_json::to_value(release).unwrap());
     }
     let validator = validator("lowtide.release.1.json");
     let unsound = [
-        Release { reason: None, ..refused_release("traced") },
-        Release { returned_bytes: 1, ..refused_release("traced") },
-        Release { hazard: None, ..refused_release("traced") },
-        refused_release("a word that nobody knows"),
+        Release { reason: None, ..refused_release(Hazard::Traced) },
+        Release { returned_bytes: 1, ..refused_release(Hazard::Traced) },
+        Release { hazard: None, ..refused_release(Hazard::Traced) },
         made_up_release(ReleaseOutcome::Partial),
         Release { dry_run: true, ..made_up_release(ReleaseOutcome::Released) },
     ];
     for release in unsound {
         assert!(!validator.is_valid(&serde_json::to_value(&release).unwrap()), "{release:?}");
     }
+    let mut unknown = serde_json::to_value(refused_release(Hazard::Traced)).unwrap();
+    unknown["hazard"] = "no_such_hazard".into();
+    assert!(!validator.is_valid(&unknown), "{unknown}");
 }
 
 #[test]

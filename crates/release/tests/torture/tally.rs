@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use lowtide_analysis::stats;
+use lowtide_model::release::Hazard;
 use lowtide_model::release::{Release, ReleaseOutcome};
 use serde_json::{Value, json};
 
@@ -60,7 +61,7 @@ impl Tally {
             ReleaseOutcome::NothingToRelease => self.nothing += 1,
             ReleaseOutcome::Partial => *self.partial.entry(why()).or_default() += 1,
             ReleaseOutcome::Refused => {
-                let hazard = release.hazard.clone().unwrap_or_default();
+                let hazard = release.hazard.map_or("", Hazard::name).to_owned();
                 let passes = PASSING.contains(&hazard.as_str())
                     || is_double && PASSING_FOR_TWO.contains(&hazard.as_str());
                 if !passes {

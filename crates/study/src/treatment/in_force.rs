@@ -41,11 +41,8 @@ impl ResolvedTreatment {
             let provider = Some(file.path.display().to_string());
             return AllocatorCheck { active: Some(true), provider, because: None };
         }
-        let (file, place) = match &found.provider {
-            Provider::Library(file) => (file, "library"),
-            Provider::Executable(file) => (file, "executable"),
-            Provider::Static(file) => (file, "static"),
-        };
+        let (Provider::Library(file) | Provider::Executable(file) | Provider::Static(file)) =
+            &found.provider;
         let path = file.path.display();
         let wanted = match &self.allocator.delivery {
             Delivery::Own => true,
@@ -55,9 +52,9 @@ impl ResolvedTreatment {
                 file.id == *library || (file.is_c_library() && file.path.starts_with(libraries))
             }
         };
-        let because = if place == "static" {
+        let because = if matches!(found.provider, Provider::Static(_)) {
             Some("it is linked statically: nothing can be put before its own malloc".to_owned())
-        } else if place == "executable" {
+        } else if matches!(found.provider, Provider::Executable(_)) {
             Some("it exports a malloc of its own, which comes before every library".to_owned())
         } else if let Some(built_in) = &found.built_in {
             Some(format!("it has an allocator of its own compiled in ({})", built_in.kind))
