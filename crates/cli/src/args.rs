@@ -114,7 +114,8 @@ pub(crate) struct ReleaseArgs {
     pub(crate) max_pause: TypedDuration,
 
     /// Permit an allocator's own purge, whose pause cannot be bounded
-    #[arg(long)]
+    // It only permits --method purge, which is always refused so far.
+    #[arg(long, hide = true)]
     pub(crate) unbounded: bool,
 
     /// What gives the memory back
