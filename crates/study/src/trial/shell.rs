@@ -52,47 +52,64 @@ impl Stdout {
 }
 
 impl Shell<'_> {
-    /// Runs it, and ends what it leaves behind. `watch` is called while it runs, and stops it.
+    /// Runs it, and ends the processes that it leaves. `watch` is called while it runs, and stops it.
     ///
     /// # Errors
-    /// When it cannot be started, does not end well, or `watch` stops it.
+    /// If it cannot be started or does not succeed, or if `watch` stops it. The sentence ends with the reason that
+    /// it printed, if there is one.
     pub(crate) fn run(
         self,
         supervisor: &SupervisorCommand,
         recorder: &Recorder,
+        watch: impl FnMut() -> Result<(), TrialStop>,
+    ) -> Result<(), TrialStop> {
+        let mut tail = None;
+        match self.conduct(supervisor, recorder, watch, &mut tail) {
+            Err(TrialStop::Failed(because)) => {
+                let reason = self.stdout.as_ref().and_then(Stdout::reason);
+                Err(TrialStop::Failed(format!("{because}{}", why(tail.as_ref(), reason))))
+            }
+            ended => ended,
+        }
+    }
+
+    /// Runs it. If it fails by itself, `printed` is set to the end of its output.
+    fn conduct(
+        &self,
+        supervisor: &SupervisorCommand,
+        recorder: &Recorder,
         mut watch: impl FnMut() -> Result<(), TrialStop>,
+        printed: &mut Option<OutputTail>,
     ) -> Result<(), TrialStop> {
         let what = self.what;
         let failed =
             |error: io::Error| TrialStop::Failed(format!("{what} could not be started: {error}"));
         let (reader, writer) = io::pipe().map_err(failed)?;
-        let mut launch = Launch::shell(self.line, self.directory, self.variables);
+        let variables = self.variables.clone();
+        let mut launch = Launch::shell(self.line, self.directory.clone(), variables);
         launch.stdout = self.stdout.as_ref().map(|stdout| stdout.path.clone());
         let (tail, capture) = capture::capture(reader, self.log, recorder, None).map_err(failed)?;
-        let mut kept = Supervised::start(supervisor, launch, writer).map_err(failed)?;
+        let mut supervised = Supervised::start(supervisor, launch, writer).map_err(failed)?;
         let exit: ExitReport = loop {
-            match kept.next_event(STEP).map(|event| event.report) {
+            match supervised.next_event(STEP).map(|event| event.report) {
                 Some(SupervisorReport::Exited(exit)) => break exit,
                 Some(SupervisorReport::CannotStart { because }) => {
                     return Err(TrialStop::Failed(format!(
                         "{what} could not be started: {because}"
                     )));
                 }
-                None if kept.is_gone() => {
+                None if supervised.is_gone() => {
                     return Err(TrialStop::Failed(format!("{what} was ended by somebody else")));
                 }
                 _ => watch()?,
             }
         };
-        let ended = kept.end();
-        drop(kept);
+        let ended = supervised.end();
+        drop(supervised);
         capture.finish(LAST_WORDS);
         if !exit.is_success() {
-            let reason = self.stdout.as_ref().and_then(Stdout::reason);
-            return Err(TrialStop::Failed(format!(
-                "{what} failed with {exit}{}",
-                why(&tail, reason)
-            )));
+            *printed = Some(tail);
+            return Err(TrialStop::Failed(format!("{what} failed with {exit}")));
         }
         match ended.complaint() {
             Some(complaint) => Err(TrialStop::Failed(format!("{what} has ended, but {complaint}"))),
@@ -101,11 +118,14 @@ impl Shell<'_> {
     }
 }
 
-/// Returns why a command failed, as the end of a sentence.
-fn why(tail: &OutputTail, reason: Option<String>) -> String {
-    match (tail.lines(), reason) {
-        (lines, Some(reason)) => format!("{}; {reason}", lines.unwrap_or_default()),
-        (_, None) => tail.quoted(),
+/// Returns why a command failed, as the end of a sentence: the end of its output, and the reason in its object.
+fn why(tail: Option<&OutputTail>, reason: Option<String>) -> String {
+    match (tail, reason) {
+        (Some(tail), None) => tail.quoted(),
+        (None, None) => String::new(),
+        (tail, Some(reason)) => {
+            format!("{}; {reason}", tail.and_then(OutputTail::lines).unwrap_or_default())
+        }
     }
 }
 
@@ -164,10 +184,12 @@ mod tests {
     fn a_reason_replaces_that_nothing_was_printed() {
         let tail = OutputTail::default();
         let reason = || Some("127.0.0.1:1 refuses the connection".to_owned());
-        assert_eq!(why(&tail, reason()), "; 127.0.0.1:1 refuses the connection");
-        assert_eq!(why(&tail, None), "; it printed nothing");
+        assert_eq!(why(Some(&tail), reason()), "; 127.0.0.1:1 refuses the connection");
+        assert_eq!(why(None, reason()), "; 127.0.0.1:1 refuses the connection");
+        assert_eq!(why(None, None), "");
+        assert_eq!(why(Some(&tail), None), "; it printed nothing");
         tail.push(b"oh\n");
-        assert_eq!(why(&tail, Some("why".to_owned())), "; it printed:\n    oh; why");
+        assert_eq!(why(Some(&tail), Some("why".to_owned())), "; it printed:\n    oh; why");
     }
 
     #[test]
