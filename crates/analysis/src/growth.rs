@@ -186,11 +186,12 @@ pub(crate) fn rising(series: &[(f64, f64)]) -> Option<f64> {
     }
     let n = n as f64;
     let variance = n * (n - 1.0) * (2.0 * n + 5.0) / 18.0;
+    // With few samples, not even a rise at every step would be significant.
     let is_trend = (score - 1.0) / variance.sqrt() >= SIGNIFICANT.min(largest_score(n, variance));
     stats::median(&slopes).filter(|rate| is_trend && *rate > 0.0)
 }
 
-/// Returns the largest possible score. With few samples, not even a rise at every step is significant.
+/// Returns the largest possible score.
 fn largest_score(n: f64, variance: f64) -> f64 {
     (n * (n - 1.0) / 2.0 - 1.0) / variance.sqrt()
 }

@@ -57,7 +57,7 @@ pub struct TrialResult {
     pub outcome: TrialOutcome,
     /// Why it failed.
     pub failed_because: Option<String>,
-    /// The exit status of the subject; `null` when lowtide ended it, or a signal.
+    /// The exit status of the subject; `null` if lowtide or a signal ended it.
     pub exit_code: Option<i32>,
     /// The signal that ended it, when lowtide did not send it.
     pub signal: Option<i32>,
@@ -96,8 +96,7 @@ pub struct TrialResult {
     pub wall_s: Option<f64>,
     /// CPU time of the whole tree, in seconds.
     pub cpu_s: Option<f64>,
-    /// Releases by a policy: what was done at a moment of the trial and told a `lowtide.release/1` object
-    /// of memory that was given back.
+    /// Number of runs of hooks and policies that reported a `lowtide.release/1` object with returned memory.
     pub releases: u64,
     /// The rise for each connection, in bytes; `null` below ten connections.
     pub bytes_per_connection: Option<u64>,
@@ -171,7 +170,7 @@ impl LoadResult {
     }
 }
 
-/// What was at the moments of a trial.
+/// A value at each event of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct AtEvents<T> {
     /// Before the load.
@@ -193,7 +192,7 @@ impl<T> Default for AtEvents<T> {
 }
 
 impl<T> AtEvents<T> {
-    /// Something of each.
+    /// Maps each value.
     pub fn and_then<U>(self, of: impl Fn(T) -> Option<U>) -> AtEvents<U> {
         AtEvents {
             baseline: self.baseline.and_then(&of),

@@ -79,8 +79,8 @@ impl HeapLayout {
     }
 }
 
-/// Finds the memory of an allocator by its structures, within `left`: how much it manages, not how much of
-/// that is free. Empty for an allocator whose memory is not found this way.
+/// Finds the memory of an allocator by its structures, within `left`: only its extent is found, not how
+/// much of it is free. Empty for an allocator whose memory is not found this way.
 pub fn managed_areas(
     allocator: &AllocatorKind,
     memory: &impl Memory,

@@ -1,7 +1,7 @@
 //! Decides when the free memory of a process is released.
 //!
-//! A policy is a function of what it observes: it has no clock and does no I/O. Its driver observes the process, and
-//! does what it decides. A new policy is a file with an implementation of [`Policy`], and a variant of
+//! A policy decides from a series of states. It has no clock and does no I/O. Its driver observes the process and
+//! carries out the decisions. A new policy is a file with an implementation of [`Policy`], and a variant of
 //! [`PolicyKind`].
 
 mod none;
@@ -23,7 +23,7 @@ pub trait Policy: fmt::Debug {
 /// The state of a process at a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProcessState {
-    /// The time, in seconds since a moment that is the same for all states of a process.
+    /// Seconds since a fixed moment, the same for all states of one process.
     pub t_s: f64,
     /// The resident bytes.
     pub rss: Resident,

@@ -55,7 +55,7 @@ pub struct Settings {
     #[arg(skip)]
     pub environment: BTreeMap<String, String>,
 
-    /// Values that replace `{name}` in the strings of a file. The command line has them as `--set`.
+    /// Values that replace `{name}` in the strings of a file. `--set` overrides them.
     #[arg(skip)]
     pub parameters: BTreeMap<String, toml::Value>,
 
@@ -352,7 +352,7 @@ pub(crate) const NOT_CONDITIONS: [&str; 26] = [
     // More trials of the same kind; a trial that took too long may get more time.
     "repeat",
     "timeout",
-    // The strings hold their values.
+    // Their values are already in the strings that use them.
     "parameters",
     // The place of the record, and what is made of it.
     "name",
@@ -418,7 +418,7 @@ impl Settings {
         single.into_iter().flatten().chain(self.beside.iter_mut().flatten())
     }
 
-    /// Whether flags may override the settings of a file. If the file describes all its treatments, with commands
+    /// Checks that flags may override the settings of a file. If the file describes all its treatments, with commands
     /// of their own, a list of allocators would add the bare command, and make it the reference.
     ///
     /// # Errors

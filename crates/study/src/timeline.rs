@@ -30,8 +30,8 @@ pub struct TrialTimeline {
     pub pause: Duration,
     /// Time after the last round.
     pub settle: Duration,
-    /// Whether a subject that loads itself is ended so long after its phase `load_end`, because
-    /// both were asked for; otherwise it runs to its own end.
+    /// Whether a subject that loads itself is ended `settle` after its phase `load_end`: only if both are
+    /// given. Otherwise it runs to its own end.
     pub settle_after_phase: bool,
     /// The longest that a trial may take.
     pub timeout: Duration,
@@ -53,7 +53,7 @@ impl fmt::Display for Phase {
 }
 
 impl TrialTimeline {
-    /// Reads the timeline of a study.
+    /// Builds the timeline of a trial from the settings, and checks it.
     pub(crate) fn new(settings: &Settings, phases: &[Phase]) -> Result<Self, PlanError> {
         let timeline = Self {
             ready: settings.ready.as_deref().map(str::parse).transpose()?,
