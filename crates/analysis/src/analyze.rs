@@ -82,10 +82,10 @@ mod tests {
             ("t.jsonl".to_owned(), trial)
         };
         assert_eq!(on_other_machines(&[on(1, "6.1"), on(2, "6.1")]), None);
-        let told = on_other_machines(&[on(1, "6.1"), on(2, "6.18"), on(3, "6.18")]).unwrap();
+        let warning = on_other_machines(&[on(1, "6.1"), on(2, "6.18"), on(3, "6.18")]).unwrap();
         assert!(
-            told.starts_with("2 of 3 trials ran on another machine (kernel 6.18) than"),
-            "{told}"
+            warning.starts_with("2 of 3 trials ran on another machine (kernel 6.18) than"),
+            "{warning}"
         );
     }
 }

@@ -1,31 +1,31 @@
-//! How many requests of the loads of a treatment failed.
+//! Failed requests of the loads of a treatment.
 
 use std::fmt;
 
 use crate::trial_result::{LoadResult, TrialResult};
 
-/// What loads tell of the requests that they sent, and of how many of those failed.
+/// Requests of loads, and how many of them failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RequestCount {
-    /// Those that failed.
+    /// Failed requests.
     pub failed: f64,
-    /// All that were to be sent.
+    /// All requests of the loads.
     pub all: f64,
-    /// Whether they were bare connections, which were only to be made and held.
+    /// Whether they were bare connections, which are only opened and held.
     pub are_connections: bool,
 }
 
 impl RequestCount {
-    /// Those of some trials together; none where no load tells of them.
+    /// Adds up the requests of some trials; zero if no load reports them.
     pub fn from_trials<'a>(trials: impl IntoIterator<Item = &'a TrialResult>) -> Self {
         let rounds = trials.into_iter().flat_map(|trial| &trial.rounds);
         rounds.filter_map(|round| round.load.as_ref()).fold(Self::default(), Self::and)
     }
 
     fn and(self, load: &LoadResult) -> Self {
-        let told = |name: &str| load.figure(name).unwrap_or(0.0);
-        let failed = told("failed");
-        let all = load.figure("requests").unwrap_or(told("succeeded") + failed);
+        let count = |name: &str| load.figure(name).unwrap_or(0.0);
+        let failed = count("failed");
+        let all = load.figure("requests").unwrap_or(count("succeeded") + failed);
         Self {
             failed: self.failed + failed,
             all: self.all + all,

@@ -63,9 +63,9 @@ pub struct TreatmentSummary {
     pub peak_bytes: Option<Estimate>,
     /// Memory after the load is gone, in bytes.
     pub settled_bytes: Option<Estimate>,
-    /// What stayed of the rise.
+    /// The part of the rise that remained.
     pub settled_ratio: Option<Estimate>,
-    /// What lay above the baseline after the load, in bytes.
+    /// Mean excess: memory above the baseline after the load, in bytes.
     pub excess_mean_bytes: Option<Estimate>,
     /// The same over time, in byte-seconds.
     pub excess_byte_seconds: Option<Estimate>,
@@ -73,13 +73,13 @@ pub struct TreatmentSummary {
     pub cpu_s: Option<Estimate>,
     /// CPU time as a ratio to the reference, pair by pair.
     pub cpu_ratio: Option<Estimate>,
-    /// Latency of the load as a ratio to the reference, pair by pair; where the load does not tell
-    /// it, the duration of the load.
+    /// Latency of the load as a ratio to the reference, pair by pair; the duration of the load if it
+    /// reports no latency.
     pub latency_ratio: Option<Estimate>,
     /// What a connection costs, read off the ramps of all its trials.
     pub per_connection: FirstAndLater<PerConnection>,
     /// Requests of its loads, in the trials that can be compared; of loads of bare connections, connections.
-    /// `null` where no load tells.
+    /// `null` if no load reports them.
     pub requests: Option<u64>,
     /// How many of them failed.
     pub failed_requests: Option<u64>,

@@ -135,7 +135,7 @@ pub struct RoundResult {
     pub round: u32,
     /// Its highest reading, in bytes.
     pub peak_bytes: Option<u64>,
-    /// At the end of the pause behind it, in bytes.
+    /// Memory at the end of the pause after the round, in bytes.
     pub settled_bytes: Option<u64>,
     /// What the program itself says it has allocated, in bytes; `null` where it says nothing.
     pub allocated_bytes: Option<u64>,
@@ -177,8 +177,8 @@ pub struct AtEvents<T> {
     pub baseline: Option<T>,
     /// At its highest.
     pub peak: Option<T>,
-    /// When the last request of the last round was over and the connections still stood; absent where
-    /// the load does not tell.
+    /// When the last request of the last round was over and its connections were still open; absent if the
+    /// load does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drained: Option<T>,
     /// After the load is gone.
@@ -258,11 +258,11 @@ impl TrialResult {
     }
 }
 
-/// Whether memory was given back, and how much is known.
+/// Returns whether a hook or policy reported a release that returned memory.
 fn is_release(act: &HookRun) -> bool {
-    let told = |name: &str| act.report.as_ref().and_then(|report| report.get(name));
-    told("schema").and_then(Value::as_str) == Some(release::SCHEMA)
-        && told("returned_bytes").and_then(Value::as_u64).is_some_and(|bytes| bytes > 0)
+    let field = |name: &str| act.report.as_ref().and_then(|report| report.get(name));
+    field("schema").and_then(Value::as_str) == Some(release::SCHEMA)
+        && field("returned_bytes").and_then(Value::as_u64).is_some_and(|bytes| bytes > 0)
 }
 
 /// How what stayed of memory, and of what the program says it has allocated, went on from round to round.
@@ -272,19 +272,23 @@ fn trends(trial: &TrialRecord, figures: &TrialMetrics, rounds: &[RoundResult]) -
     };
     let raised =
         figures.peak.zip(figures.baseline).map_or(0, |(peak, base)| peak.saturating_sub(base));
-    let told = || trial.figures.iter().filter_map(|f| Some(*f.values.get(INNER_MEMORY)? as u64));
-    let told_raised = told().max().zip(told().min()).map_or(0, |(most, least)| most - least);
+    let reported =
+        || trial.figures.iter().filter_map(|f| Some(*f.values.get(INNER_MEMORY)? as u64));
+    let reported_rise =
+        reported().max().zip(reported().min()).map_or(0, |(most, least)| most - least);
     Trends {
         memory: stayed(|r| r.settled_bytes).and_then(|all| round_trend(&all, raised)),
-        inner_memory: stayed(|r| r.allocated_bytes).and_then(|all| round_trend(&all, told_raised)),
+        inner_memory: stayed(|r| r.allocated_bytes)
+            .and_then(|all| round_trend(&all, reported_rise)),
     }
 }
 
 /// What the program itself said at a moment that it had allocated, if it had said so just before.
 fn allocated_at(trial: &TrialRecord, t_s: f64) -> Option<u64> {
     const JUST_BEFORE_S: f64 = 3.0;
-    let told = trial.figures.iter().rfind(|f| f.t_s <= t_s)?;
-    let bytes = told.values.get(INNER_MEMORY).filter(|_| t_s - told.t_s <= JUST_BEFORE_S)?;
+    let reported = trial.figures.iter().rfind(|f| f.t_s <= t_s)?;
+    let bytes =
+        reported.values.get(INNER_MEMORY).filter(|_| t_s - reported.t_s <= JUST_BEFORE_S)?;
     Some(*bytes as u64)
 }
 

@@ -223,32 +223,3 @@ pub enum Hazard {
     /// It has no `malloc_trim`.
     NoTrim,
 }
-
-impl Hazard {
-    /// Returns the name for JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Traced => "traced",
-            Self::AnotherRelease => "another_release",
-            Self::Stopped => "stopped",
-            Self::Frozen => "frozen",
-            Self::Machine => "machine",
-            Self::Allocator => "allocator",
-            Self::NoHeap => "no_heap",
-            Self::Sanitizer => "sanitizer",
-            Self::Untested => "untested",
-            Self::HeapNotWhole => "heap_not_whole",
-            Self::Seccomp => "seccomp",
-            Self::SeccompUnread => "seccomp_unread",
-            Self::ShadowStack => "shadow_stack",
-            Self::WriteExecuteDenied => "write_execute_denied",
-            Self::Locked => "locked",
-            Self::Hugetlb => "hugetlb",
-            Self::SharedMemory => "shared_memory",
-            Self::NoThread => "no_thread",
-            Self::Gadget => "gadget",
-            Self::NoPurge => "no_purge",
-            Self::NoTrim => "no_trim",
-        }
-    }
-}

@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::plan::StudyPlan;
 use crate::v1::{
-    AllocatorCheck, End, Header, HookRun, LedgerReading, Line, Load, LoadPlan, LoadSample, Mark,
-    Process, ProcessEnd, SCHEMA, SubjectMetrics, Trial, TrialBegin, TrialEnd,
+    End, Header, HookRun, LedgerReading, Line, Load, LoadPlan, LoadSample, Mark, Process,
+    ProcessEnd, SCHEMA, SubjectMetrics, Trial, TrialBegin, TrialEnd,
 };
 use lowtide_model::sample::{ProcessSample, Sample};
 
@@ -206,13 +206,6 @@ pub struct TrialRecord {
     pub acts: Vec<HookRun>,
     /// How it ended; absent when the writer was killed.
     pub end: Option<End>,
-}
-
-impl TrialRecord {
-    /// What was found out of each process's allocator.
-    pub fn allocator_checks(&self) -> impl Iterator<Item = (&Process, &AllocatorCheck)> {
-        self.processes.iter().filter_map(|p| Some((p, p.allocator.as_ref()?)))
-    }
 }
 
 /// Puts the lines of a trial's file in their places.

@@ -1,4 +1,4 @@
-//! Whether what stays after a round grows from round to round: what tells a leak from memory that is kept.
+//! Whether settled memory grows from round to round, which distinguishes a leak from retained memory.
 //!
 //! The first round is left out: it pays for code and for what is made once. Of the others,
 //!

@@ -9,7 +9,7 @@ use ratatui_widgets::chart::{Axis, Chart, Dataset, GraphType};
 use super::canvas::{ScreenCanvas, dim};
 use super::history::{CHARTED, History};
 
-/// Minimum width in columns: below, there is no room for lines beside the labels.
+/// Minimum width of a chart in columns; a narrower one has no room for lines beside the labels.
 const MIN_WIDTH: u16 = 24;
 
 /// Owners below the peak RSS divided by this are omitted: their lines would coincide with the axis.

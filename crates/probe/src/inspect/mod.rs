@@ -9,6 +9,7 @@ mod pages;
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -236,16 +237,15 @@ fn walk(
             continue;
         };
         let walked = layout.walk(memory, &heap::mappings(maps));
-        add_heap(observation, &walked);
         heaps.allocators.push(allocator.kind.clone());
-        heaps.areas.extend(walked.areas);
+        heaps.areas.extend(add_heap(observation, walked));
     }
     heaps.areas.sort_unstable_by_key(|area| area.start);
     heaps
 }
 
-/// Adds a walked heap to an observation.
-fn add_heap(observation: &mut Observation, walked: &Walked) {
+/// Adds a walked heap to an observation, and returns its addresses.
+fn add_heap(observation: &mut Observation, walked: Walked) -> Vec<Range<u64>> {
     let torn = walked.arenas.iter().filter(|a| !a.whole).count();
     if torn > 0 && walked.unwalked_bytes > 0 {
         observation.notes.push(format!(
@@ -260,11 +260,10 @@ fn add_heap(observation: &mut Observation, walked: &Walked) {
     observation.allocated_by_size = Bin::join(bins, &walked.allocated_by_size);
     observation.mmapped_count += walked.mmapped_count;
     observation.mmapped_bytes += walked.mmapped_bytes;
-    observation.arenas.extend_from_slice(&walked.arenas);
-    if observation.tunables_in_force.is_none() {
-        observation.tunables_in_force.clone_from(&walked.tunables);
-    }
+    observation.arenas.extend(walked.arenas);
+    observation.tunables_in_force = observation.tunables_in_force.take().or(walked.tunables);
     observation.heap = Some(observation.heap.unwrap_or_default().and(walked.prediction));
+    walked.areas
 }
 
 /// Who was recognised.

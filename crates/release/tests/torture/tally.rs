@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use lowtide_analysis::stats;
-use lowtide_model::release::Hazard;
-use lowtide_model::release::{Release, ReleaseOutcome};
+use lowtide_model::release::{Hazard, Release, ReleaseOutcome};
 use serde_json::{Value, json};
 
 /// Refusals that may pass: another attempt may succeed.
-const PASSING: [&str; 3] = ["no_thread", "heap_not_whole", "shared_memory"];
+const PASSING: [Hazard; 3] = [Hazard::NoThread, Hazard::HeapNotWhole, Hazard::SharedMemory];
 /// Refusals that may pass if two releases run at the same time: what each of them sees of the other.
-const PASSING_FOR_TWO: [&str; 3] = ["traced", "another_release", "stopped"];
+const PASSING_FOR_TWO: [Hazard; 3] = [Hazard::Traced, Hazard::AnotherRelease, Hazard::Stopped];
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
@@ -24,7 +23,7 @@ pub(crate) struct Tally {
     /// The time at which a release found that the program had ended; no more releases follow.
     pub(crate) gone: Option<Instant>,
     pub(crate) partial: BTreeMap<String, u64>,
-    pub(crate) refused: BTreeMap<String, u64>,
+    pub(crate) refused: BTreeMap<Hazard, u64>,
     pub(crate) bytes: u64,
     pub(crate) pauses: u64,
     /// The median pause of each release that had any.
@@ -61,13 +60,15 @@ impl Tally {
             ReleaseOutcome::NothingToRelease => self.nothing += 1,
             ReleaseOutcome::Partial => *self.partial.entry(why()).or_default() += 1,
             ReleaseOutcome::Refused => {
-                let hazard = release.hazard.map_or("", Hazard::name).to_owned();
-                let passes = PASSING.contains(&hazard.as_str())
-                    || is_double && PASSING_FOR_TWO.contains(&hazard.as_str());
-                if !passes {
-                    self.failures.push(format!("it was refused ({hazard}): {}", why()));
+                let passes = |hazard| {
+                    PASSING.contains(&hazard) || is_double && PASSING_FOR_TWO.contains(&hazard)
+                };
+                if !release.hazard.is_some_and(passes) {
+                    self.failures.push(format!("it was refused ({:?}): {}", release.hazard, why()));
                 }
-                *self.refused.entry(hazard).or_default() += 1;
+                if let Some(hazard) = release.hazard {
+                    *self.refused.entry(hazard).or_default() += 1;
+                }
             }
         }
     }
@@ -89,7 +90,7 @@ impl Tally {
             *self.partial.entry(why.clone()).or_default() += count;
         }
         for (hazard, count) in &other.refused {
-            *self.refused.entry(hazard.clone()).or_default() += count;
+            *self.refused.entry(*hazard).or_default() += count;
         }
         self.failures.extend(other.failures.iter().cloned());
         self
