@@ -84,25 +84,33 @@ impl Bundled {
         let Packed { name, version, size, hash, bytes } = *self.packed;
         let library = miniz_oxide::inflate::decompress_to_vec_with_limit(bytes, size)
             .map_err(|_| UnpackError::Damaged(name))?;
-        let path = directory.join(format!("lib{name}-{version}-{hash}.so"));
-        // A file that was torn by a full disk must not be preloaded, so the bytes are compared.
-        if fs::read(&path).is_ok_and(|present| present == library) {
-            return Ok(path);
-        }
-        let at = |error| UnpackError::Io { path: path.clone(), error };
-        let draft = directory.join(format!(".{name}-{}.part", std::process::id()));
-        let written = File::create(&draft)
-            .and_then(|mut file| {
-                file.write_all(&library)?;
-                file.set_permissions(fs::Permissions::from_mode(0o755))
-            })
-            .and_then(|()| fs::rename(&draft, &path));
-        if let Err(error) = written {
-            let _ = fs::remove_file(&draft);
-            return Err(at(error));
-        }
-        Ok(path)
+        write_library(directory, &format!("lib{name}-{version}-{hash}.so"), &library)
     }
+}
+
+/// Writes a library to a directory, unless the same bytes are there already, and returns its path. At no time
+/// does the path lead to a part of it.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_library(directory: &Path, name: &str, library: &[u8]) -> Result<PathBuf, UnpackError> {
+    let path = directory.join(name);
+    // A file that was torn by a full disk must not be preloaded, so the bytes are compared.
+    if fs::read(&path).is_ok_and(|present| present == library) {
+        return Ok(path);
+    }
+    let draft = directory.join(format!(".{name}-{}.part", std::process::id()));
+    let written = File::create(&draft)
+        .and_then(|mut file| {
+            file.write_all(library)?;
+            file.set_permissions(fs::Permissions::from_mode(0o755))
+        })
+        .and_then(|()| fs::rename(&draft, &path));
+    if let Err(error) = written {
+        let _ = fs::remove_file(&draft);
+        return Err(UnpackError::Io { path, error });
+    }
+    Ok(path)
 }
 
 /// Where lowtide keeps what it can make again: `$XDG_CACHE_HOME/lowtide`, else `~/.cache/lowtide`,
