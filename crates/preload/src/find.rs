@@ -9,8 +9,8 @@ use crate::numbers;
 /// the library. There are [`FREED_BYTES`] to read.
 ///
 /// The library is found by its file name, which carries a hash of its bytes. Device and inode would miss a copy in
-/// a container's image, and every file on btrfs and overlayfs, which `maps` and `stat` number differently. A process can
-/// map another file of that name; what is read from it is checked by [`crate::Freed::parse`].
+/// a container's image, and every file on btrfs and overlayfs, which `maps` and `stat` number differently. A process
+/// can map another file of that name; what is read from it is checked by [`crate::Freed::parse`].
 pub fn find_counter(maps: &[Mapping]) -> Option<u64> {
     let first = maps.iter().find(|mapping| mapping.offset == 0 && is_library(&mapping.name))?;
     let address = first.start.checked_add(numbers::SYMBOL)?;

@@ -8,6 +8,7 @@
  * count-down of a thread is shorter: the lengths are spread evenly over 1..STEP. So the count is within STEP per
  * live thread, and for threads that end before they have freed STEP bytes, it is right on average.
  *
+ * C++'s `operator delete` is counted where it calls `free`, and not hooked (OWN_DELETE; src/lib.rs has the reason).
  * `realloc` counts the old block if it moved, and the difference if it shrank in place.
  *
  * With LOWTIDE_TRIM_AT=BYTES, the thread whose free reaches that count since the last trim calls
@@ -30,6 +31,8 @@
 #define AT_SECURE 23
 
 extern char **environ WEAK;
+/* Of the program, if that has a copy of it. */
+extern void *__free_hook WEAK;
 extern const char *gnu_get_libc_version(void) WEAK;
 extern unsigned long getauxval(unsigned long) WEAK;
 extern int getpid(void) WEAK;
@@ -47,7 +50,7 @@ static void *const no_hook;
 static struct {
     size_t (*usable_size)(void *);
     void (*free)(void *);
-    /* Set by programs that replace the allocator of glibc before 2.34: their blocks are not its own. */
+    /* If it is set, a program replaces the allocator of glibc before 2.34, whose blocks these are not. */
     void *const *free_hook;
     void *(*realloc)(void *, size_t);
     int (*trim)(size_t);
@@ -68,7 +71,8 @@ static void set_flags(uint32_t flags) { __atomic_fetch_or(&lowtide_freed.flags, 
 struct search {
     int is_after_us;
     uint32_t flags;
-    void *free, *usable_size, *realloc, *trim, *free_hook;
+    int is_glibc;
+    void *free, *usable_size, *realloc, *trim;
 };
 
 static int search_object(struct dl_phdr_info *info, size_t size, void *data) {
@@ -90,7 +94,7 @@ static int search_object(struct dl_phdr_info *info, size_t size, void *data) {
     if (!s->free && (s->free = find(&o, "free"))) {
         s->usable_size = find(&o, "malloc_usable_size");
         s->trim = find(&o, "malloc_trim");
-        s->free_hook = find(&o, "__free_hook");
+        s->is_glibc = find(&o, "gnu_get_libc_version") != 0;
         int is_whole = s->usable_size && find(&o, "malloc") && s->realloc && s->realloc == find(&o, "realloc");
         s->flags |= (is_whole ? 0 : NO_SIZES) | (find(&o, "_ZdlPv") ? OWN_DELETE : 0);
     }
@@ -111,8 +115,9 @@ static COLD void prepare(void) {
     next.free = s.free;
     next.realloc = s.realloc;
     next.trim = s.trim;
-    if (s.free_hook)
-        next.free_hook = s.free_hook;
+    /* Others define it as well, for glibc to call them. */
+    if (s.is_glibc && &__free_hook)
+        next.free_hook = &__free_hook;
     __atomic_store_n(&next.usable_size, counts ? s.usable_size : 0, __ATOMIC_RELEASE);
     __atomic_store_n(&next.is_prepared, 1, __ATOMIC_RELEASE);
     set_flags(s.flags | (counts ? COUNTS : 0));
@@ -124,7 +129,9 @@ static COLD void trim_if_due(uint64_t freed) {
     if (!threshold || freed - __atomic_load_n(&shared.trimmed_at, __ATOMIC_RELAXED) < threshold)
         return;
     uint32_t pid = (uint32_t)getpid(), owner = __atomic_load_n(&lowtide_freed.trimming, __ATOMIC_RELAXED);
-    if (owner == pid || !__atomic_compare_exchange_n(&lowtide_freed.trimming, &owner, pid, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    if (owner == pid
+        || !__atomic_compare_exchange_n(
+            &lowtide_freed.trimming, &owner, pid, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return;
     freed = __atomic_load_n(&lowtide_freed.freed_bytes, __ATOMIC_RELAXED);
     if (freed - __atomic_load_n(&shared.trimmed_at, __ATOMIC_RELAXED) >= threshold) {

@@ -14,7 +14,7 @@
 #define PRECEDED 4u       /* an object before this library defines `free`: only what it passes on is counted */
 #define SANITIZED 8u      /* not counted: the program has a sanitizer */
 #define PRIVILEGED 16u    /* not counted: the program has more privileges than its caller (AT_SECURE) */
-#define NO_SIZES 32u      /* not counted: the object that serves `free` lacks `malloc`, `realloc` or `malloc_usable_size` */
+#define NO_SIZES 32u      /* not counted: what serves `free` lacks `malloc`, `realloc` or `malloc_usable_size` */
 #define OWN_DELETE 64u    /* the allocator has an `operator delete`, whose frees are not counted */
 #define BAD_THRESHOLD 128u /* LOWTIDE_TRIM_AT is not a number of bytes */
 #define NO_TRIM 256u      /* LOWTIDE_TRIM_AT is set, but the allocator has no `malloc_trim` */

@@ -109,7 +109,7 @@ fn an_allocator_without_sizes_is_left_alone() {
 #[test]
 fn a_realloc_that_calls_free_is_counted_once() {
     let home = Home::new();
-    let other = home.compile_library("allocator.c", &["-DSIZES"]);
+    let other = home.compile_library("allocator.c", &["-DSIZES", "-Wl,--hash-style=sysv"]);
     let mut subject = home.start(Command::new(home.compile(&["-pthread"])), &[&other]);
     assert_counts(&mut subject);
 }
@@ -252,5 +252,10 @@ fn a_program_of_every_glibc_is_counted() {
         assert_counts(&mut subject);
         subject.ask("hoard");
         assert!(subject.freed().trims > 0, "{}", directory.display());
+        // The blocks of a program that has replaced `free` may not be glibc's.
+        let minor: u32 = subject.ask("set free hook").parse().unwrap();
+        if minor < 34 {
+            assert_eq!(subject.free("blocks").1, 0, "{}", directory.display());
+        }
     }
 }

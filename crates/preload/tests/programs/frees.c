@@ -4,6 +4,9 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#ifdef NO_PLUGIN
+#include <gnu/libc-version.h>
+#endif
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -149,6 +152,21 @@ static size_t fork_amid_trim(void) {
 #endif
 }
 
+#ifdef NO_PLUGIN
+__asm__(".symver old_free_hook, __free_hook@GLIBC_2.2.5");
+extern void (*volatile old_free_hook)(void *, const void *);
+
+static void keep(void *block, const void *caller) { (void)block, (void)caller; }
+
+/* Replaces the allocator's `free`. Returns the minor version of glibc: from 34 on, the hook has no effect. */
+static size_t set_free_hook(void) {
+    old_free_hook = keep;
+    return (size_t)atoi(strchr(gnu_get_libc_version(), '.') + 1);
+}
+#else
+static size_t set_free_hook(void) { return 0; }
+#endif
+
 /* Leaves pages that only malloc_trim returns, between blocks that stay. */
 static size_t hoard(void) {
     size_t freed = 0;
@@ -171,6 +189,7 @@ int main(void) {
         else if (!strcmp(line, "realloc")) freed = resize_blocks();
         else if (!strcmp(line, "fork")) freed = start_child();
         else if (!strcmp(line, "fork amid trim")) freed = fork_amid_trim();
+        else if (!strcmp(line, "set free hook")) freed = set_free_hook();
         else if (!strcmp(line, "hoard")) freed = hoard();
         else freed = use_plugin(line);
         printf("%zu\n", freed);
