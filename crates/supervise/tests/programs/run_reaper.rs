@@ -86,11 +86,12 @@ fn be_policy(mode: &str) -> u8 {
         "panic" => panic!("as requested"),
         "abort" => std::process::abort(),
         "deaf" => ignore_sigterm(),
+        "polite" => return wait_for_sigterm(),
         _ => return 2,
     }
-    loop {
-        std::thread::sleep(Duration::from_secs(3600));
-    }
+    // A policy that nobody ends after a test that has failed ends by itself.
+    std::thread::sleep(Duration::from_secs(600));
+    0
 }
 
 #[expect(unsafe_code, reason = "a disposition, which std does not have")]
@@ -100,15 +101,33 @@ fn ignore_sigterm() {
     eprintln!("deaf");
 }
 
+/// Returns some time after SIGTERM, as a policy that has to finish what it does.
 #[expect(unsafe_code, reason = "a wait for signals, which std does not have")]
-fn print_signals() {
+fn wait_for_sigterm() -> u8 {
+    let all = block_all();
+    eprintln!("polite");
+    // SAFETY: the set is initialized; the information is not wanted.
+    while unsafe { libc::sigwaitinfo(&raw const all, std::ptr::null_mut()) } != libc::SIGTERM {}
+    std::thread::sleep(Duration::from_millis(100));
+    eprintln!("policy: has finished");
+    0
+}
+
+/// Blocks all signals, and returns them.
+#[expect(unsafe_code, reason = "a signal mask, which std does not have")]
+fn block_all() -> libc::sigset_t {
     let mut all = MaybeUninit::uninit();
     // SAFETY: sigfillset initializes the set that sigprocmask reads.
-    let all = unsafe {
+    unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());
         all.assume_init()
-    };
+    }
+}
+
+#[expect(unsafe_code, reason = "a wait for signals, which std does not have")]
+fn print_signals() {
+    let all = block_all();
     println!("ready {}", std::process::id());
     loop {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();

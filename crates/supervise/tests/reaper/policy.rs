@@ -90,14 +90,17 @@ fn the_policy_ends_with_the_service() {
 }
 
 #[test]
-fn a_policy_that_is_stopped_ends_with_the_service() {
-    let (mut reaper, _) = Reaper::signals("idle");
-    reaper.error("policy: ");
-    let policy = reaper.policy();
-    send(policy, Signal::STOP);
-    reaper.send(Signal::TERM);
-    assert!(reaper.wait().success());
-    assert!(!is_alive(policy));
+fn the_policy_may_finish_what_it_does_even_if_it_was_stopped() {
+    for is_stopped in [false, true] {
+        let (mut reaper, _) = Reaper::signals("polite");
+        reaper.error("polite");
+        if is_stopped {
+            send(reaper.policy(), Signal::STOP);
+        }
+        reaper.send(Signal::TERM);
+        reaper.error("policy: has finished");
+        assert!(reaper.wait().success());
+    }
 }
 
 /// Starts the service that prints signals, after a line of shell, with stderr in a pipe to a command. Kills the policy

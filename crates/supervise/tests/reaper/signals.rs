@@ -51,7 +51,9 @@ fn a_signal_that_the_service_sends_to_its_group_is_not_sent_back() {
 
 #[test]
 fn a_group_that_was_stopped_and_continued_works_as_before() {
-    let script = "trap 'echo got' USR1; trap 'exit 5' TERM; echo $$; while :; do sleep 0.05; done";
+    // The shell starts nothing meanwhile: one that waits for vfork is not stopped before its child executes a program.
+    let script = "sleep 1000 & trap 'echo got' USR1; trap 'kill $!; exit 5' TERM; echo $$
+        while :; do wait; done";
     let mut reaper = Reaper::script("idle", script);
     let service = reaper.line().parse().unwrap();
     let is_stopped = |pid| Process::read(pid).unwrap().state == 'T';
