@@ -8,8 +8,8 @@
 //!   group, file descriptors, limits and working directory.
 //! - It shares the process group, for the job control of a shell. A signal that the terminal sends to the group
 //!   reaches the service once, one that another process sends to the group twice, as under `timeout`.
-//! - All signals are forwarded but those of faults (such as SIGSEGV), those with which a shell stops and continues the
-//!   group (unless the reaper is PID 1), and those that the service itself sends.
+//! - All signals are forwarded but those of faults (such as SIGSEGV), those that the service itself sends, and those
+//!   with which a shell stops and continues the group, unless the reaper is PID 1.
 //! - The reaper releases the inherited file descriptors, except for stderr: a reader of the service's stdout sees
 //!   the end when the service closes it.
 //! - The policy process has a process group of its own: signals to the service's group do not reach it.

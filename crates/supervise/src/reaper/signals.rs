@@ -48,22 +48,9 @@ impl InheritedSignals {
         let sigchld_was_ignored = is_ignored(libc::SIGCHLD);
         set_ignored(libc::SIGCHLD, false);
         let left_out = FAULTS.iter().chain(JOB_CONTROL.iter().filter(|_| !is_init));
-        let mut blocked = MaybeUninit::uninit();
-        let mut mask = MaybeUninit::uninit();
-        // SAFETY: sigfillset initializes the set that the others read, sigprocmask `mask`; the numbers are those of
-        // signals, so that none of the calls fails.
-        unsafe {
-            libc::sigfillset(blocked.as_mut_ptr());
-            for signal in left_out {
-                libc::sigdelset(blocked.as_mut_ptr(), *signal);
-            }
-            libc::sigprocmask(libc::SIG_BLOCK, blocked.as_ptr(), mask.as_mut_ptr());
-            Self {
-                mask: mask.assume_init(),
-                sigchld_was_ignored,
-                blocked: Blocked(blocked.assume_init()),
-            }
-        }
+        let blocked = set(libc::sigfillset, left_out, libc::sigdelset);
+        let mask = change_mask(libc::SIG_BLOCK, &blocked);
+        Self { mask, sigchld_was_ignored, blocked: Blocked(blocked) }
     }
 
     /// Returns the signals that were blocked.
@@ -82,8 +69,7 @@ impl InheritedSignals {
             };
             set_ignored(signal, was_ignored);
         }
-        // SAFETY: it reads a set that sigprocmask has initialized.
-        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const self.mask, ptr::null_mut()) };
+        change_mask(libc::SIG_SETMASK, &self.mask);
     }
 }
 
@@ -135,38 +121,56 @@ impl Received {
 pub(super) fn prepare_policy() {
     set_ignored(libc::SIGTERM, false);
     set_ignored(libc::SIGTTOU, true);
-    let mut none = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initializes the set that sigprocmask reads.
-    unsafe {
-        libc::sigemptyset(none.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
-    }
+    change_mask(libc::SIG_SETMASK, &set_of(&[]));
 }
 
 /// Calls a function that writes to a terminal, and that does not stop the process if it is in the background.
 pub(super) fn without_terminal_stop(write: impl FnOnce()) {
-    let mut stop = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initializes the set that the others read, and the first sigprocmask `before`.
-    unsafe {
-        libc::sigemptyset(stop.as_mut_ptr());
-        libc::sigaddset(stop.as_mut_ptr(), libc::SIGTTOU);
-        libc::sigprocmask(libc::SIG_BLOCK, stop.as_ptr(), before.as_mut_ptr());
-        write();
-        libc::sigprocmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
-    }
+    let before = change_mask(libc::SIG_BLOCK, &set_of(&[libc::SIGTTOU]));
+    write();
+    change_mask(libc::SIG_SETMASK, &before);
 }
 
 /// Ends the calling process by a signal. Returns if that signal does not end a process.
 pub(super) fn end_by(signal: c_int) {
     set_ignored(signal, false);
-    let mut only = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initializes the set that the others read; kill takes only numbers.
+    change_mask(libc::SIG_UNBLOCK, &set_of(&[signal]));
+    // SAFETY: they take and return only numbers.
+    unsafe { libc::kill(libc::getpid(), signal) };
+}
+
+/// Returns the set of some signals.
+fn set_of(signals: &[c_int]) -> libc::sigset_t {
+    set(libc::sigemptyset, signals.iter(), libc::sigaddset)
+}
+
+type Begin = unsafe extern "C" fn(*mut libc::sigset_t) -> c_int;
+type Change = unsafe extern "C" fn(*mut libc::sigset_t, c_int) -> c_int;
+
+/// Returns a set that a function of libc begins, and that another one changes for each of some signals.
+fn set<'a>(
+    begin: Begin,
+    signals: impl Iterator<Item = &'a c_int>,
+    change: Change,
+) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: zeros are a valid set, and the functions write to one; for a number that is not a signal they fail.
     unsafe {
-        libc::sigemptyset(only.as_mut_ptr());
-        libc::sigaddset(only.as_mut_ptr(), signal);
-        libc::sigprocmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut());
-        libc::kill(libc::getpid(), signal);
+        begin(set.as_mut_ptr());
+        for signal in signals {
+            change(set.as_mut_ptr(), *signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// Changes the signal mask, as the constants of sigprocmask(2) mean it. Returns the mask before.
+fn change_mask(how: c_int, signals: &libc::sigset_t) -> libc::sigset_t {
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: it reads a valid set and writes to another one, which is valid as zeros, too.
+    unsafe {
+        libc::sigprocmask(how, ptr::from_ref(signals), before.as_mut_ptr());
+        before.assume_init()
     }
 }
 

@@ -116,8 +116,8 @@ fn wait_for_sigterm() -> u8 {
 /// Blocks all signals, and returns them.
 #[expect(unsafe_code, reason = "a signal mask, which std does not have")]
 fn block_all() -> libc::sigset_t {
-    let mut all = MaybeUninit::uninit();
-    // SAFETY: sigfillset initializes the set that sigprocmask reads.
+    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: zeros are a valid set, which sigfillset changes and sigprocmask reads.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());
