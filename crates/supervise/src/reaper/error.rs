@@ -1,0 +1,69 @@
+//! Reasons for which a service is not started.
+
+use std::ffi::OsString;
+use std::io;
+
+use thiserror::Error;
+
+use super::OWN_FAILURE;
+
+/// Why a command and its environment cannot be passed to a program.
+#[derive(Debug, Error)]
+pub enum ServiceError {
+    /// There is no program.
+    #[error("the command is empty")]
+    Empty,
+    /// An argument or a variable cannot be a C string.
+    #[error("{0:?} contains a NUL byte")]
+    Nul(OsString),
+    /// A variable would be read as another one.
+    #[error("{0:?} is not a valid name of an environment variable")]
+    Variable(OsString),
+}
+
+/// Why a service was not started.
+#[derive(Debug, Error)]
+pub enum ReaperError {
+    /// No such program.
+    #[error("{program:?} was not found, or the interpreter that it names was not")]
+    NotFound {
+        /// The program as given.
+        program: OsString,
+    },
+    /// The program cannot be executed.
+    #[error("{program:?} cannot be executed: {source}")]
+    NotExecutable {
+        /// The program as given.
+        program: OsString,
+        /// The error of execve(2).
+        source: io::Error,
+    },
+    /// The calling process is not fit to fork.
+    #[error("a service is started from a process with one thread; this one has {0}")]
+    Threads(usize),
+    /// Another system call failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was attempted.
+        action: &'static str,
+        /// The error of the system call.
+        source: io::Error,
+    },
+}
+
+impl ReaperError {
+    /// Returns the exit code: 127 for a program that was not found, 126 for one that cannot be executed, and
+    /// [`OWN_FAILURE`] otherwise, as `env` and `timeout` do.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::NotFound { .. } => 127,
+            Self::NotExecutable { .. } => 126,
+            Self::Threads(_) | Self::System { .. } => OWN_FAILURE,
+        }
+    }
+}
+
+/// Returns a function that makes an error of a failed system call.
+pub(super) fn system<E: Into<io::Error>>(action: &'static str) -> impl Fn(E) -> ReaperError {
+    move |source| ReaperError::System { action, source: source.into() }
+}

@@ -1,0 +1,163 @@
+//! The policy process, and when it is started again.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setpgid};
+
+use super::end::ProcessEnd;
+use super::{OWN_FAILURE, child, message, signals};
+
+/// Maximum number of times that the policy process is started again.
+const RESTARTS: u32 = 3;
+/// Pause before the policy process is started again for the first time. Each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Exit code of a policy that has panicked, as of any Rust program.
+const PANICKED: u8 = 101;
+
+/// What the policy is called with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PolicyContext {
+    /// PID of the service. It stays valid: when the service ends, the policy process gets SIGTERM.
+    pub service: u32,
+    /// PID of the reaper: all descendants of the service are its descendants.
+    pub reaper: u32,
+    /// How many times the policy process has been started before, and has failed.
+    pub failures: u32,
+}
+
+/// The policy process of a reaper.
+pub(super) struct Policy<'a> {
+    run: Option<&'a dyn Fn(PolicyContext) -> u8>,
+    reaper: Pid,
+    context: PolicyContext,
+    state: State,
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    Running(Pid),
+    StartsAt(Instant),
+    Ended,
+}
+
+impl<'a> Policy<'a> {
+    /// Starts the policy process, if there is a policy.
+    pub(super) fn start(
+        run: Option<&'a dyn Fn(PolicyContext) -> u8>,
+        reaper: Pid,
+        service: Pid,
+    ) -> Self {
+        let [service, of_reaper] = [service, reaper].map(|pid| pid.as_raw_nonzero().get() as u32);
+        let context = PolicyContext { service, reaper: of_reaper, failures: 0 };
+        let mut policy = Self { run, reaper, context, state: State::Ended };
+        policy.fork();
+        policy
+    }
+
+    /// Returns the PID, unless it was reaped.
+    pub(super) fn pid(&self) -> Option<Pid> {
+        match self.state {
+            State::Running(pid) => Some(pid),
+            State::StartsAt(_) | State::Ended => None,
+        }
+    }
+
+    /// Returns the time until the process is to be started again.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        match self.state {
+            State::StartsAt(time) => Some(time.saturating_duration_since(Instant::now())),
+            State::Running(_) | State::Ended => None,
+        }
+    }
+
+    /// Starts the process again when its pause is over.
+    pub(super) fn start_if_due(&mut self) {
+        if self.pause() == Some(Duration::ZERO) {
+            self.fork();
+        }
+    }
+
+    /// Takes the end of a child, which may be the policy process. At the end of the service, that is the last one.
+    pub(super) fn reaped(&mut self, child: Pid, end: ProcessEnd, is_last: bool) {
+        if self.pid() == Some(child) {
+            self.state = State::Ended;
+            if !is_last {
+                self.ended(end);
+            }
+        }
+    }
+
+    fn ended(&mut self, end: ProcessEnd) {
+        if end == ProcessEnd::Exited(0) {
+            return;
+        }
+        let pause = pause_after(self.context.failures);
+        self.context.failures = self.context.failures.saturating_add(1);
+        message::policy_failed(end, pause);
+        if let Some(time) = pause.and_then(|pause| Instant::now().checked_add(pause)) {
+            self.state = State::StartsAt(time);
+        }
+    }
+
+    fn fork(&mut self) {
+        let Some(run) = self.run else { return };
+        match child::fork() {
+            Ok(Some(pid)) => self.state = State::Running(pid),
+            Ok(None) => child::exit_now(self.be_policy(run)),
+            Err(_) => self.ended(ProcessEnd::Exited(OWN_FAILURE)),
+        }
+    }
+
+    /// Runs the policy in the forked process. Returns its exit code.
+    fn be_policy(&self, run: &dyn Fn(PolicyContext) -> u8) -> u8 {
+        let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        // The signal is sent only if the reaper ends from here on.
+        if getppid() != Some(self.reaper) {
+            return OWN_FAILURE;
+        }
+        // Neither Ctrl-C nor a signal that the service sends to its group is for the policy.
+        let _ = setpgid(None, None);
+        let _ = rustix::thread::set_name(c"lowtide-policy");
+        prefer_for_oom_kill();
+        signals::prepare_policy();
+        catch_unwind(AssertUnwindSafe(|| run(self.context))).unwrap_or(PANICKED)
+    }
+}
+
+/// Makes the kernel kill this process, rather than the service, when memory runs out.
+fn prefer_for_oom_kill() {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    if let Ok(file) = rustix::fs::open("/proc/self/oom_score_adj", flags, Mode::empty()) {
+        let _ = rustix::io::write(file, b"1000");
+    }
+}
+
+/// Returns the pause after a failure that others have preceded, if the process is started again.
+fn pause_after(failures: u32) -> Option<Duration> {
+    (failures < RESTARTS).then(|| FIRST_PAUSE.saturating_mul(1 << failures))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_fails_is_started_three_times_again_after_longer_and_longer_pauses() {
+        let pauses = [0, 1, 2, 3, u32::MAX].map(pause_after);
+        assert_eq!(
+            pauses.map(|pause| pause.map(|p| p.as_secs())),
+            [Some(1), Some(2), Some(4), None, None]
+        );
+    }
+
+    #[test]
+    fn a_policy_that_succeeds_is_not_started_again() {
+        let pid = Pid::INIT;
+        let mut policy = Policy::start(None, pid, pid);
+        policy.state = State::Running(pid);
+        policy.reaped(pid, ProcessEnd::Exited(0), false);
+        assert_eq!((policy.pid(), policy.pause()), (None, None));
+    }
+}

@@ -1,0 +1,112 @@
+//! A signal that the reaper has received, and whether the service gets it.
+
+use libc::{
+    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH, SIGXCPU, c_int,
+};
+
+/// The sender of a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// The kernel itself.
+    Kernel,
+    /// A process, 0 for one outside this PID namespace.
+    Process(libc::pid_t),
+    /// A timer or another object of a process.
+    Other,
+}
+
+/// A signal that was received.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Received {
+    pub(super) number: c_int,
+    pub(super) sender: Sender,
+    /// The value that the sender has queued with it.
+    pub(super) value: Option<libc::sigval>,
+}
+
+/// The processes between which a signal is forwarded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Addressees {
+    pub(super) us: libc::pid_t,
+    pub(super) service: libc::pid_t,
+    /// Whether the reaper is the leader of its session.
+    pub(super) leads_session: bool,
+}
+
+impl Received {
+    /// Returns whether the service is to get the signal, and has not got it already.
+    pub(super) fn is_for_service(&self, addressees: Addressees) -> bool {
+        match (self.number, self.sender) {
+            // Our children are our own matter.
+            (SIGCHLD, _) => false,
+            // A shell continues the whole group. Forwarded late, the signal would undo the next stop.
+            (SIGCONT, _) if !addressees.leads_session && addressees.us != 1 => false,
+            // What we cause ourselves (SIGPIPE of a message), and what the service has sent to its whole group.
+            (_, Sender::Process(pid)) => pid != addressees.us && pid != addressees.service,
+            // The terminal sends these to the whole foreground group.
+            (SIGINT | SIGQUIT | SIGWINCH | SIGTSTP | SIGTTIN | SIGTTOU, Sender::Kernel) => false,
+            // A hangup of the terminal goes to the session leader alone.
+            (SIGHUP | SIGCONT, Sender::Kernel) => addressees.leads_session,
+            // The limit of the reaper's processor time; the service has its own.
+            (SIGXCPU, Sender::Kernel) => false,
+            // Such as the SIGALRM of a timer that was set before this process was started.
+            (_, Sender::Kernel | Sender::Other) => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libc::{SIGALRM, SIGPIPE, SIGTERM};
+
+    use super::*;
+
+    const MEMBER: Addressees = Addressees { us: 10, service: 11, leads_session: false };
+    const LEADER: Addressees = Addressees { us: 1, service: 2, leads_session: true };
+
+    fn is_forwarded(number: c_int, sender: Sender, addressees: Addressees) -> bool {
+        Received { number, sender, value: None }.is_for_service(addressees)
+    }
+
+    #[test]
+    fn a_signal_of_another_process_is_forwarded() {
+        for signal in [SIGTERM, SIGINT, SIGHUP, SIGWINCH, SIGTSTP] {
+            assert!(is_forwarded(signal, Sender::Process(12), MEMBER));
+            assert!(is_forwarded(signal, Sender::Process(0), LEADER));
+        }
+    }
+
+    #[test]
+    fn only_a_reaper_that_no_shell_stops_forwards_sigcont() {
+        let init = Addressees { us: 1, service: 2, leads_session: false };
+        assert!(is_forwarded(SIGCONT, Sender::Process(0), init));
+        assert!(is_forwarded(SIGCONT, Sender::Process(12), LEADER));
+        assert!(!is_forwarded(SIGCONT, Sender::Process(12), MEMBER));
+    }
+
+    #[test]
+    fn a_signal_of_the_terminal_is_left_to_the_terminal() {
+        for signal in [SIGINT, SIGQUIT, SIGWINCH, SIGTSTP] {
+            assert!(!is_forwarded(signal, Sender::Kernel, MEMBER));
+            assert!(!is_forwarded(signal, Sender::Kernel, LEADER));
+        }
+    }
+
+    #[test]
+    fn a_hangup_is_forwarded_by_a_session_leader() {
+        assert!(is_forwarded(SIGHUP, Sender::Kernel, LEADER));
+        assert!(!is_forwarded(SIGHUP, Sender::Kernel, MEMBER));
+    }
+
+    #[test]
+    fn a_signal_of_the_reaper_itself_or_of_the_service_is_not_forwarded() {
+        assert!(!is_forwarded(SIGPIPE, Sender::Process(10), MEMBER));
+        assert!(!is_forwarded(SIGTERM, Sender::Process(11), MEMBER));
+        assert!(!is_forwarded(SIGCHLD, Sender::Process(12), MEMBER));
+    }
+
+    #[test]
+    fn a_timer_that_was_inherited_is_forwarded() {
+        assert!(is_forwarded(SIGALRM, Sender::Kernel, MEMBER));
+    }
+}
