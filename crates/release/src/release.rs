@@ -8,10 +8,12 @@ use lowtide_analysis::stats;
 use lowtide_heap::ptmalloc::{self, Heap, Layout};
 use lowtide_model::release::{Method, Release, ReleaseOutcome, RunsIn};
 use lowtide_probe::heap;
+use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
 use lowtide_probe::target::{Target, TargetError};
 
+use crate::dropped::DroppedRanges;
 use crate::error::{Abort, ReleaseError};
 use crate::huge::HugePages;
 use crate::options::Options;
@@ -37,6 +39,18 @@ pub fn release(target: &Target, options: &Options) -> Result<Release, ReleaseErr
     release_observed(target, options, &mut |_| {})
 }
 
+/// Releases like [`release`], and returns a sample of the dropped pages as well, by which the caller can learn later how
+/// much of them came back. The sample is empty if nothing was dropped, and for [`Method::Trim`].
+///
+/// # Errors
+/// Fails like [`release`].
+pub fn release_and_sample_dropped(
+    target: &Target,
+    options: &Options,
+) -> Result<(Release, DroppedRanges), ReleaseError> {
+    run(target, options, &mut |_| {})
+}
+
 /// Releases like [`release`], and calls `observe` before every operation on the target.
 ///
 /// # Errors
@@ -46,10 +60,19 @@ pub fn release_observed(
     options: &Options,
     observe: &mut (dyn FnMut(TargetStep) + Send),
 ) -> Result<Release, ReleaseError> {
+    run(target, options, observe).map(|(release, _)| release)
+}
+
+fn run(
+    target: &Target,
+    options: &Options,
+    observe: &mut (dyn FnMut(TargetStep) + Send),
+) -> Result<(Release, DroppedRanges), ReleaseError> {
     let failed = || ReleaseError::Failed("a part of lowtide itself broke off".to_owned());
     let begin = Instant::now();
     let (release, heap) = survey(target, options)?;
-    let run = ReleaseRun { target, options, begin, release };
+    let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
+    let run = ReleaseRun { target, options, begin, release, dropped };
     let _job_control_blocked = JobControlBlocked::new();
     std::thread::scope(|scope| {
         // Whatever happens, the kernel detaches every thread that a thread traces when the tracer ends.
@@ -64,6 +87,7 @@ struct ReleaseRun<'a> {
     options: &'a Options,
     begin: Instant,
     release: Release,
+    dropped: DroppedRanges,
 }
 
 impl ReleaseRun<'_> {
@@ -72,7 +96,7 @@ impl ReleaseRun<'_> {
         mut self,
         heap: Result<TargetHeap, Abort>,
         observe: &mut dyn FnMut(TargetStep),
-    ) -> Result<Release, ReleaseError> {
+    ) -> Result<(Release, DroppedRanges), ReleaseError> {
         match heap.and_then(|heap| self.execute(&heap, observe)) {
             Ok(()) => {}
             // If the process has ended meanwhile, any other error is only a consequence.
@@ -97,7 +121,7 @@ impl ReleaseRun<'_> {
             self.release.rss_after_bytes = self.target.status()?.rss_bytes();
         }
         self.release.elapsed_s = self.begin.elapsed().as_secs_f64();
-        Ok(self.release)
+        Ok((self.release, self.dropped))
     }
 
     /// Returns whether the release ended with this error after a part of it was done.
@@ -218,6 +242,8 @@ impl ReleaseRun<'_> {
         heap: &TargetHeap,
         single_threaded_at: Option<u64>,
     ) -> Result<(), Abort> {
+        let pages = LiveMemory::pages_only(self.target.pid);
+        let pages = pages.map_err(|error| self.target.failed(error))?;
         let huge = HugePages::find(&heap.memory, &heap.walked.areas);
         let mut injected = match borrower.inject(kept) {
             Ok(injected) => injected,
@@ -239,6 +265,7 @@ impl ReleaseRun<'_> {
             self.release.split_bytes = huge.split(self.target, &heap.memory);
             self.release.notes.extend(huge.note());
         }
+        self.dropped.complete(pages);
         result.and(unmapped)?;
         self.release.outcome = ReleaseOutcome::Released;
         Ok(())
@@ -299,16 +326,21 @@ impl ReleaseRun<'_> {
             let mappings = heap.mappings(self.target)?;
             let mut aborted = None;
             batch.start_pass();
+            let mut submit = |batch: &mut Batch| {
+                let ops = batch.take();
+                ops.iter().for_each(|op| self.dropped.add(&(op.from..op.from + op.bytes)));
+                worker.submit(&ops)
+            };
             let walked = ptmalloc::walk_and_tell(&memory, &heap.layout, &mappings, &mut |found| {
                 if aborted.is_none() {
                     batch.add(&found, &heap.memory);
                     if batch.is_full() {
-                        aborted = worker.submit(&batch.take()).err();
+                        aborted = submit(&mut batch).err();
                     }
                 }
             });
             aborted.map_or(Ok(()), Err)?;
-            worker.submit(&batch.take())?;
+            submit(&mut batch)?;
             worker.finish()?;
             worker.check_interrupt()?;
             self.release.passes += 1;
