@@ -326,21 +326,17 @@ impl ReleaseRun<'_> {
             let mappings = heap.mappings(self.target)?;
             let mut aborted = None;
             batch.start_pass();
-            let mut submit = |batch: &mut Batch| {
-                let ops = batch.take();
+            let mut submit = |ops: &[Op]| {
                 ops.iter().for_each(|op| self.dropped.add(&(op.from..op.from + op.bytes)));
-                worker.submit(&ops)
+                worker.submit(ops)
             };
             let walked = ptmalloc::walk_and_tell(&memory, &heap.layout, &mappings, &mut |found| {
                 if aborted.is_none() {
-                    batch.add(&found, &heap.memory);
-                    if batch.is_full() {
-                        aborted = submit(&mut batch).err();
-                    }
+                    aborted = batch.add(&found, &heap.memory, &mut submit).err();
                 }
             });
             aborted.map_or(Ok(()), Err)?;
-            submit(&mut batch)?;
+            batch.flush(&mut submit)?;
             worker.finish()?;
             worker.check_interrupt()?;
             self.release.passes += 1;
