@@ -8,6 +8,7 @@ mod checks;
 mod dropped;
 mod error;
 mod huge;
+mod keep_huge;
 mod options;
 mod periodic;
 mod plan;

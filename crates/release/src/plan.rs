@@ -7,6 +7,8 @@ use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{FreeKind, FreePages, Layout, WalkedArena};
 
 use crate::error::Abort;
+use crate::huge::HUGE;
+use crate::keep_huge::{HugePageKeeper, Part};
 use crate::stub::numbers::{OP_CHUNK, OP_CONSOLIDATE, OP_TOP};
 use crate::stub::{MAX_OPS, Op, PAGES_PER_OP};
 
@@ -19,8 +21,8 @@ const SLICE_BYTES: u64 = 16 << 20;
 pub(crate) type Submit<'s> = dyn FnMut(&[Op]) -> Result<(), Abort> + 's;
 
 /// Operations that are collected until they make a batch. Its size does not depend on that of the heap.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
+#[derive(Default)]
+pub(crate) struct Batch<'m> {
     ops: Vec<Op>,
     bytes: u64,
     /// Where the operations of this batch start.
@@ -28,9 +30,18 @@ pub(crate) struct Batch {
     /// Where those of the last one start: it may still be running. A walk may find pages a second time, and they are
     /// resident until their operation has run.
     last_starts: HashSet<u64>,
+    /// Present if huge pages are left whole.
+    keeper: Option<HugePageKeeper<'m>>,
+    /// Free bytes that were left alone in this pass because they are parts of huge pages.
+    kept_bytes: u64,
 }
 
-impl Batch {
+impl<'m> Batch<'m> {
+    /// Returns a batch that drops parts of huge pages unless there is a keeper.
+    pub(crate) fn new(keeper: Option<HugePageKeeper<'m>>) -> Self {
+        Self { keeper, ..Self::default() }
+    }
+
     /// Adds the resident pages of a free range, in parts that one lock hold may drop. Submits each full batch.
     pub(crate) fn add(
         &mut self,
@@ -39,16 +50,27 @@ impl Batch {
         submit: &mut Submit<'_>,
     ) -> Result<(), Abort> {
         let is_all = found.resident_bytes == found.pages.end - found.pages.start;
-        let mut at = found.pages.start;
+        let (mut at, mut kept_bytes) = (found.pages.start, 0);
         while at < found.pages.end {
             let end = found.pages.end.min((at / SLICE_BYTES + 1).saturating_mul(SLICE_BYTES));
-            let runs = if is_all { vec![at..end] } else { memory.resident(at..end) };
-            for run in runs {
-                let run = run.start.max(at)..run.end.min(end);
-                self.add_run(found, run, PAGES_PER_OP * memory.page_bytes(), submit)?;
+            let parts = match &mut self.keeper {
+                Some(keeper) => keeper.parts(&(at..end)),
+                None => vec![Part { pages: at..end, is_huge: false }],
+            };
+            kept_bytes += end - at;
+            for Part { pages, is_huge } in parts {
+                kept_bytes -= pages.end - pages.start;
+                let max_bytes = if is_huge { HUGE } else { PAGES_PER_OP * memory.page_bytes() };
+                let runs =
+                    if is_all { vec![pages.clone()] } else { memory.resident(pages.clone()) };
+                for run in runs {
+                    let run = run.start.max(pages.start)..run.end.min(pages.end);
+                    self.add_run(found, run, max_bytes, submit)?;
+                }
             }
             at = end;
         }
+        self.kept_bytes += kept_bytes.min(found.resident_bytes);
         Ok(())
     }
 
@@ -91,9 +113,16 @@ impl Batch {
         submitted
     }
 
+    /// Returns how many free bytes were left alone in this pass because they are parts of huge pages.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
+    }
+
     /// Starts a new pass, when all operations have run.
     pub(crate) fn start_pass(&mut self) {
-        *self = Self::default();
+        let mut keeper = self.keeper.take();
+        keeper.iter_mut().for_each(HugePageKeeper::forget);
+        *self = Self::new(keeper);
     }
 }
 
@@ -118,6 +147,7 @@ pub(crate) fn consolidations(arena: &WalkedArena, layout: &Layout) -> Vec<Op> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stub::PAGES_PER_HOLD;
     use lowtide_heap::memory::Saved;
 
     fn found(pages: std::ops::Range<u64>, resident_bytes: u64) -> FreePages {
@@ -126,7 +156,7 @@ mod tests {
     }
 
     /// Collects the operations of free ranges that are found one after the other.
-    fn operations(batch: &mut Batch, found: &[FreePages], memory: &Saved) -> Vec<Op> {
+    fn operations(batch: &mut Batch<'_>, found: &[FreePages], memory: &Saved) -> Vec<Op> {
         let mut ops = Vec::new();
         let mut submit = |part: &[Op]| {
             assert!(part.len() <= MAX_OPS);
@@ -163,5 +193,20 @@ mod tests {
         assert_eq!(operations(&mut batch, std::slice::from_ref(&free), &memory), []);
         batch.start_pass();
         assert_eq!(operations(&mut batch, &[free], &memory).len(), 2);
+    }
+
+    #[test]
+    fn a_huge_page_is_dropped_by_one_operation_or_not_at_all() {
+        let huge = HUGE..4 * HUGE;
+        let keeper = HugePageKeeper::new(|_| Some(vec![huge.clone()]));
+        let mut batch = Batch::new(Some(keeper));
+        let free = found(HUGE - 4096..3 * HUGE + 8192, 2 * HUGE + 12288);
+        let ops = operations(&mut batch, &[free], &Saved::default());
+        let dropped: Vec<_> = ops.iter().map(|op| (op.from, op.bytes)).collect();
+        assert_eq!(dropped, [(HUGE - 4096, 4096), (HUGE, HUGE), (2 * HUGE, HUGE)]);
+        assert!(dropped.iter().all(|(_, bytes)| *bytes <= PAGES_PER_HOLD * 4096));
+        assert_eq!(batch.kept_bytes(), 8192);
+        batch.start_pass();
+        assert_eq!(batch.kept_bytes(), 0);
     }
 }

@@ -16,6 +16,7 @@ use lowtide_probe::target::{Target, TargetError};
 use crate::dropped::DroppedRanges;
 use crate::error::{Abort, ReleaseError};
 use crate::huge::HugePages;
+use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
 use crate::plan::{self, Batch};
 use crate::refusal::Refusal;
@@ -262,7 +263,9 @@ impl ReleaseRun<'_> {
         let result = self.run_mapped(&mut injected, heap, &options);
         let unmapped = injected.unmap();
         if self.release.returned_bytes > 0 {
-            self.release.split_bytes = huge.split(self.target, &heap.memory);
+            if !self.options.keep_huge_pages {
+                self.release.split_bytes = huge.split(self.target, &heap.memory);
+            }
             self.release.notes.extend(huge.note());
         }
         self.dropped.complete(pages);
@@ -307,7 +310,8 @@ impl ReleaseRun<'_> {
         heap: &TargetHeap,
     ) -> Result<(), Abort> {
         let begin = Instant::now();
-        let mut batch = Batch::default();
+        let keeper = HugePageKeeper::for_options(self.options, &heap.memory);
+        let mut batch = Batch::new(keeper);
         let mut consolidations = consolidations(&heap.walked, &heap.layout);
         let memory = heap.memory.until(&self.options.interrupt);
         let mut seen_before = u64::MAX;
@@ -346,7 +350,7 @@ impl ReleaseRun<'_> {
             let is_whole = after.skipped + after.busy == before.skipped + before.busy;
             // A pass sees what earlier passes have left, and what was freed since. If that does not shrink, the
             // target reuses what is returned, and further passes are useless.
-            let seen = walked.release_bytes();
+            let seen = walked.release_bytes().saturating_sub(batch.kept_bytes());
             let is_steady = seen > seen_before / 10 * 9;
             let is_little = gained < MIN_RELEASE_BYTES.max(returned / LAST_PASS_DIVISOR);
             consolidations = self::consolidations(&walked, &heap.layout);

@@ -36,8 +36,9 @@ static char *aligned(char *at, uintptr_t unit, uintptr_t plus) {
     return (char *)(((uintptr_t)at + plus) / unit * unit);
 }
 
-static void advise(int advice) {
-    char *from = aligned(block[0], HUGE, HUGE - 1), *to = aligned(block[count - 1], HUGE, 0);
+/* For the whole heap up to an address. */
+static void advise(int advice, char *end) {
+    char *from = aligned(block[0], HUGE, HUGE - 1), *to = aligned(end, HUGE, 0);
     if (to > from && madvise(from, to - from, advice)) _exit(4);
 }
 
@@ -46,10 +47,12 @@ static void fill(int megabytes, bool is_huge) {
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     mallopt(M_TOP_PAD, (megabytes + 8) << 20);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         if (!(block[i] = malloc(BLOCK))) _exit(4);
-    advise(is_huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-    for (int i = 0; i < count; i++) memset(block[i], 1, BLOCK);
+        /* The heap has its final size now, and none of its other pages is present. */
+        if (i == 0) advise(is_huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE, sbrk(0));
+        memset(block[i], 1, BLOCK);
+    }
     for (int i = 0; i < count * 2 / 3; i++)
         if (i < count / 3 || i % 2) {
             free(block[i]);
@@ -79,6 +82,11 @@ static void share(void) {
     }
 }
 
+static void collapse(void) {
+    advise(MADV_HUGEPAGE, block[count - 1]);
+    advise(MADV_COLLAPSE, block[count - 1]);
+}
+
 int main(int words, char **word) {
     char line[64];
     if (words != 3) return 2;
@@ -90,7 +98,7 @@ int main(int words, char **word) {
         length = 0;
         if (!strcmp(line, "touch")) touch();
         else if (!strcmp(line, "share")) share();
-        else if (!strcmp(line, "collapse")) advise(MADV_HUGEPAGE), advise(MADV_COLLAPSE);
+        else if (!strcmp(line, "collapse")) collapse();
         else if (!strcmp(line, "exec")) execv(word[0], word);
         else return 2;
         say("done\n");

@@ -1,4 +1,4 @@
-//! How much of what a release dropped came back is known later.
+//! What a release drops, and how much of it came back later.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
@@ -8,8 +8,10 @@ mod support;
 
 use lowtide_model::release::{Release, ReleaseOutcome};
 use lowtide_probe::target::TargetError;
-use lowtide_release::{DroppedRanges, release_and_sample_dropped};
+use lowtide_release::{DroppedRanges, Options, release_and_sample_dropped};
 use refault::{Refault, options};
+
+const HUGE: u64 = 2 << 20;
 
 fn release(program: &Refault) -> (Release, DroppedRanges) {
     let (release, dropped) = release_and_sample_dropped(&program.target(), &options()).unwrap();
@@ -67,7 +69,7 @@ fn a_program_that_has_executed_another_or_has_ended_is_told_apart() {
 fn a_release_that_drops_nothing_has_an_empty_sample() {
     let mut program = Refault::start(32, "small");
     let target = program.target();
-    let dry = lowtide_release::Options { dry_run: true, ..options() };
+    let dry = Options { dry_run: true, ..options() };
     let (_, dropped) = release_and_sample_dropped(&target, &dry).unwrap();
     assert_eq!((dropped.bytes(), dropped.came_back(&target).unwrap().bytes), (0, 0));
     program.kill();
@@ -83,4 +85,37 @@ fn what_khugepaged_fills_is_reported_as_huge() {
     let back = dropped.came_back(&program.target()).unwrap();
     assert!(back.bytes > release.returned_bytes / 4 * 3, "{back:?} {release:?}");
     assert_eq!(back.huge_bytes, Some(back.bytes));
+}
+
+#[test]
+#[ignore = "needs transparent huge pages"]
+fn only_huge_pages_that_are_free_as_a_whole_are_dropped() {
+    let program = Refault::start(96, "huge");
+    let before = program.heap_bytes("AnonHugePages:");
+    assert!(before > 80 << 20, "{before}");
+    let keep = Options { keep_huge_pages: true, ..options() };
+    let dry = Options { dry_run: true, ..keep.clone() };
+    let predicted = lowtide_release::release(&program.target(), &dry).unwrap().predicted_bytes;
+    let kept = lowtide_release::release(&program.target(), &keep).unwrap();
+    assert_eq!(kept.outcome, ReleaseOutcome::Released, "{kept:?}");
+    assert_eq!((kept.predicted_bytes, kept.split_bytes), (predicted, 0), "{kept:?}");
+    // A third of the heap is free as a whole, and its ends may be in small pages.
+    let after = program.heap_bytes("AnonHugePages:");
+    assert!(before - after > 28 << 20 && before - after < 34 << 20, "{before} {after}");
+    assert!((before - after..before - after + 2 * HUGE).contains(&kept.returned_bytes), "{kept:?}");
+    assert!(predicted.abs_diff(kept.returned_bytes) < HUGE, "{kept:?}");
+    // Without the option, every second block of another third is dropped as well.
+    let all = lowtide_release::release(&program.target(), &options()).unwrap();
+    assert!(all.returned_bytes > 10 << 20, "{all:?}");
+    assert!(program.heap_bytes("AnonHugePages:") < after - (24 << 20), "{all:?}");
+}
+
+#[test]
+fn memory_in_small_pages_is_dropped_with_and_without_the_option() {
+    let program = Refault::start(96, "small");
+    let keep = Options { keep_huge_pages: true, ..options() };
+    let kept = lowtide_release::release(&program.target(), &keep).unwrap();
+    assert!(kept.returned_bytes > 40 << 20, "{kept:?}");
+    let all = lowtide_release::release(&program.target(), &options()).unwrap();
+    assert_eq!(all.returned_bytes, 0, "{all:?}");
 }
