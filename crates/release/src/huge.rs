@@ -12,36 +12,31 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::target::Target;
 
 /// Size of a huge page on x86-64, in bytes.
-const HUGE: u64 = 2 << 20;
+pub(crate) const HUGE: u64 = 2 << 20;
 const SETTINGS: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// The huge pages of a heap, before a release.
 #[derive(Debug)]
 pub(crate) struct HugePages {
-    pages: Vec<Range<u64>>,
+    /// Runs of whole huge pages.
+    runs: Vec<Range<u64>>,
 }
 
 impl HugePages {
     /// Finds the huge pages in some areas.
     pub(crate) fn find(memory: &LiveMemory, areas: &[Range<u64>]) -> Self {
-        let is_off = setting("enabled").is_some_and(|text| text.contains("[never]"));
-        let areas = if is_off { &[] } else { areas };
-        let mut pages = Vec::new();
+        let areas = if is_off() { &[] } else { areas };
         let huge = |area: &Range<u64>| memory.huge(area.clone()).ok().flatten().unwrap_or_default();
-        for run in areas.iter().flat_map(huge) {
-            let mut at = run.start.next_multiple_of(HUGE);
-            while at + HUGE <= run.end {
-                pages.push(at..at + HUGE);
-                at += HUGE;
-            }
-        }
-        Self { pages }
+        let whole = |run: Range<u64>| run.start.next_multiple_of(HUGE)..run.end - run.end % HUGE;
+        let runs = areas.iter().flat_map(huge).map(whole).filter(|run| run.start < run.end);
+        Self { runs: runs.collect() }
     }
 
     /// Makes the kernel split those that are at least half empty by now. Returns their free bytes.
     pub(crate) fn split(&self, target: &Target, memory: &LiveMemory) -> u64 {
         let mut bytes = 0;
-        for page in &self.pages {
+        let pages = |run: &Range<u64>| run.clone().step_by(HUGE as usize);
+        for page in self.runs.iter().flat_map(pages).map(|start| start..start + HUGE) {
             let rest = memory.resident(page.clone());
             let resident: u64 = rest.iter().map(|run| run.end - run.start).sum();
             if resident > 0 && resident <= HUGE / 2 && cool(target, &rest) {
@@ -54,7 +49,7 @@ impl HugePages {
     /// Returns a note about the system's settings, if these may undo a part of the release.
     pub(crate) fn note(&self) -> Option<String> {
         let fills = setting("khugepaged/max_ptes_none")?.trim().parse::<u64>().ok()?;
-        (!self.pages.is_empty() && fills > 255).then(|| {
+        (!self.runs.is_empty() && fills > 255).then(|| {
             format!(
                 "the heap has huge pages, and khugepaged makes new ones of pages of which up to {fills} of \
                  512 are missing ({SETTINGS}/khugepaged/max_ptes_none): a part may come back; --watch 60s \
@@ -62,6 +57,11 @@ impl HugePages {
             )
         })
     }
+}
+
+/// Returns whether the system has no transparent huge pages.
+pub(crate) fn is_off() -> bool {
+    setting("enabled").is_some_and(|text| text.contains("[never]"))
 }
 
 /// Reads a setting of transparent huge pages.

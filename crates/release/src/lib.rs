@@ -5,8 +5,10 @@
 //! writes to a process, and all of that is in the module `remote`.
 
 mod checks;
+mod dropped;
 mod error;
 mod huge;
+mod keep_huge;
 mod options;
 mod periodic;
 mod plan;
@@ -18,11 +20,12 @@ mod survey;
 mod worker;
 
 pub use checks::predict_refusal;
+pub use dropped::{CameBack, DroppedRanges};
 pub use error::ReleaseError;
 pub use options::{Options, ReleaseProgress};
 pub use periodic::PeriodicThread;
 pub use refusal::Refusal;
-pub use release::release;
+pub use release::{release, release_and_sample_dropped};
 
 /// Parts that tests observe or call directly. They are not part of the interface.
 #[doc(hidden)]

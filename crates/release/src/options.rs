@@ -16,6 +16,9 @@ pub struct Options {
     pub method: Option<Method>,
     /// Permits glibc versions that the torture test never ran on.
     pub untested: bool,
+    /// Leaves huge pages whole: of memory in huge pages, only those that are free as a whole are dropped. For programs
+    /// that need their transparent huge pages more than the memory. `malloc_trim` ([`Method::Trim`]) ignores it.
+    pub keep_huge_pages: bool,
     /// Only reports what a release would do.
     pub dry_run: bool,
     /// Ends the release early when another thread sets it. The operation in progress is completed, and everything
@@ -53,6 +56,7 @@ impl Default for Options {
             max_pause: Duration::from_millis(1),
             method: None,
             untested: false,
+            keep_huge_pages: false,
             dry_run: false,
             interrupt: Arc::default(),
             progress: Arc::default(),

@@ -1,68 +1,128 @@
 //! Translates the free pages that a walk finds into operations of the code in the target.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{FreeKind, FreePages, Layout, WalkedArena};
 
+use crate::error::Abort;
+use crate::huge::HUGE;
+use crate::keep_huge::{HugePageKeeper, Part};
 use crate::stub::numbers::{OP_CHUNK, OP_CONSOLIDATE, OP_TOP};
 use crate::stub::{MAX_OPS, Op, PAGES_PER_OP};
 
 /// Size of a full batch, in bytes: small enough that most of its ranges are still free when it runs.
 const BATCH_BYTES: u64 = 16 << 20;
+/// Size of the part of a free range whose resident pages are read at once, in bytes.
+const SLICE_BYTES: u64 = 16 << 20;
 
-/// Operations that are collected until they make a batch.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    pub(crate) ops: Vec<Op>,
+/// A function that runs the operations of a full batch.
+pub(crate) type Submit<'s> = dyn FnMut(&[Op]) -> Result<(), Abort> + 's;
+
+/// Operations that are collected until they make a batch. Its size does not depend on that of the heap.
+#[derive(Default)]
+pub(crate) struct Batch<'m> {
+    ops: Vec<Op>,
     bytes: u64,
-    /// Pages that are already in an operation of this pass: a walk may find them twice.
-    seen: HashSet<u64>,
+    /// Where the operations of this batch start.
+    starts: HashSet<u64>,
+    /// Where those of the last one start: it may still be running. A walk may find pages a second time, and they are
+    /// resident until their operation has run.
+    last_starts: HashSet<u64>,
+    /// Present if huge pages are left whole.
+    keeper: Option<HugePageKeeper<'m>>,
+    /// Free bytes that were left alone in this pass because they are parts of huge pages.
+    kept_bytes: u64,
 }
 
-impl Batch {
-    /// Adds the resident pages of a free range, in parts that one lock hold may drop.
-    pub(crate) fn add(&mut self, found: &FreePages, memory: &impl Memory) {
-        let page = memory.page_bytes();
-        let max_bytes = PAGES_PER_OP * page;
+impl<'m> Batch<'m> {
+    /// Returns a batch that drops parts of huge pages unless there is a keeper.
+    pub(crate) fn new(keeper: Option<HugePageKeeper<'m>>) -> Self {
+        Self { keeper, ..Self::default() }
+    }
+
+    /// Adds the resident pages of a free range, in parts that one lock hold may drop. Submits each full batch.
+    pub(crate) fn add(
+        &mut self,
+        found: &FreePages,
+        memory: &impl Memory,
+        submit: &mut Submit<'_>,
+    ) -> Result<(), Abort> {
         let is_all = found.resident_bytes == found.pages.end - found.pages.start;
-        let runs =
-            if is_all { vec![found.pages.clone()] } else { memory.resident(found.pages.clone()) };
+        let (mut at, mut kept_bytes) = (found.pages.start, 0);
+        while at < found.pages.end {
+            let end = found.pages.end.min((at / SLICE_BYTES + 1).saturating_mul(SLICE_BYTES));
+            let parts = match &mut self.keeper {
+                Some(keeper) => keeper.parts(&(at..end)),
+                None => vec![Part { pages: at..end, is_huge: false }],
+            };
+            kept_bytes += end - at;
+            for Part { pages, is_huge } in parts {
+                kept_bytes -= pages.end - pages.start;
+                let max_bytes = if is_huge { HUGE } else { PAGES_PER_OP * memory.page_bytes() };
+                let runs =
+                    if is_all { vec![pages.clone()] } else { memory.resident(pages.clone()) };
+                for run in runs {
+                    let run = run.start.max(pages.start)..run.end.min(pages.end);
+                    self.add_run(found, run, max_bytes, submit)?;
+                }
+            }
+            at = end;
+        }
+        self.kept_bytes += kept_bytes.min(found.resident_bytes);
+        Ok(())
+    }
+
+    /// Adds resident pages of a free range.
+    fn add_run(
+        &mut self,
+        found: &FreePages,
+        run: Range<u64>,
+        max_bytes: u64,
+        submit: &mut Submit<'_>,
+    ) -> Result<(), Abort> {
+        let (arena, chunk) = (found.arena, found.chunk.start);
+        let size = found.chunk.end - found.chunk.start;
         let kind = match found.kind {
             FreeKind::Chunk => OP_CHUNK,
             FreeKind::Top => OP_TOP,
         };
-        let size = found.chunk.end - found.chunk.start;
-        for run in runs {
-            let mut from = run.start.max(found.pages.start);
-            let end = run.end.min(found.pages.end);
-            while from < end {
-                let bytes = (end - from).min(max_bytes);
-                if self.seen.insert(from) {
-                    let (arena, chunk) = (found.arena, found.chunk.start);
-                    self.ops.push(Op { arena, chunk, size, from, bytes, kind });
-                    self.bytes += bytes;
-                }
-                from += bytes;
+        let mut from = run.start;
+        while from < run.end {
+            let bytes = (run.end - from).min(max_bytes);
+            if !self.last_starts.contains(&from) && self.starts.insert(from) {
+                self.ops.push(Op { arena, chunk, size, from, bytes, kind });
+                self.bytes += bytes;
             }
+            if self.ops.len() >= MAX_OPS || self.bytes >= BATCH_BYTES {
+                self.flush(submit)?;
+            }
+            from += bytes;
         }
+        Ok(())
     }
 
-    /// Returns whether it is time to run it.
-    pub(crate) fn is_full(&self) -> bool {
-        self.ops.len() >= MAX_OPS || self.bytes >= BATCH_BYTES
-    }
-
-    /// Takes the collected operations.
-    pub(crate) fn take(&mut self) -> Vec<Op> {
+    /// Submits what was collected so far.
+    pub(crate) fn flush(&mut self, submit: &mut Submit<'_>) -> Result<(), Abort> {
+        let submitted = submit(&self.ops);
+        self.ops.clear();
         self.bytes = 0;
-        std::mem::take(&mut self.ops)
+        std::mem::swap(&mut self.starts, &mut self.last_starts);
+        self.starts.clear();
+        submitted
     }
 
-    /// Starts a new pass.
+    /// Returns how many free bytes were left alone in this pass because they are parts of huge pages.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
+    }
+
+    /// Starts a new pass, when all operations have run.
     pub(crate) fn start_pass(&mut self) {
-        self.seen.clear();
-        self.take();
+        let mut keeper = self.keeper.take();
+        keeper.iter_mut().for_each(HugePageKeeper::forget);
+        *self = Self::new(keeper);
     }
 }
 
@@ -87,6 +147,7 @@ pub(crate) fn consolidations(arena: &WalkedArena, layout: &Layout) -> Vec<Op> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stub::PAGES_PER_HOLD;
     use lowtide_heap::memory::Saved;
 
     fn found(pages: std::ops::Range<u64>, resident_bytes: u64) -> FreePages {
@@ -94,28 +155,58 @@ mod tests {
         FreePages { arena: 0x10, kind: FreeKind::Chunk, chunk, pages, resident_bytes }
     }
 
-    #[test]
-    fn no_operation_drops_more_than_one_lock_hold_may() {
-        let pages = 0x10_0000..0x10_0000 + 1000 * 4096;
-        let mut batch = Batch::default();
-        batch.add(&found(pages.clone(), 1000 * 4096), &Saved::default());
-        let ops = batch.take();
-        assert!(ops.iter().all(|op| op.bytes <= PAGES_PER_OP * 4096));
-        assert_eq!(ops.iter().map(|op| op.bytes).sum::<u64>(), 1000 * 4096);
-        assert!(ops.windows(2).all(|two| two[0].from + two[0].bytes == two[1].from));
-        assert_eq!(ops.last().map(|op| op.from + op.bytes), Some(pages.end));
+    /// Collects the operations of free ranges that are found one after the other.
+    fn operations(batch: &mut Batch<'_>, found: &[FreePages], memory: &Saved) -> Vec<Op> {
+        let mut ops = Vec::new();
+        let mut submit = |part: &[Op]| {
+            assert!(part.len() <= MAX_OPS);
+            ops.extend_from_slice(part);
+            Ok(())
+        };
+        found.iter().for_each(|found| batch.add(found, memory, &mut submit).unwrap());
+        batch.flush(&mut submit).unwrap();
+        ops
     }
 
     #[test]
-    fn only_resident_pages_are_dropped_and_each_once_a_pass() {
+    fn no_operation_drops_more_than_one_lock_hold_may() {
+        for count in [1000, 100_000] {
+            let pages = 0x10_0000..0x10_0000 + count * 4096;
+            let found = found(pages.clone(), count * 4096);
+            let ops = operations(&mut Batch::default(), &[found], &Saved::default());
+            assert!(ops.iter().all(|op| op.bytes <= PAGES_PER_OP * 4096));
+            assert_eq!(ops.iter().map(|op| op.bytes).sum::<u64>(), count * 4096);
+            assert!(ops.windows(2).all(|two| two[0].from + two[0].bytes == two[1].from));
+            assert_eq!(ops.last().map(|op| op.from + op.bytes), Some(pages.end));
+        }
+    }
+
+    #[test]
+    fn only_resident_pages_are_dropped_and_each_once_while_its_operation_may_be_pending() {
         let memory = Saved { blocks: vec![(0x2000, vec![0; 0x1000]), (0x5000, vec![0; 0x2000])] };
         let mut batch = Batch::default();
-        batch.add(&found(0x2000..0x6000, 0x2000), &memory);
-        batch.add(&found(0x2000..0x6000, 0x2000), &memory);
-        let dropped: Vec<_> = batch.take().iter().map(|op| (op.from, op.bytes)).collect();
+        let free = found(0x2000..0x6000, 0x2000);
+        let ops = operations(&mut batch, &[free.clone(), free.clone()], &memory);
+        let dropped: Vec<_> = ops.iter().map(|op| (op.from, op.bytes)).collect();
         assert_eq!(dropped, [(0x2000, 0x1000), (0x5000, 0x1000)]);
+        // They may still be running.
+        assert_eq!(operations(&mut batch, std::slice::from_ref(&free), &memory), []);
         batch.start_pass();
-        batch.add(&found(0x2000..0x6000, 0x2000), &memory);
-        assert_eq!(batch.take().len(), 2);
+        assert_eq!(operations(&mut batch, &[free], &memory).len(), 2);
+    }
+
+    #[test]
+    fn a_huge_page_is_dropped_by_one_operation_or_not_at_all() {
+        let huge = HUGE..4 * HUGE;
+        let keeper = HugePageKeeper::new(|_| Some(vec![huge.clone()]));
+        let mut batch = Batch::new(Some(keeper));
+        let free = found(HUGE - 4096..3 * HUGE + 8192, 2 * HUGE + 12288);
+        let ops = operations(&mut batch, &[free], &Saved::default());
+        let dropped: Vec<_> = ops.iter().map(|op| (op.from, op.bytes)).collect();
+        assert_eq!(dropped, [(HUGE - 4096, 4096), (HUGE, HUGE), (2 * HUGE, HUGE)]);
+        assert!(dropped.iter().all(|(_, bytes)| *bytes <= PAGES_PER_HOLD * 4096));
+        assert_eq!(batch.kept_bytes(), 8192);
+        batch.start_pass();
+        assert_eq!(batch.kept_bytes(), 0);
     }
 }

@@ -8,12 +8,15 @@ use lowtide_analysis::stats;
 use lowtide_heap::ptmalloc::{self, Heap, Layout};
 use lowtide_model::release::{Method, Release, ReleaseOutcome, RunsIn};
 use lowtide_probe::heap;
+use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
 use lowtide_probe::target::{Target, TargetError};
 
+use crate::dropped::DroppedRanges;
 use crate::error::{Abort, ReleaseError};
 use crate::huge::HugePages;
+use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
 use crate::plan::{self, Batch};
 use crate::refusal::Refusal;
@@ -37,6 +40,18 @@ pub fn release(target: &Target, options: &Options) -> Result<Release, ReleaseErr
     release_observed(target, options, &mut |_| {})
 }
 
+/// Releases like [`release`], and returns a sample of the dropped pages as well, by which the caller can learn later how
+/// much of them came back. The sample is empty if nothing was dropped, and for [`Method::Trim`].
+///
+/// # Errors
+/// Fails like [`release`].
+pub fn release_and_sample_dropped(
+    target: &Target,
+    options: &Options,
+) -> Result<(Release, DroppedRanges), ReleaseError> {
+    run(target, options, &mut |_| {})
+}
+
 /// Releases like [`release`], and calls `observe` before every operation on the target.
 ///
 /// # Errors
@@ -46,10 +61,19 @@ pub fn release_observed(
     options: &Options,
     observe: &mut (dyn FnMut(TargetStep) + Send),
 ) -> Result<Release, ReleaseError> {
+    run(target, options, observe).map(|(release, _)| release)
+}
+
+fn run(
+    target: &Target,
+    options: &Options,
+    observe: &mut (dyn FnMut(TargetStep) + Send),
+) -> Result<(Release, DroppedRanges), ReleaseError> {
     let failed = || ReleaseError::Failed("a part of lowtide itself broke off".to_owned());
     let begin = Instant::now();
     let (release, heap) = survey(target, options)?;
-    let run = ReleaseRun { target, options, begin, release };
+    let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
+    let run = ReleaseRun { target, options, begin, release, dropped };
     let _job_control_blocked = JobControlBlocked::new();
     std::thread::scope(|scope| {
         // Whatever happens, the kernel detaches every thread that a thread traces when the tracer ends.
@@ -64,6 +88,7 @@ struct ReleaseRun<'a> {
     options: &'a Options,
     begin: Instant,
     release: Release,
+    dropped: DroppedRanges,
 }
 
 impl ReleaseRun<'_> {
@@ -72,7 +97,7 @@ impl ReleaseRun<'_> {
         mut self,
         heap: Result<TargetHeap, Abort>,
         observe: &mut dyn FnMut(TargetStep),
-    ) -> Result<Release, ReleaseError> {
+    ) -> Result<(Release, DroppedRanges), ReleaseError> {
         match heap.and_then(|heap| self.execute(&heap, observe)) {
             Ok(()) => {}
             // If the process has ended meanwhile, any other error is only a consequence.
@@ -97,7 +122,7 @@ impl ReleaseRun<'_> {
             self.release.rss_after_bytes = self.target.status()?.rss_bytes();
         }
         self.release.elapsed_s = self.begin.elapsed().as_secs_f64();
-        Ok(self.release)
+        Ok((self.release, self.dropped))
     }
 
     /// Returns whether the release ended with this error after a part of it was done.
@@ -218,6 +243,8 @@ impl ReleaseRun<'_> {
         heap: &TargetHeap,
         single_threaded_at: Option<u64>,
     ) -> Result<(), Abort> {
+        let pages = LiveMemory::pages_only(self.target.pid);
+        let pages = pages.map_err(|error| self.target.failed(error))?;
         let huge = HugePages::find(&heap.memory, &heap.walked.areas);
         let mut injected = match borrower.inject(kept) {
             Ok(injected) => injected,
@@ -236,9 +263,12 @@ impl ReleaseRun<'_> {
         let result = self.run_mapped(&mut injected, heap, &options);
         let unmapped = injected.unmap();
         if self.release.returned_bytes > 0 {
-            self.release.split_bytes = huge.split(self.target, &heap.memory);
+            if !self.options.keep_huge_pages {
+                self.release.split_bytes = huge.split(self.target, &heap.memory);
+            }
             self.release.notes.extend(huge.note());
         }
+        self.dropped.complete(pages);
         result.and(unmapped)?;
         self.release.outcome = ReleaseOutcome::Released;
         Ok(())
@@ -280,7 +310,8 @@ impl ReleaseRun<'_> {
         heap: &TargetHeap,
     ) -> Result<(), Abort> {
         let begin = Instant::now();
-        let mut batch = Batch::default();
+        let keeper = HugePageKeeper::for_options(self.options, &heap.memory);
+        let mut batch = Batch::new(keeper);
         let mut consolidations = consolidations(&heap.walked, &heap.layout);
         let memory = heap.memory.until(&self.options.interrupt);
         let mut seen_before = u64::MAX;
@@ -299,16 +330,17 @@ impl ReleaseRun<'_> {
             let mappings = heap.mappings(self.target)?;
             let mut aborted = None;
             batch.start_pass();
+            let mut submit = |ops: &[Op]| {
+                ops.iter().for_each(|op| self.dropped.add(&(op.from..op.from + op.bytes)));
+                worker.submit(ops)
+            };
             let walked = ptmalloc::walk_and_tell(&memory, &heap.layout, &mappings, &mut |found| {
                 if aborted.is_none() {
-                    batch.add(&found, &heap.memory);
-                    if batch.is_full() {
-                        aborted = worker.submit(&batch.take()).err();
-                    }
+                    aborted = batch.add(&found, &heap.memory, &mut submit).err();
                 }
             });
             aborted.map_or(Ok(()), Err)?;
-            worker.submit(&batch.take())?;
+            batch.flush(&mut submit)?;
             worker.finish()?;
             worker.check_interrupt()?;
             self.release.passes += 1;
@@ -318,7 +350,7 @@ impl ReleaseRun<'_> {
             let is_whole = after.skipped + after.busy == before.skipped + before.busy;
             // A pass sees what earlier passes have left, and what was freed since. If that does not shrink, the
             // target reuses what is returned, and further passes are useless.
-            let seen = walked.release_bytes();
+            let seen = walked.release_bytes().saturating_sub(batch.kept_bytes());
             let is_steady = seen > seen_before / 10 * 9;
             let is_little = gained < MIN_RELEASE_BYTES.max(returned / LAST_PASS_DIVISOR);
             consolidations = self::consolidations(&walked, &heap.layout);

@@ -1,21 +1,24 @@
 //! Surveys a process before a release acts on it: checks it and finds its heap. Everything is only read.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{self, Heap, HeapMapping, Layout};
 use lowtide_model::release::{Method, Release};
 use lowtide_probe::detect::Detector;
 use lowtide_probe::heap;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::patience::{GivenUp, patiently};
+use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::{Target, TargetError};
 
 use crate::checks::{self, TargetFacts};
 use crate::error::Abort;
 use crate::error::ReleaseError;
+use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
+use crate::plan::Batch;
 use crate::refusal::Refusal;
 use crate::remote::{IdleGuard, boost_idle_threads};
 
@@ -120,16 +123,15 @@ impl Survey {
         let mut maps = maps.clone();
         let interrupt = &self.options.interrupt;
         let _idle = IdleGuard::new(interrupt);
-        let interruptible = memory.until(interrupt);
-        let mut walked = ptmalloc::walk(&interruptible, &layout, &heap::mappings(&maps));
+        let (mut walked, mut kept_bytes) = self.walk(&memory, &layout, &maps);
         for _ in 1..MAX_WALKS {
-            if disagreement(&walked).is_none() || interruptible.is_over() {
+            if disagreement(&walked).is_none() || interrupt.load(Ordering::Relaxed) {
                 break;
             }
             maps = self.target.maps().map_err(|error| self.target.failed(error))?;
-            walked = ptmalloc::walk(&interruptible, &layout, &heap::mappings(&maps));
+            (walked, kept_bytes) = self.walk(&memory, &layout, &maps);
         }
-        if interruptible.is_over() {
+        if interrupt.load(Ordering::Relaxed) {
             return Err(ReleaseError::Interrupted.into());
         }
         if let Some(what) = disagreement(&walked) {
@@ -137,10 +139,25 @@ impl Survey {
         }
         self.release.predicted_bytes = match self.release.method {
             Method::Trim => walked.trim_bytes(),
-            Method::Chunks | Method::Purge => walked.release_bytes(),
+            Method::Chunks | Method::Purge => walked.release_bytes().saturating_sub(kept_bytes),
         };
         let facts = TargetFacts { maps, ..facts };
         Ok(TargetHeap { facts, memory, layout, malloc, walked })
+    }
+
+    /// Walks the heap. Returns the free bytes as well that are left alone because they are parts of huge pages.
+    fn walk(&self, memory: &LiveMemory, layout: &Layout, maps: &[Mapping]) -> (Heap, u64) {
+        let interruptible = memory.until(&self.options.interrupt);
+        let mappings = heap::mappings(maps);
+        let Some(keeper) = HugePageKeeper::for_options(&self.options, memory) else {
+            return (ptmalloc::walk(&interruptible, layout, &mappings), 0);
+        };
+        let mut batch = Batch::new(Some(keeper));
+        let heap = ptmalloc::walk_and_tell(&interruptible, layout, &mappings, &mut |found| {
+            // Nothing is submitted, and so nothing can fail.
+            let _ = batch.add(&found, memory, &mut |_| Ok(()));
+        });
+        (heap, batch.kept_bytes())
     }
 }
 

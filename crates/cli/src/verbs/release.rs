@@ -123,6 +123,7 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
             MethodChoice::Purge => Some(Method::Purge),
         },
         untested: args.untested,
+        keep_huge_pages: false,
         dry_run: args.dry_run,
         interrupt: Arc::default(),
         progress: Arc::default(),

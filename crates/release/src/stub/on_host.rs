@@ -144,13 +144,18 @@ struct HostHeap {
 }
 
 fn walked(memory: &Saved, saved: &SavedHeap, layout: &Layout) -> (Heap, Vec<Range<u64>>, Vec<Op>) {
-    let (mut free, mut batch) = (Vec::new(), Batch::default());
+    let (mut free, mut ops, mut batch) = (Vec::new(), Vec::new(), Batch::default());
+    let mut submit = |part: &[Op]| {
+        ops.extend_from_slice(part);
+        Ok(())
+    };
     let heap = walk_and_tell(memory, layout, &saved.mappings, &mut |found| {
-        batch.add(&found, memory);
+        batch.add(&found, memory, &mut submit).unwrap();
         free.push(found.pages);
     });
+    batch.flush(&mut submit).unwrap();
     free.sort_by_key(|pages| pages.start);
-    (heap, free, batch.take())
+    (heap, free, ops)
 }
 
 fn subjects() -> Vec<HostHeap> {
