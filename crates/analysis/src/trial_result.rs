@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
+use lowtide_model::act;
 use lowtide_model::heap_summary::HeapSummary;
 use lowtide_model::inspection::Manager;
 use lowtide_model::ledger::Ledger;
@@ -14,8 +15,8 @@ use lowtide_record::TrialRecord;
 use lowtide_record::v1::{Event, HookRun, INNER_MEMORY, LedgerReading, Outcome};
 
 use crate::metrics::{
-    self, Metric, PerConnection, PhaseMetrics, Ramp, RoundMetrics, RoundTrend, TrialMetrics,
-    round_trend,
+    self, Metric, PerConnection, PhaseMetrics, PolicyMetrics, Ramp, RoundMetrics, RoundTrend,
+    TrialMetrics, round_trend,
 };
 
 /// How a trial ended.
@@ -98,6 +99,8 @@ pub struct TrialResult {
     pub cpu_s: Option<f64>,
     /// Number of runs of hooks and policies that reported a `lowtide.release/1` object with returned memory.
     pub releases: u64,
+    /// What its policy has done; `null` without one.
+    pub policy: Option<PolicyMetrics>,
     /// The rise for each connection, in bytes; `null` below ten connections.
     pub bytes_per_connection: Option<u64>,
     /// The rounds of the load.
@@ -245,6 +248,7 @@ impl TrialResult {
             wall_s: figures.wall_s,
             cpu_s: figures.cpu_s,
             releases: trial.acts.iter().filter(|act| is_release(act)).count() as u64,
+            policy: PolicyMetrics::new(trial),
             bytes_per_connection: figures.bytes_per_connection,
             over_rounds: trends(trial, &figures, &rounds),
             rounds,
@@ -261,7 +265,9 @@ impl TrialResult {
 /// Returns whether a hook or policy reported a release that returned memory.
 fn is_release(act: &HookRun) -> bool {
     let field = |name: &str| act.report.as_ref().and_then(|report| report.get(name));
-    field("schema").and_then(Value::as_str) == Some(release::SCHEMA)
+    let schema = field("schema").and_then(Value::as_str);
+    let is_act = || field("event").and_then(Value::as_str) == Some("act");
+    (schema == Some(release::SCHEMA) || (schema == Some(act::SCHEMA) && is_act()))
         && field("returned_bytes").and_then(Value::as_u64).is_some_and(|bytes| bytes > 0)
 }
 

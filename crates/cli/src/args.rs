@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
+use lowtide_policy::PolicyKind;
 use lowtide_study::Flags;
 
 use crate::selector::Selector;
@@ -38,7 +39,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not permitted, 4 the target is gone, 5 
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// See it work: a burst against an HTTP/2 server under four treatments, in about two minutes
+    /// See it work: a burst against an HTTP/2 server under five treatments, in about two minutes
     Demo(DemoArgs),
     /// Try allocators and settings on a command, and see what each leaves behind
     Study(Box<StudyArgs>),
@@ -46,6 +47,10 @@ pub(crate) enum Verb {
     Inspect(InspectArgs),
     /// Have a live process give its free memory back, in pauses too short to notice
     Release(ReleaseArgs),
+    /// Start a command and keep its memory low; made for the entry point of a container
+    Run(RunArgs),
+    /// Keep the memory of live processes low, until Ctrl-C
+    Attach(AttachArgs),
     /// Put a load on a server: up to a million requests in flight from one small process
     Load(Box<LoadArgs>),
     /// Watch whose they are over time; q quits
@@ -180,6 +185,110 @@ Examples:
   lowtide release 4711 --dry-run
   lowtide release 4711 --max-pause 500us --watch 60s
   lowtide release --cgroup /system.slice/app.service --wait 30s --yes";
+
+/// When and how memory is released; the same for `run` and `attach`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PolicyArgs {
+    /// When memory is released: none, adaptive, pressure, periodic=30s or freed=1GiB
+    #[arg(short, long, value_name = "POLICY", default_value = "adaptive", value_parser = values::policy)]
+    pub(crate) policy: PolicyKind,
+
+    /// Maximum time that a thread of the process is paused, where that can be sliced: 100us to 1s
+    #[arg(long, value_name = "DURATION", default_value = DEFAULT_MAX_PAUSE, value_parser = values::max_pause)]
+    pub(crate) max_pause: TypedDuration,
+
+    /// Share of a core that the policies adaptive and pressure may use on average
+    #[arg(long, value_name = "SHARE", default_value = "0.5%", value_parser = values::budget)]
+    pub(crate) budget: f64,
+
+    /// Append a JSON line for each act to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+
+    /// Write metrics to this file, for node_exporter's textfile collector
+    #[arg(long, value_name = "FILE")]
+    pub(crate) textfile: Option<PathBuf>,
+
+    /// Keep samples and acts as a record, for `lowtide report`; the file must not exist
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_long_help = RUN_HELP)]
+pub(crate) struct RunArgs {
+    /// The allocator: glibc, jemalloc, mimalloc, mimalloc2, tcmalloc, or NAME=/path/to/lib.so
+    #[arg(short, long, value_name = "ALLOCATOR")]
+    pub(crate) allocator: Option<String>,
+
+    /// A setting of the allocator, such as glibc/arena_max=2; `lowtide study --help` lists them
+    #[arg(short, long, value_name = "TUNE")]
+    pub(crate) tune: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+
+    /// Where processes may not be traced, let them call malloc_trim, whose pause has no bound
+    #[arg(long)]
+    pub(crate) unbounded: bool,
+
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<std::ffi::OsString>,
+}
+
+const RUN_HELP: &str = "\
+The command keeps its memory, its files and its signals. A second process of lowtide observes it and all
+of its descendants, and releases their free memory when the policy decides so. It may fail or be killed;
+the command then continues.
+
+Policies:
+  adaptive        when the load has fallen or memory is short, if the gain is worth the cost
+  pressure        when memory is short: by the pressure stall information and the limit of the cgroup
+  periodic=30s    at a fixed interval
+  freed=1GiB      each time that the process has freed so much; preloads a small library
+  none            never
+
+Exit codes: that of the command; 128 + N if signal N ended it; 125 if lowtide failed, 126 if the command
+could not be started, 127 if it was not found.
+
+Examples:
+  lowtide run -- ./server
+  lowtide run -a jemalloc -p periodic=5m -- ./server --port 8080
+  lowtide run --log /var/log/lowtide.jsonl --max-pause 500us -- python3 app.py
+
+In a container: ENTRYPOINT [\"/lowtide\", \"run\", \"--\"]";
+
+#[derive(Debug, Args)]
+#[command(after_long_help = ATTACH_HELP)]
+pub(crate) struct AttachArgs {
+    #[command(flatten)]
+    pub(crate) selector: Selector,
+
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+
+    /// Leave smaller processes alone [default: 256MiB with --all, else 0]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub(crate) min_rss: Option<u64>,
+
+    /// Only report what would be released
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+const ATTACH_HELP: &str = "\
+It ends with the processes, or by Ctrl-C, and leaves nothing in them. With a selector, it also supervises
+the processes that match later, and only ends by Ctrl-C. A process that may not be touched is reported once,
+with the reason. --all leaves out PID 1, lowtide itself, and what the OOM killer must not touch
+(oom_score_adj below -900).
+
+`lowtide run --help` describes the policies. --log, or --json on stdout, gets one JSON line for each act.
+
+Examples:
+  lowtide attach 4711
+  lowtide attach --cgroup /system.slice/app.service --log /var/log/lowtide.jsonl
+  lowtide attach --all --min-rss 1GiB --dry-run";
 
 #[derive(Debug, Args)]
 #[command(after_long_help = WATCH_HELP)]
@@ -475,7 +584,8 @@ mod tests {
     fn every_command_in_the_readme_and_in_the_help_is_understood() {
         let readme = commands(include_str!("../../../README.md"));
         assert!(readme.len() >= 4, "{readme:?}");
-        let helps = [STUDY_HELP, WATCH_HELP, RELEASE_HELP, LOAD_HELP].map(commands);
+        let helps =
+            [STUDY_HELP, WATCH_HELP, RELEASE_HELP, LOAD_HELP, RUN_HELP, ATTACH_HELP].map(commands);
         assert!(helps.iter().all(|lines| !lines.is_empty()), "{helps:?}");
         for line in readme.into_iter().chain(helps.into_iter().flatten()) {
             is_understood(&line);

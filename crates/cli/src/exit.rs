@@ -26,6 +26,12 @@ pub(crate) enum Exit {
     Crossed,
     /// 130: ended by Ctrl-C, 128 + SIGINT as in shells.
     Interrupted,
+    /// 125: `run` itself failed.
+    RunFailed,
+    /// 126: the command of `run` could not be started.
+    NotExecutable,
+    /// 127: the command of `run` was not found.
+    NotFound,
     /// The exit code of a hidden verb, passed on.
     Passed(ExitCode),
 }
@@ -41,6 +47,9 @@ impl From<Exit> for ExitCode {
             Exit::Refused => 5.into(),
             Exit::Crossed => 99.into(),
             Exit::Interrupted => 130.into(),
+            Exit::RunFailed => 125.into(),
+            Exit::NotExecutable => 126.into(),
+            Exit::NotFound => 127.into(),
             Exit::Passed(code) => code,
         }
     }
@@ -52,6 +61,9 @@ impl Exit {
         match self {
             Self::Done | Self::Passed(_) => "done",
             Self::Failed => "failed",
+            Self::RunFailed => "run_failed",
+            Self::NotExecutable => "not_executable",
+            Self::NotFound => "not_found",
             Self::Usage => "usage",
             Self::NotPermitted => "not_permitted",
             Self::Gone => "gone",
@@ -135,6 +147,12 @@ impl Failure {
     /// Returns how lowtide ends.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
+    }
+
+    /// Replaces the exit code.
+    pub(crate) fn with_exit(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
     }
 
     /// Adds a command to type next.

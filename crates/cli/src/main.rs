@@ -13,6 +13,7 @@ mod rerun;
 mod selector;
 mod shell;
 mod stream;
+mod supervision;
 mod target_error;
 mod tui;
 mod usage;
@@ -31,7 +32,7 @@ use exit::{Exit, Failure};
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage::report(&error),
+        Err(error) => return usage::report(&error, is_run()),
     };
     let output = output::Output::new(cli.json, cli.color);
     match run(cli.verb, &output) {
@@ -40,12 +41,19 @@ fn main() -> ExitCode {
     }
 }
 
+/// Returns whether the verb is `run`, whose exit codes are not those of the other verbs.
+fn is_run() -> bool {
+    std::env::args_os().nth(1).is_some_and(|verb| verb == "run")
+}
+
 fn run(verb: Verb, output: &output::Output) -> Result<Exit, Failure> {
     match verb {
         Verb::Demo(args) => verbs::demo::run(&args, output),
         Verb::Study(args) => verbs::study::run(*args, output),
         Verb::Inspect(args) => verbs::inspect::run(&args, output),
         Verb::Release(args) => verbs::release::run(&args, output),
+        Verb::Run(args) => verbs::run::run(args),
+        Verb::Attach(args) => verbs::attach::run(&args, output),
         Verb::Load(args) => verbs::load::run(&args, output),
         Verb::Watch(args) => verbs::watch::run(&args, output),
         Verb::Report(args) => verbs::report::run(&args, output),

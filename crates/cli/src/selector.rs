@@ -67,6 +67,13 @@ pub(crate) struct Selected {
     start_ticks: Option<u64>,
 }
 
+impl Selected {
+    /// Returns whether it still runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.start_ticks.is_some() && began(self.pid) == self.start_ticks
+    }
+}
+
 impl Selector {
     fn selection(&self) -> Selection {
         Selection { exe: self.exe.clone(), comm: self.comm.clone(), cgroup: self.cgroup.clone() }
@@ -93,6 +100,21 @@ impl Selector {
         !self.is_by_number() || self.subprocesses
     }
 
+    /// Returns whether all processes are selected.
+    pub(crate) fn is_all(&self) -> bool {
+        self.all
+    }
+
+    /// Returns the PIDs of the processes that the selection matches now, with their descendants if these are wanted.
+    pub(crate) fn matching(&self) -> std::io::Result<BTreeSet<u32>> {
+        Ok(self.with_subprocesses(self.selection().processes()?))
+    }
+
+    /// Adds the descendants of processes, if these are wanted.
+    pub(crate) fn with_subprocesses(&self, processes: BTreeSet<u32>) -> BTreeSet<u32> {
+        if self.subprocesses { with_descendants(&processes) } else { processes }
+    }
+
     /// Returns the processes, each once: those given by PID in their order, then the others by PID.
     ///
     /// # Errors
@@ -113,7 +135,7 @@ impl Selector {
             let message = format!("no process is selected by {words}: it may have ended");
             return Err(Failure::new(Exit::Gone, message).next("ps -eo pid,comm,args"));
         }
-        let all = if self.subprocesses { with_descendants(&named) } else { named };
+        let all = self.with_subprocesses(named);
         let mut seen = BTreeSet::new();
         let in_order = self.pids.iter().chain(&all).copied();
         let each = in_order.filter(|pid| seen.insert(*pid));

@@ -7,8 +7,10 @@ use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::values::InvalidValue;
 
-/// Prints what is wrong with the command line, or the help that was asked for, and returns the exit code.
-pub(crate) fn report(error: &clap::Error) -> ExitCode {
+/// Prints what is wrong with the command line, or the help that was asked for, and returns the exit code. An error of
+/// `run` has an exit code that no command is likely to have.
+pub(crate) fn report(error: &clap::Error, is_run: bool) -> ExitCode {
+    let exit = if is_run { Exit::RunFailed } else { Exit::Usage };
     let is_error = error.use_stderr();
     // clap did not understand the whole line, so whether --json was given can only be guessed.
     let json = is_error && std::env::args_os().any(|word| word == "--json");
@@ -19,10 +21,10 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
             Some(invalid) => Failure::usage(invalid),
             None => Failure::usage(sentence(error)).next("lowtide --help"),
         };
-        return output.fail(&failure);
+        return output.fail(&failure.with_exit(exit));
     }
     let _ = error.print();
-    if is_error { Exit::Usage.into() } else { Exit::Done.into() }
+    if is_error { exit.into() } else { Exit::Done.into() }
 }
 
 /// The first paragraph of clap's message, on one line.

@@ -5,7 +5,9 @@ use std::fmt;
 use std::time::Duration;
 
 use lowtide_analysis::growth::MIN_SAMPLES;
+use lowtide_model::bytes::parse_size;
 use lowtide_model::duration::{HumanSeconds, parse_duration};
+use lowtide_policy::PolicyKind;
 
 /// Default of `release --max-pause`.
 pub(crate) const DEFAULT_MAX_PAUSE: &str = "1ms";
@@ -96,6 +98,28 @@ pub(crate) fn watch_interval(text: &str) -> Result<TypedDuration, InvalidValue> 
     })
 }
 
+/// Parses `--policy` of one process.
+pub(crate) fn policy(text: &str) -> Result<PolicyKind, InvalidValue> {
+    text.parse().map_err(|error| InvalidValue(format!("--policy: {error}")))
+}
+
+/// Parses `--budget`, a share of a core: `0.5%`.
+pub(crate) fn budget(text: &str) -> Result<f64, InvalidValue> {
+    let wrong = || {
+        InvalidValue(format!(
+            "--budget: `{text}` is not a share of a core: write 0.5%, and at most 100%"
+        ))
+    };
+    let percent = text.trim().strip_suffix('%').ok_or_else(wrong)?;
+    let percent: f64 = percent.trim().parse().map_err(|_| wrong())?;
+    if percent > 0.0 && percent <= 100.0 { Ok(percent / 100.0) } else { Err(wrong()) }
+}
+
+/// Parses `--min-rss`.
+pub(crate) fn size(text: &str) -> Result<u64, InvalidValue> {
+    parse_size(text).map_err(|error| InvalidValue(format!("--min-rss: {error}")))
+}
+
 fn human(time: Duration) -> HumanSeconds {
     HumanSeconds(time.as_secs_f64())
 }
@@ -117,6 +141,14 @@ fn checked(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_is_a_share_of_a_core() {
+        assert_eq!(budget("0.5%").unwrap(), 0.005);
+        for text in ["0%", "101%", "0.5", "x%", "nan%", "-1%", ""] {
+            assert!(budget(text).unwrap_err().to_string().starts_with("--budget: "), "{text}");
+        }
+    }
 
     #[test]
     fn a_pause_is_from_a_tenth_of_a_millisecond_to_a_second() {

@@ -3,6 +3,7 @@
 //!
 //! This crate depends on no other of lowtide's, does no I/O and decides nothing.
 
+pub mod act;
 pub mod allocator_kind;
 pub mod bytes;
 pub mod duration;

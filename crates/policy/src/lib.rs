@@ -1,100 +1,80 @@
 //! Decides when the free memory of a process is released.
 //!
-//! A policy decides from a series of states. It has no clock and does no I/O. Its driver observes the process and
-//! carries out the decisions. A new policy is a file with an implementation of [`Policy`], and a variant of
-//! [`PolicyKind`].
+//! A policy decides from a series of states. It has no clock and does no I/O. Its driver observes the process,
+//! carries out the decisions, and reports their outcomes in the next states. A new policy is a file with an
+//! implementation of [`Policy`], and a variant of [`PolicyKind`].
 
+mod adaptive;
+mod brake;
+mod budget;
+mod freed;
+mod kind;
 mod none;
+mod periodic;
+mod pressure;
+mod refaults;
+#[cfg(test)]
+mod simulation;
+mod state;
 
 use std::fmt;
-use std::str::FromStr;
 
-use lowtide_model::bytes::Resident;
-use lowtide_model::treatment::NO_POLICY;
-
-use none::NonePolicy;
+pub use brake::{Brake, LEFT_ALONE_S};
+pub use budget::Budget;
+pub use kind::{PolicyError, PolicyKind};
+pub use refaults::{Refaults, SampleReason};
+pub use state::{Headroom, LastRelease, ProcessState, Returned, Shortage};
 
 /// Decides when the free memory of a process is released.
-pub trait Policy: fmt::Debug {
+pub trait Policy: fmt::Debug + Send {
     /// Decides what is done now. It is called again and again, with states in the order of their times.
     fn decide(&mut self, state: &ProcessState) -> Action;
 }
 
-/// The state of a process at a moment.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ProcessState {
-    /// Seconds since a fixed moment, the same for all states of one process.
-    pub t_s: f64,
-    /// The resident bytes.
-    pub rss: Resident,
-}
-
 /// An action on a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Action {
     /// Leave it alone.
     None,
     /// Release its free memory.
-    Release,
+    Release(ReleaseRequest),
 }
 
-/// The policies, by their names.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum PolicyKind {
-    /// Leaves the process alone.
-    #[default]
-    None,
+/// The request for a release.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReleaseRequest {
+    /// Why the memory is released.
+    pub reason: Reason,
+    /// Minimum gain, in bytes: if the walk over the heap predicts less, no thread is stopped.
+    pub min_bytes: u64,
+    /// Whether huge pages that are partly in use stay whole.
+    pub keep_huge_pages: bool,
 }
 
-impl PolicyKind {
-    /// Returns the policy, for one process.
-    pub fn policy(self) -> Box<dyn Policy> {
-        match self {
-            Self::None => Box::new(NonePolicy),
-        }
-    }
+/// Why a policy releases memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reason {
+    /// The period is over.
+    Period,
+    /// The process has freed this many bytes since the last release.
+    Freed(u64),
+    /// The process has become quiet after a load.
+    LoadFell,
+    /// The process works steadily, and its memory does not grow.
+    Steady,
+    /// Memory is short.
+    Short(Shortage),
 }
 
-impl FromStr for PolicyKind {
-    type Err = UnknownPolicy;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        match name {
-            NO_POLICY => Ok(Self::None),
-            _ => Err(UnknownPolicy),
-        }
-    }
-}
-
-impl fmt::Display for PolicyKind {
+impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => NO_POLICY,
-        })
-    }
-}
-
-/// There is no policy of that name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnknownPolicy;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_policy_is_found_by_its_name() {
-        assert_eq!("none".parse(), Ok(PolicyKind::None));
-        assert_eq!(PolicyKind::None.to_string().parse(), Ok(PolicyKind::default()));
-        assert_eq!("sometimes".parse::<PolicyKind>(), Err(UnknownPolicy));
-    }
-
-    #[test]
-    fn no_policy_leaves_a_process_alone_however_large_it_is() {
-        let mut policy = PolicyKind::None.policy();
-        for t_s in [0.0, 1.0, 1e6] {
-            let state = ProcessState { t_s, rss: Resident(u64::MAX) };
-            assert_eq!(policy.decide(&state), Action::None);
+        use lowtide_model::bytes::Human;
+        match self {
+            Self::Period => f.write_str("the period is over"),
+            Self::Freed(bytes) => write!(f, "the process has freed {}", Human(*bytes)),
+            Self::LoadFell => f.write_str("the load has fallen"),
+            Self::Steady => f.write_str("the load is steady and the memory does not grow"),
+            Self::Short(shortage) => write!(f, "{shortage}"),
         }
     }
 }

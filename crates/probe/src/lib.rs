@@ -26,6 +26,7 @@ pub mod mapped;
 pub mod memory;
 pub mod patience;
 pub mod permission;
+pub mod pressure;
 pub mod proc;
 pub mod process;
 pub mod program;

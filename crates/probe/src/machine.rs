@@ -60,6 +60,11 @@ fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// Returns whether the system makes huge pages of any anonymous memory (`transparent_hugepage/enabled` is `always`).
+pub fn has_huge_pages_everywhere() -> bool {
+    chosen("/sys/kernel/mm/transparent_hugepage/enabled").as_deref() == Some("always")
+}
+
 /// The choice in brackets: `always [madvise] never`.
 fn chosen(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;

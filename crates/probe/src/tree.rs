@@ -59,8 +59,8 @@ pub fn descendants_of(root: u32) -> BTreeSet<u32> {
     if descend(root, &mut found) { found } else { scan(root) }
 }
 
-/// The number that was given to a process last: it stands at the end of `/proc/loadavg`.
-fn newest_process() -> Option<u64> {
+/// Returns the PID that was assigned last, from the end of `/proc/loadavg`.
+pub fn newest_process() -> Option<u64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     text.split_ascii_whitespace().last()?.parse().ok()
 }

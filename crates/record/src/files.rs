@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
@@ -28,6 +28,22 @@ pub fn create(path: &Path) -> io::Result<File> {
     let file = regular(options().write(true).create(true).open(path)?)?;
     file.set_len(0)?;
     Ok(file)
+}
+
+/// Opens a file to append to it, and creates it if it does not exist.
+///
+/// # Errors
+/// If it cannot be opened, or is not a regular file.
+pub fn open_append(path: &Path) -> io::Result<File> {
+    regular(options().append(true).create(true).open(path)?)
+}
+
+/// Returns whether users other than the owner may replace files in the directory of a file.
+pub fn is_in_shared_directory(path: &Path) -> io::Result<bool> {
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let meta = fs::metadata(directory.unwrap_or(Path::new(".")))?;
+    Ok(meta.permissions().mode() & WRITABLE_BY_OTHERS != 0)
 }
 
 /// Refuses what is no regular file.
@@ -88,7 +104,7 @@ fn not_regular() -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 

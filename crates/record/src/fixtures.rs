@@ -132,6 +132,7 @@ impl TrialRecord {
             sampler_cpu_s: 0.0,
             missed_ticks: 0,
             ledgers_cpu_s: None,
+            policy_cpu_s: None,
         });
         self
     }

@@ -500,6 +500,9 @@ pub struct End {
     /// CPU time that looking at whose the bytes are took, in seconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ledgers_cpu_s: Option<f64>,
+    /// CPU time of lowtide for the policy and its releases, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub policy_cpu_s: Option<f64>,
 }
 
 /// What the processes of a trial used.

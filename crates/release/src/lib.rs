@@ -19,7 +19,7 @@ mod stub;
 mod survey;
 mod worker;
 
-pub use checks::predict_refusal;
+pub use checks::{check_permission, predict_refusal};
 pub use dropped::{CameBack, DroppedRanges};
 pub use error::ReleaseError;
 pub use options::{Options, ReleaseProgress};

@@ -19,6 +19,8 @@ pub struct Options {
     /// Leaves huge pages whole: of memory in huge pages, only those that are free as a whole are dropped. For programs
     /// that need their transparent huge pages more than the memory. `malloc_trim` ([`Method::Trim`]) ignores it.
     pub keep_huge_pages: bool,
+    /// Minimum predicted gain of a release, in bytes. If the heap holds less, no thread is stopped.
+    pub min_release_bytes: u64,
     /// Only reports what a release would do.
     pub dry_run: bool,
     /// Ends the release early when another thread sets it. The operation in progress is completed, and everything
@@ -57,6 +59,7 @@ impl Default for Options {
             method: None,
             untested: false,
             keep_huge_pages: false,
+            min_release_bytes: 0,
             dry_run: false,
             interrupt: Arc::default(),
             progress: Arc::default(),

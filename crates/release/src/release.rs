@@ -167,7 +167,7 @@ impl ReleaseRun<'_> {
             }
             kept = cleanup.kept;
         }
-        if self.release.predicted_bytes < MIN_RELEASE_BYTES {
+        if self.release.predicted_bytes < MIN_RELEASE_BYTES.max(self.options.min_release_bytes) {
             self.release.outcome = ReleaseOutcome::NothingToRelease;
             return Ok(());
         }

@@ -219,6 +219,7 @@ fn section(record: &LoadedRecord, name: String) -> Value {
         warnings => study.warnings.clone(),
         notes => record.notes.clone(),
         summary => grid(table::summary(study)),
+        policies => table::policies(study).map(grid),
         rounds => table::rounds(study).map(grid),
         per_connection => table::per_connection(study).map(grid),
         trends => table::trends(study).map(grid),

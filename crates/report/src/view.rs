@@ -7,10 +7,12 @@ use lowtide_analysis::metrics::{Metric, memory_over_time};
 use lowtide_analysis::stats::Estimate;
 use lowtide_analysis::study_report::{Standing, TreatmentSummary};
 use lowtide_analysis::trial_result::TrialResult;
+use lowtide_model::act;
 use lowtide_model::bytes::Human;
 use lowtide_model::sample::Sample;
 use lowtide_record::TrialRecord;
-use lowtide_record::v1::{ALIVE_TASKS, Event, INNER_MEMORY};
+use lowtide_record::v1::{ALIVE_TASKS, Event, HookRun, INNER_MEMORY};
+use serde_json::Value;
 
 use crate::read::LoadedRecord;
 
@@ -296,7 +298,7 @@ impl Curve {
         Self {
             repeat: trial.trial.repeat,
             marks: marks(trial, zero),
-            acts: trial.acts.iter().map(|act| (act.t_s - zero, act.name.clone())).collect(),
+            acts: acts(trial, zero),
             points: thinned(points),
             inner: told(INNER_MEMORY),
             in_flight: thinned_line(in_flight.map(|s| (s.t_s - zero, s.in_flight)).collect()),
@@ -311,6 +313,20 @@ impl Curve {
             Metric::Pss => self.points.iter().filter_map(|p| Some((p.t_s, p.pss?))).collect(),
         }
     }
+}
+
+/// Returns the runs of hooks, and the releases of a policy that returned memory.
+fn acts(trial: &TrialRecord, zero: f64) -> Vec<(f64, String)> {
+    let is_drawn = |act: &&HookRun| match act.report.as_ref() {
+        Some(report) if report.get("schema").and_then(Value::as_str) == Some(act::SCHEMA) => {
+            let event = report.get("event").and_then(Value::as_str);
+            let returned = report.get("returned_bytes").and_then(Value::as_u64);
+            event == Some("act") && returned.is_some_and(|bytes| bytes > 0)
+        }
+        _ => true,
+    };
+    let drawn = trial.acts.iter().filter(is_drawn);
+    drawn.map(|act| (act.t_s - zero, act.name.clone())).collect()
 }
 
 /// Returns the events of a trial, in words.

@@ -15,7 +15,6 @@ use crate::preflight;
 use crate::progress::{StudyEvent, StudyObserver};
 use crate::record_dir::{RecordDir, directory_of};
 use crate::supervisor::SupervisorCommand;
-use crate::trial::policy_driver::Releaser;
 use crate::trial::process_stage::{ProcessStage, TrialContext};
 use crate::trial::shell::Shell;
 use crate::trial::{TrialStop, perform};
@@ -41,7 +40,6 @@ pub fn run(
     supervisor: &SupervisorCommand,
     machine: &Machine,
     observer: &mut dyn StudyObserver,
-    releaser: &mut dyn Releaser,
     interrupt: &AtomicBool,
 ) -> Result<StudyRun, StudyError> {
     let directory = directory_of(plan)?;
@@ -77,8 +75,7 @@ pub fn run(
         }
         preflight::after_set_up(plan)?;
     }
-    Runner { plan, supervisor: &supervisor, machine, observer, releaser, interrupt, record_dir }
-        .all(&slots)
+    Runner { plan, supervisor: &supervisor, machine, observer, interrupt, record_dir }.all(&slots)
 }
 
 /// A study whose trials are being run.
@@ -87,7 +84,6 @@ struct Runner<'a> {
     supervisor: &'a SupervisorCommand,
     machine: &'a Machine,
     observer: &'a mut dyn StudyObserver,
-    releaser: &'a mut dyn Releaser,
     interrupt: &'a AtomicBool,
     record_dir: RecordDir,
 }
@@ -167,7 +163,7 @@ impl Runner<'_> {
             number,
             repeat,
         };
-        let mut stage = ProcessStage::new(context, &mut *self.observer, &mut *self.releaser);
+        let mut stage = ProcessStage::new(context, &mut *self.observer);
         let outcome = match perform(&mut stage, &self.plan.timeline) {
             // Who told us to end may have told the subject too, and that was seen first.
             Outcome::Failed { .. } if self.interrupt.load(Ordering::Relaxed) => {

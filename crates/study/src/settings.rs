@@ -74,8 +74,9 @@ pub struct Settings {
     #[arg(short, long, value_name = "TUNE", help_heading = "Treatments")]
     pub tune: Option<Vec<String>>,
 
-    /// Policies of giving memory back; this version has only: none [default: none]
-    #[arg(short, long, value_name = "LIST", help_heading = "Treatments", hide = true)]
+    /// Policies that release memory, each for every allocator and setting: none, adaptive, pressure,
+    /// periodic=30s, freed=1GiB; `lowtide run --help` describes them [default: none]
+    #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
     pub policy: Option<Words>,
 
     /// Treatments that need more than an allocator and variables.
@@ -231,7 +232,7 @@ pub struct TreatmentSettings {
     pub command: Option<Vec<String>>,
     /// More arguments for it.
     pub args: Vec<String>,
-    /// When memory is released, in a few words.
+    /// The policy that releases memory; any other text is a label that says when hooks release it.
     pub policy: Option<String>,
     /// What is done at a moment of the trial.
     pub at: Vec<HookSettings>,

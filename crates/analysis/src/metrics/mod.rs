@@ -13,6 +13,7 @@ mod in_force;
 mod ledgers;
 mod own_baseline;
 mod per_connection;
+mod policy;
 mod round_trend;
 mod series;
 
@@ -20,6 +21,7 @@ pub use definitions::DEFINITIONS;
 pub use in_force::in_force;
 pub use ledgers::ledgers;
 pub use per_connection::{PerConnection, Ramp, ramps};
+pub use policy::{PolicyMetrics, acts};
 pub use round_trend::{RoundTrend, Trend, round_trend};
 pub use series::Series;
 

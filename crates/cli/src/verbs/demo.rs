@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use lowtide_model::bytes::Human;
-use lowtide_study::{Settings, Words};
+use lowtide_study::{Settings, TreatmentSettings, Words};
 
 use super::study;
 use crate::args::{DemoArgs, DemoServerArgs};
@@ -61,6 +61,11 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
         allocator: Some(Words::Joined("glibc,jemalloc,mimalloc".to_owned())),
         // As it is, jemalloc gives nothing back while it is idle: this is the setting that does.
         tune: Some(vec!["jemalloc/background_thread".to_owned()]),
+        treatment: vec![TreatmentSettings {
+            allocator: Words::Joined("glibc".to_owned()),
+            policy: Some("adaptive".to_owned()),
+            ..TreatmentSettings::default()
+        }],
         load: Some(load),
         ready: Some("log:^listening on ".to_owned()),
         settle: Some("3s".to_owned()),
@@ -69,7 +74,7 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<Exit, Failure> {
         ..Settings::default()
     };
     let begins = format!(
-        "{streams} requests in flight at once, under 4 treatments, each {} times",
+        "{streams} requests in flight at once, under 5 treatments, each {} times",
         args.repeat
     );
     let exit = study::run_settings(settings, &begins, output)?;

@@ -1,5 +1,6 @@
 //! One file for each verb.
 
+pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod inspect;
@@ -8,5 +9,6 @@ pub(crate) mod man;
 mod next_step;
 pub(crate) mod release;
 pub(crate) mod report;
+pub(crate) mod run;
 pub(crate) mod study;
 pub(crate) mod watch;

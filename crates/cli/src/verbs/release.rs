@@ -125,8 +125,7 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
         untested: args.untested,
         keep_huge_pages: false,
         dry_run: args.dry_run,
-        interrupt: Arc::default(),
-        progress: Arc::default(),
+        ..Options::default()
     })
 }
 

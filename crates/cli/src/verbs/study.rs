@@ -8,17 +8,11 @@ use lowtide_allocators::cache_directory;
 use lowtide_analysis::compare;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::TrialOutcome;
-use lowtide_model::release::ReleaseOutcome;
-use lowtide_probe::target::Target;
 use lowtide_record::files;
-use lowtide_release::Options;
 use lowtide_report::merge_shards;
 use lowtide_report::read::LoadedRecord;
-use lowtide_study::{
-    AllocatorError, Obstacle, Plan, PlanError, Releaser, Settings, StudyError, StudyRun,
-};
+use lowtide_study::{AllocatorError, Obstacle, Plan, PlanError, Settings, StudyError, StudyRun};
 use rustix::process::{Resource, getrlimit};
-use serde_json::Value;
 
 use super::load;
 use crate::args::StudyArgs;
@@ -54,36 +48,10 @@ pub(crate) fn conduct(plan: &Plan) -> Result<StudyRun, Failure> {
     let interrupt = interrupt::flag();
     let machine = lowtide_probe::machine::detect();
     let mut show = StudyProgress::new();
-    let ran = lowtide_study::run(
-        plan,
-        &keeper::program()?,
-        &machine,
-        &mut show,
-        &mut LiveReleaser,
-        &interrupt,
-    );
+    let ran = lowtide_study::run(plan, &keeper::program()?, &machine, &mut show, &interrupt);
     let record = show.record();
     drop(show);
     ran.map_err(|error| failure_of(&error, record.as_deref()))
-}
-
-/// Releases memory as `lowtide release PID` does by default.
-struct LiveReleaser;
-
-impl Releaser for LiveReleaser {
-    fn release(&mut self, pid: u32) -> Result<Value, String> {
-        let target = Target::open(pid).map_err(|error| error.to_string())?;
-        let done = lowtide_release::release(&target, &Options::default())
-            .map_err(|error| error.to_string())?;
-        match done.outcome {
-            ReleaseOutcome::Released | ReleaseOutcome::NothingToRelease => {
-                serde_json::to_value(&done).map_err(|error| error.to_string())
-            }
-            ReleaseOutcome::Refused | ReleaseOutcome::Partial => {
-                Err(done.reason.unwrap_or_default())
-            }
-        }
-    }
 }
 
 /// How lowtide ends by what went wrong. `record` is where it was being written.

@@ -173,6 +173,7 @@ impl WatchRecord {
             sampler_cpu_s: cost.cpu_s,
             missed_ticks: cost.missed_ticks,
             ledgers_cpu_s: None,
+            policy_cpu_s: None,
         }));
         self.failure().map_or(Ok(self.path), Err)
     }

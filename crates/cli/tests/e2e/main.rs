@@ -23,6 +23,7 @@ mod release;
 mod reports;
 mod schemas;
 mod subjects;
+mod supervision;
 mod support;
 mod terminal;
 mod trials;

@@ -4,6 +4,7 @@ mod cells;
 mod connections;
 mod heaps;
 mod ledgers;
+mod policies;
 
 use lowtide_analysis::metrics::PerConnection;
 use lowtide_analysis::requests::RequestCount;
@@ -19,6 +20,7 @@ pub(crate) use cells::{Cell, MEAN_EXCESS, Table, TableRow, heads};
 pub(crate) use connections::{per_connection, trends};
 pub(crate) use heaps::heaps;
 pub(crate) use ledgers::ledgers;
+pub(crate) use policies::policies;
 
 /// Summarizes a study: one row for each treatment.
 pub(crate) fn summary(study: &StudyReport) -> Table {
@@ -188,8 +190,8 @@ fn failed_requests(requests: RequestCount, standing: Standing) -> Option<String>
 
 /// Returns the tables below the summary that apply to a study.
 pub(crate) fn more(study: &StudyReport) -> impl Iterator<Item = Table> + '_ {
-    let tables: [fn(&StudyReport) -> Option<Table>; 6] =
-        [rounds, per_connection, trends, phases, ledgers, heaps];
+    let tables: [fn(&StudyReport) -> Option<Table>; 7] =
+        [policies, rounds, per_connection, trends, phases, ledgers, heaps];
     tables.into_iter().filter_map(move |of| of(study))
 }
 

@@ -46,15 +46,8 @@ impl ResolvedTreatment {
         launch.set.extend(self.variables.iter().cloned());
         match &self.allocator.delivery {
             Delivery::System | Delivery::Own => {}
-            Delivery::Preload { path, .. } => {
-                let others = launch.variable("LD_PRELOAD").or_else(|| env::var("LD_PRELOAD").ok());
-                let mut list = path.display().to_string();
-                // The first that defines `malloc` provides it, so that ours must stand first.
-                if let Some(others) = others.filter(|o| !o.is_empty()) {
-                    list = format!("{list}:{others}");
-                }
-                launch.set.push(("LD_PRELOAD".to_owned(), list));
-            }
+            // The first that defines `malloc` provides it.
+            Delivery::Preload { path, .. } => launch.preload_first(path),
             Delivery::Loader { loader, libraries, .. } => {
                 let program = command.first().map(String::as_str).unwrap_or_default();
                 let mut line = vec![
@@ -68,7 +61,24 @@ impl ResolvedTreatment {
                 launch.command = line;
             }
         }
+        // It counts what the allocator frees, and so stands before it.
+        if let Some(counter) = &self.counter {
+            launch.preload_first(counter);
+        }
         launch
+    }
+}
+
+impl Launch {
+    /// Puts a library before all others that are preloaded.
+    pub(crate) fn preload_first(&mut self, library: &Path) {
+        let others = self.variable("LD_PRELOAD").or_else(|| env::var("LD_PRELOAD").ok());
+        let library = library.display();
+        let list = match others.filter(|others| !others.is_empty()) {
+            Some(others) => format!("{library}:{others}"),
+            None => library.to_string(),
+        };
+        self.set.push(("LD_PRELOAD".to_owned(), list));
     }
 }
 
@@ -116,13 +126,13 @@ mod tests {
         let words = |list: &[&str]| list.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         let ResolvedTreatment { allocator, .. } = glibc();
         let settings = TreatmentSettings { args: words(&["-r"]), ..TreatmentSettings::default() };
-        let more = ResolvedTreatment::described(&allocator, settings.clone());
+        let more = ResolvedTreatment::described(&allocator, settings.clone()).unwrap();
         assert_eq!(
             more.launch(&words(&["x", "1"]), None, &BTreeMap::new()).command,
             ["x", "1", "-r"]
         );
         let settings = TreatmentSettings { command: Some(words(&["y"])), ..settings };
-        let other = ResolvedTreatment::described(&allocator, settings);
+        let other = ResolvedTreatment::described(&allocator, settings).unwrap();
         assert_eq!(other.launch(&words(&["x", "1"]), None, &BTreeMap::new()).command, ["y", "-r"]);
     }
 

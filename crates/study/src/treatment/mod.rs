@@ -4,12 +4,12 @@ mod in_force;
 pub(crate) mod launch;
 pub(crate) mod resolve;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lowtide_model::treatment::Treatment;
 use lowtide_policy::PolicyKind;
 
-use crate::allocator::{Delivery, TreatmentAllocator};
+use crate::allocator::{AllocatorError, Delivery, TreatmentAllocator};
 use crate::settings::{HookSettings, TreatmentSettings};
 use crate::tune::Tune;
 
@@ -26,8 +26,15 @@ pub struct ResolvedTreatment {
     arguments: Vec<String>,
     /// Decides when the subject's memory is released.
     pub policy: PolicyKind,
+    /// The library that counts freed bytes, if the policy needs it.
+    counter: Option<PathBuf>,
     /// Commands at moments of the trial.
     pub hooks: Vec<Hook>,
+}
+
+/// Unpacks the library that counts freed bytes, and returns its path.
+pub(crate) fn freed_counter() -> Result<PathBuf, AllocatorError> {
+    Ok(lowtide_preload::unpack(&lowtide_allocators::cache_directory()?)?)
 }
 
 /// A command that is run at a moment of the trial.
@@ -53,28 +60,43 @@ impl ResolvedTreatment {
             command: None,
             arguments: Vec::new(),
             policy: PolicyKind::None,
+            counter: None,
             hooks: Vec::new(),
         }
     }
 
-    /// The same treatment, with a policy.
-    pub fn with_policy(mut self, policy: PolicyKind) -> Self {
+    /// Returns the same treatment with a policy.
+    ///
+    /// # Errors
+    /// If the library that the policy needs cannot be unpacked.
+    pub fn with_policy(mut self, policy: PolicyKind) -> Result<Self, AllocatorError> {
         self.treatment.policy = policy.to_string();
         self.policy = policy;
-        self
+        self.counter = policy.needs_preload().then(freed_counter).transpose()?;
+        Ok(self)
     }
 
-    /// A treatment that a study file describes. Its `policy` is only a label.
-    pub fn described(allocator: &TreatmentAllocator, settings: TreatmentSettings) -> Self {
+    /// Returns a treatment that a study file describes. If its `policy` is not the name of one, it is a label.
+    ///
+    /// # Errors
+    /// If the library that the policy needs cannot be unpacked.
+    pub fn described(
+        allocator: &TreatmentAllocator,
+        settings: TreatmentSettings,
+    ) -> Result<Self, AllocatorError> {
         let mut one = Self::new(allocator, None);
         one.treatment.tune = settings.label;
-        one.treatment.policy = settings.policy.unwrap_or(one.treatment.policy);
+        match settings.policy.as_deref().map(|policy| (policy, policy.parse())) {
+            Some((_, Ok(policy))) => one = one.with_policy(policy)?,
+            Some((label, Err(_))) => one.treatment.policy = label.to_owned(),
+            None => {}
+        }
         one.variables = settings.environment.into_iter().collect();
         one.command = settings.command;
         one.arguments = settings.args;
         let hook = |h: HookSettings| Hook { moment: h.moment, name: h.name, line: h.run };
         one.hooks = settings.at.into_iter().map(hook).collect();
-        one
+        Ok(one)
     }
 
     /// What it takes beside its allocator, in words.

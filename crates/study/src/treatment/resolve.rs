@@ -1,14 +1,16 @@
 //! Which treatments a study tries.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-use lowtide_policy::{PolicyKind, UnknownPolicy};
+use lowtide_policy::PolicyKind;
 
 use lowtide_record::v1::Event;
 
 use crate::allocator::{self, TreatmentAllocator};
 use crate::error::PlanError;
 use crate::settings::{DEFAULT_ALLOCATORS, Settings, Words};
+use crate::supervisor::Launch;
 use crate::timeline::Phase;
 use crate::treatment::ResolvedTreatment;
 use crate::tune;
@@ -41,12 +43,13 @@ pub(crate) fn treatments(
     let with_policies = |one: ResolvedTreatment| {
         policies.iter().map(move |policy| one.clone().with_policy(*policy))
     };
-    let mut found: Vec<ResolvedTreatment> = plain.into_iter().flat_map(with_policies).collect();
+    let mut found: Vec<ResolvedTreatment> =
+        plain.into_iter().flat_map(with_policies).collect::<Result<_, _>>()?;
     let mut left_out: Vec<(String, &str)> = Vec::new();
     for described in &settings.treatment {
         let not_here = described.when.as_deref().filter(|line| !is_so(line));
         for name in described.allocator.joined().split(',') {
-            let one = ResolvedTreatment::described(&resolve(name.trim())?, described.clone());
+            let one = ResolvedTreatment::described(&resolve(name.trim())?, described.clone())?;
             match not_here {
                 Some(line) => left_out.push((one.treatment.label(), line)),
                 None => found.push(one),
@@ -61,6 +64,34 @@ pub(crate) fn treatments(
         }
     }
     Ok(found)
+}
+
+/// Returns how a command is started under one allocator, one setting and one policy. Variables of the environment stay as they are.
+///
+/// # Errors
+/// If the allocator or the setting is not known or cannot be used, or if they do not belong together.
+pub fn launch_under(
+    allocator: Option<&str>,
+    setting: Option<&str>,
+    policy: PolicyKind,
+    command: &[String],
+) -> Result<Launch, PlanError> {
+    let tune = setting.map(tune::parse).transpose()?;
+    let name = match (allocator, &tune) {
+        (Some(name), Some(tune)) if name != tune.allocator => {
+            let reason =
+                format!("`{}` sets {}, and the allocator is {name}", tune.label, tune.allocator);
+            return Err(PlanError::Value { flag: "tune", reason });
+        }
+        (Some(name), _) => name,
+        (None, Some(tune)) => &tune.allocator,
+        (None, None) => "glibc",
+    };
+    let one =
+        ResolvedTreatment::new(&allocator::resolve(name)?, tune.as_ref()).with_policy(policy)?;
+    let mut launch = one.launch(command, None, &BTreeMap::new());
+    launch.remove.clear();
+    Ok(launch)
 }
 
 /// That some treatments are left out, in one sentence; each is a label and what says that it cannot be tried.
@@ -129,13 +160,9 @@ pub(crate) fn check_moments(
 fn policies(list: &Words) -> Result<Vec<PolicyKind>, PlanError> {
     let mut policies = Vec::new();
     for name in list.joined().split(',').map(str::trim) {
-        let policy = name.parse().map_err(|UnknownPolicy| PlanError::Value {
-            flag: "policy",
-            reason: format!(
-                "a study cannot apply `{name}` or any other policy yet: use none, and have a treatment of a \
-                 study file run `lowtide release` (its `at`)"
-            ),
-        })?;
+        let parsed: Result<PolicyKind, _> = name.parse();
+        let policy = parsed
+            .map_err(|error| PlanError::Value { flag: "policy", reason: error.to_string() })?;
         if !policies.contains(&policy) {
             policies.push(policy);
         }
@@ -172,7 +199,10 @@ mod tests {
         let found = treatments(&settings("none, none"), &mut Vec::new()).unwrap();
         let labels: Vec<String> = found.iter().map(|one| one.treatment.label()).collect();
         assert_eq!(labels, ["glibc", "own"]);
-        let error = treatments(&settings("none,adaptive"), &mut Vec::new()).unwrap_err();
-        assert!(error.to_string().starts_with("--policy: a study cannot apply `adaptive`"));
+        let found = treatments(&settings("none,periodic=30s"), &mut Vec::new()).unwrap();
+        let labels: Vec<String> = found.iter().map(|one| one.treatment.label()).collect();
+        assert_eq!(labels, ["glibc", "glibc + periodic=30s", "own", "own + periodic=30s"]);
+        let error = treatments(&settings("none,sometimes"), &mut Vec::new()).unwrap_err();
+        assert!(error.to_string().starts_with("--policy: there is no policy `sometimes`"));
     }
 }

@@ -11,11 +11,11 @@ mod ledgers;
 mod load_tail;
 mod log_events;
 mod metrics_poller;
-pub(crate) mod policy_driver;
 pub(crate) mod process_stage;
 mod sampling;
 pub(crate) mod shell;
 mod subject;
+pub(crate) mod supervision;
 
 use std::time::Duration;
 

@@ -4,22 +4,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_model::bytes::Resident;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_policy::ProcessState;
+use lowtide_policy::PolicyKind;
 use lowtide_probe::process::ProcReader;
 use lowtide_record::LOAD_SAMPLES;
 use lowtide_record::Recorder;
-use lowtide_record::v1::{End, Event, HookRun, Line, Load, Mark, Outcome, Trial};
+use lowtide_record::v1::{End, Event, Line, Load, Mark, Outcome, Trial};
 
 use super::hook_queue::HookQueue;
 use super::load_tail::LoadTail;
 use super::log_events::LogEvents;
 use super::metrics_poller::MetricsPoller;
-use super::policy_driver::{PolicyDriver, Releaser};
 use super::sampling::Sampling;
 use super::shell::{Shell, Stdout, read_load_report};
 use super::subject::{Heard, Remains, Subject};
+use super::supervision::Supervision;
 use super::{Stage, TrialStop, environment};
 use crate::error::Obstacle;
 use crate::plan::Plan;
@@ -56,8 +55,10 @@ pub(crate) struct TrialContext<'a> {
 pub(crate) struct ProcessStage<'a> {
     pub(super) context: TrialContext<'a>,
     observer: &'a mut dyn StudyObserver,
-    releaser: &'a mut dyn Releaser,
-    policy: PolicyDriver,
+    /// The policy of the treatment at work, if it has one.
+    supervision: Option<Supervision>,
+    /// CPU time of the policy, in seconds, once the trial has ended.
+    policy_cpu_s: Option<f64>,
     deadline: Instant,
     pub(super) subject: Option<Subject>,
     remains: Remains,
@@ -73,20 +74,15 @@ pub(crate) struct ProcessStage<'a> {
 }
 
 impl<'a> ProcessStage<'a> {
-    pub(crate) fn new(
-        context: TrialContext<'a>,
-        observer: &'a mut dyn StudyObserver,
-        releaser: &'a mut dyn Releaser,
-    ) -> Self {
+    pub(crate) fn new(context: TrialContext<'a>, observer: &'a mut dyn StudyObserver) -> Self {
         let deadline = Instant::now() + context.plan.timeline.timeout;
-        let policy = PolicyDriver::new(context.treatment.policy);
         let (remains, log_events) = (Remains::default(), LogEvents::default());
         let hook_queue = log_events.hook_queue.clone();
         Self {
             context,
-            policy,
             observer,
-            releaser,
+            supervision: None,
+            policy_cpu_s: None,
             deadline,
             subject: None,
             remains,
@@ -111,6 +107,7 @@ impl<'a> ProcessStage<'a> {
             sampler_cpu_s: account.cpu_s,
             missed_ticks: account.missed_ticks,
             ledgers_cpu_s: Some(*ledgers_cpu_s),
+            policy_cpu_s: self.policy_cpu_s,
         }));
     }
 
@@ -139,33 +136,22 @@ impl<'a> ProcessStage<'a> {
         while let Some((moment, round)) = self.hook_queue.pop() {
             self.run_hooks(&moment, round)?;
         }
-        self.apply_policy()
+        Ok(())
     }
 
-    /// Lets the policy of the treatment decide about the subject, and records a release.
-    fn apply_policy(&mut self) -> Result<(), TrialStop> {
-        let Some(subject) = &self.subject else { return Ok(()) };
-        let (Some(pid), Some(sampling)) = (subject.pid, subject.sampling()) else { return Ok(()) };
-        let recorder = &self.context.recorder;
-        let (begin, rss) = (Instant::now(), Resident(sampling.latest().0));
-        let state = ProcessState { t_s: recorder.time_of(begin), rss };
-        let Some(released) = self.policy.step(&state, pid, self.releaser) else {
+    /// Starts the policy of the treatment, if it has one.
+    fn supervise(&mut self, subject: &Subject) -> Result<(), TrialStop> {
+        let policy = self.context.treatment.policy;
+        if policy == PolicyKind::None {
             return Ok(());
-        };
-        let name = self.context.treatment.policy.to_string();
-        let failure = released.as_ref().err().map(|reason| {
-            TrialStop::Failed(format!("the policy `{name}` could not release memory: {reason}"))
-        });
-        self.record(&Line::Act(HookRun {
-            t_s: state.t_s,
-            wall_s: begin.elapsed().as_secs_f64(),
-            at: "policy".to_owned(),
-            name,
-            round: None,
-            succeeded: failure.is_none(),
-            report: released.ok(),
-        }));
-        failure.map_or(Ok(()), Err)
+        }
+        let recorder = self.context.recorder.clone();
+        let supervision =
+            Supervision::start(policy, subject.root(), recorder).map_err(|error| {
+                TrialStop::Failed(format!("no thread could be started for the policy: {error}"))
+            })?;
+        self.supervision = Some(supervision);
+        Ok(())
     }
 
     /// What must be looked after also while something is done to the subject.
@@ -358,6 +344,7 @@ impl Stage for ProcessStage<'_> {
             }
         };
         subject.sample(treatment, &recorder, plan.interval, &self.log_events.sampler);
+        self.supervise(&subject)?;
         self.metrics_poller = plan
             .figures
             .clone()
@@ -513,6 +500,8 @@ impl Stage for ProcessStage<'_> {
             self.mark_at(Instant::now(), Event::Stop, None);
         }
         let metrics_poller = self.metrics_poller.take();
+        // A release is completed before its target ends.
+        self.policy_cpu_s = self.supervision.take().map(Supervision::stop);
         self.remains = subject.end();
         let silent = metrics_poller.and_then(MetricsPoller::stop);
         if let (Some(reason), Some(source)) = (silent, &self.context.plan.figures) {

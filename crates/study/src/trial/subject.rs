@@ -89,6 +89,11 @@ impl Subject {
         self.ledgers = Some(Ledgers::start(root, recorder.clone(), handle.clone()));
     }
 
+    /// Returns the PID of its supervisor process: all its processes are descendants of that.
+    pub(super) fn root(&self) -> u32 {
+        self.kept.root()
+    }
+
     /// Its sampler.
     pub(super) fn sampling(&self) -> Option<&Sampling> {
         self.sampling.as_ref()

@@ -1,0 +1,142 @@
+//! What `run` and `attach` share: where acts are reported, and the options of the supervision.
+
+mod record;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use lowtide_model::act::{Act, ActEvent};
+use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::release::ReleaseOutcome;
+use lowtide_report::text::printable;
+use lowtide_supervise::{ActLog, LogError, Observer, Options, Textfile};
+
+use crate::args::PolicyArgs;
+use crate::exit::Failure;
+use crate::output::{Output, note};
+
+pub(crate) use record::SupervisionRecord;
+
+/// Which acts are printed on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Printed {
+    /// All of them.
+    All,
+    /// Those that a user must know of: stderr belongs to the command.
+    Warnings,
+}
+
+/// Reports acts: to the log, to the metrics, and to the user.
+#[derive(Debug)]
+pub(crate) struct ActReporter {
+    log: Option<ActLog>,
+    textfile: Option<Textfile>,
+    /// The output for JSON lines, if they are wanted on stdout.
+    json: Option<Output>,
+    record: Option<SupervisionRecord>,
+    printed: Printed,
+    has_textfile_failed: bool,
+}
+
+impl ActReporter {
+    /// Opens the files.
+    pub(crate) fn open(
+        args: &PolicyArgs,
+        printed: Printed,
+        json: Option<Output>,
+    ) -> Result<Self, Failure> {
+        let log = args.log.as_deref().map(ActLog::open).transpose();
+        let textfile = args.textfile.as_deref().map(Textfile::create).transpose();
+        let failure = |error: LogError| match error {
+            LogError::SharedDirectory(_) => Failure::usage(error),
+            LogError::Io { .. } => Failure::failed(error),
+        };
+        Ok(Self {
+            log: log.map_err(failure)?,
+            textfile: textfile.map_err(failure)?,
+            json,
+            record: None,
+            printed,
+            has_textfile_failed: false,
+        })
+    }
+
+    /// Writes acts to a record too.
+    pub(crate) fn record(&mut self, record: SupervisionRecord) {
+        self.record = Some(record);
+    }
+
+    fn print(&self, act: &Act) {
+        let is_warning = act.event == ActEvent::LeftAlone;
+        if self.json.is_some() || (self.printed == Printed::Warnings && !is_warning) {
+            return;
+        }
+        let prefix = if self.printed == Printed::Warnings { "lowtide: " } else { "" };
+        note!("{prefix}{}", printable(&sentence(act)));
+    }
+}
+
+impl Observer for ActReporter {
+    fn act(&mut self, program: &str, act: &Act) {
+        if let Some(problem) = self.log.as_mut().and_then(|log| log.write(act)) {
+            note!("lowtide: {problem}");
+        }
+        if let Some(textfile) = &mut self.textfile {
+            let counted = textfile.count(program, act);
+            let has_failed = counted.is_err();
+            if let Some(error) = counted.err().filter(|_| !self.has_textfile_failed) {
+                note!("lowtide: the metrics could not be written: {error}");
+            }
+            self.has_textfile_failed = has_failed;
+        }
+        if let Some(record) = &self.record {
+            record.act(act);
+        }
+        if let Some(output) = &self.json {
+            let _ = output.line_of(act);
+        }
+        self.print(act);
+    }
+}
+
+/// Returns an act as a line for people.
+fn sentence(act: &Act) -> String {
+    let time = act.time.get(11..19).unwrap_or(&act.time);
+    let head = format!("{time} {} {}", act.pid, act.command);
+    match (act.event, act.outcome) {
+        (ActEvent::Act, Some(ReleaseOutcome::Released | ReleaseOutcome::Partial))
+            if !act.dry_run =>
+        {
+            format!(
+                "{head}: {} returned, RSS {} to {}, longest pause {}: {}",
+                Human(act.returned_bytes),
+                Human(act.rss_before),
+                Human(act.rss_after),
+                HumanSeconds(act.longest_pause_s),
+                act.reason
+            )
+        }
+        (ActEvent::Act | ActEvent::LeftAlone | ActEvent::HeldBack, _) => {
+            format!("{head}: {}: {}", act.message, act.reason)
+        }
+        (ActEvent::Returned, _) => format!("{head}: {}", act.message),
+    }
+}
+
+/// Returns the options of a supervision.
+pub(crate) fn options(
+    args: &PolicyArgs,
+    dry_run: bool,
+    filter_family: Option<u32>,
+    interrupt: Arc<AtomicBool>,
+) -> Options {
+    Options {
+        policy: args.policy,
+        max_pause: args.max_pause.value,
+        budget: args.budget,
+        dry_run,
+        filter_family,
+        interrupt,
+    }
+}

@@ -1,0 +1,115 @@
+//! The record of a supervision: the samples of its processes and the acts of its policy. It is that of a single trial, so
+//! that `lowtide report` draws it like any other.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lowtide_model::act::Act;
+use lowtide_model::treatment::Treatment;
+use lowtide_policy::PolicyKind;
+use lowtide_probe::machine::{self, thread_cpu_s};
+use lowtide_probe::sampler::{Attention, Sampler};
+use lowtide_record::Recorder;
+use lowtide_record::v1::{End, Event, FileKind, Line, Mark, Outcome, Trial};
+use lowtide_supervise::recorded;
+
+use crate::exit::Failure;
+
+/// Time between two samples.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// The record of a supervision that is running.
+#[derive(Debug)]
+pub(crate) struct SupervisionRecord {
+    recorder: Recorder,
+    end: Arc<AtomicBool>,
+    /// Returns the CPU time of the samples, in seconds.
+    sampling: Option<JoinHandle<f64>>,
+}
+
+impl SupervisionRecord {
+    /// Checks that a record can be created, without creating it.
+    pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+        let exists = path.symlink_metadata().is_ok();
+        let error = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        if exists { Err(Failure::record_not_created(path, &error)) } else { Ok(()) }
+    }
+
+    /// Creates the record in a new file, and starts to sample.
+    pub(crate) fn start(
+        path: &Path,
+        sampler: Sampler,
+        policy: PolicyKind,
+        command: Vec<String>,
+    ) -> Result<Self, Failure> {
+        let created = Recorder::create(path, FileKind::Trial, &machine::detect());
+        let recorder = created.map_err(|error| Failure::record_not_created(path, &error))?;
+        let treatment =
+            Treatment { policy: policy.to_string(), ..Treatment::plain("unknown", None) };
+        recorder.write(&Line::Trial(Box::new(Trial {
+            number: 1,
+            treatment,
+            repeat: 1,
+            command,
+            directory: None,
+            program: None,
+            environment: BTreeMap::new(),
+            loaded: false,
+            interval_s: INTERVAL.as_secs_f64(),
+        })));
+        mark(&recorder, Event::Start);
+        let end = Arc::new(AtomicBool::new(false));
+        let (of_thread, ends) = (recorder.clone(), Arc::clone(&end));
+        let sampling = std::thread::Builder::new()
+            .name("samples".to_owned())
+            .spawn(move || sample(sampler, &of_thread, &ends))
+            .map_err(|error| Failure::failed(format!("no thread could be started: {error}")))?;
+        Ok(Self { recorder, end, sampling: Some(sampling) })
+    }
+
+    /// Writes an act.
+    pub(crate) fn act(&self, act: &Act) {
+        self.recorder.write(&recorded(act, self.recorder.now()));
+    }
+}
+
+/// The last lines of the record are written when the supervision ends, however it does.
+impl Drop for SupervisionRecord {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        let sampling = self.sampling.take().and_then(|thread| thread.join().ok());
+        mark(&self.recorder, Event::Stop);
+        self.recorder.write(&Line::End(End {
+            t_s: self.recorder.now(),
+            outcome: Outcome::Done,
+            exit_code: None,
+            signal: None,
+            usage: None,
+            sampler_cpu_s: sampling.unwrap_or(0.0),
+            missed_ticks: 0,
+            ledgers_cpu_s: None,
+            policy_cpu_s: None,
+        }));
+    }
+}
+
+fn mark(recorder: &Recorder, mark: Event) {
+    recorder.write(&Line::Mark(Mark { t_s: recorder.now(), mark, round: None, name: None }));
+}
+
+/// Samples until the end. Returns the CPU time that it took, in seconds.
+fn sample(mut sampler: Sampler, recorder: &Recorder, end: &AtomicBool) -> f64 {
+    while !end.load(Ordering::Relaxed) {
+        let Ok(tick) = sampler.tick(recorder.now(), Attention::Normal) else { break };
+        tick.changed.into_iter().for_each(|process| recorder.write(&Line::Process(process)));
+        recorder.write(&Line::Sample(tick.sample));
+        tick.processes.into_iter().for_each(|one| recorder.write(&Line::ProcessSample(one)));
+        tick.ended.into_iter().for_each(|process| recorder.write(&Line::ProcessEnd(process)));
+        std::thread::sleep(INTERVAL);
+    }
+    thread_cpu_s()
+}

@@ -1,0 +1,133 @@
+//! `lowtide attach`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use lowtide_policy::PolicyKind;
+use lowtide_probe::process::ProcReader;
+use lowtide_probe::sampler::Sampler;
+use lowtide_probe::target::Target;
+use lowtide_release::ReleaseError;
+use lowtide_supervise::{Scope, Supervisor};
+
+use crate::args::AttachArgs;
+use crate::exit::{Exit, Failure};
+use crate::interrupt;
+use crate::output::{Output, note};
+use crate::selector::Selector;
+use crate::supervision::{ActReporter, Printed, SupervisionRecord, options};
+use crate::target_error::failure;
+
+/// Minimum size of a process with `--all`, in bytes.
+const MIN_RSS_OF_ALL: u64 = 256 << 20;
+/// The `oom_score_adj` below which `--all` leaves a process out: the OOM killer must not touch it either.
+const MIN_OOM_SCORE_ADJ: i32 = -900;
+
+pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
+    if args.policy.policy == PolicyKind::None && !args.dry_run {
+        return Err(Failure::usage("--policy: none releases nothing: name another policy"));
+    }
+    if args.policy.policy.needs_preload() {
+        return Err(Failure::usage(
+            "--policy: freed counts by a library that is preloaded at the start of a program: start it by lowtide run",
+        )
+        .next(format!("lowtide run -p {} -- CMD", args.policy.policy)));
+    }
+    if args.selector.is_by_number() {
+        check_permission(&args.selector)?;
+    }
+    let mut reporter =
+        ActReporter::open(&args.policy, Printed::All, output.json.then_some(*output))?;
+    if let Some(path) = &args.policy.output {
+        reporter.record(record(args, path)?);
+    }
+    let options = options(&args.policy, args.dry_run, None, interrupt::flag());
+    let scope = scope(args);
+    if !output.json {
+        note!("lowtide: policy {}; Ctrl-C ends it", args.policy.policy);
+    }
+    let mut supervisor = Supervisor::new(options, scope, &mut reporter);
+    let ended = supervisor.run();
+    ended.map_err(|error| Failure::failed(format!("/proc cannot be read ({error})")))?;
+    Ok(Exit::Done)
+}
+
+/// Starts the record of a supervision of one process.
+fn record(args: &AttachArgs, path: &Path) -> Result<SupervisionRecord, Failure> {
+    let selected = match args.selector.is_by_number().then(|| args.selector.select()).transpose()? {
+        Some(selected) if selected.len() == 1 => selected,
+        _ => {
+            return Err(Failure::usage(
+                "--output: a record is that of one process: name one PID, or use --log for several",
+            ));
+        }
+    };
+    let pid = selected.first().map_or(0, |selected| selected.pid);
+    let process = ProcReader::open(pid).ok().flatten();
+    let command = process.map_or_else(Vec::new, |(process, stat)| process.command_or(&stat.name));
+    SupervisionRecord::start(path, Sampler::for_process(pid), args.policy.policy, command)
+}
+
+/// Checks that the processes exist and that at least one may be traced.
+fn check_permission(selector: &Selector) -> Result<(), Failure> {
+    let mut refused = None;
+    for selected in selector.select()? {
+        let again = format!("lowtide attach {}", selector.words().join(" "));
+        let target = Target::open(selected.pid).map_err(|error| failure(&error, &again))?;
+        match lowtide_release::check_permission(&target) {
+            Err(error @ ReleaseError::NotPermitted { .. }) => {
+                let failure = Failure::new(Exit::NotPermitted, error).next(format!("sudo {again}"));
+                refused.get_or_insert(failure);
+            }
+            _ => return Ok(()),
+        }
+    }
+    refused.map_or(Ok(()), Err)
+}
+
+/// Returns the processes that are supervised.
+fn scope(args: &AttachArgs) -> Scope {
+    let selector = args.selector.clone();
+    let min_rss = args.min_rss.unwrap_or(if selector.is_all() { MIN_RSS_OF_ALL } else { 0 });
+    if selector.is_by_number() {
+        // A process may not be replaced by another one of the same PID.
+        let begun: Vec<_> = selector.select().unwrap_or_default();
+        return Scope::of_processes(move || {
+            let alive = begun.iter().filter(|selected| selected.is_running());
+            let alive: BTreeSet<u32> = alive.map(|selected| selected.pid).collect();
+            Some(selector.with_subprocesses(alive))
+        });
+    }
+    Scope::of_selection(move || {
+        let found = selector.matching().ok()?;
+        let is_wanted =
+            |pid: &u32| has_size(*pid, min_rss) && (!selector.is_all() || !is_protected(*pid));
+        Some(found.into_iter().filter(is_wanted).collect())
+    })
+}
+
+/// Returns whether a process is at least this large, in bytes.
+fn has_size(pid: u32, min_rss: u64) -> bool {
+    if min_rss == 0 {
+        return true;
+    }
+    let page = rustix::param::page_size() as u64;
+    let stat = ProcReader::open(pid).ok().flatten().map(|(_, stat)| stat);
+    stat.is_some_and(|stat| stat.rss_pages.saturating_mul(page) >= min_rss)
+}
+
+/// Returns whether `--all` leaves a process out: PID 1, lowtide, and what the OOM killer must not touch.
+fn is_protected(pid: u32) -> bool {
+    let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok();
+    let score: Option<i32> = score.and_then(|text| text.trim().parse().ok());
+    pid == 1 || is_lowtide(pid) || score.is_none_or(|score| score < MIN_OOM_SCORE_ADJ)
+}
+
+/// Returns whether a process runs this program.
+fn is_lowtide(pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |path: String| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let own = id("/proc/self/exe".to_owned());
+    own.is_some() && id(format!("/proc/{pid}/exe")) == own
+}

@@ -1,0 +1,172 @@
+//! `lowtide run`.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use lowtide_model::bytes::Human;
+use lowtide_policy::PolicyKind;
+use lowtide_probe::sampler::Sampler;
+use lowtide_probe::target::Target;
+use lowtide_probe::tree::descendants_of;
+use lowtide_release::ReleaseError;
+use lowtide_study::launch_under;
+use lowtide_supervise::reaper::{self, PolicyContext, Service};
+use lowtide_supervise::{Scope, Supervisor};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use crate::args::RunArgs;
+use crate::exit::{Exit, Failure};
+use crate::output::note;
+use crate::supervision::{ActReporter, Printed, SupervisionRecord, options};
+
+/// Runs the command to its end, and ends like it.
+pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
+    let failed = |failure: Failure| failure.with_exit(Exit::RunFailed);
+    let fallback = fallback(&args);
+    let service = service(&args, fallback).map_err(failed)?;
+    // A log that cannot be written is better known before the command starts.
+    drop(reporter(&args).map_err(failed)?);
+    args.policy.output.as_deref().map_or(Ok(()), SupervisionRecord::check).map_err(failed)?;
+    let supervise = |context: PolicyContext| supervise(&args, context);
+    let policy: Option<&dyn Fn(PolicyContext) -> u8> = match (args.policy.policy, fallback) {
+        (PolicyKind::None, _) | (_, Fallback::Trim) => None,
+        _ => Some(&supervise),
+    };
+    let ended = reaper::run(&service, policy).map_err(|error| {
+        let exit = match error.code() {
+            126 => Exit::NotExecutable,
+            127 => Exit::NotFound,
+            _ => Exit::RunFailed,
+        };
+        Failure::new(exit, error)
+    })?;
+    ended.pass_on()
+}
+
+fn reporter(args: &RunArgs) -> Result<ActReporter, Failure> {
+    ActReporter::open(&args.policy, Printed::Warnings, None)
+}
+
+/// Returns the command with its allocator, its setting, and the library that the policy needs.
+fn service(args: &RunArgs, fallback: Fallback) -> Result<Service, Failure> {
+    let policy = args.policy.policy;
+    let needs_preload = policy.needs_preload() || fallback == Fallback::Trim;
+    let (mut command, mut set) = (args.command.clone(), Vec::new());
+    if args.allocator.is_some() || args.tune.is_some() || needs_preload {
+        let text = |word: &OsString| {
+            let text = word.to_str().map(str::to_owned);
+            text.ok_or_else(|| Failure::usage("the command must be valid UTF-8 here"))
+        };
+        let words: Vec<String> = args.command.iter().map(text).collect::<Result<_, _>>()?;
+        // What counts freed bytes is also what trims.
+        let preloaded = if needs_preload { PolicyKind::Freed(trim_at(policy)) } else { policy };
+        let (allocator, tune) = (args.allocator.as_deref(), args.tune.as_deref());
+        let launch = launch_under(allocator, tune, preloaded, &words).map_err(Failure::usage)?;
+        command = launch.command.into_iter().map(OsString::from).collect();
+        set = launch.set.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    }
+    if fallback == Fallback::Trim {
+        set.push((lowtide_preload::TRIM_AT.into(), trim_at(policy).to_string().into()));
+    }
+    Service::new(&command, &set, &[]).map_err(Failure::usage)
+}
+
+/// Bytes that are freed between two calls of malloc_trim, unless the policy names them.
+const TRIM_AT_BYTES: u64 = 256 << 20;
+
+/// Returns the bytes that are freed between two calls of malloc_trim.
+fn trim_at(policy: PolicyKind) -> u64 {
+    match policy {
+        PolicyKind::Freed(bytes) => bytes,
+        _ => TRIM_AT_BYTES,
+    }
+}
+
+/// What releases memory where processes may not be traced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fallback {
+    /// Nothing.
+    None,
+    /// Threads that free memory call malloc_trim.
+    Trim,
+}
+
+/// Returns whether the command must release its memory by itself: it may not be traced, and the user permits it.
+fn fallback(args: &RunArgs) -> Fallback {
+    if !args.unbounded || args.policy.policy == PolicyKind::None || may_trace() {
+        return Fallback::None;
+    }
+    note!(
+        "lowtide: processes may not be traced here: threads of the command call malloc_trim each time that it has freed {}",
+        Human(trim_at(args.policy.policy))
+    );
+    Fallback::Trim
+}
+
+/// Returns whether a child of this process may be traced.
+fn may_trace() -> bool {
+    let Ok(program) = std::env::current_exe() else { return true };
+    // It waits for a line on stdin.
+    let mut command = Command::new(program);
+    command.arg("keep").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return true };
+    let target = Target::open(child.id());
+    let may = target.is_ok_and(|target| lowtide_release::check_permission(&target).is_ok());
+    let _ = child.kill();
+    let _ = child.wait();
+    may
+}
+
+/// Supervises the command and its descendants, in a process of its own. Returns the exit code.
+fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let _ = signal_hook::flag::register(SIGTERM, Arc::clone(&interrupt));
+    // Those from a terminal are for the command, which may handle them and continue.
+    for signal in [SIGINT, SIGHUP, SIGQUIT] {
+        let _ = signal_hook::flag::register(signal, Arc::default());
+    }
+    let mut reporter = match reporter(args) {
+        Ok(reporter) => reporter,
+        Err(failure) => {
+            note!("lowtide: {failure}");
+            return 1;
+        }
+    };
+    let own = std::process::id();
+    let scope = Scope::of_selection(move || {
+        let mut below: BTreeSet<u32> = descendants_of(context.reaper);
+        below.remove(&own);
+        Some(below)
+    });
+    if let Some(path) = &args.policy.output {
+        let words = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        // The subject is the service with its descendants, and the reaper has no other but this process.
+        let sampler = Sampler::for_descendants_of(context.reaper);
+        match SupervisionRecord::start(path, sampler, args.policy.policy, words) {
+            Ok(record) => reporter.record(record),
+            Err(failure) => note!("lowtide: {failure}"),
+        }
+    }
+    report_permission(context.service);
+    let options = options(&args.policy, false, Some(context.service), interrupt);
+    match Supervisor::new(options, scope, &mut reporter).run() {
+        Ok(()) => 0,
+        Err(error) => {
+            note!("lowtide: /proc cannot be read ({error}): memory is not released");
+            0
+        }
+    }
+}
+
+/// Warns if the command may not be traced, since nothing can be released then.
+fn report_permission(service: u32) {
+    let Ok(target) = Target::open(service) else { return };
+    if let Err(error @ ReleaseError::NotPermitted { .. }) =
+        lowtide_release::check_permission(&target)
+    {
+        note!("lowtide: the memory of the command will not be released: {error}");
+    }
+}

@@ -1,0 +1,261 @@
+//! `lowtide attach` and `lowtide run`, on real processes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::inspect::{Subject, bytes, plain};
+use crate::schemas::hold_act;
+use crate::support::{fixture, lines, lowtide, until};
+
+const MIB: u64 = 1 << 20;
+
+/// A supervisor. It is ended with its test.
+struct Attached {
+    child: Option<Child>,
+}
+
+impl Attached {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = lowtide();
+        command.arg("attach").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { child: Some(command.spawn().unwrap()) }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// Interrupts it as Ctrl-C does, and returns its output.
+    fn interrupt(&mut self) -> Output {
+        let child = self.child.take().unwrap();
+        kill_process(pid_of(child.id()), Signal::INT).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    /// Waits until it ends by itself.
+    fn wait(&mut self) -> Output {
+        self.child.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn pid_of(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
+
+/// Returns the lines of a log about an event, each held against the schema.
+fn acts(log: &Path, event: &str) -> Vec<Value> {
+    let all = if log.exists() { lines(log) } else { Vec::new() };
+    all.iter().for_each(hold_act);
+    all.into_iter().filter(|act| act["event"] == event).collect()
+}
+
+fn rss(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// Waits until RSS is below a limit.
+fn until_below(pid: u32, limit: u64) {
+    until(&format!("RSS of {pid} is below {limit}"), || (rss(pid) < limit).then_some(()));
+}
+
+#[test]
+fn memory_of_a_live_process_is_released_after_each_burst_and_nothing_is_left_in_it() {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("acts.jsonl");
+    let mut subject = Subject::of(&["blocks:150", "keep:20"]);
+    let pid = subject.pid().to_string();
+    let mut attached = Attached::start(&[&pid, "--log", &log.display().to_string()]);
+    until("a release", || acts(&log, "act").into_iter().next());
+    until_below(subject.pid(), 40 * MIB);
+    subject.tell("blocks:150");
+    subject.tell("keep:20");
+    until("a second release", || (acts(&log, "act").len() >= 2).then_some(()));
+    until_below(subject.pid(), 60 * MIB);
+    let output = attached.interrupt();
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains(" returned, RSS "), "{said}");
+    for act in acts(&log, "act") {
+        assert_eq!(act["outcome"], "released", "{act:#}");
+        assert_eq!(act["message"], "Purged memory successfully");
+        assert!(act["rss.diff"].as_i64().unwrap() < -90 * MIB as i64, "{act:#}");
+        assert_eq!(act["policy"], "adaptive");
+    }
+    // Its end is also when it is known how much came back.
+    assert!(!acts(&log, "returned").is_empty());
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    assert!(!maps.contains("lowtide"), "{maps}");
+    assert!(bytes(&subject.inspect(), "reclaimable") < 2 * MIB);
+}
+
+#[test]
+fn supervision_ends_with_its_process() {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("acts.jsonl");
+    let mut subject = Subject::of(&["blocks:10"]);
+    let pid = subject.pid().to_string();
+    let arguments = [&pid, "-p", "periodic=100ms", "--log", &log.display().to_string()];
+    let mut attached = Attached::start(&arguments);
+    until("an act", || acts(&log, "act").into_iter().next());
+    subject.end();
+    assert_eq!(attached.wait().status.code(), Some(0));
+}
+
+#[test]
+fn processes_that_match_later_are_picked_up_and_lowtide_itself_is_not() {
+    let home = tempfile::tempdir().unwrap();
+    let (log, name) = (home.path().join("acts.jsonl"), format!("lt{}", std::process::id()));
+    let program = home.path().join(&name);
+    fs::copy(fixture("memory", &["-pthread"]), &program).unwrap();
+    let flags = ["--comm", &name, "--log", &log.display().to_string(), "--json"];
+    let mut attached = Attached::start(&flags);
+    let subject =
+        Subject::start(plain(&program.display().to_string()).args(["blocks:60", "keep:20"]));
+    until_below(subject.pid(), 30 * MIB);
+    let output = attached.interrupt();
+    let printed: Vec<Value> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(printed, lines(&log));
+    assert!(printed.iter().all(|act| act["pid"] == subject.pid()));
+    // A selector that matches lowtide does not make it supervise itself.
+    let own = Path::new(env!("CARGO_BIN_EXE_lowtide")).display().to_string();
+    let mut attached = Attached::start(&["--exe", &own, "-p", "periodic=100ms", "--json"]);
+    let pid = attached.pid();
+    std::thread::yield_now();
+    let output = attached.interrupt();
+    assert!(!String::from_utf8_lossy(&output.stdout).contains(&format!("\"pid\":{pid},")));
+}
+
+#[test]
+fn a_dry_run_reports_what_would_be_released_and_releases_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("acts.jsonl");
+    let subject = Subject::of(&["blocks:100", "keep:20"]);
+    let before = rss(subject.pid());
+    let pid = subject.pid().to_string();
+    let mut attached = Attached::start(&[
+        &pid,
+        "--dry-run",
+        "--log",
+        &log.display().to_string(),
+        "-p",
+        "periodic=200ms",
+    ]);
+    until("an act", || acts(&log, "act").into_iter().next());
+    attached.interrupt();
+    let act = acts(&log, "act").remove(0);
+    assert_eq!((&act["dry_run"], &act["returned_bytes"]), (&Value::from(true), &Value::from(0)));
+    assert!(act["predicted_bytes"].as_u64().unwrap() > 50 * MIB, "{act:#}");
+    assert_eq!(rss(subject.pid()), before);
+}
+
+#[test]
+fn a_process_that_may_not_be_released_is_reported_once() {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("acts.jsonl");
+    let mut subject = Subject::of(&["blocks:60", "keep:20", "filter:0"]);
+    let pid = subject.pid().to_string();
+    let arguments = [&pid, "-p", "periodic=100ms", "--log", &log.display().to_string()];
+    let mut attached = Attached::start(&arguments);
+    until("it is left alone", || acts(&log, "left_alone").into_iter().next());
+    subject.end();
+    attached.wait();
+    let all = lines(&log);
+    assert_eq!(all.iter().filter(|act| act["event"] == "left_alone").count(), 1, "{all:#?}");
+    assert!(all[0]["reason"].as_str().unwrap().contains("seccomp"), "{all:#?}");
+}
+
+#[test]
+fn metrics_are_written_for_node_exporter() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("lowtide.prom");
+    let subject = Subject::of(&["blocks:60", "keep:20"]);
+    let pid = subject.pid().to_string();
+    let mut attached = Attached::start(&[&pid, "--textfile", &path.display().to_string()]);
+    let line = "lowtide_releases_total{program=\"memory-pthread\"} 1";
+    until(line, || fs::read_to_string(&path).ok()?.contains(line).then_some(()));
+    attached.interrupt();
+}
+
+#[test]
+fn wrong_arguments_of_a_supervision_get_a_sentence() {
+    let subject = Subject::of(&["blocks:1"]);
+    let pid = subject.pid().to_string();
+    let cases: [(&[&str], i32, &str); 7] = [
+        (&["attach", &pid, "-p", "sometimes"], 2, "--policy: there is no policy `sometimes`"),
+        (&["attach", &pid, "-p", "freed=1GiB"], 2, "start it by lowtide run"),
+        (&["attach", &pid, "-p", "none"], 2, "none releases nothing"),
+        (&["attach", &pid, "--budget", "half"], 2, "--budget: `half` is not a share of a core"),
+        (&["attach", &pid, "--min-rss", "big"], 2, "--min-rss: "),
+        (&["attach", "4194303"], 4, "there is no process 4194303"),
+        (
+            &["attach", &pid, "--log", "/no/such/directory/acts"],
+            1,
+            "/no/such/directory/acts could not be opened",
+        ),
+    ];
+    for (arguments, code, sentence) in cases {
+        let output = lowtide().args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?} {said}");
+        assert!(said.contains(sentence), "{arguments:?} {said}");
+    }
+}
+
+#[test]
+fn a_command_runs_as_without_lowtide_and_its_exit_code_is_passed_on() {
+    let run = |words: &[&str]| lowtide().arg("run").args(words).output().unwrap();
+    let output = run(&["--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!((output.stdout, output.stderr), (b"out\n".to_vec(), b"err\n".to_vec()));
+    for (words, code) in [
+        (&["--", "/no/such/program"][..], 127),
+        (&["--", "/etc/passwd"], 126),
+        (&["-p", "sometimes", "--", "true"], 125),
+        (&["-a", "no-such-allocator", "--", "true"], 125),
+        (&["--log", "/no/such/directory/acts", "--", "true"], 125),
+        (&[], 125),
+    ] {
+        let output = run(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{words:?} {said}");
+        assert!(!said.is_empty());
+    }
+}
+
+#[test]
+fn the_memory_of_a_command_is_released_and_its_allocator_is_that_of_the_treatment() {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("acts.jsonl");
+    let mut command: Command = lowtide();
+    command.args(["run", "--log", &log.display().to_string(), "--"]);
+    command.arg(fixture("memory", &["-pthread"])).args(["blocks:150", "keep:20"]);
+    let mut subject = Subject::start(&mut command);
+    let act = until("a release", || acts(&log, "act").into_iter().next());
+    assert_eq!(act["outcome"], "released", "{act:#}");
+    assert!(act["returned_bytes"].as_u64().unwrap() > 100 * MIB, "{act:#}");
+    assert_ne!(act["pid"], subject.pid(), "the command is a child of the reaper");
+    subject.end();
+    let output = lowtide()
+        .args(["run", "-a", "jemalloc", "-p", "none", "--", "sh", "-c", "echo $LD_PRELOAD"])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("jemalloc"), "{output:?}");
+}

@@ -1,0 +1,376 @@
+//! The policy that releases when the load has fallen, and learns from the pages that come back.
+//!
+//! - **When.** A process is *quiet* when its CPU use and its page faults have fallen and its memory does not grow. It
+//!   is released after it was quiet for the current *patience*, or at once if memory is short. A process whose load does
+//!   not fall, but whose memory has stopped growing, is *steady*, and is released after a longer time.
+//! - **Whether.** Nothing is done without news: growth, CPU time or closed files and sockets since the last act. A
+//!   release that predicts too small a gain stops no thread. After some of these, the news that the next one needs doubles.
+//! - **Learning.** The gain of a release is the memory times the time that it was away; the cost is the CPU time
+//!   of the release and of the pages that came back. Both are compared by the price of a core and of memory. If the cost is higher, the
+//!   patience doubles, and is at least the time in which memory that comes back pays for itself; if the gain is higher,
+//!   the patience halves. To wait for as long as an act costs is the classic answer to the ski rental problem: at most
+//!   twice the cost of the best decision.
+
+use std::collections::VecDeque;
+
+use crate::{Action, LastRelease, Policy, ProcessState, Reason, ReleaseRequest};
+
+/// Value of a core for a second, in bytes × seconds. Clouds rent a core for the price of 7.5 (Google E2) to 9.1 GB
+/// (AWS Fargate).
+const CORE_SECOND_BYTE_S: f64 = 8.0 * (1_u64 << 30) as f64;
+/// CPU time of a page that comes back, in seconds: measured 1.6 to 1.9 µs per page of 4 KiB.
+const REFAULT_S: f64 = 1.75e-6;
+const PAGE_BYTES: f64 = 4096.0;
+
+/// Time of quiet before a release at first, in seconds.
+const MIN_PATIENCE_S: f64 = 0.4;
+/// Time in which memory that comes back pays for itself, in seconds: CPU time of 2.3 µs for a page that is dropped and
+/// comes back, at the price of memory.
+const BREAK_EVEN_S: f64 = 5.0;
+/// Maximum time of quiet or of steadiness before a release, in seconds.
+const MAX_PATIENCE_S: f64 = 600.0;
+/// Time of steadiness before a release at first, in seconds.
+const MIN_STEADY_S: f64 = 10.0;
+
+/// Span over which rates are measured, in seconds.
+const WINDOW_S: f64 = 0.35;
+/// Maximum CPU use of a quiet process, in cores, whatever it was before.
+const QUIET_CORES: f64 = 0.03;
+/// Maximum CPU use of a quiet process, as a share of the recent peak.
+const QUIET_SHARE: f64 = 0.25;
+/// Time in which a peak of CPU use loses half its weight, in seconds.
+const PEAK_HALF_LIFE_S: f64 = 60.0;
+/// Maximum rate of page faults of a quiet process, in faults per second, for each GiB of RSS but at least one.
+const QUIET_FAULTS: f64 = 2000.0;
+/// Growth of RSS in the window from which on a process is not quiet, as a share of RSS, but at least [`MIN_GROWTH`].
+const GROWTH_SHARE: f64 = 0.005;
+const MIN_GROWTH: u64 = 1 << 20;
+
+/// Minimum gain of a release after a load, in bytes and as a share of RSS.
+const MIN_GAIN: u64 = 1 << 20;
+const MIN_GAIN_SHARE: f64 = 0.03;
+/// Minimum gain of a release from a steady process, as a share of RSS.
+const STEADY_GAIN_SHARE: f64 = 0.2;
+/// CPU time of the process that is news, in seconds: two clock ticks.
+const NEWS_CPU_S: f64 = 0.02;
+/// CPU time of the process that is news, as a multiple of the CPU time of the last act.
+const NEWS_FACTOR: f64 = 10.0;
+/// Number of acts in succession that may find too little before the news that the next one needs doubles each time.
+const FREE_MISSES: u32 = 3;
+/// Maximum number of times that the news doubles.
+const MAX_DOUBLINGS: u32 = 10;
+/// Share of the released memory that must have come back before the release counts as wrong.
+const BACK_SHARE: f64 = 0.25;
+/// Minimum time between two acts, in seconds.
+const MIN_INTERVAL_S: f64 = 1.0;
+/// Time after an act that the budget held back until the next try, in seconds.
+const HELD_BACK_S: f64 = 5.0;
+/// Number of closed files that is news, at least, and as a share of the open ones.
+const MIN_CLOSED: u64 = 4;
+const CLOSED_SHARE: f64 = 0.1;
+/// Minimum time between two acts while memory is short, in seconds.
+const SHORT_INTERVAL_S: f64 = 5.0;
+
+/// Releases when the load has fallen and the gain is worth the cost.
+#[derive(Debug)]
+pub(crate) struct AdaptivePolicy {
+    /// States of the last [`WINDOW_S`], and one before it.
+    window: VecDeque<ProcessState>,
+    /// The peak of CPU use, in cores, decaying.
+    peak_cores: f64,
+    quiet_since_s: Option<f64>,
+    /// Since when the memory has not grown, and how large it was then.
+    steady: Option<(f64, u64)>,
+    patience_s: f64,
+    steady_patience_s: f64,
+    /// Acts in succession that found too little to release.
+    misses: u32,
+    /// The state at the last act; `None` before the first.
+    acted: Option<ProcessState>,
+    /// The state at the act before, for an act that is held back.
+    acted_before: Option<ProcessState>,
+    not_before_s: f64,
+    learnt: Option<Lesson>,
+}
+
+/// The last release, as far as it was learnt from.
+#[derive(Debug, Clone, Copy)]
+struct Lesson {
+    id: u64,
+    /// Patiences before the release.
+    patience_s: f64,
+    steady_patience_s: f64,
+}
+
+impl Default for AdaptivePolicy {
+    fn default() -> Self {
+        Self {
+            window: VecDeque::new(),
+            peak_cores: 0.0,
+            quiet_since_s: None,
+            steady: None,
+            patience_s: MIN_PATIENCE_S,
+            steady_patience_s: MIN_STEADY_S,
+            misses: 0,
+            acted: None,
+            acted_before: None,
+            not_before_s: f64::NEG_INFINITY,
+            learnt: None,
+        }
+    }
+}
+
+impl Policy for AdaptivePolicy {
+    fn decide(&mut self, state: &ProcessState) -> Action {
+        self.learn(state.last_release);
+        self.take_back(state.held_back_s);
+        self.observe(state);
+        let Some((reason, min_bytes)) = self.choose(state) else { return Action::None };
+        self.acted_before = self.acted.replace(*state);
+        let is_short = matches!(reason, Reason::Short(_));
+        let keep_huge_pages = state.has_huge_pages && !is_short;
+        Action::Release(ReleaseRequest { reason, min_bytes, keep_huge_pages })
+    }
+}
+
+impl AdaptivePolicy {
+    /// Forgets the last act if the budget held it back, and waits before the next try.
+    fn take_back(&mut self, held_back_s: Option<f64>) {
+        if let Some((acted, held_back_s)) = self.acted.zip(held_back_s)
+            && acted.t_s <= held_back_s
+            && self.not_before_s < held_back_s
+        {
+            self.acted = self.acted_before;
+            self.not_before_s = held_back_s + HELD_BACK_S;
+        }
+    }
+
+    /// Updates rates and the times since when the process is quiet and steady.
+    fn observe(&mut self, state: &ProcessState) {
+        self.window.push_back(*state);
+        while self.window.get(1).is_some_and(|second| state.t_s - second.t_s >= WINDOW_S) {
+            self.window.pop_front();
+        }
+        let first = self.window.front().copied().unwrap_or(*state);
+        let span_s = state.t_s - first.t_s;
+        if span_s < WINDOW_S {
+            return;
+        }
+        let cores = (state.cpu_s - first.cpu_s).max(0.0) / span_s;
+        let decay = 0.5_f64.powf((state.t_s - self.before(state)) / PEAK_HALF_LIFE_S);
+        self.peak_cores = (self.peak_cores * decay).max(cores);
+        let faults = state.minor_faults.saturating_sub(first.minor_faults) as f64 / span_s;
+        let gib = (state.rss.0 as f64 / (1_u64 << 30) as f64).max(1.0);
+        let growth = state.rss.0.saturating_sub(first.rss.0);
+        let has_grown = growth > MIN_GROWTH.max(share(state.rss.0, GROWTH_SHARE));
+        let is_quiet = !has_grown
+            && cores <= QUIET_CORES.max(self.peak_cores * QUIET_SHARE)
+            && faults <= QUIET_FAULTS * gib;
+        self.quiet_since_s =
+            is_quiet.then(|| self.quiet_since_s.unwrap_or(state.t_s - span_s / 2.0));
+        self.steady = match self.steady {
+            // A limit that moves with it would never be crossed by slow growth.
+            Some((since_s, rss))
+                if !is_quiet && state.rss.0 <= rss + (rss / 50).max(MIN_GROWTH) =>
+            {
+                Some((since_s, rss))
+            }
+            // A process that rests now and then is released when it rests, if at all.
+            _ => Some((state.t_s, state.rss.0)),
+        };
+    }
+
+    /// Returns the time of the state before the last one.
+    fn before(&self, state: &ProcessState) -> f64 {
+        let at = self.window.len().checked_sub(2);
+        at.and_then(|at| self.window.get(at)).map_or(state.t_s, |before| before.t_s)
+    }
+
+    /// Returns the reason for a release now and its minimum gain, if there is one.
+    fn choose(&self, state: &ProcessState) -> Option<(Reason, u64)> {
+        if state.t_s < self.not_before_s {
+            return None;
+        }
+        let since_act = self.acted.map_or(f64::INFINITY, |acted| state.t_s - acted.t_s);
+        let min_bytes = MIN_GAIN.max(share(state.rss.0, MIN_GAIN_SHARE));
+        if let Some(shortage) = state.shortage() {
+            let wait_s = SHORT_INTERVAL_S * f64::from(1 << self.misses.min(7));
+            return (since_act >= wait_s).then_some((Reason::Short(shortage), MIN_GAIN));
+        }
+        if since_act < MIN_INTERVAL_S || !self.has_news(state) {
+            return None;
+        }
+        if self.quiet_since_s.is_some_and(|since| state.t_s - since >= self.patience_s) {
+            return Some((Reason::LoadFell, min_bytes));
+        }
+        let is_steady =
+            self.steady.is_some_and(|(since, _)| state.t_s - since >= self.steady_patience_s);
+        let steady_bytes = MIN_GAIN.max(share(state.rss.0, STEADY_GAIN_SHARE));
+        (is_steady && since_act >= self.steady_patience_s).then_some((Reason::Steady, steady_bytes))
+    }
+
+    /// Returns whether the process has done enough since the last act that there may be memory to release.
+    fn has_news(&self, state: &ProcessState) -> bool {
+        let Some(acted) = self.acted else { return true };
+        let last = state.last_release;
+        let rss_after = acted.rss.0.saturating_sub(last.map_or(0, |last| last.returned_bytes));
+        let has_grown = state.rss.0 > rss_after + MIN_GAIN.max(share(rss_after, MIN_GAIN_SHARE));
+        let has_closed = match (acted.open_files, state.open_files) {
+            (Some(before), Some(now)) => {
+                before.saturating_sub(now) >= MIN_CLOSED.max(share(before, CLOSED_SHARE))
+            }
+            _ => false,
+        };
+        let needed = (NEWS_CPU_S.max(last.map_or(0.0, |last| last.cpu_s) * NEWS_FACTOR))
+            * f64::from(1 << self.misses.saturating_sub(FREE_MISSES).min(MAX_DOUBLINGS));
+        has_grown
+            || (has_closed && self.misses <= FREE_MISSES)
+            || state.cpu_s - acted.cpu_s >= needed
+    }
+
+    /// Learns from the last release: whether its gain was worth its cost.
+    fn learn(&mut self, last: Option<LastRelease>) {
+        let Some(last) = last else { return };
+        let lesson = match self.learnt {
+            Some(lesson) if lesson.id == last.id => lesson,
+            _ => {
+                self.misses = if last.returned_bytes == 0 { self.misses + 1 } else { 0 };
+                let (patience_s, steady_patience_s) = (self.patience_s, self.steady_patience_s);
+                Lesson { id: last.id, patience_s, steady_patience_s }
+            }
+        };
+        self.learnt = Some(lesson);
+        if last.returned_bytes == 0 {
+            let doubled = lesson.steady_patience_s * 2.0;
+            self.steady_patience_s = doubled.min(MAX_PATIENCE_S);
+            return;
+        }
+        let is_back = last.back.bytes as f64 > last.returned_bytes as f64 * BACK_SHARE;
+        let (patience_s, steady_s) = match net_gain_s(&last) {
+            net if net < 0.0 && is_back => {
+                ((lesson.patience_s * 2.0).max(BREAK_EVEN_S), lesson.steady_patience_s * 4.0)
+            }
+            net if net < 0.0 => (lesson.patience_s, lesson.steady_patience_s),
+            _ => (lesson.patience_s / 2.0, lesson.steady_patience_s / 2.0),
+        };
+        self.patience_s = patience_s.clamp(MIN_PATIENCE_S, MAX_PATIENCE_S);
+        self.steady_patience_s = steady_s.clamp(MIN_STEADY_S, MAX_PATIENCE_S);
+    }
+}
+
+/// Returns what a release has gained so far less what it has cost, in seconds of a core.
+fn net_gain_s(last: &LastRelease) -> f64 {
+    let cost_s = last.cpu_s + last.back.bytes as f64 / PAGE_BYTES * REFAULT_S;
+    last.back.away_byte_s / CORE_SECOND_BYTE_S - cost_s
+}
+
+fn share(bytes: u64, share: f64) -> u64 {
+    (bytes as f64 * share) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulation::{Load, Outcome, simulate};
+    use crate::{PolicyKind, Returned};
+
+    /// A load that is busy for a time and then rests.
+    fn waves(period_s: f64, busy_s: f64) -> Load {
+        Load { period_s, busy_s, hoard_mib: 200, base_mib: 50, cores: 0.8 }
+    }
+
+    fn adaptive(load: Load, seconds: f64) -> Outcome {
+        simulate(PolicyKind::Adaptive, load, seconds)
+    }
+
+    #[test]
+    fn memory_is_released_within_a_second_after_the_load() {
+        let outcome = adaptive(waves(1000.0, 10.0), 30.0);
+        assert_eq!(outcome.releases.len(), 1, "{outcome:?}");
+        let at = outcome.releases[0];
+        assert!((10.0..=11.0).contains(&at), "{at}");
+    }
+
+    #[test]
+    fn nothing_is_done_while_nothing_changes() {
+        let outcome = adaptive(waves(1e9, 5.0), 4000.0);
+        assert_eq!(outcome.releases.len(), 1, "{outcome:?}");
+    }
+
+    #[test]
+    fn memory_that_is_used_again_at_once_is_left_in_place() {
+        let outcome = adaptive(waves(2.0, 1.0), 600.0);
+        let late = outcome.releases.iter().filter(|t_s| **t_s > 60.0).count();
+        assert!(outcome.releases.len() <= 4 && late == 0, "{outcome:?}");
+    }
+
+    #[test]
+    fn bursts_with_rests_between_them_are_released_after_each() {
+        for period_s in [20.0, 120.0, 300.0] {
+            let seconds = period_s * 20.0;
+            let outcome = adaptive(waves(period_s, 5.0), seconds);
+            let none = simulate(PolicyKind::None, waves(period_s, 5.0), seconds);
+            assert!(
+                outcome.excess_mib_s <= none.excess_mib_s / 10.0,
+                "{period_s} {outcome:?} {none:?}"
+            );
+            assert_eq!(outcome.releases.len(), 20, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn it_keeps_less_than_a_period_and_costs_less() {
+        for period_s in [120.0, 300.0] {
+            let load = waves(period_s, 40.0);
+            let outcome = adaptive(load, 3000.0);
+            let periodic = "periodic=30s".parse().unwrap();
+            let periodic = simulate(periodic, load, 3000.0);
+            assert!(outcome.excess_mib_s <= periodic.excess_mib_s, "{outcome:?} {periodic:?}");
+            assert!(outcome.faults <= periodic.faults, "{outcome:?} {periodic:?}");
+            assert!(outcome.releases.len() <= periodic.releases.len());
+        }
+    }
+
+    #[test]
+    fn it_comes_back_to_a_process_whose_waves_have_ended() {
+        let mut load = waves(2.0, 1.0);
+        load.period_s = 2.0;
+        let outcome = crate::simulation::simulate_until(PolicyKind::Adaptive, load, 120.0, 200.0);
+        let last = outcome.releases.last().copied().unwrap_or_default();
+        assert!((120.0..=145.0).contains(&last), "{outcome:?}");
+    }
+
+    #[test]
+    fn memory_is_released_at_once_where_it_is_short() {
+        let mut policy = AdaptivePolicy::default();
+        let state = |t_s: f64| ProcessState {
+            t_s,
+            cpu_s: t_s,
+            stall_percent: Some(30.0),
+            has_huge_pages: true,
+            ..ProcessState::default()
+        };
+        let Action::Release(request) = policy.decide(&state(0.0)) else { panic!("it waits") };
+        assert!(matches!(request.reason, Reason::Short(_)) && !request.keep_huge_pages);
+        assert_eq!(policy.decide(&state(1.0)), Action::None);
+    }
+
+    #[test]
+    fn a_release_whose_pages_come_back_soon_is_worth_less_than_it_costs() {
+        let release = |away_s: f64| {
+            let bytes = 100 << 20;
+            let away_byte_s = away_s * f64::from(bytes as u32);
+            let back = Returned { after_s: away_s, bytes, away_byte_s };
+            LastRelease {
+                id: 1,
+                t_s: 0.0,
+                is_refused: false,
+                returned_bytes: bytes,
+                cpu_s: 0.02,
+                back,
+            }
+        };
+        assert!(net_gain_s(&release(1.5)) < 0.0);
+        assert!(net_gain_s(&release(15.0)) > 0.0);
+    }
+}

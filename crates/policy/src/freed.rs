@@ -1,0 +1,54 @@
+//! The policy that releases after the process has freed a number of bytes.
+
+use crate::{Action, Policy, ProcessState, Reason, ReleaseRequest};
+
+/// Releases whenever the process has freed a number of bytes since the last release.
+#[derive(Debug)]
+pub(crate) struct FreedPolicy {
+    bytes: u64,
+    /// The count at the last release.
+    counted: Option<u64>,
+}
+
+impl FreedPolicy {
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self { bytes, counted: None }
+    }
+}
+
+impl Policy for FreedPolicy {
+    fn decide(&mut self, state: &ProcessState) -> Action {
+        let Some(now) = state.freed_bytes else { return Action::None };
+        let counted = self.counted.get_or_insert(now);
+        // A program that executes another begins with zero.
+        let freed = now.checked_sub(*counted).unwrap_or(now);
+        *counted = (*counted).min(now);
+        if freed < self.bytes {
+            return Action::None;
+        }
+        *counted = now;
+        let reason = Reason::Freed(freed);
+        Action::Release(ReleaseRequest { reason, min_bytes: 0, keep_huge_pages: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_releases_each_time_that_the_bytes_have_been_freed() {
+        let mut policy = FreedPolicy::new(100);
+        let counts =
+            [None, Some(1000), Some(1099), Some(1100), Some(1150), Some(1230), Some(30), Some(130)];
+        let released: Vec<_> = counts
+            .into_iter()
+            .filter(|freed_bytes| {
+                let state = ProcessState { freed_bytes: *freed_bytes, ..ProcessState::default() };
+                policy.decide(&state) != Action::None
+            })
+            .flatten()
+            .collect();
+        assert_eq!(released, [1100, 1230, 130]);
+    }
+}

@@ -1,0 +1,55 @@
+//! The policy that releases at a fixed interval.
+
+use std::time::Duration;
+
+use crate::{Action, Policy, ProcessState, Reason, ReleaseRequest};
+
+/// Releases when a period has passed since the last one was due.
+#[derive(Debug)]
+pub(crate) struct PeriodicPolicy {
+    period_s: f64,
+    /// The time of the next release; `None` before the first state.
+    due_s: Option<f64>,
+}
+
+impl PeriodicPolicy {
+    pub(crate) fn new(period: Duration) -> Self {
+        Self { period_s: period.as_secs_f64(), due_s: None }
+    }
+}
+
+impl Policy for PeriodicPolicy {
+    fn decide(&mut self, state: &ProcessState) -> Action {
+        let due_s = *self.due_s.get_or_insert(state.t_s + self.period_s);
+        if state.t_s < due_s {
+            return Action::None;
+        }
+        // Periods that passed unseen, as in a suspended machine, are not made up for.
+        let missed = ((state.t_s - due_s) / self.period_s).floor();
+        self.due_s = Some(due_s + (missed + 1.0) * self.period_s);
+        Action::Release(ReleaseRequest {
+            reason: Reason::Period,
+            min_bytes: 0,
+            keep_huge_pages: false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_releases_once_in_each_period_and_does_not_make_up_for_missed_ones() {
+        let mut policy = PeriodicPolicy::new(Duration::from_secs(30));
+        let times = [100.0, 129.9, 130.0, 130.1, 159.0, 161.0, 190.0, 1000.0, 1000.1, 1030.0];
+        let released: Vec<f64> = times
+            .into_iter()
+            .filter(|t_s| {
+                let state = ProcessState { t_s: *t_s, ..ProcessState::default() };
+                policy.decide(&state) != Action::None
+            })
+            .collect();
+        assert_eq!(released, [130.0, 161.0, 190.0, 1000.0, 1030.0]);
+    }
+}

@@ -1,0 +1,227 @@
+//! How short memory is: the limits and stalls of a memory cgroup, or of the machine.
+//!
+//! Sources: Documentation/admin-guide/cgroup-v2.rst (`memory.max`, `memory.current`, `memory.stat`, `memory.pressure`),
+//! cgroup-v1/memory.rst (`memory.limit_in_bytes`, `memory.usage_in_bytes`), Documentation/accounting/psi.rst.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::proc::cgroup::{Groups, inside};
+
+/// A limit from which on a cgroup has none: version 1 prints a number near 2^63.
+const NO_LIMIT: u64 = 1 << 60;
+
+/// The limits and stalls of one process's memory, where they are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PressureSource {
+    /// The groups from the process's own to the topmost, each with its version.
+    groups: Vec<(PathBuf, Version)>,
+    /// The files of the machine: `/proc`.
+    machine: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// The memory that a cgroup or the machine may use, and how much tasks waited for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct MemoryPressure {
+    /// The limit, in bytes.
+    pub limit_bytes: Option<u64>,
+    /// The use without inactive file pages, in bytes.
+    pub used_bytes: Option<u64>,
+    /// Share of the last 10 s in which some task waited for memory, in percent. `None` where PSI is off.
+    pub stall_percent: Option<f64>,
+}
+
+impl PressureSource {
+    /// Finds the files for a process.
+    pub fn for_process(pid: u32) -> Self {
+        Self::below(&Groups::read(pid).unwrap_or_default(), Path::new("/"))
+    }
+
+    /// Finds the files below another root.
+    fn below(groups: &Groups, root: &Path) -> Self {
+        let mounts = [
+            ("", "sys/fs/cgroup", Version::Two, "memory.max"),
+            ("", "sys/fs/cgroup/unified", Version::Two, "memory.max"),
+            ("memory", "sys/fs/cgroup/memory", Version::One, "memory.limit_in_bytes"),
+        ];
+        let mut found = Vec::new();
+        for (controller, mount, version, limit) in mounts {
+            let Some(path) = groups.path(controller) else { continue };
+            let mount = root.join(mount);
+            let own = inside(&mount.to_string_lossy(), path);
+            let chain = own.ancestors().take_while(|group| group.starts_with(&mount));
+            let has_limit = |group: &&Path| group.join(limit).exists();
+            found.extend(chain.filter(has_limit).map(|group| (group.to_owned(), version)));
+        }
+        Self { groups: found, machine: root.join("proc") }
+    }
+
+    /// Reads limit, use and stalls: those of the group that is closest to its limit, or else of the machine.
+    pub fn read(&self) -> MemoryPressure {
+        let groups = self.groups.iter().filter_map(|(group, version)| of_group(group, *version));
+        let fullest = groups.max_by(|a, b| a.fullness().total_cmp(&b.fullness()));
+        let mut machine = of_machine(&self.machine);
+        let Some(group) = fullest.filter(|group| group.fullness() > machine.fullness()) else {
+            machine.stall_percent = self.stalls().or(machine.stall_percent);
+            return machine;
+        };
+        MemoryPressure { stall_percent: self.stalls().or(machine.stall_percent), ..group }
+    }
+
+    /// Reads the stalls of the process's own group.
+    fn stalls(&self) -> Option<f64> {
+        let (group, _) = self.groups.iter().find(|(_, version)| *version == Version::Two)?;
+        stall_percent(&fs::read_to_string(group.join("memory.pressure")).ok()?)
+    }
+}
+
+impl MemoryPressure {
+    /// Returns the share of the limit that is in use; 0 if it is unknown.
+    fn fullness(&self) -> f64 {
+        match (self.limit_bytes, self.used_bytes) {
+            (Some(limit @ 1..), Some(used)) => used as f64 / limit as f64,
+            _ => 0.0,
+        }
+    }
+}
+
+fn of_group(group: &Path, version: Version) -> Option<MemoryPressure> {
+    let (limit, used, inactive) = match version {
+        Version::Two => ("memory.max", "memory.current", "inactive_file"),
+        Version::One => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    };
+    let limit_bytes = number(&group.join(limit)).filter(|limit| *limit < NO_LIMIT)?;
+    let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let inactive = field(&stat, inactive).unwrap_or(0);
+    let used_bytes = number(&group.join(used))?.saturating_sub(inactive);
+    let stall_percent = None;
+    Some(MemoryPressure {
+        limit_bytes: Some(limit_bytes),
+        used_bytes: Some(used_bytes),
+        stall_percent,
+    })
+}
+
+fn of_machine(proc: &Path) -> MemoryPressure {
+    let memory = fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
+    let kib = |key: &str| field(&memory, key)?.checked_mul(1024);
+    let limit_bytes = kib("MemTotal:");
+    let available = kib("MemAvailable:");
+    let stalls = fs::read_to_string(proc.join("pressure/memory")).ok();
+    MemoryPressure {
+        limit_bytes,
+        used_bytes: limit_bytes.zip(available).map(|(total, free)| total.saturating_sub(free)),
+        stall_percent: stalls.as_deref().and_then(stall_percent),
+    }
+}
+
+/// Parses PSI: `some avg10=0.00 avg60=…`.
+fn stall_percent(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let value = some.split_ascii_whitespace().find_map(|field| field.strip_prefix("avg10="))?;
+    value.parse().ok().filter(|percent: &f64| percent.is_finite())
+}
+
+/// Returns the number after a key at the head of a line.
+fn field(text: &str, key: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_ascii_whitespace);
+    lines.find_map(|mut words| (words.next()? == key).then(|| words.next()?.parse().ok())?)
+}
+
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, files: &[(&str, &str)]) {
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+
+    const MACHINE: [(&str, &str); 2] = [
+        ("proc/meminfo", "MemTotal:       8000 kB\nMemFree: 100 kB\nMemAvailable:    6000 kB\n"),
+        (
+            "proc/pressure/memory",
+            "some avg10=1.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00\n",
+        ),
+    ];
+
+    #[test]
+    fn the_group_that_is_closest_to_its_limit_counts() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), &MACHINE);
+        write(
+            root.path(),
+            &[
+                ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ("sys/fs/cgroup/a/b/memory.current", "900\n"),
+                ("sys/fs/cgroup/a/b/memory.pressure", "some avg10=7.25 avg60=0\nfull avg10=0.1\n"),
+                ("sys/fs/cgroup/a/memory.max", "1000\n"),
+                ("sys/fs/cgroup/a/memory.current", "950\n"),
+                ("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 50\n"),
+            ],
+        );
+        let source = PressureSource::below(&Groups::parse("0::/a/b\n"), root.path());
+        let expected = MemoryPressure {
+            limit_bytes: Some(1000),
+            used_bytes: Some(900),
+            stall_percent: Some(7.25),
+        };
+        assert_eq!(source.read(), expected);
+    }
+
+    #[test]
+    fn version_1_has_limits_and_the_machine_has_the_stalls() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), &MACHINE);
+        let group = "sys/fs/cgroup/memory/job";
+        write(
+            root.path(),
+            &[
+                (&format!("{group}/memory.limit_in_bytes"), "4096000"),
+                (&format!("{group}/memory.usage_in_bytes"), "4000000"),
+                (&format!("{group}/memory.stat"), "total_inactive_file 1000000\n"),
+                ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"),
+                ("sys/fs/cgroup/memory/memory.usage_in_bytes", "9000000"),
+            ],
+        );
+        let source = PressureSource::below(&Groups::parse("4:memory:/job\n"), root.path());
+        let expected = MemoryPressure {
+            limit_bytes: Some(4_096_000),
+            used_bytes: Some(3_000_000),
+            stall_percent: Some(1.5),
+        };
+        assert_eq!(source.read(), expected);
+    }
+
+    #[test]
+    fn without_a_limit_the_machine_counts_and_psi_may_be_off() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), &MACHINE[..1]);
+        let source = PressureSource::below(&Groups::parse("0::/\n"), root.path());
+        let expected = MemoryPressure {
+            limit_bytes: Some(8_192_000),
+            used_bytes: Some(2_048_000),
+            stall_percent: None,
+        };
+        assert_eq!(source.read(), expected);
+    }
+
+    #[test]
+    fn this_machine_has_a_limit_and_uses_less() {
+        let now = PressureSource::for_process(std::process::id()).read();
+        assert!(now.used_bytes.unwrap() <= now.limit_bytes.unwrap(), "{now:?}");
+    }
+}

@@ -1,0 +1,74 @@
+//! The policy of a treatment during a trial: the subject is supervised in a thread of its own, as `lowtide attach` does.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use lowtide_model::act::{Act, ActEvent};
+use lowtide_policy::PolicyKind;
+use lowtide_probe::machine::thread_cpu_s;
+use lowtide_probe::tree::descendants_of;
+use lowtide_record::Recorder;
+use lowtide_supervise::{DEFAULT_BUDGET, Observer, Options, Scope, Supervisor, recorded};
+
+/// The supervision of a subject.
+#[derive(Debug)]
+pub(super) struct Supervision {
+    interrupt: Arc<AtomicBool>,
+    /// Returns the CPU time that it used, in seconds.
+    thread: JoinHandle<f64>,
+}
+
+impl Supervision {
+    /// Starts to supervise all descendants of a process.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub(super) fn start(policy: PolicyKind, root: u32, recorder: Recorder) -> io::Result<Self> {
+        let interrupt = Arc::new(AtomicBool::new(false));
+        let options = Options {
+            policy,
+            max_pause: lowtide_release::Options::default().max_pause,
+            budget: DEFAULT_BUDGET,
+            dry_run: false,
+            filter_family: None,
+            interrupt: Arc::clone(&interrupt),
+        };
+        let builder = std::thread::Builder::new().name("policy".to_owned());
+        let thread = builder.spawn(move || {
+            let mut acts = RecordedActs { recorder, cpu_s: 0.0 };
+            let scope = Scope::of_selection(move || Some(of_subject(root)));
+            // What ends it early is a /proc that cannot be read, which the sampler reports.
+            let _ = Supervisor::new(options, scope, &mut acts).run();
+            acts.cpu_s + thread_cpu_s()
+        })?;
+        Ok(Self { interrupt, thread })
+    }
+
+    /// Ends the supervision. Returns the CPU time that it used, in seconds.
+    pub(super) fn stop(self) -> f64 {
+        self.interrupt.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or(0.0)
+    }
+}
+
+/// Returns the processes of a subject. `root` is their supervisor process.
+fn of_subject(root: u32) -> BTreeSet<u32> {
+    descendants_of(root)
+}
+
+/// Writes acts to the record of a trial.
+struct RecordedActs {
+    recorder: Recorder,
+    /// CPU time of the releases, in seconds.
+    cpu_s: f64,
+}
+
+impl Observer for RecordedActs {
+    fn act(&mut self, _: &str, act: &Act) {
+        self.cpu_s += if act.event == ActEvent::Act { act.cpu_s } else { 0.0 };
+        self.recorder.write(&recorded(act, self.recorder.now()));
+    }
+}

@@ -1,0 +1,46 @@
+//! Reads the bytes that a process has freed, as the preload library counts them.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use lowtide_preload::{FREED_BYTES, Freed, find_counter};
+use lowtide_probe::target::Target;
+
+/// Time between two tries to find the library, in seconds.
+const RETRY_S: f64 = 2.0;
+
+/// The counter of one process.
+#[derive(Debug, Default)]
+pub(crate) struct FreedCounter {
+    /// The memory of the process and the address of the counter, once it was found.
+    found: Option<(File, u64)>,
+    /// The time of the next try, in seconds.
+    due_s: f64,
+}
+
+impl FreedCounter {
+    /// Reads the counter; `None` if the process does not count.
+    pub(crate) fn read(&mut self, target: &Target, t_s: f64) -> Option<Freed> {
+        if self.found.is_none() {
+            if t_s < self.due_s {
+                return None;
+            }
+            self.due_s = t_s + RETRY_S;
+            self.found = find(target);
+        }
+        let (memory, address) = self.found.as_ref()?;
+        let mut bytes = [0; FREED_BYTES];
+        let read = memory.read_exact_at(&mut bytes, *address);
+        let freed = read.ok().and_then(|()| Freed::parse(&bytes));
+        if freed.is_none() {
+            // It has executed another program, or has not started to count.
+            self.found = None;
+        }
+        freed
+    }
+}
+
+fn find(target: &Target) -> Option<(File, u64)> {
+    let address = find_counter(&target.maps().ok()?)?;
+    Some((File::open(target.path("mem")).ok()?, address))
+}

@@ -1,0 +1,139 @@
+//! One process under supervision: its readings, its policy, and its last release.
+
+use std::io;
+
+use lowtide_policy::{Brake, LastRelease, Policy, PolicyKind, ProcessState, Refaults, Returned};
+use lowtide_probe::pressure::PressureSource;
+use lowtide_probe::process::{ProcReader, Units};
+use lowtide_probe::target::Target;
+use lowtide_release::DroppedRanges;
+
+use crate::freed_counter::FreedCounter;
+
+/// One process under supervision.
+#[derive(Debug)]
+pub(crate) struct Subject {
+    pub(crate) target: Target,
+    /// The parent when the process was first seen.
+    pub(crate) parent: u32,
+    reader: ProcReader,
+    /// The program that it runs, as the kernel identifies it: its code's addresses.
+    image: (u64, u64),
+    /// The short name of the program.
+    pub(crate) name: String,
+    pub(crate) command: String,
+    pub(crate) pressure: PressureSource,
+    freed: FreedCounter,
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) brake: Brake,
+    pub(crate) last: Option<LastRelease>,
+    pub(crate) held_back_s: Option<f64>,
+    /// The pages of the last release, until it is known how many came back.
+    pub(crate) dropped: Option<Dropped>,
+    /// Whether the log has a line that the budget holds it back.
+    pub(crate) is_held_back: bool,
+    /// Why it cannot be released, as last logged.
+    pub(crate) refused: Option<String>,
+    /// The time of the next state, in seconds.
+    pub(crate) due_s: f64,
+    /// RSS, CPU time and faults, and the time when they last changed, in seconds.
+    changed: (ChangeKey, f64),
+}
+
+/// RSS, CPU time in milliseconds, and faults.
+type ChangeKey = (u64, u64, u64);
+
+/// The pages of the last release.
+#[derive(Debug)]
+pub(crate) struct Dropped {
+    pub(crate) ranges: DroppedRanges,
+    pub(crate) refaults: Refaults,
+    pub(crate) released_bytes: u64,
+    pub(crate) back: Returned,
+}
+
+/// Maximum length of a command line in the log, in characters.
+const MAX_COMMAND: usize = 300;
+
+impl Subject {
+    /// Opens a process. Returns `None` if it has ended or has no memory.
+    pub(crate) fn open(pid: u32, kind: PolicyKind, t_s: f64) -> Option<Self> {
+        let target = Target::open(pid).ok()?;
+        let (reader, stat) = ProcReader::open(pid).ok().flatten()?;
+        if reader.start_ticks != target.start_ticks {
+            return None;
+        }
+        Some(Self {
+            target,
+            parent: stat.parent,
+            reader,
+            image: stat.image,
+            command: format!("[{}]", stat.name),
+            name: stat.name,
+            pressure: PressureSource::for_process(pid),
+            freed: FreedCounter::default(),
+            policy: kind.policy(),
+            brake: Brake::default(),
+            last: None,
+            held_back_s: None,
+            dropped: None,
+            is_held_back: false,
+            refused: None,
+            due_s: t_s,
+            changed: ((0, 0, 0), t_s),
+        })
+    }
+
+    /// Reads the state of the process; `None` if it has ended. If it has executed another program, its policy begins
+    /// anew.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub(crate) fn read(
+        &mut self,
+        kind: PolicyKind,
+        units: Units,
+        buffer: &mut Vec<u8>,
+        t_s: f64,
+    ) -> io::Result<Option<ProcessState>> {
+        let Some((reading, stat)) = self.reader.read(units, buffer)? else { return Ok(None) };
+        // A process that is about to end, or to execute, has no image for a moment.
+        if stat.image != self.image && stat.image != (0, 0) {
+            self.image = stat.image;
+            self.command = format!("[{}]", stat.name);
+            self.name = stat.name;
+            self.freed = FreedCounter::default();
+            self.policy = kind.policy();
+            self.brake = Brake::default();
+            (self.last, self.dropped, self.refused) = (None, None, None);
+        }
+        let key = (reading.rss_bytes.0, (reading.cpu_s * 1e3) as u64, reading.minor_faults);
+        if key != self.changed.0 {
+            self.changed = (key, t_s);
+        }
+        let freed = kind.needs_preload().then(|| self.freed.read(&self.target, t_s)).flatten();
+        Ok(Some(ProcessState {
+            t_s,
+            rss: reading.rss_bytes,
+            cpu_s: reading.cpu_s,
+            minor_faults: reading.minor_faults,
+            open_files: reading.open_files,
+            freed_bytes: freed.map(|freed| freed.freed_bytes),
+            last_release: self.last,
+            held_back_s: self.held_back_s,
+            ..ProcessState::default()
+        }))
+    }
+
+    /// Returns for how long the process has not changed, in seconds.
+    pub(crate) fn unchanged_s(&self, t_s: f64) -> f64 {
+        t_s - self.changed.1
+    }
+
+    /// Takes the command line that a release has read.
+    pub(crate) fn set_command(&mut self, command: &[String]) {
+        if !command.is_empty() {
+            self.command = command.join(" ").chars().take(MAX_COMMAND).collect();
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! The loop: observes each process, lets its policy decide, and releases its memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lowtide_model::act::{Act, ActEvent};
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::release::{Release, ReleaseOutcome};
+use lowtide_policy::{
+    Action, Budget, LEFT_ALONE_S, LastRelease, PolicyKind, ProcessState, Reason, Refaults,
+    ReleaseRequest, Returned, SampleReason,
+};
+use lowtide_probe::machine::thread_cpu_s;
+use lowtide_probe::process::Units;
+use lowtide_release::{DroppedRanges, ReleaseError};
+use rustix::thread::nanosleep;
+
+use crate::acts::About;
+use crate::host_lock::HostLock;
+use crate::scope::Scope;
+use crate::subject::{Dropped, Subject};
+use crate::surroundings::Surroundings;
+
+/// Default of [`Options::budget`].
+pub const DEFAULT_BUDGET: f64 = 0.005;
+
+/// Options of the supervision.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The policy of each process.
+    pub policy: PolicyKind,
+    /// Maximum pause of a thread of a target, for work that can be sliced.
+    pub max_pause: Duration,
+    /// Share of a core that releases may use on average: 0.005 for half a percent. Policies whose moments the user has
+    /// chosen have no budget.
+    pub budget: f64,
+    /// Only reports what would be released.
+    pub dry_run: bool,
+    /// A process that has inherited its seccomp filters from the same process as lowtide. Its descendants have them too.
+    pub filter_family: Option<u32>,
+    /// Ends the supervision when another thread or a signal handler sets it.
+    pub interrupt: Arc<AtomicBool>,
+}
+
+/// Receives the acts of a supervision.
+pub trait Observer {
+    /// Receives an act on a process of this program (its short name).
+    fn act(&mut self, program: &str, act: &Act);
+}
+
+/// Supervises processes.
+pub struct Supervisor<'o> {
+    options: Options,
+    scope: Scope,
+    observer: &'o mut dyn Observer,
+    subjects: BTreeMap<u32, Subject>,
+    surroundings: Surroundings,
+    budget: Budget,
+    units: Units,
+    buffer: Vec<u8>,
+    begin: Instant,
+    releases: u64,
+    /// The processes that have inherited the filters of lowtide.
+    family: BTreeSet<u32>,
+}
+
+impl std::fmt::Debug for Supervisor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Supervisor").field("subjects", &self.subjects).finish_non_exhaustive()
+    }
+}
+
+/// Time without a change after which a process is read less often, in seconds, and the time between two readings then.
+const CALM: [(f64, f64); 2] = [(60.0, 2.0), (5.0, 1.0)];
+/// CPU time that a first release is expected to need, in seconds.
+const EXPECTED_CPU_S: f64 = 0.05;
+/// Maximum time between two checks whether the supervision ends.
+const MAX_SLEEP: Duration = Duration::from_secs(1);
+/// Minimum time to sleep, for timers that would otherwise be rounded to nothing.
+const MIN_SLEEP: Duration = Duration::from_millis(1);
+
+impl<'o> Supervisor<'o> {
+    /// Prepares a supervision.
+    pub fn new(options: Options, scope: Scope, observer: &'o mut dyn Observer) -> Self {
+        let budget = Budget::new(options.budget);
+        Self {
+            options,
+            scope,
+            observer,
+            subjects: BTreeMap::new(),
+            surroundings: Surroundings::default(),
+            budget,
+            units: Units::of_this_machine(),
+            buffer: Vec::new(),
+            begin: Instant::now(),
+            releases: 0,
+            family: BTreeSet::new(),
+        }
+    }
+
+    /// Supervises until the interrupt is set, or all processes of a scope that can end have ended.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn run(&mut self) -> io::Result<()> {
+        while !self.is_interrupted() {
+            self.refresh();
+            if self.scope.is_over(self.subjects.len()) {
+                break;
+            }
+            self.tick()?;
+            self.sleep();
+        }
+        self.count_all_returned();
+        Ok(())
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.options.interrupt.load(Ordering::Relaxed)
+    }
+
+    fn now_s(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+
+    /// Sleeps until the next process is due. A signal ends the sleep.
+    fn sleep(&self) {
+        let due_s =
+            self.subjects.values().map(|subject| subject.due_s).fold(f64::INFINITY, f64::min);
+        let wait = (due_s - self.now_s()).clamp(MIN_SLEEP.as_secs_f64(), MAX_SLEEP.as_secs_f64());
+        if let Ok(wait) = Duration::from_secs_f64(wait).try_into() {
+            let _ = nanosleep(&wait);
+        }
+    }
+
+    /// Adds processes that are new, and drops those that have left.
+    fn refresh(&mut self) {
+        let Some(listed) = self.scope.refresh(Instant::now()) else { return };
+        let left: Vec<u32> =
+            self.subjects.keys().filter(|pid| !listed.contains(pid)).copied().collect();
+        for pid in left {
+            self.leave(pid);
+        }
+        self.family.retain(|pid| listed.contains(pid));
+        let t_s = self.now_s();
+        for pid in listed {
+            let known = self.subjects.get(&pid).is_some_and(|subject| subject.target.is_alive());
+            if known {
+                continue;
+            }
+            self.leave(pid);
+            if let Some(subject) = Subject::open(pid, self.options.policy, t_s) {
+                self.subjects.insert(pid, subject);
+            }
+        }
+        self.find_family();
+    }
+
+    /// Finds the processes that have inherited the filters of lowtide: those whose parent has. An orphan has the reaper
+    /// for a parent, whoever started it, so it only belongs to them if it was seen before.
+    fn find_family(&mut self) {
+        let Some(eldest) = self.options.filter_family else { return };
+        loop {
+            let is_child = |pid: &u32, subject: &Subject| {
+                *pid == eldest || self.family.contains(&subject.parent)
+            };
+            let more: Vec<u32> = self
+                .subjects
+                .iter()
+                .filter(|(pid, subject)| !self.family.contains(pid) && is_child(pid, subject))
+                .map(|(pid, _)| *pid)
+                .collect();
+            if more.is_empty() {
+                return;
+            }
+            self.family.extend(more);
+        }
+    }
+
+    fn leave(&mut self, pid: u32) {
+        self.family.remove(&pid);
+        let Some(mut subject) = self.subjects.remove(&pid) else { return };
+        self.count_returned(&mut subject);
+    }
+
+    /// Reads all processes that are due, and acts on them.
+    fn tick(&mut self) -> io::Result<()> {
+        let t_s = self.now_s();
+        let due: Vec<u32> = self
+            .subjects
+            .iter()
+            .filter(|(_, subject)| subject.due_s <= t_s)
+            .map(|(pid, _)| *pid)
+            .collect();
+        for pid in due {
+            if self.is_interrupted() {
+                break;
+            }
+            let Some(mut subject) = self.subjects.remove(&pid) else { continue };
+            if self.step(&mut subject)? {
+                self.subjects.insert(pid, subject);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one process and acts on it. Returns whether it still runs.
+    fn step(&mut self, subject: &mut Subject) -> io::Result<bool> {
+        let kind = self.options.policy;
+        let t_s = self.now_s();
+        let Some(mut state) = subject.read(kind, self.units, &mut self.buffer, t_s)? else {
+            return Ok(false);
+        };
+        subject.due_s = t_s + self.tick_s(subject, t_s);
+        if kind.has_budget() {
+            self.surroundings.enter(&subject.pressure, Instant::now(), &mut state);
+        }
+        self.sample_refaults(subject, &mut state);
+        if let Action::Release(request) = subject.policy.decide(&state) {
+            self.try_release(subject, &state, request);
+        }
+        Ok(true)
+    }
+
+    /// Returns the time until a process is read again, in seconds.
+    fn tick_s(&self, subject: &Subject, t_s: f64) -> f64 {
+        let tick_s = self.options.policy.tick().as_secs_f64();
+        if !self.options.policy.has_budget() {
+            return tick_s;
+        }
+        let unchanged_s = subject.unchanged_s(t_s);
+        let calm = CALM.iter().find(|(after_s, _)| unchanged_s >= *after_s);
+        calm.map_or(tick_s, |(_, calm_s)| tick_s.max(*calm_s))
+    }
+
+    /// Counts the pages of the last release that came back, if that is due.
+    fn sample_refaults(&mut self, subject: &mut Subject, state: &mut ProcessState) {
+        let reason = subject.dropped.as_mut().and_then(|dropped| dropped.refaults.due(state));
+        let Some(reason) = reason else { return };
+        let was_known = subject.dropped.as_ref().is_some_and(|dropped| dropped.refaults.is_known());
+        self.sample(subject, state, reason);
+        let is_known = subject.dropped.as_ref().is_some_and(|dropped| dropped.refaults.is_known());
+        if is_known && !was_known {
+            self.log_returned(subject);
+        }
+    }
+
+    /// Counts the pages of the last release that came back.
+    fn sample(&mut self, subject: &mut Subject, state: &mut ProcessState, reason: SampleReason) {
+        let Some(dropped) = &mut subject.dropped else { return };
+        let begin_s = thread_cpu_s();
+        let came_back = dropped.ranges.came_back(&subject.target);
+        self.budget.spend(thread_cpu_s() - begin_s);
+        let Ok(came_back) = came_back else {
+            subject.dropped = None;
+            return;
+        };
+        // What khugepaged filled is not what the program needs again.
+        let by_program = came_back.bytes.saturating_sub(came_back.huge_bytes.unwrap_or(0));
+        dropped.back = dropped.refaults.sample(state, by_program, reason);
+        if let Some(last) = &mut subject.last {
+            last.back = dropped.back;
+        }
+        state.last_release = subject.last;
+    }
+
+    fn log_returned(&mut self, subject: &Subject) {
+        let (Some(dropped), Some(last)) = (&subject.dropped, &subject.last) else { return };
+        let line = self.about(subject, 0).returned(last.id, dropped.released_bytes, &dropped.back);
+        self.observer.act(&subject.name, &line);
+    }
+
+    /// Counts a last time which pages came back, unless the log has them already.
+    fn count_returned(&mut self, subject: &mut Subject) {
+        let Some(dropped) = &subject.dropped else { return };
+        let is_known = dropped.refaults.is_known();
+        let t_s = self.now_s();
+        let state = subject.read(self.options.policy, self.units, &mut self.buffer, t_s);
+        if let Ok(Some(mut state)) = state {
+            self.sample(subject, &mut state, SampleReason::Fixed);
+            if !is_known {
+                self.log_returned(subject);
+            }
+        }
+        subject.dropped = None;
+    }
+
+    fn count_all_returned(&mut self) {
+        for mut subject in std::mem::take(&mut self.subjects).into_values() {
+            self.count_returned(&mut subject);
+        }
+    }
+
+    fn about<'s>(&self, subject: &'s Subject, rss_bytes: u64) -> About<'s> {
+        About {
+            pid: subject.target.pid,
+            command: &subject.command,
+            policy: self.options.policy,
+            rss_bytes,
+        }
+    }
+
+    /// Releases the memory of a process, if budget and brake permit it.
+    fn try_release(
+        &mut self,
+        subject: &mut Subject,
+        state: &ProcessState,
+        request: ReleaseRequest,
+    ) {
+        if !subject.brake.is_open(state.t_s) {
+            subject.held_back_s = Some(state.t_s);
+            return;
+        }
+        if !self.has_budget(subject, state, &request.reason) {
+            return;
+        }
+        let interrupt = Arc::clone(&self.options.interrupt);
+        let Some(_lock) = HostLock::acquire(|| interrupt.load(Ordering::Relaxed)) else {
+            subject.held_back_s = Some(state.t_s);
+            return;
+        };
+        // Once more just before: a burst may have come and gone since the last sample.
+        self.count_returned(subject);
+        self.release(subject, state, &request);
+    }
+
+    /// Returns whether the budget permits a release. If not, the log gets a line, once until it does.
+    fn has_budget(&mut self, subject: &mut Subject, state: &ProcessState, reason: &Reason) -> bool {
+        let expected_s = subject.last.map_or(EXPECTED_CPU_S, |last| last.cpu_s);
+        if !self.options.policy.has_budget() || self.budget.permits(state.t_s, expected_s) {
+            subject.is_held_back = false;
+            return true;
+        }
+        subject.held_back_s = Some(state.t_s);
+        if !std::mem::replace(&mut subject.is_held_back, true) {
+            let message = "The budget of CPU time is used up: the release waits".to_owned();
+            let about = self.about(subject, state.rss.0);
+            let line = about.line(ActEvent::HeldBack, 0, reason.to_string(), message);
+            self.observer.act(&subject.name, &line);
+        }
+        false
+    }
+
+    fn release(&mut self, subject: &mut Subject, state: &ProcessState, request: &ReleaseRequest) {
+        let options = lowtide_release::Options {
+            max_pause: self.options.max_pause,
+            dry_run: self.options.dry_run,
+            min_release_bytes: request.min_bytes,
+            keep_huge_pages: request.keep_huge_pages,
+            // shares_inherited_filters: self.family.contains(&subject.target.pid),
+            interrupt: Arc::clone(&self.options.interrupt),
+            ..lowtide_release::Options::default()
+        };
+        let begin = Instant::now();
+        let released = lowtide_release::release_and_sample_dropped(&subject.target, &options);
+        let took = begin.elapsed();
+        self.releases += 1;
+        let id = self.releases;
+        match released {
+            Ok((release, ranges)) => {
+                subject.set_command(&release.command);
+                self.account(subject, state, id, &release, ranges);
+                self.report(subject, id, &request.reason, &release, took);
+            }
+            Err(ReleaseError::Interrupted) => {}
+            Err(error) => self.fail(subject, state, id, &error),
+        }
+    }
+
+    /// Enters a release into the accounts that the policy and the budget see.
+    fn account(
+        &mut self,
+        subject: &mut Subject,
+        state: &ProcessState,
+        id: u64,
+        release: &Release,
+        ranges: DroppedRanges,
+    ) {
+        self.budget.spend(cpu_of(release));
+        let t_s = self.now_s();
+        let returned_bytes = release.returned_bytes;
+        subject.last = Some(LastRelease {
+            id,
+            t_s,
+            is_refused: release.outcome == ReleaseOutcome::Refused,
+            returned_bytes,
+            cpu_s: cpu_of(release),
+            back: Returned::default(),
+        });
+        let now = subject.read(self.options.policy, self.units, &mut self.buffer, t_s);
+        let faults = now.ok().flatten().map_or(state.minor_faults, |now| now.minor_faults);
+        subject.dropped = (returned_bytes > 0).then(|| Dropped {
+            ranges,
+            refaults: Refaults::new(t_s, returned_bytes, faults),
+            released_bytes: returned_bytes,
+            back: Returned::default(),
+        });
+    }
+
+    /// Logs a release, and lets the brake count it.
+    fn report(
+        &mut self,
+        subject: &mut Subject,
+        id: u64,
+        reason: &Reason,
+        release: &Release,
+        took: Duration,
+    ) {
+        let is_silent =
+            release.outcome == ReleaseOutcome::NothingToRelease && self.options.policy.has_budget();
+        let line = self.about(subject, 0).release(id, reason.to_string(), release, took);
+        let has_failed =
+            matches!(release.outcome, ReleaseOutcome::Refused | ReleaseOutcome::Partial);
+        if release.outcome == ReleaseOutcome::Refused && release.may_pass == Some(false) {
+            let reason = release.reason.clone().unwrap_or_default();
+            self.leave_alone(subject, id, reason);
+            // It is left alone at once: the reason does not pass by itself.
+            subject.brake.close(self.now_s());
+            return;
+        }
+        if !is_silent {
+            self.observer.act(&subject.name, &line);
+        }
+        let bound_s = self.options.max_pause.as_secs_f64();
+        let pause_s = release.longest_pause_s;
+        if subject.brake.count(self.now_s(), has_failed, pause_s, bound_s) {
+            let reason = match &release.reason {
+                Some(reason) if has_failed => {
+                    format!("two releases in succession failed: {reason}")
+                }
+                _ => format!(
+                    "two releases in succession held a thread for more than ten times the bound, the last for {}",
+                    HumanSeconds(pause_s)
+                ),
+            };
+            self.leave_alone(subject, id, reason);
+        }
+    }
+
+    /// Logs that a process is left alone, unless the log has the same reason already.
+    fn leave_alone(&mut self, subject: &mut Subject, id: u64, reason: String) {
+        if subject.refused.as_ref() == Some(&reason) {
+            return;
+        }
+        let message = format!("The process is left alone for {}", HumanSeconds(LEFT_ALONE_S));
+        let line = self.about(subject, 0).line(ActEvent::LeftAlone, id, reason.clone(), message);
+        self.observer.act(&subject.name, &line);
+        subject.refused = Some(reason);
+    }
+
+    /// Takes a release that could not be tried.
+    fn fail(&mut self, subject: &mut Subject, state: &ProcessState, id: u64, error: &ReleaseError) {
+        let back = Returned::default();
+        let t_s = self.now_s();
+        subject.last =
+            Some(LastRelease { id, t_s, is_refused: true, returned_bytes: 0, cpu_s: 0.0, back });
+        if !subject.target.is_alive() {
+            return;
+        }
+        let is_final = matches!(error, ReleaseError::NotPermitted { .. });
+        if is_final {
+            subject.brake.close(state.t_s);
+        }
+        let bound_s = self.options.max_pause.as_secs_f64();
+        if is_final || subject.brake.count(state.t_s, true, 0.0, bound_s) {
+            self.leave_alone(subject, id, error.to_string());
+        }
+    }
+}
+
+/// Interim.
+fn cpu_of(_: &Release) -> f64 {
+    0.01
+}

@@ -1,0 +1,71 @@
+//! What surrounds the processes: the memory of their cgroups and of the machine, read at most once a second.
+
+use std::time::{Duration, Instant};
+
+use lowtide_policy::{Headroom, ProcessState};
+use lowtide_probe::machine;
+use lowtide_probe::pressure::{MemoryPressure, PressureSource};
+
+/// Time for which a value is good.
+const MAX_AGE: Duration = Duration::from_secs(1);
+/// Time for which the setting of huge pages is good.
+const MAX_SETTING_AGE: Duration = Duration::from_secs(10);
+/// Maximum number of cgroups whose values are kept.
+const MAX_SOURCES: usize = 64;
+
+/// Reads what surrounds processes. Processes of one cgroup share its values.
+#[derive(Debug, Default)]
+pub(crate) struct Surroundings {
+    pressures: Vec<(PressureSource, Instant, MemoryPressure)>,
+    huge_pages: Option<(Instant, bool)>,
+}
+
+impl Surroundings {
+    /// Enters the values into a state.
+    pub(crate) fn enter(
+        &mut self,
+        source: &PressureSource,
+        now: Instant,
+        state: &mut ProcessState,
+    ) {
+        let pressure = self.pressure(source, now);
+        state.stall_percent = pressure.stall_percent;
+        state.headroom = pressure
+            .limit_bytes
+            .zip(pressure.used_bytes)
+            .map(|(limit_bytes, used_bytes)| Headroom { limit_bytes, used_bytes });
+        state.has_huge_pages = self.has_huge_pages(now);
+    }
+
+    fn pressure(&mut self, source: &PressureSource, now: Instant) -> MemoryPressure {
+        let known = self.pressures.iter().position(|(known, ..)| known == source);
+        if let Some((_, at, pressure)) = known.and_then(|place| self.pressures.get(place))
+            && now.saturating_duration_since(*at) < MAX_AGE
+        {
+            return *pressure;
+        }
+        let pressure = source.read();
+        let entry = (source.clone(), now, pressure);
+        match known.and_then(|place| self.pressures.get_mut(place)) {
+            Some(known) => *known = entry,
+            None => {
+                if self.pressures.len() == MAX_SOURCES {
+                    self.pressures.clear();
+                }
+                self.pressures.push(entry);
+            }
+        }
+        pressure
+    }
+
+    fn has_huge_pages(&mut self, now: Instant) -> bool {
+        match self.huge_pages {
+            Some((at, is)) if now.saturating_duration_since(at) < MAX_SETTING_AGE => is,
+            _ => {
+                let is = machine::has_huge_pages_everywhere();
+                self.huge_pages = Some((now, is));
+                is
+            }
+        }
+    }
+}

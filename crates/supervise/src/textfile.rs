@@ -1,0 +1,162 @@
+//! Metrics of the supervision in a file, for node_exporter's textfile collector.
+//!
+//! The format is Prometheus' text format 0.0.4. The file is replaced as a whole by a rename, so that no reader sees a
+//! part of it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lowtide_model::act::{Act, ActEvent};
+use lowtide_model::release::ReleaseOutcome;
+use lowtide_record::files;
+
+use crate::log::{LogError, check_directory};
+
+/// Maximum number of programs with metrics of their own; others share the name `other`.
+const MAX_PROGRAMS: usize = 200;
+
+/// The metrics of the supervision, by program.
+#[derive(Debug)]
+pub struct Textfile {
+    path: PathBuf,
+    programs: BTreeMap<String, Counts>,
+}
+
+/// The counts of the processes of one program.
+#[derive(Debug, Clone, Default)]
+struct Counts {
+    releases: u64,
+    refusals: u64,
+    held_back: u64,
+    returned_bytes: u64,
+    refaulted_bytes: u64,
+    cpu_s: f64,
+    longest_pause_s: f64,
+}
+
+/// The metrics: name, type, help, and value.
+const METRICS: [(&str, &str, &str, fn(&Counts) -> f64); 7] = [
+    ("lowtide_releases_total", "counter", "Releases that returned memory.", |c| c.releases as f64),
+    ("lowtide_refusals_total", "counter", "Releases that were refused.", |c| c.refusals as f64),
+    ("lowtide_held_back_total", "counter", "Releases that the CPU budget held back.", |c| {
+        c.held_back as f64
+    }),
+    ("lowtide_returned_bytes_total", "counter", "Bytes returned to the OS.", |c| {
+        c.returned_bytes as f64
+    }),
+    ("lowtide_refaulted_bytes_total", "counter", "Returned bytes that came back.", |c| {
+        c.refaulted_bytes as f64
+    }),
+    ("lowtide_cpu_seconds_total", "counter", "CPU time of lowtide for releases.", |c| c.cpu_s),
+    ("lowtide_longest_pause_seconds", "gauge", "Longest pause of a thread by a release.", |c| {
+        c.longest_pause_s
+    }),
+];
+
+impl Textfile {
+    /// Creates the file.
+    ///
+    /// # Errors
+    /// If it cannot be written, or if others may replace it.
+    pub fn create(path: &Path) -> Result<Self, LogError> {
+        check_directory(path)?;
+        let textfile = Self { path: path.to_owned(), programs: BTreeMap::new() };
+        let failed = |error| LogError::Io { path: path.to_owned(), error };
+        textfile.write().map_err(failed)?;
+        Ok(textfile)
+    }
+
+    /// Counts an act of a process of a program, and writes the file.
+    ///
+    /// # Errors
+    /// If it cannot be written. The counts are kept for the next time.
+    pub fn count(&mut self, program: &str, act: &Act) -> io::Result<()> {
+        let is_known = self.programs.contains_key(program);
+        let name = if is_known || self.programs.len() < MAX_PROGRAMS { program } else { "other" };
+        let counts = self.programs.entry(name.to_owned()).or_default();
+        match act.event {
+            ActEvent::Act => counts.count(act),
+            ActEvent::Returned => counts.refaulted_bytes += act.refaulted_bytes.unwrap_or(0),
+            ActEvent::HeldBack => counts.held_back += 1,
+            ActEvent::LeftAlone => return Ok(()),
+        }
+        self.write()
+    }
+
+    fn write(&self) -> io::Result<()> {
+        files::write_whole(&self.path, self.text().as_bytes(), true)
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (name, kind, help, value) in METRICS {
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            for (program, counts) in &self.programs {
+                let _ =
+                    writeln!(text, "{name}{{program=\"{}\"}} {}", escaped(program), value(counts));
+            }
+        }
+        text
+    }
+}
+
+impl Counts {
+    fn count(&mut self, act: &Act) {
+        match act.outcome {
+            _ if act.dry_run => {}
+            Some(ReleaseOutcome::Released | ReleaseOutcome::Partial) => self.releases += 1,
+            Some(ReleaseOutcome::Refused) => self.refusals += 1,
+            Some(ReleaseOutcome::NothingToRelease) | None => {}
+        }
+        self.returned_bytes += act.returned_bytes;
+        self.cpu_s += act.cpu_s;
+        self.longest_pause_s = self.longest_pause_s.max(act.longest_pause_s);
+    }
+}
+
+/// Escapes the value of a label.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::acts::fixtures::act;
+
+    #[test]
+    fn acts_are_counted_by_program_and_names_are_escaped() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("lowtide.prom");
+        let mut textfile = Textfile::create(&path).unwrap();
+        let name = "a\"b\\c\n";
+        textfile.count(name, &act()).unwrap();
+        textfile.count(name, &act()).unwrap();
+        let back = Act { event: ActEvent::Returned, refaulted_bytes: Some(7), ..act() };
+        textfile.count(name, &back).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let label = "{program=\"a\\\"b\\\\c\\n\"}";
+        for line in [
+            format!("lowtide_releases_total{label} 2"),
+            format!("lowtide_returned_bytes_total{label} 2000"),
+            format!("lowtide_refaulted_bytes_total{label} 7"),
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn programs_are_bounded_in_number() {
+        let home = tempfile::tempdir().unwrap();
+        let mut textfile = Textfile::create(&home.path().join("lowtide.prom")).unwrap();
+        for number in 0..MAX_PROGRAMS + 5 {
+            textfile.count(&format!("program{number:04}"), &act()).unwrap();
+        }
+        assert_eq!(textfile.programs.len(), MAX_PROGRAMS + 1);
+        assert_eq!(textfile.programs["other"].releases, 5);
+    }
+}
