@@ -17,7 +17,7 @@ use super::stopped_thread::StoppedThread;
 use super::target_io::TargetIo;
 use super::time_asleep::LastTimeout;
 use super::tracee::Registers;
-use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, TargetStep, seccomp};
+use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, TargetStep, leftovers, seccomp};
 use crate::error::{Abort, ReleaseError};
 use crate::refusal::Refusal;
 
@@ -203,7 +203,8 @@ impl<'t> ThreadBorrower<'t> {
     /// # Errors
     /// Fails if the filters do not permit a release or cannot be read, or if no thread can be borrowed.
     pub(crate) fn check_filters(&mut self) -> Result<(), Abort> {
-        let calls = self.all_planned();
+        let place = leftovers::find_place(&self.maps, leftovers::salt()).unwrap_or(0);
+        let calls = self.all_planned(place);
         let (_, permitted) = self.with_stopped_thread(|borrower, candidate, _stopped| {
             let tid = candidate.thread.tid.cast_signed();
             let permitted = seccomp::permits(tid, candidate.seccomp, &calls);
