@@ -16,6 +16,10 @@ pub struct Options {
     pub method: Option<Method>,
     /// Permits glibc versions that the torture test never ran on.
     pub untested: bool,
+    /// The caller knows that the target inherited its seccomp filters from the same process as lowtide: for instance,
+    /// lowtide has started it. The kernel shows these filters to neither; this permits to try them in a child of
+    /// lowtide instead. No effect unless lowtide is under a filter.
+    pub shares_inherited_filters: bool,
     /// Only reports what a release would do.
     pub dry_run: bool,
     /// Ends the release early when another thread sets it. The operation in progress is completed, and everything
@@ -53,6 +57,7 @@ impl Default for Options {
             max_pause: Duration::from_millis(1),
             method: None,
             untested: false,
+            shares_inherited_filters: false,
             dry_run: false,
             interrupt: Arc::default(),
             progress: Arc::default(),
