@@ -18,7 +18,9 @@ use lowtide_probe::program::ProgramError;
 use lowtide_probe::target::{Target, TargetError};
 
 use crate::error::{Abort, ReleaseError};
+use crate::options::Options;
 use crate::refusal::Refusal;
+use crate::remote::shared_filters::are_shared;
 
 /// The glibc versions that the torture test ran on.
 const TESTED: [&str; 9] = ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
@@ -33,15 +35,14 @@ pub struct TargetFacts {
 }
 
 /// Checks a process from outside: it is neither stopped nor written to. Permanent reasons to leave it alone
-/// are checked first, then temporary ones, and last those that an option overrides. `untested` permits glibc
-/// versions that are not among the tested ones.
+/// are checked first, then temporary ones, and last those that an option overrides.
 ///
 /// # Errors
 /// Returns the first reason to leave the process alone. Fails if it has ended or may not be traced.
 pub fn check(
     target: &Target,
     detector: &mut Detector,
-    untested: bool,
+    options: &Options,
 ) -> Result<TargetFacts, Abort> {
     check_permission(target)?;
     check_machine(target)?;
@@ -58,9 +59,9 @@ pub fn check(
     check_traced(&threads)?;
     check_stopped(target, &status)?;
     check_frozen(target)?;
-    check_filters(&threads)?;
+    check_filters(&threads, options)?;
     check_shared_memory(target)?;
-    if !untested {
+    if !options.untested {
         check_version(&detected)?;
     }
     Ok(TargetFacts { maps, detected })
@@ -69,15 +70,15 @@ pub fn check(
 /// Returns why a release would leave a process alone, as far as this is visible from outside. `None` also if the
 /// process cannot be inspected.
 pub fn predict_refusal(target: &Target) -> Option<Refusal> {
-    match check(target, &mut Detector::default(), false) {
+    match check(target, &mut Detector::default(), &Options::default()) {
         Err(Abort::Refused(refusal)) => Some(refusal),
         Ok(_) | Err(Abort::Failed(_)) => None,
     }
 }
 
 /// Checks the threads' seccomp modes, before any thread is stopped: a release is impossible if every thread is in
-/// strict mode, or under filters that may not be read.
-fn check_filters(threads: &[Status]) -> Result<(), Refusal> {
+/// strict mode, or under filters that may not be read and are not those of lowtide.
+fn check_filters(threads: &[Status], options: &Options) -> Result<(), Refusal> {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
     if threads.is_empty() || threads.iter().any(|status| status.seccomp == 0) {
         return Ok(());
@@ -86,6 +87,13 @@ fn check_filters(threads: &[Status]) -> Result<(), Refusal> {
         return Err(Refusal::Seccomp { call: "mmap" });
     }
     let why = match Status::own() {
+        Ok(own) if own.seccomp != 0 && options.shares_inherited_filters => {
+            let shared: Vec<_> = threads.iter().map(|status| are_shared(&own, status)).collect();
+            match shared.iter().find_map(|shared| shared.err()) {
+                Some(why) if shared.iter().all(Result::is_err) => why,
+                _ => return Ok(()),
+            }
+        }
         Ok(own) if own.seccomp != 0 => "lowtide is filtered itself",
         Ok(own) if own.capabilities & CAP_SYS_ADMIN == 0 => "lowtide lacks CAP_SYS_ADMIN",
         _ => return Ok(()),

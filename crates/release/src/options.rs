@@ -21,6 +21,10 @@ pub struct Options {
     pub keep_huge_pages: bool,
     /// Minimum predicted gain of a release, in bytes. If the heap holds less, no thread is stopped.
     pub min_release_bytes: u64,
+    /// The caller knows that the target inherited its seccomp filters from the same process as lowtide: for instance,
+    /// lowtide has started it. The kernel shows these filters to neither; this permits to try them in a child of
+    /// lowtide instead. No effect unless lowtide is under a filter.
+    pub shares_inherited_filters: bool,
     /// Only reports what a release would do.
     pub dry_run: bool,
     /// Ends the release early when another thread sets it. The operation in progress is completed, and everything
@@ -60,6 +64,7 @@ impl Default for Options {
             untested: false,
             keep_huge_pages: false,
             min_release_bytes: 0,
+            shares_inherited_filters: false,
             dry_run: false,
             interrupt: Arc::default(),
             progress: Arc::default(),

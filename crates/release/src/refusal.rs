@@ -74,7 +74,8 @@ pub enum Refusal {
     /// A seccomp filter cannot be read.
     #[error(
         "it runs under a seccomp filter that cannot be read ({why}), and that could end it: reading \
-         it takes CAP_SYS_ADMIN, and lowtide itself outside of any filter"
+         it takes CAP_SYS_ADMIN, and lowtide itself outside of any filter; in a container, start the \
+         service by `lowtide run`"
     )]
     SeccompUnread {
         /// The reason.

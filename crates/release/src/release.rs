@@ -143,14 +143,13 @@ impl ReleaseRun<'_> {
         let malloc = heap.malloc.as_str();
         let maps = heap.facts.maps.clone();
         let areas = heap.walked.areas.clone();
-        let interrupt = &*self.options.interrupt;
         let mut borrower = ThreadBorrower::open(
             self.target,
             &heap.memory,
             maps,
             areas,
             malloc,
-            interrupt,
+            self.options,
             observe,
         )?;
         let mut kept = Vec::new();

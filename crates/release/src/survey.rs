@@ -93,7 +93,7 @@ impl Survey {
         const MAX_ATTEMPTS: usize = 10;
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
         let mut detector = Detector::default();
-        let mut check = || checks::check(&self.target, &mut detector, self.options.untested);
+        let mut check = || checks::check(&self.target, &mut detector, &self.options);
         let mut checked = check();
         for _ in 1..MAX_ATTEMPTS {
             if !matches!(checked, Err(Abort::Refused(Refusal::SharedMemory { .. }))) {

@@ -16,7 +16,7 @@ use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::testing::{
     Abort, Call, FilterAction, TargetFacts, check, check_permission, decide, filters_of, permits,
 };
-use lowtide_release::{Refusal, ReleaseError};
+use lowtide_release::{Options, Refusal, ReleaseError};
 use tempfile::TempDir;
 
 /// A program of these tests, which waits. Dropping this ends it.
@@ -57,7 +57,7 @@ impl Subject {
 
     /// Checks it, whatever its glibc version.
     fn check(&self) -> Result<TargetFacts, Abort> {
-        check(&self.target(), &mut Detector::default(), true)
+        check(&self.target(), &mut Detector::default(), &untested())
     }
 
     /// Returns why it is left alone.
@@ -80,6 +80,11 @@ impl Subject {
         let text = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         Status::parse(&text).unwrap()
     }
+}
+
+/// Returns options that permit any glibc version.
+fn untested() -> Options {
+    Options { untested: true, ..Options::default() }
 }
 
 impl Drop for Subject {
@@ -134,7 +139,7 @@ fn one_that_has_ended_is_gone_and_not_refused() {
     let target = subject.target();
     subject.child.kill().unwrap();
     subject.child.wait().unwrap();
-    let checked = check(&target, &mut Detector::default(), true);
+    let checked = check(&target, &mut Detector::default(), &untested());
     let is_gone = matches!(
         checked,
         Err(Abort::Failed(ReleaseError::Target(TargetError::Gone(pid)))) if pid == subject.pid()
@@ -212,7 +217,7 @@ fn one_that_waits_for_its_vfork_is_refused_for_as_long() {
 fn a_fork_has_memory_of_its_own_however_alike_it_is() {
     let subject = Subject::start("fork");
     subject.check().unwrap();
-    check(&Target::open(subject.said).unwrap(), &mut Detector::default(), true).unwrap();
+    check(&Target::open(subject.said).unwrap(), &mut Detector::default(), &untested()).unwrap();
 }
 
 #[test]
@@ -256,7 +261,7 @@ fn one_in_other_namespaces_is_checked_like_any_other() {
     let children = format!("/proc/{0}/task/{0}/children", subject.pid());
     let inner: u32 = fs::read_to_string(children).unwrap().trim().parse().unwrap();
     let target = Target::open(inner).unwrap();
-    let checked = check(&target, &mut Detector::default(), true);
+    let checked = check(&target, &mut Detector::default(), &untested());
     // By the number that we know, not by that which it said.
     let Err(Abort::Refused(Refusal::SharedMemory { other })) = checked else {
         panic!("{checked:?}")

@@ -350,7 +350,7 @@ impl<'o> Supervisor<'o> {
             dry_run: self.options.dry_run,
             min_release_bytes: request.min_bytes,
             keep_huge_pages: request.keep_huge_pages,
-            // shares_inherited_filters: self.family.contains(&subject.target.pid),
+            shares_inherited_filters: self.family.contains(&subject.target.pid),
             interrupt: Arc::clone(&self.options.interrupt),
             ..lowtide_release::Options::default()
         };

@@ -36,8 +36,11 @@ struct Counts {
     longest_pause_s: f64,
 }
 
-/// The metrics: name, type, help, and value.
-const METRICS: [(&str, &str, &str, fn(&Counts) -> f64); 7] = [
+/// Name, type, help, and value of a metric.
+type Metric = (&'static str, &'static str, &'static str, fn(&Counts) -> f64);
+
+/// The metrics.
+const METRICS: [Metric; 7] = [
     ("lowtide_releases_total", "counter", "Releases that returned memory.", |c| c.releases as f64),
     ("lowtide_refusals_total", "counter", "Releases that were refused.", |c| c.refusals as f64),
     ("lowtide_held_back_total", "counter", "Releases that the CPU budget held back.", |c| {

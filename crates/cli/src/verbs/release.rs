@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressFinish};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Hazard, Method, Regained, Release, ReleaseOutcome};
 use lowtide_probe::inspect::Footprint;
+use lowtide_probe::proc::status::Status;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::target::Target;
 use lowtide_release::{Options, PeriodicThread, ReleaseError, ReleaseProgress, release};
@@ -123,7 +124,6 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
             MethodChoice::Purge => Some(Method::Purge),
         },
         untested: args.untested,
-        keep_huge_pages: false,
         dry_run: args.dry_run,
         ..Options::default()
     })
@@ -323,6 +323,11 @@ fn refused(done: &Release, again: &str) -> Failure {
             again.replacen("lowtide release", "lowtide release --untested", 1)
         }
         Some(Hazard::NoTrim) => again.replacen("--method trim", "--method chunks", 1),
+        // No capability lets a process that is filtered itself, as in a container, read the filters of others.
+        Some(Hazard::SeccompUnread) if Status::own().is_ok_and(|own| own.seccomp != 0) => {
+            "lowtide run -- COMMAND     (starts the service under filters that lowtide shares)"
+                .to_owned()
+        }
         Some(Hazard::SeccompUnread) => format!("sudo {again}"),
         _ => format!("lowtide inspect {pid}"),
     };

@@ -39,6 +39,8 @@ pub struct Status {
     /// How its system calls are filtered: 0 not at all, 1 strictly, 2 by programs of BPF
     /// (`SECCOMP_MODE_…` of include/uapi/linux/seccomp.h).
     pub seccomp: u32,
+    /// How many filters its system calls pass; `None` where the kernel does not tell (before 5.9).
+    pub seccomp_filters: Option<u32>,
     /// Its effective capabilities, bit by bit (include/uapi/linux/capability.h).
     pub capabilities: u64,
     /// How often the thread has waited for something. In a process's own file it is its first thread's.
@@ -109,6 +111,9 @@ impl Status {
                         "SigIgn" => signals.ignored = mask(key, value)?,
                         "SigCgt" => signals.caught = mask(key, value)?,
                         "Seccomp" => status.seccomp = number(key, value)? as u32,
+                        "Seccomp_filters" => {
+                            status.seccomp_filters = Some(number(key, value)? as u32);
+                        }
                         "voluntary_ctxt_switches" => {
                             status.voluntary_switches = number(key, value)?;
                         }
@@ -196,6 +201,9 @@ mod tests {
         assert_eq!((status.state, status.is_stopped(), status.tracer), ('t', true, 4242));
         assert_eq!((status.process, status.own_pid), (70, 2));
         assert_eq!((status.seccomp, status.voluntary_switches), (2, 99));
+        assert_eq!(status.seccomp_filters, Some(3));
+        let before = Status::parse(&THREAD.replace("Seccomp_filters:\t3\n", "")).unwrap();
+        assert_eq!((before.seccomp, before.seccomp_filters), (2, None));
         assert_eq!((status.locked_bytes, status.hugetlb_bytes), (12 << 10, 2 << 20));
         let signals = status.signals;
         assert_eq!((signals.pending, signals.pending_shared), (1, 2));

@@ -13,12 +13,14 @@ use lowtide_probe::target::Target;
 use super::candidates::{Candidate, Candidates, ThreadInspector};
 use super::gadgets::{self, Gadgets};
 use super::priority::{self, RealtimeGuard};
+use super::shared_filters::SharedFilters;
 use super::stopped_thread::StoppedThread;
 use super::target_io::TargetIo;
 use super::time_asleep::LastTimeout;
 use super::tracee::Registers;
-use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, TargetStep, seccomp};
+use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, TargetStep, leftovers, seccomp};
 use crate::error::{Abort, ReleaseError};
+use crate::options::Options;
 use crate::refusal::Refusal;
 
 /// A pause of a thread of the target.
@@ -43,6 +45,8 @@ pub(crate) struct ThreadBorrower<'t> {
     pub(super) last_timeout: LastTimeout,
     /// Ends the search for a thread when another thread sets it; `None` once our code must leave the target.
     interrupt: Option<&'t AtomicBool>,
+    /// The filters of lowtide, if the target is known to have inherited them too.
+    shared_filters: Option<SharedFilters>,
     pauses: Vec<Pause>,
     /// The TID of the thread that was borrowed first, and the name of the call that it waited in.
     first: Option<(u32, &'static str)>,
@@ -71,7 +75,7 @@ impl<'t> ThreadBorrower<'t> {
         maps: Vec<Mapping>,
         heap: Vec<Range<u64>>,
         malloc: &str,
-        interrupt: &'t AtomicBool,
+        options: &'t Options,
         observe: &'t mut dyn FnMut(TargetStep),
     ) -> Result<Self, Abort> {
         priority::reduce_timer_slack();
@@ -92,7 +96,8 @@ impl<'t> ThreadBorrower<'t> {
             gadgets,
             restorers,
             last_timeout: LastTimeout::default(),
-            interrupt: Some(interrupt),
+            interrupt: Some(&options.interrupt),
+            shared_filters: options.shares_inherited_filters.then(SharedFilters::own).flatten(),
             pauses: Vec::new(),
             first: None,
             fs_base: None,
@@ -173,9 +178,10 @@ impl<'t> ThreadBorrower<'t> {
         escorted: Option<usize>,
         mut prepare: impl FnMut(&mut Self, &StoppedThread) -> Result<Option<Registers>, Abort>,
     ) -> Result<Redirected, Abort> {
+        self.try_calls(calls)?;
         let (candidate, (fs_base, detached)) =
             self.with_stopped_thread(|borrower, candidate, stopped| {
-                seccomp::permits(candidate.thread.tid.cast_signed(), candidate.seccomp, calls)?;
+                borrower.permits(candidate, calls)?;
                 let Some(registers) = prepare(borrower, &stopped)? else { return Ok(None) };
                 let fs_base = stopped.registers.fs_base;
                 let escorted = escorted.filter(|_| candidate.may_handle);
@@ -203,14 +209,34 @@ impl<'t> ThreadBorrower<'t> {
     /// # Errors
     /// Fails if the filters do not permit a release or cannot be read, or if no thread can be borrowed.
     pub(crate) fn check_filters(&mut self) -> Result<(), Abort> {
-        let calls = self.all_planned();
+        let place = leftovers::find_place(&self.maps, leftovers::salt()).unwrap_or(0);
+        let calls = self.all_planned(place);
+        self.try_calls(&calls)?;
         let (_, permitted) = self.with_stopped_thread(|borrower, candidate, _stopped| {
-            let tid = candidate.thread.tid.cast_signed();
-            let permitted = seccomp::permits(tid, candidate.seccomp, &calls);
+            let permitted = borrower.permits(candidate, &calls);
             borrower.io.observe(TargetStep::Detach);
             Ok(Some(permitted))
         })?;
         Ok(permitted?)
+    }
+
+    /// Checks whether the filters that lowtide shares with the target allow calls, if it shares any.
+    fn try_calls(&mut self, calls: &[(&'static str, seccomp::Call)]) -> Result<(), Refusal> {
+        self.shared_filters.as_mut().map_or(Ok(()), |filters| filters.check(calls))
+    }
+
+    /// Checks whether a stopped thread may make calls. If it should have the filters of lowtide, those allow the calls
+    /// (`try_calls`).
+    fn permits(
+        &self,
+        candidate: &Candidate,
+        calls: &[(&'static str, seccomp::Call)],
+    ) -> Result<(), Refusal> {
+        let (thread, mode) = (candidate.thread, candidate.seccomp);
+        match &self.shared_filters {
+            Some(filters) if mode == libc::SECCOMP_MODE_FILTER => filters.check_thread(thread),
+            _ => seccomp::permits(thread.tid.cast_signed(), mode, calls),
+        }
     }
 
     /// Stops a thread and calls `act`, which lets it continue; records the pause. If `act` returns `None`, tries the

@@ -84,9 +84,9 @@ pub(super) fn seccomp_call(call: &FrameCall, syscall_ret: u64) -> seccomp::Call 
     }
 }
 
-/// Returns an `rt_sigreturn` as a filter sees it.
-pub(super) fn sigreturn_call(at: u64) -> seccomp::Call {
-    seccomp::Call { number: NR_RT_SIGRETURN as u32, instruction_pointer: at, args: [0; 6] }
+/// Returns an `rt_sigreturn` as a filter sees it. `end` is the end of its instruction.
+pub(super) fn sigreturn_call(end: u64) -> seccomp::Call {
+    seccomp::Call { number: NR_RT_SIGRETURN as u32, instruction_pointer: end, args: [0; 6] }
 }
 
 /// Returns the calls that our code makes, as a filter sees them.

@@ -10,10 +10,12 @@ use super::borrow::ThreadBorrower;
 use super::calls::{MUNMAP, code_calls, mapping_calls, name_of, seccomp_call, sigreturn_call};
 use super::candidates::Candidate;
 use super::frame::{FrameCall, chain, set_argument};
+use super::gadgets::RESTORE_BYTES;
 use super::leftovers;
 use super::wait::{self, Timeout};
 use super::{ACTION_TIMEOUT, seccomp};
 use crate::error::Abort;
+use crate::stub::SYSCALL_BYTES;
 
 /// Maximum number of attempts to make calls that a signal handler cancels.
 const MAX_ATTEMPTS: u32 = 10;
@@ -23,7 +25,9 @@ impl ThreadBorrower<'_> {
     pub(super) fn unmap(&mut self, range: &Range<u64>) -> Result<(), Abort> {
         let (start, bytes) = (range.start, range.end - range.start);
         let call = FrameCall { number: MUNMAP, args: [start, bytes, 0, 0, 0, 0] };
-        if self.call_until(&[], &|_| vec![call], &|borrower| borrower.io.word(start).is_none())? {
+        if self
+            .call_until(&[], &[], &|_| vec![call], &|borrower| borrower.io.word(start).is_none())?
+        {
             Ok(())
         } else {
             let why = "what was mapped in it could not be removed: a later release does that";
@@ -32,9 +36,10 @@ impl ThreadBorrower<'_> {
     }
 
     /// Makes a thread perform calls until `holds` returns true; returns whether it did. A signal handler that runs first
-    /// cancels the calls, so they are retried.
+    /// cancels the calls, so they are retried. Fails before that if its filters do not permit these calls or `later` ones.
     pub(super) fn call_until(
         &mut self,
+        later: &[(&'static str, seccomp::Call)],
         text: &[u8],
         calls: &dyn Fn(u64) -> Vec<FrameCall>,
         holds: &dyn Fn(&Self) -> bool,
@@ -42,7 +47,7 @@ impl ThreadBorrower<'_> {
         /// Interval of the checks of `holds` before the thread has returned.
         const CHECK_INTERVAL: Duration = Duration::from_millis(2);
         for _ in 0..MAX_ATTEMPTS {
-            let thread = self.call(text, calls)?;
+            let thread = self.call(later, text, calls)?;
             let (is_made, checked) = (Cell::new(false), Cell::new(Instant::now()));
             let is_over = self.io.until(ACTION_TIMEOUT, || {
                 // First whether the thread has returned, and then the effect of its calls.
@@ -63,11 +68,12 @@ impl ThreadBorrower<'_> {
     /// Makes a thread perform calls. `text` is data that they refer to; `calls` receives its address.
     fn call(
         &mut self,
+        later: &[(&'static str, seccomp::Call)],
         text: &[u8],
         calls: &dyn Fn(u64) -> Vec<FrameCall>,
     ) -> Result<Candidate, Abort> {
         let count = calls(0).len();
-        let planned = self.planned(&calls(0));
+        let planned = [&self.planned(&calls(0)), later].concat();
         let redirected = self.redirect(&planned, Some(count), |borrower, stopped| {
             let state = stopped.resume_state().map_err(|error| borrower.io.failed(error))?;
             let Some(mut state) = state else { return Ok(None) };
@@ -101,9 +107,8 @@ impl ThreadBorrower<'_> {
         }
     }
 
-    /// Returns all calls of a release, as a filter sees them.
-    pub(super) fn all_planned(&self) -> Vec<(&'static str, seccomp::Call)> {
-        let place = leftovers::find_place(&self.maps, leftovers::salt()).unwrap_or(0);
+    /// Returns all calls of a release whose code is mapped at a place, as a filter sees them.
+    pub(super) fn all_planned(&self, place: u64) -> Vec<(&'static str, seccomp::Call)> {
         let mut calls = mapping_calls(place)(0);
         calls.push(FrameCall { number: MUNMAP, args: [place, leftovers::BYTES, 0, 0, 0, 0] });
         [self.planned(&calls), code_calls(place)].concat()
@@ -115,8 +120,8 @@ impl ThreadBorrower<'_> {
             .iter()
             .map(|call| (name_of(call.number), seccomp_call(call, self.gadgets.syscall_ret)))
             .collect();
-        planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.restore)));
-        planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.syscall_ret)));
+        planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.restore + RESTORE_BYTES)));
+        planned.push(("rt_sigreturn", sigreturn_call(self.gadgets.syscall_ret + SYSCALL_BYTES)));
         planned
     }
 }

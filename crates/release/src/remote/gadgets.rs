@@ -21,6 +21,8 @@ pub(crate) struct Gadgets {
 
 const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
 const RESTORE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// Length of the instructions up to the end of `syscall` at [`Gadgets::restore`].
+pub(super) const RESTORE_BYTES: u64 = RESTORE.len() as u64;
 const POP_RSP_RET: [u8; 2] = [0x5c, 0xc3];
 
 /// Finds all addresses to which signal handlers may return: each library that calls `rt_sigaction` has its own (up to

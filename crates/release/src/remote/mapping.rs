@@ -116,7 +116,9 @@ impl<'t> ThreadBorrower<'t> {
                 let maps = borrower.io.target.maps();
                 maps.is_ok_and(|maps| leftovers::are_both_at(&maps, place))
             };
-            if self.call_until(text.as_bytes(), &|text| all(text), &are_ours)? {
+            // Once the code is mapped, a call that is not permitted would be too late.
+            let later = self.all_planned(place);
+            if self.call_until(&later, text.as_bytes(), &|text| all(text), &are_ours)? {
                 return Ok(place);
             }
             if self.io.lost().is_some() || self.io.is_stopped() {

@@ -20,7 +20,8 @@
 //! - `enter` and `block`: making a thread run our code, and the interface of that code.
 //! - `calls`: the system calls that are made in the target.
 //! - `priority`: scheduling and signals of lowtide's own threads.
-//! - `seccomp`: whether a thread may make those calls.
+//! - `seccomp`: whether a thread may make those calls, if its filters can be read.
+//! - `shared_filters` and `scratch`: the same, if it has the filters of lowtide itself.
 //! - `symbol`: the addresses of symbols.
 
 mod block;
@@ -35,7 +36,9 @@ mod gadgets;
 mod leftovers;
 mod mapping;
 mod priority;
+mod scratch;
 pub(crate) mod seccomp;
+pub(crate) mod shared_filters;
 mod stopped_thread;
 pub(crate) mod symbol;
 mod target_io;

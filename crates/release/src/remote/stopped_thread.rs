@@ -93,7 +93,9 @@ impl StoppedThread {
                 PtraceStop::Call => {}
                 // A handler runs before the first call, which cancels all of them.
                 PtraceStop::Signal(signal) => return self.tracee.detach(signal),
-                PtraceStop::Requested | PtraceStop::Group => return self.tracee.detach(0),
+                PtraceStop::Requested | PtraceStop::Group | PtraceStop::Event(_) => {
+                    return self.tracee.detach(0);
+                }
                 PtraceStop::Ended => return Ok(()),
                 PtraceStop::TimedOut => return Err(io::ErrorKind::TimedOut.into()),
             }
@@ -249,7 +251,7 @@ impl ThreadBorrower<'_> {
                 let _ = tracee.detach(0);
                 Err(Refusal::Stopped { pid: self.io.target.pid }.into())
             }
-            PtraceStop::Ended | PtraceStop::Call => Ok(None),
+            PtraceStop::Ended | PtraceStop::Call | PtraceStop::Event(_) => Ok(None),
             PtraceStop::TimedOut => {
                 crate::checks::check_frozen(self.io.target)?;
                 Err(failed("a thread could not be stopped: the kernel holds it"))

@@ -44,6 +44,8 @@ pub(crate) enum PtraceStop {
     Call,
     /// It stopped because a signal is about to be delivered to it.
     Signal(i32),
+    /// It stopped at an event that was asked for ([`Tracee::seize_with`]): a `PTRACE_EVENT_…`.
+    Event(i32),
     /// Its whole process was stopped (`SIGSTOP` and the like).
     Group,
     /// It has ended.
@@ -59,8 +61,16 @@ impl Tracee {
     /// Fails if this is not permitted (`EPERM`: missing rights, or another tracer), or if the thread has ended.
     pub(crate) fn seize(tid: u32) -> io::Result<Self> {
         let tid = i32::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+        Self::seize_with(tid, 0)
+    }
+
+    /// Starts to trace a thread like [`Tracee::seize`], with further options (`PTRACE_O_…`).
+    ///
+    /// # Errors
+    /// Fails like [`Tracee::seize`].
+    pub(crate) fn seize_with(tid: i32, options: i32) -> io::Result<Self> {
         // Makes stops at system calls distinguishable from others.
-        let options = libc::PTRACE_O_TRACESYSGOOD as usize;
+        let options = (libc::PTRACE_O_TRACESYSGOOD | options) as usize;
         // SAFETY: PTRACE_SEIZE takes two numbers as large as pointers, and no pointers: it reads and writes
         // no memory of ours.
         let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0_usize, options) };
@@ -131,8 +141,9 @@ impl Tracee {
         match (status >> 16, signal) {
             (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => PtraceStop::Requested,
             (libc::PTRACE_EVENT_STOP, _) => PtraceStop::Group,
-            _ if signal == libc::SIGTRAP | 0x80 => PtraceStop::Call,
-            _ => PtraceStop::Signal(signal),
+            (0, _) if signal == libc::SIGTRAP | 0x80 => PtraceStop::Call,
+            (0, _) => PtraceStop::Signal(signal),
+            (event, _) => PtraceStop::Event(event),
         }
     }
 
@@ -177,6 +188,20 @@ impl Tracee {
         Ok(())
     }
 
+    /// Reads the message of the event at which it stopped: the TID of a thread or process that it has started.
+    ///
+    /// # Errors
+    /// Fails if the thread has ended.
+    pub(crate) fn event_message(&self) -> io::Result<libc::c_ulong> {
+        let mut message: libc::c_ulong = 0;
+        // SAFETY: PTRACE_GETEVENTMSG writes an unsigned long to its last argument, which points to one that outlives
+        // the call.
+        checked(unsafe {
+            libc::ptrace(libc::PTRACE_GETEVENTMSG, self.tid, 0_usize, &raw mut message)
+        })?;
+        Ok(message)
+    }
+
     /// Reads its extended state (vector registers and the like), in the layout of XSAVE.
     ///
     /// # Errors
@@ -210,6 +235,11 @@ impl Tracee {
     /// Sets the registers that a drop restores: those with which the thread continues if it is not used.
     pub(crate) fn restore_on_drop(&mut self, registers: Registers) {
         self.restore_on_drop = Some(registers);
+    }
+
+    /// Leaves it to the kernel: nothing is done when this is dropped.
+    pub(crate) fn forget(&mut self) {
+        self.is_traced = false;
     }
 
     /// Detaches it, so that it continues. Delivers `signal`, if it is not 0.

@@ -1,0 +1,93 @@
+//! Seccomp filters that lowtide and a target have inherited from the same process.
+//!
+//! The kernel shows no filters to a caller that is under filters itself. But filters are inherited, and only ever
+//! added. So if two threads inherited theirs from the same process and have the same number of them, they have the
+//! same ones, and what the filters do can be tried in a child of lowtide.
+
+use lowtide_probe::proc::status::Status;
+use lowtide_probe::proc::task::Thread;
+
+use super::scratch;
+use super::seccomp::Call;
+use crate::refusal::Refusal;
+
+/// The filters of the calling thread, and the calls that they are known to allow.
+pub(super) struct SharedFilters {
+    own: Status,
+    allowed: Vec<Call>,
+}
+
+impl SharedFilters {
+    /// Returns the filters of the calling thread; `None` if it has none.
+    pub(super) fn own() -> Option<Self> {
+        let own = Status::own().ok().filter(|own| own.seccomp == libc::SECCOMP_MODE_FILTER)?;
+        Some(Self { own, allowed: Vec::new() })
+    }
+
+    /// Checks whether they allow calls. Calls that were not checked before are tried, which takes some milliseconds:
+    /// not while a thread of the target is stopped.
+    ///
+    /// # Errors
+    /// Returns the first call that they do not allow. Fails if the calls cannot be tried.
+    pub(super) fn check(&mut self, calls: &[(&'static str, Call)]) -> Result<(), Refusal> {
+        let mut new: Vec<(&'static str, Call)> = Vec::new();
+        for named in calls {
+            if !self.allowed.contains(&named.1) && !new.contains(named) {
+                new.push(*named);
+            }
+        }
+        if !new.is_empty() {
+            scratch::check(&new)?;
+            self.allowed.extend(new.iter().map(|(_, call)| *call));
+        }
+        Ok(())
+    }
+
+    /// Checks that a thread has the same filters.
+    ///
+    /// # Errors
+    /// Fails if it has others, or has ended.
+    pub(super) fn check_thread(&self, thread: Thread) -> Result<(), Refusal> {
+        let status = thread.status().map_err(|error| error.to_string());
+        let are_shared = status.and_then(|status| Ok(are_shared(&self.own, &status)?));
+        are_shared.map_err(|why| Refusal::SeccompUnread { why })
+    }
+}
+
+/// Checks that two threads have the same filters, if they inherited theirs from the same process; the error is the
+/// reason why this is not certain.
+///
+/// # Errors
+/// Fails unless both are in filter mode and have the same number of filters.
+pub(crate) fn are_shared(own: &Status, other: &Status) -> Result<(), &'static str> {
+    match (own.seccomp_filters, other.seccomp_filters) {
+        (None, _) | (_, None) => Err("this kernel, before 5.9, does not count filters"),
+        _ if [own, other].iter().any(|status| status.seccomp != libc::SECCOMP_MODE_FILTER) => {
+            Err("its filters are not those of lowtide")
+        }
+        (own, other) if own == other => Ok(()),
+        _ => Err("it has other filters than lowtide"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_the_same_only_if_as_many_were_inherited() {
+        let filtered =
+            |seccomp_filters| Status { seccomp: 2, seccomp_filters, ..Status::default() };
+        assert_eq!(are_shared(&filtered(Some(2)), &filtered(Some(2))), Ok(()));
+        for (own, other) in [
+            (filtered(Some(2)), filtered(Some(3))),
+            (filtered(Some(2)), filtered(Some(1))),
+            (filtered(None), filtered(None)),
+            (filtered(Some(2)), filtered(None)),
+            (filtered(Some(0)), Status { seccomp: 0, ..filtered(Some(0)) }),
+            (filtered(Some(1)), Status { seccomp: 1, ..filtered(Some(1)) }),
+        ] {
+            assert!(are_shared(&own, &other).is_err(), "{own:?} {other:?}");
+        }
+    }
+}
