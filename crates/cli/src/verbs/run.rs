@@ -46,6 +46,12 @@ pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
     ended.pass_on()
 }
 
+/// Returns whether a process observes the command: to release its memory, or for the record.
+fn is_supervised(args: &RunArgs, fallback: Fallback) -> bool {
+    let releases = args.policy.policy != PolicyKind::None && fallback == Fallback::None;
+    releases || args.policy.output.is_some()
+}
+
 fn reporter(args: &RunArgs) -> Result<ActReporter, Failure> {
     ActReporter::open(&args.policy, Printed::Warnings, None)
 }

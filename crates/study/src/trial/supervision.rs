@@ -1,6 +1,5 @@
 //! The policy of a treatment during a trial: the subject is supervised in a thread of its own, as `lowtide attach` does.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +38,7 @@ impl Supervision {
         let builder = std::thread::Builder::new().name("policy".to_owned());
         let thread = builder.spawn(move || {
             let mut acts = RecordedActs { recorder };
-            let scope = Scope::of_selection(move || Some(of_subject(root)));
+            let scope = Scope::of_selection(move || Some(descendants_of(root)));
             // What ends it early is a /proc that cannot be read, which the sampler reports.
             let mut supervisor = Supervisor::new(options, scope, &mut acts);
             let _ = supervisor.run();
@@ -53,11 +52,6 @@ impl Supervision {
         self.interrupt.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or(0.0)
     }
-}
-
-/// Returns the processes of a subject. `root` is their supervisor process.
-fn of_subject(root: u32) -> BTreeSet<u32> {
-    descendants_of(root)
 }
 
 /// Writes acts to the record of a trial.
