@@ -19,6 +19,8 @@ pub(crate) struct Subject {
     reader: ProcReader,
     /// The program that it runs, as the kernel identifies it: its code's addresses.
     image: (u64, u64),
+    /// RSS as last read, in bytes.
+    pub(crate) rss_bytes: u64,
     /// The short name of the program.
     pub(crate) name: String,
     pub(crate) command: String,
@@ -68,6 +70,7 @@ impl Subject {
             parent: stat.parent,
             reader,
             image: stat.image,
+            rss_bytes: 0,
             command: format!("[{}]", stat.name),
             name: stat.name,
             pressure: PressureSource::for_process(pid),
@@ -107,6 +110,7 @@ impl Subject {
             self.brake = Brake::default();
             (self.last, self.dropped, self.refused) = (None, None, None);
         }
+        self.rss_bytes = reading.rss_bytes.0;
         let key = (reading.rss_bytes.0, (reading.cpu_s * 1e3) as u64, reading.minor_faults);
         if key != self.changed.0 {
             self.changed = (key, t_s);

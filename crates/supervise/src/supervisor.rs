@@ -277,7 +277,7 @@ impl<'o> Supervisor<'o> {
 
     fn log_returned(&mut self, subject: &Subject) {
         let (Some(dropped), Some(last)) = (&subject.dropped, &subject.last) else { return };
-        let line = self.about(subject, 0).returned(last.id, dropped.released_bytes, &dropped.back);
+        let line = self.about(subject).returned(last.id, dropped.released_bytes, &dropped.back);
         self.observer.act(&subject.name, &line);
     }
 
@@ -302,12 +302,12 @@ impl<'o> Supervisor<'o> {
         }
     }
 
-    fn about<'s>(&self, subject: &'s Subject, rss_bytes: u64) -> About<'s> {
+    fn about<'s>(&self, subject: &'s Subject) -> About<'s> {
         About {
             pid: subject.target.pid,
             command: &subject.command,
             policy: self.options.policy,
-            rss_bytes,
+            rss_bytes: subject.rss_bytes,
         }
     }
 
@@ -345,7 +345,7 @@ impl<'o> Supervisor<'o> {
         subject.held_back_s = Some(state.t_s);
         if !std::mem::replace(&mut subject.is_held_back, true) {
             let message = "The budget of CPU time is used up: the release waits".to_owned();
-            let about = self.about(subject, state.rss.0);
+            let about = self.about(subject);
             let line = about.line(ActEvent::HeldBack, 0, reason.to_string(), message);
             self.observer.act(&subject.name, &line);
         }
@@ -420,7 +420,7 @@ impl<'o> Supervisor<'o> {
     ) {
         let is_silent =
             release.outcome == ReleaseOutcome::NothingToRelease && self.options.policy.has_budget();
-        let line = self.about(subject, 0).release(id, reason.to_string(), release, took);
+        let line = self.about(subject).release(id, reason.to_string(), release, took);
         let has_failed =
             matches!(release.outcome, ReleaseOutcome::Refused | ReleaseOutcome::Partial);
         if release.outcome == ReleaseOutcome::Refused && release.may_pass == Some(false) {
@@ -455,7 +455,7 @@ impl<'o> Supervisor<'o> {
             return;
         }
         let message = format!("The process is left alone for {}", HumanSeconds(LEFT_ALONE_S));
-        let line = self.about(subject, 0).line(ActEvent::LeftAlone, id, reason.clone(), message);
+        let line = self.about(subject).line(ActEvent::LeftAlone, id, reason.clone(), message);
         self.observer.act(&subject.name, &line);
         subject.refused = Some(reason);
     }
