@@ -14,6 +14,16 @@ pub(crate) fn joined(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
+/// A range in parts of at most so many bytes, whose resident pages are asked for one part at a time.
+pub(crate) fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let part = at..range.end.min(at.saturating_add(most));
+        at = part.end;
+        (part.start < part.end).then_some(part)
+    })
+}
+
 /// What of some ranges is left beside others; both in order and apart from each other.
 pub(crate) fn gaps(
     ranges: impl Iterator<Item = Range<u64>>,
@@ -50,6 +60,14 @@ mod tests {
             gaps(ranges.into_iter(), &[0..5, 8..22, 25..26]),
             [5..8, 22..25, 26..30, 40..50]
         );
+    }
+
+    #[test]
+    fn the_parts_of_a_range_are_all_of_it() {
+        let split = |range| parts(range, 10).collect::<Vec<_>>();
+        assert_eq!(split(5..27), [5..15, 15..25, 25..27]);
+        assert_eq!(split(u64::MAX - 10..u64::MAX).len(), 1);
+        assert!(split(7..7).is_empty());
     }
 
     #[test]

@@ -11,6 +11,8 @@ const KEPT: usize = 1024;
 const GROUP: u64 = 16;
 /// So much is asked about residency at once; the answers are kept as one bit a page.
 const SLICE: u64 = 2 << 20;
+/// Maximum number of such answers that are kept: 32 GiB, in about 2 MiB.
+const MAX_SLICES: usize = 16 << 10;
 const SLICE_WORDS: usize = (SLICE / PAGE / 64) as usize;
 /// After so many words it is decided anew whether to read whole pages.
 const ROUND: u32 = 64;
@@ -50,6 +52,12 @@ impl<'m, M: Memory> Scattered<'m, M> {
     pub(crate) fn forget(&mut self) {
         self.resident.clear();
         self.pages.iter_mut().for_each(|page| page.0 = u64::MAX);
+    }
+
+    /// Forgets it, and frees the room that it took.
+    pub(crate) fn clear(&mut self) {
+        self.resident = HashMap::new();
+        self.pages = vec![(u64::MAX, Vec::new()); KEPT];
     }
 
     /// A word, where it is resident.
@@ -121,6 +129,9 @@ impl<'m, M: Memory> Scattered<'m, M> {
     fn is_resident(&mut self, address: u64) -> bool {
         let slice = address / SLICE;
         let memory = self.memory;
+        if self.resident.len() >= MAX_SLICES && !self.resident.contains_key(&slice) {
+            self.resident.clear();
+        }
         let bits = self.resident.entry(slice).or_insert_with(|| {
             let mut bits = Box::new([0; SLICE_WORDS]);
             let start = slice.saturating_mul(SLICE);

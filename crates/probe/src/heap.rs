@@ -36,13 +36,15 @@ pub fn library<'m>(maps: &'m [maps::Mapping], path: &str) -> Option<&'m maps::Ma
 
 /// The mappings that may hold a part of the heap: private, writable, of no file, and not a stack's.
 pub fn mappings(maps: &[maps::Mapping]) -> Vec<HeapMapping> {
-    maps.iter()
-        .filter(|m| {
-            m.permissions.starts_with("rw") && m.permissions.ends_with('p') && !m.has_file()
-        })
-        .filter(|m| m.name.is_empty() || m.name == "[heap]" || m.name.starts_with("[anon:"))
-        .map(|m| HeapMapping { range: m.start..m.end, is_brk: m.name == "[heap]" })
-        .collect()
+    maps.iter().filter_map(mapping).collect()
+}
+
+/// A mapping, if it may hold a part of the heap.
+pub fn mapping(m: &maps::Mapping) -> Option<HeapMapping> {
+    let is_private = m.permissions.starts_with("rw") && m.permissions.ends_with('p');
+    let is_named_so = m.name.is_empty() || m.name == "[heap]" || m.name.starts_with("[anon:");
+    (is_private && !m.has_file() && is_named_so)
+        .then(|| HeapMapping { range: m.start..m.end, is_brk: m.name == "[heap]" })
 }
 
 #[cfg(test)]

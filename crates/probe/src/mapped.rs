@@ -74,13 +74,14 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::proc::maps::Permissions;
 
     /// A mapping of our own, named as if it were of a file at a path.
     fn mapping(path: &Path, file: FileId) -> Mapping {
         Mapping {
             start: 0x1000,
             end: 0x2000,
-            permissions: "r-xp".to_owned(),
+            permissions: Permissions::parse("r-xp").unwrap(),
             offset: 0,
             file,
             name: path.to_string_lossy().into_owned(),

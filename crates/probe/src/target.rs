@@ -1,7 +1,7 @@
 //! A process that is to be looked at: its pidfd and when it began, not only its number.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufReader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -145,8 +145,15 @@ impl Target {
     /// # Errors
     /// When they may not be seen, or it has ended; [`Target::failed`] tells the two apart.
     pub fn maps(&self) -> io::Result<Vec<maps::Mapping>> {
-        let text = fs::read(self.path("maps"))?;
-        Ok(maps::parse(&String::from_utf8_lossy(&text))?)
+        self.each_mapping()?.collect()
+    }
+
+    /// Reads its mappings one by one, in order of address.
+    ///
+    /// # Errors
+    /// Fails, or its items do, like [`Target::maps`].
+    pub fn each_mapping(&self) -> io::Result<impl Iterator<Item = io::Result<maps::Mapping>>> {
+        Ok(maps::read(BufReader::new(File::open(self.path("maps"))?)))
     }
 
     /// The path of one of its files under `/proc`.

@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::sync::Arc;
 
 use lowtide_probe::detect::{Detected, Detector};
 use lowtide_probe::proc::cgroup::Groups;
@@ -29,7 +30,7 @@ const TESTED: [&str; 9] = ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42
 #[derive(Debug)]
 pub struct TargetFacts {
     /// The mappings of the process.
-    pub maps: Vec<Mapping>,
+    pub maps: Arc<Vec<Mapping>>,
     /// The allocator and runtimes that manage its memory.
     pub detected: Detected,
 }
@@ -64,7 +65,7 @@ pub fn check(
     if !options.untested {
         check_version(&detected)?;
     }
-    Ok(TargetFacts { maps, detected })
+    Ok(TargetFacts { maps: Arc::new(maps), detected })
 }
 
 /// Returns why a release would leave a process alone, as far as this is visible from outside. `None` also if the

@@ -1,7 +1,7 @@
 //! One release, from the survey to the last pass.
 
 use std::ops::Range;
-
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lowtide_analysis::stats;
@@ -146,7 +146,7 @@ impl ReleaseRun<'_> {
         observe: &mut dyn FnMut(TargetStep),
     ) -> Result<(), Abort> {
         let malloc = heap.malloc.as_str();
-        let maps = heap.facts.maps.clone();
+        let maps = Arc::clone(&heap.facts.maps);
         let areas = heap.walked.areas.clone();
         let mut borrower = ThreadBorrower::open(
             self.target,

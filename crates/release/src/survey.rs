@@ -1,5 +1,7 @@
 //! Surveys a process before a release acts on it: checks it and finds its heap. Everything is only read.
 
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -123,7 +125,7 @@ impl Survey {
         let library = heap::library(maps, &malloc).ok_or(Refusal::NoHeap)?;
         let layout = Layout::find(&memory, &heap::data_of(maps, library.file));
         let layout = layout.ok_or(Refusal::NoHeap)?;
-        let mut maps = maps.clone();
+        let mut maps = Arc::clone(maps);
         let interrupt = &self.options.interrupt;
         let _idle = IdleGuard::new(interrupt);
         let (mut walked, mut kept_bytes) = self.walk(&memory, &layout, &maps);
@@ -131,7 +133,7 @@ impl Survey {
             if disagreement(&walked).is_none() || interrupt.load(Ordering::Relaxed) {
                 break;
             }
-            maps = self.target.maps().map_err(|error| self.target.failed(error))?;
+            maps = Arc::new(self.target.maps().map_err(|error| self.target.failed(error))?);
             (walked, kept_bytes) = self.walk(&memory, &layout, &maps);
         }
         if interrupt.load(Ordering::Relaxed) {
@@ -167,8 +169,9 @@ impl Survey {
 impl TargetHeap {
     /// Reads the target's current mappings, for a walk.
     pub(crate) fn mappings(&self, target: &Target) -> Result<Vec<HeapMapping>, Abort> {
-        let maps = target.maps().map_err(|error| target.failed(error))?;
-        Ok(heap::mappings(&maps))
+        let all = target.each_mapping().map_err(|error| target.failed(error))?;
+        let found = all.filter_map(|mapping| mapping.map(|m| heap::mapping(&m)).transpose());
+        Ok(found.collect::<io::Result<_>>().map_err(|error| target.failed(error))?)
     }
 }
 

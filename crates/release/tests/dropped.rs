@@ -16,6 +16,7 @@ const HUGE: u64 = 2 << 20;
 fn release(program: &Refault) -> (Release, DroppedRanges) {
     let (release, dropped) = release_and_sample_dropped(&program.target(), &options()).unwrap();
     assert_eq!(release.outcome, ReleaseOutcome::Released, "{release:?}");
+    assert!(release.cpu_s > 0.0 && release.cpu_s.is_finite(), "{release:?}");
     (release, dropped)
 }
 

@@ -9,10 +9,10 @@ use super::chunk::{FLAGS, IS_MMAPPED, PREV_INUSE};
 use super::layout::{Layout, MallocParams};
 use super::lists::FastChunks;
 use super::stretch_tally::TopRule;
-use super::walk::{self, Ending, Stretch, StretchWalk, Walker};
+use super::walk::{self, Ending, MAX_SUSPECTS, Stretch, StretchWalk, Walker};
 use super::{FreePages, HEAP_BYTES, Heap, HeapMapping, Mmapped, Tally, WalkedArena};
 use crate::memory::{Memory, word, word_in};
-use crate::ranges::{gaps, joined};
+use crate::ranges::{gaps, joined, parts};
 use crate::residency::Residency;
 
 /// Minimum number of times an arena is walked that changes meanwhile.
@@ -24,6 +24,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(1);
 const MAX_WAITS: u32 = 7;
 /// The main heap may have grown by so much since its mapping was looked up.
 const GROWN: u64 = 1 << 30;
+/// Of so much the resident pages are asked for at once, in bytes: the answer takes 2 MiB at most.
+const ASKED_AT_ONCE: u64 = 1 << 30;
 /// So much is read at once where blocks are searched for everywhere, in bytes.
 const SEARCHED_AT_ONCE: u64 = 128 << 10;
 pub(super) struct HeapWalk<'m, M> {
@@ -89,6 +91,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     }
 
     fn caches(&mut self, chunks: u64) -> Caches {
+        self.walker.fast.end_walk();
         let mut caches = caches::caches(self.memory, &self.suspects, chunks);
         // What counts as free already is not counted as cached as well.
         let is_free = |block: &Range<u64>| self.walker.fast.was_recognised(block.start);
@@ -163,7 +166,8 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
     fn add(&mut self, arena: &mut WalkedArena, walked: StretchWalk, range: &Range<u64>) {
         self.rereads += walked.rereads;
         self.returns += walked.returns;
-        self.suspects.extend(walked.suspects);
+        let room = MAX_SUSPECTS.saturating_sub(self.suspects.len());
+        self.suspects.extend(walked.suspects.into_iter().take(room));
         arena.tally.add(&walked.tally);
         arena.walked_bytes += range.end.saturating_sub(range.start);
         arena.heaps += 1;
@@ -321,7 +325,8 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         let page = self.memory.page_bytes();
         let mut ahead = PageReader::new(page);
         let mut at = gap.start;
-        for run in self.memory.resident(gap.clone()) {
+        let memory = self.memory;
+        for run in parts(gap.clone(), ASKED_AT_ONCE).flat_map(|part| memory.resident(part)) {
             at = at.max(run.start);
             while at < run.end && *budget > 0 {
                 let is_piece_missing = main.as_ref().is_some_and(|main| !main.is_whole());
@@ -347,7 +352,8 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         let page = self.memory.page_bytes();
         let mut ahead = PageReader::new(SEARCHED_AT_ONCE);
         let mut at = gap.start;
-        for run in self.memory.resident(gap.clone()) {
+        let memory = self.memory;
+        for run in parts(gap.clone(), ASKED_AT_ONCE).flat_map(|part| memory.resident(part)) {
             at = at.max(run.start);
             while at < run.end && *budget > 0 && self.misses_blocks() {
                 *budget = budget.saturating_sub(page);

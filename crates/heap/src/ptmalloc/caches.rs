@@ -10,7 +10,7 @@ use crate::scattered::Scattered;
 /// Longer lists than a thread can have: `glibc.malloc.tcache_count` is at most 65535.
 const LONGEST: usize = 1 << 16;
 /// More blocks than this are not told apart from used ones.
-const MOST_BLOCKS: usize = 1 << 20;
+const MOST_BLOCKS: usize = 1 << 19;
 
 /// So many blocks are followed at least, whatever the lists look like.
 const FEWEST_READ: u64 = 1 << 16;

@@ -38,6 +38,8 @@ pub(super) struct ChunkSet {
     last: Option<(u64, Option<usize>)>,
 }
 
+/// Maximum number of places in a set, which then takes 4 MiB.
+const MAX_PLACES: usize = 8192;
 const PLACE: u64 = 64 << 10;
 const PLACE_WORDS: usize = (PLACE / 16 / 64) as usize;
 
@@ -56,6 +58,11 @@ impl ChunkSet {
         let is_new = self.bits[bits][word] & mask == 0;
         self.bits[bits][word] |= mask;
         is_new
+    }
+
+    /// Whether it takes no further places.
+    fn is_full(&self) -> bool {
+        self.bits.len() >= MAX_PLACES
     }
 
     /// Whether a chunk is in it.
@@ -135,7 +142,7 @@ pub(super) struct FastChunks<'m, M> {
     listed: ChunkSet,
     /// Chunks that were recognised by their links.
     recognised: ChunkSet,
-    /// A bit for each class whose lists changed while they were followed.
+    /// A bit for each class whose lists changed while they were followed, or were too long.
     changing: u16,
 }
 
@@ -158,7 +165,8 @@ impl<'m, M: Memory> FastChunks<'m, M> {
         found
     }
 
-    /// Follows a list to its end, or to a chunk that is known already. `false` if it leads nowhere.
+    /// Follows a list to its end, or to a chunk that is known already. `false` if it leads nowhere, or to more
+    /// chunks than are kept.
     fn follow(&mut self, list: FastList) -> bool {
         let mut next = list.first;
         while next != 0 {
@@ -167,6 +175,9 @@ impl<'m, M: Memory> FastChunks<'m, M> {
                 return false;
             };
             if head & !7 != list.size {
+                return false;
+            }
+            if self.listed.is_full() {
                 return false;
             }
             // A list that is torn may turn in a circle.
@@ -200,10 +211,16 @@ impl<'m, M: Memory> FastChunks<'m, M> {
                 && next.is_multiple_of(16)
                 && next < 1 << 47
                 && self.words.pair(next).is_some_and(|(_, head)| head & !7 == size));
-        if is_link {
+        if is_link && !self.recognised.is_full() {
             self.recognised.insert(chunk);
         }
         is_link
+    }
+
+    /// Forgets all but the chunks that were recognised by their links, when the walk is over.
+    pub(super) fn end_walk(&mut self) {
+        self.listed = ChunkSet::default();
+        self.words.clear();
     }
 
     /// Whether a chunk was recognised by its link: it may be in a thread's cache just as well.

@@ -35,7 +35,7 @@ const LARGEST_FOREIGN: u64 = 256 << 20;
 /// So many sound chunks in a row are no coincidence.
 const CONVINCING: u32 = 32;
 /// More caches than there can be threads (`PID_MAX_LIMIT` is larger, but not their memory).
-const MAX_SUSPECTS: usize = 1 << 18;
+pub(super) const MAX_SUSPECTS: usize = 1 << 18;
 
 /// How a stretch of a heap ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

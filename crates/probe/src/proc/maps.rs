@@ -1,5 +1,8 @@
 //! `/proc/PID/maps`.
 
+use std::io::{self, BufRead};
+use std::ops::Deref;
+
 use super::ParseError;
 
 /// One mapping.
@@ -10,13 +13,40 @@ pub struct Mapping {
     /// First address behind it.
     pub end: u64,
     /// `rwxp`, as the kernel prints it.
-    pub permissions: String,
+    pub permissions: Permissions,
     /// Where in its file it begins.
     pub offset: u64,
     /// The file: device and inode; inode 0 is no file.
     pub file: FileId,
     /// What it is called: a path, `[heap]`, or nothing.
     pub name: String,
+}
+
+/// Permissions of a mapping, a text of four characters. A process can have 65,530 mappings by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Permissions([u8; 4]);
+
+impl Permissions {
+    /// Parses `rwxp`, with `-` for what is not permitted, and `s` if the mapping is shared. `None` if it is not four
+    /// ASCII characters.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text: [u8; 4] = text.as_bytes().try_into().ok()?;
+        text.is_ascii().then_some(Self(text))
+    }
+}
+
+impl Deref for Permissions {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl PartialEq<&str> for Permissions {
+    fn eq(&self, other: &&str) -> bool {
+        self.0 == other.as_bytes()
+    }
 }
 
 /// A file, whatever path it is reached by.
@@ -62,6 +92,25 @@ pub fn parse(text: &str) -> Result<Vec<Mapping>, ParseError> {
     text.lines().map(parse_line).collect()
 }
 
+/// Reads the mappings one by one, without the whole text in memory.
+///
+/// # Errors
+/// Each item fails if the text cannot be read, or if its line is not a mapping.
+pub fn read(mut text: impl BufRead) -> impl Iterator<Item = io::Result<Mapping>> {
+    let mut line = Vec::new();
+    std::iter::from_fn(move || {
+        line.clear();
+        match text.read_until(b'\n', &mut line) {
+            Ok(0) => None,
+            Ok(_) => {
+                let line = line.strip_suffix(b"\n").unwrap_or(&line);
+                Some(parse_line(&String::from_utf8_lossy(line)).map_err(io::Error::from))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    })
+}
+
 fn parse_line(line: &str) -> Result<Mapping, ParseError> {
     let error = || ParseError { file: "maps", what: format!("`{line}` is no mapping") };
     let hex = |text: &str| u64::from_str_radix(text, 16).map_err(|_| error());
@@ -74,7 +123,7 @@ fn parse_line(line: &str) -> Result<Mapping, ParseError> {
         if field.is_empty() { Err(error()) } else { Ok(field) }
     };
     let (start, end) = next()?.split_once('-').ok_or_else(error)?;
-    let permissions = next()?.to_owned();
+    let permissions = Permissions::parse(next()?).ok_or_else(error)?;
     let offset = next()?;
     let (major, minor) = next()?.split_once(':').ok_or_else(error)?;
     let inode = next()?;
@@ -112,12 +161,17 @@ mod tests {
         assert!(maps[0].contains(0x7f12_0000_0000) && !maps[0].contains(0x7f12_0002_1000));
         assert_eq!((maps[1].name.as_str(), maps[1].has_file()), ("[stack]", false));
         assert_eq!(maps[2].name, "");
+        assert!(maps[0].permissions == "r-xp" && maps[2].permissions.starts_with("---"));
+        let read: std::io::Result<Vec<Mapping>> = read(text.as_bytes()).collect();
+        assert_eq!(read.unwrap(), maps);
     }
 
     proptest! {
         #[test]
         fn no_text_makes_the_parser_panic(text in "[0-9a-f\\-: rwxp\n/]{0,200}") {
-            let _ = parse(&text);
+            let parsed = parse(&text).ok();
+            let read: Option<Vec<Mapping>> = read(text.as_bytes()).collect::<io::Result<_>>().ok();
+            prop_assert_eq!(parsed, read);
         }
     }
 }

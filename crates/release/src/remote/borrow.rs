@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ pub(crate) struct Pause {
 pub(crate) struct ThreadBorrower<'t> {
     pub(super) io: TargetIo<'t>,
     /// The target's mappings, as they were read last.
-    pub(super) maps: Vec<Mapping>,
+    pub(super) maps: Arc<Vec<Mapping>>,
     heap: Vec<Range<u64>>,
     code: Vec<Range<u64>>,
     pub(super) gadgets: Gadgets,
@@ -72,7 +73,7 @@ impl<'t> ThreadBorrower<'t> {
     pub(crate) fn open(
         target: &'t Target,
         live: &'t LiveMemory,
-        maps: Vec<Mapping>,
+        maps: Arc<Vec<Mapping>>,
         heap: Vec<Range<u64>>,
         malloc: &str,
         options: &'t Options,
@@ -151,7 +152,7 @@ impl<'t> ThreadBorrower<'t> {
 
     /// Reads the target's mappings again.
     pub(super) fn refresh_maps(&mut self) -> Result<(), Abort> {
-        self.maps = self.io.maps()?;
+        self.maps = Arc::new(self.io.maps()?);
         Ok(())
     }
 
