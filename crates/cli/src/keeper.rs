@@ -1,21 +1,17 @@
 //! The command that starts a keeper: lowtide itself, with a hidden verb.
 
-use lowtide_study::SupervisorCommand;
+use lowtide_study::KeeperCommand;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::Failure;
 
 /// The keeper, and room for as many descriptors as a large tree needs; the subject gets the limit
 /// that lowtide found.
-pub(crate) fn program() -> Result<SupervisorCommand, Failure> {
+pub(crate) fn program() -> Result<KeeperCommand, Failure> {
     let path = std::env::current_exe().map_err(|error| {
         Failure::failed(format!("lowtide cannot find its own program to start it again: {error}"))
     })?;
-    Ok(SupervisorCommand {
-        path,
-        arguments: vec!["keep".to_owned()],
-        open_files_limit: raise_limit(),
-    })
+    Ok(KeeperCommand { path, arguments: vec!["keep".to_owned()], open_files_limit: raise_limit() })
 }
 
 /// Raises the soft limit of open files to the hard limit. Returns the original soft limit.

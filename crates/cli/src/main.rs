@@ -59,7 +59,7 @@ fn run(verb: Verb, output: &output::Output) -> Result<Exit, Failure> {
         Verb::Report(args) => verbs::report::run(&args, output),
         Verb::Completions { shell } => verbs::completions::run(shell, output),
         Verb::Man { verb } => verbs::man::run(verb.as_deref(), output),
-        Verb::Keep => Ok(Exit::Passed(lowtide_study::supervise())),
+        Verb::Keep => Ok(Exit::Passed(lowtide_study::keep())),
         Verb::DemoServer(args) => verbs::demo::server(&args),
     }
 }

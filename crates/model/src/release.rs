@@ -49,6 +49,9 @@ pub struct Release {
     pub rss_after_bytes: u64,
     /// How long it all took, in seconds.
     pub elapsed_s: f64,
+    /// CPU time that lowtide itself used for it, in seconds. What its code used in the process is not
+    /// in it.
+    pub cpu_s: f64,
     /// How often a thread of the target was held up.
     pub pauses: u64,
     /// The longest of them, in seconds.
@@ -108,6 +111,7 @@ impl Release {
             rss_before_bytes: 0,
             rss_after_bytes: 0,
             elapsed_s: 0.0,
+            cpu_s: 0.0,
             pauses: 0,
             longest_pause_s: 0.0,
             median_pause_s: 0.0,

@@ -53,8 +53,17 @@ const MIN_GAIN_SHARE: f64 = 0.03;
 const STEADY_GAIN_SHARE: f64 = 0.2;
 /// CPU time of the process that is news, in seconds: two clock ticks.
 const NEWS_CPU_S: f64 = 0.02;
-/// CPU time of the process that is news, as a multiple of the CPU time of the last act.
+/// CPU time of the process that is news after an act that found too little, as a multiple of the CPU time of that act.
 const NEWS_FACTOR: f64 = 10.0;
+/// Decrease of RSS by itself that is news, as a share of RSS, but at least [`MIN_GAIN`]: the process has freed memory.
+const SHRUNK_SHARE: f64 = 0.001;
+/// Time of quiet after which any change since the last act is news, in seconds. It doubles with each act that found too
+/// little.
+const LATE_S: f64 = 10.0;
+/// Maximum number of times that it doubles.
+const MAX_LATE_DOUBLINGS: u32 = 6;
+/// Time of work after which acts that found too little are forgotten, in seconds.
+const WORK_S: f64 = 1.0;
 /// Number of acts in succession that may find too little before the news that the next one needs doubles each time.
 const FREE_MISSES: u32 = 3;
 /// Maximum number of times that the news doubles.
@@ -79,6 +88,8 @@ pub(crate) struct AdaptivePolicy {
     /// The peak of CPU use, in cores, decaying.
     peak_cores: f64,
     quiet_since_s: Option<f64>,
+    /// Since when the process is not quiet, in seconds.
+    busy_since_s: Option<f64>,
     /// Since when the memory has not grown, and how large it was then.
     steady: Option<(f64, u64)>,
     patience_s: f64,
@@ -108,6 +119,7 @@ impl Default for AdaptivePolicy {
             window: VecDeque::new(),
             peak_cores: 0.0,
             quiet_since_s: None,
+            busy_since_s: None,
             steady: None,
             patience_s: MIN_PATIENCE_S,
             steady_patience_s: MIN_STEADY_S,
@@ -122,7 +134,7 @@ impl Default for AdaptivePolicy {
 
 impl Policy for AdaptivePolicy {
     fn decide(&mut self, state: &ProcessState) -> Action {
-        self.learn(state.last_release);
+        self.learn(state);
         self.take_back(state.held_back_s);
         self.observe(state);
         let Some((reason, min_bytes)) = self.choose(state) else { return Action::None };
@@ -168,6 +180,10 @@ impl AdaptivePolicy {
             && faults <= QUIET_FAULTS * gib;
         self.quiet_since_s =
             is_quiet.then(|| self.quiet_since_s.unwrap_or(state.t_s - span_s / 2.0));
+        self.busy_since_s = (!is_quiet).then(|| self.busy_since_s.unwrap_or(state.t_s));
+        if self.busy_since_s.is_some_and(|since| state.t_s - since >= WORK_S) {
+            self.misses = 0;
+        }
         self.steady = match self.steady {
             // A limit that moves with it would never be crossed by slow growth.
             Some((since_s, rss))
@@ -213,7 +229,7 @@ impl AdaptivePolicy {
     fn has_news(&self, state: &ProcessState) -> bool {
         let Some(acted) = self.acted else { return true };
         let last = state.last_release;
-        let rss_after = acted.rss.0.saturating_sub(last.map_or(0, |last| last.returned_bytes));
+        let rss_after = acted.rss.0;
         let has_grown = state.rss.0 > rss_after + MIN_GAIN.max(share(rss_after, MIN_GAIN_SHARE));
         let has_closed = match (acted.open_files, state.open_files) {
             (Some(before), Some(now)) => {
@@ -221,20 +237,35 @@ impl AdaptivePolicy {
             }
             _ => false,
         };
-        let needed = (NEWS_CPU_S.max(last.map_or(0.0, |last| last.cpu_s) * NEWS_FACTOR))
-            * f64::from(1 << self.misses.saturating_sub(FREE_MISSES).min(MAX_DOUBLINGS));
+        let has_shrunk =
+            rss_after.saturating_sub(state.rss.0) >= MIN_GAIN.max(share(rss_after, SHRUNK_SHARE));
+        let missed = last.filter(|last| last.returned_bytes == 0);
+        let doublings = self.misses.saturating_sub(FREE_MISSES).min(MAX_DOUBLINGS);
+        let doubled = f64::from(1 << doublings);
+        let needed_s =
+            NEWS_CPU_S.max(missed.map_or(0.0, |missed| missed.cpu_s * NEWS_FACTOR)) * doubled;
+        let has_freed = has_closed || has_shrunk;
+        let has_changed = (state.rss, state.cpu_s, state.minor_faults)
+            != (acted.rss, acted.cpu_s, acted.minor_faults);
+        let late_s = LATE_S * f64::from(1 << self.misses.min(MAX_LATE_DOUBLINGS));
+        let is_late = self.quiet_since_s.is_some_and(|since| state.t_s - since >= late_s)
+            && state.t_s - acted.t_s >= late_s;
         has_grown
-            || (has_closed && self.misses <= FREE_MISSES)
-            || state.cpu_s - acted.cpu_s >= needed
+            || (has_changed && is_late)
+            || (has_freed && state.t_s - acted.t_s >= MIN_INTERVAL_S * doubled)
+            || state.cpu_s - acted.cpu_s >= needed_s
     }
 
     /// Learns from the last release: whether its gain was worth its cost.
-    fn learn(&mut self, last: Option<LastRelease>) {
-        let Some(last) = last else { return };
+    fn learn(&mut self, state: &ProcessState) {
+        let Some(last) = state.last_release else { return };
         let lesson = match self.learnt {
             Some(lesson) if lesson.id == last.id => lesson,
             _ => {
-                self.misses = if last.returned_bytes == 0 { self.misses + 1 } else { 0 };
+                self.misses =
+                    if last.returned_bytes == 0 { self.misses.saturating_add(1) } else { 0 };
+                // What the act itself has changed is not news.
+                self.acted = Some(*state);
                 let (patience_s, steady_patience_s) = (self.patience_s, self.steady_patience_s);
                 Lesson { id: last.id, patience_s, steady_patience_s }
             }

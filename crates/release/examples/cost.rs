@@ -16,12 +16,13 @@ fn main() {
     let target = Target::open(pid).unwrap();
     let (released, dropped) = release_and_sample_dropped(&target, &options).unwrap();
     println!(
-        "{:?} {} of {} MiB, {} passes, {:.3} s, CPU {:.3} s, {:?}",
+        "{:?} {} of {} MiB, {} passes, {:.3} s, CPU {:.3} s of {:.3} s, {:?}",
         released.outcome,
         released.returned_bytes >> 20,
         released.predicted_bytes >> 20,
         released.passes,
         released.elapsed_s,
+        released.cpu_s,
         cpu_s(),
         released.reason,
     );

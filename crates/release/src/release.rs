@@ -18,6 +18,7 @@ use crate::error::{Abort, ReleaseError};
 use crate::huge::HugePages;
 use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
+use crate::periodic;
 use crate::plan::{self, Batch};
 use crate::priority::{IdleGuard, JobControlBlocked};
 use crate::refusal::Refusal;
@@ -72,7 +73,7 @@ fn run(
     observe: &mut (dyn FnMut(TargetStep) + Send),
 ) -> Result<(Release, DroppedRanges), ReleaseError> {
     let failed = || ReleaseError::Failed("a part of lowtide itself broke off".to_owned());
-    let begin = Instant::now();
+    let (begin, cpu_s) = (Instant::now(), periodic::cpu_s());
     let (release, heap) = survey(target, options)?;
     let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
     let run = ReleaseRun { target, options, begin, release, dropped };
@@ -80,7 +81,9 @@ fn run(
     std::thread::scope(|scope| {
         // Whatever happens, the kernel detaches every thread that a thread traces when the tracer ends.
         let run = scope.spawn(|| run.run(heap, observe));
-        run.join().map_err(|_| failed())?
+        let (mut release, dropped) = run.join().map_err(|_| failed())??;
+        release.cpu_s += periodic::cpu_s() - cpu_s;
+        Ok((release, dropped))
     })
 }
 
@@ -120,6 +123,8 @@ impl ReleaseRun<'_> {
         if !self.options.dry_run {
             self.release.rss_after_bytes = self.target.status()?.rss_bytes();
         }
+        // This thread has done nothing else.
+        self.release.cpu_s += periodic::cpu_s();
         self.release.elapsed_s = self.begin.elapsed().as_secs_f64();
         Ok((self.release, self.dropped))
     }

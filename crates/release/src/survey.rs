@@ -18,6 +18,7 @@ use crate::error::Abort;
 use crate::error::ReleaseError;
 use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
+use crate::periodic;
 use crate::plan::Batch;
 use crate::priority::{IdleGuard, boost_idle_threads};
 use crate::refusal::Refusal;
@@ -57,6 +58,8 @@ pub(crate) fn survey(
     let found = patiently(&options.interrupt, move || {
         let mut survey = Survey::new(of_thread, of_options)?;
         let heap = survey.check().and_then(|facts| survey.find_heap(facts));
+        // This thread has done nothing else.
+        survey.release.cpu_s = periodic::cpu_s();
         Ok((survey.release, heap))
     });
     match found {

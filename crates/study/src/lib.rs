@@ -1,7 +1,7 @@
 //! Runs a subject under treatments and a load, and records what happens.
 //!
 //! [`Settings`] are a study as a file or the command line gives it, and a [`Plan`] is one that was checked. [`run`]
-//! runs it trial by trial under supervisors ([`supervise`]), and `lowtide-record` writes the record. The meaning of
+//! runs it trial by trial under keepers ([`keep`]), and `lowtide-record` writes the record. The meaning of
 //! the metrics is not decided here but read off the record afterwards, by `lowtide-analysis`.
 
 mod allocator;
@@ -9,6 +9,7 @@ mod capture;
 mod contents;
 mod error;
 mod eta;
+mod keeper;
 mod metrics_source;
 mod on_demand;
 mod order;
@@ -20,7 +21,6 @@ mod ready;
 mod record_dir;
 mod runner;
 mod settings;
-mod supervisor;
 mod timeline;
 mod treatment;
 mod trial;
@@ -29,12 +29,12 @@ mod tune;
 pub use allocator::AllocatorError;
 pub use error::{Obstacle, PlanError, StudyError};
 pub use eta::TimeLeft;
+pub use keeper::process::run as keep;
+pub use keeper::{KeeperCommand, Launch};
 pub use plan::Plan;
 pub use programs::find_program;
 pub use progress::{StudyEvent, StudyObserver};
 pub use runner::{StudyRun, run};
 pub use settings::{Flags, Settings, TreatmentSettings, Words};
-pub use supervisor::process::run as supervise;
-pub use supervisor::{Launch, SupervisorCommand};
 pub use treatment::resolve::launch_under;
 pub use tune::{PRESETS, Preset};

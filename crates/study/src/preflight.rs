@@ -10,7 +10,7 @@ use crate::error::Obstacle;
 use crate::plan::Plan;
 use crate::ready::Ready;
 
-/// Maximum time to wait until the port of an earlier run is free: after `kill -9`, its supervisors still end what it
+/// Maximum time to wait until the port of an earlier run is free: after `kill -9`, its keepers still end what it
 /// had started.
 const PORT_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

@@ -10,11 +10,11 @@ use lowtide_record::v1::{FileKind, Line, Machine, Outcome, TrialBegin, TrialEnd}
 
 use crate::error::{Obstacle, StudyError};
 use crate::eta::Eta;
+use crate::keeper::KeeperCommand;
 use crate::plan::Plan;
 use crate::preflight;
 use crate::progress::{StudyEvent, StudyObserver};
 use crate::record_dir::{RecordDir, directory_of};
-use crate::supervisor::SupervisorCommand;
 use crate::trial::process_stage::{ProcessStage, TrialContext};
 use crate::trial::shell::Shell;
 use crate::trial::{TrialStop, perform};
@@ -37,7 +37,7 @@ pub struct StudyRun {
 /// here: it stands in the record.
 pub fn run(
     plan: &Plan,
-    supervisor: &SupervisorCommand,
+    keeper: &KeeperCommand,
     machine: &Machine,
     observer: &mut dyn StudyObserver,
     interrupt: &AtomicBool,
@@ -58,13 +58,13 @@ pub fn run(
         trials: record_dir.plan.slots().len() as u32,
         done: record_dir.done.len() as u32,
     });
-    let supervisor = SupervisorCommand {
-        open_files_limit: supervisor.open_files_limit.max(plan.open_files),
-        ..supervisor.clone()
+    let keeper = KeeperCommand {
+        open_files_limit: keeper.open_files_limit.max(plan.open_files),
+        ..keeper.clone()
     };
     if let Some(line) = plan.settings.setup.as_ref().filter(|_| !slots.is_empty()) {
         observer.see(StudyEvent::Step("set-up".to_owned()));
-        match set_up(plan, line, &supervisor, &record_dir, interrupt) {
+        match set_up(plan, line, &keeper, &record_dir, interrupt) {
             // What cannot be done a second time need not be: what it made is there.
             Err(StudyError::Setup(why))
                 if !record_dir.done.is_empty() && preflight::after_set_up(plan).is_ok() =>
@@ -75,13 +75,13 @@ pub fn run(
         }
         preflight::after_set_up(plan)?;
     }
-    Runner { plan, supervisor: &supervisor, machine, observer, interrupt, record_dir }.all(&slots)
+    Runner { plan, keeper: &keeper, machine, observer, interrupt, record_dir }.all(&slots)
 }
 
 /// A study whose trials are being run.
 struct Runner<'a> {
     plan: &'a Plan,
-    supervisor: &'a SupervisorCommand,
+    keeper: &'a KeeperCommand,
     machine: &'a Machine,
     observer: &'a mut dyn StudyObserver,
     interrupt: &'a AtomicBool,
@@ -156,7 +156,7 @@ impl Runner<'_> {
         let context = TrialContext {
             plan: self.plan,
             treatment: &self.plan.treatments[treatment],
-            supervisor: self.supervisor,
+            keeper: self.keeper,
             recorder: recorder.clone(),
             interrupt: self.interrupt,
             files: directory.join(&stem),
@@ -187,7 +187,7 @@ const SETUP_LOG: &str = "setup.log";
 fn set_up(
     plan: &Plan,
     line: &str,
-    supervisor: &SupervisorCommand,
+    keeper: &KeeperCommand,
     record_dir: &RecordDir,
     interrupt: &AtomicBool,
 ) -> Result<(), StudyError> {
@@ -203,7 +203,7 @@ fn set_up(
         true => Err(TrialStop::Interrupted),
         false => Ok(()),
     };
-    shell.run(supervisor, &record_dir.study, watch).map_err(|stop| match stop {
+    shell.run(keeper, &record_dir.study, watch).map_err(|stop| match stop {
         TrialStop::Failed(because) => StudyError::Setup(format!(
             "{because}\nAll that it printed is in {}; no trial was begun",
             record_dir.directory.join(SETUP_LOG).display()

@@ -73,7 +73,7 @@ impl About<'_> {
             predicted_bytes: release.predicted_bytes,
             returned_bytes: release.returned_bytes,
             longest_pause_s: release.longest_pause_s,
-            cpu_s: 0.01,
+            cpu_s: release.cpu_s,
             ..self.line(ActEvent::Act, id, reason, message(release))
         }
     }

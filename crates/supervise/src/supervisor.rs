@@ -63,6 +63,8 @@ pub struct Supervisor<'o> {
     buffer: Vec<u8>,
     begin: Instant,
     releases: u64,
+    /// CPU time of all releases, in seconds.
+    releases_cpu_s: f64,
     /// The processes that have inherited the filters of lowtide.
     family: BTreeSet<u32>,
 }
@@ -97,6 +99,7 @@ impl<'o> Supervisor<'o> {
             buffer: Vec::new(),
             begin: Instant::now(),
             releases: 0,
+            releases_cpu_s: 0.0,
             family: BTreeSet::new(),
         }
     }
@@ -116,6 +119,11 @@ impl<'o> Supervisor<'o> {
         }
         self.count_all_returned();
         Ok(())
+    }
+
+    /// Returns the CPU time of all releases that were tried, in seconds. They run in threads of their own.
+    pub fn releases_cpu_s(&self) -> f64 {
+        self.releases_cpu_s
     }
 
     fn is_interrupted(&self) -> bool {
@@ -379,7 +387,8 @@ impl<'o> Supervisor<'o> {
         release: &Release,
         ranges: DroppedRanges,
     ) {
-        self.budget.spend(cpu_of(release));
+        self.budget.spend(release.cpu_s);
+        self.releases_cpu_s += release.cpu_s;
         let t_s = self.now_s();
         let returned_bytes = release.returned_bytes;
         subject.last = Some(LastRelease {
@@ -387,7 +396,7 @@ impl<'o> Supervisor<'o> {
             t_s,
             is_refused: release.outcome == ReleaseOutcome::Refused,
             returned_bytes,
-            cpu_s: cpu_of(release),
+            cpu_s: release.cpu_s,
             back: Returned::default(),
         });
         let now = subject.read(self.options.policy, self.units, &mut self.buffer, t_s);
@@ -469,9 +478,4 @@ impl<'o> Supervisor<'o> {
             self.leave_alone(subject, id, error.to_string());
         }
     }
-}
-
-/// Interim.
-fn cpu_of(_: &Release) -> f64 {
-    0.01
 }

@@ -31,10 +31,8 @@ pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
     drop(reporter(&args).map_err(failed)?);
     args.policy.output.as_deref().map_or(Ok(()), SupervisionRecord::check).map_err(failed)?;
     let supervise = |context: PolicyContext| supervise(&args, context);
-    let policy: Option<&dyn Fn(PolicyContext) -> u8> = match (args.policy.policy, fallback) {
-        (PolicyKind::None, _) | (_, Fallback::Trim) => None,
-        _ => Some(&supervise),
-    };
+    let policy: Option<&dyn Fn(PolicyContext) -> u8> =
+        if is_supervised(&args, fallback) { Some(&supervise) } else { None };
     let ended = reaper::run(&service, policy).map_err(|error| {
         let exit = match error.code() {
             126 => Exit::NotExecutable,
@@ -44,6 +42,12 @@ pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
         Failure::new(exit, error)
     })?;
     ended.pass_on()
+}
+
+/// Returns whether a process observes the command: to release its memory, or for the record.
+fn is_supervised(args: &RunArgs, fallback: Fallback) -> bool {
+    let releases = args.policy.policy != PolicyKind::None && fallback == Fallback::None;
+    releases || args.policy.output.is_some()
 }
 
 fn reporter(args: &RunArgs) -> Result<ActReporter, Failure> {

@@ -195,6 +195,7 @@ fn made_up_release(outcome: ReleaseOutcome) -> Release {
         rss_before_bytes: 3,
         rss_after_bytes: 2,
         elapsed_s: 0.5,
+        cpu_s: 0.1,
         pauses: 1,
         longest_pause_s: 0.001,
         median_pause_s: 0.001,

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::ResolvedTreatment;
 use crate::allocator::Delivery;
+use crate::keeper::Launch;
 use crate::programs::find_program;
-use crate::supervisor::Launch;
 
 /// Variables that set an allocator: what a user's shell happens to hold must not leak into a trial.
 const SETTINGS: [&str; 5] = ["MALLOC_", "MIMALLOC_", "TCMALLOC_", "JE_MALLOC_", "_RJEM_MALLOC_"];

@@ -9,8 +9,8 @@ use lowtide_record::v1::Event;
 
 use crate::allocator::{self, TreatmentAllocator};
 use crate::error::PlanError;
+use crate::keeper::Launch;
 use crate::settings::{DEFAULT_ALLOCATORS, Settings, Words};
-use crate::supervisor::Launch;
 use crate::timeline::Phase;
 use crate::treatment::ResolvedTreatment;
 use crate::tune;

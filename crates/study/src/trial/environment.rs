@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::supervisor::Launch;
+use crate::keeper::Launch;
 
 /// Inherited variables that bear on memory. Others are nobody's business: a value may be a password.
 const SHOWN: [&str; 13] = [

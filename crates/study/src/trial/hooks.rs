@@ -24,9 +24,9 @@ impl ProcessStage<'_> {
             let mut shell = self.shell(&what, &hook.line, &log);
             shell.stdout = Some(Stdout { path: output.clone(), reason: "reason" });
             shell.variables.extend(round.map(|n| ("LOWTIDE_ROUND".to_owned(), n.to_string())));
-            let (supervisor, recorder) = (self.context.supervisor, self.context.recorder.clone());
+            let (keeper, recorder) = (self.context.keeper, self.context.recorder.clone());
             let begin = Instant::now();
-            let ran = shell.run(supervisor, &recorder, || self.watch());
+            let ran = shell.run(keeper, &recorder, || self.watch());
             self.record(&Line::Act(HookRun {
                 t_s: recorder.time_of(begin),
                 wall_s: begin.elapsed().as_secs_f64(),

@@ -21,12 +21,12 @@ use super::subject::{Heard, Remains, Subject};
 use super::supervision::Supervision;
 use super::{Stage, TrialStop, environment};
 use crate::error::Obstacle;
+use crate::keeper::{ExitReport, KeeperCommand, Launch};
 use crate::plan::Plan;
 use crate::preflight;
 use crate::programs::find_program;
 use crate::progress::{StudyEvent, StudyObserver};
 use crate::ready::Ready;
-use crate::supervisor::{ExitReport, Launch, SupervisorCommand};
 use crate::treatment::ResolvedTreatment;
 
 /// How long a condition of being ready is waited for, at most.
@@ -42,7 +42,7 @@ const STEP: Duration = Duration::from_millis(100);
 pub(crate) struct TrialContext<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) treatment: &'a ResolvedTreatment,
-    pub(crate) supervisor: &'a SupervisorCommand,
+    pub(crate) keeper: &'a KeeperCommand,
     pub(crate) recorder: Recorder,
     pub(crate) interrupt: &'a AtomicBool,
     /// The path of the trial's files, without an ending: `DIR/trials/001-glibc`.
@@ -226,7 +226,7 @@ impl<'a> ProcessStage<'a> {
 
     /// Fails when the subject has ended while it should be there.
     fn must_be_alive(&mut self, during: &str) -> Result<(), TrialStop> {
-        // Its supervisor tells of its end a moment after it.
+        // Its keeper tells of its end a moment after it.
         let pid = self.subject.as_ref().and_then(|subject| subject.pid);
         let is_gone = pid.is_some_and(|pid| matches!(ProcReader::open(pid), Ok(None)));
         if !self.has_ended(if is_gone { WORD_OF_END } else { Duration::ZERO }) {
@@ -280,7 +280,7 @@ impl<'a> ProcessStage<'a> {
             ("LOWTIDE_TREATMENT".to_owned(), self.context.treatment.treatment.label()),
             ("LOWTIDE_REPEAT".to_owned(), self.context.repeat.to_string()),
             ("LOWTIDE_RECORD".to_owned(), record.display().to_string()),
-            ("LOWTIDE".to_owned(), self.context.supervisor.path.display().to_string()),
+            ("LOWTIDE".to_owned(), self.context.keeper.path.display().to_string()),
         ];
         if let Some(pid) = self.subject.as_ref().and_then(|s| s.pid) {
             variables.push(("LOWTIDE_SUBJECT_PID".to_owned(), pid.to_string()));
@@ -315,8 +315,8 @@ impl Stage for ProcessStage<'_> {
         self.step("prepare");
         let log = self.file(".prepare.log");
         let shell = self.shell("--prepare", line, &log);
-        let (supervisor, recorder) = (self.context.supervisor, self.context.recorder.clone());
-        shell.run(supervisor, &recorder, || self.look_up())
+        let (keeper, recorder) = (self.context.keeper, self.context.recorder.clone());
+        shell.run(keeper, &recorder, || self.look_up())
     }
 
     fn start(&mut self) -> Result<(), TrialStop> {
@@ -331,8 +331,7 @@ impl Stage for ProcessStage<'_> {
         let recorder = self.context.recorder.clone();
         let listener = self.log_events.listener(plan, &recorder);
         let log = self.file(".log");
-        let mut subject =
-            Subject::launch(self.context.supervisor, launch, &log, &recorder, listener)?;
+        let mut subject = Subject::launch(self.context.keeper, launch, &log, &recorder, listener)?;
         let begun = loop {
             match subject.await_start(STEP) {
                 Ok(Some(at)) => break at,
@@ -408,9 +407,9 @@ impl Stage for ProcessStage<'_> {
         let samples = self.file(&format!(".load-{round}.jsonl"));
         shell.variables.push((LOAD_SAMPLES.to_owned(), samples.display().to_string()));
         self.load_tail = Some(LoadTail::new(samples, round));
-        let (supervisor, recorder) = (self.context.supervisor, self.context.recorder.clone());
+        let (keeper, recorder) = (self.context.keeper, self.context.recorder.clone());
         let begin = Instant::now();
-        let ran = shell.run(supervisor, &recorder, || {
+        let ran = shell.run(keeper, &recorder, || {
             self.look_up()?;
             self.must_be_alive("during the load")
         });
@@ -520,9 +519,9 @@ impl Stage for ProcessStage<'_> {
         self.deadline = Instant::now() + self.context.plan.timeline.timeout;
         let log = self.file(".cleanup.log");
         let shell = self.shell("--cleanup", line, &log);
-        let (supervisor, recorder) = (self.context.supervisor, self.context.recorder.clone());
+        let (keeper, recorder) = (self.context.keeper, self.context.recorder.clone());
         let mut was_reported = was_interrupted;
-        shell.run(supervisor, &recorder, || {
+        shell.run(keeper, &recorder, || {
             if self.context.interrupt.load(Ordering::Relaxed) && !was_reported {
                 was_reported = true;
                 self.observer.see(StudyEvent::CleaningUp);

@@ -11,7 +11,7 @@ use lowtide_record::Recorder;
 
 use super::TrialStop;
 use crate::capture::{self, OutputTail};
-use crate::supervisor::{ExitReport, Launch, Supervised, SupervisorCommand, SupervisorReport};
+use crate::keeper::{ExitReport, KeeperCommand, KeeperReport, Kept, Launch};
 
 /// How often waiting looks up. What the command does wakes it at once.
 const STEP: Duration = Duration::from_millis(100);
@@ -59,12 +59,12 @@ impl Shell<'_> {
     /// it printed, if there is one.
     pub(crate) fn run(
         self,
-        supervisor: &SupervisorCommand,
+        keeper: &KeeperCommand,
         recorder: &Recorder,
         watch: impl FnMut() -> Result<(), TrialStop>,
     ) -> Result<(), TrialStop> {
         let mut tail = None;
-        match self.conduct(supervisor, recorder, watch, &mut tail) {
+        match self.conduct(keeper, recorder, watch, &mut tail) {
             Err(TrialStop::Failed(because)) => {
                 let reason = self.stdout.as_ref().and_then(Stdout::reason);
                 Err(TrialStop::Failed(format!("{because}{}", why(tail.as_ref(), reason))))
@@ -76,7 +76,7 @@ impl Shell<'_> {
     /// Runs it. If it fails by itself, `printed` is set to the end of its output.
     fn conduct(
         &self,
-        supervisor: &SupervisorCommand,
+        keeper: &KeeperCommand,
         recorder: &Recorder,
         mut watch: impl FnMut() -> Result<(), TrialStop>,
         printed: &mut Option<OutputTail>,
@@ -89,23 +89,23 @@ impl Shell<'_> {
         let mut launch = Launch::shell(self.line, self.directory.clone(), variables);
         launch.stdout = self.stdout.as_ref().map(|stdout| stdout.path.clone());
         let (tail, capture) = capture::capture(reader, self.log, recorder, None).map_err(failed)?;
-        let mut supervised = Supervised::start(supervisor, launch, writer).map_err(failed)?;
+        let mut kept = Kept::start(keeper, launch, writer).map_err(failed)?;
         let exit: ExitReport = loop {
-            match supervised.next_event(STEP).map(|event| event.report) {
-                Some(SupervisorReport::Exited(exit)) => break exit,
-                Some(SupervisorReport::CannotStart { because }) => {
+            match kept.next_event(STEP).map(|event| event.report) {
+                Some(KeeperReport::Exited(exit)) => break exit,
+                Some(KeeperReport::CannotStart { because }) => {
                     return Err(TrialStop::Failed(format!(
                         "{what} could not be started: {because}"
                     )));
                 }
-                None if supervised.is_gone() => {
+                None if kept.is_gone() => {
                     return Err(TrialStop::Failed(format!("{what} was ended by somebody else")));
                 }
                 _ => watch()?,
             }
         };
-        let ended = supervised.end();
-        drop(supervised);
+        let ended = kept.end();
+        drop(kept);
         capture.finish(LAST_WORDS);
         if !exit.is_success() {
             *printed = Some(tail);

@@ -11,9 +11,7 @@ use super::TrialStop;
 use super::ledgers::Ledgers;
 use super::sampling::{Account, SamplerHandle, Sampling};
 use crate::capture::{self, Capture, Listener, OutputTail};
-use crate::supervisor::{
-    Ended, ExitReport, Launch, Supervised, SupervisorCommand, SupervisorReport,
-};
+use crate::keeper::{Ended, ExitReport, KeeperCommand, KeeperReport, Kept, Launch};
 use crate::treatment::ResolvedTreatment;
 
 /// How long its last output is waited for, once it has ended.
@@ -22,7 +20,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// A subject that was started.
 #[derive(Debug)]
 pub(super) struct Subject {
-    kept: Supervised,
+    kept: Kept,
     pub(super) pid: Option<u32>,
     sampling: Option<Sampling>,
     ledgers: Option<Ledgers>,
@@ -42,9 +40,9 @@ pub(super) struct Remains {
 }
 
 impl Subject {
-    /// Has the supervisor start it.
+    /// Has the keeper start it.
     pub(super) fn launch(
-        supervisor: &SupervisorCommand,
+        keeper: &KeeperCommand,
         launch: Launch,
         log: &Path,
         recorder: &Recorder,
@@ -53,11 +51,11 @@ impl Subject {
         let failed = |error: io::Error| could_not_be_started(&error.to_string());
         let (reader, writer) = io::pipe().map_err(failed)?;
         let (tail, capture) = capture::capture(reader, log, recorder, listener).map_err(failed)?;
-        let kept = Supervised::start(supervisor, launch, writer).map_err(failed)?;
+        let kept = Kept::start(keeper, launch, writer).map_err(failed)?;
         Ok(Self { kept, pid: None, sampling: None, ledgers: None, tail, capture, exit: None })
     }
 
-    /// Takes in the next thing that its supervisor tells. Gives the moment at which it was started, once.
+    /// Takes in the next thing that its keeper tells. Gives the moment at which it was started, once.
     pub(super) fn await_start(&mut self, patience: Duration) -> Result<Option<Instant>, TrialStop> {
         let Some(event) = self.kept.next_event(patience) else {
             if self.kept.is_gone() {
@@ -66,12 +64,12 @@ impl Subject {
             return Ok(None);
         };
         match event.report {
-            SupervisorReport::Started { pid } => {
+            KeeperReport::Started { pid } => {
                 self.pid = Some(pid);
                 Ok(Some(event.at))
             }
-            SupervisorReport::CannotStart { because } => Err(could_not_be_started(&because)),
-            SupervisorReport::Exited(_) | SupervisorReport::Gone { .. } => Ok(None),
+            KeeperReport::CannotStart { because } => Err(could_not_be_started(&because)),
+            KeeperReport::Exited(_) | KeeperReport::Gone { .. } => Ok(None),
         }
     }
 
@@ -89,7 +87,7 @@ impl Subject {
         self.ledgers = Some(Ledgers::start(root, recorder.clone(), handle.clone()));
     }
 
-    /// Returns the PID of its supervisor process: all its processes are descendants of that.
+    /// Returns the PID of its keeper process: all its processes are descendants of that.
     pub(super) fn root(&self) -> u32 {
         self.kept.root()
     }
@@ -112,12 +110,12 @@ impl Subject {
         }
         while let Some(event) = self.kept.next_event(patience) {
             match event.report {
-                SupervisorReport::Exited(exit) => {
+                KeeperReport::Exited(exit) => {
                     self.exit = Some((exit, event.at));
                     return Heard::EndsNow(event.at);
                 }
-                SupervisorReport::Gone { .. } => return Heard::Ended,
-                SupervisorReport::Started { .. } | SupervisorReport::CannotStart { .. } => {}
+                KeeperReport::Gone { .. } => return Heard::Ended,
+                KeeperReport::Started { .. } | KeeperReport::CannotStart { .. } => {}
             }
         }
         if self.kept.is_gone() { Heard::Ended } else { Heard::Alive }

@@ -1,12 +1,11 @@
 //! The policy of a treatment during a trial: the subject is supervised in a thread of its own, as `lowtide attach` does.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use lowtide_model::act::{Act, ActEvent};
+use lowtide_model::act::Act;
 use lowtide_policy::PolicyKind;
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::tree::descendants_of;
@@ -38,11 +37,12 @@ impl Supervision {
         };
         let builder = std::thread::Builder::new().name("policy".to_owned());
         let thread = builder.spawn(move || {
-            let mut acts = RecordedActs { recorder, cpu_s: 0.0 };
-            let scope = Scope::of_selection(move || Some(of_subject(root)));
+            let mut acts = RecordedActs { recorder };
+            let scope = Scope::of_selection(move || Some(descendants_of(root)));
             // What ends it early is a /proc that cannot be read, which the sampler reports.
-            let _ = Supervisor::new(options, scope, &mut acts).run();
-            acts.cpu_s + thread_cpu_s()
+            let mut supervisor = Supervisor::new(options, scope, &mut acts);
+            let _ = supervisor.run();
+            supervisor.releases_cpu_s() + thread_cpu_s()
         })?;
         Ok(Self { interrupt, thread })
     }
@@ -54,21 +54,13 @@ impl Supervision {
     }
 }
 
-/// Returns the processes of a subject. `root` is their supervisor process.
-fn of_subject(root: u32) -> BTreeSet<u32> {
-    descendants_of(root)
-}
-
 /// Writes acts to the record of a trial.
 struct RecordedActs {
     recorder: Recorder,
-    /// CPU time of the releases, in seconds.
-    cpu_s: f64,
 }
 
 impl Observer for RecordedActs {
     fn act(&mut self, _: &str, act: &Act) {
-        self.cpu_s += if act.event == ActEvent::Act { act.cpu_s } else { 0.0 };
         self.recorder.write(&recorded(act, self.recorder.now()));
     }
 }

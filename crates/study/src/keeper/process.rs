@@ -1,4 +1,4 @@
-//! The supervisor itself: what the hidden verb `lowtide keep` runs.
+//! The keeper itself: what the hidden verb `lowtide keep` runs.
 
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +20,7 @@ use lowtide_probe::tree;
 use lowtide_record::files;
 use lowtide_record::v1::Usage;
 
-use super::{ExitReport, Launch, SupervisorReport, SupervisorRequest};
+use super::{ExitReport, KeeperReport, KeeperRequest, Launch};
 use crate::programs::find_program;
 
 /// Starts what it is told to on its standard input, and keeps it until it is told to stop, or until
@@ -28,7 +28,7 @@ use crate::programs::find_program;
 pub fn run() -> ExitCode {
     let mut input = io::stdin().lock();
     let mut line = String::new();
-    let request: Option<SupervisorRequest> =
+    let request: Option<KeeperRequest> =
         input.read_line(&mut line).ok().and_then(|_| serde_json::from_str(&line).ok());
     drop(input);
     let Some(request) = request else {
@@ -38,14 +38,14 @@ pub fn run() -> ExitCode {
     match keep(&request) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report(&SupervisorReport::CannotStart { because: error.to_string() });
-            report(&SupervisorReport::Gone { usage: usage() });
+            report(&KeeperReport::CannotStart { because: error.to_string() });
+            report(&KeeperReport::Gone { usage: usage() });
             ExitCode::FAILURE
         }
     }
 }
 
-fn keep(request: &SupervisorRequest) -> io::Result<()> {
+fn keep(request: &KeeperRequest) -> io::Result<()> {
     // Any number other than zero switches it on; the kernel looks at nothing else.
     set_child_subreaper(Pid::from_raw(1))?;
     if let Some(soft) = request.open_files_limit {
@@ -69,7 +69,7 @@ fn keep(request: &SupervisorRequest) -> io::Result<()> {
         command.env_remove(name);
     }
     command.envs(launch.set.iter().map(|(name, value)| (name, value)));
-    // Somebody may tell the supervisor itself to end (`pkill lowtide`): that is as good as a word.
+    // Somebody may tell the keeper itself to end (`pkill lowtide`): that is as good as a word.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     if names_its_kind(launch, program) {
         die_with_us(&mut command);
@@ -77,7 +77,7 @@ fn keep(request: &SupervisorRequest) -> io::Result<()> {
     let subject = command.spawn().map_err(|error| start_error(&error, launch, program))?;
     let pid = subject.id();
     drop(command);
-    report(&SupervisorReport::Started { pid });
+    report(&KeeperReport::Started { pid });
     let grace = Duration::from_secs_f64(request.grace_s);
     let (stop, stopped) = mpsc::channel();
     let by_signal = stop.clone();
@@ -106,25 +106,25 @@ fn names_its_kind(launch: &Launch, program: &str) -> bool {
     read.is_some() && (begins == b"\x7fELF" || begins.starts_with(b"#!"))
 }
 
-/// Lets the kernel end a program when the thread ends that starts it, and so when the supervisor is killed
+/// Lets the kernel end a program when the thread ends that starts it, and so when the keeper is killed
 /// together with lowtide, and nobody is left to end it. What the program itself starts has no such word.
 ///
-/// Ours is the supervisor's first thread, which goes on to [`reap`], and ends with the supervisor. A program that is
+/// Ours is the keeper's first thread, which goes on to [`reap`], and ends with the keeper. A program that is
 /// setuid, or has capabilities, loses the word when it is started (`PR_SET_PDEATHSIG` of prctl(2)).
 #[expect(unsafe_code, reason = "pre_exec")]
 fn die_with_us(command: &mut Command) {
-    let supervisor = rustix::process::getpid();
+    let keeper = rustix::process::getpid();
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It comes only when the supervisor ends from here on.
-        match rustix::process::getppid() == Some(supervisor) {
+        // It comes only when the keeper ends from here on.
+        match rustix::process::getppid() == Some(keeper) {
             true => Ok(()),
             false => Err(rustix::io::Errno::CHILD.into()),
         }
     };
     // SAFETY: between fork and exec, `ask` makes two system calls (prctl, getppid) through rustix's
     // wrappers and makes an `io::Error` of a number: it takes no lock, allocates nothing and touches no
-    // memory but its own stack and its copy of `supervisor`.
+    // memory but its own stack and its copy of `keeper`.
     unsafe { command.pre_exec(ask) };
 }
 
@@ -154,14 +154,14 @@ fn reap(subject: u32) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get() as u32 == subject => {
                 let exit =
                     ExitReport { code: status.exit_status(), signal: status.terminating_signal() };
-                report(&SupervisorReport::Exited(exit));
+                report(&KeeperReport::Exited(exit));
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             // No child is left.
             Err(_) => break,
         }
     }
-    report(&SupervisorReport::Gone { usage: usage() });
+    report(&KeeperReport::Gone { usage: usage() });
 }
 
 /// Returns when we are told to stop, or when lowtide is gone: then the input ends.
@@ -214,7 +214,7 @@ fn usage() -> Usage {
     }
 }
 
-fn report(report: &SupervisorReport) {
+fn report(report: &KeeperReport) {
     // When nobody listens any more, there is nobody to be told.
     if let Ok(mut line) = serde_json::to_vec(report) {
         line.push(b'\n');

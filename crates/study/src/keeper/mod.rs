@@ -1,12 +1,12 @@
-//! A supervisor is a small process between lowtide and the programs that it starts.
+//! A keeper is a small process between lowtide and the programs that it starts.
 //!
 //! It is a subreaper: whatever the subject starts, also in a session of its own, stays below the
-//! supervisor, so that all of it is followed, nothing else is, and all of it can be ended. When lowtide
-//! itself is gone (`kill -9`), the supervisor notices that nobody holds the other end of its input, and
+//! keeper, so that all of it is followed, nothing else is, and all of it can be ended. When lowtide
+//! itself is gone (`kill -9`), the keeper notices that nobody holds the other end of its input, and
 //! ends everything too.
 //!
-//! The two speak JSON Lines: one request and then `stop` into the supervisor's standard input,
-//! [`SupervisorReport`]s out of its standard output. Its standard error is the subject's output.
+//! The two speak JSON Lines: one request and then `stop` into the keeper's standard input,
+//! [`KeeperReport`]s out of its standard output. Its standard error is the subject's output.
 
 pub(crate) mod process;
 
@@ -25,12 +25,12 @@ use serde::{Deserialize, Serialize};
 use lowtide_probe::tree;
 use lowtide_record::v1::Usage;
 
-/// The command that starts a supervisor: a program and its first arguments, such as `lowtide keep`.
+/// The command that starts a keeper: a program and its first arguments, such as `lowtide keep`.
 #[derive(Debug, Clone)]
-pub struct SupervisorCommand {
+pub struct KeeperCommand {
     /// The program.
     pub path: PathBuf,
-    /// The arguments that make it a supervisor.
+    /// The arguments that make it a keeper.
     pub arguments: Vec<String>,
     /// The soft limit of open files that the subject gets, when lowtide has raised its own.
     pub open_files_limit: Option<u64>,
@@ -64,19 +64,19 @@ impl Launch {
     }
 }
 
-/// The request to a supervisor.
+/// The request to a keeper.
 #[derive(Debug, Serialize, Deserialize)]
-struct SupervisorRequest {
+struct KeeperRequest {
     launch: Launch,
     open_files_limit: Option<u64>,
     /// How long the processes have to end by themselves, once they are told to.
     grace_s: f64,
 }
 
-/// A message from a supervisor.
+/// A message from a keeper.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
-pub(crate) enum SupervisorReport {
+pub(crate) enum KeeperReport {
     /// The program runs.
     Started {
         /// Its number.
@@ -124,20 +124,20 @@ impl std::fmt::Display for ExitReport {
 
 /// A report, and when it came.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct SupervisorEvent {
+pub(crate) struct KeeperEvent {
     /// When it came.
     pub at: Instant,
     /// What it said.
-    pub report: SupervisorReport,
+    pub report: KeeperReport,
 }
 
-/// A program under a supervisor. Dropping it ends the program and all that it started.
+/// A program under a keeper. Dropping it ends the program and all that it started.
 #[derive(Debug)]
-pub(crate) struct Supervised {
-    supervisor: Child,
+pub(crate) struct Kept {
+    keeper: Child,
     /// Closing it ends everything.
     control: Option<ChildStdin>,
-    events: Receiver<SupervisorEvent>,
+    events: Receiver<KeeperEvent>,
     /// The program's number, once it runs.
     subject: Option<u32>,
     /// What was received and not yet asked for.
@@ -150,18 +150,18 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long the kernel may take to end them by force.
 const FORCE: Duration = Duration::from_secs(20);
 
-impl Supervised {
-    /// Starts a program under a supervisor; what it prints goes to `output`.
+impl Kept {
+    /// Starts a program under a keeper; what it prints goes to `output`.
     ///
     /// # Errors
-    /// When the supervisor itself cannot be started. Whether the program can be is told by the first
+    /// When the keeper itself cannot be started. Whether the program can be is told by the first
     /// event.
     pub(crate) fn start(
-        program: &SupervisorCommand,
+        program: &KeeperCommand,
         launch: Launch,
         output: PipeWriter,
     ) -> io::Result<Self> {
-        let mut supervisor = Command::new(&program.path)
+        let mut keeper = Command::new(&program.path)
             .args(&program.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -169,8 +169,8 @@ impl Supervised {
             // Ctrl-C is for lowtide, which then ends the others in order.
             .process_group(0)
             .spawn()?;
-        let mut control = supervisor.stdin.take();
-        let request = SupervisorRequest {
+        let mut control = keeper.stdin.take();
+        let request = KeeperRequest {
             launch,
             open_files_limit: program.open_files_limit,
             grace_s: GRACE.as_secs_f64(),
@@ -181,41 +181,41 @@ impl Supervised {
             control.write_all(&line)?;
         }
         let (sender, events) = mpsc::channel();
-        if let Some(reports) = supervisor.stdout.take() {
+        if let Some(reports) = keeper.stdout.take() {
             thread::spawn(move || {
                 for line in BufReader::new(reports).lines().map_while(Result::ok) {
                     let Ok(report) = serde_json::from_str(&line) else { continue };
-                    if sender.send(SupervisorEvent { at: Instant::now(), report }).is_err() {
+                    if sender.send(KeeperEvent { at: Instant::now(), report }).is_err() {
                         break;
                     }
                 }
             });
         }
-        Ok(Self { supervisor, control, events, subject: None, usage: None, gone: false })
+        Ok(Self { keeper, control, events, subject: None, usage: None, gone: false })
     }
 
-    /// The supervisor's number: the root of everything that it keeps.
+    /// The keeper's number: the root of everything that it keeps.
     pub(crate) fn root(&self) -> u32 {
-        self.supervisor.id()
+        self.keeper.id()
     }
 
     /// The next event, if one comes in time.
-    pub(crate) fn next_event(&mut self, patience: Duration) -> Option<SupervisorEvent> {
+    pub(crate) fn next_event(&mut self, patience: Duration) -> Option<KeeperEvent> {
         match self.events.recv_timeout(patience) {
             Ok(event) => {
                 match event.report {
-                    SupervisorReport::Started { pid } => self.subject = Some(pid),
-                    SupervisorReport::Gone { usage } => {
+                    KeeperReport::Started { pid } => self.subject = Some(pid),
+                    KeeperReport::Gone { usage } => {
                         self.usage = Some(usage);
                         self.gone = true;
                     }
-                    SupervisorReport::CannotStart { .. } | SupervisorReport::Exited(_) => {}
+                    KeeperReport::CannotStart { .. } | KeeperReport::Exited(_) => {}
                 }
                 Some(event)
             }
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
-                // The supervisor is gone without a word: somebody has killed it.
+                // The keeper is gone without a word: somebody has killed it.
                 self.gone = true;
                 thread::sleep(patience.min(Duration::from_millis(10)));
                 None
@@ -231,7 +231,7 @@ impl Supervised {
     /// Ends everything that is left, and waits until it is gone. Gives what all of it used, and the
     /// processes that could not be ended.
     pub(crate) fn end(&mut self) -> Ended {
-        // Closing is as good as asking; asking lets the supervisor answer before it ends.
+        // Closing is as good as asking; asking lets the keeper answer before it ends.
         if let Some(control) = &mut self.control {
             let _ = control.write_all(b"stop\n");
         }
@@ -245,11 +245,11 @@ impl Supervised {
             // Something does not end even by force: it waits for a device, or belongs to another
             // user.
             left = tree::descendants_of(self.root());
-            let _ = self.supervisor.kill();
+            let _ = self.keeper.kill();
         }
-        let _ = self.supervisor.wait();
+        let _ = self.keeper.wait();
         if self.usage.is_none() {
-            // The supervisor was killed. Nobody holds the others together any more but their group.
+            // The keeper was killed. Nobody holds the others together any more but their group.
             if let Some(group) = self.subject.and_then(|pid| Pid::from_raw(pid as i32))
                 && kill_process_group(group, Signal::KILL).is_ok()
             {
@@ -282,7 +282,7 @@ impl Ended {
     }
 }
 
-impl Drop for Supervised {
+impl Drop for Kept {
     fn drop(&mut self) {
         if self.control.is_some() {
             self.end();
