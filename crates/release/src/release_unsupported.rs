@@ -55,3 +55,24 @@ pub fn release_observed(
 ) -> Result<Release, ReleaseError> {
     release(target, options)
 }
+
+#[cfg(test)]
+mod tests {
+    use lowtide_model::release::{Hazard, ReleaseOutcome};
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_refused_with_the_processor_that_a_release_needs() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let target = Target::open(child.id()).unwrap();
+        let released = release_and_sample_dropped(&target, &Options::default());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (release, dropped) = released.unwrap();
+        assert_eq!(release.outcome, ReleaseOutcome::Refused, "{release:?}");
+        assert_eq!((release.hazard, release.may_pass), (Some(Hazard::Machine), Some(false)));
+        assert!(release.reason.is_some_and(|reason| reason.contains("on x86-64 only")));
+        assert_eq!(dropped.bytes(), 0);
+    }
+}
