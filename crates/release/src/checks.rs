@@ -19,9 +19,9 @@ use lowtide_probe::program::ProgramError;
 use lowtide_probe::target::{Target, TargetError};
 
 use crate::error::{Abort, ReleaseError};
+use crate::filters::check_filters;
 use crate::options::Options;
 use crate::refusal::Refusal;
-use crate::remote::shared_filters::are_shared;
 
 /// The glibc versions that the torture test ran on.
 const TESTED: [&str; 9] = ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
@@ -75,31 +75,6 @@ pub fn predict_refusal(target: &Target) -> Option<Refusal> {
         Err(Abort::Refused(refusal)) => Some(refusal),
         Ok(_) | Err(Abort::Failed(_)) => None,
     }
-}
-
-/// Checks the threads' seccomp modes, before any thread is stopped: a release is impossible if every thread is in
-/// strict mode, or under filters that may not be read and are not those of lowtide.
-fn check_filters(threads: &[Status], options: &Options) -> Result<(), Refusal> {
-    const CAP_SYS_ADMIN: u64 = 1 << 21;
-    if threads.is_empty() || threads.iter().any(|status| status.seccomp == 0) {
-        return Ok(());
-    }
-    if threads.iter().all(|status| status.seccomp == libc::SECCOMP_MODE_STRICT) {
-        return Err(Refusal::Seccomp { call: "mmap" });
-    }
-    let why = match Status::own() {
-        Ok(own) if own.seccomp != 0 && options.shares_inherited_filters => {
-            let shared: Vec<_> = threads.iter().map(|status| are_shared(&own, status)).collect();
-            match shared.iter().find_map(|shared| shared.err()) {
-                Some(why) if shared.iter().all(Result::is_err) => why,
-                _ => return Ok(()),
-            }
-        }
-        Ok(own) if own.seccomp != 0 => "lowtide is filtered itself",
-        Ok(own) if own.capabilities & CAP_SYS_ADMIN == 0 => "lowtide lacks CAP_SYS_ADMIN",
-        _ => return Ok(()),
-    };
-    Err(Refusal::SeccompUnread { why: why.to_owned() })
 }
 
 /// Checks whether a process may be traced.

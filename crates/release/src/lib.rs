@@ -3,20 +3,35 @@
 //! A walk over the heap finds the free ranges from outside. A page of code in the target then takes the allocator's
 //! lock, verifies each range, drops its pages, and unlocks. This is the only part of lowtide that stops threads or
 //! writes to a process, and all of that is in the module `remote`.
+//!
+//! That code is for x86-64. On another processor the same functions exist, and refuse every process.
+
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "the survey has parts that only a release uses")
+)]
 
 mod checks;
 mod dropped;
 mod error;
+mod filters;
 mod huge;
 mod keep_huge;
 mod options;
 mod periodic;
 mod plan;
+mod priority;
 mod refusal;
+#[cfg(target_arch = "x86_64")]
 mod release;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "release_unsupported.rs"]
+mod release;
+#[cfg(target_arch = "x86_64")]
 mod remote;
 mod stub;
 mod survey;
+#[cfg(target_arch = "x86_64")]
 mod worker;
 
 pub use checks::{check_permission, predict_refusal};
@@ -32,7 +47,7 @@ pub use release::{release, release_and_sample_dropped};
 pub mod testing {
     pub use crate::checks::{TargetFacts, check, check_permission};
     pub use crate::error::Abort;
-    pub use crate::release::release_observed;
-    pub use crate::remote::TargetStep;
+    pub use crate::release::{TargetStep, release_observed};
+    #[cfg(target_arch = "x86_64")]
     pub use crate::remote::seccomp::{Call, FilterAction, decide, filters_of, permits};
 }

@@ -1,6 +1,6 @@
 //! Why a process is left alone.
 
-use lowtide_model::release::Hazard;
+use lowtide_model::release::{Hazard, Release, ReleaseOutcome};
 use thiserror::Error;
 
 /// The reason why a thread cannot be borrowed whenever it waits in a call.
@@ -27,8 +27,8 @@ pub enum Refusal {
     /// Its cgroup is frozen.
     #[error("it is frozen (by the freezer of its control group), and nothing can run in it")]
     Frozen,
-    /// It is not a 64-bit x86 process; others are not supported.
-    #[error("it is no 64-bit x86 process: others are not supported")]
+    /// It is not a 64-bit x86 process, or lowtide is not.
+    #[error("it is no 64-bit x86 process: releases are supported on x86-64 only")]
     Machine,
     /// It has another allocator.
     #[error("its allocator is {name}, and this version gives back only what glibc's holds")]
@@ -159,6 +159,14 @@ impl Refusal {
             Self::NoThread { why, .. } => !why.starts_with(SOCKET_TIMEOUT),
             _ => false,
         }
+    }
+
+    /// Enters it into the account of a release that it prevents.
+    pub(crate) fn enter(&self, release: &mut Release) {
+        release.outcome = ReleaseOutcome::Refused;
+        release.hazard = Some(self.hazard());
+        release.may_pass = Some(self.may_pass());
+        release.reason = Some(self.to_string());
     }
 
     /// Returns its stable identifier.

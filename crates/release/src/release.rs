@@ -20,8 +20,10 @@ use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
 use crate::periodic;
 use crate::plan::{self, Batch};
+use crate::priority::{IdleGuard, JobControlBlocked};
 use crate::refusal::Refusal;
-use crate::remote::{IdleGuard, Injected, JobControlBlocked, Pause, TargetStep, ThreadBorrower};
+pub use crate::remote::TargetStep;
+use crate::remote::{Injected, Pause, ThreadBorrower};
 use crate::stub::Op;
 use crate::survey::{TargetHeap, survey};
 use crate::worker::{Worker, WorkerOptions};
@@ -107,14 +109,11 @@ impl ReleaseRun<'_> {
             Err(_) if !self.target.is_alive() || self.target.maps().is_ok_and(|m| m.is_empty()) => {
                 return Err(TargetError::Gone(self.target.pid).into());
             }
-            Err(Abort::Refused(refusal)) => {
-                let is_partial = self.release.returned_bytes > 0;
-                self.release.outcome =
-                    if is_partial { ReleaseOutcome::Partial } else { ReleaseOutcome::Refused };
-                self.release.hazard = (!is_partial).then(|| refusal.hazard());
-                self.release.may_pass = (!is_partial).then(|| refusal.may_pass());
+            Err(Abort::Refused(refusal)) if self.release.returned_bytes > 0 => {
+                self.release.outcome = ReleaseOutcome::Partial;
                 self.release.reason = Some(refusal.to_string());
             }
+            Err(Abort::Refused(refusal)) => refusal.enter(&mut self.release),
             Err(Abort::Failed(error)) if self.is_partial_after(&error) => {
                 self.release.outcome = ReleaseOutcome::Partial;
                 self.release.reason = Some(error.to_string());

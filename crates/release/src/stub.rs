@@ -15,7 +15,6 @@ use numbers::*;
 /// The code. Empty for architectures that it was not written for.
 pub(crate) const CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.bin"));
 
-pub(crate) use numbers::CODE_BYTES;
 /// Size of the shared block in bytes, including the stacks of both threads.
 pub(crate) const BLOCK_BYTES: u64 = THREAD_STACK_END;
 /// Name of both mappings in `/proc/PID/maps`, and of the worker thread in its `comm`.

@@ -22,8 +22,8 @@ use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
 use crate::periodic;
 use crate::plan::Batch;
+use crate::priority::{IdleGuard, boost_idle_threads};
 use crate::refusal::Refusal;
-use crate::remote::{IdleGuard, boost_idle_threads};
 
 /// Maximum number of walks over a heap that changes meanwhile, until one agrees with the allocator's own counts.
 const MAX_WALKS: usize = 5;

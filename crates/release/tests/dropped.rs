@@ -1,5 +1,6 @@
 //! What a release drops, and how much of it came back later.
 
+#![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 #[path = "support/refault.rs"]

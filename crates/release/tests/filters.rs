@@ -3,6 +3,7 @@
 //! A filter that a thread installs applies to that thread, and to the threads and processes that it starts. So each test
 //! is a thread, which starts the target and releases it.
 
+#![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 #[path = "support/filter.rs"]

@@ -7,8 +7,8 @@ use std::ops::Range;
 use super::mapping::Injected;
 use super::target_io::TargetIo;
 use crate::error::{Abort, failed};
-use crate::stub::numbers::OFF_HEARTBEAT;
-use crate::stub::{BLOCK_BYTES, CODE_BYTES};
+use crate::stub::BLOCK_BYTES;
+use crate::stub::numbers::{CODE_BYTES, OFF_HEARTBEAT};
 
 /// The addresses of our code and of the shared block after it.
 #[derive(Debug, Clone, Copy)]

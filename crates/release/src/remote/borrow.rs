@@ -13,7 +13,6 @@ use lowtide_probe::target::Target;
 
 use super::candidates::{Candidate, Candidates, ThreadInspector};
 use super::gadgets::{self, Gadgets};
-use super::priority::{self, RealtimeGuard};
 use super::shared_filters::SharedFilters;
 use super::stopped_thread::StoppedThread;
 use super::target_io::TargetIo;
@@ -22,6 +21,7 @@ use super::tracee::Registers;
 use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, TargetStep, leftovers, seccomp};
 use crate::error::{Abort, ReleaseError};
 use crate::options::Options;
+use crate::priority::{self, RealtimeGuard};
 use crate::refusal::Refusal;
 
 /// A pause of a thread of the target.

@@ -9,7 +9,6 @@ pub(super) const MMAP: u64 = libc::SYS_mmap as u64;
 pub(super) const MUNMAP: u64 = libc::SYS_munmap as u64;
 
 // The numbers in the code must match those of the system that lowtide is built for.
-#[cfg(target_arch = "x86_64")]
 const _: () = {
     assert!(NR_RT_SIGACTION == libc::SYS_rt_sigaction as u64);
     assert!(NR_RT_SIGPROCMASK == libc::SYS_rt_sigprocmask as u64);

@@ -12,8 +12,9 @@ use super::mapping::Injected;
 use super::stopped_thread::StoppedThread;
 use super::tracee::Registers;
 use super::wait::Timeout;
-use super::{ACTION_TIMEOUT, SEARCH_TIMEOUT, TRIM_TIMEOUT, nanoseconds, priority};
+use super::{ACTION_TIMEOUT, SEARCH_TIMEOUT, TRIM_TIMEOUT, nanoseconds};
 use crate::error::{Abort, failed};
+use crate::priority;
 use crate::stub::numbers::*;
 use crate::stub::{NAME, SYSCALL_BYTES};
 

@@ -8,8 +8,8 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task;
 use lowtide_probe::target::Target;
 
-use crate::stub::numbers::OFF_INJECTOR;
-use crate::stub::{BLOCK_BYTES, CODE, CODE_BYTES, NAME};
+use crate::stub::numbers::{CODE_BYTES, OFF_INJECTOR};
+use crate::stub::{BLOCK_BYTES, CODE, NAME};
 
 /// Size of both mappings together, in bytes.
 pub(crate) const BYTES: u64 = CODE_BYTES + BLOCK_BYTES;

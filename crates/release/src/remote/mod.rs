@@ -19,7 +19,6 @@
 //! - `mapping` and `leftovers`: mapping and unmapping our code, and finding what earlier releases have left.
 //! - `enter` and `block`: making a thread run our code, and the interface of that code.
 //! - `calls`: the system calls that are made in the target.
-//! - `priority`: scheduling and signals of lowtide's own threads.
 //! - `seccomp`: whether a thread may make those calls, if its filters can be read.
 //! - `shared_filters` and `scratch`: the same, if it has the filters of lowtide itself.
 //! - `symbol`: the addresses of symbols.
@@ -35,10 +34,9 @@ mod frame_calls;
 mod gadgets;
 mod leftovers;
 mod mapping;
-mod priority;
 mod scratch;
 pub(crate) mod seccomp;
-pub(crate) mod shared_filters;
+mod shared_filters;
 mod stopped_thread;
 pub(crate) mod symbol;
 mod target_io;
@@ -52,7 +50,6 @@ use std::time::Duration;
 pub(crate) use borrow::{Pause, ThreadBorrower};
 pub(crate) use enter::Task;
 pub(crate) use mapping::Injected;
-pub(crate) use priority::{IdleGuard, JobControlBlocked, boost_idle_threads};
 
 /// Maximum time to wait for a thread to stop. It runs meanwhile, and may have to wait for a processor.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);

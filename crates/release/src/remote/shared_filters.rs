@@ -9,6 +9,7 @@ use lowtide_probe::proc::task::Thread;
 
 use super::scratch;
 use super::seccomp::Call;
+use crate::filters::are_shared;
 use crate::refusal::Refusal;
 
 /// The filters of the calling thread, and the calls that they are known to allow.
@@ -51,43 +52,5 @@ impl SharedFilters {
         let status = thread.status().map_err(|error| error.to_string());
         let are_shared = status.and_then(|status| Ok(are_shared(&self.own, &status)?));
         are_shared.map_err(|why| Refusal::SeccompUnread { why })
-    }
-}
-
-/// Checks that two threads have the same filters, if they inherited theirs from the same process; the error is the
-/// reason why this is not certain.
-///
-/// # Errors
-/// Fails unless both are in filter mode and have the same number of filters.
-pub(crate) fn are_shared(own: &Status, other: &Status) -> Result<(), &'static str> {
-    match (own.seccomp_filters, other.seccomp_filters) {
-        (None, _) | (_, None) => Err("this kernel, before 5.9, does not count filters"),
-        _ if [own, other].iter().any(|status| status.seccomp != libc::SECCOMP_MODE_FILTER) => {
-            Err("its filters are not those of lowtide")
-        }
-        (own, other) if own == other => Ok(()),
-        _ => Err("it has other filters than lowtide"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn filters_are_the_same_only_if_as_many_were_inherited() {
-        let filtered =
-            |seccomp_filters| Status { seccomp: 2, seccomp_filters, ..Status::default() };
-        assert_eq!(are_shared(&filtered(Some(2)), &filtered(Some(2))), Ok(()));
-        for (own, other) in [
-            (filtered(Some(2)), filtered(Some(3))),
-            (filtered(Some(2)), filtered(Some(1))),
-            (filtered(None), filtered(None)),
-            (filtered(Some(2)), filtered(None)),
-            (filtered(Some(0)), Status { seccomp: 0, ..filtered(Some(0)) }),
-            (filtered(Some(1)), Status { seccomp: 1, ..filtered(Some(1)) }),
-        ] {
-            assert!(are_shared(&own, &other).is_err(), "{own:?} {other:?}");
-        }
     }
 }

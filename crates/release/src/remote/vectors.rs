@@ -57,17 +57,11 @@ pub(crate) fn to_frame(state: &[u8]) -> Result<Vec<u8>, Unframed> {
 }
 
 /// Returns the end of a part of the state in the standard (not compacted) layout.
-#[cfg(target_arch = "x86_64")]
 fn part_end(part: u32) -> Option<usize> {
     // Leaf 0xd has the size and the offset of each part.
     let leaf = std::arch::x86_64::__cpuid_count(0xd, part);
     let (size, offset) = (usize::try_from(leaf.eax).ok()?, usize::try_from(leaf.ebx).ok()?);
     (size > 0 && offset >= MIN_BYTES).then_some(offset + size)
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn part_end(_part: u32) -> Option<usize> {
-    None
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 //! - `LOWTIDE_TORTURE_BESIDE=1`: number of programs that run in parallel;
 //! - `LOWTIDE_TORTURE_RECORD=FILE`: appends a line of JSON for each program.
 
+#![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 mod record;
