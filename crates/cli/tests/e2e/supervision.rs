@@ -8,8 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::inspect::{Subject, bytes, plain};
-use crate::schemas::hold_act;
-use crate::support::{fixture, lines, lowtide, until};
+use crate::schemas::{hold_act, hold_record};
+use crate::support::{fixture, lines, lowtide, number, study, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -258,4 +258,42 @@ fn the_memory_of_a_command_is_released_and_its_allocator_is_that_of_the_treatmen
         .output()
         .unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("jemalloc"), "{output:?}");
+}
+
+#[test]
+fn a_study_shows_what_each_policy_does_and_costs() {
+    let hoard = format!("sleep 1000 | {} blocks:100 keep:20", fixture("memory", &["-pthread"]));
+    let policies = "none,periodic=300ms,freed=16MiB,adaptive";
+    let ran = study(&[
+        "-a",
+        "glibc",
+        "-p",
+        policies,
+        "--repeat",
+        "1",
+        "--ready",
+        "log:ready",
+        "--load",
+        "true",
+        "--settle",
+        "6s",
+        "--",
+        "sh",
+        "-c",
+        &hoard,
+    ]);
+    assert_eq!(ran.code(), Some(0), "{}", ran.stderr());
+    let trials = ran.trials();
+    assert_eq!(trials.len(), 4);
+    for trial in &trials {
+        let (policy, releases) = (&trial["treatment"]["policy"], number(trial, "releases"));
+        if policy == "none" {
+            assert_eq!((releases, &trial["policy"]), (0.0, &Value::Null));
+            continue;
+        }
+        assert!(releases >= 1.0, "{trial:#}");
+        assert!(number(&trial["policy"], "returned_bytes") > 60e6, "{trial:#}");
+        assert!(number(&trial["policy"], "lowtide_cpu_s") > 0.0, "{trial:#}");
+        hold_record(&ran.lines(trial));
+    }
 }
