@@ -6,27 +6,26 @@ use crate::{Action, Policy, ProcessState, Reason, ReleaseRequest};
 #[derive(Debug)]
 pub(crate) struct FreedPolicy {
     bytes: u64,
-    /// The count at the last release.
-    counted: Option<u64>,
+    /// The count at the last release; a program begins with zero.
+    counted: u64,
 }
 
 impl FreedPolicy {
     pub(crate) fn new(bytes: u64) -> Self {
-        Self { bytes, counted: None }
+        Self { bytes, counted: 0 }
     }
 }
 
 impl Policy for FreedPolicy {
     fn decide(&mut self, state: &ProcessState) -> Action {
         let Some(now) = state.freed_bytes else { return Action::None };
-        let counted = self.counted.get_or_insert(now);
-        // A program that executes another begins with zero.
-        let freed = now.checked_sub(*counted).unwrap_or(now);
-        *counted = (*counted).min(now);
+        // A process that executes another program begins with zero again.
+        self.counted = self.counted.min(now);
+        let freed = now - self.counted;
         if freed < self.bytes {
             return Action::None;
         }
-        *counted = now;
+        self.counted = now;
         let reason = Reason::Freed(freed);
         Action::Release(ReleaseRequest { reason, min_bytes: 0, keep_huge_pages: false })
     }
@@ -40,7 +39,7 @@ mod tests {
     fn it_releases_each_time_that_the_bytes_have_been_freed() {
         let mut policy = FreedPolicy::new(100);
         let counts =
-            [None, Some(1000), Some(1099), Some(1100), Some(1150), Some(1230), Some(30), Some(130)];
+            [None, Some(99), Some(120), Some(219), Some(220), Some(330), Some(30), Some(130)];
         let released: Vec<_> = counts
             .into_iter()
             .filter(|freed_bytes| {
@@ -49,6 +48,6 @@ mod tests {
             })
             .flatten()
             .collect();
-        assert_eq!(released, [1100, 1230, 130]);
+        assert_eq!(released, [120, 220, 330, 130]);
     }
 }
