@@ -244,6 +244,8 @@ impl WatchThread {
                 self.helper_cpu_s += observed.cpu_s;
                 self.send(WatchEvent::Observed(t_s, Box::new(observed)))
             }
+            // A process that exits has no memory for a moment before its pidfd shows the end.
+            Err(TargetError::Gone(_)) => Err(self.end()),
             Err(_) if !self.target.is_alive() => Err(self.end()),
             Err(error) => self.send(WatchEvent::Failed(error)),
         }
