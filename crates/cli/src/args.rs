@@ -309,6 +309,10 @@ pub(crate) struct WatchArgs {
     /// Keep what is seen as a record, for `lowtide report`; the file must not exist
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+
+    /// Show the policy at work: follow the log that `lowtide run` or `lowtide attach` writes to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -457,8 +461,13 @@ Keys:
 It ends with the process, with its terminal, and by a signal. If stdout is not a terminal, or with --json,
 it prints a line for each inspection instead.
 
+With --log, the view marks each release on the chart and sums up what the policy has done to the
+process since the log begins. Lines, JSON and the record have the acts since the watch started.
+The log has the PIDs that its writer sees: to follow one from a container, watch inside of it.
+
 Examples:
   lowtide watch 4711
+  lowtide watch 4711 --log /var/log/lowtide.jsonl
   lowtide watch 4711 --looks 60 --output night.jsonl
   lowtide watch 4711 --json --interval 10s";
 

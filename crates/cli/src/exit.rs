@@ -144,6 +144,21 @@ impl Failure {
         )
     }
 
+    /// Returns the failure for a log of acts that could not be read.
+    pub(crate) fn log_not_read(path: &Path, error: &io::Error) -> Self {
+        let exit = match error.kind() {
+            ErrorKind::PermissionDenied => Exit::NotPermitted,
+            _ => Exit::Failed,
+        };
+        let path = path.display();
+        Self::new(
+            exit,
+            format!(
+                "{path} could not be read ({error}): name the log of lowtide run or lowtide attach"
+            ),
+        )
+    }
+
     /// Returns how lowtide ends.
     pub(crate) fn exit(&self) -> Exit {
         self.exit

@@ -23,6 +23,7 @@ pub(crate) fn watch(args: &WatchArgs) -> String {
     }
     words.extend(args.looks.iter().map(|looks| format!("--looks {looks}")));
     words.extend(args.output.iter().map(|path| format!("--output {}", path.display())));
+    words.extend(args.log.iter().map(|path| format!("--log {}", path.display())));
     words.push(args.pid.to_string());
     words.join(" ")
 }

@@ -38,6 +38,14 @@ pub fn open_append(path: &Path) -> io::Result<File> {
     regular(options().append(true).create(true).open(path)?)
 }
 
+/// Opens a file to read it.
+///
+/// # Errors
+/// If it cannot be opened, or is not a regular file.
+pub fn open_read(path: &Path) -> io::Result<File> {
+    regular(options().read(true).open(path)?)
+}
+
 /// Returns whether users other than the owner may replace files in the directory of a file.
 pub fn is_in_shared_directory(path: &Path) -> io::Result<bool> {
     const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -132,6 +140,7 @@ mod tests {
         rustix::fs::mknodat(CWD, &fifo, kind, rustix::fs::Mode::RWXU, 0).unwrap();
         for path in [&link, &fifo] {
             assert!(create(path).is_err(), "{path:?}");
+            assert!(open_read(path).is_err(), "{path:?}");
             for replace in [false, true] {
                 assert!(write_whole(path, b"new", replace).is_err(), "{path:?}");
             }

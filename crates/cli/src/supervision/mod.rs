@@ -103,24 +103,31 @@ impl Observer for ActReporter {
 /// Returns an act as a line for people.
 fn sentence(act: &Act) -> String {
     let time = act.time.get(11..19).unwrap_or(&act.time);
-    let head = format!("{time} {} {}", act.pid, act.command);
-    match (act.event, act.outcome) {
-        (ActEvent::Act, Some(ReleaseOutcome::Released | ReleaseOutcome::Partial))
-            if !act.dry_run =>
-        {
-            format!(
-                "{head}: {} returned, RSS {} to {}, longest pause {}: {}",
-                Human(act.returned_bytes),
-                Human(act.rss_before),
-                Human(act.rss_after),
-                HumanSeconds(act.longest_pause_s),
-                act.reason
-            )
+    format!("{time} {} {}: {}", act.pid, act.command, outcome(act))
+}
+
+/// Returns whether an act released memory, or a part of it.
+pub(crate) fn is_release(act: &Act) -> bool {
+    let has_released =
+        matches!(act.outcome, Some(ReleaseOutcome::Released | ReleaseOutcome::Partial));
+    act.event == ActEvent::Act && has_released && !act.dry_run
+}
+
+/// Returns the outcome of an act, and its reason.
+pub(crate) fn outcome(act: &Act) -> String {
+    match act.event {
+        ActEvent::Act if is_release(act) => format!(
+            "{} returned, RSS {} to {}, longest pause {}: {}",
+            Human(act.returned_bytes),
+            Human(act.rss_before),
+            Human(act.rss_after),
+            HumanSeconds(act.longest_pause_s),
+            act.reason
+        ),
+        ActEvent::Act | ActEvent::LeftAlone | ActEvent::HeldBack => {
+            format!("{}: {}", act.message, act.reason)
         }
-        (ActEvent::Act | ActEvent::LeftAlone | ActEvent::HeldBack, _) => {
-            format!("{head}: {}: {}", act.message, act.reason)
-        }
-        (ActEvent::Returned, _) => format!("{head}: {}", act.message),
+        ActEvent::Returned => act.message.clone(),
     }
 }
 

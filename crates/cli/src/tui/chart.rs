@@ -15,7 +15,10 @@ const MIN_WIDTH: u16 = 24;
 /// Owners below the peak RSS divided by this are omitted: their lines would coincide with the axis.
 const NEGLIGIBLE_SHARE: u64 = 50;
 
-/// The colour of RSS itself.
+/// The mark of a release, in the first line of the chart.
+const RELEASE: char = '▼';
+
+/// The colour of RSS itself, and of releases.
 const RSS_INK: Color = Color::White;
 
 struct Polyline {
@@ -32,10 +35,15 @@ pub(super) fn draw(history: &History, canvas: &mut ScreenCanvas<'_>) {
         return;
     }
     let lines = lines(history);
-    let names: Vec<String> = lines
+    let mut names: Vec<String> = lines
         .iter()
         .map(|l| if colour { l.name.to_owned() } else { format!("{} {}", l.letter, l.name) })
         .collect();
+    let releases = history.policy.as_ref().map(|policy| policy.releases.line(0));
+    let releases = releases.unwrap_or_default();
+    if !releases.is_empty() {
+        names.insert(1, format!("{RELEASE} release"));
+    }
     canvas.line(&format!(" over time: {}", names.join(" · ")), dim());
     let top = history.rss.highest(0).max(1) as f64;
     let most = usize::from(canvas.area.height / 3).clamp(2, 5);
@@ -52,7 +60,13 @@ pub(super) fn draw(history: &History, canvas: &mut ScreenCanvas<'_>) {
             .style(if colour { Style::new().fg(line.colour) } else { Style::new() })
             .data(&line.points)
     });
-    let chart = Chart::new(sets.collect())
+    let marks: Vec<(f64, f64)> = releases.iter().map(|(t_s, _)| (*t_s, ceiling)).collect();
+    let marks = Dataset::default()
+        .marker(Marker::Custom(RELEASE))
+        .graph_type(GraphType::Scatter)
+        .style(if colour { Style::new().fg(RSS_INK) } else { Style::new() })
+        .data(&marks);
+    let chart = Chart::new(sets.chain([marks]).collect())
         .x_axis(Axis::default().bounds([0.0, span]).labels(times))
         .y_axis(Axis::default().bounds([0.0, ceiling]).labels(labels))
         .legend_position(None);

@@ -16,7 +16,8 @@ const TEXT: &[&str] = &[
     " RSS and the line of it come from the kernel, at every interval. Whose",
     " the bytes are comes from looks at the process, which take a tenth of",
     " the time at most. Nothing is stopped. Changes are since the first look.",
-    " ≈ is an estimate: by what mappings look like.",
+    " ≈ is an estimate: by what mappings look like. ▼ is a release, from the",
+    " log that --log names; the CPU time there is lowtide's for the releases.",
 ];
 
 /// Draws the panel.

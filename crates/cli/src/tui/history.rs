@@ -7,6 +7,7 @@ use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::{Ledger, Owner};
 use lowtide_model::sample::Sample;
 
+use super::policy::PolicyHistory;
 use super::time_series::TimeSeries;
 
 /// The owners that the chart shows.
@@ -36,6 +37,8 @@ pub(crate) struct History {
     pub(crate) inspections: u64,
     /// When the last inspection started, in seconds since the watch started.
     pub(crate) inspected_s: f64,
+    /// The acts of a policy; `None` if no log is followed.
+    pub(crate) policy: Option<PolicyHistory>,
 }
 
 impl History {

@@ -7,6 +7,7 @@ mod chart;
 mod help;
 mod history;
 mod keys;
+mod policy;
 pub(crate) mod state;
 mod terminal;
 #[cfg(test)]

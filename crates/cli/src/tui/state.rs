@@ -1,5 +1,6 @@
 //! The state of the live view, from the events of the watcher and the keys.
 
+use std::path::Path;
 use std::time::Duration;
 
 use lowtide_analysis::diagnose::diagnose;
@@ -8,6 +9,7 @@ use lowtide_model::inspection::{Inspection, Observation, Unreadable};
 
 use super::history::History;
 use super::keys::Key;
+use super::policy::PolicyHistory;
 use crate::watcher::{WatchEvent, between_inspections};
 
 /// The intervals that can be chosen with a key, in milliseconds.
@@ -74,6 +76,12 @@ impl State {
         }
     }
 
+    /// Prepares for the acts of a log.
+    pub(crate) fn with_log(mut self, log: &Path) -> Self {
+        self.history.policy = Some(PolicyHistory::new(self.pid, log));
+        self
+    }
+
     /// Returns the history to show: until now, or until the view was paused.
     pub(crate) fn history(&self) -> &History {
         self.frozen.as_ref().unwrap_or(&self.history)
@@ -87,6 +95,11 @@ impl State {
     /// Returns the number of inspections, including those after a pause.
     pub(crate) fn inspections(&self) -> u64 {
         self.history.inspections
+    }
+
+    /// Returns the acts of a policy, including those after a pause; `None` if no log is followed.
+    pub(crate) fn policy(&self) -> Option<&PolicyHistory> {
+        self.history.policy.as_ref()
     }
 
     /// Returns the last inspection, even if the view is paused.
@@ -111,6 +124,11 @@ impl State {
         match event {
             WatchEvent::Sample(tick) => self.history.add_sample(tick.sample),
             WatchEvent::Observed(t_s, observation) => self.observe(t_s, *observation),
+            WatchEvent::Acted(t_s, act) => {
+                if let Some(policy) = &mut self.history.policy {
+                    policy.add(t_s, &act);
+                }
+            }
             WatchEvent::Failed(error) => self.trouble = Some(error.to_string()),
             WatchEvent::Ended(t_s) => {
                 self.history.now_s = t_s;

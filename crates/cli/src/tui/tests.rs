@@ -1,11 +1,14 @@
 //! The view of fabricated inspections, on a usual, a large and a tiny terminal.
 
+use std::path::Path;
 use std::time::Duration;
 
+use lowtide_model::act::{self, Act, ActEvent};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Resident;
 use lowtide_model::inspection::{Allocator, Arena, HeapPrediction, Linkage, Observation};
 use lowtide_model::ledger::{Ledger, Owner};
+use lowtide_model::release::ReleaseOutcome;
 use lowtide_model::sample::{Reading, Sample};
 use lowtide_model::verdict::VerdictKind;
 use lowtide_probe::sampler::Tick;
@@ -75,6 +78,51 @@ pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Observation
     }
 }
 
+/// Returns an act on the process of [`found`].
+pub(crate) fn act(event: ActEvent, reason: &str) -> Act {
+    Act {
+        schema: act::SCHEMA.to_owned(),
+        event,
+        id: 1,
+        time: "2026-11-22T10:15:00.000Z".to_owned(),
+        pid: 4711,
+        command: "server".to_owned(),
+        policy: "adaptive".to_owned(),
+        reason: reason.to_owned(),
+        dry_run: false,
+        outcome: None,
+        hazard: None,
+        message: String::new(),
+        period_ms: None,
+        elapsed_ms: 12.0,
+        rss_before: 432 * MIB,
+        rss_after: 432 * MIB,
+        rss_diff: 0,
+        predicted_bytes: 0,
+        returned_bytes: 0,
+        longest_pause_s: 0.0,
+        cpu_s: 0.0,
+        refaulted_bytes: None,
+        refaulted_after_s: None,
+    }
+}
+
+/// Returns a release of so many MiB.
+fn release(mib: u64, reason: &str) -> Act {
+    Act {
+        outcome: Some(ReleaseOutcome::Released),
+        rss_after: (432 - mib) * MIB,
+        returned_bytes: mib * MIB,
+        longest_pause_s: 0.000_87,
+        cpu_s: 0.011,
+        ..act(ActEvent::Act, reason)
+    }
+}
+
+fn see_act(state: &mut State, t_s: f64, act: Act) {
+    state.see(WatchEvent::Acted(t_s, Box::new(act)));
+}
+
 fn see(state: &mut State, t_s: f64, found: Observation) {
     let total = Reading { rss_bytes: Resident(found.rss_bytes), ..Reading::default() };
     let sample = Sample { t_s, processes: 1, total, ..Sample::default() };
@@ -101,11 +149,31 @@ fn a_look_that_is_older_than_the_rss_beside_it_says_so() {
 
 /// Returns a minute of history, in the middle of which memory in use is freed.
 fn minute() -> State {
-    let mut state = State::new(4711, Duration::from_secs(1));
+    minute_of(State::new(4711, Duration::from_secs(1)))
+}
+
+fn minute_of(mut state: State) -> State {
     for second in 0..=60 {
         let (used, free) = if second < 30 { (400, 5) } else { (100, 280) };
         see(&mut state, f64::from(second), found(0.02, used, free));
     }
+    state
+}
+
+/// Returns a minute of a process whose log is followed.
+fn minute_with_log() -> State {
+    let state = State::new(4711, Duration::from_secs(1));
+    minute_of(state.with_log(Path::new("/var/log/acts.jsonl")))
+}
+
+/// Returns a minute of a process with releases: one from before, two within it.
+fn minute_with_releases() -> State {
+    let mut state = minute_with_log();
+    see_act(&mut state, -3600.0, release(300, "the load has fallen"));
+    let back = Act { refaulted_bytes: Some(12 * MIB), ..act(ActEvent::Returned, "") };
+    see_act(&mut state, -3540.0, back);
+    see_act(&mut state, 15.0, release(20, "the load has fallen"));
+    see_act(&mut state, 45.5, release(100, "the load has fallen"));
     state
 }
 
@@ -138,7 +206,7 @@ fn a_tiny_terminal_shows_the_verdict_and_what_is_largest() {
 
 #[test]
 fn no_size_of_a_terminal_is_too_small() {
-    let mut state = minute();
+    let mut state = minute_with_releases();
     for panel in [Panel::Overview, Panel::Arenas, Panel::Help] {
         state.panel = panel;
         for (width, height) in (0..60).flat_map(|w| (0..30).map(move |h| (w, h))) {
@@ -278,4 +346,67 @@ fn keys_mean_what_the_help_says() {
         assert_eq!(plain(code), Some(meant), "{code:?}");
     }
     assert_eq!(plain(KeyCode::Char('x')), None);
+}
+
+#[test]
+fn a_log_without_acts_on_the_process_is_named() {
+    insta::assert_snapshot!(shown(&minute_with_log(), 80, 24));
+}
+
+#[test]
+fn releases_are_marked_on_the_chart_and_summed_up() {
+    insta::assert_snapshot!(shown(&minute_with_releases(), 80, 24));
+}
+
+#[test]
+fn a_large_terminal_shows_the_policy_at_work() {
+    insta::assert_snapshot!(shown(&minute_with_releases(), 120, 40));
+}
+
+#[test]
+fn a_process_that_the_budget_holds_back_is_shown_as_such_until_the_next_release() {
+    let mut state = minute_with_releases();
+    let message = "The budget of CPU time is used up: the release waits".to_owned();
+    let held = Act { message, ..act(ActEvent::HeldBack, "memory is short") };
+    see_act(&mut state, 55.0, held);
+    insta::assert_snapshot!(shown(&state, 80, 24));
+    see_act(&mut state, 59.0, release(10, "memory is short"));
+    let after = shown(&state, 80, 24);
+    assert!(!after.contains("held back") && after.contains("4 releases, 430 MiB"), "{after}");
+}
+
+#[test]
+fn a_process_that_is_left_alone_is_shown_with_the_reason() {
+    let mut state = minute_with_log();
+    let message = "The process is left alone for 1 h 00 min".to_owned();
+    let reason = "a seccomp filter of the process does not permit mmap";
+    see_act(&mut state, 2.0, Act { message, ..act(ActEvent::LeftAlone, reason) });
+    insta::assert_snapshot!(shown(&state, 80, 24));
+}
+
+#[test]
+fn a_narrow_terminal_shows_the_policy_first_and_its_last_act_where_there_is_room() {
+    insta::assert_snapshot!(
+        "the_policy_on_a_narrow_terminal",
+        shown(&minute_with_releases(), 44, 24)
+    );
+    insta::assert_snapshot!("the_policy_on_a_tiny_terminal", shown(&minute_with_releases(), 44, 9));
+}
+
+#[test]
+fn a_dry_run_is_shown_as_one_and_marks_nothing() {
+    let mut state = minute_with_log();
+    let message = "280 MiB would be released".to_owned();
+    see_act(&mut state, 40.0, Act { dry_run: true, message, ..release(0, "the load has fallen") });
+    let view = shown(&state, 80, 24);
+    assert!(view.contains("policy adaptive, dry run: 1 try, none released anything"), "{view}");
+    assert!(view.contains("20 s ago: 280 MiB would be released: the load has fallen"), "{view}");
+    assert!(!view.contains('▼'), "{view}");
+}
+
+#[test]
+fn a_policy_without_a_log_is_not_shown() {
+    let mut state = minute();
+    see_act(&mut state, 40.0, release(100, "the load has fallen"));
+    assert_eq!(shown(&state, 80, 24), shown(&minute(), 80, 24));
 }

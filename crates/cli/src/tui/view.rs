@@ -113,17 +113,26 @@ fn sign(owner: Owner, count: usize, colour: bool) -> (String, Style) {
     }
 }
 
-/// Draws the ledger, the chart, the verdict and the remedies.
+/// Draws the ledger, the chart, the policy, the verdict and the remedies.
 fn overview(state: &State, canvas: &mut ScreenCanvas<'_>) {
     let history = state.history();
     let Some(found) = &history.latest else { return };
     let verdict = verdict(state, found, canvas.area.width);
     let rows: Vec<Row> =
         found.observation.ledger.rows().iter().copied().filter(|r| r.bytes > 0).collect();
-    let plan =
-        ScreenLayout::new(canvas.area.height, rows.len(), verdict.len(), found.remedies.len());
+    let policy = policy(history, canvas.area.width);
+    let plan = ScreenLayout::new(
+        canvas.area.height,
+        rows.len(),
+        policy.len(),
+        verdict.len(),
+        found.remedies.len(),
+    );
     ledger(history, found, &rows, plan.rows, canvas);
     chart::draw(history, &mut canvas.split_top(plan.chart));
+    for line in policy.iter().take(usize::from(plan.policy)) {
+        canvas.line(line, Style::new());
+    }
     for line in verdict.iter().take(usize::from(plan.verdict)) {
         canvas.line(line, bold());
     }
@@ -180,7 +189,7 @@ fn share(bytes: u64, found: &Inspection) -> f64 {
 }
 
 /// Formats a time in whole seconds.
-fn whole(seconds: f64) -> String {
+pub(super) fn whole(seconds: f64) -> String {
     if seconds < 59.5 {
         format!("{:.0} s", seconds.max(1.0))
     } else {
@@ -206,6 +215,14 @@ fn verdict(state: &State, found: &Inspection, width: u16) -> Vec<String> {
     wrapped(&text, width.max(1)).lines().map(str::to_owned).collect()
 }
 
+/// Returns what is known of the policy, in lines; the most important first.
+fn policy(history: &History, width: u16) -> Vec<String> {
+    let texts = history.policy.as_ref().map(|policy| policy.texts(history.now_s));
+    let texts = texts.unwrap_or_default();
+    let wrapped = texts.iter().map(|text| wrapped(text, width.max(1)));
+    wrapped.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
 /// Returns the cost of watching, from the longest wording to the shortest.
 fn cost(state: &State) -> Vec<String> {
     let interval = state.interval.as_secs_f64();
@@ -229,30 +246,32 @@ fn cost(state: &State) -> Vec<String> {
 struct ScreenLayout {
     rows: u16,
     chart: u16,
+    policy: u16,
     verdict: u16,
     remedies: u16,
 }
 
 impl ScreenLayout {
-    /// Divides the `height` between head and footer. The verdict has priority, then the largest rows, then
-    /// the chart, then the other rows and the remedies.
-    fn new(height: u16, rows: usize, verdict: usize, remedies: usize) -> Self {
+    /// Divides the `height` between head and footer. The verdict has priority, then the policy, then the largest
+    /// rows, then the chart, then the other rows and the remedies.
+    fn new(height: u16, rows: usize, policy: usize, verdict: usize, remedies: usize) -> Self {
         let fit = |count: usize, most: u16| u16::try_from(count).unwrap_or(u16::MAX).min(most);
-        let (most_said, most_remedies) = match height {
-            ..8 => (1, 0),
-            8..14 => (2, 1),
-            14..24 => (2, 2),
-            _ => (4, 5),
+        let (most_policy, most_said, most_remedies) = match height {
+            ..8 => (1, 1, 0),
+            8..14 => (2, 2, 1),
+            14..24 => (3, 2, 2),
+            _ => (5, 4, 5),
         };
         let verdict = fit(verdict, most_said.min(height));
-        let remedies = fit(remedies, most_remedies.min(height - verdict));
-        let left = height - verdict - remedies;
+        let policy = fit(policy, most_policy.min(height - verdict));
+        let remedies = fit(remedies, most_remedies.min(height - verdict - policy));
+        let left = height - verdict - policy - remedies;
         let rows = fit(rows, left);
         let few = rows.min(6);
         if left < few + MIN_CHART_HEIGHT {
-            return Self { rows, chart: 0, verdict, remedies };
+            return Self { rows, chart: 0, policy, verdict, remedies };
         }
         let rows = rows.min(left - MIN_CHART_HEIGHT).max(few);
-        Self { rows, chart: left - rows, verdict, remedies }
+        Self { rows, chart: left - rows, policy, verdict, remedies }
     }
 }

@@ -1,21 +1,27 @@
 //! `lowtide watch PID`.
 
 use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use lowtide_model::act::{Act, ActEvent};
 use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
 use lowtide_model::inspection::Inspection;
 use lowtide_model::ledger::Owner;
 use lowtide_probe::target::{Target, TargetError};
+use lowtide_report::text::printable;
 
 use crate::args::WatchArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{Output, note};
+use crate::supervision::{is_release, outcome};
 use crate::target_error::{failure, not_permitted};
 use crate::tui::state::State;
 use crate::tui::{self, ViewOptions};
+use crate::watcher::acts::ActFollower;
 use crate::watcher::record::WatchRecord;
 use crate::watcher::{self, WatchEvent, Watcher};
 use crate::{interrupt, rerun};
@@ -27,13 +33,19 @@ pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
     let interval = args.interval.value;
     let again = rerun::watch(args);
     let target = Target::open(args.pid).map_err(|error| failure(&error, &again))?;
+    let log = args.log.as_deref().map(|path| follow(path, &target)).transpose()?;
     let mut record =
         args.output.as_deref().map(|path| WatchRecord::create(path, interval)).transpose()?;
     let begun = record.as_ref().map_or_else(Instant::now, WatchRecord::begun);
-    let watcher = Watcher::start(target, begun, interval).map_err(|error| {
+    let watcher = Watcher::start(target, begun, interval, log).map_err(|error| {
         Failure::failed(format!("no thread could be started to watch it: {error}"))
     })?;
-    let mut watch = Watch { watcher, state: State::new(args.pid, interval), again };
+    let state = State::new(args.pid, interval);
+    let state = match &args.log {
+        Some(path) => state.with_log(path),
+        None => state,
+    };
+    let mut watch = Watch { watcher, state, again };
     let watched = if is_for_people(output) {
         // The second Ctrl-C must not end lowtide at once: the terminal has to be restored first.
         let interrupt = interrupt::patient_flag();
@@ -54,6 +66,11 @@ pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
         note!("wrote {0}\n  next: lowtide report {0}", path.display());
     }
     watch.end()
+}
+
+/// Opens the log of acts on a process.
+fn follow(path: &Path, target: &Target) -> Result<ActFollower, Failure> {
+    ActFollower::open(path, target).map_err(|error| Failure::log_not_read(path, &error))
 }
 
 /// Returns whether stdout is a terminal that can show the live view.
@@ -102,8 +119,15 @@ impl Watch {
         Ok(())
     }
 
-    /// Processes an event, and prints an inspection. Returns whether stdout is still read.
+    /// Processes an event, and prints an inspection or an act. Returns whether stdout is still read.
     fn print_event(&mut self, event: WatchEvent, output: &Output) -> Result<bool, Failure> {
+        // Acts from before the watch are only part of the totals.
+        if let WatchEvent::Acted(t_s, act) = &event
+            && *t_s >= 0.0
+            && !print_act(*t_s, act, output)?
+        {
+            return Ok(false);
+        }
         let inspected_s = match &event {
             WatchEvent::Observed(t_s, _) => Some(*t_s),
             WatchEvent::Failed(error @ TargetError::Replaced(_)) => {
@@ -132,7 +156,11 @@ impl Watch {
         let peak = Human(self.state.history().peak_rss_bytes);
         let text = format!("process {} ended; RSS was at most {peak}", self.state.pid);
         output.line(&plain(t_s, found, self.state.unreadable.is_none()))?;
-        output.line(&text).map(drop)
+        output.line(&text)?;
+        match self.state.policy() {
+            Some(policy) => output.line(&printable(&policy.summary())).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Returns how lowtide ends.
@@ -145,6 +173,35 @@ impl Watch {
             _ => Ok(Exit::Done),
         }
     }
+}
+
+/// Prints an act as a line or an object. Returns whether stdout is still read.
+fn print_act(t_s: f64, act: &Act, output: &Output) -> Result<bool, Failure> {
+    if output.json { output.line_of(act) } else { output.line(&plain_act(t_s, act)) }
+}
+
+/// Formats an act as a line for people and for `awk`, in the columns of an inspection.
+fn plain_act(t_s: f64, act: &Act) -> String {
+    let rss = if act.rss_after > 0 { Human(act.rss_after).to_string() } else { "-".to_owned() };
+    let head = format!("{t_s:>7.1} s  RSS {rss:>9}");
+    let text = match act.event {
+        _ if is_release(act) => format!(
+            "returned  {:>9}  pause       {:>9}  {}",
+            Human(act.returned_bytes).to_string(),
+            HumanSeconds(act.longest_pause_s).to_string(),
+            act.reason
+        ),
+        ActEvent::Returned => format!(
+            "came back {:>9}  of          {:>9}  after {}",
+            Human(act.refaulted_bytes.unwrap_or(0)).to_string(),
+            Human(act.returned_bytes).to_string(),
+            HumanSeconds(act.refaulted_after_s.unwrap_or(0.0))
+        ),
+        ActEvent::HeldBack => format!("held back  {}", act.reason),
+        ActEvent::LeftAlone => format!("left alone  {}", act.reason),
+        ActEvent::Act => outcome(act),
+    };
+    printable(&format!("{head}  {text}"))
 }
 
 /// Formats an inspection as a line for people and for `awk`; without heap metrics if memory may not

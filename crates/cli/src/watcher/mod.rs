@@ -1,6 +1,7 @@
 //! Watches one process on a thread of its own: a cheap sample at every tick, and an inspection when one is
-//! due, so that the view never waits for either.
+//! due, so that the view never waits for either. It also follows the log of acts, if there is one.
 
+pub(crate) mod acts;
 pub(crate) mod record;
 
 use std::io;
@@ -10,6 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use acts::{ActFollower, LoggedAct};
+use lowtide_model::act::Act;
 use lowtide_model::inspection::Observation;
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::machine::thread_cpu_s;
@@ -31,6 +34,8 @@ pub(crate) enum WatchEvent {
     Sample(Box<Tick>),
     /// The result of an inspection, and when it started.
     Observed(f64, Box<Observation>),
+    /// An act of a policy on the process, and when it ended; negative if that was before the watch.
+    Acted(f64, Box<Act>),
     /// The process could not be sampled or inspected.
     Failed(TargetError),
     /// The process has ended.
@@ -74,8 +79,13 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts to watch. Times count from `start`.
-    pub(crate) fn start(target: Target, start: Instant, interval: Duration) -> io::Result<Self> {
+    /// Starts to watch. Times count from `start`. `log` has the acts of a policy on the process.
+    pub(crate) fn start(
+        target: Target,
+        start: Instant,
+        interval: Duration,
+        log: Option<ActFollower>,
+    ) -> io::Result<Self> {
         let control = Control { interval, stop: false, cost: WatchCost::default() };
         let shared =
             Arc::new(WatcherState { control: Mutex::new(control), changed: Condvar::new() });
@@ -89,6 +99,7 @@ impl Watcher {
             sender,
             inspected: None,
             helper_cpu_s: 0.0,
+            log,
         };
         thread::Builder::new().name("watcher".to_owned()).spawn(move || thread.run())?;
         Ok(Self { shared, events })
@@ -140,6 +151,7 @@ struct WatchThread {
     inspected: Option<(Instant, Duration)>,
     /// CPU time of the threads for reads that could block for ever, in seconds.
     helper_cpu_s: f64,
+    log: Option<ActFollower>,
 }
 
 /// The watch is over: the watcher was dropped, or the process has ended.
@@ -147,6 +159,9 @@ struct Over;
 
 impl WatchThread {
     fn run(mut self) {
+        if self.follow_log().is_err() {
+            return;
+        }
         let mut tick = Instant::now();
         while self.tick(tick).is_ok() {
             let Some(next) = self.wait_from(tick) else { return };
@@ -163,10 +178,20 @@ impl WatchThread {
         self.sender.send(event).map_err(|_| Over)
     }
 
-    fn end(&self) -> Over {
+    fn end(&mut self) -> Over {
         // If the watcher was dropped, there is no receiver to notify.
-        let _ = self.send(WatchEvent::Ended(self.now()));
+        let _ = self.follow_log().and_then(|()| self.send(WatchEvent::Ended(self.now())));
         Over
+    }
+
+    /// Sends the acts that were logged since the last call.
+    fn follow_log(&mut self) -> Result<(), Over> {
+        let logged = self.log.as_mut().map(ActFollower::poll).unwrap_or_default();
+        let now_s = self.now();
+        logged.into_iter().try_for_each(|LoggedAct { age_s, act }| {
+            let t_s = ((now_s - age_s) * 1e3).round() / 1e3;
+            self.send(WatchEvent::Acted(t_s.min(now_s), Box::new(act)))
+        })
     }
 
     /// Samples the process, and inspects it if an inspection is due. `at` is when the tick was due.
@@ -219,6 +244,8 @@ impl WatchThread {
                 self.helper_cpu_s += observed.cpu_s;
                 self.send(WatchEvent::Observed(t_s, Box::new(observed)))
             }
+            // A process that exits has no memory for a moment before its pidfd shows the end.
+            Err(TargetError::Gone(_)) => Err(self.end()),
             Err(_) if !self.target.is_alive() => Err(self.end()),
             Err(error) => self.send(WatchEvent::Failed(error)),
         }
@@ -226,10 +253,11 @@ impl WatchThread {
 
     /// Waits for the tick after the one that was due at `last`, and returns it; `None` if the
     /// watcher was dropped.
-    fn wait_from(&self, last: Instant) -> Option<Instant> {
-        let mut control = self.shared.control();
+    fn wait_from(&mut self, last: Instant) -> Option<Instant> {
         let begin = Instant::now();
         loop {
+            self.follow_log().ok()?;
+            let mut control = self.shared.control();
             if control.stop {
                 return None;
             }
@@ -249,8 +277,7 @@ impl WatchThread {
                 control.cost.missed_ticks += missed;
                 return Some(next);
             }
-            let waited = self.shared.changed.wait_timeout(control, rest.min(POLL_INTERVAL));
-            control = waited.unwrap_or_else(PoisonError::into_inner).0;
+            drop(self.shared.changed.wait_timeout(control, rest.min(POLL_INTERVAL)));
         }
     }
 }
@@ -272,7 +299,8 @@ mod tests {
     fn a_process_is_sampled_and_inspected_until_it_ends() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
-        let watcher = Watcher::start(target, Instant::now(), Duration::from_millis(100)).unwrap();
+        let watcher =
+            Watcher::start(target, Instant::now(), Duration::from_millis(100), None).unwrap();
         let timeout = Duration::from_secs(60);
         let first = watcher.events().recv_timeout(timeout).unwrap();
         assert!(

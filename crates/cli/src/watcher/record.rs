@@ -13,6 +13,7 @@ use lowtide_record::v1::{
     AllocatorCheck, End, Event, FileKind, LedgerReading, Line, Mark, Outcome, Process, ProcessEnd,
     Trial,
 };
+use lowtide_supervise::recorded;
 
 use super::{WatchCost, WatchEvent};
 use crate::exit::Failure;
@@ -31,6 +32,8 @@ pub(crate) struct WatchRecord {
     process: Option<Process>,
     /// The process's PID and start time.
     identity: Option<(u32, u64)>,
+    /// The policy, if an act of it was logged before the head was written.
+    policy: Option<String>,
     peak_rss_bytes: u64,
     exit_s: Option<f64>,
 }
@@ -48,6 +51,7 @@ impl WatchRecord {
             waiting: Vec::new(),
             process: None,
             identity: None,
+            policy: None,
             peak_rss_bytes: 0,
             exit_s: None,
         })
@@ -90,6 +94,13 @@ impl WatchRecord {
                     heap: HeapSummary::from_arenas(&found.arenas),
                 }));
             }
+            WatchEvent::Acted(t_s, act) => {
+                self.policy = Some(act.policy.clone());
+                // The record has no time before its start.
+                if *t_s >= 0.0 {
+                    self.line(recorded(act, *t_s));
+                }
+            }
             WatchEvent::Failed(_) => {}
             WatchEvent::Ended(t_s) => self.exit_s = Some(*t_s),
         }
@@ -113,9 +124,12 @@ impl WatchRecord {
         self.write_head_of(treatment, found.command.clone());
     }
 
-    fn write_head_of(&mut self, treatment: Treatment, command: Vec<String>) {
+    fn write_head_of(&mut self, mut treatment: Treatment, command: Vec<String>) {
         if std::mem::replace(&mut self.has_head, true) {
             return;
+        }
+        if let Some(policy) = self.policy.take() {
+            treatment.policy = policy;
         }
         self.recorder.write(&Line::Trial(Box::new(Trial {
             number: 1,

@@ -166,6 +166,78 @@ fn a_dry_run_reports_what_would_be_released_and_releases_nothing() {
     assert_eq!(rss(subject.pid()), before);
 }
 
+/// Starts to watch a process and its log, with stdout in a file.
+fn watch(pid: &str, log: &Path, stdout: &Path, flags: &[&str]) -> Attached {
+    let mut command = lowtide();
+    command.args(["watch", pid, "-i", "100ms", "--log"]).arg(log).args(flags);
+    command.stdout(fs::File::create(stdout).unwrap()).stderr(Stdio::piped());
+    Attached { child: Some(command.spawn().unwrap()) }
+}
+
+#[test]
+fn a_watch_shows_the_acts_of_a_policy_as_lines_as_objects_and_in_its_record() {
+    let home = tempfile::tempdir().unwrap();
+    let [log, text, json, record] =
+        ["acts.jsonl", "text", "json", "record.jsonl"].map(|name| home.path().join(name));
+    let mut subject = Subject::of(&["blocks:150", "keep:20"]);
+    let pid = subject.pid().to_string();
+    let _attached = Attached::start(&[&pid, "--log", &log.display().to_string()]);
+    let first = until("a release", || acts(&log, "act").into_iter().next());
+    let mut plain = watch(&pid, &log, &text, &["-o", &record.display().to_string()]);
+    let mut objects = watch(&pid, &log, &json, &["--json"]);
+    for output in [&text, &json] {
+        until("an inspection", || {
+            fs::read_to_string(output).ok()?.contains("reclaimable").then_some(())
+        });
+    }
+    let before = acts(&log, "act").len();
+    subject.tell("blocks:150");
+    subject.tell("keep:20");
+    let is_release = |act: &Value| act["outcome"] == "released";
+    let later = || acts(&log, "act").into_iter().skip(before).find(is_release);
+    let second = until("a second release", later);
+    let (time, reason) = (second["time"].as_str().unwrap(), second["reason"].as_str().unwrap());
+    until("its object", || fs::read_to_string(&json).ok()?.contains(time).then_some(()));
+    let line = until("its line", || {
+        let text = fs::read_to_string(&text).ok()?;
+        let is_meant = |line: &&str| line.contains(" returned ") && line.ends_with(reason);
+        text.lines().find(is_meant).map(str::to_owned)
+    });
+    subject.end();
+    for watch in [&mut plain, &mut objects] {
+        let output = watch.wait();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(
+        (words[1], words[2], words[5], words[8]),
+        ("s", "RSS", "returned", "pause"),
+        "{line}"
+    );
+
+    // Acts from before the watch are neither lines nor objects.
+    let watched = acts_among(&lines(&json));
+    assert!(watched.contains(&second) && !watched.contains(&first), "{watched:#?}");
+    let kept = lines(&record);
+    hold_record(&kept);
+    assert_eq!(kept[1]["treatment"]["policy"], "adaptive");
+    let reports: Vec<Value> = kept
+        .iter()
+        .filter(|line| line["kind"] == "act")
+        .map(|line| line["report"].clone())
+        .collect();
+    assert!(reports.contains(&second) && !reports.contains(&first), "{reports:#?}");
+    let report = lowtide().arg("report").arg(&record).output().unwrap();
+    assert!(String::from_utf8_lossy(&report.stdout).contains("adaptive"), "{report:?}");
+}
+
+/// Returns the acts among objects of several schemas.
+fn acts_among(objects: &[Value]) -> Vec<Value> {
+    let schemas = ["lowtide.act/1", "lowtide.inspect/1"].map(Value::from);
+    assert!(objects.iter().all(|object| schemas.contains(&object["schema"])), "{objects:#?}");
+    objects.iter().filter(|object| object["schema"] == schemas[0]).cloned().collect()
+}
+
 #[test]
 fn a_process_that_may_not_be_released_is_reported_once() {
     let home = tempfile::tempdir().unwrap();

@@ -61,6 +61,31 @@ fn at_a_terminal_it_draws_and_leaves_the_terminal_as_it_was_on_q() {
 }
 
 #[test]
+fn at_a_terminal_the_acts_of_a_log_are_shown_as_they_come() {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("acts.jsonl");
+    std::fs::write(&log, "").unwrap();
+    let subject = Subject::hoard();
+    let mut terminal =
+        Terminal::watch(&[&subject.pid(), "-i", "100ms", "--log", log.to_str().unwrap()]);
+    terminal.shows("has no act on process");
+    let act = serde_json::json!({
+        "schema": "lowtide.act/1", "event": "act", "id": 1, "pid": subject.0.id(), "command": "x",
+        "time": humantime::format_rfc3339_millis(std::time::SystemTime::now()).to_string(),
+        "policy": "adaptive", "reason": "because", "dry_run": false, "outcome": "released",
+        "message": "", "elapsedMs": 1.0, "rss.before": 2_097_152, "rss.after": 1_048_576,
+        "rss.diff": -1_048_576, "predicted_bytes": 0, "returned_bytes": 1_048_576,
+        "longest_pause_s": 0.001, "cpu_s": 0.01,
+    });
+    std::fs::write(&log, format!("{act}\n")).unwrap();
+    terminal.shows("▼");
+    terminal.shows("policy adaptive: 1 release, 1.00 MiB returned");
+    terminal.shows("longest pause 1.00 ms: because");
+    terminal.press("q");
+    assert_eq!(terminal.ends().0, Some(0));
+}
+
+#[test]
 fn control_c_and_escape_quit_too() {
     for key in ["\x03", "\x1b"] {
         let subject = Subject::hoard();
@@ -299,4 +324,10 @@ fn what_cannot_be_watched_is_told_with_its_exit_code() {
     assert_eq!(run(&[&own, "-n", "0"]).0, Some(2));
     assert_eq!(run(&["4711", "4712"]).0, Some(2));
     assert_eq!(run(&[&own, "-n", "1", "-o", "/nowhere/r.jsonl"]).0, Some(1));
+    for (log, reason) in [("/nowhere/acts.jsonl", "No such file"), ("/dev/null", "regular file")] {
+        let (code, said) = run(&[&own, "-n", "1", "--log", log]);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(log) && said.contains(reason), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
 }
