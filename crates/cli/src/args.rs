@@ -35,7 +35,8 @@ pub(crate) struct Cli {
 
 const EXITS: &str = "\
 Exit codes: 0 done, 1 failed, 2 usage, 3 not permitted, 4 the target is gone, 5 refused, \
-99 a threshold given with --fail-on or --baseline was crossed, 130 interrupted.";
+99 a threshold given with --fail-on or --baseline was crossed, 130 interrupted. `run` ends like its \
+command; its own failures are 125, 126 and 127.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {

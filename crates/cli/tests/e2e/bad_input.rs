@@ -33,7 +33,7 @@ fn what_cannot_be_done_as_written_is_refused_before_anything_starts() {
     usage_error(&["study", "--", "no-such-command"], "there is no command `no-such-command`");
     usage_error(&["study"], "there is no command");
     usage_error(&["study", "-t", "glibc/arenamax", "--", "true"], "glibc has trim_threshold");
-    usage_error(&["study", "-p", "adaptive", "--", "true"], "a study cannot apply `adaptive`");
+    usage_error(&["study", "-p", "sometimes", "--", "true"], "there is no policy `sometimes`");
     usage_error(&["study", "--settle", "10", "--", "true"], "`10` has no unit");
     usage_error(&["study", "--ready", "tcp:80", "--", "true"], "HOST:PORT");
     usage_error(&["study", "--fail-on", "settled>1", "--", "true"], "no figure `settled`");
