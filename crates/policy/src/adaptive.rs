@@ -23,7 +23,7 @@ const REFAULT_S: f64 = 1.75e-6;
 const PAGE_BYTES: f64 = 4096.0;
 
 /// Time of quiet before a release at first, in seconds.
-const MIN_PATIENCE_S: f64 = 0.4;
+const MIN_PATIENCE_S: f64 = 0.3;
 /// Time in which memory that comes back pays for itself, in seconds: CPU time of 2.3 µs for a page that is dropped and
 /// comes back, at the price of memory.
 const BREAK_EVEN_S: f64 = 5.0;
@@ -60,6 +60,8 @@ const SHRUNK_SHARE: f64 = 0.001;
 /// Time of quiet after which any change since the last act is news, in seconds. It doubles with each act that found too
 /// little.
 const LATE_S: f64 = 10.0;
+/// The same as a multiple of the CPU time of an act that found too little: half a percent of a core.
+const LATE_FACTOR: f64 = 200.0;
 /// Maximum number of times that it doubles.
 const MAX_LATE_DOUBLINGS: u32 = 6;
 /// Time of work after which acts that found too little are forgotten, in seconds.
@@ -72,6 +74,9 @@ const MAX_DOUBLINGS: u32 = 10;
 const BACK_SHARE: f64 = 0.25;
 /// Minimum time between two acts, in seconds.
 const MIN_INTERVAL_S: f64 = 1.0;
+/// Minimum time between two acts, as a multiple of the CPU time of the last one: a process that frees slowly is not
+/// walked all the time.
+const INTERVAL_FACTOR: f64 = 5.0;
 /// Time after an act that the budget held back until the next try, in seconds.
 const HELD_BACK_S: f64 = 5.0;
 /// Number of closed files that is news, at least, and as a share of the open ones.
@@ -213,7 +218,9 @@ impl AdaptivePolicy {
             let wait_s = SHORT_INTERVAL_S * f64::from(1 << self.misses.min(7));
             return (since_act >= wait_s).then_some((Reason::Short(shortage), MIN_GAIN));
         }
-        if since_act < MIN_INTERVAL_S || !self.has_news(state) {
+        let last_cpu_s = state.last_release.map_or(0.0, |last| last.cpu_s);
+        let interval_s = MIN_INTERVAL_S.max(last_cpu_s * INTERVAL_FACTOR);
+        if since_act < interval_s || !self.has_news(state) {
             return None;
         }
         if self.quiet_since_s.is_some_and(|since| state.t_s - since >= self.patience_s) {
@@ -245,9 +252,10 @@ impl AdaptivePolicy {
         let needed_s =
             NEWS_CPU_S.max(missed.map_or(0.0, |missed| missed.cpu_s * NEWS_FACTOR)) * doubled;
         let has_freed = has_closed || has_shrunk;
+        let late_s = LATE_S.max(missed.map_or(0.0, |missed| missed.cpu_s * LATE_FACTOR))
+            * f64::from(1 << self.misses.min(MAX_LATE_DOUBLINGS));
         let has_changed = (state.rss, state.cpu_s, state.minor_faults)
             != (acted.rss, acted.cpu_s, acted.minor_faults);
-        let late_s = LATE_S * f64::from(1 << self.misses.min(MAX_LATE_DOUBLINGS));
         let is_late = self.quiet_since_s.is_some_and(|since| state.t_s - since >= late_s)
             && state.t_s - acted.t_s >= late_s;
         has_grown

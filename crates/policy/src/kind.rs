@@ -59,7 +59,9 @@ impl PolicyKind {
         match self {
             Self::None => Duration::from_secs(1),
             Self::Periodic(period) => (period / 10).clamp(MIN_PERIOD / 2, Duration::from_secs(1)),
-            Self::Freed(_) | Self::Pressure | Self::Adaptive => Duration::from_millis(200),
+            Self::Freed(_) | Self::Pressure => Duration::from_millis(200),
+            // The release starts within a second after the load, most of which is the time of quiet.
+            Self::Adaptive => Duration::from_millis(100),
         }
     }
 
