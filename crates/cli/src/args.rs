@@ -281,8 +281,8 @@ pub(crate) struct AttachArgs {
 const ATTACH_HELP: &str = "\
 It ends with the processes, or by Ctrl-C, and leaves nothing in them. With a selector, it also supervises
 the processes that match later, and only ends by Ctrl-C. A process that may not be touched is reported once,
-with the reason. --all leaves out PID 1, lowtide itself, and what the OOM killer must not touch
-(oom_score_adj below -900).
+with the reason. Processes of lowtide itself are left out; with --all also PID 1, and what the
+OOM killer must not touch (oom_score_adj below -900).
 
 `lowtide run --help` describes the policies. --log, or --json on stdout, gets one JSON line for each act.
 

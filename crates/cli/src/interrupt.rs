@@ -17,6 +17,11 @@ pub(crate) fn is_set() -> bool {
     FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
+/// Asks lowtide to end, as a signal does.
+pub(crate) fn set() {
+    shared().store(true, Ordering::Relaxed);
+}
+
 /// Returns the flag that every signal sets, for a verb that restores something before it ends.
 pub(crate) fn patient_flag() -> Arc<AtomicBool> {
     let flag = shared();

@@ -6,11 +6,20 @@ pub const LEFT_ALONE_S: f64 = 3600.0;
 const MAX_FAILURES: u32 = 2;
 /// Multiple of the pause bound from which on a release counts as gone wrong.
 const MAX_PAUSE_FACTOR: f64 = 10.0;
+/// Time until a release is tried again that failed for a reason that may pass, in seconds. It doubles each time.
+const FIRST_DELAY_S: f64 = 5.0;
+/// Maximum of this time, in seconds.
+pub const MAX_DELAY_S: f64 = 600.0;
+/// Maximum number of times that it doubles.
+const MAX_DOUBLINGS: u32 = 7;
 
-/// Leaves a process alone for an hour after two releases in succession went wrong.
+/// Leaves a process alone for an hour after two releases in succession went wrong, and for seconds to minutes after one
+/// failed for a reason that may pass.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Brake {
     failures: u32,
+    /// Number of delays in succession.
+    delays: u32,
     released_at_s: Option<f64>,
 }
 
@@ -20,7 +29,8 @@ impl Brake {
         match self.released_at_s {
             Some(end) if t_s < end => false,
             Some(_) => {
-                *self = Self::default();
+                self.failures = 0;
+                self.released_at_s = None;
                 true
             }
             None => true,
@@ -32,7 +42,17 @@ impl Brake {
         self.released_at_s = Some(t_s + LEFT_ALONE_S);
     }
 
-    /// Takes the outcome of a release. `has_failed` is whether it was refused or partial; the pauses are in seconds.
+    /// Leaves the process alone for a time from `t_s` on, both in seconds: what made its release fail may pass. Returns
+    /// the length of that time.
+    pub fn delay(&mut self, t_s: f64) -> f64 {
+        let doubled = f64::from(1 << self.delays.min(MAX_DOUBLINGS));
+        let delay_s = (FIRST_DELAY_S * doubled).min(MAX_DELAY_S);
+        self.delays = self.delays.saturating_add(1);
+        self.released_at_s = Some(t_s + delay_s);
+        delay_s
+    }
+
+    /// Takes the outcome of a release that was tried. `has_failed` is whether it was partial; the pauses are in seconds.
     /// Returns whether the process is left alone from now on.
     pub fn count(
         &mut self,
@@ -41,6 +61,7 @@ impl Brake {
         longest_pause_s: f64,
         bound_s: f64,
     ) -> bool {
+        self.delays = 0;
         if !has_failed && longest_pause_s <= bound_s * MAX_PAUSE_FACTOR {
             self.failures = 0;
             return false;
@@ -69,5 +90,21 @@ mod tests {
         assert!(!brake.is_open(4.0 + LEFT_ALONE_S - 1.0));
         assert!(brake.is_open(4.0 + LEFT_ALONE_S));
         assert!(!brake.count(4001.0, true, 0.0, 0.001));
+    }
+
+    #[test]
+    fn a_reason_that_may_pass_delays_a_release_for_longer_and_longer() {
+        let mut brake = Brake::default();
+        let mut t_s = 0.0;
+        let mut delays = Vec::new();
+        for _ in 0..9 {
+            assert!(brake.is_open(t_s));
+            delays.push(brake.delay(t_s));
+            assert!(!brake.is_open(t_s + delays.last().unwrap() - 1.0));
+            t_s += delays.last().unwrap();
+        }
+        assert_eq!(delays, [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0]);
+        assert!(!brake.count(t_s, false, 0.0, 0.001));
+        assert_eq!(brake.delay(t_s), 5.0);
     }
 }

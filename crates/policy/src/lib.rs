@@ -19,7 +19,7 @@ mod state;
 
 use std::fmt;
 
-pub use brake::{Brake, LEFT_ALONE_S};
+pub use brake::{Brake, LEFT_ALONE_S, MAX_DELAY_S};
 pub use budget::Budget;
 pub use kind::{PolicyError, PolicyKind};
 pub use refaults::{Refaults, SampleReason};

@@ -10,6 +10,7 @@ use std::path::Path;
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
 const MODE: u32 = 0o640;
+const MODE_FOR_ALL: u32 = 0o644;
 
 /// Options for a file of ours: with them, opening one follows no symbolic link and waits for nobody.
 pub(crate) fn options() -> OpenOptions {
@@ -65,6 +66,19 @@ pub(crate) fn regular(file: File) -> io::Result<File> {
 /// # Errors
 /// When it cannot be written; [`io::ErrorKind::AlreadyExists`] when something stands there.
 pub fn write_whole(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
+    write(path, bytes, replace, MODE)
+}
+
+/// Writes a whole file like [`write_whole`], and replaces what stands there. All users may read it, as far as the umask
+/// permits: programs that read metrics have users of their own.
+///
+/// # Errors
+/// If it cannot be written, or something else than a regular file stands there.
+pub fn replace_for_all(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write(path, bytes, true, MODE_FOR_ALL)
+}
+
+fn write(path: &Path, bytes: &[u8], replace: bool, mode: u32) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(_) if !replace => return Err(io::ErrorKind::AlreadyExists.into()),
         Ok(found) if !found.is_file() => return Err(not_regular()),
@@ -74,6 +88,7 @@ pub fn write_whole(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
     let written = options()
         .write(true)
         .create_new(true)
+        .mode(mode)
         .open(&part)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| put(&part, path, replace));

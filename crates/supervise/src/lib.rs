@@ -7,6 +7,7 @@ mod acts;
 mod freed_counter;
 mod host_lock;
 mod log;
+mod own_memory;
 pub mod reaper;
 mod scope;
 mod subject;
@@ -16,6 +17,7 @@ mod textfile;
 
 pub use acts::recorded;
 pub use log::{ActLog, LogError};
+pub use own_memory::keep_own_memory_low;
 pub use scope::Scope;
 pub use supervisor::{DEFAULT_BUDGET, Observer, Options, Supervisor};
 pub use textfile::Textfile;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::tree::newest_process;
 
 /// Lists processes. `None` if they cannot be listed at the moment.
@@ -13,7 +14,16 @@ type List = Box<dyn FnMut() -> Option<BTreeSet<u32>>>;
 pub struct Scope {
     list: List,
     ends_when_empty: bool,
-    listed: Option<(Instant, Option<u64>)>,
+    listed: Option<Listed>,
+}
+
+/// The last list.
+struct Listed {
+    at: Instant,
+    /// The newest process of the machine then.
+    newest: Option<u64>,
+    /// Minimum time until the next list.
+    interval: Duration,
 }
 
 impl fmt::Debug for Scope {
@@ -28,6 +38,9 @@ impl fmt::Debug for Scope {
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum time between two lists: a process may change its name, its cgroup or its size.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
+/// Share of the time that lists may take, as its inverse: on a large machine that starts processes all the time, a list
+/// of all of them takes tens of milliseconds.
+const LIST_SHARE: f64 = 200.0;
 
 impl Scope {
     /// Creates the scope of some processes. Supervision ends when all of them have ended.
@@ -43,23 +56,43 @@ impl Scope {
     /// Lists the processes, if that is due.
     pub(crate) fn refresh(&mut self, now: Instant) -> Option<BTreeSet<u32>> {
         let newest = newest_process();
-        let is_due = match self.listed {
+        let is_due = match &self.listed {
             None => true,
-            Some((then, before)) => {
-                let since = now.saturating_duration_since(then);
-                let has_changed = newest.is_none() || newest != before;
-                since >= MAX_INTERVAL || (has_changed && since >= MIN_INTERVAL)
+            Some(Listed { at, newest: before, interval }) => {
+                let since = now.saturating_duration_since(*at);
+                let has_changed = newest.is_none() || newest != *before;
+                since >= MAX_INTERVAL || (has_changed && since >= *interval)
             }
         };
         if !is_due {
             return None;
         }
-        self.listed = Some((now, newest));
-        (self.list)()
+        let begin_s = thread_cpu_s();
+        let list = (self.list)();
+        let interval = interval_after(thread_cpu_s() - begin_s);
+        self.listed = Some(Listed { at: now, newest, interval });
+        list
     }
 
     /// Returns whether supervision ends, with this many processes left.
     pub(crate) fn is_over(&self, left: usize) -> bool {
         self.ends_when_empty && self.listed.is_some() && left == 0
+    }
+}
+
+/// Returns the minimum time until the next list, after one that took this CPU time in seconds.
+fn interval_after(cpu_s: f64) -> Duration {
+    let wait = Duration::try_from_secs_f64(cpu_s * LIST_SHARE).unwrap_or(MIN_INTERVAL);
+    wait.clamp(MIN_INTERVAL, MAX_INTERVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_that_take_long_are_rare() {
+        let after = |ms: f64| interval_after(ms / 1e3).as_secs_f64();
+        assert_eq!([0.0, 1.0, 10.0, 500.0].map(after), [0.5, 0.5, 2.0, 10.0]);
     }
 }

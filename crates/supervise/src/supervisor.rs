@@ -1,7 +1,6 @@
 //! The loop: observes each process, lets its policy decide, and releases its memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,12 +9,13 @@ use lowtide_model::act::{Act, ActEvent};
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::{Release, ReleaseOutcome};
 use lowtide_policy::{
-    Action, Budget, LEFT_ALONE_S, LastRelease, PolicyKind, ProcessState, Reason, Refaults,
-    ReleaseRequest, Returned, SampleReason,
+    Action, Budget, LEFT_ALONE_S, LastRelease, MAX_DELAY_S, PolicyKind, ProcessState, Reason,
+    Refaults, ReleaseRequest, Returned, SampleReason,
 };
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::process::Units;
 use lowtide_release::{DroppedRanges, ReleaseError};
+use rustix::process::{Resource, getrlimit};
 use rustix::thread::nanosleep;
 
 use crate::acts::About;
@@ -57,6 +57,10 @@ pub struct Supervisor<'o> {
     scope: Scope,
     observer: &'o mut dyn Observer,
     subjects: BTreeMap<u32, Subject>,
+    /// Maximum number of processes, as the limit on open files permits it.
+    max_subjects: usize,
+    /// Whether the log has a line that there are more.
+    is_crowded: bool,
     surroundings: Surroundings,
     budget: Budget,
     units: Units,
@@ -77,6 +81,12 @@ impl std::fmt::Debug for Supervisor<'_> {
 
 /// Time without a change after which a process is read less often, in seconds, and the time between two readings then.
 const CALM: [(f64, f64); 2] = [(60.0, 2.0), (5.0, 1.0)];
+/// Open files of a process under supervision: its pidfd, its directory, `stat`, the directory of its files, its memory.
+const FILES_PER_SUBJECT: usize = 5;
+/// Open files for releases, the log, and whatever else this process does.
+const RESERVED_FILES: usize = 96;
+/// Time until a process is read again that could not be read, in seconds.
+const UNREADABLE_S: f64 = 10.0;
 /// CPU time that a first release is expected to need, in seconds.
 const EXPECTED_CPU_S: f64 = 0.05;
 /// Maximum time between two checks whether the supervision ends.
@@ -93,6 +103,8 @@ impl<'o> Supervisor<'o> {
             scope,
             observer,
             subjects: BTreeMap::new(),
+            max_subjects: max_subjects(),
+            is_crowded: false,
             surroundings: Surroundings::default(),
             budget,
             units: Units::of_this_machine(),
@@ -105,20 +117,16 @@ impl<'o> Supervisor<'o> {
     }
 
     /// Supervises until the interrupt is set, or all processes of a scope that can end have ended.
-    ///
-    /// # Errors
-    /// If `/proc` cannot be read.
-    pub fn run(&mut self) -> io::Result<()> {
+    pub fn run(&mut self) {
         while !self.is_interrupted() {
             self.refresh();
             if self.scope.is_over(self.subjects.len()) {
                 break;
             }
-            self.tick()?;
+            self.tick();
             self.sleep();
         }
         self.count_all_returned();
-        Ok(())
     }
 
     /// Returns the CPU time of all releases that were tried, in seconds. They run in threads of their own.
@@ -160,11 +168,23 @@ impl<'o> Supervisor<'o> {
                 continue;
             }
             self.leave(pid);
-            if let Some(subject) = Subject::open(pid, self.options.policy, t_s) {
+            let Some(subject) = Subject::open(pid, self.options.policy, t_s) else { continue };
+            if self.subjects.len() < self.max_subjects {
                 self.subjects.insert(pid, subject);
+            } else if !std::mem::replace(&mut self.is_crowded, true) {
+                self.report_crowd(subject);
             }
         }
         self.find_family();
+    }
+
+    /// Logs, for the first one of them, that more processes are selected than can be supervised.
+    fn report_crowd(&mut self, mut subject: Subject) {
+        let reason = format!(
+            "the limit on open files permits to supervise {} processes at a time (ulimit -n)",
+            self.max_subjects
+        );
+        self.leave_alone(&mut subject, 0, reason, MAX_DELAY_S);
     }
 
     /// Finds the processes that have inherited the filters of lowtide: those whose parent has. An orphan has the reaper
@@ -195,7 +215,7 @@ impl<'o> Supervisor<'o> {
     }
 
     /// Reads all processes that are due, and acts on them.
-    fn tick(&mut self) -> io::Result<()> {
+    fn tick(&mut self) {
         let t_s = self.now_s();
         let due: Vec<u32> = self
             .subjects
@@ -208,19 +228,24 @@ impl<'o> Supervisor<'o> {
                 break;
             }
             let Some(mut subject) = self.subjects.remove(&pid) else { continue };
-            if self.step(&mut subject)? {
+            if self.step(&mut subject) {
                 self.subjects.insert(pid, subject);
             }
         }
-        Ok(())
     }
 
     /// Reads one process and acts on it. Returns whether it still runs.
-    fn step(&mut self, subject: &mut Subject) -> io::Result<bool> {
+    fn step(&mut self, subject: &mut Subject) -> bool {
         let kind = self.options.policy;
         let t_s = self.now_s();
-        let Some(mut state) = subject.read(kind, self.units, &mut self.buffer, t_s)? else {
-            return Ok(false);
+        let mut state = match subject.read(kind, self.units, &mut self.buffer, t_s) {
+            Ok(Some(state)) => state,
+            Ok(None) => return false,
+            Err(error) => {
+                subject.due_s = t_s + UNREADABLE_S;
+                self.leave_alone(subject, 0, format!("it cannot be read ({error})"), UNREADABLE_S);
+                return true;
+            }
         };
         subject.due_s = t_s + self.tick_s(subject, t_s);
         if kind.has_budget() {
@@ -230,7 +255,7 @@ impl<'o> Supervisor<'o> {
         if let Action::Release(request) = subject.policy.decide(&state) {
             self.try_release(subject, &state, request);
         }
-        Ok(true)
+        true
     }
 
     /// Returns the time until a process is read again, in seconds.
@@ -326,13 +351,13 @@ impl<'o> Supervisor<'o> {
             return;
         }
         let interrupt = Arc::clone(&self.options.interrupt);
-        let Some(_lock) = HostLock::acquire(|| interrupt.load(Ordering::Relaxed)) else {
+        let Some(lock) = HostLock::acquire(|| interrupt.load(Ordering::Relaxed)) else {
             subject.held_back_s = Some(state.t_s);
             return;
         };
         // Once more just before: a burst may have come and gone since the last sample.
         self.count_returned(subject);
-        self.release(subject, state, &request);
+        self.release(subject, state, &request, lock);
     }
 
     /// Returns whether the budget permits a release. If not, the log gets a line, once until it does.
@@ -352,7 +377,13 @@ impl<'o> Supervisor<'o> {
         false
     }
 
-    fn release(&mut self, subject: &mut Subject, state: &ProcessState, request: &ReleaseRequest) {
+    fn release(
+        &mut self,
+        subject: &mut Subject,
+        state: &ProcessState,
+        request: &ReleaseRequest,
+        lock: HostLock,
+    ) {
         let options = lowtide_release::Options {
             max_pause: self.options.max_pause,
             dry_run: self.options.dry_run,
@@ -365,6 +396,8 @@ impl<'o> Supervisor<'o> {
         let begin = Instant::now();
         let released = lowtide_release::release_and_sample_dropped(&subject.target, &options);
         let took = begin.elapsed();
+        // Others need not wait until this one is logged.
+        drop(lock);
         self.releases += 1;
         let id = self.releases;
         match released {
@@ -374,7 +407,7 @@ impl<'o> Supervisor<'o> {
                 self.report(subject, id, &request.reason, &release, took);
             }
             Err(ReleaseError::Interrupted) => {}
-            Err(error) => self.fail(subject, state, id, &error),
+            Err(error) => self.fail(subject, id, &error),
         }
     }
 
@@ -389,6 +422,10 @@ impl<'o> Supervisor<'o> {
     ) {
         self.budget.spend(release.cpu_s);
         self.releases_cpu_s += release.cpu_s;
+        if is_passing(release) {
+            // The policy learns nothing from what is tried again soon.
+            return;
+        }
         let t_s = self.now_s();
         let returned_bytes = release.returned_bytes;
         subject.last = Some(LastRelease {
@@ -401,7 +438,9 @@ impl<'o> Supervisor<'o> {
         });
         let now = subject.read(self.options.policy, self.units, &mut self.buffer, t_s);
         let faults = now.ok().flatten().map_or(state.minor_faults, |now| now.minor_faults);
-        subject.dropped = (returned_bytes > 0).then(|| Dropped {
+        // If it has executed another program meanwhile, these pages are gone.
+        let is_same = subject.last.is_some();
+        subject.dropped = (returned_bytes > 0 && is_same).then(|| Dropped {
             ranges,
             refaults: Refaults::new(t_s, returned_bytes, faults),
             released_bytes: returned_bytes,
@@ -421,18 +460,18 @@ impl<'o> Supervisor<'o> {
         let is_silent =
             release.outcome == ReleaseOutcome::NothingToRelease && self.options.policy.has_budget();
         let line = self.about(subject).release(id, reason.to_string(), release, took);
-        let has_failed =
-            matches!(release.outcome, ReleaseOutcome::Refused | ReleaseOutcome::Partial);
-        if release.outcome == ReleaseOutcome::Refused && release.may_pass == Some(false) {
-            let reason = release.reason.clone().unwrap_or_default();
-            self.leave_alone(subject, id, reason);
-            // It is left alone at once: the reason does not pass by itself.
-            subject.brake.close(self.now_s());
+        if release.outcome == ReleaseOutcome::Refused {
+            self.refuse(subject, id, release, &line);
             return;
         }
         if !is_silent {
             self.observer.act(&subject.name, &line);
         }
+        if self.is_interrupted() {
+            // It may be partial for this reason alone.
+            return;
+        }
+        let has_failed = release.outcome == ReleaseOutcome::Partial;
         let bound_s = self.options.max_pause.as_secs_f64();
         let pause_s = release.longest_pause_s;
         if subject.brake.count(self.now_s(), has_failed, pause_s, bound_s) {
@@ -445,37 +484,64 @@ impl<'o> Supervisor<'o> {
                     HumanSeconds(pause_s)
                 ),
             };
-            self.leave_alone(subject, id, reason);
+            self.leave_alone(subject, id, reason, LEFT_ALONE_S);
         }
     }
 
-    /// Logs that a process is left alone, unless the log has the same reason already.
-    fn leave_alone(&mut self, subject: &mut Subject, id: u64, reason: String) {
+    /// Leaves a process alone that was refused: for an hour, or until the reason may have passed.
+    fn refuse(&mut self, subject: &mut Subject, id: u64, release: &Release, line: &Act) {
+        let reason = release.reason.clone().unwrap_or_default();
+        if is_passing(release) {
+            self.observer.act(&subject.name, line);
+            self.delay(subject, id, reason);
+        } else {
+            subject.brake.close(self.now_s());
+            self.leave_alone(subject, id, reason, LEFT_ALONE_S);
+        }
+    }
+
+    /// Delays the next release: what made the last one fail may pass.
+    fn delay(&mut self, subject: &mut Subject, id: u64, reason: String) {
+        let t_s = self.now_s();
+        let delay_s = subject.brake.delay(t_s);
+        subject.held_back_s = Some(t_s);
+        if delay_s >= MAX_DELAY_S {
+            self.leave_alone(subject, id, reason, delay_s);
+        }
+    }
+
+    /// Logs that a process is left alone for a time, in seconds, unless the log has the same reason already.
+    fn leave_alone(&mut self, subject: &mut Subject, id: u64, reason: String, time_s: f64) {
         if subject.refused.as_ref() == Some(&reason) {
             return;
         }
-        let message = format!("The process is left alone for {}", HumanSeconds(LEFT_ALONE_S));
+        let message = format!("The process is left alone for {}", HumanSeconds(time_s));
         let line = self.about(subject).line(ActEvent::LeftAlone, id, reason.clone(), message);
         self.observer.act(&subject.name, &line);
         subject.refused = Some(reason);
     }
 
     /// Takes a release that could not be tried.
-    fn fail(&mut self, subject: &mut Subject, state: &ProcessState, id: u64, error: &ReleaseError) {
-        let back = Returned::default();
-        let t_s = self.now_s();
-        subject.last =
-            Some(LastRelease { id, t_s, is_refused: true, returned_bytes: 0, cpu_s: 0.0, back });
-        if !subject.target.is_alive() {
-            return;
-        }
-        let is_final = matches!(error, ReleaseError::NotPermitted { .. });
-        if is_final {
-            subject.brake.close(state.t_s);
-        }
-        let bound_s = self.options.max_pause.as_secs_f64();
-        if is_final || subject.brake.count(state.t_s, true, 0.0, bound_s) {
-            self.leave_alone(subject, id, error.to_string());
+    fn fail(&mut self, subject: &mut Subject, id: u64, error: &ReleaseError) {
+        match error {
+            _ if !subject.target.is_alive() => {}
+            ReleaseError::NotPermitted { .. } => {
+                subject.brake.close(self.now_s());
+                self.leave_alone(subject, id, error.to_string(), LEFT_ALONE_S);
+            }
+            _ => self.delay(subject, id, error.to_string()),
         }
     }
+}
+
+/// Returns how many processes can be supervised at a time with the open files of this process.
+fn max_subjects() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    (limit.saturating_sub(RESERVED_FILES) / FILES_PER_SUBJECT).max(1)
+}
+
+/// Returns whether a release was refused for a reason that may pass.
+fn is_passing(release: &Release) -> bool {
+    release.outcome == ReleaseOutcome::Refused && release.may_pass != Some(false)
 }

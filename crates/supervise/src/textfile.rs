@@ -89,7 +89,7 @@ impl Textfile {
     }
 
     fn write(&self) -> io::Result<()> {
-        files::write_whole(&self.path, self.text().as_bytes(), true)
+        files::replace_for_all(&self.path, self.text().as_bytes())
     }
 
     fn text(&self) -> String {
@@ -150,6 +150,19 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
         }
+    }
+
+    #[test]
+    fn the_collector_may_read_the_file_though_it_is_another_user() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("lowtide.prom");
+        Textfile::create(&path).unwrap().count("server", &act()).unwrap();
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).unwrap();
+        let umask = u32::from_str_radix(umask.trim(), 8).unwrap();
+        let mode = path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o644 & !umask);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What `run` and `attach` share: where acts are reported, and the options of the supervision.
 
+mod own;
 mod record;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -14,9 +16,14 @@ use lowtide_supervise::{ActLog, LogError, Observer, Options, Textfile};
 
 use crate::args::PolicyArgs;
 use crate::exit::Failure;
+use crate::interrupt;
 use crate::output::{Output, note};
 
+pub(crate) use own::{is_lowtide, prepare};
 pub(crate) use record::SupervisionRecord;
+
+/// Maximum number of programs and reasons that are remembered, so as not to print them again.
+const MAX_WARNED: usize = 200;
 
 /// Which acts are printed on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +43,8 @@ pub(crate) struct ActReporter {
     json: Option<Output>,
     record: Option<SupervisionRecord>,
     printed: Printed,
+    /// Programs with the reasons why they are left alone, as printed for a command that may start many processes.
+    warned: BTreeSet<(String, String)>,
     has_textfile_failed: bool,
 }
 
@@ -58,6 +67,7 @@ impl ActReporter {
             json,
             record: None,
             printed,
+            warned: BTreeSet::new(),
             has_textfile_failed: false,
         })
     }
@@ -67,13 +77,22 @@ impl ActReporter {
         self.record = Some(record);
     }
 
-    fn print(&self, act: &Act) {
-        let is_warning = act.event == ActEvent::LeftAlone;
-        if self.json.is_some() || (self.printed == Printed::Warnings && !is_warning) {
+    fn print(&mut self, program: &str, act: &Act) {
+        if self.json.is_some() {
             return;
         }
-        let prefix = if self.printed == Printed::Warnings { "lowtide: " } else { "" };
-        note!("{prefix}{}", printable(&sentence(act)));
+        if self.printed == Printed::All {
+            note!("{}", printable(&sentence(act)));
+        } else if self.is_new_warning(program, act) {
+            note!("lowtide: {}", printable(&sentence(act)));
+        }
+    }
+
+    /// Returns whether an act is a warning that was not printed yet for another process of the same program.
+    fn is_new_warning(&mut self, program: &str, act: &Act) -> bool {
+        act.event == ActEvent::LeftAlone
+            && self.warned.len() < MAX_WARNED
+            && self.warned.insert((program.to_owned(), act.reason.clone()))
     }
 }
 
@@ -93,10 +112,13 @@ impl Observer for ActReporter {
         if let Some(record) = &self.record {
             record.act(act);
         }
-        if let Some(output) = &self.json {
-            let _ = output.line_of(act);
+        if let Some(output) = &self.json
+            && !output.line_of(act).unwrap_or(false)
+        {
+            // Nobody reads the lines any more (`lowtide attach --json … | head`).
+            interrupt::set();
         }
-        self.print(act);
+        self.print(program, act);
     }
 }
 

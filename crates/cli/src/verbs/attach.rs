@@ -16,7 +16,7 @@ use crate::exit::{Exit, Failure};
 use crate::interrupt;
 use crate::output::{Output, note};
 use crate::selector::Selector;
-use crate::supervision::{ActReporter, Printed, SupervisionRecord, options};
+use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
 use crate::target_error::failure;
 
 /// Minimum size of a process with `--all`, in bytes.
@@ -34,6 +34,7 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
         )
         .next(format!("lowtide run -p {} -- CMD", args.policy.policy)));
     }
+    prepare()?;
     if args.selector.is_by_number() {
         check_permission(&args.selector)?;
     }
@@ -45,12 +46,25 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
     let options = options(&args.policy, args.dry_run, None, interrupt::flag());
     let scope = scope(args);
     if !output.json {
+        report_own(&args.selector);
         note!("lowtide: policy {}; Ctrl-C ends it", args.policy.policy);
     }
     let mut supervisor = Supervisor::new(options, scope, &mut reporter);
-    let ended = supervisor.run();
-    ended.map_err(|error| Failure::failed(format!("/proc cannot be read ({error})")))?;
+    supervisor.run();
     Ok(Exit::Done)
+}
+
+/// Reports that processes of lowtide are selected, and that they are left out.
+fn report_own(selector: &Selector) {
+    if selector.is_all() || selector.is_by_number() {
+        return;
+    }
+    let own = std::process::id();
+    let found = selector.matching().unwrap_or_default();
+    let count = found.into_iter().filter(|pid| *pid != own && is_lowtide(*pid)).count();
+    if count > 0 {
+        note!("lowtide: {count} of the selected processes are lowtide itself, and are left out");
+    }
 }
 
 /// Starts the record of a supervision of one process.
@@ -73,6 +87,11 @@ fn record(args: &AttachArgs, path: &Path) -> Result<SupervisionRecord, Failure> 
 fn check_permission(selector: &Selector) -> Result<(), Failure> {
     let mut refused = None;
     for selected in selector.select()? {
+        if is_lowtide(selected.pid) {
+            let message = format!("process {} is lowtide itself: name another", selected.pid);
+            refused.get_or_insert(Failure::usage(message));
+            continue;
+        }
         let again = format!("lowtide attach {}", selector.words().join(" "));
         let target = Target::open(selected.pid).map_err(|error| failure(&error, &again))?;
         match lowtide_release::check_permission(&target) {
@@ -96,13 +115,18 @@ fn scope(args: &AttachArgs) -> Scope {
         return Scope::of_processes(move || {
             let alive = begun.iter().filter(|selected| selected.is_running());
             let alive: BTreeSet<u32> = alive.map(|selected| selected.pid).collect();
-            Some(selector.with_subprocesses(alive))
+            let mut all = selector.with_subprocesses(alive);
+            all.retain(|pid| !is_lowtide(*pid));
+            Some(all)
         });
     }
     Scope::of_selection(move || {
         let found = selector.matching().ok()?;
-        let is_wanted =
-            |pid: &u32| has_size(*pid, min_rss) && (!selector.is_all() || !is_protected(*pid));
+        let is_wanted = |pid: &u32| {
+            has_size(*pid, min_rss)
+                && !is_lowtide(*pid)
+                && (!selector.is_all() || !is_protected(*pid))
+        };
         Some(found.into_iter().filter(is_wanted).collect())
     })
 }
@@ -117,17 +141,9 @@ fn has_size(pid: u32, min_rss: u64) -> bool {
     stat.is_some_and(|stat| stat.rss_pages.saturating_mul(page) >= min_rss)
 }
 
-/// Returns whether `--all` leaves a process out: PID 1, lowtide, and what the OOM killer must not touch.
+/// Returns whether `--all` leaves a process out: PID 1, and what the OOM killer must not touch.
 fn is_protected(pid: u32) -> bool {
     let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok();
     let score: Option<i32> = score.and_then(|text| text.trim().parse().ok());
-    pid == 1 || is_lowtide(pid) || score.is_none_or(|score| score < MIN_OOM_SCORE_ADJ)
-}
-
-/// Returns whether a process runs this program.
-fn is_lowtide(pid: u32) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let id = |path: String| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
-    let own = id("/proc/self/exe".to_owned());
-    own.is_some() && id(format!("/proc/{pid}/exe")) == own
+    pid == 1 || score.is_none_or(|score| score < MIN_OOM_SCORE_ADJ)
 }

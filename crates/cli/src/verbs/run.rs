@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use crate::args::RunArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::note;
-use crate::supervision::{ActReporter, Printed, SupervisionRecord, options};
+use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
 
 /// Runs the command to its end, and ends like it.
 pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
@@ -139,10 +139,13 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
             return 1;
         }
     };
-    let own = std::process::id();
+    if let Err(failure) = prepare() {
+        note!("lowtide: the memory of the command will not be released: {failure}");
+        return 0;
+    }
     let scope = Scope::of_selection(move || {
         let mut below: BTreeSet<u32> = descendants_of(context.reaper);
-        below.remove(&own);
+        below.retain(|pid| !is_lowtide(*pid));
         Some(below)
     });
     if let Some(path) = &args.policy.output {
@@ -156,13 +159,8 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
     }
     report_permission(context.service);
     let options = options(&args.policy, false, Some(context.service), interrupt);
-    match Supervisor::new(options, scope, &mut reporter).run() {
-        Ok(()) => 0,
-        Err(error) => {
-            note!("lowtide: /proc cannot be read ({error}): memory is not released");
-            0
-        }
-    }
+    Supervisor::new(options, scope, &mut reporter).run();
+    0
 }
 
 /// Warns if the command may not be traced, since nothing can be released then.

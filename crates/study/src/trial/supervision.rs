@@ -39,9 +39,8 @@ impl Supervision {
         let thread = builder.spawn(move || {
             let mut acts = RecordedActs { recorder };
             let scope = Scope::of_selection(move || Some(descendants_of(root)));
-            // What ends it early is a /proc that cannot be read, which the sampler reports.
             let mut supervisor = Supervisor::new(options, scope, &mut acts);
-            let _ = supervisor.run();
+            supervisor.run();
             supervisor.releases_cpu_s() + thread_cpu_s()
         })?;
         Ok(Self { interrupt, thread })

@@ -11,6 +11,9 @@ use super::{OWN_FAILURE, child, message, signals};
 
 /// Maximum number of times that the policy process is started again.
 const RESTARTS: u32 = 3;
+/// Time for which a policy process must have run for its earlier failures to be forgotten: in the life of a service, it
+/// may be killed more often than it is started again, for instance whenever memory runs out.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// Pause before the policy process is started again for the first time. Each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Exit code of a policy that has panicked, as of any Rust program.
@@ -23,7 +26,7 @@ pub struct PolicyContext {
     pub service: u32,
     /// PID of the reaper: all descendants of the service are its descendants.
     pub reaper: u32,
-    /// How many times the policy process has been started before, and has failed.
+    /// How many policy processes have failed in succession, each within ten minutes of its start.
     pub failures: u32,
 }
 
@@ -32,6 +35,7 @@ pub(super) struct Policy<'a> {
     run: Option<&'a dyn Fn(PolicyContext) -> u8>,
     reaper: Pid,
     context: PolicyContext,
+    started: Instant,
     state: State,
 }
 
@@ -51,7 +55,8 @@ impl<'a> Policy<'a> {
     ) -> Self {
         let [service, of_reaper] = [service, reaper].map(|pid| pid.as_raw_nonzero().get() as u32);
         let context = PolicyContext { service, reaper: of_reaper, failures: 0 };
-        let mut policy = Self { run, reaper, context, state: State::Ended };
+        let started = Instant::now();
+        let mut policy = Self { run, reaper, context, started, state: State::Ended };
         policy.fork();
         policy
     }
@@ -93,6 +98,9 @@ impl<'a> Policy<'a> {
         if end == ProcessEnd::Exited(0) {
             return;
         }
+        if self.started.elapsed() >= FORGOTTEN_AFTER {
+            self.context.failures = 0;
+        }
         let pause = pause_after(self.context.failures);
         self.context.failures = self.context.failures.saturating_add(1);
         message::policy_failed(end, pause);
@@ -103,6 +111,7 @@ impl<'a> Policy<'a> {
 
     fn fork(&mut self) {
         let Some(run) = self.run else { return };
+        self.started = Instant::now();
         match child::fork() {
             Ok(Some(pid)) => self.state = State::Running(pid),
             Ok(None) => child::exit_now(self.be_policy(run)),
@@ -150,6 +159,19 @@ mod tests {
             pauses.map(|pause| pause.map(|p| p.as_secs())),
             [Some(1), Some(2), Some(4), None, None]
         );
+    }
+
+    #[test]
+    fn the_failures_of_a_policy_that_has_run_for_long_are_forgotten() {
+        let mut policy = Policy::start(None, Pid::INIT, Pid::INIT);
+        let killed = ProcessEnd::Signalled(9);
+        let failures = [FORGOTTEN_AFTER / 2, FORGOTTEN_AFTER].map(|ran| {
+            policy.context.failures = RESTARTS;
+            policy.started = Instant::now().checked_sub(ran).unwrap();
+            policy.ended(killed);
+            (policy.context.failures, policy.pause().is_some())
+        });
+        assert_eq!(failures, [(RESTARTS + 1, false), (1, true)]);
     }
 
     #[test]

@@ -1,0 +1,48 @@
+//! What this process needs to supervise others, and which processes are lowtide's own.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+
+use crate::exit::Failure;
+
+/// The file name of the program.
+const NAME: &[u8] = b"lowtide";
+/// What the kernel appends to the path of a file that was removed.
+const REMOVED: &[u8] = b" (deleted)";
+
+/// Prepares this process to supervise others: it may open many files, and keeps its own memory low.
+///
+/// # Errors
+/// If `/proc` does not show the processes that this process sees.
+pub(crate) fn prepare() -> Result<(), Failure> {
+    lowtide_load::raise_open_files();
+    lowtide_supervise::keep_own_memory_low();
+    check_proc()
+}
+
+/// Checks that the PIDs in `/proc` are those of system calls.
+fn check_proc() -> Result<(), Failure> {
+    let shown = fs::read_link("/proc/self").ok();
+    let problem = match shown.and_then(|link| link.to_str()?.parse::<u32>().ok()) {
+        Some(pid) if pid == std::process::id() => return Ok(()),
+        Some(_) => "/proc shows the processes of another PID namespace",
+        None => "/proc is not mounted",
+    };
+    Err(Failure::failed(problem).next("mount -t proc proc /proc"))
+}
+
+/// Returns whether a process is lowtide: this one, or another that runs this file or one of its name. A supervisor does
+/// not supervise another: each would only disturb the releases of the other.
+pub(crate) fn is_lowtide(pid: u32) -> bool {
+    let id = |path: &str| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let program = format!("/proc/{pid}/exe");
+    let is_own_file = || id("/proc/self/exe").is_some_and(|own| id(&program) == Some(own));
+    pid == std::process::id() || has_name(&program) || is_own_file()
+}
+
+fn has_name(program: &str) -> bool {
+    let Ok(path) = fs::read_link(program) else { return false };
+    let name = path.file_name().map_or(&b""[..], OsStrExt::as_bytes);
+    name.strip_suffix(REMOVED).unwrap_or(name) == NAME
+}
