@@ -2,7 +2,6 @@
 
 use lowtide_model::act::{self, Act, ActEvent};
 use lowtide_model::release::ReleaseOutcome;
-use lowtide_model::treatment::NO_POLICY;
 use lowtide_record::TrialRecord;
 use serde::Serialize;
 
@@ -38,16 +37,16 @@ pub fn acts(trial: &TrialRecord) -> Vec<(f64, Act)> {
 }
 
 impl PolicyMetrics {
-    /// Measures the policy of a trial; `None` if its treatment has none.
+    /// Measures the policy of a trial; `None` if its treatment has none. The policy of a treatment with hooks is a label.
     pub(crate) fn new(trial: &TrialRecord) -> Option<Self> {
-        if trial.trial.treatment.policy == NO_POLICY {
+        let lowtide_cpu_s = trial.end.as_ref().and_then(|end| end.policy_cpu_s);
+        let acts = acts(trial);
+        if lowtide_cpu_s.is_none() && acts.is_empty() {
             return None;
         }
-        let end = trial.end.as_ref();
-        let mut metrics =
-            Self { lowtide_cpu_s: end.and_then(|end| end.policy_cpu_s), ..Self::default() };
+        let mut metrics = Self { lowtide_cpu_s, ..Self::default() };
         let mut first_release_s = None;
-        for (t_s, act) in acts(trial) {
+        for (t_s, act) in acts {
             match act.event {
                 ActEvent::Act => metrics.add(&act),
                 ActEvent::Returned => metrics.refaulted_bytes += act.refaulted_bytes.unwrap_or(0),
