@@ -362,7 +362,8 @@ mod tests {
         assert!(refused(|s| s.interval = Some("1ms".into())).contains("less than 5 ms"));
         assert!(refused(|s| s.max_slowdown = Some("five".into())).contains("is no share"));
         assert!(refused(|s| s.phase = Some(vec!["x".into()])).contains("NAME=log:REGEX"));
-        assert!(refused(|s| s.policy = Some(Words::Joined("adaptive".into()))).contains("yet"));
+        let policy = refused(|s| s.policy = Some(Words::Joined("sometimes".into())));
+        assert!(policy.contains("there is no policy `sometimes`"));
         assert!(refused(|s| s.fail_on = Some(vec!["x>1".into()])).contains("no figure `x`"));
     }
 
