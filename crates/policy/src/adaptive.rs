@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{Action, LastRelease, Policy, ProcessState, Reason, ReleaseRequest};
+use crate::{Action, LastRelease, Policy, ProcessState, Reason, ReleaseRequest, Usage};
 
 /// Value of a core for a second, in bytes × seconds. Clouds rent a core for the price of 7.5 (Google E2) to 9.1 GB
 /// (AWS Fargate).
@@ -272,8 +272,9 @@ impl AdaptivePolicy {
             _ => {
                 self.misses =
                     if last.returned_bytes == 0 { self.misses.saturating_add(1) } else { 0 };
-                // What the act itself has changed is not news.
-                self.acted = Some(*state);
+                // What the act itself has changed is not news. What has happened since is.
+                let Usage { rss, cpu_s, minor_faults, open_files } = last.usage;
+                self.acted = Some(ProcessState { rss, cpu_s, minor_faults, open_files, ..*state });
                 let (patience_s, steady_patience_s) = (self.patience_s, self.steady_patience_s);
                 Lesson { id: last.id, patience_s, steady_patience_s }
             }
@@ -310,6 +311,8 @@ fn share(bytes: u64, share: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lowtide_model::bytes::Resident;
+
     use crate::simulation::{Load, Outcome, simulate};
     use crate::{PolicyKind, Returned};
 
@@ -395,6 +398,34 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_right_after_a_release_is_seen_though_it_has_ended_at_the_next_state() {
+        let mut policy = AdaptivePolicy::default();
+        let mut state = ProcessState { rss: Resident(100 << 20), ..ProcessState::default() };
+        let mut acts = Vec::new();
+        for tick in 0..50 {
+            state.t_s = f64::from(tick) * 0.2;
+            if policy.decide(&state) != Action::None {
+                acts.push(state.t_s);
+                let usage = Usage { rss: Resident(10 << 20), ..state.usage() };
+                let back = Returned::default();
+                let id = acts.len() as u64;
+                state.last_release = Some(LastRelease {
+                    id,
+                    t_s: state.t_s,
+                    is_refused: false,
+                    returned_bytes: 90 << 20,
+                    cpu_s: 0.01,
+                    usage,
+                    back,
+                });
+                // The first time, the memory is back at the next state, and then nothing changes.
+                state.rss = Resident(if id == 1 { 100 << 20 } else { 10 << 20 });
+            }
+        }
+        assert_eq!(acts.len(), 2, "{acts:?}");
+    }
+
+    #[test]
     fn a_release_whose_pages_come_back_soon_is_worth_less_than_it_costs() {
         let release = |away_s: f64| {
             let bytes = 100 << 20;
@@ -406,6 +437,7 @@ mod tests {
                 is_refused: false,
                 returned_bytes: bytes,
                 cpu_s: 0.02,
+                usage: Usage::default(),
                 back,
             }
         };

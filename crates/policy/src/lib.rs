@@ -23,7 +23,7 @@ pub use brake::{Brake, LEFT_ALONE_S, MAX_DELAY_S};
 pub use budget::Budget;
 pub use kind::{PolicyError, PolicyKind};
 pub use refaults::{Refaults, SampleReason};
-pub use state::{Headroom, LastRelease, ProcessState, Returned, Shortage};
+pub use state::{Headroom, LastRelease, ProcessState, Returned, Shortage, Usage};
 
 /// Decides when the free memory of a process is released.
 pub trait Policy: fmt::Debug + Send {

@@ -54,7 +54,7 @@ impl Policy for PressurePolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Headroom, LastRelease, Returned};
+    use crate::{Headroom, LastRelease, Returned, Usage};
 
     fn state(t_s: f64, used_bytes: u64, last_release: Option<LastRelease>) -> ProcessState {
         let headroom = Some(Headroom { limit_bytes: 1000, used_bytes });
@@ -63,7 +63,8 @@ mod tests {
 
     fn release(id: u64, t_s: f64, returned_bytes: u64) -> Option<LastRelease> {
         let back = Returned::default();
-        Some(LastRelease { id, t_s, is_refused: false, returned_bytes, cpu_s: 0.0, back })
+        let usage = Usage::default();
+        Some(LastRelease { id, t_s, is_refused: false, returned_bytes, cpu_s: 0.0, usage, back })
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use lowtide_model::bytes::Resident;
 
-use crate::{Action, LastRelease, PolicyKind, ProcessState, Refaults, Returned};
+use crate::{Action, LastRelease, PolicyKind, ProcessState, Refaults, Returned, Usage};
 
 /// A load in waves. The process allocates at the start of a wave, and frees at its end.
 #[derive(Debug, Clone, Copy)]
@@ -95,6 +95,7 @@ pub(crate) fn simulate_until(
                 is_refused: false,
                 returned_bytes: gain * MIB,
                 cpu_s: 0.005 + gain as f64 * RELEASE_S_PER_MIB,
+                usage: Usage { rss: Resident((used + free) * MIB), ..state.usage() },
                 back: Returned::default(),
             });
         }

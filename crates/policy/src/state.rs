@@ -55,8 +55,23 @@ pub struct LastRelease {
     pub returned_bytes: u64,
     /// CPU time of lowtide, in seconds.
     pub cpu_s: f64,
+    /// What the process used when it ended.
+    pub usage: Usage,
     /// The pages that have come back, as last sampled.
     pub back: Returned,
+}
+
+/// What a process uses, or has used so far. The fields are those of [`ProcessState`].
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    /// The resident bytes.
+    pub rss: Resident,
+    /// CPU time, in seconds.
+    pub cpu_s: f64,
+    /// Minor page faults.
+    pub minor_faults: u64,
+    /// Open file descriptors, if they may be counted.
+    pub open_files: Option<u64>,
 }
 
 /// How much of released memory has come back, and how long it was away.
@@ -85,6 +100,12 @@ const STALL_PERCENT: f64 = 5.0;
 const FREE_PERCENT: u64 = 10;
 
 impl ProcessState {
+    /// Returns what the process uses.
+    pub fn usage(&self) -> Usage {
+        let Self { rss, cpu_s, minor_faults, open_files, .. } = *self;
+        Usage { rss, cpu_s, minor_faults, open_files }
+    }
+
     /// Returns why memory is short; `None` if it is not.
     pub fn shortage(&self) -> Option<Shortage> {
         let stalls = self.stall_percent.filter(|percent| *percent >= STALL_PERCENT);

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use lowtide_model::bytes::Resident;
-use lowtide_policy::{Action, LastRelease, PolicyKind, ProcessState, Refaults};
+use lowtide_policy::{Action, LastRelease, PolicyKind, ProcessState, Refaults, Usage};
 
 /// A recorded series.
 struct Series {
@@ -110,6 +110,7 @@ impl Replay {
                 is_refused: false,
                 returned_bytes: gain,
                 cpu_s: 0.01 + gain as f64 / 4096.0 * 0.5e-6,
+                usage: Usage { rss: Resident(state.rss.0.saturating_sub(gain)), ..state.usage() },
                 back: lowtide_policy::Returned::default(),
             });
         }

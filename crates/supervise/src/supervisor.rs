@@ -434,15 +434,16 @@ impl<'o> Supervisor<'o> {
             is_refused: release.outcome == ReleaseOutcome::Refused,
             returned_bytes,
             cpu_s: release.cpu_s,
+            usage: state.usage(),
             back: Returned::default(),
         });
         let now = subject.read(self.options.policy, self.units, &mut self.buffer, t_s);
-        let faults = now.ok().flatten().map_or(state.minor_faults, |now| now.minor_faults);
-        // If it has executed another program meanwhile, these pages are gone.
-        let is_same = subject.last.is_some();
-        subject.dropped = (returned_bytes > 0 && is_same).then(|| Dropped {
+        // If it has executed another program meanwhile, there is no last release, and these pages are gone.
+        let (Ok(Some(now)), Some(last)) = (now, &mut subject.last) else { return };
+        last.usage = now.usage();
+        subject.dropped = (returned_bytes > 0).then(|| Dropped {
             ranges,
-            refaults: Refaults::new(t_s, returned_bytes, faults),
+            refaults: Refaults::new(t_s, returned_bytes, now.minor_faults),
             released_bytes: returned_bytes,
             back: Returned::default(),
         });
