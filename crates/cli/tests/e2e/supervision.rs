@@ -90,12 +90,14 @@ fn memory_of_a_live_process_is_released_after_each_burst_and_nothing_is_left_in_
     assert_eq!(output.status.code(), Some(0));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains(" returned, RSS "), "{said}");
-    for act in acts(&log, "act") {
+    let released = acts(&log, "act");
+    for act in &released {
         assert_eq!(act["outcome"], "released", "{act:#}");
         assert_eq!(act["message"], "Purged memory successfully");
-        assert!(act["rss.diff"].as_i64().unwrap() < -90 * MIB as i64, "{act:#}");
         assert_eq!(act["policy"], "adaptive");
     }
+    let is_burst = |act: &&Value| act["rss.diff"].as_i64().unwrap() < -90 * MIB as i64;
+    assert!(released.iter().filter(is_burst).count() >= 2, "{released:#?}");
     // Its end is also when it is known how much came back.
     assert!(!acts(&log, "returned").is_empty());
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
