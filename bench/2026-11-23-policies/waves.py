@@ -21,7 +21,7 @@ def window(policy):
         if time.time() - begin > 60:
             times.append(float(line))
     if attached:
-        attached.send_signal(signal.SIGINT)
+        attached.send_signal(signal.SIGTERM)
         attached.wait()
     waves.kill()
     waves.wait()

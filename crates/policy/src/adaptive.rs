@@ -5,15 +5,15 @@
 //!   not fall, but whose memory has stopped growing, is *steady*, and is released after a longer time.
 //! - **Whether.** Nothing is done without news: growth, CPU time or closed files and sockets since the last act. A
 //!   release that predicts too small a gain stops no thread. After some of these, the news that the next one needs doubles.
-//! - **Learning.** The gain of a release is the memory times the time that it was away; the cost is the CPU time
-//!   of the release and of the pages that came back. Both are compared by the price of a core and of memory. If the cost is higher, the
-//!   patience doubles, and is at least the time in which memory that comes back pays for itself; if the gain is higher,
+//! - **Learning.** The gain of a release is the memory times the time that it was away, as far as a later release would
+//!   not have had it too; the cost is the CPU time of the release and of the pages that came back. Both are compared by
+//!   the price of a core and of memory. If the cost is higher, the patience doubles, and is at least the time in which memory that comes back pays for itself; if the gain is higher,
 //!   the patience halves. To wait for as long as an act costs is the classic answer to the ski rental problem: at most
 //!   twice the cost of the best decision.
 
 use std::collections::VecDeque;
 
-use crate::{Action, LastRelease, Policy, ProcessState, Reason, ReleaseRequest, Usage};
+use crate::{Action, LastRelease, Policy, ProcessState, Reason, ReleaseRequest, Returned, Usage};
 
 /// Value of a core for a second, in bytes × seconds. Clouds rent a core for the price of 7.5 (Google E2) to 9.1 GB
 /// (AWS Fargate).
@@ -298,10 +298,14 @@ impl AdaptivePolicy {
     }
 }
 
-/// Returns what a release has gained so far less what it has cost, in seconds of a core.
+/// Returns what a release has gained less what it has cost, in seconds of a core, against a release
+/// [`BREAK_EVEN_S`] later: that one would have gained as much from the memory that is away for longer.
 fn net_gain_s(last: &LastRelease) -> f64 {
-    let cost_s = last.cpu_s + last.back.bytes as f64 / PAGE_BYTES * REFAULT_S;
-    last.back.away_byte_s / CORE_SECOND_BYTE_S - cost_s
+    let Returned { after_s, bytes, away_byte_s } = last.back;
+    let still_away = last.returned_bytes.saturating_sub(bytes) as f64;
+    let later_s = (after_s - BREAK_EVEN_S).max(0.0);
+    let gain_s = (away_byte_s - still_away * later_s).max(0.0) / CORE_SECOND_BYTE_S;
+    gain_s - last.cpu_s - bytes as f64 / PAGE_BYTES * REFAULT_S
 }
 
 fn share(bytes: u64, share: f64) -> u64 {
@@ -313,8 +317,8 @@ mod tests {
     use super::*;
     use lowtide_model::bytes::Resident;
 
+    use crate::PolicyKind;
     use crate::simulation::{Load, Outcome, simulate};
-    use crate::{PolicyKind, Returned};
 
     /// A load that is busy for a time and then rests.
     fn waves(period_s: f64, busy_s: f64) -> Load {
@@ -425,23 +429,34 @@ mod tests {
         assert_eq!(acts.len(), 2, "{acts:?}");
     }
 
+    /// A release of 100 MiB whose memory came back after a time, but for a part.
+    fn came_back(after_s: f64, away_s: f64, kept: f64) -> LastRelease {
+        let released = f64::from(100 << 20);
+        let back = Returned {
+            after_s,
+            bytes: (released * (1.0 - kept)) as u64,
+            away_byte_s: released * ((1.0 - kept) * away_s + kept * after_s),
+        };
+        LastRelease {
+            id: 1,
+            t_s: 0.0,
+            is_refused: false,
+            returned_bytes: released as u64,
+            cpu_s: 0.02,
+            usage: Usage::default(),
+            back,
+        }
+    }
+
     #[test]
     fn a_release_whose_pages_come_back_soon_is_worth_less_than_it_costs() {
-        let release = |away_s: f64| {
-            let bytes = 100 << 20;
-            let away_byte_s = away_s * f64::from(bytes as u32);
-            let back = Returned { after_s: away_s, bytes, away_byte_s };
-            LastRelease {
-                id: 1,
-                t_s: 0.0,
-                is_refused: false,
-                returned_bytes: bytes,
-                cpu_s: 0.02,
-                usage: Usage::default(),
-                back,
-            }
-        };
-        assert!(net_gain_s(&release(1.5)) < 0.0);
-        assert!(net_gain_s(&release(15.0)) > 0.0);
+        assert!(net_gain_s(&came_back(1.5, 1.5, 0.0)) < 0.0);
+        assert!(net_gain_s(&came_back(15.0, 15.0, 0.0)) > 0.0);
+        assert!(net_gain_s(&came_back(60.0, 0.0, 1.0)) > 0.0);
+    }
+
+    #[test]
+    fn the_few_pages_that_stay_away_do_not_make_up_for_the_others_in_time() {
+        assert!(net_gain_s(&came_back(1e5, 1.5, 0.05)) < 0.0);
     }
 }

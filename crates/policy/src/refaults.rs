@@ -76,7 +76,8 @@ impl Refaults {
                 self.fixed = FIXED_S.iter().take_while(passed).count();
             }
         }
-        let bytes = bytes.min(self.released_bytes);
+        // What has come back and was dropped by the process itself is not away by this release.
+        let bytes = bytes.min(self.released_bytes).max(self.returned.bytes);
         let away = |back: u64| (self.released_bytes - back) as f64;
         let (from, to) = (self.sampled.0, state.t_s);
         // After a jump of the faults, the pages are known to have come back since the last state.
@@ -146,11 +147,18 @@ mod tests {
     }
 
     #[test]
+    fn pages_that_came_back_and_were_dropped_by_the_process_count_as_come_back() {
+        let mut refaults = Refaults::new(0.0, 8 * MIB, 0);
+        let back = refaults.sample(&state(1.0, 0), 8 * MIB, SampleReason::Fixed);
+        let later = refaults.sample(&state(100.0, 0), 2 * MIB, SampleReason::Fixed);
+        assert_eq!((later.bytes, later.away_byte_s), (back.bytes, back.away_byte_s));
+    }
+
+    #[test]
     fn more_than_was_released_cannot_come_back() {
         let mut refaults = Refaults::new(0.0, MIB, 0);
         let returned = refaults.sample(&state(1.0, 0), u64::MAX, SampleReason::Fixed);
         assert_eq!(returned.bytes, MIB);
         assert!(returned.away_byte_s >= 0.0);
-        assert_eq!(refaults.sample(&state(0.5, 0), 0, SampleReason::Fixed).bytes, 0);
     }
 }
