@@ -57,6 +57,10 @@ impl Subject {
         self.child.id()
     }
 
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
     fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
