@@ -34,6 +34,9 @@ const MIN_STEADY_S: f64 = 10.0;
 
 /// Span over which rates are measured, in seconds.
 const WINDOW_S: f64 = 0.35;
+/// Time between two states after which nothing is known of the rates between them, in seconds: the machine was
+/// suspended, or lowtide was stopped.
+const MAX_GAP_S: f64 = 3.0;
 /// Maximum CPU use of a quiet process, in cores, whatever it was before.
 const QUIET_CORES: f64 = 0.03;
 /// Maximum CPU use of a quiet process, as a share of the recent peak.
@@ -46,6 +49,8 @@ const QUIET_FAULTS: f64 = 2000.0;
 const GROWTH_SHARE: f64 = 0.005;
 const MIN_GROWTH: u64 = 1 << 20;
 
+/// RSS below which a process is left alone, in bytes: it can have little more than [`MIN_GAIN`].
+const MIN_RSS: u64 = 4 << 20;
 /// Minimum gain of a release after a load, in bytes and as a share of RSS.
 const MIN_GAIN: u64 = 1 << 20;
 const MIN_GAIN_SHARE: f64 = 0.03;
@@ -164,6 +169,10 @@ impl AdaptivePolicy {
 
     /// Updates rates and the times since when the process is quiet and steady.
     fn observe(&mut self, state: &ProcessState) {
+        if self.window.back().is_some_and(|before| state.t_s - before.t_s > MAX_GAP_S) {
+            self.window.clear();
+            (self.quiet_since_s, self.busy_since_s, self.steady) = (None, None, None);
+        }
         self.window.push_back(*state);
         while self.window.get(1).is_some_and(|second| state.t_s - second.t_s >= WINDOW_S) {
             self.window.pop_front();
@@ -209,14 +218,16 @@ impl AdaptivePolicy {
 
     /// Returns the reason for a release now and its minimum gain, if there is one.
     fn choose(&self, state: &ProcessState) -> Option<(Reason, u64)> {
-        if state.t_s < self.not_before_s {
+        if state.t_s < self.not_before_s || state.rss.0 < MIN_RSS {
             return None;
         }
         let since_act = self.acted.map_or(f64::INFINITY, |acted| state.t_s - acted.t_s);
         let min_bytes = MIN_GAIN.max(share(state.rss.0, MIN_GAIN_SHARE));
         if let Some(shortage) = state.shortage() {
+            // What comes back soon makes the shortage worse.
             let wait_s = SHORT_INTERVAL_S * f64::from(1 << self.misses.min(7));
-            return (since_act >= wait_s).then_some((Reason::Short(shortage), MIN_GAIN));
+            let is_due = since_act >= wait_s.max(self.patience_s) && self.has_news(state);
+            return is_due.then_some((Reason::Short(shortage), MIN_GAIN));
         }
         let last_cpu_s = state.last_release.map_or(0.0, |last| last.cpu_s);
         let interval_s = MIN_INTERVAL_S.max(last_cpu_s * INTERVAL_FACTOR);
@@ -269,7 +280,12 @@ impl AdaptivePolicy {
         let Some(last) = state.last_release else { return };
         let lesson = match self.learnt {
             Some(lesson) if lesson.id == last.id => lesson,
-            _ => {
+            known => {
+                // More of the release before may have come back since the last state.
+                let before = state.previous_release;
+                if let Some((lesson, before)) = known.zip(before).filter(|(a, b)| a.id == b.id) {
+                    self.take_lesson(lesson, &before);
+                }
                 self.misses =
                     if last.returned_bytes == 0 { self.misses.saturating_add(1) } else { 0 };
                 // What the act itself has changed is not news. What has happened since is.
@@ -280,13 +296,18 @@ impl AdaptivePolicy {
             }
         };
         self.learnt = Some(lesson);
+        self.take_lesson(lesson, &last);
+    }
+
+    /// Sets the patiences after a release, as far as its outcome is known.
+    fn take_lesson(&mut self, lesson: Lesson, last: &LastRelease) {
         if last.returned_bytes == 0 {
             let doubled = lesson.steady_patience_s * 2.0;
             self.steady_patience_s = doubled.min(MAX_PATIENCE_S);
             return;
         }
         let is_back = last.back.bytes as f64 > last.returned_bytes as f64 * BACK_SHARE;
-        let (patience_s, steady_s) = match net_gain_s(&last) {
+        let (patience_s, steady_s) = match net_gain_s(last) {
             net if net < 0.0 && is_back => {
                 ((lesson.patience_s * 2.0).max(BREAK_EVEN_S), lesson.steady_patience_s * 4.0)
             }
@@ -392,6 +413,7 @@ mod tests {
         let state = |t_s: f64| ProcessState {
             t_s,
             cpu_s: t_s,
+            rss: Resident(100 << 20),
             stall_percent: Some(30.0),
             has_huge_pages: true,
             ..ProcessState::default()
@@ -399,6 +421,50 @@ mod tests {
         let Action::Release(request) = policy.decide(&state(0.0)) else { panic!("it waits") };
         assert!(matches!(request.reason, Reason::Short(_)) && !request.keep_huge_pages);
         assert_eq!(policy.decide(&state(1.0)), Action::None);
+    }
+
+    #[test]
+    fn a_process_is_not_quiet_only_because_it_was_not_observed() {
+        let mut policy = AdaptivePolicy { patience_s: 5.0, ..AdaptivePolicy::default() };
+        let mut cpu_s = 0.0;
+        // Waves every two seconds. Observed for ten seconds, and not for ten.
+        for tick in 0..600 {
+            cpu_s += if tick % 20 == 0 { 0.04 } else { 0.0 };
+            let is_observed = tick / 100 % 2 == 0;
+            let t_s = f64::from(tick) * 0.1;
+            let rss = Resident(100 << 20);
+            let state = ProcessState { t_s, cpu_s, rss, ..ProcessState::default() };
+            if is_observed {
+                assert_eq!(policy.decide(&state), Action::None, "{t_s}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_that_does_nothing_is_released_once_however_long_memory_is_short() {
+        let mut policy = AdaptivePolicy::default();
+        let mut state = ProcessState { rss: Resident(100 << 20), ..ProcessState::default() };
+        state.stall_percent = Some(30.0);
+        let mut acts = 0;
+        for tick in 0..20_000 {
+            state.t_s = f64::from(tick) * 0.1;
+            acts += i32::from(policy.decide(&state) != Action::None);
+        }
+        assert_eq!(acts, 1);
+    }
+
+    #[test]
+    fn what_came_back_just_before_the_next_release_is_learnt_from() {
+        let mut policy = AdaptivePolicy::default();
+        let mut state = ProcessState { rss: Resident(100 << 20), ..ProcessState::default() };
+        state.last_release =
+            Some(LastRelease { back: Returned::default(), ..came_back(0.0, 0.0, 1.0) });
+        policy.decide(&state);
+        state.previous_release = Some(came_back(1.5, 1.5, 0.0));
+        state.last_release =
+            Some(LastRelease { id: 2, back: Returned::default(), ..came_back(0.0, 0.0, 1.0) });
+        policy.decide(&state);
+        assert!(policy.patience_s >= BREAK_EVEN_S, "{policy:?}");
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub struct Brake {
     /// Number of delays in succession.
     delays: u32,
     released_at_s: Option<f64>,
+    /// Whether the process is left alone by a delay, and not for an hour.
+    is_delay: bool,
 }
 
 impl Brake {
@@ -29,7 +31,9 @@ impl Brake {
         match self.released_at_s {
             Some(end) if t_s < end => false,
             Some(_) => {
-                self.failures = 0;
+                if !self.is_delay {
+                    self.failures = 0;
+                }
                 self.released_at_s = None;
                 true
             }
@@ -39,7 +43,7 @@ impl Brake {
 
     /// Leaves the process alone from a time on, in seconds: its releases would fail again.
     pub fn close(&mut self, t_s: f64) {
-        self.released_at_s = Some(t_s + LEFT_ALONE_S);
+        (self.released_at_s, self.is_delay) = (Some(t_s + LEFT_ALONE_S), false);
     }
 
     /// Leaves the process alone for a time from `t_s` on, both in seconds: what made its release fail may pass. Returns
@@ -48,8 +52,13 @@ impl Brake {
         let doubled = f64::from(1 << self.delays.min(MAX_DOUBLINGS));
         let delay_s = (FIRST_DELAY_S * doubled).min(MAX_DELAY_S);
         self.delays = self.delays.saturating_add(1);
-        self.released_at_s = Some(t_s + delay_s);
+        (self.released_at_s, self.is_delay) = (Some(t_s + delay_s), true);
         delay_s
+    }
+
+    /// Takes a walk that could be done and found nothing to release: it says nothing about releases.
+    pub fn count_walk(&mut self) {
+        self.delays = 0;
     }
 
     /// Takes the outcome of a release that was tried. `has_failed` is whether it was partial; the pauses are in seconds.
@@ -70,7 +79,7 @@ impl Brake {
         if self.failures < MAX_FAILURES {
             return false;
         }
-        self.released_at_s = Some(t_s + LEFT_ALONE_S);
+        self.close(t_s);
         true
     }
 }
@@ -90,6 +99,16 @@ mod tests {
         assert!(!brake.is_open(4.0 + LEFT_ALONE_S - 1.0));
         assert!(brake.is_open(4.0 + LEFT_ALONE_S));
         assert!(!brake.count(4001.0, true, 0.0, 0.001));
+    }
+
+    #[test]
+    fn neither_a_delay_nor_a_walk_between_two_failures_makes_them_forgotten() {
+        let mut brake = Brake::default();
+        assert!(!brake.count(1.0, true, 0.0, 0.001));
+        let delay_s = brake.delay(2.0);
+        assert!(brake.is_open(2.0 + delay_s));
+        brake.count_walk();
+        assert!(brake.count(10.0, true, 0.0, 0.001));
     }
 
     #[test]

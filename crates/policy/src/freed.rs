@@ -8,23 +8,31 @@ pub(crate) struct FreedPolicy {
     bytes: u64,
     /// The count at the last release; a program begins with zero.
     counted: u64,
+    /// The time of the last decision, and the count before it.
+    decided: Option<(f64, u64)>,
 }
 
 impl FreedPolicy {
     pub(crate) fn new(bytes: u64) -> Self {
-        Self { bytes, counted: 0 }
+        Self { bytes, counted: 0, decided: None }
     }
 }
 
 impl Policy for FreedPolicy {
     fn decide(&mut self, state: &ProcessState) -> Action {
         let Some(now) = state.freed_bytes else { return Action::None };
+        if let Some((t_s, before)) = self.decided
+            && state.held_back_s.is_some_and(|held_back_s| held_back_s >= t_s)
+        {
+            (self.counted, self.decided) = (before, None);
+        }
         // A process that executes another program begins with zero again.
         self.counted = self.counted.min(now);
         let freed = now - self.counted;
         if freed < self.bytes {
             return Action::None;
         }
+        self.decided = Some((state.t_s, self.counted));
         self.counted = now;
         let reason = Reason::Freed(freed);
         Action::Release(ReleaseRequest { reason, min_bytes: 0, keep_huge_pages: false })
@@ -34,6 +42,20 @@ impl Policy for FreedPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_release_that_was_held_back_is_decided_again() {
+        let mut policy = FreedPolicy::new(100);
+        let mut acts = |t_s, held_back_s| {
+            let freed_bytes = Some(150);
+            let state = ProcessState { t_s, freed_bytes, held_back_s, ..ProcessState::default() };
+            policy.decide(&state) != Action::None
+        };
+        assert!(acts(1.0, None));
+        assert!(!acts(2.0, None));
+        assert!(acts(3.0, Some(1.5)));
+        assert!(!acts(4.0, Some(1.5)));
+    }
 
     #[test]
     fn it_releases_each_time_that_the_bytes_have_been_freed() {

@@ -10,22 +10,30 @@ pub(crate) struct PeriodicPolicy {
     period_s: f64,
     /// The time of the next release; `None` before the first state.
     due_s: Option<f64>,
+    /// The time of the last decision, and when it was due.
+    decided: Option<(f64, f64)>,
 }
 
 impl PeriodicPolicy {
     pub(crate) fn new(period: Duration) -> Self {
-        Self { period_s: period.as_secs_f64(), due_s: None }
+        Self { period_s: period.as_secs_f64(), due_s: None, decided: None }
     }
 }
 
 impl Policy for PeriodicPolicy {
     fn decide(&mut self, state: &ProcessState) -> Action {
+        if let Some((t_s, due_s)) = self.decided
+            && state.held_back_s.is_some_and(|held_back_s| held_back_s >= t_s)
+        {
+            (self.due_s, self.decided) = (Some(due_s), None);
+        }
         let due_s = *self.due_s.get_or_insert(state.t_s + self.period_s);
         if state.t_s < due_s {
             return Action::None;
         }
         // Periods that passed unseen, as in a suspended machine, are not made up for.
         let missed = ((state.t_s - due_s) / self.period_s).floor();
+        self.decided = Some((state.t_s, due_s));
         self.due_s = Some(due_s + (missed + 1.0) * self.period_s);
         Action::Release(ReleaseRequest {
             reason: Reason::Period,
@@ -38,6 +46,20 @@ impl Policy for PeriodicPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_release_that_was_held_back_is_tried_again_before_the_next_period() {
+        let mut policy = PeriodicPolicy::new(Duration::from_secs(30));
+        let mut acts = |t_s, held_back_s| {
+            let state = ProcessState { t_s, held_back_s, ..ProcessState::default() };
+            policy.decide(&state) != Action::None
+        };
+        assert!(!acts(0.0, None));
+        assert!(acts(30.0, None));
+        assert!(acts(31.0, Some(30.5)));
+        assert!(!acts(36.0, Some(30.5)));
+        assert!(acts(60.0, Some(30.5)));
+    }
 
     #[test]
     fn it_releases_once_in_each_period_and_does_not_make_up_for_missed_ones() {

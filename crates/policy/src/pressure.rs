@@ -9,12 +9,13 @@ const MIN_INTERVAL_S: f64 = 5.0;
 /// Maximum time between two releases while memory stays short, in seconds.
 const MAX_INTERVAL_S: f64 = 600.0;
 
-/// Releases when memory is short. If that returns nothing, it waits twice as long before the next try.
+/// Releases when memory is short. If that returns nothing, or what comes back soon, it waits twice as long before the
+/// next try.
 #[derive(Debug)]
 pub(crate) struct PressurePolicy {
     interval_s: f64,
-    /// The last release whose outcome was seen.
-    seen: Option<u64>,
+    /// The last release whose outcome was seen, and the interval before it.
+    seen: Option<(u64, f64)>,
     not_before_s: f64,
 }
 
@@ -26,15 +27,17 @@ impl Default for PressurePolicy {
 
 impl PressurePolicy {
     fn learn(&mut self, state: &ProcessState) {
-        let Some(last) = state.last_release.filter(|last| self.seen != Some(last.id)) else {
-            return;
+        let Some(last) = state.last_release else { return };
+        let before_s = match self.seen {
+            Some((id, before_s)) if id == last.id => before_s,
+            _ => self.interval_s,
         };
-        self.seen = Some(last.id);
-        self.interval_s = match last.returned_bytes {
-            0 => (self.interval_s * 2.0).min(MAX_INTERVAL_S),
-            _ => MIN_INTERVAL_S,
-        };
-        self.not_before_s = last.t_s + self.interval_s;
+        self.seen = Some((last.id, before_s));
+        // Nothing was returned, or a quarter of it is back.
+        let is_futile = last.back.bytes >= last.returned_bytes / 4;
+        self.interval_s =
+            if is_futile { (before_s * 2.0).min(MAX_INTERVAL_S) } else { MIN_INTERVAL_S };
+        self.not_before_s = self.not_before_s.max(last.t_s + self.interval_s);
     }
 }
 
@@ -45,7 +48,7 @@ impl Policy for PressurePolicy {
         if state.t_s < self.not_before_s {
             return Action::None;
         }
-        self.not_before_s = state.t_s + self.interval_s;
+        self.not_before_s = state.t_s + MIN_INTERVAL_S;
         let reason = Reason::Short(shortage);
         Action::Release(ReleaseRequest { reason, min_bytes: MIN_BYTES, keep_huge_pages: false })
     }
@@ -76,6 +79,22 @@ mod tests {
         assert!(!acts(5.0, 950, release(1, 1.5, 10)));
         assert!(acts(6.5, 950, release(1, 1.5, 10)));
         assert!(!acts(20.0, 700, release(2, 7.0, 10)));
+    }
+
+    #[test]
+    fn it_waits_ever_longer_if_the_memory_comes_back() {
+        let mut policy = PressurePolicy::default();
+        let (mut last, mut times) = (None, Vec::new());
+        for second in 0..200 {
+            let t_s = f64::from(second);
+            if policy.decide(&state(t_s, 990, last)) != Action::None {
+                times.push(second);
+                last = release(times.len() as u64, t_s, 1000);
+            } else if let Some(last) = &mut last {
+                last.back.bytes = 900;
+            }
+        }
+        assert_eq!(times, [0, 10, 30, 70, 150]);
     }
 
     #[test]

@@ -9,8 +9,10 @@ const FIXED_S: [f64; 3] = [1.0, 10.0, 60.0];
 const FAULTS_DIVISOR: u64 = 8;
 /// Minimum time between two samples that faults cause, in seconds. It grows with their number.
 const MIN_GAP_S: f64 = 0.2;
-/// Size of a page that a minor fault brings, in bytes.
+/// Size of a page that a minor fault brings, in bytes,
 const FAULT_BYTES: u64 = 4096;
+/// and of one that it may bring where the system makes huge pages of any memory.
+const HUGE_FAULT_BYTES: u64 = 2 << 20;
 
 /// Why released memory is sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub enum SampleReason {
 pub struct Refaults {
     begin_s: f64,
     released_bytes: u64,
+    /// Faults of the process when the release ended.
+    begin_faults: u64,
     /// Number of fixed samples taken.
     fixed: usize,
     /// Number of samples that faults caused.
@@ -43,6 +47,7 @@ impl Refaults {
         Self {
             begin_s: t_s,
             released_bytes,
+            begin_faults: minor_faults,
             fixed: 0,
             caused: 0,
             sampled: (t_s, minor_faults),
@@ -58,13 +63,22 @@ impl Refaults {
             return Some(SampleReason::Fixed);
         }
         let faults = state.minor_faults.saturating_sub(self.sampled.1);
-        let is_much = faults.saturating_mul(FAULT_BYTES) > self.released_bytes / FAULTS_DIVISOR;
+        let bytes = if state.has_huge_pages { HUGE_FAULT_BYTES } else { FAULT_BYTES };
+        let is_much = faults.saturating_mul(bytes) > self.released_bytes / FAULTS_DIVISOR;
         let gap_s = MIN_GAP_S * f64::from(self.caused + 1);
         if is_much && state.t_s - self.sampled.0 >= gap_s {
             return Some(SampleReason::Faults);
         }
         self.seen_s = state.t_s;
         None
+    }
+
+    /// Returns how much of the memory that is resident again the program has brought back: `huge_bytes` of it are in huge
+    /// pages, which come from khugepaged as far as faults of the program do not explain them.
+    pub fn by_program(&self, state: &ProcessState, bytes: u64, huge_bytes: u64) -> u64 {
+        let faults = state.minor_faults.saturating_sub(self.begin_faults);
+        let explained = faults.saturating_mul(HUGE_FAULT_BYTES).min(huge_bytes);
+        bytes.saturating_sub(huge_bytes - explained)
     }
 
     /// Takes a sample: the released bytes that are resident again at the time of the state.
@@ -152,6 +166,23 @@ mod tests {
         let back = refaults.sample(&state(1.0, 0), 8 * MIB, SampleReason::Fixed);
         let later = refaults.sample(&state(100.0, 0), 2 * MIB, SampleReason::Fixed);
         assert_eq!((later.bytes, later.away_byte_s), (back.bytes, back.away_byte_s));
+    }
+
+    #[test]
+    fn huge_pages_come_from_the_program_as_far_as_its_faults_explain_them() {
+        let refaults = Refaults::new(0.0, 100 * MIB, 1000);
+        assert_eq!(refaults.by_program(&state(1.0, 1000), 90 * MIB, 80 * MIB), 10 * MIB);
+        assert_eq!(refaults.by_program(&state(1.0, 1010), 90 * MIB, 80 * MIB), 30 * MIB);
+        assert_eq!(refaults.by_program(&state(1.0, 9000), 90 * MIB, 80 * MIB), 90 * MIB);
+    }
+
+    #[test]
+    fn few_faults_cause_a_sample_where_each_may_bring_a_huge_page() {
+        let mut refaults = Refaults::new(0.0, 80 * MIB, 0);
+        let few = state(0.5, 10);
+        assert_eq!(refaults.due(&few), None);
+        let few = ProcessState { has_huge_pages: true, ..few };
+        assert_eq!(refaults.due(&few), Some(SampleReason::Faults));
     }
 
     #[test]

@@ -29,7 +29,9 @@ pub struct ProcessState {
     pub has_huge_pages: bool,
     /// The last release that was tried.
     pub last_release: Option<LastRelease>,
-    /// The time when the budget last held a release back, in seconds.
+    /// The release before the last one, with what had come back when the last one began.
+    pub previous_release: Option<LastRelease>,
+    /// The time when a release was last held back, in seconds: by the budget, or for a reason that may pass.
     pub held_back_s: Option<f64>,
 }
 
@@ -38,7 +40,7 @@ pub struct ProcessState {
 pub struct Headroom {
     /// The limit, in bytes.
     pub limit_bytes: u64,
-    /// The use without inactive file pages, in bytes.
+    /// The use without file pages, in bytes.
     pub used_bytes: u64,
 }
 

@@ -12,15 +12,13 @@ use crate::proc::cgroup::{Groups, inside};
 const NO_LIMIT: u64 = 1 << 60;
 
 /// The limits and stalls of one process's memory, where they are read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PressureSource {
     /// The groups from the process's own to the topmost, each with its version.
     groups: Vec<(PathBuf, Version)>,
-    /// The files of the machine: `/proc`.
-    machine: PathBuf,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Version {
     One,
     Two,
@@ -31,7 +29,7 @@ enum Version {
 pub struct MemoryPressure {
     /// The limit, in bytes.
     pub limit_bytes: Option<u64>,
-    /// The use without inactive file pages, in bytes.
+    /// The use without file pages, which the kernel can reclaim, in bytes.
     pub used_bytes: Option<u64>,
     /// Share of the last 10 s in which some task waited for memory, in percent. `None` where PSI is off.
     pub stall_percent: Option<f64>,
@@ -59,19 +57,17 @@ impl PressureSource {
             let has_limit = |group: &&Path| group.join(limit).exists();
             found.extend(chain.filter(has_limit).map(|group| (group.to_owned(), version)));
         }
-        Self { groups: found, machine: root.join("proc") }
+        Self { groups: found }
     }
 
-    /// Reads limit, use and stalls: those of the group that is closest to its limit, or else of the machine.
-    pub fn read(&self) -> MemoryPressure {
+    /// Reads limit, use and stalls: those of the group that is closest to its limit, or else of the machine, which are
+    /// given.
+    pub fn read(&self, machine: MemoryPressure) -> MemoryPressure {
         let groups = self.groups.iter().filter_map(|(group, version)| of_group(group, *version));
         let fullest = groups.max_by(|a, b| a.fullness().total_cmp(&b.fullness()));
-        let mut machine = of_machine(&self.machine);
-        let Some(group) = fullest.filter(|group| group.fullness() > machine.fullness()) else {
-            machine.stall_percent = self.stalls().or(machine.stall_percent);
-            return machine;
-        };
-        MemoryPressure { stall_percent: self.stalls().or(machine.stall_percent), ..group }
+        let scarcer = fullest.filter(|group| group.fullness() > machine.fullness());
+        let stall_percent = self.stalls().or(machine.stall_percent);
+        MemoryPressure { stall_percent, ..scarcer.unwrap_or(machine) }
     }
 
     /// Reads the stalls of the process's own group.
@@ -82,6 +78,11 @@ impl PressureSource {
 }
 
 impl MemoryPressure {
+    /// Reads limit, use and stalls of the machine.
+    pub fn of_this_machine() -> Self {
+        of_machine(Path::new("/proc"))
+    }
+
     /// Returns the share of the limit that is in use; 0 if it is unknown.
     fn fullness(&self) -> f64 {
         match (self.limit_bytes, self.used_bytes) {
@@ -92,14 +93,18 @@ impl MemoryPressure {
 }
 
 fn of_group(group: &Path, version: Version) -> Option<MemoryPressure> {
-    let (limit, used, inactive) = match version {
-        Version::Two => ("memory.max", "memory.current", "inactive_file"),
-        Version::One => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    let (limit, used, files) = match version {
+        Version::Two => ("memory.max", "memory.current", ["inactive_file", "active_file"]),
+        Version::One => (
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            ["total_inactive_file", "total_active_file"],
+        ),
     };
     let limit_bytes = number(&group.join(limit)).filter(|limit| *limit < NO_LIMIT)?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let inactive = field(&stat, inactive).unwrap_or(0);
-    let used_bytes = number(&group.join(used))?.saturating_sub(inactive);
+    let files = files.into_iter().filter_map(|key| field(&stat, key));
+    let used_bytes = files.fold(number(&group.join(used))?, u64::saturating_sub);
     let stall_percent = None;
     Some(MemoryPressure {
         limit_bytes: Some(limit_bytes),
@@ -170,7 +175,7 @@ mod tests {
                 ("sys/fs/cgroup/a/b/memory.pressure", "some avg10=7.25 avg60=0\nfull avg10=0.1\n"),
                 ("sys/fs/cgroup/a/memory.max", "1000\n"),
                 ("sys/fs/cgroup/a/memory.current", "950\n"),
-                ("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 50\n"),
+                ("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 20\nactive_file 30\n"),
             ],
         );
         let source = PressureSource::below(&Groups::parse("0::/a/b\n"), root.path());
@@ -179,7 +184,7 @@ mod tests {
             used_bytes: Some(900),
             stall_percent: Some(7.25),
         };
-        assert_eq!(source.read(), expected);
+        assert_eq!(source.read(of_machine(&root.path().join("proc"))), expected);
     }
 
     #[test]
@@ -203,7 +208,7 @@ mod tests {
             used_bytes: Some(3_000_000),
             stall_percent: Some(1.5),
         };
-        assert_eq!(source.read(), expected);
+        assert_eq!(source.read(of_machine(&root.path().join("proc"))), expected);
     }
 
     #[test]
@@ -216,12 +221,13 @@ mod tests {
             used_bytes: Some(2_048_000),
             stall_percent: None,
         };
-        assert_eq!(source.read(), expected);
+        assert_eq!(source.read(of_machine(&root.path().join("proc"))), expected);
     }
 
     #[test]
     fn this_machine_has_a_limit_and_uses_less() {
-        let now = PressureSource::for_process(std::process::id()).read();
+        let now =
+            PressureSource::for_process(std::process::id()).read(MemoryPressure::of_this_machine());
         assert!(now.used_bytes.unwrap() <= now.limit_bytes.unwrap(), "{now:?}");
     }
 }

@@ -6,8 +6,11 @@ use std::os::unix::fs::FileExt;
 use lowtide_preload::{FREED_BYTES, Freed, find_counter};
 use lowtide_probe::target::Target;
 
-/// Time between two tries to find the library, in seconds.
-const RETRY_S: f64 = 2.0;
+/// Time between the first two tries to find the library, in seconds. It doubles each time: a program without it never
+/// gets it.
+const RETRY_S: f64 = 1.0;
+/// Maximum number of times that it doubles.
+const MAX_DOUBLINGS: u32 = 8;
 
 /// The counter of one process.
 #[derive(Debug, Default)]
@@ -16,6 +19,8 @@ pub(crate) struct FreedCounter {
     found: Option<(File, u64)>,
     /// The time of the next try, in seconds.
     due_s: f64,
+    /// Number of tries that did not find it.
+    misses: u32,
 }
 
 impl FreedCounter {
@@ -25,7 +30,8 @@ impl FreedCounter {
             if t_s < self.due_s {
                 return None;
             }
-            self.due_s = t_s + RETRY_S;
+            self.due_s = t_s + RETRY_S * f64::from(1 << self.misses.min(MAX_DOUBLINGS));
+            self.misses += 1;
             self.found = find(target);
         }
         let (memory, address) = self.found.as_ref()?;

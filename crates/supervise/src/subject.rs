@@ -18,7 +18,7 @@ pub(crate) struct Subject {
     pub(crate) parent: u32,
     reader: ProcReader,
     /// The program that it runs, as the kernel identifies it: its code's addresses.
-    image: (u64, u64),
+    pub(crate) image: (u64, u64),
     /// RSS as last read, in bytes.
     pub(crate) rss_bytes: u64,
     /// The short name of the program.
@@ -26,11 +26,19 @@ pub(crate) struct Subject {
     pub(crate) command: String,
     pub(crate) pressure: PressureSource,
     freed: FreedCounter,
+    /// Whether its count of freed bytes continues from that of its parent.
+    pub(crate) is_fork: bool,
+    /// The count with which it began, if it is a fork.
+    freed_before: Option<u64>,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) brake: Brake,
     pub(crate) last: Option<LastRelease>,
+    /// The release before, with what had come back when the last one began.
+    pub(crate) previous: Option<LastRelease>,
     pub(crate) held_back_s: Option<f64>,
-    /// The pages of the last release, until it is known how many came back.
+    /// Whether the last list had no such process.
+    pub(crate) is_missing: bool,
+    /// The pages of the last release, as long as it is observed how many come back.
     pub(crate) dropped: Option<Dropped>,
     /// Whether the log has a line that the budget holds it back.
     pub(crate) is_held_back: bool,
@@ -75,9 +83,13 @@ impl Subject {
             name: stat.name,
             pressure: PressureSource::for_process(pid),
             freed: FreedCounter::default(),
+            is_fork: false,
+            freed_before: None,
             policy: kind.policy(),
             brake: Brake::default(),
             last: None,
+            previous: None,
+            is_missing: false,
             held_back_s: None,
             dropped: None,
             is_held_back: false,
@@ -108,7 +120,8 @@ impl Subject {
             self.freed = FreedCounter::default();
             self.policy = kind.policy();
             self.brake = Brake::default();
-            (self.last, self.dropped, self.refused) = (None, None, None);
+            (self.is_fork, self.freed_before) = (false, None);
+            (self.last, self.previous, self.dropped, self.refused) = (None, None, None, None);
         }
         self.rss_bytes = reading.rss_bytes.0;
         let key = (reading.rss_bytes.0, (reading.cpu_s * 1e3) as u64, reading.minor_faults);
@@ -116,17 +129,25 @@ impl Subject {
             self.changed = (key, t_s);
         }
         let freed = kind.needs_preload().then(|| self.freed.read(&self.target, t_s)).flatten();
+        let freed_bytes = freed.map(|freed| self.freed_since_begin(freed.freed_bytes));
         Ok(Some(ProcessState {
             t_s,
             rss: reading.rss_bytes,
             cpu_s: reading.cpu_s,
             minor_faults: reading.minor_faults,
             open_files: reading.open_files,
-            freed_bytes: freed.map(|freed| freed.freed_bytes),
+            freed_bytes,
             last_release: self.last,
+            previous_release: self.previous,
             held_back_s: self.held_back_s,
             ..ProcessState::default()
         }))
+    }
+
+    /// Returns how much the process itself has freed, from its count of freed bytes.
+    fn freed_since_begin(&mut self, counted: u64) -> u64 {
+        let before = self.freed_before.get_or_insert(if self.is_fork { counted } else { 0 });
+        counted.saturating_sub(*before)
     }
 
     /// Returns for how long the process has not changed, in seconds.

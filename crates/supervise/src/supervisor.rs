@@ -13,7 +13,9 @@ use lowtide_policy::{
     Refaults, ReleaseRequest, Returned, SampleReason,
 };
 use lowtide_probe::machine::thread_cpu_s;
+use lowtide_probe::patience::patiently;
 use lowtide_probe::process::Units;
+use lowtide_probe::target::TargetError;
 use lowtide_release::{DroppedRanges, ReleaseError};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::nanosleep;
@@ -66,11 +68,25 @@ pub struct Supervisor<'o> {
     units: Units,
     buffer: Vec<u8>,
     begin: Instant,
+    /// The release that waits for the budget.
+    waiting: Option<Waiting>,
+    /// CPU time to read a process, in seconds: a moving average.
+    read_cpu_s: f64,
     releases: u64,
     /// CPU time of all releases, in seconds.
     releases_cpu_s: f64,
     /// The processes that have inherited the filters of lowtide.
     family: BTreeSet<u32>,
+}
+
+/// A release that waits for the budget. Cheaper ones do not use up what is saved for it.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    pid: u32,
+    /// CPU time that it is expected to need, in seconds.
+    expected_s: f64,
+    /// When its policy last asked for it, in seconds.
+    asked_s: f64,
 }
 
 impl std::fmt::Debug for Supervisor<'_> {
@@ -81,6 +97,8 @@ impl std::fmt::Debug for Supervisor<'_> {
 
 /// Time without a change after which a process is read less often, in seconds, and the time between two readings then.
 const CALM: [(f64, f64); 2] = [(60.0, 2.0), (5.0, 1.0)];
+/// Maximum time between two readings, in seconds.
+const MAX_TICK_S: f64 = 2.0;
 /// Open files of a process under supervision: its pidfd, its directory, `stat`, the directory of its files, its memory.
 const FILES_PER_SUBJECT: usize = 5;
 /// Open files for releases, the log, and whatever else this process does.
@@ -89,6 +107,14 @@ const RESERVED_FILES: usize = 96;
 const UNREADABLE_S: f64 = 10.0;
 /// CPU time that a first release is expected to need, in seconds.
 const EXPECTED_CPU_S: f64 = 0.05;
+/// Time after which a release that waits for the budget is forgotten, unless its policy asks again, in seconds.
+const WAITING_S: f64 = 15.0;
+/// Share of a core that readings may use: with very many processes, each is read less often.
+const READ_SHARE: f64 = 0.02;
+/// Weight of the last reading in the average of their CPU time.
+const READ_WEIGHT: f64 = 0.02;
+/// Time for which it is observed what comes back of a release, in seconds.
+const MAX_OBSERVED_S: f64 = 900.0;
 /// Maximum time between two checks whether the supervision ends.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 /// Minimum time to sleep, for timers that would otherwise be rounded to nothing.
@@ -110,6 +136,8 @@ impl<'o> Supervisor<'o> {
             units: Units::of_this_machine(),
             buffer: Vec::new(),
             begin: Instant::now(),
+            waiting: None,
+            read_cpu_s: 0.0,
             releases: 0,
             releases_cpu_s: 0.0,
             family: BTreeSet::new(),
@@ -155,12 +183,17 @@ impl<'o> Supervisor<'o> {
     /// Adds processes that are new, and drops those that have left.
     fn refresh(&mut self) {
         let Some(listed) = self.scope.refresh(Instant::now()) else { return };
-        let left: Vec<u32> =
-            self.subjects.keys().filter(|pid| !listed.contains(pid)).copied().collect();
+        let mut left = Vec::new();
+        for (pid, subject) in &mut self.subjects {
+            // A list may miss a process whose siblings end while it is made (proc(5), `children`).
+            let was_missing = std::mem::replace(&mut subject.is_missing, !listed.contains(pid));
+            if subject.is_missing && (was_missing || !subject.target.is_alive()) {
+                left.push(*pid);
+            }
+        }
         for pid in left {
             self.leave(pid);
         }
-        self.family.retain(|pid| listed.contains(pid));
         let t_s = self.now_s();
         for pid in listed {
             let known = self.subjects.get(&pid).is_some_and(|subject| subject.target.is_alive());
@@ -168,7 +201,10 @@ impl<'o> Supervisor<'o> {
                 continue;
             }
             self.leave(pid);
-            let Some(subject) = Subject::open(pid, self.options.policy, t_s) else { continue };
+            let opened = Subject::open(pid, self.options.policy, t_s);
+            let Some(mut subject) = opened else { continue };
+            let parent = self.subjects.get(&subject.parent);
+            subject.is_fork = parent.is_some_and(|parent| parent.image == subject.image);
             if self.subjects.len() < self.max_subjects {
                 self.subjects.insert(pid, subject);
             } else if !std::mem::replace(&mut self.is_crowded, true) {
@@ -181,7 +217,7 @@ impl<'o> Supervisor<'o> {
     /// Logs, for the first one of them, that more processes are selected than can be supervised.
     fn report_crowd(&mut self, mut subject: Subject) {
         let reason = format!(
-            "the limit on open files permits to supervise {} processes at a time (ulimit -n)",
+            "only {} processes at a time can be supervised with this limit on open files: raise it (ulimit -n)",
             self.max_subjects
         );
         self.leave_alone(&mut subject, 0, reason, MAX_DELAY_S);
@@ -238,7 +274,10 @@ impl<'o> Supervisor<'o> {
     fn step(&mut self, subject: &mut Subject) -> bool {
         let kind = self.options.policy;
         let t_s = self.now_s();
-        let mut state = match subject.read(kind, self.units, &mut self.buffer, t_s) {
+        let begin_s = thread_cpu_s();
+        let read = subject.read(kind, self.units, &mut self.buffer, t_s);
+        self.read_cpu_s += READ_WEIGHT * (thread_cpu_s() - begin_s - self.read_cpu_s);
+        let mut state = match read {
             Ok(Some(state)) => state,
             Ok(None) => return false,
             Err(error) => {
@@ -266,13 +305,25 @@ impl<'o> Supervisor<'o> {
         }
         let unchanged_s = subject.unchanged_s(t_s);
         let calm = CALM.iter().find(|(after_s, _)| unchanged_s >= *after_s);
-        calm.map_or(tick_s, |(_, calm_s)| tick_s.max(*calm_s))
+        let all_s = self.read_cpu_s * self.subjects.len() as f64;
+        let affordable_s = (all_s / READ_SHARE).min(MAX_TICK_S);
+        calm.map_or(tick_s, |(_, calm_s)| tick_s.max(*calm_s)).max(affordable_s)
     }
 
     /// Counts the pages of the last release that came back, if that is due.
     fn sample_refaults(&mut self, subject: &mut Subject, state: &mut ProcessState) {
         let reason = subject.dropped.as_mut().and_then(|dropped| dropped.refaults.due(state));
+        let is_old = subject.last.is_some_and(|last| state.t_s - last.t_s > MAX_OBSERVED_S);
+        if is_old && subject.dropped.as_ref().is_some_and(|dropped| dropped.refaults.is_known()) {
+            subject.dropped = None;
+        }
         let Some(reason) = reason else { return };
+        if reason == SampleReason::Faults
+            && self.options.policy.has_budget()
+            && !self.budget.permits(state.t_s, 0.0)
+        {
+            return;
+        }
         let was_known = subject.dropped.as_ref().is_some_and(|dropped| dropped.refaults.is_known());
         self.sample(subject, state, reason);
         let is_known = subject.dropped.as_ref().is_some_and(|dropped| dropped.refaults.is_known());
@@ -283,20 +334,27 @@ impl<'o> Supervisor<'o> {
 
     /// Counts the pages of the last release that came back.
     fn sample(&mut self, subject: &mut Subject, state: &mut ProcessState, reason: SampleReason) {
-        let Some(dropped) = &mut subject.dropped else { return };
-        let begin_s = thread_cpu_s();
-        let came_back = dropped.ranges.came_back(&subject.target);
-        self.budget.spend(thread_cpu_s() - begin_s);
-        let Ok(came_back) = came_back else {
-            subject.dropped = None;
+        let (Some(mut dropped), Ok(target)) = (subject.dropped.take(), subject.target.try_clone())
+        else {
             return;
         };
-        // What khugepaged filled is not what the program needs again.
-        let by_program = came_back.bytes.saturating_sub(came_back.huge_bytes.unwrap_or(0));
+        // A process can hold up whoever reads its page table.
+        let ranges = dropped.ranges;
+        let counted = patiently(&self.options.interrupt, move || {
+            let came_back = ranges.came_back(&target);
+            (ranges, came_back, thread_cpu_s())
+        });
+        let Ok((ranges, came_back, cpu_s)) = counted else { return };
+        self.budget.spend(cpu_s);
+        let Ok(came_back) = came_back else { return };
+        dropped.ranges = ranges;
+        let huge_bytes = came_back.huge_bytes.unwrap_or(0);
+        let by_program = dropped.refaults.by_program(state, came_back.bytes, huge_bytes);
         dropped.back = dropped.refaults.sample(state, by_program, reason);
         if let Some(last) = &mut subject.last {
             last.back = dropped.back;
         }
+        subject.dropped = Some(dropped);
         state.last_release = subject.last;
     }
 
@@ -362,11 +420,19 @@ impl<'o> Supervisor<'o> {
 
     /// Returns whether the budget permits a release. If not, the log gets a line, once until it does.
     fn has_budget(&mut self, subject: &mut Subject, state: &ProcessState, reason: &Reason) -> bool {
+        let (pid, asked_s) = (subject.target.pid, state.t_s);
         let expected_s = subject.last.map_or(EXPECTED_CPU_S, |last| last.cpu_s);
-        if !self.options.policy.has_budget() || self.budget.permits(state.t_s, expected_s) {
+        let waiting = self.waiting.filter(|waiting| asked_s - waiting.asked_s < WAITING_S);
+        let other = waiting.filter(|waiting| waiting.pid != pid);
+        let reserved_s = other.map_or(0.0, |waiting| waiting.expected_s);
+        if !self.options.policy.has_budget()
+            || self.budget.permits(asked_s, expected_s + reserved_s)
+        {
+            self.waiting = other;
             subject.is_held_back = false;
             return true;
         }
+        self.waiting = other.or(Some(Waiting { pid, expected_s, asked_s }));
         subject.held_back_s = Some(state.t_s);
         if !std::mem::replace(&mut subject.is_held_back, true) {
             let message = "The budget of CPU time is used up: the release waits".to_owned();
@@ -428,11 +494,13 @@ impl<'o> Supervisor<'o> {
         }
         let t_s = self.now_s();
         let returned_bytes = release.returned_bytes;
-        subject.last = Some(LastRelease {
+        // In a dry run the policy decides as if the memory had gone.
+        let counted_bytes = if release.dry_run { release.predicted_bytes } else { returned_bytes };
+        subject.previous = subject.last.replace(LastRelease {
             id,
             t_s,
             is_refused: release.outcome == ReleaseOutcome::Refused,
-            returned_bytes,
+            returned_bytes: counted_bytes,
             cpu_s: release.cpu_s,
             usage: state.usage(),
             back: Returned::default(),
@@ -470,6 +538,10 @@ impl<'o> Supervisor<'o> {
         }
         if self.is_interrupted() {
             // It may be partial for this reason alone.
+            return;
+        }
+        if release.outcome == ReleaseOutcome::NothingToRelease {
+            subject.brake.count_walk();
             return;
         }
         let has_failed = release.outcome == ReleaseOutcome::Partial;
@@ -526,7 +598,8 @@ impl<'o> Supervisor<'o> {
     fn fail(&mut self, subject: &mut Subject, id: u64, error: &ReleaseError) {
         match error {
             _ if !subject.target.is_alive() => {}
-            ReleaseError::NotPermitted { .. } => {
+            // Each try on a process that blocks its readers would leave a thread behind.
+            ReleaseError::NotPermitted { .. } | ReleaseError::Target(TargetError::Blocked(_)) => {
                 subject.brake.close(self.now_s());
                 self.leave_alone(subject, id, error.to_string(), LEFT_ALONE_S);
             }

@@ -1,5 +1,6 @@
 //! What surrounds the processes: the memory of their cgroups and of the machine, read at most once a second.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lowtide_policy::{Headroom, ProcessState};
@@ -11,12 +12,13 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 /// Time for which the setting of huge pages is good.
 const MAX_SETTING_AGE: Duration = Duration::from_secs(10);
 /// Maximum number of cgroups whose values are kept.
-const MAX_SOURCES: usize = 64;
+const MAX_SOURCES: usize = 4096;
 
 /// Reads what surrounds processes. Processes of one cgroup share its values.
 #[derive(Debug, Default)]
 pub(crate) struct Surroundings {
-    pressures: Vec<(PressureSource, Instant, MemoryPressure)>,
+    machine: Option<(Instant, MemoryPressure)>,
+    pressures: BTreeMap<PressureSource, (Instant, MemoryPressure)>,
     huge_pages: Option<(Instant, bool)>,
 }
 
@@ -38,23 +40,22 @@ impl Surroundings {
     }
 
     fn pressure(&mut self, source: &PressureSource, now: Instant) -> MemoryPressure {
-        let known = self.pressures.iter().position(|(known, ..)| known == source);
-        if let Some((_, at, pressure)) = known.and_then(|place| self.pressures.get(place))
-            && now.saturating_duration_since(*at) < MAX_AGE
+        let is_new = |at: &Instant| now.saturating_duration_since(*at) < MAX_AGE;
+        if let Some((at, pressure)) = self.pressures.get(source)
+            && is_new(at)
         {
             return *pressure;
         }
-        let pressure = source.read();
-        let entry = (source.clone(), now, pressure);
-        match known.and_then(|place| self.pressures.get_mut(place)) {
-            Some(known) => *known = entry,
-            None => {
-                if self.pressures.len() == MAX_SOURCES {
-                    self.pressures.clear();
-                }
-                self.pressures.push(entry);
-            }
+        let machine = match self.machine {
+            Some((at, pressure)) if is_new(&at) => pressure,
+            _ => MemoryPressure::of_this_machine(),
+        };
+        self.machine = Some((now, machine));
+        if self.pressures.len() >= MAX_SOURCES {
+            self.pressures.clear();
         }
+        let pressure = source.read(machine);
+        self.pressures.insert(source.clone(), (now, pressure));
         pressure
     }
 

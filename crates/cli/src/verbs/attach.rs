@@ -1,6 +1,6 @@
 //! `lowtide attach`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -25,12 +25,19 @@ const MIN_RSS_OF_ALL: u64 = 256 << 20;
 const MIN_OOM_SCORE_ADJ: i32 = -900;
 
 pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
-    if args.policy.policy == PolicyKind::None && !args.dry_run {
-        return Err(Failure::usage("--policy: none releases nothing: name another policy"));
+    if args.policy.policy == PolicyKind::None {
+        return Err(Failure::usage(
+            "--policy: none releases nothing: choose adaptive, pressure or periodic=30s",
+        ));
+    }
+    if args.min_rss.is_some() && args.selector.is_by_number() {
+        return Err(Failure::usage(
+            "--min-rss: it limits a selection, and PIDs are given: omit it",
+        ));
     }
     if args.policy.policy.needs_preload() {
         return Err(Failure::usage(
-            "--policy: freed counts by a library that is preloaded at the start of a program: start it by lowtide run",
+            "--policy: freed needs a library that is preloaded when the program starts: start it by lowtide run",
         )
         .next(format!("lowtide run -p {} -- CMD", args.policy.policy)));
     }
@@ -47,7 +54,8 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
     let scope = scope(args);
     if !output.json {
         report_own(&args.selector);
-        note!("lowtide: policy {}; Ctrl-C ends it", args.policy.policy);
+        let dry = if args.dry_run { ", and nothing is released (--dry-run)" } else { "" };
+        note!("lowtide: policy {}{dry}; Ctrl-C ends it", args.policy.policy);
     }
     let mut supervisor = Supervisor::new(options, scope, &mut reporter);
     supervisor.run();
@@ -73,7 +81,7 @@ fn record(args: &AttachArgs, path: &Path) -> Result<SupervisionRecord, Failure> 
         Some(selected) if selected.len() == 1 => selected,
         _ => {
             return Err(Failure::usage(
-                "--output: a record is that of one process: name one PID, or use --log for several",
+                "--output: a record holds one process: name one PID, or use --log",
             ));
         }
     };
@@ -120,25 +128,28 @@ fn scope(args: &AttachArgs) -> Scope {
             Some(all)
         });
     }
+    // Start times of the processes that were large enough once: they stay when their memory is released.
+    let mut admitted = BTreeMap::new();
     Scope::of_selection(move || {
         let found = selector.matching().ok()?;
-        let is_wanted = |pid: &u32| {
-            has_size(*pid, min_rss)
-                && !is_lowtide(*pid)
-                && (!selector.is_all() || !is_protected(*pid))
-        };
-        Some(found.into_iter().filter(is_wanted).collect())
+        let is_wanted =
+            |pid: &u32| !is_lowtide(*pid) && (!selector.is_all() || !is_protected(*pid));
+        let known = std::mem::take(&mut admitted);
+        for pid in found.into_iter().filter(is_wanted) {
+            let Some((start, rss)) = start_and_rss(pid) else { continue };
+            if rss >= min_rss || known.get(&pid) == Some(&start) {
+                admitted.insert(pid, start);
+            }
+        }
+        Some(admitted.keys().copied().collect())
     })
 }
 
-/// Returns whether a process is at least this large, in bytes.
-fn has_size(pid: u32, min_rss: u64) -> bool {
-    if min_rss == 0 {
-        return true;
-    }
+/// Returns the start time of a process, in clock ticks since boot, and its RSS in bytes.
+fn start_and_rss(pid: u32) -> Option<(u64, u64)> {
     let page = rustix::param::page_size() as u64;
-    let stat = ProcReader::open(pid).ok().flatten().map(|(_, stat)| stat);
-    stat.is_some_and(|stat| stat.rss_pages.saturating_mul(page) >= min_rss)
+    let (process, stat) = ProcReader::open(pid).ok().flatten()?;
+    Some((process.start_ticks, stat.rss_pages.saturating_mul(page)))
 }
 
 /// Returns whether `--all` leaves a process out: PID 1, and what the OOM killer must not touch.

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use lowtide_model::bytes::Human;
 use lowtide_policy::PolicyKind;
+use lowtide_probe::process::ProcReader;
 use lowtide_probe::sampler::Sampler;
 use lowtide_probe::target::Target;
 use lowtide_probe::tree::descendants_of;
@@ -26,7 +27,13 @@ use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, op
 pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
     let failed = |failure: Failure| failure.with_exit(Exit::RunFailed);
     let fallback = fallback(&args);
-    let service = service(&args, fallback).map_err(failed)?;
+    let service = match (service(&args, fallback), fallback) {
+        (Err(failure), Fallback::Trim) if !args.policy.policy.needs_preload() => {
+            note!("lowtide: the memory of the command will not be released: {failure}");
+            service(&args, Fallback::None).map_err(failed)?
+        }
+        (service, _) => service.map_err(failed)?,
+    };
     // A log that cannot be written is better known before the command starts.
     drop(reporter(&args).map_err(failed)?);
     args.policy.output.as_deref().map_or(Ok(()), SupervisionRecord::check).map_err(failed)?;
@@ -104,7 +111,7 @@ fn fallback(args: &RunArgs) -> Fallback {
         return Fallback::None;
     }
     note!(
-        "lowtide: processes may not be traced here: threads of the command call malloc_trim each time that it has freed {}",
+        "lowtide: processes may not be traced here: the command calls malloc_trim itself, each time that it has freed {}",
         Human(trim_at(args.policy.policy))
     );
     Fallback::Trim
@@ -157,7 +164,9 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
             Err(failure) => note!("lowtide: {failure}"),
         }
     }
-    report_permission(context.service);
+    if !args.unbounded {
+        report_permission(context.service);
+    }
     let options = options(&args.policy, false, Some(context.service), interrupt);
     Supervisor::new(options, scope, &mut reporter).run();
     0
@@ -165,9 +174,13 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
 
 /// Warns if the command may not be traced, since nothing can be released then.
 fn report_permission(service: u32) {
-    let Ok(target) = Target::open(service) else { return };
-    if let Err(error @ ReleaseError::NotPermitted { .. }) =
-        lowtide_release::check_permission(&target)
+    let checked = Target::open(service)
+        .map_err(ReleaseError::from)
+        .and_then(|target| lowtide_release::check_permission(&target));
+    // A command that has ended needs no release.
+    let is_running = ProcReader::open(service).is_ok_and(|process| process.is_some());
+    if let Err(error) = checked
+        && is_running
     {
         note!("lowtide: the memory of the command will not be released: {error}");
     }

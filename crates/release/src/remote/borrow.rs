@@ -285,10 +285,17 @@ impl<'t> ThreadBorrower<'t> {
             let (threads, why) = (candidates.threads, candidates.why());
             return Err(Refusal::NoThread { threads, why }.into());
         }
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep((begin.elapsed() / RETRY_DIVISOR).clamp(MIN_RETRY, MAX_RETRY));
         Ok(())
     }
 }
+
+/// Minimum and maximum time between two attempts to borrow a thread.
+const MIN_RETRY: Duration = Duration::from_millis(1);
+const MAX_RETRY: Duration = Duration::from_millis(10);
+/// Time since the first attempt, as a multiple of the time until the next: an attempt reads a score of files, and the
+/// first ones are the most likely to succeed.
+const RETRY_DIVISOR: u32 = 20;
 
 /// Returns the total time for which these threads and the calling one have waited for a processor.
 pub(super) fn waits(threads: &[Thread]) -> Duration {
