@@ -42,11 +42,11 @@ command; its own failures are 125, 126 and 127.";
 pub(crate) enum Verb {
     /// See it work: a burst against an HTTP/2 server under five treatments, in about two minutes
     Demo(DemoArgs),
-    /// Try allocators and settings on a command, and see what each leaves behind
+    /// Try allocators, settings and policies on a command, and see what each leaves behind
     Study(Box<StudyArgs>),
     /// See whose a process's resident bytes are, without stopping it
     Inspect(InspectArgs),
-    /// Have a live process give its free memory back, in pauses too short to notice
+    /// Release the free memory of a live process, in pauses too short to notice
     Release(ReleaseArgs),
     /// Start a command and keep its memory low; made for the entry point of a container
     Run(RunArgs),
@@ -54,7 +54,7 @@ pub(crate) enum Verb {
     Attach(AttachArgs),
     /// Put a load on a server: up to a million requests in flight from one small process
     Load(Box<LoadArgs>),
-    /// Watch whose they are over time; q quits
+    /// Watch whose a process's resident bytes are, live; q quits
     Watch(WatchArgs),
     /// Draw and tabulate records
     Report(ReportArgs),
@@ -173,8 +173,8 @@ impl MethodChoice {
 }
 
 const RELEASE_HELP: &str = "\
-What is in use stays as it is, and so does the program: a process that could come to harm is refused,
-and told why. Where nothing would be given back, nothing is done.
+What is in use stays as it is, and so does the program. If a process could come to harm, lowtide refuses to
+release its memory, and prints the reason. If nothing would be returned, nothing is done.
 
 Exit codes: 0 released, nothing to release, or a dry run; 1 a part was released, and then something
 came up; 2 usage; 3 not permitted; 4 the process is gone; 5 refused. Of several processes, the worst:
@@ -190,19 +190,19 @@ Examples:
 /// When and how memory is released; the same for `run` and `attach`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PolicyArgs {
-    /// When memory is released: none, adaptive, pressure, periodic=30s or freed=1GiB
+    /// When memory is released: adaptive, pressure or periodic=30s; with `run`, also freed=1GiB or none
     #[arg(short, long, value_name = "POLICY", default_value = "adaptive", value_parser = values::policy)]
     pub(crate) policy: PolicyKind,
 
-    /// Maximum time that a thread of the process is paused, where that can be sliced: 100us to 1s
+    /// Longest pause of a thread of the process, from 100us to 1s; a busy machine or the kernel can exceed it
     #[arg(long, value_name = "DURATION", default_value = DEFAULT_MAX_PAUSE, value_parser = values::max_pause)]
     pub(crate) max_pause: TypedDuration,
 
-    /// Share of a core that the policies adaptive and pressure may use on average
+    /// Share of a core for the releases of adaptive and pressure, on average over all processes
     #[arg(long, value_name = "SHARE", default_value = "0.5%", value_parser = values::budget)]
     pub(crate) budget: f64,
 
-    /// Append a JSON line for each act to this file
+    /// Append a JSON line for each release to this file, and for what was refused or held back
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
 
@@ -210,7 +210,8 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) textfile: Option<PathBuf>,
 
-    /// Keep samples and acts as a record, for `lowtide report`; the file must not exist
+    /// Write a record of samples and releases, for `lowtide report`; the file must not exist. `attach`
+    /// records one PID
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -222,7 +223,8 @@ pub(crate) struct RunArgs {
     #[arg(short, long, value_name = "ALLOCATOR")]
     pub(crate) allocator: Option<String>,
 
-    /// A setting of the allocator, such as glibc/arena_max=2; `lowtide study --help` lists them
+    /// A setting of the allocator, such as glibc/arena_max=2 (`lowtide study --help` lists the presets), or
+    /// 'ALLOCATOR/LABEL: NAME=VALUE' for a variable
     #[arg(short, long, value_name = "TUNE")]
     pub(crate) tune: Option<String>,
 
@@ -239,23 +241,25 @@ pub(crate) struct RunArgs {
 }
 
 const RUN_HELP: &str = "\
-The command keeps its memory, its files and its signals. A second process of lowtide observes it and all
-of its descendants, and releases their free memory when the policy decides so. It may fail or be killed;
-the command then continues.
+The command runs as if it had been started directly. A second process of lowtide observes the command and
+all of its descendants, and releases their free memory when the policy decides so. If that process fails or
+is killed, the command continues.
 
 Policies:
   adaptive        when the load has fallen or memory is short, if the gain is worth the cost
   pressure        when memory is short: by the pressure stall information and the limit of the cgroup
   periodic=30s    at a fixed interval
-  freed=1GiB      each time that the process has freed so much; preloads a small library
+  freed=1GiB      each time that the process has freed this many bytes; preloads a small library
   none            never
+
+So far, only glibc's memory is released.
 
 Exit codes: that of the command; 128 + N if signal N ended it; 125 if lowtide failed, 126 if the command
 could not be started, 127 if it was not found.
 
 Examples:
   lowtide run -- ./server
-  lowtide run -a jemalloc -p periodic=5m -- ./server --port 8080
+  lowtide run -t glibc/arena_max=2 -p periodic=5m -- ./server --port 8080
   lowtide run --log /var/log/lowtide.jsonl --max-pause 500us -- python3 app.py
 
 In a container: ENTRYPOINT [\"/lowtide\", \"run\", \"--\"]";
@@ -269,22 +273,24 @@ pub(crate) struct AttachArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
-    /// Leave smaller processes alone [default: 256MiB with --all, else 0]
+    /// Leave out selected processes with less RSS [default: 256MiB with --all, else 0]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub(crate) min_rss: Option<u64>,
 
-    /// Only report what would be released
+    /// Only report what the policy would release
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
 const ATTACH_HELP: &str = "\
-It ends with the processes, or by Ctrl-C, and leaves nothing in them. With a selector, it also supervises
-the processes that match later, and only ends by Ctrl-C. A process that may not be touched is reported once,
-with the reason. Processes of lowtide itself are left out; with --all also PID 1, and what the
-OOM killer must not touch (oom_score_adj below -900).
+`attach` ends when the named processes have ended, or by Ctrl-C or SIGTERM, and leaves nothing in them. With a
+selector, it also supervises the processes that match later, and does not end by itself. A process that
+cannot be released safely is reported once, with the reason. Processes of lowtide itself are left out; with
+--all also PID 1, and what the OOM killer must not touch (oom_score_adj below -900).
 
-`lowtide run --help` describes the policies. --log, or --json on stdout, gets one JSON line for each act.
+`lowtide run --help` describes the policies. --log, or --json on stdout, gets one JSON line for each release.
+
+Exit codes: 0 the processes have ended, or Ctrl-C; 1 failed; 2 usage; 3 not permitted; 4 no such process.
 
 Examples:
   lowtide attach 4711

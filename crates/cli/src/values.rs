@@ -9,15 +9,15 @@ use lowtide_model::bytes::parse_size;
 use lowtide_model::duration::{HumanSeconds, parse_duration};
 use lowtide_policy::PolicyKind;
 
-/// Default of `release --max-pause`.
+/// Default of `--max-pause`.
 pub(crate) const DEFAULT_MAX_PAUSE: &str = "1ms";
 /// Default of `watch --interval`.
 pub(crate) const DEFAULT_INTERVAL: &str = "1s";
 /// Minimum time between two inspections of `inspect --watch`.
 pub(crate) const MIN_INSPECTION_INTERVAL: Duration = Duration::from_millis(200);
-/// Minimum of `release --max-pause`: entering and leaving a thread takes a part of this.
+/// Minimum of `--max-pause`: entering and leaving a thread takes a part of this.
 const MIN_MAX_PAUSE: Duration = Duration::from_micros(100);
-/// Maximum of `release --max-pause`: a longer bound would mean nothing to the users of a server.
+/// Maximum of `--max-pause`: a longer bound would mean nothing to the users of a server.
 const MAX_MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Minimum of `release --watch`.
 const MIN_RELEASE_WATCH: Duration = Duration::from_secs(1);
@@ -76,12 +76,12 @@ pub(crate) fn release_wait(text: &str) -> Result<TypedDuration, InvalidValue> {
     checked("--wait", text, |_| Ok(()))
 }
 
-/// Parses `release --max-pause`.
+/// Parses `--max-pause`.
 pub(crate) fn max_pause(text: &str) -> Result<TypedDuration, InvalidValue> {
     checked("--max-pause", text, |time| match (MIN_MAX_PAUSE..=MAX_MAX_PAUSE).contains(&time) {
         true => Ok(()),
         false => Err(format!(
-            "{text} cannot be kept: give it from {} to {}",
+            "{text} is out of range: give it from {} to {}",
             human(MIN_MAX_PAUSE),
             human(MAX_MAX_PAUSE)
         )),
@@ -107,7 +107,7 @@ pub(crate) fn policy(text: &str) -> Result<PolicyKind, InvalidValue> {
 pub(crate) fn budget(text: &str) -> Result<f64, InvalidValue> {
     let wrong = || {
         InvalidValue(format!(
-            "--budget: `{text}` is not a share of a core: write 0.5%, and at most 100%"
+            "--budget: `{text}` is not a share of a core: write a percentage such as 0.5%, up to 100%"
         ))
     };
     let percent = text.trim().strip_suffix('%').ok_or_else(wrong)?;
@@ -160,7 +160,7 @@ mod tests {
             assert!(said.starts_with("--max-pause: "), "{said}");
         }
         let said = max_pause("2s").unwrap_err().to_string();
-        assert_eq!(said, "--max-pause: 2s cannot be kept: give it from 100 µs to 1.00 s");
+        assert_eq!(said, "--max-pause: 2s is out of range: give it from 100 µs to 1.00 s");
         let default = lowtide_release::Options::default().max_pause;
         assert_eq!(max_pause(DEFAULT_MAX_PAUSE).unwrap().value, default);
     }

@@ -66,19 +66,25 @@ pub(crate) fn regular(file: File) -> io::Result<File> {
 /// # Errors
 /// When it cannot be written; [`io::ErrorKind::AlreadyExists`] when something stands there.
 pub fn write_whole(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
-    write(path, bytes, replace, MODE)
+    write(path, bytes, replace, MODE, File::sync_all)
 }
 
 /// Writes a whole file like [`write_whole`], and replaces what stands there. All users may read it, as far as the umask
-/// permits: programs that read metrics have users of their own.
+/// permits: programs that read metrics have users of their own. It does not wait for the disk.
 ///
 /// # Errors
 /// If it cannot be written, or something else than a regular file stands there.
 pub fn replace_for_all(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write(path, bytes, true, MODE_FOR_ALL)
+    write(path, bytes, true, MODE_FOR_ALL, |_| Ok(()))
 }
 
-fn write(path: &Path, bytes: &[u8], replace: bool, mode: u32) -> io::Result<()> {
+fn write(
+    path: &Path,
+    bytes: &[u8],
+    replace: bool,
+    mode: u32,
+    sync: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(_) if !replace => return Err(io::ErrorKind::AlreadyExists.into()),
         Ok(found) if !found.is_file() => return Err(not_regular()),
@@ -90,7 +96,7 @@ fn write(path: &Path, bytes: &[u8], replace: bool, mode: u32) -> io::Result<()> 
         .create_new(true)
         .mode(mode)
         .open(&part)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| sync(&file)))
         .and_then(|()| put(&part, path, replace));
     if written.is_err() {
         let _ = fs::remove_file(&part);

@@ -111,14 +111,14 @@ fn needed_to_trace(target: &Target) -> String {
 /// (Documentation/admin-guide/LSM/Yama.rst), empty if there is no Yama.
 fn needs(is_own: bool, scope: &str) -> String {
     match scope {
-        "3" => "a reboot: kernel.yama.ptrace_scope is 3, which lets nobody trace, and which stays"
+        "3" => "a reboot: kernel.yama.ptrace_scope is 3, which forbids all tracing until then"
             .to_owned(),
         // 1: only its ancestors, unless they have the capability.
         "1" | "2" => {
-            format!("CAP_SYS_PTRACE, for which kernel.yama.ptrace_scope asks: it is {scope}")
+            format!("CAP_SYS_PTRACE, because kernel.yama.ptrace_scope is {scope}")
         }
         // `PR_SET_DUMPABLE`, a setuid program, or a user namespace.
-        _ if is_own => "CAP_SYS_PTRACE: it lets not even its own user do so".to_owned(),
+        _ if is_own => "CAP_SYS_PTRACE, because the process is not dumpable".to_owned(),
         _ => "CAP_SYS_PTRACE, or to be its user".to_owned(),
     }
 }

@@ -31,7 +31,7 @@ pub enum Refusal {
     #[error("it is no 64-bit x86 process: releases are supported on x86-64 only")]
     Machine,
     /// It has another allocator.
-    #[error("its allocator is {name}, and this version gives back only what glibc's holds")]
+    #[error("its allocator is {name}, and lowtide can release only glibc's memory")]
     Allocator {
         /// Which.
         name: String,
@@ -47,8 +47,8 @@ pub enum Refusal {
     },
     /// Its glibc version is untested.
     #[error(
-        "its glibc is {version}, on which releases were never tortured (they were on {tested}): \
-         --untested permits it"
+        "its glibc is {version}, and releases were tested on {tested} only: `lowtide release --untested` \
+         permits one"
     )]
     Untested {
         /// The version, or a phrase for an unknown one.

@@ -29,6 +29,7 @@ pub struct Textfile {
 struct Counts {
     releases: u64,
     refusals: u64,
+    left_alone: u64,
     held_back: u64,
     returned_bytes: u64,
     refaulted_bytes: u64,
@@ -40,19 +41,32 @@ struct Counts {
 type Metric = (&'static str, &'static str, &'static str, fn(&Counts) -> f64);
 
 /// The metrics.
-const METRICS: [Metric; 7] = [
+const METRICS: [Metric; 8] = [
     ("lowtide_releases_total", "counter", "Releases that returned memory.", |c| c.releases as f64),
-    ("lowtide_refusals_total", "counter", "Releases that were refused.", |c| c.refusals as f64),
+    ("lowtide_refusals_total", "counter", "Releases that were refused and are tried again.", |c| {
+        c.refusals as f64
+    }),
+    ("lowtide_left_alone_total", "counter", "Times that a process was left alone.", |c| {
+        c.left_alone as f64
+    }),
     ("lowtide_held_back_total", "counter", "Releases that the CPU budget held back.", |c| {
         c.held_back as f64
     }),
     ("lowtide_returned_bytes_total", "counter", "Bytes returned to the OS.", |c| {
         c.returned_bytes as f64
     }),
-    ("lowtide_refaulted_bytes_total", "counter", "Returned bytes that came back.", |c| {
-        c.refaulted_bytes as f64
-    }),
-    ("lowtide_cpu_seconds_total", "counter", "CPU time of lowtide for releases.", |c| c.cpu_s),
+    (
+        "lowtide_refaulted_bytes_total",
+        "counter",
+        "Returned bytes that became resident again.",
+        |c| c.refaulted_bytes as f64,
+    ),
+    (
+        "lowtide_cpu_seconds_total",
+        "counter",
+        "CPU time of lowtide for the releases in its log; walks that found nothing are not in it.",
+        |c| c.cpu_s,
+    ),
     ("lowtide_longest_pause_seconds", "gauge", "Longest pause of a thread by a release.", |c| {
         c.longest_pause_s
     }),
@@ -83,7 +97,7 @@ impl Textfile {
             ActEvent::Act => counts.count(act),
             ActEvent::Returned => counts.refaulted_bytes += act.refaulted_bytes.unwrap_or(0),
             ActEvent::HeldBack => counts.held_back += 1,
-            ActEvent::LeftAlone => return Ok(()),
+            ActEvent::LeftAlone => counts.left_alone += 1,
         }
         self.write()
     }
@@ -141,12 +155,14 @@ mod tests {
         textfile.count(name, &act()).unwrap();
         let back = Act { event: ActEvent::Returned, refaulted_bytes: Some(7), ..act() };
         textfile.count(name, &back).unwrap();
+        textfile.count(name, &Act { event: ActEvent::LeftAlone, ..act() }).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let label = "{program=\"a\\\"b\\\\c\\n\"}";
         for line in [
             format!("lowtide_releases_total{label} 2"),
             format!("lowtide_returned_bytes_total{label} 2000"),
             format!("lowtide_refaulted_bytes_total{label} 7"),
+            format!("lowtide_left_alone_total{label} 1"),
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
         }

@@ -125,7 +125,7 @@ impl Observer for ActReporter {
 /// Returns an act as a line for people.
 fn sentence(act: &Act) -> String {
     let time = act.time.get(11..19).unwrap_or(&act.time);
-    format!("{time} {} {}: {}", act.pid, act.command, outcome(act))
+    format!("{time}Z {} {}: {}", act.pid, act.command, outcome(act))
 }
 
 /// Returns whether an act released memory, or a part of it.
@@ -135,20 +135,19 @@ pub(crate) fn is_release(act: &Act) -> bool {
     act.event == ActEvent::Act && has_released && !act.dry_run
 }
 
-/// Returns the outcome of an act, and its reason.
+/// Returns the outcome of an act, and what caused it.
 pub(crate) fn outcome(act: &Act) -> String {
     match act.event {
         ActEvent::Act if is_release(act) => format!(
-            "{} returned, RSS {} to {}, longest pause {}: {}",
+            "{} returned, RSS {} to {}, longest pause {} ({})",
             Human(act.returned_bytes),
             Human(act.rss_before),
             Human(act.rss_after),
             HumanSeconds(act.longest_pause_s),
             act.reason
         ),
-        ActEvent::Act | ActEvent::LeftAlone | ActEvent::HeldBack => {
-            format!("{}: {}", act.message, act.reason)
-        }
+        ActEvent::Act | ActEvent::HeldBack => format!("{} ({})", act.message, act.reason),
+        ActEvent::LeftAlone => format!("{}: {}", act.message, act.reason),
         ActEvent::Returned => act.message.clone(),
     }
 }

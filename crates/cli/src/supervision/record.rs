@@ -18,6 +18,7 @@ use lowtide_record::v1::{End, Event, FileKind, Line, Mark, Outcome, Trial};
 use lowtide_supervise::recorded;
 
 use crate::exit::Failure;
+use crate::output::note;
 
 /// Time between two samples.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -82,6 +83,9 @@ impl Drop for SupervisionRecord {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         let sampling = self.sampling.take().and_then(|thread| thread.join().ok());
+        if let Some(failure) = self.recorder.failure() {
+            note!("lowtide: the record is incomplete: {failure}");
+        }
         mark(&self.recorder, Event::Stop);
         self.recorder.write(&Line::End(End {
             t_s: self.recorder.now(),

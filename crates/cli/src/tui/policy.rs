@@ -128,7 +128,7 @@ fn short_outcome(act: &Act) -> String {
         return outcome(act);
     }
     let pause = HumanSeconds(act.longest_pause_s);
-    format!("{} returned, longest pause {pause}: {}", Human(act.returned_bytes), act.reason)
+    format!("{} returned, longest pause {pause} ({})", Human(act.returned_bytes), act.reason)
 }
 
 /// Formats a number of things.

@@ -400,7 +400,7 @@ fn a_dry_run_is_shown_as_one_and_marks_nothing() {
     see_act(&mut state, 40.0, Act { dry_run: true, message, ..release(0, "the load has fallen") });
     let view = shown(&state, 80, 24);
     assert!(view.contains("policy adaptive, dry run: 1 try, none released anything"), "{view}");
-    assert!(view.contains("20 s ago: 280 MiB would be released: the load has fallen"), "{view}");
+    assert!(view.contains("20 s ago: 280 MiB would be released (the load has fallen)"), "{view}");
     assert!(!view.contains('▼'), "{view}");
 }
 

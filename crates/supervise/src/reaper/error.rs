@@ -25,13 +25,15 @@ pub enum ServiceError {
 #[derive(Debug, Error)]
 pub enum ReaperError {
     /// No such program.
-    #[error("{program:?} was not found, or the interpreter that it names was not")]
+    #[error(
+        "{program:?} was not found, or the interpreter that it names (#!, ELF) was not: check its path"
+    )]
     NotFound {
         /// The program as given.
         program: OsString,
     },
     /// The program cannot be executed.
-    #[error("{program:?} cannot be executed: {source}")]
+    #[error("{program:?} cannot be executed: {source}: check its mode and its format")]
     NotExecutable {
         /// The program as given.
         program: OsString,

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::end::ProcessEnd;
 use super::signals;
 
-/// Maximum size of a message in bytes. The longest one has 110.
+/// Maximum size of a message in bytes. The longest one has 137.
 const MESSAGE_BYTES: usize = 160;
 
 /// Reports on stderr that the policy process has failed, and in what time it is started again.
@@ -16,12 +16,19 @@ pub(super) fn policy_failed(end: ProcessEnd, pause: Option<Duration>) {
     let mut message = Message { bytes: [0; MESSAGE_BYTES], length: 0 };
     // Only a message that is too long fails, and what fits is printed.
     let _ = match end {
-        ProcessEnd::Exited(code) => write!(message, "lowtide: the policy exited with code {code}"),
-        ProcessEnd::Signalled(n) => write!(message, "lowtide: the policy was ended by signal {n}"),
+        ProcessEnd::Exited(code) => {
+            write!(message, "lowtide: the policy process exited with code {code}")
+        }
+        ProcessEnd::Signalled(n) => {
+            write!(message, "lowtide: the policy process was ended by signal {n}")
+        }
     };
     let _ = match pause {
-        Some(pause) => writeln!(message, "; it is started again in {} s", pause.as_secs()),
-        None => writeln!(message, "; it is not started again, the service is not affected"),
+        Some(pause) => writeln!(message, "; it starts again in {} s", pause.as_secs()),
+        None => writeln!(
+            message,
+            "; it does not start again: the command continues, and no more memory is released"
+        ),
     };
     message.print();
 }

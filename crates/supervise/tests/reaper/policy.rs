@@ -36,12 +36,13 @@ fn a_policy_that_is_killed_is_started_again_and_the_service_lives() {
         assert!(line.contains(&format!("service {service} failures {failures} ")), "{line}");
         send(reaper.policy(), Signal::KILL);
         let next = match 3 - failures {
-            0 => "it is not started again, the service is not affected".to_owned(),
-            _ => format!("it is started again in {} s", 1 << failures),
+            0 => "it does not start again: the command continues, and no more memory is released"
+                .to_owned(),
+            _ => format!("it starts again in {} s", 1 << failures),
         };
         assert_eq!(
             reaper.error("lowtide: "),
-            format!("lowtide: the policy was ended by signal 9; {next}")
+            format!("lowtide: the policy process was ended by signal 9; {next}")
         );
     }
     reaper.send(Signal::USR1);
