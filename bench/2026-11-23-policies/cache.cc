@@ -1,5 +1,6 @@
 // A cache with worker threads: at each SIGUSR1, four threads fill it with strings and vectors for some seconds, then most
-// entries are dropped, and it rests. It checks the sum over all entries that it keeps.
+// entries are dropped, and it rests. It checks the sum over all entries that it keeps. The argument is the size that each
+// thread adds, in MiB.
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -56,7 +57,8 @@ static void check() {
         }
 }
 
-int main() {
+int main(int argc, char **argv) {
+    size_t mib = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 150;
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR1);
@@ -70,7 +72,7 @@ int main() {
         if (signal == SIGTERM) break;
         std::vector<std::thread> workers;
         for (unsigned worker = 0; worker < 4; worker++)
-            workers.emplace_back(fill, 4 * round + worker, (size_t)150 << 20);
+            workers.emplace_back(fill, 4 * round + worker, mib << 20);
         for (auto &worker : workers) worker.join();
         drop_most();
         check();
