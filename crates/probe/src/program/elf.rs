@@ -1,14 +1,14 @@
 //! What a program or library file tells about allocators.
 //!
-//! A big program has hundreds of thousands of names. A table of names is therefore read at once:
-//! one by one through a cache, they cost a system call each.
+//! A big program has hundreds of thousands of names. A table of names is therefore read in large parts:
+//! one by one, they cost a system call each, and as a whole, megabytes of memory.
 
 use std::fs::File;
 use std::io;
 
 use object::elf::FileHeader64;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
-use object::{Endianness, Object, ObjectSection, SectionIndex, elf};
+use object::{Endianness, Object, ObjectSection, SectionIndex, SymbolIndex, elf};
 use thiserror::Error;
 
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -270,7 +270,12 @@ enum SymbolTable {
     All,
 }
 
-/// Gives each name that a file defines to `visit`, until that returns `false`.
+/// Size of the part of a table of names that is read at once, in bytes,
+const PART_BYTES: usize = 1 << 20;
+/// and maximum length of a name that begins in it: a longer one is cut off.
+const MAX_NAME: usize = 64 << 10;
+
+/// Gives each name that a file defines to `visit`, in the order of the table of names, until that returns `false`.
 fn each_name<'c>(
     elf: &Elf<'c>,
     cache: Cached<'c>,
@@ -286,10 +291,30 @@ fn each_name<'c>(
         return;
     }
     let strings = elf.elf_section_table().section(symbols.string_section());
-    let Ok(strings) = strings.and_then(|section| section.data(endian, cache)) else { return };
-    for symbol in symbols.iter().filter(|s| s.st_shndx(endian) != elf::SHN_UNDEF) {
-        let Some(rest) = strings.get(symbol.st_name(endian) as usize..) else { continue };
+    let Some((offset, size)) = strings.ok().and_then(|section| section.file_range(endian)) else {
+        return;
+    };
+    let defined = symbols.enumerate().filter(|(_, s)| s.st_shndx(endian) != elf::SHN_UNDEF);
+    let mut places: Vec<(u32, u32)> = defined
+        .filter_map(|(index, s)| Some((s.st_name(endian), u32::try_from(index.0).ok()?)))
+        .collect();
+    places.sort_unstable();
+    let (mut part, mut begin) = (Vec::new(), 0);
+    for (at, index) in places {
+        let place = (at as usize).wrapping_sub(begin);
+        if part.is_empty() || place >= PART_BYTES {
+            begin = at as usize;
+            let left = usize::try_from(size.saturating_sub(u64::from(at))).unwrap_or(usize::MAX);
+            let read = offset
+                .checked_add(u64::from(at))
+                .and_then(|offset| cache.read_once(offset, left.min(PART_BYTES + MAX_NAME)));
+            // The names are in order: there are none behind the end of their table.
+            let Some(read) = read.filter(|read| !read.is_empty()) else { return };
+            part = read;
+        }
+        let Some(rest) = part.get(at as usize - begin..) else { continue };
         let name = &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())];
+        let Ok(symbol) = symbols.symbol(SymbolIndex(index as usize)) else { continue };
         if !name.is_empty() && !visit(name, symbol) {
             return;
         }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 use object::read::{ReadCache, ReadRef};
 
@@ -13,13 +14,32 @@ const MOST: u64 = 512 << 20;
 /// holes.
 #[derive(Debug)]
 pub(crate) struct Source<'f> {
+    file: &'f File,
     cache: ReadCache<&'f File>,
     left: Cell<u64>,
 }
 
 impl<'f> Source<'f> {
     pub(crate) fn new(file: &'f File) -> Self {
-        Self { cache: ReadCache::new(file), left: Cell::new(MOST) }
+        Self { file, cache: ReadCache::new(file), left: Cell::new(MOST) }
+    }
+
+    /// Reads a part of the file, and does not keep it. Returns what the file has of it.
+    pub(crate) fn read_once(&self, offset: u64, size: usize) -> Option<Vec<u8>> {
+        self.left.set(self.left.get().checked_sub(size as u64)?);
+        let mut bytes = vec![0; size];
+        let mut length = 0;
+        while length < size {
+            let at = offset.checked_add(length as u64)?;
+            match self.file.read_at(bytes.get_mut(length..)?, at) {
+                Ok(0) => break,
+                Ok(read) => length += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        }
+        bytes.truncate(length);
+        Some(bytes)
     }
 }
 
