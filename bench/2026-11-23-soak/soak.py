@@ -2,7 +2,7 @@
 """Bursts over PostgreSQL, a CPython server, a node server and a C++ program while lowtide keeps their memory low, and what
 each says of its own data at the end.
 
-Usage, from the root of the repository, as root: soak.py LOWTIDE NODE MINUTES DIRECTORY. Exits with 1 if data is damaged,
+Usage, from the root of the repository, as root: soak.py LOWTIDE NODE MINUTES DIRECTORY [PROGRAM…]. Exits with 1 if data is damaged,
 a program has ended, or a reply was wrong. DIRECTORY keeps acts, sizes and a summary."""
 import hashlib, http.client, json, os, signal, subprocess, sys, tempfile, threading, time
 
@@ -195,11 +195,13 @@ def sizes():
             time.sleep(10)
 
 
-programs = [threading.Thread(target=target, args=args) for target, args in [
-    (postgres, ()), (cache, ()), (waves, ()),
-    (server, ("python", [sys.executable, os.path.join(here, "server.py")], 19501)),
-    (server, ("node", [node, os.path.join(here, "server.js")], 19502)),
-]]
+everything = {
+    "postgres": (postgres, ()), "cache": (cache, ()), "waves": (waves, ()),
+    "python": (server, ("python", [sys.executable, os.path.join(here, "server.py")], 19501)),
+    "node": (server, ("node", [node, os.path.join(here, "server.js")], 19502)),
+}
+programs = [threading.Thread(target=target, args=args) for name, (target, args) in everything.items()
+            if name in (sys.argv[5:] or everything)]
 for thread in programs:
     thread.start()
 sizes()
