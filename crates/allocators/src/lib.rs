@@ -77,7 +77,7 @@ impl Bundled {
     /// # Errors
     /// When it cannot be written, or the directory is not the user's own.
     pub fn unpack(self) -> Result<PathBuf, UnpackError> {
-        self.unpack_into(&cache_directory()?)
+        self.unpack_into(&library_directory()?)
     }
 
     fn unpack_into(self, directory: &Path) -> Result<PathBuf, UnpackError> {
@@ -137,6 +137,24 @@ pub fn cache_directory() -> Result<PathBuf, UnpackError> {
         return Err(UnpackError::NotOurs(fallback));
     }
     Ok(fallback)
+}
+
+/// Where lowtide unpacks the libraries that programs load: for root, `/var/cache/lowtide`, unless `XDG_CACHE_HOME` is set,
+/// because a program may give up root's rights and then execute another, which must be able to load them; else
+/// [`cache_directory`].
+///
+/// # Errors
+/// When it cannot be made, or others may write to it.
+pub fn library_directory() -> Result<PathBuf, UnpackError> {
+    let directory = PathBuf::from("/var/cache/lowtide");
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root || env::var_os("XDG_CACHE_HOME").is_some() {
+        return cache_directory();
+    }
+    let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory);
+    let is_ours = |meta: fs::Metadata| meta.is_dir() && meta.uid() == 0 && meta.mode() & 0o022 == 0;
+    let is_usable = made.is_ok() && fs::symlink_metadata(&directory).is_ok_and(is_ours);
+    if is_usable && is_writable(&directory) { Ok(directory) } else { cache_directory() }
 }
 
 /// Whether the loader can be told a path below: its list of preloads is divided by blanks and colons.

@@ -32,7 +32,7 @@ mod numbers {
 }
 
 /// Writes the library to a directory, unless it is there already, and returns its path. A suitable directory is
-/// [`lowtide_allocators::cache_directory`]. Copies must keep the name of the file: [`find_counter`] looks for it.
+/// [`lowtide_allocators::library_directory`]. Copies must keep the name of the file: [`find_counter`] looks for it.
 ///
 /// # Errors
 /// If it cannot be written.

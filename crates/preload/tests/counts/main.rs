@@ -86,7 +86,7 @@ fn a_cxx_program_that_deletes_is_counted_once() {
 fn the_bundled_allocators_are_counted() {
     let home = Home::new();
     let program = home.compile(&["-pthread"]);
-    let directory = lowtide_allocators::cache_directory().unwrap();
+    let directory = lowtide_allocators::library_directory().unwrap();
     for allocator in lowtide_allocators::bundled() {
         let other = allocator.unpack().unwrap();
         assert!(other.starts_with(&directory));

@@ -34,7 +34,7 @@ pub struct ResolvedTreatment {
 
 /// Unpacks the library that counts freed bytes, and returns its path.
 pub(crate) fn freed_counter() -> Result<PathBuf, AllocatorError> {
-    Ok(lowtide_preload::unpack(&lowtide_allocators::cache_directory()?)?)
+    Ok(lowtide_preload::unpack(&lowtide_allocators::library_directory()?)?)
 }
 
 /// A command that is run at a moment of the trial.

@@ -139,6 +139,23 @@ fn a_user_without_rights_may_supervise_what_it_starts_and_nothing_else() {
 }
 
 #[test]
+#[ignore = "needs root: it becomes another user"]
+fn a_command_that_root_starts_and_that_becomes_another_user_is_counted() {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("acts.jsonl");
+    let program = home.path().join("wild");
+    fs::copy(super::wild::program(), &program).unwrap();
+    fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = lowtide();
+    command.env_remove("XDG_CACHE_HOME").args(["run", "-p", "freed=20MiB", "--log"]).arg(&log);
+    let ids = ["--reuid", "--regid"].map(|id| format!("{id}={NOBODY}"));
+    command.args(["--", "setpriv"]).args(ids).arg("--clear-groups").arg(&program);
+    let mut reaper = Subject::start(&mut command);
+    until_released(&log, 1);
+    assert_eq!(super::wild::terminate(reaper.child()), Some(INTACT));
+}
+
+#[test]
 fn a_process_that_has_ended_is_not_supervised() {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id().to_string();
