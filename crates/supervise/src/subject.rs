@@ -26,6 +26,8 @@ pub(crate) struct Subject {
     pub(crate) command: String,
     pub(crate) pressure: PressureSource,
     freed: FreedCounter,
+    /// When its program was first seen, in seconds.
+    pub(crate) begin_s: f64,
     /// Whether its count of freed bytes continues from that of its parent.
     pub(crate) is_fork: bool,
     /// The count with which it began, if it is a fork.
@@ -83,6 +85,7 @@ impl Subject {
             name: stat.name,
             pressure: PressureSource::for_process(pid),
             freed: FreedCounter::default(),
+            begin_s: t_s,
             is_fork: false,
             freed_before: None,
             policy: kind.policy(),
@@ -120,7 +123,7 @@ impl Subject {
             self.freed = FreedCounter::default();
             self.policy = kind.policy();
             self.brake = Brake::default();
-            (self.is_fork, self.freed_before) = (false, None);
+            (self.begin_s, self.is_fork, self.freed_before) = (t_s, false, None);
             (self.last, self.previous, self.dropped, self.refused) = (None, None, None, None);
         }
         self.rss_bytes = reading.rss_bytes.0;

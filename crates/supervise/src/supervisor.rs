@@ -103,6 +103,8 @@ const MAX_TICK_S: f64 = 2.0;
 const FILES_PER_SUBJECT: usize = 5;
 /// Open files for releases, the log, and whatever else this process does.
 const RESERVED_FILES: usize = 96;
+/// Time after which a program that does not count its freed bytes is reported, in seconds.
+const UNCOUNTED_S: f64 = 10.0;
 /// Time until a process is read again that could not be read, in seconds.
 const UNREADABLE_S: f64 = 10.0;
 /// CPU time that a first release is expected to need, in seconds.
@@ -289,6 +291,11 @@ impl<'o> Supervisor<'o> {
         subject.due_s = t_s + self.tick_s(subject, t_s);
         if kind.has_budget() {
             self.surroundings.enter(&subject.pressure, Instant::now(), &mut state);
+        }
+        let is_uncounted = kind.needs_preload() && state.freed_bytes.is_none();
+        if is_uncounted && t_s - subject.begin_s > UNCOUNTED_S {
+            let reason = "it has not loaded the library that counts freed bytes".to_owned();
+            self.leave_alone(subject, 0, reason, LEFT_ALONE_S);
         }
         self.sample_refaults(subject, &mut state);
         if let Action::Release(request) = subject.policy.decide(&state) {

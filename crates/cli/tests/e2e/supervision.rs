@@ -253,6 +253,20 @@ fn acts_among(objects: &[Value]) -> Vec<Value> {
 }
 
 #[test]
+fn a_program_that_does_not_count_its_freed_bytes_is_reported_once() {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("acts.jsonl");
+    let mut command = lowtide();
+    command.args(["run", "-p", "freed=1MiB", "--log"]).arg(&log);
+    // The library is in the variable that is taken away.
+    command.args(["--", "env", "-u", "LD_PRELOAD", &fixture("memory", &["-pthread"]), "blocks:20"]);
+    let _subject = Subject::start(command.stderr(Stdio::null()));
+    let act = until("a report", || acts(&log, "left_alone").into_iter().next());
+    assert!(act["reason"].as_str().unwrap().contains("has not loaded the library"), "{act:#}");
+    assert!(acts(&log, "act").is_empty());
+}
+
+#[test]
 fn a_process_that_may_not_be_released_is_reported_once() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
