@@ -81,33 +81,27 @@ mod tests {
         assert!(!acts(20.0, 700, release(2, 7.0, 10)));
     }
 
-    #[test]
-    fn it_waits_ever_longer_if_the_memory_comes_back() {
+    /// Returns the seconds at which memory is released that is always short, if each release returns `returned` bytes, of
+    /// which `back` come back.
+    fn times(returned: u64, back: u64) -> Vec<i32> {
         let mut policy = PressurePolicy::default();
         let (mut last, mut times) = (None, Vec::new());
         for second in 0..200 {
             let t_s = f64::from(second);
             if policy.decide(&state(t_s, 990, last)) != Action::None {
                 times.push(second);
-                last = release(times.len() as u64, t_s, 1000);
+                last = release(times.len() as u64, t_s, returned);
             } else if let Some(last) = &mut last {
-                last.back.bytes = 900;
+                last.back.bytes = back;
             }
         }
-        assert_eq!(times, [0, 10, 30, 70, 150]);
+        times
     }
 
     #[test]
-    fn it_waits_ever_longer_if_there_is_nothing_to_release() {
-        let mut policy = PressurePolicy::default();
-        let (mut last, mut times) = (None, Vec::new());
-        for second in 0..200 {
-            let t_s = f64::from(second);
-            if policy.decide(&state(t_s, 990, last)) != Action::None {
-                times.push(second);
-                last = release(times.len() as u64, t_s, 0);
-            }
-        }
-        assert_eq!(times, [0, 10, 30, 70, 150]);
+    fn it_waits_ever_longer_if_there_is_nothing_to_release_or_it_comes_back() {
+        assert_eq!(times(0, 0), [0, 10, 30, 70, 150]);
+        assert_eq!(times(1000, 900), [0, 10, 30, 70, 150]);
+        assert_eq!(times(1000, 100).len(), 40);
     }
 }
