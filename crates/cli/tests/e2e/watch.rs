@@ -80,7 +80,7 @@ fn at_a_terminal_the_acts_of_a_log_are_shown_as_they_come() {
     std::fs::write(&log, format!("{act}\n")).unwrap();
     terminal.shows("▼");
     terminal.shows("policy adaptive: 1 release, 1.00 MiB returned");
-    terminal.shows("longest pause 1.00 ms: because");
+    terminal.shows("longest pause 1.00 ms (because)");
     terminal.press("q");
     assert_eq!(terminal.ends().0, Some(0));
 }

@@ -49,10 +49,10 @@ fn a_thread_of_the_kernel_has_nothing_to_release_and_a_zombie_no_memory_any_more
 }
 
 #[test]
-fn a_pause_that_cannot_be_kept_is_told_with_what_can() {
+fn a_pause_that_is_out_of_range_is_refused_with_the_range() {
     for pause in ["0", "99us", "2s", "10m"] {
         let said = failure(&["--max-pause", pause, "1"], 2, "usage");
-        assert!(said.starts_with(&format!("--max-pause: {pause} cannot be kept")), "{said}");
+        assert!(said.starts_with(&format!("--max-pause: {pause} is out of range")), "{said}");
         assert!(said.ends_with("give it from 100 µs to 1.00 s"), "{said}");
     }
     for pause in ["-1ms", "soon", "5", "", "99999999999999999999h"] {
