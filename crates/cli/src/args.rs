@@ -173,13 +173,15 @@ impl MethodChoice {
 }
 
 const RELEASE_HELP: &str = "\
-What is in use stays as it is, and so does the program. If a process could come to harm, lowtide refuses to
-release its memory, and prints the reason. If nothing would be returned, nothing is done.
+What is in use stays as it is, and so does the program. If a process could come
+to harm, lowtide refuses to release its memory, and prints the reason. If
+nothing would be returned, nothing is done.
 
-Exit codes: 0 released, nothing to release, or a dry run; 1 a part was released, and then something
-came up; 2 usage; 3 not permitted; 4 the process is gone; 5 refused. Of several processes, the worst:
-1, 2, 3, 5, 4, in this order. With --json, one object for each, also for one that was refused; with a
-selector or --subprocesses, a final object for all of them together.
+Exit codes: 0 released, nothing to release, or a dry run; 1 a part was released,
+and then something came up; 2 usage; 3 not permitted; 4 the process is gone; 5
+refused. Of several processes, the worst: 1, 2, 3, 5, 4, in this order. With
+--json, one object for each, also for one that was refused; with a selector or
+--subprocesses, a final object for all of them together.
 
 Examples:
   lowtide release 4711
@@ -241,21 +243,23 @@ pub(crate) struct RunArgs {
 }
 
 const RUN_HELP: &str = "\
-The command runs as if it had been started directly. A second process of lowtide observes the command and
-all of its descendants, and releases their free memory when the policy decides so. If that process fails or
-is killed, the command continues.
+The command runs as if it had been started directly. A second process of lowtide
+observes the command and all of its descendants, and releases their free memory
+when the policy decides so. If that process fails or is killed, the command
+continues.
 
 Policies:
-  adaptive        when the load has fallen or memory is short, if the gain is worth the cost
-  pressure        when memory is short: by the pressure stall information and the limit of the cgroup
+  adaptive        when the load has fallen or memory is short, if it is worth it
+  pressure        when memory is short, by stalls and by the limit of the cgroup
   periodic=30s    at a fixed interval
-  freed=1GiB      each time that the process has freed this many bytes; preloads a small library
+  freed=1GiB      each time that the process has freed this many bytes; preloads
+                  a small library
   none            never
 
 So far, only glibc's memory is released.
 
-Exit codes: that of the command; 128 + N if signal N ended it; 125 if lowtide failed, 126 if the command
-could not be started, 127 if it was not found.
+Exit codes: that of the command; 128 + N if signal N ended it; 125 if lowtide
+failed, 126 if the command could not be started, 127 if it was not found.
 
 Examples:
   lowtide run -- ./server
@@ -283,14 +287,17 @@ pub(crate) struct AttachArgs {
 }
 
 const ATTACH_HELP: &str = "\
-`attach` ends when the named processes have ended, or by Ctrl-C or SIGTERM, and leaves nothing in them. With a
-selector, it also supervises the processes that match later, and does not end by itself. A process that
-cannot be released safely is reported once, with the reason. Processes of lowtide itself are left out; with
+`attach` ends when the named processes have ended, or by Ctrl-C or SIGTERM, and
+leaves nothing in them. With a selector, it also supervises the processes that
+match later, and does not end by itself. A process that cannot be released safely
+is reported once, with the reason. Processes of lowtide itself are left out; with
 --all also PID 1, and what the OOM killer must not touch (oom_score_adj below -900).
 
-`lowtide run --help` describes the policies. --log, or --json on stdout, gets one JSON line for each release.
+`lowtide run --help` describes the policies. --log, or --json on stdout, gets one
+JSON line for each release.
 
-Exit codes: 0 the processes have ended, or Ctrl-C; 1 failed; 2 usage; 3 not permitted; 4 no such process.
+Exit codes: 0 the processes have ended, or Ctrl-C; 1 failed; 2 usage; 3 not
+permitted; 4 no such process.
 
 Examples:
   lowtide attach 4711
@@ -428,26 +435,29 @@ pub(crate) struct LoadArgs {
 }
 
 const LOAD_HELP: &str = "\
-HTTP/1.1 or HTTP/2: for https:, what the server chooses. For http:, HTTP/2 with prior knowledge
-where -m asks for more than one stream, which only HTTP/2 has; else HTTP/1.1.
+HTTP/1.1 or HTTP/2: for https:, what the server chooses. For http:, HTTP/2 with
+prior knowledge where -m asks for more than one stream, which only HTTP/2 has;
+else HTTP/1.1.
 
-What is counted: requests = succeeded + failed. An answer succeeds when it came whole, with a
-status below 400. Bodies are told apart and counted, up to 100 different ones. Without --rate, a
-request counts from when it is sent. A connection that is lost is made again while requests are
-left; after three in a row on which nothing was answered it is given up for the round.
+What is counted: requests = succeeded + failed. An answer succeeds when it came
+whole, with a status below 400. Bodies are told apart and counted, up to 100
+different ones. Without --rate, a request counts from when it is sent. A
+connection that is lost is made again while requests are left; after three in a
+row on which nothing was answered it is given up for the round.
 
-Latency covers the requests that succeeded. If some timed out, a second line includes them, each
-with the time from when it was sent (with --rate: due) until it was given up; in JSON, this is
+Latency covers the requests that succeeded. If some timed out, a second line
+includes them, each with the time from when it was sent (with --rate: due) until
+it was given up; in JSON, this is latency_with_timeouts_s.
+
+--fail-on compares a figure of each round with a number. Figures: requests,
+succeeded, failed, failed_ratio (failed / requests), timed_out, requests_per_s,
+sent_s, completed_s, peak_in_flight, distinct_responses, closed_while_held,
+client_peak_rss_bytes; mean, p50, p90, p99, p999 and max of latency_s and of
 latency_with_timeouts_s.
 
---fail-on compares a figure of each round with a number. Figures: requests, succeeded, failed,
-failed_ratio (failed / requests), timed_out, requests_per_s, sent_s, completed_s, peak_in_flight,
-distinct_responses, closed_while_held, client_peak_rss_bytes; mean, p50, p90, p99, p999 and max of
-latency_s and of latency_with_timeouts_s.
-
-Exit codes: 0 done, even if every request failed (use --fail-on 'failed_ratio>0' to change that);
-1 no connection could be made; 2 usage; 99 a threshold given with --fail-on was crossed; 130 ended
-by Ctrl-C, with what was done so far.
+Exit codes: 0 done, even if every request failed (use --fail-on 'failed_ratio>0'
+to change that); 1 no connection could be made; 2 usage; 99 a threshold given
+with --fail-on was crossed; 130 ended by Ctrl-C, with what was done so far.
 
 Examples:
   lowtide load 'http://127.0.0.1:3000/?expire=20000' -m 125000         a million at once
@@ -465,12 +475,13 @@ Keys:
   +, -          longer or shorter interval
   ?             help
 
-It ends with the process, with its terminal, and by a signal. If stdout is not a terminal, or with --json,
-it prints a line for each inspection instead.
+It ends with the process, with its terminal, and by a signal. If stdout is not a
+terminal, or with --json, it prints a line for each inspection instead.
 
-With --log, the view marks each release on the chart and sums up what the policy has done to the
-process since the log begins. Lines, JSON and the record have the acts since the watch started.
-The log has the PIDs that its writer sees: to follow one from a container, watch inside of it.
+With --log, the view marks each release on the chart and sums up what the policy
+has done to the process since the log begins. Lines, JSON and the record have
+the acts since the watch started. The log has the PIDs that its writer sees: to
+follow one from a container, watch inside of it.
 
 Examples:
   lowtide watch 4711
@@ -514,10 +525,12 @@ Presets (-t), each with a value of your own by NAME=VALUE:
   tcmalloc/aggressive_decommit  1: every span is given back as soon as it is free
   tcmalloc/release_rate         10: how eagerly free spans are given back, 0 to 10
 
-The commands of --load, --prepare and --cleanup find LOWTIDE_TRIAL, LOWTIDE_TREATMENT,
-LOWTIDE_REPEAT, LOWTIDE_RECORD, LOWTIDE (this program) and, once it runs, LOWTIDE_SUBJECT_PID in their
-environment. A load that prints a lowtide.load/1 object has its figures in the report; one that writes
-its samples to the file LOWTIDE_LOAD_SAMPLES, as `lowtide load` does, has its requests in flight there.
+The commands of --load, --prepare and --cleanup find LOWTIDE_TRIAL,
+LOWTIDE_TREATMENT, LOWTIDE_REPEAT, LOWTIDE_RECORD, LOWTIDE (this program) and,
+once it runs, LOWTIDE_SUBJECT_PID in their environment. A load that prints a
+lowtide.load/1 object has its figures in the report; one that writes its samples
+to the file LOWTIDE_LOAD_SAMPLES, as `lowtide load` does, has its requests in
+flight there.
 
 Examples:
   lowtide study -- python3 job.py
@@ -525,9 +538,10 @@ Examples:
       --ready tcp:127.0.0.1:8080 --load 'wrk -c 200 -d 20s http://127.0.0.1:8080/' -- ./server
   lowtide study studies/python-httpx.toml --set contexts=2000
 
-What takes hours: progress and the time left go to the standard error; what was interrupted goes on with
---resume; and parts run one by one, on one machine or on several (in a Slurm array, in an indexed Job).
-A part takes whole repeats, every treatment once in each, in the order that the whole study has:
+What takes hours: progress and the time left go to the standard error; what was
+interrupted goes on with --resume; and parts run one by one, on one machine or on
+several (in a Slurm array, in an indexed Job). A part takes whole repeats, every
+treatment once in each, in the order that the whole study has:
   lowtide study night.toml --repeat 12 --output night --resume
   lowtide study night.toml --repeat 12 --output part-1 --resume --shard 1/4
   lowtide report part-1 part-2 part-3 part-4";
@@ -587,6 +601,16 @@ mod tests {
     #[test]
     fn the_definition_of_the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_line_of_a_help_is_broken_in_two() {
+        /// `max_term_width`, at which clap breaks lines where stdout is no terminal.
+        const WIDTH: usize = 100;
+        for help in [STUDY_HELP, WATCH_HELP, RELEASE_HELP, LOAD_HELP, RUN_HELP, ATTACH_HELP] {
+            let long = help.lines().find(|line| line.chars().count() > WIDTH);
+            assert_eq!(long, None);
+        }
     }
 
     /// Every line of the documents that begins with `lowtide `, continued lines joined.
