@@ -25,6 +25,8 @@ pub(crate) struct Subject {
     pub(crate) name: String,
     pub(crate) command: String,
     pub(crate) pressure: PressureSource,
+    /// When its cgroups were read, in seconds.
+    pressure_s: f64,
     freed: FreedCounter,
     /// When its program was first seen, in seconds.
     pub(crate) begin_s: f64,
@@ -64,6 +66,8 @@ pub(crate) struct Dropped {
     pub(crate) back: Returned,
 }
 
+/// Time after which the cgroups of a process are read again, in seconds: it may have been moved.
+const CGROUPS_AGE_S: f64 = 30.0;
 /// Maximum length of a command line in the log, in characters.
 const MAX_COMMAND: usize = 300;
 
@@ -84,6 +88,7 @@ impl Subject {
             command: format!("[{}]", stat.name),
             name: stat.name,
             pressure: PressureSource::for_process(pid),
+            pressure_s: t_s,
             freed: FreedCounter::default(),
             begin_s: t_s,
             is_fork: false,
@@ -127,6 +132,10 @@ impl Subject {
             (self.last, self.previous, self.dropped, self.refused) = (None, None, None, None);
         }
         self.rss_bytes = reading.rss_bytes.0;
+        if kind.has_budget() && t_s - self.pressure_s >= CGROUPS_AGE_S {
+            self.pressure = PressureSource::for_process(self.target.pid);
+            self.pressure_s = t_s;
+        }
         let key = (reading.rss_bytes.0, (reading.cpu_s * 1e3) as u64, reading.minor_faults);
         if key != self.changed.0 {
             self.changed = (key, t_s);
