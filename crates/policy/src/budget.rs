@@ -2,8 +2,12 @@
 
 /// CPU time that may be used at once, in seconds.
 const CAPACITY_S: f64 = 3.0;
+/// Time after which an act that waits is forgotten, unless it is asked for again, in seconds.
+const WAITING_S: f64 = 15.0;
 
-/// A budget of CPU time. It refills at a rate, and what is saved up is bounded.
+/// A budget of CPU time for acts on several processes. It refills at a rate, and what is saved up is bounded.
+///
+/// Acts that have to wait form a queue. Without it, cheap acts would use up again and again what a costly one waits for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Budget {
     /// CPU seconds per second.
@@ -11,20 +15,49 @@ pub struct Budget {
     saved_s: f64,
     /// The time of the last refill, in seconds.
     t_s: Option<f64>,
+    /// Acts that wait, the longest first.
+    waiting: Vec<Waiting>,
+}
+
+/// An act that waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Waiting {
+    pid: u32,
+    /// CPU time that it probably needs, in seconds.
+    expected_cpu_s: f64,
+    /// When it was last asked for, in seconds.
+    asked_s: f64,
 }
 
 impl Budget {
     /// Creates a full budget. `rate` is the share of a core that may be used on average: 0.005 for half a percent.
     pub fn new(rate: f64) -> Self {
-        Self { rate, saved_s: CAPACITY_S, t_s: None }
+        Self { rate, saved_s: CAPACITY_S, t_s: None, waiting: Vec::new() }
     }
 
-    /// Returns whether an act that probably needs this CPU time, in seconds, may begin now.
-    pub fn permits(&mut self, t_s: f64, expected_cpu_s: f64) -> bool {
+    /// Returns whether an act on a process may begin now that probably needs this CPU time, in seconds.
+    pub fn permits(&mut self, pid: u32, t_s: f64, expected_cpu_s: f64) -> bool {
+        let is_used_up = !self.has_any(t_s);
+        self.waiting.retain(|waiting| waiting.pid == pid || t_s - waiting.asked_s < WAITING_S);
+        let place = self.waiting.iter().position(|waiting| waiting.pid == pid);
+        let before = self.waiting.iter().take(place.unwrap_or(self.waiting.len()));
+        let needed_s = expected_cpu_s + before.map(|waiting| waiting.expected_cpu_s).sum::<f64>();
+        let permits = !is_used_up && self.saved_s >= needed_s.min(CAPACITY_S);
+        let own = Waiting { pid, expected_cpu_s, asked_s: t_s };
+        match place.and_then(|place| self.waiting.get_mut(place)) {
+            _ if permits => self.waiting.retain(|waiting| waiting.pid != pid),
+            Some(known) => *known = own,
+            None => self.waiting.push(own),
+        }
+        permits
+    }
+
+    /// Returns whether there is any CPU time left now.
+    pub fn has_any(&mut self, t_s: f64) -> bool {
         let passed = t_s - self.t_s.unwrap_or(t_s);
         self.t_s = Some(t_s);
         self.saved_s = (self.saved_s + passed.max(0.0) * self.rate).min(CAPACITY_S);
-        self.saved_s > 0.0 && self.saved_s >= expected_cpu_s.min(CAPACITY_S)
+        self.saved_s > 0.0
     }
 
     /// Takes CPU time that was used, in seconds. An act may need more than was saved up; the next then waits.
@@ -42,7 +75,7 @@ mod tests {
         let mut budget = Budget::new(0.005);
         let mut spent = 0.0;
         for tick in 0..36_000 {
-            if budget.permits(f64::from(tick) * 0.1, 0.25) {
+            if budget.permits(1, f64::from(tick) * 0.1, 0.25) {
                 budget.spend(0.25);
                 spent += 0.25;
             }
@@ -54,10 +87,38 @@ mod tests {
     #[test]
     fn an_act_that_costs_more_than_can_be_saved_up_waits_for_a_full_budget() {
         let mut budget = Budget::new(0.005);
-        assert!(budget.permits(0.0, 10.0));
+        assert!(budget.permits(1, 0.0, 10.0));
         budget.spend(10.0);
-        assert!(!budget.permits(1400.0 - 1.0, 0.1));
-        assert!(!budget.permits(1500.0, 10.0));
-        assert!(budget.permits(2100.0, 10.0));
+        assert!(!budget.permits(1, 1400.0 - 1.0, 0.1));
+        assert!(!budget.permits(1, 1500.0, 10.0));
+        assert!(budget.permits(1, 2100.0, 10.0));
+    }
+
+    #[test]
+    fn cheap_acts_do_not_use_up_what_a_costly_one_waits_for() {
+        let mut budget = Budget::new(0.005);
+        budget.spend(CAPACITY_S);
+        let (mut costly, mut cheap) = (0, 0);
+        for second in 0..4000 {
+            let t_s = f64::from(second);
+            if second % 5 == 0 && budget.permits(1, t_s, 1.0) {
+                budget.spend(1.0);
+                costly += 1;
+            }
+            if budget.permits(2, t_s, 0.05) {
+                budget.spend(0.05);
+                cheap += 1;
+            }
+        }
+        assert!(costly >= 5 && cheap >= 5, "{costly} {cheap}");
+    }
+
+    #[test]
+    fn an_act_that_is_not_asked_for_again_does_not_hold_others_back() {
+        let mut budget = Budget::new(0.005);
+        budget.spend(CAPACITY_S - 0.1);
+        assert!(!budget.permits(1, 0.0, 2.0));
+        assert!(!budget.permits(2, 1.0, 0.05));
+        assert!(budget.permits(2, WAITING_S + 1.0, 0.05));
     }
 }

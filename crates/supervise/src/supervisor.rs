@@ -68,8 +68,6 @@ pub struct Supervisor<'o> {
     units: Units,
     buffer: Vec<u8>,
     begin: Instant,
-    /// The release that waits for the budget.
-    waiting: Option<Waiting>,
     /// CPU time to read a process, in seconds: a moving average.
     read_cpu_s: f64,
     releases: u64,
@@ -77,16 +75,6 @@ pub struct Supervisor<'o> {
     releases_cpu_s: f64,
     /// The processes that have inherited the filters of lowtide.
     family: BTreeSet<u32>,
-}
-
-/// A release that waits for the budget. Cheaper ones do not use up what is saved for it.
-#[derive(Debug, Clone, Copy)]
-struct Waiting {
-    pid: u32,
-    /// CPU time that it is expected to need, in seconds.
-    expected_s: f64,
-    /// When its policy last asked for it, in seconds.
-    asked_s: f64,
 }
 
 impl std::fmt::Debug for Supervisor<'_> {
@@ -109,8 +97,6 @@ const UNCOUNTED_S: f64 = 10.0;
 const UNREADABLE_S: f64 = 10.0;
 /// CPU time that a first release is expected to need, in seconds.
 const EXPECTED_CPU_S: f64 = 0.05;
-/// Time after which a release that waits for the budget is forgotten, unless its policy asks again, in seconds.
-const WAITING_S: f64 = 15.0;
 /// Share of a core that readings may use: with very many processes, each is read less often.
 const READ_SHARE: f64 = 0.02;
 /// Weight of the last reading in the average of their CPU time.
@@ -138,7 +124,6 @@ impl<'o> Supervisor<'o> {
             units: Units::of_this_machine(),
             buffer: Vec::new(),
             begin: Instant::now(),
-            waiting: None,
             read_cpu_s: 0.0,
             releases: 0,
             releases_cpu_s: 0.0,
@@ -327,7 +312,7 @@ impl<'o> Supervisor<'o> {
         let Some(reason) = reason else { return };
         if reason == SampleReason::Faults
             && self.options.policy.has_budget()
-            && !self.budget.permits(state.t_s, 0.0)
+            && !self.budget.has_any(state.t_s)
         {
             return;
         }
@@ -427,19 +412,12 @@ impl<'o> Supervisor<'o> {
 
     /// Returns whether the budget permits a release. If not, the log gets a line, once until it does.
     fn has_budget(&mut self, subject: &mut Subject, state: &ProcessState, reason: &Reason) -> bool {
-        let (pid, asked_s) = (subject.target.pid, state.t_s);
         let expected_s = subject.last.map_or(EXPECTED_CPU_S, |last| last.cpu_s);
-        let waiting = self.waiting.filter(|waiting| asked_s - waiting.asked_s < WAITING_S);
-        let other = waiting.filter(|waiting| waiting.pid != pid);
-        let reserved_s = other.map_or(0.0, |waiting| waiting.expected_s);
-        if !self.options.policy.has_budget()
-            || self.budget.permits(asked_s, expected_s + reserved_s)
-        {
-            self.waiting = other;
+        let is_free = !self.options.policy.has_budget();
+        if is_free || self.budget.permits(subject.target.pid, state.t_s, expected_s) {
             subject.is_held_back = false;
             return true;
         }
-        self.waiting = other.or(Some(Waiting { pid, expected_s, asked_s }));
         subject.held_back_s = Some(state.t_s);
         if !std::mem::replace(&mut subject.is_held_back, true) {
             let message = "The budget of CPU time is used up: the release waits".to_owned();
