@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Four programs with a burst every 20 s, 2 min and 5 min, under three policies: what stays between bursts, and what it costs.
 
-Usage, from the root of the repository: run.py LOWTIDE SERVER NODE SECONDS > raw.jsonl. SERVER is the built
+Usage, from the root of the repository: run.py LOWTIDE SERVER NODE SECONDS [PROGRAM…] > raw.jsonl. SERVER is the built
 subjects/million-streams. All 36 run at once, and rest most of the time."""
 import json, os, signal, subprocess, sys, tempfile, threading, time
 
@@ -39,7 +39,9 @@ def trial(index, program, period, policy):
     port = 19100 + index
     if program == "axum":
         words = words + ["127.0.0.1:%d" % port]
-    subject = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    # Nobody reads what the server prints.
+    stdout = subprocess.DEVNULL if program == "axum" else subprocess.PIPE
+    subject = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=stdout, stderr=subprocess.DEVNULL, text=True)
     if program != "axum":
         subject.stdout.readline()
     time.sleep(2)
@@ -85,7 +87,7 @@ def trial(index, program, period, policy):
         print(json.dumps(result), flush=True)
 
 
-trials = [(program, period, policy) for program in PROGRAMS for period in PERIODS for policy in POLICIES]
+trials = [(program, period, policy) for program in sys.argv[5:] or PROGRAMS for period in PERIODS for policy in POLICIES]
 threads = [threading.Thread(target=trial, args=(index, *one)) for index, one in enumerate(trials)]
 for thread in threads:
     thread.start()

@@ -141,20 +141,26 @@ pub fn cache_directory() -> Result<PathBuf, UnpackError> {
 
 /// Where lowtide unpacks the libraries that programs load: for root, `/var/cache/lowtide`, unless `XDG_CACHE_HOME` is set,
 /// because a program may give up root's rights and then execute another, which must be able to load them; else
-/// [`cache_directory`].
+/// [`cache_directory`], also if that directory cannot be used.
 ///
 /// # Errors
-/// When it cannot be made, or others may write to it.
+/// Like [`cache_directory`].
 pub fn library_directory() -> Result<PathBuf, UnpackError> {
     let directory = PathBuf::from("/var/cache/lowtide");
     let is_root = rustix::process::geteuid().is_root();
     if !is_root || env::var_os("XDG_CACHE_HOME").is_some() {
         return cache_directory();
     }
-    let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory);
+    let made = fs::DirBuilder::new().recursive(true).create(&directory);
     let is_ours = |meta: fs::Metadata| meta.is_dir() && meta.uid() == 0 && meta.mode() & 0o022 == 0;
     let is_usable = made.is_ok() && fs::symlink_metadata(&directory).is_ok_and(is_ours);
-    if is_usable && is_writable(&directory) { Ok(directory) } else { cache_directory() }
+    // Whatever the umask is.
+    let for_all = fs::Permissions::from_mode(0o755);
+    if is_usable && is_writable(&directory) && fs::set_permissions(&directory, for_all).is_ok() {
+        Ok(directory)
+    } else {
+        cache_directory()
+    }
 }
 
 /// Whether the loader can be told a path below: its list of preloads is divided by blanks and colons.

@@ -1,7 +1,7 @@
 //! The policy that releases when the load has fallen, and learns from the pages that come back.
 //!
 //! - **When.** A process is *quiet* when its CPU use and its page faults have fallen and its memory does not grow. It
-//!   is released after it was quiet for the current *patience*, or at once if memory is short. A process whose load does
+//!   is released after it was quiet for the current *patience*. If memory is short, quiet does not matter. A process whose load does
 //!   not fall, but whose memory has stopped growing, is *steady*, and is released after a longer time.
 //! - **Whether.** Nothing is done without news: growth, CPU time or closed files and sockets since the last act. A
 //!   release that predicts too small a gain stops no thread. After some of these, the news that the next one needs doubles.
@@ -27,6 +27,8 @@ const MIN_PATIENCE_S: f64 = 0.3;
 /// Time in which memory that comes back pays for itself, in seconds: CPU time of 2.3 µs for a page that is dropped and
 /// comes back, at the price of memory.
 const BREAK_EVEN_S: f64 = 5.0;
+/// Time after a release before which it does not count as right, in seconds.
+const MIN_EVIDENCE_S: f64 = 1.0;
 /// Maximum time of quiet or of steadiness before a release, in seconds.
 const MAX_PATIENCE_S: f64 = 600.0;
 /// Time of steadiness before a release at first, in seconds.
@@ -34,8 +36,8 @@ const MIN_STEADY_S: f64 = 10.0;
 
 /// Span over which rates are measured, in seconds.
 const WINDOW_S: f64 = 0.35;
-/// Time between two states after which nothing is known of the rates between them, in seconds: the machine was
-/// suspended, or lowtide was stopped.
+/// Time between two states after which nothing is known of the rates between them, in seconds, if anything has changed:
+/// the machine was suspended, or lowtide was stopped or busy.
 const MAX_GAP_S: f64 = 3.0;
 /// Maximum CPU use of a quiet process, in cores, whatever it was before.
 const QUIET_CORES: f64 = 0.03;
@@ -169,7 +171,11 @@ impl AdaptivePolicy {
 
     /// Updates rates and the times since when the process is quiet and steady.
     fn observe(&mut self, state: &ProcessState) {
-        if self.window.back().is_some_and(|before| state.t_s - before.t_s > MAX_GAP_S) {
+        let is_gap = |before: &&ProcessState| {
+            let has_changed = usage(before) != usage(state);
+            has_changed && state.t_s - before.t_s > MAX_GAP_S
+        };
+        if self.window.back().filter(is_gap).is_some() {
             self.window.clear();
             (self.quiet_since_s, self.busy_since_s, self.steady) = (None, None, None);
         }
@@ -265,8 +271,7 @@ impl AdaptivePolicy {
         let has_freed = has_closed || has_shrunk;
         let late_s = LATE_S.max(missed.map_or(0.0, |missed| missed.cpu_s * LATE_FACTOR))
             * f64::from(1 << self.misses.min(MAX_LATE_DOUBLINGS));
-        let has_changed = (state.rss, state.cpu_s, state.minor_faults)
-            != (acted.rss, acted.cpu_s, acted.minor_faults);
+        let has_changed = usage(state) != usage(&acted);
         let is_late = self.quiet_since_s.is_some_and(|since| state.t_s - since >= late_s)
             && state.t_s - acted.t_s >= late_s;
         has_grown
@@ -311,7 +316,9 @@ impl AdaptivePolicy {
             net if net < 0.0 && is_back => {
                 ((lesson.patience_s * 2.0).max(BREAK_EVEN_S), lesson.steady_patience_s * 4.0)
             }
-            net if net < 0.0 => (lesson.patience_s, lesson.steady_patience_s),
+            net if net < 0.0 || last.back.after_s < MIN_EVIDENCE_S => {
+                (lesson.patience_s, lesson.steady_patience_s)
+            }
             _ => (lesson.patience_s / 2.0, lesson.steady_patience_s / 2.0),
         };
         self.patience_s = patience_s.clamp(MIN_PATIENCE_S, MAX_PATIENCE_S);
@@ -320,13 +327,22 @@ impl AdaptivePolicy {
 }
 
 /// Returns what a release has gained less what it has cost, in seconds of a core, against a release
-/// [`BREAK_EVEN_S`] later: that one would have gained as much from the memory that is away for longer.
+/// [`BREAK_EVEN_S`] later: as much as that one is not the merit of this one.
 fn net_gain_s(last: &LastRelease) -> f64 {
     let Returned { after_s, bytes, away_byte_s } = last.back;
     let still_away = last.returned_bytes.saturating_sub(bytes) as f64;
-    let later_s = (after_s - BREAK_EVEN_S).max(0.0);
-    let gain_s = (away_byte_s - still_away * later_s).max(0.0) / CORE_SECOND_BYTE_S;
-    gain_s - last.cpu_s - bytes as f64 / PAGE_BYTES * REFAULT_S
+    let back = bytes as f64;
+    let mean_s = if bytes > 0 { (away_byte_s - still_away * after_s).max(0.0) / back } else { 0.0 };
+    let gain = still_away * after_s.min(BREAK_EVEN_S) + back * mean_s.min(BREAK_EVEN_S);
+    // What comes back after more than that costs as much by a later release.
+    let share = if mean_s < BREAK_EVEN_S { back / last.returned_bytes.max(1) as f64 } else { 0.0 };
+    let cost_s = last.cpu_s + last.returned_bytes as f64 / PAGE_BYTES * REFAULT_S;
+    gain / CORE_SECOND_BYTE_S - share * cost_s
+}
+
+/// Returns what shows whether a process has done anything.
+fn usage(state: &ProcessState) -> (u64, f64, u64) {
+    (state.rss.0, state.cpu_s, state.minor_faults)
 }
 
 fn share(bytes: u64, share: f64) -> u64 {
@@ -519,6 +535,9 @@ mod tests {
         assert!(net_gain_s(&came_back(1.5, 1.5, 0.0)) < 0.0);
         assert!(net_gain_s(&came_back(15.0, 15.0, 0.0)) > 0.0);
         assert!(net_gain_s(&came_back(60.0, 0.0, 1.0)) > 0.0);
+        // A costly release whose memory stays away was right.
+        let costly = LastRelease { cpu_s: 2.0, ..came_back(60.0, 0.0, 1.0) };
+        assert!(net_gain_s(&costly) > 0.0);
     }
 
     #[test]

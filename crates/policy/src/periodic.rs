@@ -34,7 +34,10 @@ impl Policy for PeriodicPolicy {
         // Periods that passed unseen, as in a suspended machine, are not made up for.
         let missed = ((state.t_s - due_s) / self.period_s).floor();
         self.decided = Some((state.t_s, due_s));
-        self.due_s = Some(due_s + (missed + 1.0) * self.period_s);
+        let next_s = due_s + (missed + 1.0) * self.period_s;
+        // After a release that was held back for most of the period, the next one would follow at once.
+        let is_soon = next_s - state.t_s < self.period_s / 2.0;
+        self.due_s = Some(if is_soon { next_s + self.period_s } else { next_s });
         Action::Release(ReleaseRequest {
             reason: Reason::Period,
             min_bytes: 0,

@@ -65,8 +65,7 @@ pub fn patiently<T: Send + 'static>(
         }
         if interrupt.load(Ordering::Relaxed) {
             // Work that heeds the interrupt itself ends at once.
-            let _ = receiver.recv_timeout(GRACE);
-            return Err(GivenUp::Interrupted);
+            return receiver.recv_timeout(GRACE).map_err(|_| GivenUp::Interrupted);
         }
         let status = thread.status().unwrap_or_default();
         let now = Some(status.voluntary_switches);

@@ -38,6 +38,7 @@ impl FreedCounter {
         let mut bytes = [0; FREED_BYTES];
         let read = memory.read_exact_at(&mut bytes, *address);
         let freed = read.ok().and_then(|()| Freed::parse(&bytes));
+        let freed = freed.filter(|freed| freed.inactive.is_none());
         if freed.is_none() {
             // It has executed another program, or has not started to count.
             self.found = None;

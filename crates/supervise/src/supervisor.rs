@@ -91,6 +91,8 @@ const MAX_TICK_S: f64 = 2.0;
 const FILES_PER_SUBJECT: usize = 5;
 /// Open files for releases, the log, and whatever else this process does.
 const RESERVED_FILES: usize = 96;
+/// Time until a process is read again whose release another supervisor kept waiting, in seconds.
+const LOCKED_S: f64 = 1.0;
 /// Time after which a program that does not count its freed bytes is reported, in seconds.
 const UNCOUNTED_S: f64 = 10.0;
 /// Time until a process is read again that could not be read, in seconds.
@@ -253,6 +255,8 @@ impl<'o> Supervisor<'o> {
             let Some(mut subject) = self.subjects.remove(&pid) else { continue };
             if self.step(&mut subject) {
                 self.subjects.insert(pid, subject);
+            } else {
+                self.family.remove(&pid);
             }
         }
     }
@@ -279,8 +283,7 @@ impl<'o> Supervisor<'o> {
         }
         let is_uncounted = kind.needs_preload() && state.freed_bytes.is_none();
         if is_uncounted && t_s - subject.begin_s > UNCOUNTED_S {
-            let reason = "it has not loaded the library that counts freed bytes".to_owned();
-            self.leave_alone(subject, 0, reason, LEFT_ALONE_S);
+            self.report_uncounted(subject);
         }
         self.sample_refaults(subject, &mut state);
         if let Action::Release(request) = subject.policy.decide(&state) {
@@ -312,7 +315,7 @@ impl<'o> Supervisor<'o> {
         let Some(reason) = reason else { return };
         if reason == SampleReason::Faults
             && self.options.policy.has_budget()
-            && !self.budget.has_any(state.t_s)
+            && !self.budget.has_spare(state.t_s)
         {
             return;
         }
@@ -403,6 +406,8 @@ impl<'o> Supervisor<'o> {
         let interrupt = Arc::clone(&self.options.interrupt);
         let Some(lock) = HostLock::acquire(|| interrupt.load(Ordering::Relaxed)) else {
             subject.held_back_s = Some(state.t_s);
+            // Other processes are read in the meantime.
+            subject.due_s = self.now_s() + LOCKED_S;
             return;
         };
         // Once more just before: a burst may have come and gone since the last sample.
@@ -480,7 +485,8 @@ impl<'o> Supervisor<'o> {
         let t_s = self.now_s();
         let returned_bytes = release.returned_bytes;
         // In a dry run the policy decides as if the memory had gone.
-        let counted_bytes = if release.dry_run { release.predicted_bytes } else { returned_bytes };
+        let would_release = release.dry_run && release.outcome == ReleaseOutcome::Released;
+        let counted_bytes = if would_release { release.predicted_bytes } else { returned_bytes };
         subject.previous = subject.last.replace(LastRelease {
             id,
             t_s,
@@ -577,6 +583,18 @@ impl<'o> Supervisor<'o> {
         let line = self.about(subject).line(ActEvent::LeftAlone, id, reason.clone(), message);
         self.observer.act(&subject.name, &line);
         subject.refused = Some(reason);
+    }
+
+    /// Logs, once, that the freed bytes of a process are not counted.
+    fn report_uncounted(&mut self, subject: &mut Subject) {
+        let reason = "the library that counts freed bytes is not loaded in it, not active, or cannot be read";
+        if subject.refused.as_deref() == Some(reason) {
+            return;
+        }
+        let message = "The process is not released".to_owned();
+        let line = self.about(subject).line(ActEvent::LeftAlone, 0, reason.to_owned(), message);
+        self.observer.act(&subject.name, &line);
+        subject.refused = Some(reason.to_owned());
     }
 
     /// Takes a release that could not be tried.

@@ -48,9 +48,12 @@ impl Surroundings {
         }
         let machine = match self.machine {
             Some((at, pressure)) if is_new(&at) => pressure,
-            _ => MemoryPressure::of_this_machine(),
+            _ => {
+                let pressure = MemoryPressure::of_this_machine();
+                self.machine = Some((now, pressure));
+                pressure
+            }
         };
-        self.machine = Some((now, machine));
         if self.pressures.len() >= MAX_SOURCES {
             self.pressures.clear();
         }

@@ -128,20 +128,24 @@ fn scope(args: &AttachArgs) -> Scope {
             Some(all)
         });
     }
-    // Start times of the processes that were large enough once: they stay when their memory is released.
-    let mut admitted = BTreeMap::new();
+    // Start times of the processes that were large enough once: they stay when their memory is released. One that a list
+    // has missed stays for another.
+    let mut admitted: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
     Scope::of_selection(move || {
         let found = selector.matching().ok()?;
         let is_wanted =
             |pid: &u32| !is_lowtide(*pid) && (!selector.is_all() || !is_protected(*pid));
-        let known = std::mem::take(&mut admitted);
-        for pid in found.into_iter().filter(is_wanted) {
+        admitted.retain(|_, (_, was_found)| std::mem::replace(was_found, false));
+        let mut listed = BTreeSet::new();
+        for pid in found {
             let Some((start, rss)) = start_and_rss(pid) else { continue };
-            if rss >= min_rss || known.get(&pid) == Some(&start) {
-                admitted.insert(pid, start);
+            let is_known = admitted.get(&pid).is_some_and(|(known, _)| *known == start);
+            if (is_known || rss >= min_rss) && is_wanted(&pid) {
+                admitted.insert(pid, (start, true));
+                listed.insert(pid);
             }
         }
-        Some(admitted.keys().copied().collect())
+        Some(listed)
     })
 }
 

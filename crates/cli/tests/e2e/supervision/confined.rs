@@ -52,7 +52,9 @@ fn in_a_container_the_memory_of_a_service_and_of_its_children_is_released() {
         pids.collect::<std::collections::BTreeSet<_>>()
     };
     until("four processes are released", || (released().len() == 4).then_some(()));
-    assert!(releases(&log)[0]["returned_bytes"].as_u64() > Some(20 * MIB));
+    // The workers rest for ever.
+    let is_large = |act: &serde_json::Value| act["returned_bytes"].as_u64() > Some(20 * MIB);
+    assert!(releases(&log).iter().any(is_large));
     // It reaches the service, whose exit code is passed on.
     kill_process(pid_of(init), Signal::TERM).unwrap();
     assert_eq!(outside.child().wait().unwrap().code(), Some(INTACT));

@@ -33,7 +33,8 @@ fn a_target_that_forks_and_executes_wildly_is_intact_after_many_releases() {
 fn a_command_that_ends_while_its_memory_is_released_ends_as_without_lowtide() {
     for _ in 0..5 {
         let mut command = lowtide();
-        command.args(["run", "-p", "periodic=100ms", "--", &program(), "ends:20", "forks"]);
+        command.args(["run", "-p", "periodic=100ms", "--max-pause", "1s", "--"]);
+        command.args([&program(), "ends:20", "forks"]);
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(INTACT), "{output:?}");
         assert!(output.stderr.is_empty(), "{output:?}");
