@@ -24,9 +24,6 @@ const PAGE_BYTES: f64 = 4096.0;
 
 /// Time of quiet before a release at first, in seconds.
 const MIN_PATIENCE_S: f64 = 0.3;
-/// Time in which memory that comes back pays for itself, in seconds: CPU time of 2.3 µs for a page that is dropped and
-/// comes back, at the price of memory.
-const BREAK_EVEN_S: f64 = 5.0;
 /// Time after a release before which it does not count as right, in seconds.
 const MIN_EVIDENCE_S: f64 = 1.0;
 /// Maximum time of quiet or of steadiness before a release, in seconds.
@@ -62,6 +59,9 @@ const STEADY_GAIN_SHARE: f64 = 0.2;
 const NEWS_CPU_S: f64 = 0.02;
 /// CPU time of the process that is news after an act that found too little, as a multiple of the CPU time of that act.
 const NEWS_FACTOR: f64 = 10.0;
+/// CPU time of such an act up to which the first one needs no multiple, in seconds: a program may rest in the middle of
+/// its work, and then free all in less time than the walk took.
+const CHEAP_MISS_S: f64 = 0.05;
 /// Decrease of RSS by itself that is news, as a share of RSS, but at least [`MIN_GAIN`]: the process has freed memory.
 const SHRUNK_SHARE: f64 = 0.001;
 /// Time of quiet after which any change since the last act is news, in seconds. It doubles with each act that found too
@@ -267,8 +267,11 @@ impl AdaptivePolicy {
         let doublings = self.misses.saturating_sub(FREE_MISSES).min(MAX_DOUBLINGS);
         let doubled = f64::from(1 << doublings);
         let needed_s =
-            NEWS_CPU_S.max(missed.map_or(0.0, |missed| missed.cpu_s * NEWS_FACTOR)) * doubled;
+            NEWS_CPU_S.max(missed.map_or(0.0, |missed| self.news_after(missed.cpu_s))) * doubled;
         let has_freed = has_closed || has_shrunk;
+        // Freed memory is stronger evidence than CPU time.
+        let later = self.misses.saturating_sub(2 * FREE_MISSES).min(MAX_DOUBLINGS);
+        let freed_s = MIN_INTERVAL_S * f64::from(1 << later);
         let late_s = LATE_S.max(missed.map_or(0.0, |missed| missed.cpu_s * LATE_FACTOR))
             * f64::from(1 << self.misses.min(MAX_LATE_DOUBLINGS));
         let has_changed = usage(state) != usage(&acted);
@@ -276,8 +279,14 @@ impl AdaptivePolicy {
             && state.t_s - acted.t_s >= late_s;
         has_grown
             || (has_changed && is_late)
-            || (has_freed && state.t_s - acted.t_s >= MIN_INTERVAL_S * doubled)
+            || (has_freed && state.t_s - acted.t_s >= freed_s)
             || state.cpu_s - acted.cpu_s >= needed_s
+    }
+
+    /// Returns the CPU time that is news after an act that found too little and used this CPU time, both in seconds.
+    fn news_after(&self, cpu_s: f64) -> f64 {
+        let is_cheap = self.misses <= 1 && cpu_s <= CHEAP_MISS_S;
+        if is_cheap { cpu_s } else { cpu_s * NEWS_FACTOR }
     }
 
     /// Learns from the last release: whether its gain was worth its cost.
@@ -314,7 +323,7 @@ impl AdaptivePolicy {
         let is_back = last.back.bytes as f64 > last.returned_bytes as f64 * BACK_SHARE;
         let (patience_s, steady_s) = match net_gain_s(last) {
             net if net < 0.0 && is_back => {
-                ((lesson.patience_s * 2.0).max(BREAK_EVEN_S), lesson.steady_patience_s * 4.0)
+                ((lesson.patience_s * 2.0).max(break_even_s(last)), lesson.steady_patience_s * 4.0)
             }
             net if net < 0.0 || last.back.after_s < MIN_EVIDENCE_S => {
                 (lesson.patience_s, lesson.steady_patience_s)
@@ -327,17 +336,28 @@ impl AdaptivePolicy {
 }
 
 /// Returns what a release has gained less what it has cost, in seconds of a core, against a release
-/// [`BREAK_EVEN_S`] later: as much as that one is not the merit of this one.
+/// [`break_even_s`] later: as much as that one would have had is not the merit of this one.
 fn net_gain_s(last: &LastRelease) -> f64 {
     let Returned { after_s, bytes, away_byte_s } = last.back;
     let still_away = last.returned_bytes.saturating_sub(bytes) as f64;
     let back = bytes as f64;
     let mean_s = if bytes > 0 { (away_byte_s - still_away * after_s).max(0.0) / back } else { 0.0 };
-    let gain = still_away * after_s.min(BREAK_EVEN_S) + back * mean_s.min(BREAK_EVEN_S);
+    let even_s = break_even_s(last);
+    let gain = still_away * after_s.min(even_s) + back * mean_s.min(even_s);
     // What comes back after more than that costs as much by a later release.
-    let share = if mean_s < BREAK_EVEN_S { back / last.returned_bytes.max(1) as f64 } else { 0.0 };
-    let cost_s = last.cpu_s + last.returned_bytes as f64 / PAGE_BYTES * REFAULT_S;
-    gain / CORE_SECOND_BYTE_S - share * cost_s
+    let share = if mean_s < even_s { back / last.returned_bytes.max(1) as f64 } else { 0.0 };
+    gain / CORE_SECOND_BYTE_S - share * cost_s(last)
+}
+
+/// Returns the CPU time of a release, and of its pages if all of them come back, in seconds.
+fn cost_s(last: &LastRelease) -> f64 {
+    last.cpu_s + last.returned_bytes as f64 / PAGE_BYTES * REFAULT_S
+}
+
+/// Returns the time for which the memory of a release must be away to pay for it, in seconds.
+fn break_even_s(last: &LastRelease) -> f64 {
+    let even_s = cost_s(last) * CORE_SECOND_BYTE_S / last.returned_bytes.max(1) as f64;
+    even_s.min(MAX_PATIENCE_S)
 }
 
 /// Returns what shows whether a process has done anything.
@@ -480,7 +500,7 @@ mod tests {
         state.last_release =
             Some(LastRelease { id: 2, back: Returned::default(), ..came_back(0.0, 0.0, 1.0) });
         policy.decide(&state);
-        assert!(policy.patience_s >= BREAK_EVEN_S, "{policy:?}");
+        assert!(policy.patience_s >= break_even_s(&came_back(1.5, 1.5, 0.0)), "{policy:?}");
     }
 
     #[test]
@@ -538,6 +558,44 @@ mod tests {
         // A costly release whose memory stays away was right.
         let costly = LastRelease { cpu_s: 2.0, ..came_back(60.0, 0.0, 1.0) };
         assert!(net_gain_s(&costly) > 0.0);
+    }
+
+    #[test]
+    fn a_costly_release_of_little_memory_must_be_away_for_longer() {
+        let cheap = came_back(20.0, 20.0, 0.0);
+        let costly = LastRelease { cpu_s: 0.5, ..cheap };
+        assert!(net_gain_s(&cheap) > 0.0 && net_gain_s(&costly) < 0.0);
+        assert!(break_even_s(&cheap) < 20.0 && break_even_s(&costly) > 20.0);
+    }
+
+    #[test]
+    fn memory_that_is_freed_in_less_time_than_a_walk_took_is_released() {
+        let mut policy = AdaptivePolicy::default();
+        let mut state = ProcessState { rss: Resident(200 << 20), ..ProcessState::default() };
+        let mut acts = Vec::new();
+        for tick in 0..100 {
+            state.t_s = f64::from(tick) * 0.1;
+            // It rests with its memory in use, and frees all of it after five seconds.
+            state.cpu_s = if tick < 50 { 0.1 } else { 0.13 };
+            if policy.decide(&state) != Action::None {
+                acts.push(tick);
+                let cpu_s = 0.025;
+                let (usage, back) = (state.usage(), Returned::default());
+                let (id, t_s) = (acts.len() as u64, state.t_s);
+                let is_refused = false;
+                state.last_release = Some(LastRelease {
+                    id,
+                    t_s,
+                    is_refused,
+                    returned_bytes: 0,
+                    cpu_s,
+                    usage,
+                    back,
+                });
+            }
+        }
+        assert_eq!(acts.len(), 2, "{acts:?}");
+        assert!((53..=56).contains(&acts[1]), "{acts:?}");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Options of a release, and its progress.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::release::Method;
+use lowtide_probe::detect::Detector;
 
 /// Options of a release.
 #[derive(Debug, Clone)]
@@ -30,6 +31,8 @@ pub struct Options {
     /// Ends the release early when another thread sets it. The operation in progress is completed, and everything
     /// that lowtide has mapped leaves the target.
     pub interrupt: Arc<AtomicBool>,
+    /// Recognises the allocator. It remembers the files that it has read, for further releases of the same process.
+    pub detector: Arc<Mutex<Detector>>,
     /// Receives the progress.
     pub progress: Arc<ReleaseProgress>,
 }
@@ -67,6 +70,7 @@ impl Default for Options {
             shares_inherited_filters: false,
             dry_run: false,
             interrupt: Arc::default(),
+            detector: Arc::default(),
             progress: Arc::default(),
         }
     }

@@ -97,8 +97,11 @@ impl Survey {
     fn check(&self) -> Result<TargetFacts, Abort> {
         const MAX_ATTEMPTS: usize = 10;
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
-        let mut detector = Detector::default();
-        let mut check = || checks::check(&self.target, &mut detector, &self.options);
+        // A survey that was given up may hold it for ever.
+        let mut known = self.options.detector.try_lock().ok();
+        let mut fresh = Detector::default();
+        let detector = known.as_deref_mut().unwrap_or(&mut fresh);
+        let mut check = || checks::check(&self.target, detector, &self.options);
         let mut checked = check();
         for _ in 1..MAX_ATTEMPTS {
             if !matches!(checked, Err(Abort::Refused(Refusal::SharedMemory { .. }))) {

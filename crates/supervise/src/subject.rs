@@ -1,8 +1,10 @@
 //! One process under supervision: its readings, its policy, and its last release.
 
 use std::io;
+use std::sync::{Arc, Mutex};
 
 use lowtide_policy::{Brake, LastRelease, Policy, PolicyKind, ProcessState, Refaults, Returned};
+use lowtide_probe::detect::Detector;
 use lowtide_probe::pressure::PressureSource;
 use lowtide_probe::process::{ProcReader, Units};
 use lowtide_probe::target::Target;
@@ -34,6 +36,8 @@ pub(crate) struct Subject {
     pub(crate) is_fork: bool,
     /// The count with which it began, if it is a fork.
     freed_before: Option<u64>,
+    /// Recognises its allocator. Of each process, because a file that is mapped keeps its number.
+    pub(crate) detector: Arc<Mutex<Detector>>,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) brake: Brake,
     pub(crate) last: Option<LastRelease>,
@@ -93,6 +97,7 @@ impl Subject {
             begin_s: t_s,
             is_fork: false,
             freed_before: None,
+            detector: Arc::default(),
             policy: kind.policy(),
             brake: Brake::default(),
             last: None,
@@ -126,6 +131,7 @@ impl Subject {
             self.command = format!("[{}]", stat.name);
             self.name = stat.name;
             self.freed = FreedCounter::default();
+            self.detector = Arc::default();
             self.policy = kind.policy();
             self.brake = Brake::default();
             (self.begin_s, self.is_fork, self.freed_before) = (t_s, false, None);

@@ -447,6 +447,7 @@ impl<'o> Supervisor<'o> {
             keep_huge_pages: request.keep_huge_pages,
             shares_inherited_filters: self.family.contains(&subject.target.pid),
             interrupt: Arc::clone(&self.options.interrupt),
+            detector: Arc::clone(&subject.detector),
             ..lowtide_release::Options::default()
         };
         let begin = Instant::now();
