@@ -1,29 +1,23 @@
 //! The loop: observes each process, lets its policy decide, and releases its memory.
 
+mod releases;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lowtide_model::act::{Act, ActEvent};
-use lowtide_model::duration::HumanSeconds;
-use lowtide_model::release::{Release, ReleaseOutcome};
-use lowtide_policy::{
-    Action, Budget, LEFT_ALONE_S, LastRelease, MAX_DELAY_S, PolicyKind, ProcessState, Reason,
-    Refaults, ReleaseRequest, Returned, SampleReason,
-};
+use lowtide_model::act::Act;
+use lowtide_policy::{Action, Budget, MAX_DELAY_S, PolicyKind, ProcessState, SampleReason};
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::patience::patiently;
 use lowtide_probe::process::Units;
-use lowtide_probe::target::TargetError;
-use lowtide_release::{DroppedRanges, ReleaseError};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::nanosleep;
 
 use crate::acts::About;
-use crate::host_lock::HostLock;
 use crate::scope::Scope;
-use crate::subject::{Dropped, Subject};
+use crate::subject::Subject;
 use crate::surroundings::Surroundings;
 
 /// Default of [`Options::budget`].
@@ -91,14 +85,10 @@ const MAX_TICK_S: f64 = 2.0;
 const FILES_PER_SUBJECT: usize = 5;
 /// Open files for releases, the log, and whatever else this process does.
 const RESERVED_FILES: usize = 96;
-/// Time until a process is read again whose release another supervisor kept waiting, in seconds.
-const LOCKED_S: f64 = 1.0;
 /// Time after which a program that does not count its freed bytes is reported, in seconds.
 const UNCOUNTED_S: f64 = 10.0;
 /// Time until a process is read again that could not be read, in seconds.
 const UNREADABLE_S: f64 = 10.0;
-/// CPU time that a first release is expected to need, in seconds.
-const EXPECTED_CPU_S: f64 = 0.05;
 /// Share of a core that readings may use: with very many processes, each is read less often.
 const READ_SHARE: f64 = 0.02;
 /// Weight of the last reading in the average of their CPU time.
@@ -388,228 +378,6 @@ impl<'o> Supervisor<'o> {
             rss_bytes: subject.rss_bytes,
         }
     }
-
-    /// Releases the memory of a process, if budget and brake permit it.
-    fn try_release(
-        &mut self,
-        subject: &mut Subject,
-        state: &ProcessState,
-        request: ReleaseRequest,
-    ) {
-        if !subject.brake.is_open(state.t_s) {
-            subject.held_back_s = Some(state.t_s);
-            return;
-        }
-        if !self.has_budget(subject, state, &request.reason) {
-            return;
-        }
-        let interrupt = Arc::clone(&self.options.interrupt);
-        let Some(lock) = HostLock::acquire(|| interrupt.load(Ordering::Relaxed)) else {
-            subject.held_back_s = Some(state.t_s);
-            // Other processes are read in the meantime.
-            subject.due_s = self.now_s() + LOCKED_S;
-            return;
-        };
-        // Once more just before: a burst may have come and gone since the last sample.
-        self.count_returned(subject);
-        self.release(subject, state, &request, lock);
-    }
-
-    /// Returns whether the budget permits a release. If not, the log gets a line, once until it does.
-    fn has_budget(&mut self, subject: &mut Subject, state: &ProcessState, reason: &Reason) -> bool {
-        let expected_s = subject.last.map_or(EXPECTED_CPU_S, |last| last.cpu_s);
-        let is_free = !self.options.policy.has_budget();
-        if is_free || self.budget.permits(subject.target.pid, state.t_s, expected_s) {
-            subject.is_held_back = false;
-            return true;
-        }
-        subject.held_back_s = Some(state.t_s);
-        if !std::mem::replace(&mut subject.is_held_back, true) {
-            let message = "The budget of CPU time is used up: the release waits".to_owned();
-            let about = self.about(subject);
-            let line = about.line(ActEvent::HeldBack, 0, reason.to_string(), message);
-            self.observer.act(&subject.name, &line);
-        }
-        false
-    }
-
-    fn release(
-        &mut self,
-        subject: &mut Subject,
-        state: &ProcessState,
-        request: &ReleaseRequest,
-        lock: HostLock,
-    ) {
-        let options = lowtide_release::Options {
-            max_pause: self.options.max_pause,
-            dry_run: self.options.dry_run,
-            min_release_bytes: request.min_bytes,
-            keep_huge_pages: request.keep_huge_pages,
-            shares_inherited_filters: self.family.contains(&subject.target.pid),
-            interrupt: Arc::clone(&self.options.interrupt),
-            detector: Arc::clone(&subject.detector),
-            ..lowtide_release::Options::default()
-        };
-        let begin = Instant::now();
-        let released = lowtide_release::release_and_sample_dropped(&subject.target, &options);
-        let took = begin.elapsed();
-        // Others need not wait until this one is logged.
-        drop(lock);
-        self.releases += 1;
-        let id = self.releases;
-        match released {
-            Ok((release, ranges)) => {
-                subject.set_command(&release.command);
-                self.account(subject, state, id, &release, ranges);
-                self.report(subject, id, &request.reason, &release, took);
-            }
-            Err(ReleaseError::Interrupted) => {}
-            Err(error) => self.fail(subject, id, &error),
-        }
-    }
-
-    /// Enters a release into the accounts that the policy and the budget see.
-    fn account(
-        &mut self,
-        subject: &mut Subject,
-        state: &ProcessState,
-        id: u64,
-        release: &Release,
-        ranges: DroppedRanges,
-    ) {
-        self.budget.spend(release.cpu_s);
-        self.releases_cpu_s += release.cpu_s;
-        if is_passing(release) {
-            // The policy learns nothing from what is tried again soon.
-            return;
-        }
-        let t_s = self.now_s();
-        let returned_bytes = release.returned_bytes;
-        // In a dry run the policy decides as if the memory had gone.
-        let would_release = release.dry_run && release.outcome == ReleaseOutcome::Released;
-        let counted_bytes = if would_release { release.predicted_bytes } else { returned_bytes };
-        subject.previous = subject.last.replace(LastRelease {
-            id,
-            t_s,
-            is_refused: release.outcome == ReleaseOutcome::Refused,
-            returned_bytes: counted_bytes,
-            cpu_s: release.cpu_s,
-            usage: state.usage(),
-            back: Returned::default(),
-        });
-        let now = subject.read(self.options.policy, self.units, &mut self.buffer, t_s);
-        // If it has executed another program meanwhile, there is no last release, and these pages are gone.
-        let (Ok(Some(now)), Some(last)) = (now, &mut subject.last) else { return };
-        last.usage = now.usage();
-        subject.dropped = (returned_bytes > 0).then(|| Dropped {
-            ranges,
-            refaults: Refaults::new(t_s, returned_bytes, now.minor_faults),
-            released_bytes: returned_bytes,
-            back: Returned::default(),
-        });
-    }
-
-    /// Logs a release, and lets the brake count it.
-    fn report(
-        &mut self,
-        subject: &mut Subject,
-        id: u64,
-        reason: &Reason,
-        release: &Release,
-        took: Duration,
-    ) {
-        let is_silent =
-            release.outcome == ReleaseOutcome::NothingToRelease && self.options.policy.has_budget();
-        let line = self.about(subject).release(id, reason.to_string(), release, took);
-        if release.outcome == ReleaseOutcome::Refused {
-            self.refuse(subject, id, release, &line);
-            return;
-        }
-        if !is_silent {
-            self.observer.act(&subject.name, &line);
-        }
-        if self.is_interrupted() {
-            // It may be partial for this reason alone.
-            return;
-        }
-        if release.outcome == ReleaseOutcome::NothingToRelease {
-            subject.brake.count_walk();
-            return;
-        }
-        let has_failed = release.outcome == ReleaseOutcome::Partial;
-        let bound_s = self.options.max_pause.as_secs_f64();
-        let pause_s = release.longest_pause_s;
-        if subject.brake.count(self.now_s(), has_failed, pause_s, bound_s) {
-            let reason = match &release.reason {
-                Some(reason) if has_failed => {
-                    format!("two releases in succession failed: {reason}")
-                }
-                _ => format!(
-                    "two releases in succession held a thread for more than ten times the bound, the last for {}",
-                    HumanSeconds(pause_s)
-                ),
-            };
-            self.leave_alone(subject, id, reason, LEFT_ALONE_S);
-        }
-    }
-
-    /// Leaves a process alone that was refused: for an hour, or until the reason may have passed.
-    fn refuse(&mut self, subject: &mut Subject, id: u64, release: &Release, line: &Act) {
-        let reason = release.reason.clone().unwrap_or_default();
-        if is_passing(release) {
-            self.observer.act(&subject.name, line);
-            self.delay(subject, id, reason);
-        } else {
-            subject.brake.close(self.now_s());
-            self.leave_alone(subject, id, reason, LEFT_ALONE_S);
-        }
-    }
-
-    /// Delays the next release: what made the last one fail may pass.
-    fn delay(&mut self, subject: &mut Subject, id: u64, reason: String) {
-        let t_s = self.now_s();
-        let delay_s = subject.brake.delay(t_s);
-        subject.held_back_s = Some(t_s);
-        if delay_s >= MAX_DELAY_S {
-            self.leave_alone(subject, id, reason, delay_s);
-        }
-    }
-
-    /// Logs that a process is left alone for a time, in seconds, unless the log has the same reason already.
-    fn leave_alone(&mut self, subject: &mut Subject, id: u64, reason: String, time_s: f64) {
-        if subject.refused.as_ref() == Some(&reason) {
-            return;
-        }
-        let message = format!("The process is left alone for {}", HumanSeconds(time_s));
-        let line = self.about(subject).line(ActEvent::LeftAlone, id, reason.clone(), message);
-        self.observer.act(&subject.name, &line);
-        subject.refused = Some(reason);
-    }
-
-    /// Logs, once, that the freed bytes of a process are not counted.
-    fn report_uncounted(&mut self, subject: &mut Subject) {
-        let reason = "the library that counts freed bytes is not loaded in it, not active, or cannot be read";
-        if subject.refused.as_deref() == Some(reason) {
-            return;
-        }
-        let message = "The process is not released".to_owned();
-        let line = self.about(subject).line(ActEvent::LeftAlone, 0, reason.to_owned(), message);
-        self.observer.act(&subject.name, &line);
-        subject.refused = Some(reason.to_owned());
-    }
-
-    /// Takes a release that could not be tried.
-    fn fail(&mut self, subject: &mut Subject, id: u64, error: &ReleaseError) {
-        match error {
-            _ if !subject.target.is_alive() => {}
-            // Each try on a process that blocks its readers would leave a thread behind.
-            ReleaseError::NotPermitted { .. } | ReleaseError::Target(TargetError::Blocked(_)) => {
-                subject.brake.close(self.now_s());
-                self.leave_alone(subject, id, error.to_string(), LEFT_ALONE_S);
-            }
-            _ => self.delay(subject, id, error.to_string()),
-        }
-    }
 }
 
 /// Returns how many processes can be supervised at a time with the open files of this process.
@@ -617,9 +385,4 @@ fn max_subjects() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     (limit.saturating_sub(RESERVED_FILES) / FILES_PER_SUBJECT).max(1)
-}
-
-/// Returns whether a release was refused for a reason that may pass.
-fn is_passing(release: &Release) -> bool {
-    release.outcome == ReleaseOutcome::Refused && release.may_pass != Some(false)
 }
