@@ -79,6 +79,10 @@ const FREE_MISSES: u32 = 3;
 const MAX_DOUBLINGS: u32 = 10;
 /// Share of the released memory that must have come back before the release counts as wrong.
 const BACK_SHARE: f64 = 0.25;
+/// Share of the typical release below which nothing is learnt from one: its cost is that of a larger one.
+const TYPICAL_SHARE: f64 = 0.25;
+/// Weight that the typical release keeps at each further one.
+const TYPICAL_DECAY: f64 = 0.9;
 /// Minimum time between two acts, in seconds.
 const MIN_INTERVAL_S: f64 = 1.0;
 /// Minimum time between two acts, as a multiple of the CPU time of the last one: a process that frees slowly is not
@@ -106,6 +110,8 @@ pub(crate) struct AdaptivePolicy {
     steady: Option<(f64, u64)>,
     patience_s: f64,
     steady_patience_s: f64,
+    /// Bytes that releases return, the largest of late: nothing is learnt from much smaller ones.
+    typical_bytes: f64,
     /// Acts in succession that found too little to release.
     misses: u32,
     /// The state at the last act; `None` before the first.
@@ -135,6 +141,7 @@ impl Default for AdaptivePolicy {
             steady: None,
             patience_s: MIN_PATIENCE_S,
             steady_patience_s: MIN_STEADY_S,
+            typical_bytes: 0.0,
             misses: 0,
             acted: None,
             acted_before: None,
@@ -302,6 +309,8 @@ impl AdaptivePolicy {
                 }
                 self.misses =
                     if last.returned_bytes == 0 { self.misses.saturating_add(1) } else { 0 };
+                let decayed = self.typical_bytes * TYPICAL_DECAY;
+                self.typical_bytes = decayed.max(last.returned_bytes as f64);
                 // What the act itself has changed is not news. What has happened since is.
                 let Usage { rss, cpu_s, minor_faults, open_files } = last.usage;
                 self.acted = Some(ProcessState { rss, cpu_s, minor_faults, open_files, ..*state });
@@ -318,6 +327,9 @@ impl AdaptivePolicy {
         if last.returned_bytes == 0 {
             let doubled = lesson.steady_patience_s * 2.0;
             self.steady_patience_s = doubled.min(MAX_PATIENCE_S);
+            return;
+        }
+        if (last.returned_bytes as f64) < self.typical_bytes * TYPICAL_SHARE {
             return;
         }
         let is_back = last.back.bytes as f64 > last.returned_bytes as f64 * BACK_SHARE;
@@ -558,6 +570,25 @@ mod tests {
         // A costly release whose memory stays away was right.
         let costly = LastRelease { cpu_s: 2.0, ..came_back(60.0, 0.0, 1.0) };
         assert!(net_gain_s(&costly) > 0.0);
+    }
+
+    #[test]
+    fn a_small_release_says_nothing_about_the_next_large_one() {
+        let mut policy = AdaptivePolicy::default();
+        let mut state = ProcessState { rss: Resident(100 << 20), ..ProcessState::default() };
+        let kept = came_back(60.0, 0.0, 1.0);
+        state.last_release = Some(kept);
+        policy.decide(&state);
+        let back = Returned { after_s: 1.5, bytes: 1 << 20, away_byte_s: 1.5 * f64::from(1 << 20) };
+        state.last_release = Some(LastRelease { id: 2, returned_bytes: 1 << 20, back, ..kept });
+        policy.decide(&state);
+        assert_eq!(policy.patience_s, MIN_PATIENCE_S);
+        // After many of them, they are what this process has.
+        for id in 3..100 {
+            state.last_release = Some(LastRelease { id, returned_bytes: 1 << 20, back, ..kept });
+            policy.decide(&state);
+        }
+        assert!(policy.patience_s > MIN_PATIENCE_S);
     }
 
     #[test]
