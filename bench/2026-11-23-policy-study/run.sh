@@ -20,7 +20,8 @@ study() {
         -p none,periodic=30s,periodic=5m,freed=1GiB,adaptive --rounds 3 --pause 100s --settle 100s "$@" \
         > "$out/$name.out" 2>&1
     "$lowtide" --json report "$out/$name" > "$out/$name.json"
-    "$lowtide" report --force --svg "$out/$name.svg" --chart course "$out/$name" > "$out/$name.txt"
+    "$lowtide" report "$out/$name" > "$out/$name.txt"
+    "$lowtide" report --force --svg "$out/$name.svg" --chart course "$out/$name"
 }
 # 4 × 150 MiB of strings and vectors, of which one in 50 is kept.
 study cpp --ready log:^ready --load "kill -USR1 \$LOWTIDE_SUBJECT_PID; sleep 5" -- "$out/cache-program" &

@@ -36,7 +36,9 @@ for name in NAMES:
     path = "%s/%s.svg" % (directory, name)
     text = open(path).read()
     width, height = (float(re.search(r'<svg[^>]*\b%s="([\d.]+)' % key, text).group(1)) for key in ("width", "height"))
-    charts.append((width, height, re.sub(r"^.*?(?=<svg)", "", text, flags=re.S)))
+    # Without the directories of programs.
+    text = re.sub(r"/[^ <>\"]*/(?=[^ <>\"/]+[ <])", "", re.sub(r"^.*?(?=<svg)", "", text, flags=re.S))
+    charts.append((width, height, text))
 width, height = max(chart[0] for chart in charts), max(chart[1] for chart in charts)
 with open(directory + "/policies.svg", "w") as file:
     file.write('<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g">\n' % (width * 2, height * 2))
