@@ -41,7 +41,7 @@ pub(crate) fn not_permitted(part: Unreadable, pid: u32, again: &str) -> Failure 
     };
     let needed = if permission::is_own(pid) {
         // Yama aside, this is what `PR_SET_DUMPABLE` does, and a setuid program.
-        "CAP_SYS_PTRACE: it lets not even its own user look"
+        "CAP_SYS_PTRACE, because the process is not dumpable"
     } else {
         "CAP_SYS_PTRACE, or to be its user"
     };

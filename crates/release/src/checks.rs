@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn what_tracing_takes_names_the_capability_and_the_setting() {
         assert_eq!(needs(false, ""), "CAP_SYS_PTRACE, or to be its user");
-        assert!(needs(true, "0").contains("not even its own user"));
+        assert!(needs(true, "0").contains("not dumpable"));
         for scope in ["1", "2"] {
             let needs = needs(true, scope);
             assert!(needs.contains("CAP_SYS_PTRACE") && needs.ends_with(scope), "{needs}");
