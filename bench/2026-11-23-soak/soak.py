@@ -128,7 +128,8 @@ def server(name, words, port):
         problems.append("%s: %s" % (name, reply))
     counts[name] = {"replies": replies, "check": reply}
     reaper.send_signal(signal.SIGTERM)
-    if reaper.wait() != 128 + signal.SIGTERM:
+    # It ends like the program: by the signal.
+    if reaper.wait() != -signal.SIGTERM:
         problems.append("%s: lowtide run ended with %d" % (name, reaper.returncode))
 
 
