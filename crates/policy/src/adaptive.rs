@@ -59,13 +59,13 @@ const STEADY_GAIN_SHARE: f64 = 0.2;
 const NEWS_CPU_S: f64 = 0.02;
 /// CPU time of the process that is news after an act that found too little, as a multiple of the CPU time of that act.
 const NEWS_FACTOR: f64 = 10.0;
-/// CPU time of such an act up to which the first one needs no multiple, in seconds: a program may rest in the middle of
+/// CPU time of such an act up to which the first one needs no more news than any act, in seconds: a program may rest in the middle of
 /// its work, and then free all in less time than the walk took.
 const CHEAP_MISS_S: f64 = 0.05;
 /// Decrease of RSS by itself that is news, as a share of RSS, but at least [`MIN_GAIN`]: the process has freed memory.
 const SHRUNK_SHARE: f64 = 0.001;
 /// Time of quiet after which any change since the last act is news, in seconds. It doubles with each act that found too
-/// little.
+/// little, but for the first.
 const LATE_S: f64 = 10.0;
 /// The same as a multiple of the CPU time of an act that found too little: half a percent of a core.
 const LATE_FACTOR: f64 = 200.0;
@@ -280,7 +280,7 @@ impl AdaptivePolicy {
         let later = self.misses.saturating_sub(2 * FREE_MISSES).min(MAX_DOUBLINGS);
         let freed_s = MIN_INTERVAL_S * f64::from(1 << later);
         let late_s = LATE_S.max(missed.map_or(0.0, |missed| missed.cpu_s * LATE_FACTOR))
-            * f64::from(1 << self.misses.min(MAX_LATE_DOUBLINGS));
+            * f64::from(1 << self.misses.saturating_sub(1).min(MAX_LATE_DOUBLINGS));
         let has_changed = usage(state) != usage(&acted);
         let is_late = self.quiet_since_s.is_some_and(|since| state.t_s - since >= late_s)
             && state.t_s - acted.t_s >= late_s;
@@ -293,7 +293,7 @@ impl AdaptivePolicy {
     /// Returns the CPU time that is news after an act that found too little and used this CPU time, both in seconds.
     fn news_after(&self, cpu_s: f64) -> f64 {
         let is_cheap = self.misses <= 1 && cpu_s <= CHEAP_MISS_S;
-        if is_cheap { cpu_s } else { cpu_s * NEWS_FACTOR }
+        if is_cheap { 0.0 } else { cpu_s * NEWS_FACTOR }
     }
 
     /// Learns from the last release: whether its gain was worth its cost.
