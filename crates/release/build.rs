@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use object::{Object, ObjectSection};
+use object::{Object, ObjectSection, ObjectSymbol};
 
 /// Maximum size of the code: one page of the target.
 const MAX_BYTES: usize = 4096;
@@ -12,7 +12,10 @@ fn main() {
     println!("cargo:rerun-if-changed=stub");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let code = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
-        Ok("x86_64") => compile(),
+        Ok("x86_64") => {
+            link();
+            compile()
+        }
         _ => Vec::new(),
     };
     fs::write(out.join("stub.bin"), code).expect("OUT_DIR can be written");
@@ -37,24 +40,48 @@ fn numbers(header: &str) -> String {
     text
 }
 
-fn compile() -> Vec<u8> {
-    let objects = cc::Build::new()
+/// The code, for a thread that may use nothing of the C library while it holds a lock.
+fn c_code() -> cc::Build {
+    let mut build = cc::Build::new();
+    build
         .file("stub/stub.c")
         .opt_level_str("s")
         .debug(false)
-        .force_frame_pointer(false)
         .pic(true)
         .warnings(true)
         .warnings_into_errors(true)
-        .flag("-fno-function-sections")
         .flag("-ffreestanding")
         .flag("-fno-stack-protector")
-        .flag("-fno-asynchronous-unwind-tables")
-        .flag("-fno-jump-tables")
         .flag("-mgeneral-regs-only")
         .flag("-fno-strict-aliasing")
+        .flag_if_supported("-fno-tree-loop-distribute-patterns");
+    build
+}
+
+/// Compiles the code for programs that release their own memory. It must call nothing: it runs with a lock of the
+/// allocator held.
+fn link() {
+    let mut build = c_code();
+    build.define("LOWTIDE_IN_PROCESS", None);
+    for path in build.compile_intermediates() {
+        let bytes = fs::read(path).expect("it was just written");
+        let file = object::File::parse(&*bytes).expect("the C compiler makes ELF");
+        for symbol in file.symbols().filter(|symbol| symbol.is_undefined()) {
+            let name = symbol.name().unwrap_or_default();
+            assert!(name.is_empty(), "the code calls {name}");
+        }
+    }
+    build.compile("lowtide_in_process");
+}
+
+/// Compiles the code that is injected, and extracts it.
+fn compile() -> Vec<u8> {
+    let objects = c_code()
+        .force_frame_pointer(false)
+        .flag("-fno-function-sections")
+        .flag("-fno-asynchronous-unwind-tables")
+        .flag("-fno-jump-tables")
         .flag_if_supported("-fno-toplevel-reorder")
-        .flag_if_supported("-fno-tree-loop-distribute-patterns")
         .flag_if_supported("-fno-reorder-functions")
         .flag_if_supported("-fcf-protection=none")
         .compile_intermediates();

@@ -24,7 +24,8 @@ use crate::options::Options;
 use crate::refusal::Refusal;
 
 /// The glibc versions that the torture test ran on.
-const TESTED: [&str; 9] = ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
+pub(crate) const TESTED: [&str; 9] =
+    ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
 
 /// Facts about the target that the checks have read.
 #[derive(Debug)]
@@ -191,7 +192,7 @@ fn check_version(detected: &Detected) -> Result<(), Refusal> {
 }
 
 /// Compares major and minor number only, not what distributions append.
-fn is_tested(version: &str) -> bool {
+pub(crate) fn is_tested(version: &str) -> bool {
     let numbers = |text: &str| {
         let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
         Some((parts.next()?.ok()?, parts.next()?.ok()?))

@@ -29,14 +29,17 @@ pub(crate) struct Part {
 }
 
 impl<'m> HugePageKeeper<'m> {
-    /// Returns a keeper if the options require one. If the kernel does not report huge pages, all memory counts as
-    /// such, unless the system has none.
+    /// Returns a keeper if the options require one.
     pub(crate) fn for_options(options: &Options, memory: &'m LiveMemory) -> Option<Self> {
-        options.keep_huge_pages.then(|| {
-            Self::new(move |range| match memory.huge(range).ok().flatten() {
-                None if huge::is_off() => Some(Vec::new()),
-                huge => huge,
-            })
+        options.keep_huge_pages.then(|| Self::of(memory))
+    }
+
+    /// Returns a keeper of the huge pages of a process. If the kernel does not report huge pages, all memory counts as
+    /// such, unless the system has none.
+    pub(crate) fn of(memory: &'m LiveMemory) -> Self {
+        Self::new(move |range| match memory.huge(range).ok().flatten() {
+            None if huge::is_off() => Some(Vec::new()),
+            huge => huge,
         })
     }
 

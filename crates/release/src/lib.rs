@@ -2,7 +2,9 @@
 //!
 //! A walk over the heap finds the free ranges from outside. A page of code in the target then takes the allocator's
 //! lock, verifies each range, drops its pages, and unlocks. This is the only part of lowtide that stops threads or
-//! writes to a process, and all of that is in the module `remote`.
+//! writes to another process, and all of that is in the module `remote`.
+//!
+//! A program can also release its own memory ([`release_own`]). Then the same code runs in the thread that asks for it.
 //!
 //! That code is for x86-64. On another processor the same functions exist, and refuse every process.
 
@@ -18,6 +20,8 @@ mod filters;
 mod huge;
 mod keep_huge;
 mod options;
+mod own;
+mod passes;
 mod periodic;
 mod plan;
 mod priority;
@@ -38,6 +42,7 @@ pub use checks::{check_permission, predict_refusal};
 pub use dropped::{CameBack, DroppedRanges};
 pub use error::ReleaseError;
 pub use options::{Options, ReleaseProgress};
+pub use own::{OwnOptions, OwnRefusal, OwnRelease, release_own};
 pub use periodic::PeriodicThread;
 pub use refusal::Refusal;
 pub use release::{release, release_and_sample_dropped};

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lowtide_analysis::stats;
-use lowtide_heap::ptmalloc::{self, Heap, Layout};
+use lowtide_heap::ptmalloc;
 use lowtide_model::release::{Method, Release, ReleaseOutcome, RunsIn};
 use lowtide_probe::heap;
 use lowtide_probe::memory::LiveMemory;
@@ -18,22 +18,14 @@ use crate::error::{Abort, ReleaseError};
 use crate::huge::HugePages;
 use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
+use crate::passes::{self, MIN_GAIN_BYTES, Passes};
 use crate::periodic;
-use crate::plan::{self, Batch};
 use crate::priority::{IdleGuard, JobControlBlocked};
 use crate::refusal::Refusal;
 pub use crate::remote::TargetStep;
 use crate::remote::{Injected, Pause, ThreadBorrower};
-use crate::stub::Op;
 use crate::survey::{TargetHeap, survey};
 use crate::worker::{Worker, WorkerOptions};
-
-/// Minimum predicted gain that is worth a pause, in bytes.
-const MIN_RELEASE_BYTES: u64 = 64 << 10;
-/// Maximum time during which further passes start while the target keeps allocating and freeing.
-const PASSES_TIMEOUT: Duration = Duration::from_secs(5);
-/// Divisor of the total gain: a pass that gains less than that part is the last.
-const LAST_PASS_DIVISOR: u64 = 100;
 
 /// Makes a process return its free memory to the OS. A refusal is a result: see [`Release::outcome`].
 ///
@@ -170,7 +162,7 @@ impl ReleaseRun<'_> {
             }
             kept = cleanup.kept;
         }
-        if self.release.predicted_bytes < MIN_RELEASE_BYTES.max(self.options.min_release_bytes) {
+        if self.release.predicted_bytes < MIN_GAIN_BYTES.max(self.options.min_release_bytes) {
             self.release.outcome = ReleaseOutcome::NothingToRelease;
             return Ok(());
         }
@@ -312,58 +304,20 @@ impl ReleaseRun<'_> {
         worker: &mut Worker<'_, '_, '_>,
         heap: &TargetHeap,
     ) -> Result<(), Abort> {
-        let begin = Instant::now();
-        let keeper = HugePageKeeper::for_options(self.options, &heap.memory);
-        let mut batch = Batch::new(keeper);
-        let mut consolidations = consolidations(&heap.walked, &heap.layout);
-        let memory = heap.memory.until(&self.options.interrupt);
-        let mut seen_before = u64::MAX;
         // If a thread of the target runs the code, that thread is borrowed meanwhile: it gains nothing from us
         // running in the background.
         let _idle = (self.release.runs_in == Some(RunsIn::OwnThread))
             .then(|| IdleGuard::new(&self.options.interrupt));
-        loop {
-            // If the lists do not show how their links are encoded, they are left as they are.
-            if let Some(links) = ptmalloc::fast_links(&heap.memory, &heap.layout)
-                && !consolidations.is_empty()
-            {
-                worker.consolidate(&consolidations, links)?;
-            }
-            let before = worker.counts().clone();
-            let mappings = heap.mappings(self.target)?;
-            let mut aborted = None;
-            batch.start_pass();
-            let mut submit = |ops: &[Op]| {
-                ops.iter().for_each(|op| self.dropped.add(&(op.from..op.from + op.bytes)));
-                worker.submit(ops)
-            };
-            let walked = ptmalloc::walk_and_tell(&memory, &heap.layout, &mappings, &mut |found| {
-                if aborted.is_none() {
-                    aborted = batch.add(&found, &heap.memory, &mut submit).err();
-                }
-            });
-            aborted.map_or(Ok(()), Err)?;
-            batch.flush(&mut submit)?;
-            worker.finish()?;
-            worker.check_interrupt()?;
-            self.release.passes += 1;
-            let after = worker.counts();
-            let returned = after.returned_bytes;
-            let gained = returned - before.returned_bytes;
-            let is_whole = after.skipped + after.busy == before.skipped + before.busy;
-            // A pass sees what earlier passes have left, and what was freed since. If that does not shrink, the
-            // target reuses what is returned, and further passes are useless.
-            let seen = walked.release_bytes().saturating_sub(batch.kept_bytes());
-            let is_steady = seen > seen_before / 10 * 9;
-            let is_little = gained < MIN_RELEASE_BYTES.max(returned / LAST_PASS_DIVISOR);
-            consolidations = self::consolidations(&walked, &heap.layout);
-            // Everything that this pass saw is returned: another one would only find what was freed since.
-            let is_all = is_whole && gained >= seen && consolidations.is_empty();
-            if is_all || is_little || is_steady || begin.elapsed() > PASSES_TIMEOUT {
-                return Ok(());
-            }
-            seen_before = seen;
-        }
+        let passes = Passes {
+            memory: &heap.memory,
+            layout: &heap.layout,
+            mappings: &|| heap.mappings(self.target),
+            keeper: HugePageKeeper::for_options(self.options, &heap.memory),
+            interrupt: &self.options.interrupt,
+            dropping: &mut |pages| self.dropped.add(pages),
+            count: &mut self.release.passes,
+        };
+        passes.run(worker, passes::consolidations(&heap.walked, &heap.layout))
     }
 
     /// Makes the target call `malloc_trim`, for comparison.
@@ -397,10 +351,4 @@ impl ReleaseRun<'_> {
         self.release.longest_pause_s = seconds.last().copied().unwrap_or(0.0);
         self.release.median_pause_s = stats::median(&seconds).unwrap_or(0.0);
     }
-}
-
-/// Operations that consolidate the fast bins of every arena where this is worthwhile.
-fn consolidations(heap: &Heap, layout: &Layout) -> Vec<Op> {
-    let worth_it = heap.arenas.iter().filter(|arena| arena.is_worth_joining());
-    worth_it.flat_map(|arena| plan::consolidations(arena, layout)).collect()
 }

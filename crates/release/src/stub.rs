@@ -47,11 +47,15 @@ pub(crate) struct Op {
 }
 
 impl Op {
+    /// Returns its fields in the order of `struct op`.
+    pub(crate) fn words(&self) -> [u64; OP_BYTES as usize / 8] {
+        [self.arena, self.chunk, self.size, self.from, self.bytes, self.kind]
+    }
+
     /// Encodes it in the layout of `struct op`.
     pub(crate) fn bytes(&self) -> [u8; OP_BYTES as usize] {
-        let words = [self.arena, self.chunk, self.size, self.from, self.bytes, self.kind];
         let mut bytes = [0; OP_BYTES as usize];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        for (place, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
             place.copy_from_slice(&word.to_le_bytes());
         }
         bytes

@@ -12,6 +12,7 @@ use lowtide_probe::proc::task::Thread;
 use crate::error::ReleaseError;
 use crate::error::{Abort, failed};
 use crate::options::ReleaseProgress;
+use crate::passes::Operator;
 use crate::periodic::PeriodicThread;
 use crate::refusal::Refusal;
 use crate::remote::{ACTION_TIMEOUT, Injected, TRIM_TIMEOUT, Task, nanoseconds};
@@ -19,14 +20,14 @@ use crate::stub::numbers::*;
 use crate::stub::{MAX_OPS, Op, PAGES_PER_HOLD, StubCounts};
 
 /// Maximum time of a lock hold, apart from the operation in progress.
-const MAX_HOLD: Duration = Duration::from_micros(60);
+pub(crate) const MAX_HOLD: Duration = Duration::from_micros(60);
 /// Time that the worker thread sleeps between two lock holds, whoever wants the lock. The thread has a higher priority
 /// than all others on its processor: with shorter gaps, a request on that processor got a fifth of it
 /// (bench/2026-11-22-release-arenas). Longer holds and gaps (250 µs, 1 ms) doubled the time of a release, and single
 /// requests waited up to 145 ms more often (bench/2026-11-22-release-gap).
-const GAP: Duration = Duration::from_micros(60);
+pub(crate) const GAP: Duration = Duration::from_micros(60);
 /// Maximum time to wait for a lock; then its operation is skipped.
-const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time without a heartbeat after which the worker thread ends.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval of the heartbeat.
@@ -155,55 +156,8 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         }
     }
 
-    /// Consolidates fast bins. `links` is the encoding of their lists.
-    pub(crate) fn consolidate(&mut self, ops: &[Op], links: Links) -> Result<(), Abort> {
-        self.finish()?;
-        self.injected.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed))?;
-        self.submit(ops)?;
-        self.finish()
-    }
-
-    /// Submits operations. The worker thread may still run the last batch when this returns, so that the walk continues
-    /// meanwhile.
-    pub(crate) fn submit(&mut self, ops: &[Op]) -> Result<(), Abort> {
-        for part in ops.chunks(MAX_OPS) {
-            self.finish()?;
-            self.check_interrupt()?;
-            if self.injected.half(OFF_STATE) == Some(STATE_ENDED) {
-                return Err(self.injected.io().because(ENDED));
-            }
-            let dropped = part.iter().filter(|op| op.kind != OP_CONSOLIDATE).map(|op| op.bytes);
-            self.requested_bytes += dropped.sum::<u64>();
-            let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
-            self.injected.write_block(OFF_OPS, &bytes)?;
-            self.injected.put(OFF_NEXT, 0)?;
-            self.injected.put(OFF_COUNT, part.len() as u64)?;
-            match self.runs_in {
-                RunsIn::OwnThread => {
-                    self.batch += 1;
-                    self.injected.put_half(OFF_BATCH, self.batch)?;
-                    self.is_pending = true;
-                }
-                RunsIn::Slices => {
-                    self.run_slices(part.len() as u64)?;
-                    self.count();
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until all operations are done.
-    pub(crate) fn finish(&mut self) -> Result<(), Abort> {
-        if std::mem::take(&mut self.is_pending) {
-            self.wait_for_thread()?;
-            self.count();
-        }
-        Ok(())
-    }
-
     /// Checks that the release was not interrupted.
-    pub(crate) fn check_interrupt(&self) -> Result<(), Abort> {
+    fn check_interrupt(&self) -> Result<(), Abort> {
         if self.interrupt.load(Ordering::Relaxed) {
             return Err(ReleaseError::Interrupted.into());
         }
@@ -271,11 +225,6 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         }
     }
 
-    /// Returns the counts so far.
-    pub(crate) fn counts(&self) -> &StubCounts {
-        &self.counts
-    }
-
     /// Ends the worker thread, if there is one.
     pub(crate) fn stop(mut self) -> (StubCounts, Result<(), Abort>) {
         self.count();
@@ -290,6 +239,54 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
             Ok(())
         };
         (std::mem::take(&mut self.counts), ended)
+    }
+}
+
+impl Operator for Worker<'_, '_, '_> {
+    fn consolidate(&mut self, ops: &[Op], links: Links) -> Result<(), Abort> {
+        self.finish()?;
+        self.injected.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed))?;
+        self.submit(ops)?;
+        self.finish()
+    }
+
+    fn submit(&mut self, ops: &[Op]) -> Result<(), Abort> {
+        for part in ops.chunks(MAX_OPS) {
+            self.finish()?;
+            if self.injected.half(OFF_STATE) == Some(STATE_ENDED) {
+                return Err(self.injected.io().because(ENDED));
+            }
+            let dropped = part.iter().filter(|op| op.kind != OP_CONSOLIDATE).map(|op| op.bytes);
+            self.requested_bytes += dropped.sum::<u64>();
+            let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
+            self.injected.write_block(OFF_OPS, &bytes)?;
+            self.injected.put(OFF_NEXT, 0)?;
+            self.injected.put(OFF_COUNT, part.len() as u64)?;
+            match self.runs_in {
+                RunsIn::OwnThread => {
+                    self.batch += 1;
+                    self.injected.put_half(OFF_BATCH, self.batch)?;
+                    self.is_pending = true;
+                }
+                RunsIn::Slices => {
+                    self.run_slices(part.len() as u64)?;
+                    self.count();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), Abort> {
+        if std::mem::take(&mut self.is_pending) {
+            self.wait_for_thread()?;
+            self.count();
+        }
+        self.check_interrupt()
+    }
+
+    fn counts(&self) -> &StubCounts {
+        &self.counts
     }
 }
 

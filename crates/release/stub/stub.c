@@ -11,7 +11,9 @@
  * malloc_trim, which does what the C library does. And write_timeout writes the remaining timeout of a borrowed
  * thread to where its interrupted call reads it: that thread's own memory.
  *
- * With LOWTIDE_ON_HOST it is compiled into a test (tests/programs/stub_on_host.c), which makes its system calls.
+ * With LOWTIDE_ON_HOST it is compiled into a test (tests/programs/stub_on_host.c), which makes its system calls. With
+ * LOWTIDE_IN_PROCESS it is linked into a program that releases its own memory (src/own.rs): a thread of the program
+ * calls lowtide_run_own.
  *
  * The rules of the heap are those of malloc/malloc.c and arena.c of glibc 2.26 to 2.44. */
 
@@ -27,7 +29,7 @@
 #define SIGCANCEL 32
 #define EFAULT 14
 
-#ifndef LOWTIDE_ON_HOST
+#if !defined(LOWTIDE_ON_HOST) && !defined(LOWTIDE_IN_PROCESS)
 
 /* All parameters are in the shared block, whose address is known relative to this code.
  *
@@ -108,11 +110,6 @@ static u64 now(void) {
     u64 time[2] = {0, 0};
     call3(NR_CLOCK_GETTIME, CLOCK_MONOTONIC, time, 0);
     return time[0] * 1000000000UL + time[1];
-}
-
-static void sleep_ns(u64 ns) {
-    u64 time[2] = {ns / 1000000000UL, ns % 1000000000UL};
-    call3(NR_NANOSLEEP, time, 0, 0);
 }
 
 /* Returns whether a word can be read: the kernel copies it before it finds that the first argument is invalid. */
@@ -427,6 +424,20 @@ static void run_locked(struct shared_block *s, int may_wait) {
 
 /* --- Entry points. */
 
+#ifdef LOWTIDE_IN_PROCESS
+
+/* A thread of the program itself, with all signals blocked: runs the next operations, in one lock hold. */
+void lowtide_run_own(struct shared_block *s) {
+    run_locked(s, 1);
+}
+
+#else
+
+static void sleep_ns(u64 ns) {
+    u64 time[2] = {ns / 1000000000UL, ns % 1000000000UL};
+    call3(NR_NANOSLEEP, time, 0, 0);
+}
+
 /* The worker thread: runs batch after batch until it is told to leave or the heartbeat stops. */
 __attribute__((used, noreturn)) static void work_in_thread(struct shared_block *s) {
     call3(NR_PRCTL, PR_SET_NAME, s->name, 0);
@@ -525,3 +536,5 @@ __attribute__((used, noreturn)) static void trim_in_thread(struct shared_block *
     call3(NR_EXIT, 0, 0, 0);
     __builtin_unreachable();
 }
+
+#endif

@@ -1,0 +1,292 @@
+//! Releases the free memory of the process that calls it. Nothing is stopped or traced.
+//!
+//! The walk reads the process's memory by system calls, like that of any other process: what it finds may have changed
+//! since, and each range is verified under the lock of its arena. While a lock is held, only the code of `stub/stub.c`
+//! runs, which neither allocates nor frees, and all signals are blocked.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Options of a release of the calling process's own memory.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct OwnOptions {
+    /// Leaves huge pages whole, as in [`Options`](crate::Options).
+    pub keep_huge_pages: bool,
+    /// Ends the release early when another thread sets it.
+    pub interrupt: Arc<AtomicBool>,
+}
+
+/// The account of a release of the calling process's own memory.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct OwnRelease {
+    /// Size of the pages that were dropped, in bytes.
+    pub returned_bytes: u64,
+    /// Number of times that an arena was locked.
+    pub lock_holds: u64,
+    /// The longest of them.
+    pub longest_lock: Duration,
+    /// Number of ranges that were no longer free when their arena was locked, or whose arena was too busy.
+    pub skipped_ranges: u64,
+    /// Number of passes over the heap.
+    pub passes: u64,
+}
+
+/// A reason not to release the calling process's own memory.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OwnRefusal {
+    /// The processor is not x86-64, or the C library is not glibc.
+    Machine,
+    /// The version of glibc is untested.
+    Untested(String),
+    /// glibc's heap was not found: for instance, another allocator serves `malloc`.
+    NoHeap,
+    /// Another thread is already releasing.
+    Busy,
+    /// It was interrupted.
+    Interrupted,
+    /// The process cannot read its own memory or page table: for instance, it is not dumpable.
+    NotReadable(io::Error),
+}
+
+impl fmt::Display for OwnRefusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machine => out.write_str("only glibc on x86-64 is supported"),
+            Self::Untested(version) => write!(out, "glibc {version} is untested"),
+            Self::NoHeap => out.write_str("glibc's heap was not found"),
+            Self::Busy => out.write_str("another thread is already releasing"),
+            Self::Interrupted => out.write_str("it was interrupted"),
+            Self::NotReadable(error) => {
+                write!(out, "the process cannot read its own memory: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for OwnRefusal {}
+
+/// Releases the free memory of the calling process's glibc heap, all arenas and their tops included. It runs in the
+/// calling thread, for about 0.1 s per GiB, and may be called while other threads allocate and free: an arena is locked
+/// for about 60 µs at a time.
+///
+/// # Errors
+/// Fails if the memory was left alone, with the reason.
+pub fn release_own(options: &OwnOptions) -> Result<OwnRelease, OwnRefusal> {
+    implementation::release_own(options)
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+mod implementation {
+    use super::{OwnOptions, OwnRefusal, OwnRelease};
+
+    pub(super) fn release_own(_: &OwnOptions) -> Result<OwnRelease, OwnRefusal> {
+        Err(OwnRefusal::Machine)
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+mod implementation {
+    use std::ffi::CStr;
+    use std::fs::File;
+    use std::io::{self, BufReader};
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use lowtide_heap::ptmalloc::{HeapMapping, Layout, Links};
+    use lowtide_probe::heap;
+    use lowtide_probe::memory::LiveMemory;
+    use lowtide_probe::proc::maps::{self, Mapping};
+
+    use super::{OwnOptions, OwnRefusal, OwnRelease};
+    use crate::checks::is_tested;
+    use crate::error::{Abort, ReleaseError};
+    use crate::keep_huge::HugePageKeeper;
+    use crate::passes::{Operator, Passes};
+    use crate::remote::nanoseconds;
+    use crate::stub::numbers::*;
+    use crate::stub::{MAX_OPS, Op, PAGES_PER_HOLD, StubCounts};
+    use crate::worker::{GAP, LOCK_TIMEOUT, MAX_HOLD};
+
+    pub(super) fn release_own(options: &OwnOptions) -> Result<OwnRelease, OwnRefusal> {
+        static RELEASING: Mutex<()> = Mutex::new(());
+        let _releasing = RELEASING.try_lock().map_err(|_| OwnRefusal::Busy)?;
+        let version = glibc_version();
+        if !is_tested(&version) {
+            return Err(OwnRefusal::Untested(version));
+        }
+        let memory = LiveMemory::open(std::process::id()).map_err(OwnRefusal::NotReadable)?;
+        let mappings: Vec<Mapping> =
+            read_mappings().and_then(Iterator::collect).map_err(OwnRefusal::NotReadable)?;
+        let layout = find_heap(&memory, &mappings).ok_or(OwnRefusal::NoHeap)?;
+        drop(mappings);
+        let mut release = OwnRelease::default();
+        let mut own = Own::new(&layout, &options.interrupt);
+        let passes = Passes {
+            memory: &memory,
+            layout: &layout,
+            mappings: &|| {
+                heap_mappings().map_err(|error| ReleaseError::Failed(error.to_string()).into())
+            },
+            keeper: options.keep_huge_pages.then(|| HugePageKeeper::of(&memory)),
+            interrupt: &options.interrupt,
+            dropping: &mut |_| {},
+            count: &mut release.passes,
+        };
+        let passed = passes.run(&mut own, Vec::new());
+        release.returned_bytes = own.counts.returned_bytes;
+        release.lock_holds = own.counts.lock_holds;
+        release.longest_lock = own.counts.longest;
+        release.skipped_ranges = own.counts.skipped + own.counts.busy;
+        match passed {
+            Ok(()) => Ok(release),
+            Err(Abort::Failed(ReleaseError::Interrupted)) => Err(OwnRefusal::Interrupted),
+            Err(other) => Err(OwnRefusal::NotReadable(io::Error::other(other.to_string()))),
+        }
+    }
+
+    #[expect(unsafe_code, reason = "a function of the C library")]
+    fn glibc_version() -> String {
+        // SAFETY: it returns a constant text that ends with 0.
+        let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+        version.to_string_lossy().into_owned()
+    }
+
+    fn read_mappings() -> io::Result<impl Iterator<Item = io::Result<Mapping>>> {
+        Ok(maps::read(BufReader::new(File::open("/proc/self/maps")?)))
+    }
+
+    fn heap_mappings() -> io::Result<Vec<HeapMapping>> {
+        read_mappings()?.filter_map(|found| found.map(|m| heap::mapping(&m)).transpose()).collect()
+    }
+
+    /// Finds the arenas in the data of the file that has glibc's code.
+    fn find_heap(memory: &LiveMemory, mappings: &[Mapping]) -> Option<Layout> {
+        let code = libc::gnu_get_libc_version as *const () as u64;
+        let library =
+            mappings.iter().find(|mapping| mapping.contains(code) && mapping.has_file())?;
+        Layout::find(memory, &heap::data_of(mappings, library.file))
+    }
+
+    /// Runs operations in the calling thread.
+    struct Own<'a> {
+        interrupt: &'a AtomicBool,
+        /// The shared block, up to the end of the operations.
+        block: Box<[u64]>,
+        counts: StubCounts,
+    }
+
+    #[expect(unsafe_code, reason = "the code of stub.c")]
+    unsafe extern "C" {
+        /// Runs the next operations of a block, in one lock hold.
+        fn lowtide_run_own(block: *mut u64);
+    }
+
+    impl<'a> Own<'a> {
+        fn new(layout: &Layout, interrupt: &'a AtomicBool) -> Self {
+            let block = vec![0; (OPS_END / 8) as usize].into_boxed_slice();
+            let mut own = Self { interrupt, block, counts: StubCounts::default() };
+            for (offset, word) in [
+                (OFF_MAIN_ARENA, layout.arenas.first().copied().unwrap_or(0)),
+                (OFF_BINS_AT, layout.head_bytes),
+                (OFF_PAGES_PER_HOLD, PAGES_PER_HOLD),
+                (OFF_HOLD_NS, nanoseconds(MAX_HOLD)),
+                (OFF_LOCK_TIMEOUT_NS, nanoseconds(LOCK_TIMEOUT)),
+            ] {
+                own.put(offset, word);
+            }
+            own
+        }
+
+        fn put(&mut self, offset: u64, word: u64) {
+            self.block[(offset / 8) as usize] = word;
+        }
+
+        fn get(&self, offset: u64) -> u64 {
+            self.block[(offset / 8) as usize]
+        }
+
+        /// Runs the next operations of the block, in one lock hold.
+        #[expect(unsafe_code, reason = "the code of stub.c")]
+        fn run_next(&mut self) {
+            let _signals = SignalsBlocked::new();
+            // SAFETY: the block has the layout of `struct shared_block`, with `OFF_COUNT` operations of which
+            // `OFF_NEXT` are done, and no other thread knows it. The code verifies each operation under the lock of its
+            // arena, of which the walk has found that it is one, and drops only pages that are in a free block then. It
+            // does not unwind.
+            unsafe { lowtide_run_own(self.block.as_mut_ptr()) };
+        }
+    }
+
+    impl Operator for Own<'_> {
+        fn consolidate(&mut self, ops: &[Op], links: Links) -> Result<(), Abort> {
+            self.put(OFF_MIXED_LINKS, u64::from(links == Links::Mixed));
+            self.submit(ops)
+        }
+
+        fn submit(&mut self, ops: &[Op]) -> Result<(), Abort> {
+            for part in ops.chunks(MAX_OPS) {
+                self.finish()?;
+                for (place, op) in (OFF_OPS..).step_by(OP_BYTES as usize).zip(part) {
+                    for (offset, word) in (place..).step_by(8).zip(op.words()) {
+                        self.put(offset, word);
+                    }
+                }
+                self.put(OFF_NEXT, 0);
+                self.put(OFF_COUNT, part.len() as u64);
+                while self.get(OFF_NEXT) < part.len() as u64 {
+                    self.run_next();
+                    std::thread::sleep(GAP);
+                }
+            }
+            let words = &self.block[(OFF_LOCK_HOLDS / 8) as usize..(OFF_INJECTOR / 8) as usize];
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            self.counts = StubCounts::parse(&bytes);
+            Ok(())
+        }
+
+        fn finish(&mut self) -> Result<(), Abort> {
+            match self.interrupt.load(Ordering::Relaxed) {
+                true => Err(ReleaseError::Interrupted.into()),
+                false => Ok(()),
+            }
+        }
+
+        fn counts(&self) -> &StubCounts {
+            &self.counts
+        }
+    }
+
+    /// All signals of the calling thread are blocked as long as this lives: a handler could call `fork`, which waits for
+    /// the lock of each arena.
+    struct SignalsBlocked {
+        before: libc::sigset_t,
+    }
+
+    #[expect(unsafe_code, reason = "functions of the C library")]
+    impl SignalsBlocked {
+        fn new() -> Self {
+            // SAFETY: both are sets of signals, for which any bytes are valid, and of this function alone. Only the mask
+            // of the calling thread changes.
+            unsafe {
+                let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+                libc::sigfillset(&mut all);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+                Self { before }
+            }
+        }
+    }
+
+    impl Drop for SignalsBlocked {
+        #[expect(unsafe_code, reason = "a function of the C library")]
+        fn drop(&mut self) {
+            // SAFETY: the set was initialised by `new`. Only the mask of the calling thread changes.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+        }
+    }
+}

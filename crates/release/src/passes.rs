@@ -1,0 +1,117 @@
+//! The passes of a release over a heap, whoever runs its operations.
+
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use lowtide_heap::ptmalloc::{self, Heap, HeapMapping, Layout, Links};
+use lowtide_probe::memory::LiveMemory;
+
+use crate::error::Abort;
+use crate::keep_huge::HugePageKeeper;
+use crate::plan::{self, Batch};
+use crate::stub::{Op, StubCounts};
+
+/// Minimum gain that is worth a release or a further pass, in bytes.
+pub(crate) const MIN_GAIN_BYTES: u64 = 64 << 10;
+/// Maximum time during which further passes start while the program keeps allocating and freeing.
+const PASSES_TIMEOUT: Duration = Duration::from_secs(5);
+/// Divisor of the total gain: a pass that gains less than that part is the last.
+const LAST_PASS_DIVISOR: u64 = 100;
+
+/// Runs operations under the locks of the arenas.
+pub(crate) trait Operator {
+    /// Consolidates fast bins. `links` is the encoding of their lists.
+    fn consolidate(&mut self, ops: &[Op], links: Links) -> Result<(), Abort>;
+
+    /// Submits operations. Some of them may still be running when this returns, so that the walk continues meanwhile.
+    fn submit(&mut self, ops: &[Op]) -> Result<(), Abort>;
+
+    /// Waits until all operations are done.
+    fn finish(&mut self) -> Result<(), Abort>;
+
+    /// Returns the counts, which include all operations after [`Operator::finish`].
+    fn counts(&self) -> &StubCounts;
+}
+
+/// The passes of one release.
+pub(crate) struct Passes<'a> {
+    /// The memory of the process.
+    pub(crate) memory: &'a LiveMemory,
+    /// Where its arenas are.
+    pub(crate) layout: &'a Layout,
+    /// Reads the mappings that may hold a part of its heap.
+    pub(crate) mappings: &'a dyn Fn() -> Result<Vec<HeapMapping>, Abort>,
+    /// Present if huge pages are left whole.
+    pub(crate) keeper: Option<HugePageKeeper<'a>>,
+    /// Ends the release early when it is set.
+    pub(crate) interrupt: &'a AtomicBool,
+    /// Is called with all pages that are about to be dropped.
+    pub(crate) dropping: &'a mut dyn FnMut(&Range<u64>),
+    /// Number of passes so far.
+    pub(crate) count: &'a mut u64,
+}
+
+impl Passes<'_> {
+    /// Makes passes until one gains little. The first begins with some consolidations.
+    ///
+    /// # Errors
+    /// Fails if the operator fails, the mappings cannot be read, or on an interrupt.
+    pub(crate) fn run(
+        self,
+        operator: &mut dyn Operator,
+        mut consolidations: Vec<Op>,
+    ) -> Result<(), Abort> {
+        let begin = Instant::now();
+        let mut batch = Batch::new(self.keeper);
+        let memory = self.memory.until(self.interrupt);
+        let mut seen_before = u64::MAX;
+        loop {
+            // If the lists do not show how their links are encoded, they are left as they are.
+            if let Some(links) = ptmalloc::fast_links(self.memory, self.layout)
+                && !consolidations.is_empty()
+            {
+                operator.consolidate(&consolidations, links)?;
+            }
+            let before = operator.counts().clone();
+            let mappings = (self.mappings)()?;
+            let mut aborted = None;
+            batch.start_pass();
+            let mut submit = |ops: &[Op]| {
+                ops.iter().for_each(|op| (self.dropping)(&(op.from..op.from + op.bytes)));
+                operator.submit(ops)
+            };
+            let walked = ptmalloc::walk_and_tell(&memory, self.layout, &mappings, &mut |found| {
+                if aborted.is_none() {
+                    aborted = batch.add(&found, self.memory, &mut submit).err();
+                }
+            });
+            aborted.map_or(Ok(()), Err)?;
+            batch.flush(&mut submit)?;
+            operator.finish()?;
+            *self.count += 1;
+            let after = operator.counts();
+            let returned = after.returned_bytes;
+            let gained = returned - before.returned_bytes;
+            let is_whole = after.skipped + after.busy == before.skipped + before.busy;
+            // A pass sees what earlier passes have left, and what was freed since. If that does not shrink, the
+            // program reuses what is returned, and further passes are useless.
+            let seen = walked.release_bytes().saturating_sub(batch.kept_bytes());
+            let is_steady = seen > seen_before / 10 * 9;
+            let is_little = gained < MIN_GAIN_BYTES.max(returned / LAST_PASS_DIVISOR);
+            consolidations = self::consolidations(&walked, self.layout);
+            // Everything that this pass saw is returned: another one would only find what was freed since.
+            let is_all = is_whole && gained >= seen && consolidations.is_empty();
+            if is_all || is_little || is_steady || begin.elapsed() > PASSES_TIMEOUT {
+                return Ok(());
+            }
+            seen_before = seen;
+        }
+    }
+}
+
+/// Returns the operations that consolidate the fast bins of every arena where this is worthwhile.
+pub(crate) fn consolidations(heap: &Heap, layout: &Layout) -> Vec<Op> {
+    let worth_it = heap.arenas.iter().filter(|arena| arena.is_worth_joining());
+    worth_it.flat_map(|arena| plan::consolidations(arena, layout)).collect()
+}

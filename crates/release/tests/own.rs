@@ -1,0 +1,130 @@
+//! A program that releases its own memory: what it returns, and that nothing else changes.
+
+#![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use lowtide_release::{OwnOptions, OwnRefusal, release_own};
+
+/// The tests share one heap, and only one of them releases at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+const BLOCKS: usize = 100_000;
+const MIB: u64 = 1 << 20;
+
+fn rss_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = text.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * rustix::param::page_size() as u64
+}
+
+/// Blocks that differ in size and contents.
+fn block(number: usize) -> Vec<u8> {
+    vec![number as u8; 300 + number * 7 % 2000]
+}
+
+/// Allocates blocks, and frees all but every 64th.
+fn hoard() -> Vec<(usize, Vec<u8>)> {
+    let mut blocks: Vec<_> = (0..BLOCKS).map(|number| (number, block(number))).collect();
+    blocks.retain(|(number, _)| number % 64 == 0);
+    blocks
+}
+
+fn assert_intact(blocks: &[(usize, Vec<u8>)]) {
+    assert!(blocks.iter().all(|(number, bytes)| *bytes == block(*number)));
+}
+
+#[test]
+fn free_memory_of_all_arenas_is_returned_and_blocks_in_use_stay_as_they_are() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|error| error.into_inner());
+    let others: Vec<_> = (0..3).map(|_| thread::spawn(hoard)).collect();
+    let mut kept = vec![hoard()];
+    kept.extend(others.into_iter().map(|thread| thread.join().unwrap()));
+    let before = rss_bytes();
+    let release = release_own(&OwnOptions::default()).unwrap();
+    let fell = before.saturating_sub(rss_bytes());
+    // Each of the four has freed 130 MB, of which glibc may have returned a part itself.
+    assert!(release.returned_bytes > 64 * MIB, "{release:?}");
+    assert!(fell.abs_diff(release.returned_bytes) < 16 * MIB, "{fell} {release:?}");
+    assert!(release.lock_holds > 0 && release.passes > 0, "{release:?}");
+    kept.iter().for_each(|blocks| assert_intact(blocks));
+    // The heap is as good as before.
+    let again = hoard();
+    assert_intact(&again);
+}
+
+#[test]
+fn threads_may_allocate_and_free_during_releases() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|error| error.into_inner());
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let churn = |seed: usize| {
+            let mut slots: Vec<Option<(usize, Vec<u8>)>> = vec![None; 4096];
+            let mut number = seed;
+            while !is_over.load(Ordering::Relaxed) {
+                number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let place = number >> 33 & 4095;
+                match slots[place].take() {
+                    Some((number, bytes)) => assert!(bytes == block(number % BLOCKS)),
+                    None => slots[place] = Some((number, block(number % BLOCKS))),
+                }
+            }
+            for (number, bytes) in slots.into_iter().flatten() {
+                assert!(bytes == block(number % BLOCKS));
+            }
+        };
+        let threads: Vec<_> = (1..4).map(|seed| scope.spawn(move || churn(seed))).collect();
+        for _ in 0..10 {
+            let kept = hoard();
+            release_own(&OwnOptions::default()).unwrap();
+            assert_intact(&kept);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn a_child_that_is_forked_during_a_release_can_allocate() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|error| error.into_inner());
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                drop(hoard());
+                match release_own(&OwnOptions::default()) {
+                    Ok(_) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        for _ in 0..20 {
+            // It forks, and the child allocates before it starts the program.
+            let mut command = std::process::Command::new("/bin/true");
+            #[expect(
+                unsafe_code,
+                reason = "the child of a program with threads may allocate with glibc"
+            )]
+            // SAFETY: the child only allocates and frees, which glibc permits after a fork.
+            unsafe {
+                std::os::unix::process::CommandExt::pre_exec(&mut command, || {
+                    assert_intact(&[(7, block(7))]);
+                    Ok(())
+                })
+            };
+            assert!(command.status().unwrap().success());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn an_interrupt_ends_a_release_before_it_locks_anything() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|error| error.into_inner());
+    let mut options = OwnOptions::default();
+    options.interrupt = std::sync::Arc::new(true.into());
+    assert!(matches!(release_own(&options), Err(OwnRefusal::Interrupted)));
+}
