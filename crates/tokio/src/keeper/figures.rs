@@ -1,0 +1,173 @@
+//! The figures of a keeper.
+
+use std::time::Duration;
+
+/// What a keeper has seen and done.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Figures {
+    /// Open connections.
+    pub connections: usize,
+    /// Requests in flight. A request counts until the body of its response was sent.
+    pub in_flight: usize,
+    /// Connections that cannot be recycled now, because they have a response of unknown length or an upgrade in flight.
+    pub pinned_connections: usize,
+    /// Estimated memory that these connections keep, in bytes.
+    pub pinned_bytes: u64,
+    /// Connections that were asked to go and are not closed yet.
+    pub closing_connections: usize,
+    /// Connections that were asked to go so far.
+    pub recycled_connections: u64,
+    /// Connections that were closed with requests in flight, after `max_drain`.
+    pub cut_connections: u64,
+    /// Connections that `serve` has refused.
+    pub refused_connections: u64,
+    /// Requests that `serve` has refused because there were too many.
+    pub refused_requests: u64,
+    /// Releases so far.
+    pub releases: u64,
+    /// Bytes that they have returned.
+    pub returned_bytes: u64,
+    /// Time that the last release took.
+    pub last_release: Duration,
+    /// The longest time that a release has locked the allocator, if that is known.
+    pub longest_lock: Option<Duration>,
+    /// Workers that a sweep did not reach, because they were busy.
+    pub busy_workers: u64,
+    /// Resident anonymous memory in bytes.
+    pub anonymous_bytes: u64,
+    /// Bytes that the program has allocated, if [`Tracked`](crate::Tracked) counts them.
+    pub allocated_bytes: Option<u64>,
+}
+
+/// One figure: its name, its help, whether it only rises, and its value.
+type Figure = (&'static str, &'static str, bool, f64);
+
+impl Figures {
+    fn all(&self) -> impl Iterator<Item = Figure> {
+        let count = |number: u64| number as f64;
+        let figures: [Option<Figure>; 16] = [
+            Some(("connections", "Open connections.", false, self.connections as f64)),
+            Some(("in_flight", "Requests in flight.", false, self.in_flight as f64)),
+            Some((
+                "pinned_connections",
+                "Connections that cannot be recycled now.",
+                false,
+                self.pinned_connections as f64,
+            )),
+            Some((
+                "pinned_bytes",
+                "Estimated memory that pinned connections keep.",
+                false,
+                count(self.pinned_bytes),
+            )),
+            Some((
+                "closing_connections",
+                "Connections that were asked to go and are not closed yet.",
+                false,
+                self.closing_connections as f64,
+            )),
+            Some((
+                "recycled_connections",
+                "Connections that were asked to go.",
+                true,
+                count(self.recycled_connections),
+            )),
+            Some((
+                "cut_connections",
+                "Connections that were closed with requests in flight.",
+                true,
+                count(self.cut_connections),
+            )),
+            Some((
+                "refused_connections",
+                "Connections that were refused.",
+                true,
+                count(self.refused_connections),
+            )),
+            Some((
+                "refused_requests",
+                "Requests that were refused because there were too many.",
+                true,
+                count(self.refused_requests),
+            )),
+            Some(("releases", "Releases of memory.", true, count(self.releases))),
+            Some((
+                "returned_bytes",
+                "Bytes that releases have returned.",
+                true,
+                count(self.returned_bytes),
+            )),
+            Some((
+                "last_release_s",
+                "Time that the last release took.",
+                false,
+                self.last_release.as_secs_f64(),
+            )),
+            self.longest_lock.map(|time| {
+                let help = "The longest time that a release has locked the allocator.";
+                ("longest_lock_s", help, false, time.as_secs_f64())
+            }),
+            Some((
+                "busy_workers",
+                "Workers that a sweep did not reach.",
+                true,
+                count(self.busy_workers),
+            )),
+            Some((
+                "anonymous_bytes",
+                "Resident anonymous memory.",
+                false,
+                count(self.anonymous_bytes),
+            )),
+            self.allocated_bytes.map(|bytes| {
+                ("allocated_bytes", "Bytes that the program has allocated.", false, count(bytes))
+            }),
+        ];
+        figures.into_iter().flatten()
+    }
+
+    /// Returns the figures as a JSON object of numbers, as `lowtide study --figures` reads it. Times are in seconds,
+    /// sizes in bytes. What is not known is left out.
+    pub fn to_json(&self) -> String {
+        let fields: Vec<_> =
+            self.all().map(|(name, _, _, value)| format!("\"{name}\":{value}")).collect();
+        format!("{{{}}}", fields.join(","))
+    }
+
+    /// Returns the figures in Prometheus' text format, with names that begin with `lowtide_`.
+    pub fn to_prometheus(&self) -> String {
+        let mut text = String::new();
+        for (name, help, is_counter, value) in self.all() {
+            let (kind, end) = if is_counter { ("counter", "_total") } else { ("gauge", "") };
+            let unit = match name.strip_suffix("_s") {
+                Some(name) => format!("lowtide_{name}_seconds{end}"),
+                None => format!("lowtide_{name}{end}"),
+            };
+            text += &format!("# HELP {unit} {help}\n# TYPE {unit} {kind}\n{unit} {value}\n");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_written_with_their_units() {
+        let figures = Figures {
+            connections: 8,
+            returned_bytes: 2_000_000_000,
+            last_release: Duration::from_millis(250),
+            ..Figures::default()
+        };
+        let json = figures.to_json();
+        assert!(json.starts_with("{\"connections\":8,\"in_flight\":0,"), "{json}");
+        assert!(json.contains("\"last_release_s\":0.25,") && json.ends_with('}'), "{json}");
+        assert!(!json.contains("allocated_bytes"), "{json}");
+        let text = figures.to_prometheus();
+        assert!(text.contains("\nlowtide_returned_bytes_total 2000000000\n"), "{text}");
+        assert!(text.contains("# TYPE lowtide_last_release_seconds gauge\n"), "{text}");
+    }
+}

@@ -1,0 +1,345 @@
+//! A server on hyper, with limits and a keeper.
+
+mod limited;
+mod limits;
+
+use std::fmt;
+use std::future::{Future, IntoFuture, Pending, pending};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+pub use limits::{Limits, Overload};
+
+use crate::Keeper;
+use limited::{BoxError, Limited};
+use limits::{Addresses, Entered};
+
+/// Time to wait after an error of `accept` that concerns the process: too many open files, no memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The address of the client, in the extensions of each request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PeerAddr(pub SocketAddr);
+
+/// Serves an app on a listener, HTTP/1.1 and HTTP/2 without TLS. The app is any tower service, for instance an axum
+/// `Router`. Await the result, which ends after a graceful shutdown or never.
+///
+/// ```no_run
+/// use axum::{Router, routing::get};
+///
+/// # async fn run() -> std::io::Result<()> {
+/// let app = Router::new().route("/", get(|| async { "hello" }));
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+/// lowtide_tokio::serve(listener, app).await
+/// # }
+/// ```
+pub fn serve<S>(listener: TcpListener, app: S) -> Serve<S> {
+    Serve {
+        listener,
+        app,
+        keeper: None,
+        limits: Limits::default(),
+        admit: None,
+        shutdown_timeout: None,
+        signal: pending(),
+    }
+}
+
+/// Decides whether a connection is accepted, by its address.
+type Admit = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
+
+/// A server: [`serve`].
+#[must_use = "a server does nothing until it is awaited"]
+pub struct Serve<S, F = Pending<()>> {
+    listener: TcpListener,
+    app: S,
+    keeper: Option<Keeper>,
+    limits: Limits,
+    admit: Option<Admit>,
+    shutdown_timeout: Option<Duration>,
+    signal: F,
+}
+
+impl<S, F> fmt::Debug for Serve<S, F> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = out.debug_struct("Serve");
+        text.field("listener", &self.listener).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl<S, F> Serve<S, F> {
+    /// Uses this keeper. Without it, the server starts one with the default settings.
+    pub fn keeper(mut self, keeper: Keeper) -> Self {
+        self.keeper = Some(keeper);
+        self
+    }
+
+    /// Sets the limits.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Accepts only connections for whose address this returns `true`. It is called before a task or a buffer exists, and
+    /// must not block. Other connections are reset.
+    pub fn admit(mut self, admit: impl Fn(SocketAddr) -> bool + Send + Sync + 'static) -> Self {
+        self.admit = Some(Arc::new(admit));
+        self
+    }
+
+    /// Ends the server when `signal` is ready: no further connection is accepted, and those that are open end after the
+    /// requests that are in flight.
+    pub fn with_graceful_shutdown<G>(self, signal: G) -> Serve<S, G>
+    where
+        G: Future<Output = ()>,
+    {
+        let Self { listener, app, keeper, limits, admit, shutdown_timeout, signal: _ } = self;
+        Serve { listener, app, keeper, limits, admit, shutdown_timeout, signal }
+    }
+
+    /// Sets the maximum time for a graceful shutdown. Then connections are closed, and their requests fail. Default: no
+    /// maximum.
+    pub fn shutdown_timeout(mut self, time: Duration) -> Self {
+        self.shutdown_timeout = Some(time);
+        self
+    }
+}
+
+impl<S, F, B> IntoFuture for Serve<S, F>
+where
+    S: tower_service::Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+    F: Future<Output = ()> + Send + 'static,
+{
+    type Output = io::Result<()>;
+    type IntoFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+/// How far a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Serving,
+    /// Connections end when their requests have.
+    ShuttingDown,
+    /// Connections end now.
+    Over,
+}
+
+/// What all connections of a server have in common.
+struct Common<S> {
+    app: S,
+    keeper: Keeper,
+    limits: Limits,
+    stage: watch::Receiver<Stage>,
+    /// Closed when all connections have ended.
+    _open: mpsc::Sender<()>,
+}
+
+impl<S: Clone> Clone for Common<S> {
+    fn clone(&self) -> Self {
+        Self {
+            app: self.app.clone(),
+            keeper: self.keeper.clone(),
+            limits: self.limits,
+            stage: self.stage.clone(),
+            _open: self._open.clone(),
+        }
+    }
+}
+
+/// A connection that was accepted, with its place among all and among those of its address.
+struct Accepted {
+    stream: TcpStream,
+    peer: SocketAddr,
+    _place: OwnedSemaphorePermit,
+    _entered: Entered,
+}
+
+impl<S, F, B> Serve<S, F>
+where
+    S: tower_service::Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+    F: Future<Output = ()> + Send + 'static,
+{
+    async fn run(self) -> io::Result<()> {
+        let Self { listener, app, keeper, limits, admit, shutdown_timeout, signal } = self;
+        let keeper = keeper.map_or_else(Keeper::start, Ok)?;
+        let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+        let (stages, stage) = watch::channel(Stage::Serving);
+        let (open, mut all_ended) = mpsc::channel(1);
+        let common = Common { app, keeper, limits, stage, _open: open };
+        let accept = Accept { listener, places, addresses: Addresses::default(), limits, admit };
+        let mut signal = pin!(signal);
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = signal.as_mut() => break,
+                accepted = accept.next(&common.keeper) => accepted,
+            };
+            tokio::spawn(common.clone().run(accepted));
+        }
+        // New connections are refused from now on.
+        drop(accept);
+        drop(common);
+        stages.send_replace(Stage::ShuttingDown);
+        let mut ended = pin!(async { while all_ended.recv().await.is_some() {} });
+        if let Some(time) = shutdown_timeout
+            && timeout(time, ended.as_mut()).await.is_err()
+        {
+            stages.send_replace(Stage::Over);
+        }
+        ended.await;
+        Ok(())
+    }
+}
+
+/// Accepts connections.
+struct Accept {
+    listener: TcpListener,
+    places: Arc<Semaphore>,
+    addresses: Addresses,
+    limits: Limits,
+    admit: Option<Admit>,
+}
+
+impl Accept {
+    /// Returns the next connection that may enter.
+    async fn next(&self, keeper: &Keeper) -> Accepted {
+        loop {
+            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
+                // It is never closed.
+                return pending().await;
+            };
+            match self.listener.accept().await {
+                Ok((stream, peer)) => {
+                    let is_admitted = self.admit.as_ref().is_none_or(|admit| admit(peer));
+                    let entered = is_admitted
+                        .then(|| self.addresses.enter(peer.ip(), self.limits.per_address))
+                        .flatten();
+                    let Some(entered) = entered else {
+                        reset(&stream);
+                        keeper.count_refused_connection();
+                        continue;
+                    };
+                    return Accepted { stream, peer, _place: place, _entered: entered };
+                }
+                Err(error) if is_of_the_connection(&error) => {}
+                Err(_) => sleep(ACCEPT_PAUSE).await,
+            }
+        }
+    }
+}
+
+/// Returns whether an error of `accept` concerns one connection only, which is gone.
+fn is_of_the_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// Makes the kernel reset a connection when it is closed: it keeps nothing of it.
+fn reset(stream: &TcpStream) {
+    // Without that, it is closed as usual.
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+impl<S, B> Common<S>
+where
+    S: tower_service::Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    /// Serves one connection to its end.
+    async fn run(self, accepted: Accepted) {
+        let mut stage = self.stage.clone();
+        let is_over = async move {
+            // A server that was dropped lets its connections end.
+            if stage.wait_for(|stage| *stage == Stage::Over).await.is_err() {
+                pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = is_over => {}
+            () = self.serve(accepted) => {}
+        }
+    }
+
+    async fn serve(self, accepted: Accepted) {
+        let Accepted { stream, peer, _place, _entered } = accepted;
+        let Self { app, keeper, limits, mut stage, _open } = self;
+        let mut shut_down = pin!(async move {
+            // If the sender is gone, the server is.
+            let _ = stage.wait_for(|stage| *stage != Stage::Serving).await;
+        });
+        tokio::select! {
+            biased;
+            () = shut_down.as_mut() => return,
+            // It is readable as well when the client has closed it.
+            first = timeout(limits.first_byte, stream.readable()) => {
+                if !matches!(first, Ok(Ok(()))) {
+                    return;
+                }
+            }
+        }
+        // Both only improve what works without them.
+        let _ = stream.set_nodelay(true);
+        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(limits.unread));
+        let watch = keeper.connection();
+        // A keeper need not outlive its server because of a connection.
+        drop(keeper);
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.headers)
+            .max_buf_size(limits.http1_buffer.max(MIN_BUFFER));
+        builder.http2().timer(TokioTimer::new()).max_concurrent_streams(limits.streams);
+        if let Some(time) = limits.ping {
+            builder.http2().keep_alive_interval(time).keep_alive_timeout(time);
+        }
+        let shared = Arc::clone(watch.shared());
+        let service = watch.service(Limited { app, peer, limits, shared });
+        let io = TokioIo::new(watch.io(stream));
+        let connection = builder.serve_connection_with_upgrades(io, service);
+        let idle = watch.idle(limits.headers, limits.idle);
+        let must_go = async {
+            tokio::select! {
+                () = shut_down => {}
+                () = idle => {}
+            }
+        };
+        // What goes wrong on a connection is the client's concern.
+        let _ = watch.drive_until(connection, must_go).await;
+    }
+}
+
+/// hyper's minimum for the read buffer of HTTP/1.1.
+const MIN_BUFFER: usize = 8 << 10;
