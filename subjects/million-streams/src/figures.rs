@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use lowtide_tokio::Keeper;
 use subject_common::{allocated_bytes, mib, replace, resident_bytes};
 use tokio::runtime::Handle;
 
@@ -28,10 +29,11 @@ struct Inner {
     connections: AtomicUsize,
     refreshes: AtomicU64,
     rolling: Rolling,
+    keeper: Option<Keeper>,
 }
 
 impl Counters {
-    pub(crate) fn new(rolling: Rolling) -> Self {
+    pub(crate) fn new(rolling: Rolling, keeper: Option<Keeper>) -> Self {
         Self(Arc::new(Inner {
             requests: AtomicUsize::default(),
             in_flight: AtomicUsize::default(),
@@ -39,6 +41,7 @@ impl Counters {
             connections: AtomicUsize::default(),
             refreshes: AtomicU64::default(),
             rolling,
+            keeper,
         }))
     }
 
@@ -59,7 +62,7 @@ impl Counters {
     /// All of them, as JSON.
     pub(crate) fn json(&self) -> String {
         let number = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
-        serde_json::json!({
+        let mut figures = serde_json::json!({
             "requests": number(&self.0.requests),
             "requests_in_flight": number(&self.0.in_flight),
             "most_requests_in_flight": number(&self.0.most_in_flight),
@@ -67,8 +70,14 @@ impl Counters {
             "inner_memory_bytes": allocated_bytes(),
             "alive_tasks": self.0.rolling.alive_tasks(),
             "refreshes": self.0.refreshes.load(Ordering::Relaxed),
-        })
-        .to_string()
+        });
+        if let Some(keeper) = &self.0.keeper {
+            let kept = keeper.figures();
+            figures["recycled_connections"] = kept.recycled_connections.into();
+            figures["releases"] = kept.releases.into();
+            figures["returned_bytes"] = kept.returned_bytes.into();
+        }
+        figures.to_string()
     }
 }
 

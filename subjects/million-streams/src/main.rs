@@ -3,7 +3,8 @@
 //! the tasks that are alive, resident memory, and a runtime that is exchanged when nothing runs on it any more.
 //!
 //! ```text
-//! subject-million-streams [--refresh] [--figures FILE] [ADDRESS]      ADDRESS: 127.0.0.1:3000
+//! subject-million-streams [--refresh] [--keep recycle,sweep,release] [--figures FILE] [ADDRESS]
+//!                                                 ADDRESS: 127.0.0.1:3000; --keep: what lowtide-tokio does
 //! curl 'http://127.0.0.1:3000/?expire=20000'      axum(PID) HTTP/1.1 PEER
 //! curl http://127.0.0.1:3000/figures              its counters as JSON
 //! ```
@@ -16,6 +17,7 @@ mod server;
 
 use std::process::ExitCode;
 
+use lowtide_tokio::Tracked;
 use subject_common::Counting;
 
 use allocator::Real;
@@ -24,7 +26,7 @@ use options::Options;
 use runtime::Rolling;
 
 #[global_allocator]
-static ALLOCATOR: Counting<Real> = Counting(Real);
+static ALLOCATOR: Counting<Tracked<Real>> = Counting(Tracked::new(Real));
 
 /// The listener and the monitor run on the main runtime, as in the document; what serves connections, on
 /// the one that is exchanged.
@@ -45,7 +47,9 @@ async fn main() -> ExitCode {
 
 async fn run(options: Options) -> Result<(), String> {
     let rolling = Rolling::new().map_err(|error| format!("no runtime: {error}"))?;
-    let counters = Counters::new(rolling.clone());
+    let keeper = options.acts.map(|acts| server::keep(acts, &rolling)).transpose();
+    let keeper = keeper.map_err(|error| format!("no keeper: {error}"))?;
+    let counters = Counters::new(rolling.clone(), keeper.clone());
     println!("axum-demo pid is {}", std::process::id());
     let address = options.address;
     let listener = tokio::net::TcpListener::bind(address)
@@ -53,5 +57,5 @@ async fn run(options: Options) -> Result<(), String> {
         .map_err(|error| format!("{address} cannot be listened on: {error}"))?;
     println!("listening on {address}");
     tokio::spawn(figures::monitor(counters.clone(), rolling.clone(), options));
-    server::serve(listener, counters, &rolling).await
+    server::serve(listener, counters, &rolling, keeper).await
 }

@@ -8,25 +8,59 @@ use std::path::PathBuf;
 pub(crate) struct Options {
     /// Whether the runtime is exchanged when nothing runs on it.
     pub(crate) refresh: bool,
+    /// What `lowtide-tokio` does, if anything.
+    pub(crate) acts: Option<Acts>,
     /// A file that always holds the counters as JSON.
     pub(crate) figures: Option<PathBuf>,
     /// Where to listen.
     pub(crate) address: SocketAddr,
 }
 
-const USAGE: &str = "usage: subject-million-streams [--refresh] [--figures FILE] [ADDRESS]";
+/// What `lowtide-tokio` does after a burst.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Acts {
+    /// Wide connections that have drained are asked to go.
+    pub(crate) recycle: bool,
+    /// Every worker gives back what its thread keeps.
+    pub(crate) sweep: bool,
+    /// Free memory is returned.
+    pub(crate) release: bool,
+}
+
+impl Acts {
+    /// Parses names with commas between them.
+    fn parse(text: &str) -> Option<Self> {
+        let mut acts = Self::default();
+        for name in text.split(',') {
+            match name {
+                "recycle" => acts.recycle = true,
+                "sweep" => acts.sweep = true,
+                "release" => acts.release = true,
+                _ => return None,
+            }
+        }
+        Some(acts)
+    }
+}
+
+const USAGE: &str = "usage: subject-million-streams [--refresh] [--keep recycle,sweep,release] [--figures FILE] [ADDRESS]";
 
 impl Options {
     /// Reads them.
     pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self {
             refresh: false,
+            acts: None,
             figures: None,
             address: SocketAddr::from(([127, 0, 0, 1], 3000)),
         };
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--refresh" => options.refresh = true,
+                "--keep" => {
+                    let acts = words.next().and_then(|acts| Acts::parse(&acts));
+                    options.acts = Some(acts.ok_or(format!("--keep needs acts; {USAGE}"))?);
+                }
                 "--figures" => {
                     let file = words.next().ok_or(format!("--figures needs a file; {USAGE}"))?;
                     options.figures = Some(file.into());
@@ -50,6 +84,9 @@ mod tests {
     fn what_is_not_understood_is_told_with_the_usage() {
         let read = |text: &str| Options::read(text.split_whitespace().map(str::to_owned));
         assert!(read("--refresh --figures f 0.0.0.0:80").unwrap().refresh);
+        let acts = read("--keep recycle,release").unwrap().acts.unwrap();
+        assert!(acts.recycle && acts.release && !acts.sweep);
+        assert!(read("--keep all").unwrap_err().starts_with("--keep needs acts"));
         assert!(read("--figures").unwrap_err().contains("usage"));
         assert!(read("--quick").unwrap_err().starts_with("`--quick` is no address"));
     }

@@ -90,6 +90,7 @@ impl Connection {
         self.begun.load(Relaxed) - ended
     }
 
+    #[cfg(feature = "serve")]
     pub(super) fn begun(&self) -> usize {
         self.begun.load(Relaxed)
     }

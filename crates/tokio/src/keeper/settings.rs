@@ -85,7 +85,7 @@ impl Default for KeeperBuilder {
 }
 
 impl KeeperBuilder {
-    /// Sets the allocator of the program. Default: mimalloc or jemalloc if their feature is on, else glibc.
+    /// Sets the allocator of the program. Default: mimalloc or jemalloc if their feature is on, else the system's.
     #[must_use]
     pub fn allocator(mut self, allocator: Allocator) -> Self {
         self.settings.allocator = allocator;
