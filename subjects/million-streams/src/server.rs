@@ -66,7 +66,8 @@ pub(crate) async fn serve(
 fn service_of(
     app: Router,
     peer: SocketAddr,
-) -> impl Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send> + Clone {
+) -> impl Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send> + Clone
+{
     service_fn(move |request: Request<Incoming>| {
         app.clone().layer(Extension(ConnectInfo(peer))).call(request)
     })

@@ -1,0 +1,123 @@
+//! What `serve` costs: CPU time of a request, beside the same app on `axum::serve`, in pairs.
+//!
+//!     cargo bench -p lowtide-tokio --bench serve
+//!
+//! Prints one JSON line for each pair: the version of HTTP, and the CPU time of the server for a request in µs, with
+//! `axum::serve`, with `serve`, and with `axum::serve` once more, which shows the noise.
+
+#![allow(clippy::unwrap_used, reason = "a bench that cannot continue has failed")]
+
+use std::alloc::System;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use lowtide_load::{Available, HttpVersion, Plan, RequestTemplate, Shape};
+use lowtide_tokio::{Tracked, serve};
+use tokio::net::TcpListener;
+
+#[global_allocator]
+static ALLOCATOR: Tracked<System> = Tracked::new(System);
+
+const REQUESTS: u64 = 200_000;
+const PAIRS: usize = 15;
+
+fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some(name @ ("axum" | "lowtide")) => server(name),
+        _ => compare(),
+    }
+}
+
+#[tokio::main]
+async fn server(name: &str) {
+    let app = Router::new().route("/", get(|| async { "hello" }));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{}", listener.local_addr().unwrap());
+    match name {
+        "axum" => axum::serve(listener, app).await.unwrap(),
+        _ => serve(listener, app).await.unwrap(),
+    }
+}
+
+fn compare() {
+    for (version, connections, streams) in [(HttpVersion::Http1, 64, 1), (HttpVersion::Http2, 8, 100)] {
+        for pair in 0..PAIRS {
+            let measure = |name| measure(name, version, connections, streams);
+            let [axum, lowtide, again] = if pair % 2 == 0 {
+                [measure("axum"), measure("lowtide"), measure("axum")]
+            } else {
+                let lowtide = measure("lowtide");
+                [measure("axum"), lowtide, measure("axum")]
+            };
+            println!(
+                "{{\"version\":\"{version:?}\",\"axum_us\":{axum:.3},\"lowtide_us\":{lowtide:.3},\"again_us\":{again:.3}}}"
+            );
+        }
+    }
+}
+
+/// A server in a process of its own.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Returns the CPU time of a request in µs.
+fn measure(name: &str, version: HttpVersion, connections: usize, streams: usize) -> f64 {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .arg(name)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let server = Server(child);
+    let address: SocketAddr = line.trim().parse().unwrap();
+    let plan = Plan {
+        targets: vec![format!("http://{address}/").parse().unwrap()],
+        connections,
+        streams,
+        shape: Shape::Burst(REQUESTS),
+        linger: Duration::ZERO,
+        timeout: Duration::from_secs(60),
+        idle_close: None,
+        request: RequestTemplate {
+            method: "GET".to_owned(),
+            headers: Vec::new(),
+            body: Arc::default(),
+        },
+        version,
+        insecure: false,
+        sample_interval: Duration::from_secs(1),
+    };
+    let available = Available {
+        files: lowtide_load::raise_open_files(),
+        memory_bytes: None,
+        ports: lowtide_load::ephemeral_ports(),
+    };
+    let before = cpu_us(server.0.id());
+    let report = lowtide_load::run(&plan, &available, &mut (), &AtomicBool::new(false)).unwrap();
+    let after = cpu_us(server.0.id());
+    assert_eq!(report.rounds[0].failed, 0, "{:?}", report.rounds[0].errors);
+    (after - before) / REQUESTS as f64
+}
+
+/// Returns the CPU time of all threads of a process in µs, from the scheduler's own counts.
+fn cpu_us(pid: u32) -> f64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let times = tasks.map(|task| {
+        let text = std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
+        text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1000.0
+    });
+    times.sum()
+}
