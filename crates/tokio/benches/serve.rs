@@ -46,7 +46,9 @@ async fn server(name: &str) {
 }
 
 fn compare() {
-    for (version, connections, streams) in [(HttpVersion::Http1, 64, 1), (HttpVersion::Http2, 8, 100)] {
+    for (version, connections, streams) in
+        [(HttpVersion::Http1, 64, 1), (HttpVersion::Http2, 8, 100)]
+    {
         for pair in 0..PAIRS {
             let measure = |name| measure(name, version, connections, streams);
             let [axum, lowtide, again] = if pair % 2 == 0 {
