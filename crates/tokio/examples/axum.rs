@@ -35,8 +35,7 @@ pub(crate) async fn main() -> io::Result<()> {
         .route("/metrics", get(|| async move { of_prometheus.figures().to_prometheus() }));
     let listener = TcpListener::bind(address).await?;
     println!("{}", listener.local_addr()?);
-    let mut limits = Limits::default();
-    limits.streams = 1_000_000;
+    let limits = Limits::new().max_concurrent_streams(1_000_000);
     serve(listener, app).keeper(keeper).limits(limits).await
 }
 

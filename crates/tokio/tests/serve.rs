@@ -37,15 +37,11 @@ struct Server {
 }
 
 fn recycle() -> Recycle {
-    let mut recycle = Recycle::default();
-    (recycle.min_age, recycle.jitter) = (Duration::ZERO, Duration::ZERO);
-    recycle
+    Recycle::new().min_age(Duration::ZERO).jitter(Duration::ZERO)
 }
 
 fn limits() -> Limits {
-    let mut limits = Limits::default();
-    limits.streams = 10_000;
-    limits
+    Limits::new().max_concurrent_streams(10_000)
 }
 
 async fn start(limits: Limits, recycle: Recycle) -> Server {
@@ -255,8 +251,7 @@ async fn a_client_that_never_answers_a_ping_loses_its_idle_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_requests_get_503_or_refused_stream() {
     for overload in [Overload::Unavailable, Overload::RefusedStream] {
-        let mut limits = limits();
-        (limits.requests, limits.overload) = (1, overload);
+        let limits = limits().max_requests(1).overload(overload);
         let server = start(limits, recycle()).await;
         let mut sender = server.http2().await;
         let first = tokio::spawn(sender.clone().send_request(request(&server, "/wait")));
@@ -315,8 +310,7 @@ async fn hello_from(server: &Server, last: u8) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_with_too_many_connections_and_one_that_is_not_admitted_are_reset() {
-    let mut limits = limits();
-    limits.per_address = 2;
+    let limits = limits().max_connections_per_address(2);
     let server = start(limits, recycle()).await;
     assert!(is_reset(&server, 9).await);
     let first = connect_from(&server, 2).await.unwrap();
@@ -338,8 +332,7 @@ async fn an_address_with_too_many_connections_and_one_that_is_not_admitted_are_r
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_all_places_are_taken_a_connection_waits_until_one_is_free() {
-    let mut limits = limits();
-    limits.connections = 1;
+    let limits = limits().max_connections(1);
     let server = start(limits, recycle()).await;
     let mut first = server.http1().await;
     assert_eq!(first.send_request(request1("/")).await.unwrap().status(), StatusCode::OK);
@@ -354,8 +347,7 @@ async fn when_all_places_are_taken_a_connection_waits_until_one_is_free() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_send_nothing_half_a_preface_or_half_a_header_are_closed() {
-    let mut limits = limits();
-    (limits.first_byte, limits.headers) = (SHORT, SHORT);
+    let limits = limits().first_byte_timeout(SHORT).header_timeout(SHORT);
     let server = start(limits, recycle()).await;
     for bytes in ["", "PRI * HTT", "GET / HTTP/1.1\r\nhost:"] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -377,8 +369,7 @@ async fn clients_that_send_nothing_half_a_preface_or_half_a_header_are_closed() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_is_closed_and_one_with_a_request_is_not() {
-    let mut limits = limits();
-    (limits.headers, limits.idle) = (SHORT, SHORT);
+    let limits = limits().header_timeout(SHORT).idle_timeout(SHORT);
     let server = start(limits, recycle()).await;
     let mut idle = server.http2().await;
     assert_eq!(idle.send_request(request(&server, "/")).await.unwrap().status(), StatusCode::OK);

@@ -107,13 +107,13 @@ impl Connection {
     /// Takes note of a request on HTTP/1.1. `body_bytes` is the size of its body; `None` if that is unknown.
     pub(super) fn note_http1(&self, body_bytes: Option<u64>) {
         self.is_http1.store(true, Relaxed);
-        if body_bytes.unwrap_or(u64::MAX) >= self.shared.settings.recycle.http1_from_bytes {
+        if body_bytes.unwrap_or(u64::MAX) >= self.shared.settings.recycle.http1_min_body {
             self.has_large_buffer.store(true, Relaxed);
         }
     }
 
     pub(super) fn is_wide(&self) -> bool {
-        self.peak.load(Relaxed) >= self.shared.settings.recycle.from_peak
+        self.peak.load(Relaxed) >= self.shared.settings.recycle.min_peak
     }
 
     fn has_drained(&self) -> bool {

@@ -8,53 +8,108 @@ use tokio::runtime::Handle;
 use super::Keeper;
 use crate::Allocator;
 
-/// When connections are recycled. Start from [`Recycle::default`] or [`Recycle::never`].
+/// When connections are recycled.
+///
+/// ```
+/// use std::time::Duration;
+/// use lowtide_tokio::Recycle;
+///
+/// let recycle = Recycle::new().min_peak(500).max_drain(Some(Duration::from_secs(60)));
+/// ```
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
 pub struct Recycle {
-    /// Minimum number of requests that a connection had in flight at once. Default: 100, which is about 90 KiB.
-    pub from_peak: usize,
-    /// Minimum age of a connection. Default: 1 s.
-    pub min_age: Duration,
-    /// Maximum number of connections that are asked to go at once. The others wait. Default: 64.
-    pub at_once: usize,
-    /// Maximum random delay before a connection is asked to go, so that not all clients connect again at the same
-    /// moment. Default: 50 ms.
-    pub jitter: Duration,
-    /// Maximum time that a connection which was asked to go has for the rest of its requests. Then it is closed, and they
-    /// fail. Default: `None`, as long as they take.
-    pub max_drain: Option<Duration>,
-    /// Time for which a connection is read after it was closed for writing. Without that, the kernel would reset it if
-    /// the client has just sent something, and the client would not see which of its requests were served. Default: 1 s.
-    pub linger: Duration,
-    /// Minimum size of a request body on HTTP/1.1, in bytes, after which the next response closes the connection: hyper
-    /// keeps a read buffer of up to 400 KiB for it. Default: 128 KiB. `u64::MAX` if the size of that buffer is limited
-    /// (`max_buf_size`).
-    pub http1_from_bytes: u64,
+    pub(super) min_peak: usize,
+    pub(super) min_age: Duration,
+    pub(super) at_once: usize,
+    pub(super) jitter: Duration,
+    pub(super) max_drain: Option<Duration>,
+    pub(super) linger: Duration,
+    pub(super) http1_min_body: u64,
 }
 
 impl Default for Recycle {
     fn default() -> Self {
         Self {
-            from_peak: 100,
+            min_peak: 100,
             min_age: Duration::from_secs(1),
             at_once: 64,
             jitter: Duration::from_millis(50),
             max_drain: None,
             linger: Duration::from_secs(1),
-            http1_from_bytes: 128 << 10,
+            http1_min_body: 128 << 10,
         }
     }
 }
 
 impl Recycle {
-    /// Recycles no connection: for gRPC clients that do not try again by themselves.
+    /// Returns the default settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Recycles no connection: for clients that do not retry after GOAWAY.
     pub fn never() -> Self {
-        Self { from_peak: usize::MAX, http1_from_bytes: u64::MAX, ..Self::default() }
+        Self::new().min_peak(usize::MAX).http1_min_body(u64::MAX)
+    }
+
+    /// Sets the minimum peak of concurrent requests of a connection that is recycled. Default: 100, which is about 90 KiB
+    /// of tables.
+    #[must_use]
+    pub fn min_peak(mut self, requests: usize) -> Self {
+        self.min_peak = requests;
+        self
+    }
+
+    /// Sets the minimum age of a connection that is recycled. Default: 1 s.
+    #[must_use]
+    pub fn min_age(mut self, time: Duration) -> Self {
+        self.min_age = time;
+        self
+    }
+
+    /// Sets the maximum number of HTTP/2 connections that are shutting down at once, lingering ones included. The others
+    /// wait. Default: 64.
+    #[must_use]
+    pub fn at_once(mut self, count: usize) -> Self {
+        self.at_once = count;
+        self
+    }
+
+    /// Sets the maximum random delay before GOAWAY, which spreads the reconnects of clients. Default: 50 ms.
+    #[must_use]
+    pub fn jitter(mut self, time: Duration) -> Self {
+        self.jitter = time;
+        self
+    }
+
+    /// Sets the maximum time from the start of a graceful shutdown of a connection, whatever its reason, to its end. Requests
+    /// that are still in flight then fail. Default: `None`, no maximum.
+    #[must_use]
+    pub fn max_drain(mut self, time: Option<Duration>) -> Self {
+        self.max_drain = time;
+        self
+    }
+
+    /// Sets the maximum time of a lingering close: the socket is closed for writing, and read until the client closes it
+    /// too. If a socket with unread data is closed, the kernel resets the connection, and the client may lose the GOAWAY,
+    /// which says which requests were not processed. Default: 1 s.
+    #[must_use]
+    pub fn linger(mut self, time: Duration) -> Self {
+        self.linger = time;
+        self
+    }
+
+    /// Sets the minimum size of a request body on HTTP/1.1, in bytes, after which the next response closes the connection:
+    /// hyper keeps a read buffer of up to 408 KiB for it. Use `u64::MAX` where the buffer is limited (`max_buf_size`), as
+    /// `serve` does. Default: 128 KiB.
+    #[must_use]
+    pub fn http1_min_body(mut self, bytes: u64) -> Self {
+        self.http1_min_body = bytes;
+        self
     }
 }
 
-/// All settings.
+/// Settings of a keeper.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings {
     pub(super) allocator: Allocator,
@@ -99,10 +154,11 @@ impl KeeperBuilder {
         self
     }
 
-    /// Sets how many bytes a release must promise to return. Default: 16 MiB.
+    /// Sets how much free memory triggers a release, in bytes beyond what there was at the start. Default: 16 MiB.
     ///
-    /// With [`Tracked`](crate::Tracked), this is anonymous memory that is not allocated, beyond what there was of it at
-    /// the start. Without, it is anonymous memory beyond what there was after the last release.
+    /// With [`Tracked`](crate::Tracked), free memory is anonymous memory less allocated bytes. Without it, it is all
+    /// anonymous memory. After a release that returned less than this, the next one waits until there is this much more, or
+    /// for a minute.
     #[must_use]
     pub fn release_above(mut self, bytes: u64) -> Self {
         self.settings.release_above = bytes;
@@ -123,7 +179,7 @@ impl KeeperBuilder {
         self
     }
 
-    /// Sweeps this runtime. Without it, the runtime is swept in which [`KeeperBuilder::start`] is called, if any.
+    /// Adds a runtime to sweep. Default: the runtime in which [`KeeperBuilder::start`] is called, if any.
     #[must_use]
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtimes.push(runtime);

@@ -42,7 +42,7 @@ where
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         // This one is among them.
-        if self.shared.in_flight() > self.limits.requests {
+        if self.shared.in_flight() > self.limits.max_requests {
             self.shared.refused_requests.fetch_add(1, Relaxed);
             let is_http2 = request.version() == Version::HTTP_2;
             let is_reset = is_http2 && self.limits.overload == Overload::RefusedStream;

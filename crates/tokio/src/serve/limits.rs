@@ -1,4 +1,4 @@
-//! What a server permits its clients.
+//! Limits of a server.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,65 +7,148 @@ use std::time::Duration;
 
 use crate::keeper::shared::lock;
 
-/// The answer to a request that is one too many.
+/// The response to a request above [`Limits::max_requests`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Overload {
     /// 503 Service Unavailable, with `Retry-After: 1`.
     #[default]
     Unavailable,
-    /// HTTP/2's REFUSED_STREAM, which says that the request was not processed: many clients send it again by themselves.
-    /// On HTTP/1.1 it is 503.
+    /// On HTTP/2, the stream is reset with REFUSED_STREAM, which says that the request was not processed: many clients
+    /// retry automatically. On HTTP/1.1, the response is 503.
     RefusedStream,
 }
 
-/// What a server permits its clients. Start from [`Limits::default`].
+/// Limits of a server.
+///
+/// ```
+/// use lowtide_tokio::Limits;
+///
+/// let limits = Limits::new().max_connections(10_000).max_connections_per_address(100).max_requests(5_000);
+/// ```
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
 pub struct Limits {
-    /// Maximum number of open connections. When it is reached, no connection is accepted: the kernel holds new ones back.
-    /// Default: 50,000. The limit of open files should be higher.
-    pub connections: usize,
-    /// Maximum number of open connections of one address, or of one /64 of IPv6. A further one is reset before it has a
-    /// task or a buffer. Default: as many as there may be in all.
-    pub per_address: usize,
-    /// Maximum number of requests in flight, in all. Default: no limit.
-    pub requests: usize,
-    /// The answer to a further one.
-    pub overload: Overload,
-    /// Maximum number of requests at once on one connection of HTTP/2. Default: 200.
-    pub streams: u32,
-    /// Time until the first byte. Until then, a connection has no buffer. Default: 10 s.
-    pub first_byte: Duration,
-    /// Time for the headers of a request, and from the first byte to the first request. Default: 30 s.
-    pub headers: Duration,
-    /// Time after which a connection without requests in flight is closed, at the latest after twice that. Default: 5 min.
-    pub idle: Duration,
-    /// Time for which a client may leave what it was sent unread (`TCP_USER_TIMEOUT`). Default: 1 min.
-    pub unread: Duration,
-    /// Interval of the PINGs on HTTP/2, and the time for an answer. A client that does not answer is gone. `None` sends
-    /// none. Default: 1 min.
-    pub ping: Option<Duration>,
-    /// Maximum size of the read buffer on HTTP/1.1, in bytes, at least 8 KiB. It also limits the size of the headers.
-    /// hyper's default is 408 KiB, and a connection keeps it. Default: 64 KiB.
-    pub http1_buffer: usize,
+    pub(super) max_connections: usize,
+    pub(super) max_connections_per_address: usize,
+    pub(super) max_requests: usize,
+    pub(super) overload: Overload,
+    pub(super) max_concurrent_streams: u32,
+    pub(super) first_byte_timeout: Duration,
+    pub(super) header_timeout: Duration,
+    pub(super) idle_timeout: Duration,
+    pub(super) user_timeout: Duration,
+    pub(super) ping_interval: Option<Duration>,
+    pub(super) http1_max_buf_size: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 50_000,
-            per_address: usize::MAX,
-            requests: usize::MAX,
+            max_connections: 50_000,
+            max_connections_per_address: usize::MAX,
+            max_requests: usize::MAX,
             overload: Overload::default(),
-            streams: 200,
-            first_byte: Duration::from_secs(10),
-            headers: Duration::from_secs(30),
-            idle: Duration::from_secs(300),
-            unread: Duration::from_secs(60),
-            ping: Some(Duration::from_secs(60)),
-            http1_buffer: 64 << 10,
+            max_concurrent_streams: 200,
+            first_byte_timeout: Duration::from_secs(10),
+            header_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(300),
+            user_timeout: Duration::from_secs(60),
+            ping_interval: Some(Duration::from_secs(60)),
+            http1_max_buf_size: 64 << 10,
         }
+    }
+}
+
+impl Limits {
+    /// Returns the default limits.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the maximum number of open connections, upgraded ones included. At the limit, the server stops accepting: new
+    /// connections wait in the kernel's backlog. Default: 50,000. The limit of open files should be higher.
+    #[must_use]
+    pub fn max_connections(mut self, count: usize) -> Self {
+        self.max_connections = count;
+        self
+    }
+
+    /// Sets the maximum number of open connections of one IPv4 address, or of one /64 of IPv6. A further connection is
+    /// reset before it has a task or a buffer. Behind a proxy, this is the limit of the proxy. Default: no limit.
+    #[must_use]
+    pub fn max_connections_per_address(mut self, count: usize) -> Self {
+        self.max_connections_per_address = count;
+        self
+    }
+
+    /// Sets the maximum number of requests in flight on all connections of the keeper. Further requests get the response
+    /// of [`Limits::overload`]. Default: no limit.
+    #[must_use]
+    pub fn max_requests(mut self, count: usize) -> Self {
+        self.max_requests = count;
+        self
+    }
+
+    /// Sets the response to a request above [`Limits::max_requests`]. Default: [`Overload::Unavailable`].
+    #[must_use]
+    pub fn overload(mut self, overload: Overload) -> Self {
+        self.overload = overload;
+        self
+    }
+
+    /// Sets the maximum number of concurrent streams of one HTTP/2 connection (`SETTINGS_MAX_CONCURRENT_STREAMS`).
+    /// Default: 200.
+    #[must_use]
+    pub fn max_concurrent_streams(mut self, count: u32) -> Self {
+        self.max_concurrent_streams = count;
+        self
+    }
+
+    /// Sets the maximum time until the first byte of a connection. Until then, the connection has no buffer. Default: 10 s.
+    #[must_use]
+    pub fn first_byte_timeout(mut self, time: Duration) -> Self {
+        self.first_byte_timeout = time;
+        self
+    }
+
+    /// Sets the maximum time from the first byte of a connection to its first request, and for the headers of each further
+    /// request on HTTP/1.1. Default: 30 s.
+    #[must_use]
+    pub fn header_timeout(mut self, time: Duration) -> Self {
+        self.header_timeout = time;
+        self
+    }
+
+    /// Sets the time without requests in flight after which a connection is closed. The connection is checked at this
+    /// interval, so it is closed after twice the time at the latest. Default: 5 min, more than load balancers wait.
+    #[must_use]
+    pub fn idle_timeout(mut self, time: Duration) -> Self {
+        self.idle_timeout = time;
+        self
+    }
+
+    /// Sets the maximum time for which sent data may stay unacknowledged, or unsent because the client does not read
+    /// (`TCP_USER_TIMEOUT`). Then the kernel closes the connection. Default: 1 min.
+    #[must_use]
+    pub fn user_timeout(mut self, time: Duration) -> Self {
+        self.user_timeout = time;
+        self
+    }
+
+    /// Sets the interval of PINGs on HTTP/2, which is also the maximum time for an answer. `None` sends no PINGs. Default:
+    /// 1 min.
+    #[must_use]
+    pub fn ping_interval(mut self, time: Option<Duration>) -> Self {
+        self.ping_interval = time;
+        self
+    }
+
+    /// Sets the maximum size of the read buffer on HTTP/1.1 in bytes, which is also the maximum size of the headers. Less
+    /// than 8 KiB counts as 8 KiB. A connection keeps its buffer, and hyper's own limit is 408 KiB. Default: 64 KiB.
+    #[must_use]
+    pub fn http1_max_buf_size(mut self, bytes: usize) -> Self {
+        self.http1_max_buf_size = bytes;
+        self
     }
 }
 
@@ -92,7 +175,7 @@ impl Addresses {
     }
 }
 
-/// A connection that is counted.
+/// Guard of a counted connection.
 #[derive(Debug)]
 pub(super) struct Entered {
     addresses: Addresses,
@@ -111,7 +194,7 @@ impl Drop for Entered {
     }
 }
 
-/// Returns the address by which a client is counted. A client of IPv6 usually has a whole /64.
+/// Returns the address by which a client is counted. An IPv6 client usually has a whole /64.
 fn key_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -133,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_may_enter_again_when_one_of_its_connections_has_left() {
+    fn a_connection_that_ends_makes_room_for_another_of_its_address() {
         let addresses = Addresses::default();
         let first = addresses.enter(address("192.0.2.1"), 2);
         let _second = addresses.enter(address("192.0.2.1"), 2).unwrap();
@@ -148,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_network_of_ipv6_count_as_one_and_mapped_ones_as_ipv4() {
+    fn an_ipv6_network_of_64_bits_counts_as_one_client_and_a_mapped_address_as_ipv4() {
         let same = |one, other| key_of(address(one)) == key_of(address(other));
         assert!(same("2001:db8:1:2:3::4", "2001:db8:1:2:ffff::1"));
         assert!(!same("2001:db8:1:2::1", "2001:db8:1:3::1"));

@@ -189,7 +189,7 @@ where
     async fn run(self) -> io::Result<()> {
         let Self { listener, app, keeper, limits, admit, shutdown_timeout, signal } = self;
         let keeper = keeper.map_or_else(Keeper::start, Ok)?;
-        let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+        let places = Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS)));
         let (stages, stage) = watch::channel(Stage::Serving);
         let (open, mut all_ended) = mpsc::channel(1);
         let common = Common { app, keeper, limits, stage, _open: open };
@@ -239,7 +239,9 @@ impl Accept {
                 Ok((stream, peer)) => {
                     let is_admitted = self.admit.as_ref().is_none_or(|admit| admit(peer));
                     let entered = is_admitted
-                        .then(|| self.addresses.enter(peer.ip(), self.limits.per_address))
+                        .then(|| {
+                            self.addresses.enter(peer.ip(), self.limits.max_connections_per_address)
+                        })
                         .flatten();
                     let Some(entered) = entered else {
                         reset(&stream);
@@ -303,7 +305,7 @@ where
             biased;
             () = shut_down.as_mut() => return,
             // It is readable as well when the client has closed it.
-            first = timeout(limits.first_byte, stream.readable()) => {
+            first = timeout(limits.first_byte_timeout, stream.readable()) => {
                 if !matches!(first, Ok(Ok(()))) {
                     return;
                 }
@@ -311,7 +313,7 @@ where
         }
         // Both only improve what works without them.
         let _ = stream.set_nodelay(true);
-        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(limits.unread));
+        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(limits.user_timeout));
         let watch = keeper.connection();
         // A keeper need not outlive its server because of a connection.
         drop(keeper);
@@ -319,17 +321,20 @@ where
         builder
             .http1()
             .timer(TokioTimer::new())
-            .header_read_timeout(limits.headers)
-            .max_buf_size(limits.http1_buffer.max(MIN_BUFFER));
-        builder.http2().timer(TokioTimer::new()).max_concurrent_streams(limits.streams);
-        if let Some(time) = limits.ping {
+            .header_read_timeout(limits.header_timeout)
+            .max_buf_size(limits.http1_max_buf_size.max(MIN_BUFFER));
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(limits.max_concurrent_streams);
+        if let Some(time) = limits.ping_interval {
             builder.http2().keep_alive_interval(time).keep_alive_timeout(time);
         }
         let shared = Arc::clone(watch.shared());
         let service = watch.service(Limited { app, peer, limits, shared });
         let io = TokioIo::new(watch.io(stream));
         let connection = builder.serve_connection_with_upgrades(io, service);
-        let idle = watch.idle(limits.headers, limits.idle);
+        let idle = watch.idle(limits.header_timeout, limits.idle_timeout);
         let must_go = async {
             tokio::select! {
                 () = shut_down => {}
