@@ -24,9 +24,9 @@ pub enum Allocator {
     Mimalloc,
     /// Any other.
     Other {
-        /// Returns free memory to the OS, as far as any thread can do that.
+        /// Returns free memory to the OS, as far as one thread can do that for all.
         release: fn(),
-        /// Gives back what the calling thread keeps for itself. `None` if a release has no need of it.
+        /// Frees the cache of the calling thread. `None` if a release does not need it.
         flush: Option<fn()>,
     },
 }
@@ -43,20 +43,40 @@ impl Default for Allocator {
     }
 }
 
-/// The account of a release.
-#[derive(Debug, Clone, Default)]
+/// How a release was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Method {
+    /// The free pages of glibc's heap were dropped in parts. An arena was locked for about 60 µs at a time.
+    Parts,
+    /// `malloc_trim` was called, which locks an arena until all its free pages are dropped.
+    Trim {
+        /// Why not in parts.
+        why: String,
+    },
+    /// The allocator's own function was called.
+    Purge,
+    /// Nothing was released.
+    Nothing {
+        /// Why.
+        why: String,
+    },
+}
+
+/// The result of a release.
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Released {
+    /// How it was done.
+    pub method: Method,
     /// Bytes of anonymous memory before the release.
     pub before_bytes: u64,
-    /// Bytes of anonymous memory after it. It also has what other threads have allocated meanwhile.
+    /// Bytes of anonymous memory after the release, with what other threads have allocated meanwhile.
     pub after_bytes: u64,
-    /// Time that it took.
+    /// Duration.
     pub elapsed: Duration,
-    /// The longest time that the allocator was locked, if that is known: with glibc.
+    /// The longest time for which an arena was locked, with [`Method::Parts`].
     pub longest_lock: Option<Duration>,
-    /// Why `malloc_trim` was called, which locks an arena for as long as it takes. `None` otherwise.
-    pub fallback: Option<String>,
 }
 
 impl Released {
@@ -66,19 +86,18 @@ impl Released {
     }
 }
 
-/// Returns the free memory of an allocator to the OS. It runs in the calling thread, and blocks it for up to some tenths
-/// of a second. jemalloc and mimalloc have free memory in each thread as well: [`sweep`](crate::sweep) first.
+/// Returns the free memory of an allocator to the OS. It blocks the calling thread for up to some tenths of a second. jemalloc
+/// and mimalloc also cache free memory in each thread: call [`sweep`](crate::sweep) first.
 ///
-/// Of glibc's heap, whole free pages of all arenas are dropped, and an arena is locked for about 60 µs at a time. On another
-/// processor than x86-64, and on a version of glibc that lowtide was not tested with, `malloc_trim` is called instead:
-/// [`Released::fallback`]. musl has nothing to call.
+/// With glibc, the free pages of all arenas are dropped in parts: [`Method::Parts`]. On another processor than x86-64, and with
+/// a version of glibc that lowtide was not tested with, `malloc_trim` is called instead. musl has no such function.
 pub fn release(allocator: Allocator) -> Released {
     let begin = Instant::now();
-    let mut released =
-        Released { before_bytes: memory::anonymous_bytes().unwrap_or(0), ..Released::default() };
-    match allocator {
+    let before_bytes = memory::anonymous_bytes().unwrap_or(0);
+    let mut longest_lock = None;
+    let method = match allocator {
         Allocator::System => match system() {
-            System::Libc => release_libc(&mut released),
+            System::Libc => release_libc(&mut longest_lock),
             System::Jemalloc(control) => release_jemalloc(control),
             System::Mimalloc(collect) => collect_mimalloc(collect),
         },
@@ -86,16 +105,17 @@ pub fn release(allocator: Allocator) -> Released {
         Allocator::Jemalloc => release_jemalloc(tikv_jemalloc_sys::mallctl),
         #[cfg(feature = "mimalloc")]
         Allocator::Mimalloc => collect_mimalloc(libmimalloc_sys::mi_collect),
-        Allocator::Other { release, .. } => release(),
-    }
-    released.after_bytes = memory::anonymous_bytes().unwrap_or(0);
-    released.elapsed = begin.elapsed();
-    released
+        Allocator::Other { release, .. } => {
+            release();
+            Method::Purge
+        }
+    };
+    let after_bytes = memory::anonymous_bytes().unwrap_or(0);
+    Released { method, before_bytes, after_bytes, elapsed: begin.elapsed(), longest_lock }
 }
 
 impl Allocator {
-    /// Returns the function that gives back what the calling thread keeps for itself; `None` if a release has no need
-    /// of it.
+    /// Returns the function that frees the cache of the calling thread; `None` if a release does not need it.
     pub(crate) fn flush(self) -> Option<fn()> {
         match self {
             // A release drops what glibc's arenas have. The caches of threads hold a few small blocks.
@@ -104,7 +124,7 @@ impl Allocator {
             #[cfg(feature = "jemalloc")]
             Self::Jemalloc => Some(|| flush_jemalloc(tikv_jemalloc_sys::mallctl)),
             #[cfg(feature = "mimalloc")]
-            Self::Mimalloc => Some(|| collect_mimalloc(libmimalloc_sys::mi_collect)),
+            Self::Mimalloc => Some(|| _ = collect_mimalloc(libmimalloc_sys::mi_collect)),
             Self::Other { flush, .. } => flush,
         }
     }
@@ -152,32 +172,40 @@ fn flush_system() {
     match system() {
         System::Libc => {}
         System::Jemalloc(control) => flush_jemalloc(control),
-        System::Mimalloc(collect) => collect_mimalloc(collect),
+        System::Mimalloc(collect) => _ = collect_mimalloc(collect),
     }
 }
 
-fn release_libc(released: &mut Released) {
+fn release_libc(longest_lock: &mut Option<Duration>) -> Method {
     #[cfg(feature = "glibc")]
     {
         use lowtide_release::{OwnOptions, OwnRefusal, release_own};
         match release_own(&OwnOptions::default()) {
-            Ok(release) => released.longest_lock = Some(release.longest_lock),
-            Err(OwnRefusal::Busy) => {}
-            Err(why) => trim(released, &why.to_string()),
+            Ok(release) => {
+                *longest_lock = Some(release.longest_lock);
+                Method::Parts
+            }
+            Err(why @ OwnRefusal::Busy) => Method::Nothing { why: why.to_string() },
+            Err(why) => trim(why.to_string()),
         }
     }
     #[cfg(not(feature = "glibc"))]
-    trim(released, "the feature `glibc` is off");
+    {
+        _ = longest_lock;
+        trim("the feature `glibc` is off".to_owned())
+    }
 }
 
-/// Calls `malloc_trim`, if the C library has it.
-fn trim(released: &mut Released, why: &str) {
-    released.fallback = Some(why.to_owned());
-    #[cfg(target_env = "gnu")]
+#[cfg(target_env = "gnu")]
+fn trim(why: String) -> Method {
     // SAFETY: it may be called at any time by any thread.
-    unsafe {
-        libc::malloc_trim(0)
-    };
+    unsafe { libc::malloc_trim(0) };
+    Method::Trim { why }
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn trim(_: String) -> Method {
+    Method::Nothing { why: "the C library has no function that returns free memory".to_owned() }
 }
 
 /// Calls a function of jemalloc's control interface that has neither input nor output.
@@ -188,17 +216,19 @@ fn control_jemalloc(control: Control, name: &CStr) {
     unsafe { control(name.as_ptr(), null_mut(), null_mut(), null_mut(), 0) };
 }
 
-fn release_jemalloc(control: Control) {
+fn release_jemalloc(control: Control) -> Method {
     flush_jemalloc(control);
     // `MALLCTL_ARENAS_ALL`.
     control_jemalloc(control, c"arena.4096.purge");
+    Method::Purge
 }
 
 fn flush_jemalloc(control: Control) {
     control_jemalloc(control, c"thread.tcache.flush");
 }
 
-fn collect_mimalloc(collect: Collect) {
+fn collect_mimalloc(collect: Collect) -> Method {
     // SAFETY: it may be called at any time by any thread, and concerns the heap of the calling thread.
     unsafe { collect(true) };
+    Method::Purge
 }

@@ -1,6 +1,10 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("lowtide-tokio runs on Linux only");
+
 mod allocator;
+mod clamp;
 mod keeper;
 mod memory;
 #[cfg(feature = "serve")]
@@ -8,9 +12,10 @@ mod serve;
 mod sweep;
 mod tracked;
 
-pub use allocator::{Allocator, Released, release};
+pub use allocator::{Allocator, Method, Released, release};
 pub use keeper::{
-    Counted, CountedBody, Ended, Figures, Keeper, KeeperBuilder, Lingering, Recycle, Report, Watch,
+    CountLayer, CountService, CountServiceFuture, Counted, CountedBody, CountedFuture, Ended,
+    Figures, Keeper, KeeperBuilder, Lingering, Recycle, Report, RequestGuard, Watch,
 };
 #[cfg(feature = "serve")]
 pub use serve::{Limits, Overload, PeerAddr, Serve, serve};

@@ -1,51 +1,74 @@
-//! Reaches every worker of a runtime.
+//! Runs a function on every worker of a runtime.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
 use crate::Allocator;
+use crate::clamp::clamp;
 
-/// Maximum time for which a worker waits for the others: one that is not yet idle would otherwise miss its task, which
-/// an idle worker would take.
+/// Maximum time for which a worker waits for the others. Without that, an idle worker would run the tasks of the others.
 const MEETING: Duration = Duration::from_micros(500);
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The account of a sweep.
+/// The result of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Swept {
-    /// Number of workers of the runtime.
+    /// Number of workers of the runtime. 0 if the allocator needs no sweep.
     pub workers: usize,
-    /// How many of them have flushed. The others were busy all the time, and flush when they get to it.
+    /// How many of them have freed their caches. The others were busy, and do it when they are free.
     pub reached: usize,
 }
 
-/// Makes every worker of a runtime give back the memory that its thread keeps for itself, by a task for each of them.
-/// Workers that are busy are tried again until `patience` has passed. With an allocator that has nothing in its threads
-/// that a release does not reach (glibc), it returns at once.
+/// Makes every worker of a runtime free the cache that the allocator keeps for its thread. Workers that are busy are tried
+/// again until `patience` has passed. glibc needs no sweep: then it returns at once.
 ///
-/// It blocks the calling thread, which should not be a worker of this runtime. A worker waits for the others for at most
-/// half a millisecond at a time.
+/// It spawns a task for each worker, and blocks the calling thread until they have run. Do not call it on a worker of this
+/// runtime. A worker waits for the others for at most half a millisecond at a time.
 pub fn sweep(runtime: &Handle, allocator: Allocator, patience: Duration) -> Swept {
-    match allocator.flush() {
-        Some(flush) => run_on_each_worker(runtime, flush, patience),
-        None => Swept::default(),
+    let mut runtime = SweptRuntime::new(runtime.clone());
+    runtime.sweep(allocator, patience).unwrap_or_default()
+}
+
+/// A runtime that is swept again and again.
+#[derive(Debug)]
+pub(crate) struct SweptRuntime {
+    handle: Handle,
+    /// The last sweep. Its tasks that have not run yet keep it.
+    last: Weak<Meeting>,
+}
+
+impl SweptRuntime {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle, last: Weak::new() }
+    }
+
+    /// Sweeps the runtime: [`sweep`]. `None` if the runtime has ended.
+    pub(crate) fn sweep(&mut self, allocator: Allocator, patience: Duration) -> Option<Swept> {
+        let Some(flush) = allocator.flush() else { return Some(Swept::default()) };
+        // A runtime that does not run now would collect tasks.
+        if self.last.strong_count() > 0 {
+            return Some(Swept { workers: self.handle.metrics().num_workers(), reached: 0 });
+        }
+        let meeting = Arc::new(Meeting::default());
+        self.last = Arc::downgrade(&meeting);
+        run_on_each_worker(&self.handle, flush, patience, &meeting)
     }
 }
 
 /// The state of a sweep.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Meeting {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     /// The threads that have run the function.
     reached: HashSet<ThreadId>,
@@ -73,10 +96,15 @@ impl Drop for Task {
     }
 }
 
-fn run_on_each_worker(runtime: &Handle, flush: fn(), patience: Duration) -> Swept {
+/// Returns `None` if the runtime has ended.
+fn run_on_each_worker(
+    runtime: &Handle,
+    flush: fn(),
+    patience: Duration,
+    meeting: &Arc<Meeting>,
+) -> Option<Swept> {
     let workers = runtime.metrics().num_workers();
-    let deadline = Instant::now() + patience;
-    let meeting = Arc::new(Meeting::default());
+    let deadline = Instant::now() + clamp(patience);
     let mut swept = Swept { workers, reached: 0 };
     loop {
         {
@@ -84,7 +112,7 @@ fn run_on_each_worker(runtime: &Handle, flush: fn(), patience: Duration) -> Swep
             (state.begun, state.ended) = (0, 0);
         }
         for _ in 0..workers {
-            let task = Task { meeting: Arc::clone(&meeting) };
+            let task = Task { meeting: Arc::clone(meeting) };
             runtime.spawn(async move { task.run(flush, workers) });
         }
         let mut state = meeting.state();
@@ -95,11 +123,13 @@ fn run_on_each_worker(runtime: &Handle, flush: fn(), patience: Duration) -> Swep
         }
         swept.reached = state.reached.len().min(workers);
         // A runtime that has shut down drops its tasks without running them.
-        let is_over = state.begun == 0;
+        if state.ended == workers && state.begun == 0 {
+            return None;
+        }
         // Tasks that have not run yet flush later.
         let is_late = state.ended < workers || Instant::now() >= deadline;
-        if swept.reached >= workers || is_over || is_late {
-            return swept;
+        if swept.reached >= workers || is_late {
+            return Some(swept);
         }
         drop(state);
         thread::sleep(PAUSE);

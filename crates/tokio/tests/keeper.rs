@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lowtide_tokio::{Allocator, Keeper};
+use lowtide_tokio::{Allocator, Ended, Keeper};
 use tokio::runtime::Builder;
 
 const LONG: Duration = Duration::from_secs(100);
@@ -53,11 +53,11 @@ fn a_keeper_lives_as_long_as_its_handles_whatever_the_runtime_does() {
     assert_eq!(report.swept.len(), 1);
     assert_eq!((report.swept[0].workers, report.swept[0].reached), (1, 1));
 
-    // A runtime that has ended is not waited for.
+    // A runtime that has ended is forgotten.
     drop(one);
     let many = Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let report = many.block_on(flusher.release_now()).unwrap();
-    assert_eq!((report.swept[0].workers, report.swept[0].reached), (1, 0));
+    assert!(report.swept.is_empty());
 
     // One that ends in the middle of a sweep.
     let sweeping = Keeper::builder().allocator(flushing).runtime(many.handle().clone());
@@ -70,6 +70,13 @@ fn a_keeper_lives_as_long_as_its_handles_whatever_the_runtime_does() {
     });
     many.shutdown_background();
     asker.join().unwrap();
+
+    // A function of the program that panics ends the keeper, and is reported.
+    let panicking = Allocator::Other { release: || panic!("a release that fails"), flush: None };
+    let broken = Keeper::builder().allocator(panicking).start().unwrap();
+    let one = Builder::new_current_thread().build().unwrap();
+    assert_eq!(one.block_on(broken.release_now()).unwrap_err(), Ended);
+    assert_eq!(one.block_on(broken.release_now()).unwrap_err(), Ended);
 
     drop((keeper, flusher));
     wait_until("no thread", || keepers() == 0);

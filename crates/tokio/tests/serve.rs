@@ -1,169 +1,25 @@
-//! `serve` with clients that behave, and with those that do not.
+//! `serve` with clients that behave.
 
 #![cfg(feature = "serve")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
+mod server;
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Extension;
-use axum::routing::{get, post};
-use hyper::client::conn::{http1, http2};
-use hyper::{Request, Response, StatusCode, Version};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use lowtide_tokio::{Keeper, Limits, Overload, PeerAddr, Recycle, serve};
+use axum::routing::get;
+use hyper::client::conn::http1;
+use hyper::{Method, Request, StatusCode, Version};
+use hyper_util::rt::TokioIo;
+use lowtide_tokio::{Keeper, Overload, Recycle, serve};
+use server::{LONG, SHORT, Server, limits, recycle, request, request1, start, text, wide};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, oneshot};
-use tokio::task::JoinHandle;
-
-const LONG: Duration = Duration::from_secs(100);
-const SHORT: Duration = Duration::from_millis(50);
-
-/// A server in this process.
-struct Server {
-    address: SocketAddr,
-    keeper: Keeper,
-    /// Lets requests for `/wait` go on.
-    go: Arc<Notify>,
-    /// Ends the responses of `/endless`.
-    end: Arc<Notify>,
-    shutdown: Option<oneshot::Sender<()>>,
-    task: JoinHandle<std::io::Result<()>>,
-}
-
-fn recycle() -> Recycle {
-    Recycle::new().min_age(Duration::ZERO).jitter(Duration::ZERO)
-}
-
-fn limits() -> Limits {
-    Limits::new().max_concurrent_streams(10_000)
-}
-
-async fn start(limits: Limits, recycle: Recycle) -> Server {
-    let keeper = Keeper::builder().recycle(recycle).start().unwrap();
-    let go = Arc::new(Notify::new());
-    let end = Arc::new(Notify::new());
-    let (waiting, ending) = (Arc::clone(&go), Arc::clone(&end));
-    let app = Router::new()
-        .route("/", get(|| async { "hello" }))
-        .route(
-            "/peer",
-            get(|Extension(PeerAddr(peer)): Extension<PeerAddr>| async move { peer.to_string() }),
-        )
-        .route(
-            "/wait",
-            get(move || {
-                let waiting = Arc::clone(&waiting);
-                async move {
-                    waiting.notified().await;
-                    "waited"
-                }
-            }),
-        )
-        .route("/endless", get(move || endless(Arc::clone(&ending))))
-        .route("/upload", post(|body: axum::body::Bytes| async move { body.len().to_string() }))
-        .route(
-            "/panic",
-            get(|| async {
-                if true {
-                    panic!("a handler that fails")
-                }
-            }),
-        );
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let (shutdown, signal) = oneshot::channel();
-    let server = serve(listener, app)
-        .keeper(keeper.clone())
-        .limits(limits)
-        .admit(|peer| peer.ip() != std::net::IpAddr::from([127, 0, 0, 9]))
-        .with_graceful_shutdown(async {
-            // A server whose sender is dropped ends as well.
-            let _ = signal.await;
-        });
-    let task = tokio::spawn(server.into_future());
-    Server { address, keeper, go, end, shutdown: Some(shutdown), task }
-}
-
-/// A response of unknown length, which ends when it is woken.
-async fn endless(end: Arc<Notify>) -> Response<Body> {
-    let end = async move {
-        end.notified().await;
-        Ok::<_, Infallible>("end")
-    };
-    Response::new(Body::from_stream(futures_util::stream::once(end)))
-}
-
-impl Server {
-    async fn http2(&self) -> http2::SendRequest<Body> {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.max_send_buf_size(1 << 20);
-        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        sender
-    }
-
-    async fn http1(&self) -> http1::SendRequest<Body> {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        sender
-    }
-
-    /// Waits until a figure fulfils a condition.
-    async fn wait_until(&self, what: &str, condition: impl Fn(&lowtide_tokio::Figures) -> bool) {
-        let waiting = async {
-            while !condition(&self.keeper.figures()) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        if tokio::time::timeout(LONG, waiting).await.is_err() {
-            panic!("{what}: {:?}", self.keeper.figures());
-        }
-    }
-}
-
-fn request(server: &Server, path: &str) -> Request<Body> {
-    let uri = format!("http://{}{path}", server.address);
-    Request::builder().uri(uri).body(Body::empty()).unwrap()
-}
-
-/// A request of HTTP/1.1.
-fn request1(path: &str) -> Request<Body> {
-    Request::builder().uri(path).header("host", "a").body(Body::empty()).unwrap()
-}
-
-async fn text<B>(response: Response<B>) -> String
-where
-    B: hyper::body::Body<Data = axum::body::Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let bytes = axum::body::to_bytes(Body::new(response.into_body()), usize::MAX).await.unwrap();
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// Sends so many requests to `/wait` at once, and lets them end.
-async fn wide(server: &Server, sender: &http2::SendRequest<Body>, count: usize) {
-    let before = server.keeper.figures().in_flight;
-    let requests: Vec<_> = (0..count)
-        .map(|_| tokio::spawn(sender.clone().send_request(request(server, "/wait"))))
-        .collect();
-    server.wait_until("all in flight", |now| now.in_flight == before + count).await;
-    // Each handler waits by now, or finds a permit.
-    while requests.iter().any(|request| !request.is_finished()) {
-        server.go.notify_waiters();
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    for request in requests {
-        assert_eq!(text(request.await.unwrap().unwrap()).await, "waited");
-    }
-}
+use tokio::sync::oneshot;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_versions_are_served_and_the_address_of_the_client_is_known() {
@@ -207,45 +63,29 @@ async fn a_connection_with_an_endless_response_is_pinned_until_that_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_on_http1_closes_its_connection_with_the_next_response() {
-    let server = start(limits(), recycle()).await;
+async fn a_large_upload_on_http1_closes_its_connection_with_the_next_response() {
+    let server = start(limits().http1_max_buf_size(1 << 20), recycle()).await;
     let mut sender = server.http1().await;
     let body = Body::from(vec![7; 1 << 20]);
     let upload = Request::post("/upload").header("host", "a").body(body).unwrap();
     let response = sender.send_request(upload).await.unwrap();
     assert_eq!(response.headers().get("connection"), None);
     assert_eq!(text(response).await, (1 << 20).to_string());
-    server.wait_until("recycled", |now| now.recycled_connections == 1).await;
-    sender.ready().await.unwrap();
-    let response = sender.send_request(request1("/")).await.unwrap();
-    assert_eq!(response.headers()["connection"], "close");
-    assert_eq!(text(response).await, "hello");
+    // The keeper's thread decides that.
+    let closed = async {
+        loop {
+            sender.ready().await.unwrap();
+            let response = sender.send_request(request1("/")).await.unwrap();
+            let closes = response.headers().get("connection").is_some_and(|value| value == "close");
+            assert_eq!(text(response).await, "hello");
+            if closes {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(LONG, closed).await.unwrap();
     server.wait_until("closed", |now| now.connections == 0).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_never_answers_a_ping_loses_its_idle_connection() {
-    let server = start(limits(), recycle()).await;
-    let mut stream = TcpStream::connect(server.address).await.unwrap();
-    // The preface, empty settings, and 100 requests for `/` in HPACK: GET, http, `/`, authority `a`.
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
-    let path = b"\x82\x86\x04\x05/wait\x41\x01a";
-    for stream in 0..100_u32 {
-        bytes.extend([0, 0, path.len() as u8, 1, 5]);
-        bytes.extend((stream * 2 + 1).to_be_bytes());
-        bytes.extend(path);
-    }
-    stream.write_all(&bytes).await.unwrap();
-    server.wait_until("all in flight", |now| now.in_flight == 100).await;
-    while server.keeper.figures().in_flight > 0 {
-        server.go.notify_waiters();
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    // It reads all there is, and says nothing.
-    let mut read = Vec::new();
-    tokio::time::timeout(LONG, stream.read_to_end(&mut read)).await.unwrap().unwrap();
-    server.wait_until("closed", |now| now.connections == 0).await;
-    assert_eq!(server.keeper.figures().cut_connections, 0);
+    assert_eq!(server.keeper.figures().recycled_connections, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -273,10 +113,7 @@ async fn too_many_requests_get_503_or_refused_stream() {
         let third = server.http1().await.send_request(request1("/")).await.unwrap();
         assert_eq!(third.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(server.keeper.figures().refused_requests, 2);
-        while !first.is_finished() {
-            server.go.notify_waiters();
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        server.go_until(|| first.is_finished()).await;
         assert_eq!(text(first.await.unwrap().unwrap()).await, "waited");
         let last = sender.send_request(request(&server, "/")).await.unwrap();
         assert_eq!(last.status(), StatusCode::OK);
@@ -346,28 +183,6 @@ async fn when_all_places_are_taken_a_connection_waits_until_one_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_send_nothing_half_a_preface_or_half_a_header_are_closed() {
-    let limits = limits().first_byte_timeout(SHORT).header_timeout(SHORT);
-    let server = start(limits, recycle()).await;
-    for bytes in ["", "PRI * HTT", "GET / HTTP/1.1\r\nhost:"] {
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
-        stream.write_all(bytes.as_bytes()).await.unwrap();
-        let mut read = Vec::new();
-        // It ends, whether by a reset or not.
-        let ended = tokio::time::timeout(LONG, stream.read_to_end(&mut read)).await;
-        assert!(ended.is_ok(), "{bytes:?}");
-    }
-    server.wait_until("closed", |now| now.connections == 0).await;
-    // A client that has closed its side gets its answer.
-    let mut stream = TcpStream::connect(server.address).await.unwrap();
-    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
-    stream.shutdown().await.unwrap();
-    let mut read = Vec::new();
-    stream.read_to_end(&mut read).await.unwrap();
-    assert!(read.is_empty() || read.ends_with(b"hello"), "{:?}", String::from_utf8_lossy(&read));
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_is_closed_and_one_with_a_request_is_not() {
     let limits = limits().header_timeout(SHORT).idle_timeout(SHORT);
     let server = start(limits, recycle()).await;
@@ -377,10 +192,7 @@ async fn an_idle_connection_is_closed_and_one_with_a_request_is_not() {
     let waiting = tokio::spawn(busy.clone().send_request(request(&server, "/wait")));
     server.wait_until("one is closed", |now| now.connections == 1 && now.in_flight == 1).await;
     assert!(idle.is_closed() && !waiting.is_finished());
-    while !waiting.is_finished() {
-        server.go.notify_waiters();
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    server.go_until(|| waiting.is_finished()).await;
     assert_eq!(text(waiting.await.unwrap().unwrap()).await, "waited");
     server.wait_until("both are closed", |now| now.connections == 0).await;
 }
@@ -407,10 +219,7 @@ async fn a_graceful_shutdown_waits_for_requests_and_a_timeout_ends_them() {
     let is_refused = async { while TcpStream::connect(server.address).await.is_ok() {} };
     tokio::time::timeout(LONG, is_refused).await.unwrap();
     assert!(!server.task.is_finished() && !waiting.is_finished());
-    while !waiting.is_finished() {
-        server.go.notify_waiters();
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    server.go_until(|| waiting.is_finished()).await;
     assert_eq!(text(waiting.await.unwrap().unwrap()).await, "waited");
     tokio::time::timeout(LONG, server.task).await.unwrap().unwrap().unwrap();
 
@@ -430,4 +239,250 @@ async fn a_graceful_shutdown_waits_for_requests_and_a_timeout_ends_them() {
     shutdown.send(()).unwrap();
     tokio::time::timeout(LONG, task).await.unwrap().unwrap().unwrap();
     assert!(request.await.unwrap().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_of_http1_may_rest_longer_than_the_time_for_headers() {
+    let server = start(limits().header_timeout(SHORT).idle_timeout(LONG), recycle()).await;
+    let mut sender = server.http1().await;
+    assert_eq!(sender.send_request(request1("/")).await.unwrap().status(), StatusCode::OK);
+    tokio::time::sleep(SHORT * 4).await;
+    assert_eq!(sender.send_request(request1("/")).await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgraded_connection_counts_until_it_is_closed() {
+    let server = start(limits().max_connections(1).idle_timeout(SHORT), recycle()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream
+        .write_all(b"GET /echo HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n")
+        .await
+        .unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+    // There is no room for a second connection.
+    let mut second = server.http1().await;
+    let waiting = tokio::spawn(async move { second.send_request(request1("/")).await });
+    for byte in 0..100 {
+        stream.write_u8(byte).await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), byte);
+    }
+    let figures = server.keeper.figures();
+    assert_eq!((figures.connections, figures.in_flight), (1, 1));
+    assert!(!waiting.is_finished());
+    drop(stream);
+    assert_eq!(waiting.await.unwrap().unwrap().status(), StatusCode::OK);
+    server.wait_until("none in flight", |now| now.in_flight == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_extended_connect_pins_its_connection_until_that_is_closed() {
+    let server = start(limits().idle_timeout(SHORT), recycle()).await;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let (mut sender, mut connection) = h2::client::handshake(stream).await.unwrap();
+    let pings = connection.ping_pong();
+    let connection = tokio::spawn(connection);
+    // The answer comes after the settings of the server.
+    pings.unwrap().ping(h2::Ping::opaque()).await.unwrap();
+    let uri = format!("http://{}", server.address);
+    let connect = Request::builder()
+        .method(Method::CONNECT)
+        .extension(h2::ext::Protocol::from_static("echo"))
+        .uri(format!("{uri}/echo"));
+    let (response, mut writer) = sender.send_request(connect.body(()).unwrap(), false).unwrap();
+    let response = response.await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let mut reader = response.into_body();
+    let requests: Vec<_> = (0..100)
+        .map(|_| {
+            let request = Request::get(format!("{uri}/wait")).body(()).unwrap();
+            tokio::spawn(sender.send_request(request, true).unwrap().0)
+        })
+        .collect();
+    server.wait_until("all in flight", |now| now.in_flight == 100).await;
+    server.go_until(|| requests.iter().all(|request| request.is_finished())).await;
+    server.wait_until("pinned", |now| now.pinned_connections == 1 && now.in_flight == 0).await;
+    for byte in 0..100 {
+        writer.send_data(vec![byte].into(), false).unwrap();
+        let echo = reader.data().await.unwrap().unwrap();
+        reader.flow_control().release_capacity(echo.len()).unwrap();
+        assert_eq!(echo[..], [byte]);
+    }
+    assert_eq!(server.keeper.figures().recycled_connections, 0);
+    connection.abort();
+    server.wait_until("closed", |now| (now.connections, now.in_flight) == (0, 0)).await;
+    assert_eq!(server.keeper.figures().pinned_connections, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_counts_requests_for_a_server_that_runs_its_connections_itself() {
+    let keeper = Keeper::start().unwrap();
+    let app = Router::new().route("/", get(std::future::pending::<()>)).layer(keeper.layer());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async { axum::serve(listener, app).await });
+    let wait_until = async |count| {
+        while keeper.figures().in_flight != count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    wait_until(1).await;
+    let guard = keeper.count_request();
+    wait_until(2).await;
+    drop((stream, guard));
+    wait_until(0).await;
+    server.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hyper_is_configured_by_the_app_within_the_limits() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = serve(listener, Router::new().route("/", get(|| async { "hello" })));
+    let server = server.configure(|http| {
+        http.http1().title_case_headers(true);
+    });
+    tokio::spawn(server.into_future());
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.contains("\r\nContent-Length: 5\r\n"), "{response}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn small_bodies_and_bounded_buffers_are_no_reason_to_close_a_connection_of_http1() {
+    let never = Recycle::never().min_age(Duration::ZERO);
+    for (limits, recycle, bytes) in [
+        (limits().http1_max_buf_size(1 << 20), recycle(), 1),
+        (limits().http1_max_buf_size(1 << 20), never, 1 << 20),
+        (limits(), recycle(), 1 << 20),
+    ] {
+        let server = start(limits, recycle).await;
+        let mut sender = server.http1().await;
+        for _ in 0..20 {
+            sender.ready().await.unwrap();
+            let frames = futures_util::stream::iter([Ok::<_, Infallible>(vec![7; bytes])]);
+            let upload = Request::post("/upload").header("host", "a");
+            let upload = upload.body(Body::from_stream(frames)).unwrap();
+            let response = sender.send_request(upload).await.unwrap();
+            assert_eq!(response.headers().get("connection"), None);
+            assert_eq!(text(response).await, bytes.to_string());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(server.keeper.figures().connections, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_due_is_recycled_under_load_and_loses_no_request() {
+    let server = start(limits(), recycle().max_requests(50)).await;
+    for _ in 0..5 {
+        let sender = server.http2().await;
+        let requests: Vec<_> = (0..50)
+            .map(|_| tokio::spawn(sender.clone().send_request(request(&server, "/wait"))))
+            .collect();
+        server.wait_until("all in flight", |now| now.in_flight == 50).await;
+        server.go_until(|| requests.iter().all(|request| request.is_finished())).await;
+        for request in requests {
+            assert_eq!(text(request.await.unwrap().unwrap()).await, "waited");
+        }
+        server.wait_until("closed", |now| now.connections == 0).await;
+    }
+    let figures = server.keeper.figures();
+    assert_eq!((figures.recycled_connections, figures.cut_connections), (5, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grpc_pins_its_connection_unless_it_may_be_recycled() {
+    for (is_recycled, pinned, recycled) in [(false, 1, 0), (true, 0, 1)] {
+        let server = start(limits(), recycle().grpc(is_recycled)).await;
+        let mut sender = server.http2().await;
+        let mut call = request(&server, "/");
+        call.headers_mut().insert("content-type", "application/grpc+proto".parse().unwrap());
+        assert_eq!(sender.send_request(call).await.unwrap().status(), StatusCode::OK);
+        wide(&server, &sender, 100).await;
+        server
+            .wait_until("decided", |now| {
+                (now.pinned_connections, now.recycled_connections) == (pinned, recycled)
+            })
+            .await;
+    }
+}
+
+/// Reads a response slowly: after each pause a bit.
+async fn read_slowly(mut stream: TcpStream, total: usize) {
+    let mut read = 0;
+    let mut buffer = vec![0; 1 << 18];
+    while read < total {
+        let count = stream.read(&mut buffer).await.unwrap();
+        assert!(count > 0, "it ends after {read} bytes");
+        read += count;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_slowly_gets_all_of_it_during_a_shutdown() {
+    let recycle = recycle().max_requests(100).stall_timeout(Duration::from_secs(10));
+    let mut server = start(limits(), recycle).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    stream.readable().await.unwrap();
+    let slow = tokio::spawn(read_slowly(stream, 256 << 20));
+    // On HTTP/2, the bodies are in hyper's buffers when the requests have ended: the client reads with a small window.
+    let sender = server.http2().await;
+    let bodies: Vec<_> = (0..100)
+        .map(|_| {
+            let response = sender.clone().send_request(request(&server, "/medium"));
+            tokio::spawn(async move { text(response.await.unwrap()).await })
+        })
+        .collect();
+    server.wait_until("recycled", |now| now.recycled_connections == 1).await;
+    server.shutdown.take().unwrap().send(()).unwrap();
+    for body in bodies {
+        let body = tokio::time::timeout(LONG, body).await.unwrap().unwrap();
+        assert_eq!(body.len(), 1 << 18);
+    }
+    tokio::time::timeout(LONG, slow).await.unwrap().unwrap();
+    tokio::time::timeout(LONG, server.task).await.unwrap().unwrap().unwrap();
+    assert_eq!(server.keeper.figures().cut_connections, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_upload_gets_its_response() {
+    let server = start(limits().max_requests(0), recycle()).await;
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let head = b"POST /upload HTTP/1.1\r\nhost: a\r\ncontent-length: 100000000\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        // The server may close before it has read all of this.
+        let _ = stream.write_all(&vec![7; 1 << 20]).await;
+        let mut response = [0; 12];
+        stream.read_exact(&mut response).await.unwrap();
+        assert_eq!(&response, b"HTTP/1.1 503");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_of_any_length_is_taken() {
+    let max = Duration::MAX;
+    let limits = limits().header_timeout(max).idle_timeout(max).first_byte_timeout(max);
+    let limits = limits.user_timeout(max).ping_interval(Some(max));
+    let recycle = Recycle::new().min_age(max).linger(max).stall_timeout(max).max_drain(Some(max));
+    let server = start(limits, recycle).await;
+    for _ in 0..3 {
+        let response = server.http1().await.send_request(request1("/")).await.unwrap();
+        assert_eq!(text(response).await, "hello");
+        let mut sender = server.http2().await;
+        wide(&server, &sender, 100).await;
+        let response = sender.send_request(request(&server, "/")).await.unwrap();
+        assert_eq!(text(response).await, "hello");
+    }
+    server.keeper.release_now().await.unwrap();
 }

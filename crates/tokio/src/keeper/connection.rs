@@ -1,62 +1,111 @@
-//! What is known of one connection.
+//! The state of one connection. [`Keeper`](super::Keeper) defines *wide*, *drained* and *pinned*.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::any::Any;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use super::shared::{DRAINED_DIVISOR, Shared};
+use super::shared::{DRAINED_DIVISOR, Shared, lock};
 
-/// It serves, and need not go.
+/// It serves requests.
 const SERVING: u8 = 0;
-/// It was wide and has drained: it waits for the keeper.
+/// It has drained, or is due: it waits for the keeper's thread.
 const DRAINED: u8 = 1;
-/// It was asked to go.
-const ASKED: u8 = 2;
+/// It shuts down gracefully, or closes with its next response (HTTP/1.1).
+const CLOSING: u8 = 2;
 
-/// One connection.
-#[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) shared: Arc<Shared>,
+/// Peak of concurrent requests from which on the end of a connection is an event: its tables are free.
+const WIDE: usize = 100;
+/// Maximum size of a write that does not count as progress: a PING, a WINDOW_UPDATE.
+const MAX_CONTROL_BYTES: usize = 64;
+
+/// The lingering close of a transport.
+pub(super) type Linger = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// One connection. It exists until its transport, its requests and its service are dropped.
+pub(crate) struct Connection {
+    pub(crate) shared: Arc<Shared>,
     pub(super) since: Instant,
     state: AtomicU8,
     /// Requests so far.
     begun: AtomicUsize,
     /// Requests that have ended so far.
     ended: AtomicUsize,
-    /// The most requests at once.
+    /// The most concurrent requests.
     peak: AtomicUsize,
-    /// Responses of unknown length, and upgrades, in flight.
+    /// Responses of unknown length in flight, and upgrades.
     endless: AtomicUsize,
-    /// The number of streams by which this connection counts as pinned; 0 if it does not.
+    /// Response bodies that wait for the client to read.
+    unread: AtomicUsize,
+    /// The number of streams for which this connection counts as pinned; 0 if it does not.
     pinned: AtomicUsize,
+    /// Whether a stream was upgraded (HTTP/2). Nothing says when that ends.
+    has_tunnel: AtomicBool,
     is_http1: AtomicBool,
+    is_grpc: AtomicBool,
+    /// Bytes that were read so far.
+    read_bytes: AtomicUsize,
+    /// Bytes that had been read when the last request on HTTP/1.1 ended.
+    read_before_bytes: AtomicUsize,
+    /// Bytes that were written so far, without small frames.
+    written_bytes: AtomicUsize,
+    /// Whether its read buffer cannot become large (HTTP/1.1).
+    has_bounded_buffer: AtomicBool,
     /// Whether a large body has made its read buffer large (HTTP/1.1).
     has_large_buffer: AtomicBool,
     /// Whether the next response closes it (HTTP/1.1).
-    pub(super) closes_next: AtomicBool,
-    /// Wakes its driver when it is asked to go.
-    pub(super) go: Notify,
-    /// Whether it counts among those that are closing.
-    is_closing: AtomicBool,
+    closes_next: AtomicBool,
+    /// Whether its transport must be read to its end.
+    lingers: AtomicBool,
+    /// Makes [`Watch::drive`](super::Watch::drive) shut it down gracefully.
+    pub(super) shut_down: Notify,
+    /// Whether it is counted in [`Shared::closing`].
+    is_counted_as_closing: AtomicBool,
+    /// The lingering close, once the transport was dropped.
+    linger: Mutex<Option<Linger>>,
+    /// What is dropped when the connection is closed.
+    held: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
-/// What the keeper does about a connection.
+impl fmt::Debug for Connection {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = out.debug_struct("Connection");
+        text.field("in_flight", &self.in_flight()).field("peak", &self.peak).finish_non_exhaustive()
+    }
+}
+
+/// What the keeper has decided about a connection that had drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It was asked to go, or need not go.
+    /// It shuts down, or has become busy again.
     Done,
-    /// It is too young, until then.
+    /// It is younger than `min_age`, until then.
     Young(Instant),
-    /// Too many others are closing.
+    /// Too many others are shutting down.
     Wait,
+}
+
+/// What has happened on a connection so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Activity {
+    pub(super) begun: usize,
+    ended: usize,
+    written_bytes: usize,
+}
+
+/// Adds to a number that only one thread changes at a time.
+fn add(number: &AtomicUsize, count: usize) {
+    number.store(number.load(Relaxed).wrapping_add(count), Relaxed);
 }
 
 impl Connection {
     pub(crate) fn new(shared: Arc<Shared>) -> Arc<Self> {
-        shared.connections.fetch_add(1, Relaxed);
+        shared.begin_connection();
         Arc::new(Self {
             shared,
             since: Instant::now(),
@@ -65,101 +114,191 @@ impl Connection {
             ended: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
             endless: AtomicUsize::new(0),
+            unread: AtomicUsize::new(0),
             pinned: AtomicUsize::new(0),
+            has_tunnel: AtomicBool::new(false),
             is_http1: AtomicBool::new(false),
+            is_grpc: AtomicBool::new(false),
+            read_bytes: AtomicUsize::new(0),
+            read_before_bytes: AtomicUsize::new(0),
+            written_bytes: AtomicUsize::new(0),
+            has_bounded_buffer: AtomicBool::new(false),
             has_large_buffer: AtomicBool::new(false),
             closes_next: AtomicBool::new(false),
-            go: Notify::new(),
-            is_closing: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
+            shut_down: Notify::new(),
+            is_counted_as_closing: AtomicBool::new(false),
+            linger: Mutex::default(),
+            held: Mutex::default(),
         })
     }
 
     /// Counts a request that begins, until the guard is dropped.
-    pub(super) fn begin(self: &Arc<Self>) -> InFlight {
-        self.shared.begin();
+    pub(super) fn begin(self: &Arc<Self>, is_http1: bool) -> InFlight {
+        self.shared.begin_request();
+        if is_http1 {
+            self.is_http1.store(true, Relaxed);
+        }
         let count = self.begun.fetch_add(1, Relaxed) + 1 - self.ended.load(Relaxed);
         if count > self.peak.load(Relaxed) {
             self.peak.store(count, Relaxed);
         }
-        InFlight { connection: Arc::clone(self), is_endless: false }
+        InFlight {
+            connection: Arc::clone(self),
+            is_http1,
+            is_endless: false,
+            is_unread: false,
+            is_upgrade: false,
+        }
     }
 
     pub(super) fn in_flight(&self) -> usize {
         // Read in this order, the difference is never negative.
-        let ended = self.ended.load(Acquire);
+        let ended = self.ended.load(SeqCst);
         self.begun.load(Relaxed) - ended
     }
 
-    #[cfg(feature = "serve")]
-    pub(super) fn begun(&self) -> usize {
-        self.begun.load(Relaxed)
+    pub(super) fn activity(&self) -> Activity {
+        Activity {
+            begun: self.begun.load(Relaxed),
+            ended: self.ended.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+        }
     }
 
-    /// Enters that it must go, for another reason than its memory.
-    pub(super) fn set_asked(&self) {
-        self.state.store(ASKED, Relaxed);
+    /// Returns whether the connection only waits for its client, if nothing has happened for long.
+    pub(super) fn waits_for_client(&self) -> bool {
+        let has_unread = self.unread.load(Relaxed) > 0;
+        !self.has_tunnel.load(Relaxed) && (self.in_flight() == 0 || has_unread)
     }
 
-    pub(super) fn is_asked(&self) -> bool {
-        self.state.load(Relaxed) == ASKED
+    pub(super) fn add_read_bytes(&self, count: usize) {
+        add(&self.read_bytes, count);
     }
 
-    /// Takes note of a request on HTTP/1.1. `body_bytes` is the size of its body; `None` if that is unknown.
-    pub(super) fn note_http1(&self, body_bytes: Option<u64>) {
-        self.is_http1.store(true, Relaxed);
-        if body_bytes.unwrap_or(u64::MAX) >= self.shared.settings.recycle.http1_min_body {
+    pub(super) fn add_written_bytes(&self, count: usize) {
+        if count > MAX_CONTROL_BYTES {
+            add(&self.written_bytes, count);
+        }
+    }
+
+    pub(super) fn set_grpc(&self) {
+        self.is_grpc.store(true, Relaxed);
+    }
+
+    pub(super) fn set_bounded_buffer(&self) {
+        self.has_bounded_buffer.store(true, Relaxed);
+    }
+
+    /// Sets that it shuts down, for another reason than its memory.
+    pub(super) fn set_closing(&self) {
+        self.state.store(CLOSING, SeqCst);
+        self.lingers.store(true, Relaxed);
+    }
+
+    /// Sets that the transport is read to its end when it is closed.
+    pub(crate) fn set_lingers(&self) {
+        self.lingers.store(true, Relaxed);
+    }
+
+    pub(super) fn lingers(&self) -> bool {
+        self.lingers.load(Relaxed)
+    }
+
+    pub(super) fn set_linger(&self, linger: Linger) {
+        *lock(&self.linger) = Some(linger);
+    }
+
+    pub(super) fn take_linger(&self) -> Option<Linger> {
+        lock(&self.linger).take()
+    }
+
+    /// Keeps a value until the connection is closed.
+    pub(super) fn hold(&self, value: Box<dyn Any + Send>) {
+        lock(&self.held).push(value);
+    }
+
+    /// Returns whether this response must close the connection (HTTP/1.1).
+    pub(super) fn closes_now(&self) -> bool {
+        let closes = self.closes_next.load(Relaxed) && self.closes_next.swap(false, Relaxed);
+        if closes {
+            self.shared.recycled.fetch_add(1, Relaxed);
+        }
+        closes
+    }
+
+    /// Ends a request on HTTP/1.1, which may have made the read buffer large.
+    fn end_http1(&self) {
+        let read = self.read_bytes.load(Relaxed);
+        let before = self.read_before_bytes.swap(read, Relaxed);
+        let body_bytes = read.wrapping_sub(before) as u64;
+        let is_large = body_bytes >= self.shared.settings.recycle.http1_min_body;
+        if is_large && !self.has_bounded_buffer.load(Relaxed) {
             self.has_large_buffer.store(true, Relaxed);
         }
     }
 
-    pub(super) fn is_wide(&self) -> bool {
-        self.peak.load(Relaxed) >= self.shared.settings.recycle.min_peak
+    /// Returns whether it has had as many requests as it may.
+    fn is_due(&self) -> bool {
+        self.begun.load(Relaxed) >= self.shared.settings.recycle.max_requests
     }
 
     fn has_drained(&self) -> bool {
         self.in_flight() * DRAINED_DIVISOR <= self.peak.load(Relaxed)
     }
 
-    /// Reports to the keeper if it was wide and has drained.
+    fn may_be_recycled(&self) -> bool {
+        let is_allowed = self.shared.settings.recycle.grpc || !self.is_grpc.load(Relaxed);
+        is_allowed && self.endless.load(SeqCst) == 0
+    }
+
+    /// Reports the connection to the keeper's thread if it keeps memory and has drained, or if it is due.
     fn check(self: &Arc<Self>) {
-        let is_worth_it = self.is_wide() || self.has_large_buffer.load(Relaxed);
-        if !is_worth_it || !self.has_drained() || self.state.load(Relaxed) != SERVING {
+        let min_peak = self.shared.settings.recycle.min_peak;
+        let is_wide = self.peak.load(Relaxed) >= min_peak;
+        let keeps_memory = is_wide || self.has_large_buffer.load(Relaxed);
+        let is_ready = keeps_memory && self.has_drained() || self.is_due();
+        if !is_ready || self.state.load(SeqCst) != SERVING {
             return;
         }
-        if self.endless.load(Relaxed) > 0 {
+        if !self.may_be_recycled() {
             self.pin();
             return;
         }
         self.unpin();
-        if self.state.compare_exchange(SERVING, DRAINED, Relaxed, Relaxed).is_ok() {
+        if self.state.compare_exchange(SERVING, DRAINED, SeqCst, SeqCst).is_ok() {
             self.shared.add_drained(Arc::downgrade(self));
         }
     }
 
     fn pin(&self) {
         let streams = self.peak.load(Relaxed).max(1);
-        if self.pinned.compare_exchange(0, streams, Relaxed, Relaxed).is_ok() {
+        if self.pinned.compare_exchange(0, streams, SeqCst, SeqCst).is_ok() {
             self.shared.pinned.fetch_add(1, Relaxed);
-            self.shared.pinned_streams.fetch_add(streams, Relaxed);
+            self.shared.pinned_streams.fetch_add(streams as isize, Relaxed);
+            // Its last endless response may have ended since.
+            if self.may_be_recycled() {
+                self.unpin();
+            }
         }
     }
 
     fn unpin(&self) {
-        let streams = self.pinned.swap(0, Relaxed);
+        let streams = self.pinned.swap(0, SeqCst);
         if streams > 0 {
             self.shared.pinned.fetch_sub(1, Relaxed);
-            self.shared.pinned_streams.fetch_sub(streams, Relaxed);
+            self.shared.pinned_streams.fetch_sub(streams as isize, Relaxed);
         }
     }
 
-    /// Asks a connection that has drained to go, unless it has become busy again.
+    /// Shuts down a connection that has drained or is due, unless it has become busy again.
     pub(super) fn recycle(self: &Arc<Self>, now: Instant) -> Decision {
         let (shared, recycle) = (&self.shared, &self.shared.settings.recycle);
-        if self.state.load(Relaxed) != DRAINED {
+        if self.state.load(SeqCst) != DRAINED {
             return Decision::Done;
         }
-        if !self.has_drained() || self.endless.load(Relaxed) > 0 {
-            self.state.store(SERVING, Relaxed);
+        if !self.has_drained() && !self.is_due() || !self.may_be_recycled() {
+            self.state.store(SERVING, SeqCst);
             // It may have drained since.
             self.check();
             return Decision::Done;
@@ -169,56 +308,104 @@ impl Connection {
             return Decision::Young(of_age);
         }
         if self.is_http1.load(Relaxed) {
-            self.state.store(ASKED, Relaxed);
+            self.set_closing();
             self.closes_next.store(true, Relaxed);
-        } else {
-            if shared.closing.load(Relaxed) >= recycle.at_once {
-                return Decision::Wait;
-            }
-            shared.closing.fetch_add(1, Relaxed);
-            self.is_closing.store(true, Relaxed);
-            self.state.store(ASKED, Relaxed);
-            self.go.notify_one();
+            return Decision::Done;
         }
+        if shared.closing.load(Relaxed) >= recycle.max_at_once {
+            return Decision::Wait;
+        }
+        shared.closing.fetch_add(1, Relaxed);
+        self.is_counted_as_closing.store(true, Relaxed);
+        self.set_closing();
+        self.shut_down.notify_one();
         shared.recycled.fetch_add(1, Relaxed);
         Decision::Done
+    }
+
+    /// Lets another connection shut down before this one is closed.
+    pub(super) fn stop_counting_as_closing(&self) {
+        if self.is_counted_as_closing.swap(false, Relaxed) {
+            self.shared.closing.fetch_sub(1, Relaxed);
+            self.shared.event();
+        }
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         self.unpin();
-        if *self.is_closing.get_mut() {
-            self.shared.closing.fetch_sub(1, Relaxed);
-            // Another one may go now.
+        // Upgrades end with their connection.
+        for _ in 0..self.in_flight() {
+            self.shared.end_endless();
+        }
+        self.shared.end_connection();
+        self.stop_counting_as_closing();
+        // The tables of a wide connection are free now.
+        if *self.peak.get_mut() >= WIDE {
             self.shared.event();
         }
     }
 }
 
-/// A request in flight.
+/// A request in flight on a connection, until it is dropped.
 #[derive(Debug)]
 pub(super) struct InFlight {
     connection: Arc<Connection>,
+    is_http1: bool,
     is_endless: bool,
+    /// Whether its response body waits for the client to read.
+    is_unread: bool,
+    is_upgrade: bool,
 }
 
 impl InFlight {
     /// The response may never end.
     pub(super) fn set_endless(&mut self) {
         if !std::mem::replace(&mut self.is_endless, true) {
-            self.connection.endless.fetch_add(1, Relaxed);
+            self.connection.endless.fetch_add(1, SeqCst);
+            self.connection.shared.make_endless();
+        }
+    }
+
+    /// Sets whether the response body waits for the client to read.
+    pub(super) fn set_unread(&mut self, is_unread: bool) {
+        if std::mem::replace(&mut self.is_unread, is_unread) != is_unread {
+            let unread = &self.connection.unread;
+            _ = if is_unread { unread.fetch_add(1, Relaxed) } else { unread.fetch_sub(1, Relaxed) };
+        }
+    }
+
+    /// The request becomes a tunnel. Nothing says when that ends: on HTTP/1.1, it counts until the connection is closed; on
+    /// HTTP/2, it pins the connection.
+    pub(super) fn upgrade(mut self) {
+        if self.is_http1 {
+            self.set_endless();
+            self.is_upgrade = true;
+        } else if !self.connection.has_tunnel.swap(true, Relaxed) {
+            self.connection.endless.fetch_add(1, SeqCst);
         }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if self.is_endless {
-            self.connection.endless.fetch_sub(1, Relaxed);
+        let connection = &self.connection;
+        if !self.is_upgrade {
+            if self.is_unread {
+                connection.unread.fetch_sub(1, Relaxed);
+            }
+            if self.is_http1 {
+                connection.end_http1();
+            }
+            if self.is_endless {
+                connection.endless.fetch_sub(1, SeqCst);
+                connection.shared.end_endless();
+            } else {
+                connection.shared.end_request();
+            }
+            connection.ended.fetch_add(1, SeqCst);
         }
-        self.connection.ended.fetch_add(1, Release);
-        self.connection.shared.end();
-        self.connection.check();
+        connection.check();
     }
 }

@@ -3,15 +3,15 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::service::Service;
 
 use super::connection::{Connection, InFlight};
+use super::layer::RequestGuard;
 
 /// A service of one connection, whose requests are counted: [`Watch::service`](super::Watch::service).
 #[derive(Debug, Clone)]
@@ -26,13 +26,9 @@ impl<S> Counted<S> {
     }
 }
 
-/// The size of a request body on HTTP/1.1, in bytes; `None` if its header does not have it.
-fn body_bytes<B>(request: &Request<B>) -> Option<u64> {
-    let headers = request.headers();
-    match headers.get(CONTENT_LENGTH) {
-        Some(length) => length.to_str().ok()?.parse().ok(),
-        None => (!headers.contains_key(TRANSFER_ENCODING)).then_some(0),
-    }
+fn is_grpc<B>(request: &Request<B>) -> bool {
+    let content_type = request.headers().get(CONTENT_TYPE);
+    content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
 impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for Counted<S>
@@ -45,19 +41,21 @@ where
     type Future = CountedFuture<S::Future>;
 
     fn call(&self, request: Request<RequestBody>) -> Self::Future {
-        let mut guard = self.connection.begin();
         let is_http1 = request.version() < Version::HTTP_2;
-        if is_http1 {
-            self.connection.note_http1(body_bytes(&request));
-        }
-        if request.method() == Method::CONNECT {
+        let mut guard = self.connection.begin(is_http1);
+        let is_connect = request.method() == Method::CONNECT;
+        if is_connect {
             guard.set_endless();
+        }
+        if is_grpc(&request) {
+            self.connection.set_grpc();
         }
         CountedFuture {
             inner: self.inner.call(request),
             guard: Some(guard),
             connection: Arc::clone(&self.connection),
             is_http1,
+            is_connect,
         }
     }
 }
@@ -71,6 +69,7 @@ pin_project_lite::pin_project! {
         guard: Option<InFlight>,
         connection: Arc<Connection>,
         is_http1: bool,
+        is_connect: bool,
     }
 }
 
@@ -86,18 +85,39 @@ where
         let response = ready!(this.inner.poll(context));
         let mut guard = this.guard.take();
         Poll::Ready(response.map(|mut response| {
-            let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+            let status = response.status();
+            let is_upgrade = *this.is_http1 && status == StatusCode::SWITCHING_PROTOCOLS
+                || *this.is_connect && status.is_success();
             let body = response.body();
             let may_be_endless = !body.is_end_stream() && body.size_hint().exact().is_none();
-            if let Some(guard) = guard.as_mut().filter(|_| is_upgrade || may_be_endless) {
-                guard.set_endless();
-            }
-            if *this.is_http1 && !is_upgrade && this.connection.closes_next.load(Relaxed) {
+            if is_upgrade {
+                if let Some(guard) = guard.take() {
+                    guard.upgrade();
+                }
+            } else if *this.is_http1 && this.connection.closes_now() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            response.map(|inner| CountedBody { inner, guard })
+            if let Some(guard) = &mut guard {
+                if may_be_endless {
+                    guard.set_endless();
+                }
+                guard.set_unread(true);
+            }
+            response.map(|body| CountedBody::new(body, guard.map(Guard::Connection)))
         }))
     }
+}
+
+/// A request in flight, until it is dropped.
+#[derive(Debug)]
+pub(super) enum Guard {
+    /// On a connection that has a watch.
+    Connection(InFlight),
+    /// On a connection of which nothing is known.
+    Request {
+        /// Counts until it is dropped.
+        _guard: RequestGuard,
+    },
 }
 
 pin_project_lite::pin_project! {
@@ -106,7 +126,13 @@ pin_project_lite::pin_project! {
     pub struct CountedBody<B> {
         #[pin]
         inner: B,
-        guard: Option<InFlight>,
+        guard: Option<Guard>,
+    }
+}
+
+impl<B> CountedBody<B> {
+    pub(super) fn new(inner: B, guard: Option<Guard>) -> Self {
+        Self { inner, guard }
     }
 }
 
@@ -118,7 +144,13 @@ impl<B: Body> Body for CountedBody<B> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        self.project().inner.poll_frame(context)
+        let this = self.project();
+        let frame = this.inner.poll_frame(context);
+        // hyper asks for a frame when the client may receive one.
+        if let Some(Guard::Connection(guard)) = this.guard {
+            guard.set_unread(frame.is_ready());
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -8,31 +8,37 @@ use std::time::Duration;
 pub struct Figures {
     /// Open connections.
     pub connections: usize,
-    /// Requests in flight. A request counts until the body of its response was sent.
+    /// Requests in flight. A request counts until the body of its response was sent, an upgraded one until its connection is
+    /// closed.
     pub in_flight: usize,
-    /// Connections that cannot be recycled now, because they have a response of unknown length or an upgrade in flight.
+    /// Pinned connections: they were wide and have drained, but have a response of unknown length in flight, or an upgrade.
     pub pinned_connections: usize,
-    /// Estimated memory that these connections keep, in bytes.
+    /// Memory that pinned connections keep, in bytes: an estimate.
     pub pinned_bytes: u64,
-    /// Connections that were asked to go and are not closed yet.
+    /// HTTP/2 connections that are shutting down to be recycled.
     pub closing_connections: usize,
-    /// Connections that were asked to go so far.
+    /// Connections that were recycled.
     pub recycled_connections: u64,
-    /// Connections that were closed with requests in flight, after `max_drain`.
+    /// Connections that were closed with requests in flight, because `max_drain` was over.
     pub cut_connections: u64,
+    /// Errors of `accept` that concern the process, not a connection: too many open files, for instance.
+    pub accept_errors: u64,
     /// Connections that `serve` has refused.
     pub refused_connections: u64,
     /// Requests that `serve` has refused because there were too many.
     pub refused_requests: u64,
-    /// Releases so far.
+    /// Releases.
     pub releases: u64,
-    /// Bytes that they have returned.
+    /// Releases that have returned less than `release_above`. If most releases are among them, the free memory is fragmented,
+    /// or it belongs to another allocator than the one that the keeper releases.
+    pub unproductive_releases: u64,
+    /// Bytes that all releases have returned.
     pub returned_bytes: u64,
-    /// Time that the last release took.
+    /// Duration of the last release.
     pub last_release: Duration,
-    /// The longest time that a release has locked the allocator, if that is known.
+    /// The longest time for which a release has locked an arena, if that is known: with glibc.
     pub longest_lock: Option<Duration>,
-    /// Workers that a sweep did not reach, because they were busy.
+    /// Workers that sweeps did not reach, because they were busy.
     pub busy_workers: u64,
     /// Resident anonymous memory in bytes.
     pub anonymous_bytes: u64,
@@ -46,30 +52,30 @@ type Figure = (&'static str, &'static str, bool, f64);
 impl Figures {
     fn all(&self) -> impl Iterator<Item = Figure> {
         let count = |number: u64| number as f64;
-        let figures: [Option<Figure>; 16] = [
+        let figures: [Option<Figure>; 18] = [
             Some(("connections", "Open connections.", false, self.connections as f64)),
             Some(("in_flight", "Requests in flight.", false, self.in_flight as f64)),
             Some((
                 "pinned_connections",
-                "Connections that cannot be recycled now.",
+                "Wide connections that cannot be recycled now.",
                 false,
                 self.pinned_connections as f64,
             )),
             Some((
                 "pinned_bytes",
-                "Estimated memory that pinned connections keep.",
+                "Memory that pinned connections keep, an estimate.",
                 false,
                 count(self.pinned_bytes),
             )),
             Some((
                 "closing_connections",
-                "Connections that were asked to go and are not closed yet.",
+                "HTTP/2 connections that are shutting down to be recycled.",
                 false,
                 self.closing_connections as f64,
             )),
             Some((
                 "recycled_connections",
-                "Connections that were asked to go.",
+                "Connections that were recycled.",
                 true,
                 count(self.recycled_connections),
             )),
@@ -78,6 +84,12 @@ impl Figures {
                 "Connections that were closed with requests in flight.",
                 true,
                 count(self.cut_connections),
+            )),
+            Some((
+                "accept_errors",
+                "Errors of accept that concern the process.",
+                true,
+                count(self.accept_errors),
             )),
             Some((
                 "refused_connections",
@@ -93,6 +105,12 @@ impl Figures {
             )),
             Some(("releases", "Releases of memory.", true, count(self.releases))),
             Some((
+                "unproductive_releases",
+                "Releases that have returned less than release_above.",
+                true,
+                count(self.unproductive_releases),
+            )),
+            Some((
                 "returned_bytes",
                 "Bytes that releases have returned.",
                 true,
@@ -100,17 +118,17 @@ impl Figures {
             )),
             Some((
                 "last_release_s",
-                "Time that the last release took.",
+                "Duration of the last release.",
                 false,
                 self.last_release.as_secs_f64(),
             )),
             self.longest_lock.map(|time| {
-                let help = "The longest time that a release has locked the allocator.";
+                let help = "The longest time for which a release has locked an arena.";
                 ("longest_lock_s", help, false, time.as_secs_f64())
             }),
             Some((
                 "busy_workers",
-                "Workers that a sweep did not reach.",
+                "Busy workers that sweeps did not reach.",
                 true,
                 count(self.busy_workers),
             )),

@@ -1,4 +1,4 @@
-//! A connection that is read to its end when it was asked to go.
+//! A transport whose close lingers.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::runtime::Handle;
+
+use tokio::time::timeout;
 
 use super::connection::Connection;
+use super::settings::Recycle;
 
-/// A transport that is closed with care: [`Watch::io`](super::Watch::io).
+/// A transport whose close lingers: [`Watch::io`](super::Watch::io).
 ///
-/// If the connection was asked to go, it is closed for writing when it is dropped, and read until the client has closed it
-/// as well. If it were closed at once, with unread data in it, the kernel would reset it: the client would lose what it
-/// has not read yet, which is the message about the requests that were not served.
+/// When a connection has shut down gracefully, its transport is closed for writing, and read until the client closes it
+/// too. If a socket with unread data is closed, the kernel resets the connection, and the client may lose the GOAWAY,
+/// which says which requests were not processed. [`Watch::drive`](super::Watch::drive) waits for the lingering close.
 #[derive(Debug)]
 pub struct Lingering<T>
 where
@@ -42,6 +44,17 @@ where
             None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
+
+    fn poll_write_with(
+        mut self: Pin<&mut Self>,
+        poll: impl FnOnce(Pin<&mut T>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let written = self.as_mut().poll_with(poll);
+        if let Poll::Ready(Ok(count)) = written {
+            self.connection.add_written_bytes(count);
+        }
+        written
+    }
 }
 
 impl<T> AsyncRead for Lingering<T>
@@ -49,11 +62,14 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.poll_with(|inner| inner.poll_read(context, buffer))
+        let before = buffer.filled().len();
+        let read = self.as_mut().poll_with(|inner| inner.poll_read(context, buffer));
+        self.connection.add_read_bytes(buffer.filled().len().saturating_sub(before));
+        read
     }
 }
 
@@ -66,7 +82,7 @@ where
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_with(|inner| inner.poll_write(context, bytes))
+        self.poll_write_with(|inner| inner.poll_write(context, bytes))
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -82,7 +98,7 @@ where
         context: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.poll_with(|inner| inner.poll_write_vectored(context, parts))
+        self.poll_write_with(|inner| inner.poll_write_vectored(context, parts))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -95,25 +111,22 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     fn drop(&mut self) {
-        let time = self.connection.shared.settings.recycle.linger;
-        if !self.connection.is_asked() || time.is_zero() {
+        let Recycle { linger: time, stall_timeout, .. } = self.connection.shared.settings.recycle;
+        if !self.connection.lingers() || time.is_zero() {
             return;
         }
-        let (Some(mut inner), Ok(runtime)) = (self.inner.take(), Handle::try_current()) else {
-            return;
-        };
-        // It counts as closing meanwhile.
-        let connection = Arc::clone(&self.connection);
-        runtime.spawn(async move {
+        let Some(mut inner) = self.inner.take() else { return };
+        // `Watch::drive` runs it. If nobody drives any more, the transport is dropped with the connection.
+        self.connection.set_linger(Box::pin(async move {
             let read_to_end = async {
-                inner.shutdown().await?;
+                timeout(time, inner.shutdown()).await??;
                 let mut buffer = [0; 1024];
-                while inner.read(&mut buffer).await? > 0 {}
+                // A slow client reports what it has read.
+                while timeout(time, inner.read(&mut buffer)).await?? > 0 {}
                 io::Result::Ok(())
             };
-            // Whatever comes, the connection is over.
-            let _ = tokio::time::timeout(time, read_to_end).await;
-            drop(connection);
-        });
+            // Whether by the client, an error or the time: the connection is over.
+            let _ = timeout(stall_timeout.max(time), read_to_end).await;
+        }));
     }
 }

@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 
 use super::Keeper;
 use crate::Allocator;
+use crate::clamp::clamp;
 
 /// When connections are recycled.
 ///
@@ -19,24 +20,30 @@ use crate::Allocator;
 #[derive(Debug, Clone, Copy)]
 pub struct Recycle {
     pub(super) min_peak: usize,
+    pub(super) max_requests: usize,
     pub(super) min_age: Duration,
-    pub(super) at_once: usize,
+    pub(super) max_at_once: usize,
     pub(super) jitter: Duration,
     pub(super) max_drain: Option<Duration>,
     pub(super) linger: Duration,
+    pub(super) stall_timeout: Duration,
     pub(super) http1_min_body: u64,
+    pub(super) grpc: bool,
 }
 
 impl Default for Recycle {
     fn default() -> Self {
         Self {
             min_peak: 100,
+            max_requests: usize::MAX,
             min_age: Duration::from_secs(1),
-            at_once: 64,
+            max_at_once: 64,
             jitter: Duration::from_millis(50),
             max_drain: None,
             linger: Duration::from_secs(1),
+            stall_timeout: Duration::from_secs(30),
             http1_min_body: 128 << 10,
+            grpc: false,
         }
     }
 }
@@ -49,7 +56,7 @@ impl Recycle {
 
     /// Recycles no connection: for clients that do not retry after GOAWAY.
     pub fn never() -> Self {
-        Self::new().min_peak(usize::MAX).http1_min_body(u64::MAX)
+        Self::new().min_peak(usize::MAX).http1_min_body(u64::MAX).max_requests(usize::MAX)
     }
 
     /// Sets the minimum peak of concurrent requests of a connection that is recycled. Default: 100, which is about 90 KiB
@@ -60,48 +67,69 @@ impl Recycle {
         self
     }
 
-    /// Sets the minimum age of a connection that is recycled. Default: 1 s.
+    /// Sets the number of requests after which a connection is recycled even if it has not drained. Default: no limit.
     #[must_use]
-    pub fn min_age(mut self, time: Duration) -> Self {
-        self.min_age = time;
+    pub fn max_requests(mut self, count: usize) -> Self {
+        self.max_requests = count;
         self
     }
 
-    /// Sets the maximum number of HTTP/2 connections that are shutting down at once, lingering ones included. The others
-    /// wait. Default: 64.
+    /// Sets the minimum age of a connection that is recycled. Default: 1 s.
     #[must_use]
-    pub fn at_once(mut self, count: usize) -> Self {
-        self.at_once = count;
+    pub fn min_age(mut self, time: Duration) -> Self {
+        self.min_age = clamp(time);
+        self
+    }
+
+    /// Sets the maximum number of HTTP/2 connections that are shutting down at the same time, lingering ones included. The
+    /// others wait. A connection that takes more than 10 s no longer counts. Default: 64.
+    #[must_use]
+    pub fn max_at_once(mut self, count: usize) -> Self {
+        self.max_at_once = count;
         self
     }
 
     /// Sets the maximum random delay before GOAWAY, which spreads the reconnects of clients. Default: 50 ms.
     #[must_use]
     pub fn jitter(mut self, time: Duration) -> Self {
-        self.jitter = time;
+        self.jitter = clamp(time);
         self
     }
 
-    /// Sets the maximum time from the start of a graceful shutdown of a connection, whatever its reason, to its end. Requests
-    /// that are still in flight then fail. Default: `None`, no maximum.
+    /// Sets the maximum duration of the graceful shutdown of a connection. Requests that are in flight after that fail. Default: `None`, no maximum.
     #[must_use]
     pub fn max_drain(mut self, time: Option<Duration>) -> Self {
-        self.max_drain = time;
+        self.max_drain = time.map(clamp);
         self
     }
 
-    /// Sets the maximum time of a lingering close: the socket is closed for writing, and read until the client closes it
-    /// too. If a socket with unread data is closed, the kernel resets the connection, and the client may lose the GOAWAY,
-    /// which says which requests were not processed. Default: 1 s.
+    /// Sets how long a connection that shuts down may neither have requests in flight nor send anything. Then it is closed. hyper
+    /// waits for the answer to a PING, which a client may never send. Default: 30 s.
+    #[must_use]
+    pub fn stall_timeout(mut self, time: Duration) -> Self {
+        self.stall_timeout = clamp(time).max(Duration::from_millis(10));
+        self
+    }
+
+    /// Sets the duration of a lingering close: the socket is closed for writing, and read until the client closes it, or sends
+    /// nothing for this time. If a socket with unread data is closed, the kernel resets the connection, and the client may
+    /// lose the GOAWAY, which says which requests were not processed. Default: 1 s.
     #[must_use]
     pub fn linger(mut self, time: Duration) -> Self {
-        self.linger = time;
+        self.linger = clamp(time);
         self
     }
 
-    /// Sets the minimum size of a request body on HTTP/1.1, in bytes, after which the next response closes the connection:
-    /// hyper keeps a read buffer of up to 408 KiB for it. Use `u64::MAX` where the buffer is limited (`max_buf_size`), as
-    /// `serve` does. Default: 128 KiB.
+    /// Sets whether connections with gRPC requests are recycled. tonic's client returns an error to its caller for requests that
+    /// it has sent after the GOAWAY: use it for clients that repeat such requests. Default: false.
+    #[must_use]
+    pub fn grpc(mut self, is_recycled: bool) -> Self {
+        self.grpc = is_recycled;
+        self
+    }
+
+    /// Sets the minimum size of a request on HTTP/1.1, in bytes, after which the next response closes the connection: hyper
+    /// keeps a read buffer of up to 408 KiB for a large body. `serve` limits the buffer instead. Default: 128 KiB.
     #[must_use]
     pub fn http1_min_body(mut self, bytes: u64) -> Self {
         self.http1_min_body = bytes;
@@ -115,7 +143,7 @@ pub(super) struct Settings {
     pub(super) allocator: Allocator,
     pub(super) recycle: Recycle,
     pub(super) release_above: u64,
-    pub(super) at_most_every: Duration,
+    pub(super) min_interval: Duration,
     pub(super) patience: Duration,
 }
 
@@ -132,7 +160,7 @@ impl Default for KeeperBuilder {
             allocator: Allocator::default(),
             recycle: Recycle::default(),
             release_above: 16 << 20,
-            at_most_every: Duration::from_secs(1),
+            min_interval: Duration::from_secs(1),
             patience: Duration::from_millis(50),
         };
         Self { settings, runtimes: Vec::new() }
@@ -165,17 +193,18 @@ impl KeeperBuilder {
         self
     }
 
-    /// Sets the minimum time between two releases. Default: 1 s.
+    /// Sets the minimum time between two releases. If half of what a release has returned is resident again within 5 s, the
+    /// time doubles, up to a minute. Default: 1 s.
     #[must_use]
-    pub fn at_most_every(mut self, time: Duration) -> Self {
-        self.settings.at_most_every = time;
+    pub fn min_interval(mut self, time: Duration) -> Self {
+        self.settings.min_interval = clamp(time);
         self
     }
 
     /// Sets the maximum time for which a sweep tries to reach workers that are busy. Default: 50 ms.
     #[must_use]
     pub fn patience(mut self, time: Duration) -> Self {
-        self.settings.patience = time;
+        self.settings.patience = clamp(time);
         self
     }
 

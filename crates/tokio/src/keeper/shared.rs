@@ -1,8 +1,8 @@
 //! What the keeper's thread, its handles and the connections share.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::Duration;
@@ -14,12 +14,42 @@ use super::Report;
 use super::connection::Connection;
 use super::figures::Figures;
 use super::settings::Settings;
+use crate::sweep::SweptRuntime;
 use crate::{allocated_bytes, memory};
 
-/// Minimum number of requests at once, after which a fall is worth a look.
-const MIN_PEAK: usize = 100;
-/// Divisor of the peak: load has gone when no more than that part of it is left.
+/// Minimum peak of a load whose fall to a part of it is an event. A load that falls to nothing always is one.
+const MIN_PEAK: usize = 8;
+/// Divisor of the peak: a connection has drained, and a load has fallen, when no more than this part of the peak is left.
 pub(super) const DRAINED_DIVISOR: usize = 8;
+
+/// A number of things that go on at the same time.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    count: AtomicUsize,
+    /// The largest count since the load last fell.
+    peak: AtomicUsize,
+}
+
+impl Load {
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+
+    fn begin(&self) {
+        let count = self.count.fetch_add(1, Relaxed) + 1;
+        if count > self.peak.load(Relaxed) {
+            self.peak.store(count, Relaxed);
+        }
+    }
+
+    /// Returns whether the load has fallen by this end.
+    fn end(&self) -> bool {
+        let left = self.count.fetch_sub(1, Relaxed) - 1;
+        let peak = self.peak.load(Relaxed);
+        let is_low = left == 0 || peak >= MIN_PEAK && left * DRAINED_DIVISOR <= peak;
+        is_low && self.peak.compare_exchange(peak, left, Relaxed, Relaxed).is_ok()
+    }
+}
 
 /// The shared state.
 #[derive(Debug)]
@@ -28,25 +58,32 @@ pub(crate) struct Shared {
     /// The keeper's thread, as soon as it runs.
     pub(super) thread: OnceLock<Thread>,
     is_stopped: AtomicBool,
-    /// Number of events so far: reasons for the keeper to look.
+    /// Number of events so far: reasons for the keeper's thread to check.
     events: AtomicU64,
-    pub(super) connections: AtomicUsize,
-    in_flight: AtomicUsize,
-    /// The most requests at once since the last fall.
-    peak: AtomicUsize,
-    pub(super) pinned: AtomicUsize,
-    pub(super) pinned_streams: AtomicUsize,
+    /// Whether the fall of a load must wake the keeper's thread. Otherwise, it wakes by itself soon.
+    is_resting: AtomicBool,
+    connections: Load,
+    /// Requests in flight, without the endless ones.
+    requests: Load,
+    /// Responses of unknown length in flight, and upgrades.
+    endless: Load,
+    /// Pinned connections. Negative for an instant if one is unpinned while it is pinned.
+    pub(super) pinned: AtomicIsize,
+    pub(super) pinned_streams: AtomicIsize,
     pub(super) closing: AtomicUsize,
     pub(super) recycled: AtomicU64,
     pub(super) cut: AtomicU64,
+    /// Errors of `accept` that concern the process.
+    pub(crate) accept_errors: AtomicU64,
     /// Connections that were refused before they had a task.
     pub(crate) refused_connections: AtomicU64,
     /// Requests that were refused because there were too many.
     pub(crate) refused_requests: AtomicU64,
-    /// Connections that were wide and have drained.
+    /// Connections that have drained or are due.
     drained: Mutex<VecDeque<Weak<Connection>>>,
-    runtimes: Mutex<Vec<Handle>>,
-    requests: Mutex<Vec<oneshot::Sender<Report>>>,
+    runtimes: Mutex<Vec<SweptRuntime>>,
+    /// Those who wait for a release; `None` when the keeper's thread has ended.
+    waiting: Mutex<Option<Vec<oneshot::Sender<Report>>>>,
     pub(super) acts: Mutex<Acts>,
 }
 
@@ -54,6 +91,7 @@ pub(crate) struct Shared {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Acts {
     pub(super) releases: u64,
+    pub(super) unproductive_releases: u64,
     pub(super) returned_bytes: u64,
     pub(super) last_release: Duration,
     pub(super) longest_lock: Option<Duration>,
@@ -72,33 +110,52 @@ impl Shared {
             thread: OnceLock::new(),
             is_stopped: AtomicBool::new(false),
             events: AtomicU64::new(0),
-            connections: AtomicUsize::new(0),
-            in_flight: AtomicUsize::new(0),
-            peak: AtomicUsize::new(0),
-            pinned: AtomicUsize::new(0),
-            pinned_streams: AtomicUsize::new(0),
+            is_resting: AtomicBool::new(false),
+            connections: Load::default(),
+            requests: Load::default(),
+            endless: Load::default(),
+            pinned: AtomicIsize::new(0),
+            pinned_streams: AtomicIsize::new(0),
             closing: AtomicUsize::new(0),
             recycled: AtomicU64::new(0),
             cut: AtomicU64::new(0),
+            accept_errors: AtomicU64::new(0),
             refused_connections: AtomicU64::new(0),
             refused_requests: AtomicU64::new(0),
             drained: Mutex::default(),
-            runtimes: Mutex::new(runtimes),
-            requests: Mutex::default(),
+            runtimes: Mutex::new(runtimes.into_iter().map(SweptRuntime::new).collect()),
+            waiting: Mutex::new(Some(Vec::new())),
             acts: Mutex::default(),
         }
     }
 
-    /// Makes the keeper look.
+    /// Makes the keeper's thread check now.
     pub(super) fn event(&self) {
-        self.events.fetch_add(1, Release);
+        self.events.fetch_add(1, SeqCst);
+        self.wake();
+    }
+
+    /// Makes the keeper's thread check soon.
+    fn fall(&self) {
+        self.events.fetch_add(1, SeqCst);
+        if self.is_resting.load(SeqCst) && self.is_resting.swap(false, SeqCst) {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
     }
 
+    /// Sets whether the fall of a load must wake the keeper's thread. Check [`Shared::events`] after it.
+    pub(super) fn set_resting(&self, is_resting: bool) {
+        self.is_resting.store(is_resting, SeqCst);
+    }
+
     pub(super) fn events(&self) -> u64 {
-        self.events.load(Acquire)
+        self.events.load(SeqCst)
     }
 
     pub(super) fn stop(&self) {
@@ -110,28 +167,45 @@ impl Shared {
         self.is_stopped.load(Relaxed)
     }
 
-    /// Returns the number of requests in flight.
+    /// Returns the number of requests in flight, endless ones included.
     pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.load(Relaxed)
+        self.requests.count() + self.endless.count()
     }
 
-    /// Counts a request that begins.
-    pub(super) fn begin(&self) {
-        let count = self.in_flight.fetch_add(1, Relaxed) + 1;
-        if count > self.peak.load(Relaxed) {
-            self.peak.store(count, Relaxed);
+    /// Returns the number of requests in flight, without endless ones.
+    pub(super) fn finite_requests(&self) -> usize {
+        self.requests.count()
+    }
+
+    pub(super) fn begin_request(&self) {
+        self.requests.begin();
+    }
+
+    pub(super) fn end_request(&self) {
+        if self.requests.end() {
+            self.fall();
         }
     }
 
-    /// Counts a request that has ended. If only a small part of the load is left, the keeper looks.
-    pub(super) fn end(&self) {
-        let left = self.in_flight.fetch_sub(1, Relaxed) - 1;
-        let peak = self.peak.load(Relaxed);
-        if peak >= MIN_PEAK
-            && left * DRAINED_DIVISOR <= peak
-            && self.peak.compare_exchange(peak, left, Relaxed, Relaxed).is_ok()
-        {
-            self.event();
+    /// Moves a request to the endless ones.
+    pub(super) fn make_endless(&self) {
+        self.endless.begin();
+        self.end_request();
+    }
+
+    pub(super) fn end_endless(&self) {
+        if self.endless.end() {
+            self.fall();
+        }
+    }
+
+    pub(super) fn begin_connection(&self) {
+        self.connections.begin();
+    }
+
+    pub(super) fn end_connection(&self) {
+        if self.connections.end() {
+            self.fall();
         }
     }
 
@@ -151,35 +225,52 @@ impl Shared {
     }
 
     pub(super) fn add_runtime(&self, runtime: Handle) {
-        lock(&self.runtimes).push(runtime);
+        lock(&self.runtimes).push(SweptRuntime::new(runtime));
     }
 
-    pub(super) fn runtimes(&self) -> Vec<Handle> {
-        lock(&self.runtimes).clone()
+    pub(super) fn take_runtimes(&self) -> Vec<SweptRuntime> {
+        std::mem::take(&mut lock(&self.runtimes))
     }
 
-    pub(super) fn request(&self, sender: oneshot::Sender<Report>) {
-        lock(&self.requests).push(sender);
+    pub(super) fn put_runtimes_back(&self, mut runtimes: Vec<SweptRuntime>) {
+        let mut added = lock(&self.runtimes);
+        runtimes.append(&mut added);
+        *added = runtimes;
+    }
+
+    /// Requests a release. The sender is dropped if the keeper's thread has ended.
+    pub(super) fn request_release(&self, sender: oneshot::Sender<Report>) {
+        if let Some(waiting) = lock(&self.waiting).as_mut() {
+            waiting.push(sender);
+        }
         self.event();
     }
 
-    pub(super) fn take_requests(&self) -> Vec<oneshot::Sender<Report>> {
-        std::mem::take(&mut lock(&self.requests))
+    pub(super) fn take_waiting(&self) -> Vec<oneshot::Sender<Report>> {
+        lock(&self.waiting).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Refuses requests for a release from now on, and those that wait.
+    pub(super) fn refuse_releases(&self) {
+        *lock(&self.waiting) = None;
     }
 
     pub(super) fn figures(&self) -> Figures {
         let acts = *lock(&self.acts);
+        let clamped = |count: &AtomicIsize| usize::try_from(count.load(Relaxed)).unwrap_or(0);
         Figures {
-            connections: self.connections.load(Relaxed),
-            in_flight: self.in_flight.load(Relaxed),
-            pinned_connections: self.pinned.load(Relaxed),
-            pinned_bytes: self.pinned_streams.load(Relaxed) as u64 * super::BYTES_PER_STREAM,
+            connections: self.connections.count(),
+            in_flight: self.in_flight(),
+            pinned_connections: clamped(&self.pinned),
+            pinned_bytes: clamped(&self.pinned_streams) as u64 * super::BYTES_PER_STREAM,
             closing_connections: self.closing.load(Relaxed),
             recycled_connections: self.recycled.load(Relaxed),
             cut_connections: self.cut.load(Relaxed),
+            accept_errors: self.accept_errors.load(Relaxed),
             refused_connections: self.refused_connections.load(Relaxed),
             refused_requests: self.refused_requests.load(Relaxed),
             releases: acts.releases,
+            unproductive_releases: acts.unproductive_releases,
             returned_bytes: acts.returned_bytes,
             last_release: acts.last_release,
             longest_lock: acts.longest_lock,
@@ -187,5 +278,23 @@ impl Shared {
             anonymous_bytes: memory::anonymous_bytes().unwrap_or(0),
             allocated_bytes: allocated_bytes(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_falls_when_an_eighth_of_its_peak_is_left_and_when_nothing_is_left() {
+        let load = Load::default();
+        let ends = |count: usize| (0..count).filter(|_| load.end()).count();
+        (0..100).for_each(|_| load.begin());
+        assert_eq!((ends(87), load.count()), (0, 13));
+        assert_eq!((ends(1), load.count()), (1, 12));
+        // 12 is the new peak, and 1 an eighth of it.
+        assert_eq!((ends(10), ends(1), ends(1)), (0, 1, 1));
+        (0..7).for_each(|_| load.begin());
+        assert_eq!((ends(6), ends(1)), (0, 1));
     }
 }

@@ -1,5 +1,6 @@
 //! The watch of one connection.
 
+use std::any::Any;
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,15 +11,19 @@ use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 
-use super::GO_TIMEOUT;
 use super::connection::Connection;
 use super::counted::Counted;
 use super::lingering::Lingering;
-#[cfg(feature = "serve")]
-use super::shared::Shared;
+use super::settings::Recycle;
 
-/// The watch of one connection, in an accept loop. Wrap the transport with [`Watch::io`] and the service with
-/// [`Watch::service`], make a connection of both, and [`Watch::drive`] it.
+/// Maximum time between two checks of a connection that shuts down.
+const TICK: Duration = Duration::from_secs(1);
+/// Time after which a connection that shuts down no longer counts for [`Recycle::max_at_once`]: one that takes long must not
+/// prevent that others are recycled.
+const MAX_CLOSING: Duration = Duration::from_secs(10);
+
+/// The watch of one connection, for an accept loop. Wrap the transport by [`Watch::io`] and the service by
+/// [`Watch::service`], make a hyper connection of both, and run it by [`Watch::drive`].
 ///
 /// ```no_run
 /// use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -47,6 +52,7 @@ use super::shared::Shared;
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "a connection is recycled only if its watch drives it"]
 pub struct Watch {
     connection: Arc<Connection>,
 }
@@ -56,7 +62,7 @@ impl Watch {
         Self { connection }
     }
 
-    /// Wraps the transport of the connection, so that it is closed with care when the connection was asked to go.
+    /// Wraps the transport of the connection, so that its close lingers after a graceful shutdown. See [`Lingering`].
     pub fn io<T>(&self, transport: T) -> Lingering<T>
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -69,19 +75,41 @@ impl Watch {
         Counted::new(service, Arc::clone(&self.connection))
     }
 
-    /// Runs the connection to its end, and asks it to go when the keeper decides so. It needs a runtime with timers.
+    /// Keeps a value until the connection is closed, also if it is upgraded: the permit of a semaphore, for instance.
+    pub fn hold(&self, value: impl Any + Send) {
+        self.connection.hold(Box::new(value));
+    }
+
+    /// Runs the connection until it is closed or upgraded. When the keeper recycles it, it shuts down gracefully. The runtime
+    /// must have timers.
     ///
     /// # Errors
-    /// Fails if the connection does.
+    /// Returns the error of the connection.
     pub async fn drive<C: GracefulConnection>(self, connection: C) -> Result<(), C::Error> {
         self.drive_until(connection, pending()).await
     }
 
-    /// Drives like [`Watch::drive`], and asks the connection to go when `must_go` is ready, too.
-    pub(crate) async fn drive_until<C: GracefulConnection>(
+    /// Does what [`Watch::drive`] does, and shuts the connection down gracefully when `shutdown` is ready.
+    ///
+    /// # Errors
+    /// Returns the error of the connection.
+    pub async fn drive_until<C: GracefulConnection>(
         self,
         connection: C,
-        must_go: impl Future<Output = ()>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), C::Error> {
+        // The connection is dropped at the end of this, and the transport with it.
+        let result = self.run(connection, shutdown).await;
+        if let Some(linger) = self.connection.take_linger() {
+            linger.await;
+        }
+        result
+    }
+
+    async fn run<C: GracefulConnection>(
+        &self,
+        connection: C,
+        shutdown: impl Future<Output = ()>,
     ) -> Result<(), C::Error> {
         let state = &self.connection;
         let recycle = state.shared.settings.recycle;
@@ -89,9 +117,9 @@ impl Watch {
         tokio::select! {
             biased;
             result = connection.as_mut() => return result,
-            () = must_go => state.set_asked(),
+            () = shutdown => state.set_closing(),
             () = async {
-                state.go.notified().await;
+                state.shut_down.notified().await;
                 sleep(jitter(recycle.jitter)).await;
             } => {}
         }
@@ -99,15 +127,13 @@ impl Watch {
         tokio::select! {
             biased;
             result = connection.as_mut() => return result,
-            () = wait_until_it_must_end(state, recycle.max_drain) => {}
+            () = wait_until_it_must_end(state, &recycle) => {}
         }
-        if state.in_flight() > 0 {
-            state.shared.cut.fetch_add(1, Relaxed);
-        }
+        state.shared.cut.fetch_add(1, Relaxed);
         Ok(())
     }
 
-    /// Waits until no request has begun within `first`, or none was in flight for `idle`.
+    /// Waits until no request has begun within `first`, or until the connection has only waited for its client for `idle`.
     #[cfg(feature = "serve")]
     pub(crate) fn idle(
         &self,
@@ -118,47 +144,50 @@ impl Watch {
         async move {
             sleep(first).await;
             loop {
-                let begun = connection.begun();
-                if begun == 0 {
+                let activity = connection.activity();
+                if activity.begun == 0 {
                     return;
                 }
-                let was_idle = connection.in_flight() == 0;
                 sleep(idle).await;
-                if was_idle && connection.begun() == begun {
+                if connection.activity() == activity && connection.waits_for_client() {
                     return;
                 }
             }
         }
     }
 
-    /// Returns the state that all connections of the keeper share.
+    /// Sets that hyper's read buffer is bounded (HTTP/1.1), so that a large body is no reason to recycle.
     #[cfg(feature = "serve")]
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.connection.shared
+    pub(crate) fn set_bounded_buffer(&self) {
+        self.connection.set_bounded_buffer();
+    }
+
+    /// Returns the state of the connection.
+    #[cfg(feature = "serve")]
+    pub(crate) fn state(&self) -> &Arc<Connection> {
+        &self.connection
     }
 }
 
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.connection.shared.connections.fetch_sub(1, Relaxed);
-        if self.connection.is_wide() {
-            self.connection.shared.event();
-        }
-    }
-}
-
-/// Waits until a connection that was asked to go has had nothing in flight for [`GO_TIMEOUT`], or `max_drain` is over.
-async fn wait_until_it_must_end(connection: &Connection, max_drain: Option<Duration>) {
+/// Waits until a connection that shuts down has had nothing to send for `stall_timeout`, or `max_drain` is over.
+async fn wait_until_it_must_end(connection: &Connection, recycle: &Recycle) {
     let begin = Instant::now();
+    let mut last = (connection.activity(), begin);
+    let tick = TICK.min(recycle.stall_timeout);
     loop {
-        let was_idle = connection.in_flight() == 0;
-        let left = max_drain.map(|max| max.saturating_sub(begin.elapsed()));
+        let left = recycle.max_drain.map(|max| max.saturating_sub(begin.elapsed()));
         if left.is_some_and(|left| left.is_zero()) {
             return;
         }
-        sleep(left.unwrap_or(GO_TIMEOUT).min(GO_TIMEOUT)).await;
-        let is_whole = left.is_none_or(|left| left >= GO_TIMEOUT);
-        if was_idle && is_whole && connection.in_flight() == 0 {
+        sleep(left.unwrap_or(tick).min(tick)).await;
+        if begin.elapsed() >= MAX_CLOSING {
+            connection.stop_counting_as_closing();
+        }
+        let activity = connection.activity();
+        if activity != last.0 || !connection.waits_for_client() && connection.in_flight() > 0 {
+            last = (activity, Instant::now());
+        } else if activity.begun == 0 || last.1.elapsed() >= recycle.stall_timeout {
+            // A client that has not sent a request by now loses nothing.
             return;
         }
     }

@@ -8,54 +8,74 @@ use std::time::{Duration, Instant};
 use super::Report;
 use super::connection::Decision;
 use super::shared::{Shared, lock};
-use crate::{allocated_bytes, memory, release, sweep};
+use crate::{Swept, allocated_bytes, memory, release};
 
-/// Time without an event after which load counts as gone.
+/// Time without an event after which the load has fallen.
 const QUIET: Duration = Duration::from_millis(100);
-/// Maximum time to wait for that.
-const MAX_UNQUIET: Duration = Duration::from_secs(1);
-/// Number of requests: if so many end while the keeper waits for quiet, and no others begin, load is still going.
-const UNQUIET_REQUESTS: usize = 100;
-/// Times after a look when the keeper looks again: what was freed last is free by then.
-const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(300), Duration::from_secs(1)];
+/// Maximum time to wait for that, from the first event.
+const MAX_FALL: Duration = Duration::from_secs(1);
+/// If so many requests end within [`QUIET`], and no others begin, the load is still falling.
+const FALLING_REQUESTS: usize = 100;
+/// Times after a check at which the keeper checks again. What was freed last is free by then; after a minute, many clients
+/// have closed idle connections.
+const CHECK_AGAIN: [Duration; 4] = [
+    Duration::from_millis(300),
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+];
 /// Time after which a release is tried again although the last one has returned too little.
 const RETRY: Duration = Duration::from_secs(60);
+/// If half of what a release has returned is resident again within this time, the next release waits longer.
+const MIN_AWAY: Duration = Duration::from_secs(5);
+/// Maximum time between two releases, unless `min_interval` is longer.
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Starts the thread.
 pub(super) fn start(shared: Arc<Shared>) -> io::Result<()> {
     let worker = Arc::clone(&shared);
     let thread = thread::Builder::new().name("lowtide-keeper".to_owned()).spawn(move || {
+        let _ending = Ending(&worker);
         Work::new(&worker).run();
-        // Nobody will answer them.
-        drop(worker.take_requests());
     })?;
     // It is set once.
     let _ = shared.thread.set(thread.thread().clone());
     Ok(())
 }
 
+/// Refuses requests for a release when the thread ends, also by a panic of a function of the program.
+struct Ending<'s>(&'s Shared);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.refuse_releases();
+    }
+}
+
 /// The work of the thread.
 struct Work<'s> {
     shared: &'s Shared,
-    /// Number of events that were seen.
-    seen: u64,
-    /// Present if load is going, until it is quiet.
-    unquiet: Option<Unquiet>,
-    /// Further times to look.
+    /// Number of events that were handled.
+    handled: u64,
+    /// Present while the load falls.
+    fall: Option<Fall>,
+    /// Times of further checks.
     again: Vec<Instant>,
-    /// When a connection is old enough to go.
+    /// When a connection that has drained reaches its minimum age.
     of_age: Option<Instant>,
-    /// Anonymous memory that was not allocated at the start, in bytes.
+    /// Free memory at the start, or after the best release since, in bytes.
     base_bytes: u64,
+    /// Time between two releases.
+    interval: Duration,
     /// The last release.
     last: Option<Last>,
 }
 
-/// Load is going.
-struct Unquiet {
-    /// The first event since the last look.
+/// A fall of the load.
+struct Fall {
+    /// The first event since the last check.
     since: Instant,
-    /// When to look.
+    /// When to check.
     due: Instant,
     /// The number of requests in flight at the last event.
     in_flight: usize,
@@ -64,24 +84,29 @@ struct Unquiet {
 /// A release.
 struct Last {
     at: Instant,
-    /// Whether it has returned as much as a release should.
-    was_worth_it: bool,
-    /// What was left in excess, in bytes.
+    /// Whether it has returned at least `release_above`.
+    was_productive: bool,
+    /// Free memory after it, in bytes.
     left_bytes: u64,
+    /// Anonymous memory at which half of what it has returned is resident again, in bytes.
+    back_bytes: u64,
+    /// Whether that was so within [`MIN_AWAY`].
+    came_back: bool,
 }
 
 impl<'s> Work<'s> {
     fn new(shared: &'s Shared) -> Self {
         let mut work = Self {
             shared,
-            seen: 0,
-            unquiet: None,
+            handled: 0,
+            fall: None,
             again: Vec::new(),
             of_age: None,
             base_bytes: 0,
+            interval: shared.settings.min_interval,
             last: None,
         };
-        work.base_bytes = work.excess_bytes();
+        work.base_bytes = work.free_bytes();
         work
     }
 
@@ -89,45 +114,53 @@ impl<'s> Work<'s> {
         while !self.shared.is_stopped() {
             let now = Instant::now();
             let events = self.shared.events();
-            if events != self.seen {
-                self.seen = events;
+            if events != self.handled {
+                self.handled = events;
                 self.answer();
                 self.recycle(now);
-                let since = self.unquiet.as_ref().map_or(now, |unquiet| unquiet.since);
+                let since = self.fall.as_ref().map_or(now, |fall| fall.since);
                 self.wait_for_quiet(since, now);
-                continue;
-            }
-            if self.of_age.is_some_and(|time| time <= now) {
+            } else if self.of_age.is_some_and(|time| time <= now) {
                 self.recycle(now);
             }
-            if let Some(unquiet) = self.unquiet.take_if(|unquiet| unquiet.due <= now) {
-                let is_going = self.shared.in_flight() + UNQUIET_REQUESTS <= unquiet.in_flight;
-                if is_going && now < unquiet.since + MAX_UNQUIET {
-                    self.wait_for_quiet(unquiet.since, now);
-                    continue;
+            if let Some(fall) = self.fall.take_if(|fall| fall.due <= now) {
+                let still_falls =
+                    self.shared.finite_requests() + FALLING_REQUESTS <= fall.in_flight;
+                if still_falls && now < fall.since + MAX_FALL {
+                    self.wait_for_quiet(fall.since, now);
+                } else {
+                    self.again = CHECK_AGAIN.map(|time| now + time).to_vec();
+                    self.check(now);
                 }
-                self.again = LOOK_AGAIN.map(|time| now + time).to_vec();
-                self.look(now);
             } else if self.again.iter().any(|due| *due <= now) {
                 self.again.retain(|due| *due > now);
-                self.look(now);
+                self.check(now);
             }
-            let due = self.unquiet.as_ref().map(|unquiet| unquiet.due);
-            let next = self.again.iter().copied().chain(due).chain(self.of_age).min();
-            match next {
-                // An event in between unparks at once.
-                Some(next) => thread::park_timeout(next.saturating_duration_since(Instant::now())),
-                None => thread::park(),
-            }
+            self.wait();
+        }
+    }
+
+    /// Waits for an event, or until something is due.
+    fn wait(&self) {
+        self.shared.set_resting(self.fall.is_none());
+        let is_due = self.shared.events() != self.handled && self.fall.is_none();
+        if is_due || self.shared.is_stopped() {
+            return;
+        }
+        let due = self.fall.as_ref().map(|fall| fall.due);
+        match self.again.iter().copied().chain(due).chain(self.of_age).min() {
+            // An event in between unparks at once.
+            Some(next) => thread::park_timeout(next.saturating_duration_since(Instant::now())),
+            None => thread::park(),
         }
     }
 
     fn wait_for_quiet(&mut self, since: Instant, now: Instant) {
-        let due = (now + QUIET).min(since + MAX_UNQUIET);
-        self.unquiet = Some(Unquiet { since, due, in_flight: self.shared.in_flight() });
+        let due = (now + QUIET).min(since + MAX_FALL);
+        self.fall = Some(Fall { since, due, in_flight: self.shared.finite_requests() });
     }
 
-    /// Asks connections that have drained to go.
+    /// Shuts down connections that have drained.
     fn recycle(&mut self, now: Instant) {
         self.of_age = None;
         let mut waiting = self.shared.take_drained();
@@ -147,61 +180,83 @@ impl<'s> Work<'s> {
 
     /// Answers requests for a release.
     fn answer(&mut self) {
-        let requests = self.shared.take_requests();
-        if requests.is_empty() {
+        let waiting = self.shared.take_waiting();
+        if waiting.is_empty() {
             return;
         }
-        let report = self.act();
-        for request in requests {
-            // Who asked may be gone.
-            let _ = request.send(report.clone());
+        let report = self.sweep_and_release();
+        for sender in waiting {
+            // The receiver may have been dropped.
+            let _ = sender.send(report.clone());
         }
     }
 
-    /// Returns anonymous memory that is not allocated, in bytes: all of it, if nobody counts what is allocated.
-    fn excess_bytes(&self) -> u64 {
+    /// Returns the free memory in bytes: anonymous memory less allocated bytes. Without [`Tracked`](crate::Tracked), it is all
+    /// anonymous memory.
+    fn free_bytes(&self) -> u64 {
         let anonymous = memory::anonymous_bytes().unwrap_or(0);
         anonymous.saturating_sub(allocated_bytes().unwrap_or(0))
     }
 
-    /// Releases if that is worth it.
-    fn look(&mut self, now: Instant) {
+    /// Releases if there is enough free memory.
+    fn check(&mut self, now: Instant) {
         let settings = &self.shared.settings;
-        let excess = self.excess_bytes();
-        if excess < self.base_bytes.saturating_add(settings.release_above) {
+        if let Some(last) = self.last.as_mut().filter(|last| now < last.at + MIN_AWAY) {
+            last.came_back |= memory::anonymous_bytes().unwrap_or(0) >= last.back_bytes;
+        }
+        let free = self.free_bytes();
+        if free < self.base_bytes.saturating_add(settings.release_above) {
             return;
         }
         if let Some(last) = &self.last {
-            let earliest = last.at + settings.at_most_every;
-            // What a release has left that returned little is fragmented, or in use.
-            let is_more = excess >= last.left_bytes.saturating_add(settings.release_above);
-            if !last.was_worth_it && !is_more && now < last.at + RETRY {
+            // What an unproductive release has left is fragmented, or in use.
+            let is_more = free >= last.left_bytes.saturating_add(settings.release_above);
+            if !last.was_productive && !is_more && now < last.at + RETRY {
                 return;
             }
+            let interval = match last.came_back {
+                true => self.interval.saturating_mul(2).min(MAX_INTERVAL),
+                false => settings.min_interval,
+            };
+            let earliest = last.at + interval.max(settings.min_interval);
             if now < earliest {
                 self.again.push(earliest);
                 return;
             }
+            self.interval = interval;
         }
-        self.act();
-        // More may have been freed while it ran.
-        self.again.push(Instant::now() + settings.at_most_every);
+        self.sweep_and_release();
+        // More may have been freed meanwhile.
+        self.again.push(Instant::now() + settings.min_interval);
     }
 
-    /// Sweeps and releases.
-    fn act(&mut self) -> Report {
+    fn sweep_and_release(&mut self) -> Report {
         let settings = &self.shared.settings;
-        let sweep = |runtime| sweep(&runtime, settings.allocator, settings.patience);
-        let swept: Vec<_> = self.shared.runtimes().into_iter().map(sweep).collect();
+        let mut runtimes = self.shared.take_runtimes();
+        let mut swept: Vec<Swept> = Vec::new();
+        runtimes.retain_mut(|runtime| {
+            let result = runtime.sweep(settings.allocator, settings.patience);
+            swept.extend(result);
+            // A runtime that has ended is not swept again.
+            result.is_some()
+        });
+        self.shared.put_runtimes_back(runtimes);
         let released = release(settings.allocator);
+        let returned_bytes = released.returned_bytes();
+        let was_productive = returned_bytes >= settings.release_above;
+        let left_bytes = self.free_bytes();
+        self.base_bytes = self.base_bytes.min(left_bytes);
         self.last = Some(Last {
             at: Instant::now(),
-            was_worth_it: released.returned_bytes() >= settings.release_above,
-            left_bytes: self.excess_bytes(),
+            was_productive,
+            left_bytes,
+            back_bytes: released.after_bytes.saturating_add((returned_bytes / 2).max(1)),
+            came_back: false,
         });
         let mut acts = lock(&self.shared.acts);
         acts.releases += 1;
-        acts.returned_bytes += released.returned_bytes();
+        acts.unproductive_releases += u64::from(!was_productive);
+        acts.returned_bytes += returned_bytes;
         acts.last_release = released.elapsed;
         acts.longest_lock = acts.longest_lock.max(released.longest_lock);
         acts.busy_workers +=

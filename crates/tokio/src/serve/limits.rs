@@ -5,7 +5,16 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::server::conn::auto;
+
+use crate::clamp::clamp;
 use crate::keeper::shared::lock;
+
+/// hyper's minimum for the read buffer of HTTP/1.1.
+const MIN_BUFFER: usize = 8 << 10;
+/// Minimum time between two checks of an idle connection.
+const MIN_IDLE: Duration = Duration::from_millis(10);
 
 /// The response to a request above [`Limits::max_requests`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,6 +29,8 @@ pub enum Overload {
 }
 
 /// Limits of a server.
+///
+/// They do not bound the time of a request body: use `tower_http::timeout::RequestBodyTimeoutLayer`.
 ///
 /// ```
 /// use lowtide_tokio::Limits;
@@ -81,8 +92,8 @@ impl Limits {
         self
     }
 
-    /// Sets the maximum number of requests in flight on all connections of the keeper. Further requests get the response
-    /// of [`Limits::overload`]. Default: no limit.
+    /// Sets the maximum number of requests in flight on all connections of the keeper, WebSockets on HTTP/1.1 included. Further
+    /// requests get the response of [`Limits::overload`]. Default: no limit.
     #[must_use]
     pub fn max_requests(mut self, count: usize) -> Self {
         self.max_requests = count;
@@ -107,23 +118,24 @@ impl Limits {
     /// Sets the maximum time until the first byte of a connection. Until then, the connection has no buffer. Default: 10 s.
     #[must_use]
     pub fn first_byte_timeout(mut self, time: Duration) -> Self {
-        self.first_byte_timeout = time;
+        self.first_byte_timeout = clamp(time);
         self
     }
 
-    /// Sets the maximum time from the first byte of a connection to its first request, and for the headers of each further
-    /// request on HTTP/1.1. Default: 30 s.
+    /// Sets the maximum time from the first byte of a connection to its first request. Default: 30 s.
     #[must_use]
     pub fn header_timeout(mut self, time: Duration) -> Self {
-        self.header_timeout = time;
+        self.header_timeout = clamp(time);
         self
     }
 
-    /// Sets the time without requests in flight after which a connection is closed. The connection is checked at this
-    /// interval, so it is closed after twice the time at the latest. Default: 5 min, more than load balancers wait.
+    /// Sets the time after which an idle connection is closed: it has no request in flight, or its client does not read the
+    /// responses. On HTTP/2, the connection is checked at this interval, so it is closed after twice the time at the latest. On
+    /// HTTP/1.1, the headers of a further request must arrive within the same time. Default: 5 min, longer than load balancers
+    /// keep idle connections.
     #[must_use]
     pub fn idle_timeout(mut self, time: Duration) -> Self {
-        self.idle_timeout = time;
+        self.idle_timeout = clamp(time).max(MIN_IDLE);
         self
     }
 
@@ -131,7 +143,7 @@ impl Limits {
     /// (`TCP_USER_TIMEOUT`). Then the kernel closes the connection. Default: 1 min.
     #[must_use]
     pub fn user_timeout(mut self, time: Duration) -> Self {
-        self.user_timeout = time;
+        self.user_timeout = clamp(time);
         self
     }
 
@@ -139,7 +151,7 @@ impl Limits {
     /// 1 min.
     #[must_use]
     pub fn ping_interval(mut self, time: Option<Duration>) -> Self {
-        self.ping_interval = time;
+        self.ping_interval = time.map(clamp);
         self
     }
 
@@ -149,6 +161,32 @@ impl Limits {
     pub fn http1_max_buf_size(mut self, bytes: usize) -> Self {
         self.http1_max_buf_size = bytes;
         self
+    }
+}
+
+impl Limits {
+    /// Returns whether the read buffer of HTTP/1.1 is so small that it need not be returned.
+    pub(super) fn has_bounded_buffer(&self) -> bool {
+        self.http1_max_buf_size <= 128 << 10
+    }
+
+    /// Sets what hyper checks.
+    pub(super) fn apply(&self, http: &mut auto::Builder<TokioExecutor>) {
+        // hyper's time for headers begins when the last response was sent, so it bounds the time between requests, too.
+        // `Watch::idle` has the time for the first request.
+        let time = self.header_timeout.max(self.idle_timeout);
+        http.http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(time)
+            .max_buf_size(self.http1_max_buf_size.max(MIN_BUFFER));
+        http.http2()
+            .timer(TokioTimer::new())
+            // For WebSockets, as `axum::serve` does.
+            .enable_connect_protocol()
+            .max_concurrent_streams(self.max_concurrent_streams);
+        if let Some(time) = self.ping_interval {
+            http.http2().keep_alive_interval(time).keep_alive_timeout(time);
+        }
     }
 }
 

@@ -14,8 +14,9 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -53,6 +54,7 @@ pub fn serve<S>(listener: TcpListener, app: S) -> Serve<S> {
         keeper: None,
         limits: Limits::default(),
         admit: None,
+        http: auto::Builder::new(TokioExecutor::new()),
         shutdown_timeout: None,
         signal: pending(),
     }
@@ -69,6 +71,7 @@ pub struct Serve<S, F = Pending<()>> {
     keeper: Option<Keeper>,
     limits: Limits,
     admit: Option<Admit>,
+    http: auto::Builder<TokioExecutor>,
     shutdown_timeout: Option<Duration>,
     signal: F,
 }
@@ -100,14 +103,30 @@ impl<S, F> Serve<S, F> {
         self
     }
 
-    /// Ends the server when `signal` is ready: no further connection is accepted, and those that are open end after the
-    /// requests that are in flight.
+    /// Configures hyper's connections further. The [`Limits`] are set later, and win.
+    ///
+    /// ```no_run
+    /// # async fn run(app: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
+    /// lowtide_tokio::serve(listener, app)
+    ///     .configure(|http| {
+    ///         http.http2().initial_stream_window_size(1 << 20);
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    pub fn configure(mut self, configure: impl FnOnce(&mut auto::Builder<TokioExecutor>)) -> Self {
+        configure(&mut self.http);
+        self
+    }
+
+    /// Shuts the server down gracefully when `signal` is ready: it accepts no further connection, and each open connection is
+    /// closed when its requests in flight have ended. Upgraded connections (WebSockets) are not waited for.
     pub fn with_graceful_shutdown<G>(self, signal: G) -> Serve<S, G>
     where
         G: Future<Output = ()>,
     {
-        let Self { listener, app, keeper, limits, admit, shutdown_timeout, signal: _ } = self;
-        Serve { listener, app, keeper, limits, admit, shutdown_timeout, signal }
+        let Self { listener, app, keeper, limits, admit, http, shutdown_timeout, signal: _ } = self;
+        Serve { listener, app, keeper, limits, admit, http, shutdown_timeout, signal }
     }
 
     /// Sets the maximum time for a graceful shutdown. Then connections are closed, and their requests fail. Default: no
@@ -136,7 +155,7 @@ where
     }
 }
 
-/// How far a server is.
+/// The stage of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Serving,
@@ -151,6 +170,7 @@ struct Common<S> {
     app: S,
     keeper: Keeper,
     limits: Limits,
+    http: auto::Builder<TokioExecutor>,
     stage: watch::Receiver<Stage>,
     /// Closed when all connections have ended.
     _open: mpsc::Sender<()>,
@@ -162,18 +182,18 @@ impl<S: Clone> Clone for Common<S> {
             app: self.app.clone(),
             keeper: self.keeper.clone(),
             limits: self.limits,
+            http: self.http.clone(),
             stage: self.stage.clone(),
             _open: self._open.clone(),
         }
     }
 }
 
-/// A connection that was accepted, with its place among all and among those of its address.
+/// A connection that was accepted, with its permits: one of the server, and one of its address.
 struct Accepted {
     stream: TcpStream,
     peer: SocketAddr,
-    _place: OwnedSemaphorePermit,
-    _entered: Entered,
+    permits: (OwnedSemaphorePermit, Entered),
 }
 
 impl<S, F, B> Serve<S, F>
@@ -187,12 +207,14 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     async fn run(self) -> io::Result<()> {
-        let Self { listener, app, keeper, limits, admit, shutdown_timeout, signal } = self;
+        let Self { listener, app, keeper, limits, admit, mut http, shutdown_timeout, signal } =
+            self;
+        limits.apply(&mut http);
         let keeper = keeper.map_or_else(Keeper::start, Ok)?;
         let places = Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS)));
         let (stages, stage) = watch::channel(Stage::Serving);
         let (open, mut all_ended) = mpsc::channel(1);
-        let common = Common { app, keeper, limits, stage, _open: open };
+        let common = Common { app, keeper, limits, http, stage, _open: open };
         let accept = Accept { listener, places, addresses: Addresses::default(), limits, admit };
         let mut signal = pin!(signal);
         loop {
@@ -228,7 +250,7 @@ struct Accept {
 }
 
 impl Accept {
-    /// Returns the next connection that may enter.
+    /// Returns the next connection that is admitted.
     async fn next(&self, keeper: &Keeper) -> Accepted {
         loop {
             let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
@@ -248,16 +270,19 @@ impl Accept {
                         keeper.count_refused_connection();
                         continue;
                     };
-                    return Accepted { stream, peer, _place: place, _entered: entered };
+                    return Accepted { stream, peer, permits: (place, entered) };
                 }
                 Err(error) if is_of_the_connection(&error) => {}
-                Err(_) => sleep(ACCEPT_PAUSE).await,
+                Err(_) => {
+                    keeper.count_accept_error();
+                    sleep(ACCEPT_PAUSE).await;
+                }
             }
         }
     }
 }
 
-/// Returns whether an error of `accept` concerns one connection only, which is gone.
+/// Returns whether an error of `accept` concerns only one connection, which the client has closed.
 fn is_of_the_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
@@ -295,56 +320,46 @@ where
     }
 
     async fn serve(self, accepted: Accepted) {
-        let Accepted { stream, peer, _place, _entered } = accepted;
-        let Self { app, keeper, limits, mut stage, _open } = self;
+        let Accepted { stream, peer, permits } = accepted;
+        let Self { app, keeper, limits, http, mut stage, _open } = self;
         let mut shut_down = pin!(async move {
             // If the sender is gone, the server is.
             let _ = stage.wait_for(|stage| *stage != Stage::Serving).await;
         });
         tokio::select! {
             biased;
-            () = shut_down.as_mut() => return,
             // It is readable as well when the client has closed it.
             first = timeout(limits.first_byte_timeout, stream.readable()) => {
                 if !matches!(first, Ok(Ok(()))) {
                     return;
                 }
             }
+            // A request that has arrived is answered.
+            () = shut_down.as_mut() => return,
         }
-        // Both only improve what works without them.
+        // The connection works without either.
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(limits.user_timeout));
         let watch = keeper.connection();
-        // A keeper need not outlive its server because of a connection.
+        watch.hold(permits);
+        // A connection does not keep the keeper's thread.
         drop(keeper);
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.header_timeout)
-            .max_buf_size(limits.http1_max_buf_size.max(MIN_BUFFER));
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(limits.max_concurrent_streams);
-        if let Some(time) = limits.ping_interval {
-            builder.http2().keep_alive_interval(time).keep_alive_timeout(time);
+        if limits.has_bounded_buffer() {
+            watch.set_bounded_buffer();
         }
-        let shared = Arc::clone(watch.shared());
-        let service = watch.service(Limited { app, peer, limits, shared });
+        let connection = Arc::clone(watch.state());
+        let app = watch.service(TowerToHyperService::new(app));
+        let service = Limited { app, peer, limits, connection };
         let io = TokioIo::new(watch.io(stream));
-        let connection = builder.serve_connection_with_upgrades(io, service);
+        let connection = http.serve_connection_with_upgrades(io, service);
         let idle = watch.idle(limits.header_timeout, limits.idle_timeout);
-        let must_go = async {
+        let must_end = async {
             tokio::select! {
                 () = shut_down => {}
                 () = idle => {}
             }
         };
-        // What goes wrong on a connection is the client's concern.
-        let _ = watch.drive_until(connection, must_go).await;
+        // The client sees the error of its connection.
+        let _ = watch.drive_until(connection, must_end).await;
     }
 }
-
-/// hyper's minimum for the read buffer of HTTP/1.1.
-const MIN_BUFFER: usize = 8 << 10;
