@@ -49,7 +49,6 @@ fn c_code() -> cc::Build {
         .debug(false)
         .pic(true)
         .warnings(true)
-        .warnings_into_errors(true)
         .flag("-ffreestanding")
         .flag("-fno-stack-protector")
         .flag("-mgeneral-regs-only")

@@ -46,6 +46,8 @@ pub enum OwnRefusal {
     Untested(String),
     /// glibc's heap was not found: for instance, another allocator serves `malloc`.
     NoHeap,
+    /// A seccomp filter of the process does not allow a system call that a release needs.
+    Filtered,
     /// Another thread is already releasing.
     Busy,
     /// It was interrupted.
@@ -60,6 +62,9 @@ impl fmt::Display for OwnRefusal {
             Self::Machine => out.write_str("only glibc on x86-64 is supported"),
             Self::Untested(version) => write!(out, "glibc {version} is untested"),
             Self::NoHeap => out.write_str("glibc's heap was not found"),
+            Self::Filtered => {
+                out.write_str("a seccomp filter does not allow the system calls of a release")
+            }
             Self::Busy => out.write_str("another thread is already releasing"),
             Self::Interrupted => out.write_str("it was interrupted"),
             Self::NotReadable(error) => {
@@ -74,6 +79,9 @@ impl std::error::Error for OwnRefusal {}
 /// Releases the free memory of the calling process's glibc heap, all arenas and their tops included. It runs in the
 /// calling thread, for about 0.1 s per GiB, and may be called while other threads allocate and free: an arena is locked
 /// for about 60 µs at a time.
+///
+/// If the process has a seccomp filter, the first call forks a child, which tries the system
+/// calls.
 ///
 /// # Errors
 /// Fails if the memory was left alone, with the reason.
@@ -95,8 +103,10 @@ mod implementation {
     use std::ffi::CStr;
     use std::fs::File;
     use std::io::{self, BufReader};
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
 
     use lowtide_heap::ptmalloc::{HeapMapping, Layout, Links};
     use lowtide_probe::heap;
@@ -114,12 +124,15 @@ mod implementation {
     use crate::worker::{GAP, LOCK_TIMEOUT, MAX_HOLD};
 
     pub(super) fn release_own(options: &OwnOptions) -> Result<OwnRelease, OwnRefusal> {
-        static RELEASING: Mutex<()> = Mutex::new(());
-        let _releasing = RELEASING.try_lock().map_err(|_| OwnRefusal::Busy)?;
+        let _releasing = Releasing::begin().ok_or(OwnRefusal::Busy)?;
         let version = glibc_version();
         if !is_tested(&version) {
             return Err(OwnRefusal::Untested(version));
         }
+        if !Filter::get().allows_calls() {
+            return Err(OwnRefusal::Filtered);
+        }
+        check_proc().map_err(OwnRefusal::NotReadable)?;
         let memory = LiveMemory::open(std::process::id()).map_err(OwnRefusal::NotReadable)?;
         let mappings: Vec<Mapping> =
             read_mappings().and_then(Iterator::collect).map_err(OwnRefusal::NotReadable)?;
@@ -147,6 +160,109 @@ mod implementation {
             Ok(()) => Ok(release),
             Err(Abort::Failed(ReleaseError::Interrupted)) => Err(OwnRefusal::Interrupted),
             Err(other) => Err(OwnRefusal::NotReadable(io::Error::other(other.to_string()))),
+        }
+    }
+
+    /// Held by the thread that releases.
+    struct Releasing;
+
+    /// The process in which a thread is releasing, or 0. A forked child does not have that thread.
+    static RELEASING: AtomicU32 = AtomicU32::new(0);
+
+    impl Releasing {
+        /// Returns `None` if another thread of this process is releasing.
+        fn begin() -> Option<Self> {
+            let pid = std::process::id();
+            (RELEASING.swap(pid, Ordering::Acquire) != pid).then_some(Self)
+        }
+    }
+
+    impl Drop for Releasing {
+        fn drop(&mut self) {
+            RELEASING.store(0, Ordering::Release);
+        }
+    }
+
+    /// Checks that `/proc` shows this process under its own number: it may be that of another PID namespace.
+    fn check_proc() -> io::Result<()> {
+        let pid = std::process::id().to_string();
+        match std::fs::read_link("/proc/self")?.as_os_str() == pid.as_str() {
+            true => Ok(()),
+            false => Err(io::Error::other("/proc is that of another PID namespace")),
+        }
+    }
+
+    /// What seccomp does to the system calls of a release.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Filter {
+        Allows,
+        Refuses,
+    }
+
+    impl Filter {
+        /// Tries them once. A filter that is added later is not noticed.
+        fn get() -> Self {
+            static FILTER: OnceLock<Filter> = OnceLock::new();
+            *FILTER.get_or_init(|| {
+                let status = std::fs::read_to_string("/proc/thread-self/status");
+                let is_unfiltered = status.is_ok_and(|status| status.contains("\nSeccomp:\t0\n"));
+                if is_unfiltered || try_calls_in_child() { Self::Allows } else { Self::Refuses }
+            })
+        }
+
+        fn allows_calls(self) -> bool {
+            self == Self::Allows
+        }
+    }
+
+    /// Makes the system calls of `stub.c` in a child, which a filter may kill. Returns whether each had its usual result.
+    #[expect(unsafe_code, reason = "system calls")]
+    fn try_calls_in_child() -> bool {
+        const TIMEOUT: Duration = Duration::from_secs(1);
+        // SAFETY: without flags and a stack, this is `fork`; without a signal at its end, the program does not notice the
+        // child. The child calls only `calls_have_usual_results`, which neither allocates nor locks, and `_exit`.
+        unsafe {
+            let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
+            if child == 0 {
+                libc::syscall(libc::SYS_exit_group, i32::from(!calls_have_usual_results()));
+            }
+            let Ok(child @ 1..) = i32::try_from(child) else { return false };
+            let begin = Instant::now();
+            let mut status = 0;
+            loop {
+                match libc::waitpid(child, &mut status, libc::__WALL | libc::WNOHANG) {
+                    0 if begin.elapsed() < TIMEOUT => sleep(Duration::from_millis(1)),
+                    0 => {
+                        libc::kill(child, libc::SIGKILL);
+                        libc::waitpid(child, &mut status, libc::__WALL);
+                        return false;
+                    }
+                    ended => return ended == child && status == 0,
+                }
+            }
+        }
+    }
+
+    /// Runs in the child: makes each system call of `stub.c`.
+    #[expect(unsafe_code, reason = "system calls")]
+    fn calls_have_usual_results() -> bool {
+        let mut time = [0_u64; 2];
+        let mut word = 0_u32;
+        let word: *mut u32 = &mut word;
+        let requeue = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
+        let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+        let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: the words are of this function; nothing is mapped at address 0, so no advice is given; the first
+        // argument of `rt_sigprocmask` is invalid, so it only reads.
+        unsafe {
+            let is_invalid = |result| result == -1 && *libc::__errno_location() == libc::EINVAL;
+            libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, time.as_mut_ptr()) == 0
+                && libc::syscall(libc::SYS_futex, word, requeue, 0, 0, word, 0) == 0
+                && libc::syscall(libc::SYS_futex, word, wake, 1, 0, 0, 0) == 0
+                && libc::syscall(libc::SYS_futex, word, wait, 2, 0, 0, 0) == -1
+                && *libc::__errno_location() == libc::EAGAIN
+                && libc::syscall(libc::SYS_madvise, 0, 0, libc::MADV_DONTNEED) == 0
+                && is_invalid(libc::syscall(libc::SYS_rt_sigprocmask, 77, word, 0, 8))
         }
     }
 

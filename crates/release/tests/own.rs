@@ -128,3 +128,48 @@ fn an_interrupt_ends_a_release_before_it_locks_anything() {
     options.interrupt = std::sync::Arc::new(true.into());
     assert!(matches!(release_own(&options), Err(OwnRefusal::Interrupted)));
 }
+
+/// Makes the kernel end the process at a raw `clock_gettime`, in this thread.
+#[expect(unsafe_code, reason = "system calls")]
+fn deny_clock_gettime() {
+    const LOAD_NUMBER: libc::sock_filter = libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
+    let is_clock = libc::sock_filter {
+        code: 0x15,
+        jt: 0,
+        jf: 1,
+        k: u32::try_from(libc::SYS_clock_gettime).unwrap(),
+    };
+    let give = |k| libc::sock_filter { code: 0x06, jt: 0, jf: 0, k };
+    let mut filter = [
+        LOAD_NUMBER,
+        is_clock,
+        give(libc::SECCOMP_RET_KILL_PROCESS),
+        give(libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+    // SAFETY: the program is valid during the call, and only this thread gets the filter.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+/// Present in the environment of the process that has a filter: what was found about it is kept for the whole process.
+const IS_FILTERED: &str = "LOWTIDE_TEST_IS_FILTERED";
+
+#[test]
+fn a_process_whose_filter_would_kill_it_is_left_alone() {
+    if std::env::var_os(IS_FILTERED).is_some() {
+        deny_clock_gettime();
+        let refusal = release_own(&OwnOptions::default()).unwrap_err();
+        assert!(matches!(refusal, OwnRefusal::Filtered), "{refusal}");
+        return;
+    }
+    let test = "a_process_whose_filter_would_kill_it_is_left_alone";
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .env(IS_FILTERED, "1")
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+}

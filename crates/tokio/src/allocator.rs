@@ -150,7 +150,7 @@ fn system() -> System {
     static FOUND: OnceLock<System> = OnceLock::new();
     *FOUND.get_or_init(|| {
         if let Some(control) = symbol(c"mallctl") {
-            // SAFETY: only jemalloc exports this name, as a function of this type since version 3.
+            // SAFETY: only jemalloc exports this name, as a function of this type since version 3.0.
             return System::Jemalloc(unsafe { transmute::<*mut c_void, Control>(control) });
         }
         if let Some(collect) = symbol(c"mi_collect") {
@@ -209,18 +209,22 @@ fn trim(_: String) -> Method {
 }
 
 /// Calls a function of jemalloc's control interface that has neither input nor output.
-fn control_jemalloc(control: Control, name: &CStr) {
+/// Returns whether it succeeded.
+fn control_jemalloc(control: Control, name: &CStr) -> bool {
     use std::ptr::null_mut;
     // SAFETY: the name ends with 0; null pointers say that nothing is read or written. An unknown name is an error that
     // changes nothing.
-    unsafe { control(name.as_ptr(), null_mut(), null_mut(), null_mut(), 0) };
+    unsafe { control(name.as_ptr(), null_mut(), null_mut(), null_mut(), 0) == 0 }
 }
 
 fn release_jemalloc(control: Control) -> Method {
     flush_jemalloc(control);
-    // `MALLCTL_ARENAS_ALL`.
-    control_jemalloc(control, c"arena.4096.purge");
-    Method::Purge
+    // `MALLCTL_ARENAS_ALL`, since jemalloc 5.
+    if control_jemalloc(control, c"arena.4096.purge") {
+        Method::Purge
+    } else {
+        Method::Nothing { why: "jemalloc is older than version 5".to_owned() }
+    }
 }
 
 fn flush_jemalloc(control: Control) {
