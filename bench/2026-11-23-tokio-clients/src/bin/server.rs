@@ -19,7 +19,8 @@ async fn main() {
     let recycle = Recycle::new()
         .max_requests(arguments[1].parse().unwrap())
         .linger(Duration::from_millis(arguments[2].parse().unwrap()))
-        .min_age(Duration::ZERO);
+        .min_age(Duration::ZERO)
+        .grpc(true);
     let keeper = Keeper::builder().recycle(recycle).start().unwrap();
     let (_reporter, health) = tonic_health::server::health_reporter();
     let figures = keeper.clone();

@@ -120,8 +120,8 @@ impl Recycle {
         self
     }
 
-    /// Sets whether connections with gRPC requests are recycled. tonic's client returns an error to its caller for requests that
-    /// it has sent after the GOAWAY: use it for clients that repeat such requests. Default: false.
+    /// Sets whether connections with gRPC requests are recycled. tonic's client returns an error to its caller for some of the
+    /// requests that it has sent before it read the GOAWAY. Default: false.
     #[must_use]
     pub fn grpc(mut self, is_recycled: bool) -> Self {
         self.grpc = is_recycled;

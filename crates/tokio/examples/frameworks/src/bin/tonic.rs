@@ -3,12 +3,13 @@
 //!     cargo run --release --bin tonic -- 127.0.0.1:3000
 //!
 //! The service is the health check of gRPC. `serve` takes the place of tonic's `Server`. For TLS, use an accept loop of your
-//! own, as the README of lowtide-tokio shows.
+//! own, as the README of lowtide-tokio shows. Connections with gRPC requests are not recycled, because tonic's client would
+//! return some requests to its caller. See `Recycle::grpc`.
 
 use std::alloc::System;
 use std::error::Error;
 
-use lowtide_tokio::{Keeper, Recycle, Tracked, serve};
+use lowtide_tokio::{Tracked, serve};
 use tokio::net::TcpListener;
 use tonic::service::Routes;
 
@@ -21,8 +22,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(address).await?;
     println!("{}", listener.local_addr()?);
     let (_reporter, health) = tonic_health::server::health_reporter();
-    // Clients of tonic return some requests to their caller when a connection is recycled.
-    let keeper = Keeper::builder().recycle(Recycle::never()).start()?;
-    serve(listener, Routes::new(health).prepare()).keeper(keeper).await?;
+    serve(listener, Routes::new(health).prepare()).await?;
     Ok(())
 }
