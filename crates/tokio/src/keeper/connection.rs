@@ -186,6 +186,7 @@ impl Connection {
         self.is_grpc.store(true, Relaxed);
     }
 
+    #[cfg(feature = "serve")]
     pub(super) fn set_bounded_buffer(&self) {
         self.has_bounded_buffer.store(true, Relaxed);
     }
@@ -197,6 +198,7 @@ impl Connection {
     }
 
     /// Sets that the transport is read to its end when it is closed.
+    #[cfg(feature = "serve")]
     pub(crate) fn set_lingers(&self) {
         self.lingers.store(true, Relaxed);
     }
