@@ -50,7 +50,7 @@ pub enum OwnRefusal {
     Filtered,
     /// Another thread is already releasing.
     Busy,
-    /// It was interrupted.
+    /// [`OwnOptions::interrupt`] was set.
     Interrupted,
     /// The process cannot read its own memory or page table: for instance, it is not dumpable.
     NotReadable(io::Error),
@@ -76,7 +76,7 @@ impl fmt::Display for OwnRefusal {
 
 impl std::error::Error for OwnRefusal {}
 
-/// Releases the free memory of the calling process's glibc heap, all arenas and their tops included. It runs in the
+/// Releases the free memory of the calling process's glibc heap, all arenas and their top chunks included. It runs in the
 /// calling thread, for about 0.1 s per GiB, and may be called while other threads allocate and free: an arena is locked
 /// for about 60 µs at a time.
 ///
@@ -84,7 +84,8 @@ impl std::error::Error for OwnRefusal {}
 /// calls.
 ///
 /// # Errors
-/// Fails if the memory was left alone, with the reason.
+/// Returns the reason if the release was not done, or not to its end. After [`OwnRefusal::Interrupted`] and
+/// [`OwnRefusal::NotReadable`], a part of the memory may have been returned.
 pub fn release_own(options: &OwnOptions) -> Result<OwnRelease, OwnRefusal> {
     implementation::release_own(options)
 }
@@ -183,7 +184,7 @@ mod implementation {
         }
     }
 
-    /// Checks that `/proc` shows this process under its own number: it may be that of another PID namespace.
+    /// Checks that `/proc` shows this process under its own PID: it may be that of another PID namespace.
     fn check_proc() -> io::Result<()> {
         let pid = std::process::id().to_string();
         match std::fs::read_link("/proc/self")?.as_os_str() == pid.as_str() {
@@ -200,7 +201,7 @@ mod implementation {
     }
 
     impl Filter {
-        /// Tries them once. A filter that is added later is not noticed.
+        /// Tries the system calls once per process. A filter that is added later is not noticed.
         fn get() -> Self {
             static FILTER: OnceLock<Filter> = OnceLock::new();
             *FILTER.get_or_init(|| {
@@ -252,8 +253,8 @@ mod implementation {
         let requeue = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
         let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
         let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the words are of this function; nothing is mapped at address 0, so no advice is given; the first
-        // argument of `rt_sigprocmask` is invalid, so it only reads.
+        // SAFETY: all words belong to this frame; the range of `madvise` is empty, so it has no effect; `rt_sigprocmask`
+        // with an invalid first argument fails.
         unsafe {
             let is_invalid = |result| result == -1 && *libc::__errno_location() == libc::EINVAL;
             libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, time.as_mut_ptr()) == 0

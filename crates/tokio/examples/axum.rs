@@ -3,7 +3,7 @@
 //!     cargo run --release -p lowtide-tokio --example axum -- 127.0.0.1:3000
 //!
 //! `/?expire=1000` answers after 1,000 ms, `/endless` never ends, `/upload` counts bytes, `/figures` and `/metrics` have the
-//! figures of the keeper.
+//! metrics of the keeper, as JSON and for Prometheus.
 
 use std::alloc::System;
 use std::convert::Infallible;
@@ -31,8 +31,8 @@ pub(crate) async fn main() -> io::Result<()> {
         .route("/", get(sleep))
         .route("/endless", get(endless))
         .route("/upload", post(|body: Bytes| async move { body.len().to_string() }))
-        .route("/figures", get(|| async move { of_json.figures().to_json() }))
-        .route("/metrics", get(|| async move { of_prometheus.figures().to_prometheus() }));
+        .route("/figures", get(|| async move { of_json.metrics().to_json() }))
+        .route("/metrics", get(|| async move { of_prometheus.metrics().to_prometheus() }));
     let listener = TcpListener::bind(address).await?;
     println!("{}", listener.local_addr()?);
     let limits = Limits::new().max_concurrent_streams(1_000_000);

@@ -3,10 +3,10 @@
 //!
 //!     cargo run --release -p lowtide-tokio --example refresh -- 127.0.0.1:3000
 //!
-//! Its limits, which [`Keeper`](lowtide_tokio::Keeper) does not have:
+//! Its limits:
 //!
 //! - It waits until every connection is closed: one client with a connection that stays open prevents it.
-//! - The tables of open HTTP/2 connections stay.
+//! - The tables of open HTTP/2 connections stay. A [`Keeper`](lowtide_tokio::Keeper) recycles these connections.
 //! - glibc keeps the memory of threads that have ended: `malloc_trim` is still needed.
 //! - Everything that a handler spawns must run on this runtime, or its memory is not returned.
 

@@ -16,23 +16,25 @@ pub enum Allocator {
     /// Rust's [`System`](std::alloc::System) allocator, which is the C library's: glibc's, or what was preloaded in its
     /// place (`LD_PRELOAD`), if that is jemalloc or mimalloc.
     System,
-    /// jemalloc, as the crate `tikv-jemallocator` has it.
+    /// jemalloc, linked by `tikv-jemallocator`.
     #[cfg(feature = "jemalloc")]
     Jemalloc,
-    /// mimalloc 2 or 3, as the crate `mimalloc` has it.
+    /// mimalloc 2 or 3, linked by the crate `mimalloc`.
     #[cfg(feature = "mimalloc")]
     Mimalloc,
     /// Any other.
     Other {
-        /// Returns free memory to the OS, as far as one thread can do that for all.
+        /// Returns free memory to the OS. It is called on the keeper's thread, and must not panic.
         release: fn(),
-        /// Frees the cache of the calling thread. `None` if a release does not need it.
+        /// Frees the cache of the calling thread, a worker. It must neither panic nor block for long. `None` if a release
+        /// does not need it.
         flush: Option<fn()>,
     },
 }
 
 impl Default for Allocator {
-    /// mimalloc or jemalloc if their feature is on, else the system's.
+    /// `Mimalloc` if the feature `mimalloc` is on, else `Jemalloc` if `jemalloc` is on, else [`Allocator::System`]. A feature
+    /// does not install the allocator: the program declares it as its global allocator.
     fn default() -> Self {
         #[cfg(feature = "mimalloc")]
         return Self::Mimalloc;
@@ -63,10 +65,10 @@ pub enum Method {
     },
 }
 
-/// The result of a release.
+/// The result of [`release`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Released {
+pub struct ReleaseReport {
     /// How it was done.
     pub method: Method,
     /// Bytes of anonymous memory before the release.
@@ -75,23 +77,23 @@ pub struct Released {
     pub after_bytes: u64,
     /// Duration.
     pub elapsed: Duration,
-    /// The longest time for which an arena was locked, with [`Method::Parts`].
+    /// Longest time for which the lock of an arena was held. `None` unless the method is [`Method::Parts`].
     pub longest_lock: Option<Duration>,
 }
 
-impl Released {
+impl ReleaseReport {
     /// Bytes by which the anonymous memory has become smaller.
     pub fn returned_bytes(&self) -> u64 {
         self.before_bytes.saturating_sub(self.after_bytes)
     }
 }
 
-/// Returns the free memory of an allocator to the OS. It blocks the calling thread for up to some tenths of a second. jemalloc
-/// and mimalloc also cache free memory in each thread: call [`sweep`](crate::sweep) first.
+/// Returns the free memory of an allocator to the OS. It blocks the calling thread: with glibc, for about 0.1 s per GiB of heap.
+/// jemalloc and mimalloc also cache free memory in each thread: call [`sweep`](crate::sweep) first.
 ///
-/// With glibc, the free pages of all arenas are dropped in parts: [`Method::Parts`]. On another processor than x86-64, and with
-/// a version of glibc that lowtide was not tested with, `malloc_trim` is called instead. musl has no such function.
-pub fn release(allocator: Allocator) -> Released {
+/// With glibc, the free pages of all arenas are dropped in parts: [`Method::Parts`]. Where that is not possible, `malloc_trim` is
+/// called instead, and [`Method::Trim`] has the reason. If another thread is already releasing, nothing is done.
+pub fn release(allocator: Allocator) -> ReleaseReport {
     let begin = Instant::now();
     let before_bytes = memory::anonymous_bytes().unwrap_or(0);
     let mut longest_lock = None;
@@ -111,7 +113,7 @@ pub fn release(allocator: Allocator) -> Released {
         }
     };
     let after_bytes = memory::anonymous_bytes().unwrap_or(0);
-    Released { method, before_bytes, after_bytes, elapsed: begin.elapsed(), longest_lock }
+    ReleaseReport { method, before_bytes, after_bytes, elapsed: begin.elapsed(), longest_lock }
 }
 
 impl Allocator {
@@ -212,7 +214,7 @@ fn trim(_: String) -> Method {
 /// Returns whether it succeeded.
 fn control_jemalloc(control: Control, name: &CStr) -> bool {
     use std::ptr::null_mut;
-    // SAFETY: the name ends with 0; null pointers say that nothing is read or written. An unknown name is an error that
+    // SAFETY: the name ends with 0; with null pointers, nothing is read or written. An unknown name is an error that
     // changes nothing.
     unsafe { control(name.as_ptr(), null_mut(), null_mut(), null_mut(), 0) == 0 }
 }

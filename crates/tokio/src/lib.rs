@@ -12,12 +12,12 @@ mod serve;
 mod sweep;
 mod tracked;
 
-pub use allocator::{Allocator, Method, Released, release};
+pub use allocator::{Allocator, Method, ReleaseReport, release};
 pub use keeper::{
-    CountLayer, CountService, CountServiceFuture, Counted, CountedBody, CountedFuture, Ended,
-    Figures, Keeper, KeeperBuilder, Lingering, Recycle, Report, RequestGuard, Watch,
+    CountLayer, CountService, CountServiceFuture, Keeper, KeeperBuilder, KeeperEnded, KeeperReport,
+    LingeringIo, Metrics, Recycle, RequestGuard, Watch, WatchedBody, WatchedFuture, WatchedService,
 };
 #[cfg(feature = "serve")]
 pub use serve::{Limits, Overload, PeerAddr, Serve, serve};
-pub use sweep::{Swept, sweep};
+pub use sweep::{SweepReport, sweep};
 pub use tracked::{Tracked, allocated_bytes};

@@ -11,28 +11,29 @@ use crate::Allocator;
 use crate::clamp::clamp;
 
 /// Maximum time for which a worker waits for the others. Without that, an idle worker would run the tasks of the others.
-const MEETING: Duration = Duration::from_micros(500);
+const RENDEZVOUS_TIMEOUT: Duration = Duration::from_micros(500);
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The result of a sweep.
+/// The result of [`sweep`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Swept {
-    /// Number of workers of the runtime. 0 if the allocator needs no sweep.
+pub struct SweepReport {
+    /// Number of workers of the runtime. 0 if the allocator needs no sweep, or the runtime has ended.
     pub workers: usize,
     /// How many of them have freed their caches. The others were busy, and do it when they are free.
     pub reached: usize,
 }
 
-/// Makes every worker of a runtime free the cache that the allocator keeps for its thread. Workers that are busy are tried
-/// again until `patience` has passed. glibc needs no sweep: then it returns at once.
+/// Makes every worker of a runtime free the cache that the allocator keeps for its thread. glibc needs no sweep: then it returns
+/// at once.
 ///
-/// It spawns a task for each worker, and blocks the calling thread until they have run. Do not call it on a worker of this
-/// runtime. A worker waits for the others for at most half a millisecond at a time.
-pub fn sweep(runtime: &Handle, allocator: Allocator, patience: Duration) -> Swept {
+/// It spawns a task for each worker, and blocks the calling thread until all have run, or until the timeout. Tasks that have
+/// not run yet run later. Do not call it on a worker of this runtime, which would be blocked until the timeout. A worker waits
+/// for the others for at most half a millisecond at a time.
+pub fn sweep(runtime: &Handle, allocator: Allocator, timeout: Duration) -> SweepReport {
     let mut runtime = SweptRuntime::new(runtime.clone());
-    runtime.sweep(allocator, patience).unwrap_or_default()
+    runtime.sweep(allocator, timeout).unwrap_or_default()
 }
 
 /// A runtime that is swept again and again.
@@ -40,7 +41,7 @@ pub fn sweep(runtime: &Handle, allocator: Allocator, patience: Duration) -> Swep
 pub(crate) struct SweptRuntime {
     handle: Handle,
     /// The last sweep. Its tasks that have not run yet keep it.
-    last: Weak<Meeting>,
+    last: Weak<Rendezvous>,
 }
 
 impl SweptRuntime {
@@ -49,21 +50,21 @@ impl SweptRuntime {
     }
 
     /// Sweeps the runtime: [`sweep`]. `None` if the runtime has ended.
-    pub(crate) fn sweep(&mut self, allocator: Allocator, patience: Duration) -> Option<Swept> {
-        let Some(flush) = allocator.flush() else { return Some(Swept::default()) };
+    pub(crate) fn sweep(&mut self, allocator: Allocator, timeout: Duration) -> Option<SweepReport> {
+        let Some(flush) = allocator.flush() else { return Some(SweepReport::default()) };
         // A runtime that does not run now would collect tasks.
         if self.last.strong_count() > 0 {
-            return Some(Swept { workers: self.handle.metrics().num_workers(), reached: 0 });
+            return Some(SweepReport { workers: self.handle.metrics().num_workers(), reached: 0 });
         }
-        let meeting = Arc::new(Meeting::default());
-        self.last = Arc::downgrade(&meeting);
-        run_on_each_worker(&self.handle, flush, patience, &meeting)
+        let rendezvous = Arc::new(Rendezvous::default());
+        self.last = Arc::downgrade(&rendezvous);
+        run_on_each_worker(&self.handle, flush, timeout, &rendezvous)
     }
 }
 
 /// The state of a sweep.
 #[derive(Debug, Default)]
-struct Meeting {
+struct Rendezvous {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -78,7 +79,7 @@ struct State {
     ended: usize,
 }
 
-impl Meeting {
+impl Rendezvous {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,13 +87,13 @@ impl Meeting {
 
 /// A task of an attempt. It ends when it is dropped, because a runtime that shuts down drops tasks without running them.
 struct Task {
-    meeting: Arc<Meeting>,
+    rendezvous: Arc<Rendezvous>,
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.meeting.state().ended += 1;
-        self.meeting.changed.notify_all();
+        self.rendezvous.state().ended += 1;
+        self.rendezvous.changed.notify_all();
     }
 }
 
@@ -100,26 +101,29 @@ impl Drop for Task {
 fn run_on_each_worker(
     runtime: &Handle,
     flush: fn(),
-    patience: Duration,
-    meeting: &Arc<Meeting>,
-) -> Option<Swept> {
+    timeout: Duration,
+    rendezvous: &Arc<Rendezvous>,
+) -> Option<SweepReport> {
     let workers = runtime.metrics().num_workers();
-    let deadline = Instant::now() + clamp(patience);
-    let mut swept = Swept { workers, reached: 0 };
+    let deadline = Instant::now() + clamp(timeout);
+    let mut swept = SweepReport { workers, reached: 0 };
     loop {
         {
-            let mut state = meeting.state();
+            let mut state = rendezvous.state();
             (state.begun, state.ended) = (0, 0);
         }
         for _ in 0..workers {
-            let task = Task { meeting: Arc::clone(meeting) };
+            let task = Task { rendezvous: Arc::clone(rendezvous) };
             runtime.spawn(async move { task.run(flush, workers) });
         }
-        let mut state = meeting.state();
+        let mut state = rendezvous.state();
         while state.ended < workers {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else { break };
-            state =
-                meeting.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = rendezvous
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
         swept.reached = state.reached.len().min(workers);
         // A runtime that has shut down drops its tasks without running them.
@@ -139,7 +143,7 @@ fn run_on_each_worker(
 impl Task {
     fn run(&self, flush: fn(), workers: usize) {
         let is_first = {
-            let mut state = self.meeting.state();
+            let mut state = self.rendezvous.state();
             state.begun += 1;
             state.reached.insert(thread::current().id())
         };
@@ -147,7 +151,7 @@ impl Task {
             flush();
         }
         let begin = Instant::now();
-        while self.meeting.state().begun < workers && begin.elapsed() < MEETING {
+        while self.rendezvous.state().begun < workers && begin.elapsed() < RENDEZVOUS_TIMEOUT {
             thread::yield_now();
         }
     }
@@ -172,7 +176,7 @@ mod tests {
         };
         let allocator = Allocator::Other { release: || {}, flush: Some(flush) };
         let swept = sweep(runtime.handle(), allocator, LONG);
-        assert_eq!(swept, Swept { workers: 4, reached: 4 });
+        assert_eq!(swept, SweepReport { workers: 4, reached: 4 });
         assert_eq!(FLUSHES.load(Ordering::Relaxed), 4);
     }
 
@@ -191,7 +195,7 @@ mod tests {
         };
         let allocator = Allocator::Other { release: || {}, flush: Some(flush) };
         let swept = sweep(runtime.handle(), allocator, Duration::from_millis(20));
-        assert_eq!(swept, Swept { workers: 1, reached: 0 });
+        assert_eq!(swept, SweepReport { workers: 1, reached: 0 });
         IS_BLOCKED.store(false, Ordering::Relaxed);
         while FLUSHES.load(Ordering::Relaxed) == 0 {
             thread::sleep(Duration::from_millis(1));
@@ -210,7 +214,7 @@ mod tests {
             }
             swept.join().unwrap()
         });
-        assert_eq!(swept, Swept { workers: 1, reached: 1 });
+        assert_eq!(swept, SweepReport { workers: 1, reached: 1 });
         let handle = runtime.handle().clone();
         drop(runtime);
         assert_eq!(sweep(&handle, allocator, LONG / 600).reached, 0);

@@ -66,24 +66,24 @@ impl Server {
         response.split_once("\r\n\r\n").unwrap().1.to_owned()
     }
 
-    fn figures(&self) -> Value {
+    fn metrics(&self) -> Value {
         serde_json::from_str(&self.get("/figures")).unwrap()
     }
 
     fn figure(&self, name: &str) -> f64 {
-        self.figures()[name].as_f64().unwrap()
+        self.metrics()[name].as_f64().unwrap()
     }
 
-    /// Waits until the figures fulfil a condition.
+    /// Waits until the metrics fulfil a condition.
     fn wait_until(&self, condition: impl Fn(&Value) -> bool) {
         const LONG: Duration = Duration::from_secs(100);
         let begin = Instant::now();
         loop {
-            let figures = self.figures();
-            if condition(&figures) {
+            let metrics = self.metrics();
+            if condition(&metrics) {
                 return;
             }
-            assert!(begin.elapsed() < LONG, "{figures}");
+            assert!(begin.elapsed() < LONG, "{metrics}");
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -122,8 +122,8 @@ impl Server {
     }
 }
 
-fn number(figures: &Value, name: &str) -> f64 {
-    figures[name].as_f64().unwrap()
+fn number(metrics: &Value, name: &str) -> f64 {
+    metrics[name].as_f64().unwrap()
 }
 
 #[test]
@@ -132,14 +132,14 @@ fn memory_falls_after_each_burst_and_every_request_is_answered() {
     let before = server.figure("anonymous_bytes");
     server.burst(8, 5000, 3);
     // The connections were recycled after each of the first two bursts, and closed by the client after the last.
-    server.wait_until(|figures| {
-        number(figures, "anonymous_bytes") < before + 12.0 * MIB
-            && number(figures, "allocated_bytes") < 4.0 * MIB
+    server.wait_until(|metrics| {
+        number(metrics, "anonymous_bytes") < before + 12.0 * MIB
+            && number(metrics, "allocated_bytes") < 4.0 * MIB
     });
-    let figures = server.figures();
-    assert!(number(&figures, "recycled_connections") >= 16.0, "{figures}");
-    assert!(number(&figures, "returned_bytes") > 32.0 * MIB, "{figures}");
-    assert_eq!(number(&figures, "cut_connections"), 0.0, "{figures}");
+    let metrics = server.metrics();
+    assert!(number(&metrics, "recycled_connections") >= 16.0, "{metrics}");
+    assert!(number(&metrics, "returned_bytes") > 32.0 * MIB, "{metrics}");
+    assert_eq!(number(&metrics, "cut_connections"), 0.0, "{metrics}");
     assert!(server.get("/metrics").contains("\nlowtide_releases_total "));
 }
 
@@ -148,6 +148,6 @@ fn many_narrow_connections_are_recycled_as_well() {
     let server = Server::start();
     let before = server.figure("anonymous_bytes");
     server.burst(100, 200, 2);
-    server.wait_until(|figures| number(figures, "anonymous_bytes") < before + 12.0 * MIB);
+    server.wait_until(|metrics| number(metrics, "anonymous_bytes") < before + 12.0 * MIB);
     assert!(server.figure("recycled_connections") >= 100.0);
 }

@@ -77,12 +77,12 @@ async fn a_client_that_never_answers_a_ping_loses_its_idle_connection() {
     }
     stream.write_all(&bytes).await.unwrap();
     server.wait_until("all in flight", |now| now.in_flight == 100).await;
-    server.go_until(|| server.keeper.figures().in_flight == 0).await;
+    server.go_until(|| server.keeper.metrics().in_flight == 0).await;
     // It reads all there is, and writes nothing.
     let mut read = Vec::new();
     tokio::time::timeout(LONG, stream.read_to_end(&mut read)).await.unwrap().unwrap();
     server.wait_until("closed", |now| now.connections == 0).await;
-    assert_eq!(server.keeper.figures().cut_connections, 1);
+    assert_eq!(server.keeper.metrics().cut_connections, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,7 +159,7 @@ async fn a_client_that_opens_streams_without_end_has_at_most_as_many_as_the_limi
         if writer.write_all(&headers(index, b"\x04\x05/wait")).await.is_err() {
             break;
         }
-        assert!(server.keeper.figures().in_flight <= 200, "{:?}", server.keeper.figures());
+        assert!(server.keeper.metrics().in_flight <= 200, "{:?}", server.keeper.metrics());
     }
     let response = server.http1().await.send_request(request1("/")).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);

@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lowtide_tokio::{Allocator, Ended, Keeper};
+use lowtide_tokio::{Allocator, Keeper, KeeperEnded};
 use tokio::runtime::Builder;
 
 const LONG: Duration = Duration::from_secs(100);
@@ -36,8 +36,8 @@ fn a_keeper_lives_as_long_as_its_handles_whatever_the_runtime_does() {
     wait_until("two threads", || keepers() == 2);
     let one = Builder::new_current_thread().build().unwrap();
     let report = one.block_on(keeper.release_now()).unwrap();
-    assert!(report.swept.is_empty());
-    assert_eq!((keeper.figures().releases, second.figures().releases), (1, 0));
+    assert!(report.sweeps.is_empty());
+    assert_eq!((keeper.metrics().releases, second.metrics().releases), (1, 0));
     let watch = second.connection();
     drop(second);
     wait_until("one thread", || keepers() == 1);
@@ -48,16 +48,16 @@ fn a_keeper_lives_as_long_as_its_handles_whatever_the_runtime_does() {
     keeper.watch_runtime(one.handle().clone());
     let flushing = Allocator::Other { release: || {}, flush: Some(|| {}) };
     let builder = Keeper::builder().allocator(flushing).runtime(one.handle().clone());
-    let flusher = builder.patience(LONG).start().unwrap();
+    let flusher = builder.sweep_timeout(LONG).start().unwrap();
     let report = one.block_on(flusher.release_now()).unwrap();
-    assert_eq!(report.swept.len(), 1);
-    assert_eq!((report.swept[0].workers, report.swept[0].reached), (1, 1));
+    assert_eq!(report.sweeps.len(), 1);
+    assert_eq!((report.sweeps[0].workers, report.sweeps[0].reached), (1, 1));
 
     // A runtime that has ended is forgotten.
     drop(one);
     let many = Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let report = many.block_on(flusher.release_now()).unwrap();
-    assert!(report.swept.is_empty());
+    assert!(report.sweeps.is_empty());
 
     // One that ends in the middle of a sweep.
     let sweeping = Keeper::builder().allocator(flushing).runtime(many.handle().clone());
@@ -75,8 +75,8 @@ fn a_keeper_lives_as_long_as_its_handles_whatever_the_runtime_does() {
     let panicking = Allocator::Other { release: || panic!("a release that fails"), flush: None };
     let broken = Keeper::builder().allocator(panicking).start().unwrap();
     let one = Builder::new_current_thread().build().unwrap();
-    assert_eq!(one.block_on(broken.release_now()).unwrap_err(), Ended);
-    assert_eq!(one.block_on(broken.release_now()).unwrap_err(), Ended);
+    assert_eq!(one.block_on(broken.release_now()).unwrap_err(), KeeperEnded);
+    assert_eq!(one.block_on(broken.release_now()).unwrap_err(), KeeperEnded);
 
     drop((keeper, flusher));
     wait_until("no thread", || keepers() == 0);

@@ -52,14 +52,14 @@ async fn a_connection_with_an_endless_response_is_pinned_until_that_ends() {
     let endless = sender.send_request(request(&server, "/endless")).await.unwrap();
     wide(&server, &sender, 100).await;
     server.wait_until("pinned", |now| now.pinned_connections == 1).await;
-    let figures = server.keeper.figures();
-    assert_eq!((figures.recycled_connections, figures.in_flight), (0, 1));
-    assert!(figures.pinned_bytes > 90_000, "{figures:?}");
+    let metrics = server.keeper.metrics();
+    assert_eq!((metrics.recycled_connections, metrics.in_flight), (0, 1));
+    assert!(metrics.pinned_bytes > 90_000, "{metrics:?}");
     server.end.notify_one();
     assert_eq!(text(endless).await, "end");
     server.wait_until("recycled", |now| now.recycled_connections == 1).await;
     server.wait_until("closed", |now| now.connections == 0).await;
-    assert_eq!(server.keeper.figures().pinned_connections, 0);
+    assert_eq!(server.keeper.metrics().pinned_connections, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,7 +85,7 @@ async fn a_large_upload_on_http1_closes_its_connection_with_the_next_response() 
     };
     tokio::time::timeout(LONG, closed).await.unwrap();
     server.wait_until("closed", |now| now.connections == 0).await;
-    assert_eq!(server.keeper.figures().recycled_connections, 1);
+    assert_eq!(server.keeper.metrics().recycled_connections, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,7 +112,7 @@ async fn too_many_requests_get_503_or_refused_stream() {
         }
         let third = server.http1().await.send_request(request1("/")).await.unwrap();
         assert_eq!(third.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(server.keeper.figures().refused_requests, 2);
+        assert_eq!(server.keeper.metrics().refused_requests, 2);
         server.go_until(|| first.is_finished()).await;
         assert_eq!(text(first.await.unwrap().unwrap()).await, "waited");
         let last = sender.send_request(request(&server, "/")).await.unwrap();
@@ -153,7 +153,7 @@ async fn an_address_with_too_many_connections_and_one_that_is_not_admitted_are_r
     let first = connect_from(&server, 2).await.unwrap();
     let _second = connect_from(&server, 2).await.unwrap();
     assert!(is_reset(&server, 2).await);
-    assert_eq!(server.keeper.figures().refused_connections, 2);
+    assert_eq!(server.keeper.metrics().refused_connections, 2);
     assert_eq!(hello_from(&server, 3).await.as_deref(), Some("hello"));
     // The address may connect again as soon as a connection of it has ended.
     drop(first);
@@ -176,7 +176,7 @@ async fn when_all_places_are_taken_a_connection_waits_until_one_is_free() {
     let mut second = server.http1().await;
     let waiting = tokio::spawn(async move { second.send_request(request1("/")).await });
     tokio::time::sleep(SHORT).await;
-    assert!(!waiting.is_finished() && server.keeper.figures().connections == 1);
+    assert!(!waiting.is_finished() && server.keeper.metrics().connections == 1);
     drop(first);
     let response = tokio::time::timeout(LONG, waiting).await.unwrap().unwrap().unwrap();
     assert_eq!(response.status(), StatusCode::OK);
@@ -270,8 +270,8 @@ async fn an_upgraded_connection_counts_until_it_is_closed() {
         stream.write_u8(byte).await.unwrap();
         assert_eq!(stream.read_u8().await.unwrap(), byte);
     }
-    let figures = server.keeper.figures();
-    assert_eq!((figures.connections, figures.in_flight), (1, 1));
+    let metrics = server.keeper.metrics();
+    assert_eq!((metrics.connections, metrics.in_flight), (1, 1));
     assert!(!waiting.is_finished());
     drop(stream);
     assert_eq!(waiting.await.unwrap().unwrap().status(), StatusCode::OK);
@@ -311,10 +311,10 @@ async fn an_extended_connect_pins_its_connection_until_that_is_closed() {
         reader.flow_control().release_capacity(echo.len()).unwrap();
         assert_eq!(echo[..], [byte]);
     }
-    assert_eq!(server.keeper.figures().recycled_connections, 0);
+    assert_eq!(server.keeper.metrics().recycled_connections, 0);
     connection.abort();
     server.wait_until("closed", |now| (now.connections, now.in_flight) == (0, 0)).await;
-    assert_eq!(server.keeper.figures().pinned_connections, 0);
+    assert_eq!(server.keeper.metrics().pinned_connections, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -325,7 +325,7 @@ async fn a_layer_counts_requests_for_a_server_that_runs_its_connections_itself()
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(async { axum::serve(listener, app).await });
     let wait_until = async |count| {
-        while keeper.figures().in_flight != count {
+        while keeper.metrics().in_flight != count {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -375,7 +375,7 @@ async fn small_bodies_and_bounded_buffers_are_no_reason_to_close_a_connection_of
             assert_eq!(text(response).await, bytes.to_string());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(server.keeper.figures().connections, 1);
+        assert_eq!(server.keeper.metrics().connections, 1);
     }
 }
 
@@ -394,8 +394,8 @@ async fn a_connection_that_is_due_is_recycled_under_load_and_loses_no_request() 
         }
         server.wait_until("closed", |now| now.connections == 0).await;
     }
-    let figures = server.keeper.figures();
-    assert_eq!((figures.recycled_connections, figures.cut_connections), (5, 0));
+    let metrics = server.keeper.metrics();
+    assert_eq!((metrics.recycled_connections, metrics.cut_connections), (5, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -451,7 +451,7 @@ async fn a_client_that_reads_slowly_gets_all_of_it_during_a_shutdown() {
     }
     tokio::time::timeout(LONG, slow).await.unwrap().unwrap();
     tokio::time::timeout(LONG, server.task).await.unwrap().unwrap().unwrap();
-    assert_eq!(server.keeper.figures().cut_connections, 0);
+    assert_eq!(server.keeper.metrics().cut_connections, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

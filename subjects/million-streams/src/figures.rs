@@ -72,7 +72,7 @@ impl Counters {
             "refreshes": self.0.refreshes.load(Ordering::Relaxed),
         });
         if let Some(keeper) = &self.0.keeper {
-            let kept = keeper.figures();
+            let kept = keeper.metrics();
             figures["recycled_connections"] = kept.recycled_connections.into();
             figures["releases"] = kept.releases.into();
             figures["returned_bytes"] = kept.returned_bytes.into();

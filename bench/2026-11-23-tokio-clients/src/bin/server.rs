@@ -27,7 +27,7 @@ async fn main() {
     let app = Router::new()
         .route("/", get(|| async { "hello" }))
         .route("/echo", post(|body: Bytes| async move { body }))
-        .route("/figures", get(move || async move { figures.figures().to_json() }))
+        .route("/figures", get(move || async move { figures.metrics().to_json() }))
         .merge(Routes::new(health).into_axum_router());
     let listener = tokio::net::TcpListener::bind(&arguments[0]).await.unwrap();
     let limits = Limits::new().max_concurrent_streams(1000);

@@ -14,12 +14,12 @@ use super::shared::{DRAINED_DIVISOR, Shared, lock};
 
 /// It serves requests.
 const SERVING: u8 = 0;
-/// It has drained, or is due: it waits for the keeper's thread.
+/// It has drained, or has reached `max_requests`: it waits for the keeper's thread.
 const DRAINED: u8 = 1;
 /// It shuts down gracefully, or closes with its next response (HTTP/1.1).
 const CLOSING: u8 = 2;
 
-/// Peak of concurrent requests from which on the end of a connection is an event: its tables are free.
+/// Minimum peak of a connection whose close is an event, because it frees large tables.
 const WIDE: usize = 100;
 /// Maximum size of a write that does not count as progress: a PING, a WINDOW_UPDATE.
 const MAX_CONTROL_BYTES: usize = 64;
@@ -44,7 +44,7 @@ pub(crate) struct Connection {
     unread: AtomicUsize,
     /// The number of streams for which this connection counts as pinned; 0 if it does not.
     pinned: AtomicUsize,
-    /// Whether a stream was upgraded (HTTP/2). Nothing says when that ends.
+    /// Whether a stream was upgraded (HTTP/2). The end of that is not observable.
     has_tunnel: AtomicBool,
     is_http1: AtomicBool,
     is_grpc: AtomicBool,
@@ -166,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether the connection only waits for its client, if nothing has happened for long.
+    /// Returns whether an inactive connection waits only for its client.
     pub(super) fn waits_for_client(&self) -> bool {
         let has_unread = self.unread.load(Relaxed) > 0;
         !self.has_tunnel.load(Relaxed) && (self.in_flight() == 0 || has_unread)
@@ -191,7 +191,7 @@ impl Connection {
         self.has_bounded_buffer.store(true, Relaxed);
     }
 
-    /// Sets that it shuts down, for another reason than its memory.
+    /// Marks the connection as closing, and makes its close linger.
     pub(super) fn set_closing(&self) {
         self.state.store(CLOSING, SeqCst);
         self.lingers.store(true, Relaxed);
@@ -240,7 +240,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether it has had as many requests as it may.
+    /// Returns whether it has reached `max_requests`.
     fn is_due(&self) -> bool {
         self.begun.load(Relaxed) >= self.shared.settings.recycle.max_requests
     }
@@ -254,7 +254,7 @@ impl Connection {
         is_allowed && self.endless.load(SeqCst) == 0
     }
 
-    /// Reports the connection to the keeper's thread if it keeps memory and has drained, or if it is due.
+    /// Reports the connection to the keeper's thread if it keeps memory and has drained, or has reached `max_requests`.
     fn check(self: &Arc<Self>) {
         let min_peak = self.shared.settings.recycle.min_peak;
         let is_wide = self.peak.load(Relaxed) >= min_peak;
@@ -293,7 +293,7 @@ impl Connection {
         }
     }
 
-    /// Shuts down a connection that has drained or is due, unless it has become busy again.
+    /// Shuts down a connection that has drained or reached `max_requests`, unless it has become busy again.
     pub(super) fn recycle(self: &Arc<Self>, now: Instant) -> Decision {
         let (shared, recycle) = (&self.shared, &self.shared.settings.recycle);
         if self.state.load(SeqCst) != DRAINED {
@@ -325,7 +325,7 @@ impl Connection {
         Decision::Done
     }
 
-    /// Lets another connection shut down before this one is closed.
+    /// Stops counting the connection towards `max_at_once`.
     pub(super) fn stop_counting_as_closing(&self) {
         if self.is_counted_as_closing.swap(false, Relaxed) {
             self.shared.closing.fetch_sub(1, Relaxed);
@@ -378,7 +378,7 @@ impl InFlight {
         }
     }
 
-    /// The request becomes a tunnel. Nothing says when that ends: on HTTP/1.1, it counts until the connection is closed; on
+    /// The request becomes a tunnel, whose end is not observable. On HTTP/1.1, it counts until the connection is closed. On
     /// HTTP/2, it pins the connection.
     pub(super) fn upgrade(mut self) {
         if self.is_http1 {

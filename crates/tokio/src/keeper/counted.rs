@@ -15,12 +15,12 @@ use super::layer::RequestGuard;
 
 /// A service of one connection, whose requests are counted: [`Watch::service`](super::Watch::service).
 #[derive(Debug, Clone)]
-pub struct Counted<S> {
+pub struct WatchedService<S> {
     inner: S,
     connection: Arc<Connection>,
 }
 
-impl<S> Counted<S> {
+impl<S> WatchedService<S> {
     pub(super) fn new(inner: S, connection: Arc<Connection>) -> Self {
         Self { inner, connection }
     }
@@ -31,14 +31,14 @@ fn is_grpc<B>(request: &Request<B>) -> bool {
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for Counted<S>
+impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for WatchedService<S>
 where
     S: Service<Request<RequestBody>, Response = Response<ResponseBody>>,
     ResponseBody: Body,
 {
-    type Response = Response<CountedBody<ResponseBody>>;
+    type Response = Response<WatchedBody<ResponseBody>>;
     type Error = S::Error;
-    type Future = CountedFuture<S::Future>;
+    type Future = WatchedFuture<S::Future>;
 
     fn call(&self, request: Request<RequestBody>) -> Self::Future {
         let is_http1 = request.version() < Version::HTTP_2;
@@ -50,7 +50,7 @@ where
         if is_grpc(&request) {
             self.connection.set_grpc();
         }
-        CountedFuture {
+        WatchedFuture {
             inner: self.inner.call(request),
             guard: Some(guard),
             connection: Arc::clone(&self.connection),
@@ -61,9 +61,9 @@ where
 }
 
 pin_project_lite::pin_project! {
-    /// The response of a [`Counted`] service.
+    /// The response of a [`WatchedService`] service.
     #[derive(Debug)]
-    pub struct CountedFuture<F> {
+    pub struct WatchedFuture<F> {
         #[pin]
         inner: F,
         guard: Option<InFlight>,
@@ -73,12 +73,12 @@ pin_project_lite::pin_project! {
     }
 }
 
-impl<F, B, E> Future for CountedFuture<F>
+impl<F, B, E> Future for WatchedFuture<F>
 where
     F: Future<Output = Result<Response<B>, E>>,
     B: Body,
 {
-    type Output = Result<Response<CountedBody<B>>, E>;
+    type Output = Result<Response<WatchedBody<B>>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -103,7 +103,7 @@ where
                 }
                 guard.set_unread(true);
             }
-            response.map(|body| CountedBody::new(body, guard.map(Guard::Connection)))
+            response.map(|body| WatchedBody::new(body, guard.map(Guard::Connection)))
         }))
     }
 }
@@ -123,20 +123,20 @@ pub(super) enum Guard {
 pin_project_lite::pin_project! {
     /// The body of a response. Its request is in flight until it is dropped.
     #[derive(Debug)]
-    pub struct CountedBody<B> {
+    pub struct WatchedBody<B> {
         #[pin]
         inner: B,
         guard: Option<Guard>,
     }
 }
 
-impl<B> CountedBody<B> {
+impl<B> WatchedBody<B> {
     pub(super) fn new(inner: B, guard: Option<Guard>) -> Self {
         Self { inner, guard }
     }
 }
 
-impl<B: Body> Body for CountedBody<B> {
+impl<B: Body> Body for WatchedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -146,7 +146,7 @@ impl<B: Body> Body for CountedBody<B> {
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.project();
         let frame = this.inner.poll_frame(context);
-        // hyper asks for a frame when the client may receive one.
+        // A frame that was returned may wait for the client's flow-control window. A pending frame waits for the app.
         if let Some(Guard::Connection(guard)) = this.guard {
             guard.set_unread(frame.is_ready());
         }

@@ -10,7 +10,7 @@ use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::counted::{CountedBody, Guard};
+use super::counted::{Guard, WatchedBody};
 use super::shared::Shared;
 
 /// A request in flight, until it is dropped: [`Keeper::count_request`](super::Keeper::count_request).
@@ -59,7 +59,7 @@ where
     S: Service<Request<RequestBody>, Response = Response<ResponseBody>>,
     ResponseBody: Body,
 {
-    type Response = Response<CountedBody<ResponseBody>>;
+    type Response = Response<WatchedBody<ResponseBody>>;
     type Error = S::Error;
     type Future = CountServiceFuture<S::Future>;
 
@@ -88,12 +88,12 @@ where
     F: Future<Output = Result<Response<B>, E>>,
     B: Body,
 {
-    type Output = Result<Response<CountedBody<B>>, E>;
+    type Output = Result<Response<WatchedBody<B>>, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let response = ready!(this.inner.poll(context));
         let guard = this.guard.take().map(|guard| Guard::Request { _guard: guard });
-        Poll::Ready(response.map(|response| response.map(|body| CountedBody::new(body, guard))))
+        Poll::Ready(response.map(|response| response.map(|body| WatchedBody::new(body, guard))))
     }
 }

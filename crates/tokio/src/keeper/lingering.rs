@@ -16,9 +16,9 @@ use super::settings::Recycle;
 ///
 /// When a connection has shut down gracefully, its transport is closed for writing, and read until the client closes it
 /// too. If a socket with unread data is closed, the kernel resets the connection, and the client may lose the GOAWAY,
-/// which says which requests were not processed. [`Watch::drive`](super::Watch::drive) waits for the lingering close.
+/// which reports the requests that were not processed. [`Watch::drive`](super::Watch::drive) waits for the lingering close.
 #[derive(Debug)]
-pub struct Lingering<T>
+pub struct LingeringIo<T>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -27,7 +27,7 @@ where
     connection: Arc<Connection>,
 }
 
-impl<T> Lingering<T>
+impl<T> LingeringIo<T>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -57,7 +57,7 @@ where
     }
 }
 
-impl<T> AsyncRead for Lingering<T>
+impl<T> AsyncRead for LingeringIo<T>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -73,7 +73,7 @@ where
     }
 }
 
-impl<T> AsyncWrite for Lingering<T>
+impl<T> AsyncWrite for LingeringIo<T>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -106,7 +106,7 @@ where
     }
 }
 
-impl<T> Drop for Lingering<T>
+impl<T> Drop for LingeringIo<T>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -116,7 +116,7 @@ where
             return;
         }
         let Some(mut inner) = self.inner.take() else { return };
-        // `Watch::drive` runs it. If nobody drives any more, the transport is dropped with the connection.
+        // `Watch::drive` runs it. If that has ended, the transport is dropped with the connection.
         self.connection.set_linger(Box::pin(async move {
             let read_to_end = async {
                 timeout(time, inner.shutdown()).await??;

@@ -2,9 +2,9 @@
 
 mod connection;
 mod counted;
-mod figures;
 mod layer;
 mod lingering;
+mod metrics;
 mod settings;
 pub(crate) mod shared;
 mod watch;
@@ -18,34 +18,40 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-pub use counted::{Counted, CountedBody, CountedFuture};
-pub use figures::Figures;
+pub use counted::{WatchedBody, WatchedFuture, WatchedService};
 pub use layer::{CountLayer, CountService, CountServiceFuture, RequestGuard};
-pub use lingering::Lingering;
+pub use lingering::LingeringIo;
+pub use metrics::Metrics;
 pub use settings::{KeeperBuilder, Recycle};
 pub use watch::Watch;
 
-use crate::{Released, Swept};
+use crate::{ReleaseReport, SweepReport};
 pub(crate) use connection::Connection;
 use settings::Settings;
 use shared::Shared;
 
 /// Keeps the memory of a server low. When the load has fallen, it does three things:
 ///
-/// 1. *Recycle*: it shuts down HTTP/2 connections that keep memory, gracefully (GOAWAY). The client opens a new connection.
-/// 2. *Sweep*: every worker of the runtime gives back the memory that its thread caches, if the allocator has such caches.
+/// 1. *Recycle*: it shuts down connections with large tables or buffers, gracefully. Clients open new ones.
+/// 2. *Sweep*: it makes every worker of the runtime free the cache that the allocator keeps for its thread, if there is one.
 /// 3. *Release*: it returns free memory to the OS.
 ///
-/// A connection is *wide* if it has had many concurrent requests ([`Recycle::min_peak`]): it keeps about 0.9 KiB for each of
-/// them until it is closed. It has *drained* when at most an eighth of them are left. A wide connection that has drained is
-/// recycled. It is *pinned*, and not recycled, while a response of unknown length is in flight, or once it was upgraded: the
-/// client would open a second connection, and the first would stay.
+/// A connection is *wide* if it has had many concurrent requests ([`Recycle::min_peak`]): on HTTP/2, it keeps about 0.9 KiB for
+/// each of them until it is closed. It has *drained* when at most an eighth of them are left. A wide connection that has
+/// drained is recycled. It is *pinned*, and not recycled, while a response of unknown length is in flight, and after an
+/// upgrade: the client would open a second connection, and the first would stay. Connections with gRPC requests are pinned
+/// unless [`Recycle::grpc`] is set.
 ///
-/// The load has fallen when at most an eighth of the concurrent requests of the last peak are left, for 100 ms. Then the
-/// keeper releases if there is enough free memory ([`KeeperBuilder::release_above`]).
+/// The load falls when the requests in flight, the responses of unknown length, or the connections drop to an eighth of their
+/// last peak, or to zero. The keeper then waits until 100 ms pass without another such event, for at most 1 s, and checks
+/// the free memory; it checks again after 0.3, 1, 10 and 60 s. A check releases if there is enough of it
+/// ([`KeeperBuilder::release_above`]).
 ///
-/// The keeper has a thread of its own, which sleeps while nothing happens. It ends when the last clone of the keeper is
-/// dropped. Connections that are open then stay open.
+/// The keeper has a thread of its own, which sleeps between these checks. An idle server has no periodic wake-ups. The thread
+/// ends when the last clone of the keeper is dropped. Watches, layers and guards do not keep it: keep a clone until the server
+/// ends. Connections that are open then stay open.
+///
+/// Use one keeper per process, and pass clones to all servers: two keepers would release the same heap.
 #[derive(Debug, Clone)]
 pub struct Keeper {
     owner: Arc<Owner>,
@@ -66,24 +72,24 @@ impl Drop for Owner {
 /// The result of [`Keeper::release_now`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Report {
-    /// One for each runtime.
-    pub swept: Vec<Swept>,
+pub struct KeeperReport {
+    /// The sweep of each runtime that has not ended.
+    pub sweeps: Vec<SweepReport>,
     /// The release.
-    pub released: Released,
+    pub release: ReleaseReport,
 }
 
 /// The error of [`Keeper::release_now`]: the keeper's thread has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended;
+pub struct KeeperEnded;
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for KeeperEnded {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("the keeper has ended")
     }
 }
 
-impl std::error::Error for Ended {}
+impl std::error::Error for KeeperEnded {}
 
 impl Keeper {
     /// Returns a builder with the default settings.
@@ -91,8 +97,8 @@ impl Keeper {
         KeeperBuilder::default()
     }
 
-    /// Starts a keeper with the default settings. It sweeps the tokio runtime in which this is called. Outside a runtime, call
-    /// [`Keeper::watch_runtime`] later.
+    /// Starts a keeper with the default settings. It sweeps the tokio runtime in which this is called. Outside a runtime,
+    /// nothing is swept until [`Keeper::watch_runtime`] adds one; glibc needs no sweep.
     ///
     /// # Errors
     /// Fails if no thread can be started.
@@ -113,7 +119,8 @@ impl Keeper {
 
     /// Returns a tower layer that counts requests, for servers that run their connections themselves: `axum::serve`, tonic's
     /// `Server`, axum-server. The keeper then releases when the load has fallen. It cannot recycle their connections: for
-    /// that, an accept loop with [`Keeper::connection`] is needed.
+    /// that, an accept loop with [`Keeper::connection`] is needed. A response of unknown length counts as a request in flight:
+    /// while many are open, the load does not fall.
     ///
     /// ```no_run
     /// # async fn run(app: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
@@ -127,7 +134,7 @@ impl Keeper {
     }
 
     /// Counts a request until the guard is dropped, for servers that are not made of tower services (actix-web, salvo). As
-    /// with [`Keeper::layer`], connections are not recycled.
+    /// with [`Keeper::layer`], connections are not recycled. Drop the guard when a response of unknown length begins.
     pub fn count_request(&self) -> RequestGuard {
         RequestGuard::new(Arc::clone(&self.owner.shared))
     }
@@ -137,14 +144,14 @@ impl Keeper {
         self.owner.shared.add_runtime(runtime);
     }
 
-    /// Sweeps and releases now, however little there is to return.
+    /// Sweeps and releases now, however little there is to return. Waits for the result.
     ///
     /// # Errors
-    /// Fails if the keeper's thread has ended.
-    pub async fn release_now(&self) -> Result<Report, Ended> {
+    /// Fails if the keeper's thread has ended, because a function of [`Allocator::Other`](crate::Allocator::Other) panicked.
+    pub async fn release_now(&self) -> Result<KeeperReport, KeeperEnded> {
         let (sender, receiver) = oneshot::channel();
         self.owner.shared.request_release(sender);
-        receiver.await.map_err(|_| Ended)
+        receiver.await.map_err(|_| KeeperEnded)
     }
 
     /// Counts a connection that was refused before it had a watch.
@@ -159,9 +166,9 @@ impl Keeper {
         self.owner.shared.accept_errors.fetch_add(1, Relaxed);
     }
 
-    /// Returns the current figures.
-    pub fn figures(&self) -> Figures {
-        self.owner.shared.figures()
+    /// Returns the current metrics.
+    pub fn metrics(&self) -> Metrics {
+        self.owner.shared.metrics()
     }
 }
 

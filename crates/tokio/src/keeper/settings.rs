@@ -67,7 +67,8 @@ impl Recycle {
         self
     }
 
-    /// Sets the number of requests after which a connection is recycled even if it has not drained. Default: no limit.
+    /// Sets the number of requests after which a connection is recycled even if it has not drained, on HTTP/1.1 as well. It
+    /// still serves requests that arrive before the client reads the GOAWAY. Default: no limit.
     #[must_use]
     pub fn max_requests(mut self, count: usize) -> Self {
         self.max_requests = count;
@@ -82,7 +83,7 @@ impl Recycle {
     }
 
     /// Sets the maximum number of HTTP/2 connections that are shutting down at the same time, lingering ones included. The
-    /// others wait. A connection that takes more than 10 s no longer counts. Default: 64.
+    /// others wait. A graceful shutdown that takes more than 10 s no longer counts. Default: 64.
     #[must_use]
     pub fn max_at_once(mut self, count: usize) -> Self {
         self.max_at_once = count;
@@ -103,33 +104,36 @@ impl Recycle {
         self
     }
 
-    /// Sets how long a connection that shuts down may neither have requests in flight nor send anything. Then it is closed. hyper
-    /// waits for the answer to a PING, which a client may never send. Default: 30 s.
+    /// Sets the maximum inactivity of a connection that shuts down: no request begins or ends, no handler runs, and no write is
+    /// larger than 64 bytes. Then the connection is closed. Without this bound, a client that does not acknowledge hyper's PING,
+    /// or does not read, would keep it open. Default: 30 s. Minimum: 10 ms.
     #[must_use]
     pub fn stall_timeout(mut self, time: Duration) -> Self {
         self.stall_timeout = clamp(time).max(Duration::from_millis(10));
         self
     }
 
-    /// Sets the duration of a lingering close: the socket is closed for writing, and read until the client closes it, or sends
-    /// nothing for this time. If a socket with unread data is closed, the kernel resets the connection, and the client may
-    /// lose the GOAWAY, which says which requests were not processed. Default: 1 s.
+    /// Sets the timeout of a lingering close: the socket is closed for writing, and read until the client closes it, or sends
+    /// nothing for this time. It takes at most [`Recycle::stall_timeout`], or this time if it is longer. If a socket with
+    /// unread data were closed, the kernel would reset the connection, and the client could lose the GOAWAY, which reports the
+    /// requests that were not processed. Zero switches it off. Default: 1 s.
     #[must_use]
     pub fn linger(mut self, time: Duration) -> Self {
         self.linger = clamp(time);
         self
     }
 
-    /// Sets whether connections with gRPC requests are recycled. tonic's client returns an error to its caller for some of the
-    /// requests that it has sent before it read the GOAWAY. Default: false.
+    /// Sets whether connections with gRPC requests (`content-type: application/grpc…`) are recycled. tonic's client fails some
+    /// of the calls that it sends before it reads the GOAWAY. Default: false.
     #[must_use]
     pub fn grpc(mut self, is_recycled: bool) -> Self {
         self.grpc = is_recycled;
         self
     }
 
-    /// Sets the minimum size of a request on HTTP/1.1, in bytes, after which the next response closes the connection: hyper
-    /// keeps a read buffer of up to 408 KiB for a large body. `serve` limits the buffer instead. Default: 128 KiB.
+    /// Sets the minimum size of an HTTP/1.1 request in bytes, headers included, after which a later response closes the
+    /// connection. hyper's read buffer grows up to 408 KiB for a large body, and does not shrink. `serve` bounds the buffer
+    /// instead: there, this has an effect only if `Limits::http1_max_buf_size` is above 128 KiB. Default: 128 KiB.
     #[must_use]
     pub fn http1_min_body(mut self, bytes: u64) -> Self {
         self.http1_min_body = bytes;
@@ -144,7 +148,7 @@ pub(super) struct Settings {
     pub(super) recycle: Recycle,
     pub(super) release_above: u64,
     pub(super) min_interval: Duration,
-    pub(super) patience: Duration,
+    pub(super) sweep_timeout: Duration,
 }
 
 /// Builds a [`Keeper`].
@@ -161,14 +165,14 @@ impl Default for KeeperBuilder {
             recycle: Recycle::default(),
             release_above: 16 << 20,
             min_interval: Duration::from_secs(1),
-            patience: Duration::from_millis(50),
+            sweep_timeout: Duration::from_millis(50),
         };
         Self { settings, runtimes: Vec::new() }
     }
 }
 
 impl KeeperBuilder {
-    /// Sets the allocator of the program. Default: mimalloc or jemalloc if their feature is on, else the system's.
+    /// Sets the allocator of the program. Default: [`Allocator::default`].
     #[must_use]
     pub fn allocator(mut self, allocator: Allocator) -> Self {
         self.settings.allocator = allocator;
@@ -184,8 +188,8 @@ impl KeeperBuilder {
 
     /// Sets how much free memory triggers a release, in bytes beyond what there was at the start. Default: 16 MiB.
     ///
-    /// With [`Tracked`](crate::Tracked), free memory is anonymous memory less allocated bytes. Without it, it is all
-    /// anonymous memory. After a release that returned less than this, the next one waits until there is this much more, or
+    /// With [`Tracked`](crate::Tracked), free memory is anonymous memory less allocated bytes. Without it, all anonymous memory
+    /// counts as free. After a release that returned less than this, the next one waits until there is this much more, or
     /// for a minute.
     #[must_use]
     pub fn release_above(mut self, bytes: u64) -> Self {
@@ -193,22 +197,23 @@ impl KeeperBuilder {
         self
     }
 
-    /// Sets the minimum time between two releases. If half of what a release has returned is resident again within 5 s, the
-    /// time doubles, up to a minute. Default: 1 s.
+    /// Sets the minimum time between two releases, which [`Keeper::release_now`] ignores. If at least half of the memory that a
+    /// release has returned is resident again within 5 s, the time doubles, up to a minute. After a release whose memory stays
+    /// away, it is this time again. Default: 1 s.
     #[must_use]
     pub fn min_interval(mut self, time: Duration) -> Self {
         self.settings.min_interval = clamp(time);
         self
     }
 
-    /// Sets the maximum time for which a sweep tries to reach workers that are busy. Default: 50 ms.
+    /// Sets the timeout of the sweep of one runtime. Runtimes are swept one after the other. Default: 50 ms.
     #[must_use]
-    pub fn patience(mut self, time: Duration) -> Self {
-        self.settings.patience = clamp(time);
+    pub fn sweep_timeout(mut self, time: Duration) -> Self {
+        self.settings.sweep_timeout = clamp(time);
         self
     }
 
-    /// Adds a runtime to sweep. Default: the runtime in which [`KeeperBuilder::start`] is called, if any.
+    /// Adds a runtime to sweep. If none is added, it is the runtime in which [`KeeperBuilder::start`] is called, if any.
     #[must_use]
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtimes.push(runtime);

@@ -10,19 +10,19 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::Report;
+use super::KeeperReport;
 use super::connection::Connection;
-use super::figures::Figures;
+use super::metrics::Metrics;
 use super::settings::Settings;
 use crate::sweep::SweptRuntime;
 use crate::{allocated_bytes, memory};
 
-/// Minimum peak of a load whose fall to a part of it is an event. A load that falls to nothing always is one.
+/// Minimum peak from which on a fall to an eighth is an event. A fall to zero always is one.
 const MIN_PEAK: usize = 8;
 /// Divisor of the peak: a connection has drained, and a load has fallen, when no more than this part of the peak is left.
 pub(super) const DRAINED_DIVISOR: usize = 8;
 
-/// A number of things that go on at the same time.
+/// A count of concurrent things, with its peak.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     count: AtomicUsize,
@@ -42,7 +42,7 @@ impl Load {
         }
     }
 
-    /// Returns whether the load has fallen by this end.
+    /// Decrements the count. Returns whether the load has fallen.
     fn end(&self) -> bool {
         let left = self.count.fetch_sub(1, Relaxed) - 1;
         let peak = self.peak.load(Relaxed);
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
     is_stopped: AtomicBool,
     /// Number of events so far: reasons for the keeper's thread to check.
     events: AtomicU64,
-    /// Whether the fall of a load must wake the keeper's thread. Otherwise, it wakes by itself soon.
+    /// Whether an event must wake the keeper's thread. Otherwise, it wakes by itself soon.
     is_resting: AtomicBool,
     connections: Load,
     /// Requests in flight, without the endless ones.
@@ -83,13 +83,13 @@ pub(crate) struct Shared {
     drained: Mutex<VecDeque<Weak<Connection>>>,
     runtimes: Mutex<Vec<SweptRuntime>>,
     /// Those who wait for a release; `None` when the keeper's thread has ended.
-    waiting: Mutex<Option<Vec<oneshot::Sender<Report>>>>,
-    pub(super) acts: Mutex<Acts>,
+    waiting: Mutex<Option<Vec<oneshot::Sender<KeeperReport>>>>,
+    pub(super) totals: Mutex<Totals>,
 }
 
 /// What the keeper's thread has done.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Acts {
+pub(super) struct Totals {
     pub(super) releases: u64,
     pub(super) unproductive_releases: u64,
     pub(super) returned_bytes: u64,
@@ -125,7 +125,7 @@ impl Shared {
             drained: Mutex::default(),
             runtimes: Mutex::new(runtimes.into_iter().map(SweptRuntime::new).collect()),
             waiting: Mutex::new(Some(Vec::new())),
-            acts: Mutex::default(),
+            totals: Mutex::default(),
         }
     }
 
@@ -239,14 +239,14 @@ impl Shared {
     }
 
     /// Requests a release. The sender is dropped if the keeper's thread has ended.
-    pub(super) fn request_release(&self, sender: oneshot::Sender<Report>) {
+    pub(super) fn request_release(&self, sender: oneshot::Sender<KeeperReport>) {
         if let Some(waiting) = lock(&self.waiting).as_mut() {
             waiting.push(sender);
         }
         self.event();
     }
 
-    pub(super) fn take_waiting(&self) -> Vec<oneshot::Sender<Report>> {
+    pub(super) fn take_waiting(&self) -> Vec<oneshot::Sender<KeeperReport>> {
         lock(&self.waiting).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
@@ -255,10 +255,10 @@ impl Shared {
         *lock(&self.waiting) = None;
     }
 
-    pub(super) fn figures(&self) -> Figures {
-        let acts = *lock(&self.acts);
+    pub(super) fn metrics(&self) -> Metrics {
+        let totals = *lock(&self.totals);
         let clamped = |count: &AtomicIsize| usize::try_from(count.load(Relaxed)).unwrap_or(0);
-        Figures {
+        Metrics {
             connections: self.connections.count(),
             in_flight: self.in_flight(),
             pinned_connections: clamped(&self.pinned),
@@ -269,12 +269,12 @@ impl Shared {
             accept_errors: self.accept_errors.load(Relaxed),
             refused_connections: self.refused_connections.load(Relaxed),
             refused_requests: self.refused_requests.load(Relaxed),
-            releases: acts.releases,
-            unproductive_releases: acts.unproductive_releases,
-            returned_bytes: acts.returned_bytes,
-            last_release: acts.last_release,
-            longest_lock: acts.longest_lock,
-            busy_workers: acts.busy_workers,
+            releases: totals.releases,
+            unproductive_releases: totals.unproductive_releases,
+            returned_bytes: totals.returned_bytes,
+            last_release: totals.last_release,
+            longest_lock: totals.longest_lock,
+            busy_workers: totals.busy_workers,
             anonymous_bytes: memory::anonymous_bytes().unwrap_or(0),
             allocated_bytes: allocated_bytes(),
         }

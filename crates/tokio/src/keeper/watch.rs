@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 
 use super::connection::Connection;
-use super::counted::Counted;
-use super::lingering::Lingering;
+use super::counted::WatchedService;
+use super::lingering::LingeringIo;
 use super::settings::Recycle;
 
 /// Maximum time between two checks of a connection that shuts down.
@@ -24,6 +24,9 @@ const MAX_CLOSING: Duration = Duration::from_secs(10);
 
 /// The watch of one connection, for an accept loop. Wrap the transport by [`Watch::io`] and the service by
 /// [`Watch::service`], make a hyper connection of both, and run it by [`Watch::drive`].
+///
+/// Both wrappers are needed. Without `io`, a slow response can be cut by a graceful shutdown. Without `service`, the connection
+/// is never recycled.
 ///
 /// ```no_run
 /// use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -62,17 +65,18 @@ impl Watch {
         Self { connection }
     }
 
-    /// Wraps the transport of the connection, so that its close lingers after a graceful shutdown. See [`Lingering`].
-    pub fn io<T>(&self, transport: T) -> Lingering<T>
+    /// Wraps the transport of the connection, so that its close lingers after a graceful shutdown. See [`LingeringIo`].
+    pub fn io<T>(&self, transport: T) -> LingeringIo<T>
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        Lingering::new(transport, Arc::clone(&self.connection))
+        LingeringIo::new(transport, Arc::clone(&self.connection))
     }
 
-    /// Wraps the service of the connection, so that its requests are counted.
-    pub fn service<S>(&self, service: S) -> Counted<S> {
-        Counted::new(service, Arc::clone(&self.connection))
+    /// Wraps the hyper service of the connection, so that its requests are counted. For a tower service, use
+    /// `hyper_util::service::TowerToHyperService`.
+    pub fn service<S>(&self, service: S) -> WatchedService<S> {
+        WatchedService::new(service, Arc::clone(&self.connection))
     }
 
     /// Keeps a value until the connection is closed, also if it is upgraded: the permit of a semaphore, for instance.
@@ -80,19 +84,26 @@ impl Watch {
         self.connection.hold(Box::new(value));
     }
 
-    /// Runs the connection until it is closed or upgraded. When the keeper recycles it, it shuts down gracefully. The runtime
-    /// must have timers.
+    /// Runs the connection until it is closed or upgraded, the lingering close included. When the keeper recycles it, it shuts
+    /// down gracefully.
     ///
     /// # Errors
-    /// Returns the error of the connection.
+    /// Returns the error of the connection. A shutdown that [`Recycle::max_drain`] or [`Recycle::stall_timeout`] has cut is none.
+    ///
+    /// # Panics
+    /// Panics if the runtime has no timers.
     pub async fn drive<C: GracefulConnection>(self, connection: C) -> Result<(), C::Error> {
         self.drive_until(connection, pending()).await
     }
 
-    /// Does what [`Watch::drive`] does, and shuts the connection down gracefully when `shutdown` is ready.
+    /// Does what [`Watch::drive`] does, and shuts the connection down gracefully when `shutdown` is ready, with the same
+    /// settings.
     ///
     /// # Errors
-    /// Returns the error of the connection.
+    /// See [`Watch::drive`].
+    ///
+    /// # Panics
+    /// See [`Watch::drive`].
     pub async fn drive_until<C: GracefulConnection>(
         self,
         connection: C,

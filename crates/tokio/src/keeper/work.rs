@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Report;
+use super::KeeperReport;
 use super::connection::Decision;
 use super::shared::{Shared, lock};
-use crate::{Swept, allocated_bytes, memory, release};
+use crate::{SweepReport, allocated_bytes, memory, release};
 
 /// Time without an event after which the load has fallen.
 const QUIET: Duration = Duration::from_millis(100);
 /// Maximum time to wait for that, from the first event.
 const MAX_FALL: Duration = Duration::from_secs(1);
-/// If so many requests end within [`QUIET`], and no others begin, the load is still falling.
+/// Minimum decrease of the requests in flight within [`QUIET`] while the load is still falling.
 const FALLING_REQUESTS: usize = 100;
-/// Times after a check at which the keeper checks again. What was freed last is free by then; after a minute, many clients
-/// have closed idle connections.
+/// Delays of the later checks. The first two return what the last requests have freed; the others, what clients have freed by
+/// closing idle connections.
 const CHECK_AGAIN: [Duration; 4] = [
     Duration::from_millis(300),
     Duration::from_secs(1),
@@ -230,13 +230,13 @@ impl<'s> Work<'s> {
         self.again.push(Instant::now() + settings.min_interval);
     }
 
-    fn sweep_and_release(&mut self) -> Report {
+    fn sweep_and_release(&mut self) -> KeeperReport {
         let settings = &self.shared.settings;
         let mut runtimes = self.shared.take_runtimes();
-        let mut swept: Vec<Swept> = Vec::new();
+        let mut sweeps: Vec<SweepReport> = Vec::new();
         runtimes.retain_mut(|runtime| {
-            let result = runtime.sweep(settings.allocator, settings.patience);
-            swept.extend(result);
+            let result = runtime.sweep(settings.allocator, settings.sweep_timeout);
+            sweeps.extend(result);
             // A runtime that has ended is not swept again.
             result.is_some()
         });
@@ -253,14 +253,14 @@ impl<'s> Work<'s> {
             back_bytes: released.after_bytes.saturating_add((returned_bytes / 2).max(1)),
             came_back: false,
         });
-        let mut acts = lock(&self.shared.acts);
-        acts.releases += 1;
-        acts.unproductive_releases += u64::from(!was_productive);
-        acts.returned_bytes += returned_bytes;
-        acts.last_release = released.elapsed;
-        acts.longest_lock = acts.longest_lock.max(released.longest_lock);
-        acts.busy_workers +=
-            swept.iter().map(|swept| (swept.workers - swept.reached) as u64).sum::<u64>();
-        Report { swept, released }
+        let mut totals = lock(&self.shared.totals);
+        totals.releases += 1;
+        totals.unproductive_releases += u64::from(!was_productive);
+        totals.returned_bytes += returned_bytes;
+        totals.last_release = released.elapsed;
+        totals.longest_lock = totals.longest_lock.max(released.longest_lock);
+        totals.busy_workers +=
+            sweeps.iter().map(|sweep| (sweep.workers - sweep.reached) as u64).sum::<u64>();
+        KeeperReport { sweeps, release: released }
     }
 }

@@ -23,7 +23,7 @@ pub enum Overload {
     /// 503 Service Unavailable, with `Retry-After: 1`.
     #[default]
     Unavailable,
-    /// On HTTP/2, the stream is reset with REFUSED_STREAM, which says that the request was not processed: many clients
+    /// On HTTP/2, the stream is reset with REFUSED_STREAM, which reports that the request was not processed: many clients
     /// retry automatically. On HTTP/1.1, the response is 503.
     RefusedStream,
 }
@@ -122,7 +122,8 @@ impl Limits {
         self
     }
 
-    /// Sets the maximum time from the first byte of a connection to its first request. Default: 30 s.
+    /// Sets the maximum time from the first byte of a connection to the end of the headers of its first request that reaches
+    /// the app. Default: 30 s.
     #[must_use]
     pub fn header_timeout(mut self, time: Duration) -> Self {
         self.header_timeout = clamp(time);
@@ -130,9 +131,12 @@ impl Limits {
     }
 
     /// Sets the time after which an idle connection is closed: it has no request in flight, or its client does not read the
-    /// responses. On HTTP/2, the connection is checked at this interval, so it is closed after twice the time at the latest. On
-    /// HTTP/1.1, the headers of a further request must arrive within the same time. Default: 5 min, longer than load balancers
-    /// keep idle connections.
+    /// responses. It is checked at this interval, so it is closed after twice the time at the latest. On HTTP/1.1, the headers
+    /// of a further request must arrive within this time or [`Limits::header_timeout`], whichever is longer. A connection with
+    /// an upgraded HTTP/2 stream is never idle.
+    ///
+    /// Behind a load balancer, set it longer than the idle timeout of the load balancer (Google Cloud: 600 s). Otherwise the
+    /// server closes connections that the load balancer is about to use. Default: 5 min.
     #[must_use]
     pub fn idle_timeout(mut self, time: Duration) -> Self {
         self.idle_timeout = clamp(time).max(MIN_IDLE);
@@ -140,7 +144,7 @@ impl Limits {
     }
 
     /// Sets the maximum time for which sent data may stay unacknowledged, or unsent because the client does not read
-    /// (`TCP_USER_TIMEOUT`). Then the kernel closes the connection. Default: 1 min.
+    /// (`TCP_USER_TIMEOUT`). Then the kernel closes the connection. Zero is the default of the system. Default: 1 min.
     #[must_use]
     pub fn user_timeout(mut self, time: Duration) -> Self {
         self.user_timeout = clamp(time);

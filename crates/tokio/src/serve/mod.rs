@@ -36,7 +36,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct PeerAddr(pub SocketAddr);
 
 /// Serves an app on a listener, HTTP/1.1 and HTTP/2 without TLS. The app is any tower service, for instance an axum
-/// `Router`. Await the result, which ends after a graceful shutdown or never.
+/// `Router`. The result must be awaited. It ends only after a graceful shutdown ([`Serve::with_graceful_shutdown`]).
+///
+/// # Errors
+/// Awaiting fails if the server must start a keeper, and its thread cannot be started. Errors of `accept` are counted in
+/// [`Metrics::accept_errors`](crate::Metrics::accept_errors), and do not end the server.
 ///
 /// ```no_run
 /// use axum::{Router, routing::get};
@@ -84,7 +88,8 @@ impl<S, F> fmt::Debug for Serve<S, F> {
 }
 
 impl<S, F> Serve<S, F> {
-    /// Uses this keeper. Without it, the server starts one with the default settings.
+    /// Uses this keeper. Without it, the server starts one with the default settings. If a process has several servers, pass
+    /// clones of one keeper to all of them.
     pub fn keeper(mut self, keeper: Keeper) -> Self {
         self.keeper = Some(keeper);
         self
@@ -103,7 +108,7 @@ impl<S, F> Serve<S, F> {
         self
     }
 
-    /// Configures hyper's connections further. The [`Limits`] are set later, and win.
+    /// Configures hyper's connections further. The [`Limits`] are applied afterwards, and override these settings.
     ///
     /// ```no_run
     /// # async fn run(app: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
@@ -120,7 +125,8 @@ impl<S, F> Serve<S, F> {
     }
 
     /// Shuts the server down gracefully when `signal` is ready: it accepts no further connection, and each open connection is
-    /// closed when its requests in flight have ended. Upgraded connections (WebSockets) are not waited for.
+    /// closed when its requests in flight have ended. It does not wait for upgraded HTTP/1.1 connections (WebSockets). An HTTP/2
+    /// connection with an upgraded stream is closed once it has been inactive for [`Recycle::stall_timeout`](crate::Recycle::stall_timeout).
     pub fn with_graceful_shutdown<G>(self, signal: G) -> Serve<S, G>
     where
         G: Future<Output = ()>,
@@ -129,7 +135,7 @@ impl<S, F> Serve<S, F> {
         Serve { listener, app, keeper, limits, admit, http, shutdown_timeout, signal }
     }
 
-    /// Sets the maximum time for a graceful shutdown. Then connections are closed, and their requests fail. Default: no
+    /// Sets the maximum duration of a graceful shutdown ([`Serve::with_graceful_shutdown`]). Then connections are closed, and their requests fail. Default: no
     /// maximum.
     pub fn shutdown_timeout(mut self, time: Duration) -> Self {
         self.shutdown_timeout = Some(time);
@@ -282,13 +288,13 @@ impl Accept {
     }
 }
 
-/// Returns whether an error of `accept` concerns only one connection, which the client has closed.
+/// Returns whether an error of `accept` concerns only one connection, or passes at once (`Interrupted`).
 fn is_of_the_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-/// Makes the kernel reset a connection when it is closed: it keeps nothing of it.
+/// Makes the kernel send RST when the connection is closed, and discard its buffers.
 fn reset(stream: &TcpStream) {
     // Without that, it is closed as usual.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
@@ -323,7 +329,7 @@ where
         let Accepted { stream, peer, permits } = accepted;
         let Self { app, keeper, limits, http, mut stage, _open } = self;
         let mut shut_down = pin!(async move {
-            // If the sender is gone, the server is.
+            // If the server was dropped, its connections shut down gracefully.
             let _ = stage.wait_for(|stage| *stage != Stage::Serving).await;
         });
         tokio::select! {

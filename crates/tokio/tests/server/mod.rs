@@ -148,19 +148,19 @@ impl Server {
         }
     }
 
-    /// Waits until the figures fulfil a condition.
+    /// Waits until the metrics fulfil a condition.
     pub(crate) async fn wait_until(
         &self,
         what: &str,
-        condition: impl Fn(&lowtide_tokio::Figures) -> bool,
+        condition: impl Fn(&lowtide_tokio::Metrics) -> bool,
     ) {
         let waiting = async {
-            while !condition(&self.keeper.figures()) {
+            while !condition(&self.keeper.metrics()) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         if tokio::time::timeout(LONG, waiting).await.is_err() {
-            panic!("{what}: {:?}", self.keeper.figures());
+            panic!("{what}: {:?}", self.keeper.metrics());
         }
     }
 }
@@ -186,7 +186,7 @@ where
 
 /// Sends `count` concurrent requests to `/wait`, and lets them end.
 pub(crate) async fn wide(server: &Server, sender: &http2::SendRequest<Body>, count: usize) {
-    let before = server.keeper.figures().in_flight;
+    let before = server.keeper.metrics().in_flight;
     let requests: Vec<_> = (0..count)
         .map(|_| tokio::spawn(sender.clone().send_request(request(server, "/wait"))))
         .collect();

@@ -1,25 +1,28 @@
-//! The figures of a keeper.
+//! The metrics of a keeper.
 
 use std::time::Duration;
 
 /// What a keeper has seen and done.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Figures {
+pub struct Metrics {
     /// Open connections.
     pub connections: usize,
-    /// Requests in flight. A request counts until the body of its response was sent, an upgraded one until its connection is
-    /// closed.
+    /// Requests in flight. A request counts until hyper has taken the whole response body, which may be before the client
+    /// receives it. An upgraded HTTP/1.1 connection counts as one request until it is closed. An upgraded HTTP/2 stream does not
+    /// count.
     pub in_flight: usize,
-    /// Pinned connections: they were wide and have drained, but have a response of unknown length in flight, or an upgrade.
+    /// Pinned connections: they have drained, but must not be recycled, because a response of unknown length is in flight, a
+    /// stream was upgraded, or they carry gRPC requests and [`Recycle::grpc`](crate::Recycle::grpc) is off.
     pub pinned_connections: usize,
     /// Memory that pinned connections keep, in bytes: an estimate.
     pub pinned_bytes: u64,
-    /// HTTP/2 connections that are shutting down to be recycled.
+    /// HTTP/2 connections that count towards [`Recycle::max_at_once`](crate::Recycle::max_at_once).
     pub closing_connections: usize,
     /// Connections that were recycled.
     pub recycled_connections: u64,
-    /// Connections that were closed with requests in flight, because `max_drain` was over.
+    /// Connections that were closed before their graceful shutdown was complete: `max_drain` or `stall_timeout` had passed, or
+    /// the client had sent no request.
     pub cut_connections: u64,
     /// Errors of `accept` that concern the process, not a connection: too many open files, for instance.
     pub accept_errors: u64,
@@ -27,18 +30,19 @@ pub struct Figures {
     pub refused_connections: u64,
     /// Requests that `serve` has refused because there were too many.
     pub refused_requests: u64,
-    /// Releases.
+    /// Releases, [`Keeper::release_now`](crate::Keeper::release_now) included.
     pub releases: u64,
     /// Releases that have returned less than `release_above`. If most releases are among them, the free memory is fragmented,
     /// or it belongs to another allocator than the one that the keeper releases.
     pub unproductive_releases: u64,
     /// Bytes that all releases have returned.
     pub returned_bytes: u64,
-    /// Duration of the last release.
+    /// Duration of the last release, without the sweep.
     pub last_release: Duration,
-    /// The longest time for which a release has locked an arena, if that is known: with glibc.
+    /// Longest time for which a release has held the lock of an arena since the keeper started. `None` unless
+    /// [`Method::Parts`](crate::Method::Parts) was used.
     pub longest_lock: Option<Duration>,
-    /// Workers that sweeps did not reach, because they were busy.
+    /// Workers that sweeps did not reach within their timeout.
     pub busy_workers: u64,
     /// Resident anonymous memory in bytes.
     pub anonymous_bytes: u64,
@@ -46,13 +50,13 @@ pub struct Figures {
     pub allocated_bytes: Option<u64>,
 }
 
-/// One figure: its name, its help, whether it only rises, and its value.
-type Figure = (&'static str, &'static str, bool, f64);
+/// One metric: its name, its help, whether it is a counter, and its value.
+type Metric = (&'static str, &'static str, bool, f64);
 
-impl Figures {
-    fn all(&self) -> impl Iterator<Item = Figure> {
+impl Metrics {
+    fn all(&self) -> impl Iterator<Item = Metric> {
         let count = |number: u64| number as f64;
-        let figures: [Option<Figure>; 18] = [
+        let metrics: [Option<Metric>; 18] = [
             Some(("connections", "Open connections.", false, self.connections as f64)),
             Some(("in_flight", "Requests in flight.", false, self.in_flight as f64)),
             Some((
@@ -81,7 +85,7 @@ impl Figures {
             )),
             Some((
                 "cut_connections",
-                "Connections that were closed with requests in flight.",
+                "Connections that were closed before their graceful shutdown was complete.",
                 true,
                 count(self.cut_connections),
             )),
@@ -142,10 +146,10 @@ impl Figures {
                 ("allocated_bytes", "Bytes that the program has allocated.", false, count(bytes))
             }),
         ];
-        figures.into_iter().flatten()
+        metrics.into_iter().flatten()
     }
 
-    /// Returns the figures as a JSON object of numbers, as `lowtide study --figures` reads it. Times are in seconds,
+    /// Returns the metrics as a JSON object of numbers, as `lowtide study --figures` reads it. Times are in seconds,
     /// sizes in bytes. What is not known is left out.
     pub fn to_json(&self) -> String {
         let fields: Vec<_> =
@@ -153,7 +157,7 @@ impl Figures {
         format!("{{{}}}", fields.join(","))
     }
 
-    /// Returns the figures in Prometheus' text format, with names that begin with `lowtide_`.
+    /// Returns the metrics in Prometheus' text format (`text/plain; version=0.0.4`), with names that begin with `lowtide_`.
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
         for (name, help, is_counter, value) in self.all() {
@@ -173,18 +177,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_written_with_their_units() {
-        let figures = Figures {
+    fn metrics_are_written_with_their_units() {
+        let metrics = Metrics {
             connections: 8,
             returned_bytes: 2_000_000_000,
             last_release: Duration::from_millis(250),
-            ..Figures::default()
+            ..Metrics::default()
         };
-        let json = figures.to_json();
+        let json = metrics.to_json();
         assert!(json.starts_with("{\"connections\":8,\"in_flight\":0,"), "{json}");
         assert!(json.contains("\"last_release_s\":0.25,") && json.ends_with('}'), "{json}");
         assert!(!json.contains("allocated_bytes"), "{json}");
-        let text = figures.to_prometheus();
+        let text = metrics.to_prometheus();
         assert!(text.contains("\nlowtide_returned_bytes_total 2000000000\n"), "{text}");
         assert!(text.contains("# TYPE lowtide_last_release_seconds gauge\n"), "{text}");
     }
