@@ -3,9 +3,9 @@
 
 Usage, from the root of the repository: run.py LOWTIDE SERVER [NAME…] > raw.jsonl. SERVER is the built example `axum`; the client for endless responses is
 that of 2026-11-23-tokio-clients, built."""
-import http.client, json, os, subprocess, sys, threading, time
+import http.client, json, os, signal, subprocess, sys, threading, time
 
-lowtide, server, only = sys.argv[1], sys.argv[2], sys.argv[3:]
+lowtide, server, only = sys.argv[1], sys.argv[2], sys.argv[3:]  # names of loads and allocators
 PORT = 19300
 ADDRESS = "127.0.0.1:%d" % PORT
 ENDLESS = "bench/2026-11-23-tokio-clients/target/release/endless"
@@ -47,14 +47,17 @@ class Server:
 
 
 def bursts(allocator, connections, streams, expire_ms, pause_s):
-    """Three bursts. A request a second comes between them."""
+    """Three bursts, and a short request a second all the time."""
     one = Server(allocator)
     try:
         time.sleep(2)
         before, after, peak, is_high, marks, ended = rss(one.pid), [], 0, False, [], threading.Event()
         url = "http://%s/?expire=%d" % (ADDRESS, expire_ms)
         words = [lowtide, "load", url, "--http2", "-c", str(connections), "-m", str(streams), "--rounds", "3", "--pause", "%ds" % pause_s,
-                 "--between-rounds", "1", "--idle-close", "never", "--linger", "%ds" % pause_s, "--timeout", "400s", "--json"]
+                 "--idle-close", "never", "--linger", "%ds" % pause_s, "--timeout", "400s", "--json"]
+        # Short requests, one a second, on connections that stay open.
+        trickle = subprocess.Popen([lowtide, "load", "http://%s/" % ADDRESS, "--http2", "-c", "8", "-m", "1", "--rate", "1", "-z", "1h",
+                                    "--idle-close", "never", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         load = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         report = []
         reader = threading.Thread(target=lambda: report.append(load.stdout.read()))
@@ -75,9 +78,12 @@ def bursts(allocator, connections, streams, expire_ms, pause_s):
             time.sleep(0.1)
         reader.join()
         rounds = json.loads(report[0])["rounds"]
+        trickle.send_signal(signal.SIGINT)
+        trickled = json.loads(trickle.communicate()[0])["rounds"]
         final = one.figures()
         print(json.dumps({"allocator": allocator, "connections": connections, "streams": streams, "before": before, "peak": peak, "after": after,
                           "requests": sum(each["requests"] for each in rounds), "failed": sum(each["failed"] for each in rounds),
+                          "trickle": sum(each["requests"] for each in trickled), "trickle_failed": sum(each["failed"] for each in trickled),
                           "figures": final}), flush=True)
     finally:
         one.stop()
@@ -101,10 +107,10 @@ def endless(allocator):
         one.stop()
 
 
-for allocator in ALLOCATORS:
-    if not only or "million" in only:
+for allocator in [name for name in ALLOCATORS if name in only] or ALLOCATORS:
+    if not set(only) - set(ALLOCATORS) or "million" in only:
         bursts(allocator, 8, 125000, 20000, 6)
-    if not only or "narrow" in only:
+    if not set(only) - set(ALLOCATORS) or "narrow" in only:
         bursts(allocator, 1000, 200, 5000, 6)
-    if not only or "endless" in only:
+    if not set(only) - set(ALLOCATORS) or "endless" in only:
         endless(allocator)

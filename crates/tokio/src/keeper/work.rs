@@ -84,8 +84,8 @@ struct Fall {
 /// A release.
 struct Last {
     at: Instant,
-    /// Whether it has returned at least `release_above`.
-    was_productive: bool,
+    /// Whether another one soon cannot return much: it has returned less than `release_above`, and reached all workers.
+    was_exhaustive: bool,
     /// Free memory after it, in bytes.
     left_bytes: u64,
     /// Anonymous memory at which half of what it has returned is resident again, in bytes.
@@ -209,9 +209,9 @@ impl<'s> Work<'s> {
             return;
         }
         if let Some(last) = &self.last {
-            // What an unproductive release has left is fragmented, or in use.
+            // What it has left is fragmented, or in use.
             let is_more = free >= last.left_bytes.saturating_add(settings.release_above);
-            if !last.was_productive && !is_more && now < last.at + RETRY {
+            if last.was_exhaustive && !is_more && now < last.at + RETRY {
                 return;
             }
             let interval = match last.came_back {
@@ -232,6 +232,8 @@ impl<'s> Work<'s> {
 
     fn sweep_and_release(&mut self) -> KeeperReport {
         let settings = &self.shared.settings;
+        // A sweep returns memory, too.
+        let before_bytes = memory::anonymous_bytes().unwrap_or(0);
         let mut runtimes = self.shared.take_runtimes();
         let mut sweeps: Vec<SweepReport> = Vec::new();
         runtimes.retain_mut(|runtime| {
@@ -242,13 +244,15 @@ impl<'s> Work<'s> {
         });
         self.shared.put_runtimes_back(runtimes);
         let released = release(settings.allocator);
-        let returned_bytes = released.returned_bytes();
+        let returned_bytes = before_bytes.saturating_sub(released.after_bytes);
         let was_productive = returned_bytes >= settings.release_above;
+        let unreached: u64 =
+            sweeps.iter().map(|sweep| (sweep.workers - sweep.reached) as u64).sum();
         let left_bytes = self.free_bytes();
         self.base_bytes = self.base_bytes.min(left_bytes);
         self.last = Some(Last {
             at: Instant::now(),
-            was_productive,
+            was_exhaustive: !was_productive && unreached == 0,
             left_bytes,
             back_bytes: released.after_bytes.saturating_add((returned_bytes / 2).max(1)),
             came_back: false,
@@ -259,8 +263,7 @@ impl<'s> Work<'s> {
         totals.returned_bytes += returned_bytes;
         totals.last_release = released.elapsed;
         totals.longest_lock = totals.longest_lock.max(released.longest_lock);
-        totals.busy_workers +=
-            sweeps.iter().map(|sweep| (sweep.workers - sweep.reached) as u64).sum::<u64>();
+        totals.busy_workers += unreached;
         KeeperReport { sweeps, release: released }
     }
 }
