@@ -34,6 +34,7 @@ impl<A> Tracked<A> {
 // returned as it is. Counting does not unwind, and allocates nothing by way of the global allocator but while a thread
 // gets its counter, when nested calls are counted without one.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracked<A> {
+    #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of `alloc`.
         let block = unsafe { self.0.alloc(layout) };
@@ -41,6 +42,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracked<A> {
         block
     }
 
+    #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of `alloc_zeroed`.
         let block = unsafe { self.0.alloc_zeroed(layout) };
@@ -48,12 +50,14 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracked<A> {
         block
     }
 
+    #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the block comes from `alloc`, `alloc_zeroed` or `realloc`, which return those of the inner allocator.
         unsafe { self.0.dealloc(block, layout) };
         counters::add(-signed(layout.size()));
     }
 
+    #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the block comes from the inner allocator, and the caller keeps the contract of `realloc`.
         let moved = unsafe { self.0.realloc(block, layout, size) };
@@ -65,6 +69,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracked<A> {
 }
 
 /// Counts a block unless there is none.
+#[inline]
 fn count_new(block: *mut u8, size: usize) {
     if !block.is_null() {
         counters::add(signed(size));
@@ -72,6 +77,7 @@ fn count_new(block: *mut u8, size: usize) {
 }
 
 /// The size of a layout is at most `isize::MAX`.
+#[inline]
 fn signed(size: usize) -> i64 {
     size as i64
 }
