@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use super::shared::{DRAINED_DIVISOR, Shared, lock};
+use super::shared::{DRAINED_DIVISOR, QUIET, Shared, lock};
 
 /// It serves requests.
 const SERVING: u8 = 0;
@@ -40,8 +40,12 @@ pub(crate) struct Connection {
     peak: AtomicUsize,
     /// Responses of unknown length in flight, and upgrades.
     endless: AtomicUsize,
-    /// Response bodies that wait for the client to read.
-    unread: AtomicUsize,
+    /// Requests in flight that wait for the app, not for the client: a handler or a body is pending.
+    pending: AtomicUsize,
+    /// Requests so far when it had drained.
+    begun_before: AtomicUsize,
+    /// When the keeper's thread first saw that it had drained.
+    drained_since: Mutex<Option<Instant>>,
     /// The number of streams for which this connection counts as pinned; 0 if it does not.
     pinned: AtomicUsize,
     /// Whether a stream was upgraded (HTTP/2). The end of that is not observable.
@@ -84,8 +88,8 @@ impl fmt::Debug for Connection {
 pub(super) enum Decision {
     /// It shuts down, or has become busy again.
     Done,
-    /// It is younger than `min_age`, until then.
-    Young(Instant),
+    /// It is younger than `min_age`, or has drained only now. Decide then.
+    Later(Instant),
     /// Too many others are shutting down.
     Wait,
 }
@@ -114,7 +118,9 @@ impl Connection {
             ended: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
             endless: AtomicUsize::new(0),
-            unread: AtomicUsize::new(0),
+            pending: AtomicUsize::new(0),
+            begun_before: AtomicUsize::new(0),
+            drained_since: Mutex::new(None),
             pinned: AtomicUsize::new(0),
             has_tunnel: AtomicBool::new(false),
             is_http1: AtomicBool::new(false),
@@ -147,7 +153,7 @@ impl Connection {
             connection: Arc::clone(self),
             is_http1,
             is_endless: false,
-            is_unread: false,
+            is_pending: false,
             is_upgrade: false,
         }
     }
@@ -166,10 +172,11 @@ impl Connection {
         }
     }
 
-    /// Returns whether an inactive connection waits only for its client.
+    /// Returns whether an inactive connection, or a request on it, waits for the client.
     pub(super) fn waits_for_client(&self) -> bool {
-        let has_unread = self.unread.load(Relaxed) > 0;
-        !self.has_tunnel.load(Relaxed) && (self.in_flight() == 0 || has_unread)
+        let in_flight = self.in_flight();
+        let is_unread = in_flight > self.pending.load(Relaxed);
+        !self.has_tunnel.load(Relaxed) && (in_flight == 0 || is_unread)
     }
 
     pub(super) fn add_read_bytes(&self, count: usize) {
@@ -221,7 +228,7 @@ impl Connection {
     }
 
     /// Returns whether this response must close the connection (HTTP/1.1).
-    pub(super) fn closes_now(&self) -> bool {
+    fn closes_now(&self) -> bool {
         let closes = self.closes_next.load(Relaxed) && self.closes_next.swap(false, Relaxed);
         if closes {
             self.shared.recycled.fetch_add(1, Relaxed);
@@ -238,6 +245,21 @@ impl Connection {
         if is_large && !self.has_bounded_buffer.load(Relaxed) {
             self.has_large_buffer.store(true, Relaxed);
         }
+    }
+
+    /// Returns from when on it has been drained for long enough, unless further requests begin.
+    fn quiet_from(&self, now: Instant) -> Instant {
+        let mut since = lock(&self.drained_since);
+        *since.get_or_insert_with(|| {
+            self.begun_before.store(self.begun.load(Relaxed), Relaxed);
+            now
+        }) + QUIET
+    }
+
+    /// Returns whether few requests have begun since it had drained: it was not only between two batches of them.
+    fn is_quiet(&self) -> bool {
+        let begun = self.begun.load(Relaxed).wrapping_sub(self.begun_before.load(Relaxed));
+        begun * DRAINED_DIVISOR <= self.peak.load(Relaxed)
     }
 
     /// Returns whether it has reached `max_requests`.
@@ -299,15 +321,20 @@ impl Connection {
         if self.state.load(SeqCst) != DRAINED {
             return Decision::Done;
         }
-        if !self.has_drained() && !self.is_due() || !self.may_be_recycled() {
+        let of_age = self.since + recycle.min_age;
+        // On HTTP/1.1, the next response closes it.
+        let is_urgent = self.is_due() || self.is_http1.load(Relaxed);
+        let from = if is_urgent { of_age } else { of_age.max(self.quiet_from(now)) };
+        let is_ready = self.is_due() || self.has_drained() && (is_urgent || self.is_quiet());
+        if !is_ready || !self.may_be_recycled() {
+            *lock(&self.drained_since) = None;
             self.state.store(SERVING, SeqCst);
             // It may have drained since.
             self.check();
             return Decision::Done;
         }
-        let of_age = self.since + recycle.min_age;
-        if now < of_age {
-            return Decision::Young(of_age);
+        if now < from {
+            return Decision::Later(from);
         }
         if self.is_http1.load(Relaxed) {
             self.set_closing();
@@ -356,8 +383,8 @@ pub(super) struct InFlight {
     connection: Arc<Connection>,
     is_http1: bool,
     is_endless: bool,
-    /// Whether its response body waits for the client to read.
-    is_unread: bool,
+    /// Whether it is counted in [`Connection::pending`].
+    is_pending: bool,
     is_upgrade: bool,
 }
 
@@ -370,12 +397,17 @@ impl InFlight {
         }
     }
 
-    /// Sets whether the response body waits for the client to read.
-    pub(super) fn set_unread(&mut self, is_unread: bool) {
-        if std::mem::replace(&mut self.is_unread, is_unread) != is_unread {
-            let unread = &self.connection.unread;
-            _ = if is_unread { unread.fetch_add(1, Relaxed) } else { unread.fetch_sub(1, Relaxed) };
+    /// Sets whether it waits for the app: its handler or its body is pending.
+    pub(super) fn set_pending(&mut self, is_pending: bool) {
+        if std::mem::replace(&mut self.is_pending, is_pending) != is_pending {
+            let count = &self.connection.pending;
+            _ = if is_pending { count.fetch_add(1, Relaxed) } else { count.fetch_sub(1, Relaxed) };
         }
+    }
+
+    /// Returns whether the response must close the connection (HTTP/1.1).
+    pub(super) fn closes_now(&self) -> bool {
+        self.connection.closes_now()
     }
 
     /// The request becomes a tunnel, whose end is not observable. On HTTP/1.1, it counts until the connection is closed. On
@@ -394,8 +426,8 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let connection = &self.connection;
         if !self.is_upgrade {
-            if self.is_unread {
-                connection.unread.fetch_sub(1, Relaxed);
+            if self.is_pending {
+                connection.pending.fetch_sub(1, Relaxed);
             }
             if self.is_http1 {
                 connection.end_http1();

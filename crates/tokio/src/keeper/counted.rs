@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
@@ -50,13 +50,7 @@ where
         if is_grpc(&request) {
             self.connection.set_grpc();
         }
-        WatchedFuture {
-            inner: self.inner.call(request),
-            guard: Some(guard),
-            connection: Arc::clone(&self.connection),
-            is_http1,
-            is_connect,
-        }
+        WatchedFuture { inner: self.inner.call(request), guard: Some(guard), is_http1, is_connect }
     }
 }
 
@@ -67,7 +61,6 @@ pin_project_lite::pin_project! {
         #[pin]
         inner: F,
         guard: Option<InFlight>,
-        connection: Arc<Connection>,
         is_http1: bool,
         is_connect: bool,
     }
@@ -82,7 +75,12 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let response = ready!(this.inner.poll(context));
+        let Poll::Ready(response) = this.inner.poll(context) else {
+            if let Some(guard) = this.guard {
+                guard.set_pending(true);
+            }
+            return Poll::Pending;
+        };
         let mut guard = this.guard.take();
         Poll::Ready(response.map(|mut response| {
             let status = response.status();
@@ -94,14 +92,14 @@ where
                 if let Some(guard) = guard.take() {
                     guard.upgrade();
                 }
-            } else if *this.is_http1 && this.connection.closes_now() {
+            } else if *this.is_http1 && guard.as_ref().is_some_and(InFlight::closes_now) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             if let Some(guard) = &mut guard {
                 if may_be_endless {
                     guard.set_endless();
                 }
-                guard.set_unread(true);
+                guard.set_pending(false);
             }
             response.map(|body| WatchedBody::new(body, guard.map(Guard::Connection)))
         }))
@@ -148,7 +146,7 @@ impl<B: Body> Body for WatchedBody<B> {
         let frame = this.inner.poll_frame(context);
         // A frame that was returned may wait for the client's flow-control window. A pending frame waits for the app.
         if let Some(Guard::Connection(guard)) = this.guard {
-            guard.set_unread(frame.is_ready());
+            guard.set_pending(frame.is_pending());
         }
         frame
     }

@@ -17,13 +17,16 @@ use super::settings::Settings;
 use crate::sweep::SweptRuntime;
 use crate::{allocated_bytes, memory};
 
+/// Time without an event after which the load has fallen, and after which a connection that has drained is recycled.
+pub(super) const QUIET: Duration = Duration::from_millis(100);
 /// Minimum peak from which on a fall to an eighth is an event. A fall to zero always is one.
 const MIN_PEAK: usize = 8;
 /// Divisor of the peak: a connection has drained, and a load has fallen, when no more than this part of the peak is left.
 pub(super) const DRAINED_DIVISOR: usize = 8;
 
-/// A count of concurrent things, with its peak.
+/// A count of concurrent things, with its peak. All workers write to it, so it shares no cache line with what they only read.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct Load {
     count: AtomicUsize,
     /// The largest count since the load last fell.
@@ -211,7 +214,7 @@ impl Shared {
 
     pub(super) fn add_drained(&self, connection: Weak<Connection>) {
         lock(&self.drained).push_back(connection);
-        self.event();
+        self.fall();
     }
 
     pub(super) fn take_drained(&self) -> VecDeque<Weak<Connection>> {

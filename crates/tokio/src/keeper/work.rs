@@ -7,11 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::KeeperReport;
 use super::connection::Decision;
-use super::shared::{Shared, lock};
+use super::shared::{QUIET, Shared, lock};
 use crate::{SweepReport, allocated_bytes, memory, release};
 
-/// Time without an event after which the load has fallen.
-const QUIET: Duration = Duration::from_millis(100);
 /// Maximum time to wait for that, from the first event.
 const MAX_FALL: Duration = Duration::from_secs(1);
 /// Minimum decrease of the requests in flight within [`QUIET`] while the load is still falling.
@@ -61,8 +59,8 @@ struct Work<'s> {
     fall: Option<Fall>,
     /// Times of further checks.
     again: Vec<Instant>,
-    /// When a connection that has drained reaches its minimum age.
-    of_age: Option<Instant>,
+    /// When to decide about connections that have drained.
+    decide: Option<Instant>,
     /// Free memory at the start, or after the best release since, in bytes.
     base_bytes: u64,
     /// Time between two releases.
@@ -101,7 +99,7 @@ impl<'s> Work<'s> {
             handled: 0,
             fall: None,
             again: Vec::new(),
-            of_age: None,
+            decide: None,
             base_bytes: 0,
             interval: shared.settings.min_interval,
             last: None,
@@ -120,7 +118,7 @@ impl<'s> Work<'s> {
                 self.recycle(now);
                 let since = self.fall.as_ref().map_or(now, |fall| fall.since);
                 self.wait_for_quiet(since, now);
-            } else if self.of_age.is_some_and(|time| time <= now) {
+            } else if self.decide.is_some_and(|time| time <= now) {
                 self.recycle(now);
             }
             if let Some(fall) = self.fall.take_if(|fall| fall.due <= now) {
@@ -148,7 +146,7 @@ impl<'s> Work<'s> {
             return;
         }
         let due = self.fall.as_ref().map(|fall| fall.due);
-        match self.again.iter().copied().chain(due).chain(self.of_age).min() {
+        match self.again.iter().copied().chain(due).chain(self.decide).min() {
             // An event in between unparks at once.
             Some(next) => thread::park_timeout(next.saturating_duration_since(Instant::now())),
             None => thread::park(),
@@ -162,15 +160,15 @@ impl<'s> Work<'s> {
 
     /// Shuts down connections that have drained.
     fn recycle(&mut self, now: Instant) {
-        self.of_age = None;
+        self.decide = None;
         let mut waiting = self.shared.take_drained();
         waiting.retain(|connection| {
             let Some(connection) = connection.upgrade() else { return false };
             match connection.recycle(now) {
                 Decision::Done => false,
                 Decision::Wait => true,
-                Decision::Young(until) => {
-                    self.of_age = Some(self.of_age.map_or(until, |time| time.min(until)));
+                Decision::Later(until) => {
+                    self.decide = Some(self.decide.map_or(until, |time| time.min(until)));
                     true
                 }
             }

@@ -26,6 +26,7 @@ pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 pub(super) struct Limited<S> {
     pub(super) app: S,
     pub(super) peer: SocketAddr,
+    pub(super) inserts_peer: bool,
     pub(super) limits: Limits,
     pub(super) connection: Arc<Connection>,
 }
@@ -52,10 +53,12 @@ where
             let is_reset = is_http2 && self.limits.overload == Overload::RefusedStream;
             return LimitedFuture::Refused { is_reset };
         }
-        let extensions = request.extensions_mut();
-        extensions.insert(PeerAddr(self.peer));
-        #[cfg(feature = "axum")]
-        extensions.insert(axum::extract::ConnectInfo(self.peer));
+        if self.inserts_peer {
+            let extensions = request.extensions_mut();
+            extensions.insert(PeerAddr(self.peer));
+            #[cfg(feature = "axum")]
+            extensions.insert(axum::extract::ConnectInfo(self.peer));
+        }
         LimitedFuture::Called { future: self.app.call(request) }
     }
 }

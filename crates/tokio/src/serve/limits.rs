@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
 
 use crate::clamp::clamp;
 use crate::keeper::shared::lock;
@@ -15,6 +17,9 @@ use crate::keeper::shared::lock;
 const MIN_BUFFER: usize = 8 << 10;
 /// Minimum time between two checks of an idle connection.
 const MIN_IDLE: Duration = Duration::from_millis(10);
+/// Bounds of the kernel for the time of `SO_KEEPALIVE`.
+const MIN_KEEPALIVE: Duration = Duration::from_secs(1);
+const MAX_KEEPALIVE: Duration = Duration::from_secs(32_767);
 
 /// The response to a request above [`Limits::max_requests`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -49,6 +54,8 @@ pub struct Limits {
     pub(super) idle_timeout: Duration,
     pub(super) user_timeout: Duration,
     pub(super) ping_interval: Option<Duration>,
+    pub(super) keepalive: Option<Duration>,
+    pub(super) nodelay: bool,
     pub(super) http1_max_buf_size: usize,
 }
 
@@ -64,7 +71,9 @@ impl Default for Limits {
             header_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(300),
             user_timeout: Duration::from_secs(60),
-            ping_interval: Some(Duration::from_secs(60)),
+            ping_interval: None,
+            keepalive: Some(Duration::from_secs(60)),
+            nodelay: false,
             http1_max_buf_size: 64 << 10,
         }
     }
@@ -131,9 +140,8 @@ impl Limits {
     }
 
     /// Sets the time after which an idle connection is closed: it has no request in flight, or its client does not read the
-    /// responses. It is checked at this interval, so it is closed after twice the time at the latest. On HTTP/1.1, the headers
-    /// of a further request must arrive within this time or [`Limits::header_timeout`], whichever is longer. A connection with
-    /// an upgraded HTTP/2 stream is never idle.
+    /// responses. It is checked at this interval, so it is closed after twice the time at the latest. The headers of a further
+    /// request must arrive within the same time. A connection with an upgraded HTTP/2 stream is never idle.
     ///
     /// Behind a load balancer, set it longer than the idle timeout of the load balancer (Google Cloud: 600 s). Otherwise the
     /// server closes connections that the load balancer is about to use. Default: 5 min.
@@ -151,8 +159,24 @@ impl Limits {
         self
     }
 
-    /// Sets the interval of PINGs on HTTP/2, which is also the maximum time for an answer. `None` sends no PINGs. Default:
-    /// 1 min.
+    /// Sets the time without data after which the kernel checks whether the client's host is still there (`SO_KEEPALIVE`).
+    /// `None` switches it off. Default: 1 min.
+    #[must_use]
+    pub fn keepalive(mut self, time: Option<Duration>) -> Self {
+        self.keepalive = time.map(|time| clamp(time).clamp(MIN_KEEPALIVE, MAX_KEEPALIVE));
+        self
+    }
+
+    /// Sets whether small writes are sent at once (`TCP_NODELAY`). At a high rate of small responses, this costs CPU time, 10 %
+    /// in lowtide's bench. Default: false, as in `axum::serve`.
+    #[must_use]
+    pub fn nodelay(mut self, is_on: bool) -> Self {
+        self.nodelay = is_on;
+        self
+    }
+
+    /// Sets the interval of PINGs on HTTP/2, which is also the maximum time for an answer: a client whose host lives but that
+    /// does not answer is closed. hyper then takes a lock for each frame. Default: `None`, no PINGs.
     #[must_use]
     pub fn ping_interval(mut self, time: Option<Duration>) -> Self {
         self.ping_interval = time.map(clamp);
@@ -169,6 +193,18 @@ impl Limits {
 }
 
 impl Limits {
+    /// Sets what the kernel checks. The connection works without that.
+    pub(super) fn apply_to_socket(&self, stream: &TcpStream) {
+        let socket = SockRef::from(stream);
+        let _ = socket.set_tcp_user_timeout(Some(self.user_timeout));
+        if let Some(time) = self.keepalive {
+            let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(time));
+        }
+        if self.nodelay {
+            let _ = socket.set_tcp_nodelay(true);
+        }
+    }
+
     /// Returns whether the read buffer of HTTP/1.1 is so small that it need not be returned.
     pub(super) fn has_bounded_buffer(&self) -> bool {
         self.http1_max_buf_size <= 128 << 10
@@ -176,13 +212,8 @@ impl Limits {
 
     /// Sets what hyper checks.
     pub(super) fn apply(&self, http: &mut auto::Builder<TokioExecutor>) {
-        // hyper's time for headers begins when the last response was sent, so it bounds the time between requests, too.
-        // `Watch::idle` has the time for the first request.
-        let time = self.header_timeout.max(self.idle_timeout);
-        http.http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(time)
-            .max_buf_size(self.http1_max_buf_size.max(MIN_BUFFER));
+        // `Watch::idle` bounds the times of headers, by one timer per connection and not per request.
+        http.http1().max_buf_size(self.http1_max_buf_size.max(MIN_BUFFER));
         http.http2()
             .timer(TokioTimer::new())
             // For WebSockets, as `axum::serve` does.

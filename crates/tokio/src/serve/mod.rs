@@ -31,7 +31,7 @@ use limits::{Addresses, Entered};
 /// Time to wait after an error of `accept` that concerns the process: too many open files, no memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The address of the client, in the extensions of each request.
+/// The address of the client, in the extensions of each request: [`Serve::with_peer_addr`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PeerAddr(pub SocketAddr);
 
@@ -59,6 +59,7 @@ pub fn serve<S>(listener: TcpListener, app: S) -> Serve<S> {
         limits: Limits::default(),
         admit: None,
         http: auto::Builder::new(TokioExecutor::new()),
+        inserts_peer: false,
         shutdown_timeout: None,
         signal: pending(),
     }
@@ -76,6 +77,7 @@ pub struct Serve<S, F = Pending<()>> {
     limits: Limits,
     admit: Option<Admit>,
     http: auto::Builder<TokioExecutor>,
+    inserts_peer: bool,
     shutdown_timeout: Option<Duration>,
     signal: F,
 }
@@ -108,6 +110,13 @@ impl<S, F> Serve<S, F> {
         self
     }
 
+    /// Gives the address of the client to each request, as an extension of the type [`PeerAddr`]; with the feature `axum`, also
+    /// as `axum::extract::ConnectInfo<SocketAddr>`. This costs about 0.1 µs per request.
+    pub fn with_peer_addr(mut self) -> Self {
+        self.inserts_peer = true;
+        self
+    }
+
     /// Configures hyper's connections further. The [`Limits`] are applied afterwards, and override these settings.
     ///
     /// ```no_run
@@ -131,8 +140,18 @@ impl<S, F> Serve<S, F> {
     where
         G: Future<Output = ()>,
     {
-        let Self { listener, app, keeper, limits, admit, http, shutdown_timeout, signal: _ } = self;
-        Serve { listener, app, keeper, limits, admit, http, shutdown_timeout, signal }
+        let Self {
+            listener,
+            app,
+            keeper,
+            limits,
+            admit,
+            http,
+            inserts_peer,
+            shutdown_timeout,
+            signal: _,
+        } = self;
+        Serve { listener, app, keeper, limits, admit, http, inserts_peer, shutdown_timeout, signal }
     }
 
     /// Sets the maximum duration of a graceful shutdown ([`Serve::with_graceful_shutdown`]). Then connections are closed, and their requests fail. Default: no
@@ -177,6 +196,7 @@ struct Common<S> {
     keeper: Keeper,
     limits: Limits,
     http: auto::Builder<TokioExecutor>,
+    inserts_peer: bool,
     stage: watch::Receiver<Stage>,
     /// Closed when all connections have ended.
     _open: mpsc::Sender<()>,
@@ -189,6 +209,7 @@ impl<S: Clone> Clone for Common<S> {
             keeper: self.keeper.clone(),
             limits: self.limits,
             http: self.http.clone(),
+            inserts_peer: self.inserts_peer,
             stage: self.stage.clone(),
             _open: self._open.clone(),
         }
@@ -213,14 +234,23 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     async fn run(self) -> io::Result<()> {
-        let Self { listener, app, keeper, limits, admit, mut http, shutdown_timeout, signal } =
-            self;
+        let Self {
+            listener,
+            app,
+            keeper,
+            limits,
+            admit,
+            mut http,
+            inserts_peer,
+            shutdown_timeout,
+            signal,
+        } = self;
         limits.apply(&mut http);
         let keeper = keeper.map_or_else(Keeper::start, Ok)?;
         let places = Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS)));
         let (stages, stage) = watch::channel(Stage::Serving);
         let (open, mut all_ended) = mpsc::channel(1);
-        let common = Common { app, keeper, limits, http, stage, _open: open };
+        let common = Common { app, keeper, limits, http, inserts_peer, stage, _open: open };
         let accept = Accept { listener, places, addresses: Addresses::default(), limits, admit };
         let mut signal = pin!(signal);
         loop {
@@ -327,7 +357,7 @@ where
 
     async fn serve(self, accepted: Accepted) {
         let Accepted { stream, peer, permits } = accepted;
-        let Self { app, keeper, limits, http, mut stage, _open } = self;
+        let Self { app, keeper, limits, http, inserts_peer, mut stage, _open } = self;
         let mut shut_down = pin!(async move {
             // If the server was dropped, its connections shut down gracefully.
             let _ = stage.wait_for(|stage| *stage != Stage::Serving).await;
@@ -343,9 +373,7 @@ where
             // A request that has arrived is answered.
             () = shut_down.as_mut() => return,
         }
-        // The connection works without either.
-        let _ = stream.set_nodelay(true);
-        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(limits.user_timeout));
+        limits.apply_to_socket(&stream);
         let watch = keeper.connection();
         watch.hold(permits);
         // A connection does not keep the keeper's thread.
@@ -355,7 +383,7 @@ where
         }
         let connection = Arc::clone(watch.state());
         let app = watch.service(TowerToHyperService::new(app));
-        let service = Limited { app, peer, limits, connection };
+        let service = Limited { app, peer, inserts_peer, limits, connection };
         let io = TokioIo::new(watch.io(stream));
         let connection = http.serve_connection_with_upgrades(io, service);
         let idle = watch.idle(limits.header_timeout, limits.idle_timeout);

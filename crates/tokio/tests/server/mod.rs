@@ -84,6 +84,7 @@ pub(crate) async fn start(limits: Limits, recycle: Recycle) -> Server {
     let server = serve(listener, app)
         .keeper(keeper.clone())
         .limits(limits)
+        .with_peer_addr()
         .admit(|peer| peer.ip() != std::net::IpAddr::from([127, 0, 0, 9]))
         .with_graceful_shutdown(async {
             // A server whose sender is dropped ends as well.
