@@ -176,6 +176,14 @@ def size(pid, file, key):
     return 0
 
 
+def exe_of(pid):
+    try:
+        return os.readlink("/proc/%d/exe" % pid)
+    except OSError:
+        # It has ended.
+        return None
+
+
 def sizes():
     with open(out + "/sizes.jsonl", "w") as file:
         begin = time.monotonic()
@@ -186,8 +194,7 @@ def sizes():
                     continue
                 own = [process.pid]
                 if process.args[1] == "run":
-                    exe = os.readlink("/proc/%d/exe" % process.pid)
-                    own += [pid for pid in children(process.pid) if os.readlink("/proc/%d/exe" % pid) == exe]
+                    own += [pid for pid in children(process.pid) if exe_of(pid) == exe_of(process.pid)]
                 row[name] = sum(size(pid, "smaps_rollup", "Pss:") for pid in own)
                 # The most that was ever resident, with pages of the executable that both share.
                 row[name + " peak"] = max(size(pid, "status", "VmHWM:") for pid in own)

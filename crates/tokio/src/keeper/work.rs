@@ -86,7 +86,8 @@ struct Last {
     was_exhaustive: bool,
     /// Free memory after it, in bytes.
     left_bytes: u64,
-    /// Anonymous memory at which half of what it has returned is resident again, in bytes.
+    /// Anonymous memory at which half of what it has returned is resident again, in bytes; `u64::MAX` if it has returned less
+    /// than `release_above`.
     back_bytes: u64,
     /// Whether that was so within [`MIN_AWAY`].
     came_back: bool,
@@ -252,7 +253,10 @@ impl<'s> Work<'s> {
             at: Instant::now(),
             was_exhaustive: !was_productive && unreached == 0,
             left_bytes,
-            back_bytes: released.after_bytes.saturating_add((returned_bytes / 2).max(1)),
+            back_bytes: match was_productive {
+                true => released.after_bytes.saturating_add(returned_bytes / 2),
+                false => u64::MAX,
+            },
             came_back: false,
         });
         let mut totals = lock(&self.shared.totals);
