@@ -62,7 +62,7 @@ def postgres():
         stdout=subprocess.PIPE, text=True) for _ in range(3)]
     bursts = 0
     while time.monotonic() < end:
-        bench = subprocess.Popen([*as_postgres, POSTGRES + "pgbench", *sockets, "-c", "8", "-T", "8", "bank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        bench = subprocess.Popen([*as_postgres, POSTGRES + "pgbench", *sockets, "-n", "-c", "8", "-T", "8", "bank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for session in sessions:
             session.stdin.write(query % bursts)
             session.stdin.flush()

@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lowtide_heap::layout::{HeapLayout, Walked};
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -34,6 +34,8 @@ pub use footprint::{Footprint, Proportion};
 
 /// Maximum number of attempts to inspect a process that keeps executing other programs.
 const MAX_ATTEMPTS: usize = 3;
+/// Maximum time from the moment at which a process that ends has no memory any more to its end.
+const END_TIME: Duration = Duration::from_millis(100);
 
 /// While the kernel makes `smaps_rollup`, it lets go of the lock of the process's mappings only between
 /// two of them (10 to 50 ms per GB): where one is larger than this and resident, its threads would wait.
@@ -81,7 +83,12 @@ impl Inspector {
         for _ in 0..MAX_ATTEMPTS {
             let image = target.stat()?.image;
             let observed = self.inspect_once(target, image);
-            let is_replaced = matches!(observed, Err(TargetError::Replaced(_)));
+            let is_replaced = match observed {
+                Err(TargetError::Replaced(_)) => true,
+                // A process that executes a program has no memory for a moment, as one that ends.
+                Err(TargetError::Gone(_)) => !target.ends_within(END_TIME),
+                _ => false,
+            };
             // If it has executed another program, the result mixes the two.
             if target.stat()?.image == image && !is_replaced {
                 return observed;
