@@ -73,7 +73,7 @@ struct Rendezvous {
 struct State {
     /// The threads that have run the function.
     reached: HashSet<ThreadId>,
-    /// Number of tasks that have begun in this attempt.
+    /// Number of tasks that have started in this attempt.
     begun: usize,
     /// Number of tasks that have ended in this attempt, or were dropped.
     ended: usize,

@@ -151,7 +151,7 @@ async fn a_client_that_opens_streams_without_end_has_at_most_as_many_as_the_limi
     let stream = TcpStream::connect(server.address).await.unwrap();
     let (mut reader, mut writer) = stream.into_split();
     let reading = tokio::spawn(async move {
-        // Nobody looks at the refusals.
+        // The client ignores the refusals.
         let _ = tokio::io::copy(&mut reader, &mut tokio::io::sink()).await;
     });
     writer.write_all(&preface()).await.unwrap();

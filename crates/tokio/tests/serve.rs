@@ -263,7 +263,7 @@ async fn an_upgraded_connection_counts_until_it_is_closed() {
         head.push(stream.read_u8().await.unwrap());
     }
     assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
-    // There is no room for a second connection.
+    // The limit is one connection, so a second one must wait.
     let mut second = server.http1().await;
     let waiting = tokio::spawn(async move { second.send_request(request1("/")).await });
     for byte in 0..100 {

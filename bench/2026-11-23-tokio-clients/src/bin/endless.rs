@@ -30,7 +30,7 @@ async fn main() {
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     let mut ended = 0;
     for mut endless in held {
-        // A frame that is there already is no end.
+        // Frames that arrived before are read first.
         while let Ok(Some(frame)) = tokio::time::timeout(std::time::Duration::from_millis(10), endless.frame()).await {
             ended += usize::from(frame.is_err());
         }

@@ -256,7 +256,7 @@ impl Connection {
         }) + QUIET
     }
 
-    /// Returns whether few requests have begun since it had drained: it was not only between two batches of them.
+    /// Returns whether the connection has had few new requests since it drained. A busy one drains between two batches.
     fn is_quiet(&self) -> bool {
         let begun = self.begun.load(Relaxed).wrapping_sub(self.begun_before.load(Relaxed));
         begun * DRAINED_DIVISOR <= self.peak.load(Relaxed)
@@ -403,6 +403,10 @@ impl InFlight {
             let count = &self.connection.pending;
             _ = if is_pending { count.fetch_add(1, Relaxed) } else { count.fetch_sub(1, Relaxed) };
         }
+    }
+
+    pub(super) fn is_http1(&self) -> bool {
+        self.is_http1
     }
 
     /// Returns whether the response must close the connection (HTTP/1.1).

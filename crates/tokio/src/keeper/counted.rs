@@ -50,18 +50,17 @@ where
         if is_grpc(&request) {
             self.connection.set_grpc();
         }
-        WatchedFuture { inner: self.inner.call(request), guard: Some(guard), is_http1, is_connect }
+        WatchedFuture { inner: self.inner.call(request), guard: Some(guard), is_connect }
     }
 }
 
 pin_project_lite::pin_project! {
-    /// The response of a [`WatchedService`] service.
+    /// The response future of a [`WatchedService`].
     #[derive(Debug)]
     pub struct WatchedFuture<F> {
         #[pin]
         inner: F,
         guard: Option<InFlight>,
-        is_http1: bool,
         is_connect: bool,
     }
 }
@@ -84,7 +83,8 @@ where
         let mut guard = this.guard.take();
         Poll::Ready(response.map(|mut response| {
             let status = response.status();
-            let is_upgrade = *this.is_http1 && status == StatusCode::SWITCHING_PROTOCOLS
+            let is_http1 = guard.as_ref().is_some_and(InFlight::is_http1);
+            let is_upgrade = is_http1 && status == StatusCode::SWITCHING_PROTOCOLS
                 || *this.is_connect && status.is_success();
             let body = response.body();
             let may_be_endless = !body.is_end_stream() && body.size_hint().exact().is_none();
@@ -92,7 +92,7 @@ where
                 if let Some(guard) = guard.take() {
                     guard.upgrade();
                 }
-            } else if *this.is_http1 && guard.as_ref().is_some_and(InFlight::closes_now) {
+            } else if is_http1 && guard.as_ref().is_some_and(InFlight::closes_now) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             if let Some(guard) = &mut guard {

@@ -74,7 +74,7 @@ where
 }
 
 pin_project_lite::pin_project! {
-    /// The response of a [`CountService`].
+    /// The response future of a [`CountService`].
     #[derive(Debug)]
     pub struct CountServiceFuture<F> {
         #[pin]

@@ -144,7 +144,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits until no request has begun within `first`, or until the connection has only waited for its client for `idle`.
+    /// Waits until the connection is idle: it has had no request within `first`, or has waited for its client for `idle`.
     #[cfg(feature = "serve")]
     pub(crate) fn idle(
         &self,
@@ -167,7 +167,7 @@ impl Watch {
         }
     }
 
-    /// Sets that hyper's read buffer is bounded (HTTP/1.1), so that a large body is no reason to recycle.
+    /// Sets that hyper's read buffer is bounded (HTTP/1.1). A large body is then no reason to recycle the connection.
     #[cfg(feature = "serve")]
     pub(crate) fn set_bounded_buffer(&self) {
         self.connection.set_bounded_buffer();

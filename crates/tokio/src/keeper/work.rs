@@ -105,7 +105,7 @@ impl<'s> Work<'s> {
             interval: shared.settings.min_interval,
             last: None,
         };
-        work.base_bytes = work.free_bytes();
+        work.base_bytes = free_bytes(memory::anonymous_bytes().unwrap_or(0));
         work
     }
 
@@ -190,20 +190,14 @@ impl<'s> Work<'s> {
         }
     }
 
-    /// Returns the free memory in bytes: anonymous memory less allocated bytes. Without [`Tracked`](crate::Tracked), it is all
-    /// anonymous memory.
-    fn free_bytes(&self) -> u64 {
-        let anonymous = memory::anonymous_bytes().unwrap_or(0);
-        anonymous.saturating_sub(allocated_bytes().unwrap_or(0))
-    }
-
     /// Releases if there is enough free memory.
     fn check(&mut self, now: Instant) {
         let settings = &self.shared.settings;
+        let anonymous = memory::anonymous_bytes().unwrap_or(0);
         if let Some(last) = self.last.as_mut().filter(|last| now < last.at + MIN_AWAY) {
-            last.came_back |= memory::anonymous_bytes().unwrap_or(0) >= last.back_bytes;
+            last.came_back |= anonymous >= last.back_bytes;
         }
-        let free = self.free_bytes();
+        let free = free_bytes(anonymous);
         if free < self.base_bytes.saturating_add(settings.release_above) {
             return;
         }
@@ -247,7 +241,7 @@ impl<'s> Work<'s> {
         let was_productive = returned_bytes >= settings.release_above;
         let unreached: u64 =
             sweeps.iter().map(|sweep| (sweep.workers - sweep.reached) as u64).sum();
-        let left_bytes = self.free_bytes();
+        let left_bytes = free_bytes(released.after_bytes);
         self.base_bytes = self.base_bytes.min(left_bytes);
         self.last = Some(Last {
             at: Instant::now(),
@@ -268,4 +262,10 @@ impl<'s> Work<'s> {
         totals.busy_workers += unreached;
         KeeperReport { sweeps, release: released }
     }
+}
+
+/// Returns the free memory in bytes: anonymous memory less allocated bytes. Without [`Tracked`](crate::Tracked), it is all
+/// anonymous memory.
+fn free_bytes(anonymous: u64) -> u64 {
+    anonymous.saturating_sub(allocated_bytes().unwrap_or(0))
 }

@@ -94,7 +94,7 @@ impl Limits {
     }
 
     /// Sets the maximum number of open connections of one IPv4 address, or of one /64 of IPv6. A further connection is
-    /// reset before it has a task or a buffer. Behind a proxy, this is the limit of the proxy. Default: no limit.
+    /// reset before it has a task or a buffer. Behind a proxy, all connections have the address of the proxy. Default: no limit.
     #[must_use]
     pub fn max_connections_per_address(mut self, count: usize) -> Self {
         self.max_connections_per_address = count;

@@ -154,8 +154,8 @@ impl<S, F> Serve<S, F> {
         Serve { listener, app, keeper, limits, admit, http, inserts_peer, shutdown_timeout, signal }
     }
 
-    /// Sets the maximum duration of a graceful shutdown ([`Serve::with_graceful_shutdown`]). Then connections are closed, and their requests fail. Default: no
-    /// maximum.
+    /// Sets the maximum duration of a graceful shutdown ([`Serve::with_graceful_shutdown`]). Then connections are closed, and
+    /// their requests fail. Default: no maximum.
     pub fn shutdown_timeout(mut self, time: Duration) -> Self {
         self.shutdown_timeout = Some(time);
         self
@@ -191,6 +191,7 @@ enum Stage {
 }
 
 /// What all connections of a server have in common.
+#[derive(Clone)]
 struct Common<S> {
     app: S,
     keeper: Keeper,
@@ -200,20 +201,6 @@ struct Common<S> {
     stage: watch::Receiver<Stage>,
     /// Closed when all connections have ended.
     _open: mpsc::Sender<()>,
-}
-
-impl<S: Clone> Clone for Common<S> {
-    fn clone(&self) -> Self {
-        Self {
-            app: self.app.clone(),
-            keeper: self.keeper.clone(),
-            limits: self.limits,
-            http: self.http.clone(),
-            inserts_peer: self.inserts_peer,
-            stage: self.stage.clone(),
-            _open: self._open.clone(),
-        }
-    }
 }
 
 /// A connection that was accepted, with its permits: one of the server, and one of its address.
