@@ -1,6 +1,6 @@
 //! What `serve` costs: CPU time of a request, beside the same app on `axum::serve`, in pairs.
 //!
-//!     cargo bench -p lowtide-tokio --bench serve
+//!     cargo bench -p lowtide-tokio --features axum --bench serve
 //!
 //! Prints one JSON line for each pair: the version of HTTP, and the CPU time of the server for a request in µs, with
 //! `axum::serve`, with `serve`, and with `axum::serve` once more, which shows the noise.

@@ -379,7 +379,7 @@ impl Drop for Connection {
 
 /// A request in flight on a connection, until it is dropped.
 #[derive(Debug)]
-pub(super) struct InFlight {
+pub(crate) struct InFlight {
     connection: Arc<Connection>,
     is_http1: bool,
     is_endless: bool,

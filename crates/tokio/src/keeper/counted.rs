@@ -31,6 +31,62 @@ fn is_grpc<B>(request: &Request<B>) -> bool {
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
+/// A request that waits for its response.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    guard: InFlight,
+    is_connect: bool,
+}
+
+impl Waiting {
+    /// Counts a request that begins.
+    pub(crate) fn begin<B>(connection: &Arc<Connection>, request: &Request<B>) -> Self {
+        let is_http1 = request.version() < Version::HTTP_2;
+        let mut guard = connection.begin(is_http1);
+        let is_connect = request.method() == Method::CONNECT;
+        if is_connect {
+            guard.set_endless();
+        }
+        if is_grpc(request) {
+            connection.set_grpc();
+        }
+        Self { guard, is_connect }
+    }
+
+    /// The handler is pending.
+    pub(crate) fn set_pending(&mut self) {
+        self.guard.set_pending(true);
+    }
+
+    /// Counts the request until the body of the response is dropped. `wrap` converts the body.
+    pub(crate) fn respond<B: Body, C>(
+        self,
+        mut response: Response<B>,
+        wrap: impl FnOnce(B) -> C,
+    ) -> Response<WatchedBody<C>> {
+        let Self { mut guard, is_connect } = self;
+        let status = response.status();
+        let is_http1 = guard.is_http1();
+        let is_upgrade = is_http1 && status == StatusCode::SWITCHING_PROTOCOLS
+            || is_connect && status.is_success();
+        let guard = if is_upgrade {
+            guard.upgrade();
+            None
+        } else {
+            if is_http1 && guard.closes_now() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            let body = response.body();
+            if !body.is_end_stream() && body.size_hint().exact().is_none() {
+                guard.set_endless();
+            }
+            guard.set_pending(false);
+            Some(Guard::Connection(guard))
+        };
+        response.map(|body| WatchedBody::new(wrap(body), guard))
+    }
+}
+
 impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for WatchedService<S>
 where
     S: Service<Request<RequestBody>, Response = Response<ResponseBody>>,
@@ -41,16 +97,8 @@ where
     type Future = WatchedFuture<S::Future>;
 
     fn call(&self, request: Request<RequestBody>) -> Self::Future {
-        let is_http1 = request.version() < Version::HTTP_2;
-        let mut guard = self.connection.begin(is_http1);
-        let is_connect = request.method() == Method::CONNECT;
-        if is_connect {
-            guard.set_endless();
-        }
-        if is_grpc(&request) {
-            self.connection.set_grpc();
-        }
-        WatchedFuture { inner: self.inner.call(request), guard: Some(guard), is_connect }
+        let waiting = Some(Waiting::begin(&self.connection, &request));
+        WatchedFuture { inner: self.inner.call(request), waiting }
     }
 }
 
@@ -60,8 +108,7 @@ pin_project_lite::pin_project! {
     pub struct WatchedFuture<F> {
         #[pin]
         inner: F,
-        guard: Option<InFlight>,
-        is_connect: bool,
+        waiting: Option<Waiting>,
     }
 }
 
@@ -74,41 +121,39 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let Poll::Ready(response) = this.inner.poll(context) else {
-            if let Some(guard) = this.guard {
-                guard.set_pending(true);
+        let result = this.inner.poll(context);
+        poll_response(result, this.waiting, |body| body)
+    }
+}
+
+/// Answers a request whose handler was polled. `waiting` is `None` from the answer on.
+#[inline]
+pub(crate) fn poll_response<B: Body, C, E>(
+    result: Poll<Result<Response<B>, E>>,
+    waiting: &mut Option<Waiting>,
+    wrap: impl FnOnce(B) -> C,
+) -> Poll<Result<Response<WatchedBody<C>>, E>> {
+    match result {
+        Poll::Pending => {
+            if let Some(waiting) = waiting {
+                waiting.set_pending();
             }
-            return Poll::Pending;
-        };
-        let mut guard = this.guard.take();
-        Poll::Ready(response.map(|mut response| {
-            let status = response.status();
-            let is_http1 = guard.as_ref().is_some_and(InFlight::is_http1);
-            let is_upgrade = is_http1 && status == StatusCode::SWITCHING_PROTOCOLS
-                || *this.is_connect && status.is_success();
-            let body = response.body();
-            let may_be_endless = !body.is_end_stream() && body.size_hint().exact().is_none();
-            if is_upgrade {
-                if let Some(guard) = guard.take() {
-                    guard.upgrade();
-                }
-            } else if is_http1 && guard.as_ref().is_some_and(InFlight::closes_now) {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            if let Some(guard) = &mut guard {
-                if may_be_endless {
-                    guard.set_endless();
-                }
-                guard.set_pending(false);
-            }
-            response.map(|body| WatchedBody::new(body, guard.map(Guard::Connection)))
-        }))
+            Poll::Pending
+        }
+        Poll::Ready(result) => {
+            let waiting = waiting.take();
+            Poll::Ready(result.map(|response| match waiting {
+                Some(waiting) => waiting.respond(response, wrap),
+                // A future must not be polled after it is ready.
+                None => response.map(|body| WatchedBody::new(wrap(body), None)),
+            }))
+        }
     }
 }
 
 /// A request in flight, until it is dropped.
 #[derive(Debug)]
-pub(super) enum Guard {
+pub(crate) enum Guard {
     /// On a connection that has a watch.
     Connection(InFlight),
     /// On a connection of which nothing is known.
@@ -129,7 +174,7 @@ pin_project_lite::pin_project! {
 }
 
 impl<B> WatchedBody<B> {
-    pub(super) fn new(inner: B, guard: Option<Guard>) -> Self {
+    pub(crate) fn new(inner: B, guard: Option<Guard>) -> Self {
         Self { inner, guard }
     }
 }

@@ -27,6 +27,8 @@ pub use watch::Watch;
 
 use crate::{ReleaseReport, SweepReport};
 pub(crate) use connection::Connection;
+#[cfg(feature = "serve")]
+pub(crate) use counted::{Waiting, poll_response};
 use settings::Settings;
 use shared::Shared;
 

@@ -1,4 +1,4 @@
-//! A service that refuses requests when there are too many.
+//! The service of one connection.
 
 use std::error::Error;
 use std::future::Future;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use http::header::{HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode, Version};
@@ -14,36 +14,42 @@ use http_body::Body;
 use http_body_util::{Either, Empty};
 use hyper::body::Incoming;
 use hyper::service::Service;
+use hyper_util::service::{TowerToHyperService, TowerToHyperServiceFuture};
 
 use super::{Limits, Overload, PeerAddr};
-use crate::keeper::Connection;
+use crate::WatchedBody;
+use crate::keeper::{Connection, Waiting, poll_response};
 
 /// Any error.
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The service of one connection. A refused request is not counted as one in flight: `app` counts.
+/// The hyper service of one connection, for a tower service. It counts requests, and refuses some.
 #[derive(Debug, Clone)]
 pub(super) struct Limited<S> {
-    pub(super) app: S,
+    pub(super) app: TowerToHyperService<S>,
     pub(super) peer: SocketAddr,
     pub(super) inserts_peer: bool,
     pub(super) limits: Limits,
     pub(super) connection: Arc<Connection>,
 }
 
+/// A response of the app, or one without a body.
+type LimitedBody<B> = WatchedBody<Either<B, Empty<<B as Body>::Data>>>;
+
 impl<S, B> Service<Request<Incoming>> for Limited<S>
 where
-    S: Service<Request<Incoming>, Response = Response<B>>,
+    S: tower_service::Service<Request<Incoming>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
     B: Body,
 {
-    type Response = Response<Either<B, Empty<B::Data>>>;
+    type Response = Response<LimitedBody<B>>;
     type Error = BoxError;
-    type Future = LimitedFuture<S::Future>;
+    type Future = LimitedFuture<TowerToHyperServiceFuture<S, Request<Incoming>>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let shared = &self.connection.shared;
-        if shared.in_flight() >= self.limits.max_requests {
+        let max_requests = self.limits.max_requests;
+        if max_requests < usize::MAX && shared.in_flight() >= max_requests {
             shared.refused_requests.fetch_add(1, Relaxed);
             let is_http2 = request.version() == Version::HTTP_2;
             if !is_http2 && !request.body().is_end_stream() {
@@ -59,7 +65,8 @@ where
             #[cfg(feature = "axum")]
             extensions.insert(axum::extract::ConnectInfo(self.peer));
         }
-        LimitedFuture::Called { future: self.app.call(request) }
+        let waiting = Some(Waiting::begin(&self.connection, &request));
+        LimitedFuture::Called { future: self.app.call(request), waiting }
     }
 }
 
@@ -68,8 +75,8 @@ pin_project_lite::pin_project! {
     #[project = LimitedState]
     pub(super) enum LimitedFuture<F> {
         /// The app was called.
-        Called { #[pin] future: F },
-        /// There were too many requests.
+        Called { #[pin] future: F, waiting: Option<Waiting> },
+        /// There were too many requests. They are not counted as in flight.
         Refused { is_reset: bool },
     }
 }
@@ -80,19 +87,19 @@ where
     E: Into<BoxError>,
     B: Body,
 {
-    type Output = Result<Response<Either<B, Empty<B::Data>>>, BoxError>;
+    type Output = Result<Response<LimitedBody<B>>, BoxError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
-            LimitedState::Called { future } => {
-                let response = ready!(future.poll(context)).map_err(Into::into)?;
-                Poll::Ready(Ok(response.map(Either::Left)))
+            LimitedState::Called { future, waiting } => {
+                poll_response(future.poll(context), waiting, Either::Left).map_err(Into::into)
             }
             LimitedState::Refused { is_reset: true } => {
                 Poll::Ready(Err(h2::Error::from(h2::Reason::REFUSED_STREAM).into()))
             }
             LimitedState::Refused { is_reset: false } => {
-                let mut response = Response::new(Either::Right(Empty::new()));
+                let body = WatchedBody::new(Either::Right(Empty::new()), None);
+                let mut response = Response::new(body);
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
                 Poll::Ready(Ok(response))
