@@ -52,17 +52,15 @@ pub struct PeerAddr(pub SocketAddr);
 /// # }
 /// ```
 pub fn serve<S>(listener: TcpListener, app: S) -> Serve<S> {
-    Serve {
-        listener,
-        app,
+    let settings = Settings {
         keeper: None,
         limits: Limits::default(),
         admit: None,
         http: auto::Builder::new(TokioExecutor::new()),
         inserts_peer: false,
         shutdown_timeout: None,
-        signal: pending(),
-    }
+    };
+    Serve { listener, app, settings, signal: pending() }
 }
 
 /// Decides whether a connection is accepted, by its address.
@@ -73,19 +71,25 @@ type Admit = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
 pub struct Serve<S, F = Pending<()>> {
     listener: TcpListener,
     app: S,
+    settings: Settings,
+    signal: F,
+}
+
+/// What was set for a server.
+struct Settings {
     keeper: Option<Keeper>,
     limits: Limits,
     admit: Option<Admit>,
     http: auto::Builder<TokioExecutor>,
     inserts_peer: bool,
     shutdown_timeout: Option<Duration>,
-    signal: F,
 }
 
 impl<S, F> fmt::Debug for Serve<S, F> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = out.debug_struct("Serve");
-        text.field("listener", &self.listener).field("limits", &self.limits).finish_non_exhaustive()
+        let limits = &self.settings.limits;
+        text.field("listener", &self.listener).field("limits", limits).finish_non_exhaustive()
     }
 }
 
@@ -93,27 +97,27 @@ impl<S, F> Serve<S, F> {
     /// Uses this keeper. Without it, the server starts one with the default settings. If a process has several servers, pass
     /// clones of one keeper to all of them.
     pub fn keeper(mut self, keeper: Keeper) -> Self {
-        self.keeper = Some(keeper);
+        self.settings.keeper = Some(keeper);
         self
     }
 
     /// Sets the limits.
     pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
+        self.settings.limits = limits;
         self
     }
 
     /// Accepts only connections for whose address this returns `true`. It is called before a task or a buffer exists, and
     /// must not block. Other connections are reset.
     pub fn admit(mut self, admit: impl Fn(SocketAddr) -> bool + Send + Sync + 'static) -> Self {
-        self.admit = Some(Arc::new(admit));
+        self.settings.admit = Some(Arc::new(admit));
         self
     }
 
     /// Gives the address of the client to each request, as an extension of the type [`PeerAddr`]; with the feature `axum`, also
     /// as `axum::extract::ConnectInfo<SocketAddr>`. This costs about 0.1 µs per request.
     pub fn with_peer_addr(mut self) -> Self {
-        self.inserts_peer = true;
+        self.settings.inserts_peer = true;
         self
     }
 
@@ -129,7 +133,7 @@ impl<S, F> Serve<S, F> {
     /// # }
     /// ```
     pub fn configure(mut self, configure: impl FnOnce(&mut auto::Builder<TokioExecutor>)) -> Self {
-        configure(&mut self.http);
+        configure(&mut self.settings.http);
         self
     }
 
@@ -140,24 +144,14 @@ impl<S, F> Serve<S, F> {
     where
         G: Future<Output = ()>,
     {
-        let Self {
-            listener,
-            app,
-            keeper,
-            limits,
-            admit,
-            http,
-            inserts_peer,
-            shutdown_timeout,
-            signal: _,
-        } = self;
-        Serve { listener, app, keeper, limits, admit, http, inserts_peer, shutdown_timeout, signal }
+        let Self { listener, app, settings, signal: _ } = self;
+        Serve { listener, app, settings, signal }
     }
 
     /// Sets the maximum duration of a graceful shutdown ([`Serve::with_graceful_shutdown`]). Then connections are closed, and
     /// their requests fail. Default: no maximum.
     pub fn shutdown_timeout(mut self, time: Duration) -> Self {
-        self.shutdown_timeout = Some(time);
+        self.settings.shutdown_timeout = Some(time);
         self
     }
 }
@@ -221,21 +215,12 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     async fn run(self) -> io::Result<()> {
-        let Self {
-            listener,
-            #[cfg_attr(not(feature = "axum"), expect(unused_mut))]
-            mut app,
-            keeper,
-            limits,
-            admit,
-            mut http,
-            inserts_peer,
-            shutdown_timeout,
-            signal,
-        } = self;
-        limits.apply(&mut http);
+        #[cfg_attr(not(feature = "axum"), expect(unused_mut))]
+        let Self { listener, mut app, settings, signal } = self;
         #[cfg(feature = "axum")]
         finish_routes(&mut app);
+        let Settings { keeper, limits, admit, mut http, inserts_peer, shutdown_timeout } = settings;
+        limits.apply(&mut http);
         let keeper = keeper.map_or_else(Keeper::start, Ok)?;
         let places = Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS)));
         let (stages, stage) = watch::channel(Stage::Serving);
