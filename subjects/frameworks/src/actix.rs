@@ -3,10 +3,13 @@
 use std::io;
 use std::time::Duration;
 
+use actix_web::dev::Service;
 use actix_web::http::KeepAlive;
 use actix_web::web::{Bytes, Data, PayloadConfig, Query, get, post};
 use actix_web::{App, HttpRequest, HttpServer};
+use lowtide_tokio::Keeper;
 use serde::Deserialize;
+use tokio::runtime::Handle;
 
 use crate::figures::Counters;
 use crate::options::Framework;
@@ -21,13 +24,35 @@ struct Asked {
 }
 
 /// Serves until the process is ended.
-pub(crate) fn serve(listener: std::net::TcpListener, counters: Counters) -> io::Result<()> {
-    actix_web::rt::System::new().block_on(run(listener, counters))
+pub(crate) fn serve(
+    listener: std::net::TcpListener,
+    counters: Counters,
+    keeper: Option<Keeper>,
+) -> io::Result<()> {
+    actix_web::rt::System::new().block_on(run(listener, counters, keeper))
 }
 
-async fn run(listener: std::net::TcpListener, counters: Counters) -> io::Result<()> {
+/// A keeper counts the requests and releases memory. It cannot recycle connections: actix-web runs them.
+async fn run(
+    listener: std::net::TcpListener,
+    counters: Counters,
+    keeper: Option<Keeper>,
+) -> io::Result<()> {
     HttpServer::new(move || {
+        if let Some(keeper) = &keeper {
+            keeper.watch_runtime(Handle::current());
+        }
+        let keeper = keeper.clone();
         App::new()
+            .wrap_fn(move |request, service| {
+                let guard = keeper.as_ref().map(Keeper::count_request);
+                let response = service.call(request);
+                async move {
+                    let response = response.await;
+                    drop(guard);
+                    response
+                }
+            })
             .app_data(Data::new(counters.clone()))
             .app_data(PayloadConfig::new(MOST_UPLOADED))
             .route("/", get().to(index))

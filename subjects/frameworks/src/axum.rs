@@ -1,5 +1,7 @@
 //! axum, on hyper's low-level loop: there alone its limit of streams can be raised.
 
+use std::convert::Infallible;
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,15 +10,18 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Extension, Query, State};
 use axum::http::Version;
+use axum::response::Response;
 use axum::routing::{get, post};
 use hyper::Request;
 use hyper::body::Incoming;
-use hyper::service::service_fn;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use lowtide_tokio::{Keeper, Watch};
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
-use tower_service::Service;
+use tokio::runtime::Handle;
+use tower_service::Service as _;
 
 use crate::figures::Counters;
 use crate::options::Framework;
@@ -31,11 +36,22 @@ struct Asked {
 }
 
 /// Serves until the process is ended.
-pub(crate) fn serve(listener: std::net::TcpListener, counters: Counters) -> io::Result<()> {
-    tokio::runtime::Runtime::new()?.block_on(accept(listener, counters))
+pub(crate) fn serve(
+    listener: std::net::TcpListener,
+    counters: Counters,
+    keeper: Option<Keeper>,
+) -> io::Result<()> {
+    tokio::runtime::Runtime::new()?.block_on(accept(listener, counters, keeper))
 }
 
-async fn accept(listener: std::net::TcpListener, counters: Counters) -> io::Result<()> {
+async fn accept(
+    listener: std::net::TcpListener,
+    counters: Counters,
+    keeper: Option<Keeper>,
+) -> io::Result<()> {
+    if let Some(keeper) = &keeper {
+        keeper.watch_runtime(Handle::current());
+    }
     let listener = TcpListener::from_std(listener)?;
     let app = Router::new()
         .route("/", get(index))
@@ -46,7 +62,11 @@ async fn accept(listener: std::net::TcpListener, counters: Counters) -> io::Resu
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                tokio::spawn(connection(app.clone(), stream, peer));
+                let app = app.clone();
+                match keeper.as_ref().map(Keeper::connection) {
+                    Some(watch) => tokio::spawn(kept_connection(app, stream, peer, watch)),
+                    None => tokio::spawn(connection(app, stream, peer)),
+                };
             }
             Err(error) => {
                 println!("error accepting: {error}");
@@ -56,14 +76,34 @@ async fn accept(listener: std::net::TcpListener, counters: Counters) -> io::Resu
     }
 }
 
-async fn connection(app: Router, stream: TcpStream, peer: SocketAddr) {
+fn service_of(
+    app: Router,
+    peer: SocketAddr,
+) -> impl Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send> + Clone
+{
     let app = app.layer(Extension(peer));
-    let service = service_fn(move |request: Request<Incoming>| app.clone().call(request));
-    let served = auto::Builder::new(TokioExecutor::new())
-        .http2()
-        .max_concurrent_streams(STREAMS)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+    service_fn(move |request: Request<Incoming>| app.clone().call(request))
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http2().max_concurrent_streams(STREAMS);
+    builder
+}
+
+async fn connection(app: Router, stream: TcpStream, peer: SocketAddr) {
+    let service = service_of(app, peer);
+    report(builder().serve_connection(TokioIo::new(stream), service).await, peer);
+}
+
+/// The same, watched by a keeper.
+async fn kept_connection(app: Router, stream: TcpStream, peer: SocketAddr, watch: Watch) {
+    let service = watch.service(service_of(app, peer));
+    let (builder, io) = (builder(), TokioIo::new(watch.io(stream)));
+    report(watch.drive(builder.serve_connection(io, service)).await, peer);
+}
+
+fn report<E: Display>(served: Result<(), E>, peer: SocketAddr) {
     if let Err(error) = served {
         println!("error serving connection from {peer:?}: {error:#}");
     }

@@ -3,7 +3,8 @@
 //! uploaded is read whole, and its length answered.
 //!
 //! ```text
-//! subject-frameworks axum|actix|salvo [--figures FILE] [ADDRESS]      ADDRESS: 127.0.0.1:3000
+//! subject-frameworks axum|actix|salvo [--keep] [--figures FILE] [ADDRESS]
+//!                                      --keep: lowtide-tokio keeps the memory low; ADDRESS: 127.0.0.1:3000
 //! curl 'http://127.0.0.1:3000/?expire=20000'                  axum(PID) HTTP/1.1 PEER
 //! curl --data-binary @picture http://127.0.0.1:3000/upload    its length
 //! curl http://127.0.0.1:3000/figures                          its counters as JSON
@@ -20,13 +21,14 @@ use std::net::TcpListener;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use lowtide_tokio::{Keeper, Tracked};
 use subject_common::Counting;
 
 use figures::{Counters, monitor};
 use options::{Framework, Options};
 
 #[global_allocator]
-static ALLOCATOR: Counting<System> = Counting(System);
+static ALLOCATOR: Counting<Tracked<System>> = Counting(Tracked::new(System));
 
 /// How many streams one connection may have. The h2 library has no bound of its own, hyper has 200.
 const STREAMS: u32 = 1_000_000;
@@ -52,13 +54,15 @@ fn run(options: Options) -> Result<(), String> {
         .map_err(|error| format!("{address} cannot be listened on: {error}"))?;
     println!("{name}-demo pid is {}", std::process::id());
     println!("listening on {address}");
+    let keeper = options.keep.then(Keeper::start).transpose();
+    let keeper = keeper.map_err(|error| format!("no keeper: {error}"))?;
     let counters = Counters::default();
     let watched = counters.clone();
     std::thread::spawn(move || monitor(&watched, &options));
     let served = match framework {
-        Framework::Axum => axum::serve(listener, counters),
-        Framework::Actix => actix::serve(listener, counters),
-        Framework::Salvo => salvo::serve(listener, counters),
+        Framework::Axum => axum::serve(listener, counters, keeper),
+        Framework::Actix => actix::serve(listener, counters, keeper),
+        Framework::Salvo => salvo::serve(listener, counters, keeper),
     };
     served.map_err(|error| format!("{name} cannot serve: {error}"))
 }

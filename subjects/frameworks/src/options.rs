@@ -29,13 +29,16 @@ impl Framework {
 pub(crate) struct Options {
     /// Who serves.
     pub(crate) framework: Framework,
+    /// Whether `lowtide-tokio` keeps the memory low.
+    pub(crate) keep: bool,
     /// A file that always holds the counters as JSON.
     pub(crate) figures: Option<PathBuf>,
     /// Where to listen.
     pub(crate) address: SocketAddr,
 }
 
-const USAGE: &str = "usage: subject-frameworks axum|actix|salvo [--figures FILE] [ADDRESS]";
+const USAGE: &str =
+    "usage: subject-frameworks axum|actix|salvo [--keep] [--figures FILE] [ADDRESS]";
 
 impl Options {
     /// Reads them.
@@ -44,11 +47,14 @@ impl Options {
         let framework = Framework::ALL.into_iter().find(|f| f.name() == name);
         let mut options = Self {
             framework: framework.ok_or(format!("`{name}` is no framework; {USAGE}"))?,
+            keep: false,
             figures: None,
             address: SocketAddr::from(([127, 0, 0, 1], 3000)),
         };
         while let Some(word) = words.next() {
-            if word == "--figures" {
+            if word == "--keep" {
+                options.keep = true;
+            } else if word == "--figures" {
                 let file = words.next().ok_or(format!("--figures needs a file; {USAGE}"))?;
                 options.figures = Some(file.into());
             } else {
@@ -68,6 +74,7 @@ mod tests {
     fn what_is_not_understood_is_told_with_the_usage() {
         let read = |text: &str| Options::read(text.split_whitespace().map(str::to_owned));
         assert_eq!(read("salvo --figures f 0.0.0.0:80").unwrap().framework, Framework::Salvo);
+        assert!(read("actix --keep").unwrap().keep);
         assert!(read("").unwrap_err().contains("usage"));
         assert!(read("rocket").unwrap_err().starts_with("`rocket` is no framework"));
         assert!(read("axum --figures").unwrap_err().contains("needs a file"));

@@ -2,29 +2,61 @@
 
 use std::io;
 
+use lowtide_tokio::Keeper;
 use salvo::conn::tcp::TcpAcceptor;
 use salvo::http::StatusCode;
-use salvo::prelude::{Request, Response, Router, Server, handler};
+use salvo::prelude::{Depot, FlowCtrl, Request, Response, Router, Server, handler};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 
 use crate::figures::Counters;
 use crate::options::Framework;
 use crate::{MOST_UPLOADED, STREAMS, answer, expire};
 
 /// Serves until the process is ended.
-pub(crate) fn serve(listener: std::net::TcpListener, counters: Counters) -> io::Result<()> {
-    tokio::runtime::Runtime::new()?.block_on(run(listener, counters))
+pub(crate) fn serve(
+    listener: std::net::TcpListener,
+    counters: Counters,
+    keeper: Option<Keeper>,
+) -> io::Result<()> {
+    tokio::runtime::Runtime::new()?.block_on(run(listener, counters, keeper))
 }
 
-async fn run(listener: std::net::TcpListener, counters: Counters) -> io::Result<()> {
+/// A keeper counts the requests and releases memory. It cannot recycle connections: salvo runs them.
+async fn run(
+    listener: std::net::TcpListener,
+    counters: Counters,
+    keeper: Option<Keeper>,
+) -> io::Result<()> {
     let acceptor: TcpAcceptor = TcpListener::from_std(listener)?.try_into()?;
     let mut server = Server::new(acceptor);
     server.http2_mut().max_concurrent_streams(STREAMS);
+    if let Some(keeper) = &keeper {
+        keeper.watch_runtime(Handle::current());
+    }
     let router = Router::new()
+        .hoop(Count(keeper))
         .get(Index(counters.clone()))
         .push(Router::with_path("upload").post(Upload(counters.clone())))
         .push(Router::with_path("figures").get(Figures(counters)));
     server.try_serve(router).await
+}
+
+/// Counts requests, if there is a keeper.
+struct Count(Option<Keeper>);
+
+#[handler]
+impl Count {
+    async fn handle(
+        &self,
+        request: &mut Request,
+        depot: &mut Depot,
+        response: &mut Response,
+        control: &mut FlowCtrl,
+    ) {
+        let _guard = self.0.as_ref().map(Keeper::count_request);
+        control.call_next(request, depot, response).await;
+    }
 }
 
 struct Index(Counters);
