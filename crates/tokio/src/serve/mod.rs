@@ -251,7 +251,7 @@ where
     }
 }
 
-/// Makes the routes of a router now. Otherwise, it makes the route of each request again, which costs 0.1 µs.
+/// Makes the routes of a router now. Otherwise, it makes a route for each request.
 #[cfg(feature = "axum")]
 fn finish_routes<S: 'static>(app: &mut S) {
     if let Some(router) = (app as &mut dyn std::any::Any).downcast_mut::<axum::Router>() {
