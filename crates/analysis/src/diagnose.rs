@@ -98,7 +98,11 @@ pub(crate) mod tests {
             ledger.add(*owner, mib * MIB);
         }
         let release_bytes = ledger.bytes(Owner::Reclaimable);
-        let heap = Some(HeapPrediction { trim_bytes: Some(0), release_bytes: Some(release_bytes) });
+        let heap = Some(HeapPrediction {
+            trim_bytes: Some(0),
+            release_bytes: Some(release_bytes),
+            purge_bytes: None,
+        });
         Observation { pid: 7, ledger, heap, ..Observation::default() }
     }
 

@@ -3,7 +3,7 @@
 use crate::evidence::{Evidence, NOTABLE};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::{HeapPrediction, Runtime};
+use lowtide_model::inspection::{HeapPrediction, Linkage, Runtime};
 use lowtide_model::ledger::Owner;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -21,6 +21,7 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
     let mut found = Vec::new();
     if let Some(heap) = facts.heap {
         found.extend(releases(heap, facts.pid));
+        found.extend(purge(heap, facts));
     }
     let managed: u64 = facts.ledger.bytes(Owner::Runtime);
     let in_use = facts.ledger.bytes(Owner::Allocated) + managed;
@@ -63,6 +64,31 @@ fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
     let release = Remedy::new(RemedyKind::Release, Some(release_bytes), release);
     let trim = heap.trim_bytes.map(|bytes| Remedy::new(RemedyKind::MallocTrim, Some(bytes), trim));
     std::iter::once(release).chain(trim).collect()
+}
+
+/// Returns the remedy that returns jemalloc's free memory.
+fn purge(heap: HeapPrediction, facts: &Evidence<'_>) -> Option<Remedy> {
+    let bytes = heap.purge_bytes.filter(|bytes| *bytes >= MIN_BYTES)?;
+    let program = facts.command.first().map(String::as_str).unwrap_or_default();
+    let is_redis = ["redis-server", "valkey-server"].iter().any(|name| program.contains(name));
+    let call =
+        if is_redis { "MEMORY PURGE" } else { "mallctl(\"arena.4096.purge\") in the program" };
+    let (advice, setting) = for_allocator(&AllocatorKind::Jemalloc)?;
+    let own = facts.arenas.iter().filter_map(|arena| arena.jemalloc.as_ref());
+    let slabs: u64 = own.map(|own| own.slab_free_pages_bytes).sum();
+    let slabs = match slabs >= MIN_BYTES {
+        true => format!("; {} more are whole pages of slabs, which no purge returns", Human(slabs)),
+        false => String::new(),
+    };
+    // tikv-jemallocator has its own name for the variable.
+    let is_static = facts.allocator.as_ref().is_some_and(|a| a.linkage == Some(Linkage::Static));
+    let variable = if is_static { " (_RJEM_MALLOC_CONF in a Rust program)" } else { "" };
+    let how = format!("{call}; {advice}{variable}{slabs}");
+    let remedy = Remedy::new(RemedyKind::Purge, Some(bytes), how);
+    Some(match setting {
+        Some((name, value)) => remedy.with_setting(name, value),
+        None => remedy,
+    })
 }
 
 /// Settings of glibc's allocator.

@@ -6,11 +6,12 @@
 use std::ops::Range;
 
 use lowtide_model::allocator_kind::AllocatorKind;
-use lowtide_model::inspection::{Arena, Bin, HeapPrediction, Tunables};
+use lowtide_model::inspection::{Arena, Bin, HeapPrediction, JemallocArena, Tunables};
 use lowtide_model::ledger::{Ledger, Owner};
 
 use crate::memory::Memory;
 use crate::ptmalloc::{self, Class, Heap, HeapMapping};
+use crate::ranges::joined;
 use crate::{gperftools, jemalloc};
 
 /// Where the structures of a heap are, and how they are laid out.
@@ -18,6 +19,19 @@ use crate::{gperftools, jemalloc};
 pub enum HeapLayout {
     /// glibc's.
     Ptmalloc(Box<ptmalloc::Layout>),
+    /// jemalloc's.
+    Jemalloc(jemalloc::Layout),
+}
+
+/// Where the structures of a heap may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Places<'p> {
+    /// The writable data of the file that holds the allocator, with the mappings of no file behind it.
+    pub data: &'p [Range<u64>],
+    /// The part of it that begins as zeros.
+    pub zeroed_data: &'p [Range<u64>],
+    /// The mappings that may hold a part of the heap, in order of address.
+    pub mappings: &'p [HeapMapping],
 }
 
 /// A walked heap, in the terms that all allocators share.
@@ -44,19 +58,22 @@ pub struct Walked {
 }
 
 impl HeapLayout {
-    /// Finds the heap of an allocator in `data`, the writable data of the file that holds it. Returns `None`
-    /// if lowtide cannot walk this allocator's heap, or if there is none in `data`.
+    /// Finds the heap of an allocator. Returns `None` if lowtide cannot walk this allocator's heap, or if there is none.
     pub fn find(
         allocator: &AllocatorKind,
         memory: &impl Memory,
-        data: &[Range<u64>],
+        places: &Places<'_>,
     ) -> Option<Self> {
         match allocator {
             AllocatorKind::Glibc => {
-                ptmalloc::Layout::find(memory, data).map(|found| Self::Ptmalloc(Box::new(found)))
+                let found = ptmalloc::Layout::find(memory, places.data)?;
+                Some(Self::Ptmalloc(Box::new(found)))
+            }
+            AllocatorKind::Jemalloc => {
+                let anonymous = joined(ranges(places.mappings));
+                jemalloc::Layout::find(memory, places.zeroed_data, &anonymous).map(Self::Jemalloc)
             }
             AllocatorKind::Musl
-            | AllocatorKind::Jemalloc
             | AllocatorKind::Mimalloc
             | AllocatorKind::Gperftools
             | AllocatorKind::Tcmalloc
@@ -69,14 +86,32 @@ impl HeapLayout {
     }
 
     /// Walks the heap. `mappings` are those that may hold a part of it, in order of address.
-    pub fn walk(&self, memory: &impl Memory, mappings: &[HeapMapping]) -> Walked {
+    ///
+    /// # Errors
+    /// Fails with the reason if the heap turns out to have a part that lowtide cannot walk.
+    pub fn walk(
+        &self,
+        memory: &impl Memory,
+        mappings: &[HeapMapping],
+    ) -> Result<Walked, &'static str> {
         match self {
             Self::Ptmalloc(layout) => {
                 let heap = ptmalloc::walk(memory, layout, mappings);
-                of_ptmalloc(heap, layout)
+                Ok(of_ptmalloc(heap, layout))
+            }
+            Self::Jemalloc(layout) => {
+                let heap = jemalloc::walk(memory, layout, &ranges(mappings));
+                match heap.has_huge_pages {
+                    false => Ok(of_jemalloc(heap)),
+                    true => Err("jemalloc's allocator of huge pages (opt.hpa) is on"),
+                }
             }
         }
     }
+}
+
+fn ranges(mappings: &[HeapMapping]) -> Vec<Range<u64>> {
+    mappings.iter().map(|mapping| mapping.range.clone()).collect()
 }
 
 /// Finds the memory of an allocator by its structures, within `left`: only its extent is found, not how
@@ -88,7 +123,7 @@ pub fn managed_areas(
     left: &[Range<u64>],
 ) -> Vec<Range<u64>> {
     match allocator {
-        AllocatorKind::Jemalloc => jemalloc::extents(memory, data, left),
+        AllocatorKind::Jemalloc => jemalloc::areas(memory, data, left),
         AllocatorKind::Gperftools => gperftools::spans(memory, data, left),
         // mimalloc is looked for in every process, and PartitionAlloc by its mappings: libraries bring them.
         AllocatorKind::Mimalloc
@@ -124,9 +159,75 @@ fn of_ptmalloc(heap: Heap, layout: &ptmalloc::Layout) -> Walked {
         prediction: HeapPrediction {
             trim_bytes: Some(heap.trim_bytes()),
             release_bytes: Some(heap.release_bytes()),
+            purge_bytes: None,
         },
         areas: heap.areas,
     }
+}
+
+fn of_jemalloc(heap: jemalloc::Heap) -> Walked {
+    let resident = |of: &dyn Fn(&jemalloc::Resident) -> u64| heap.sum(|arena| of(&arena.resident));
+    let allocated_bytes = resident(&|r| r.allocated_bytes);
+    let cached_bytes = heap.cached_bytes.min(allocated_bytes);
+    let torn_bytes = resident(&|r| r.torn_bytes);
+    let mut ledger = Ledger::default();
+    ledger.add(Owner::Allocated, allocated_bytes - cached_bytes);
+    ledger.add(Owner::Reclaimable, resident(&|r| r.reclaimable_bytes()));
+    ledger.add(Owner::Fragmented, resident(&|r| r.fragmented_bytes));
+    ledger.add(Owner::Cached, cached_bytes);
+    ledger.add(Owner::Metadata, heap.metadata_bytes + resident(&|r| r.padding_bytes));
+    ledger.add(Owner::Unattributed, torn_bytes);
+    Walked {
+        ledger,
+        arenas: heap.arenas.iter().map(|(id, tally)| arena_of_jemalloc(*id, tally)).collect(),
+        allocated_by_size: heap.allocated_by_size().map(bin_of_jemalloc).collect(),
+        unwalked_bytes: heap.sum(|arena| arena.torn_bytes),
+        prediction: HeapPrediction {
+            trim_bytes: None,
+            release_bytes: None,
+            purge_bytes: Some(resident(&|r| r.purge_bytes())),
+        },
+        areas: heap.areas,
+        ..Walked::default()
+    }
+}
+
+fn arena_of_jemalloc(id: u64, tally: &jemalloc::Tally) -> Arena {
+    let free_extents_bytes = tally.dirty_bytes + tally.muzzy_bytes;
+    let mapped_bytes = tally.active_bytes + free_extents_bytes + tally.retained_bytes;
+    let resident = &tally.resident;
+    Arena {
+        id,
+        heaps: 1,
+        system_bytes: mapped_bytes + tally.torn_bytes,
+        allocated_bytes: tally.allocated_bytes(),
+        free_count: tally.free_count,
+        free_bytes: tally.free_bytes + free_extents_bytes,
+        fast_count: 0,
+        fast_bytes: 0,
+        top_bytes: 0,
+        reclaimable_bytes: resident.reclaimable_bytes(),
+        free_resident_bytes: resident.reclaimable_bytes() + resident.fragmented_bytes,
+        largest_free_bytes: tally.largest_free_bytes,
+        whole: tally.torn_bytes == 0,
+        bins: tally.free_by_size().map(bin_of_jemalloc).collect(),
+        jemalloc: Some(JemallocArena {
+            active_bytes: tally.active_bytes,
+            dirty_bytes: tally.dirty_bytes,
+            muzzy_bytes: tally.muzzy_bytes,
+            retained_bytes: tally.retained_bytes,
+            slabs: tally.slabs,
+            slab_free_bytes: tally.free_bytes,
+            slab_free_pages_bytes: resident.slab_pages_bytes,
+            large_count: tally.large_count,
+            large_bytes: tally.large_bytes,
+        }),
+    }
+}
+
+fn bin_of_jemalloc(class: jemalloc::ClassCount) -> Bin {
+    let jemalloc::ClassCount { from, to, count, bytes } = class;
+    Bin { from, to, count, bytes }
 }
 
 fn arena(id: u64, found: &ptmalloc::WalkedArena) -> Arena {
@@ -146,6 +247,7 @@ fn arena(id: u64, found: &ptmalloc::WalkedArena) -> Arena {
         largest_free_bytes: tally.largest_free_bytes,
         whole: found.is_whole(),
         bins: bins(&tally.free_classes),
+        jemalloc: None,
     }
 }
 

@@ -54,6 +54,14 @@ impl<'m, M: Memory> Scattered<'m, M> {
         self.pages.iter_mut().for_each(|page| page.0 = u64::MAX);
     }
 
+    /// Forgets the page of an address, because it has changed.
+    pub(crate) fn forget_page(&mut self, address: u64) {
+        let (number, _) = &mut self.pages[Self::slot(address)];
+        if *number == address / PAGE {
+            *number = u64::MAX;
+        }
+    }
+
     /// Forgets it, and frees the room that it took.
     pub(crate) fn clear(&mut self) {
         self.resident = HashMap::new();

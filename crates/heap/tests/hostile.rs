@@ -171,7 +171,7 @@ proptest! {
         // The same bytes as zeroed data, and as whole regions around them.
         let regions = [BRK..BRK + (64 << 20), THREADS..THREADS + (1 << 31)];
         let finders: [&dyn Fn() -> Vec<Range<u64>>; 6] = [
-            &|| jemalloc::extents(&memory, &ranges, &regions),
+            &|| jemalloc::areas(&memory, &ranges, &regions),
             &|| gperftools::spans(&memory, &ranges, &regions),
             &|| mimalloc::areas(&memory, &regions),
             &|| pymalloc::pools(&memory, &regions),

@@ -74,6 +74,7 @@ mod tests {
             largest_free_bytes,
             whole: true,
             bins: Vec::new(),
+            jemalloc: None,
         };
         assert_eq!(HeapSummary::from_arenas(&[]), None);
         let both = HeapSummary::from_arenas(&[arena(0, 900, 800), arena(1, 300, 200)]);

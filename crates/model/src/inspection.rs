@@ -86,6 +86,8 @@ pub struct HeapPrediction {
     pub trim_bytes: Option<u64>,
     /// By `lowtide release`.
     pub release_bytes: Option<u64>,
+    /// By a purge of all arenas in the program (jemalloc's `arena.4096.purge`).
+    pub purge_bytes: Option<u64>,
 }
 
 impl HeapPrediction {
@@ -96,6 +98,7 @@ impl HeapPrediction {
         Self {
             trim_bytes: sum(self.trim_bytes, other.trim_bytes),
             release_bytes: sum(self.release_bytes, other.release_bytes),
+            purge_bytes: sum(self.purge_bytes, other.purge_bytes),
         }
     }
 }
@@ -255,6 +258,32 @@ pub struct Arena {
     pub whole: bool,
     /// Its free blocks by size; classes without any are left out.
     pub bins: Vec<Bin>,
+    /// What only an arena of jemalloc has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jemalloc: Option<JemallocArena>,
+}
+
+/// An arena of jemalloc, in the terms of jemalloc's own statistics (`stats.arenas.<i>`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JemallocArena {
+    /// Extents in use, in bytes (`pactive`, which counts pages).
+    pub active_bytes: u64,
+    /// Free extents whose pages are resident, in bytes (`pdirty`).
+    pub dirty_bytes: u64,
+    /// Free extents whose pages the kernel may take, in bytes (`pmuzzy`).
+    pub muzzy_bytes: u64,
+    /// Free extents whose pages were returned, in bytes (`retained`).
+    pub retained_bytes: u64,
+    /// Slabs: extents of small regions of one size.
+    pub slabs: u64,
+    /// Free regions in slabs, in bytes.
+    pub slab_free_bytes: u64,
+    /// Resident pages of slabs whose regions are all free, in bytes. No purge returns them.
+    pub slab_free_pages_bytes: u64,
+    /// Large allocations.
+    pub large_count: u64,
+    /// Their bytes (`large.allocated`).
+    pub large_bytes: u64,
 }
 
 /// Free blocks of like size.

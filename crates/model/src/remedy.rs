@@ -10,6 +10,8 @@ pub enum RemedyKind {
     Release,
     /// A call of `malloc_trim(0)` in the program.
     MallocTrim,
+    /// A purge of all arenas by the program itself (jemalloc).
+    Purge,
     /// Fewer open connections.
     CloseConnections,
     /// Fewer arenas of glibc.
@@ -28,6 +30,7 @@ impl RemedyKind {
         match self {
             Self::Release => "release",
             Self::MallocTrim => "malloc_trim",
+            Self::Purge => "purge",
             Self::CloseConnections => "close_connections",
             Self::ArenaMax => "arena_max",
             Self::TrimThreshold => "trim_threshold",

@@ -4,16 +4,15 @@
 use std::fmt::Write as _;
 
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::{Arena, Bin, Inspection};
+use lowtide_model::inspection::Inspection;
 
-use crate::owners::{counted, facts, ink, meaning, places};
+use crate::heaps;
+use crate::owners::{facts, ink, meaning, places};
 use crate::screen::{Screen, bold, dim, escape_of, hanging, title};
 use crate::text::{printable, wrapped};
 
 /// Maximum width of the bar of RSS, in columns.
 const MAX_BAR_WIDTH: usize = 100;
-/// Maximum number of arenas that are shown one by one.
-const MAX_ARENAS: usize = 512;
 
 /// Formats an inspection. `arenas` shows each of them instead of their sum.
 pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
@@ -22,7 +21,7 @@ pub fn render(inspection: &Inspection, arenas: bool, screen: Screen) -> String {
     out.push('\n');
     out += &rows(inspection, screen);
     out += &beside(inspection, screen);
-    out += &heap(inspection, arenas, screen);
+    out += &heaps::render(&inspection.observation, arenas, screen);
     for note in &inspection.observation.notes {
         out += &wrapped(&printable(&format!("note: {note}")), screen.width);
         out.push('\n');
@@ -119,120 +118,6 @@ fn beside(inspection: &Inspection, screen: Screen) -> String {
         return String::new();
     }
     format!("{}\n", dim(&wrapped(&parts.join(" · "), screen.width), screen))
-}
-
-fn heap(inspection: &Inspection, each: bool, screen: Screen) -> String {
-    let mut out = String::new();
-    if inspection.observation.arenas.is_empty() {
-        return out;
-    }
-    out.push('\n');
-    if each {
-        let _ = writeln!(
-            out,
-            "{}",
-            dim(
-                " arena  heaps      system   allocated        free   in chunks     largest   top chunk    resident",
-                screen
-            )
-        );
-        for arena in inspection.observation.arenas.iter().take(MAX_ARENAS) {
-            out += &arena_line(arena);
-        }
-        let rest = inspection.observation.arenas.len().saturating_sub(MAX_ARENAS);
-        if rest > 0 {
-            let _ = writeln!(out, " … and {rest} more; --json has them all");
-        }
-        let bins = bins(&inspection.observation.arenas);
-        if !bins.is_empty() {
-            let _ = writeln!(out, "\n{}", dim(" free blocks of      count       bytes", screen));
-            for bin in bins {
-                let from = Human(bin.from).to_string();
-                let _ = writeln!(
-                    out,
-                    " from {from:<10} {:>9} {:>11}",
-                    bin.count,
-                    Human(bin.bytes).to_string()
-                );
-            }
-        }
-        if let Some(tunables) = &inspection.observation.tunables_in_force {
-            let arena_max = tunables.arena_max.map_or("not set".to_owned(), |n| n.to_string());
-            let dynamic = if tunables.mmap_threshold_dynamic { ", dynamic" } else { "" };
-            let _ = writeln!(
-                out,
-                "\n settings in force: arena_max {arena_max} · trim_threshold {} · mmap_threshold {}{dynamic} · \
-                 tcache_count {} up to {}",
-                Human(tunables.trim_threshold_bytes),
-                Human(tunables.mmap_threshold_bytes),
-                tunables.tcache_count,
-                Human(tunables.tcache_max_bytes)
-            );
-        }
-    }
-    let sum =
-        |of: &dyn Fn(&Arena) -> u64| inspection.observation.arenas.iter().map(of).sum::<u64>();
-    let largest =
-        inspection.observation.arenas.iter().map(|a| a.largest_free_bytes).max().unwrap_or(0);
-    let mut line = format!(
-        "{} with {} of address space: {} in use, {} free in {} (the largest {}), {} in top chunks; {} of \
-         the free memory is resident",
-        counted(inspection.observation.arenas.len() as u64, "arena"),
-        Human(sum(&|a| a.system_bytes)),
-        Human(sum(&|a| a.allocated_bytes)),
-        Human(sum(&|a| a.free_bytes + a.fast_bytes)),
-        counted(sum(&|a| a.free_count + a.fast_count), "chunk"),
-        Human(largest),
-        Human(sum(&|a| a.top_bytes)),
-        Human(sum(&|a| a.free_resident_bytes)),
-    );
-    if inspection.observation.mmapped_count > 0 {
-        let _ = write!(
-            line,
-            "; {}, {}",
-            counted(inspection.observation.mmapped_count, "mmapped chunk"),
-            Human(inspection.observation.mmapped_bytes)
-        );
-    }
-    if !each {
-        line += " (--arenas shows each)";
-    }
-    out += &wrapped(&line, screen.width);
-    out.push('\n');
-    out
-}
-
-fn arena_line(arena: &Arena) -> String {
-    let bytes = |b: u64| Human(b).to_string();
-    let doubt = if arena.whole { "" } else { "  not walked whole" };
-    format!(
-        " {:>5} {:>6} {:>11} {:>11} {:>11} {:>10} {:>11} {:>11} {:>12}{doubt}\n",
-        arena.id,
-        arena.heaps,
-        bytes(arena.system_bytes),
-        bytes(arena.allocated_bytes),
-        bytes(arena.free_bytes + arena.fast_bytes),
-        arena.free_count + arena.fast_count,
-        bytes(arena.largest_free_bytes),
-        bytes(arena.top_bytes),
-        bytes(arena.free_resident_bytes),
-    )
-}
-
-/// Formats the free chunks of all arenas by size.
-fn bins(arenas: &[Arena]) -> Vec<Bin> {
-    let mut all: Vec<Bin> = Vec::new();
-    for bin in arenas.iter().flat_map(|a| &a.bins) {
-        match all.iter_mut().find(|b| b.from == bin.from) {
-            Some(same) => {
-                same.count += bin.count;
-                same.bytes += bin.bytes;
-            }
-            None => all.push(*bin),
-        }
-    }
-    all.sort_by_key(|b| b.from);
-    all
 }
 
 fn remedies(inspection: &Inspection, screen: Screen) -> String {

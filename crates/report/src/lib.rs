@@ -6,6 +6,7 @@
 
 pub mod csv;
 pub mod group;
+mod heaps;
 pub mod html;
 pub mod inspection;
 pub mod load;

@@ -47,7 +47,7 @@ pub(super) fn draw(state: &State, canvas: &mut ScreenCanvas<'_>) {
     canvas.split_top(1);
     let arenas = state.history().latest.as_ref().map(|found| found.observation.arenas.as_slice());
     let Some(arenas) = arenas.filter(|arenas| !arenas.is_empty()) else {
-        canvas.write(0, "no arenas: it has no heap of glibc's that was walked", dim());
+        canvas.write(0, "no arenas: no heap of it was walked", dim());
         return;
     };
     let columns = fitting(usize::from(canvas.area.width));

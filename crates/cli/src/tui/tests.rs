@@ -49,6 +49,7 @@ pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Observation
         largest_free_bytes: 5 * MIB,
         whole: id != 3,
         bins: Vec::new(),
+        jemalloc: None,
     };
     let release_bytes = ledger.bytes(Owner::Reclaimable);
     Observation {
@@ -72,6 +73,7 @@ pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Observation
         heap: Some(HeapPrediction {
             trim_bytes: Some(release_bytes),
             release_bytes: Some(release_bytes),
+            purge_bytes: None,
         }),
         image: (1, 1),
         ..Observation::default()

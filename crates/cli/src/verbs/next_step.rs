@@ -138,6 +138,7 @@ fn treatment(remedy: RemedyKind) -> Option<&'static str> {
     match remedy {
         RemedyKind::ArenaMax => Some("glibc/arena_max=2"),
         RemedyKind::TrimThreshold => Some("glibc/trim_threshold"),
+        RemedyKind::Purge => Some("jemalloc/background_thread"),
         RemedyKind::Release
         | RemedyKind::MallocTrim
         | RemedyKind::CloseConnections

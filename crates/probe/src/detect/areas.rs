@@ -29,7 +29,7 @@ use lowtide_model::allocator_kind::AllocatorKind;
 
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use super::{Detected, DetectedAllocator, DetectedRuntime, OwnMemory, partition_alloc};
+use super::{Detected, DetectedRuntime, OwnMemory, partition_alloc};
 use crate::proc::maps::Mapping;
 use crate::program::Sanitizer;
 
@@ -149,7 +149,8 @@ impl<M: Memory> Structures<'_, M> {
         }
         let allocators = [&self.detected.malloc, &self.detected.own];
         for allocator in allocators.into_iter().flatten() {
-            let data = self.data_of(allocator, maps);
+            let page = self.memory.page_bytes();
+            let data = self.detected.zeroed_data_of(allocator, maps, page);
             let found = managed_areas(&allocator.kind, self.memory, &data, &self.left);
             self.take(&AreaOwner::Allocator(allocator.kind.clone()), found);
         }
@@ -170,16 +171,6 @@ impl<M: Memory> Structures<'_, M> {
             self.take(&AreaOwner::Allocator(AllocatorKind::PartitionAlloc), super_pages);
             self.take(&AreaOwner::Runtime(RuntimeKind::V8), partition_alloc::cages_of_v8(maps));
         }
-    }
-
-    /// The zeroed data of the file that holds an allocator, with the page that it shares with the file.
-    fn data_of(&self, allocator: &DetectedAllocator, maps: &[Mapping]) -> Vec<Range<u64>> {
-        let page = self.memory.page_bytes();
-        let path = allocator.path.to_string_lossy();
-        let of_file = maps.iter().filter(|m| m.has_file() && m.name == path);
-        let ends: Vec<u64> = of_file.map(|m| m.end).collect();
-        let data = self.detected.zeroed_data.iter().filter(|d| ends.contains(&d.start));
-        data.map(|range| range.start.saturating_sub(page)..range.end).collect()
     }
 
     /// Gives an owner what is left of some ranges.

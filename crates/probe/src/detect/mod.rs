@@ -59,6 +59,20 @@ impl Detected {
         self.malloc.as_ref().is_some_and(|malloc| malloc.kind == AllocatorKind::Glibc)
     }
 
+    /// Returns the zeroed data of the file that holds an allocator, with the page that it shares with the file's own data.
+    pub fn zeroed_data_of(
+        &self,
+        allocator: &DetectedAllocator,
+        maps: &[Mapping],
+        page_bytes: u64,
+    ) -> Vec<Range<u64>> {
+        let path = allocator.path.to_string_lossy();
+        let of_file = maps.iter().filter(|m| m.has_file() && m.name == path);
+        let ends: Vec<u64> = of_file.map(|m| m.end).collect();
+        let data = self.zeroed_data.iter().filter(|data| ends.contains(&data.start));
+        data.map(|range| range.start.saturating_sub(page_bytes)..range.end).collect()
+    }
+
     /// Whether a runtime is among them.
     pub fn has(&self, kind: RuntimeKind) -> bool {
         self.runtimes.iter().any(|runtime| runtime.kind == kind)

@@ -13,7 +13,8 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use lowtide_heap::layout::{HeapLayout, Walked};
+use lowtide_heap::layout::{HeapLayout, Places, Walked};
+use lowtide_heap::memory::Memory;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::{Allocator, Bin, Observation, Runtime, Unreadable};
 use lowtide_model::ledger::Owner;
@@ -228,12 +229,15 @@ fn walk(
     if detected.sanitizer.is_some() {
         return heaps;
     }
+    let mappings = heap::mappings(maps);
     for allocator in [&detected.malloc, &detected.own].into_iter().flatten() {
         let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
             continue;
         };
         let data = heap::data_of(maps, library.file);
-        let Some(layout) = HeapLayout::find(&allocator.kind, memory, &data) else {
+        let zeroed_data = detected.zeroed_data_of(allocator, maps, memory.page_bytes());
+        let places = Places { data: &data, zeroed_data: &zeroed_data, mappings: &mappings };
+        let Some(layout) = HeapLayout::find(&allocator.kind, memory, &places) else {
             let is_glibc = allocator.kind == AllocatorKind::Glibc;
             if is_glibc && maps.iter().any(|m| m.name == "[heap]") {
                 observation.notes.push(
@@ -243,9 +247,13 @@ fn walk(
             }
             continue;
         };
-        let walked = layout.walk(memory, &heap::mappings(maps));
-        heaps.allocators.push(allocator.kind.clone());
-        heaps.areas.extend(add_heap(observation, walked));
+        match layout.walk(memory, &mappings) {
+            Ok(walked) => {
+                heaps.allocators.push(allocator.kind.clone());
+                heaps.areas.extend(add_heap(observation, walked));
+            }
+            Err(why) => observation.notes.push(format!("its heap was not walked: {why}")),
+        }
     }
     heaps.areas.sort_unstable_by_key(|area| area.start);
     heaps

@@ -1,0 +1,119 @@
+//! The record of an extent: `edata_t` (`edata.h`), `extent_t` in 5.2 (`extent_structs.h`).
+
+use std::ops::Range;
+
+use super::rtree::PAGE;
+
+/// Place of the bitmap of a slab in its record, in all versions.
+const BITMAP_AT: u64 = 64;
+/// Words of the bitmap of a slab.
+pub(super) const BITMAP_WORDS: usize = 8;
+
+/// The layouts of the first word of a record (`e_bits`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// 5.0 to 5.2.
+    V52,
+    /// From 5.3 on.
+    V53,
+}
+
+/// What an extent is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    /// The program has it, or a part of it.
+    Active,
+    /// It is free and resident.
+    Dirty,
+    /// It is free, and the kernel may take its pages.
+    Muzzy,
+    /// It is free, and its pages were returned.
+    Retained,
+    /// It changes, or its state is of a later version.
+    Other,
+}
+
+/// The first word of a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bits {
+    word: u64,
+    version: Version,
+}
+
+impl Bits {
+    pub(super) fn new(word: u64, version: Version) -> Self {
+        Self { word, version }
+    }
+
+    fn field(self, places: (u32, u32), width: u32) -> u64 {
+        let place = if self.version == Version::V52 { places.0 } else { places.1 };
+        self.word >> place & ((1 << width) - 1)
+    }
+
+    pub(super) fn arena(self) -> u64 {
+        self.field((0, 0), 12)
+    }
+
+    pub(super) fn is_slab(self) -> bool {
+        self.field((12, 12), 1) == 1
+    }
+
+    /// Whether it belongs to the allocator of huge pages (`opt.hpa`), whose free pages have no records.
+    pub(super) fn is_of_huge_pages(self) -> bool {
+        self.version == Version::V53 && self.field((14, 14), 1) == 1
+    }
+
+    pub(super) fn state(self) -> State {
+        let width = if self.version == Version::V52 { 2 } else { 3 };
+        match self.field((16, 17), width) {
+            0 => State::Active,
+            1 => State::Dirty,
+            2 => State::Muzzy,
+            3 => State::Retained,
+            _ => State::Other,
+        }
+    }
+
+    /// The index of the size class.
+    pub(super) fn class(self) -> usize {
+        self.field((18, 20), 8) as usize
+    }
+
+    /// The free regions of a slab.
+    pub(super) fn free_regions(self) -> u64 {
+        self.field((26, 28), 10)
+    }
+}
+
+/// The record of an extent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record {
+    /// Where it is.
+    pub(super) at: u64,
+    /// Its first word.
+    pub(super) word: u64,
+    /// The address of the extent.
+    pub(super) address: u64,
+    /// The bytes of the extent, whole pages.
+    pub(super) bytes: u64,
+}
+
+impl Record {
+    pub(super) fn first_page(&self) -> u64 {
+        self.address / PAGE
+    }
+
+    pub(super) fn last_page(&self) -> u64 {
+        (self.address + self.bytes - 1) / PAGE
+    }
+
+    pub(super) fn range(&self) -> Range<u64> {
+        self.address..self.address + self.bytes
+    }
+
+    /// The addresses of the words of its bitmap.
+    pub(super) fn bitmap(&self) -> impl Iterator<Item = u64> {
+        let at = self.at + BITMAP_AT;
+        (0..BITMAP_WORDS as u64).map(move |word| at + 8 * word)
+    }
+}

@@ -1,0 +1,323 @@
+//! The heap of jemalloc, from 5.2 to 5.3, extent by extent.
+//!
+//! - [`rtree`]: the tree that leads to all extents.
+//! - [`extent`]: their records.
+//! - [`slab`]: extents of small regions.
+//! - [`tcache`]: what threads cache.
+//! - [`tally`]: the sums.
+//!
+//! The program is not stopped. An extent may change while it is read: its record then contradicts the tree, or the bits of a
+//! slab their count. Such an extent is *torn*. If too much is torn, the heap is walked again.
+//!
+//! Sources: jemalloc 5.2.1, 5.3.0 and 5.3.1, `include/jemalloc/internal/`.
+
+mod extent;
+mod rtree;
+mod size_class;
+mod slab;
+mod tally;
+mod tcache;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::memory::Memory;
+use crate::ranges::joined;
+use crate::residency::Residency;
+use extent::{Bits, Record, State, Version};
+use rtree::{Entry, Found, Next, PAGE, Root, Rtree};
+use slab::Slab;
+pub use tally::{ClassCount, Heap, Resident, Tally};
+
+/// Number of entries that decide the version.
+const DECIDING: u32 = 4000;
+/// Times to let the program run before the heap is walked again.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
+/// The heap is walked again if more than this part of it is torn.
+const MAX_TORN: f64 = 0.01;
+
+/// Where the tree of a jemalloc is, and the layout of its records.
+#[derive(Debug)]
+pub struct Layout {
+    root: Root,
+    version: Version,
+    /// Bytes behind each large allocation (`sz_large_pad`): a page, or none in builds without `cache_oblivious`.
+    padding: u64,
+}
+
+impl Layout {
+    /// Finds a jemalloc in `data`, the zeroed data of a program or library. `anonymous` are the private writable mappings of
+    /// no file in order, neighbours joined.
+    pub fn find(
+        memory: &impl Memory,
+        data: &[Range<u64>],
+        anonymous: &[Range<u64>],
+    ) -> Option<Self> {
+        let mut tree = Rtree::new(memory, anonymous);
+        let root = data.iter().find_map(|range| tree.root(range))?;
+        let version = version(&mut tree, root);
+        let padding = padding(&mut tree, root, version);
+        Some(Self { root, version, padding })
+    }
+}
+
+/// Returns the addresses of extents and of jemalloc's own structures, in order and disjoint; empty if there is no jemalloc.
+/// The arguments are those of [`Layout::find`].
+pub fn areas(
+    memory: &impl Memory,
+    data: &[Range<u64>],
+    anonymous: &[Range<u64>],
+) -> Vec<Range<u64>> {
+    let mut tree = Rtree::new(memory, anonymous);
+    let Some(root) = data.iter().find_map(|range| tree.root(range)) else { return Vec::new() };
+    let mut found = Vec::new();
+    tree.each_extent(root, |_, extent| {
+        found.push(extent.record.range());
+        Next::Go
+    });
+    found.extend(tree.base_blocks());
+    found.sort_unstable_by_key(|range| range.start);
+    joined(found)
+}
+
+/// Decides by the size classes of extents, which stand both in the tree and in the records.
+fn version(tree: &mut Rtree<'_, impl Memory>, root: Root) -> Version {
+    let (mut seen, mut agree) = (0, [0, 0]);
+    tree.each_extent(root, |_, Found { entry, record, .. }| {
+        seen += 1;
+        let versions = [Version::V52, Version::V53].into_iter().zip(entry.classes()).enumerate();
+        for (place, (version, class)) in versions {
+            agree[place] += u32::from(Bits::new(record.word, version).class() as u64 == class);
+        }
+        if seen < DECIDING { Next::Go } else { Next::Stop }
+    });
+    if agree[0] > agree[1] { Version::V52 } else { Version::V53 }
+}
+
+/// Returns the usable bytes of a large allocation (`edata_usize_get`): up to 5.3.0 the size of its class; since then any
+/// number of pages that the class serves.
+fn large_bytes(record: &Record, class: usize, padding: u64) -> Option<u64> {
+    let bytes = record.bytes.checked_sub(padding)?;
+    let (from, to) = size_class::bounds(class);
+    (from..to).contains(&bytes).then_some(bytes)
+}
+
+/// Decides whether there is padding, by the sizes of large allocations.
+fn padding(tree: &mut Rtree<'_, impl Memory>, root: Root, version: Version) -> u64 {
+    let (mut seen, mut fits) = (0, [0, 0]);
+    tree.each_extent(root, |_, Found { record, .. }| {
+        let bits = Bits::new(record.word, version);
+        if bits.state() == State::Active && !bits.is_slab() && bits.class() >= size_class::SMALL {
+            seen += 1;
+            for (fits, padding) in fits.iter_mut().zip([0, PAGE]) {
+                *fits += u32::from(large_bytes(record, bits.class(), padding).is_some());
+            }
+        }
+        if seen < DECIDING { Next::Go } else { Next::Stop }
+    });
+    if fits[0] > fits[1] { 0 } else { PAGE }
+}
+
+/// Walks the heap. `mappings` are the private writable mappings of no file, in order.
+pub fn walk(memory: &impl Memory, layout: &Layout, mappings: &[Range<u64>]) -> Heap {
+    let anonymous = joined(mappings.to_vec());
+    let mut tree = Rtree::new(memory, &anonymous);
+    let mut best = walk_once(memory, &mut tree, layout, mappings);
+    for pause in PAUSES {
+        if best.has_huge_pages
+            || best.torn_share() <= MAX_TORN
+            || memory.is_over()
+            || !memory.wait(pause)
+        {
+            break;
+        }
+        tree.forget();
+        let next = walk_once(memory, &mut tree, layout, mappings);
+        if next.torn_share() < best.torn_share() {
+            best = next;
+        }
+    }
+    best
+}
+
+/// Ranges of the size classes in use, to tell the class of a cached region.
+struct Classes(Vec<(u64, u64, u8)>);
+
+impl Classes {
+    fn of(&self, address: u64) -> Option<usize> {
+        let place = self.0.partition_point(|(_, end, _)| *end <= address);
+        let (start, _, class) = self.0.get(place)?;
+        (*start <= address).then_some(usize::from(*class))
+    }
+}
+
+fn walk_once<M: Memory>(
+    memory: &M,
+    tree: &mut Rtree<'_, M>,
+    layout: &Layout,
+    mappings: &[Range<u64>],
+) -> Heap {
+    let mut heap = Heap::default();
+    let mut residency = Residency::new(memory);
+    let (mut extents, mut classes) = (Vec::new(), Classes(Vec::new()));
+    tree.each_extent(layout.root, |tree, found| {
+        let record = found.record;
+        let bits = Bits::new(record.word, layout.version);
+        if bits.is_of_huge_pages() {
+            heap.has_huge_pages = true;
+            return Next::Stop;
+        }
+        let extent = Extent { entry: found.entry, record, bits };
+        let is_sound =
+            found.agrees && add(&mut heap, tree, &mut residency, layout.padding, &extent);
+        if !is_sound && !found.is_last {
+            return Next::Again;
+        }
+        if !is_sound {
+            let tally = heap.arena(bits.arena());
+            tally.torn_bytes += record.bytes;
+            tally.resident.torn_bytes += residency.bytes(record.range());
+        } else if bits.state() == State::Active {
+            classes.0.push((record.address, record.address + record.bytes, bits.class() as u8));
+        }
+        extents.push(record.range());
+        if memory.is_over() { Next::Stop } else { Next::Go }
+    });
+    if heap.has_huge_pages {
+        return heap;
+    }
+    let extents = joined(extents);
+    let blocks = tree.base_blocks();
+    heap.metadata_bytes = blocks.iter().map(|block| residency.bytes(block.clone())).sum();
+    heap.areas = extents;
+    heap.areas.extend(blocks);
+    heap.areas.sort_unstable_by_key(|range| range.start);
+    heap.areas = joined(std::mem::take(&mut heap.areas));
+    let cached = tcache::count(memory, layout.version, mappings, &heap.areas, |at| classes.of(at));
+    heap.add_cached(&cached);
+    heap
+}
+
+/// An extent: the entry of its first page, its record, and the first word of that.
+struct Extent {
+    entry: Entry,
+    record: Record,
+    bits: Bits,
+}
+
+/// Adds an extent. Returns `false` if it is torn; nothing was added then.
+fn add<M: Memory>(
+    heap: &mut Heap,
+    tree: &mut Rtree<'_, M>,
+    residency: &mut Residency<'_, M>,
+    padding: u64,
+    extent: &Extent,
+) -> bool {
+    let Extent { record, bits, .. } = extent;
+    let bytes = residency.bytes(record.range());
+    let free = |tally: &mut Tally| {
+        tally.largest_free_bytes = tally.largest_free_bytes.max(record.bytes);
+    };
+    match bits.state() {
+        State::Active => return add_active(heap, tree, residency, padding, extent),
+        State::Dirty => {
+            let tally = heap.arena(bits.arena());
+            tally.dirty_bytes += record.bytes;
+            tally.resident.dirty_bytes += bytes;
+            free(tally);
+        }
+        State::Muzzy => {
+            let tally = heap.arena(bits.arena());
+            tally.muzzy_bytes += record.bytes;
+            tally.resident.muzzy_bytes += bytes;
+            free(tally);
+        }
+        State::Retained => {
+            let tally = heap.arena(bits.arena());
+            tally.retained_bytes += record.bytes;
+            tally.resident.retained_bytes += bytes;
+        }
+        State::Other => return false,
+    }
+    true
+}
+
+fn add_active<M: Memory>(
+    heap: &mut Heap,
+    tree: &mut Rtree<'_, M>,
+    residency: &mut Residency<'_, M>,
+    padding: u64,
+    Extent { entry, record, bits }: &Extent,
+) -> bool {
+    let class = bits.class();
+    if class == size_class::COUNT && residency.bytes(record.range()) == 0 {
+        // It is reserved for allocations between guard pages (`san_bump.c`).
+        heap.arena(bits.arena()).retained_bytes += record.bytes;
+        return true;
+    }
+    // Another extent without a class is being purged.
+    let Some(size) = size_class::size(class).filter(|_| entry.classes().contains(&(class as u64)))
+    else {
+        return false;
+    };
+    if !bits.is_slab() {
+        // A small allocation that is sampled has an extent of its own (`arena_prof_promote`).
+        let size = match class < size_class::SMALL {
+            true => Some(size).filter(|size| *size <= record.bytes),
+            false => large_bytes(record, class, padding),
+        };
+        let Some(size) = size else { return false };
+        let used = residency.bytes(record.address..record.address + size.next_multiple_of(PAGE));
+        let whole = residency.bytes(record.range());
+        let tally = heap.arena(bits.arena());
+        tally.active_bytes += record.bytes;
+        tally.large_bytes += size;
+        tally.large_count += 1;
+        tally.resident.allocated_bytes += used;
+        tally.resident.padding_bytes += whole - used;
+        heap.add_allocated(class, 1, size);
+        return true;
+    }
+    let count = record.bytes / size;
+    let mut slab = Slab { region: size, count, bitmap: [0; extent::BITMAP_WORDS] };
+    if class >= size_class::SMALL || count == 0 || count > 64 * extent::BITMAP_WORDS as u64 {
+        return false;
+    }
+    for (word, at) in slab.bitmap.iter_mut().zip(record.bitmap()).take(count.div_ceil(64) as usize)
+    {
+        match tree.word(at) {
+            Some(bits) => *word = bits,
+            None => return false,
+        }
+    }
+    let free = slab.free();
+    if free != bits.free_regions() {
+        return false;
+    }
+    let (mut free_bytes, mut whole_bytes, mut all) = (0, 0, 0);
+    for page in 0..record.bytes / PAGE {
+        let at = record.address + page * PAGE;
+        let is_resident = residency.end_of_run(at).is_some();
+        if is_resident {
+            let free = if free == 0 { 0 } else { slab.free_bytes_of_page(page) };
+            all += PAGE;
+            if free == PAGE {
+                whole_bytes += PAGE;
+            } else {
+                free_bytes += free;
+            }
+        }
+    }
+    let tally = heap.arena(bits.arena());
+    tally.active_bytes += record.bytes;
+    tally.slabs += 1;
+    tally.small_bytes += (count - free) * size;
+    tally.free_count += free;
+    tally.free_bytes += free * size;
+    tally.add_free(class, free, free * size);
+    tally.resident.slab_pages_bytes += whole_bytes;
+    tally.resident.fragmented_bytes += free_bytes;
+    tally.resident.allocated_bytes += all - whole_bytes - free_bytes;
+    heap.add_allocated(class, count - free, (count - free) * size);
+    true
+}

@@ -1,0 +1,397 @@
+//! jemalloc's tree from page numbers to the records of extents (`rtree.h`).
+//!
+//! Its root is in the zeroed data of the program or library, and is recognised by its leaves: the entry of a page leads to a
+//! record that names the same page. No symbols and no version are assumed.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::extent::Record;
+use crate::memory::{Memory, each_word, resident_places};
+use crate::scattered::Scattered;
+
+const PAGE_BITS: u32 = 12;
+/// Bytes of jemalloc's pages.
+pub(super) const PAGE: u64 = 1 << PAGE_BITS;
+/// Addresses of user space end here.
+const HIGHEST: u64 = 1 << 47;
+/// Records begin at multiples of it (`EDATA_ALIGNMENT` is 128, that of 5.2 is 64).
+const RECORD_ALIGNMENT: u64 = 64;
+/// Base blocks, which hold jemalloc's own structures, begin at multiples of it (`HUGEPAGE`).
+const BASE_ALIGNMENT: u64 = 2 << 20;
+/// The arena number in the record of a base block (`MALLOCX_ARENA_LIMIT`).
+const NO_ARENA: u64 = 4095;
+/// Maximum number of words that are tried as pointers to a leaf: redis has 2,600.
+const MAX_TRIED: usize = 64 << 10;
+/// Maximum number of records that are read: 16 GiB of extents of one page.
+const MAX_RECORDS: u64 = 4 << 20;
+/// So often an extent that contradicts itself is read again, and so often in all.
+const REREADS: u32 = 3;
+const MAX_REREADS: u32 = 64 << 10;
+/// So many entries must agree with their records to make a leaf, and fewer than so many may not.
+const AGREEING: u32 = 2;
+const ENOUGH: u32 = 8;
+const CONTRADICTING: u32 = 3;
+
+/// How the tree is laid out, by the number of address bits that it was built for (`LG_VADDR`).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RtreeShape {
+    /// Bytes of an entry of a leaf.
+    entry: u64,
+    /// A leaf has 2 to this power entries.
+    leaf_bits: u32,
+    /// The same of each node above the leaves, from the root on.
+    node_bits: &'static [u32],
+    /// The bits of an entry that are the address of a record.
+    pointer: u64,
+}
+
+/// 48 bits of address, and 57.
+const SHAPES: [RtreeShape; 2] = [
+    RtreeShape { entry: 8, leaf_bits: 18, node_bits: &[18], pointer: 0x0000_ffff_ffff_ff80 | 64 },
+    RtreeShape { entry: 16, leaf_bits: 15, node_bits: &[15, 15], pointer: !63 },
+];
+
+impl RtreeShape {
+    fn leaf_bytes(self) -> u64 {
+        self.entry << self.leaf_bits
+    }
+
+    /// Bytes of the root.
+    fn root_bytes(self) -> u64 {
+        8 << self.node_bits[0]
+    }
+}
+
+/// The place of a tree.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Root {
+    address: u64,
+    shape: RtreeShape,
+}
+
+/// The entry of a page.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    /// Its page.
+    pub(super) page: u64,
+    /// Its first word.
+    word: u64,
+    /// Its second word; 0 if it has one word.
+    second: u64,
+    shape: RtreeShape,
+}
+
+/// An extent: the entry of its first page, and its record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    pub(super) entry: Entry,
+    pub(super) record: Record,
+    /// Whether the entry of the last page leads to the same record.
+    pub(super) agrees: bool,
+    /// Whether it is not read again.
+    pub(super) is_last: bool,
+}
+
+/// What to do after an extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Go on.
+    Go,
+    /// Read the same again: it contradicts itself.
+    Again,
+    /// Stop.
+    Stop,
+}
+
+impl Entry {
+    /// The address of the record.
+    pub(super) fn record(self) -> u64 {
+        self.word & self.shape.pointer
+    }
+
+    /// What each version would have as the index of the size class: of 5.2, and from 5.3 on (`rtree_leaf_elm_bits_decode`).
+    pub(super) fn classes(self) -> [u64; 2] {
+        match self.shape.entry {
+            8 => [self.word >> 48; 2],
+            _ => [self.second & 0xffff_ffff, self.second >> 5],
+        }
+    }
+}
+
+/// Reads trees.
+pub(super) struct Rtree<'m, M> {
+    words: Scattered<'m, M>,
+    memory: &'m M,
+    /// Private writable mappings of no file in order, neighbours joined.
+    anonymous: &'m [Range<u64>],
+    records: u64,
+}
+
+impl<'m, M: Memory> Rtree<'m, M> {
+    pub(super) fn new(memory: &'m M, anonymous: &'m [Range<u64>]) -> Self {
+        Self { words: Scattered::new(memory), memory, anonymous, records: 0 }
+    }
+
+    /// Forgets what was read, because it may have changed.
+    pub(super) fn forget(&mut self) {
+        self.words.forget();
+        self.records = 0;
+    }
+
+    /// A word, where it is resident.
+    pub(super) fn word(&mut self, address: u64) -> Option<u64> {
+        self.words.word(address)
+    }
+
+    /// Whether so many bytes from an address on are anonymous memory.
+    fn is_anonymous(&self, address: u64, bytes: u64) -> bool {
+        let place = self.anonymous.partition_point(|range| range.end <= address);
+        self.anonymous.get(place).is_some_and(|range| {
+            range.start <= address && address.checked_add(bytes).is_some_and(|end| end <= range.end)
+        })
+    }
+
+    /// The root of a tree in a range of data.
+    pub(super) fn root(&mut self, data: &Range<u64>) -> Option<Root> {
+        let (mut tried, mut found) = (HashSet::new(), None);
+        each_word(self.memory, data.clone(), |slot, node| {
+            found = SHAPES.into_iter().filter(|_| is_pointer(node)).find_map(|shape| {
+                let root = slot.checked_sub(self.key_below(node, shape, &mut tried)? * 8)?;
+                let is_inside = data.start <= root && root + shape.root_bytes() <= data.end;
+                is_inside.then_some(Root { address: root, shape })
+            });
+            found.is_none() && tried.len() <= MAX_TRIED
+        });
+        found
+    }
+
+    /// The place in the root of a node that leads to leaves; nothing for what is none.
+    fn key_below(
+        &mut self,
+        node: u64,
+        shape: RtreeShape,
+        tried: &mut HashSet<(u64, u64)>,
+    ) -> Option<u64> {
+        if let [_] = shape.node_bits {
+            let is_new =
+                self.is_anonymous(node, shape.leaf_bytes()) && tried.insert((node, shape.entry));
+            return is_new.then(|| self.key_of_leaf(node, shape))?;
+        }
+        let [.., inner] = *shape.node_bits else { return None };
+        if !self.is_anonymous(node, 8 << inner) || !tried.insert((node, shape.entry)) {
+            return None;
+        }
+        // The first few leaves of the node decide.
+        let leaves: Vec<(u64, u64)> = self.pointers(node..node + (8 << inner), 4);
+        leaves.into_iter().find_map(|(slot, leaf)| {
+            let is_leaf =
+                self.is_anonymous(leaf, shape.leaf_bytes()) && tried.insert((leaf, shape.entry));
+            let key = is_leaf.then(|| self.key_of_leaf(leaf, shape))??;
+            (key & ((1 << inner) - 1) == (slot - node) / 8).then_some(key >> inner)
+        })
+    }
+
+    /// Words in a range that may be pointers, with their places, at most so many.
+    fn pointers(&self, range: Range<u64>, most: usize) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        each_word(self.memory, range, |at, word| {
+            found.extend(is_pointer(word).then_some((at, word)));
+            found.len() < most
+        });
+        found
+    }
+
+    /// The high bits that all pages of a leaf share, if it is one.
+    fn key_of_leaf(&mut self, leaf: u64, shape: RtreeShape) -> Option<u64> {
+        let mask = (1 << shape.leaf_bits) - 1;
+        let (mut key, mut agree, mut contradict) = (None, 0, 0);
+        self.each_entry(leaf, 0, shape, |tree, entry| {
+            let index = entry.page;
+            let Some(record) = tree.record(entry.record()) else {
+                contradict += 1;
+                return contradict < CONTRADICTING;
+            };
+            let (first, last) = (record.first_page(), record.last_page());
+            match [first, last].into_iter().find(|page| page & mask == index) {
+                Some(page) if key.is_none_or(|key| key == page >> shape.leaf_bits) => {
+                    key = Some(page >> shape.leaf_bits);
+                    agree += 1;
+                }
+                // Within a slab, every page has an entry.
+                None if last - first > 1 && index.wrapping_sub(first) & mask < last - first => {}
+                _ => contradict += 1,
+            }
+            agree < ENOUGH && contradict < CONTRADICTING
+        });
+        key.filter(|_| agree >= AGREEING && contradict == 0)
+    }
+
+    /// Gives the entries of a leaf, those that are empty left out, until `each` has enough. `first` is the page of the first.
+    fn each_entry(
+        &mut self,
+        leaf: u64,
+        first: u64,
+        shape: RtreeShape,
+        mut each: impl FnMut(&mut Self, Entry) -> bool,
+    ) {
+        each_word(self.memory, leaf..leaf + shape.leaf_bytes(), |at, word| {
+            if !(at - leaf).is_multiple_of(shape.entry) || word & shape.pointer == 0 {
+                return true;
+            }
+            let second = match shape.entry {
+                8 => 0,
+                _ => self.words.word(at + 8).unwrap_or(0),
+            };
+            let page = first + (at - leaf) / shape.entry;
+            each(self, Entry { page, word, second, shape })
+        });
+    }
+
+    /// The record of an extent, if it can be one.
+    fn record(&mut self, at: u64) -> Option<Record> {
+        self.records += 1;
+        if !is_pointer(at) || self.records > MAX_RECORDS {
+            return None;
+        }
+        let (word, address) = self.words.pair(at)?;
+        let bytes = self.words.word(at.checked_add(16)?)? & !(PAGE - 1);
+        let end = address.checked_add(bytes)?;
+        let is_sound = bytes > 0 && end <= HIGHEST && address >= PAGE;
+        is_sound.then_some(Record { at, word, address: address & !(PAGE - 1), bytes })
+    }
+
+    /// The leaves of a tree, with the number of their first page.
+    fn leaves(&self, root: Root) -> Vec<(u64, u64)> {
+        let Root { address, shape } = root;
+        let nodes = self.pointers(address..address + shape.root_bytes(), usize::MAX);
+        let mut keys: Vec<(u64, u64)> =
+            nodes.into_iter().map(|(slot, node)| ((slot - address) / 8, node)).collect();
+        keep_first(&mut keys);
+        for bits in &shape.node_bits[1..] {
+            let below = |(key, node): (u64, u64)| {
+                let is_node = self.is_anonymous(node, 8 << bits);
+                let end = if is_node { node + (8 << bits) } else { node };
+                let inner = self.pointers(node..end, usize::MAX).into_iter();
+                inner.map(move |(slot, leaf)| ((key << bits) | ((slot - node) / 8), leaf))
+            };
+            keys = keys.into_iter().flat_map(below).collect();
+            keep_first(&mut keys);
+        }
+        keys.retain(|(_, leaf)| self.is_anonymous(*leaf, shape.leaf_bytes()));
+        keys.into_iter().map(|(key, leaf)| (key << shape.leaf_bits, leaf)).collect()
+    }
+
+    /// Gives the extents of a tree in order of address. They do not overlap.
+    pub(super) fn each_extent(
+        &mut self,
+        root: Root,
+        mut each: impl FnMut(&mut Self, &Found) -> Next,
+    ) {
+        let shape = root.shape;
+        let (mut known, mut rereads) = (0, 0);
+        for (first, leaf) in self.leaves(root) {
+            let mut is_over = false;
+            self.each_entry(leaf, first, shape, |tree, entry| {
+                // The other pages of an extent lead to the same record as its first.
+                if entry.page < known {
+                    return true;
+                }
+                let mut entry = entry;
+                for attempt in 0..=REREADS {
+                    let is_last = attempt == REREADS || rereads >= MAX_REREADS;
+                    let found = tree.extent(entry, leaf, first, is_last);
+                    let next = found.as_ref().map_or(Next::Again, |found| each(tree, found));
+                    match next {
+                        Next::Again if !is_last => {}
+                        Next::Stop => {
+                            is_over = true;
+                            return false;
+                        }
+                        _ => {
+                            let range = found.map(|found| found.record.last_page() + 1);
+                            known = range.unwrap_or(known);
+                            return true;
+                        }
+                    }
+                    // It may have changed since the page of its entry or of its record was read.
+                    rereads += 1;
+                    let slot = leaf + (entry.page - first) * shape.entry;
+                    tree.words.forget_page(slot);
+                    tree.words.forget_page(entry.record());
+                    let Some(word) = tree.words.word(slot).filter(|w| w & shape.pointer != 0)
+                    else {
+                        return true;
+                    };
+                    tree.words.forget_page(word & shape.pointer);
+                    entry.word = word;
+                    if shape.entry > 8 {
+                        entry.second = tree.words.word(slot + 8).unwrap_or(0);
+                    }
+                }
+                true
+            });
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Returns the extent that begins with the page of an entry.
+    fn extent(&mut self, entry: Entry, leaf: u64, first: u64, is_last: bool) -> Option<Found> {
+        let record = self.record(entry.record())?;
+        let begins =
+            record.first_page() == entry.page && self.is_anonymous(record.address, record.bytes);
+        if !begins {
+            return None;
+        }
+        let shape = entry.shape;
+        let last = record.last_page() - first;
+        let slot = leaf + (last & ((1 << shape.leaf_bits) - 1)) * shape.entry;
+        // The last page may be in the next leaf.
+        let at_last = if last >> shape.leaf_bits == 0 { self.words.word(slot) } else { None };
+        let agrees = at_last.is_none_or(|word| word & shape.pointer == record.at);
+        if !agrees {
+            self.words.forget_page(slot);
+        }
+        Some(Found { entry, record, agrees, is_last })
+    }
+
+    /// The blocks that hold jemalloc's own structures: `{ size, next, record }` at their beginnings.
+    pub(super) fn base_blocks(&mut self) -> Vec<Range<u64>> {
+        let mut found = Vec::new();
+        for range in self.anonymous {
+            for at in resident_places(self.memory, range, BASE_ALIGNMENT) {
+                found.extend(self.base_block(at, range.end));
+            }
+        }
+        found
+    }
+
+    fn base_block(&mut self, at: u64, end: u64) -> Option<Range<u64>> {
+        let (bytes, next) = self.words.pair(at)?;
+        let is_block = bytes > 0
+            && bytes.is_multiple_of(BASE_ALIGNMENT)
+            && bytes <= end - at
+            && next.is_multiple_of(BASE_ALIGNMENT);
+        if !is_block {
+            return None;
+        }
+        // Of a full block, nothing is left.
+        let (word, left) = self.words.pair(at + 16)?;
+        let left_bytes = self.words.word(at + 32)?;
+        let is_own =
+            word & NO_ARENA == NO_ARENA && (at..=at + bytes).contains(&left) && left_bytes <= bytes;
+        is_own.then_some(at..at + bytes)
+    }
+}
+
+/// Keeps one key of each node, since reading one takes time. A damaged tree may have many.
+fn keep_first(keys: &mut Vec<(u64, u64)>) {
+    let mut seen = HashSet::new();
+    keys.retain(|(_, node)| seen.insert(*node));
+}
+
+fn is_pointer(word: u64) -> bool {
+    (PAGE..HIGHEST).contains(&word) && word.is_multiple_of(RECORD_ALIGNMENT)
+}

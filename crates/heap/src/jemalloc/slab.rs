@@ -1,0 +1,95 @@
+//! A slab: an extent of regions of one size, with a bit for each that says whether it is free.
+
+use super::extent::BITMAP_WORDS;
+use super::rtree::PAGE;
+
+/// The bits of a slab; a set bit is a free region.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slab {
+    /// Bytes of a region.
+    pub(super) region: u64,
+    /// Number of regions.
+    pub(super) count: u64,
+    pub(super) bitmap: [u64; BITMAP_WORDS],
+}
+
+impl Slab {
+    /// Returns how many regions its bits call free.
+    pub(super) fn free(&self) -> u64 {
+        self.free_within(0, self.count)
+    }
+
+    /// Returns how many regions are free from one index up to another.
+    fn free_within(&self, from: u64, to: u64) -> u64 {
+        let words = self.bitmap.iter().enumerate();
+        let bits = words.skip((from / 64) as usize).take_while(|(word, _)| *word as u64 * 64 < to);
+        bits.map(|(word, bits)| {
+            let first = word as u64 * 64;
+            let above = from.saturating_sub(first);
+            let below = (to - first).min(64);
+            let mask = (u64::MAX >> (64 - below)) & (u64::MAX << above);
+            u64::from((bits & mask).count_ones())
+        })
+        .sum()
+    }
+
+    /// Returns the free bytes of a page of the slab, given by its number.
+    pub(super) fn free_bytes_of_page(&self, page: u64) -> u64 {
+        let (start, end) = (page * PAGE, ((page + 1) * PAGE).min(self.count * self.region));
+        if start >= end {
+            return PAGE;
+        }
+        let (first, last) = (start / self.region, (end - 1) / self.region);
+        let mut free = self.free_within(first, last + 1) * self.region;
+        // The parts of the first and the last region that lie on other pages.
+        if self.is_free(first) {
+            free -= start - first * self.region;
+        }
+        if self.is_free(last) {
+            free -= (last + 1) * self.region - end;
+        }
+        free + (page + 1) * PAGE - end
+    }
+
+    fn is_free(&self, region: u64) -> bool {
+        self.bitmap[(region / 64) as usize] >> (region % 64) & 1 == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A slab in which these regions are in use.
+    fn slab(region: u64, count: u64, used: &[u64]) -> Slab {
+        let mut bitmap = [0; BITMAP_WORDS];
+        for free in (0..count).filter(|region| !used.contains(region)) {
+            bitmap[(free / 64) as usize] |= 1 << (free % 64);
+        }
+        Slab { region, count, bitmap }
+    }
+
+    #[test]
+    fn the_free_bytes_of_the_pages_are_those_of_the_regions() {
+        let some = [
+            slab(16, 256, &[0, 64, 255]),
+            slab(48, 256, &[85, 170]),
+            slab(14336, 2, &[1]),
+            slab(5120, 4, &[]),
+            slab(3584, 8, &[0, 1, 2, 3, 4, 5, 6, 7]),
+        ];
+        for slab in some {
+            let pages = (slab.region * slab.count).div_ceil(PAGE);
+            let on_pages: u64 = (0..pages).map(|page| slab.free_bytes_of_page(page)).sum();
+            let left_over = pages * PAGE - slab.region * slab.count;
+            assert_eq!(on_pages, slab.free() * slab.region + left_over, "{slab:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_free_when_all_regions_that_touch_it_are() {
+        let slab = slab(5120, 4, &[1]);
+        let free: Vec<u64> = (0..5).map(|page| slab.free_bytes_of_page(page)).collect();
+        assert_eq!(free, [4096, 1024, 2048, 4096, 4096]);
+    }
+}

@@ -1,0 +1,166 @@
+//! The caches of threads (`tcache.h`, `cache_bin.h`): what they hold counts as allocated in the slabs.
+//!
+//! A cache lies in the thread's own storage, mostly near the end of its stack's mapping. It is recognised by its bins, one
+//! for each small size class, whose stacks of pointers follow each other.
+
+use std::ops::Range;
+
+use super::extent::Version;
+use super::size_class;
+use crate::memory::{Memory, word_in};
+use crate::ranges::without;
+use crate::scattered::Scattered;
+
+/// Bytes of a bin.
+const BIN: usize = 24;
+/// Maximum number of bins: small classes, and large ones up to 4 MiB.
+const MAX_BINS: usize = 76;
+/// Bytes of the bins of the small classes.
+const SMALL_BINS: usize = BIN * size_class::SMALL;
+/// Maximum distance between the stacks of two neighbouring bins.
+const MAX_DISTANCE: u64 = 64 << 10;
+/// Maximum number of pointers in a bin of 5.2.
+const MAX_CACHED: u32 = 4096;
+/// The part of each mapping in which caches are sought: its begin and its end. The storage of a static program's first
+/// thread is at the beginning of the heap, that of other threads at the end of their stacks.
+const SOUGHT: u64 = 1 << 20;
+/// Bytes that are read at once.
+const PART: u64 = 256 << 10;
+
+/// A bin: where its pointers are, and how many.
+struct CacheBin {
+    /// The first pointer; for 5.2, behind the last.
+    at: u64,
+    count: u64,
+}
+
+/// The cached regions of each size class.
+pub(super) type Cached = [u64; MAX_BINS];
+
+/// Counts the regions that threads cache. `places` may hold caches, `extents` are jemalloc's, in order. `class_of` returns
+/// the size class of an address.
+pub(super) fn count(
+    memory: &impl Memory,
+    version: Version,
+    places: &[Range<u64>],
+    extents: &[Range<u64>],
+    class_of: impl Fn(u64) -> Option<usize>,
+) -> Cached {
+    let mut cached = [0; MAX_BINS];
+    let mut words = Scattered::new(memory);
+    for place in places {
+        for part in without(place.clone(), extents) {
+            for part in ends(part) {
+                each_cache(memory, version, part, |bins| {
+                    for (class, bin) in bins.iter().enumerate().filter(|(_, bin)| bin.count > 0) {
+                        let at = if version == Version::V52 {
+                            bin.at.checked_sub(8)
+                        } else {
+                            Some(bin.at)
+                        };
+                        // A bin is believed if its next region is of its class.
+                        let region = at.and_then(|at| words.word(at));
+                        if region.and_then(&class_of) == Some(class) {
+                            cached[class] += bin.count;
+                        }
+                    }
+                });
+            }
+        }
+    }
+    cached
+}
+
+/// Returns the begin and the end of a range, or all of it if it is small.
+fn ends(range: Range<u64>) -> Vec<Range<u64>> {
+    if range.end - range.start <= 2 * SOUGHT {
+        vec![range]
+    } else {
+        vec![range.start..range.start + SOUGHT, range.end - SOUGHT..range.end]
+    }
+}
+
+/// Gives the bins of each cache in a range.
+fn each_cache(
+    memory: &impl Memory,
+    version: Version,
+    range: Range<u64>,
+    mut each: impl FnMut(&[CacheBin]),
+) {
+    let mut bytes = vec![0; PART as usize];
+    for run in memory.resident(range.clone()) {
+        let end = run.end.min(range.end);
+        let mut at = run.start.max(range.start);
+        while at + SMALL_BINS as u64 <= end {
+            let part = &mut bytes[..(end - at).min(PART) as usize];
+            let length = memory.read_resident(at, part);
+            let is_last = at + PART >= end || (length as u64) < PART;
+            let needed = if is_last { SMALL_BINS } else { BIN * MAX_BINS };
+            let mut place = 0;
+            while place + needed <= length {
+                let found = bins(version, &part[place..length]);
+                place += match &found {
+                    Some(bins) => {
+                        each(bins);
+                        SMALL_BINS
+                    }
+                    None => 8,
+                };
+            }
+            if is_last {
+                break;
+            }
+            // A cache could still begin there.
+            at += place as u64;
+        }
+    }
+}
+
+/// Returns the bins at the beginning of some bytes, if there is one for each small class.
+fn bins(version: Version, bytes: &[u8]) -> Option<Vec<CacheBin>> {
+    let mut end_before = 0;
+    let mut next = |at: usize| {
+        let words = [word_in(bytes, at)?, word_in(bytes, at + 8)?, word_in(bytes, at + 16)?];
+        let (bin, end) = match version {
+            Version::V53 => bin_of_53(words)?,
+            Version::V52 => bin_of_52(words)?,
+        };
+        let follows = end_before == 0 || (end_before < end && end - end_before <= MAX_DISTANCE);
+        end_before = end;
+        follows.then_some(bin)
+    };
+    // Most words are refused by the first bin.
+    let mut found = vec![next(0)?];
+    found.extend((1..MAX_BINS).map_while(|bin| next(bin * BIN)));
+    (found.len() >= size_class::SMALL).then_some(found)
+}
+
+/// `{ head, requests, u16 low_water, full, empty, … }`: the pointers lie from `head` up to the next address that ends in
+/// `empty`. Returns the bin and the end of its stack.
+fn bin_of_53([head, _, lows]: [u64; 3]) -> Option<(CacheBin, u64)> {
+    let low = |place: u32| (lows >> (16 * place)) as u16;
+    let (low_water, full, empty) = (low(0), low(1), low(2));
+    let room = empty.wrapping_sub(full);
+    let used = empty.wrapping_sub(head as u16);
+    let is_bin = is_pointer(head)
+        && room > 0
+        && room.is_multiple_of(8)
+        && used <= room
+        && used.is_multiple_of(8)
+        && empty.wrapping_sub(low_water) <= room;
+    is_bin.then(|| (CacheBin { at: head, count: u64::from(used) / 8 }, head + u64::from(used)))
+}
+
+/// `{ i32 low_water, cached; u64 requests; avail }`: the pointers lie before `avail`. Returns the bin and `avail`.
+fn bin_of_52([counts, _, avail]: [u64; 3]) -> Option<(CacheBin, u64)> {
+    let (low_water, count) = (counts as u32 as i32, (counts >> 32) as u32);
+    let is_bin = is_pointer(avail)
+        && count <= MAX_CACHED
+        && low_water >= -1
+        && i64::from(low_water) <= i64::from(count);
+    is_bin.then(|| (CacheBin { at: avail, count: u64::from(count) }, avail))
+}
+
+fn is_pointer(word: u64) -> bool {
+    (0x1_0000..1 << 47).contains(&word) && word.is_multiple_of(8)
+}

@@ -1,0 +1,178 @@
+//! Heaps of jemalloc that were saved, as they were and damaged. They are made by
+//! `cargo run -p lowtide-probe --example save_jemalloc_heaps`.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lowtide_heap::jemalloc::{Heap, Layout, Resident, walk};
+use lowtide_heap::memory::{Memory, Saved};
+use lowtide_heap::residency::Residency;
+use lowtide_heap::saved::SavedHeap;
+use proptest::prelude::*;
+use serde_json::Value;
+
+/// Two forms of the tree (48 and 57 bits of address), and three versions.
+const NAMES: [&str; 5] = ["5.2.1", "5.2.1-57", "5.3.0", "5.3.1", "5.3.1-57"];
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/saved/jemalloc").join(name)
+}
+
+fn load(name: &str) -> SavedHeap {
+    SavedHeap::from_bytes(&std::fs::read(file(&format!("{name}.heap"))).unwrap()).unwrap()
+}
+
+fn walked(saved: &SavedHeap, memory: &impl Memory) -> Option<Heap> {
+    let mappings: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();
+    let layout = Layout::find(memory, &saved.data, &mappings)?;
+    Some(walk(memory, &layout, &mappings))
+}
+
+/// The resident bytes of its rows.
+fn rows(heap: &Heap) -> u64 {
+    let of_arena = |r: &Resident| {
+        r.allocated_bytes
+            + r.fragmented_bytes
+            + r.reclaimable_bytes()
+            + r.padding_bytes
+            + r.torn_bytes
+    };
+    heap.metadata_bytes + heap.sum(|arena| of_arena(&arena.resident))
+}
+
+fn resident(heap: &Heap, memory: &impl Memory) -> u64 {
+    let mut residency = Residency::new(memory);
+    heap.areas.iter().map(|area| residency.bytes(area.clone())).sum()
+}
+
+#[test]
+fn saved_heaps_hold_what_their_allocator_said() {
+    for name in NAMES {
+        let text = std::fs::read_to_string(file(&format!("{name}.json"))).unwrap();
+        let expected: Value = serde_json::from_str(&text).unwrap();
+        let figure = |key: &str| expected[key].as_u64().unwrap();
+        let saved = load(name);
+        let heap = walked(&saved, &saved.memory).expect("a tree");
+        assert_eq!(heap.sum(|arena| arena.allocated_bytes()), figure("allocated_bytes"), "{name}");
+        assert_eq!(heap.sum(|arena| arena.active_bytes), figure("active_bytes"), "{name}");
+        assert_eq!(heap.sum(|arena| arena.dirty_bytes), figure("dirty_bytes"), "{name}");
+        // A Rust program has allocated the name of the statistic.
+        assert!(heap.cached_bytes.abs_diff(figure("cached_bytes")) <= 64, "{name}");
+        let purged = heap.sum(|arena| arena.resident.purge_bytes());
+        assert!(purged.abs_diff(figure("purged_bytes")) <= 64 << 10, "{name}: {purged}");
+        assert_eq!(heap.sum(|arena| arena.torn_bytes), 0, "{name}");
+        assert_eq!(rows(&heap), resident(&heap, &saved.memory), "{name}");
+        let by_size: u64 = heap.allocated_by_size().map(|class| class.bytes).sum();
+        assert_eq!(by_size, figure("allocated_bytes"), "{name}");
+    }
+}
+
+/// Memory that turns into another one after so many reads: a thread of the program has run.
+struct Changing {
+    now: Saved,
+    then: Saved,
+    reads: Cell<u32>,
+}
+
+impl Memory for Changing {
+    fn page_bytes(&self) -> u64 {
+        self.now.page_bytes()
+    }
+
+    fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
+        self.reads.set(self.reads.get().saturating_sub(1));
+        if self.reads.get() > 0 {
+            self.now.read(address, buffer)
+        } else {
+            self.then.read(address, buffer)
+        }
+    }
+
+    fn resident(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        self.now.resident(range)
+    }
+
+    fn wait(&self, _: Duration) -> bool {
+        true
+    }
+}
+
+#[test]
+fn an_extent_that_changes_meanwhile_is_read_again() {
+    for name in NAMES {
+        let saved = load(name);
+        let whole = walked(&saved, &saved.memory).unwrap();
+        // The free regions of all slabs are counted wrongly for a while, as between two writes of jemalloc.
+        let mut now = saved.memory.clone();
+        let records = damage_counts(&mut now);
+        assert!(records > 20, "{name}: {records}");
+        let torn = walked(&saved, &now).unwrap();
+        assert!(torn.sum(|arena| arena.torn_bytes) > 0, "{name}");
+        let memory = Changing { now, then: saved.memory.clone(), reads: Cell::new(300) };
+        let heap = walked(&saved, &memory).unwrap();
+        assert_eq!(heap.sum(|arena| arena.torn_bytes), 0, "{name}");
+        assert_eq!(
+            heap.sum(|arena| arena.allocated_bytes()),
+            whole.sum(|arena| arena.allocated_bytes()),
+            "{name}"
+        );
+    }
+}
+
+/// Changes a bit of the count of free regions in what may be the record of a slab. Returns how many there are.
+fn damage_counts(memory: &mut Saved) -> usize {
+    let mut damaged = 0;
+    for (_, bytes) in &mut memory.blocks {
+        for place in (0..bytes.len() - 127).step_by(64) {
+            let word = |at: usize| {
+                u64::from_le_bytes(bytes[place + at..place + at + 8].try_into().unwrap())
+            };
+            // A slab that is active and committed, and its address.
+            let (bits, address) = (word(0), word(8));
+            let is_slab = bits & 0x3000 == 0x3000 && bits >> 44 == 0;
+            if is_slab && address % 4096 == 0 && address >> 40 == 0x7f && word(16) >> 12 > 0 {
+                bytes[place + 3] ^= 0x40;
+                damaged += 1;
+            }
+        }
+    }
+    damaged
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_damaged_heap_is_walked_to_its_end_and_its_rows_still_add_up(
+        name in prop::sample::select(&NAMES[..]),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 1..200),
+        in_place in any::<bool>(),
+    ) {
+        let mut saved = load(name);
+        // Of the words that are not zero, mostly those of jemalloc's structures.
+        let mut places = Vec::new();
+        for (block, (_, bytes)) in saved.memory.blocks.iter().enumerate() {
+            let words = bytes.chunks_exact(8).enumerate();
+            places.extend(words.filter(|(_, w)| **w != [0; 8]).map(|(word, _)| (block, word * 8)));
+        }
+        for (index, value) in changes {
+            let (block, at) = places[index.index(places.len())];
+            let bytes = &mut saved.memory.blocks[block].1[at..at + 8];
+            let word = u64::from_le_bytes(bytes.try_into().unwrap());
+            let changed = if in_place { word ^ (1 << (value % 64)) } else { value };
+            bytes.copy_from_slice(&changed.to_le_bytes());
+        }
+        if let Some(heap) = walked(&saved, &saved.memory).filter(|heap| !heap.has_huge_pages) {
+            prop_assert!(heap.areas.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            prop_assert!(rows(&heap) <= resident(&heap, &saved.memory));
+        }
+    }
+}

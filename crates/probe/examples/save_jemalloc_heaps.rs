@@ -1,0 +1,65 @@
+//! Makes the saved heaps of `crates/heap/tests/saved/jemalloc`:
+//! `cargo run -p lowtide-probe --example save_jemalloc_heaps -- DIRECTORY NAME=PROGRAM…`
+//!
+//! A program is a library to preload (its name ends in `.so`), or one that speaks as the subject of `tests/jemalloc` does. A
+//! heap is saved with jemalloc's own statistics beside it, and with what a purge returned.
+
+#[allow(dead_code, clippy::unwrap_used)]
+#[path = "../tests/jemalloc/subject.rs"]
+mod subject;
+
+use std::io::{Error, Result};
+use std::ops::Range;
+use std::process::Command;
+
+use lowtide_heap::jemalloc::{Layout, walk};
+use lowtide_heap::saved::MemoryRecorder;
+use lowtide_probe::detect::Detector;
+use lowtide_probe::heap;
+use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::maps;
+use serde_json::json;
+use subject::{Subject, compile};
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let usage = || Error::other("usage: save_jemalloc_heaps DIRECTORY NAME=PROGRAM…");
+    let directory = arguments.next().ok_or_else(usage)?;
+    let home = std::env::temp_dir().join("jemalloc-subject");
+    std::fs::create_dir_all(&home)?;
+    for argument in arguments {
+        let (name, program) = argument.split_once('=').ok_or_else(usage)?;
+        let library = Some(program).filter(|program| program.ends_with(".so"));
+        let mut command =
+            library.map_or_else(|| Command::new(program), |_| Command::new(compile(&home)));
+        // What is saved is the program's own memory, its environment included.
+        command.env_clear().envs(library.map(|library| ("LD_PRELOAD", library)));
+        let keep = "dirty_decay_ms:-1,muzzy_decay_ms:-1";
+        command.env("MALLOC_CONF", keep).env("_RJEM_MALLOC_CONF", keep);
+        let mut subject = Subject::start(&mut command, 4_000_000, 20, 2);
+        subject.statistics();
+        let statistics = subject.statistics();
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", subject.pid()))?;
+        let maps = maps::parse(&maps).map_err(|error| Error::other(format!("{error}")))?;
+        let memory = LiveMemory::open(subject.pid())?;
+        let recorder = MemoryRecorder::new(&memory);
+        let detected = Detector::default().detect(subject.pid(), &maps).map_err(Error::other)?;
+        let allocator = detected.allocator().ok_or_else(|| Error::other("no allocator"))?;
+        let data = detected.zeroed_data_of(allocator, &maps, 4096);
+        let mappings = heap::mappings(&maps);
+        let ranges: Vec<Range<u64>> = mappings.iter().map(|m| m.range.clone()).collect();
+        let layout = Layout::find(&recorder, &data, &ranges);
+        let found = walk(&recorder, &layout.ok_or_else(|| Error::other("no tree"))?, &ranges);
+        // Of mappings without a part of the heap, only the caches of threads were read.
+        let heap = recorder.save(&data, &mappings).to_bytes();
+        let expected = json!({
+            "allocated_bytes": statistics.allocated_bytes, "active_bytes": statistics.active_bytes,
+            "dirty_bytes": statistics.dirty_bytes, "cached_bytes": statistics.cached_bytes,
+            "purged_bytes": subject.purge(),
+        });
+        println!("{name}: {} bytes, {} arenas", heap.len(), found.arenas.len());
+        std::fs::write(format!("{directory}/{name}.heap"), heap)?;
+        std::fs::write(format!("{directory}/{name}.json"), format!("{expected:#}\n"))?;
+    }
+    Ok(())
+}

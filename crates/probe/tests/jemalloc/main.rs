@@ -1,0 +1,102 @@
+//! What lowtide reads of a heap of jemalloc, beside jemalloc's own statistics and a purge by the program.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod subject;
+
+use std::process::Command;
+
+use lowtide_allocators::bundled;
+use lowtide_model::inspection::{JemallocArena, Observation};
+use lowtide_model::ledger::Owner;
+use lowtide_probe::inspect::Inspector;
+use lowtide_probe::target::Target;
+use subject::{Subject, compile};
+
+/// What a purge may return beside what was predicted, in bytes: the program itself runs meanwhile.
+const TOLERANCE: u64 = 64 << 10;
+/// So that the subject keeps what it frees.
+const KEEP: &str = "dirty_decay_ms:-1,muzzy_decay_ms:-1";
+
+/// Starts the subject under a jemalloc with some options.
+fn start(library: &str, options: &str) -> (tempfile::TempDir, Subject) {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(compile(home.path()));
+    command.env("LD_PRELOAD", library).env("MALLOC_CONF", options);
+    (home, Subject::start(&mut command, 60_000_000, 5, 3))
+}
+
+fn bundled_jemalloc() -> String {
+    let library = bundled().find(|library| library.name() == "jemalloc").unwrap();
+    library.unpack().unwrap().to_string_lossy().into_owned()
+}
+
+fn inspect(subject: &Subject) -> Observation {
+    let target = Target::open(subject.pid()).unwrap();
+    Inspector::default().inspect(&target).unwrap()
+}
+
+fn sum(observation: &Observation, of: impl Fn(&JemallocArena) -> u64) -> u64 {
+    observation.arenas.iter().filter_map(|arena| arena.jemalloc.as_ref()).map(of).sum()
+}
+
+/// Compares an observation with the statistics, and its prediction with a purge.
+fn agrees(library: &str, options: &str) {
+    let (_home, mut subject) = start(library, options);
+    // The first time, reading them allocates.
+    subject.statistics();
+    let statistics = subject.statistics();
+    let observation = inspect(&subject);
+    assert_eq!(statistics, subject.statistics(), "it changes by itself");
+    let allocated: u64 = observation.arenas.iter().map(|arena| arena.allocated_bytes).sum();
+    let read = subject::Statistics {
+        allocated_bytes: allocated,
+        active_bytes: sum(&observation, |own| own.active_bytes),
+        dirty_bytes: sum(&observation, |own| own.dirty_bytes),
+        muzzy_bytes: sum(&observation, |own| own.muzzy_bytes),
+        cached_bytes: observation.ledger.bytes(Owner::Cached),
+    };
+    assert_eq!(read, statistics, "{options}");
+    let by_size: u64 = observation.allocated_by_size.iter().map(|bin| bin.bytes).sum();
+    assert_eq!(by_size, allocated, "{options}");
+    assert!(observation.managers.is_empty() && observation.unwalked_bytes == 0, "{observation:?}");
+    let predicted = observation.heap.and_then(|heap| heap.purge_bytes).unwrap();
+    let returned = u64::try_from(subject.purge()).unwrap();
+    assert!(predicted.abs_diff(returned) <= TOLERANCE, "{options}: {predicted}, {returned}");
+    assert!(predicted > 20_000_000, "{options}: {predicted}");
+    let after = inspect(&subject);
+    let left = after.heap.and_then(|heap| heap.purge_bytes).unwrap();
+    assert!(left <= TOLERANCE, "{options}: {left}");
+    // What is left are pages of slabs, which no purge returns.
+    let slabs = sum(&after, |own| own.slab_free_pages_bytes);
+    assert_eq!(after.ledger.bytes(Owner::Reclaimable), slabs + left, "{options}");
+}
+
+#[test]
+fn the_heap_is_read_to_the_byte_and_a_purge_returns_what_was_predicted() {
+    let library = bundled_jemalloc();
+    agrees(&library, KEEP);
+    for options in ["narenas:1", "percpu_arena:percpu", "retain:false", "tcache:false"] {
+        agrees(&library, &format!("{KEEP},{options}"));
+    }
+    agrees(&library, &format!("{KEEP},san_guard_large:4,san_guard_small:8"));
+    agrees(&library, &format!("{KEEP},disable_large_size_classes:false"));
+}
+
+#[test]
+#[ignore = "needs jemalloc 5.3.0 (Debian: libjemalloc2)"]
+fn debians_jemalloc_is_read_to_the_byte() {
+    agrees("libjemalloc.so.2", KEEP);
+    agrees("libjemalloc.so.2", &format!("{KEEP},prof:false,narenas:2"));
+}
+
+#[test]
+fn a_heap_with_huge_pages_of_its_own_is_recognised_and_not_walked() {
+    let (_home, subject) = start(&bundled_jemalloc(), "hpa:true");
+    let observation = inspect(&subject);
+    assert_eq!((observation.arenas.len(), observation.heap), (0, None));
+    let managers: Vec<&str> = observation.managers.iter().map(|m| m.name.as_str()).collect();
+    assert_eq!(managers, ["jemalloc"]);
+    let note = "its heap was not walked: jemalloc's allocator of huge pages (opt.hpa) is on";
+    assert!(observation.notes.iter().any(|found| found == note), "{:?}", observation.notes);
+}

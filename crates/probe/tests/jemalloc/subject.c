@@ -1,0 +1,88 @@
+// A heap of jemalloc: threads allocate blocks of many sizes, free most of them, and wait. The program then answers
+// "statistics" with jemalloc's own, and "purge" with the bytes by which its RSS fell.
+//
+//   subject BYTES KEPT_PERCENT THREADS
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int (*control)(const char *, void *, size_t *, void *, size_t);
+static size_t bytes_per_thread;
+static double kept;
+static pthread_barrier_t all;
+
+static double next(uint64_t *state) {
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    return (*state >> 11) * 0x1p-53;
+}
+
+static void *work(void *number) {
+    uint64_t state = 88172645463325252ull + (uintptr_t)number * 7919;
+    size_t room = 1 << 12, count = 0;
+    char **blocks = malloc(room * sizeof *blocks);
+    for (size_t got = 0; got < bytes_per_thread;) {
+        // Small sizes are frequent, and the largest are 1 MiB.
+        double u = next(&state);
+        size_t size = 16 * pow(65536, u * u);
+        if (count == room) blocks = realloc(blocks, (room *= 2) * sizeof *blocks);
+        memset(blocks[count++] = malloc(size), 1, size);
+        got += size;
+    }
+    for (size_t i = 0; i < count; i++)
+        if (next(&state) >= kept) free(blocks[i]);
+    pthread_barrier_wait(&all);
+    for (;;) pause();
+    return blocks;
+}
+
+static size_t statistic(const char *name) {
+    size_t value = 0, length = sizeof value;
+    if (control(name, &value, &length, 0, 0)) exit(2);
+    return value;
+}
+
+static long resident(void) {
+    char line[256];
+    long kib = 0;
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    while (fgets(line, sizeof line, file) && sscanf(line, "Rss: %ld", &kib) != 1);
+    fclose(file);
+    return kib * 1024;
+}
+
+int main(int count, char **words) {
+    if (count < 4) return 2;
+    int threads = atoi(words[3]);
+    bytes_per_thread = strtoull(words[1], 0, 10) / threads, kept = atof(words[2]) / 100;
+    control = dlsym(RTLD_DEFAULT, "mallctl");
+    if (!control) return 3;
+    pthread_barrier_init(&all, 0, threads + 1);
+    for (pthread_t thread; threads-- > 0;)
+        if (pthread_create(&thread, 0, work, (void *)(uintptr_t)threads)) return 4;
+    pthread_barrier_wait(&all);
+    resident();
+    puts("ready");
+    fflush(stdout);
+    for (char line[64]; fgets(line, sizeof line, stdin);) {
+        if (*line == 's') {
+            uint64_t epoch = 1;
+            size_t length = sizeof epoch;
+            control("epoch", &epoch, &length, &epoch, length);
+            printf("{\"allocated\": %zu, \"active\": %zu, \"dirty_pages\": %zu, \"muzzy_pages\": %zu, \"cached\": %zu}\n",
+                   statistic("stats.allocated"), statistic("stats.active"), statistic("stats.arenas.4096.pdirty"),
+                   statistic("stats.arenas.4096.pmuzzy"), statistic("stats.arenas.4096.tcache_bytes"));
+        } else {
+            long before = resident();
+            control("arena.4096.purge", 0, 0, 0, 0);
+            printf("%ld\n", before - resident());
+        }
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,96 @@
+//! A C program with a heap of jemalloc, which tells jemalloc's own statistics.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde_json::Value;
+
+/// A running subject.
+pub(crate) struct Subject {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+/// jemalloc's own statistics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Statistics {
+    pub(crate) allocated_bytes: u64,
+    pub(crate) active_bytes: u64,
+    pub(crate) dirty_bytes: u64,
+    pub(crate) muzzy_bytes: u64,
+    pub(crate) cached_bytes: u64,
+}
+
+impl Subject {
+    /// Starts a program that speaks as the subject does, and waits until its heap has its shape.
+    pub(crate) fn start(
+        command: &mut Command,
+        bytes: u64,
+        kept_percent: u64,
+        threads: u64,
+    ) -> Self {
+        let mut child = command
+            .args([bytes, kept_percent, threads].map(|number| number.to_string()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let to = child.stdin.take().unwrap();
+        let from = BufReader::new(child.stdout.take().unwrap());
+        let mut subject = Self { child, to, from };
+        assert_eq!(subject.line(), "ready\n", "the subject could not make its heap");
+        subject
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn statistics(&mut self) -> Statistics {
+        let told: Value = serde_json::from_str(&self.ask("statistics")).unwrap();
+        let figure = |key: &str| told[key].as_u64().unwrap();
+        Statistics {
+            allocated_bytes: figure("allocated"),
+            active_bytes: figure("active"),
+            dirty_bytes: figure("dirty_pages") * 4096,
+            muzzy_bytes: figure("muzzy_pages") * 4096,
+            cached_bytes: figure("cached"),
+        }
+    }
+
+    /// Makes it purge all arenas. Returns by how many bytes its RSS fell.
+    pub(crate) fn purge(&mut self) -> i64 {
+        self.ask("purge").trim().parse().unwrap()
+    }
+
+    fn ask(&mut self, what: &str) -> String {
+        writeln!(self.to, "{what}").unwrap();
+        self.line()
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.from.read_line(&mut line).unwrap();
+        line
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Compiles the subject into a directory.
+pub(crate) fn compile(directory: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/jemalloc/subject.c");
+    let program = directory.join("subject");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-pthread", "-o"]).args([&program, &source]).args(["-lm", "-ldl"]);
+    assert!(command.status().expect("a C compiler (Debian: build-essential)").success());
+    program
+}

@@ -1,0 +1,180 @@
+//! The arenas of a process's heaps, in the terms of each allocator.
+
+use std::fmt::Write as _;
+
+use lowtide_model::bytes::Human;
+use lowtide_model::inspection::{Arena, Bin, JemallocArena, Observation, Tunables};
+
+use crate::owners::counted;
+use crate::screen::{Screen, dim};
+use crate::text::wrapped;
+
+/// Maximum number of arenas that are shown one by one.
+const MAX_ARENAS: usize = 512;
+
+/// Formats the arenas: each of them, or only their sum.
+pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> String {
+    let (jemalloc, glibc): (Vec<&Arena>, Vec<&Arena>) =
+        observation.arenas.iter().partition(|arena| arena.jemalloc.is_some());
+    let mut out = String::new();
+    if !glibc.is_empty() {
+        out.push('\n');
+        if each {
+            out += &glibc_arenas(&glibc, observation.tunables_in_force.as_ref(), screen);
+        }
+        out += &sentence(glibc_sum(observation, &glibc), each, screen);
+    }
+    if !jemalloc.is_empty() {
+        out.push('\n');
+        if each {
+            out += &jemalloc_arenas(&jemalloc, screen);
+        }
+        out += &sentence(jemalloc_sum(&jemalloc), each, screen);
+    }
+    out
+}
+
+fn sentence(mut line: String, each: bool, screen: Screen) -> String {
+    if !each {
+        line += " (--arenas shows each)";
+    }
+    wrapped(&line, screen.width) + "\n"
+}
+
+/// Formats a line for each arena, and the free blocks by size.
+fn table(
+    head: &str,
+    arenas: &[&Arena],
+    line: impl Fn(&Arena) -> String,
+    blocks: (&str, impl Fn(&Bin) -> String),
+    screen: Screen,
+) -> String {
+    let mut out = format!("{}\n", dim(head, screen));
+    for arena in arenas.iter().take(MAX_ARENAS) {
+        let doubt = if arena.whole { "" } else { "  not walked whole" };
+        let _ = writeln!(out, "{}{doubt}", line(arena));
+    }
+    let rest = arenas.len().saturating_sub(MAX_ARENAS);
+    if rest > 0 {
+        let _ = writeln!(out, " … and {rest} more; --json has them all");
+    }
+    let bins = arenas.iter().fold(Vec::new(), |all, arena| Bin::join(all, &arena.bins));
+    if !bins.is_empty() {
+        let _ = writeln!(
+            out,
+            "\n{}",
+            dim(&format!(" {:<14}      count       bytes", blocks.0), screen)
+        );
+    }
+    for bin in bins {
+        let (size, bytes) = (blocks.1(&bin), human(bin.bytes));
+        let _ = writeln!(out, " {size:<15} {:>9} {bytes:>11}", bin.count);
+    }
+    out
+}
+
+fn human(bytes: u64) -> String {
+    Human(bytes).to_string()
+}
+
+fn glibc_arenas(arenas: &[&Arena], tunables: Option<&Tunables>, screen: Screen) -> String {
+    let head = " arena  heaps      system   allocated        free   in chunks     largest   top chunk    resident";
+    let line = |arena: &Arena| {
+        format!(
+            " {:>5} {:>6} {:>11} {:>11} {:>11} {:>10} {:>11} {:>11} {:>12}",
+            arena.id,
+            arena.heaps,
+            human(arena.system_bytes),
+            human(arena.allocated_bytes),
+            human(arena.free_bytes + arena.fast_bytes),
+            arena.free_count + arena.fast_count,
+            human(arena.largest_free_bytes),
+            human(arena.top_bytes),
+            human(arena.free_resident_bytes),
+        )
+    };
+    let blocks = ("free blocks of", |bin: &Bin| format!("from {}", Human(bin.from)));
+    let mut out = table(head, arenas, line, blocks, screen);
+    if let Some(tunables) = tunables {
+        let arena_max = tunables.arena_max.map_or("not set".to_owned(), |n| n.to_string());
+        let dynamic = if tunables.mmap_threshold_dynamic { ", dynamic" } else { "" };
+        let _ = writeln!(
+            out,
+            "\n settings in force: arena_max {arena_max} · trim_threshold {} · mmap_threshold {}{dynamic} · \
+             tcache_count {} up to {}",
+            Human(tunables.trim_threshold_bytes),
+            Human(tunables.mmap_threshold_bytes),
+            tunables.tcache_count,
+            Human(tunables.tcache_max_bytes)
+        );
+    }
+    out
+}
+
+fn glibc_sum(observation: &Observation, arenas: &[&Arena]) -> String {
+    let sum = |of: &dyn Fn(&Arena) -> u64| arenas.iter().map(|arena| of(arena)).sum::<u64>();
+    let largest = arenas.iter().map(|a| a.largest_free_bytes).max().unwrap_or(0);
+    let mut line = format!(
+        "{} with {} of address space: {} in use, {} free in {} (the largest {}), {} in top chunks; {} of \
+         the free memory is resident",
+        counted(arenas.len() as u64, "arena"),
+        Human(sum(&|a| a.system_bytes)),
+        Human(sum(&|a| a.allocated_bytes)),
+        Human(sum(&|a| a.free_bytes + a.fast_bytes)),
+        counted(sum(&|a| a.free_count + a.fast_count), "chunk"),
+        Human(largest),
+        Human(sum(&|a| a.top_bytes)),
+        Human(sum(&|a| a.free_resident_bytes)),
+    );
+    if observation.mmapped_count > 0 {
+        let _ = write!(
+            line,
+            "; {}, {}",
+            counted(observation.mmapped_count, "mmapped chunk"),
+            Human(observation.mmapped_bytes)
+        );
+    }
+    line
+}
+
+fn jemalloc_arenas(arenas: &[&Arena], screen: Screen) -> String {
+    let head = " arena      active   allocated       dirty       muzzy    retained     slabs   free in them  whole pages";
+    let line = |arena: &Arena| {
+        let own = arena.jemalloc.unwrap_or_default();
+        format!(
+            " {:>5} {:>11} {:>11} {:>11} {:>11} {:>11} {:>9} {:>14} {:>12}",
+            arena.id,
+            human(own.active_bytes),
+            human(arena.allocated_bytes),
+            human(own.dirty_bytes),
+            human(own.muzzy_bytes),
+            human(own.retained_bytes),
+            own.slabs,
+            human(own.slab_free_bytes),
+            human(own.slab_free_pages_bytes),
+        )
+    };
+    // All regions of a class have its size.
+    let blocks = ("free in slabs", |bin: &Bin| format!("of {}", Human(bin.to - 1)));
+    table(head, arenas, line, blocks, screen)
+}
+
+fn jemalloc_sum(arenas: &[&Arena]) -> String {
+    let sum = |of: &dyn Fn(&JemallocArena) -> u64| -> u64 {
+        arenas.iter().filter_map(|arena| arena.jemalloc.as_ref()).map(of).sum()
+    };
+    let allocated_bytes: u64 = arenas.iter().map(|arena| arena.allocated_bytes).sum();
+    format!(
+        "{} of jemalloc: {} active, of which {} are allocated; {} dirty and {} muzzy, which a purge returns; {} retained; \
+         {} free in {}, of which {} are whole resident pages, which no purge returns",
+        counted(arenas.len() as u64, "arena"),
+        Human(sum(&|own| own.active_bytes)),
+        Human(allocated_bytes),
+        Human(sum(&|own| own.dirty_bytes)),
+        Human(sum(&|own| own.muzzy_bytes)),
+        Human(sum(&|own| own.retained_bytes)),
+        Human(sum(&|own| own.slab_free_bytes)),
+        counted(sum(&|own| own.slabs), "slab"),
+        Human(sum(&|own| own.slab_free_pages_bytes)),
+    )
+}
