@@ -6,6 +6,8 @@ that of 2026-11-23-tokio-clients, built."""
 import http.client, json, os, signal, subprocess, sys, threading, time
 
 lowtide, server, only = sys.argv[1], sys.argv[2], sys.argv[3:]  # names of loads and allocators
+# In the background, a shell makes it ignore what ends the second client.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 PORT = 19300
 ADDRESS = "127.0.0.1:%d" % PORT
 ENDLESS = "bench/2026-11-23-tokio-clients/target/release/endless"

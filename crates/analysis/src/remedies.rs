@@ -66,23 +66,28 @@ fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
     std::iter::once(release).chain(trim).collect()
 }
 
-/// Returns the remedy that returns jemalloc's free memory.
+/// Returns the remedy by which a program returns the free memory of its jemalloc or mimalloc.
 fn purge(heap: HeapPrediction, facts: &Evidence<'_>) -> Option<Remedy> {
     let bytes = heap.purge_bytes.filter(|bytes| *bytes >= MIN_BYTES)?;
+    let kind = &facts.allocator.as_ref()?.kind;
     let program = facts.command.first().map(String::as_str).unwrap_or_default();
     let is_redis = ["redis-server", "valkey-server"].iter().any(|name| program.contains(name));
-    let call =
-        if is_redis { "MEMORY PURGE" } else { "mallctl(\"arena.4096.purge\") in the program" };
-    let (advice, setting) = for_allocator(&AllocatorKind::Jemalloc)?;
+    let call = match kind {
+        AllocatorKind::Mimalloc => "mi_collect(true) in the program",
+        _ if is_redis => "MEMORY PURGE",
+        _ => "mallctl(\"arena.4096.purge\") in the program",
+    };
+    let (advice, setting) = for_allocator(kind)?;
+    // tikv-jemallocator has its own name for the variable.
+    let is_static = facts.allocator.as_ref().is_some_and(|a| a.linkage == Some(Linkage::Static));
+    let is_prefixed = is_static && *kind == AllocatorKind::Jemalloc;
+    let variable = if is_prefixed { " (_RJEM_MALLOC_CONF in a Rust program)" } else { "" };
     let own = facts.arenas.iter().filter_map(|arena| arena.jemalloc.as_ref());
     let slabs: u64 = own.map(|own| own.slab_free_pages_bytes).sum();
     let slabs = match slabs >= MIN_BYTES {
         true => format!("; {} more are whole pages of slabs, which no purge returns", Human(slabs)),
         false => String::new(),
     };
-    // tikv-jemallocator has its own name for the variable.
-    let is_static = facts.allocator.as_ref().is_some_and(|a| a.linkage == Some(Linkage::Static));
-    let variable = if is_static { " (_RJEM_MALLOC_CONF in a Rust program)" } else { "" };
     let how = format!("{call}; {advice}{variable}{slabs}");
     let remedy = Remedy::new(RemedyKind::Purge, Some(bytes), how);
     Some(match setting {

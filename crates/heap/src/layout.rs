@@ -6,13 +6,15 @@
 use std::ops::Range;
 
 use lowtide_model::allocator_kind::AllocatorKind;
-use lowtide_model::inspection::{Arena, Bin, HeapPrediction, JemallocArena, Tunables};
+use lowtide_model::inspection::{
+    Arena, Bin, HeapPrediction, JemallocArena, MimallocThread, Tunables,
+};
 use lowtide_model::ledger::{Ledger, Owner};
 
 use crate::memory::Memory;
 use crate::ptmalloc::{self, Class, Heap, HeapMapping};
 use crate::ranges::joined;
-use crate::{gperftools, jemalloc};
+use crate::{gperftools, jemalloc, mimalloc};
 
 /// Where the structures of a heap are, and how they are laid out.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub enum HeapLayout {
     Ptmalloc(Box<ptmalloc::Layout>),
     /// jemalloc's.
     Jemalloc(jemalloc::Layout),
+    /// mimalloc's.
+    Mimalloc(mimalloc::Layout),
 }
 
 /// Where the structures of a heap may be.
@@ -73,8 +77,11 @@ impl HeapLayout {
                 let anonymous = joined(ranges(places.mappings));
                 jemalloc::Layout::find(memory, places.zeroed_data, &anonymous).map(Self::Jemalloc)
             }
+            AllocatorKind::Mimalloc => {
+                let anonymous = joined(ranges(places.mappings));
+                mimalloc::Layout::find(memory, &anonymous).map(Self::Mimalloc)
+            }
             AllocatorKind::Musl
-            | AllocatorKind::Mimalloc
             | AllocatorKind::Gperftools
             | AllocatorKind::Tcmalloc
             | AllocatorKind::Snmalloc
@@ -106,6 +113,7 @@ impl HeapLayout {
                     true => Err("jemalloc's allocator of huge pages (opt.hpa) is on"),
                 }
             }
+            Self::Mimalloc(layout) => Ok(of_mimalloc(mimalloc::walk(memory, layout))),
         }
     }
 }
@@ -192,6 +200,71 @@ fn of_jemalloc(heap: jemalloc::Heap) -> Walked {
     }
 }
 
+fn of_mimalloc(heap: mimalloc::Heap) -> Walked {
+    let resident =
+        |of: &dyn Fn(&mimalloc::Resident) -> u64| heap.sum(|thread| of(&thread.resident));
+    let mut ledger = Ledger::default();
+    ledger.add(Owner::Allocated, resident(&|r| r.allocated_bytes));
+    ledger.add(Owner::Reclaimable, resident(&|r| r.free_bytes()) + heap.free_slices_bytes);
+    ledger.add(Owner::Fragmented, resident(&|r| r.fragmented_bytes));
+    ledger.add(Owner::Metadata, heap.metadata_bytes);
+    ledger.add(Owner::Unattributed, resident(&|r| r.torn_bytes) + heap.unknown_bytes);
+    let bins = heap.threads.values().map(|thread| {
+        let sizes = thread.allocated_by_size.iter();
+        let bin = |(size, (count, bytes)): (&u64, &(u64, u64))| Bin {
+            from: *size,
+            to: *size + 1,
+            count: *count,
+            bytes: *bytes,
+        };
+        sizes.map(bin).collect::<Vec<Bin>>()
+    });
+    Walked {
+        ledger,
+        allocated_by_size: bins.fold(Vec::new(), |all, bins| Bin::join(all, &bins)),
+        arenas: arenas_of_mimalloc(&heap),
+        unwalked_bytes: heap.sum(|thread| thread.torn_bytes) + heap.unknown_bytes,
+        prediction: HeapPrediction {
+            trim_bytes: None,
+            release_bytes: None,
+            purge_bytes: Some(heap.purge_bytes),
+        },
+        areas: heap.areas,
+        ..Walked::default()
+    }
+}
+
+fn arenas_of_mimalloc(heap: &mimalloc::Heap) -> Vec<Arena> {
+    let arena = |(id, (thread, tally)): (usize, (&u64, &mimalloc::Tally))| {
+        let free_bytes = tally.resident.free_bytes();
+        Arena {
+            id: id as u64,
+            heaps: 1,
+            system_bytes: tally.allocated_bytes + tally.free_bytes + tally.free_spans_bytes,
+            allocated_bytes: tally.allocated_bytes,
+            free_count: tally.free_count,
+            free_bytes: tally.free_bytes + tally.free_spans_bytes,
+            fast_count: 0,
+            fast_bytes: 0,
+            top_bytes: 0,
+            reclaimable_bytes: free_bytes,
+            free_resident_bytes: free_bytes + tally.resident.fragmented_bytes,
+            largest_free_bytes: 0,
+            whole: tally.torn_bytes == 0,
+            bins: Vec::new(),
+            jemalloc: None,
+            mimalloc: Some(MimallocThread {
+                thread: *thread,
+                pages: tally.pages,
+                empty_pages: tally.empty_pages,
+                free_spans_bytes: tally.free_spans_bytes,
+                free_spans_resident_bytes: tally.resident.free_spans_bytes,
+            }),
+        }
+    };
+    heap.threads.iter().enumerate().map(arena).collect()
+}
+
 fn arena_of_jemalloc(id: u64, tally: &jemalloc::Tally) -> Arena {
     let free_extents_bytes = tally.dirty_bytes + tally.muzzy_bytes;
     let mapped_bytes = tally.active_bytes + free_extents_bytes + tally.retained_bytes;
@@ -222,6 +295,7 @@ fn arena_of_jemalloc(id: u64, tally: &jemalloc::Tally) -> Arena {
             large_count: tally.large_count,
             large_bytes: tally.large_bytes,
         }),
+        mimalloc: None,
     }
 }
 
@@ -248,6 +322,7 @@ fn arena(id: u64, found: &ptmalloc::WalkedArena) -> Arena {
         whole: found.is_whole(),
         bins: bins(&tally.free_classes),
         jemalloc: None,
+        mimalloc: None,
     }
 }
 

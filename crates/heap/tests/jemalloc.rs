@@ -1,5 +1,5 @@
 //! Heaps of jemalloc that were saved, as they were and damaged. They are made by
-//! `cargo run -p lowtide-probe --example save_jemalloc_heaps`.
+//! `cargo run -p lowtide-probe --example save_other_heaps`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

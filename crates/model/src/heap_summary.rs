@@ -75,6 +75,7 @@ mod tests {
             whole: true,
             bins: Vec::new(),
             jemalloc: None,
+            mimalloc: None,
         };
         assert_eq!(HeapSummary::from_arenas(&[]), None);
         let both = HeapSummary::from_arenas(&[arena(0, 900, 800), arena(1, 300, 200)]);

@@ -261,6 +261,24 @@ pub struct Arena {
     /// What only an arena of jemalloc has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jemalloc: Option<JemallocArena>,
+    /// What only a thread's part of a heap of mimalloc has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mimalloc: Option<MimallocThread>,
+}
+
+/// A thread's part of a heap of mimalloc.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MimallocThread {
+    /// The address of the thread's storage, by which mimalloc names it; 0 if no thread has these pages.
+    pub thread: u64,
+    /// Pages: rows of blocks of one size.
+    pub pages: u64,
+    /// Pages whose blocks are all free.
+    pub empty_pages: u64,
+    /// Free spans between the pages of a thread, in bytes (version 2). Only this thread can use or return them.
+    pub free_spans_bytes: u64,
+    /// What of them is resident, in bytes.
+    pub free_spans_resident_bytes: u64,
 }
 
 /// An arena of jemalloc, in the terms of jemalloc's own statistics (`stats.arenas.<i>`).

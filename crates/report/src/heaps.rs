@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::{Arena, Bin, JemallocArena, Observation, Tunables};
+use lowtide_model::inspection::{Arena, Bin, JemallocArena, MimallocThread, Observation, Tunables};
 
 use crate::owners::counted;
 use crate::screen::{Screen, dim};
@@ -14,8 +14,11 @@ const MAX_ARENAS: usize = 512;
 
 /// Formats the arenas: each of them, or only their sum.
 pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> String {
-    let (jemalloc, glibc): (Vec<&Arena>, Vec<&Arena>) =
-        observation.arenas.iter().partition(|arena| arena.jemalloc.is_some());
+    let of = |is: &dyn Fn(&Arena) -> bool| -> Vec<&Arena> {
+        observation.arenas.iter().filter(|arena| is(arena)).collect()
+    };
+    let (jemalloc, mimalloc) = (of(&|a| a.jemalloc.is_some()), of(&|a| a.mimalloc.is_some()));
+    let glibc = of(&|a| a.jemalloc.is_none() && a.mimalloc.is_none());
     let mut out = String::new();
     if !glibc.is_empty() {
         out.push('\n');
@@ -30,6 +33,13 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
             out += &jemalloc_arenas(&jemalloc, screen);
         }
         out += &sentence(jemalloc_sum(&jemalloc), each, screen);
+    }
+    if !mimalloc.is_empty() {
+        out.push('\n');
+        if each {
+            out += &mimalloc_threads(&mimalloc, screen);
+        }
+        out += &sentence(mimalloc_sum(&mimalloc), each, screen);
     }
     out
 }
@@ -176,5 +186,45 @@ fn jemalloc_sum(arenas: &[&Arena]) -> String {
         Human(sum(&|own| own.slab_free_bytes)),
         counted(sum(&|own| own.slabs), "slab"),
         Human(sum(&|own| own.slab_free_pages_bytes)),
+    )
+}
+
+fn mimalloc_threads(arenas: &[&Arena], screen: Screen) -> String {
+    let head =
+        "         thread     pages     empty   allocated     free in them  free spans    resident";
+    let line = |arena: &Arena| {
+        let own = arena.mimalloc.unwrap_or_default();
+        let thread = match own.thread {
+            0 => "none".to_owned(),
+            address => format!("{address:#x}"),
+        };
+        format!(
+            " {thread:>14} {:>9} {:>9} {:>11} {:>16} {:>11} {:>11}",
+            own.pages,
+            own.empty_pages,
+            human(arena.allocated_bytes),
+            human(arena.free_bytes - own.free_spans_bytes),
+            human(own.free_spans_bytes),
+            human(own.free_spans_resident_bytes),
+        )
+    };
+    table(head, arenas, line, ("", |_: &Bin| String::new()), screen)
+}
+
+fn mimalloc_sum(arenas: &[&Arena]) -> String {
+    let own = |of: &dyn Fn(&MimallocThread) -> u64| -> u64 {
+        arenas.iter().filter_map(|arena| arena.mimalloc.as_ref()).map(of).sum()
+    };
+    let sum = |of: &dyn Fn(&Arena) -> u64| arenas.iter().map(|arena| of(arena)).sum::<u64>();
+    let spans_bytes = own(&|thread| thread.free_spans_bytes);
+    format!(
+        "mimalloc has {} of {}: {} allocated, {} free in them; {} are empty; {} are free spans, each of which only its thread \
+         can return",
+        counted(own(&|thread| thread.pages), "page"),
+        counted(arenas.len() as u64, "thread"),
+        Human(sum(&|arena| arena.allocated_bytes)),
+        Human(sum(&|arena| arena.free_bytes) - spans_bytes),
+        counted(own(&|thread| thread.empty_pages), "page"),
+        Human(spans_bytes),
     )
 }

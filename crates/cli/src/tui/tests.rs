@@ -50,6 +50,7 @@ pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Observation
         whole: id != 3,
         bins: Vec::new(),
         jemalloc: None,
+        mimalloc: None,
     };
     let release_bytes = ledger.bytes(Owner::Reclaimable);
     Observation {

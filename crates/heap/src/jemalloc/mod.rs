@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::memory::Memory;
-use crate::ranges::joined;
+use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
 use extent::{Bits, Record, State, Version};
 use rtree::{Entry, Found, Next, PAGE, Root, Rtree};
@@ -188,7 +188,9 @@ fn walk_once<M: Memory>(
     }
     let extents = joined(extents);
     let blocks = tree.base_blocks();
-    heap.metadata_bytes = blocks.iter().map(|block| residency.bytes(block.clone())).sum();
+    let blocks = joined(blocks);
+    let own = gaps(blocks.iter().cloned(), &extents);
+    heap.metadata_bytes = own.into_iter().map(|range| residency.bytes(range)).sum();
     heap.areas = extents;
     heap.areas.extend(blocks);
     heap.areas.sort_unstable_by_key(|range| range.start);

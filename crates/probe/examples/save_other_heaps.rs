@@ -1,18 +1,17 @@
-//! Makes the saved heaps of `crates/heap/tests/saved/jemalloc`:
-//! `cargo run -p lowtide-probe --example save_jemalloc_heaps -- DIRECTORY NAME=PROGRAM…`
+//! Makes the saved heaps of `crates/heap/tests/saved/jemalloc` and `mimalloc`:
+//! `cargo run -p lowtide-probe --example save_other_heaps -- DIRECTORY NAME=PROGRAM…`
 //!
-//! A program is a library to preload (its name ends in `.so`), or one that speaks as the subject of `tests/jemalloc` does. A
-//! heap is saved with jemalloc's own statistics beside it, and with what a purge returned.
+//! A program is a library to preload (its name ends in `.so`), or one that speaks as the subject of `tests/walked` does. A
+//! heap is saved with the program's own count and jemalloc's statistics beside it, and with what a purge returned.
 
 #[allow(dead_code, clippy::unwrap_used)]
-#[path = "../tests/jemalloc/subject.rs"]
+#[path = "../tests/walked/subject.rs"]
 mod subject;
 
 use std::io::{Error, Result};
-use std::ops::Range;
 use std::process::Command;
 
-use lowtide_heap::jemalloc::{Layout, walk};
+use lowtide_heap::layout::{HeapLayout, Places};
 use lowtide_heap::saved::MemoryRecorder;
 use lowtide_probe::detect::Detector;
 use lowtide_probe::heap;
@@ -23,7 +22,7 @@ use subject::{Subject, compile};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let usage = || Error::other("usage: save_jemalloc_heaps DIRECTORY NAME=PROGRAM…");
+    let usage = || Error::other("usage: save_other_heaps DIRECTORY NAME=PROGRAM…");
     let directory = arguments.next().ok_or_else(usage)?;
     let home = std::env::temp_dir().join("jemalloc-subject");
     std::fs::create_dir_all(&home)?;
@@ -36,6 +35,7 @@ fn main() -> Result<()> {
         command.env_clear().envs(library.map(|library| ("LD_PRELOAD", library)));
         let keep = "dirty_decay_ms:-1,muzzy_decay_ms:-1";
         command.env("MALLOC_CONF", keep).env("_RJEM_MALLOC_CONF", keep);
+        command.env("MIMALLOC_PURGE_DELAY", "1000000");
         let mut subject = Subject::start(&mut command, 4_000_000, 20, 2);
         subject.statistics();
         let statistics = subject.statistics();
@@ -47,12 +47,14 @@ fn main() -> Result<()> {
         let allocator = detected.allocator().ok_or_else(|| Error::other("no allocator"))?;
         let data = detected.zeroed_data_of(allocator, &maps, 4096);
         let mappings = heap::mappings(&maps);
-        let ranges: Vec<Range<u64>> = mappings.iter().map(|m| m.range.clone()).collect();
-        let layout = Layout::find(&recorder, &data, &ranges);
-        let found = walk(&recorder, &layout.ok_or_else(|| Error::other("no tree"))?, &ranges);
+        let places = Places { data: &[], zeroed_data: &data, mappings: &mappings };
+        let layout = HeapLayout::find(&allocator.kind, &recorder, &places);
+        let layout = layout.ok_or_else(|| Error::other("no heap"))?;
+        let found = layout.walk(&recorder, &mappings).map_err(Error::other)?;
         // Of mappings without a part of the heap, only the caches of threads were read.
         let heap = recorder.save(&data, &mappings).to_bytes();
         let expected = json!({
+            "usable_bytes": subject.usable_bytes(),
             "allocated_bytes": statistics.allocated_bytes, "active_bytes": statistics.active_bytes,
             "dirty_bytes": statistics.dirty_bytes, "cached_bytes": statistics.cached_bytes,
             "purged_bytes": subject.purge(),

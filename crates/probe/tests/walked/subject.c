@@ -1,9 +1,11 @@
-// A heap of jemalloc: threads allocate blocks of many sizes, free most of them, and wait. The program then answers
-// "statistics" with jemalloc's own, and "purge" with the bytes by which its RSS fell.
+// A heap of jemalloc or mimalloc, whichever is preloaded: threads allocate blocks of many sizes, free most of them, and wait.
+// The program then answers "statistics" with its own count of usable bytes and jemalloc's statistics, and "purge" with the
+// bytes by which its RSS fell.
 //
 //   subject BYTES KEPT_PERCENT THREADS
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <malloc.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -13,6 +15,8 @@
 #include <unistd.h>
 
 static int (*control)(const char *, void *, size_t *, void *, size_t);
+static void (*collect)(int);
+static _Atomic size_t usable;
 static size_t bytes_per_thread;
 static double kept;
 static pthread_barrier_t all;
@@ -34,8 +38,11 @@ static void *work(void *number) {
         memset(blocks[count++] = malloc(size), 1, size);
         got += size;
     }
+    size_t live = malloc_usable_size(blocks);
     for (size_t i = 0; i < count; i++)
         if (next(&state) >= kept) free(blocks[i]);
+        else live += malloc_usable_size(blocks[i]);
+    usable += live;
     pthread_barrier_wait(&all);
     for (;;) pause();
     return blocks;
@@ -43,6 +50,7 @@ static void *work(void *number) {
 
 static size_t statistic(const char *name) {
     size_t value = 0, length = sizeof value;
+    if (!control) return 0;
     if (control(name, &value, &length, 0, 0)) exit(2);
     return value;
 }
@@ -61,7 +69,8 @@ int main(int count, char **words) {
     int threads = atoi(words[3]);
     bytes_per_thread = strtoull(words[1], 0, 10) / threads, kept = atof(words[2]) / 100;
     control = dlsym(RTLD_DEFAULT, "mallctl");
-    if (!control) return 3;
+    collect = dlsym(RTLD_DEFAULT, "mi_collect");
+    if (!control && !collect) return 3;
     pthread_barrier_init(&all, 0, threads + 1);
     for (pthread_t thread; threads-- > 0;)
         if (pthread_create(&thread, 0, work, (void *)(uintptr_t)threads)) return 4;
@@ -73,13 +82,14 @@ int main(int count, char **words) {
         if (*line == 's') {
             uint64_t epoch = 1;
             size_t length = sizeof epoch;
-            control("epoch", &epoch, &length, &epoch, length);
-            printf("{\"allocated\": %zu, \"active\": %zu, \"dirty_pages\": %zu, \"muzzy_pages\": %zu, \"cached\": %zu}\n",
-                   statistic("stats.allocated"), statistic("stats.active"), statistic("stats.arenas.4096.pdirty"),
+            if (control) control("epoch", &epoch, &length, &epoch, length);
+            printf("{\"usable\": %zu, \"allocated\": %zu, \"active\": %zu, \"dirty_pages\": %zu, \"muzzy_pages\": %zu, \"cached\": %zu}\n",
+                   usable, statistic("stats.allocated"), statistic("stats.active"), statistic("stats.arenas.4096.pdirty"),
                    statistic("stats.arenas.4096.pmuzzy"), statistic("stats.arenas.4096.tcache_bytes"));
         } else {
             long before = resident();
-            control("arena.4096.purge", 0, 0, 0, 0);
+            if (control) control("arena.4096.purge", 0, 0, 0, 0);
+            else collect(1);
             printf("%ld\n", before - resident());
         }
         fflush(stdout);

@@ -1,9 +1,12 @@
-//! A C program with a heap of jemalloc, which tells jemalloc's own statistics.
+//! A C program with a heap of jemalloc or mimalloc, which tells its own count and jemalloc's statistics.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use lowtide_model::inspection::Observation;
+use lowtide_probe::inspect::Inspector;
+use lowtide_probe::target::Target;
 use serde_json::Value;
 
 /// A running subject.
@@ -13,7 +16,7 @@ pub(crate) struct Subject {
     from: BufReader<ChildStdout>,
 }
 
-/// jemalloc's own statistics.
+/// jemalloc's own statistics; zeros for another allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Statistics {
     pub(crate) allocated_bytes: u64,
@@ -46,6 +49,12 @@ impl Subject {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Returns the usable bytes of the blocks that its threads keep.
+    pub(crate) fn usable_bytes(&mut self) -> u64 {
+        let told: Value = serde_json::from_str(&self.ask("statistics")).unwrap();
+        told["usable"].as_u64().unwrap()
     }
 
     pub(crate) fn statistics(&mut self) -> Statistics {
@@ -86,11 +95,30 @@ impl Drop for Subject {
 
 /// Compiles the subject into a directory.
 pub(crate) fn compile(directory: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/jemalloc/subject.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/walked/subject.c");
     let program = directory.join("subject");
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let mut command = Command::new(compiler);
     command.args(["-O1", "-pthread", "-o"]).args([&program, &source]).args(["-lm", "-ldl"]);
     assert!(command.status().expect("a C compiler (Debian: build-essential)").success());
     program
+}
+
+/// Unpacks an allocator that lowtide carries.
+pub(crate) fn bundled(name: &str) -> String {
+    let library = lowtide_allocators::bundled().find(|library| library.name() == name).unwrap();
+    library.unpack().unwrap().to_string_lossy().into_owned()
+}
+
+/// Starts the subject under a library with some variables. The directory has the program.
+pub(crate) fn start(library: &str, variables: &[(&str, &str)]) -> (tempfile::TempDir, Subject) {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(compile(home.path()));
+    command.env("LD_PRELOAD", library).envs(variables.iter().copied());
+    (home, Subject::start(&mut command, 60_000_000, 5, 3))
+}
+
+pub(crate) fn inspect(subject: &Subject) -> Observation {
+    let target = Target::open(subject.pid()).unwrap();
+    Inspector::default().inspect(&target).unwrap()
 }

@@ -1,39 +1,17 @@
 //! What lowtide reads of a heap of jemalloc, beside jemalloc's own statistics and a purge by the program.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
-mod subject;
-
-use std::process::Command;
-
-use lowtide_allocators::bundled;
 use lowtide_model::inspection::{JemallocArena, Observation};
 use lowtide_model::ledger::Owner;
-use lowtide_probe::inspect::Inspector;
-use lowtide_probe::target::Target;
-use subject::{Subject, compile};
+
+use crate::subject::{Statistics, Subject, bundled, inspect, start};
 
 /// What a purge may return beside what was predicted, in bytes: the program itself runs meanwhile.
 const TOLERANCE: u64 = 64 << 10;
 /// So that the subject keeps what it frees.
 const KEEP: &str = "dirty_decay_ms:-1,muzzy_decay_ms:-1";
 
-/// Starts the subject under a jemalloc with some options.
-fn start(library: &str, options: &str) -> (tempfile::TempDir, Subject) {
-    let home = tempfile::tempdir().unwrap();
-    let mut command = Command::new(compile(home.path()));
-    command.env("LD_PRELOAD", library).env("MALLOC_CONF", options);
-    (home, Subject::start(&mut command, 60_000_000, 5, 3))
-}
-
-fn bundled_jemalloc() -> String {
-    let library = bundled().find(|library| library.name() == "jemalloc").unwrap();
-    library.unpack().unwrap().to_string_lossy().into_owned()
-}
-
-fn inspect(subject: &Subject) -> Observation {
-    let target = Target::open(subject.pid()).unwrap();
-    Inspector::default().inspect(&target).unwrap()
+fn under(library: &str, options: &str) -> (tempfile::TempDir, Subject) {
+    start(library, &[("MALLOC_CONF", options)])
 }
 
 fn sum(observation: &Observation, of: impl Fn(&JemallocArena) -> u64) -> u64 {
@@ -42,14 +20,14 @@ fn sum(observation: &Observation, of: impl Fn(&JemallocArena) -> u64) -> u64 {
 
 /// Compares an observation with the statistics, and its prediction with a purge.
 fn agrees(library: &str, options: &str) {
-    let (_home, mut subject) = start(library, options);
+    let (_home, mut subject) = under(library, options);
     // The first time, reading them allocates.
     subject.statistics();
     let statistics = subject.statistics();
     let observation = inspect(&subject);
     assert_eq!(statistics, subject.statistics(), "it changes by itself");
     let allocated: u64 = observation.arenas.iter().map(|arena| arena.allocated_bytes).sum();
-    let read = subject::Statistics {
+    let read = Statistics {
         allocated_bytes: allocated,
         active_bytes: sum(&observation, |own| own.active_bytes),
         dirty_bytes: sum(&observation, |own| own.dirty_bytes),
@@ -74,7 +52,7 @@ fn agrees(library: &str, options: &str) {
 
 #[test]
 fn the_heap_is_read_to_the_byte_and_a_purge_returns_what_was_predicted() {
-    let library = bundled_jemalloc();
+    let library = bundled("jemalloc");
     agrees(&library, KEEP);
     for options in ["narenas:1", "percpu_arena:percpu", "retain:false", "tcache:false"] {
         agrees(&library, &format!("{KEEP},{options}"));
@@ -92,7 +70,7 @@ fn debians_jemalloc_is_read_to_the_byte() {
 
 #[test]
 fn a_heap_with_huge_pages_of_its_own_is_recognised_and_not_walked() {
-    let (_home, subject) = start(&bundled_jemalloc(), "hpa:true");
+    let (_home, subject) = under(&bundled("jemalloc"), "hpa:true");
     let observation = inspect(&subject);
     assert_eq!((observation.arenas.len(), observation.heap), (0, None));
     let managers: Vec<&str> = observation.managers.iter().map(|m| m.name.as_str()).collect();

@@ -1,0 +1,136 @@
+//! An arena of version 3: slices with bitmaps. A page has one or more slices, and belongs to a thread.
+
+use std::ops::Range;
+
+use super::find::{Arena, CHUNK, SLICE};
+use super::tally::Heap;
+use super::{Walker, page, slices};
+use crate::memory::Memory;
+
+/// Place of the chunks of a bitmap behind its head (`mi_bitmap_t`).
+const CHUNKS_AT: u64 = 128;
+/// Bytes of a chunk.
+const CHUNK_BYTES: u64 = CHUNK / 8;
+/// Bytes of the record of a page, where records stand in a row (`mi_page_t`).
+const STRIDES: [u64; 8] = [88, 96, 104, 112, 120, 128, 136, 144];
+/// Number of pages that decide between them.
+const DECIDING: usize = 200;
+
+/// A bitmap, a bit for each slice.
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn read<M: Memory>(walker: &mut Walker<'_, M>, at: u64, slices: u64) -> Self {
+        let words = (0..slices / 64).map(|word| walker.words.word(at + 8 * word).unwrap_or(0));
+        Self(words.collect())
+    }
+
+    fn has(&self, slice: u64) -> bool {
+        self.0.get((slice / 64) as usize).is_some_and(|word| word >> (slice % 64) & 1 == 1)
+    }
+}
+
+/// The places of the records of pages.
+enum Records {
+    /// Each at the beginning of its page, up to 3.2.
+    InPages,
+    /// In a row, from 3.3 on.
+    InARow { at: u64, stride: u64 },
+}
+
+/// Adds the pages and free slices of an arena.
+pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, arena: &Arena) {
+    let [committed, _, purge] = arena.bitmaps;
+    let chunks_bytes = arena.slices / CHUNK * CHUNK_BYTES;
+    let of_slice = |slice: u64| arena.at + slice * SLICE;
+    let Some((pages, row)) = pages_bitmap(walker, arena) else {
+        let tally = heap.thread(0);
+        tally.torn_bytes += arena.slices * SLICE;
+        tally.resident.torn_bytes += walker.residency.bytes(of_slice(0)..of_slice(arena.slices));
+        return;
+    };
+    // The chunks of the first bitmap end where the second begins.
+    let free = Bits::read(walker, committed - chunks_bytes, arena.slices);
+    let purge = Bits::read(walker, purge + CHUNKS_AT, arena.slices);
+    let pages = Bits::read(walker, pages + CHUNKS_AT, arena.slices);
+    let records = match row {
+        Some(at) => Records::InARow { at, stride: stride(walker, arena, at, &pages) },
+        None => Records::InPages,
+    };
+    heap.metadata_bytes += walker.residency.bytes(of_slice(0)..of_slice(arena.info));
+    let mut slice = arena.info;
+    while slice < arena.slices {
+        let is_page = pages.has(slice);
+        let mut next = slice + 1;
+        if !is_page && free.has(slice) {
+            let bytes = walker.residency.bytes(of_slice(slice)..of_slice(next));
+            heap.free_slices_bytes += bytes;
+            heap.purge_bytes += if purge.has(slice) { bytes } else { 0 };
+        } else {
+            while next < arena.slices && !pages.has(next) && !free.has(next) {
+                next += 1;
+            }
+            let range = of_slice(slice)..of_slice(next);
+            if is_page {
+                add_page(walker, heap, &records, arena, range);
+            } else {
+                // In use, and no page: it changes, or is mimalloc's own.
+                let tally = heap.thread(0);
+                tally.torn_bytes += range.end - range.start;
+                tally.resident.torn_bytes += walker.residency.bytes(range);
+            }
+        }
+        slice = next;
+    }
+}
+
+fn add_page<M: Memory>(
+    walker: &mut Walker<'_, M>,
+    heap: &mut Heap,
+    records: &Records,
+    arena: &Arena,
+    range: Range<u64>,
+) {
+    let record = match records {
+        Records::InPages => range.start,
+        Records::InARow { at, stride } => at + stride * slices(&(arena.at..range.start)),
+    };
+    // Two bits of the thread's number are flags; 0 and 4 stand for an abandoned page.
+    let thread = walker.words.word(record).unwrap_or(0) & !7;
+    walker.add_page(heap.thread(thread), page::V3, record, range);
+}
+
+/// Returns the bitmap of pages, and the row of their records if there is one.
+fn pages_bitmap<M: Memory>(
+    walker: &mut Walker<'_, M>,
+    arena: &Arena,
+) -> Option<(u64, Option<u64>)> {
+    let pointer = |walker: &mut Walker<'_, M>, place: u64| {
+        let within = arena.at..arena.at + arena.info * SLICE;
+        walker
+            .words
+            .word(arena.at + 8 * (arena.bitmaps_at + place))
+            .filter(|at| within.contains(at))
+    };
+    let (fifth, sixth) = (pointer(walker, 4), pointer(walker, 5));
+    let mut is_bitmap = |at: u64| walker.words.word(at) == Some(arena.slices / CHUNK);
+    if let Some(at) = fifth.filter(|at| is_bitmap(*at)) {
+        return Some((at, None));
+    }
+    let at = sixth.filter(|at| is_bitmap(*at))?;
+    Some((at, fifth))
+}
+
+/// Decides how long records are: most of them must be sound.
+fn stride<M: Memory>(walker: &mut Walker<'_, M>, arena: &Arena, at: u64, pages: &Bits) -> u64 {
+    let some: Vec<u64> =
+        (arena.info..arena.slices).filter(|slice| pages.has(*slice)).take(DECIDING).collect();
+    let sound = |walker: &mut Walker<'_, M>, stride: u64| {
+        let is_sound = |slice: &&u64| {
+            let blocks = arena.at + **slice * SLICE..arena.at + arena.slices * SLICE;
+            page::Page::read(&mut walker.words, page::V3, at + stride * **slice, &blocks).is_some()
+        };
+        some.iter().filter(is_sound).count()
+    };
+    STRIDES.into_iter().max_by_key(|stride| sound(walker, *stride)).unwrap_or(STRIDES[0])
+}

@@ -1,0 +1,151 @@
+//! The heap of mimalloc: versions 2.0.9 and newer, page by page.
+//!
+//! - [`find`]: the segments of version 2 and the arenas of version 3.
+//! - [`segment`], [`arena`]: their pages and free parts.
+//! - [`page`]: rows of blocks of one size.
+//! - [`tally`]: the sums.
+//!
+//! Free blocks lie between live ones in a page, wherever they are: what is resident of a page and not live counts as
+//! fragmented. A page whose blocks are all free is reclaimable, and so are free slices.
+//!
+//! Sources: mimalloc 2.0.9 to 2.4.1 and 3.0.10 to 3.4.3, `include/mimalloc/types.h` and `src/arena.c`.
+
+mod arena;
+mod find;
+mod page;
+mod segment;
+mod tally;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::memory::Memory;
+use crate::ranges::joined;
+use crate::residency::Residency;
+use crate::scattered::Scattered;
+use find::{Place, SLICE};
+use page::Page;
+pub use tally::{Heap, Resident, Tally};
+
+/// Times to let the program run before the heap is walked again.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
+/// The heap is walked again if more than this part of it is torn.
+const MAX_TORN: f64 = 0.01;
+/// So often a page that contradicts itself is read again.
+const REREADS: u32 = 3;
+
+/// Where the segments or arenas are.
+#[derive(Debug)]
+pub struct Layout {
+    places: Vec<Place>,
+}
+
+impl Layout {
+    /// Finds a mimalloc. `anonymous` are the private writable mappings of no file in order, neighbours joined.
+    pub fn find(memory: &impl Memory, anonymous: &[Range<u64>]) -> Option<Self> {
+        let places = find::places(memory, anonymous);
+        (!places.is_empty()).then_some(Self { places })
+    }
+}
+
+/// Returns the addresses that belong to mimalloc, in order and disjoint; empty if there is none. The arguments are those of
+/// [`Layout::find`].
+pub fn areas(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
+    areas_of(&find::places(memory, anonymous))
+}
+
+fn areas_of(places: &[Place]) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = places.iter().map(Place::range).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    joined(ranges)
+}
+
+/// Walks the heap.
+pub fn walk(memory: &impl Memory, layout: &Layout) -> Heap {
+    let mut best = walk_once(memory, layout);
+    for pause in PAUSES {
+        if best.torn_share() <= MAX_TORN || memory.is_over() || !memory.wait(pause) {
+            break;
+        }
+        let next = walk_once(memory, layout);
+        if next.torn_share() < best.torn_share() {
+            best = next;
+        }
+    }
+    best
+}
+
+fn walk_once(memory: &impl Memory, layout: &Layout) -> Heap {
+    let mut heap = Heap { areas: areas_of(&layout.places), ..Heap::default() };
+    let mut walker = Walker { words: Scattered::new(memory), residency: Residency::new(memory) };
+    let mut of_segments = 0;
+    for place in &layout.places {
+        match place {
+            Place::Segment(found) => {
+                of_segments += walker.residency.bytes(place.range());
+                segment::walk(&mut walker, &mut heap, found);
+            }
+            Place::Arena(found) => arena::walk(&mut walker, &mut heap, found),
+            Place::Reserved { .. } => {}
+        }
+    }
+    // Between the segments of a reserved range, there are others that were not recognised, or freed ones.
+    let reserved: Vec<Range<u64>> = layout
+        .places
+        .iter()
+        .filter(|p| matches!(p, Place::Reserved { .. }))
+        .map(Place::range)
+        .collect();
+    let within = |range: &Range<u64>| {
+        reserved.iter().any(|all| all.start <= range.start && range.end <= all.end)
+    };
+    let outside: u64 = layout
+        .places
+        .iter()
+        .filter(|place| matches!(place, Place::Segment(_)) && !within(&place.range()))
+        .map(|place| walker.residency.bytes(place.range()))
+        .sum();
+    let of_reserved: u64 = reserved.iter().map(|range| walker.residency.bytes(range.clone())).sum();
+    heap.unknown_bytes = (of_reserved + outside).saturating_sub(of_segments);
+    heap
+}
+
+/// Reads a heap.
+struct Walker<'m, M> {
+    words: Scattered<'m, M>,
+    residency: Residency<'m, M>,
+}
+
+impl<M: Memory> Walker<'_, M> {
+    /// Whether the record of a page of version 2 has no room for blocks: `capacity` and `reserved` are 0.
+    fn has_no_blocks(&mut self, record: u64) -> bool {
+        self.words.word(record + 8).is_some_and(|word| word >> 16 & 0xffff_ffff == 0)
+    }
+
+    /// Adds a page. `record` is the address of its record, `blocks` the range in which its blocks lie.
+    fn add_page(
+        &mut self,
+        tally: &mut Tally,
+        fields: page::Fields,
+        record: u64,
+        blocks: Range<u64>,
+    ) {
+        let bytes = self.residency.bytes(blocks.clone());
+        for _ in 0..=REREADS {
+            if let Some(page) = Page::read(&mut self.words, fields, record, &blocks) {
+                tally.add_page(&page, bytes);
+                return;
+            }
+            // It may have changed since the memory around its record was read.
+            self.words.forget_page(record);
+            self.words.forget_page(record + page::RECORD_BYTES);
+        }
+        tally.torn_bytes += blocks.end - blocks.start;
+        tally.resident.torn_bytes += bytes;
+    }
+}
+
+/// The slices of a range.
+fn slices(range: &Range<u64>) -> u64 {
+    (range.end - range.start) / SLICE
+}

@@ -1,0 +1,108 @@
+//! A page of mimalloc: a row of blocks of one size (`mi_page_t`).
+
+use std::ops::Range;
+
+use crate::memory::Memory;
+use crate::scattered::Scattered;
+
+/// Bytes of the longest record.
+pub(super) const RECORD_BYTES: u64 = 96;
+
+/// What a page says of its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Page {
+    /// Bytes of a block.
+    pub(super) block_bytes: u64,
+    /// Blocks that the program has.
+    pub(super) live: u64,
+    /// Blocks that have been handed out at least once, or lie in a free list.
+    pub(super) capacity: u64,
+    /// Blocks that fit.
+    pub(super) reserved: u64,
+    /// Blocks that other threads have freed.
+    pub(super) freed_elsewhere: u64,
+}
+
+/// Places of the fields of a page's record, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fields {
+    used: u64,
+    is_used_long: bool,
+    capacity: u64,
+    block_bytes: u64,
+    is_size_short: bool,
+    freed_elsewhere: u64,
+}
+
+/// Version 3 (`types.h`): `{ thread, free, u16 used, capacity, reserved, …, local_free, thread_free, block_size }`.
+pub(super) const V3: Fields = Fields {
+    used: 16,
+    is_used_long: false,
+    capacity: 18,
+    block_bytes: 40,
+    is_size_short: false,
+    freed_elsewhere: 32,
+};
+/// Version 2 with records of 96 bytes, from 2.1.9 on.
+pub(super) const V2: Fields = Fields {
+    used: 32,
+    is_used_long: false,
+    capacity: 10,
+    block_bytes: 40,
+    is_size_short: false,
+    freed_elsewhere: 56,
+};
+/// Version 2 with records of 80 bytes.
+pub(super) const V2_SHORT: Fields = Fields {
+    used: 24,
+    is_used_long: true,
+    capacity: 10,
+    block_bytes: 28,
+    is_size_short: true,
+    freed_elsewhere: 40,
+};
+
+impl Page {
+    /// Reads a page whose record is at an address and whose blocks lie in a range. Returns `None` if it contradicts itself.
+    pub(super) fn read<M: Memory>(
+        words: &mut Scattered<'_, M>,
+        fields: Fields,
+        at: u64,
+        blocks: &Range<u64>,
+    ) -> Option<Self> {
+        let mut number = |place: u64, bytes: u64| {
+            let address = at.checked_add(place)?;
+            let word = words.word(address - address % 8)? >> (8 * (address % 8));
+            Some(if bytes == 8 { word } else { word & ((1 << (8 * bytes)) - 1) })
+        };
+        let used = number(fields.used, if fields.is_used_long { 4 } else { 2 })?;
+        let capacity = number(fields.capacity, 2)?;
+        let reserved = number(fields.capacity + 2, 2)?;
+        let block_bytes = number(fields.block_bytes, if fields.is_size_short { 4 } else { 8 })?;
+        let list = number(fields.freed_elsewhere, 8)? & !3;
+        let is_sound = used <= capacity
+            && capacity <= reserved
+            && block_bytes > 0
+            && block_bytes.is_multiple_of(8)
+            && block_bytes.checked_mul(capacity)? <= blocks.end - blocks.start;
+        if !is_sound {
+            return None;
+        }
+        // Blocks that other threads have freed still count as used.
+        let (mut freed_elsewhere, mut block) = (0, list);
+        while block != 0 {
+            if !blocks.contains(&block) || freed_elsewhere >= used {
+                return None;
+            }
+            freed_elsewhere += 1;
+            block = words.word(block)?;
+        }
+        Some(Self {
+            block_bytes,
+            live: used - freed_elsewhere,
+            capacity,
+            reserved,
+            freed_elsewhere,
+        })
+    }
+}

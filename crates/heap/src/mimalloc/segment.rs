@@ -1,0 +1,55 @@
+//! A segment of version 2: 512 slices, in spans that are pages or free. It belongs to one thread.
+
+use super::find::{SLICE, SLICES, Segment};
+use super::tally::Heap;
+use super::{Walker, page};
+use crate::memory::Memory;
+
+/// Bytes of the longer description of a slice, which is the record of its page.
+const LONG_STRIDE: u64 = 96;
+
+/// Adds the pages and free spans of a segment.
+pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, segment: &Segment) {
+    let fields = if segment.stride == LONG_STRIDE { page::V2 } else { page::V2_SHORT };
+    let slices = (segment.bytes / SLICE).max(SLICES);
+    // The word before the slices.
+    let thread = walker.words.word(segment.at + segment.slices_at - 8).unwrap_or(0);
+    let mut slice = 0;
+    while slice < slices {
+        let record = segment.at + segment.slices_at + segment.stride * slice;
+        let start = segment.at + slice * SLICE;
+        let end = segment.at + segment.bytes;
+        let count = if slice < SLICES {
+            walker.words.word(record).map(|word| word & 0xffff_ffff)
+        } else {
+            None
+        };
+        let Some(count) = count.filter(|count| (1..=slices - slice).contains(count)) else {
+            // The chain of spans is broken: it has changed, or was not read whole.
+            let tally = heap.thread(thread);
+            tally.torn_bytes += end - start;
+            tally.resident.torn_bytes += walker.residency.bytes(start..end);
+            return;
+        };
+        let span = start..start + count * SLICE;
+        let resident_bytes = walker.residency.bytes(span.clone());
+        let size = walker.words.word(record + if segment.stride == LONG_STRIDE { 40 } else { 24 });
+        let size = size.map(|word| if segment.stride == LONG_STRIDE { word } else { word >> 32 });
+        match size {
+            // The first describes the segment.
+            _ if slice == 0 => heap.metadata_bytes += resident_bytes,
+            Some(0) => {
+                let tally = heap.thread(thread);
+                tally.free_spans_bytes += span.end - span.start;
+                tally.resident.free_spans_bytes += resident_bytes;
+            }
+            // A segment that was freed: no thread has it, and it has one span that is no page.
+            Some(1) if thread == 0 && walker.has_no_blocks(record) => {
+                heap.free_slices_bytes += resident_bytes;
+                heap.purge_bytes += resident_bytes;
+            }
+            _ => walker.add_page(heap.thread(thread), fields, record, span),
+        }
+        slice += count;
+    }
+}

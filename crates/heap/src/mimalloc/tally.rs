@@ -1,0 +1,114 @@
+//! The sums over the pages of a heap.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::page::Page;
+
+/// A walked heap.
+#[derive(Debug, Clone, Default)]
+pub struct Heap {
+    /// Pages and free spans of each thread, by the address of its storage; 0 is no thread's. A thread that has ended may
+    /// have left pages behind.
+    pub threads: BTreeMap<u64, Tally>,
+    /// The addresses of segments and arenas, in order and disjoint.
+    pub areas: Vec<Range<u64>>,
+    /// Resident bytes of mimalloc's own structures.
+    pub metadata_bytes: u64,
+    /// Resident bytes of slices that belong to no page and no thread (version 3).
+    pub free_slices_bytes: u64,
+    /// The part of [`Heap::free_slices_bytes`] that mimalloc has marked to be purged.
+    pub purge_bytes: u64,
+    /// Resident bytes between recognised segments.
+    pub unknown_bytes: u64,
+}
+
+/// The sums of a thread, in bytes unless the name says otherwise.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    /// Number of pages.
+    pub pages: u64,
+    /// Number of pages whose blocks are all free.
+    pub empty_pages: u64,
+    /// Blocks that the program has.
+    pub allocated_count: u64,
+    /// Their bytes.
+    pub allocated_bytes: u64,
+    /// Free blocks in pages.
+    pub free_count: u64,
+    /// Their bytes.
+    pub free_bytes: u64,
+    /// Free spans of slices (version 2).
+    pub free_spans_bytes: u64,
+    /// Pages that changed while they were read, or are laid out in another way.
+    pub torn_bytes: u64,
+    /// Blocks in use by size, with their bytes.
+    pub allocated_by_size: BTreeMap<u64, (u64, u64)>,
+    /// What of it is resident.
+    pub resident: Resident,
+}
+
+/// The resident bytes of a thread. They are disjoint.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Resident {
+    /// Allocated.
+    pub allocated_bytes: u64,
+    /// In pages that hold live blocks, and not live.
+    pub fragmented_bytes: u64,
+    /// Pages whose blocks are all free.
+    pub empty_pages_bytes: u64,
+    /// Free spans of slices (version 2).
+    pub free_spans_bytes: u64,
+    /// In pages that changed while they were read.
+    pub torn_bytes: u64,
+}
+
+impl Resident {
+    /// What is free in whole pages of mimalloc.
+    pub fn free_bytes(&self) -> u64 {
+        self.empty_pages_bytes + self.free_spans_bytes
+    }
+}
+
+impl Tally {
+    /// Adds a page of which so many bytes are resident.
+    pub(super) fn add_page(&mut self, page: &Page, resident_bytes: u64) {
+        let allocated_bytes = page.live * page.block_bytes;
+        let free = page.capacity - page.live;
+        self.pages += 1;
+        self.allocated_count += page.live;
+        self.allocated_bytes += allocated_bytes;
+        self.free_count += free;
+        self.free_bytes += free * page.block_bytes;
+        if page.live == 0 {
+            self.empty_pages += 1;
+            self.resident.empty_pages_bytes += resident_bytes;
+            return;
+        }
+        let of_size = self.allocated_by_size.entry(page.block_bytes).or_default();
+        of_size.0 += page.live;
+        of_size.1 += allocated_bytes;
+        // Of large blocks, a part may never have been touched.
+        let live_bytes = allocated_bytes.min(resident_bytes);
+        self.resident.allocated_bytes += live_bytes;
+        self.resident.fragmented_bytes += resident_bytes - live_bytes;
+    }
+}
+
+impl Heap {
+    pub(super) fn thread(&mut self, thread: u64) -> &mut Tally {
+        self.threads.entry(thread).or_default()
+    }
+
+    /// Returns a sum over all threads.
+    pub fn sum(&self, of: impl Fn(&Tally) -> u64) -> u64 {
+        self.threads.values().map(of).sum()
+    }
+
+    /// Returns the part of the heap that was torn.
+    pub(super) fn torn_share(&self) -> f64 {
+        let torn = self.sum(|thread| thread.resident.torn_bytes);
+        let sound = self.sum(|thread| thread.resident.allocated_bytes);
+        torn as f64 / (torn + sound).max(1) as f64
+    }
+}

@@ -1,0 +1,100 @@
+//! Heaps of mimalloc that were saved, as they were and damaged. They are made by
+//! `cargo run -p lowtide-probe --example save_other_heaps`.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use lowtide_heap::memory::Memory;
+use lowtide_heap::mimalloc::{Heap, Layout, Resident, walk};
+use lowtide_heap::residency::Residency;
+use lowtide_heap::saved::SavedHeap;
+use proptest::prelude::*;
+use serde_json::Value;
+
+const NAMES: [&str; 3] = ["2.0.9", "2.3.2", "3.3.2"];
+/// What the C library has allocated beside the program, in bytes.
+const OTHERS: u64 = 64 << 10;
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/saved/mimalloc").join(name)
+}
+
+fn load(name: &str) -> SavedHeap {
+    SavedHeap::from_bytes(&std::fs::read(file(&format!("{name}.heap"))).unwrap()).unwrap()
+}
+
+fn walked(saved: &SavedHeap) -> Option<Heap> {
+    let mappings: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();
+    Some(walk(&saved.memory, &Layout::find(&saved.memory, &mappings)?))
+}
+
+/// The resident bytes of its rows.
+fn rows(heap: &Heap) -> u64 {
+    let of_thread =
+        |r: &Resident| r.allocated_bytes + r.fragmented_bytes + r.free_bytes() + r.torn_bytes;
+    let of_threads = heap.sum(|thread| of_thread(&thread.resident));
+    heap.metadata_bytes + heap.free_slices_bytes + heap.unknown_bytes + of_threads
+}
+
+fn resident(heap: &Heap, memory: &impl Memory) -> u64 {
+    let mut residency = Residency::new(memory);
+    heap.areas.iter().map(|area| residency.bytes(area.clone())).sum()
+}
+
+#[test]
+fn saved_heaps_hold_what_their_program_said() {
+    for name in NAMES {
+        let text = std::fs::read_to_string(file(&format!("{name}.json"))).unwrap();
+        let expected: Value = serde_json::from_str(&text).unwrap();
+        let usable = expected["usable_bytes"].as_u64().unwrap();
+        let saved = load(name);
+        let heap = walked(&saved).expect("segments or an arena");
+        let allocated = heap.sum(|thread| thread.allocated_bytes);
+        assert!((usable..usable + OTHERS).contains(&allocated), "{name}: {usable}, {allocated}");
+        assert_eq!(heap.sum(|thread| thread.torn_bytes) + heap.unknown_bytes, 0, "{name}");
+        assert_eq!(rows(&heap), resident(&heap, &saved.memory), "{name}");
+        let purged = expected["purged_bytes"].as_u64().unwrap();
+        if name.starts_with('3') {
+            // The thread that calls it returns its empty pages, too.
+            let empty = heap.threads.values().map(|thread| thread.resident.free_bytes());
+            let agrees = |own: u64| (heap.purge_bytes + own).abs_diff(purged) <= 64 << 10;
+            assert!(std::iter::once(0).chain(empty).any(agrees), "{name}: {purged}");
+        }
+    }
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_damaged_heap_is_walked_to_its_end_and_its_rows_still_add_up(
+        name in prop::sample::select(&NAMES[..]),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 1..200),
+        in_place in any::<bool>(),
+    ) {
+        let mut saved = load(name);
+        // Of the words that are not zero, mostly those of mimalloc's structures.
+        let mut places = Vec::new();
+        for (block, (_, bytes)) in saved.memory.blocks.iter().enumerate() {
+            let words = bytes.chunks_exact(8).enumerate();
+            places.extend(words.filter(|(_, w)| **w != [0; 8]).map(|(word, _)| (block, word * 8)));
+        }
+        for (index, value) in changes {
+            let (block, at) = places[index.index(places.len())];
+            let bytes = &mut saved.memory.blocks[block].1[at..at + 8];
+            let word = u64::from_le_bytes(bytes.try_into().unwrap());
+            let changed = if in_place { word ^ (1 << (value % 64)) } else { value };
+            bytes.copy_from_slice(&changed.to_le_bytes());
+        }
+        if let Some(heap) = walked(&saved) {
+            prop_assert!(heap.areas.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            prop_assert!(rows(&heap) <= resident(&heap, &saved.memory));
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! A heap of mimalloc, beside the program's own count and what `mi_collect` returns.
+
+use lowtide_model::ledger::Owner;
+
+use crate::subject::{bundled, inspect, start};
+
+/// What the C library has allocated beside the program, in bytes.
+const OTHERS: u64 = 64 << 10;
+/// What `mi_collect` may return beside what was predicted, in bytes.
+const TOLERANCE: u64 = 64 << 10;
+
+/// So that what is freed is not returned at once.
+const KEEP: [(&str, &str); 1] = [("MIMALLOC_PURGE_DELAY", "1000000")];
+
+#[test]
+fn what_the_program_has_is_read_to_a_few_kilobytes_and_a_purge_returns_what_was_predicted() {
+    for name in ["mimalloc", "mimalloc2"] {
+        let (_home, mut subject) = start(&bundled(name), &KEEP);
+        let usable = subject.usable_bytes();
+        let observation = inspect(&subject);
+        let allocated: u64 = observation.arenas.iter().map(|arena| arena.allocated_bytes).sum();
+        assert!((usable..usable + OTHERS).contains(&allocated), "{name}: {usable}, {allocated}");
+        assert!(observation.managers.is_empty(), "{name}: {:?}", observation.managers);
+        assert_eq!(observation.unwalked_bytes, 0, "{name}");
+        let ledger = &observation.ledger;
+        assert!(ledger.bytes(Owner::Allocated) <= allocated, "{name}");
+        let predicted = observation.heap.and_then(|heap| heap.purge_bytes).unwrap();
+        let returned = u64::try_from(subject.purge()).unwrap();
+        if name == "mimalloc" {
+            // The thread that calls it returns its empty pages, too.
+            let empty = observation.arenas.iter().map(|arena| arena.reclaimable_bytes);
+            let agrees = |own: u64| (predicted + own).abs_diff(returned) <= TOLERANCE;
+            assert!(std::iter::once(0).chain(empty).any(agrees), "{predicted}, {returned}");
+        }
+        let free = ledger.bytes(Owner::Reclaimable) + ledger.bytes(Owner::Fragmented);
+        assert!(free > 20_000_000, "{name}: {ledger:?}");
+    }
+}
