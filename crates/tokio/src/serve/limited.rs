@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use http::header::{HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode, Version};
@@ -14,6 +14,7 @@ use http_body::Body;
 use http_body_util::{Either, Empty};
 use hyper::body::Incoming;
 use hyper::service::Service;
+use hyper_util::service::{TowerToHyperService, TowerToHyperServiceFuture};
 
 use super::{Limits, Overload, PeerAddr};
 use crate::WatchedBody;
@@ -23,11 +24,9 @@ use crate::keeper::{Connection, Waiting, poll_response};
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The hyper service of one connection, for a tower service. It counts requests, and refuses some.
-///
-/// It does what `hyper_util::service::TowerToHyperService` does as well: each further layer would copy the request once more.
 #[derive(Debug, Clone)]
 pub(super) struct Limited<S> {
-    pub(super) app: S,
+    pub(super) app: TowerToHyperService<S>,
     pub(super) peer: SocketAddr,
     pub(super) inserts_peer: bool,
     pub(super) limits: Limits,
@@ -45,7 +44,7 @@ where
 {
     type Response = Response<LimitedBody<B>>;
     type Error = BoxError;
-    type Future = LimitedFuture<S>;
+    type Future = LimitedFuture<TowerToHyperServiceFuture<S, Request<Incoming>>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let shared = &self.connection.shared;
@@ -58,7 +57,7 @@ where
                 self.connection.set_lingers();
             }
             let is_reset = is_http2 && self.limits.overload == Overload::RefusedStream;
-            return LimitedFuture { state: State::Refused { is_reset }, waiting: None };
+            return LimitedFuture::Refused { is_reset };
         }
         if self.inserts_peer {
             let extensions = request.extensions_mut();
@@ -67,66 +66,43 @@ where
             extensions.insert(axum::extract::ConnectInfo(self.peer));
         }
         let waiting = Some(Waiting::begin(&self.connection, &request));
-        let state = State::Begun { app: self.app.clone(), request: Some(request) };
-        LimitedFuture { state, waiting }
+        LimitedFuture::Called { future: self.app.call(request), waiting }
     }
 }
 
 pin_project_lite::pin_project! {
     /// The response of a [`Limited`] service.
-    pub(super) struct LimitedFuture<S: tower_service::Service<Request<Incoming>>> {
-        #[pin]
-        state: State<S>,
-        waiting: Option<Waiting>,
-    }
-}
-
-pin_project_lite::pin_project! {
-    #[project = StateProjection]
-    enum State<S: tower_service::Service<Request<Incoming>>> {
-        /// The app will be called when it is ready.
-        Begun { app: S, request: Option<Request<Incoming>> },
+    #[project = LimitedState]
+    pub(super) enum LimitedFuture<F> {
         /// The app was called.
-        Called { #[pin] future: S::Future },
+        Called { #[pin] future: F, waiting: Option<Waiting> },
         /// There were too many requests. They are not counted as in flight.
         Refused { is_reset: bool },
     }
 }
 
-impl<S, B> Future for LimitedFuture<S>
+impl<F, B, E> Future for LimitedFuture<F>
 where
-    S: tower_service::Service<Request<Incoming>, Response = Response<B>>,
-    S::Error: Into<BoxError>,
+    F: Future<Output = Result<Response<B>, E>>,
+    E: Into<BoxError>,
     B: Body,
 {
     type Output = Result<Response<LimitedBody<B>>, BoxError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        loop {
-            match this.state.as_mut().project() {
-                StateProjection::Begun { app, request } => {
-                    ready!(app.poll_ready(context)).map_err(Into::into)?;
-                    // It is there until the app is called.
-                    let Some(request) = request.take() else { return Poll::Pending };
-                    let future = app.call(request);
-                    this.state.set(State::Called { future });
-                }
-                StateProjection::Called { future } => {
-                    let result = future.poll(context);
-                    return poll_response(result, this.waiting, Either::Left).map_err(Into::into);
-                }
-                StateProjection::Refused { is_reset: true } => {
-                    return Poll::Ready(Err(h2::Error::from(h2::Reason::REFUSED_STREAM).into()));
-                }
-                StateProjection::Refused { is_reset: false } => {
-                    let body = WatchedBody::new(Either::Right(Empty::new()), None);
-                    let mut response = Response::new(body);
-                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                    let headers = response.headers_mut();
-                    headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-                    return Poll::Ready(Ok(response));
-                }
+        match self.project() {
+            LimitedState::Called { future, waiting } => {
+                poll_response(future.poll(context), waiting, Either::Left).map_err(Into::into)
+            }
+            LimitedState::Refused { is_reset: true } => {
+                Poll::Ready(Err(h2::Error::from(h2::Reason::REFUSED_STREAM).into()))
+            }
+            LimitedState::Refused { is_reset: false } => {
+                let body = WatchedBody::new(Either::Right(Empty::new()), None);
+                let mut response = Response::new(body);
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                Poll::Ready(Ok(response))
             }
         }
     }

@@ -16,6 +16,7 @@ use http_body::Body;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -364,6 +365,7 @@ where
             watch.set_bounded_buffer();
         }
         let connection = Arc::clone(watch.state());
+        let app = TowerToHyperService::new(app);
         let service = Limited { app, peer, inserts_peer, limits, connection };
         let io = TokioIo::new(watch.io(stream));
         let connection = http.serve_connection_with_upgrades(io, service);
