@@ -1,10 +1,10 @@
 //! The heap of jemalloc, from 5.2 to 5.3, extent by extent.
 //!
-//! - [`rtree`]: the tree that leads to all extents.
-//! - [`extent`]: their records.
-//! - [`slab`]: extents of small regions.
-//! - [`tcache`]: what threads cache.
-//! - [`tally`]: the sums.
+//! - `rtree`: the tree that leads to all extents.
+//! - `extent`: their records.
+//! - `slab`: extents of small regions.
+//! - `tcache`: what threads cache.
+//! - `tally`: the sums.
 //!
 //! The program is not stopped. An extent may change while it is read: its record then contradicts the tree, or the bits of a
 //! slab their count. Such an extent is *torn*. If too much is torn, the heap is walked again.

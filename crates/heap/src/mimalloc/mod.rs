@@ -1,9 +1,9 @@
 //! The heap of mimalloc: versions 2.0.9 and newer, page by page.
 //!
-//! - [`find`]: the segments of version 2 and the arenas of version 3.
-//! - [`segment`], [`arena`]: their pages and free parts.
-//! - [`page`]: rows of blocks of one size.
-//! - [`tally`]: the sums.
+//! - `find`: the segments of version 2 and the arenas of version 3.
+//! - `segment`, `arena`: their pages and free parts.
+//! - `page`: rows of blocks of one size.
+//! - `tally`: the sums.
 //!
 //! Free blocks lie between live ones in a page, wherever they are: what is resident of a page and not live counts as
 //! fragmented. A page whose blocks are all free is reclaimable, and so are free slices.
