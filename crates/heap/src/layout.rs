@@ -3,6 +3,7 @@
 //! To add an allocator's heap: a folder with its `find` and `walk`, a variant of [`HeapLayout`], and the arms
 //! of the matches in this file.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -209,19 +210,17 @@ fn of_mimalloc(heap: mimalloc::Heap) -> Walked {
     ledger.add(Owner::Fragmented, resident(&|r| r.fragmented_bytes));
     ledger.add(Owner::Metadata, heap.metadata_bytes);
     ledger.add(Owner::Unattributed, resident(&|r| r.torn_bytes) + heap.unknown_bytes);
-    let bins = heap.threads.values().map(|thread| {
-        let sizes = thread.allocated_by_size.iter();
-        let bin = |(size, (count, bytes)): (&u64, &(u64, u64))| Bin {
-            from: *size,
-            to: *size + 1,
-            count: *count,
-            bytes: *bytes,
-        };
-        sizes.map(bin).collect::<Vec<Bin>>()
-    });
+    let mut bins: BTreeMap<u64, Bin> = BTreeMap::new();
+    for (size, (count, bytes)) in heap.threads.values().flat_map(|thread| &thread.allocated_by_size)
+    {
+        let none = Bin { from: *size, to: size.saturating_add(1), count: 0, bytes: 0 };
+        let bin = bins.entry(*size).or_insert(none);
+        bin.count += count;
+        bin.bytes += bytes;
+    }
     Walked {
         ledger,
-        allocated_by_size: bins.fold(Vec::new(), |all, bins| Bin::join(all, &bins)),
+        allocated_by_size: bins.into_values().collect(),
         arenas: arenas_of_mimalloc(&heap),
         unwalked_bytes: heap.sum(|thread| thread.torn_bytes) + heap.unknown_bytes,
         prediction: HeapPrediction {

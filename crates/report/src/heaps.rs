@@ -217,14 +217,15 @@ fn mimalloc_sum(arenas: &[&Arena]) -> String {
     };
     let sum = |of: &dyn Fn(&Arena) -> u64| arenas.iter().map(|arena| of(arena)).sum::<u64>();
     let spans_bytes = own(&|thread| thread.free_spans_bytes);
+    let threads = arenas.iter().filter_map(|a| a.mimalloc.as_ref()).filter(|own| own.thread != 0);
     format!(
-        "mimalloc has {} of {}: {} allocated, {} free in them; {} are empty; {} are free spans, each of which only its thread \
-         can return",
+        "mimalloc: {} in {}, with {} allocated and {} free; {} of them empty; {} in free spans, which only their thread can \
+         return",
         counted(own(&|thread| thread.pages), "page"),
-        counted(arenas.len() as u64, "thread"),
+        counted(threads.count() as u64, "thread"),
         Human(sum(&|arena| arena.allocated_bytes)),
         Human(sum(&|arena| arena.free_bytes) - spans_bytes),
-        counted(own(&|thread| thread.empty_pages), "page"),
+        own(&|thread| thread.empty_pages),
         Human(spans_bytes),
     )
 }

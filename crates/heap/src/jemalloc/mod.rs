@@ -31,9 +31,9 @@ pub use tally::{ClassCount, Heap, Resident, Tally};
 
 /// Number of entries that decide the version.
 const DECIDING: u32 = 4000;
-/// Times to let the program run before the heap is walked again.
+/// Delays before the second and the third walk.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
-/// The heap is walked again if more than this part of it is torn.
+/// Maximum torn share of a heap. Above it, the heap is walked again.
 const MAX_TORN: f64 = 0.01;
 
 /// Where the tree of a jemalloc is, and the layout of its records.
@@ -41,7 +41,7 @@ const MAX_TORN: f64 = 0.01;
 pub struct Layout {
     root: Root,
     version: Version,
-    /// Bytes behind each large allocation (`sz_large_pad`): a page, or none in builds without `cache_oblivious`.
+    /// Padding after each large allocation (`sz_large_pad`), in bytes: a page, or none in builds without `cache_oblivious`.
     padding: u64,
 }
 
@@ -269,14 +269,15 @@ fn add_active<M: Memory>(
             false => large_bytes(record, class, padding),
         };
         let Some(size) = size else { return false };
-        let used = residency.bytes(record.address..record.address + size.next_multiple_of(PAGE));
-        let whole = residency.bytes(record.range());
+        let end = record.address + size.next_multiple_of(PAGE).min(record.bytes);
+        let used = residency.bytes(record.address..end);
+        let padding = residency.bytes(end..record.range().end);
         let tally = heap.arena(bits.arena());
         tally.active_bytes += record.bytes;
         tally.large_bytes += size;
         tally.large_count += 1;
         tally.resident.allocated_bytes += used;
-        tally.resident.padding_bytes += whole - used;
+        tally.resident.padding_bytes += padding;
         heap.add_allocated(class, 1, size);
         return true;
     }

@@ -22,15 +22,18 @@ const BASE_ALIGNMENT: u64 = 2 << 20;
 /// The arena number in the record of a base block (`MALLOCX_ARENA_LIMIT`).
 const NO_ARENA: u64 = 4095;
 /// Maximum number of words that are tried as pointers to a leaf: redis has 2,600.
-const MAX_TRIED: usize = 64 << 10;
+const MAX_TRIED: usize = 8 << 10;
 /// Maximum number of records that are read: 16 GiB of extents of one page.
 const MAX_RECORDS: u64 = 4 << 20;
-/// So often an extent that contradicts itself is read again, and so often in all.
+/// Maximum number of times that an inconsistent extent is read again.
 const REREADS: u32 = 3;
+/// The same for all extents of a walk.
 const MAX_REREADS: u32 = 64 << 10;
-/// So many entries must agree with their records to make a leaf, and fewer than so many may not.
+/// Minimum number of entries of a leaf that agree with their records; none may contradict.
 const AGREEING: u32 = 2;
+/// Number of agreeing entries after which the scan of a leaf stops.
 const ENOUGH: u32 = 8;
+/// Number of contradicting entries after which it stops.
 const CONTRADICTING: u32 = 3;
 
 /// How the tree is laid out, by the number of address bits that it was built for (`LG_VADDR`).
@@ -40,7 +43,7 @@ pub(super) struct RtreeShape {
     entry: u64,
     /// A leaf has 2 to this power entries.
     leaf_bits: u32,
-    /// The same of each node above the leaves, from the root on.
+    /// Base-2 logarithm of the number of entries of each level above the leaves, from the root down.
     node_bits: &'static [u32],
     /// The bits of an entry that are the address of a record.
     pointer: u64,
@@ -89,14 +92,14 @@ pub(super) struct Found {
     pub(super) record: Record,
     /// Whether the entry of the last page leads to the same record.
     pub(super) agrees: bool,
-    /// Whether it is not read again.
+    /// Whether it will not be read again.
     pub(super) is_last: bool,
 }
 
 /// What to do after an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Go on.
+    /// Continue with the next extent.
     Go,
     /// Read the same again: it contradicts itself.
     Again,
@@ -123,7 +126,7 @@ impl Entry {
 pub(super) struct Rtree<'m, M> {
     words: Scattered<'m, M>,
     memory: &'m M,
-    /// Private writable mappings of no file in order, neighbours joined.
+    /// Private writable anonymous mappings in order of address, with adjacent ones merged.
     anonymous: &'m [Range<u64>],
     records: u64,
 }
@@ -166,7 +169,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         found
     }
 
-    /// The place in the root of a node that leads to leaves; nothing for what is none.
+    /// Returns the index in the root of a node that leads to leaves, or `None` if it leads to none.
     fn key_below(
         &mut self,
         node: u64,
@@ -227,7 +230,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         key.filter(|_| agree >= AGREEING && contradict == 0)
     }
 
-    /// Gives the entries of a leaf, those that are empty left out, until `each` has enough. `first` is the page of the first.
+    /// Calls `each` with the entries of a leaf that are not empty, until it returns `false`. `first` is the page of the first.
     fn each_entry(
         &mut self,
         leaf: u64,
@@ -267,7 +270,9 @@ impl<'m, M: Memory> Rtree<'m, M> {
         let nodes = self.pointers(address..address + shape.root_bytes(), usize::MAX);
         let mut keys: Vec<(u64, u64)> =
             nodes.into_iter().map(|(slot, node)| ((slot - address) / 8, node)).collect();
-        keep_first(&mut keys);
+        // The size of what the root leads to.
+        let below = shape.node_bits.get(1).map_or(shape.leaf_bytes(), |bits| 8 << bits);
+        keep_disjoint(&mut keys, below);
         for bits in &shape.node_bits[1..] {
             let below = |(key, node): (u64, u64)| {
                 let is_node = self.is_anonymous(node, 8 << bits);
@@ -276,8 +281,8 @@ impl<'m, M: Memory> Rtree<'m, M> {
                 inner.map(move |(slot, leaf)| ((key << bits) | ((slot - node) / 8), leaf))
             };
             keys = keys.into_iter().flat_map(below).collect();
-            keep_first(&mut keys);
         }
+        keep_disjoint(&mut keys, shape.leaf_bytes());
         keys.retain(|(_, leaf)| self.is_anonymous(*leaf, shape.leaf_bytes()));
         keys.into_iter().map(|(key, leaf)| (key << shape.leaf_bits, leaf)).collect()
     }
@@ -296,6 +301,10 @@ impl<'m, M: Memory> Rtree<'m, M> {
                 // The other pages of an extent lead to the same record as its first.
                 if entry.page < known {
                     return true;
+                }
+                if tree.records > MAX_RECORDS {
+                    is_over = true;
+                    return false;
                 }
                 let mut entry = entry;
                 for attempt in 0..=REREADS {
@@ -323,7 +332,10 @@ impl<'m, M: Memory> Rtree<'m, M> {
                     else {
                         return true;
                     };
-                    tree.words.forget_page(word & shape.pointer);
+                    let record = word & shape.pointer;
+                    // The bitmap of a record may be on the next page.
+                    tree.words.forget_page(record);
+                    tree.words.forget_page(record + RECORD_ALIGNMENT);
                     entry.word = word;
                     if shape.entry > 8 {
                         entry.second = tree.words.word(slot + 8).unwrap_or(0);
@@ -386,10 +398,17 @@ impl<'m, M: Memory> Rtree<'m, M> {
     }
 }
 
-/// Keeps one key of each node, since reading one takes time. A damaged tree may have many.
-fn keep_first(keys: &mut Vec<(u64, u64)>) {
-    let mut seen = HashSet::new();
-    keys.retain(|(_, node)| seen.insert(*node));
+/// Keeps the keys of nodes that do not overlap, in order of the keys: nodes of a damaged tree may share their memory, and to
+/// read each of them would take too long.
+fn keep_disjoint(keys: &mut Vec<(u64, u64)>, node_bytes: u64) {
+    keys.sort_unstable_by_key(|(_, node)| *node);
+    let mut end = 0;
+    keys.retain(|(_, node)| {
+        let is_apart = *node >= end;
+        end = if is_apart { node.saturating_add(node_bytes) } else { end };
+        is_apart
+    });
+    keys.sort_unstable_by_key(|(key, _)| *key);
 }
 
 fn is_pointer(word: u64) -> bool {

@@ -73,7 +73,7 @@ pub struct Resident {
     pub muzzy_bytes: u64,
     /// Retained, and resident nevertheless: the kernel gave a huge page.
     pub retained_bytes: u64,
-    /// Pages behind large allocations, which vary their beginnings.
+    /// Padding after large allocations, with which jemalloc varies their addresses.
     pub padding_bytes: u64,
     /// In extents that changed while they were read.
     pub torn_bytes: u64,

@@ -21,7 +21,7 @@ const SMALL_BINS: usize = BIN * size_class::SMALL;
 const MAX_DISTANCE: u64 = 64 << 10;
 /// Maximum number of pointers in a bin of 5.2.
 const MAX_CACHED: u32 = 4096;
-/// The part of each mapping in which caches are sought: its begin and its end. The storage of a static program's first
+/// The part of each mapping in which caches are sought: its start and its end. The storage of a static program's first
 /// thread is at the beginning of the heap, that of other threads at the end of their stacks.
 const SOUGHT: u64 = 1 << 20;
 /// Bytes that are read at once.
@@ -48,10 +48,11 @@ pub(super) fn count(
 ) -> Cached {
     let mut cached = [0; MAX_BINS];
     let mut words = Scattered::new(memory);
+    let mut buffer = vec![0; PART as usize];
     for place in places {
         for part in without(place.clone(), extents) {
             for part in ends(part) {
-                each_cache(memory, version, part, |bins| {
+                each_cache(memory, version, part, &mut buffer, |bins| {
                     for (class, bin) in bins.iter().enumerate().filter(|(_, bin)| bin.count > 0) {
                         let at = if version == Version::V52 {
                             bin.at.checked_sub(8)
@@ -71,7 +72,7 @@ pub(super) fn count(
     cached
 }
 
-/// Returns the begin and the end of a range, or all of it if it is small.
+/// Returns the start and the end of a range, or all of it if it is small.
 fn ends(range: Range<u64>) -> Vec<Range<u64>> {
     if range.end - range.start <= 2 * SOUGHT {
         vec![range]
@@ -85,9 +86,9 @@ fn each_cache(
     memory: &impl Memory,
     version: Version,
     range: Range<u64>,
+    bytes: &mut [u8],
     mut each: impl FnMut(&[CacheBin]),
 ) {
-    let mut bytes = vec![0; PART as usize];
     for run in memory.resident(range.clone()) {
         let end = run.end.min(range.end);
         let mut at = run.start.max(range.start);

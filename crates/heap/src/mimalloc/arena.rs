@@ -13,7 +13,7 @@ const CHUNKS_AT: u64 = 128;
 const CHUNK_BYTES: u64 = CHUNK / 8;
 /// Bytes of the record of a page, where records stand in a row (`mi_page_t`).
 const STRIDES: [u64; 8] = [88, 96, 104, 112, 120, 128, 136, 144];
-/// Number of pages that decide between them.
+/// Number of pages from which the length is chosen.
 const DECIDING: usize = 200;
 
 /// A bitmap, a bit for each slice.
@@ -38,6 +38,16 @@ enum Records {
     InARow { at: u64, stride: u64 },
 }
 
+impl Records {
+    /// Returns the address of the record of the page at an address.
+    fn of(&self, arena: &Arena, page: u64) -> u64 {
+        match self {
+            Self::InPages => page,
+            Self::InARow { at, stride } => at + stride * slices(&(arena.at..page)),
+        }
+    }
+}
+
 /// Adds the pages and free slices of an arena.
 pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, arena: &Arena) {
     let [committed, _, purge] = arena.bitmaps;
@@ -50,7 +60,7 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, arena
         return;
     };
     // The chunks of the first bitmap end where the second begins.
-    let free = Bits::read(walker, committed - chunks_bytes, arena.slices);
+    let free = Bits::read(walker, committed.saturating_sub(chunks_bytes), arena.slices);
     let purge = Bits::read(walker, purge + CHUNKS_AT, arena.slices);
     let pages = Bits::read(walker, pages + CHUNKS_AT, arena.slices);
     let records = match row {
@@ -70,18 +80,37 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, arena
             while next < arena.slices && !pages.has(next) && !free.has(next) {
                 next += 1;
             }
-            let range = of_slice(slice)..of_slice(next);
-            if is_page {
-                add_page(walker, heap, &records, arena, range);
-            } else {
-                // In use, and no page: it changes, or is mimalloc's own.
-                let tally = heap.thread(0);
-                tally.torn_bytes += range.end - range.start;
-                tally.resident.torn_bytes += walker.residency.bytes(range);
+            let mut range = of_slice(slice)..of_slice(next);
+            let mut is_page = is_page;
+            while range.start < range.end {
+                range.start += if is_page || is_of_another_heap(walker, &records, arena, &range) {
+                    add_page(walker, heap, &records, arena, range.clone())
+                } else {
+                    // mimalloc's own (`arena-meta.c`).
+                    let own = range.start..range.start + SLICE;
+                    heap.metadata_bytes += walker.residency.bytes(own);
+                    SLICE
+                };
+                is_page = false;
             }
         }
         slice = next;
     }
+}
+
+/// Whether slices that are no page of the program's first heap are one of another heap (`mi_heap_new`), whose pages have a
+/// bitmap of their own.
+fn is_of_another_heap<M: Memory>(
+    walker: &mut Walker<'_, M>,
+    records: &Records,
+    arena: &Arena,
+    range: &Range<u64>,
+) -> bool {
+    let Records::InARow { .. } = records else { return false };
+    let record = records.of(arena, range.start);
+    // A record that is left over from a page that was freed has no blocks in use.
+    let page = page::Page::read(&mut walker.words, page::V3, record, range, None);
+    page.is_some_and(|page| page.live > 0)
 }
 
 fn add_page<M: Memory>(
@@ -90,14 +119,25 @@ fn add_page<M: Memory>(
     records: &Records,
     arena: &Arena,
     range: Range<u64>,
-) {
-    let record = match records {
-        Records::InPages => range.start,
-        Records::InARow { at, stride } => at + stride * slices(&(arena.at..range.start)),
-    };
+) -> u64 {
+    let record = records.of(arena, range.start);
     // Two bits of the thread's number are flags; 0 and 4 stand for an abandoned page.
     let thread = walker.words.word(record).unwrap_or(0) & !7;
-    walker.add_page(heap.thread(thread), page::V3, record, range);
+    walker.add_page(heap.thread(thread), page::V3, record, range, bytes_of)
+}
+
+/// Returns the bytes of a page: 1, 8 or 64 slices, or as many as its only block needs (`mi_arenas_page_alloc_fresh`).
+fn bytes_of(page: &page::Page) -> u64 {
+    let blocks_bytes = page.reserved * page.block_bytes;
+    let sizes = [1, 8, 64].map(|slices| slices * SLICE);
+    match sizes.into_iter().find(|bytes| *bytes >= blocks_bytes) {
+        Some(bytes) if page.reserved > 1 => bytes,
+        // A single block may begin behind the record of the page.
+        _ => {
+            let record = if blocks_bytes.is_multiple_of(SLICE) { SLICE } else { 0 };
+            blocks_bytes.next_multiple_of(SLICE) + record
+        }
+    }
 }
 
 /// Returns the bitmap of pages, and the row of their records if there is one.
@@ -128,7 +168,8 @@ fn stride<M: Memory>(walker: &mut Walker<'_, M>, arena: &Arena, at: u64, pages: 
     let sound = |walker: &mut Walker<'_, M>, stride: u64| {
         let is_sound = |slice: &&u64| {
             let blocks = arena.at + **slice * SLICE..arena.at + arena.slices * SLICE;
-            page::Page::read(&mut walker.words, page::V3, at + stride * **slice, &blocks).is_some()
+            page::Page::read(&mut walker.words, page::V3, at + stride * **slice, &blocks, None)
+                .is_some()
         };
         some.iter().filter(is_sound).count()
     };

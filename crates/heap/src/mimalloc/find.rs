@@ -95,13 +95,15 @@ impl Place {
 /// Finds what is mimalloc's, in order of address; empty if there is none. `anonymous` are the private writable mappings of no
 /// file, neighbours joined.
 pub(super) fn places(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Place> {
-    let mut found = Vec::new();
-    let mut left = MAX_READ;
+    let (mut found, mut left) = (Vec::new(), MAX_READ);
+    // Where the place before ends, which may be behind the end of its mapping.
+    let mut known = 0;
     for range in anonymous {
         // No arena is smaller. Of a segment, the end may not be accessible yet.
         let mut only_segments = range.end - range.start < SEGMENT;
         let mut is_reserved = false;
-        let mut at = range.start.next_multiple_of(if only_segments { SEGMENT } else { SLICE });
+        let start = range.start.max(known);
+        let mut at = start.next_multiple_of(if only_segments { SEGMENT } else { SLICE });
         // Only a resident slice can begin anything.
         let mut runs = memory.resident(range.clone()).into_iter().peekable();
         while at < range.end && left > 0 {
@@ -117,13 +119,13 @@ pub(super) fn places(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Plac
             if of_segment.is_some() && !is_reserved && range.end - range.start >= RESERVED {
                 // Version 2 has no arenas of this form.
                 (is_reserved, only_segments) = (true, true);
-                let start = range.start.next_multiple_of(SEGMENT);
-                found.push(Place::Reserved { start, end: range.end - range.end % SEGMENT });
+                found.push(Place::Reserved { start: at, end: range.end - range.end % SEGMENT });
             }
             let place = of_segment.map(Place::Segment).or_else(|| {
                 if only_segments { None } else { arena(memory, at, range.end).map(Place::Arena) }
             });
             found.extend(place);
+            known = place.map_or(known, |place| place.range().end);
             at = match place {
                 Some(place) => place.range().end,
                 None if only_segments => (at + 1).next_multiple_of(SEGMENT),

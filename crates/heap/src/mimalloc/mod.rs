@@ -5,7 +5,7 @@
 //! - `page`: rows of blocks of one size.
 //! - `tally`: the sums.
 //!
-//! Free blocks lie between live ones in a page, wherever they are: what is resident of a page and not live counts as
+//! Free blocks can be anywhere in a page. So what is resident of a page with live blocks, and not live, counts as
 //! fragmented. A page whose blocks are all free is reclaimable, and so are free slices.
 //!
 //! Sources: mimalloc 2.0.9 to 2.4.1 and 3.0.10 to 3.4.3, `include/mimalloc/types.h` and `src/arena.c`.
@@ -27,12 +27,14 @@ use find::{Place, SLICE};
 use page::Page;
 pub use tally::{Heap, Resident, Tally};
 
-/// Times to let the program run before the heap is walked again.
+/// Delays before the second and the third walk.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
-/// The heap is walked again if more than this part of it is torn.
+/// Maximum torn share of a heap. Above it, the heap is walked again.
 const MAX_TORN: f64 = 0.01;
-/// So often a page that contradicts itself is read again.
+/// Maximum number of times that an inconsistent page is read again.
 const REREADS: u32 = 3;
+/// The same for all pages of a walk.
+const MAX_REREADS: u32 = 4 << 10;
 
 /// Where the segments or arenas are.
 #[derive(Debug)]
@@ -77,7 +79,11 @@ pub fn walk(memory: &impl Memory, layout: &Layout) -> Heap {
 
 fn walk_once(memory: &impl Memory, layout: &Layout) -> Heap {
     let mut heap = Heap { areas: areas_of(&layout.places), ..Heap::default() };
-    let mut walker = Walker { words: Scattered::new(memory), residency: Residency::new(memory) };
+    let mut walker = Walker {
+        words: Scattered::new(memory),
+        residency: Residency::new(memory),
+        rereads: MAX_REREADS,
+    };
     let mut of_segments = 0;
     for place in &layout.places {
         match place {
@@ -106,7 +112,7 @@ fn walk_once(memory: &impl Memory, layout: &Layout) -> Heap {
         .map(|place| walker.residency.bytes(place.range()))
         .sum();
     let of_reserved: u64 = reserved.iter().map(|range| walker.residency.bytes(range.clone())).sum();
-    heap.unknown_bytes = (of_reserved + outside).saturating_sub(of_segments);
+    heap.unknown_bytes += (of_reserved + outside).saturating_sub(of_segments);
     heap
 }
 
@@ -114,6 +120,8 @@ fn walk_once(memory: &impl Memory, layout: &Layout) -> Heap {
 struct Walker<'m, M> {
     words: Scattered<'m, M>,
     residency: Residency<'m, M>,
+    /// How often pages may still be read again.
+    rereads: u32,
 }
 
 impl<M: Memory> Walker<'_, M> {
@@ -122,26 +130,38 @@ impl<M: Memory> Walker<'_, M> {
         self.words.word(record + 8).is_some_and(|word| word >> 16 & 0xffff_ffff == 0)
     }
 
-    /// Adds a page. `record` is the address of its record, `blocks` the range in which its blocks lie.
+    /// Adds a page. `record` is the address of its record, `blocks` the range in which its blocks lie, or a longer one:
+    /// `bytes_of` returns how many bytes the page has. Returns these.
     fn add_page(
         &mut self,
         tally: &mut Tally,
         fields: page::Fields,
         record: u64,
         blocks: Range<u64>,
-    ) {
-        let bytes = self.residency.bytes(blocks.clone());
+        bytes_of: impl Fn(&Page) -> u64,
+    ) -> u64 {
+        let bytes = blocks.end - blocks.start;
         for _ in 0..=REREADS {
-            if let Some(page) = Page::read(&mut self.words, fields, record, &blocks) {
-                tally.add_page(&page, bytes);
-                return;
+            // A free block has a word that leads to the next one.
+            let max_listed = self.residency.bytes(blocks.clone()) / 8;
+            let read = Page::read(&mut self.words, fields, record, &blocks, Some(max_listed));
+            if let Some(page) = read {
+                let bytes = bytes_of(&page).min(bytes);
+                let resident = self.residency.bytes(blocks.start..blocks.start + bytes);
+                tally.add_page(&page, resident);
+                return bytes;
             }
+            if self.rereads == 0 {
+                break;
+            }
+            self.rereads -= 1;
             // It may have changed since the memory around its record was read.
             self.words.forget_page(record);
             self.words.forget_page(record + page::RECORD_BYTES);
         }
-        tally.torn_bytes += blocks.end - blocks.start;
-        tally.resident.torn_bytes += bytes;
+        tally.torn_bytes += bytes;
+        tally.resident.torn_bytes += self.residency.bytes(blocks);
+        bytes
     }
 }
 

@@ -8,7 +8,7 @@ use crate::scattered::Scattered;
 /// Bytes of the longest record.
 pub(super) const RECORD_BYTES: u64 = 96;
 
-/// What a page says of its blocks.
+/// The blocks of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Page {
     /// Bytes of a block.
@@ -63,12 +63,14 @@ pub(super) const V2_SHORT: Fields = Fields {
 };
 
 impl Page {
-    /// Reads a page whose record is at an address and whose blocks lie in a range. Returns `None` if it contradicts itself.
+    /// Reads a page whose record is at an address and whose blocks lie in a range. At most `max_listed` blocks can be in its list
+    /// of those that other threads have freed; without it, the list is not read. Returns `None` if it contradicts itself.
     pub(super) fn read<M: Memory>(
         words: &mut Scattered<'_, M>,
         fields: Fields,
         at: u64,
         blocks: &Range<u64>,
+        max_listed: Option<u64>,
     ) -> Option<Self> {
         let mut number = |place: u64, bytes: u64| {
             let address = at.checked_add(place)?;
@@ -84,14 +86,16 @@ impl Page {
             && capacity <= reserved
             && block_bytes > 0
             && block_bytes.is_multiple_of(8)
-            && block_bytes.checked_mul(capacity)? <= blocks.end - blocks.start;
+            && block_bytes.checked_mul(reserved)? <= blocks.end - blocks.start;
         if !is_sound {
             return None;
         }
         // Blocks that other threads have freed still count as used.
         let (mut freed_elsewhere, mut block) = (0, list);
-        while block != 0 {
-            if !blocks.contains(&block) || freed_elsewhere >= used {
+        while block != 0
+            && let Some(max_listed) = max_listed
+        {
+            if !blocks.contains(&block) || freed_elsewhere >= used.min(max_listed) {
                 return None;
             }
             freed_elsewhere += 1;

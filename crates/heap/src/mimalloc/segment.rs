@@ -48,7 +48,10 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, segme
                 heap.free_slices_bytes += resident_bytes;
                 heap.purge_bytes += resident_bytes;
             }
-            _ => walker.add_page(heap.thread(thread), fields, record, span),
+            _ => {
+                let bytes = span.end - span.start;
+                walker.add_page(heap.thread(thread), fields, record, span, |_| bytes);
+            }
         }
         slice += count;
     }

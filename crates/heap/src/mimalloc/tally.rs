@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use super::page::Page;
 
+/// Maximum number of threads that are counted by themselves.
+const MAX_THREADS: usize = 64 << 10;
+
 /// A walked heap.
 #[derive(Debug, Clone, Default)]
 pub struct Heap {
@@ -53,7 +56,7 @@ pub struct Tally {
 pub struct Resident {
     /// Allocated.
     pub allocated_bytes: u64,
-    /// In pages that hold live blocks, and not live.
+    /// Free bytes in pages that also hold live blocks.
     pub fragmented_bytes: u64,
     /// Pages whose blocks are all free.
     pub empty_pages_bytes: u64,
@@ -97,7 +100,9 @@ impl Tally {
 
 impl Heap {
     pub(super) fn thread(&mut self, thread: u64) -> &mut Tally {
-        self.threads.entry(thread).or_default()
+        // A damaged heap may name a thread for each page.
+        let is_known = self.threads.len() < MAX_THREADS || self.threads.contains_key(&thread);
+        self.threads.entry(if is_known { thread } else { 0 }).or_default()
     }
 
     /// Returns a sum over all threads.

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::Memory;
+use lowtide_heap::ptmalloc::HeapMapping;
+use lowtide_heap::ranges::without;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::{Allocator, Bin, Observation, Runtime, Unreadable};
 use lowtide_model::ledger::Owner;
@@ -229,7 +231,7 @@ fn walk(
     if detected.sanitizer.is_some() {
         return heaps;
     }
-    let mappings = heap::mappings(maps);
+    let mut mappings = heap::mappings(maps);
     for allocator in [&detected.malloc, &detected.own].into_iter().flatten() {
         let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
             continue;
@@ -250,13 +252,22 @@ fn walk(
         match layout.walk(memory, &mappings) {
             Ok(walked) => {
                 heaps.allocators.push(allocator.kind.clone());
-                heaps.areas.extend(add_heap(observation, walked));
+                let areas = add_heap(observation, walked);
+                // No page has two owners.
+                mappings = mappings.iter().flat_map(|mapping| rest_of(mapping, &areas)).collect();
+                heaps.areas.extend(areas);
             }
             Err(why) => observation.notes.push(format!("its heap was not walked: {why}")),
         }
     }
     heaps.areas.sort_unstable_by_key(|area| area.start);
     heaps
+}
+
+/// Returns what of a mapping is outside of some areas.
+fn rest_of(mapping: &HeapMapping, areas: &[Range<u64>]) -> Vec<HeapMapping> {
+    let rest = without(mapping.range.clone(), areas).into_iter();
+    rest.map(|range| HeapMapping { range, is_brk: mapping.is_brk }).collect()
 }
 
 /// Adds a walked heap to an observation, and returns its addresses.
