@@ -31,7 +31,7 @@ pub enum HeapLayout {
 /// Where the structures of a heap may be.
 #[derive(Debug, Clone, Copy)]
 pub struct Places<'p> {
-    /// The writable data of the file that holds the allocator, with the mappings of no file behind it.
+    /// The writable data of the file that holds the allocator, and the anonymous mappings that follow it.
     pub data: &'p [Range<u64>],
     /// The part of it that begins as zeros.
     pub zeroed_data: &'p [Range<u64>],

@@ -22,6 +22,7 @@ pub mod ptmalloc;
 pub mod pymalloc;
 pub mod ranges;
 pub mod residency;
+mod rewalk;
 pub mod ruby;
 pub mod saved;
 mod scattered;

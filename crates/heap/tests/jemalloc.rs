@@ -3,14 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod damage;
+
 use std::cell::Cell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use damage::{cases, changes, damage, resident};
 use lowtide_heap::jemalloc::{Heap, Layout, Resident, walk};
 use lowtide_heap::memory::{Memory, Saved};
-use lowtide_heap::residency::Residency;
 use lowtide_heap::saved::SavedHeap;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -44,11 +46,6 @@ fn rows(heap: &Heap) -> u64 {
     heap.metadata_bytes + heap.sum(|arena| of_arena(&arena.resident))
 }
 
-fn resident(heap: &Heap, memory: &impl Memory) -> u64 {
-    let mut residency = Residency::new(memory);
-    heap.areas.iter().map(|area| residency.bytes(area.clone())).sum()
-}
-
 #[test]
 fn saved_heaps_hold_what_their_allocator_said() {
     for name in NAMES {
@@ -65,7 +62,7 @@ fn saved_heaps_hold_what_their_allocator_said() {
         let purged = heap.sum(|arena| arena.resident.purge_bytes());
         assert!(purged.abs_diff(figure("purged_bytes")) <= 64 << 10, "{name}: {purged}");
         assert_eq!(heap.sum(|arena| arena.torn_bytes), 0, "{name}");
-        assert_eq!(rows(&heap), resident(&heap, &saved.memory), "{name}");
+        assert_eq!(rows(&heap), resident(&heap.areas, &saved.memory), "{name}");
         let by_size: u64 = heap.allocated_by_size().map(|class| class.bytes).sum();
         assert_eq!(by_size, figure("allocated_bytes"), "{name}");
     }
@@ -143,36 +140,20 @@ fn damage_counts(memory: &mut Saved) -> usize {
     damaged
 }
 
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_damaged_heap_is_walked_to_its_end_and_its_rows_still_add_up(
         name in prop::sample::select(&NAMES[..]),
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 1..200),
+        changes in changes(),
         in_place in any::<bool>(),
     ) {
         let mut saved = load(name);
-        // Of the words that are not zero, mostly those of jemalloc's structures.
-        let mut places = Vec::new();
-        for (block, (_, bytes)) in saved.memory.blocks.iter().enumerate() {
-            let words = bytes.chunks_exact(8).enumerate();
-            places.extend(words.filter(|(_, w)| **w != [0; 8]).map(|(word, _)| (block, word * 8)));
-        }
-        for (index, value) in changes {
-            let (block, at) = places[index.index(places.len())];
-            let bytes = &mut saved.memory.blocks[block].1[at..at + 8];
-            let word = u64::from_le_bytes(bytes.try_into().unwrap());
-            let changed = if in_place { word ^ (1 << (value % 64)) } else { value };
-            bytes.copy_from_slice(&changed.to_le_bytes());
-        }
+        damage(&mut saved, changes, in_place);
         if let Some(heap) = walked(&saved, &saved.memory).filter(|heap| !heap.has_huge_pages) {
             prop_assert!(heap.areas.windows(2).all(|pair| pair[0].end <= pair[1].start));
-            prop_assert!(rows(&heap) <= resident(&heap, &saved.memory));
+            prop_assert!(rows(&heap) <= resident(&heap.areas, &saved.memory));
         }
     }
 }

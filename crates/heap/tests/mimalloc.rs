@@ -3,12 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod damage;
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use lowtide_heap::memory::Memory;
+use damage::{cases, changes, damage, resident};
 use lowtide_heap::mimalloc::{Heap, Layout, Resident, walk};
-use lowtide_heap::residency::Residency;
 use lowtide_heap::saved::SavedHeap;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -38,11 +39,6 @@ fn rows(heap: &Heap) -> u64 {
     heap.metadata_bytes + heap.free_slices_bytes + heap.unknown_bytes + of_threads
 }
 
-fn resident(heap: &Heap, memory: &impl Memory) -> u64 {
-    let mut residency = Residency::new(memory);
-    heap.areas.iter().map(|area| residency.bytes(area.clone())).sum()
-}
-
 #[test]
 fn saved_heaps_hold_what_their_program_said() {
     for name in NAMES {
@@ -54,7 +50,7 @@ fn saved_heaps_hold_what_their_program_said() {
         let allocated = heap.sum(|thread| thread.allocated_bytes);
         assert!((usable..usable + OTHERS).contains(&allocated), "{name}: {usable}, {allocated}");
         assert_eq!(heap.sum(|thread| thread.torn_bytes) + heap.unknown_bytes, 0, "{name}");
-        assert_eq!(rows(&heap), resident(&heap, &saved.memory), "{name}");
+        assert_eq!(rows(&heap), resident(&heap.areas, &saved.memory), "{name}");
         let purged = expected["purged_bytes"].as_u64().unwrap();
         if name.starts_with('3') {
             // The thread that calls it returns its empty pages, too.
@@ -65,36 +61,20 @@ fn saved_heaps_hold_what_their_program_said() {
     }
 }
 
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_damaged_heap_is_walked_to_its_end_and_its_rows_still_add_up(
         name in prop::sample::select(&NAMES[..]),
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 1..200),
+        changes in changes(),
         in_place in any::<bool>(),
     ) {
         let mut saved = load(name);
-        // Of the words that are not zero, mostly those of mimalloc's structures.
-        let mut places = Vec::new();
-        for (block, (_, bytes)) in saved.memory.blocks.iter().enumerate() {
-            let words = bytes.chunks_exact(8).enumerate();
-            places.extend(words.filter(|(_, w)| **w != [0; 8]).map(|(word, _)| (block, word * 8)));
-        }
-        for (index, value) in changes {
-            let (block, at) = places[index.index(places.len())];
-            let bytes = &mut saved.memory.blocks[block].1[at..at + 8];
-            let word = u64::from_le_bytes(bytes.try_into().unwrap());
-            let changed = if in_place { word ^ (1 << (value % 64)) } else { value };
-            bytes.copy_from_slice(&changed.to_le_bytes());
-        }
+        damage(&mut saved, changes, in_place);
         if let Some(heap) = walked(&saved) {
             prop_assert!(heap.areas.windows(2).all(|pair| pair[0].end <= pair[1].start));
-            prop_assert!(rows(&heap) <= resident(&heap, &saved.memory));
+            prop_assert!(rows(&heap) <= resident(&heap.areas, &saved.memory));
         }
     }
 }

@@ -19,11 +19,11 @@ mod tally;
 mod tcache;
 
 use std::ops::Range;
-use std::time::Duration;
 
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
+use crate::rewalk::least_torn;
 use extent::{Bits, Record, State, Version};
 use rtree::{Entry, Found, Next, PAGE, Root, Rtree};
 use slab::Slab;
@@ -31,11 +31,6 @@ pub use tally::{ClassCount, Heap, Resident, Tally};
 
 /// Number of entries that decide the version.
 const DECIDING: u32 = 4000;
-/// Delays before the second and the third walk.
-const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
-/// Maximum torn share of a heap. Above it, the heap is walked again.
-const MAX_TORN: f64 = 0.01;
-
 /// Where the tree of a jemalloc is, and the layout of its records.
 #[derive(Debug)]
 pub struct Layout {
@@ -75,9 +70,14 @@ pub fn areas(
         found.push(extent.record.range());
         Next::Go
     });
-    found.extend(tree.base_blocks());
-    found.sort_unstable_by_key(|range| range.start);
-    joined(found)
+    together(found, tree.base_blocks())
+}
+
+/// Returns extents and base blocks in order, neighbours joined.
+fn together(mut extents: Vec<Range<u64>>, blocks: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    extents.extend(blocks);
+    extents.sort_unstable_by_key(|range| range.start);
+    joined(extents)
 }
 
 /// Decides by the size classes of extents, which stand both in the tree and in the records.
@@ -122,25 +122,16 @@ fn padding(tree: &mut Rtree<'_, impl Memory>, root: Root, version: Version) -> u
 pub fn walk(memory: &impl Memory, layout: &Layout, mappings: &[Range<u64>]) -> Heap {
     let anonymous = joined(mappings.to_vec());
     let mut tree = Rtree::new(memory, &anonymous);
-    let mut best = walk_once(memory, &mut tree, layout, mappings);
-    for pause in PAUSES {
-        if best.has_huge_pages
-            || best.torn_share() <= MAX_TORN
-            || memory.is_over()
-            || !memory.wait(pause)
-        {
-            break;
-        }
+    let walk = || {
         tree.forget();
-        let next = walk_once(memory, &mut tree, layout, mappings);
-        if next.torn_share() < best.torn_share() {
-            best = next;
-        }
-    }
-    best
+        walk_once(memory, &mut tree, layout, mappings)
+    };
+    // A heap with huge pages is not used.
+    let torn_share = |heap: &Heap| if heap.has_huge_pages { 0.0 } else { heap.torn_share() };
+    least_torn(memory, walk, torn_share)
 }
 
-/// Ranges of the size classes in use, to tell the class of a cached region.
+/// The ranges of active extents with their size classes, in order.
 struct Classes(Vec<(u64, u64, u8)>);
 
 impl Classes {
@@ -187,14 +178,10 @@ fn walk_once<M: Memory>(
         return heap;
     }
     let extents = joined(extents);
-    let blocks = tree.base_blocks();
-    let blocks = joined(blocks);
+    let blocks = joined(tree.base_blocks());
     let own = gaps(blocks.iter().cloned(), &extents);
     heap.metadata_bytes = own.into_iter().map(|range| residency.bytes(range)).sum();
-    heap.areas = extents;
-    heap.areas.extend(blocks);
-    heap.areas.sort_unstable_by_key(|range| range.start);
-    heap.areas = joined(std::mem::take(&mut heap.areas));
+    heap.areas = together(extents, blocks);
     let cached = tcache::count(memory, layout.version, mappings, &heap.areas, |at| classes.of(at));
     heap.add_cached(&cached);
     heap
@@ -216,12 +203,14 @@ fn add<M: Memory>(
     extent: &Extent,
 ) -> bool {
     let Extent { record, bits, .. } = extent;
+    if bits.state() == State::Active {
+        return add_active(heap, tree, residency, padding, extent);
+    }
     let bytes = residency.bytes(record.range());
     let free = |tally: &mut Tally| {
         tally.largest_free_bytes = tally.largest_free_bytes.max(record.bytes);
     };
     match bits.state() {
-        State::Active => return add_active(heap, tree, residency, padding, extent),
         State::Dirty => {
             let tally = heap.arena(bits.arena());
             tally.dirty_bytes += record.bytes;
@@ -239,7 +228,7 @@ fn add<M: Memory>(
             tally.retained_bytes += record.bytes;
             tally.resident.retained_bytes += bytes;
         }
-        State::Other => return false,
+        State::Active | State::Other => return false,
     }
     true
 }

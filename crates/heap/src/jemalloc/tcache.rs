@@ -29,7 +29,7 @@ const PART: u64 = 256 << 10;
 
 /// A bin: where its pointers are, and how many.
 struct CacheBin {
-    /// The first pointer; for 5.2, behind the last.
+    /// The address of the first pointer; for 5.2, the end of the last one.
     at: u64,
     count: u64,
 }

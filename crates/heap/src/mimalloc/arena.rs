@@ -132,7 +132,7 @@ fn bytes_of(page: &page::Page) -> u64 {
     let sizes = [1, 8, 64].map(|slices| slices * SLICE);
     match sizes.into_iter().find(|bytes| *bytes >= blocks_bytes) {
         Some(bytes) if page.reserved > 1 => bytes,
-        // A single block may begin behind the record of the page.
+        // A single block may begin after the record of its page.
         _ => {
             let record = if blocks_bytes.is_multiple_of(SLICE) { SLICE } else { 0 };
             blocks_bytes.next_multiple_of(SLICE) + record

@@ -96,7 +96,7 @@ impl Place {
 /// file, neighbours joined.
 pub(super) fn places(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Place> {
     let (mut found, mut left) = (Vec::new(), MAX_READ);
-    // Where the place before ends, which may be behind the end of its mapping.
+    // The end of the previous place, which may be beyond the end of its mapping.
     let mut known = 0;
     for range in anonymous {
         // No arena is smaller. Of a segment, the end may not be accessible yet.

@@ -17,20 +17,16 @@ mod segment;
 mod tally;
 
 use std::ops::Range;
-use std::time::Duration;
 
 use crate::memory::Memory;
-use crate::ranges::joined;
+use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
+use crate::rewalk::least_torn;
 use crate::scattered::Scattered;
 use find::{Place, SLICE};
 use page::Page;
 pub use tally::{Heap, Resident, Tally};
 
-/// Delays before the second and the third walk.
-const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
-/// Maximum torn share of a heap. Above it, the heap is walked again.
-const MAX_TORN: f64 = 0.01;
 /// Maximum number of times that an inconsistent page is read again.
 const REREADS: u32 = 3;
 /// The same for all pages of a walk.
@@ -64,17 +60,7 @@ fn areas_of(places: &[Place]) -> Vec<Range<u64>> {
 
 /// Walks the heap.
 pub fn walk(memory: &impl Memory, layout: &Layout) -> Heap {
-    let mut best = walk_once(memory, layout);
-    for pause in PAUSES {
-        if best.torn_share() <= MAX_TORN || memory.is_over() || !memory.wait(pause) {
-            break;
-        }
-        let next = walk_once(memory, layout);
-        if next.torn_share() < best.torn_share() {
-            best = next;
-        }
-    }
-    best
+    least_torn(memory, || walk_once(memory, layout), Heap::torn_share)
 }
 
 fn walk_once(memory: &impl Memory, layout: &Layout) -> Heap {
@@ -84,35 +70,20 @@ fn walk_once(memory: &impl Memory, layout: &Layout) -> Heap {
         residency: Residency::new(memory),
         rereads: MAX_REREADS,
     };
-    let mut of_segments = 0;
+    let (mut segments, mut reserved) = (Vec::new(), Vec::new());
     for place in &layout.places {
         match place {
             Place::Segment(found) => {
-                of_segments += walker.residency.bytes(place.range());
+                segments.push(place.range());
                 segment::walk(&mut walker, &mut heap, found);
             }
             Place::Arena(found) => arena::walk(&mut walker, &mut heap, found),
-            Place::Reserved { .. } => {}
+            Place::Reserved { .. } => reserved.push(place.range()),
         }
     }
     // Between the segments of a reserved range, there are others that were not recognised, or freed ones.
-    let reserved: Vec<Range<u64>> = layout
-        .places
-        .iter()
-        .filter(|p| matches!(p, Place::Reserved { .. }))
-        .map(Place::range)
-        .collect();
-    let within = |range: &Range<u64>| {
-        reserved.iter().any(|all| all.start <= range.start && range.end <= all.end)
-    };
-    let outside: u64 = layout
-        .places
-        .iter()
-        .filter(|place| matches!(place, Place::Segment(_)) && !within(&place.range()))
-        .map(|place| walker.residency.bytes(place.range()))
-        .sum();
-    let of_reserved: u64 = reserved.iter().map(|range| walker.residency.bytes(range.clone())).sum();
-    heap.unknown_bytes += (of_reserved + outside).saturating_sub(of_segments);
+    let between = gaps(reserved.into_iter(), &segments).into_iter();
+    heap.unknown_bytes += between.map(|range| walker.residency.bytes(range)).sum::<u64>();
     heap
 }
 

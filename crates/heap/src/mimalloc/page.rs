@@ -62,6 +62,23 @@ pub(super) const V2_SHORT: Fields = Fields {
     freed_elsewhere: 40,
 };
 
+impl Fields {
+    /// Reads the bytes of a block; 0 stands for a span that is no page.
+    pub(super) fn block_bytes<M: Memory>(
+        self,
+        words: &mut Scattered<'_, M>,
+        record: u64,
+    ) -> Option<u64> {
+        number(words, record.checked_add(self.block_bytes)?, if self.is_size_short { 4 } else { 8 })
+    }
+}
+
+/// Reads a number of 2, 4 or 8 bytes.
+fn number<M: Memory>(words: &mut Scattered<'_, M>, address: u64, bytes: u64) -> Option<u64> {
+    let word = words.word(address - address % 8)? >> (8 * (address % 8));
+    Some(if bytes == 8 { word } else { word & ((1 << (8 * bytes)) - 1) })
+}
+
 impl Page {
     /// Reads a page whose record is at an address and whose blocks lie in a range. At most `max_listed` blocks can be in its list
     /// of those that other threads have freed; without it, the list is not read. Returns `None` if it contradicts itself.
@@ -72,16 +89,12 @@ impl Page {
         blocks: &Range<u64>,
         max_listed: Option<u64>,
     ) -> Option<Self> {
-        let mut number = |place: u64, bytes: u64| {
-            let address = at.checked_add(place)?;
-            let word = words.word(address - address % 8)? >> (8 * (address % 8));
-            Some(if bytes == 8 { word } else { word & ((1 << (8 * bytes)) - 1) })
-        };
+        let mut number = |place: u64, bytes: u64| number(words, at.checked_add(place)?, bytes);
         let used = number(fields.used, if fields.is_used_long { 4 } else { 2 })?;
         let capacity = number(fields.capacity, 2)?;
         let reserved = number(fields.capacity + 2, 2)?;
-        let block_bytes = number(fields.block_bytes, if fields.is_size_short { 4 } else { 8 })?;
         let list = number(fields.freed_elsewhere, 8)? & !3;
+        let block_bytes = fields.block_bytes(words, at)?;
         let is_sound = used <= capacity
             && capacity <= reserved
             && block_bytes > 0

@@ -11,7 +11,7 @@ const LONG_STRIDE: u64 = 96;
 /// Adds the pages and free spans of a segment.
 pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, segment: &Segment) {
     let fields = if segment.stride == LONG_STRIDE { page::V2 } else { page::V2_SHORT };
-    let slices = (segment.bytes / SLICE).max(SLICES);
+    let slices = segment.bytes / SLICE;
     // The word before the slices.
     let thread = walker.words.word(segment.at + segment.slices_at - 8).unwrap_or(0);
     let mut slice = 0;
@@ -33,9 +33,7 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, segme
         };
         let span = start..start + count * SLICE;
         let resident_bytes = walker.residency.bytes(span.clone());
-        let size = walker.words.word(record + if segment.stride == LONG_STRIDE { 40 } else { 24 });
-        let size = size.map(|word| if segment.stride == LONG_STRIDE { word } else { word >> 32 });
-        match size {
+        match fields.block_bytes(&mut walker.words, record) {
             // The first describes the segment.
             _ if slice == 0 => heap.metadata_bytes += resident_bytes,
             Some(0) => {
@@ -43,7 +41,7 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, segme
                 tally.free_spans_bytes += span.end - span.start;
                 tally.resident.free_spans_bytes += resident_bytes;
             }
-            // A segment that was freed: no thread has it, and it has one span that is no page.
+            // A freed segment belongs to no thread, and has one span that is no page.
             Some(1) if thread == 0 && walker.has_no_blocks(record) => {
                 heap.free_slices_bytes += resident_bytes;
                 heap.purge_bytes += resident_bytes;

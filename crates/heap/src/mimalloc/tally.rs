@@ -11,7 +11,7 @@ const MAX_THREADS: usize = 64 << 10;
 /// A walked heap.
 #[derive(Debug, Clone, Default)]
 pub struct Heap {
-    /// Pages and free spans of each thread, by the address of its storage; 0 is no thread's. A thread that has ended may
+    /// Pages and free spans of each thread, by the address of its storage; 0 stands for no thread. A thread that has ended may
     /// have left pages behind.
     pub threads: BTreeMap<u64, Tally>,
     /// The addresses of segments and arenas, in order and disjoint.
