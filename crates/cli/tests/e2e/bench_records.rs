@@ -42,6 +42,8 @@ fn the_records_of_measurements_say_what_their_summaries_say() {
             Command::new("tar").arg("-xzf").arg(&record).arg("-C").arg(home.path()).status();
         assert!(unpacked.unwrap().success(), "{}", record.display());
         let directory = fs::read_dir(home.path()).unwrap().next().unwrap().unwrap().path();
+        let plan = fs::read_to_string(directory.join("study.jsonl")).unwrap();
+        assert!(!plan.contains("\"beside\":[\"/"), "an absolute path in {}", record.display());
         // From the root of the repository, where documents that are drawn beside a study are found.
         let output = lowtide()
             .current_dir(root())
