@@ -5,7 +5,7 @@
 //! - **inconclusive**: too much could not be attributed;
 //! - **hoard**: at least a fifth of it is free, in whole pages, and still held;
 //! - **fragmentation**: at least as much is free on pages that something else keeps, and more than
-//!   could go back;
+//!   could go back; the free blocks in CPython's arenas are of this kind;
 //! - **live**, **runtime**, **outside_heap**: whichever is most of the rest: memory in use by the program, by a
 //!   runtime or another allocator, or outside of any heap (files, shared memory, stacks, data, mappings of the
 //!   program's own);
@@ -13,6 +13,7 @@
 
 use crate::evidence::{Evidence, NOTABLE};
 use crate::remedies::remedies;
+use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Inspection, Observation, SCHEMA};
 use lowtide_model::ledger::Owner;
 use lowtide_model::verdict::{Verdict, VerdictKind};
@@ -38,6 +39,7 @@ pub fn diagnose(observation: Observation) -> Inspection {
 fn verdict(facts: &Evidence<'_>) -> Verdict {
     let of = |owner| facts.ledger.bytes(owner);
     let (reclaimable, fragmented) = (of(Owner::Reclaimable), of(Owner::Fragmented));
+    let in_cpython = facts.free_in_cpython();
     let unseen = of(Owner::Unattributed);
     let runtime = of(Owner::Runtime);
     let in_use = of(Owner::Allocated) + of(Owner::Cached) + of(Owner::Metadata);
@@ -51,17 +53,20 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     } else if facts.share(unseen) > UNSEEN {
         because.push(format!("{} could not be attributed to an owner", facts.part(unseen)));
         VerdictKind::Inconclusive
-    } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented {
+    } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented + in_cpython {
         because.push(format!(
             "{} were freed and are still held, in whole pages that can go back",
             facts.part(reclaimable)
         ));
         VerdictKind::Hoard
-    } else if facts.share(fragmented) >= NOTABLE {
-        because.push(format!(
-            "{} were freed, but lie on pages that also hold blocks in use",
-            facts.part(fragmented)
-        ));
+    } else if facts.share(fragmented + in_cpython) >= NOTABLE {
+        let mut parts = [
+            (fragmented, "were freed, but lie on pages that also hold blocks in use".to_owned()),
+            (in_cpython, format!("are free in CPython's arenas{}", kept_arenas(facts))),
+        ];
+        parts.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let notable = parts.iter().filter(|(bytes, _)| facts.share(*bytes) >= NOTABLE / 2.0);
+        because.extend(notable.map(|(bytes, what)| format!("{} {what}", facts.part(*bytes))));
         because.push(format!("only {} could go back", facts.part(reclaimable)));
         VerdictKind::Fragmentation
     } else if runtime > in_use.max(outside) {
@@ -75,19 +80,34 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
     let is_unnamed =
         matches!(kind, VerdictKind::Live | VerdictKind::OutsideHeap | VerdictKind::Runtime);
     if is_unnamed && facts.heap.is_some() {
-        because.push(format!("only {} are free and held", facts.part(reclaimable + fragmented)));
+        because.push(format!(
+            "only {} are free and held",
+            facts.part(reclaimable + fragmented + in_cpython)
+        ));
     } else if kind == VerdictKind::Inconclusive && facts.heap.is_none() {
         because.push("its heap could not be walked".to_owned());
     }
     Verdict { kind, because }
 }
 
+/// Why CPython's arenas are not returned; empty if that is not known.
+fn kept_arenas(facts: &Evidence<'_>) -> String {
+    let Some(heap) = &facts.cpython else { return String::new() };
+    let arena = Human(heap.arena_bytes);
+    match heap.arenas {
+        1 => format!(", but its one arena of {arena} has a block in use"),
+        arenas => format!(", but each of its {arenas} arenas of {arena} has a block in use"),
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
-    use lowtide_model::inspection::{HeapPrediction, Manager, Runtime, SharedMemory};
-    use lowtide_model::ledger::Ledger;
+    use lowtide_model::inspection::{
+        CPythonHeap, CPythonSizeClass, HeapPrediction, Manager, Runtime, SharedMemory,
+    };
+    use lowtide_model::ledger::{Ledger, State, WalkedRuntime};
 
     pub(crate) const MIB: u64 = 1 << 20;
 
@@ -193,5 +213,41 @@ pub(crate) mod tests {
                 "60.0 MiB (36 % of RSS) are managed by Ruby, garbage not collected yet included",
             ]
         );
+    }
+
+    #[test]
+    fn free_blocks_in_cpythons_arenas_are_fragmentation_and_the_advice_names_the_sizes_that_keep_them()
+     {
+        let mut found = observed(&[(Owner::Allocated, 20), (Owner::Fragmented, 1)]);
+        found.ledger.add_walked(WalkedRuntime::CPython, State::Allocated, 3 * MIB);
+        found.ledger.add_walked(WalkedRuntime::CPython, State::Free, 286 * MIB);
+        let size = |block_bytes, mostly_free_arenas| CPythonSizeClass {
+            block_bytes,
+            mostly_free_arenas,
+            ..CPythonSizeClass::default()
+        };
+        let cpython = CPythonHeap {
+            arenas: 289,
+            arena_bytes: MIB,
+            mostly_free_arenas: 280,
+            allocated_bytes: 3 * MIB,
+            free_block_bytes: 286 * MIB,
+            sizes: vec![size(32, 0), size(48, 12), size(64, 280)],
+            ..CPythonHeap::default()
+        };
+        let managers = vec![manager("CPython", 289)];
+        let found = diagnose(Observation { managers, cpython: Some(cpython), ..found });
+        assert_eq!(found.verdict.kind, VerdictKind::Fragmentation);
+        assert_eq!(
+            found.verdict.because[..2],
+            [
+                "286 MiB (92 % of RSS) are free in CPython's arenas, but each of its 289 arenas of 1.00 MiB has a block \
+                 in use",
+                "only 0 B (0 % of RSS) could go back",
+            ]
+        );
+        let [remedy] = &found.remedies[..] else { panic!("{:?}", found.remedies) };
+        let sizes = "(280 of 289 arenas are less than a quarter full: blocks of 64 B keep 280, blocks of 48 B keep 12)";
+        assert!(remedy.how.contains(sizes) && !remedy.how.contains("gc.collect"), "{remedy:?}");
     }
 }

@@ -5,8 +5,8 @@ use std::ops::Deref;
 
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::Observation;
-use lowtide_model::ledger::Owner;
+use lowtide_model::inspection::{Manager, Observation};
+use lowtide_model::ledger::{Owner, State, WalkedRuntime};
 use lowtide_model::runtime_kind::RuntimeKind;
 
 /// Share of RSS from which on free memory is worth a verdict.
@@ -46,6 +46,11 @@ impl Evidence<'_> {
         self.runtimes.iter().map(|runtime| runtime.name.as_str()).find(is_collected)
     }
 
+    /// Returns the free bytes in arenas of CPython, which return to the kernel only as a whole.
+    pub(crate) fn free_in_cpython(&self) -> u64 {
+        self.ledger.bytes_of(WalkedRuntime::CPython, State::Free)
+    }
+
     /// Returns a sentence for each notable owner, the largest first.
     pub(crate) fn owners(&self) -> Vec<String> {
         let of = |owner| self.ledger.bytes(owner);
@@ -56,11 +61,36 @@ impl Evidence<'_> {
         };
         owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}")));
         for manager in &self.managers {
+            if self
+                .ledger
+                .rows()
+                .iter()
+                .filter_map(|row| row.manager)
+                .any(|walked| is(walked, manager))
+            {
+                continue;
+            }
             let is_collector = self.collector() == Some(manager.name.as_str());
             let garbage = if is_collector { ", garbage not collected yet included" } else { "" };
             let is_unknown = manager.name == AllocatorKind::Unknown.name();
             let name = if is_unknown { "an unknown allocator" } else { &manager.name };
             owners.push((manager.bytes, format!("are managed by {name}{garbage}")));
+        }
+        for row in self.ledger.rows() {
+            let (Some(manager), Some(state)) = (row.manager, row.state) else { continue };
+            let name = manager.kind().name();
+            let garbage = if manager.kind().is_collected() {
+                ", garbage not collected yet included"
+            } else {
+                ""
+            };
+            owners.push(match state {
+                State::Allocated => (row.bytes, format!("are in use in {name}'s heap{garbage}")),
+                // A verdict of its own tells of it.
+                State::Free if manager == WalkedRuntime::CPython => continue,
+                State::Free => (row.bytes, format!("are free in {name}'s heap")),
+                State::Unknown => (row.bytes, format!("are {name}'s, and could not be walked")),
+            });
         }
         let named: u64 = self.managers.iter().map(|manager| manager.bytes).sum();
         let unnamed = of(Owner::Runtime).saturating_sub(named);
@@ -85,6 +115,10 @@ impl Evidence<'_> {
         let named = owners.into_iter().enumerate().filter(is_named).take(MAX_NAMED);
         named.map(|(_, (bytes, what))| format!("{} {what}", self.part(bytes))).collect()
     }
+}
+
+fn is(walked: WalkedRuntime, manager: &Manager) -> bool {
+    walked.kind().name() == manager.name
 }
 
 fn percent(share: f64) -> String {

@@ -1,9 +1,11 @@
 //! What would lower a process's memory, with the predicted effect.
 
+use std::cmp::Reverse;
+
 use crate::evidence::{Evidence, NOTABLE};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::{HeapPrediction, Linkage, Runtime};
+use lowtide_model::inspection::{CPythonHeap, CPythonSizeClass, HeapPrediction, Linkage, Runtime};
 use lowtide_model::ledger::Owner;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -36,7 +38,8 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
         found.push(Remedy::new(RemedyKind::CloseConnections, None, how));
     }
     found.extend(settings(facts));
-    if verdict.kind == VerdictKind::Fragmentation {
+    let fragmented = facts.ledger.bytes(Owner::Fragmented);
+    if verdict.kind == VerdictKind::Fragmentation && fragmented >= facts.free_in_cpython() {
         let how = "free memory lies between blocks in use, and no release reaches it: an allocator that keeps \
                    sizes apart may hold less; try lowtide study -a glibc,jemalloc,mimalloc";
         found.push(Remedy::new(RemedyKind::Allocator, None, how.to_owned()));
@@ -135,6 +138,10 @@ fn of_managers(facts: &Evidence<'_>) -> Vec<Remedy> {
     names
         .filter_map(|name| {
             let (how, setting) = advice(name)?;
+            let how = match &facts.cpython {
+                Some(heap) if name == RuntimeKind::Python.name() => for_cpython(heap),
+                _ => how.to_owned(),
+            };
             let mut remedy = Remedy::new(RemedyKind::Runtime, None, format!("{name}: {how}"));
             if let Some((name, value)) = setting {
                 remedy = remedy.with_setting(name, value);
@@ -160,6 +167,33 @@ fn advice(manager: &str) -> Option<(&'static str, Option<Variable>)> {
         Some(runtime) => Some((for_runtime(runtime), None)),
         None => for_allocator(&AllocatorKind::parse(manager)),
     }
+}
+
+/// What makes CPython's heap smaller: `gc.collect()` only helps where blocks are in use.
+fn for_cpython(heap: &CPythonHeap) -> String {
+    let free_bytes = heap.free_block_bytes + heap.free_pool_bytes();
+    if heap.allocated_bytes >= free_bytes {
+        return "most of its blocks are in use: gc.collect() frees those that only cycles of references hold".to_owned();
+    }
+    let mut sizes: Vec<_> = heap.sizes.iter().filter(|size| size.mostly_free_arenas > 0).collect();
+    sizes.sort_by_key(|size| Reverse(size.mostly_free_arenas));
+    let kept = |size: &&CPythonSizeClass| {
+        format!("blocks of {} keep {}", Human(size.block_bytes), size.mostly_free_arenas)
+    };
+    let kept: Vec<String> = sizes.iter().take(2).map(kept).collect();
+    let kept = match kept.is_empty() {
+        true => String::new(),
+        false => format!(
+            " ({} of {} arenas are less than a quarter full: {})",
+            heap.mostly_free_arenas,
+            heap.arenas,
+            kept.join(", ")
+        ),
+    };
+    format!(
+        "an arena is returned when no block in it is in use{kept}: fewer long-lived objects made beside short-lived \
+         ones, or a process of its own for what needs much memory"
+    )
 }
 
 fn for_runtime(runtime: RuntimeKind) -> &'static str {

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// Ranges in order, those joined that touch or overlap each other.
-pub(crate) fn joined(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+/// Returns ranges, which are in order of their starts, with those as one that touch or overlap each other.
+pub fn joined(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = Vec::new();
     for range in ranges {
         match all.last_mut() {

@@ -170,11 +170,15 @@ proptest! {
             memory.memory.blocks.iter().map(|(at, b)| *at..*at + b.len() as u64).collect();
         // The same bytes as zeroed data, and as whole regions around them.
         let regions = [BRK..BRK + (64 << 20), THREADS..THREADS + (1 << 31)];
-        let finders: [&dyn Fn() -> Vec<Range<u64>>; 6] = [
+        let finders: [&dyn Fn() -> Vec<Range<u64>>; 7] = [
             &|| jemalloc::areas(&memory, &ranges, &regions),
             &|| gperftools::spans(&memory, &ranges, &regions),
             &|| mimalloc::areas(&memory, &regions),
             &|| pymalloc::pools(&memory, &regions),
+            &|| {
+                let found = pymalloc::Layout::find(&memory, &ranges, &regions);
+                found.map_or(Vec::new(), |layout| pymalloc::walk(&memory, &layout, &regions).areas)
+            },
             &|| ruby::pages(&memory, &regions),
             &|| zend::chunks(&memory, &regions),
         ];

@@ -59,6 +59,9 @@ pub struct Observation {
     pub sockets_established: Option<u64>,
     /// The arenas of its heap.
     pub arenas: Vec<Arena>,
+    /// The heap of CPython's own allocator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpython: Option<CPythonHeap>,
     /// Chunks in use in all arenas, including those that threads cache, by size.
     pub allocated_by_size: Vec<Bin>,
     /// Number of mmapped chunks.
@@ -302,6 +305,53 @@ pub struct JemallocArena {
     pub large_count: u64,
     /// Their bytes (`large.allocated`).
     pub large_bytes: u64,
+}
+
+/// The heap of CPython's own allocator, in the terms of `sys._debugmallocstats()`: resident or not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CPythonHeap {
+    /// Number of arenas. An arena is returned to the kernel when all of its pools are free.
+    pub arenas: u64,
+    /// Bytes of an arena.
+    pub arena_bytes: u64,
+    /// Number of arenas of which less than a quarter is in use.
+    pub mostly_free_arenas: u64,
+    /// Bytes of a pool.
+    pub pool_bytes: u64,
+    /// Number of pools with blocks in use.
+    pub used_pools: u64,
+    /// Number of pools without a block in use.
+    pub free_pools: u64,
+    /// Bytes of blocks in use.
+    pub allocated_bytes: u64,
+    /// Bytes of free blocks in pools that have blocks in use.
+    pub free_block_bytes: u64,
+    /// The pools with blocks in use, by the size of the blocks.
+    pub sizes: Vec<CPythonSizeClass>,
+}
+
+impl CPythonHeap {
+    /// Bytes of pools without a block in use.
+    pub fn free_pool_bytes(&self) -> u64 {
+        self.free_pools * self.pool_bytes
+    }
+}
+
+/// The pools of CPython's allocator with blocks of one size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CPythonSizeClass {
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Number of pools with blocks in use.
+    pub pools: u64,
+    /// Number of blocks in use.
+    pub used_blocks: u64,
+    /// Number of free blocks in these pools.
+    pub free_blocks: u64,
+    /// Number of arenas with such a block in use.
+    pub arenas: u64,
+    /// Number of arenas with such a block in use and less than a quarter of their bytes in use.
+    pub mostly_free_arenas: u64,
 }
 
 /// Free blocks of like size.

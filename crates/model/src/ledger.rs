@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::runtime_kind::RuntimeKind;
+
 /// Whose bytes they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -86,67 +88,138 @@ impl Owner {
     }
 }
 
+/// A runtime whose own heap lowtide walks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WalkedRuntime {
+    /// CPython: the arenas of its allocator `obmalloc`.
+    CPython,
+    /// HotSpot: the heap of Java's objects.
+    HotSpot,
+}
+
+impl WalkedRuntime {
+    /// Returns the runtime.
+    pub fn kind(self) -> RuntimeKind {
+        match self {
+            Self::CPython => RuntimeKind::Python,
+            Self::HotSpot => RuntimeKind::HotSpot,
+        }
+    }
+}
+
+/// What a runtime does with a part of its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// The program has it.
+    Allocated,
+    /// The runtime keeps it for the next allocation.
+    Free,
+    /// It could not be walked.
+    Unknown,
+}
+
 /// A row of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// Whose they are.
     pub owner: Owner,
+    /// The runtime whose heap was walked; only in rows of [`Owner::Runtime`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manager: Option<WalkedRuntime>,
+    /// What the runtime does with them; only in rows with a manager.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<State>,
     /// How many.
     pub bytes: u64,
     /// Whether that is an estimate: by what mappings look like, not by walking a heap.
     pub estimated: bool,
 }
 
-/// The split of resident bytes by owner: one row for each, disjoint, adding up to all.
+impl Row {
+    /// Returns the row of an owner.
+    pub fn new(owner: Owner, bytes: u64) -> Self {
+        Self { owner, manager: None, state: None, bytes, estimated: false }
+    }
+
+    /// What tells the rows of a ledger apart, in their order.
+    fn key(&self) -> (Owner, Option<WalkedRuntime>, Option<State>) {
+        (self.owner, self.manager, self.state)
+    }
+}
+
+/// The split of resident bytes by owner. The rows are disjoint and add up to all: one for each owner, and behind that
+/// of [`Owner::Runtime`], which has what was not walked, one for each state of each runtime that was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Ledger(Vec<Row>);
 
 impl Default for Ledger {
     fn default() -> Self {
-        Self(Owner::ALL.map(|owner| Row { owner, bytes: 0, estimated: false }).to_vec())
+        Self(Owner::ALL.map(|owner| Row::new(owner, 0)).to_vec())
     }
 }
 
 impl Ledger {
     /// Adds bytes to an owner's row.
     pub fn add(&mut self, owner: Owner, bytes: u64) {
-        if let Some(row) = self.0.iter_mut().find(|r| r.owner == owner) {
-            row.bytes = row.bytes.saturating_add(bytes);
-        } else {
-            self.0.push(Row { owner, bytes, estimated: false });
-        }
+        self.add_row(Row::new(owner, bytes));
     }
 
     /// Adds bytes whose owner is an estimate.
     pub fn add_estimate(&mut self, owner: Owner, bytes: u64) {
-        self.add(owner, bytes);
-        if let Some(row) = self.0.iter_mut().find(|r| r.owner == owner)
-            && bytes > 0
-        {
-            row.estimated = true;
-        }
+        self.add_row(Row { estimated: bytes > 0, ..Row::new(owner, bytes) });
+    }
+
+    /// Adds bytes of a runtime whose heap was walked.
+    pub fn add_walked(&mut self, manager: WalkedRuntime, state: State, bytes: u64) {
+        let row = Row::new(Owner::Runtime, bytes);
+        self.add_row(Row { manager: Some(manager), state: Some(state), ..row });
     }
 
     /// Adds the rows of another process.
     pub fn join(&mut self, other: &Self) {
-        for row in &other.0 {
-            if row.estimated {
-                self.add_estimate(row.owner, row.bytes);
-            } else {
-                self.add(row.owner, row.bytes);
-            }
+        other.0.iter().for_each(|row| self.add_row(*row));
+    }
+
+    fn add_row(&mut self, row: Row) {
+        if let Some(same) = self.0.iter_mut().find(|r| r.key() == row.key()) {
+            same.bytes = same.bytes.saturating_add(row.bytes);
+            same.estimated |= row.estimated;
+        } else {
+            let place = self.0.partition_point(|r| r.key() < row.key());
+            self.0.insert(place, row);
         }
     }
 
     /// The bytes of an owner.
     pub fn bytes(&self, owner: Owner) -> u64 {
-        self.0.iter().filter(|r| r.owner == owner).map(|r| r.bytes).sum()
+        self.sum(|row| row.owner == owner)
+    }
+
+    /// The bytes in a state of all runtimes that were walked.
+    pub fn bytes_in(&self, state: State) -> u64 {
+        self.sum(|row| row.state == Some(state))
+    }
+
+    /// The bytes of a runtime that was walked, in one state.
+    pub fn bytes_of(&self, manager: WalkedRuntime, state: State) -> u64 {
+        self.sum(|row| row.manager == Some(manager) && row.state == Some(state))
+    }
+
+    /// The bytes of the row for the same owner, runtime and state as this one.
+    pub fn bytes_like(&self, row: &Row) -> u64 {
+        self.sum(|r| r.key() == row.key())
+    }
+
+    fn sum(&self, wanted: impl Fn(&Row) -> bool) -> u64 {
+        self.0.iter().filter(|row| wanted(row)).map(|row| row.bytes).sum()
     }
 
     /// All bytes.
     pub fn total(&self) -> u64 {
-        self.0.iter().map(|r| r.bytes).sum()
+        self.sum(|_| true)
     }
 
     /// The rows, in the order of [`Owner::ALL`].
@@ -179,5 +252,20 @@ mod tests {
         let text = serde_json::to_string(&ledger).unwrap();
         assert!(text.starts_with(r#"[{"owner":"allocated","bytes":0,"estimated":false},"#));
         assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
+    }
+
+    #[test]
+    fn a_walked_runtime_has_rows_behind_those_of_what_was_not_walked() {
+        let mut ledger = Ledger::default();
+        ledger.add_walked(WalkedRuntime::CPython, State::Free, 3);
+        ledger.add_walked(WalkedRuntime::CPython, State::Allocated, 2);
+        ledger.add_estimate(Owner::Runtime, 1);
+        let mut both = ledger.clone();
+        both.join(&ledger);
+        assert_eq!((both.bytes(Owner::Runtime), both.bytes_in(State::Free)), (12, 6));
+        let text = serde_json::to_string(&both).unwrap();
+        let rows = r#"{"owner":"runtime","bytes":2,"estimated":true},{"owner":"runtime","manager":"cpython","state":"allocated","bytes":4,"estimated":false},{"owner":"runtime","manager":"cpython","state":"free","bytes":6,"estimated":false},{"owner":"stacks","#;
+        assert!(text.contains(rows), "{text}");
+        assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), both);
     }
 }

@@ -12,6 +12,7 @@ use lowtide_probe::detect::{
     Area, AreaOwner, Detected, DetectedAllocator, DetectedRuntime, OwnMemory, WalkedHeaps, areas,
     stacks,
 };
+use lowtide_probe::proc::maps::FileId;
 use lowtide_probe::proc::maps::{Mapping, parse};
 use lowtide_probe::program::Sanitizer;
 
@@ -35,7 +36,7 @@ fn allocator(name: &str) -> Option<DetectedAllocator> {
 }
 
 fn runtime(kind: RuntimeKind, memory: OwnMemory) -> Vec<DetectedRuntime> {
-    vec![DetectedRuntime { kind, version: None, memory }]
+    vec![DetectedRuntime { kind, version: None, file: FileId::default(), memory }]
 }
 
 /// The owners of what begins where, by name.

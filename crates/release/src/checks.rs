@@ -343,6 +343,7 @@ mod tests {
     use lowtide_model::inspection::Linkage;
     use lowtide_model::runtime_kind::RuntimeKind;
     use lowtide_probe::detect::{DetectedAllocator, DetectedRuntime, OwnMemory};
+    use lowtide_probe::proc::maps::FileId;
 
     fn named(name: &str, version: Option<&str>) -> Option<DetectedAllocator> {
         Some(DetectedAllocator {
@@ -388,8 +389,12 @@ mod tests {
         assert_eq!(check_allocator(&with_malloc("glibc", None)), Ok(()));
         assert_eq!(name(&with_malloc("musl", None)), "musl");
         assert_eq!(name(&Detected::default()), "unknown");
-        let of_go =
-            DetectedRuntime { kind: RuntimeKind::Go, version: None, memory: OwnMemory::None };
+        let of_go = DetectedRuntime {
+            kind: RuntimeKind::Go,
+            version: None,
+            file: FileId::default(),
+            memory: OwnMemory::None,
+        };
         let go = Detected { runtimes: vec![of_go], ..Detected::default() };
         assert_eq!(name(&go), "Go's own");
         let redis = Detected { own: named("jemalloc", None), ..with_malloc("glibc", None) };

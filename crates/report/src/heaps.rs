@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::{Arena, Bin, JemallocArena, MimallocThread, Observation, Tunables};
+use lowtide_model::inspection::{
+    Arena, Bin, CPythonHeap, JemallocArena, MimallocThread, Observation, Tunables,
+};
 
 use crate::owners::counted;
 use crate::screen::{Screen, dim};
@@ -41,7 +43,53 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
         }
         out += &sentence(mimalloc_sum(&mimalloc), each, screen);
     }
+    if let Some(heap) = &observation.cpython {
+        out.push('\n');
+        if each {
+            out += &cpython_sizes(heap, screen);
+        }
+        let hint = if each { "" } else { " (--arenas shows each size)" };
+        out += &wrapped(&(cpython_sum(heap) + hint), screen.width);
+        out.push('\n');
+    }
     out
+}
+
+fn cpython_sizes(heap: &CPythonHeap, screen: Screen) -> String {
+    let head = " blocks of      pools      in use        free   bytes in use  bytes free    arenas  mostly free";
+    let mut out = format!("{}\n", dim(head, screen));
+    for size in &heap.sizes {
+        let _ = writeln!(
+            out,
+            " {:>9} {:>10} {:>11} {:>11} {:>14} {:>11} {:>9} {:>12}",
+            human(size.block_bytes),
+            size.pools,
+            size.used_blocks,
+            size.free_blocks,
+            human(size.used_blocks * size.block_bytes),
+            human(size.free_blocks * size.block_bytes),
+            size.arenas,
+            size.mostly_free_arenas,
+        );
+    }
+    out
+}
+
+fn cpython_sum(heap: &CPythonHeap) -> String {
+    format!(
+        "CPython: {} of {}: {} in use, {} free in {} that also {} blocks in use, {} free in {} without; {} of the \
+         arenas {} less than a quarter full",
+        counted(heap.arenas, "arena"),
+        Human(heap.arena_bytes),
+        Human(heap.allocated_bytes),
+        Human(heap.free_block_bytes),
+        counted(heap.used_pools, "pool"),
+        if heap.used_pools == 1 { "has" } else { "have" },
+        Human(heap.free_pool_bytes()),
+        counted(heap.free_pools, "pool"),
+        heap.mostly_free_arenas,
+        if heap.mostly_free_arenas == 1 { "is" } else { "are" },
+    )
 }
 
 fn sentence(mut line: String, each: bool, screen: Screen) -> String {
@@ -228,4 +276,43 @@ fn mimalloc_sum(arenas: &[&Arena]) -> String {
         own(&|thread| thread.empty_pages),
         Human(spans_bytes),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lowtide_model::inspection::CPythonSizeClass;
+
+    #[test]
+    fn the_heap_of_cpython_is_told_in_the_terms_of_its_own_statistics() {
+        let size = CPythonSizeClass {
+            block_bytes: 64,
+            pools: 3,
+            used_blocks: 5,
+            free_blocks: 760,
+            arenas: 2,
+            mostly_free_arenas: 1,
+        };
+        let cpython = CPythonHeap {
+            arenas: 2,
+            arena_bytes: 1 << 20,
+            mostly_free_arenas: 1,
+            pool_bytes: 16 << 10,
+            used_pools: 3,
+            free_pools: 1,
+            allocated_bytes: 320,
+            free_block_bytes: 48640,
+            sizes: vec![size],
+        };
+        let observation = Observation { cpython: Some(cpython), ..Observation::default() };
+        let screen = Screen { width: 110, colour: false };
+        assert_eq!(
+            render(&observation, true, screen),
+            "\n blocks of      pools      in use        free   bytes in use  bytes free    arenas  mostly free\n      \
+             64 B          3           5         760          320 B    47.5 KiB         2            1\n\
+             CPython: 2 arenas of 1.00 MiB: 320 B in use, 47.5 KiB free in 3 pools that also have blocks in use, 16.0 KiB\n\
+             free in 1 pool without; 1 of the arenas is less than a quarter full\n"
+        );
+        assert!(render(&observation, false, screen).contains("(--arenas shows each size)"));
+    }
 }

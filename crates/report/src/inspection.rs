@@ -56,8 +56,8 @@ fn bar(inspection: &Inspection, screen: Screen) -> String {
         let _ = write!(out, " (the kernel says {})", Human(kernel));
     }
     out.push('\n');
-    for (owner, places) in places(inspection.observation.ledger.rows(), total, width) {
-        let (colour, letter) = ink(owner);
+    for (row, places) in places(inspection.observation.ledger.rows(), total, width) {
+        let (colour, letter) = ink(&row);
         if screen.colour {
             let _ = write!(out, "{}{}\x1b[0m", escape_of(colour), "█".repeat(places));
         } else {
@@ -77,7 +77,7 @@ fn rows(inspection: &Inspection, screen: Screen) -> String {
     let total = inspection.observation.ledger.total().max(1);
     let mut out = String::new();
     for row in inspection.observation.ledger.rows().iter().filter(|r| r.bytes > 0) {
-        let (colour, letter) = ink(row.owner);
+        let (colour, letter) = ink(row);
         let sign = if screen.colour {
             format!("{}██\x1b[0m", escape_of(colour))
         } else {
@@ -85,7 +85,7 @@ fn rows(inspection: &Inspection, screen: Screen) -> String {
         };
         let share = row.bytes as f64 / total as f64 * 100.0;
         let about = if row.estimated { "≈" } else { " " };
-        let meaning = meaning(inspection, row.owner);
+        let meaning = meaning(inspection, row);
         let room = usize::from(screen.width).saturating_sub(41);
         let meaning: String = meaning.chars().take(room).collect();
         let _ = writeln!(

@@ -3,13 +3,21 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{Inspection, Manager};
-use lowtide_model::ledger::{Owner, Row};
+use lowtide_model::ledger::{Owner, Row, State, WalkedRuntime};
 use ratatui_core::style::Color;
 
 use crate::text::printable;
 
+/// Returns the colour of a row, and its letter for terminals without colours.
+pub fn ink(row: &Row) -> (Color, char) {
+    match row.state {
+        Some(State::Free) => (Color::LightGreen, 'x'),
+        _ => ink_of(row.owner),
+    }
+}
+
 /// Returns the colour of an owner, and its letter for terminals without colours.
-pub fn ink(owner: Owner) -> (Color, char) {
+pub fn ink_of(owner: Owner) -> (Color, char) {
     match owner {
         Owner::Allocated => (Color::Blue, 'A'),
         Owner::Reclaimable => (Color::Green, 'R'),
@@ -26,16 +34,16 @@ pub fn ink(owner: Owner) -> (Color, char) {
     }
 }
 
-/// Returns how many of `width` places each owner has, by largest remainder.
-pub fn places(rows: &[Row], total: u64, width: usize) -> Vec<(Owner, usize)> {
+/// Returns how many of `width` places each row has, by largest remainder.
+pub fn places(rows: &[Row], total: u64, width: usize) -> Vec<(Row, usize)> {
     if total == 0 {
         return Vec::new();
     }
     let exact = |row: &Row| row.bytes as f64 / total as f64 * width as f64;
-    let mut shown: Vec<(Owner, usize, f64)> = rows
+    let mut shown: Vec<(Row, usize, f64)> = rows
         .iter()
         .filter(|row| row.bytes > 0)
-        .map(|row| (row.owner, exact(row) as usize, exact(row).fract()))
+        .map(|row| (*row, exact(row) as usize, exact(row).fract()))
         .collect();
     let mut left = width - shown.iter().map(|s| s.1).sum::<usize>();
     let mut order: Vec<usize> = (0..shown.len()).collect();
@@ -50,18 +58,31 @@ pub fn places(rows: &[Row], total: u64, width: usize) -> Vec<(Owner, usize)> {
     shown.into_iter().filter(|s| s.1 > 0).map(|s| (s.0, s.1)).collect()
 }
 
-/// Describes an owner in this process, in a few words, which may include names chosen by the process.
-pub fn meaning(inspection: &Inspection, owner: Owner) -> String {
+/// Describes a row of this process's ledger, in a few words, which may include names chosen by the process.
+pub fn meaning(inspection: &Inspection, row: &Row) -> String {
+    if let (Some(manager), Some(state)) = (row.manager, row.state) {
+        return of_walked_runtime(manager, state);
+    }
+    let owner = row.owner;
     match owner {
-        Owner::Runtime if !inspection.observation.managers.is_empty() => {
-            let several = inspection.observation.managers.len() > 1;
-            let name = |manager: &Manager| match (several, manager.estimated) {
+        Owner::Runtime => {
+            let ledger = &inspection.observation.ledger;
+            let is_walked = |manager: &&Manager| {
+                let mut walked = ledger.rows().iter().filter_map(|row| row.manager);
+                walked.any(|runtime| runtime.kind().name() == manager.name)
+            };
+            let all = inspection.observation.managers.iter();
+            let managers: Vec<&Manager> = all.filter(|manager| !is_walked(manager)).collect();
+            let name = |manager: &&Manager| match (managers.len() > 1, manager.estimated) {
                 (false, _) => manager.name.clone(),
                 (true, true) => format!("{} ≈ {}", manager.name, Human(manager.bytes)),
                 (true, false) => format!("{} {}", manager.name, Human(manager.bytes)),
             };
-            let names: Vec<String> = inspection.observation.managers.iter().map(name).collect();
-            format!("managed by {}", names.join(", "))
+            let names: Vec<String> = managers.iter().map(name).collect();
+            match names.is_empty() {
+                true => owner.meaning().to_owned(),
+                false => format!("managed by {}", names.join(", ")),
+            }
         }
         Owner::Shared => match inspection.observation.shared.first() {
             Some(largest) => printable(&format!("{}: {}", owner.meaning(), largest.name)),
@@ -69,6 +90,17 @@ pub fn meaning(inspection: &Inspection, owner: Owner) -> String {
         },
         _ => owner.meaning().to_owned(),
     }
+}
+
+fn of_walked_runtime(manager: WalkedRuntime, state: State) -> String {
+    let what = match (manager, state) {
+        (WalkedRuntime::CPython, State::Allocated) => "blocks in use",
+        (WalkedRuntime::CPython, State::Free) => "free blocks and pools of its arenas",
+        (WalkedRuntime::HotSpot, State::Allocated) => "objects, garbage included",
+        (WalkedRuntime::HotSpot, State::Free) => "free in its heap",
+        (_, State::Unknown) => "not walked",
+    };
+    format!("{}: {what}", manager.kind().name())
 }
 
 /// Describes allocator, runtimes, threads, files and connections, in a few words each.
@@ -100,16 +132,15 @@ mod tests {
 
     #[test]
     fn the_places_of_a_bar_add_up_and_the_large_come_first() {
-        let row = |owner, bytes| Row { owner, bytes, estimated: false };
         let rows = [
-            row(Owner::Allocated, 600),
-            row(Owner::Reclaimable, 399),
-            row(Owner::File, 1),
-            row(Owner::Stacks, 0),
+            Row::new(Owner::Allocated, 600),
+            Row::new(Owner::Reclaimable, 399),
+            Row::new(Owner::File, 1),
+            Row::new(Owner::Stacks, 0),
         ];
         let found = places(&rows, 1000, 50);
         assert_eq!(found.iter().map(|f| f.1).sum::<usize>(), 50);
-        assert_eq!(found, [(Owner::Allocated, 30), (Owner::Reclaimable, 20)]);
+        assert_eq!(found, [(rows[0], 30), (rows[1], 20)]);
         assert_eq!(places(&rows, 0, 50), []);
     }
 }

@@ -1,6 +1,6 @@
 //! The chart: RSS and the largest owners over time.
 
-use lowtide_report::owners::ink;
+use lowtide_report::owners::ink_of;
 use lowtide_report::{byte_axis, time_label};
 use ratatui_core::style::{Color, Style};
 use ratatui_core::symbols::Marker;
@@ -85,7 +85,7 @@ fn lines(history: &History) -> Vec<Polyline> {
         if history.owners.highest(which) < history.peak_rss_bytes / NEGLIGIBLE_SHARE {
             continue;
         }
-        let (colour, letter) = ink(owner);
+        let (colour, letter) = ink_of(owner);
         let points = until_now(history.owners.line(which));
         lines.push(Polyline { name: owner.name(), colour, letter, points });
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lowtide_model::bytes::Resident;
 use lowtide_model::inspection::Inspection;
-use lowtide_model::ledger::{Ledger, Owner};
+use lowtide_model::ledger::{Ledger, Owner, Row};
 use lowtide_model::sample::Sample;
 
 use super::policy::PolicyHistory;
@@ -61,11 +61,11 @@ impl History {
         self.latest = Some(found);
     }
 
-    /// Returns the change of an owner's memory since the first inspection, in bytes.
-    pub(crate) fn change_of(&self, owner: Owner) -> Option<i64> {
+    /// Returns the change of a row of the ledger since the first inspection, in bytes.
+    pub(crate) fn change_of(&self, row: &Row) -> Option<i64> {
         let (first, latest) = (self.first.as_ref()?, self.latest.as_ref()?);
         (self.inspections > 1)
-            .then(|| difference(latest.observation.ledger.bytes(owner), first.bytes(owner)))
+            .then(|| difference(latest.observation.ledger.bytes_like(row), first.bytes_like(row)))
     }
 
     /// Returns the age of the last inspection in seconds, if it is noticeably older than the RSS

@@ -7,7 +7,7 @@ use lowtide_model::act::{self, Act, ActEvent};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Resident;
 use lowtide_model::inspection::{Allocator, Arena, HeapPrediction, Linkage, Observation};
-use lowtide_model::ledger::{Ledger, Owner};
+use lowtide_model::ledger::{Ledger, Owner, Row};
 use lowtide_model::release::ReleaseOutcome;
 use lowtide_model::sample::{Reading, Sample};
 use lowtide_model::verdict::VerdictKind;
@@ -255,8 +255,8 @@ fn the_arenas_are_scrolled_to_their_ends_and_no_further() {
 #[test]
 fn changes_are_counted_from_the_first_look() {
     let state = minute();
-    assert_eq!(state.history().change_of(Owner::Allocated), Some(-300 * MIB as i64));
-    assert_eq!(state.history().change_of(Owner::Reclaimable), Some(275 * MIB as i64));
+    assert_eq!(state.history().change_of(&Row::new(Owner::Allocated, 0)), Some(-300 * MIB as i64));
+    assert_eq!(state.history().change_of(&Row::new(Owner::Reclaimable, 0)), Some(275 * MIB as i64));
     assert_eq!(view::signed(-1536), "−1.50 KiB");
     assert_eq!(
         (view::signed(0), view::signed(12 << 20)),
@@ -264,7 +264,7 @@ fn changes_are_counted_from_the_first_look() {
     );
     let mut one = State::new(1, Duration::from_secs(1));
     see(&mut one, 0.0, found(0.0, 1, 1));
-    assert_eq!(one.history().change_of(Owner::Allocated), None);
+    assert_eq!(one.history().change_of(&Row::new(Owner::Allocated, 0)), None);
 }
 
 #[test]

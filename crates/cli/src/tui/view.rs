@@ -3,7 +3,7 @@
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::inspection::Inspection;
-use lowtide_model::ledger::{Owner, Row};
+use lowtide_model::ledger::Row;
 use lowtide_report::owners::{facts, ink, meaning, places};
 use lowtide_report::text::wrapped;
 use ratatui_core::buffer::Buffer;
@@ -97,15 +97,15 @@ fn bar(found: &Inspection, canvas: &mut ScreenCanvas<'_>) {
     let width = usize::from(line.area.width);
     let ledger = &found.observation.ledger;
     let mut at = 0;
-    for (owner, count) in places(ledger.rows(), ledger.total(), width) {
-        let (text, style) = sign(owner, count, line.colour);
+    for (row, count) in places(ledger.rows(), ledger.total(), width) {
+        let (text, style) = sign(&row, count, line.colour);
         at = line.write(at, &text, style);
     }
 }
 
-/// Returns `count` places in the colour of an owner, or with its letter.
-fn sign(owner: Owner, count: usize, colour: bool) -> (String, Style) {
-    let (ink, letter) = ink(owner);
+/// Returns `count` places in the colour of a row, or with its letter.
+fn sign(row: &Row, count: usize, colour: bool) -> (String, Style) {
+    let (ink, letter) = ink(row);
     if colour {
         ("█".repeat(count), Style::new().fg(ink))
     } else {
@@ -159,20 +159,20 @@ fn ledger(
         let mut by_size = rows.to_vec();
         by_size.sort_by_key(|r| std::cmp::Reverse(r.bytes));
         let kept = by_size.get(..room.saturating_sub(1)).unwrap_or_default();
-        shown.retain(|r| kept.iter().any(|k| k.owner == r.owner));
+        shown.retain(|r| kept.contains(r));
     }
     for row in &shown {
         let share = share(row.bytes, found);
-        let change = history.change_of(row.owner).map_or(String::new(), signed);
+        let change = history.change_of(row).map_or(String::new(), signed);
         let about = if row.estimated { "≈" } else { " " };
         let mut line = canvas.split_top(1);
-        let (sign, style) = sign(row.owner, if line.colour { 2 } else { 1 }, line.colour);
+        let (sign, style) = sign(row, if line.colour { 2 } else { 1 }, line.colour);
         line.write(1, &sign, style);
         let bytes = Human(row.bytes).to_string();
         let text =
             format!("{:<15}{about}{bytes:>10} {share:>5.1} % {change:>11}", row.owner.name());
         let at = line.write(4, &text, Style::new());
-        line.write(at + 2, &meaning(found, row.owner), dim());
+        line.write(at + 2, &meaning(found, row), dim());
     }
     if shown.len() < rows.len() && room > 0 {
         let rest: u64 =

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::Inspection;
+use lowtide_model::ledger::{Owner, State, WalkedRuntime};
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::VerdictKind;
 use lowtide_probe::proc::cgroup::Groups;
@@ -106,13 +108,32 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
 
 /// Returns a study of the recommended settings beside other allocators.
 fn study(found: &Inspection, service: &Service) -> String {
-    let mut words = vec!["lowtide study -a glibc,jemalloc,mimalloc".to_owned()];
+    if is_fragmented_by_cpython(found) {
+        // An allocator in the place of malloc does not change what CPython keeps in its arenas.
+        let words = ["glibc", "mimalloc"]
+            .map(|allocator| format!("-t '{allocator}/no-arenas: PYTHONMALLOC=malloc'"));
+        return command(format!("lowtide study -a glibc {}", words.join(" ")), found, service);
+    }
     let advised: Vec<&str> =
-        found.remedies.iter().filter_map(|remedy| treatment(remedy.kind)).collect();
+        found.remedies.iter().filter_map(|remedy| treatment(remedy.kind, found)).collect();
     let usual =
         if found.verdict.kind == VerdictKind::Hoard { &["glibc/trim_threshold"][..] } else { &[] };
     let treatments = if advised.is_empty() { usual } else { &advised };
-    words.extend(treatments.iter().map(|treatment| format!("-t {treatment}")));
+    let treatments = treatments.iter().map(|treatment| format!(" -t {treatment}"));
+    let study =
+        format!("lowtide study -a glibc,jemalloc,mimalloc{}", treatments.collect::<String>());
+    command(study, found, service)
+}
+
+fn is_fragmented_by_cpython(found: &Inspection) -> bool {
+    let ledger = &found.observation.ledger;
+    found.verdict.kind == VerdictKind::Fragmentation
+        && ledger.bytes_of(WalkedRuntime::CPython, State::Free) > ledger.bytes(Owner::Fragmented)
+}
+
+/// Returns a study with its load and the command of the service.
+fn command(study: String, found: &Inspection, service: &Service) -> String {
+    let mut words = vec![study];
     let mut remark = String::new();
     if let Some(place) = &service.listening {
         words.push(format!("--ready tcp:{place}"));
@@ -134,10 +155,14 @@ fn study(found: &Inspection, service: &Service) -> String {
 }
 
 /// Returns the treatment of a study that tries a remedy.
-fn treatment(remedy: RemedyKind) -> Option<&'static str> {
+fn treatment(remedy: RemedyKind, found: &Inspection) -> Option<&'static str> {
+    let allocator = found.observation.allocator.as_ref().map(|allocator| &allocator.kind);
     match remedy {
         RemedyKind::ArenaMax => Some("glibc/arena_max=2"),
         RemedyKind::TrimThreshold => Some("glibc/trim_threshold"),
+        RemedyKind::Purge if allocator == Some(&AllocatorKind::Mimalloc) => {
+            Some("'mimalloc/eager: MIMALLOC_PURGE_DELAY=0'")
+        }
         RemedyKind::Purge => Some("jemalloc/background_thread"),
         RemedyKind::Release
         | RemedyKind::MallocTrim
@@ -193,6 +218,7 @@ pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
 mod tests {
     use super::*;
     use lowtide_analysis::diagnose::diagnose;
+    use lowtide_model::inspection::Allocator;
     use lowtide_model::remedy::{Remedy, Setting};
 
     fn found(kind: VerdictKind, remedies: &[(RemedyKind, Option<(&str, &str)>)]) -> Inspection {
@@ -230,6 +256,25 @@ mod tests {
              tcp:127.0.0.1:9292 --load 'lowtide load http://127.0.0.1:9292/ -n 10000 -c 32' -- ruby app.rb \
              'it'\\''s'\n      (port 9292 is in use while process 7 runs: stop it first, or give the command \
              another port)"
+        );
+    }
+
+    #[test]
+    fn a_study_tries_what_helps_the_allocator_of_the_process() {
+        let mut of_cpython = found(VerdictKind::Fragmentation, &[]);
+        of_cpython.observation.ledger.add_walked(WalkedRuntime::CPython, State::Free, 900 << 20);
+        assert_eq!(
+            next(&of_cpython, &Service { listening: None, directory: None, ..server() }),
+            "lowtide study -a glibc -t 'glibc/no-arenas: PYTHONMALLOC=malloc' -t 'mimalloc/no-arenas: \
+             PYTHONMALLOC=malloc' -- ruby app.rb 'it'\\''s'"
+        );
+        let mut of_mimalloc = found(VerdictKind::Hoard, &[(RemedyKind::Purge, None)]);
+        assert!(next(&of_mimalloc, &server()).contains(" -t jemalloc/background_thread "));
+        let kind = AllocatorKind::Mimalloc;
+        let allocator = Allocator { kind, version: None, linkage: None };
+        of_mimalloc.observation.allocator = Some(allocator);
+        assert!(
+            next(&of_mimalloc, &server()).contains(" -t 'mimalloc/eager: MIMALLOC_PURGE_DELAY=0' ")
         );
     }
 

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use lowtide_model::runtime_kind::RuntimeKind;
 
 use super::{Detector, LoadedObject};
+use crate::proc::maps::FileId;
 use crate::program::{EmbeddedCode, elf, texts};
 
 /// A runtime in a process.
@@ -17,6 +18,8 @@ pub struct DetectedRuntime {
     /// Its version, where its file tells: `1.26.8`, `3.11.7` (before 3.11 only `3.9`), `20.20.2`
     /// (Node's), `17.0.15+6`.
     pub version: Option<String>,
+    /// The file that holds it: the program or a library.
+    pub file: FileId,
     /// How it takes its own memory from the kernel.
     pub memory: OwnMemory,
 }
@@ -63,7 +66,8 @@ impl Detector {
                 if found.iter().all(|r| r.kind != kind) {
                     let version = self.runtime_version(pid, kind, object);
                     let memory = memory(pid, kind, object);
-                    found.push(DetectedRuntime { kind, version, memory });
+                    let file = object.mapping.file;
+                    found.push(DetectedRuntime { kind, version, file, memory });
                 }
             }
         }

@@ -16,12 +16,15 @@ use std::time::{Duration, Instant};
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::HeapMapping;
-use lowtide_heap::ranges::without;
+use lowtide_heap::pymalloc;
+use lowtide_heap::ranges::{joined, without};
 use lowtide_model::allocator_kind::AllocatorKind;
-use lowtide_model::inspection::{Allocator, Bin, Observation, Runtime, Unreadable};
-use lowtide_model::ledger::Owner;
+use lowtide_model::inspection::{
+    Allocator, Bin, CPythonHeap, CPythonSizeClass, Manager, Observation, Runtime, Unreadable,
+};
+use lowtide_model::ledger::{Ledger, Owner, Row, State, WalkedRuntime};
 
-use crate::detect::{self, Detected, Detector, WalkedHeaps};
+use crate::detect::{self, Detected, Detector, OwnMemory, WalkedHeaps};
 use crate::heap;
 use crate::machine::thread_cpu_s;
 use crate::memory::LiveMemory;
@@ -202,7 +205,8 @@ impl Inspector {
         };
         let rest = attributor.attribute(memory).map_err(|error| target.failed(error))?;
         observation.ledger.join(&rest.ledger);
-        observation.managers = rest.managers();
+        observation.managers =
+            Manager::join(rest.managers(), &walked_runtimes(&observation.ledger));
         observation.shared = rest.shared();
         self::status(target, maps, observation)
     }
@@ -260,6 +264,17 @@ fn walk(
             Err(why) => observation.notes.push(format!("its heap was not walked: {why}")),
         }
     }
+    for runtime in detected.runtimes.iter().filter(|found| found.memory == OwnMemory::Pools) {
+        let data = heap::data_of(maps, runtime.file);
+        // CPython maps its arenas.
+        let mapped = mappings.iter().filter(|mapping| !mapping.is_brk);
+        let mapped = joined(mapped.map(|mapping| mapping.range.clone()).collect());
+        if let Some(layout) = pymalloc::Layout::find(memory, &data, &mapped) {
+            let walked = pymalloc::walk(memory, &layout, &mapped);
+            heaps.areas.extend_from_slice(&walked.areas);
+            add_cpython(observation, &walked);
+        }
+    }
     heaps.areas.sort_unstable_by_key(|area| area.start);
     heaps
 }
@@ -290,6 +305,51 @@ fn add_heap(observation: &mut Observation, walked: Walked) -> Vec<Range<u64>> {
     observation.tunables_in_force = observation.tunables_in_force.take().or(walked.tunables);
     observation.heap = Some(observation.heap.unwrap_or_default().and(walked.prediction));
     walked.areas
+}
+
+/// Adds the heap of CPython's own allocator to an observation.
+fn add_cpython(observation: &mut Observation, walked: &pymalloc::Heap) {
+    let (ledger, resident) = (&mut observation.ledger, &walked.resident);
+    let free_bytes = resident.free_block_bytes + resident.free_pool_bytes;
+    let rows = [
+        (State::Allocated, resident.allocated_bytes),
+        (State::Free, free_bytes),
+        (State::Unknown, resident.unknown_bytes),
+    ];
+    for (state, bytes) in rows {
+        ledger.add_walked(WalkedRuntime::CPython, state, bytes);
+    }
+    ledger.add(Owner::Metadata, resident.overhead_bytes);
+    observation.unwalked_bytes += walked.torn_pools * walked.pool_bytes;
+    let size = |(block_bytes, size): (&u64, &pymalloc::SizeClass)| CPythonSizeClass {
+        block_bytes: *block_bytes,
+        pools: size.pools,
+        used_blocks: size.used_blocks,
+        free_blocks: size.free_blocks,
+        arenas: size.arenas,
+        mostly_free_arenas: size.mostly_free_arenas,
+    };
+    observation.cpython = Some(CPythonHeap {
+        arenas: walked.arenas,
+        arena_bytes: walked.arena_bytes(),
+        mostly_free_arenas: walked.mostly_free_arenas,
+        pool_bytes: walked.pool_bytes,
+        used_pools: walked.used_pools,
+        free_pools: walked.free_pools,
+        allocated_bytes: walked.allocated_bytes(),
+        free_block_bytes: walked.free_block_bytes(),
+        sizes: walked.sizes.iter().map(size).collect(),
+    });
+}
+
+/// Returns the runtimes whose heaps were walked, with what the ledger has of them.
+fn walked_runtimes(ledger: &Ledger) -> Vec<Manager> {
+    let of = |row: &Row| {
+        let name = row.manager?.kind().name().to_owned();
+        Some(Manager { name, bytes: row.bytes, estimated: row.estimated })
+    };
+    let found: Vec<Manager> = ledger.rows().iter().filter_map(of).collect();
+    Manager::join(Vec::new(), &found)
 }
 
 /// Who was recognised.

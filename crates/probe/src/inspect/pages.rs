@@ -275,7 +275,7 @@ impl Attributor<'_> {
         let is_heap = mapping.name == "[heap]";
         match () {
             // A heap that was not walked; of one that was, what the program took with `brk` itself.
-            () if is_heap && self.walked.areas.is_empty() => Owner::Unattributed,
+            () if is_heap && self.walked.allocators.is_empty() => Owner::Unattributed,
             () => Owner::AnonymousOther,
         }
     }

@@ -50,7 +50,7 @@ impl PartialEq<&str> for Permissions {
 }
 
 /// A file, whatever path it is reached by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
     /// Device, major and minor number.
     pub device: (u32, u32),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod allocators;
+mod cpython;
 mod owners;
 mod runtimes;
 mod support;

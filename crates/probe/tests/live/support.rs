@@ -97,6 +97,11 @@ impl Subject {
         Self { child, stdout: None, said: String::new() }
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The address that it said.
     pub(crate) fn address(&self) -> u64 {
         let word = self.said.trim().trim_start_matches("0x");

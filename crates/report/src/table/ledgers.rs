@@ -6,7 +6,7 @@ use lowtide_analysis::stats::Estimate;
 use lowtide_analysis::study_report::StudyReport;
 use lowtide_analysis::trial_result::{AtEvents, TrialResult};
 use lowtide_model::inspection::Manager;
-use lowtide_model::ledger::{Ledger, Owner};
+use lowtide_model::ledger::{Ledger, Owner, State};
 
 use super::cells::{Cell, Table, TableRow, bytes, shown, without_range};
 
@@ -38,18 +38,34 @@ struct LedgerColumns {
 impl LedgerColumns {
     fn new(ledger: &Ledger, managers: &[Manager]) -> Self {
         let mut columns: BTreeMap<EventColumn, (u64, bool)> = BTreeMap::new();
+        let mut add = |column, bytes: u64, estimated| {
+            let (sum, is_estimate) = columns.entry(column).or_default();
+            *sum += bytes;
+            *is_estimate |= estimated;
+        };
+        let mut walked = Vec::new();
         for row in ledger.rows() {
-            columns.insert(EventColumn::Owner(row.owner), (row.bytes, row.estimated));
+            let column = match (row.manager, row.state) {
+                (Some(manager), state) => {
+                    let name = manager.kind().name();
+                    walked.push(name);
+                    EventColumn::Manager(match state {
+                        Some(State::Free) => format!("{name}, free"),
+                        _ => name.to_owned(),
+                    })
+                }
+                _ => EventColumn::Owner(row.owner),
+            };
+            add(column, row.bytes, row.estimated);
         }
-        let named: u64 = managers.iter().map(|manager| manager.bytes).sum();
+        let others = managers.iter().filter(|manager| !walked.contains(&manager.name.as_str()));
+        let mut named = 0;
+        for manager in others {
+            named += manager.bytes;
+            add(EventColumn::Manager(manager.name.clone()), manager.bytes, manager.estimated);
+        }
         if let Some((bytes, _)) = columns.get_mut(&EventColumn::Owner(Owner::Runtime)) {
             *bytes = bytes.saturating_sub(named);
-        }
-        for manager in managers {
-            columns.insert(
-                EventColumn::Manager(manager.name.clone()),
-                (manager.bytes, manager.estimated),
-            );
         }
         Self { total: ledger.total(), columns }
     }
@@ -131,4 +147,24 @@ pub(crate) fn ledgers(study: &StudyReport) -> Option<Table> {
         heads: heads.chain(["rest"]).map(str::to_owned).collect(),
         rows,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lowtide_model::ledger::WalkedRuntime;
+
+    #[test]
+    fn a_runtime_that_was_walked_has_a_column_for_what_is_free() {
+        let mut ledger = Ledger::default();
+        ledger.add_walked(WalkedRuntime::CPython, State::Allocated, 5);
+        ledger.add_walked(WalkedRuntime::CPython, State::Free, 7);
+        ledger.add(Owner::Runtime, 4);
+        let manager =
+            |name: &str, bytes| Manager { name: name.to_owned(), bytes, estimated: false };
+        let found = LedgerColumns::new(&ledger, &[manager("CPython", 12), manager("InnoDB", 3)]);
+        let of = |name: &str| found.of(&EventColumn::Manager(name.to_owned())).0;
+        assert_eq!((of("CPython"), of("CPython, free"), of("InnoDB")), (5, 7, 3));
+        assert_eq!(found.of(&EventColumn::Owner(Owner::Runtime)).0, 1);
+    }
 }

@@ -1,0 +1,101 @@
+//! The heap of CPython's own allocator (`Objects/obmalloc.c`), 3.8 and newer.
+//!
+//! It serves requests of at most 512 bytes, from arenas that it cuts into pools. A pool has blocks of one size. An
+//! arena is returned to the kernel when all of its pools are free.
+//!
+//! - `pool`: the head of a pool. It tells a pool from other memory.
+//! - `arenas`: the array of arenas.
+//! - `tally`: the sums, in the terms of `sys._debugmallocstats()`.
+//!
+//! An interpreter with arenas of its own (3.12 and newer, `PyInterpreterConfig.use_main_obmalloc` 0) has an array that is
+//! not found: its pools are left to [`pools`].
+
+mod arenas;
+mod pool;
+mod tally;
+
+use std::ops::Range;
+
+use crate::memory::Memory;
+use crate::ranges::{gaps, joined};
+use crate::residency::Residency;
+use crate::rewalk::least_torn;
+use arenas::{Arena, Arenas};
+use pool::{HEAD, POOLS_IN_ARENA, Pool};
+pub use tally::{Heap, SizeClass};
+
+/// Maximum number of times that an inconsistent pool is read again.
+const REREADS: u32 = 3;
+
+/// Returns the pools in some ranges of anonymous memory, in order, neighbours joined; those that were never used are
+/// not resident, and are left out.
+pub fn pools(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    pool::each(memory, anonymous, |at, pool| {
+        found.push(at..at + pool.bytes);
+        true
+    });
+    joined(found)
+}
+
+/// Where the array of arenas is.
+#[derive(Debug)]
+pub struct Layout {
+    arenas: Arenas,
+}
+
+impl Layout {
+    /// Finds the array of arenas. `data` is the writable data of the file that holds CPython, `anonymous` the private
+    /// writable mappings of no file in order, neighbours joined.
+    pub fn find(
+        memory: &impl Memory,
+        data: &[Range<u64>],
+        anonymous: &[Range<u64>],
+    ) -> Option<Self> {
+        Arenas::find(memory, data, anonymous).map(|arenas| Self { arenas })
+    }
+}
+
+/// Walks the arenas, as far as they lie in `anonymous`.
+pub fn walk(memory: &impl Memory, layout: &Layout, anonymous: &[Range<u64>]) -> Heap {
+    least_torn(memory, || walk_once(memory, layout, anonymous), Heap::torn_share)
+}
+
+fn walk_once(memory: &impl Memory, layout: &Layout, anonymous: &[Range<u64>]) -> Heap {
+    let arenas = layout.arenas.read(memory, anonymous);
+    let mut heap = Heap::new(layout.arenas.pool_bytes);
+    let mut residency = Residency::new(memory);
+    for arena in &arenas {
+        walk_arena(memory, &mut residency, arena, &mut heap);
+    }
+    heap.areas = joined(arenas.into_iter().map(|arena| arena.range).collect());
+    heap
+}
+
+fn walk_arena<M: Memory>(
+    memory: &M,
+    residency: &mut Residency<'_, M>,
+    arena: &Arena,
+    heap: &mut Heap,
+) {
+    let bytes = heap.pool_bytes;
+    let mut sums = heap.begin_arena();
+    let pools = arena.first_pool..arena.first_pool + arena.pools * bytes;
+    for at in pools.clone().step_by(bytes as usize) {
+        let resident_bytes = residency.bytes(at..at + bytes);
+        if at >= arena.next_pool {
+            // It was never used, or belonged to an arena that was here before.
+            heap.add_free_pool(resident_bytes);
+            continue;
+        }
+        let is_resident = residency.bytes(at..at + HEAD) == HEAD;
+        let read = || Pool::read(memory, at).filter(|p| p.bytes == bytes && p.arena == arena.index);
+        match (0..=REREADS).find_map(|_| is_resident.then(read).flatten()) {
+            Some(pool) if pool.used_blocks == 0 => heap.add_free_pool(resident_bytes),
+            Some(pool) => heap.add_pool(&pool, resident_bytes, &mut sums),
+            None => heap.add_torn_pool(resident_bytes),
+        }
+    }
+    let outside = gaps(std::iter::once(arena.range.clone()), &[pools]).into_iter();
+    heap.end_arena(sums, outside.map(|range| residency.bytes(range)).sum());
+}

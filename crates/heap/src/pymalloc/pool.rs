@@ -1,0 +1,99 @@
+//! A pool: blocks of one size behind a head (`struct pool_header`).
+
+use std::ops::Range;
+
+use crate::memory::{Memory, half_in, word_in};
+
+/// Bytes of a pool's head (`POOL_OVERHEAD`).
+pub(super) const HEAD: u64 = 48;
+/// The size of a block is a multiple of this (`ALIGNMENT`), and at most [`LARGEST`] (`SMALL_REQUEST_THRESHOLD`).
+const UNIT: u64 = 16;
+const LARGEST: u64 = 512;
+/// Bytes of a pool: up to 3.9, and from 3.10 on. A pool begins at a multiple of them.
+pub(super) const SIZES: [u64; 2] = [4 << 10, 16 << 10];
+/// Pools that an arena has room for (`MAX_POOLS_IN_ARENA`): arenas have 256 KiB up to 3.9, and 1 MiB from 3.10 on.
+pub(super) const POOLS_IN_ARENA: u64 = 64;
+
+/// A pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pool {
+    /// Its bytes: one of [`SIZES`].
+    pub(super) bytes: u64,
+    /// Bytes of a block.
+    pub(super) block_bytes: u64,
+    /// Number of blocks in use.
+    pub(super) used_blocks: u64,
+    /// Index of its arena in the array of arenas.
+    pub(super) arena: u64,
+}
+
+impl Pool {
+    /// Reads a pool; `None` if none begins at this address.
+    pub(super) fn read(memory: &impl Memory, at: u64) -> Option<Self> {
+        if !at.is_multiple_of(SIZES[0]) {
+            return None;
+        }
+        let mut head = [0; HEAD as usize];
+        (memory.read_resident(at, &mut head) == head.len()).then_some(())?;
+        Self::parse(&head, at)
+    }
+
+    /// Parses a head: `ref.count`, `freeblock`, `nextpool`, `prevpool`, `arenaindex`, `szidx`, `nextoffset`,
+    /// `maxnextoffset`.
+    fn parse(head: &[u8], at: u64) -> Option<Self> {
+        let (count, free) = (half_in(head, 0)?, word_in(head, 8)?);
+        let (next, previous) = (word_in(head, 16)?, word_in(head, 24)?);
+        let half = |place: usize| Some(u64::from(half_in(head, place)?));
+        let (arena, class, offset, last) = (half(32)?, half(36)?, half(40)?, half(44)?);
+        let block = (class + 1) * UNIT;
+        if block > LARGEST || arena >= 1 << 24 {
+            return None;
+        }
+        let bytes = SIZES.into_iter().find(|bytes| {
+            let is_free_block = free == 0 || (at + HEAD..at + bytes).contains(&free);
+            at.is_multiple_of(*bytes)
+                && last == bytes - block
+                && offset >= HEAD + block
+                && offset <= last + block
+                && (offset - HEAD).is_multiple_of(block)
+                && u64::from(count) <= (offset - HEAD) / block
+                && is_free_block
+                && [next, previous].iter().all(|pool| pool.is_multiple_of(8) && *pool < 1 << 47)
+        })?;
+        Some(Self { bytes, block_bytes: block, used_blocks: u64::from(count), arena })
+    }
+
+    /// Number of blocks that it has room for.
+    pub(super) fn capacity(&self) -> u64 {
+        (self.bytes - HEAD) / self.block_bytes
+    }
+
+    /// Returns the bytes of an arena with such pools (`ARENA_SIZE`).
+    pub(super) fn arena_bytes(pool_bytes: u64) -> u64 {
+        pool_bytes * POOLS_IN_ARENA
+    }
+}
+
+/// Calls `each` for the pools in some resident memory, in order, until it returns `false`.
+pub(super) fn each(
+    memory: &impl Memory,
+    anonymous: &[Range<u64>],
+    mut each: impl FnMut(u64, Pool) -> bool,
+) {
+    for range in anonymous {
+        for run in memory.resident(range.clone()) {
+            let mut at = run.start.max(range.start);
+            while at < run.end {
+                at = match Pool::read(memory, at).filter(|pool| at + pool.bytes <= range.end) {
+                    Some(pool) => {
+                        if !each(at, pool) {
+                            return;
+                        }
+                        at + pool.bytes
+                    }
+                    None => at + memory.page_bytes(),
+                };
+            }
+        }
+    }
+}
