@@ -14,7 +14,7 @@
 use crate::evidence::{Evidence, NOTABLE};
 use crate::remedies::remedies;
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::{Inspection, Observation, SCHEMA};
+use lowtide_model::inspection::{Inspection, Observation, SCHEMA, WalkedHeap};
 use lowtide_model::ledger::Owner;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 
@@ -55,13 +55,20 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         VerdictKind::Inconclusive
     } else if facts.share(reclaimable) >= NOTABLE && reclaimable >= fragmented + in_cpython {
         because.push(format!(
-            "{} were freed and are still held, in whole pages that can go back",
-            facts.part(reclaimable)
+            "{} were freed and are still held, in whole pages that can go back{}",
+            facts.part(reclaimable),
+            in_library(facts, reclaimable, |heap| heap.reclaimable_bytes)
         ));
         VerdictKind::Hoard
     } else if facts.share(fragmented + in_cpython) >= NOTABLE {
         let mut parts = [
-            (fragmented, "were freed, but lie on pages that also hold blocks in use".to_owned()),
+            (
+                fragmented,
+                format!(
+                    "were freed, but lie on pages that also hold blocks in use{}",
+                    in_library(facts, fragmented, |heap| heap.fragmented_bytes)
+                ),
+            ),
             (in_cpython, format!("are free in CPython's arenas{}", kept_arenas(facts))),
         ];
         parts.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
@@ -88,6 +95,15 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
         because.push("its heap could not be walked".to_owned());
     }
     Verdict { kind, because }
+}
+
+/// Names the allocator of a library that has most of some bytes; empty if none has.
+fn in_library(facts: &Evidence<'_>, bytes: u64, of: impl Fn(&WalkedHeap) -> u64) -> String {
+    let mut others = facts.heaps.iter().filter(|heap| heap.library.is_some());
+    match others.find(|heap| of(heap) > bytes / 2) {
+        Some(heap) => format!(", {} of it in the {}", Human(of(heap)), heap.name()),
+        None => String::new(),
+    }
 }
 
 /// Why CPython's arenas are not returned; empty if that is not known.

@@ -5,7 +5,9 @@ use std::cmp::Reverse;
 use crate::evidence::{Evidence, NOTABLE};
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
-use lowtide_model::inspection::{CPythonHeap, CPythonSizeClass, HeapPrediction, Linkage, Runtime};
+use lowtide_model::inspection::{
+    CPythonHeap, CPythonSizeClass, HeapPrediction, Linkage, Runtime, WalkedHeap,
+};
 use lowtide_model::ledger::Owner;
 use lowtide_model::remedy::{Remedy, RemedyKind};
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -23,7 +25,7 @@ pub(crate) fn remedies(facts: &Evidence<'_>, verdict: &Verdict) -> Vec<Remedy> {
     let mut found = Vec::new();
     if let Some(heap) = facts.heap {
         found.extend(releases(heap, facts.pid));
-        found.extend(purge(heap, facts));
+        found.extend(facts.heaps.iter().filter_map(|heap| purge(heap, facts)));
     }
     let managed: u64 = facts.ledger.bytes(Owner::Runtime);
     let in_use = facts.ledger.bytes(Owner::Allocated) + managed;
@@ -69,22 +71,24 @@ fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
     std::iter::once(release).chain(trim).collect()
 }
 
-/// Returns the remedy by which a program returns the free memory of its jemalloc or mimalloc.
-fn purge(heap: HeapPrediction, facts: &Evidence<'_>) -> Option<Remedy> {
-    let bytes = heap.purge_bytes.filter(|bytes| *bytes >= MIN_BYTES)?;
-    let kind = &facts.allocator.as_ref()?.kind;
+/// Returns the remedy by which a program returns the free memory of a heap of jemalloc or mimalloc.
+fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
+    let bytes = heap.prediction.purge_bytes.filter(|bytes| *bytes >= MIN_BYTES)?;
+    let kind = &heap.allocator;
     let program = facts.command.first().map(String::as_str).unwrap_or_default();
     let is_redis = ["redis-server", "valkey-server"].iter().any(|name| program.contains(name));
+    let place = heap.library.as_deref().unwrap_or("the program");
     let call = match kind {
-        AllocatorKind::Mimalloc => "mi_collect(true) in the program",
-        _ if is_redis => "MEMORY PURGE",
-        _ => "mallctl(\"arena.4096.purge\") in the program",
+        _ if place.contains("arrow") => "pyarrow.default_memory_pool().release_unused()".to_owned(),
+        AllocatorKind::Mimalloc => format!("mi_collect(true) in {place}"),
+        _ if is_redis => "MEMORY PURGE".to_owned(),
+        _ => format!("mallctl(\"arena.4096.purge\") in {place}"),
     };
     let (advice, setting) = for_allocator(kind)?;
     // tikv-jemallocator has its own name for the variable.
     let is_static = facts.allocator.as_ref().is_some_and(|a| a.linkage == Some(Linkage::Static));
-    let is_prefixed = is_static && *kind == AllocatorKind::Jemalloc;
-    let variable = if is_prefixed { " (_RJEM_MALLOC_CONF in a Rust program)" } else { "" };
+    let is_prefixed = (is_static || heap.library.is_some()) && *kind == AllocatorKind::Jemalloc;
+    let variable = if is_prefixed { " (_RJEM_MALLOC_CONF for Rust)" } else { "" };
     let own = facts.arenas.iter().filter_map(|arena| arena.jemalloc.as_ref());
     let slabs: u64 = own.map(|own| own.slab_free_pages_bytes).sum();
     let slabs = match slabs >= MIN_BYTES {
@@ -93,7 +97,7 @@ fn purge(heap: HeapPrediction, facts: &Evidence<'_>) -> Option<Remedy> {
     };
     let how = format!("{call}; {advice}{variable}{slabs}");
     let remedy = Remedy::new(RemedyKind::Purge, Some(bytes), how);
-    Some(match setting {
+    Some(match setting.filter(|_| !is_prefixed) {
         Some((name, value)) => remedy.with_setting(name, value),
         None => remedy,
     })
@@ -102,12 +106,14 @@ fn purge(heap: HeapPrediction, facts: &Evidence<'_>) -> Option<Remedy> {
 /// Settings of glibc's allocator.
 fn settings(facts: &Evidence<'_>) -> Vec<Remedy> {
     let mut found = Vec::new();
-    let free = facts.ledger.bytes(Owner::Reclaimable) + facts.ledger.bytes(Owner::Fragmented);
+    let of_glibc = facts.heaps.iter().filter(|heap| heap.allocator == AllocatorKind::Glibc);
+    let free = of_glibc.map(|heap| heap.reclaimable_bytes + heap.fragmented_bytes).sum();
     let Some(tunables) = facts.tunables_in_force.as_ref().filter(|_| facts.share(free) >= NOTABLE)
     else {
         return found;
     };
-    let holding = facts.arenas.iter().filter(|a| a.free_bytes + a.top_bytes > MIN_BYTES).count();
+    let arenas = facts.arenas.iter().filter(|a| a.jemalloc.is_none() && a.mimalloc.is_none());
+    let holding = arenas.filter(|arena| arena.free_bytes + arena.top_bytes > MIN_BYTES).count();
     if tunables.arena_max.is_none() && holding >= MANY_ARENAS {
         let how = format!(
             "{holding} arenas hold free blocks: MALLOC_ARENA_MAX=2 makes threads share them; try it with \
@@ -263,7 +269,8 @@ fn for_allocator(allocator: &AllocatorKind) -> Option<(&'static str, Option<Vari
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::inspection::Observation;
+    use lowtide_model::inspection::{Observation, Tunables};
+    use lowtide_model::ledger::Ledger;
 
     use super::*;
     use crate::diagnose::diagnose;
@@ -317,5 +324,58 @@ mod tests {
         let found = remedies_of(Observation { sockets_established: Some(1000), ..live });
         assert_eq!(found[0].kind, RemedyKind::CloseConnections);
         assert!(found[0].how.contains("at most 1.00 MiB each"), "{found:?}");
+    }
+
+    #[test]
+    fn a_purge_of_a_librarys_heap_names_the_library_and_says_nothing_of_glibcs_settings() {
+        let mut ledger = Ledger::default();
+        ledger.add(Owner::Reclaimable, 900 * MIB);
+        let prediction =
+            HeapPrediction { purge_bytes: Some(890 * MIB), ..HeapPrediction::default() };
+        let heap = |kind, library: Option<&str>, ledger: &Ledger| {
+            WalkedHeap::new(kind, library.map(str::to_owned), ledger, prediction)
+        };
+        let tunables = Tunables {
+            arena_max: None,
+            trim_threshold_bytes: 1 << 30,
+            top_pad_bytes: 0,
+            mmap_threshold_bytes: 0,
+            mmap_threshold_dynamic: true,
+            tcache_count: 7,
+            tcache_max_bytes: 1032,
+        };
+        let glibc = WalkedHeap {
+            prediction: HeapPrediction::default(),
+            ..heap(AllocatorKind::Glibc, None, &Ledger::default())
+        };
+        let arrow = heap(AllocatorKind::Mimalloc, Some("libarrow.so.2600"), &ledger);
+        let found = diagnose(Observation {
+            heaps: vec![glibc.clone(), arrow],
+            tunables_in_force: Some(tunables),
+            ..observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)])
+        });
+        let because = &found.verdict.because[0];
+        assert!(
+            because.ends_with(", 900 MiB of it in the mimalloc of libarrow.so.2600"),
+            "{because}"
+        );
+        let remedies: Vec<&Remedy> =
+            found.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Release).collect();
+        let purge = remedies.iter().find(|remedy| remedy.kind == RemedyKind::Purge).unwrap();
+        assert_eq!(purge.predicted_bytes, Some(890 * MIB));
+        assert!(
+            purge.how.starts_with("pyarrow.default_memory_pool().release_unused();"),
+            "{purge:?}"
+        );
+        let is_of_glibc = |kind| matches!(kind, RemedyKind::ArenaMax | RemedyKind::TrimThreshold);
+        assert!(!remedies.iter().any(|remedy| is_of_glibc(remedy.kind)), "{remedies:?}");
+
+        let other = heap(AllocatorKind::Jemalloc, Some("_polars.so"), &ledger);
+        let found = remedies_of(Observation {
+            heaps: vec![glibc, other],
+            ..observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)])
+        });
+        let purge = found.iter().find(|remedy| remedy.kind == RemedyKind::Purge).unwrap();
+        assert!(purge.how.contains("in _polars.so;") && purge.setting.is_none(), "{purge:?}");
     }
 }

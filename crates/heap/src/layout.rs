@@ -93,6 +93,15 @@ impl HeapLayout {
         }
     }
 
+    /// Returns where records of the allocator are, to which no pointer of the program leads; empty where that is not known
+    /// before a walk.
+    pub fn records(&self) -> Vec<Range<u64>> {
+        match self {
+            Self::Mimalloc(layout) => layout.records(),
+            Self::Ptmalloc(_) | Self::Jemalloc(_) => Vec::new(),
+        }
+    }
+
     /// Walks the heap. `mappings` are those that may hold a part of it, in order of address.
     ///
     /// # Errors

@@ -65,6 +65,19 @@ pub(crate) fn each_word(
     }
 }
 
+/// Returns how many resident words of some data lie in areas, which are in order and disjoint.
+pub fn pointers_into(memory: &impl Memory, data: &[Range<u64>], areas: &[Range<u64>]) -> u64 {
+    let mut found = 0;
+    for range in data {
+        each_word(memory, range.clone(), |_, word| {
+            let place = areas.partition_point(|area| area.end <= word);
+            found += u64::from(areas.get(place).is_some_and(|area| area.start <= word));
+            true
+        });
+    }
+    found
+}
+
 /// The multiples of an alignment in a range that lie in resident pages.
 pub(crate) fn resident_places(
     memory: &impl Memory,

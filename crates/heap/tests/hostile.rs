@@ -176,7 +176,7 @@ proptest! {
             &|| mimalloc::areas(&memory, &regions),
             &|| pymalloc::pools(&memory, &regions),
             &|| {
-                let found = pymalloc::Layout::find(&memory, &ranges, &regions);
+                let found = pymalloc::Layout::find(&memory, &ranges, &regions, &regions);
                 found.map_or(Vec::new(), |layout| pymalloc::walk(&memory, &layout, &regions).areas)
             },
             &|| ruby::pages(&memory, &regions),

@@ -28,7 +28,9 @@ fn load(name: &str) -> SavedHeap {
 fn walked(saved: &SavedHeap) -> Option<Heap> {
     let mapped = saved.mappings.iter().filter(|mapping| !mapping.is_brk);
     let mapped: Vec<Range<u64>> = mapped.map(|mapping| mapping.range.clone()).collect();
-    Some(walk(&saved.memory, &Layout::find(&saved.memory, &saved.data, &mapped)?, &mapped))
+    let heaps: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();
+    let layout = Layout::find(&saved.memory, &saved.data, &heaps, &mapped)?;
+    Some(walk(&saved.memory, &layout, &mapped))
 }
 
 /// The resident bytes of its rows.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::allocator_kind::AllocatorKind;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Owner};
 use crate::remedy::Remedy;
 use crate::verdict::Verdict;
 
@@ -57,7 +57,9 @@ pub struct Observation {
     pub open_files: Option<u64>,
     /// TCP connections in the state ESTABLISHED.
     pub sockets_established: Option<u64>,
-    /// The arenas of its heap.
+    /// The heaps that were walked.
+    pub heaps: Vec<WalkedHeap>,
+    /// The arenas of its heaps.
     pub arenas: Vec<Arena>,
     /// The heap of CPython's own allocator.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,6 +82,58 @@ pub struct Observation {
     /// equal values are of the same one. Zeros where it cannot be read.
     #[serde(skip)]
     pub image: (u64, u64),
+}
+
+/// A heap that was walked, in resident bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WalkedHeap {
+    /// Its allocator.
+    pub allocator: AllocatorKind,
+    /// The name of the library that brings the allocator for its own use; absent for the allocator of the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub library: Option<String>,
+    /// What is in use, what threads cache excluded.
+    pub allocated_bytes: u64,
+    /// Freed, in whole pages.
+    pub reclaimable_bytes: u64,
+    /// Freed, on pages that something else keeps.
+    pub fragmented_bytes: u64,
+    /// Freed, kept for one thread.
+    pub cached_bytes: u64,
+    /// The allocator's own.
+    pub metadata_bytes: u64,
+    /// What remedies would return.
+    #[serde(skip)]
+    pub prediction: HeapPrediction,
+}
+
+impl WalkedHeap {
+    /// Returns a heap whose bytes have owners as in a ledger.
+    pub fn new(
+        allocator: AllocatorKind,
+        library: Option<String>,
+        ledger: &Ledger,
+        prediction: HeapPrediction,
+    ) -> Self {
+        Self {
+            allocator,
+            library,
+            allocated_bytes: ledger.bytes(Owner::Allocated),
+            reclaimable_bytes: ledger.bytes(Owner::Reclaimable),
+            fragmented_bytes: ledger.bytes(Owner::Fragmented),
+            cached_bytes: ledger.bytes(Owner::Cached),
+            metadata_bytes: ledger.bytes(Owner::Metadata),
+            prediction,
+        }
+    }
+
+    /// Returns its name: `mimalloc of libarrow.so.2600`.
+    pub fn name(&self) -> String {
+        match &self.library {
+            Some(library) => format!("{} of {library}", self.allocator),
+            None => self.allocator.to_string(),
+        }
+    }
 }
 
 /// What remedies of walked heaps would return, in bytes; `None` for a remedy that the allocator does not have.

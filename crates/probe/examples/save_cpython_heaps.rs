@@ -54,7 +54,8 @@ fn main() -> Result<()> {
         let mut mappings = heap::mappings(&maps);
         mappings.retain(|mapping| !mapping.is_brk);
         let mapped = joined(mappings.iter().map(|mapping| mapping.range.clone()).collect());
-        let layout = pymalloc::Layout::find(&recorder, &data, &mapped);
+        let heaps = joined(heap::mappings(&maps).into_iter().map(|m| m.range).collect());
+        let layout = pymalloc::Layout::find(&recorder, &data, &heaps, &mapped);
         let layout = layout.ok_or_else(|| Error::other("no arenas"))?;
         let found = pymalloc::walk(&recorder, &layout, &mapped);
         // The array of arenas may be in the heap.

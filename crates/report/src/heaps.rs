@@ -9,7 +9,7 @@ use lowtide_model::inspection::{
 
 use crate::owners::counted;
 use crate::screen::{Screen, dim};
-use crate::text::wrapped;
+use crate::text::{printable, wrapped};
 
 /// Maximum number of arenas that are shown one by one.
 const MAX_ARENAS: usize = 512;
@@ -21,6 +21,14 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
     };
     let (jemalloc, mimalloc) = (of(&|a| a.jemalloc.is_some()), of(&|a| a.mimalloc.is_some()));
     let glibc = of(&|a| a.jemalloc.is_none() && a.mimalloc.is_none());
+    let heaps = |kind: &str| -> Vec<String> {
+        let of_kind = observation.heaps.iter().filter(|heap| heap.allocator.name() == kind);
+        of_kind.map(|heap| printable(&heap.name())).collect()
+    };
+    let name = |kind: &str| match heaps(kind) {
+        names if names.is_empty() => kind.to_owned(),
+        names => names.join(", "),
+    };
     let mut out = String::new();
     if !glibc.is_empty() {
         out.push('\n');
@@ -34,14 +42,14 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
         if each {
             out += &jemalloc_arenas(&jemalloc, screen);
         }
-        out += &sentence(jemalloc_sum(&jemalloc), each, screen);
+        out += &sentence(jemalloc_sum(&name("jemalloc"), &jemalloc), each, screen);
     }
     if !mimalloc.is_empty() {
         out.push('\n');
         if each {
             out += &mimalloc_threads(&mimalloc, screen);
         }
-        out += &sentence(mimalloc_sum(&mimalloc), each, screen);
+        out += &sentence(mimalloc_sum(&name("mimalloc"), &mimalloc), each, screen);
     }
     if let Some(heap) = &observation.cpython {
         out.push('\n');
@@ -217,13 +225,13 @@ fn jemalloc_arenas(arenas: &[&Arena], screen: Screen) -> String {
     table(head, arenas, line, blocks, screen)
 }
 
-fn jemalloc_sum(arenas: &[&Arena]) -> String {
+fn jemalloc_sum(name: &str, arenas: &[&Arena]) -> String {
     let sum = |of: &dyn Fn(&JemallocArena) -> u64| -> u64 {
         arenas.iter().filter_map(|arena| arena.jemalloc.as_ref()).map(of).sum()
     };
     let allocated_bytes: u64 = arenas.iter().map(|arena| arena.allocated_bytes).sum();
     format!(
-        "{} of jemalloc: {} active, of which {} are allocated; {} dirty and {} muzzy, which a purge returns; {} retained; \
+        "{name}: {}, {} active, of which {} are allocated; {} dirty and {} muzzy, which a purge returns; {} retained; \
          {} free in {}, of which {} are whole resident pages, which no purge returns",
         counted(arenas.len() as u64, "arena"),
         Human(sum(&|own| own.active_bytes)),
@@ -259,7 +267,7 @@ fn mimalloc_threads(arenas: &[&Arena], screen: Screen) -> String {
     table(head, arenas, line, ("", |_: &Bin| String::new()), screen)
 }
 
-fn mimalloc_sum(arenas: &[&Arena]) -> String {
+fn mimalloc_sum(name: &str, arenas: &[&Arena]) -> String {
     let own = |of: &dyn Fn(&MimallocThread) -> u64| -> u64 {
         arenas.iter().filter_map(|arena| arena.mimalloc.as_ref()).map(of).sum()
     };
@@ -267,7 +275,7 @@ fn mimalloc_sum(arenas: &[&Arena]) -> String {
     let spans_bytes = own(&|thread| thread.free_spans_bytes);
     let threads = arenas.iter().filter_map(|a| a.mimalloc.as_ref()).filter(|own| own.thread != 0);
     format!(
-        "mimalloc: {} in {}, with {} allocated and {} free; {} of them empty; {} in free spans, which only their thread can \
+        "{name}: {} in {}, with {} allocated and {} free; {} of them empty; {} in free spans, which only their thread can \
          return",
         counted(own(&|thread| thread.pages), "page"),
         counted(threads.count() as u64, "thread"),

@@ -90,9 +90,7 @@ fn unit_of(groups: &Groups) -> Option<String> {
 pub(super) fn next(found: &Inspection, service: &Service) -> String {
     let pid = found.observation.pid;
     match found.verdict.kind {
-        VerdictKind::Hoard
-            if found.remedies.iter().any(|remedy| remedy.kind == RemedyKind::Release) =>
-        {
+        VerdictKind::Hoard if is_release_the_remedy(found) => {
             format!("lowtide release {pid}\n      {}", study(found, service))
         }
         VerdictKind::Hoard | VerdictKind::Fragmentation => study(found, service),
@@ -104,6 +102,16 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
             format!("lowtide inspect --watch 60s {pid}     (does it grow?)")
         }
     }
+}
+
+/// Returns whether a release returns as much as what the program can do itself.
+fn is_release_the_remedy(found: &Inspection) -> bool {
+    let most = |kind: RemedyKind| {
+        let of_kind = found.remedies.iter().filter(|remedy| remedy.kind == kind);
+        of_kind.map(|remedy| remedy.predicted_bytes.unwrap_or(0)).max()
+    };
+    let purge_bytes = most(RemedyKind::Purge).unwrap_or(0);
+    most(RemedyKind::Release).is_some_and(|release_bytes| release_bytes >= purge_bytes)
 }
 
 /// Returns a study of the recommended settings beside other allocators.
@@ -156,14 +164,21 @@ fn command(study: String, found: &Inspection, service: &Service) -> String {
 
 /// Returns the treatment of a study that tries a remedy.
 fn treatment(remedy: RemedyKind, found: &Inspection) -> Option<&'static str> {
-    let allocator = found.observation.allocator.as_ref().map(|allocator| &allocator.kind);
+    let purged = found.observation.heaps.iter().max_by_key(|heap| heap.prediction.purge_bytes);
     match remedy {
         RemedyKind::ArenaMax => Some("glibc/arena_max=2"),
         RemedyKind::TrimThreshold => Some("glibc/trim_threshold"),
-        RemedyKind::Purge if allocator == Some(&AllocatorKind::Mimalloc) => {
-            Some("'mimalloc/eager: MIMALLOC_PURGE_DELAY=0'")
-        }
-        RemedyKind::Purge => Some("jemalloc/background_thread"),
+        RemedyKind::Purge => match purged.map(|heap| (&heap.allocator, &heap.library)) {
+            // A library keeps its allocator, whatever serves `malloc`.
+            Some((AllocatorKind::Mimalloc, Some(_))) => {
+                Some("'glibc/purge: MIMALLOC_PURGE_DELAY=0'")
+            }
+            Some((AllocatorKind::Mimalloc, None)) => {
+                Some("'mimalloc/purge: MIMALLOC_PURGE_DELAY=0'")
+            }
+            Some((_, Some(_))) => None,
+            _ => Some("jemalloc/background_thread"),
+        },
         RemedyKind::Release
         | RemedyKind::MallocTrim
         | RemedyKind::CloseConnections
@@ -218,7 +233,8 @@ pub(super) fn to_paste(found: &Inspection, service: &Service) -> String {
 mod tests {
     use super::*;
     use lowtide_analysis::diagnose::diagnose;
-    use lowtide_model::inspection::Allocator;
+    use lowtide_model::inspection::{HeapPrediction, WalkedHeap};
+    use lowtide_model::ledger::Ledger;
     use lowtide_model::remedy::{Remedy, Setting};
 
     fn found(kind: VerdictKind, remedies: &[(RemedyKind, Option<(&str, &str)>)]) -> Inspection {
@@ -270,12 +286,16 @@ mod tests {
         );
         let mut of_mimalloc = found(VerdictKind::Hoard, &[(RemedyKind::Purge, None)]);
         assert!(next(&of_mimalloc, &server()).contains(" -t jemalloc/background_thread "));
-        let kind = AllocatorKind::Mimalloc;
-        let allocator = Allocator { kind, version: None, linkage: None };
-        of_mimalloc.observation.allocator = Some(allocator);
-        assert!(
-            next(&of_mimalloc, &server()).contains(" -t 'mimalloc/eager: MIMALLOC_PURGE_DELAY=0' ")
-        );
+        let heap = |library: Option<&str>| {
+            let library = library.map(str::to_owned);
+            let none = (Ledger::default(), HeapPrediction::default());
+            WalkedHeap::new(AllocatorKind::Mimalloc, library, &none.0, none.1)
+        };
+        of_mimalloc.observation.heaps = vec![heap(None)];
+        let setting = "purge: MIMALLOC_PURGE_DELAY=0' ";
+        assert!(next(&of_mimalloc, &server()).contains(&format!(" -t 'mimalloc/{setting}")));
+        of_mimalloc.observation.heaps = vec![heap(Some("libarrow.so"))];
+        assert!(next(&of_mimalloc, &server()).contains(&format!(" -t 'glibc/{setting}")));
     }
 
     #[test]

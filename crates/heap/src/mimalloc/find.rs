@@ -90,6 +90,15 @@ impl Place {
             Self::Reserved { start, end } => *start..*end,
         }
     }
+
+    /// The part with mimalloc's own records, to which no pointer of the program leads.
+    pub(super) fn head(&self) -> Range<u64> {
+        match self {
+            Self::Segment(segment) => segment.at..segment.at + SEGMENT_HEAD as u64,
+            Self::Arena(arena) => arena.at..arena.at + arena.info * SLICE,
+            Self::Reserved { start, .. } => *start..*start,
+        }
+    }
 }
 
 /// Finds what is mimalloc's, in order of address; empty if there is none. `anonymous` are the private writable mappings of no

@@ -44,6 +44,13 @@ impl Layout {
         let places = find::places(memory, anonymous);
         (!places.is_empty()).then_some(Self { places })
     }
+
+    /// Returns where mimalloc's own records are that a search finds, in order and disjoint.
+    pub fn records(&self) -> Vec<Range<u64>> {
+        let mut heads: Vec<Range<u64>> = self.places.iter().map(Place::head).collect();
+        heads.sort_unstable_by_key(|range| range.start);
+        joined(heads)
+    }
 }
 
 /// Returns the addresses that belong to mimalloc, in order and disjoint; empty if there is none. The arguments are those of

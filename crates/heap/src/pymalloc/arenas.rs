@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::pool::{self, POOLS_IN_ARENA, Pool};
 use crate::memory::{Memory, each_word, half_in, word_in};
+use crate::scattered::Scattered;
 
 /// Bytes of `struct arena_object`: `address`, `pool_address`, `nfreepools`, `ntotalpools`, `freepools`, `nextarena`,
 /// `prevarena`.
@@ -44,6 +45,7 @@ impl Arenas {
     pub(super) fn find(
         memory: &impl Memory,
         data: &[Range<u64>],
+        heaps: &[Range<u64>],
         anonymous: &[Range<u64>],
     ) -> Option<Self> {
         let mut samples: Vec<(u64, Pool)> = Vec::new();
@@ -53,12 +55,18 @@ impl Arenas {
             }
             samples.len() < SAMPLES
         });
+        let is_in_heap = |word: u64| {
+            let place = heaps.partition_point(|range| range.end <= word);
+            heaps.get(place).is_some_and(|range| range.start <= word)
+        };
+        let mut words = Scattered::new(memory);
         let mut tried = HashSet::new();
         for range in data {
             let mut found = None;
             each_word(memory, range.clone(), |_, word| {
-                if is_pointer(word) && tried.insert(word) {
-                    found = samples.iter().find_map(|sample| Self::led_to_by(memory, word, sample));
+                if is_pointer(word) && is_in_heap(word) && tried.insert(word) {
+                    let mut samples = samples.iter();
+                    found = samples.find_map(|sample| Self::led_to_by(&mut words, word, sample));
                 }
                 found.is_none() && tried.len() < MAX_TRIED
             });
@@ -70,11 +78,21 @@ impl Arenas {
     }
 
     /// The array at an address, if it says where a pool lies.
-    fn led_to_by(memory: &impl Memory, at: u64, (address, pool): &(u64, Pool)) -> Option<Self> {
+    fn led_to_by<M: Memory>(
+        words: &mut Scattered<'_, M>,
+        at: u64,
+        (address, pool): &(u64, Pool),
+    ) -> Option<Self> {
         let arenas = Self { at, pool_bytes: pool.bytes };
-        let mut bytes = [0; ENTRY as usize];
         let entry = at.checked_add(pool.arena * ENTRY)?;
-        (memory.read(entry, &mut bytes) == bytes.len()).then_some(())?;
+        let start = words.word(entry)?;
+        if !(start..start.saturating_add(Pool::arena_bytes(pool.bytes))).contains(address) {
+            return None;
+        }
+        let mut bytes = [0; ENTRY as usize];
+        for (place, word) in (entry..).step_by(8).zip(bytes.chunks_exact_mut(8)) {
+            word.copy_from_slice(&words.word(place)?.to_le_bytes());
+        }
         match arenas.parse(&bytes, pool.arena)? {
             Some(arena) if arena.range.contains(address) => Some(arenas),
             _ => None,

@@ -45,14 +45,16 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Finds the array of arenas. `data` is the writable data of the file that holds CPython, `anonymous` the private
-    /// writable mappings of no file in order, neighbours joined.
+    /// Finds the array of arenas. `data` is the writable data of the file that holds CPython. The array is in one of
+    /// `heaps`, the private writable mappings of no file, and the arenas are in `anonymous`, those of them that have no
+    /// other owner; both in order, neighbours joined.
     pub fn find(
         memory: &impl Memory,
         data: &[Range<u64>],
+        heaps: &[Range<u64>],
         anonymous: &[Range<u64>],
     ) -> Option<Self> {
-        Arenas::find(memory, data, anonymous).map(|arenas| Self { arenas })
+        Arenas::find(memory, data, heaps, anonymous).map(|arenas| Self { arenas })
     }
 }
 

@@ -5,27 +5,18 @@
 //! those of the heap in the walker's own scan, all others in one over the mappings.
 
 mod footprint;
+mod heaps;
 mod pages;
 
 use std::fs;
 use std::io;
-use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use lowtide_heap::layout::{HeapLayout, Places, Walked};
-use lowtide_heap::memory::Memory;
-use lowtide_heap::ptmalloc::HeapMapping;
-use lowtide_heap::pymalloc;
-use lowtide_heap::ranges::{joined, without};
-use lowtide_model::allocator_kind::AllocatorKind;
-use lowtide_model::inspection::{
-    Allocator, Bin, CPythonHeap, CPythonSizeClass, Manager, Observation, Runtime, Unreadable,
-};
-use lowtide_model::ledger::{Ledger, Owner, Row, State, WalkedRuntime};
+use lowtide_model::inspection::{Allocator, Manager, Observation, Runtime, Unreadable};
+use lowtide_model::ledger::Owner;
 
-use crate::detect::{self, Detected, Detector, OwnMemory, WalkedHeaps};
-use crate::heap;
+use crate::detect::{self, Detected, Detector, WalkedHeaps};
 use crate::machine::thread_cpu_s;
 use crate::memory::LiveMemory;
 use crate::patience::patiently;
@@ -188,7 +179,7 @@ impl Inspector {
             }
         };
         let walked = match unreadable {
-            None => walk(memory, maps, &detected, observation),
+            None => heaps::walk(memory, maps, &detected, observation),
             Some(_) => WalkedHeaps::default(),
         };
         describe(&detected, observation);
@@ -206,7 +197,7 @@ impl Inspector {
         let rest = attributor.attribute(memory).map_err(|error| target.failed(error))?;
         observation.ledger.join(&rest.ledger);
         observation.managers =
-            Manager::join(rest.managers(), &walked_runtimes(&observation.ledger));
+            Manager::join(rest.managers(), &heaps::walked_runtimes(&observation.ledger));
         observation.shared = rest.shared();
         self::status(target, maps, observation)
     }
@@ -222,134 +213,6 @@ fn memory_of(target: &Target) -> Result<(Option<LiveMemory>, Option<Unreadable>)
         }
         Err(error) => Err(target.failed(error)),
     }
-}
-
-/// Walks the heaps of its allocators that lowtide knows how to walk.
-fn walk(
-    memory: &LiveMemory,
-    maps: &[Mapping],
-    detected: &Detected,
-    observation: &mut Observation,
-) -> WalkedHeaps {
-    let mut heaps = WalkedHeaps::default();
-    if detected.sanitizer.is_some() {
-        return heaps;
-    }
-    let mut mappings = heap::mappings(maps);
-    for allocator in [&detected.malloc, &detected.own].into_iter().flatten() {
-        let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
-            continue;
-        };
-        let data = heap::data_of(maps, library.file);
-        let zeroed_data = detected.zeroed_data_of(allocator, maps, memory.page_bytes());
-        let places = Places { data: &data, zeroed_data: &zeroed_data, mappings: &mappings };
-        let Some(layout) = HeapLayout::find(&allocator.kind, memory, &places) else {
-            let is_glibc = allocator.kind == AllocatorKind::Glibc;
-            if is_glibc && maps.iter().any(|m| m.name == "[heap]") {
-                observation.notes.push(
-                    "its heap is laid out in a way that is not known, and was not walked"
-                        .to_owned(),
-                );
-            }
-            continue;
-        };
-        match layout.walk(memory, &mappings) {
-            Ok(walked) => {
-                heaps.allocators.push(allocator.kind.clone());
-                let areas = add_heap(observation, walked);
-                // No page has two owners.
-                mappings = mappings.iter().flat_map(|mapping| rest_of(mapping, &areas)).collect();
-                heaps.areas.extend(areas);
-            }
-            Err(why) => observation.notes.push(format!("its heap was not walked: {why}")),
-        }
-    }
-    for runtime in detected.runtimes.iter().filter(|found| found.memory == OwnMemory::Pools) {
-        let data = heap::data_of(maps, runtime.file);
-        // CPython maps its arenas.
-        let mapped = mappings.iter().filter(|mapping| !mapping.is_brk);
-        let mapped = joined(mapped.map(|mapping| mapping.range.clone()).collect());
-        if let Some(layout) = pymalloc::Layout::find(memory, &data, &mapped) {
-            let walked = pymalloc::walk(memory, &layout, &mapped);
-            heaps.areas.extend_from_slice(&walked.areas);
-            add_cpython(observation, &walked);
-        }
-    }
-    heaps.areas.sort_unstable_by_key(|area| area.start);
-    heaps
-}
-
-/// Returns what of a mapping is outside of some areas.
-fn rest_of(mapping: &HeapMapping, areas: &[Range<u64>]) -> Vec<HeapMapping> {
-    let rest = without(mapping.range.clone(), areas).into_iter();
-    rest.map(|range| HeapMapping { range, is_brk: mapping.is_brk }).collect()
-}
-
-/// Adds a walked heap to an observation, and returns its addresses.
-fn add_heap(observation: &mut Observation, walked: Walked) -> Vec<Range<u64>> {
-    let torn = walked.arenas.iter().filter(|a| !a.whole).count();
-    if torn > 0 && walked.unwalked_bytes > 0 {
-        observation.notes.push(format!(
-            "{torn} of {} arenas could not be walked to their ends: they changed too fast, or parts \
-             of them are swapped out",
-            walked.arenas.len()
-        ));
-    }
-    observation.ledger.join(&walked.ledger);
-    observation.unwalked_bytes += walked.unwalked_bytes;
-    let bins = std::mem::take(&mut observation.allocated_by_size);
-    observation.allocated_by_size = Bin::join(bins, &walked.allocated_by_size);
-    observation.mmapped_count += walked.mmapped_count;
-    observation.mmapped_bytes += walked.mmapped_bytes;
-    observation.arenas.extend(walked.arenas);
-    observation.tunables_in_force = observation.tunables_in_force.take().or(walked.tunables);
-    observation.heap = Some(observation.heap.unwrap_or_default().and(walked.prediction));
-    walked.areas
-}
-
-/// Adds the heap of CPython's own allocator to an observation.
-fn add_cpython(observation: &mut Observation, walked: &pymalloc::Heap) {
-    let (ledger, resident) = (&mut observation.ledger, &walked.resident);
-    let free_bytes = resident.free_block_bytes + resident.free_pool_bytes;
-    let rows = [
-        (State::Allocated, resident.allocated_bytes),
-        (State::Free, free_bytes),
-        (State::Unknown, resident.unknown_bytes),
-    ];
-    for (state, bytes) in rows {
-        ledger.add_walked(WalkedRuntime::CPython, state, bytes);
-    }
-    ledger.add(Owner::Metadata, resident.overhead_bytes);
-    observation.unwalked_bytes += walked.torn_pools * walked.pool_bytes;
-    let size = |(block_bytes, size): (&u64, &pymalloc::SizeClass)| CPythonSizeClass {
-        block_bytes: *block_bytes,
-        pools: size.pools,
-        used_blocks: size.used_blocks,
-        free_blocks: size.free_blocks,
-        arenas: size.arenas,
-        mostly_free_arenas: size.mostly_free_arenas,
-    };
-    observation.cpython = Some(CPythonHeap {
-        arenas: walked.arenas,
-        arena_bytes: walked.arena_bytes(),
-        mostly_free_arenas: walked.mostly_free_arenas,
-        pool_bytes: walked.pool_bytes,
-        used_pools: walked.used_pools,
-        free_pools: walked.free_pools,
-        allocated_bytes: walked.allocated_bytes(),
-        free_block_bytes: walked.free_block_bytes(),
-        sizes: walked.sizes.iter().map(size).collect(),
-    });
-}
-
-/// Returns the runtimes whose heaps were walked, with what the ledger has of them.
-fn walked_runtimes(ledger: &Ledger) -> Vec<Manager> {
-    let of = |row: &Row| {
-        let name = row.manager?.kind().name().to_owned();
-        Some(Manager { name, bytes: row.bytes, estimated: row.estimated })
-    };
-    let found: Vec<Manager> = ledger.rows().iter().filter_map(of).collect();
-    Manager::join(Vec::new(), &found)
 }
 
 /// Who was recognised.

@@ -51,9 +51,10 @@ fn the_heap_of_cpython_is_what_cpython_counts() {
         let memory = LiveMemory::open(python.pid()).unwrap();
         let detected = Detector::default().detect(python.pid(), &maps).unwrap();
         let data = heap::data_of(&maps, detected.runtimes[0].file);
+        let heaps = joined(heap::mappings(&maps).into_iter().map(|m| m.range).collect());
         let mapped = heap::mappings(&maps).into_iter().filter(|mapping| !mapping.is_brk);
         let mapped = joined(mapped.map(|mapping| mapping.range).collect());
-        let layout = pymalloc::Layout::find(&memory, &data, &mapped).expect(&interpreter);
+        let layout = pymalloc::Layout::find(&memory, &data, &heaps, &mapped).expect(&interpreter);
         let heap = pymalloc::walk(&memory, &layout, &mapped);
         statistics.assert_equal(&heap, &interpreter);
         assert_eq!(heap.torn_pools, 0, "{interpreter}");

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod jemalloc;
+mod library;
 mod mimalloc;
 mod subject;

@@ -1,8 +1,9 @@
-// A heap of jemalloc or mimalloc, whichever is preloaded: threads allocate blocks of many sizes, free most of them, and wait.
+// A heap of jemalloc or mimalloc, whichever is preloaded or named: threads allocate blocks of many sizes, free most of
+// them, and wait. A named LIBRARY serves these blocks alone, and `malloc` stays what it is.
 // The program then answers "statistics" with its own count of usable bytes and jemalloc's statistics, and "purge" with the
 // bytes by which its RSS fell.
 //
-//   subject BYTES KEPT_PERCENT THREADS
+//   subject BYTES KEPT_PERCENT THREADS [LIBRARY]
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
@@ -16,6 +17,9 @@
 
 static int (*control)(const char *, void *, size_t *, void *, size_t);
 static void (*collect)(int);
+static void *(*get)(size_t) = malloc, *(*resize)(void *, size_t) = realloc;
+static void (*put)(void *) = free;
+static size_t (*usable_size)(void *) = malloc_usable_size;
 static _Atomic size_t usable;
 static size_t bytes_per_thread;
 static double kept;
@@ -29,19 +33,19 @@ static double next(uint64_t *state) {
 static void *work(void *number) {
     uint64_t state = 88172645463325252ull + (uintptr_t)number * 7919;
     size_t room = 1 << 12, count = 0;
-    char **blocks = malloc(room * sizeof *blocks);
+    char **blocks = get(room * sizeof *blocks);
     for (size_t got = 0; got < bytes_per_thread;) {
         // Small sizes are frequent, and the largest are 1 MiB.
         double u = next(&state);
         size_t size = 16 * pow(65536, u * u);
-        if (count == room) blocks = realloc(blocks, (room *= 2) * sizeof *blocks);
-        memset(blocks[count++] = malloc(size), 1, size);
+        if (count == room) blocks = resize(blocks, (room *= 2) * sizeof *blocks);
+        memset(blocks[count++] = get(size), 1, size);
         got += size;
     }
-    size_t live = malloc_usable_size(blocks);
+    size_t live = usable_size(blocks);
     for (size_t i = 0; i < count; i++)
-        if (next(&state) >= kept) free(blocks[i]);
-        else live += malloc_usable_size(blocks[i]);
+        if (next(&state) >= kept) put(blocks[i]);
+        else live += usable_size(blocks[i]);
     usable += live;
     pthread_barrier_wait(&all);
     for (;;) pause();
@@ -68,9 +72,14 @@ int main(int count, char **words) {
     if (count < 4) return 2;
     int threads = atoi(words[3]);
     bytes_per_thread = strtoull(words[1], 0, 10) / threads, kept = atof(words[2]) / 100;
-    control = dlsym(RTLD_DEFAULT, "mallctl");
-    collect = dlsym(RTLD_DEFAULT, "mi_collect");
+    void *library = count > 4 ? dlopen(words[4], RTLD_NOW | RTLD_LOCAL) : RTLD_DEFAULT;
+    if (count > 4 && !library) return fprintf(stderr, "%s\n", dlerror()), 5;
+    if (count > 4) get = dlsym(library, "malloc"), put = dlsym(library, "free");
+    if (count > 4) resize = dlsym(library, "realloc"), usable_size = dlsym(library, "malloc_usable_size");
+    control = dlsym(library, "mallctl");
+    collect = dlsym(library, "mi_collect");
     if (!control && !collect) return 3;
+    usable += usable_size(memset(get(1000), 1, 1000));
     pthread_barrier_init(&all, 0, threads + 1);
     for (pthread_t thread; threads-- > 0;)
         if (pthread_create(&thread, 0, work, (void *)(uintptr_t)threads)) return 4;

@@ -34,8 +34,20 @@ impl Subject {
         kept_percent: u64,
         threads: u64,
     ) -> Self {
+        Self::start_with(command, bytes, kept_percent, threads, None)
+    }
+
+    /// Starts it with a library that serves its blocks, and nothing else.
+    pub(crate) fn start_with(
+        command: &mut Command,
+        bytes: u64,
+        kept_percent: u64,
+        threads: u64,
+        library: Option<&Path>,
+    ) -> Self {
         let mut child = command
             .args([bytes, kept_percent, threads].map(|number| number.to_string()))
+            .args(library)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

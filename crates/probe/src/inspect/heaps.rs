@@ -1,0 +1,256 @@
+//! The heaps of a process that lowtide knows how to walk: of its allocators, of those that libraries bring for their own use,
+//! and of runtimes.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use lowtide_heap::layout::{HeapLayout, Places, Walked};
+use lowtide_heap::memory::{Memory, pointers_into};
+use lowtide_heap::ptmalloc::HeapMapping;
+use lowtide_heap::pymalloc;
+use lowtide_heap::ranges::{joined, without};
+use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::inspection::{
+    Bin, CPythonHeap, CPythonSizeClass, Manager, Observation, WalkedHeap,
+};
+use lowtide_model::ledger::{Ledger, Owner, Row, State, WalkedRuntime};
+
+use crate::detect::{Detected, DetectedAllocator, OwnMemory, WalkedHeaps};
+use crate::heap;
+use crate::memory::LiveMemory;
+use crate::proc::maps::Mapping;
+
+/// Bytes of the smallest root of a tree from pages to extents (jemalloc's, for addresses of 57 bits). A library with less
+/// zeroed data has no jemalloc.
+const MIN_ROOT_BYTES: u64 = 256 << 10;
+
+/// Walks the heaps of its allocators that lowtide knows how to walk.
+pub(super) fn walk(
+    memory: &LiveMemory,
+    maps: &[Mapping],
+    detected: &Detected,
+    observation: &mut Observation,
+) -> WalkedHeaps {
+    let mut heaps = WalkedHeaps::default();
+    if detected.sanitizer.is_some() {
+        return heaps;
+    }
+    let mut mappings = heap::mappings(maps);
+    // Those of libraries are known by their structures, and what they have is not searched for chunks.
+    walk_libraries(memory, maps, detected, observation, &mut heaps, &mut mappings);
+    for allocator in [&detected.malloc, &detected.own].into_iter().flatten() {
+        let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
+            continue;
+        };
+        let data = heap::data_of(maps, library.file);
+        let zeroed_data = detected.zeroed_data_of(allocator, maps, memory.page_bytes());
+        let places = Places { data: &data, zeroed_data: &zeroed_data, mappings: &mappings };
+        let Some(layout) = HeapLayout::find(&allocator.kind, memory, &places) else {
+            let is_glibc = allocator.kind == AllocatorKind::Glibc;
+            if is_glibc && maps.iter().any(|m| m.name == "[heap]") {
+                observation.notes.push(
+                    "its heap is laid out in a way that is not known, and was not walked"
+                        .to_owned(),
+                );
+            }
+            continue;
+        };
+        match layout.walk(memory, &mappings) {
+            Ok(walked) => {
+                let areas = add_heap(observation, &mut heaps, &allocator.kind, None, walked);
+                mappings = outside(&mappings, &areas);
+            }
+            Err(why) => observation.notes.push(format!("its heap was not walked: {why}")),
+        }
+    }
+    observation.heaps.sort_by_key(|heap| heap.library.is_some());
+    for runtime in detected.runtimes.iter().filter(|found| found.memory == OwnMemory::Pools) {
+        let data = heap::data_of(maps, runtime.file);
+        // CPython maps its arenas.
+        let mapped = mappings.iter().filter(|mapping| !mapping.is_brk);
+        let mapped = joined(mapped.map(|mapping| mapping.range.clone()).collect());
+        let all = joined(heap::mappings(maps).into_iter().map(|mapping| mapping.range).collect());
+        if let Some(layout) = pymalloc::Layout::find(memory, &data, &all, &mapped) {
+            let walked = pymalloc::walk(memory, &layout, &mapped);
+            heaps.areas.extend_from_slice(&walked.areas);
+            add_cpython(observation, &walked);
+        }
+    }
+    heaps.areas.sort_unstable_by_key(|area| area.start);
+    heaps
+}
+
+/// Walks the heaps of allocators that libraries bring for their own use, under whatever names.
+fn walk_libraries(
+    memory: &LiveMemory,
+    maps: &[Mapping],
+    detected: &Detected,
+    observation: &mut Observation,
+    heaps: &mut WalkedHeaps,
+    mappings: &mut Vec<HeapMapping>,
+) {
+    let of_program: Vec<&str> = [&detected.malloc, &detected.own]
+        .into_iter()
+        .flatten()
+        .filter_map(|allocator| allocator.path.to_str())
+        .collect();
+    let mut libraries: Vec<&Mapping> = Vec::new();
+    for mapping in maps.iter().filter(|mapping| mapping.has_file()) {
+        let is_known = libraries.iter().any(|known| known.file == mapping.file);
+        if !is_known && !of_program.contains(&mapping.name.as_str()) {
+            libraries.push(mapping);
+        }
+    }
+    let mut add = |kind: &AllocatorKind,
+                   library: Option<String>,
+                   layout: &HeapLayout,
+                   mappings: &mut Vec<HeapMapping>| {
+        match layout.walk(memory, mappings) {
+            Ok(walked) => {
+                let areas = add_heap(observation, heaps, kind, library, walked);
+                *mappings = outside(mappings, &areas);
+            }
+            Err(why) => observation.notes.push(format!(
+                "the heap of {kind}{} was not walked: {why}",
+                library.map_or(String::new(), |library| format!(" of {library}"))
+            )),
+        }
+    };
+    for library in &libraries {
+        let zeroed_data = detected.zeroed_data_behind(&library.name, maps, memory.page_bytes());
+        if zeroed_data.iter().all(|data| data.end - data.start < MIN_ROOT_BYTES) {
+            continue;
+        }
+        let places = Places { data: &[], zeroed_data: &zeroed_data, mappings };
+        if let Some(layout) = HeapLayout::find(&AllocatorKind::Jemalloc, memory, &places) {
+            add(&AllocatorKind::Jemalloc, Some(file_name(library)), &layout, mappings);
+        }
+    }
+    let has_mimalloc = |allocator: &DetectedAllocator| allocator.kind == AllocatorKind::Mimalloc;
+    if [&detected.malloc, &detected.own].into_iter().flatten().any(has_mimalloc) {
+        return;
+    }
+    let places = Places { data: &[], zeroed_data: &[], mappings };
+    if let Some(layout) = HeapLayout::find(&AllocatorKind::Mimalloc, memory, &places) {
+        let library = library_that_leads_to(memory, maps, detected, &libraries, &layout.records());
+        add(&AllocatorKind::Mimalloc, library, &layout, mappings);
+    }
+}
+
+/// Returns the name of the library with the most pointers to an allocator's own records; `None` if no library has more than
+/// the others.
+fn library_that_leads_to(
+    memory: &LiveMemory,
+    maps: &[Mapping],
+    detected: &Detected,
+    libraries: &[&Mapping],
+    records: &[Range<u64>],
+) -> Option<String> {
+    // What follows the data of a file may be another mapping that only lies there.
+    let pointers = |library: &Mapping| {
+        let writable = |m: &&Mapping| m.file == library.file && m.permissions.starts_with("rw");
+        let data: Vec<Range<u64>> = maps.iter().filter(writable).map(|m| m.start..m.end).collect();
+        let zeroed_data = detected.zeroed_data_behind(&library.name, maps, 0);
+        let of = |ranges: &[Range<u64>]| pointers_into(memory, ranges, records);
+        of(&data) + of(&zeroed_data)
+    };
+    let mut found: Vec<(u64, &Mapping)> =
+        libraries.iter().map(|library| (pointers(library), *library)).collect();
+    found.sort_by_key(|(count, _)| Reverse(*count));
+    match found[..] {
+        [(most, library), (second, _), ..] if most > second => Some(file_name(library)),
+        [(1.., library)] => Some(file_name(library)),
+        _ => None,
+    }
+}
+
+fn file_name(mapping: &Mapping) -> String {
+    mapping.name.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+/// Returns what of mappings is outside of some areas: no page has two owners.
+fn outside(mappings: &[HeapMapping], areas: &[Range<u64>]) -> Vec<HeapMapping> {
+    let rest = |mapping: &HeapMapping| {
+        let is_brk = mapping.is_brk;
+        let rest = without(mapping.range.clone(), areas).into_iter();
+        rest.map(move |range| HeapMapping { range, is_brk })
+    };
+    mappings.iter().flat_map(rest).collect()
+}
+
+/// Adds a walked heap to an observation and to the heaps, and returns its addresses.
+fn add_heap(
+    observation: &mut Observation,
+    heaps: &mut WalkedHeaps,
+    kind: &AllocatorKind,
+    library: Option<String>,
+    walked: Walked,
+) -> Vec<Range<u64>> {
+    let prediction = walked.prediction;
+    observation.heaps.push(WalkedHeap::new(kind.clone(), library, &walked.ledger, prediction));
+    heaps.allocators.push(kind.clone());
+    heaps.areas.extend_from_slice(&walked.areas);
+    let torn = walked.arenas.iter().filter(|a| !a.whole).count();
+    if torn > 0 && walked.unwalked_bytes > 0 {
+        observation.notes.push(format!(
+            "{torn} of {} arenas could not be walked to their ends: they changed too fast, or parts \
+             of them are swapped out",
+            walked.arenas.len()
+        ));
+    }
+    observation.ledger.join(&walked.ledger);
+    observation.unwalked_bytes += walked.unwalked_bytes;
+    let bins = std::mem::take(&mut observation.allocated_by_size);
+    observation.allocated_by_size = Bin::join(bins, &walked.allocated_by_size);
+    observation.mmapped_count += walked.mmapped_count;
+    observation.mmapped_bytes += walked.mmapped_bytes;
+    observation.arenas.extend(walked.arenas);
+    observation.tunables_in_force = observation.tunables_in_force.take().or(walked.tunables);
+    observation.heap = Some(observation.heap.unwrap_or_default().and(walked.prediction));
+    walked.areas
+}
+
+/// Adds the heap of CPython's own allocator to an observation.
+fn add_cpython(observation: &mut Observation, walked: &pymalloc::Heap) {
+    let (ledger, resident) = (&mut observation.ledger, &walked.resident);
+    let free_bytes = resident.free_block_bytes + resident.free_pool_bytes;
+    let rows = [
+        (State::Allocated, resident.allocated_bytes),
+        (State::Free, free_bytes),
+        (State::Unknown, resident.unknown_bytes),
+    ];
+    for (state, bytes) in rows {
+        ledger.add_walked(WalkedRuntime::CPython, state, bytes);
+    }
+    ledger.add(Owner::Metadata, resident.overhead_bytes);
+    observation.unwalked_bytes += walked.torn_pools * walked.pool_bytes;
+    let size = |(block_bytes, size): (&u64, &pymalloc::SizeClass)| CPythonSizeClass {
+        block_bytes: *block_bytes,
+        pools: size.pools,
+        used_blocks: size.used_blocks,
+        free_blocks: size.free_blocks,
+        arenas: size.arenas,
+        mostly_free_arenas: size.mostly_free_arenas,
+    };
+    observation.cpython = Some(CPythonHeap {
+        arenas: walked.arenas,
+        arena_bytes: walked.arena_bytes(),
+        mostly_free_arenas: walked.mostly_free_arenas,
+        pool_bytes: walked.pool_bytes,
+        used_pools: walked.used_pools,
+        free_pools: walked.free_pools,
+        allocated_bytes: walked.allocated_bytes(),
+        free_block_bytes: walked.free_block_bytes(),
+        sizes: walked.sizes.iter().map(size).collect(),
+    });
+}
+
+/// Returns the runtimes whose heaps were walked, with what the ledger has of them.
+pub(super) fn walked_runtimes(ledger: &Ledger) -> Vec<Manager> {
+    let of = |row: &Row| {
+        let name = row.manager?.kind().name().to_owned();
+        Some(Manager { name, bytes: row.bytes, estimated: row.estimated })
+    };
+    let found: Vec<Manager> = ledger.rows().iter().filter_map(of).collect();
+    Manager::join(Vec::new(), &found)
+}

@@ -1,0 +1,53 @@
+//! The heap of an allocator that a library brings for its own use, while `malloc` is glibc's.
+
+use std::path::Path;
+use std::process::Command;
+
+use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::inspection::Arena;
+use lowtide_model::ledger::Owner;
+
+use crate::subject::{Subject, bundled, compile, inspect};
+
+/// What the allocator itself and the loader have allocated, in bytes.
+const OTHERS: u64 = 256 << 10;
+
+#[test]
+fn it_is_found_by_its_structure_and_named_with_its_library() {
+    for (name, kind) in [
+        ("jemalloc", AllocatorKind::Jemalloc),
+        ("mimalloc", AllocatorKind::Mimalloc),
+        ("mimalloc2", AllocatorKind::Mimalloc),
+    ] {
+        let home = tempfile::tempdir().unwrap();
+        let library = home.path().join("libcolumns.so.7");
+        std::fs::copy(bundled(name), &library).unwrap();
+        let mut command = Command::new(compile(home.path()));
+        command.env("MALLOC_CONF", "dirty_decay_ms:-1,muzzy_decay_ms:-1");
+        command.env("MIMALLOC_PURGE_DELAY", "1000000");
+        // jemalloc is built to be preloaded: its thread-local data need room that the loader sets aside.
+        command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384");
+        let mut subject = start(&mut command, &library);
+        let usable = subject.usable_bytes();
+        let observed = inspect(&subject);
+        assert_eq!(observed.allocator.unwrap().kind, AllocatorKind::Glibc, "{name}");
+        let [glibc, own] = &observed.heaps[..] else { panic!("{name}: {:?}", observed.heaps) };
+        assert_eq!((&glibc.allocator, &glibc.library), (&AllocatorKind::Glibc, &None), "{name}");
+        assert_eq!((&own.allocator, own.library.as_deref()), (&kind, Some("libcolumns.so.7")));
+        // What the program has not written of its blocks is not resident.
+        let is_own = |arena: &&Arena| arena.jemalloc.is_some() || arena.mimalloc.is_some();
+        let arenas = observed.arenas.iter().filter(is_own);
+        let allocated: u64 = arenas.map(|arena| arena.allocated_bytes).sum();
+        let allocated = allocated - own.cached_bytes;
+        assert!((usable..usable + OTHERS).contains(&allocated), "{name}: {usable}, {allocated}");
+        assert!(own.prediction.purge_bytes.unwrap() > 0, "{name}");
+        // The ledger has both, and no page twice.
+        let both = own.allocated_bytes + glibc.allocated_bytes;
+        assert_eq!(observed.ledger.bytes(Owner::Allocated), both, "{name}");
+        assert_eq!(observed.ledger.bytes(Owner::Runtime), 0, "{name}: {:?}", observed.managers);
+    }
+}
+
+fn start(command: &mut Command, library: &Path) -> Subject {
+    Subject::start_with(command, 60_000_000, 5, 3, Some(library))
+}
