@@ -71,7 +71,7 @@ fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
     std::iter::once(release).chain(trim).collect()
 }
 
-/// Returns the remedy by which a program returns the free memory of a heap of jemalloc or mimalloc.
+/// Returns the remedy by which a program returns the free memory of a heap of jemalloc, mimalloc or gperftools.
 fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
     let bytes = heap.prediction.purge_bytes.filter(|bytes| *bytes >= MIN_BYTES)?;
     let kind = &heap.allocator;
@@ -81,6 +81,7 @@ fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
     let call = match kind {
         _ if place.contains("arrow") => "pyarrow.default_memory_pool().release_unused()".to_owned(),
         AllocatorKind::Mimalloc => format!("mi_collect(true) in {place}"),
+        AllocatorKind::Gperftools => format!("MallocExtension_ReleaseFreeMemory() in {place}"),
         _ if is_redis => "MEMORY PURGE".to_owned(),
         _ => format!("mallctl(\"arena.4096.purge\") in {place}"),
     };
@@ -112,7 +113,7 @@ fn settings(facts: &Evidence<'_>) -> Vec<Remedy> {
     else {
         return found;
     };
-    let arenas = facts.arenas.iter().filter(|a| a.jemalloc.is_none() && a.mimalloc.is_none());
+    let arenas = facts.arenas.iter().filter(|arena| arena.is_of_glibc());
     let holding = arenas.filter(|arena| arena.free_bytes + arena.top_bytes > MIN_BYTES).count();
     if tunables.arena_max.is_none() && holding >= MANY_ARENAS {
         let how = format!(

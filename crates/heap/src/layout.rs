@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::{
-    Arena, Bin, HeapPrediction, JemallocArena, MimallocThread, Tunables,
+    Arena, Bin, GperftoolsHeap, HeapPrediction, JemallocArena, MimallocThread, Tunables,
 };
 use lowtide_model::ledger::{Ledger, Owner};
 
@@ -26,6 +26,8 @@ pub enum HeapLayout {
     Jemalloc(jemalloc::Layout),
     /// mimalloc's.
     Mimalloc(mimalloc::Layout),
+    /// That of gperftools' tcmalloc.
+    Gperftools(gperftools::Layout),
 }
 
 /// Where the structures of a heap may be.
@@ -82,8 +84,12 @@ impl HeapLayout {
                 let anonymous = joined(ranges(places.mappings));
                 mimalloc::Layout::find(memory, &anonymous).map(Self::Mimalloc)
             }
+            AllocatorKind::Gperftools => {
+                let anonymous = joined(ranges(places.mappings));
+                let found = gperftools::Layout::find(memory, places.zeroed_data, &anonymous)?;
+                Some(Self::Gperftools(found))
+            }
             AllocatorKind::Musl
-            | AllocatorKind::Gperftools
             | AllocatorKind::Tcmalloc
             | AllocatorKind::Snmalloc
             | AllocatorKind::Rpmalloc
@@ -98,7 +104,7 @@ impl HeapLayout {
     pub fn records(&self) -> Vec<Range<u64>> {
         match self {
             Self::Mimalloc(layout) => layout.records(),
-            Self::Ptmalloc(_) | Self::Jemalloc(_) => Vec::new(),
+            Self::Ptmalloc(_) | Self::Jemalloc(_) | Self::Gperftools(_) => Vec::new(),
         }
     }
 
@@ -124,6 +130,10 @@ impl HeapLayout {
                 }
             }
             Self::Mimalloc(layout) => Ok(of_mimalloc(mimalloc::walk(memory, layout))),
+            Self::Gperftools(layout) => {
+                let anonymous = joined(ranges(mappings));
+                Ok(of_gperftools(gperftools::walk(memory, layout, &anonymous)))
+            }
         }
     }
 }
@@ -242,6 +252,74 @@ fn of_mimalloc(heap: mimalloc::Heap) -> Walked {
     }
 }
 
+fn of_gperftools(heap: gperftools::Heap) -> Walked {
+    let resident = heap.resident;
+    let cached_bytes = heap.cached_bytes().min(resident.allocated_bytes);
+    let mut ledger = Ledger::default();
+    ledger.add(Owner::Allocated, resident.allocated_bytes - cached_bytes);
+    ledger.add(Owner::Reclaimable, resident.free_bytes);
+    ledger.add(Owner::Fragmented, resident.fragmented_bytes);
+    ledger.add(Owner::Cached, cached_bytes);
+    ledger.add(Owner::Metadata, heap.metadata_bytes);
+    ledger.add(Owner::Unattributed, resident.torn_bytes);
+    let bin = |size: &u64, count: u64| {
+        let (from, to) = (*size, size.saturating_add(1));
+        (count > 0).then_some(Bin { from, to, count, bytes: count * size })
+    };
+    let bytes = heap.large_bytes
+        + heap.out_bytes
+        + heap.central_free_bytes
+        + heap.page_heap_free_bytes
+        + heap.returned_bytes
+        + heap.torn_bytes;
+    let arena = Arena {
+        id: 0,
+        heaps: 1,
+        system_bytes: bytes,
+        allocated_bytes: heap.large_bytes + heap.out_bytes,
+        free_count: heap.central_free_count + heap.page_heap_free_count,
+        free_bytes: heap.central_free_bytes + heap.page_heap_free_bytes,
+        fast_count: 0,
+        fast_bytes: 0,
+        top_bytes: 0,
+        reclaimable_bytes: resident.free_bytes,
+        free_resident_bytes: resident.free_bytes + resident.fragmented_bytes,
+        largest_free_bytes: heap.largest_free_bytes,
+        whole: heap.torn_bytes == 0,
+        bins: heap.blocks.iter().filter_map(|(size, (_, free))| bin(size, *free)).collect(),
+        jemalloc: None,
+        mimalloc: None,
+        gperftools: Some(GperftoolsHeap {
+            large_count: heap.large_count,
+            large_bytes: heap.large_bytes,
+            small_spans: heap.small_spans,
+            central_free_bytes: heap.central_free_bytes,
+            transfer_cache_bytes: heap.transfer_bytes,
+            thread_cache_bytes: heap.thread_cache_bytes,
+            thread_caches: heap.thread_caches,
+            page_heap_free_bytes: heap.page_heap_free_bytes,
+            page_heap_returned_bytes: heap.returned_bytes,
+        }),
+    };
+    Walked {
+        ledger,
+        arenas: vec![arena],
+        allocated_by_size: heap
+            .blocks
+            .iter()
+            .filter_map(|(size, (out, _))| bin(size, *out))
+            .collect(),
+        unwalked_bytes: heap.torn_bytes,
+        prediction: HeapPrediction {
+            trim_bytes: None,
+            release_bytes: None,
+            purge_bytes: Some(resident.free_bytes),
+        },
+        areas: heap.areas,
+        ..Walked::default()
+    }
+}
+
 fn arenas_of_mimalloc(heap: &mimalloc::Heap) -> Vec<Arena> {
     let arena = |(id, (thread, tally)): (usize, (&u64, &mimalloc::Tally))| {
         let free_bytes = tally.resident.free_bytes();
@@ -261,6 +339,7 @@ fn arenas_of_mimalloc(heap: &mimalloc::Heap) -> Vec<Arena> {
             whole: tally.torn_bytes == 0,
             bins: Vec::new(),
             jemalloc: None,
+            gperftools: None,
             mimalloc: Some(MimallocThread {
                 thread: *thread,
                 pages: tally.pages,
@@ -304,6 +383,7 @@ fn arena_of_jemalloc(id: u64, tally: &jemalloc::Tally) -> Arena {
             large_bytes: tally.large_bytes,
         }),
         mimalloc: None,
+        gperftools: None,
     }
 }
 
@@ -331,6 +411,7 @@ fn arena(id: u64, found: &ptmalloc::WalkedArena) -> Arena {
         bins: bins(&tally.free_classes),
         jemalloc: None,
         mimalloc: None,
+        gperftools: None,
     }
 }
 

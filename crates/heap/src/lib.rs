@@ -8,8 +8,9 @@
 //! - [`residency`]: the same, remembered for a short while.
 //! - [`layout`]: one interface to the heaps of all allocators.
 //! - [`ptmalloc`]: the heap of glibc, chunk by chunk.
-//! - [`jemalloc`], [`mimalloc`], [`gperftools`]: where other allocators keep their memory.
-//! - [`pymalloc`], [`ruby`], [`zend`]: where CPython, Ruby and PHP keep theirs.
+//! - [`jemalloc`], [`mimalloc`], [`gperftools`]: the heaps of other allocators.
+//! - [`pymalloc`]: the heap of CPython's own allocator.
+//! - [`ruby`], [`zend`]: where Ruby and PHP keep their memory.
 //! - [`ranges`]: ranges of addresses in order.
 //! - [`saved`]: a heap in a file, for tests and for inspecting it on another machine.
 

@@ -76,6 +76,7 @@ mod tests {
             bins: Vec::new(),
             jemalloc: None,
             mimalloc: None,
+            gperftools: None,
         };
         assert_eq!(HeapSummary::from_arenas(&[]), None);
         let both = HeapSummary::from_arenas(&[arena(0, 900, 800), arena(1, 300, 200)]);

@@ -321,6 +321,40 @@ pub struct Arena {
     /// What only a thread's part of a heap of mimalloc has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mimalloc: Option<MimallocThread>,
+    /// What only the heap of gperftools' tcmalloc has, which has no arenas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gperftools: Option<GperftoolsHeap>,
+}
+
+impl Arena {
+    /// Returns whether it is one of glibc's.
+    pub fn is_of_glibc(&self) -> bool {
+        self.jemalloc.is_none() && self.mimalloc.is_none() && self.gperftools.is_none()
+    }
+}
+
+/// The heap of gperftools' tcmalloc, in the terms of `MallocExtension::GetNumericProperty`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GperftoolsHeap {
+    /// Large blocks, each of which is a span.
+    pub large_count: u64,
+    /// Their bytes.
+    pub large_bytes: u64,
+    /// Spans that are cut into blocks of one size.
+    pub small_spans: u64,
+    /// Free blocks in the lists of these spans, and room that is smaller than a block, in bytes
+    /// (`tcmalloc.central_cache_free_bytes`).
+    pub central_free_bytes: u64,
+    /// Free blocks on their way between threads, in bytes (`tcmalloc.transfer_cache_free_bytes`).
+    pub transfer_cache_bytes: u64,
+    /// Free blocks in the caches of threads, in bytes (`tcmalloc.thread_cache_free_bytes`).
+    pub thread_cache_bytes: u64,
+    /// Number of caches of threads.
+    pub thread_caches: u64,
+    /// Free spans, in bytes (`tcmalloc.pageheap_free_bytes`).
+    pub page_heap_free_bytes: u64,
+    /// Free spans that were returned to the kernel, in bytes (`tcmalloc.pageheap_unmapped_bytes`).
+    pub page_heap_returned_bytes: u64,
 }
 
 /// A thread's part of a heap of mimalloc.

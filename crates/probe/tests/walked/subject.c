@@ -1,6 +1,6 @@
-// A heap of jemalloc or mimalloc, whichever is preloaded or named: threads allocate blocks of many sizes, free most of
+// A heap of jemalloc, mimalloc or tcmalloc, whichever is preloaded or named: threads allocate blocks of many sizes, free most of
 // them, and wait. A named LIBRARY serves these blocks alone, and `malloc` stays what it is.
-// The program then answers "statistics" with its own count of usable bytes and jemalloc's statistics, and "purge" with the
+// The program then answers "statistics" with its own count of usable bytes and the allocator's statistics, and "purge" with the
 // bytes by which its RSS fell.
 //
 //   subject BYTES KEPT_PERCENT THREADS [LIBRARY]
@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 static int (*control)(const char *, void *, size_t *, void *, size_t);
-static void (*collect)(int);
+static void (*collect)(int), (*release)(void);
+static int (*property)(const char *, size_t *);
 static void *(*get)(size_t) = malloc, *(*resize)(void *, size_t) = realloc;
 static void (*put)(void *) = free;
 static size_t (*usable_size)(void *) = malloc_usable_size;
@@ -52,8 +53,9 @@ static void *work(void *number) {
     return blocks;
 }
 
-static size_t statistic(const char *name) {
+static size_t statistic(const char *name, const char *of_gperftools) {
     size_t value = 0, length = sizeof value;
+    if (property) return property(of_gperftools, &value) ? value : 0;
     if (!control) return 0;
     if (control(name, &value, &length, 0, 0)) exit(2);
     return value;
@@ -78,7 +80,9 @@ int main(int count, char **words) {
     if (count > 4) resize = dlsym(library, "realloc"), usable_size = dlsym(library, "malloc_usable_size");
     control = dlsym(library, "mallctl");
     collect = dlsym(library, "mi_collect");
-    if (!control && !collect) return 3;
+    property = dlsym(library, "MallocExtension_GetNumericProperty");
+    release = dlsym(library, "MallocExtension_ReleaseFreeMemory");
+    if (!control && !collect && !release) return 3;
     usable += usable_size(memset(get(1000), 1, 1000));
     pthread_barrier_init(&all, 0, threads + 1);
     for (pthread_t thread; threads-- > 0;)
@@ -92,13 +96,22 @@ int main(int count, char **words) {
             uint64_t epoch = 1;
             size_t length = sizeof epoch;
             if (control) control("epoch", &epoch, &length, &epoch, length);
-            printf("{\"usable\": %zu, \"allocated\": %zu, \"active\": %zu, \"dirty_pages\": %zu, \"muzzy_pages\": %zu, \"cached\": %zu}\n",
-                   usable, statistic("stats.allocated"), statistic("stats.active"), statistic("stats.arenas.4096.pdirty"),
-                   statistic("stats.arenas.4096.pmuzzy"), statistic("stats.arenas.4096.tcache_bytes"));
+            printf("{\"usable\": %zu, \"allocated\": %zu, \"active\": %zu, \"dirty_pages\": %zu, \"muzzy_pages\": %zu, \"cached\": %zu, "
+                   "\"central\": %zu, \"transfer\": %zu, \"free\": %zu, \"returned\": %zu}\n",
+                   usable, statistic("stats.allocated", "generic.current_allocated_bytes"),
+                   statistic("stats.active", "generic.heap_size"),
+                   statistic("stats.arenas.4096.pdirty", "tcmalloc.pageheap_free_bytes"),
+                   statistic("stats.arenas.4096.pmuzzy", "tcmalloc.pageheap_unmapped_bytes"),
+                   statistic("stats.arenas.4096.tcache_bytes", "tcmalloc.current_total_thread_cache_bytes"),
+                   statistic("stats.active", "tcmalloc.central_cache_free_bytes"),
+                   statistic("stats.active", "tcmalloc.transfer_cache_free_bytes"),
+                   statistic("stats.active", "tcmalloc.pageheap_free_bytes"),
+                   statistic("stats.active", "tcmalloc.pageheap_unmapped_bytes"));
         } else {
             long before = resident();
             if (control) control("arena.4096.purge", 0, 0, 0, 0);
-            else collect(1);
+            else if (collect) collect(1);
+            else release();
             printf("%ld\n", before - resident());
         }
         fflush(stdout);

@@ -1,4 +1,4 @@
-//! A C program with a heap of jemalloc or mimalloc, which tells its own count and jemalloc's statistics.
+//! A C program with a heap of jemalloc, mimalloc or tcmalloc, which tells its own count and the allocator's statistics.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(crate) struct Subject {
     from: BufReader<ChildStdout>,
 }
 
-/// jemalloc's own statistics; zeros for another allocator.
+/// The allocator's own statistics: jemalloc's, or tcmalloc's; zeros for another allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Statistics {
     pub(crate) allocated_bytes: u64,
@@ -24,6 +24,11 @@ pub(crate) struct Statistics {
     pub(crate) dirty_bytes: u64,
     pub(crate) muzzy_bytes: u64,
     pub(crate) cached_bytes: u64,
+    /// Of gperftools' tcmalloc only, as the three that follow.
+    pub(crate) central_bytes: u64,
+    pub(crate) transfer_bytes: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) returned_bytes: u64,
 }
 
 impl Subject {
@@ -78,6 +83,10 @@ impl Subject {
             dirty_bytes: figure("dirty_pages") * 4096,
             muzzy_bytes: figure("muzzy_pages") * 4096,
             cached_bytes: figure("cached"),
+            central_bytes: figure("central"),
+            transfer_bytes: figure("transfer"),
+            free_bytes: figure("free"),
+            returned_bytes: figure("returned"),
         }
     }
 
@@ -124,10 +133,33 @@ pub(crate) fn bundled(name: &str) -> String {
 
 /// Starts the subject under a library with some variables. The directory has the program.
 pub(crate) fn start(library: &str, variables: &[(&str, &str)]) -> (tempfile::TempDir, Subject) {
+    start_with(library, variables, (60_000_000, 5, 3))
+}
+
+/// The same with a heap of another shape: bytes, the percentage that is kept, threads.
+pub(crate) fn start_with(
+    library: &str,
+    variables: &[(&str, &str)],
+    (bytes, kept_percent, threads): (u64, u64, u64),
+) -> (tempfile::TempDir, Subject) {
     let home = tempfile::tempdir().unwrap();
-    let mut command = Command::new(compile(home.path()));
-    command.env("LD_PRELOAD", library).envs(variables.iter().copied());
-    (home, Subject::start(&mut command, 60_000_000, 5, 3))
+    let program = compile(home.path());
+    // A library may need another C library than the system has: LIBRARY@DIRECTORY.
+    let mut command = match library.split_once('@') {
+        None => {
+            let mut command = Command::new(program);
+            command.env("LD_PRELOAD", library);
+            command
+        }
+        Some((library, directory)) => {
+            let mut command = Command::new(format!("{directory}/ld-linux-x86-64.so.2"));
+            command.args(["--library-path", &format!("{directory}:/usr/lib/x86_64-linux-gnu")]);
+            command.args(["--preload", library]).arg(program);
+            command
+        }
+    };
+    command.envs(variables.iter().copied());
+    (home, Subject::start(&mut command, bytes, kept_percent, threads))
 }
 
 pub(crate) fn inspect(subject: &Subject) -> Observation {

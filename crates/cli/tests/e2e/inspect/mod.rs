@@ -164,8 +164,10 @@ pub(crate) fn object(output: &Output) -> Value {
 
 /// What of it has an owner's name.
 pub(crate) fn bytes(found: &Value, owner: &str) -> u64 {
-    let row = found["ledger"].as_array().unwrap().iter().find(|row| row["owner"] == owner);
-    row.unwrap_or_else(|| panic!("no {owner} in {found}"))["bytes"].as_u64().unwrap()
+    let rows = found["ledger"].as_array().unwrap().iter().filter(|row| row["owner"] == owner);
+    let bytes: Vec<u64> = rows.map(|row| row["bytes"].as_u64().unwrap()).collect();
+    assert!(!bytes.is_empty(), "no {owner} in {found}");
+    bytes.iter().sum()
 }
 
 /// What a cure is said to return.

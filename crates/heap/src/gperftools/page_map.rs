@@ -1,22 +1,19 @@
-//! Where the memory of gperftools' tcmalloc is, from 2.10 on.
-//!
-//! It keeps a map from page numbers to its spans (`TCMalloc_PageMap2`), whose root is in the zeroed data of the
-//! program or library. The root is recognised by its leaves: the entry of a page leads to a span
-//! (`Span`) that begins with the same page number. Its pages have 8 KiB, as it is built by default.
+//! The map from page numbers to spans (`TCMalloc_PageMap2`), whose root is in the zeroed data of the program or library. The
+//! root is recognised by its leaves: the entry of a page leads to a span that begins with the same page number. Pages have
+//! 8 KiB, as the library is built by default.
 
 use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::memory::{Memory, each_word};
-use crate::ranges::joined;
 use crate::scattered::Scattered;
 
 /// Bits of an address within a page (`kPageShift`).
-const PAGE_BITS: u32 = 13;
+pub(super) const PAGE_BITS: u32 = 13;
 /// A leaf has 2 to this power entries, and the root as many as 48 bits of address ask for.
 const LEAF_BITS: u32 = 18;
 const ROOT_BITS: u32 = 48 - PAGE_BITS - LEAF_BITS;
-const LEAF_BYTES: u64 = 8 << LEAF_BITS;
+pub(super) const LEAF_BYTES: u64 = 8 << LEAF_BITS;
 const ROOT_BYTES: u64 = 8 << ROOT_BITS;
 /// Addresses of user space end here.
 const HIGHEST: u64 = 1 << 47;
@@ -29,40 +26,66 @@ const MAX_SPANS: u64 = 4 << 20;
 const AGREEING: u64 = 8;
 const IN_A_ROW: u64 = 600;
 
-/// The addresses that belong to tcmalloc, in order and apart from each other; nothing where there is none.
-/// `data` are the ranges of zeroed data of the program and its libraries, `anonymous` the private writable
-/// mappings of no file in order, neighbours joined.
-pub fn spans(
-    memory: &impl Memory,
-    data: &[Range<u64>],
-    anonymous: &[Range<u64>],
-) -> Vec<Range<u64>> {
-    let mut map = PageMap { words: Scattered::new(memory), memory, anonymous, spans: 0 };
-    let mut found = Vec::new();
-    for range in data.iter().filter(|range| range.end - range.start >= ROOT_BYTES) {
-        if let Some(root) = map.root(range) {
-            map.spans_below(root, &mut found);
-        }
-    }
-    found.sort_unstable_by_key(|range| range.start);
-    joined(found)
+/// A span: pages that follow each other (`Span`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    /// The address of its record.
+    pub(super) record: u64,
+    /// Its first page.
+    first: u64,
+    /// Number of its pages.
+    pages: u64,
+    /// Number of its blocks that are not in its own list (`refcount`).
+    pub(super) out: u64,
+    /// The index of the size class of its blocks; 0 stands for one block that is the span.
+    pub(super) class: usize,
+    pub(super) location: Location,
 }
 
-struct PageMap<'m, M> {
+/// Where a span is (`location`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Location {
+    /// The program has it, or it is cut into blocks.
+    InUse,
+    /// Free (`ON_NORMAL_FREELIST`).
+    Free,
+    /// Free, and returned to the kernel (`ON_RETURNED_FREELIST`).
+    Returned,
+}
+
+/// Bytes of a span's record.
+pub(super) const RECORD: u64 = 48;
+
+impl Span {
+    pub(super) fn range(&self) -> Range<u64> {
+        self.first << PAGE_BITS..(self.first + self.pages) << PAGE_BITS
+    }
+}
+
+/// Reads the page map.
+pub(super) struct PageMap<'m, M> {
     words: Scattered<'m, M>,
     memory: &'m M,
     anonymous: &'m [Range<u64>],
     spans: u64,
 }
 
-impl<M: Memory> PageMap<'_, M> {
+impl<'m, M: Memory> PageMap<'m, M> {
+    pub(super) fn new(memory: &'m M, anonymous: &'m [Range<u64>]) -> Self {
+        Self { words: Scattered::new(memory), memory, anonymous, spans: 0 }
+    }
+
     fn is_anonymous(&self, range: Range<u64>) -> bool {
         let place = self.anonymous.partition_point(|known| known.end <= range.start);
         let known = self.anonymous.get(place);
         known.is_some_and(|known| known.start <= range.start && range.end <= known.end)
     }
 
-    fn root(&mut self, data: &Range<u64>) -> Option<u64> {
+    /// Finds the root in a range of zeroed data.
+    pub(super) fn root(&mut self, data: &Range<u64>) -> Option<u64> {
+        if data.end - data.start < ROOT_BYTES {
+            return None;
+        }
         let mut tried = HashSet::new();
         let mut found = None;
         each_word(self.memory, data.clone(), |slot, leaf| {
@@ -108,7 +131,8 @@ impl<M: Memory> PageMap<'_, M> {
             .then_some((first, pages))
     }
 
-    fn spans_below(&mut self, root: u64, found: &mut Vec<Range<u64>>) {
+    /// Returns the leaves below a root, in order of the pages that they are for.
+    pub(super) fn leaves(&self, root: u64) -> Vec<(u64, u64)> {
         let mut leaves = Vec::new();
         each_word(self.memory, root..root + ROOT_BYTES, |slot, leaf| {
             if is_pointer(leaf) && self.is_anonymous(leaf..leaf.saturating_add(LEAF_BYTES)) {
@@ -116,23 +140,52 @@ impl<M: Memory> PageMap<'_, M> {
             }
             true
         });
+        leaves
+    }
+
+    /// Returns the spans of leaves, in order of address and disjoint.
+    pub(super) fn spans(&mut self, leaves: &[(u64, u64)]) -> Vec<Span> {
+        let mut found = Vec::new();
         for (key, leaf) in leaves {
             let mut known = 0;
-            each_word(self.memory, leaf..leaf + LEAF_BYTES, |slot, span| {
+            each_word(self.memory, *leaf..leaf + LEAF_BYTES, |slot, record| {
                 let page = (key << LEAF_BITS) | ((slot - leaf) / 8);
+                // Entries within a span may be out of date.
                 if page >= known
-                    && let Some((first, pages)) = self.span(span)
-                    && first == page
+                    && let Some(span) = self.whole_span(record)
+                    && span.first == page
                 {
-                    known = first + pages;
-                    found.push(first << PAGE_BITS..known << PAGE_BITS);
+                    known = span.first + span.pages;
+                    found.push(span);
                 }
                 true
             });
         }
+        found.sort_unstable_by_key(|span: &Span| span.first);
+        let mut end = 0;
+        found.retain(|span| {
+            let is_apart = span.first >= end;
+            end = end.max(span.first + span.pages);
+            is_apart
+        });
+        found
+    }
+
+    fn whole_span(&mut self, record: u64) -> Option<Span> {
+        let (first, pages) = self.span(record)?;
+        // After `next`, `prev` and `objects`: `refcount` of 16 bits, `sizeclass` of 8, `location` of 2.
+        let bits = self.words.word(record + 40)?;
+        let location = match bits >> 24 & 3 {
+            0 => Location::InUse,
+            1 => Location::Free,
+            2 => Location::Returned,
+            _ => return None,
+        };
+        let class = (bits >> 16 & 0xff) as usize;
+        Some(Span { record, first, pages, out: bits & 0xffff, class, location })
     }
 }
 
-fn is_pointer(word: u64) -> bool {
+pub(super) fn is_pointer(word: u64) -> bool {
     (1 << 16..HIGHEST).contains(&word) && word.is_multiple_of(8)
 }

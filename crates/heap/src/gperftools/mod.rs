@@ -1,0 +1,114 @@
+//! The heap of gperftools' tcmalloc, from 2.8 on.
+//!
+//! - `page_map`: the spans. A span is a large block, is cut into blocks of one size class, or is free.
+//! - `size_class`: the sizes of blocks.
+//! - `caches`: free blocks that threads cache, and those on their way between threads.
+//! - `tally`: the sums, in the terms of `MallocExtension::GetNumericProperty`.
+//!
+//! Sources: gperftools 2.8.1 to 2.18.1, `src/span.h`, `pagemap.h`, `central_freelist.h`, `thread_cache.h`, `common.cc`.
+
+mod caches;
+mod page_map;
+mod size_class;
+mod tally;
+
+use std::ops::Range;
+
+use crate::memory::Memory;
+use crate::ranges::joined;
+use crate::residency::Residency;
+use crate::rewalk::least_torn;
+use page_map::{LEAF_BYTES, Location, PageMap, RECORD};
+pub use tally::{Heap, Resident};
+
+/// Where the page map, the sizes and the caches are.
+#[derive(Debug)]
+pub struct Layout {
+    /// The root of the page map.
+    root: u64,
+    /// The sizes of blocks by the index of their class; the first is 0.
+    sizes: Vec<u64>,
+    /// The zeroed data of the library or program.
+    data: Vec<Range<u64>>,
+}
+
+impl Layout {
+    /// Finds a tcmalloc. `data` are the ranges of zeroed data of the program or library that holds it, `anonymous` the private
+    /// writable mappings of no file in order, neighbours joined.
+    pub fn find(
+        memory: &impl Memory,
+        data: &[Range<u64>],
+        anonymous: &[Range<u64>],
+    ) -> Option<Self> {
+        let mut map = PageMap::new(memory, anonymous);
+        let root = data.iter().find_map(|range| map.root(range))?;
+        let sizes = size_class::find(memory, data)?;
+        Some(Self { root, sizes, data: data.to_vec() })
+    }
+}
+
+/// Returns the addresses of tcmalloc's spans, in order and disjoint; empty if there is none. The arguments are those of
+/// [`Layout::find`].
+pub fn spans(
+    memory: &impl Memory,
+    data: &[Range<u64>],
+    anonymous: &[Range<u64>],
+) -> Vec<Range<u64>> {
+    let mut map = PageMap::new(memory, anonymous);
+    let mut found = Vec::new();
+    for range in data {
+        if let Some(root) = map.root(range) {
+            let leaves = map.leaves(root);
+            found.extend(map.spans(&leaves).iter().map(page_map::Span::range));
+        }
+    }
+    found.sort_unstable_by_key(|range| range.start);
+    joined(found)
+}
+
+/// Walks the heap, as far as it lies in `anonymous`.
+pub fn walk(memory: &impl Memory, layout: &Layout, anonymous: &[Range<u64>]) -> Heap {
+    least_torn(memory, || walk_once(memory, layout, anonymous), Heap::torn_share)
+}
+
+fn walk_once(memory: &impl Memory, layout: &Layout, anonymous: &[Range<u64>]) -> Heap {
+    let mut map = PageMap::new(memory, anonymous);
+    let leaves = map.leaves(layout.root);
+    let spans = map.spans(&leaves);
+    let mut residency = Residency::new(memory);
+    let mut heap = Heap::default();
+    for span in &spans {
+        let range = span.range();
+        let bytes = range.end - range.start;
+        let resident_bytes = residency.bytes(range);
+        match (span.location, layout.sizes.get(span.class)) {
+            (Location::Free, _) => heap.add_free(bytes, resident_bytes),
+            (Location::Returned, _) => heap.add_returned(bytes, resident_bytes),
+            (Location::InUse, Some(0)) => heap.add_large(bytes, resident_bytes),
+            (Location::InUse, Some(size)) if span.out <= bytes / size => {
+                heap.add_small(*size, span.out, bytes, resident_bytes);
+            }
+            (Location::InUse, _) => heap.add_torn(bytes, resident_bytes),
+        }
+    }
+    let cached = caches::Cached::read(memory, layout);
+    heap.add_cached(&cached, &layout.sizes);
+    // Its own structures: what leads to the spans, and their records.
+    let page = memory.page_bytes();
+    let mut own: Vec<Range<u64>> =
+        leaves.iter().map(|(_, leaf)| leaf - leaf % page..leaf + LEAF_BYTES).collect();
+    let records = spans.iter().map(|span| span.record..span.record + RECORD);
+    own.extend(
+        records
+            .chain(cached.records)
+            .map(|record| record.start - record.start % page..record.end.next_multiple_of(page)),
+    );
+    own.sort_unstable_by_key(|range| range.start);
+    let mut areas: Vec<Range<u64>> = spans.iter().map(page_map::Span::range).collect();
+    let own = crate::ranges::gaps(joined(own).into_iter(), &areas);
+    heap.metadata_bytes = own.iter().map(|range| residency.bytes(range.clone())).sum();
+    areas.extend(own);
+    areas.sort_unstable_by_key(|range| range.start);
+    heap.areas = joined(areas);
+    heap
+}

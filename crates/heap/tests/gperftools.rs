@@ -1,0 +1,79 @@
+//! Heaps of gperftools' tcmalloc that were saved, as they were and damaged. They are made by
+//! `cargo run -p lowtide-probe --example save_other_heaps`.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod damage;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use damage::{cases, changes, damage, resident};
+use lowtide_heap::gperftools::{Heap, Layout, walk};
+use lowtide_heap::saved::SavedHeap;
+use proptest::prelude::*;
+use serde_json::Value;
+
+const NAMES: [&str; 2] = ["2.8.1", "2.10"];
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/saved/gperftools").join(name)
+}
+
+fn load(name: &str) -> SavedHeap {
+    SavedHeap::from_bytes(&std::fs::read(file(&format!("{name}.heap"))).unwrap()).unwrap()
+}
+
+fn walked(saved: &SavedHeap) -> Option<Heap> {
+    let mappings: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();
+    let mappings = lowtide_heap::ranges::joined(mappings);
+    let layout = Layout::find(&saved.memory, &saved.data, &mappings)?;
+    Some(walk(&saved.memory, &layout, &mappings))
+}
+
+/// The resident bytes of its rows.
+fn rows(heap: &Heap) -> u64 {
+    let rows = heap.resident;
+    rows.allocated_bytes
+        + rows.fragmented_bytes
+        + rows.free_bytes
+        + rows.torn_bytes
+        + heap.metadata_bytes
+}
+
+#[test]
+fn saved_heaps_hold_what_their_allocator_said() {
+    for name in NAMES {
+        let text = std::fs::read_to_string(file(&format!("{name}.json"))).unwrap();
+        let expected: Value = serde_json::from_str(&text).unwrap();
+        let figure = |key: &str| expected[key].as_u64().unwrap();
+        let saved = load(name);
+        let heap = walked(&saved).expect(name);
+        assert_eq!(heap.allocated_bytes(), figure("allocated_bytes"), "{name}");
+        assert_eq!(heap.thread_cache_bytes, figure("cached_bytes"), "{name}");
+        assert_eq!(heap.transfer_bytes, figure("transfer_bytes"), "{name}");
+        assert_eq!(heap.central_free_bytes, figure("central_bytes"), "{name}");
+        assert_eq!(heap.page_heap_free_bytes, figure("free_bytes"), "{name}");
+        assert_eq!(heap.resident.free_bytes, figure("purged_bytes"), "{name}");
+        assert_eq!(heap.torn_bytes, 0, "{name}");
+        assert_eq!(rows(&heap), resident(&heap.areas, &saved.memory), "{name}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_damaged_heap_is_walked_to_its_end_and_its_rows_still_add_up(
+        name in prop::sample::select(&NAMES[..]),
+        changes in changes(),
+        in_place in any::<bool>(),
+    ) {
+        let mut saved = load(name);
+        damage(&mut saved, changes, in_place);
+        if let Some(heap) = walked(&saved) {
+            prop_assert!(heap.areas.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            prop_assert_eq!(rows(&heap), resident(&heap.areas, &saved.memory));
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! A heap of gperftools' tcmalloc, beside its own statistics.
+//!
+//! `LOWTIDE_TEST_TCMALLOCS` names the libraries, separated by colons; without it, the one that the system has is the only one.
+
+use lowtide_model::inspection::GperftoolsHeap;
+use lowtide_model::ledger::Owner;
+
+use crate::subject::{inspect, start_with};
+
+fn libraries() -> Vec<String> {
+    let installed = || {
+        let directories = std::fs::read_dir("/usr/lib").unwrap().filter_map(Result::ok);
+        let names = directories.map(|entry| entry.path().join("libtcmalloc_minimal.so.4"));
+        let found = names.filter(|path| path.exists()).map(|path| path.display().to_string());
+        found.collect::<Vec<String>>().join(":")
+    };
+    let named = std::env::var("LOWTIDE_TEST_TCMALLOCS").unwrap_or_else(|_| installed());
+    assert!(!named.is_empty(), "no gperftools (Debian: libgoogle-perftools4)");
+    named.split(':').map(str::to_owned).collect()
+}
+
+#[test]
+#[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
+fn what_is_read_are_tcmallocs_own_statistics_and_a_release_returns_what_was_predicted() {
+    for library in libraries() {
+        // Caches of threads only, and caches through which blocks go from thread to thread.
+        for (bytes, kept_percent, threads) in [(60_000_000, 5, 3), (400_000_000, 10, 8)] {
+            let what = format!("{library}, {bytes} bytes");
+            let shape = (bytes, kept_percent, threads);
+            let (_home, mut subject) = start_with(&library, &[], shape);
+            // The first answer allocates.
+            subject.statistics();
+            let told = subject.statistics();
+            let observed = inspect(&subject);
+            assert_eq!(observed.unwalked_bytes, 0, "{what}");
+            let [arena] = &observed.arenas[..] else { panic!("{what}: {:?}", observed.arenas) };
+            let own = arena.gperftools.unwrap();
+            let GperftoolsHeap { transfer_cache_bytes, thread_cache_bytes, .. } = own;
+            let allocated = arena.allocated_bytes - transfer_cache_bytes - thread_cache_bytes;
+            assert_eq!(allocated, told.allocated_bytes, "{what}: allocated");
+            assert_eq!(thread_cache_bytes, told.cached_bytes, "{what}: in threads' caches");
+            assert_eq!(transfer_cache_bytes, told.transfer_bytes, "{what}: in transfer");
+            assert_eq!(own.central_free_bytes, told.central_bytes, "{what}: in central lists");
+            assert_eq!(own.page_heap_free_bytes, told.free_bytes, "{what}: free spans");
+            assert_eq!(own.page_heap_returned_bytes, told.returned_bytes, "{what}: returned spans");
+            let predicted = observed.heaps[0].prediction.purge_bytes.unwrap();
+            assert_eq!(observed.ledger.bytes(Owner::Reclaimable), predicted, "{what}");
+            let returned = u64::try_from(subject.purge()).unwrap();
+            assert!(returned.abs_diff(predicted) <= 64 << 10, "{what}: {predicted}, {returned}");
+        }
+    }
+}
