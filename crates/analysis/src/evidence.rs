@@ -60,16 +60,7 @@ impl Evidence<'_> {
             None => String::new(),
         };
         owners.push((of(Owner::Allocated), format!("are in use by the program{garbage}")));
-        for manager in &self.managers {
-            if self
-                .ledger
-                .rows()
-                .iter()
-                .filter_map(|row| row.manager)
-                .any(|walked| is(walked, manager))
-            {
-                continue;
-            }
+        for manager in Manager::outside_of_walked(&self.managers, &self.ledger) {
             let is_collector = self.collector() == Some(manager.name.as_str());
             let garbage = if is_collector { ", garbage not collected yet included" } else { "" };
             let is_unknown = manager.name == AllocatorKind::Unknown.name();
@@ -79,16 +70,17 @@ impl Evidence<'_> {
         for row in self.ledger.rows() {
             let (Some(manager), Some(state)) = (row.manager, row.state) else { continue };
             let name = manager.kind().name();
-            let garbage = if manager.kind().is_collected() {
-                ", garbage not collected yet included"
-            } else {
-                ""
-            };
             owners.push(match state {
-                State::Allocated => (row.bytes, format!("are in use in {name}'s heap{garbage}")),
+                State::Allocated if manager == WalkedRuntime::HotSpot => {
+                    (row.bytes, "were objects after HotSpot's last collection".to_owned())
+                }
+                State::Allocated => (row.bytes, format!("are in use in {name}'s heap")),
                 // A verdict of its own tells of it.
                 State::Free if manager == WalkedRuntime::CPython => continue,
-                State::Free => (row.bytes, format!("are free in {name}'s heap")),
+                State::Free => (
+                    row.bytes,
+                    format!("are the rest of {name}'s heap: newer objects, and free memory"),
+                ),
                 State::Unknown => (row.bytes, format!("are {name}'s, and could not be walked")),
             });
         }
@@ -115,10 +107,6 @@ impl Evidence<'_> {
         let named = owners.into_iter().enumerate().filter(is_named).take(MAX_NAMED);
         named.map(|(_, (bytes, what))| format!("{} {what}", self.part(bytes))).collect()
     }
-}
-
-fn is(walked: WalkedRuntime, manager: &Manager) -> bool {
-    walked.kind().name() == manager.name
 }
 
 fn percent(share: f64) -> String {

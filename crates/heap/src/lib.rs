@@ -10,11 +10,13 @@
 //! - [`ptmalloc`]: the heap of glibc, chunk by chunk.
 //! - [`jemalloc`], [`mimalloc`], [`gperftools`]: the heaps of other allocators.
 //! - [`pymalloc`]: the heap of CPython's own allocator.
+//! - [`hotspot`]: the heap of Java objects, as HotSpot describes it.
 //! - [`ruby`], [`zend`]: where Ruby and PHP keep their memory.
 //! - [`ranges`]: ranges of addresses in order.
 //! - [`saved`]: a heap in a file, for tests and for inspecting it on another machine.
 
 pub mod gperftools;
+pub mod hotspot;
 pub mod jemalloc;
 pub mod layout;
 pub mod memory;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::allocator_kind::AllocatorKind;
-use crate::ledger::{Ledger, Owner};
+use crate::ledger::{Ledger, Owner, Row};
 use crate::remedy::Remedy;
 use crate::verdict::Verdict;
 
@@ -240,6 +240,19 @@ pub struct Manager {
 }
 
 impl Manager {
+    /// Returns what managers have outside of the heaps that were walked; without those that have nothing there.
+    pub fn outside_of_walked(managers: &[Self], ledger: &Ledger) -> Vec<Self> {
+        let walked = |name: &str| -> u64 {
+            let of_manager = |row: &&Row| row.manager.is_some_and(|m| m.kind().name() == name);
+            ledger.rows().iter().filter(of_manager).map(|row| row.bytes).sum()
+        };
+        let rest = |manager: &Self| {
+            let bytes = manager.bytes.saturating_sub(walked(&manager.name));
+            (bytes > 0).then(|| Self { bytes, ..manager.clone() })
+        };
+        managers.iter().filter_map(rest).collect()
+    }
+
     /// The managers of two processes together, the largest first.
     pub fn join(mut these: Vec<Self>, others: &[Self]) -> Vec<Self> {
         for other in others {

@@ -178,6 +178,12 @@ impl Ledger {
         self.add_row(Row { manager: Some(manager), state: Some(state), ..row });
     }
 
+    /// Adds bytes of a runtime whose division into states is an estimate.
+    pub fn add_walked_estimate(&mut self, manager: WalkedRuntime, state: State, bytes: u64) {
+        let row = Row { estimated: bytes > 0, ..Row::new(Owner::Runtime, bytes) };
+        self.add_row(Row { manager: Some(manager), state: Some(state), ..row });
+    }
+
     /// Adds the rows of another process.
     pub fn join(&mut self, other: &Self) {
         other.0.iter().for_each(|row| self.add_row(*row));

@@ -66,14 +66,9 @@ pub fn meaning(inspection: &Inspection, row: &Row) -> String {
     let owner = row.owner;
     match owner {
         Owner::Runtime => {
-            let ledger = &inspection.observation.ledger;
-            let is_walked = |manager: &&Manager| {
-                let mut walked = ledger.rows().iter().filter_map(|row| row.manager);
-                walked.any(|runtime| runtime.kind().name() == manager.name)
-            };
-            let all = inspection.observation.managers.iter();
-            let managers: Vec<&Manager> = all.filter(|manager| !is_walked(manager)).collect();
-            let name = |manager: &&Manager| match (managers.len() > 1, manager.estimated) {
+            let observation = &inspection.observation;
+            let managers = Manager::outside_of_walked(&observation.managers, &observation.ledger);
+            let name = |manager: &Manager| match (managers.len() > 1, manager.estimated) {
                 (false, _) => manager.name.clone(),
                 (true, true) => format!("{} ≈ {}", manager.name, Human(manager.bytes)),
                 (true, false) => format!("{} {}", manager.name, Human(manager.bytes)),
@@ -96,8 +91,8 @@ fn of_walked_runtime(manager: WalkedRuntime, state: State) -> String {
     let what = match (manager, state) {
         (WalkedRuntime::CPython, State::Allocated) => "blocks in use",
         (WalkedRuntime::CPython, State::Free) => "free blocks and pools of its arenas",
-        (WalkedRuntime::HotSpot, State::Allocated) => "objects, garbage included",
-        (WalkedRuntime::HotSpot, State::Free) => "free in its heap",
+        (WalkedRuntime::HotSpot, State::Allocated) => "objects after the last collection",
+        (WalkedRuntime::HotSpot, State::Free) => "the rest of its heap: newer objects, and free",
         (_, State::Unknown) => "not walked",
     };
     format!("{}: {what}", manager.kind().name())

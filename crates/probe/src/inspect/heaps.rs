@@ -4,16 +4,19 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
+use lowtide_heap::hotspot::{Part, PerfData};
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::{Memory, pointers_into};
 use lowtide_heap::ptmalloc::HeapMapping;
 use lowtide_heap::pymalloc;
 use lowtide_heap::ranges::{joined, without};
+use lowtide_heap::residency::Residency;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::{
     Bin, CPythonHeap, CPythonSizeClass, Manager, Observation, WalkedHeap,
 };
 use lowtide_model::ledger::{Ledger, Owner, Row, State, WalkedRuntime};
+use lowtide_model::runtime_kind::RuntimeKind;
 
 use crate::detect::{Detected, DetectedAllocator, OwnMemory, WalkedHeaps};
 use crate::heap;
@@ -76,8 +79,43 @@ pub(super) fn walk(
             add_cpython(observation, &walked);
         }
     }
+    if detected.has(RuntimeKind::HotSpot) {
+        heaps.areas.extend(walk_hotspot(memory, maps, observation));
+    }
     heaps.areas.sort_unstable_by_key(|area| area.start);
     heaps
+}
+
+/// Adds the heap of Java objects, and returns its addresses; none where HotSpot does not describe it.
+fn walk_hotspot(
+    memory: &LiveMemory,
+    maps: &[Mapping],
+    observation: &mut Observation,
+) -> Vec<Range<u64>> {
+    let is_perf_data = |m: &&Mapping| m.has_file() && m.name.starts_with("/tmp/hsperfdata_");
+    let data = maps.iter().find(is_perf_data);
+    let Some(data) = data.and_then(|m| PerfData::read(memory, m.start..m.end)) else {
+        return Vec::new();
+    };
+    let is_private = |m: &&Mapping| m.permissions.ends_with('p') && !m.name.starts_with('[');
+    let part = |m: &Mapping| Part {
+        range: m.start..m.end,
+        is_memory: !m.has_file() && m.permissions.starts_with("rw"),
+    };
+    let parts: Vec<Part> = maps.iter().filter(is_private).map(part).collect();
+    let areas = data.heap(&parts);
+    if areas.is_empty() {
+        return areas;
+    }
+    let mut residency = Residency::new(memory);
+    let resident_bytes: u64 = areas.iter().map(|area| residency.bytes(area.clone())).sum();
+    // What was allocated since the last collection is not told.
+    let allocated_bytes = data.used_bytes.min(resident_bytes);
+    let free_bytes = resident_bytes - allocated_bytes;
+    for (state, bytes) in [(State::Allocated, allocated_bytes), (State::Free, free_bytes)] {
+        observation.ledger.add_walked_estimate(WalkedRuntime::HotSpot, state, bytes);
+    }
+    areas
 }
 
 /// Walks the heaps of allocators that libraries bring for their own use, under whatever names.

@@ -43,26 +43,18 @@ impl LedgerColumns {
             *sum += bytes;
             *is_estimate |= estimated;
         };
-        let mut walked = Vec::new();
         for row in ledger.rows() {
-            let column = match (row.manager, row.state) {
-                (Some(manager), state) => {
-                    let name = manager.kind().name();
-                    walked.push(name);
-                    EventColumn::Manager(match state {
-                        Some(State::Free) => format!("{name}, free"),
-                        _ => name.to_owned(),
-                    })
-                }
-                _ => EventColumn::Owner(row.owner),
+            let column = match (row.manager.map(|manager| manager.kind().name()), row.state) {
+                (Some(name), Some(State::Free)) => EventColumn::Manager(format!("{name}, free")),
+                (Some(name), _) => EventColumn::Manager(name.to_owned()),
+                (None, _) => EventColumn::Owner(row.owner),
             };
             add(column, row.bytes, row.estimated);
         }
-        let others = managers.iter().filter(|manager| !walked.contains(&manager.name.as_str()));
-        let mut named = 0;
+        let others = Manager::outside_of_walked(managers, ledger);
+        let named: u64 = others.iter().map(|manager| manager.bytes).sum();
         for manager in others {
-            named += manager.bytes;
-            add(EventColumn::Manager(manager.name.clone()), manager.bytes, manager.estimated);
+            add(EventColumn::Manager(manager.name), manager.bytes, manager.estimated);
         }
         if let Some((bytes, _)) = columns.get_mut(&EventColumn::Owner(Owner::Runtime)) {
             *bytes = bytes.saturating_sub(named);

@@ -104,3 +104,40 @@ fn java_is_told(collector: &str) {
     let (allocator, runtimes) = who(&found);
     assert_eq!((allocator.as_str(), runtimes), ("glibc", vec!["HotSpot".to_owned()]));
 }
+
+#[test]
+#[ignore = "needs java (Debian: default-jre-headless)"]
+fn the_heap_of_java_is_what_its_last_collection_left_and_the_rest() {
+    const USED: u64 = 60 << 20;
+    const HEAP: u64 = 128 << 20;
+    // It drops what it has filled, but for 60 MiB, and collects.
+    let program = "public class Hold { static byte[][] kept = new byte[60][]; \
+        public static void main(String[] a) throws Exception { \
+        for (int round = 0; round < 5; round++) \
+        for (int i = 0; i < kept.length; i++) kept[i] = new byte[1 << 20]; \
+        System.gc(); System.out.println(\"ready\"); System.in.read(); } }";
+    let home = tempfile::tempdir().unwrap();
+    let source = home.path().join("Hold.java");
+    std::fs::write(&source, program).unwrap();
+    for collector in ["-XX:+UseSerialGC", "-XX:+UseParallelGC", "-XX:+UseG1GC"] {
+        let words = [collector, "-Xms128m", "-Xmx128m", "-XX:+AlwaysPreTouch"];
+        let found = Subject::start(plain("java").args(words).arg(&source)).inspect();
+        adds_up(&found);
+        let of = |state: &str| -> u64 {
+            let rows = found["ledger"].as_array().unwrap().iter();
+            let mut rows = rows.filter(|r| r["manager"] == "hotspot" && r["state"] == state);
+            let row = rows.next().unwrap_or_else(|| panic!("{collector}: {found:#}"));
+            assert_eq!(
+                (&row["owner"], &row["estimated"]),
+                (&Value::from("runtime"), &Value::from(true))
+            );
+            row["bytes"].as_u64().unwrap()
+        };
+        let allocated = of("allocated");
+        // The compiler of the source, which is a part of this program, has objects of its own.
+        assert!((USED..USED + (30 << 20)).contains(&allocated), "{collector}: {allocated}");
+        // A part of it is mapped from a file.
+        let heap = allocated + of("free");
+        assert!((HEAP - (8 << 20)..=HEAP).contains(&heap), "{collector}: {heap}");
+    }
+}
