@@ -108,13 +108,13 @@ fn java_is_told(collector: &str) {
 #[test]
 #[ignore = "needs java (Debian: default-jre-headless)"]
 fn the_heap_of_java_is_what_its_last_collection_left_and_the_rest() {
-    const USED: u64 = 60 << 20;
+    const USED: u64 = 60_000_000;
     const HEAP: u64 = 128 << 20;
-    // It drops what it has filled, but for 60 MiB, and collects.
-    let program = "public class Hold { static byte[][] kept = new byte[60][]; \
+    // It drops what it has filled, but for 60 MB, and collects.
+    let program = "public class Hold { static byte[][] kept = new byte[600][]; \
         public static void main(String[] a) throws Exception { \
         for (int round = 0; round < 5; round++) \
-        for (int i = 0; i < kept.length; i++) kept[i] = new byte[1 << 20]; \
+        for (int i = 0; i < kept.length; i++) kept[i] = new byte[100000]; \
         System.gc(); System.out.println(\"ready\"); System.in.read(); } }";
     let home = tempfile::tempdir().unwrap();
     let source = home.path().join("Hold.java");
