@@ -101,7 +101,7 @@ fn verdict(facts: &Evidence<'_>) -> Verdict {
 fn in_library(facts: &Evidence<'_>, bytes: u64, of: impl Fn(&WalkedHeap) -> u64) -> String {
     let mut others = facts.heaps.iter().filter(|heap| heap.library.is_some());
     match others.find(|heap| of(heap) > bytes / 2) {
-        Some(heap) => format!(", {} of it in the {}", Human(of(heap)), heap.name()),
+        Some(heap) => format!(" ({}: {})", heap.name(), Human(of(heap))),
         None => String::new(),
     }
 }

@@ -72,16 +72,17 @@ impl Evidence<'_> {
             let name = manager.kind().name();
             owners.push(match state {
                 State::Allocated if manager == WalkedRuntime::HotSpot => {
-                    (row.bytes, "were objects after HotSpot's last collection".to_owned())
+                    (row.bytes, "were in use after HotSpot's last collection".to_owned())
                 }
                 State::Allocated => (row.bytes, format!("are in use in {name}'s heap")),
                 // A verdict of its own tells of it.
                 State::Free if manager == WalkedRuntime::CPython => continue,
-                State::Free => (
-                    row.bytes,
-                    format!("are the rest of {name}'s heap: newer objects, and free memory"),
-                ),
-                State::Unknown => (row.bytes, format!("are {name}'s, and could not be walked")),
+                State::Free => {
+                    (row.bytes, format!("are newer objects and free memory in {name}'s heap"))
+                }
+                State::Unknown => {
+                    (row.bytes, format!("are in parts of {name}'s heap that could not be walked"))
+                }
             });
         }
         let named: u64 = self.managers.iter().map(|manager| manager.bytes).sum();

@@ -64,7 +64,7 @@ fn releases(heap: HeapPrediction, pid: u32) -> Vec<Remedy> {
         format!("returns every whole free page{tops}, in short pauses: lowtide release {pid}");
     let trim = format!(
         "a call of malloc_trim(0) in the program; it holds each arena's lock for all of the arena (threads of \
-         process {pid} that allocate wait meanwhile)"
+         process {pid} that need the arena wait for it)"
     );
     let release = Remedy::new(RemedyKind::Release, Some(release_bytes), release);
     let trim = heap.trim_bytes.map(|bytes| Remedy::new(RemedyKind::MallocTrim, Some(bytes), trim));
@@ -180,7 +180,7 @@ fn advice(manager: &str) -> Option<(&'static str, Option<Variable>)> {
 fn for_cpython(heap: &CPythonHeap) -> String {
     let free_bytes = heap.free_block_bytes + heap.free_pool_bytes();
     if heap.allocated_bytes >= free_bytes {
-        return "most of its blocks are in use: gc.collect() frees those that only cycles of references hold".to_owned();
+        return "most of its memory is in use: gc.collect() frees objects that only reference cycles keep alive".to_owned();
     }
     let mut sizes: Vec<_> = heap.sizes.iter().filter(|size| size.mostly_free_arenas > 0).collect();
     sizes.sort_by_key(|size| Reverse(size.mostly_free_arenas));
@@ -198,8 +198,8 @@ fn for_cpython(heap: &CPythonHeap) -> String {
         ),
     };
     format!(
-        "an arena is returned when no block in it is in use{kept}: fewer long-lived objects made beside short-lived \
-         ones, or a process of its own for what needs much memory"
+        "an arena is returned once none of its blocks is in use{kept}: create long-lived objects apart from \
+         short-lived ones, or run work that needs much memory in a process of its own"
     )
 }
 
@@ -356,10 +356,7 @@ mod tests {
             ..observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)])
         });
         let because = &found.verdict.because[0];
-        assert!(
-            because.ends_with(", 900 MiB of it in the mimalloc of libarrow.so.2600"),
-            "{because}"
-        );
+        assert!(because.ends_with(" (mimalloc of libarrow.so.2600: 900 MiB)"), "{because}");
         let remedies: Vec<&Remedy> =
             found.remedies.iter().filter(|remedy| remedy.kind != RemedyKind::Release).collect();
         let purge = remedies.iter().find(|remedy| remedy.kind == RemedyKind::Purge).unwrap();

@@ -1,8 +1,8 @@
 //! The heap of HotSpot's Java objects, from the performance data that it shares with `jstat`.
 //!
 //! The data are in a mapping of the file `/tmp/hsperfdata_USER/PID` (`perfMemory.hpp`). What is in use is what was in use
-//! after the last collection. Where the heap is, they do not tell: it is the reserved range as large as the heap may become
-//! whose accessible part is nearest to what is committed.
+//! after the last collection. They do not contain the address of the heap: it is the reserved range that has the heap's
+//! maximum size and whose accessible part is closest in size to the committed bytes.
 
 use std::ops::Range;
 
@@ -113,7 +113,7 @@ impl PerfData {
     }
 }
 
-/// The memory in the first so many bytes of mappings; `None` if they do not follow each other so far.
+/// Returns the writable memory in the first `bytes` bytes of mappings; `None` if there is a gap before that.
 fn reserved(mappings: &[Part], bytes: u64) -> Option<Vec<Range<u64>>> {
     let start = mappings.first()?.range.start;
     let end = start.checked_add(bytes)?;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_are_damaged_are_none_and_never_a_panic() {
+    fn damaged_data_never_cause_a_panic() {
         let good = data(&[("sun.gc.generation.0.capacity", MIB)]);
         for length in 0..good.len() {
             PerfData::parse(&good[..length]);

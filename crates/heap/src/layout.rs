@@ -99,8 +99,8 @@ impl HeapLayout {
         }
     }
 
-    /// Returns where records of the allocator are, to which no pointer of the program leads; empty where that is not known
-    /// before a walk.
+    /// Returns the addresses of the allocator's own records, into which the program has no pointers; empty if they are not
+    /// known before a walk.
     pub fn records(&self) -> Vec<Range<u64>> {
         match self {
             Self::Mimalloc(layout) => layout.records(),

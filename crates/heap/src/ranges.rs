@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Returns ranges, which are in order of their starts, with those as one that touch or overlap each other.
+/// Merges ranges that touch or overlap. They must be in order of their starts.
 pub fn joined(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = Vec::new();
     for range in ranges {

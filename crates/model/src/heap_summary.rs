@@ -23,9 +23,9 @@ pub struct HeapSummary {
 }
 
 impl HeapSummary {
-    /// Sums up the arenas of a process; `None` where it has none.
+    /// Sums up the arenas of glibc in a process; `None` if it has none.
     pub fn from_arenas(arenas: &[Arena]) -> Option<Self> {
-        arenas.iter().map(Self::from_arena).reduce(Self::join)
+        arenas.iter().filter(|arena| arena.is_of_glibc()).map(Self::from_arena).reduce(Self::join)
     }
 
     fn from_arena(arena: &Arena) -> Self {

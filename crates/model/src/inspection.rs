@@ -89,18 +89,19 @@ pub struct Observation {
 pub struct WalkedHeap {
     /// Its allocator.
     pub allocator: AllocatorKind,
-    /// The name of the library that brings the allocator for its own use; absent for the allocator of the program.
+    /// The name of the library that brings the allocator for its own use; absent for the program's
+    /// allocator, and if the library is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<String>,
-    /// What is in use, what threads cache excluded.
+    /// What is in use, excluding cached blocks.
     pub allocated_bytes: u64,
     /// Freed, in whole pages.
     pub reclaimable_bytes: u64,
     /// Freed, on pages that something else keeps.
     pub fragmented_bytes: u64,
-    /// Freed, kept for one thread.
+    /// Freed, in the caches of threads or in transfer between them.
     pub cached_bytes: u64,
-    /// The allocator's own.
+    /// The allocator's own structures.
     pub metadata_bytes: u64,
     /// What remedies would return.
     #[serde(skip)]
@@ -240,7 +241,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Returns what managers have outside of the heaps that were walked; without those that have nothing there.
+    /// Returns the managers with their bytes outside of walked heaps. Managers without such bytes are left out.
     pub fn outside_of_walked(managers: &[Self], ledger: &Ledger) -> Vec<Self> {
         let walked = |name: &str| -> u64 {
             let of_manager = |row: &&Row| row.manager.is_some_and(|m| m.kind().name() == name);
@@ -334,7 +335,7 @@ pub struct Arena {
     /// What only a thread's part of a heap of mimalloc has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mimalloc: Option<MimallocThread>,
-    /// What only the heap of gperftools' tcmalloc has, which has no arenas.
+    /// Metrics of gperftools' tcmalloc, whose heap has no arenas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gperftools: Option<GperftoolsHeap>,
 }
@@ -349,16 +350,16 @@ impl Arena {
 /// The heap of gperftools' tcmalloc, in the terms of `MallocExtension::GetNumericProperty`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GperftoolsHeap {
-    /// Large blocks, each of which is a span.
+    /// Number of large blocks. Each is one span.
     pub large_count: u64,
     /// Their bytes.
     pub large_bytes: u64,
     /// Spans that are cut into blocks of one size.
     pub small_spans: u64,
-    /// Free blocks in the lists of these spans, and room that is smaller than a block, in bytes
+    /// Free blocks in the central free lists, and remainders of spans that are too small for a block, in bytes
     /// (`tcmalloc.central_cache_free_bytes`).
     pub central_free_bytes: u64,
-    /// Free blocks on their way between threads, in bytes (`tcmalloc.transfer_cache_free_bytes`).
+    /// Free blocks in the transfer caches, in bytes (`tcmalloc.transfer_cache_free_bytes`).
     pub transfer_cache_bytes: u64,
     /// Free blocks in the caches of threads, in bytes (`tcmalloc.thread_cache_free_bytes`).
     pub thread_cache_bytes: u64,

@@ -114,7 +114,7 @@ impl WalkedRuntime {
 pub enum State {
     /// The program has it.
     Allocated,
-    /// The runtime keeps it for the next allocation.
+    /// Free. For HotSpot: all that was not in use after the last collection, newer objects included.
     Free,
     /// It could not be walked.
     Unknown,
@@ -149,8 +149,8 @@ impl Row {
     }
 }
 
-/// The split of resident bytes by owner. The rows are disjoint and add up to all: one for each owner, and behind that
-/// of [`Owner::Runtime`], which has what was not walked, one for each state of each runtime that was.
+/// The split of resident bytes by owner. The rows are disjoint and add up to the total. Each owner has a row. The row of
+/// [`Owner::Runtime`] has what was not walked; after it come the rows of each walked runtime, one for each state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Ledger(Vec<Row>);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walked_runtime_has_rows_behind_those_of_what_was_not_walked() {
+    fn the_rows_of_a_walked_runtime_follow_the_row_of_unwalked_memory() {
         let mut ledger = Ledger::default();
         ledger.add_walked(WalkedRuntime::CPython, State::Free, 3);
         ledger.add_walked(WalkedRuntime::CPython, State::Allocated, 2);

@@ -72,7 +72,7 @@ pub(crate) fn render(observation: &Observation, each: bool, screen: Screen) -> S
 }
 
 fn gperftools_sizes(arenas: &[&Arena], screen: Screen) -> String {
-    let head = " large blocks       bytes     small spans   in them free    in transfer   thread caches       bytes";
+    let head = " large blocks       bytes     small spans   free in them    in transfer   thread caches       bytes";
     let line = |arena: &Arena| {
         let own = arena.gperftools.unwrap_or_default();
         format!(
@@ -97,13 +97,13 @@ fn gperftools_sum(name: &str, arenas: &[&Arena]) -> String {
     let out: u64 = arenas.iter().map(|arena| arena.allocated_bytes).sum();
     let cached = sum(&|own| own.transfer_cache_bytes + own.thread_cache_bytes);
     format!(
-        "{name}: {} in use; {} cached in {} and in transfer; {} free in {}; {} in free spans, which a release by the \
-         program returns; {} returned",
+        "{name}: {} in use; {} cached by {} and in transfer caches; {} free in {}; {} in free spans, which \
+         ReleaseFreeMemory() returns; {} already returned to the kernel",
         Human(out.saturating_sub(cached)),
         Human(cached),
         counted(sum(&|own| own.thread_caches), "thread"),
         Human(sum(&|own| own.central_free_bytes)),
-        counted(sum(&|own| own.small_spans), "small span"),
+        counted(sum(&|own| own.small_spans), "small-object span"),
         Human(sum(&|own| own.page_heap_free_bytes)),
         Human(sum(&|own| own.page_heap_returned_bytes)),
     )
@@ -131,16 +131,15 @@ fn cpython_sizes(heap: &CPythonHeap, screen: Screen) -> String {
 
 fn cpython_sum(heap: &CPythonHeap) -> String {
     format!(
-        "CPython: {} of {}: {} in use, {} free in {} that also {} blocks in use, {} free in {} without; {} of the \
-         arenas {} less than a quarter full",
+        "CPython: {} of {}; {} in use; {} free in {} with blocks in use; {} in {}; {} of the arenas {} less than \
+         a quarter full",
         counted(heap.arenas, "arena"),
         Human(heap.arena_bytes),
         Human(heap.allocated_bytes),
         Human(heap.free_block_bytes),
         counted(heap.used_pools, "pool"),
-        if heap.used_pools == 1 { "has" } else { "have" },
         Human(heap.free_pool_bytes()),
-        counted(heap.free_pools, "pool"),
+        counted(heap.free_pools, "free pool"),
         heap.mostly_free_arenas,
         if heap.mostly_free_arenas == 1 { "is" } else { "are" },
     )
@@ -364,8 +363,8 @@ mod tests {
             render(&observation, true, screen),
             "\n blocks of      pools      in use        free   bytes in use  bytes free    arenas  mostly free\n      \
              64 B          3           5         760          320 B    47.5 KiB         2            1\n\
-             CPython: 2 arenas of 1.00 MiB: 320 B in use, 47.5 KiB free in 3 pools that also have blocks in use, 16.0 KiB\n\
-             free in 1 pool without; 1 of the arenas is less than a quarter full\n"
+             CPython: 2 arenas of 1.00 MiB; 320 B in use; 47.5 KiB free in 3 pools with blocks in use; 16.0 KiB in 1 free\n\
+             pool; 1 of the arenas is less than a quarter full\n"
         );
         assert!(render(&observation, false, screen).contains("(--arenas shows each size)"));
     }

@@ -91,8 +91,8 @@ fn of_walked_runtime(manager: WalkedRuntime, state: State) -> String {
     let what = match (manager, state) {
         (WalkedRuntime::CPython, State::Allocated) => "blocks in use",
         (WalkedRuntime::CPython, State::Free) => "free blocks and pools of its arenas",
-        (WalkedRuntime::HotSpot, State::Allocated) => "objects after the last collection",
-        (WalkedRuntime::HotSpot, State::Free) => "the rest of its heap: newer objects, and free",
+        (WalkedRuntime::HotSpot, State::Allocated) => "in use after the last collection",
+        (WalkedRuntime::HotSpot, State::Free) => "newer objects and free memory",
         (_, State::Unknown) => "not walked",
     };
     format!("{}: {what}", manager.kind().name())

@@ -13,7 +13,7 @@ use crate::memory::{Memory, each_word, half_in, word_in};
 const LIST: usize = 32;
 /// Bytes of the lists of a thread's cache.
 const LISTS: usize = LIST * CLASSES;
-/// Bytes behind the lists in which the links to other caches are.
+/// Number of bytes after the lists that are searched for links to other caches.
 const LINKS: usize = 256;
 /// Maximum number of caches, and of words that are tried as the address of one.
 const MAX_CACHES: usize = 64 << 10;
@@ -26,9 +26,10 @@ const CLASS_AT: u64 = 8;
 const USED_SLOTS_AT: u64 = 1152;
 /// Slots of a central list (`kMaxNumTransferEntries`).
 const SLOTS: u64 = 64;
-/// Distances between central lists that are tried: they have 1,168 bytes or more, at multiples of a cache line.
-const STRIDES: [u64; 5] = [1152, 1216, 1280, 1344, 1408];
-/// A slot has at most as many blocks (`kDefaultTransferNumObjecs`), of at most as many bytes together.
+/// Distances between central lists that are tried. A list has at least 1,168 bytes, and is padded to a cache line.
+const STRIDES: [u64; 4] = [1216, 1280, 1344, 1408];
+/// Maximum number of blocks in a slot (`kDefaultTransferNumObjecs`), and bytes that they should not exceed. A slot has at
+/// least two blocks.
 const MAX_MOVED: u64 = 32;
 const MOVED_BYTES: u64 = 64 << 10;
 

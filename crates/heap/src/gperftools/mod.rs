@@ -34,7 +34,7 @@ pub struct Layout {
 
 impl Layout {
     /// Finds a tcmalloc. `data` are the ranges of zeroed data of the program or library that holds it, `anonymous` the private
-    /// writable mappings of no file in order, neighbours joined.
+    /// writable mappings of no file in order, adjacent ones merged.
     pub fn find(
         memory: &impl Memory,
         data: &[Range<u64>],

@@ -45,7 +45,7 @@ impl Layout {
         (!places.is_empty()).then_some(Self { places })
     }
 
-    /// Returns where mimalloc's own records are that a search finds, in order and disjoint.
+    /// Returns the addresses of mimalloc's own records, in order and disjoint.
     pub fn records(&self) -> Vec<Range<u64>> {
         let mut heads: Vec<Range<u64>> = self.places.iter().map(Place::head).collect();
         heads.sort_unstable_by_key(|range| range.start);

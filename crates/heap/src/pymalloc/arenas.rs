@@ -113,7 +113,7 @@ impl Arenas {
             let Some(at) = self.at.checked_add(first * ENTRY) else { break };
             let length = memory.read(at, &mut bytes);
             for (index, entry) in (first..).zip(bytes[..length].chunks_exact(ENTRY as usize)) {
-                // An entry that makes no sense is behind the end of the array.
+                // An invalid entry lies past the end of the array.
                 let Some(arena) = self.parse(entry, index) else { break 'array };
                 found.extend(arena.filter(is_mapped));
             }

@@ -27,7 +27,7 @@ pub use tally::{Heap, SizeClass};
 /// Maximum number of times that an inconsistent pool is read again.
 const REREADS: u32 = 3;
 
-/// Returns the pools in some ranges of anonymous memory, in order, neighbours joined; those that were never used are
+/// Returns the pools in some ranges of anonymous memory, in order, adjacent ones merged; those that were never used are
 /// not resident, and are left out.
 pub fn pools(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut found = Vec::new();
@@ -47,7 +47,7 @@ pub struct Layout {
 impl Layout {
     /// Finds the array of arenas. `data` is the writable data of the file that holds CPython. The array is in one of
     /// `heaps`, the private writable mappings of no file, and the arenas are in `anonymous`, those of them that have no
-    /// other owner; both in order, neighbours joined.
+    /// other owner; both in order, adjacent ones merged.
     pub fn find(
         memory: &impl Memory,
         data: &[Range<u64>],

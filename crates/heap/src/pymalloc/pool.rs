@@ -1,4 +1,4 @@
-//! A pool: blocks of one size behind a head (`struct pool_header`).
+//! A pool: a header (`struct pool_header`), and blocks of one size.
 
 use std::ops::Range;
 

@@ -39,7 +39,8 @@ pub(super) fn walk(
         return heaps;
     }
     let mut mappings = heap::mappings(maps);
-    // Those of libraries are known by their structures, and what they have is not searched for chunks.
+    // Heaps of libraries come first: they are recognised by structure, and their memory is excluded from the search for
+    // chunks.
     walk_libraries(memory, maps, detected, observation, &mut heaps, &mut mappings);
     for allocator in [&detected.malloc, &detected.own].into_iter().flatten() {
         let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {

@@ -21,7 +21,7 @@ fn libraries() -> Vec<String> {
 
 #[test]
 #[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
-fn what_is_read_are_tcmallocs_own_statistics_and_a_release_returns_what_was_predicted() {
+fn a_walked_heap_agrees_with_tcmallocs_statistics_and_a_release_returns_what_was_predicted() {
     for library in libraries() {
         // Caches of threads only, and caches through which blocks go from thread to thread.
         for (bytes, kept_percent, threads) in [(60_000_000, 5, 3), (400_000_000, 10, 8)] {
