@@ -77,9 +77,13 @@ fn purge(heap: &WalkedHeap, facts: &Evidence<'_>) -> Option<Remedy> {
     let kind = &heap.allocator;
     let program = facts.command.first().map(String::as_str).unwrap_or_default();
     let is_redis = ["redis-server", "valkey-server"].iter().any(|name| program.contains(name));
+    let is_python = |runtime: &Runtime| runtime.name == RuntimeKind::Python.name();
+    let has_python = facts.runtimes.iter().any(is_python);
     let place = heap.library.as_deref().unwrap_or("the program");
     let call = match kind {
-        _ if place.contains("arrow") => "pyarrow.default_memory_pool().release_unused()".to_owned(),
+        _ if has_python && place.contains("arrow") => {
+            "pyarrow.default_memory_pool().release_unused()".to_owned()
+        }
         AllocatorKind::Mimalloc => format!("mi_collect(true) in {place}"),
         AllocatorKind::Gperftools => format!("MallocExtension_ReleaseFreeMemory() in {place}"),
         _ if is_redis => "MEMORY PURGE".to_owned(),
@@ -353,6 +357,7 @@ mod tests {
         let found = diagnose(Observation {
             heaps: vec![glibc.clone(), arrow],
             tunables_in_force: Some(tunables),
+            runtimes: runtimes(&["CPython"]),
             ..observed(&[(Owner::Allocated, 100), (Owner::Reclaimable, 900)])
         });
         let because = &found.verdict.because[0];

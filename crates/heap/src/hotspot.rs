@@ -17,6 +17,8 @@ const ENTRY: usize = 20;
 const MAX_BYTES: u64 = 1 << 20;
 /// Maximum number of generations, and of their spaces.
 const PARTS: u64 = 8;
+/// Maximum bytes of a name that matters.
+const MAX_NAME: usize = 128;
 /// The type of a value of 64 bits.
 const LONG: u8 = b'J';
 /// Sizes are multiples of it; G1 adds a few bytes to each.
@@ -79,7 +81,11 @@ impl PerfData {
             "capacity" => self.committed_bytes = self.committed_bytes.saturating_add(bytes),
             "maxCapacity" if generation < PARTS => self.max_bytes.push(bytes - bytes % UNIT),
             _ => {
-                if let Some((_, "used")) = numbered(name, "space.") {
+                // Eden is empty after a collection; until the next one, it only grows.
+                let is_eden = |space: u64| generation == 0 && space == 0;
+                if let Some((space, "used")) = numbered(name, "space.")
+                    && !is_eden(space)
+                {
                     self.used_bytes = self.used_bytes.saturating_add(bytes);
                 }
             }
@@ -133,7 +139,7 @@ fn reserved(mappings: &[Part], bytes: u64) -> Option<Vec<Range<u64>>> {
 /// The name of an entry and its value, if that is one number of 64 bits.
 fn entry(data: &[u8], at: usize) -> Option<(&str, u64)> {
     let name = data.get(at.checked_add(half_in(data, at + 4)? as usize)?..)?;
-    let name = &name[..name.iter().position(|byte| *byte == 0)?];
+    let name = &name[..name.iter().take(MAX_NAME).position(|byte| *byte == 0)?];
     let is_vector = half_in(data, at + 8)? != 0;
     let value = word_in(data, at.checked_add(half_in(data, at + 16)? as usize)?)?;
     let is_long = *data.get(at + 12)? == LONG && !is_vector;
@@ -179,6 +185,7 @@ mod tests {
         let data = data(&[
             ("sun.gc.generation.0.capacity", 16 * MIB + 24),
             ("sun.gc.generation.0.maxCapacity", 1024 * MIB + 24),
+            ("sun.gc.generation.0.space.0.used", 9 * MIB),
             ("sun.gc.generation.0.space.1.used", 2 * MIB),
             ("sun.gc.generation.1.capacity", 64 * MIB + 8),
             ("sun.gc.generation.1.maxCapacity", 1024 * MIB + 8),

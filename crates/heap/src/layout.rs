@@ -258,7 +258,7 @@ fn of_gperftools(heap: gperftools::Heap) -> Walked {
     let mut ledger = Ledger::default();
     ledger.add(Owner::Allocated, resident.allocated_bytes - cached_bytes);
     ledger.add(Owner::Reclaimable, resident.free_bytes);
-    ledger.add(Owner::Fragmented, resident.fragmented_bytes);
+    ledger.add(Owner::Fragmented, resident.fragmented_bytes + resident.returned_bytes);
     ledger.add(Owner::Cached, cached_bytes);
     ledger.add(Owner::Metadata, heap.metadata_bytes);
     ledger.add(Owner::Unattributed, resident.torn_bytes);

@@ -37,6 +37,7 @@ fn rows(heap: &Heap) -> u64 {
     rows.allocated_bytes
         + rows.fragmented_bytes
         + rows.free_bytes
+        + rows.returned_bytes
         + rows.torn_bytes
         + heap.metadata_bytes
 }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use damage::{cases, changes, damage, resident};
+use lowtide_heap::memory::Saved;
 use lowtide_heap::mimalloc::{Heap, Layout, Resident, walk};
 use lowtide_heap::saved::SavedHeap;
 use proptest::prelude::*;
@@ -59,6 +60,15 @@ fn saved_heaps_hold_what_their_program_said() {
             assert!(std::iter::once(0).chain(empty).any(agrees), "{name}: {purged}");
         }
     }
+}
+
+#[test]
+fn an_array_of_ones_is_no_segment() {
+    const START: u64 = 1 << 40;
+    let ones: Vec<u8> = 1_u64.to_le_bytes().repeat(48 << 17);
+    let mappings = [START..START + ones.len() as u64];
+    let memory = Saved { blocks: vec![(START, ones)] };
+    assert!(Layout::find(&memory, &mappings).is_none());
 }
 
 proptest! {

@@ -89,8 +89,8 @@ pub struct Observation {
 pub struct WalkedHeap {
     /// Its allocator.
     pub allocator: AllocatorKind,
-    /// The name of the library that brings the allocator for its own use; absent for the program's
-    /// allocator, and if the library is not known.
+    /// The name of the library that brings the allocator for its own use; `a library` if it is
+    /// not known which; absent for the program's allocator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<String>,
     /// What is in use, excluding cached blocks.

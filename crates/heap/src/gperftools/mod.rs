@@ -98,11 +98,10 @@ fn walk_once(memory: &impl Memory, layout: &Layout, anonymous: &[Range<u64>]) ->
     let mut own: Vec<Range<u64>> =
         leaves.iter().map(|(_, leaf)| leaf - leaf % page..leaf + LEAF_BYTES).collect();
     let records = spans.iter().map(|span| span.record..span.record + RECORD);
-    own.extend(
-        records
-            .chain(cached.records)
-            .map(|record| record.start - record.start % page..record.end.next_multiple_of(page)),
-    );
+    let pages_of =
+        |record: Range<u64>| record.start - record.start % page..record.end.next_multiple_of(page);
+    let records = records.chain(cached.records).map(pages_of);
+    own.extend(records.filter(|pages| map.is_anonymous(pages.clone())));
     own.sort_unstable_by_key(|range| range.start);
     let mut areas: Vec<Range<u64>> = spans.iter().map(page_map::Span::range).collect();
     let own = crate::ranges::gaps(joined(own).into_iter(), &areas);

@@ -75,7 +75,8 @@ impl<'m, M: Memory> PageMap<'m, M> {
         Self { words: Scattered::new(memory), memory, anonymous, spans: 0 }
     }
 
-    fn is_anonymous(&self, range: Range<u64>) -> bool {
+    /// Whether a range lies in a private writable mapping of no file.
+    pub(super) fn is_anonymous(&self, range: Range<u64>) -> bool {
         let place = self.anonymous.partition_point(|known| known.end <= range.start);
         let known = self.anonymous.get(place);
         known.is_some_and(|known| known.start <= range.start && range.end <= known.end)
@@ -140,6 +141,15 @@ impl<'m, M: Memory> PageMap<'m, M> {
             }
             true
         });
+        // One that is there twice would be read twice.
+        leaves.sort_unstable_by_key(|(_, leaf)| *leaf);
+        let mut end = 0;
+        leaves.retain(|(_, leaf)| {
+            let is_apart = *leaf >= end;
+            end = if is_apart { leaf + LEAF_BYTES } else { end };
+            is_apart
+        });
+        leaves.sort_unstable_by_key(|(key, _)| *key);
         leaves
     }
 
@@ -158,7 +168,7 @@ impl<'m, M: Memory> PageMap<'m, M> {
                     known = span.first + span.pages;
                     found.push(span);
                 }
-                true
+                self.spans <= MAX_SPANS
             });
         }
         found.sort_unstable_by_key(|span: &Span| span.first);

@@ -8,6 +8,7 @@ use crate::memory::{Memory, each_word, half_in};
 pub(super) const CLASSES: usize = 128;
 /// The largest size of a small block is at least this (`kMaxSize` is 256 KiB, or 32 KiB where spans are small).
 const MIN_LARGEST: u64 = 32 << 10;
+const MAX_SIZE: u64 = 256 << 10;
 /// Minimum number of sizes in use.
 const MIN_CLASSES: usize = 20;
 
@@ -39,7 +40,7 @@ fn read(memory: &impl Memory, at: u64) -> Option<Vec<u64>> {
     let mut sizes = vec![0];
     for class in 1..CLASSES {
         let size = u64::from(half_in(&bytes, 4 * class)?);
-        if size <= sizes[class - 1] {
+        if size <= sizes[class - 1] || size > MAX_SIZE {
             break;
         }
         sizes.push(size);

@@ -56,6 +56,8 @@ pub struct Resident {
     pub fragmented_bytes: u64,
     /// Free spans, which `MallocExtension::ReleaseFreeMemory` returns.
     pub free_bytes: u64,
+    /// Free spans that were returned, and are resident again.
+    pub returned_bytes: u64,
     /// Spans that contradict themselves.
     pub torn_bytes: u64,
 }
@@ -85,8 +87,8 @@ impl Heap {
 
     pub(super) fn add_returned(&mut self, bytes: u64, resident_bytes: u64) {
         self.returned_bytes += bytes;
-        // Pages that became resident again, because the kernel had made huge pages of them.
-        self.resident.free_bytes += resident_bytes;
+        // Pages that are resident again, because the kernel has made huge pages of them. No release returns them.
+        self.resident.returned_bytes += resident_bytes;
     }
 
     pub(super) fn add_large(&mut self, bytes: u64, resident_bytes: u64) {

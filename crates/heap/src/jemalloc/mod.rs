@@ -18,6 +18,7 @@ mod slab;
 mod tally;
 mod tcache;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::memory::Memory;
@@ -65,12 +66,13 @@ pub fn areas(
 ) -> Vec<Range<u64>> {
     let mut tree = Rtree::new(memory, anonymous);
     let Some(root) = data.iter().find_map(|range| tree.root(range)) else { return Vec::new() };
-    let mut found = Vec::new();
+    let (mut found, mut own) = (Vec::new(), BTreeSet::new());
     tree.each_extent(root, |_, extent| {
         found.push(extent.record.range());
+        own.extend(extent.places());
         Next::Go
     });
-    together(found, tree.base_blocks())
+    together(found, tree.base_blocks(&own))
 }
 
 /// Returns extents and base blocks in order, neighbours joined.
@@ -151,6 +153,7 @@ fn walk_once<M: Memory>(
     let mut heap = Heap::default();
     let mut residency = Residency::new(memory);
     let (mut extents, mut classes) = (Vec::new(), Classes(Vec::new()));
+    let mut own = BTreeSet::new();
     tree.each_extent(layout.root, |tree, found| {
         let record = found.record;
         let bits = Bits::new(record.word, layout.version);
@@ -172,13 +175,14 @@ fn walk_once<M: Memory>(
             classes.0.push((record.address, record.address + record.bytes, bits.class() as u8));
         }
         extents.push(record.range());
+        own.extend(found.places());
         if memory.is_over() { Next::Stop } else { Next::Go }
     });
     if heap.has_huge_pages {
         return heap;
     }
     let extents = joined(extents);
-    let blocks = joined(tree.base_blocks());
+    let blocks = joined(tree.base_blocks(&own));
     let own = gaps(blocks.iter().cloned(), &extents);
     heap.metadata_bytes = own.into_iter().map(|range| residency.bytes(range)).sum();
     heap.areas = together(extents, blocks);

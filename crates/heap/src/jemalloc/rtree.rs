@@ -3,7 +3,7 @@
 //! Its root is in the zeroed data of the program or library, and is recognised by its leaves: the entry of a page leads to a
 //! record that names the same page. No symbols and no version are assumed.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use super::extent::Record;
@@ -90,10 +90,19 @@ pub(super) struct Entry {
 pub(super) struct Found {
     pub(super) entry: Entry,
     pub(super) record: Record,
+    /// The leaf of the tree that has the entry.
+    leaf: u64,
     /// Whether the entry of the last page leads to the same record.
     pub(super) agrees: bool,
     /// Whether it will not be read again.
     pub(super) is_last: bool,
+}
+
+impl Found {
+    /// Returns where its record and the leaf are, by [`BASE_ALIGNMENT`].
+    pub(super) fn places(&self) -> [u64; 2] {
+        [self.record.at / BASE_ALIGNMENT, self.leaf / BASE_ALIGNMENT]
+    }
 }
 
 /// What to do after an extent.
@@ -366,21 +375,44 @@ impl<'m, M: Memory> Rtree<'m, M> {
         if !agrees {
             self.words.forget_page(slot);
         }
-        Some(Found { entry, record, agrees, is_last })
+        Some(Found { entry, record, leaf, agrees, is_last })
     }
 
-    /// The blocks that hold jemalloc's own structures: `{ size, next, record }` at their beginnings.
-    pub(super) fn base_blocks(&mut self) -> Vec<Range<u64>> {
-        let mut found = Vec::new();
+    /// Returns the blocks that hold this jemalloc's own structures: `{ size, next, record }` at their beginnings. They hold one
+    /// of `own`, the addresses of structures by [`BASE_ALIGNMENT`], or are linked with a block that does: another jemalloc of
+    /// the process has blocks of the same form.
+    pub(super) fn base_blocks(&mut self, own: &BTreeSet<u64>) -> Vec<Range<u64>> {
+        let mut blocks: HashMap<u64, (Range<u64>, u64)> = HashMap::new();
+        let mut previous: HashMap<u64, Vec<u64>> = HashMap::new();
         for range in self.anonymous {
             for at in resident_places(self.memory, range, BASE_ALIGNMENT) {
-                found.extend(self.base_block(at, range.end));
+                if let Some((block, next)) = self.base_block(at, range.end) {
+                    blocks.insert(at, (block, next));
+                    previous.entry(next).or_default().push(at);
+                }
             }
         }
+        let holds_own = |(block, _): &&(Range<u64>, u64)| {
+            let places = block.start / BASE_ALIGNMENT..block.end.div_ceil(BASE_ALIGNMENT);
+            own.range(places).next().is_some()
+        };
+        let mut left: Vec<u64> =
+            blocks.values().filter(holds_own).map(|(block, _)| block.start).collect();
+        let mut found = Vec::new();
+        while let Some(at) = left.pop() {
+            // Each is taken once.
+            if let Some((block, next)) = blocks.remove(&at) {
+                left.push(next);
+                left.extend(previous.remove(&at).unwrap_or_default());
+                found.push(block);
+            }
+        }
+        found.sort_unstable_by_key(|block| block.start);
         found
     }
 
-    fn base_block(&mut self, at: u64, end: u64) -> Option<Range<u64>> {
+    /// Returns the block that begins here, and the address of the one that it leads to.
+    fn base_block(&mut self, at: u64, end: u64) -> Option<(Range<u64>, u64)> {
         let (bytes, next) = self.words.pair(at)?;
         let is_block = bytes > 0
             && bytes.is_multiple_of(BASE_ALIGNMENT)
@@ -394,7 +426,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
         let left_bytes = self.words.word(at + 32)?;
         let is_own =
             word & NO_ARENA == NO_ARENA && (at..=at + bytes).contains(&left) && left_bytes <= bytes;
-        is_own.then_some(at..at + bytes)
+        is_own.then_some((at..at + bytes, next))
     }
 }
 

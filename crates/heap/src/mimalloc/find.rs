@@ -188,13 +188,25 @@ fn segment(memory: &impl Memory, at: u64, end: u64) -> Option<Segment> {
     let head = read_head(memory, at);
     for from in SLICES_AT {
         for stride in STRIDES {
-            let fits = |bytes: &u64| *bytes == SEGMENT || *bytes <= end - at;
+            let fits = |bytes: &u64| {
+                (*bytes == SEGMENT || *bytes <= end - at) && has_counts(&head, from, *bytes)
+            };
             if let Some(bytes) = slices(&head, from, stride).filter(fits) {
                 return Some(Segment { at, bytes, slices_at: from as u64, stride: stride as u64 });
             }
         }
     }
     None
+}
+
+/// Whether the words before the descriptions of slices have the number of slices, and after it that of the slices of the
+/// first span (`segment_slices`, `segment_info_slices`). An array of ones has descriptions, but not these.
+fn has_counts(head: &[u8], slices_at: usize, bytes: u64) -> bool {
+    let info = half_in(head, slices_at).map(u64::from);
+    let word = |place: usize| word_in(head, place);
+    (0..slices_at.saturating_sub(8)).step_by(8).any(|place| {
+        word(place) == Some(bytes / SLICE) && info.is_some() && word(place + 8) == info
+    })
 }
 
 /// The bytes of a segment whose slices are described here: its spans follow each other to its end, each with

@@ -66,16 +66,7 @@ impl Detected {
         maps: &[Mapping],
         page_bytes: u64,
     ) -> Vec<Range<u64>> {
-        self.zeroed_data_behind(&allocator.path.to_string_lossy(), maps, page_bytes)
-    }
-
-    /// Returns the zeroed data of a file, with the page that it shares with the file's own data.
-    pub fn zeroed_data_behind(
-        &self,
-        path: &str,
-        maps: &[Mapping],
-        page_bytes: u64,
-    ) -> Vec<Range<u64>> {
+        let path = allocator.path.to_string_lossy();
         let of_file = maps.iter().filter(|m| m.has_file() && m.name == path);
         let ends: Vec<u64> = of_file.map(|m| m.end).collect();
         let data = self.zeroed_data.iter().filter(|data| ends.contains(&data.start));

@@ -2,6 +2,7 @@
 //! and of runtimes.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use lowtide_heap::hotspot::{Part, PerfData};
@@ -21,11 +22,16 @@ use lowtide_model::runtime_kind::RuntimeKind;
 use crate::detect::{Detected, DetectedAllocator, OwnMemory, WalkedHeaps};
 use crate::heap;
 use crate::memory::LiveMemory;
-use crate::proc::maps::Mapping;
+use crate::proc::maps::{FileId, Mapping};
 
 /// Bytes of the smallest root of a tree from pages to extents (jemalloc's, for addresses of 57 bits). A library with less
 /// zeroed data has no jemalloc.
 const MIN_ROOT_BYTES: u64 = 256 << 10;
+/// Maximum number of libraries that are looked at, and of those that are searched for a root.
+const MAX_LIBRARIES: usize = 8 << 10;
+const MAX_SEARCHED: usize = 64;
+/// Stands for the library that brings an allocator, if it is not known which one that is.
+const UNKNOWN_LIBRARY: &str = "a library";
 
 /// Walks the heaps of its allocators that lowtide knows how to walk.
 pub(super) fn walk(
@@ -42,7 +48,7 @@ pub(super) fn walk(
     // Heaps of libraries come first: they are recognised by structure, and their memory is excluded from the search for
     // chunks.
     walk_libraries(memory, maps, detected, observation, &mut heaps, &mut mappings);
-    for allocator in [&detected.malloc, &detected.own].into_iter().flatten() {
+    for allocator in allocators(detected) {
         let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
             continue;
         };
@@ -76,14 +82,14 @@ pub(super) fn walk(
         let all = joined(heap::mappings(maps).into_iter().map(|mapping| mapping.range).collect());
         if let Some(layout) = pymalloc::Layout::find(memory, &data, &all, &mapped) {
             let walked = pymalloc::walk(memory, &layout, &mapped);
-            heaps.areas.extend_from_slice(&walked.areas);
+            add_areas(&mut heaps, &walked.areas);
             add_cpython(observation, &walked);
         }
     }
     if detected.has(RuntimeKind::HotSpot) {
-        heaps.areas.extend(walk_hotspot(memory, maps, observation));
+        let areas = walk_hotspot(memory, maps, &heaps.areas, observation);
+        add_areas(&mut heaps, &areas);
     }
-    heaps.areas.sort_unstable_by_key(|area| area.start);
     heaps
 }
 
@@ -91,9 +97,13 @@ pub(super) fn walk(
 fn walk_hotspot(
     memory: &LiveMemory,
     maps: &[Mapping],
+    others: &[Range<u64>],
     observation: &mut Observation,
 ) -> Vec<Range<u64>> {
-    let is_perf_data = |m: &&Mapping| m.has_file() && m.name.starts_with("/tmp/hsperfdata_");
+    // It reads those of other processes, if at all.
+    let is_perf_data = |m: &&Mapping| {
+        m.has_file() && m.permissions == "rw-s" && m.name.starts_with("/tmp/hsperfdata_")
+    };
     let data = maps.iter().find(is_perf_data);
     let Some(data) = data.and_then(|m| PerfData::read(memory, m.start..m.end)) else {
         return Vec::new();
@@ -104,7 +114,8 @@ fn walk_hotspot(
         is_memory: !m.has_file() && m.permissions.starts_with("rw"),
     };
     let parts: Vec<Part> = maps.iter().filter(is_private).map(part).collect();
-    let areas = data.heap(&parts);
+    let areas: Vec<Range<u64>> =
+        data.heap(&parts).into_iter().flat_map(|area| without(area, others)).collect();
     if areas.is_empty() {
         return areas;
     }
@@ -119,6 +130,47 @@ fn walk_hotspot(
     areas
 }
 
+/// A library, or the program, with its variables.
+struct Library<'m> {
+    name: &'m str,
+    /// Its writable mappings.
+    data: Vec<Range<u64>>,
+    /// What follows them and begins as zeros.
+    zeroed_data: Vec<Range<u64>>,
+}
+
+/// Returns the files that have writable data, without those that hold the allocators of the program.
+fn libraries<'m>(maps: &'m [Mapping], detected: &Detected) -> Vec<Library<'m>> {
+    let of_program: Vec<&str> =
+        allocators(detected).filter_map(|allocator| allocator.path.to_str()).collect();
+    let zeroed: HashMap<u64, &Range<u64>> =
+        detected.zeroed_data.iter().map(|range| (range.start, range)).collect();
+    let mut places: HashMap<FileId, usize> = HashMap::new();
+    let mut found: Vec<Library<'_>> = Vec::new();
+    for mapping in maps.iter().filter(|m| m.has_file() && m.permissions.starts_with("rw")) {
+        if mapping.permissions.ends_with('s') || of_program.contains(&mapping.name.as_str()) {
+            continue;
+        }
+        let place = *places.entry(mapping.file).or_insert(found.len());
+        if place == found.len() {
+            if place == MAX_LIBRARIES {
+                break;
+            }
+            let name = mapping.name.rsplit('/').next().unwrap_or_default();
+            found.push(Library { name, data: Vec::new(), zeroed_data: Vec::new() });
+        }
+        found[place].data.push(mapping.start..mapping.end);
+        // What lies after it may be another mapping.
+        found[place].zeroed_data.extend(zeroed.get(&mapping.end).map(|range| (*range).clone()));
+    }
+    found
+}
+
+/// The allocators of the program.
+fn allocators(detected: &Detected) -> impl Iterator<Item = &DetectedAllocator> {
+    [&detected.malloc, &detected.own].into_iter().flatten()
+}
+
 /// Walks the heaps of allocators that libraries bring for their own use, under whatever names.
 fn walk_libraries(
     memory: &LiveMemory,
@@ -128,83 +180,61 @@ fn walk_libraries(
     heaps: &mut WalkedHeaps,
     mappings: &mut Vec<HeapMapping>,
 ) {
-    let of_program: Vec<&str> = [&detected.malloc, &detected.own]
-        .into_iter()
-        .flatten()
-        .filter_map(|allocator| allocator.path.to_str())
-        .collect();
-    let mut libraries: Vec<&Mapping> = Vec::new();
-    for mapping in maps.iter().filter(|mapping| mapping.has_file()) {
-        let is_known = libraries.iter().any(|known| known.file == mapping.file);
-        if !is_known && !of_program.contains(&mapping.name.as_str()) {
-            libraries.push(mapping);
-        }
-    }
-    let mut add = |kind: &AllocatorKind,
-                   library: Option<String>,
+    let libraries = libraries(maps, detected);
+    let mut add = |kind: AllocatorKind,
+                   library: &str,
                    layout: &HeapLayout,
                    mappings: &mut Vec<HeapMapping>| {
         match layout.walk(memory, mappings) {
             Ok(walked) => {
-                let areas = add_heap(observation, heaps, kind, library, walked);
+                let areas = add_heap(observation, heaps, &kind, Some(library.to_owned()), walked);
                 *mappings = outside(mappings, &areas);
             }
-            Err(why) => observation.notes.push(format!(
-                "the heap of {kind}{} was not walked: {why}",
-                library.map_or(String::new(), |library| format!(" of {library}"))
-            )),
+            Err(why) => observation
+                .notes
+                .push(format!("the heap of {kind} of {library} was not walked: {why}")),
         }
     };
-    for library in &libraries {
-        let zeroed_data = detected.zeroed_data_behind(&library.name, maps, memory.page_bytes());
-        if zeroed_data.iter().all(|data| data.end - data.start < MIN_ROOT_BYTES) {
-            continue;
-        }
+    let is_large = |data: &Range<u64>| data.end - data.start >= MIN_ROOT_BYTES;
+    let may_have_root = libraries.iter().filter(|library| library.zeroed_data.iter().any(is_large));
+    for library in may_have_root.take(MAX_SEARCHED) {
+        // The data may begin in the last page of the file's own data.
+        let page = memory.page_bytes();
+        let zeroed_data = library.zeroed_data.iter().map(|data| data.start - page..data.end);
+        let zeroed_data: Vec<Range<u64>> = zeroed_data.collect();
         let places = Places { data: &[], zeroed_data: &zeroed_data, mappings };
         if let Some(layout) = HeapLayout::find(&AllocatorKind::Jemalloc, memory, &places) {
-            add(&AllocatorKind::Jemalloc, Some(file_name(library)), &layout, mappings);
+            add(AllocatorKind::Jemalloc, library.name, &layout, mappings);
         }
     }
-    let has_mimalloc = |allocator: &DetectedAllocator| allocator.kind == AllocatorKind::Mimalloc;
-    if [&detected.malloc, &detected.own].into_iter().flatten().any(has_mimalloc) {
+    if allocators(detected).any(|allocator| allocator.kind == AllocatorKind::Mimalloc) {
         return;
     }
     let places = Places { data: &[], zeroed_data: &[], mappings };
     if let Some(layout) = HeapLayout::find(&AllocatorKind::Mimalloc, memory, &places) {
-        let library = library_that_leads_to(memory, maps, detected, &libraries, &layout.records());
-        add(&AllocatorKind::Mimalloc, library, &layout, mappings);
+        let library = library_that_leads_to(memory, &libraries, &layout.records());
+        add(AllocatorKind::Mimalloc, library.unwrap_or(UNKNOWN_LIBRARY), &layout, mappings);
     }
 }
 
 /// Returns the name of the library with the most pointers to an allocator's own records; `None` if no library has more than
 /// the others.
-fn library_that_leads_to(
+fn library_that_leads_to<'m>(
     memory: &LiveMemory,
-    maps: &[Mapping],
-    detected: &Detected,
-    libraries: &[&Mapping],
+    libraries: &[Library<'m>],
     records: &[Range<u64>],
-) -> Option<String> {
-    // What follows the data of a file may be another mapping that only lies there.
-    let pointers = |library: &Mapping| {
-        let writable = |m: &&Mapping| m.file == library.file && m.permissions.starts_with("rw");
-        let data: Vec<Range<u64>> = maps.iter().filter(writable).map(|m| m.start..m.end).collect();
-        let zeroed_data = detected.zeroed_data_behind(&library.name, maps, 0);
+) -> Option<&'m str> {
+    let pointers = |library: &Library<'m>| {
         let of = |ranges: &[Range<u64>]| pointers_into(memory, ranges, records);
-        of(&data) + of(&zeroed_data)
+        (of(&library.data) + of(&library.zeroed_data), library.name)
     };
-    let mut found: Vec<(u64, &Mapping)> =
-        libraries.iter().map(|library| (pointers(library), *library)).collect();
+    let mut found: Vec<(u64, &str)> = libraries.iter().map(pointers).collect();
     found.sort_by_key(|(count, _)| Reverse(*count));
     match found[..] {
-        [(most, library), (second, _), ..] if most > second => Some(file_name(library)),
-        [(1.., library)] => Some(file_name(library)),
+        [(most, library), (second, _), ..] if most > second => Some(library),
+        [(1.., library)] => Some(library),
         _ => None,
     }
-}
-
-fn file_name(mapping: &Mapping) -> String {
-    mapping.name.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 /// Returns what of mappings is outside of some areas: no page has two owners.
@@ -217,6 +247,19 @@ fn outside(mappings: &[HeapMapping], areas: &[Range<u64>]) -> Vec<HeapMapping> {
     mappings.iter().flat_map(rest).collect()
 }
 
+/// Returns an address that is in areas of both; each are in order and disjoint.
+fn overlap(these: &[Range<u64>], others: &[Range<u64>]) -> Option<u64> {
+    these.iter().find_map(|area| {
+        let other = others.get(others.partition_point(|other| other.end <= area.start))?;
+        (other.start < area.end).then(|| other.start.max(area.start))
+    })
+}
+
+fn add_areas(heaps: &mut WalkedHeaps, areas: &[Range<u64>]) {
+    heaps.areas.extend_from_slice(areas);
+    heaps.areas.sort_unstable_by_key(|area| area.start);
+}
+
 /// Adds a walked heap to an observation and to the heaps, and returns its addresses.
 fn add_heap(
     observation: &mut Observation,
@@ -225,10 +268,19 @@ fn add_heap(
     library: Option<String>,
     walked: Walked,
 ) -> Vec<Range<u64>> {
+    if let Some(other) = overlap(&walked.areas, &heaps.areas) {
+        observation.notes.push(format!(
+            "a heap of {kind} was left out: it overlaps another heap at {other:#x}, so one of them is not what it seems"
+        ));
+        return Vec::new();
+    }
     let prediction = walked.prediction;
+    // A library's allocator says nothing about that of the program.
+    if library.is_none() {
+        heaps.allocators.push(kind.clone());
+    }
     observation.heaps.push(WalkedHeap::new(kind.clone(), library, &walked.ledger, prediction));
-    heaps.allocators.push(kind.clone());
-    heaps.areas.extend_from_slice(&walked.areas);
+    add_areas(heaps, &walked.areas);
     let torn = walked.arenas.iter().filter(|a| !a.whole).count();
     if torn > 0 && walked.unwalked_bytes > 0 {
         observation.notes.push(format!(

@@ -48,6 +48,27 @@ fn it_is_found_by_its_structure_and_named_with_its_library() {
     }
 }
 
+#[test]
+fn the_jemallocs_of_the_program_and_of_a_library_are_told_apart() {
+    let home = tempfile::tempdir().unwrap();
+    let library = home.path().join("libcolumns.so.7");
+    std::fs::copy(bundled("jemalloc"), &library).unwrap();
+    let mut command = Command::new(compile(home.path()));
+    command.env("LD_PRELOAD", bundled("jemalloc"));
+    command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384");
+    let mut subject = start(&mut command, &library);
+    let usable = subject.usable_bytes();
+    let observed = inspect(&subject);
+    assert_eq!(observed.allocator.unwrap().kind, AllocatorKind::Jemalloc);
+    let [program, own] = &observed.heaps[..] else { panic!("{:?}", observed.heaps) };
+    let names = [program.library.as_deref(), own.library.as_deref()];
+    assert_eq!(names, [None, Some("libcolumns.so.7")]);
+    // What the program has not written of its blocks is not resident.
+    assert!((usable / 2..usable + OTHERS).contains(&own.allocated_bytes), "{usable}, {own:?}");
+    assert!(program.allocated_bytes < 1 << 20 && program.metadata_bytes > 0, "{program:?}");
+    assert_eq!(observed.ledger.bytes(Owner::Runtime), 0, "{:?}", observed.managers);
+}
+
 fn start(command: &mut Command, library: &Path) -> Subject {
     Subject::start_with(command, 60_000_000, 5, 3, Some(library))
 }
