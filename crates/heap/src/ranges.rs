@@ -49,6 +49,19 @@ pub fn without(range: Range<u64>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     found
 }
 
+/// Keeps the keys of nodes that do not overlap, in order of the keys: nodes of a damaged tree may share their memory, and to
+/// read each of them would take too long.
+pub(crate) fn keep_disjoint(keys: &mut Vec<(u64, u64)>, node_bytes: u64) {
+    keys.sort_unstable_by_key(|(_, node)| *node);
+    let mut end = 0;
+    keys.retain(|(_, node)| {
+        let is_apart = *node >= end;
+        end = if is_apart { node.saturating_add(node_bytes) } else { end };
+        is_apart
+    });
+    keys.sort_unstable_by_key(|(key, _)| *key);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

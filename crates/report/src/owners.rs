@@ -76,7 +76,7 @@ pub fn meaning(inspection: &Inspection, row: &Row) -> String {
             let names: Vec<String> = managers.iter().map(name).collect();
             match names.is_empty() {
                 true => owner.meaning().to_owned(),
-                false => format!("managed by {}", names.join(", ")),
+                false => format!("managed by {}, not walked", names.join(", ")),
             }
         }
         Owner::Shared => match inspection.observation.shared.first() {

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::memory::{Memory, each_word};
+use crate::ranges::keep_disjoint;
 use crate::scattered::Scattered;
 
 /// Bits of an address within a page (`kPageShift`).
@@ -141,15 +142,7 @@ impl<'m, M: Memory> PageMap<'m, M> {
             }
             true
         });
-        // One that is there twice would be read twice.
-        leaves.sort_unstable_by_key(|(_, leaf)| *leaf);
-        let mut end = 0;
-        leaves.retain(|(_, leaf)| {
-            let is_apart = *leaf >= end;
-            end = if is_apart { leaf + LEAF_BYTES } else { end };
-            is_apart
-        });
-        leaves.sort_unstable_by_key(|(key, _)| *key);
+        keep_disjoint(&mut leaves, LEAF_BYTES);
         leaves
     }
 

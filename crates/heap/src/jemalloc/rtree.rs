@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::extent::Record;
 use crate::memory::{Memory, each_word, resident_places};
+use crate::ranges::keep_disjoint;
 use crate::scattered::Scattered;
 
 const PAGE_BITS: u32 = 12;
@@ -428,19 +429,6 @@ impl<'m, M: Memory> Rtree<'m, M> {
             word & NO_ARENA == NO_ARENA && (at..=at + bytes).contains(&left) && left_bytes <= bytes;
         is_own.then_some((at..at + bytes, next))
     }
-}
-
-/// Keeps the keys of nodes that do not overlap, in order of the keys: nodes of a damaged tree may share their memory, and to
-/// read each of them would take too long.
-fn keep_disjoint(keys: &mut Vec<(u64, u64)>, node_bytes: u64) {
-    keys.sort_unstable_by_key(|(_, node)| *node);
-    let mut end = 0;
-    keys.retain(|(_, node)| {
-        let is_apart = *node >= end;
-        end = if is_apart { node.saturating_add(node_bytes) } else { end };
-        is_apart
-    });
-    keys.sort_unstable_by_key(|(key, _)| *key);
 }
 
 fn is_pointer(word: u64) -> bool {
