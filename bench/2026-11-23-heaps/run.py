@@ -109,6 +109,10 @@ def of_library(table, library, program):
     ask("statistics")
     own = ask("statistics")
     found = table.inspect(process)
+    if not found["heaps"]:
+        print(f"| {os.path.basename(library)} | not walked | | | | |")
+        end(process)
+        return
     kind = found["heaps"][0]["allocator"]
     subject = f"{kind} {found['allocator']['version']}"
     allocated = sum(arena["allocated_bytes"] for arena in found["arenas"])
