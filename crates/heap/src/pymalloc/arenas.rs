@@ -16,6 +16,8 @@ const ENTRY: u64 = 48;
 const MAX_ENTRIES: u64 = 1 << 20;
 /// Number of pools, of different arenas, that an array is compared with.
 const SAMPLES: usize = 8;
+/// Bytes that are searched for pools at once.
+const WINDOW: u64 = 1 << 20;
 /// Maximum number of words that are tried as the address of the array.
 const MAX_TRIED: usize = 256 << 10;
 /// Number of entries that are read at once.
@@ -48,13 +50,7 @@ impl Arenas {
         heaps: &[Range<u64>],
         anonymous: &[Range<u64>],
     ) -> Option<Self> {
-        let mut samples: Vec<(u64, Pool)> = Vec::new();
-        pool::each(memory, anonymous, |at, pool| {
-            if samples.last().is_none_or(|(_, last)| last.arena != pool.arena) {
-                samples.push((at, pool));
-            }
-            samples.len() < SAMPLES
-        });
+        let samples = samples(memory, anonymous);
         let is_in_heap = |word: u64| {
             let place = heaps.partition_point(|range| range.end <= word);
             heaps.get(place).is_some_and(|range| range.start <= word)
@@ -155,6 +151,27 @@ impl Arenas {
             && (first_pool..=first_pool + pools * self.pool_bytes).contains(&next_pool);
         is_sound.then_some(Some(Arena { index, range: address..end, first_pool, pools, next_pool }))
     }
+}
+
+/// Finds pools of different arenas. The first arenas of a process are at the highest addresses, since the kernel places
+/// mappings from there downwards.
+fn samples(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<(u64, Pool)> {
+    let mut samples: Vec<(u64, Pool)> = Vec::new();
+    for range in anonymous.iter().rev() {
+        let mut end = range.end;
+        while end > range.start && samples.len() < SAMPLES {
+            let start = (end - 1 - (end - 1) % WINDOW).max(range.start);
+            pool::each(memory, std::slice::from_ref(&(start..end)), |at, pool| {
+                let is_new = samples.iter().all(|(_, sample)| sample.arena != pool.arena);
+                if is_new {
+                    samples.push((at, pool));
+                }
+                samples.len() < SAMPLES
+            });
+            end = start;
+        }
+    }
+    samples
 }
 
 fn is_pointer(word: u64) -> bool {

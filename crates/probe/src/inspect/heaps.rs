@@ -45,9 +45,9 @@ pub(super) fn walk(
         return heaps;
     }
     let mut mappings = heap::mappings(maps);
-    // Heaps of libraries come first: they are recognised by structure, and their memory is excluded from the search for
-    // chunks.
+    // Heaps that are recognised by structure come first: their memory is excluded from the search for chunks.
     walk_libraries(memory, maps, detected, observation, &mut heaps, &mut mappings);
+    walk_runtimes(memory, maps, detected, observation, &mut heaps, &mut mappings);
     for allocator in allocators(detected) {
         let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
             continue;
@@ -74,6 +74,18 @@ pub(super) fn walk(
         }
     }
     observation.heaps.sort_by_key(|heap| heap.library.is_some());
+    heaps
+}
+
+/// Walks the heaps of runtimes.
+fn walk_runtimes(
+    memory: &LiveMemory,
+    maps: &[Mapping],
+    detected: &Detected,
+    observation: &mut Observation,
+    heaps: &mut WalkedHeaps,
+    mappings: &mut Vec<HeapMapping>,
+) {
     for runtime in detected.runtimes.iter().filter(|found| found.memory == OwnMemory::Pools) {
         let data = heap::data_of(maps, runtime.file);
         // CPython maps its arenas.
@@ -82,15 +94,16 @@ pub(super) fn walk(
         let all = joined(heap::mappings(maps).into_iter().map(|mapping| mapping.range).collect());
         if let Some(layout) = pymalloc::Layout::find(memory, &data, &all, &mapped) {
             let walked = pymalloc::walk(memory, &layout, &mapped);
-            add_areas(&mut heaps, &walked.areas);
             add_cpython(observation, &walked);
+            add_areas(heaps, &walked.areas);
+            *mappings = outside(mappings, &walked.areas);
         }
     }
     if detected.has(RuntimeKind::HotSpot) {
         let areas = walk_hotspot(memory, maps, &heaps.areas, observation);
-        add_areas(&mut heaps, &areas);
+        add_areas(heaps, &areas);
+        *mappings = outside(mappings, &areas);
     }
-    heaps
 }
 
 /// Adds the heap of Java objects, and returns its addresses; none where HotSpot does not describe it.
