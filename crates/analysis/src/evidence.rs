@@ -75,7 +75,7 @@ impl Evidence<'_> {
                     (row.bytes, "were in use after HotSpot's last collection".to_owned())
                 }
                 State::Allocated => (row.bytes, format!("are in use in {name}'s heap")),
-                // A verdict of its own tells of it.
+                // The verdict `fragmentation` has a sentence for it.
                 State::Free if manager == WalkedRuntime::CPython => continue,
                 State::Free => {
                     (row.bytes, format!("are newer objects and free memory in {name}'s heap"))

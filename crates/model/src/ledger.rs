@@ -143,7 +143,13 @@ impl Row {
         Self { owner, manager: None, state: None, bytes, estimated: false }
     }
 
-    /// What tells the rows of a ledger apart, in their order.
+    /// Returns the row of a state of a walked runtime.
+    fn walked(manager: WalkedRuntime, state: State, bytes: u64) -> Self {
+        let row = Self::new(Owner::Runtime, bytes);
+        Self { manager: Some(manager), state: Some(state), ..row }
+    }
+
+    /// The key of the row. No two rows of a ledger have the same one, and they are in its order.
     fn key(&self) -> (Owner, Option<WalkedRuntime>, Option<State>) {
         (self.owner, self.manager, self.state)
     }
@@ -174,14 +180,12 @@ impl Ledger {
 
     /// Adds bytes of a runtime whose heap was walked.
     pub fn add_walked(&mut self, manager: WalkedRuntime, state: State, bytes: u64) {
-        let row = Row::new(Owner::Runtime, bytes);
-        self.add_row(Row { manager: Some(manager), state: Some(state), ..row });
+        self.add_row(Row::walked(manager, state, bytes));
     }
 
     /// Adds bytes of a runtime whose division into states is an estimate.
     pub fn add_walked_estimate(&mut self, manager: WalkedRuntime, state: State, bytes: u64) {
-        let row = Row { estimated: bytes > 0, ..Row::new(Owner::Runtime, bytes) };
-        self.add_row(Row { manager: Some(manager), state: Some(state), ..row });
+        self.add_row(Row { estimated: bytes > 0, ..Row::walked(manager, state, bytes) });
     }
 
     /// Adds the rows of another process.
@@ -202,11 +206,6 @@ impl Ledger {
     /// The bytes of an owner.
     pub fn bytes(&self, owner: Owner) -> u64 {
         self.sum(|row| row.owner == owner)
-    }
-
-    /// The bytes in a state of all runtimes that were walked.
-    pub fn bytes_in(&self, state: State) -> u64 {
-        self.sum(|row| row.state == Some(state))
     }
 
     /// The bytes of a runtime that was walked, in one state.
@@ -268,7 +267,10 @@ mod tests {
         ledger.add_estimate(Owner::Runtime, 1);
         let mut both = ledger.clone();
         both.join(&ledger);
-        assert_eq!((both.bytes(Owner::Runtime), both.bytes_in(State::Free)), (12, 6));
+        assert_eq!(
+            (both.bytes(Owner::Runtime), both.bytes_of(WalkedRuntime::CPython, State::Free)),
+            (12, 6)
+        );
         let text = serde_json::to_string(&both).unwrap();
         let rows = r#"{"owner":"runtime","bytes":2,"estimated":true},{"owner":"runtime","manager":"cpython","state":"allocated","bytes":4,"estimated":false},{"owner":"runtime","manager":"cpython","state":"free","bytes":6,"estimated":false},{"owner":"stacks","#;
         assert!(text.contains(rows), "{text}");

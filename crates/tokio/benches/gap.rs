@@ -9,20 +9,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a bench that cannot continue has failed")]
 
+mod server;
+
 use std::alloc::System;
 use std::hint::black_box;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use lowtide_load::{Available, HttpVersion, Plan, RequestTemplate, Shape};
+use lowtide_load::{HttpVersion, Shape};
 use lowtide_tokio::{Keeper, Recycle, Tracked, serve};
 use tokio::net::TcpListener;
+
+use server::{Server, load};
 
 #[global_allocator]
 static ALLOCATOR: Tracked<System> = Tracked::new(System);
@@ -71,7 +72,7 @@ async fn free() -> &'static str {
 }
 
 fn compare() {
-    let server = Server::start();
+    let server = Server::start("server");
     for pair in 0..PAIRS {
         let measure = |path| measure(server.address, path);
         let [without, with, again] = if pair % 2 == 0 {
@@ -87,29 +88,6 @@ fn compare() {
     }
 }
 
-/// A server in a process of its own.
-struct Server {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Server {
-    fn start() -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let mut child = command.arg("server").stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, address: line.trim().parse().unwrap() }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
 /// Returns the longest time of a request in ms, and the number that a path answers in the middle of them.
 fn measure(address: SocketAddr, path: &'static str) -> (f64, u64) {
     let middle = std::thread::spawn(move || {
@@ -118,31 +96,9 @@ fn measure(address: SocketAddr, path: &'static str) -> (f64, u64) {
         std::thread::sleep(Duration::from_millis(500));
         ask(address, path).parse().unwrap()
     });
-    let plan = Plan {
-        targets: vec![format!("http://{address}/").parse().unwrap()],
-        connections: 8,
-        streams: 1,
-        shape: Shape::Ramp { rate: "1000/s".parse().unwrap(), count: REQUESTS },
-        linger: Duration::ZERO,
-        timeout: Duration::from_secs(60),
-        idle_close: None,
-        request: RequestTemplate {
-            method: "GET".to_owned(),
-            headers: Vec::new(),
-            body: Arc::default(),
-        },
-        version: HttpVersion::Http1,
-        insecure: false,
-        sample_interval: Duration::from_secs(1),
-    };
-    let available = Available {
-        files: lowtide_load::raise_open_files(),
-        memory_bytes: None,
-        ports: lowtide_load::ephemeral_ports(),
-    };
-    let report = lowtide_load::run(&plan, &available, &mut (), &AtomicBool::new(false)).unwrap();
-    assert_eq!(report.rounds[0].failed, 0, "{:?}", report.rounds[0].errors);
-    (report.rounds[0].latency_s.max * 1000.0, middle.join().unwrap())
+    let shape = Shape::Ramp { rate: "1000/s".parse().unwrap(), count: REQUESTS };
+    let round = load(address, shape, HttpVersion::Http1, 8, 1);
+    (round.latency_s.max * 1000.0, middle.join().unwrap())
 }
 
 /// Returns the body of an answer.

@@ -7,19 +7,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a bench that cannot continue has failed")]
 
+mod server;
+
 use std::alloc::System;
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use lowtide_load::{Available, HttpVersion, Plan, RequestTemplate, Shape};
+use lowtide_load::{HttpVersion, Shape};
 use lowtide_tokio::{Tracked, serve};
 use tokio::net::TcpListener;
+
+use server::{Server, load};
 
 #[global_allocator]
 static ALLOCATOR: Tracked<System> = Tracked::new(System);
@@ -64,53 +62,12 @@ fn compare() {
     }
 }
 
-/// A server in a process of its own.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
 /// Returns the CPU time of a request in µs.
 fn measure(name: &str, version: HttpVersion, connections: usize, streams: usize) -> f64 {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .arg(name)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let server = Server(child);
-    let address: SocketAddr = line.trim().parse().unwrap();
-    let plan = Plan {
-        targets: vec![format!("http://{address}/").parse().unwrap()],
-        connections,
-        streams,
-        shape: Shape::Burst(REQUESTS),
-        linger: Duration::ZERO,
-        timeout: Duration::from_secs(60),
-        idle_close: None,
-        request: RequestTemplate {
-            method: "GET".to_owned(),
-            headers: Vec::new(),
-            body: Arc::default(),
-        },
-        version,
-        insecure: false,
-        sample_interval: Duration::from_secs(1),
-    };
-    let available = Available {
-        files: lowtide_load::raise_open_files(),
-        memory_bytes: None,
-        ports: lowtide_load::ephemeral_ports(),
-    };
-    let before = cpu_us(server.0.id());
-    let report = lowtide_load::run(&plan, &available, &mut (), &AtomicBool::new(false)).unwrap();
-    let after = cpu_us(server.0.id());
-    assert_eq!(report.rounds[0].failed, 0, "{:?}", report.rounds[0].errors);
+    let server = Server::start(name);
+    let before = cpu_us(server.child.id());
+    load(server.address, Shape::Burst(REQUESTS), version, connections, streams);
+    let after = cpu_us(server.child.id());
     (after - before) / REQUESTS as f64
 }
 

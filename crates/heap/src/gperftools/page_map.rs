@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::memory::{Memory, each_word};
-use crate::ranges::keep_disjoint;
+use crate::ranges::{hold, keep_disjoint};
 use crate::scattered::Scattered;
 
 /// Bits of an address within a page (`kPageShift`).
@@ -78,9 +78,7 @@ impl<'m, M: Memory> PageMap<'m, M> {
 
     /// Whether a range lies in a private writable mapping of no file.
     pub(super) fn is_anonymous(&self, range: Range<u64>) -> bool {
-        let place = self.anonymous.partition_point(|known| known.end <= range.start);
-        let known = self.anonymous.get(place);
-        known.is_some_and(|known| known.start <= range.start && range.end <= known.end)
+        hold(self.anonymous, &range)
     }
 
     /// Finds the root in a range of zeroed data.

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::extent::Record;
 use crate::memory::{Memory, each_word, resident_places};
-use crate::ranges::keep_disjoint;
+use crate::ranges::{hold, keep_disjoint};
 use crate::scattered::Scattered;
 
 const PAGE_BITS: u32 = 12;
@@ -159,10 +159,7 @@ impl<'m, M: Memory> Rtree<'m, M> {
 
     /// Whether so many bytes from an address on are anonymous memory.
     fn is_anonymous(&self, address: u64, bytes: u64) -> bool {
-        let place = self.anonymous.partition_point(|range| range.end <= address);
-        self.anonymous.get(place).is_some_and(|range| {
-            range.start <= address && address.checked_add(bytes).is_some_and(|end| end <= range.end)
-        })
+        address.checked_add(bytes).is_some_and(|end| hold(self.anonymous, &(address..end)))
     }
 
     /// The root of a tree in a range of data.

@@ -224,7 +224,7 @@ fn slices(head: &[u8], from: usize, stride: usize) -> Option<u64> {
         if offset != 0 || count == 0 {
             return None;
         }
-        // The head of the segment is its first span; a huge block is the only one behind it.
+        // The first span is the head of the segment. A huge block is the only span after it.
         if spans == 0 && count > 32 {
             return None;
         }

@@ -63,7 +63,7 @@ pub(super) const V2_SHORT: Fields = Fields {
 };
 
 impl Fields {
-    /// Reads the bytes of a block; 0 stands for a span that is no page.
+    /// Reads the size of a block, in bytes. A span that is not a page has the size 0.
     pub(super) fn block_bytes<M: Memory>(
         self,
         words: &mut Scattered<'_, M>,
@@ -80,8 +80,8 @@ fn number<M: Memory>(words: &mut Scattered<'_, M>, address: u64, bytes: u64) -> 
 }
 
 impl Page {
-    /// Reads a page whose record is at an address and whose blocks lie in a range. At most `max_listed` blocks can be in its list
-    /// of those that other threads have freed; without it, the list is not read. Returns `None` if it contradicts itself.
+    /// Reads a page from its record. Its blocks lie in `blocks`. The list of blocks that other threads have freed has at most
+    /// `max_listed` entries; without that bound, the list is not read. Returns `None` if the record contradicts itself.
     pub(super) fn read<M: Memory>(
         words: &mut Scattered<'_, M>,
         fields: Fields,

@@ -41,7 +41,7 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, segme
                 tally.free_spans_bytes += span.end - span.start;
                 tally.resident.free_spans_bytes += resident_bytes;
             }
-            // A freed segment belongs to no thread, and has one span that is no page.
+            // A freed segment belongs to no thread. It has one span, which is not a page.
             Some(1) if thread == 0 && walker.has_no_blocks(record) => {
                 heap.free_slices_bytes += resident_bytes;
                 heap.purge_bytes += resident_bytes;

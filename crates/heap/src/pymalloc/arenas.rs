@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::pool::{self, POOLS_IN_ARENA, Pool};
 use crate::memory::{Memory, each_word, half_in, word_in};
+use crate::ranges::hold;
 use crate::scattered::Scattered;
 
 /// Bytes of `struct arena_object`: `address`, `pool_address`, `nfreepools`, `ntotalpools`, `freepools`, `nextarena`,
@@ -51,16 +52,12 @@ impl Arenas {
         anonymous: &[Range<u64>],
     ) -> Option<Self> {
         let samples = samples(memory, anonymous);
-        let is_in_heap = |word: u64| {
-            let place = heaps.partition_point(|range| range.end <= word);
-            heaps.get(place).is_some_and(|range| range.start <= word)
-        };
         let mut words = Scattered::new(memory);
         let mut tried = HashSet::new();
         for range in data {
             let mut found = None;
             each_word(memory, range.clone(), |_, word| {
-                if is_pointer(word) && is_in_heap(word) && tried.insert(word) {
+                if is_pointer(word) && hold(heaps, &(word..word + 1)) && tried.insert(word) {
                     let mut samples = samples.iter();
                     found = samples.find_map(|sample| Self::led_to_by(&mut words, word, sample));
                 }
@@ -97,12 +94,7 @@ impl Arenas {
 
     /// The arenas that lie in `anonymous`, in order of address and disjoint.
     pub(super) fn read(&self, memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Arena> {
-        let is_mapped = |arena: &Arena| {
-            let place = anonymous.partition_point(|range| range.end <= arena.range.start);
-            anonymous.get(place).is_some_and(|range| {
-                range.start <= arena.range.start && arena.range.end <= range.end
-            })
-        };
+        let is_mapped = |arena: &Arena| hold(anonymous, &arena.range);
         let mut found = Vec::new();
         let mut bytes = vec![0; (AT_ONCE * ENTRY) as usize];
         'array: for first in (0..MAX_ENTRIES).step_by(AT_ONCE as usize) {

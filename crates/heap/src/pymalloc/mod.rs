@@ -3,7 +3,7 @@
 //! It serves requests of at most 512 bytes, from arenas that it cuts into pools. A pool has blocks of one size. An
 //! arena is returned to the kernel when all of its pools are free.
 //!
-//! - `pool`: the head of a pool. It tells a pool from other memory.
+//! - `pool`: the header of a pool, by which a pool is recognised.
 //! - `arenas`: the array of arenas.
 //! - `tally`: the sums, in the terms of `sys._debugmallocstats()`.
 //!

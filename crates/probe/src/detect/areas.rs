@@ -23,7 +23,7 @@ use std::ops::Range;
 
 use lowtide_heap::layout::managed_areas;
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ranges::without;
+use lowtide_heap::ranges::{joined, without};
 use lowtide_heap::{mimalloc, pymalloc, ruby, zend};
 use lowtide_model::allocator_kind::AllocatorKind;
 
@@ -95,7 +95,8 @@ pub fn areas(
     let mappings: Vec<&Mapping> = maps.iter().filter(|m| is_private_memory(m)).collect();
     let unnamed = mappings.iter().filter(|m| !m.name.starts_with("[anon:"));
     let left = unnamed.flat_map(|m| without(m.start..m.end, &known));
-    let mut structures = Structures { memory, detected, left: joined(left), found: Vec::new() };
+    let left = joined(left.collect());
+    let mut structures = Structures { memory, detected, walked, left, found: Vec::new() };
     structures.claim(maps);
     let rules = Rules::new(detected, maps, &structures.found, walked);
     let mut found = structures.found;
@@ -112,18 +113,6 @@ pub fn areas(
     found
 }
 
-/// Ranges in order, those that touch each other as one.
-fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
-    let mut all: Vec<Range<u64>> = Vec::new();
-    for range in ranges {
-        match all.last_mut().filter(|last| last.end == range.start) {
-            Some(last) => last.end = range.end,
-            None => all.push(range),
-        }
-    }
-    all
-}
-
 /// Nothing is resident in a mapping that was never accessible; the kernel's own have names.
 fn is_private_memory(mapping: &Mapping) -> bool {
     let is_unnamed = mapping.name.is_empty() || mapping.name.starts_with("[anon:");
@@ -137,6 +126,7 @@ fn is_private_memory(mapping: &Mapping) -> bool {
 struct Structures<'a, M> {
     memory: &'a M,
     detected: &'a Detected,
+    walked: &'a WalkedHeaps,
     /// What is not claimed yet, in order.
     left: Vec<Range<u64>>,
     found: Vec<Area>,
@@ -147,8 +137,9 @@ impl<M: Memory> Structures<'_, M> {
         if self.detected.sanitizer.is_some() {
             return;
         }
-        let allocators = [&self.detected.malloc, &self.detected.own];
-        for allocator in allocators.into_iter().flatten() {
+        // What a walker has found need not be searched for again.
+        let are_walked = self.walked.allocators.len() == self.detected.allocators().count();
+        for allocator in self.detected.allocators().filter(|_| !are_walked) {
             let page = self.memory.page_bytes();
             let data = self.detected.zeroed_data_of(allocator, maps, page);
             let found = managed_areas(&allocator.kind, self.memory, &data, &self.left);

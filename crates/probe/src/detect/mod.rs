@@ -53,6 +53,11 @@ impl Detected {
         self.own.as_ref().or(self.malloc.as_ref())
     }
 
+    /// The allocator that serves `malloc`, and that of the program's own allocations.
+    pub fn allocators(&self) -> impl Iterator<Item = &DetectedAllocator> {
+        [&self.malloc, &self.own].into_iter().flatten()
+    }
+
     /// Whether `malloc` is glibc's: then its heap can be walked, even where the program has an
     /// allocator of its own and that heap is small.
     pub fn has_glibc_heap(&self) -> bool {

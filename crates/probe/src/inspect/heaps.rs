@@ -1,5 +1,5 @@
-//! The heaps of a process that lowtide knows how to walk: of its allocators, of those that libraries bring for their own use,
-//! and of runtimes.
+//! Walks the heaps of a process: those of its allocators, of allocators that libraries bring for their own use, and of
+//! runtimes.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use lowtide_model::inspection::{
 use lowtide_model::ledger::{Ledger, Owner, Row, State, WalkedRuntime};
 use lowtide_model::runtime_kind::RuntimeKind;
 
-use crate::detect::{Detected, DetectedAllocator, OwnMemory, WalkedHeaps};
+use crate::detect::{Detected, OwnMemory, WalkedHeaps};
 use crate::heap;
 use crate::memory::LiveMemory;
 use crate::proc::maps::{FileId, Mapping};
@@ -27,7 +27,7 @@ use crate::proc::maps::{FileId, Mapping};
 /// Bytes of the smallest root of a tree from pages to extents (jemalloc's, for addresses of 57 bits). A library with less
 /// zeroed data has no jemalloc.
 const MIN_ROOT_BYTES: u64 = 256 << 10;
-/// Maximum number of libraries that are looked at, and of those that are searched for a root.
+/// Maximum number of libraries whose mappings are collected, and of libraries that are searched for a root.
 const MAX_LIBRARIES: usize = 8 << 10;
 const MAX_SEARCHED: usize = 64;
 /// Stands for the library that brings an allocator, if it is not known which one that is.
@@ -48,7 +48,7 @@ pub(super) fn walk(
     // Heaps that are recognised by structure come first: their memory is excluded from the search for chunks.
     walk_libraries(memory, maps, detected, observation, &mut heaps, &mut mappings);
     walk_runtimes(memory, maps, detected, observation, &mut heaps, &mut mappings);
-    for allocator in allocators(detected) {
+    for allocator in detected.allocators() {
         let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
             continue;
         };
@@ -87,12 +87,13 @@ fn walk_runtimes(
     mappings: &mut Vec<HeapMapping>,
 ) {
     for runtime in detected.runtimes.iter().filter(|found| found.memory == OwnMemory::Pools) {
+        // The array of arenas is on the heap of malloc.
+        let heaps_of_all = joined(heap::mappings(maps).into_iter().map(|m| m.range).collect());
         let data = heap::data_of(maps, runtime.file);
         // CPython maps its arenas.
         let mapped = mappings.iter().filter(|mapping| !mapping.is_brk);
         let mapped = joined(mapped.map(|mapping| mapping.range.clone()).collect());
-        let all = joined(heap::mappings(maps).into_iter().map(|mapping| mapping.range).collect());
-        if let Some(layout) = pymalloc::Layout::find(memory, &data, &all, &mapped) {
+        if let Some(layout) = pymalloc::Layout::find(memory, &data, &heaps_of_all, &mapped) {
             let walked = pymalloc::walk(memory, &layout, &mapped);
             add_cpython(observation, &walked);
             add_areas(heaps, &walked.areas);
@@ -134,7 +135,7 @@ fn walk_hotspot(
     }
     let mut residency = Residency::new(memory);
     let resident_bytes: u64 = areas.iter().map(|area| residency.bytes(area.clone())).sum();
-    // What was allocated since the last collection is not told.
+    // The performance data do not say how much was allocated since the last collection.
     let allocated_bytes = data.used_bytes.min(resident_bytes);
     let free_bytes = resident_bytes - allocated_bytes;
     for (state, bytes) in [(State::Allocated, allocated_bytes), (State::Free, free_bytes)] {
@@ -155,7 +156,7 @@ struct Library<'m> {
 /// Returns the files that have writable data, without those that hold the allocators of the program.
 fn libraries<'m>(maps: &'m [Mapping], detected: &Detected) -> Vec<Library<'m>> {
     let of_program: Vec<&str> =
-        allocators(detected).filter_map(|allocator| allocator.path.to_str()).collect();
+        detected.allocators().filter_map(|allocator| allocator.path.to_str()).collect();
     let zeroed: HashMap<u64, &Range<u64>> =
         detected.zeroed_data.iter().map(|range| (range.start, range)).collect();
     let mut places: HashMap<FileId, usize> = HashMap::new();
@@ -177,11 +178,6 @@ fn libraries<'m>(maps: &'m [Mapping], detected: &Detected) -> Vec<Library<'m>> {
         found[place].zeroed_data.extend(zeroed.get(&mapping.end).map(|range| (*range).clone()));
     }
     found
-}
-
-/// The allocators of the program.
-fn allocators(detected: &Detected) -> impl Iterator<Item = &DetectedAllocator> {
-    [&detected.malloc, &detected.own].into_iter().flatten()
 }
 
 /// Walks the heaps of allocators that libraries bring for their own use, under whatever names.
@@ -220,7 +216,7 @@ fn walk_libraries(
             add(AllocatorKind::Jemalloc, library.name, &layout, mappings);
         }
     }
-    if allocators(detected).any(|allocator| allocator.kind == AllocatorKind::Mimalloc) {
+    if detected.allocators().any(|allocator| allocator.kind == AllocatorKind::Mimalloc) {
         return;
     }
     let places = Places { data: &[], zeroed_data: &[], mappings };
