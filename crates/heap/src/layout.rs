@@ -12,6 +12,7 @@ use lowtide_model::inspection::{
 };
 use lowtide_model::ledger::{Ledger, Owner};
 
+use crate::blocks::Visitor;
 use crate::memory::Memory;
 use crate::ptmalloc::{self, Class, Heap, HeapMapping};
 use crate::ranges::joined;
@@ -108,31 +109,33 @@ impl HeapLayout {
         }
     }
 
-    /// Walks the heap. `mappings` are those that may hold a part of it, in order of address.
+    /// Walks the heap, and passes its blocks in use on. `mappings` are those that may hold a part of it, in order of
+    /// address.
     ///
     /// # Errors
     /// Fails with the reason if the heap turns out to have a part that lowtide cannot walk.
-    pub fn walk(
-        &self,
-        memory: &impl Memory,
+    pub fn walk<'m>(
+        &'m self,
+        memory: &'m impl Memory,
         mappings: &[HeapMapping],
+        visitor: Visitor<'m>,
     ) -> Result<Walked, &'static str> {
         match self {
             Self::Ptmalloc(layout) => {
-                let heap = ptmalloc::walk(memory, layout, mappings);
+                let heap = ptmalloc::walk_blocks(memory, layout, mappings, visitor);
                 Ok(of_ptmalloc(heap, layout))
             }
             Self::Jemalloc(layout) => {
-                let heap = jemalloc::walk(memory, layout, &ranges(mappings));
+                let heap = jemalloc::walk(memory, layout, &ranges(mappings), visitor);
                 match heap.has_huge_pages {
                     false => Ok(of_jemalloc(heap)),
                     true => Err("jemalloc's allocator of huge pages (opt.hpa) is on"),
                 }
             }
-            Self::Mimalloc(layout) => Ok(of_mimalloc(mimalloc::walk(memory, layout))),
+            Self::Mimalloc(layout) => Ok(of_mimalloc(mimalloc::walk(memory, layout, visitor))),
             Self::Gperftools(layout) => {
                 let anonymous = joined(ranges(mappings));
-                Ok(of_gperftools(gperftools::walk(memory, layout, &anonymous)))
+                Ok(of_gperftools(gperftools::walk(memory, layout, &anonymous, visitor)))
             }
         }
     }

@@ -6,6 +6,7 @@
 //!
 //! - [`memory`]: what can be read, and what of it is resident.
 //! - [`residency`]: the same, remembered for a short while.
+//! - [`blocks`]: the blocks in use, one by one.
 //! - [`layout`]: one interface to the heaps of all allocators.
 //! - [`ptmalloc`]: the heap of glibc, chunk by chunk.
 //! - [`jemalloc`], [`mimalloc`], [`gperftools`]: the heaps of other allocators.
@@ -15,6 +16,7 @@
 //! - [`ranges`]: ranges of addresses in order.
 //! - [`saved`]: a heap in a file, for tests and for inspecting it on another machine.
 
+pub mod blocks;
 pub mod gperftools;
 pub mod hotspot;
 pub mod jemalloc;

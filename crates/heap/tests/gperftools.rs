@@ -7,7 +7,7 @@ mod damage;
 
 use std::ops::Range;
 
-use damage::{damage_each, file, load, resident};
+use damage::{AnyBlocks, damage_each, file, load, resident};
 use lowtide_heap::gperftools::{Heap, Layout, walk};
 use lowtide_heap::saved::SavedHeap;
 use serde_json::Value;
@@ -19,7 +19,7 @@ fn walked(saved: &SavedHeap) -> Option<Heap> {
     let mappings: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();
     let mappings = lowtide_heap::ranges::joined(mappings);
     let layout = Layout::find(&saved.memory, &saved.data, &mappings)?;
-    Some(walk(&saved.memory, &layout, &mappings))
+    Some(walk(&saved.memory, &layout, &mappings, Some(&mut AnyBlocks)))
 }
 
 /// The resident bytes of its rows.

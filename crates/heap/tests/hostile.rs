@@ -177,7 +177,7 @@ proptest! {
             &|| pymalloc::pools(&memory, &regions),
             &|| {
                 let found = pymalloc::Layout::find(&memory, &ranges, &regions, &regions);
-                found.map_or(Vec::new(), |layout| pymalloc::walk(&memory, &layout, &regions).areas)
+                found.map_or(Vec::new(), |layout| pymalloc::walk(&memory, &layout, &regions, None).areas)
             },
             &|| ruby::pages(&memory, &regions),
             &|| zend::chunks(&memory, &regions),

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
-use damage::{damage_each, file, load, resident};
+use damage::{AnyBlocks, damage_each, file, load, resident};
 use lowtide_heap::jemalloc::{Heap, Layout, Resident, walk};
 use lowtide_heap::memory::{Memory, Saved};
 use lowtide_heap::saved::SavedHeap;
@@ -22,7 +22,7 @@ const NAMES: [&str; 5] = ["5.2.1", "5.2.1-57", "5.3.0", "5.3.1", "5.3.1-57"];
 fn walked(saved: &SavedHeap, memory: &impl Memory) -> Option<Heap> {
     let mappings: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();
     let layout = Layout::find(memory, &saved.data, &mappings)?;
-    Some(walk(memory, &layout, &mappings))
+    Some(walk(memory, &layout, &mappings, Some(&mut AnyBlocks)))
 }
 
 /// The resident bytes of its rows.

@@ -7,7 +7,7 @@ mod damage;
 
 use std::ops::Range;
 
-use damage::{damage_each, file, load, resident};
+use damage::{AnyBlocks, damage_each, file, load, resident};
 use lowtide_heap::memory::Saved;
 use lowtide_heap::mimalloc::{Heap, Layout, Resident, walk};
 use lowtide_heap::saved::SavedHeap;
@@ -20,7 +20,7 @@ const OTHERS: u64 = 64 << 10;
 
 fn walked(saved: &SavedHeap) -> Option<Heap> {
     let mappings: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();
-    Some(walk(&saved.memory, &Layout::find(&saved.memory, &mappings)?))
+    Some(walk(&saved.memory, &Layout::find(&saved.memory, &mappings)?, Some(&mut AnyBlocks)))
 }
 
 /// The resident bytes of its rows.

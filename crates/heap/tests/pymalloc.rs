@@ -8,7 +8,7 @@ mod debug_malloc_stats;
 
 use std::ops::Range;
 
-use damage::{damage_each, file, load, resident};
+use damage::{AnyBlocks, damage_each, file, load, resident};
 use debug_malloc_stats::DebugMallocStats;
 use lowtide_heap::pymalloc::{Heap, Layout, walk};
 use lowtide_heap::saved::SavedHeap;
@@ -21,7 +21,7 @@ fn walked(saved: &SavedHeap) -> Option<Heap> {
     let mapped: Vec<Range<u64>> = mapped.map(|mapping| mapping.range.clone()).collect();
     let heaps: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();
     let layout = Layout::find(&saved.memory, &saved.data, &heaps, &mapped)?;
-    Some(walk(&saved.memory, &layout, &mapped))
+    Some(walk(&saved.memory, &layout, &mapped, Some(&mut AnyBlocks)))
 }
 
 /// The resident bytes of its rows.

@@ -57,7 +57,7 @@ fn main() -> Result<()> {
         let heaps = joined(heap::mappings(&maps).into_iter().map(|m| m.range).collect());
         let layout = pymalloc::Layout::find(&recorder, &data, &heaps, &mapped);
         let layout = layout.ok_or_else(|| Error::other("no arenas"))?;
-        let found = pymalloc::walk(&recorder, &layout, &mapped);
+        let found = pymalloc::walk(&recorder, &layout, &mapped, None);
         // The array of arenas may be in the heap.
         let mut saved = recorder.save(&data, &heap::mappings(&maps));
         for (at, block) in &mut saved.memory.blocks {

@@ -50,7 +50,7 @@ fn main() -> Result<()> {
         let places = Places { data: &[], zeroed_data: &data, mappings: &mappings };
         let layout = HeapLayout::find(&allocator.kind, &recorder, &places);
         let layout = layout.ok_or_else(|| Error::other("no heap"))?;
-        let found = layout.walk(&recorder, &mappings).map_err(Error::other)?;
+        let found = layout.walk(&recorder, &mappings, None).map_err(Error::other)?;
         // Of mappings without a part of the heap, only the caches of threads were read.
         let heap = recorder.save(&data, &mappings).to_bytes();
         let expected = json!({

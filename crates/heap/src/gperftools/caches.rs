@@ -8,6 +8,7 @@ use super::Layout;
 use super::page_map::is_pointer;
 use super::size_class::CLASSES;
 use crate::memory::{Memory, each_word, half_in, word_in};
+use crate::scattered::Scattered;
 
 /// Bytes of a list of a thread's cache: `list_`, `length_`, `lowater_`, `max_length_`, `length_overages_`, `size_`.
 const LIST: usize = 32;
@@ -18,12 +19,17 @@ const LINKS: usize = 256;
 /// Maximum number of caches, and of words that are tried as the address of one.
 const MAX_CACHES: usize = 64 << 10;
 const MAX_TRIED: usize = 64 << 10;
+/// Maximum number of cached blocks whose addresses are passed on.
+const MAX_LISTED: u64 = 4 << 20;
 /// Maximum number of blocks in a list: more than any cache may have.
 const MAX_LENGTH: u64 = 1 << 20;
 
 /// Places in a central list: `size_class_`, `used_slots_`.
 const CLASS_AT: u64 = 8;
+const SLOTS_AT: u64 = 128;
 const USED_SLOTS_AT: u64 = 1152;
+/// Bytes of a slot: the first and the last block of a list (`TCEntry`).
+const SLOT: u64 = 16;
 /// Slots of a central list (`kMaxNumTransferEntries`).
 const SLOTS: u64 = 64;
 /// Distances between central lists that are tried. A list has at least 1,168 bytes, and is padded to a cache line.
@@ -42,6 +48,8 @@ pub(super) struct Cached {
     pub(super) of_threads: Vec<u64>,
     /// Number of blocks on their way between threads.
     pub(super) moved: Vec<u64>,
+    /// The first block of each list of cached blocks, with the number of its blocks.
+    lists: Vec<(u64, u64)>,
     /// Where the caches of threads are.
     pub(super) records: Vec<Range<u64>>,
 }
@@ -54,6 +62,26 @@ impl Cached {
         found.read_threads(memory, layout);
         found.read_slots(memory, layout);
         found
+    }
+
+    /// Passes on the addresses of the cached blocks.
+    pub(super) fn each_block<M: Memory>(
+        &self,
+        words: &mut Scattered<'_, M>,
+        mut each: impl FnMut(u64),
+    ) {
+        let mut left = MAX_LISTED;
+        for (first, count) in &self.lists {
+            let mut next = *first;
+            for _ in 0..(*count).min(left) {
+                if !is_pointer(next) {
+                    break;
+                }
+                each(next);
+                left -= 1;
+                next = words.word(next).unwrap_or(0);
+            }
+        }
     }
 
     /// Reads the caches to which a variable leads (`thread_heaps_`), and those that are linked with them.
@@ -71,10 +99,13 @@ impl Cached {
         while let Some(at) = next.pop() {
             let length = memory.read(at, &mut bytes);
             let Some(counts) = counts(&bytes[..length], &layout.sizes) else { continue };
-            for (sum, count) in self.of_threads.iter_mut().zip(counts) {
+            for (sum, count) in self.of_threads.iter_mut().zip(&counts) {
                 *sum += count;
             }
             self.threads += 1;
+            for (class, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+                self.lists.extend(word_in(&bytes, LIST * class).map(|first| (first, *count)));
+            }
             self.records.push(at..at + LISTS as u64);
             if self.records.len() >= MAX_CACHES {
                 return;
@@ -108,7 +139,10 @@ impl Cached {
             let list = first + stride * (class as u64 - 1);
             let used = word(list + USED_SLOTS_AT).map_or(0, |word| word & 0xffff_ffff);
             if used <= SLOTS {
-                self.moved[class] = used * (MOVED_BYTES / size).clamp(2, MAX_MOVED);
+                let in_slot = (MOVED_BYTES / size).clamp(2, MAX_MOVED);
+                self.moved[class] = used * in_slot;
+                let first = |slot: u64| word(list + SLOTS_AT + SLOT * slot);
+                self.lists.extend((0..used).filter_map(first).map(|first| (first, in_slot)));
             }
         }
     }

@@ -14,12 +14,19 @@ mod tally;
 
 use std::ops::Range;
 
+use crate::blocks::{BlockCollector, Visitor, lend};
 use crate::memory::Memory;
 use crate::ranges::joined;
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
-use page_map::{LEAF_BYTES, Location, PageMap, RECORD};
+use crate::scattered::Scattered;
+use page_map::{LEAF_BYTES, Location, PageMap, RECORD, Span};
 pub use tally::{Heap, Resident};
+
+/// Place of the list of free blocks in the record of a span (`objects`).
+const OBJECTS_AT: u64 = 32;
+/// Maximum number of times that the list of a span is read again.
+const REREADS: u32 = 2;
 
 /// Where the page map, the sizes and the caches are.
 #[derive(Debug)]
@@ -67,32 +74,59 @@ pub fn spans(
 }
 
 /// Walks the heap, as far as it lies in `anonymous`.
-pub fn walk(memory: &impl Memory, layout: &Layout, anonymous: &[Range<u64>]) -> Heap {
-    least_torn(memory, || walk_once(memory, layout, anonymous), Heap::torn_share)
+pub fn walk(
+    memory: &impl Memory,
+    layout: &Layout,
+    anonymous: &[Range<u64>],
+    mut visitor: Visitor<'_>,
+) -> Heap {
+    let walk = || {
+        let blocks = &mut BlockCollector::new(lend(&mut visitor));
+        walk_once(memory, layout, anonymous, blocks)
+    };
+    least_torn(memory, walk, Heap::torn_share)
 }
 
-fn walk_once(memory: &impl Memory, layout: &Layout, anonymous: &[Range<u64>]) -> Heap {
+fn walk_once(
+    memory: &impl Memory,
+    layout: &Layout,
+    anonymous: &[Range<u64>],
+    blocks: &mut BlockCollector<'_>,
+) -> Heap {
     let mut map = PageMap::new(memory, anonymous);
     let leaves = map.leaves(layout.root);
     let spans = map.spans(&leaves);
     let mut residency = Residency::new(memory);
     let mut heap = Heap::default();
+    let mut words = Scattered::new(memory);
     for span in &spans {
         let range = span.range();
         let bytes = range.end - range.start;
-        let resident_bytes = residency.bytes(range);
+        let resident_bytes = residency.bytes(range.clone());
         match (span.location, layout.sizes.get(span.class)) {
             (Location::Free, _) => heap.add_free(bytes, resident_bytes),
             (Location::Returned, _) => heap.add_returned(bytes, resident_bytes),
-            (Location::InUse, Some(0)) => heap.add_large(bytes, resident_bytes),
+            (Location::InUse, Some(0)) => {
+                heap.add_large(bytes, resident_bytes);
+                blocks.lone(memory, range.start, bytes, bytes);
+            }
             (Location::InUse, Some(size)) if span.out <= bytes / size => {
                 heap.add_small(*size, span.out, bytes, resident_bytes);
+                if blocks.is_on() {
+                    collect(memory, &mut words, span, *size, blocks);
+                }
             }
-            (Location::InUse, _) => heap.add_torn(bytes, resident_bytes),
+            (Location::InUse, _) => {
+                heap.add_torn(bytes, resident_bytes);
+                blocks.unknown(range);
+            }
         }
     }
     let cached = caches::Cached::read(memory, layout);
     heap.add_cached(&cached, &layout.sizes);
+    if blocks.is_on() {
+        cached.each_block(&mut words, |at| blocks.is_free(at));
+    }
     // Its own structures: what leads to the spans, and their records.
     let page = memory.page_bytes();
     let mut own: Vec<Range<u64>> =
@@ -110,4 +144,40 @@ fn walk_once(memory: &impl Memory, layout: &Layout, anonymous: &[Range<u64>]) ->
     areas.sort_unstable_by_key(|range| range.start);
     heap.areas = joined(areas);
     heap
+}
+
+/// Collects the blocks of a span that are not in its own list of free ones. Those that are cached are among them.
+fn collect<M: Memory>(
+    memory: &M,
+    words: &mut Scattered<'_, M>,
+    span: &Span,
+    size: u64,
+    blocks: &mut BlockCollector<'_>,
+) {
+    let range = span.range();
+    let count = (range.end - range.start) / size;
+    let free = (0..=REREADS).find_map(|_| {
+        // It may have changed since it was read.
+        words.forget_page(span.record);
+        let out = words.word(span.record + RECORD - 8)? & 0xffff;
+        let first = words.word(span.record + OBJECTS_AT)?;
+        let free_count = count.checked_sub(out)?;
+        let (mut free, mut next) = (Vec::new(), first);
+        while next != 0 {
+            let place = next.checked_sub(range.start)?;
+            if place % size != 0 || place / size >= count || free.len() as u64 >= free_count {
+                return None;
+            }
+            free.push(next);
+            next = words.word(next)?;
+        }
+        free.sort_unstable();
+        (free.len() as u64 == free_count).then_some(free)
+    });
+    match free {
+        Some(free) => blocks.row(memory, range.start, size, count, |index| {
+            free.binary_search(&(range.start + index * size)).is_err()
+        }),
+        None => blocks.unknown(range),
+    }
 }

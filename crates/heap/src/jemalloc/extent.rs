@@ -94,6 +94,9 @@ pub(super) struct Record {
     pub(super) word: u64,
     /// The address of the extent.
     pub(super) address: u64,
+    /// Distance from there to the memory that the program gets, of a large allocation: jemalloc varies it within the first
+    /// page (`extent_addr_randomize`).
+    pub(super) offset: u64,
     /// The bytes of the extent, whole pages.
     pub(super) bytes: u64,
 }

@@ -21,6 +21,7 @@ mod tcache;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use crate::blocks::{BlockCollector, Visitor, lend};
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
@@ -121,12 +122,18 @@ fn padding(tree: &mut Rtree<'_, impl Memory>, root: Root, version: Version) -> u
 }
 
 /// Walks the heap. `mappings` are the private writable mappings of no file, in order.
-pub fn walk(memory: &impl Memory, layout: &Layout, mappings: &[Range<u64>]) -> Heap {
+pub fn walk(
+    memory: &impl Memory,
+    layout: &Layout,
+    mappings: &[Range<u64>],
+    mut visitor: Visitor<'_>,
+) -> Heap {
     let anonymous = joined(mappings.to_vec());
     let mut tree = Rtree::new(memory, &anonymous);
     let walk = || {
         tree.forget();
-        walk_once(memory, &mut tree, layout, mappings)
+        let blocks = &mut BlockCollector::new(lend(&mut visitor));
+        walk_once(memory, &mut tree, layout, mappings, blocks)
     };
     // A heap with huge pages is not used.
     let torn_share = |heap: &Heap| if heap.has_huge_pages { 0.0 } else { heap.torn_share() };
@@ -149,6 +156,7 @@ fn walk_once<M: Memory>(
     tree: &mut Rtree<'_, M>,
     layout: &Layout,
     mappings: &[Range<u64>],
+    blocks: &mut BlockCollector<'_>,
 ) -> Heap {
     let mut heap = Heap::default();
     let mut residency = Residency::new(memory);
@@ -163,7 +171,7 @@ fn walk_once<M: Memory>(
         }
         let extent = Extent { entry: found.entry, record, bits };
         let is_sound =
-            found.agrees && add(&mut heap, tree, &mut residency, layout.padding, &extent);
+            found.agrees && add(&mut heap, tree, &mut residency, layout.padding, &extent, blocks);
         if !is_sound && !found.is_last {
             return Next::Again;
         }
@@ -171,6 +179,7 @@ fn walk_once<M: Memory>(
             let tally = heap.arena(bits.arena());
             tally.torn_bytes += record.bytes;
             tally.resident.torn_bytes += residency.bytes(record.range());
+            blocks.unknown(record.range());
         } else if bits.state() == State::Active {
             classes.0.push((record.address, record.address + record.bytes, bits.class() as u8));
         }
@@ -182,11 +191,14 @@ fn walk_once<M: Memory>(
         return heap;
     }
     let extents = joined(extents);
-    let blocks = joined(tree.base_blocks(&own));
-    let own = gaps(blocks.iter().cloned(), &extents);
+    let base = joined(tree.base_blocks(&own));
+    let own = gaps(base.iter().cloned(), &extents);
     heap.metadata_bytes = own.into_iter().map(|range| residency.bytes(range)).sum();
-    heap.areas = together(extents, blocks);
-    let cached = tcache::count(memory, layout.version, mappings, &heap.areas, |at| classes.of(at));
+    heap.areas = together(extents, base);
+    let class_of = |at| classes.of(at);
+    let cached = tcache::count(memory, layout.version, mappings, &heap.areas, class_of, |at| {
+        blocks.is_free(at);
+    });
     heap.add_cached(&cached);
     heap
 }
@@ -205,10 +217,11 @@ fn add<M: Memory>(
     residency: &mut Residency<'_, M>,
     padding: u64,
     extent: &Extent,
+    blocks: &mut BlockCollector<'_>,
 ) -> bool {
     let Extent { record, bits, .. } = extent;
     if bits.state() == State::Active {
-        return add_active(heap, tree, residency, padding, extent);
+        return add_active(heap, tree, residency, padding, extent, blocks);
     }
     let bytes = residency.bytes(record.range());
     let free = |tally: &mut Tally| {
@@ -243,6 +256,7 @@ fn add_active<M: Memory>(
     residency: &mut Residency<'_, M>,
     padding: u64,
     Extent { entry, record, bits }: &Extent,
+    blocks: &mut BlockCollector<'_>,
 ) -> bool {
     let class = bits.class();
     if class == size_class::COUNT && residency.bytes(record.range()) == 0 {
@@ -272,6 +286,7 @@ fn add_active<M: Memory>(
         tally.resident.allocated_bytes += used;
         tally.resident.padding_bytes += padding;
         heap.add_allocated(class, 1, size);
+        blocks.lone(tree.memory(), record.address + record.offset, size, size);
         return true;
     }
     let count = record.bytes / size;
@@ -315,5 +330,6 @@ fn add_active<M: Memory>(
     tally.resident.fragmented_bytes += free_bytes;
     tally.resident.allocated_bytes += all - whole_bytes - free_bytes;
     heap.add_allocated(class, count - free, (count - free) * size);
+    blocks.row(tree.memory(), record.address, size, count, |index| !slab.is_free(index));
     true
 }

@@ -157,6 +157,11 @@ impl<'m, M: Memory> Rtree<'m, M> {
         self.words.word(address)
     }
 
+    /// The memory that it reads.
+    pub(super) fn memory(&self) -> &'m M {
+        self.memory
+    }
+
     /// Whether so many bytes from an address on are anonymous memory.
     fn is_anonymous(&self, address: u64, bytes: u64) -> bool {
         address.checked_add(bytes).is_some_and(|end| hold(self.anonymous, &(address..end)))
@@ -268,7 +273,8 @@ impl<'m, M: Memory> Rtree<'m, M> {
         let bytes = self.words.word(at.checked_add(16)?)? & !(PAGE - 1);
         let end = address.checked_add(bytes)?;
         let is_sound = bytes > 0 && end <= HIGHEST && address >= PAGE;
-        is_sound.then_some(Record { at, word, address: address & !(PAGE - 1), bytes })
+        let (address, offset) = (address & !(PAGE - 1), address % PAGE);
+        is_sound.then_some(Record { at, word, address, offset, bytes })
     }
 
     /// The leaves of a tree, with the number of their first page.

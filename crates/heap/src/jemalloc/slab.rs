@@ -51,7 +51,8 @@ impl Slab {
         free + (page + 1) * PAGE - end
     }
 
-    fn is_free(&self, region: u64) -> bool {
+    /// Whether a region is free.
+    pub(super) fn is_free(&self, region: u64) -> bool {
         self.bitmap[(region / 64) as usize] >> (region % 64) & 1 == 1
     }
 }

@@ -21,6 +21,8 @@ const SMALL_BINS: usize = BIN * size_class::SMALL;
 const MAX_DISTANCE: u64 = 64 << 10;
 /// Maximum number of pointers in a bin of 5.2.
 const MAX_CACHED: u32 = 4096;
+/// Maximum number of cached regions whose addresses are passed on.
+const MAX_LISTED: u64 = 1 << 20;
 /// The part of each mapping in which caches are sought: its start and its end. The storage of a static program's first
 /// thread is at the beginning of the heap, that of other threads at the end of their stacks.
 const SOUGHT: u64 = 1 << 20;
@@ -38,17 +40,19 @@ struct CacheBin {
 pub(super) type Cached = [u64; MAX_BINS];
 
 /// Counts the regions that threads cache. `places` may hold caches, `extents` are jemalloc's, in order. `class_of` returns
-/// the size class of an address.
+/// the size class of an address. `each` receives the addresses of the regions.
 pub(super) fn count(
     memory: &impl Memory,
     version: Version,
     places: &[Range<u64>],
     extents: &[Range<u64>],
     class_of: impl Fn(u64) -> Option<usize>,
+    mut each: impl FnMut(u64),
 ) -> Cached {
     let mut cached = [0; MAX_BINS];
     let mut words = Scattered::new(memory);
     let mut buffer = vec![0; PART as usize];
+    let mut left = MAX_LISTED;
     for place in places {
         for part in without(place.clone(), extents) {
             for part in ends(part) {
@@ -63,6 +67,14 @@ pub(super) fn count(
                         let region = at.and_then(|at| words.word(at));
                         if region.and_then(&class_of) == Some(class) {
                             cached[class] += bin.count;
+                            let first = match version {
+                                Version::V52 => bin.at.saturating_sub(8 * bin.count),
+                                Version::V53 => bin.at,
+                            };
+                            let count = bin.count.min(left);
+                            left -= count;
+                            let places = (0..count).map(|place| first + 8 * place);
+                            places.filter_map(|at| words.word(at)).for_each(&mut each);
                         }
                     }
                 });

@@ -20,7 +20,7 @@ const DECIDING: usize = 200;
 struct Bits(Vec<u64>);
 
 impl Bits {
-    fn read<M: Memory>(walker: &mut Walker<'_, M>, at: u64, slices: u64) -> Self {
+    fn read<M: Memory>(walker: &mut Walker<'_, '_, M>, at: u64, slices: u64) -> Self {
         let words = (0..slices / 64).map(|word| walker.words.word(at + 8 * word).unwrap_or(0));
         Self(words.collect())
     }
@@ -49,7 +49,7 @@ impl Records {
 }
 
 /// Adds the pages and free slices of an arena.
-pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, arena: &Arena) {
+pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, arena: &Arena) {
     let [committed, _, purge] = arena.bitmaps;
     let chunks_bytes = arena.slices / CHUNK * CHUNK_BYTES;
     let of_slice = |slice: u64| arena.at + slice * SLICE;
@@ -101,7 +101,7 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, arena
 /// Whether slices that are no page of the program's first heap are one of another heap (`mi_heap_new`), whose pages have a
 /// bitmap of their own.
 fn is_of_another_heap<M: Memory>(
-    walker: &mut Walker<'_, M>,
+    walker: &mut Walker<'_, '_, M>,
     records: &Records,
     arena: &Arena,
     range: &Range<u64>,
@@ -114,7 +114,7 @@ fn is_of_another_heap<M: Memory>(
 }
 
 fn add_page<M: Memory>(
-    walker: &mut Walker<'_, M>,
+    walker: &mut Walker<'_, '_, M>,
     heap: &mut Heap,
     records: &Records,
     arena: &Arena,
@@ -142,10 +142,10 @@ fn bytes_of(page: &page::Page) -> u64 {
 
 /// Returns the bitmap of pages, and the row of their records if there is one.
 fn pages_bitmap<M: Memory>(
-    walker: &mut Walker<'_, M>,
+    walker: &mut Walker<'_, '_, M>,
     arena: &Arena,
 ) -> Option<(u64, Option<u64>)> {
-    let pointer = |walker: &mut Walker<'_, M>, place: u64| {
+    let pointer = |walker: &mut Walker<'_, '_, M>, place: u64| {
         let within = arena.at..arena.at + arena.info * SLICE;
         walker
             .words
@@ -162,10 +162,10 @@ fn pages_bitmap<M: Memory>(
 }
 
 /// Decides how long records are: most of them must be sound.
-fn stride<M: Memory>(walker: &mut Walker<'_, M>, arena: &Arena, at: u64, pages: &Bits) -> u64 {
+fn stride<M: Memory>(walker: &mut Walker<'_, '_, M>, arena: &Arena, at: u64, pages: &Bits) -> u64 {
     let some: Vec<u64> =
         (arena.info..arena.slices).filter(|slice| pages.has(*slice)).take(DECIDING).collect();
-    let sound = |walker: &mut Walker<'_, M>, stride: u64| {
+    let sound = |walker: &mut Walker<'_, '_, M>, stride: u64| {
         let is_sound = |slice: &&u64| {
             let blocks = arena.at + **slice * SLICE..arena.at + arena.slices * SLICE;
             page::Page::read(&mut walker.words, page::V3, at + stride * **slice, &blocks, None)

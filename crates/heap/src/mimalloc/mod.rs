@@ -18,6 +18,7 @@ mod tally;
 
 use std::ops::Range;
 
+use crate::blocks::{BlockCollector, Visitor, lend};
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
@@ -66,16 +67,18 @@ fn areas_of(places: &[Place]) -> Vec<Range<u64>> {
 }
 
 /// Walks the heap.
-pub fn walk(memory: &impl Memory, layout: &Layout) -> Heap {
-    least_torn(memory, || walk_once(memory, layout), Heap::torn_share)
+pub fn walk(memory: &impl Memory, layout: &Layout, mut visitor: Visitor<'_>) -> Heap {
+    least_torn(memory, || walk_once(memory, layout, lend(&mut visitor)), Heap::torn_share)
 }
 
-fn walk_once(memory: &impl Memory, layout: &Layout) -> Heap {
+fn walk_once(memory: &impl Memory, layout: &Layout, visitor: Visitor<'_>) -> Heap {
     let mut heap = Heap { areas: areas_of(&layout.places), ..Heap::default() };
     let mut walker = Walker {
         words: Scattered::new(memory),
         residency: Residency::new(memory),
         rereads: MAX_REREADS,
+        memory,
+        blocks: BlockCollector::new(visitor),
     };
     let (mut segments, mut reserved) = (Vec::new(), Vec::new());
     for place in &layout.places {
@@ -95,14 +98,16 @@ fn walk_once(memory: &impl Memory, layout: &Layout) -> Heap {
 }
 
 /// Reads a heap.
-struct Walker<'m, M> {
+struct Walker<'m, 'v, M> {
     words: Scattered<'m, M>,
     residency: Residency<'m, M>,
     /// How often pages may still be read again.
     rereads: u32,
+    memory: &'m M,
+    blocks: BlockCollector<'v>,
 }
 
-impl<M: Memory> Walker<'_, M> {
+impl<M: Memory> Walker<'_, '_, M> {
     /// Whether the record of a page of version 2 has no room for blocks: `capacity` and `reserved` are 0.
     fn has_no_blocks(&mut self, record: u64) -> bool {
         self.words.word(record + 8).is_some_and(|word| word >> 16 & 0xffff_ffff == 0)
@@ -127,6 +132,9 @@ impl<M: Memory> Walker<'_, M> {
                 let bytes = bytes_of(&page).min(bytes);
                 let resident = self.residency.bytes(blocks.start..blocks.start + bytes);
                 tally.add_page(&page, resident);
+                if self.blocks.is_on() && page.live > 0 {
+                    self.collect(fields, record, &blocks, bytes);
+                }
                 return bytes;
             }
             if self.rereads == 0 {
@@ -138,8 +146,33 @@ impl<M: Memory> Walker<'_, M> {
             self.words.forget_page(record + page::RECORD_BYTES);
         }
         tally.torn_bytes += bytes;
-        tally.resident.torn_bytes += self.residency.bytes(blocks);
+        tally.resident.torn_bytes += self.residency.bytes(blocks.clone());
+        self.blocks.unknown(blocks);
         bytes
+    }
+
+    /// Collects the blocks in use of a page, which has so many bytes.
+    fn collect(&mut self, fields: page::Fields, record: u64, blocks: &Range<u64>, bytes: u64) {
+        let max_listed = self.residency.bytes(blocks.clone()) / 8;
+        let found = (0..=REREADS).find_map(|_| {
+            let page = Page::read(&mut self.words, fields, record, blocks, Some(max_listed))?;
+            let free = fields.free_blocks(&mut self.words, record, &page, blocks);
+            if free.is_none() {
+                self.words.forget_page(record);
+                self.words.forget_page(record + page::RECORD_BYTES);
+                self.words.forget_page(blocks.start);
+            }
+            Some((page, free?))
+        });
+        match found {
+            Some((page, (start, free))) => {
+                let size = page.block_bytes;
+                self.blocks.row(self.memory, start, size, page.capacity, |index| {
+                    free.binary_search(&(start + index * size)).is_err()
+                });
+            }
+            None => self.blocks.unknown(blocks.start..blocks.start + bytes),
+        }
     }
 }
 

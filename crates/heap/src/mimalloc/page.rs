@@ -32,6 +32,10 @@ pub(super) struct Fields {
     block_bytes: u64,
     is_size_short: bool,
     freed_elsewhere: u64,
+    /// The lists of free blocks of the page's own thread (`free`, `local_free`).
+    free: [u64; 2],
+    /// Where the first block begins (`page_start`); not in all versions.
+    start: Option<u64>,
 }
 
 /// Version 3 (`types.h`): `{ thread, free, u16 used, capacity, reserved, …, local_free, thread_free, block_size }`.
@@ -42,6 +46,8 @@ pub(super) const V3: Fields = Fields {
     block_bytes: 40,
     is_size_short: false,
     freed_elsewhere: 32,
+    free: [8, 24],
+    start: Some(48),
 };
 /// Version 2 with records of 96 bytes, from 2.1.9 on.
 pub(super) const V2: Fields = Fields {
@@ -51,6 +57,8 @@ pub(super) const V2: Fields = Fields {
     block_bytes: 40,
     is_size_short: false,
     freed_elsewhere: 56,
+    free: [16, 24],
+    start: Some(48),
 };
 /// Version 2 with records of 80 bytes.
 pub(super) const V2_SHORT: Fields = Fields {
@@ -60,6 +68,8 @@ pub(super) const V2_SHORT: Fields = Fields {
     block_bytes: 28,
     is_size_short: true,
     freed_elsewhere: 40,
+    free: [16, 32],
+    start: None,
 };
 
 impl Fields {
@@ -71,6 +81,59 @@ impl Fields {
     ) -> Option<u64> {
         number(words, record.checked_add(self.block_bytes)?, if self.is_size_short { 4 } else { 8 })
     }
+
+    /// Returns where the first block of a page begins, and the addresses of its free blocks in order; `None` if the lists of
+    /// free blocks contradict the record.
+    pub(super) fn free_blocks<M: Memory>(
+        self,
+        words: &mut Scattered<'_, M>,
+        record: u64,
+        page: &Page,
+        blocks: &Range<u64>,
+    ) -> Option<(u64, Vec<u64>)> {
+        let count = page.capacity - page.live;
+        let mut free = Vec::new();
+        let heads = [self.free[0], self.free[1], self.freed_elsewhere];
+        for head in heads {
+            // Two bits of the list of other threads are flags.
+            let mut next = number(words, record.checked_add(head)?, 8)? & !3;
+            while next != 0 {
+                if !blocks.contains(&next) || free.len() as u64 >= count {
+                    return None;
+                }
+                free.push(next);
+                next = words.word(next)?;
+            }
+        }
+        if free.len() as u64 != count {
+            return None;
+        }
+        free.sort_unstable();
+        let start = match self.start {
+            Some(place) => number(words, record.checked_add(place)?, 8)?,
+            None => first_block(page, blocks)?,
+        };
+        let end = start.checked_add(page.block_bytes * page.capacity)?;
+        let is_sound = blocks.start <= start
+            && end <= blocks.end
+            && free.iter().all(|at| *at >= start && (at - start) % page.block_bytes == 0);
+        is_sound.then_some((start, free))
+    }
+}
+
+/// Returns where the first block of a page begins whose record does not say so. The distance from the page's start follows
+/// one of two rules (`_mi_segment_page_start_from_slice` up to 2.1.1, and since), and decides how many blocks fit.
+fn first_block(page: &Page, blocks: &Range<u64>) -> Option<u64> {
+    let size = page.block_bytes;
+    let early = if (8..=1024).contains(&size) { 384 } else { 0 };
+    let late = match size {
+        8..=64 => 3 * size,
+        65..=512 => size,
+        _ => 0,
+    };
+    let bytes = blocks.end - blocks.start;
+    let fits = |offset: &u64| bytes.checked_sub(*offset).map(|b| b / size) == Some(page.reserved);
+    [early, late].into_iter().find(fits).map(|offset| blocks.start + offset)
 }
 
 /// Reads a number of 2, 4 or 8 bytes.

@@ -9,7 +9,7 @@ use crate::memory::Memory;
 const LONG_STRIDE: u64 = 96;
 
 /// Adds the pages and free spans of a segment.
-pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, M>, heap: &mut Heap, segment: &Segment) {
+pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, segment: &Segment) {
     let fields = if segment.stride == LONG_STRIDE { page::V2 } else { page::V2_SHORT };
     let slices = segment.bytes / SLICE;
     // The word before the slices.

@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::caches::{self, Caches};
-use super::chunk::{FLAGS, IS_MMAPPED, PREV_INUSE};
+use super::chunk::{FLAGS, HEAD_BYTES, IS_MMAPPED, PREV_INUSE, USER_AT};
 use super::layout::{Layout, MallocParams};
 use super::lists::FastChunks;
 use super::stretch_tally::TopRule;
 use super::walk::{self, Ending, MAX_SUSPECTS, Stretch, StretchWalk, Walker};
 use super::{FreePages, HEAP_BYTES, Heap, HeapMapping, Mmapped, Tally, WalkedArena};
+use crate::blocks::Visitor;
 use crate::memory::{Memory, word, word_in};
 use crate::ranges::{gaps, joined, parts};
 use crate::residency::Residency;
@@ -50,12 +51,13 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         layout: &'m Layout,
         mappings: &[HeapMapping],
         found: Option<&'m mut dyn FnMut(FreePages)>,
+        visitor: Visitor<'m>,
     ) -> Self {
         Self {
             memory,
             layout,
             mappings: joined_mappings(mappings),
-            walker: Walker::new(memory, FastChunks::new(memory, layout), found),
+            walker: Walker::new(memory, FastChunks::new(memory, layout), found, visitor),
             suspects: Vec::new(),
             areas: Vec::new(),
             heaps: HashSet::new(),
@@ -96,6 +98,9 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         // What counts as free already is not counted as cached as well.
         let is_free = |block: &Range<u64>| self.walker.fast.was_recognised(block.start);
         caches.leave_out(is_free);
+        for chunk in caches.blocks.iter().chain(&caches.structures) {
+            self.walker.blocks.is_free(chunk.start + USER_AT);
+        }
         // They lie scattered, and mostly within a page, which is there because it was just read.
         let page = self.memory.page_bytes();
         let resident = |range: &Range<u64>| {
@@ -385,11 +390,15 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         // Its block need not begin where the mapping does, if it was aligned: its head tells how far it
         // is from there. What stands at the beginning is out of date once `mremap` has changed the size.
         let offsets = (16..bytes.len() as u64).step_by(16).chain([0]);
-        let bytes = offsets.into_iter().find_map(|offset| {
+        let (offset, bytes) = offsets.into_iter().find_map(|offset| {
             let place = offset as usize;
             let (before, head) = (word_in(bytes, place)?, word_in(bytes, place + 8)?);
-            mapping_of(offset, before, head, page).filter(|bytes| *bytes <= end - at)
+            let bytes = mapping_of(offset, before, head, page).filter(|bytes| *bytes <= end - at);
+            Some((offset, bytes?))
         })?;
+        let (user, usable) =
+            (at + offset + USER_AT, bytes.saturating_sub(offset + USER_AT + HEAD_BYTES));
+        self.walker.blocks.lone(self.memory, user, bytes, usable);
         self.mmapped.count += 1;
         self.mmapped.bytes += bytes;
         self.mmapped.resident_bytes += self.walker.residency.bytes(at..at + bytes);
@@ -414,6 +423,7 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         let walked = self.walker.walk(&mut stretch);
         if walked.tally.unwalked_bytes > 0 {
             let reads = self.walker.reads() - reads;
+            self.walker.blocks.erase(stretch.range.clone());
             self.walker.effort.revoke(left, walked.tally.chunks(), reads);
             return None;
         }

@@ -2,6 +2,10 @@
 
 /// Size of the smallest chunk, in bytes (`MINSIZE`).
 pub(super) const SMALLEST: u64 = 32;
+/// Distance from a chunk to the memory that the program gets, in bytes (`CHUNK_HDR_SZ`).
+pub(super) const USER_AT: u64 = 16;
+/// Part of a chunk in use that the program does not get, in bytes (`SIZE_SZ`): it has the first word of the next chunk.
+pub(super) const HEAD_BYTES: u64 = 8;
 /// Size of the largest chunk that a fast bin holds, in bytes (`MAX_FAST_SIZE` and the head).
 pub(super) const LARGEST_FAST: u64 = 176;
 /// Flag of a size: the chunk before it is in use.

@@ -19,6 +19,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::blocks::Visitor;
 use crate::memory::Memory;
 
 pub use caches::Caches;
@@ -212,7 +213,17 @@ impl Owners {
 /// The memory may change meanwhile. What cannot be walked is counted as such; [`Heap::is_whole`] and
 /// [`WalkedArena::is_whole`] say whether anything is missing.
 pub fn walk(memory: &impl Memory, layout: &Layout, mappings: &[HeapMapping]) -> Heap {
-    arenas::HeapWalk::new(memory, layout, mappings, None).walk()
+    arenas::HeapWalk::new(memory, layout, mappings, None, None).walk()
+}
+
+/// Does the same, and passes on the blocks in use.
+pub fn walk_blocks<'m>(
+    memory: &'m impl Memory,
+    layout: &'m Layout,
+    mappings: &[HeapMapping],
+    visitor: Visitor<'m>,
+) -> Heap {
+    arenas::HeapWalk::new(memory, layout, mappings, None, visitor).walk()
 }
 
 /// Does the same, and tells of free pages as it comes by them, the main arena's last. The memory may
@@ -224,5 +235,5 @@ pub fn walk_and_tell<'m>(
     mappings: &[HeapMapping],
     found: &'m mut dyn FnMut(FreePages),
 ) -> Heap {
-    arenas::HeapWalk::new(memory, layout, mappings, Some(found)).walk()
+    arenas::HeapWalk::new(memory, layout, mappings, Some(found), None).walk()
 }

@@ -7,13 +7,16 @@
 use std::ops::Range;
 
 use super::caches;
-use super::chunk::{FLAGS, IS_MMAPPED, LARGEST_FAST, LIST_BYTES, PREV_INUSE, SMALLEST};
+use super::chunk::{
+    FLAGS, HEAD_BYTES, IS_MMAPPED, LARGEST_FAST, LIST_BYTES, PREV_INUSE, SMALLEST, USER_AT,
+};
 use super::effort::Effort;
 use super::lists::FastChunks;
 use super::stretch_tally::{StretchTally, TopRule};
 use super::tally::Tally;
 use super::window::Window;
 use super::{FreeKind, FreePages};
+use crate::blocks::{BlockCollector, Visitor, print, printed_bytes, read_print};
 use crate::memory::{Memory, word, word_in};
 use crate::residency::Residency;
 
@@ -90,6 +93,8 @@ pub(super) struct Walker<'m, M> {
     pub(super) residency: Residency<'m, M>,
     /// Who wants to know of free pages.
     found: Option<&'m mut dyn FnMut(FreePages)>,
+    /// Collects the blocks in use.
+    pub(super) blocks: BlockCollector<'m>,
 }
 
 /// Everything that a walk knows at some place.
@@ -116,11 +121,13 @@ impl<'m, M: Memory> Walker<'m, M> {
         memory: &'m M,
         fast: FastChunks<'m, M>,
         found: Option<&'m mut dyn FnMut(FreePages)>,
+        visitor: Visitor<'m>,
     ) -> Self {
         let page = memory.page_bytes();
         let (window, residency) = (Window::new(), Residency::new(memory));
         let effort = Effort::new();
-        Self { memory, page, fast, window, effort, barren: None, residency, found }
+        let blocks = BlockCollector::new(visitor);
+        Self { memory, page, fast, window, effort, barren: None, residency, found, blocks }
     }
 
     /// Walks one stretch from its first chunk to its end, which is put right where it moves.
@@ -135,6 +142,7 @@ impl<'m, M: Memory> Walker<'m, M> {
         let is_piece = matches!(stretch.ending, Ending::Piece { .. });
         let mut reached = start;
         self.barren = None;
+        self.blocks.begin(start);
         loop {
             if state.at >= mark {
                 remember(&mut checkpoints, &state);
@@ -150,7 +158,10 @@ impl<'m, M: Memory> Walker<'m, M> {
             }
             match stepped {
                 Ok(NextChunk::Chunk) if !self.effort.is_spent() => continue,
-                Ok(NextChunk::End) => break,
+                Ok(NextChunk::End) => {
+                    self.blocks.end(state.at);
+                    break;
+                }
                 Ok(NextChunk::Chunk) | Err(Unsound) => {}
             }
             // It may have been read while it was being written.
@@ -173,6 +184,7 @@ impl<'m, M: Memory> Walker<'m, M> {
                     state = earlier.clone();
                 }
                 state.head = None;
+                self.blocks.back_to(state.at);
                 walked.suspects.truncate(state.suspects);
                 mark = state.at.saturating_add(STRIDE);
             } else if is_piece || !self.pass_over(&mut state, stretch, &mut trouble) {
@@ -192,9 +204,11 @@ impl<'m, M: Memory> Walker<'m, M> {
     /// Leaves out the rest of a stretch.
     fn give_up(&mut self, state: &mut Position, stretch: &mut Stretch) {
         state.account.close(&mut self.residency);
+        self.blocks.end(state.at);
         // The top may have moved to before what was walked already.
         stretch.range.end = stretch.range.end.max(state.at);
         state.account.unwalked(state.at..stretch.range.end, &mut self.residency);
+        self.blocks.unknown(state.at..stretch.range.end);
     }
 
     /// Looks where the top of the arena is now.
@@ -253,6 +267,9 @@ impl<'m, M: Memory> Walker<'m, M> {
             state.account.fast(at, size);
         } else {
             state.account.used(at, size, &mut self.residency);
+            if self.blocks.is_on() {
+                self.collect(at, size);
+            }
             if caches::is_size_of_cache(size)
                 && suspects.len() < MAX_SUSPECTS
                 && self.may_be_cache(at, size)
@@ -354,6 +371,9 @@ impl<'m, M: Memory> Walker<'m, M> {
         let Some(next) = self.next_sound(from..last, end, false) else { return false };
         state.account.close(&mut self.residency);
         state.account.unwalked(state.at..next, &mut self.residency);
+        self.blocks.end(state.at);
+        self.blocks.unknown(state.at..next);
+        self.blocks.begin(next);
         state.at = next;
         state.head = None;
         // Nobody knows what the chunk before is: what this one says must do.
@@ -414,6 +434,20 @@ impl<'m, M: Memory> Walker<'m, M> {
             at = next;
         }
         true
+    }
+
+    /// Collects a chunk in use.
+    #[inline]
+    fn collect(&mut self, at: u64, size: u64) {
+        let (window, memory) = (&self.window, self.memory);
+        let user = at + USER_AT;
+        self.blocks.add(user, size, || {
+            let usable = size - HEAD_BYTES;
+            match window.bytes(user, printed_bytes(usable)) {
+                Some(first) => print(first),
+                None => read_print(memory, user, usable),
+            }
+        });
     }
 
     #[inline]

@@ -16,6 +16,7 @@ mod tally;
 
 use std::ops::Range;
 
+use crate::blocks::{BlockCollector, Visitor, lend};
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
@@ -59,16 +60,30 @@ impl Layout {
 }
 
 /// Walks the arenas, as far as they lie in `anonymous`.
-pub fn walk(memory: &impl Memory, layout: &Layout, anonymous: &[Range<u64>]) -> Heap {
-    least_torn(memory, || walk_once(memory, layout, anonymous), Heap::torn_share)
+pub fn walk(
+    memory: &impl Memory,
+    layout: &Layout,
+    anonymous: &[Range<u64>],
+    mut visitor: Visitor<'_>,
+) -> Heap {
+    let walk = || {
+        let blocks = &mut BlockCollector::new(lend(&mut visitor));
+        walk_once(memory, layout, anonymous, blocks)
+    };
+    least_torn(memory, walk, Heap::torn_share)
 }
 
-fn walk_once(memory: &impl Memory, layout: &Layout, anonymous: &[Range<u64>]) -> Heap {
+fn walk_once(
+    memory: &impl Memory,
+    layout: &Layout,
+    anonymous: &[Range<u64>],
+    blocks: &mut BlockCollector<'_>,
+) -> Heap {
     let arenas = layout.arenas.read(memory, anonymous);
     let mut heap = Heap::new(layout.arenas.pool_bytes);
     let mut residency = Residency::new(memory);
     for arena in &arenas {
-        walk_arena(memory, &mut residency, arena, &mut heap);
+        walk_arena(memory, &mut residency, arena, &mut heap, blocks);
     }
     heap.areas = joined(arenas.into_iter().map(|arena| arena.range).collect());
     heap
@@ -79,6 +94,7 @@ fn walk_arena<M: Memory>(
     residency: &mut Residency<'_, M>,
     arena: &Arena,
     heap: &mut Heap,
+    blocks: &mut BlockCollector<'_>,
 ) {
     let bytes = heap.pool_bytes;
     let mut sums = heap.begin_arena();
@@ -94,10 +110,33 @@ fn walk_arena<M: Memory>(
         let read = || Pool::read(memory, at).filter(|p| p.bytes == bytes && p.arena == arena.index);
         match (0..=REREADS).find_map(|_| is_resident.then(read).flatten()) {
             Some(pool) if pool.used_blocks == 0 => heap.add_free_pool(resident_bytes),
-            Some(pool) => heap.add_pool(&pool, resident_bytes, &mut sums),
-            None => heap.add_torn_pool(resident_bytes),
+            Some(pool) => {
+                heap.add_pool(&pool, resident_bytes, &mut sums);
+                collect(memory, at, &pool, blocks);
+            }
+            None => {
+                heap.add_torn_pool(resident_bytes);
+                blocks.unknown(at..at + bytes);
+            }
         }
     }
     let outside = gaps(std::iter::once(arena.range.clone()), &[pools]).into_iter();
     heap.end_arena(sums, outside.map(|range| residency.bytes(range)).sum());
+}
+
+/// Collects the blocks in use of a pool.
+fn collect(memory: &impl Memory, at: u64, pool: &Pool, blocks: &mut BlockCollector<'_>) {
+    if !blocks.is_on() {
+        return;
+    }
+    let pool_range = at..at + pool.bytes;
+    match (0..=REREADS).find_map(|_| Pool::read(memory, at)?.free_blocks(memory, at)) {
+        Some((pool, free)) => {
+            let start = at + HEAD;
+            blocks.row(memory, start, pool.block_bytes, pool.carved_blocks, |index| {
+                free.binary_search(&(start + index * pool.block_bytes)).is_err()
+            });
+        }
+        None => blocks.unknown(pool_range),
+    }
 }

@@ -25,6 +25,10 @@ pub(super) struct Pool {
     pub(super) used_blocks: u64,
     /// Index of its arena in the array of arenas.
     pub(super) arena: u64,
+    /// Number of blocks that have been in use at least once (`nextoffset`).
+    pub(super) carved_blocks: u64,
+    /// The first block of the list of free ones (`freeblock`); 0 if there is none.
+    first_free: u64,
 }
 
 impl Pool {
@@ -60,7 +64,33 @@ impl Pool {
                 && is_free_block
                 && [next, previous].iter().all(|pool| pool.is_multiple_of(8) && *pool < 1 << 47)
         })?;
-        Some(Self { bytes, block_bytes: block, used_blocks: u64::from(count), arena })
+        Some(Self {
+            bytes,
+            block_bytes: block,
+            used_blocks: u64::from(count),
+            arena,
+            carved_blocks: (offset - HEAD) / block,
+            first_free: free,
+        })
+    }
+
+    /// Returns the pool with the addresses of its free blocks among those that were in use, in order; `None` if its list of
+    /// free blocks does not have the length that follows from its head.
+    pub(super) fn free_blocks(self, memory: &impl Memory, at: u64) -> Option<(Self, Vec<u64>)> {
+        let mut bytes = vec![0; self.bytes as usize];
+        let length = memory.read(at, &mut bytes);
+        let count = self.carved_blocks.checked_sub(self.used_blocks)?;
+        let (mut free, mut next) = (Vec::with_capacity(count as usize), self.first_free);
+        while next != 0 {
+            let place = next.checked_sub(at + HEAD).filter(|p| p % self.block_bytes == 0)?;
+            if place / self.block_bytes >= self.carved_blocks || free.len() as u64 >= count {
+                return None;
+            }
+            free.push(next);
+            next = word_in(&bytes[..length], (next - at) as usize)?;
+        }
+        free.sort_unstable();
+        (free.len() as u64 == count).then_some((self, free))
     }
 
     /// Number of blocks that it has room for.

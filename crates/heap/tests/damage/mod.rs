@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use lowtide_heap::blocks::{Block, BlockVisitor};
 use lowtide_heap::memory::Memory;
 use lowtide_heap::residency::Residency;
 use lowtide_heap::saved::SavedHeap;
@@ -75,4 +76,23 @@ pub(crate) fn resident(areas: &[Range<u64>], memory: &impl Memory) -> u64 {
 
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
+}
+
+/// Takes all blocks of a walk, so that a damaged heap cannot make it panic or hang while it collects them.
+pub(crate) struct AnyBlocks;
+
+impl BlockVisitor for AnyBlocks {
+    fn wants(&self, _: u64) -> bool {
+        true
+    }
+
+    fn blocks(&mut self, range: Range<u64>, blocks: &[Block]) {
+        assert!(range.start <= range.end && blocks.iter().all(|block| range.contains(&block.at)));
+    }
+
+    fn large(&mut self, _: Block) {}
+
+    fn unknown(&mut self, _: Range<u64>) {}
+
+    fn is_free(&mut self, _: u64) {}
 }

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 
+use lowtide_heap::blocks::{Visitor, lend};
 use lowtide_heap::hotspot::{Part, PerfData};
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::{Memory, pointers_into};
@@ -33,12 +34,13 @@ const MAX_SEARCHED: usize = 64;
 /// Stands for the library that brings an allocator, if it is not known which one that is.
 const UNKNOWN_LIBRARY: &str = "a library";
 
-/// Walks the heaps of its allocators that lowtide knows how to walk.
+/// Walks the heaps of its allocators that lowtide knows how to walk, and passes their blocks in use on.
 pub(super) fn walk(
     memory: &LiveMemory,
     maps: &[Mapping],
     detected: &Detected,
     observation: &mut Observation,
+    mut visitor: Visitor<'_>,
 ) -> WalkedHeaps {
     let mut heaps = WalkedHeaps::default();
     if detected.sanitizer.is_some() {
@@ -46,8 +48,9 @@ pub(super) fn walk(
     }
     let mut mappings = heap::mappings(maps);
     // Heaps that are recognised by structure come first: their memory is excluded from the search for chunks.
-    walk_libraries(memory, maps, detected, observation, &mut heaps, &mut mappings);
-    walk_runtimes(memory, maps, detected, observation, &mut heaps, &mut mappings);
+    let mut lent = lend(&mut visitor);
+    walk_libraries(memory, maps, detected, observation, &mut heaps, &mut mappings, &mut lent);
+    walk_runtimes(memory, maps, detected, observation, &mut heaps, &mut mappings, &mut lent);
     for allocator in detected.allocators() {
         let Some(library) = heap::library(maps, &allocator.path.to_string_lossy()) else {
             continue;
@@ -65,7 +68,7 @@ pub(super) fn walk(
             }
             continue;
         };
-        match layout.walk(memory, &mappings) {
+        match layout.walk(memory, &mappings, lend(&mut visitor)) {
             Ok(walked) => {
                 let areas = add_heap(observation, &mut heaps, &allocator.kind, None, walked);
                 mappings = outside(&mappings, &areas);
@@ -85,6 +88,7 @@ fn walk_runtimes(
     observation: &mut Observation,
     heaps: &mut WalkedHeaps,
     mappings: &mut Vec<HeapMapping>,
+    visitor: &mut Visitor<'_>,
 ) {
     for runtime in detected.runtimes.iter().filter(|found| found.memory == OwnMemory::Pools) {
         // The array of arenas is on the heap of malloc.
@@ -94,7 +98,7 @@ fn walk_runtimes(
         let mapped = mappings.iter().filter(|mapping| !mapping.is_brk);
         let mapped = joined(mapped.map(|mapping| mapping.range.clone()).collect());
         if let Some(layout) = pymalloc::Layout::find(memory, &data, &heaps_of_all, &mapped) {
-            let walked = pymalloc::walk(memory, &layout, &mapped);
+            let walked = pymalloc::walk(memory, &layout, &mapped, lend(visitor));
             add_cpython(observation, &walked);
             add_areas(heaps, &walked.areas);
             *mappings = outside(mappings, &walked.areas);
@@ -188,13 +192,14 @@ fn walk_libraries(
     observation: &mut Observation,
     heaps: &mut WalkedHeaps,
     mappings: &mut Vec<HeapMapping>,
+    visitor: &mut Visitor<'_>,
 ) {
     let libraries = libraries(maps, detected);
     let mut add = |kind: AllocatorKind,
                    library: &str,
                    layout: &HeapLayout,
                    mappings: &mut Vec<HeapMapping>| {
-        match layout.walk(memory, mappings) {
+        match layout.walk(memory, mappings, lend(visitor)) {
             Ok(walked) => {
                 let areas = add_heap(observation, heaps, &kind, Some(library.to_owned()), walked);
                 *mappings = outside(mappings, &areas);

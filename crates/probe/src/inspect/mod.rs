@@ -4,6 +4,7 @@
 //! left is told by what it looks like, and says that it is an estimate. Every page is counted once:
 //! those of the heap in the walker's own scan, all others in one over the mappings.
 
+mod blocks;
 mod footprint;
 mod heaps;
 mod pages;
@@ -27,6 +28,7 @@ use crate::program::ProgramError;
 use crate::sockets::{self, Sockets};
 use crate::target::{Target, TargetError};
 
+pub use blocks::{BlockReader, BlockWalk};
 pub use footprint::{Footprint, Proportion};
 
 /// Maximum number of attempts to inspect a process that keeps executing other programs.
@@ -179,7 +181,7 @@ impl Inspector {
             }
         };
         let walked = match unreadable {
-            None => heaps::walk(memory, maps, &detected, observation),
+            None => heaps::walk(memory, maps, &detected, observation, None),
             Some(_) => WalkedHeaps::default(),
         };
         describe(&detected, observation);

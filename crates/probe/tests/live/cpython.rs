@@ -2,6 +2,8 @@
 //!
 //! `LOWTIDE_TEST_PYTHONS` names the interpreters, separated by colons; without it, `python3` is the only one.
 
+#[path = "../all_blocks/mod.rs"]
+mod all_blocks;
 #[path = "../../../heap/tests/debug_malloc_stats/mod.rs"]
 mod debug_malloc_stats;
 
@@ -19,6 +21,7 @@ use lowtide_probe::proc::maps;
 use lowtide_probe::target::Target;
 
 use crate::support::Subject;
+use all_blocks::Blocks;
 use debug_malloc_stats::DebugMallocStats;
 
 /// Frees most of its objects, and prints the statistics to standard error.
@@ -55,9 +58,13 @@ fn the_heap_of_cpython_is_what_cpython_counts() {
         let mapped = heap::mappings(&maps).into_iter().filter(|mapping| !mapping.is_brk);
         let mapped = joined(mapped.map(|mapping| mapping.range).collect());
         let layout = pymalloc::Layout::find(&memory, &data, &heaps, &mapped).expect(&interpreter);
-        let heap = pymalloc::walk(&memory, &layout, &mapped);
+        let mut blocks = Blocks::default();
+        let heap = pymalloc::walk(&memory, &layout, &mapped, Some(&mut blocks));
         statistics.assert_equal(&heap, &interpreter);
         assert_eq!(heap.torn_pools, 0, "{interpreter}");
+        let bytes: u64 = blocks.found.values().map(|block| block.bytes).sum();
+        assert_eq!(bytes, heap.allocated_bytes(), "{interpreter}");
+        assert!(blocks.unknown.is_empty(), "{interpreter}: {:x?}", blocks.unknown);
 
         let target = Target::open(python.pid()).unwrap();
         let observed = Inspector::default().inspect(&target).unwrap();

@@ -1,4 +1,4 @@
-// A heap of jemalloc, mimalloc or tcmalloc, whichever is preloaded or named: threads allocate blocks of many sizes, free most of
+// A heap of glibc, or of the jemalloc, mimalloc or tcmalloc that is preloaded or named: threads allocate blocks of many sizes, free most of
 // them, and wait. A named LIBRARY serves these blocks alone, and `malloc` stays what it is.
 // The program then answers "statistics" with its own count of usable bytes and the allocator's statistics, and "purge" with the
 // bytes by which its RSS fell.
@@ -82,7 +82,6 @@ int main(int count, char **words) {
     collect = dlsym(library, "mi_collect");
     property = dlsym(library, "MallocExtension_GetNumericProperty");
     release = dlsym(library, "MallocExtension_ReleaseFreeMemory");
-    if (!control && !collect && !release) return 3;
     usable += usable_size(memset(get(1000), 1, 1000));
     pthread_barrier_init(&all, 0, threads + 1);
     for (pthread_t thread; threads-- > 0;)
@@ -111,7 +110,8 @@ int main(int count, char **words) {
             long before = resident();
             if (control) control("arena.4096.purge", 0, 0, 0, 0);
             else if (collect) collect(1);
-            else release();
+            else if (release) release();
+            else malloc_trim(0);
             printf("%ld\n", before - resident());
         }
         fflush(stdout);

@@ -1,0 +1,338 @@
+//! The blocks in use, one by one, as a walk comes by them.
+
+use std::ops::Range;
+
+use crate::memory::Memory;
+
+/// Bytes of a place: the unit in which blocks are passed on, and in which a heap can be sampled. A place begins at a
+/// multiple of its size.
+pub const PLACE: u64 = 64 << 10;
+/// Maximum number of bytes of a block that its print is made of.
+const PRINTED: u64 = 48;
+/// Maximum number of bytes in which blocks are taken back.
+const MAX_ERASED: u64 = 4 << 30;
+/// Bytes of a row of blocks that are read at once.
+const AT_ONCE: u64 = 64 << 10;
+
+/// A block in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// The address that the program has.
+    pub at: u64,
+    /// The bytes that it takes, with what the allocator keeps beside it.
+    pub bytes: u64,
+    /// A hash of its first bytes, which identifies the block beside its address and size; 0 if they could not be read.
+    pub print: u16,
+}
+
+/// Receives the blocks in use.
+///
+/// A walk may come by an address more than once, because it was read while it changed. What it says last holds.
+pub trait BlockVisitor {
+    /// Whether the blocks that begin in a place are wanted. `place` is the address of the place divided by [`PLACE`].
+    fn wants(&self, place: u64) -> bool;
+
+    /// Receives all blocks in use that begin in a range, in order of address. The range lies in one place. Blocks that were
+    /// received for it before, large ones included, are out of date.
+    fn blocks(&mut self, range: Range<u64>, blocks: &[Block]);
+
+    /// Receives a block of at least [`PLACE`] bytes, whether its place is wanted or not.
+    fn large(&mut self, block: Block);
+
+    /// Learns that the blocks that begin in a range could not be read this time.
+    fn unknown(&mut self, range: Range<u64>);
+
+    /// Learns that a block is free after all: a thread caches it, or it is in a list of free blocks.
+    fn is_free(&mut self, at: u64);
+}
+
+/// The visitor of a walk whose blocks are wanted.
+pub type Visitor<'v> = Option<&'v mut dyn BlockVisitor>;
+
+/// Lends a visitor for one of several walks.
+pub fn lend<'v>(visitor: &'v mut Visitor<'_>) -> Visitor<'v> {
+    match visitor {
+        Some(visitor) => Some(&mut **visitor),
+        None => None,
+    }
+}
+
+/// Makes the print of a block from its first bytes. It is never 0.
+pub fn print(first: &[u8]) -> u16 {
+    const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for word in first.chunks_exact(8) {
+        let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        hash = (hash ^ word).wrapping_mul(PRIME);
+        hash ^= hash >> 29;
+    }
+    (hash >> 40) as u16 | 1
+}
+
+/// Returns how many of the first bytes of a block make its print. `bytes` is what the program can use of it.
+pub(crate) fn printed_bytes(bytes: u64) -> usize {
+    (bytes - bytes % 8).min(PRINTED) as usize
+}
+
+/// Collects the blocks of a walk place by place, and passes them on.
+pub(crate) struct BlockCollector<'v> {
+    visitor: Visitor<'v>,
+    /// The place that is being collected, and whether it is wanted.
+    place: u64,
+    is_wanted: bool,
+    /// Where collecting this place began.
+    from: u64,
+    found: Vec<Block>,
+    buffer: Vec<u8>,
+}
+
+impl<'v> BlockCollector<'v> {
+    /// Passes blocks on to a visitor, if there is one.
+    pub(crate) fn new(visitor: Visitor<'v>) -> Self {
+        Self {
+            visitor,
+            place: u64::MAX,
+            is_wanted: false,
+            from: 0,
+            found: Vec::new(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Whether there is a visitor.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.visitor.is_some()
+    }
+
+    /// Begins to collect at an address.
+    pub(crate) fn begin(&mut self, at: u64) {
+        self.found.clear();
+        self.from = at;
+        self.enter(at / PLACE);
+    }
+
+    fn enter(&mut self, place: u64) {
+        self.place = place;
+        self.is_wanted = self.visitor.as_ref().is_some_and(|visitor| visitor.wants(place));
+    }
+
+    /// Goes back to an earlier address: what was collected from there on is forgotten.
+    pub(crate) fn back_to(&mut self, at: u64) {
+        if at / PLACE != self.place || at < self.from {
+            self.begin(at);
+        } else {
+            let kept = self.found.partition_point(|block| block.at < at);
+            self.found.truncate(kept);
+        }
+    }
+
+    /// Adds a block that follows those before it, and whose first bytes `first` reads.
+    #[inline]
+    pub(crate) fn add(&mut self, at: u64, bytes: u64, first: impl FnOnce() -> u16) {
+        self.move_to(at);
+        if bytes >= PLACE {
+            let print = first();
+            self.end(at);
+            self.from = at + 1;
+            if let Some(visitor) = &mut self.visitor {
+                visitor.large(Block { at, bytes, print });
+            }
+        } else if self.is_wanted {
+            self.found.push(Block { at, bytes, print: first() });
+        }
+    }
+
+    /// Passes on what was collected before the place of an address.
+    #[inline]
+    fn move_to(&mut self, at: u64) {
+        if at / PLACE != self.place {
+            let start = at - at % PLACE;
+            self.end(start);
+            self.enter(at / PLACE);
+        }
+    }
+
+    /// Ends collecting at an address.
+    pub(crate) fn end(&mut self, at: u64) {
+        self.pass_on(at);
+        self.from = at;
+    }
+
+    fn pass_on(&mut self, end: u64) {
+        let end = end.min((self.place.saturating_add(1)).saturating_mul(PLACE));
+        if self.is_wanted
+            && self.from < end
+            && let Some(visitor) = &mut self.visitor
+        {
+            visitor.blocks(self.from..end, &self.found);
+        }
+        self.found.clear();
+    }
+
+    /// Passes on that a range could not be read.
+    pub(crate) fn unknown(&mut self, range: Range<u64>) {
+        if let Some(visitor) = &mut self.visitor
+            && range.start < range.end
+        {
+            visitor.unknown(range);
+        }
+    }
+
+    /// Takes back the blocks that begin in a range.
+    pub(crate) fn erase(&mut self, range: Range<u64>) {
+        let mut at = range.start;
+        let end = range.end.min(range.start.saturating_add(MAX_ERASED));
+        while self.is_on() && at < end {
+            self.begin(at);
+            at = (at - at % PLACE).saturating_add(PLACE).min(end);
+            self.end(at);
+        }
+    }
+
+    /// Passes on that a block is free.
+    pub(crate) fn is_free(&mut self, at: u64) {
+        if let Some(visitor) = &mut self.visitor {
+            visitor.is_free(at);
+        }
+    }
+
+    /// Passes on one block that has pages of its own.
+    pub(crate) fn lone(&mut self, memory: &impl Memory, at: u64, bytes: u64, usable: u64) {
+        if self.is_on() && bytes > 0 {
+            self.begin(at);
+            let is_wanted = bytes >= PLACE || self.is_wanted;
+            let print = if is_wanted { read_print(memory, at, usable) } else { 0 };
+            self.add(at, bytes, || print);
+            self.end(at + 1);
+        }
+    }
+
+    /// Passes on a row of blocks of one size: those that `is_used` selects by their index, and that begin on a resident page.
+    pub(crate) fn row(
+        &mut self,
+        memory: &impl Memory,
+        start: u64,
+        bytes: u64,
+        count: u64,
+        is_used: impl Fn(u64) -> bool,
+    ) {
+        if !self.is_on() || bytes == 0 || count == 0 {
+            return;
+        }
+        if bytes >= PLACE {
+            for at in (0..count).filter(|index| is_used(*index)).map(|index| start + index * bytes)
+            {
+                self.lone(memory, at, bytes, bytes);
+            }
+            return;
+        }
+        let Some(end) = bytes.checked_mul(count).and_then(|bytes| start.checked_add(bytes)) else {
+            return;
+        };
+        let wanted = printed_bytes(bytes);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        self.begin(start);
+        for run in memory.resident(start..end) {
+            let first = run.start.saturating_sub(start).div_ceil(bytes);
+            let last = (run.end.min(end) - start).div_ceil(bytes);
+            let (mut known, mut length) = (start, 0);
+            for (index, at) in (first..last).map(|index| (index, start + index * bytes)) {
+                self.move_to(at);
+                if !self.is_wanted || !is_used(index) {
+                    continue;
+                }
+                if at + wanted as u64 > known + length as u64 {
+                    known = at;
+                    buffer.resize((end - at).min(AT_ONCE) as usize, 0);
+                    length = memory.read(at, &mut buffer);
+                }
+                let first = (at - known) as usize;
+                let print = buffer[..length].get(first..first + wanted).map_or(0, print);
+                self.found.push(Block { at, bytes, print });
+            }
+        }
+        self.buffer = buffer;
+        self.end(end);
+    }
+}
+
+/// Reads the print of a block; 0 if its first bytes are not resident.
+pub fn read_print(memory: &impl Memory, at: u64, usable: u64) -> u16 {
+    let mut first = [0; PRINTED as usize];
+    let first = &mut first[..printed_bytes(usable)];
+    if memory.read(at, first) == first.len() { print(first) } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Saved;
+
+    #[derive(Default)]
+    struct Seen {
+        calls: Vec<(Range<u64>, Vec<u64>)>,
+        large: Vec<u64>,
+    }
+
+    impl BlockVisitor for Seen {
+        fn wants(&self, place: u64) -> bool {
+            place != 2
+        }
+
+        fn blocks(&mut self, range: Range<u64>, blocks: &[Block]) {
+            self.calls.push((range, blocks.iter().map(|block| block.at).collect()));
+        }
+
+        fn large(&mut self, block: Block) {
+            self.large.push(block.at);
+        }
+
+        fn unknown(&mut self, _: Range<u64>) {}
+
+        fn is_free(&mut self, _: u64) {}
+    }
+
+    #[test]
+    fn blocks_are_passed_on_by_place_without_those_that_are_not_wanted() {
+        let mut seen = Seen::default();
+        let mut collector = BlockCollector::new(Some(&mut seen));
+        collector.begin(0x8000);
+        for at in [0x8010, 0xfff0, 0x10010, 0x20010, 0x30010] {
+            collector.add(at, 32, || 1);
+        }
+        collector.add(0x30030, 0x20000, || 1);
+        collector.end(0x30040);
+        let expected = vec![
+            (0x8000..0x10000, vec![0x8010, 0xfff0]),
+            (0x10000..0x20000, vec![0x10010]),
+            (0x30000..0x30030, vec![0x30010]),
+            (0x30031..0x30040, vec![]),
+        ];
+        assert_eq!((seen.calls, seen.large), (expected, vec![0x30030]));
+    }
+
+    #[test]
+    fn what_a_walk_takes_back_is_not_passed_on() {
+        let mut seen = Seen::default();
+        let mut collector = BlockCollector::new(Some(&mut seen));
+        collector.begin(0x1000);
+        collector.add(0x1010, 32, || 1);
+        collector.add(0x1040, 32, || 1);
+        collector.back_to(0x1030);
+        collector.add(0x1050, 32, || 1);
+        collector.end(0x2000);
+        assert_eq!(seen.calls, [(0x1000..0x2000, vec![0x1010, 0x1050])]);
+    }
+
+    #[test]
+    fn a_row_has_the_blocks_in_use_with_the_prints_of_what_is_in_them() {
+        let memory = Saved { blocks: vec![(0x10000, vec![7; 4096])] };
+        let mut seen = Seen::default();
+        let mut collector = BlockCollector::new(Some(&mut seen));
+        collector.row(&memory, 0x10000, 64, 4, |index| index != 1);
+        assert_eq!(seen.calls, [(0x10000..0x10100, vec![0x10000, 0x10080, 0x100c0])]);
+        assert_eq!(read_print(&memory, 0x10000, 64), print(&[7; 48]));
+        assert_eq!(read_print(&memory, 0x20000, 64), 0);
+    }
+}

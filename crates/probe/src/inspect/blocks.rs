@@ -1,0 +1,106 @@
+//! Walks the heaps of a process for their blocks, again and again.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use lowtide_heap::blocks::BlockVisitor;
+use lowtide_heap::memory::Memory;
+use lowtide_model::inspection::Observation;
+
+use crate::detect::{Detected, Detector};
+use crate::machine::thread_cpu_s;
+use crate::memory::LiveMemory;
+use crate::proc::maps::Mapping;
+use crate::program::ProgramError;
+use crate::target::{Target, TargetError};
+
+use super::{describe, heaps};
+
+/// A process whose blocks are read. It holds the memory of one program: after `exec`, it must be opened again.
+#[derive(Debug)]
+pub struct BlockReader {
+    target: Target,
+    memory: LiveMemory,
+    detector: Detector,
+}
+
+/// What was walked.
+#[derive(Debug)]
+pub struct BlockWalk {
+    /// The allocators, the ledger of their heaps, and notes about what could not be walked.
+    pub observation: Observation,
+    /// The addresses of the heaps, in order and disjoint.
+    pub areas: Vec<Range<u64>>,
+    /// The mappings of the process before the walk.
+    pub maps: Vec<Mapping>,
+    /// What was recognised in the process.
+    pub detected: Detected,
+    /// Time of the walk in seconds.
+    pub elapsed_s: f64,
+    /// CPU time of the walk in seconds.
+    pub cpu_s: f64,
+}
+
+impl BlockReader {
+    /// Opens the memory of a process.
+    ///
+    /// # Errors
+    /// Fails if its memory may not be read, or if it has ended.
+    pub fn open(target: &Target) -> Result<Self, TargetError> {
+        let target = target.try_clone().map_err(|error| target.failed(error))?;
+        let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
+        Ok(Self { target, memory, detector: Detector::default() })
+    }
+
+    /// The process.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> &LiveMemory {
+        &self.memory
+    }
+
+    /// Walks the heaps, and passes the blocks in use on. The process is not stopped.
+    ///
+    /// # Errors
+    /// Fails if the process has ended or executes another program, or if its files cannot be read.
+    pub fn walk(&mut self, visitor: &mut dyn BlockVisitor) -> Result<BlockWalk, TargetError> {
+        let (begin, cpu) = (Instant::now(), thread_cpu_s());
+        let target = &self.target;
+        let maps = target.maps().map_err(|error| target.failed(error))?;
+        let mut observation = Observation { pid: target.pid, ..Observation::default() };
+        let detected = match self.detector.detect(target.pid, &maps) {
+            Ok(detected) => detected,
+            Err(ProgramError::Gone) if !target.is_alive() => {
+                return Err(TargetError::Gone(target.pid));
+            }
+            Err(error) => {
+                observation.notes.push(format!("its allocator was not recognised: {error}"));
+                Detected::default()
+            }
+        };
+        let walked = heaps::walk(&self.memory, &maps, &detected, &mut observation, Some(visitor));
+        describe(&detected, &mut observation);
+        if !self.memory.is_in_use() {
+            return Err(match target.is_alive() {
+                true => TargetError::Replaced(target.pid),
+                false => TargetError::Gone(target.pid),
+            });
+        }
+        Ok(BlockWalk {
+            observation,
+            areas: walked.areas,
+            maps,
+            detected,
+            elapsed_s: begin.elapsed().as_secs_f64(),
+            cpu_s: thread_cpu_s() - cpu,
+        })
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        self.memory.page_bytes()
+    }
+}

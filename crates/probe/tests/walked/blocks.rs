@@ -1,0 +1,63 @@
+//! The blocks in use of each allocator, beside the program's own count.
+
+#[path = "../all_blocks/mod.rs"]
+mod all_blocks;
+
+use std::process::Command;
+
+use all_blocks::Blocks;
+use lowtide_probe::inspect::BlockReader;
+use lowtide_probe::target::Target;
+
+use crate::subject::{Subject, bundled, compile, start};
+
+/// What the C library and the program have allocated beside the blocks that it counts, in bytes.
+const OTHERS: u64 = 64 << 10;
+
+/// Compares the blocks of a subject with what it counts, or, where its allocator does, with the statistics of that.
+fn agrees(name: &str, subject: &mut Subject) {
+    // The first time, reading them allocates.
+    subject.statistics();
+    let statistics = subject.statistics();
+    let usable = match name {
+        "jemalloc" => statistics.allocated_bytes - statistics.cached_bytes,
+        "gperftools" => statistics.allocated_bytes,
+        _ => subject.usable_bytes(),
+    };
+    let target = Target::open(subject.pid()).unwrap();
+    let mut reader = BlockReader::open(&target).unwrap();
+    let mut blocks = Blocks::default();
+    reader.walk(&mut blocks).unwrap();
+    assert!(blocks.unknown.is_empty(), "{name}: {:x?}", blocks.unknown);
+    let header = if name == "glibc" { 8 } else { 0 };
+    let bytes: u64 = blocks.found.values().map(|block| block.bytes - header).sum();
+    assert!((usable..usable + OTHERS).contains(&bytes), "{name}: {usable}, {bytes}");
+    let mut end = 0;
+    for block in blocks.found.values() {
+        assert!(end <= block.at, "{name}: {block:x?} overlaps what ends at {end:x}");
+        end = block.at + block.bytes;
+    }
+    // Nothing has changed.
+    let mut again = Blocks::default();
+    reader.walk(&mut again).unwrap();
+    let changed = again.found.values().filter(|block| blocks.found.get(&block.at) != Some(block));
+    assert!(changed.count() < 100, "{name}");
+}
+
+#[test]
+fn the_blocks_that_are_found_are_those_that_the_program_has() {
+    for name in ["jemalloc", "mimalloc", "mimalloc2"] {
+        let (_home, mut subject) = start(&bundled(name), &[]);
+        agrees(name, &mut subject);
+    }
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(compile(home.path()));
+    agrees("glibc", &mut Subject::start(&mut command, 60_000_000, 5, 3));
+}
+
+#[test]
+#[ignore = "needs gperftools 2.10 (Debian: libtcmalloc-minimal4)"]
+fn the_blocks_of_gperftools_are_those_that_the_program_has() {
+    let (_home, mut subject) = start("libtcmalloc_minimal.so.4", &[]);
+    agrees("gperftools", &mut subject);
+}
