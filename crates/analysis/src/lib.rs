@@ -8,6 +8,7 @@ pub mod compare;
 pub mod diagnose;
 mod evidence;
 pub mod growth;
+pub mod leaks;
 pub mod metrics;
 pub mod recommend;
 pub mod regression;

@@ -73,6 +73,8 @@ pub struct WalkedHeaps {
     pub allocators: Vec<AllocatorKind>,
     /// Their addresses, in order and disjoint.
     pub areas: Vec<Range<u64>>,
+    /// The part of the addresses whose blocks are not known, in order and disjoint.
+    pub without_blocks: Vec<Range<u64>>,
 }
 
 /// The kernel puts mappings close to each other, below the stack. What lies so far from the libraries

@@ -11,6 +11,7 @@ use crate::detect::{Detected, Detector};
 use crate::machine::thread_cpu_s;
 use crate::memory::LiveMemory;
 use crate::proc::maps::Mapping;
+use crate::process::ProcReader;
 use crate::program::ProgramError;
 use crate::target::{Target, TargetError};
 
@@ -20,6 +21,7 @@ use super::{describe, heaps};
 #[derive(Debug)]
 pub struct BlockReader {
     target: Target,
+    command: Vec<String>,
     memory: LiveMemory,
     detector: Detector,
 }
@@ -31,6 +33,8 @@ pub struct BlockWalk {
     pub observation: Observation,
     /// The addresses of the heaps, in order and disjoint.
     pub areas: Vec<Range<u64>>,
+    /// The part of the addresses whose blocks are not known, in order and disjoint.
+    pub without_blocks: Vec<Range<u64>>,
     /// The mappings of the process before the walk.
     pub maps: Vec<Mapping>,
     /// What was recognised in the process.
@@ -49,12 +53,21 @@ impl BlockReader {
     pub fn open(target: &Target) -> Result<Self, TargetError> {
         let target = target.try_clone().map_err(|error| target.failed(error))?;
         let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
-        Ok(Self { target, memory, detector: Detector::default() })
+        let gone = || TargetError::Gone(target.pid);
+        let opened = ProcReader::open(target.pid).map_err(|error| target.failed(error))?;
+        let (process, _) = opened.ok_or_else(gone)?;
+        let command = process.command_or(&target.stat()?.name);
+        Ok(Self { target, command, memory, detector: Detector::default() })
     }
 
     /// The process.
     pub fn target(&self) -> &Target {
         &self.target
+    }
+
+    /// Its command line.
+    pub fn command(&self) -> &[String] {
+        &self.command
     }
 
     /// Its memory.
@@ -92,6 +105,7 @@ impl BlockReader {
         Ok(BlockWalk {
             observation,
             areas: walked.areas,
+            without_blocks: walked.without_blocks,
             maps,
             detected,
             elapsed_s: begin.elapsed().as_secs_f64(),

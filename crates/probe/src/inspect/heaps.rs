@@ -108,6 +108,7 @@ fn walk_runtimes(
         let areas = walk_hotspot(memory, maps, &heaps.areas, observation);
         add_areas(heaps, &areas);
         *mappings = outside(mappings, &areas);
+        heaps.without_blocks = areas;
     }
 }
 

@@ -146,7 +146,10 @@ impl Attributor<'_> {
         let exact = &self.walked.areas;
         let taken: Vec<Range<u64>> = exact.iter().map(|area| whole_pages(area, page)).collect();
         let allocators = self.walked.allocators.clone();
-        let claims = self.claims(memory, &WalkedHeaps { allocators, areas: taken.clone() });
+        let claims = self.claims(
+            memory,
+            &WalkedHeaps { allocators, areas: taken.clone(), ..WalkedHeaps::default() },
+        );
         let mut found = Attribution::default();
         // The heap has counted its own bytes; what it leaves of its first and last page is padding.
         for (exact, whole) in exact.iter().zip(&taken) {

@@ -1,0 +1,296 @@
+//! What each size does.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use lowtide_model::survivors::{ClassSizes, PARTS, Snapshot};
+
+/// Minimum number of cohorts that are old enough, and of those that must have a survivor for a size to grow.
+const MIN_COHORTS: usize = 4;
+/// Minimum number of survivors that were seen for a size to grow.
+const MIN_SURVIVORS: u64 = 10;
+/// Minimum part of the survivors of half their age that must be left.
+const MIN_SURVIVAL: f64 = 0.9;
+/// Minimum part of the survivors by which blocks of their age must have become more: otherwise they replace others.
+const MIN_NET: f64 = 0.5;
+/// A size that grows at less than this part of its first rate is filling up.
+const MIN_LATER_RATE: f64 = 0.5;
+/// Neighbouring sizes belong together if one is at most this much larger than the other, and their rates differ by at most
+/// this factor, or by chance.
+const MAX_STEP: f64 = 1.25;
+const MAX_RATIO: f64 = 3.0;
+/// The 97.5 % quantile of Student's distribution with 15 degrees of freedom: one less than there are parts.
+const QUANTILE: f64 = 2.131;
+
+/// What was counted.
+#[derive(Debug, Clone, Copy)]
+pub struct History<'h> {
+    /// The snapshots that were kept, in order; the first and the newest are among them.
+    pub snapshots: &'h [Snapshot],
+    /// When each cohort ended: the blocks of a cohort are older than that. Those of cohort 0 were there before.
+    pub cohorts: &'h [f64],
+    /// The sizes of each class in the newest snapshot, in the sampled part of the heap.
+    pub sizes: &'h BTreeMap<u16, ClassSizes>,
+    /// The survivors by class, in each part of the sampled places.
+    pub parts: &'h BTreeMap<u16, [u64; PARTS]>,
+    /// Minimum age of a survivor, in seconds.
+    pub older_s: f64,
+}
+
+/// What a size does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrendKind {
+    /// It grows steadily.
+    Growing,
+    /// It grows more and more slowly, or its older blocks are freed.
+    Filling,
+    /// It does not grow.
+    Level,
+}
+
+/// What the blocks of neighbouring sizes do. Figures are estimates for the whole heap.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trend {
+    /// What they do.
+    pub kind: TrendKind,
+    /// Their size classes.
+    pub classes: Vec<u16>,
+    /// The smallest and the largest block, in bytes.
+    pub size_bytes: [u64; 2],
+    /// Number of survivors.
+    pub count: f64,
+    /// Bytes of the survivors.
+    pub bytes: f64,
+    /// Survivors in a second.
+    pub per_s: f64,
+    /// The 95 % interval of that; both ends are equal if all of the heap was counted.
+    pub per_s_interval: [f64; 2],
+    /// The part of the survivors that is left from when they were half as old.
+    pub survival: Option<f64>,
+    /// By how many blocks those of the survivors' age became more.
+    pub net: f64,
+    /// Number of cohorts that are old enough.
+    pub cohorts: usize,
+    /// Number of these that have a survivor.
+    pub growing_cohorts: usize,
+    /// The rate of the later cohorts, as a part of the rate of the first.
+    pub later_rate: Option<f64>,
+    /// The ages of the youngest and the oldest survivor, in seconds.
+    pub age_s: [f64; 2],
+}
+
+impl Trend {
+    /// Bytes of a survivor, on average.
+    pub fn mean_bytes(&self) -> f64 {
+        self.bytes / self.count.max(1.0)
+    }
+
+    /// Growth in bytes per hour, with its interval.
+    pub fn bytes_per_hour(&self) -> (u64, [u64; 2]) {
+        let scale = |per_s: f64| (per_s * self.mean_bytes() * 3600.0).max(0.0) as u64;
+        (scale(self.per_s), self.per_s_interval.map(scale))
+    }
+}
+
+/// Returns the cohorts whose blocks count as survivors: those that are old enough, and were seen twice since.
+pub fn survivors(cohorts: &[f64], older_s: f64) -> Range<u8> {
+    let now = cohorts.last().copied().unwrap_or(0.0);
+    let old = cohorts.iter().skip(1).take_while(|end| now - **end >= older_s).count();
+    let seen_twice = cohorts.len().saturating_sub(3);
+    1..1 + old.min(seen_twice) as u8
+}
+
+/// Counts of one class, by cohort.
+type Counts = BTreeMap<u8, f64>;
+
+impl History<'_> {
+    fn now(&self) -> Option<&Snapshot> {
+        self.snapshots.last()
+    }
+
+    fn now_s(&self) -> f64 {
+        self.cohorts.last().copied().unwrap_or(0.0)
+    }
+
+    /// How long blocks of a cohort came, in seconds.
+    fn duration_s(&self, cohort: u8) -> f64 {
+        let end = |cohort: usize| self.cohorts.get(cohort).copied().unwrap_or(0.0);
+        end(cohort.into()) - end(usize::from(cohort).saturating_sub(1))
+    }
+
+    /// The snapshot that is nearest to a time, and not before `from_s`.
+    fn nearest(&self, t_s: f64, from_s: f64) -> Option<&Snapshot> {
+        let distance = |snapshot: &&Snapshot| (snapshot.t_s - t_s).abs();
+        let later = self.snapshots.iter().filter(|snapshot| snapshot.t_s >= from_s);
+        later.min_by(|a, b| distance(a).total_cmp(&distance(b)))
+    }
+}
+
+/// Returns the estimated counts of some classes by cohort.
+fn counts_in(snapshot: &Snapshot, classes: &[u16]) -> Counts {
+    let mut counts = Counts::new();
+    for class in classes {
+        let first = snapshot.counts.partition_point(|found| found.class < *class);
+        let of_class = snapshot.counts[first..].iter().take_while(|found| found.class == *class);
+        for found in of_class {
+            *counts.entry(found.cohort).or_default() +=
+                f64::from(found.count) / snapshot.share_of(*class);
+        }
+    }
+    counts
+}
+
+/// Returns what the sizes do that have survivors, the one that takes most memory first.
+pub fn trends(history: &History<'_>) -> Vec<Trend> {
+    let old = survivors(history.cohorts, history.older_s);
+    let mut found: Vec<Trend> = joined(history, &old)
+        .into_iter()
+        .filter_map(|classes| trend(history, &old, classes))
+        .collect();
+    found.sort_by(|a, b| b.bytes.total_cmp(&a.bytes));
+    found
+}
+
+/// Returns classes with survivors, those together that are neighbours and grow alike.
+fn joined(history: &History<'_>, old: &Range<u8>) -> Vec<Vec<u16>> {
+    let Some(now) = history.now() else { return Vec::new() };
+    let mut rates: BTreeMap<u16, u64> = BTreeMap::new();
+    for found in now.counts.iter().filter(|found| old.contains(&found.cohort)) {
+        *rates.entry(found.class).or_default() += u64::from(found.count);
+    }
+    let mut groups: Vec<(Vec<u16>, u64)> = Vec::new();
+    for (class, count) in rates {
+        let sizes = history.sizes.get(&class).copied().unwrap_or_default();
+        let joins = groups.last().is_some_and(|(classes, sum)| {
+            let last = classes.last().and_then(|last| history.sizes.get(last));
+            let largest = last.map_or(0, |last| last.largest_bytes);
+            let mean = *sum as f64 / classes.len() as f64;
+            let (low, high) = (mean.min(count as f64), mean.max(count as f64));
+            sizes.smallest_bytes as f64 <= largest as f64 * MAX_STEP
+                && (high <= low * MAX_RATIO || high - low <= 3.0 * (high + low).sqrt())
+        });
+        match groups.last_mut().filter(|_| joins) {
+            Some((classes, sum)) => {
+                classes.push(class);
+                *sum += count;
+            }
+            None => groups.push((vec![class], count)),
+        }
+    }
+    groups.into_iter().map(|(classes, _)| classes).collect()
+}
+
+fn trend(history: &History<'_>, old: &Range<u8>, classes: Vec<u16>) -> Option<Trend> {
+    let now = history.now()?;
+    let counts = counts_in(now, &classes);
+    let of = |cohort: u8| counts.get(&cohort).copied().unwrap_or(0.0);
+    let count: f64 = old.clone().map(of).sum();
+    let duration_s: f64 = old.clone().map(|cohort| history.duration_s(cohort)).sum();
+    if count <= 0.0 || duration_s <= 0.0 {
+        return None;
+    }
+    let survivors_of = |class: &u16| {
+        counts_in(now, &[*class]).range(old.clone()).map(|(_, count)| count).sum::<f64>()
+    };
+    let sizes = |class: &u16| history.sizes.get(class).copied().unwrap_or_default();
+    let mean = |class: &u16| sizes(class).bytes as f64 / sizes(class).count.max(1) as f64;
+    let bytes = classes.iter().map(|class| survivors_of(class) * mean(class)).sum();
+    let seen: u64 = classes.iter().filter_map(|class| history.parts.get(class)).flatten().sum();
+    let per_s = count / duration_s;
+    let survival = survival(history, old, &classes);
+    let later_rate = later_rate(history, old, &counts);
+    let net = net(history, old, &classes, &counts);
+    let growing_cohorts = old.clone().filter(|cohort| of(*cohort) > 0.0).count();
+    let grows = growing_cohorts >= MIN_COHORTS && seen >= MIN_SURVIVORS && net >= count * MIN_NET;
+    let is_steady = survival.is_none_or(|survival| survival >= MIN_SURVIVAL)
+        && later_rate.is_none_or(|rate| rate >= MIN_LATER_RATE);
+    let age = |cohort: u8| {
+        history.now_s() - history.cohorts.get(usize::from(cohort)).copied().unwrap_or(0.0)
+    };
+    let (youngest, oldest) = (old.end.saturating_sub(1), old.start.saturating_sub(1));
+    Some(Trend {
+        kind: match (grows, is_steady) {
+            (true, true) => TrendKind::Growing,
+            (true, false) => TrendKind::Filling,
+            (false, _) => TrendKind::Level,
+        },
+        size_bytes: [
+            classes.iter().map(|class| sizes(class).smallest_bytes).min()?,
+            classes.iter().map(|class| sizes(class).largest_bytes).max()?,
+        ],
+        per_s_interval: interval(history, now, &classes, count).map(|count| count / duration_s),
+        classes,
+        count,
+        bytes,
+        per_s,
+        survival,
+        net,
+        cohorts: old.len(),
+        growing_cohorts,
+        later_rate,
+        age_s: [age(youngest), age(oldest)],
+    })
+}
+
+/// Returns which part is left of the survivors that there were when they were half as old, of the older half of the cohorts.
+fn survival(history: &History<'_>, old: &Range<u8>, classes: &[u16]) -> Option<f64> {
+    let counts = counts_in(history.now()?, classes);
+    let (mut left, mut before) = (0.0, 0.0);
+    for cohort in old.start..old.start + old.len().div_ceil(2) as u8 {
+        let end = *history.cohorts.get(usize::from(cohort))?;
+        let half = f64::midpoint(end, history.now_s());
+        let snapshot = history.nearest(half, end)?;
+        before += counts_in(snapshot, classes).get(&cohort).copied().unwrap_or(0.0);
+        left += counts.get(&cohort).copied().unwrap_or(0.0);
+    }
+    (before > 0.0).then_some(left / before)
+}
+
+/// Returns the rate of the last third of the cohorts, without the newest, as a part of the rate of the first third. The last
+/// ones are not old enough, so that the rate is rather too high than too low.
+fn later_rate(history: &History<'_>, old: &Range<u8>, counts: &Counts) -> Option<f64> {
+    let end = history.cohorts.len().saturating_sub(1) as u8;
+    let third = (end.saturating_sub(1) / 3).min(old.len() as u8);
+    let rate = |cohorts: Range<u8>| {
+        let count: f64 = counts.range(cohorts.clone()).map(|(_, count)| count).sum();
+        count / cohorts.map(|cohort| history.duration_s(cohort)).sum::<f64>()
+    };
+    if third == 0 {
+        return None;
+    }
+    let (first, last) = (rate(1..1 + third), rate(end - third..end));
+    (first > 0.0 && last.is_finite()).then_some(last / first)
+}
+
+/// Returns by how many blocks those of the survivors' age became more since the process had been watched for that long.
+/// Blocks that are replaced by others of the same kind do not become more.
+fn net(history: &History<'_>, old: &Range<u8>, classes: &[u16], now: &Counts) -> f64 {
+    let youngest = old.end.saturating_sub(1);
+    let age_s =
+        history.now_s() - history.cohorts.get(usize::from(youngest)).copied().unwrap_or(0.0);
+    let Some(earlier) = history.nearest(age_s, 0.0) else { return 0.0 };
+    let before = counts_in(earlier, classes).get(&0).copied().unwrap_or(0.0);
+    now.range(..old.end).map(|(_, count)| count).sum::<f64>() - before
+}
+
+/// Returns the 95 % interval of an estimated number of survivors, from how much the parts of the sample differ.
+fn interval(history: &History<'_>, now: &Snapshot, classes: &[u16], count: f64) -> [f64; 2] {
+    let mut parts = [0.0; PARTS];
+    for class in classes {
+        let (share, counts) = (now.share_of(*class), history.parts.get(class));
+        if share < 1.0 {
+            for (sum, part) in parts.iter_mut().zip(counts.into_iter().flatten()) {
+                *sum += *part as f64 / share;
+            }
+        }
+    }
+    let sampled: f64 = parts.iter().sum();
+    let mean = sampled / PARTS as f64;
+    let variance = parts.iter().map(|part| (part - mean).powi(2)).sum::<f64>() / (PARTS - 1) as f64;
+    // What was counted is a part of the whole, and not drawn with replacement.
+    let share = classes.iter().map(|class| now.share_of(*class)).fold(1.0, f64::min);
+    let error = QUANTILE * (variance * PARTS as f64 * (1.0 - share)).sqrt();
+    // At least what was seen is there.
+    let seen = sampled * share + (count - sampled);
+    [(count - error).max(seen), count + error]
+}

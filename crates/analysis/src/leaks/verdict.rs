@@ -1,0 +1,198 @@
+//! What a trend is called.
+
+use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::leaks::{AgeRange, LeakGroup, LeakKind, LeakVerdict};
+
+use super::trend::{Trend, TrendKind};
+
+/// Minimum part of the sampled blocks to which no pointer was found for the blocks to be lost.
+const MIN_UNREACHABLE: f64 = 0.9;
+/// Minimum number of lost blocks, and of their bytes, for a verdict on memory that was lost before.
+const MIN_LOST_BLOCKS: u64 = 10;
+const MIN_LOST_BYTES: u64 = 64 << 10;
+
+/// What is known of the pointers to the blocks of a group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reachability {
+    /// Number of blocks for which pointers were sought.
+    pub sampled: u64,
+    /// The part of them to which none was found, each time.
+    pub unreachable_share: f64,
+    /// Number of times that all memory was searched.
+    pub rounds: u32,
+}
+
+/// What else decides about a verdict.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Why pointers may exist that cannot be seen: swapped pages, an `io_uring`. Then no block is called lost.
+    pub hidden_pointers: Option<String>,
+    /// Whether the memory of the process was larger before: then it may use again what it used once.
+    pub is_below_peak: bool,
+}
+
+/// Memory that was there before the first snapshot, and to which the program has no pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostBefore {
+    /// The smallest and the largest block, in bytes.
+    pub size_bytes: [u64; 2],
+    /// Number of blocks.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Returns the group of a trend; what blocks are and what holds them is left open.
+pub fn group(trend: &Trend, reached: Option<&Reachability>, others: &Surroundings) -> LeakGroup {
+    let is_unreachable =
+        reached.is_some_and(|r| r.sampled > 0 && r.unreachable_share >= MIN_UNREACHABLE);
+    let kind = match trend.kind {
+        TrendKind::Growing if is_unreachable && others.hidden_pointers.is_none() => LeakKind::Lost,
+        TrendKind::Growing if others.is_below_peak && !is_unreachable => LeakKind::Filling,
+        TrendKind::Growing => LeakKind::Growing,
+        TrendKind::Filling => LeakKind::Filling,
+        TrendKind::Level => LeakKind::Level,
+    };
+    let (bytes_per_hour, bytes_per_hour_interval) = trend.bytes_per_hour();
+    LeakGroup {
+        verdict: kind,
+        because: reasons(kind, trend, reached, others),
+        size_bytes: trend.size_bytes,
+        count: trend.count.round() as u64,
+        bytes: trend.bytes as u64,
+        bytes_per_hour: if trend.kind == TrendKind::Level { 0 } else { bytes_per_hour },
+        bytes_per_hour_interval: match trend.kind {
+            TrendKind::Level => [0, 0],
+            _ => bytes_per_hour_interval,
+        },
+        survival: trend.survival,
+        age_s: AgeRange { youngest: trend.age_s[0], oldest: Some(trend.age_s[1]) },
+        block_type: None,
+        types: Vec::new(),
+        holders: Vec::new(),
+        unreachable_share: reached.map(|r| r.unreachable_share),
+        stacks: Vec::new(),
+    }
+}
+
+fn reasons(
+    kind: LeakKind,
+    trend: &Trend,
+    reached: Option<&Reachability>,
+    others: &Surroundings,
+) -> Vec<String> {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let mut because = vec![format!(
+        "{} blocks, {} in all, are left of those allocated {} to {} ago",
+        trend.count.round(),
+        Human(trend.bytes as u64),
+        HumanSeconds(trend.age_s[0]),
+        HumanSeconds(trend.age_s[1]),
+    )];
+    if trend.kind == TrendKind::Level {
+        because.push(if trend.net < trend.count / 2.0 {
+            "they replaced others: blocks of this age did not become more".to_owned()
+        } else {
+            format!(
+                "they came in {} of {} intervals, too few for a steady growth",
+                trend.growing_cohorts, trend.cohorts
+            )
+        });
+        return because;
+    }
+    because.push(format!(
+        "they come at {:.3} a second, in {} of {} intervals",
+        trend.per_s, trend.growing_cohorts, trend.cohorts
+    ));
+    if let Some(survival) = trend.survival {
+        because.push(format!(
+            "{} of them are left since they were half as old",
+            percent(survival.min(1.0))
+        ));
+    }
+    if kind == LeakKind::Filling {
+        if let Some(rate) = trend.later_rate.filter(|rate| *rate < 0.5) {
+            because.push(format!("the rate fell to {} of what it was at first", percent(rate)));
+        }
+        if others.is_below_peak && trend.kind == TrendKind::Growing {
+            because.push("the process had more memory before than it has now".to_owned());
+        }
+    }
+    match reached {
+        None => because.push("pointers to them were not sought".to_owned()),
+        Some(reached) => {
+            because.push(format!(
+                "no pointer was found to {} of {} blocks, in {} searches of all its memory",
+                percent(reached.unreachable_share),
+                reached.sampled,
+                reached.rounds
+            ));
+            if let Some(hidden) = &others.hidden_pointers {
+                because
+                    .push(format!("{hidden}: pointers may be hidden, so nothing is called lost"));
+            }
+        }
+    }
+    because
+}
+
+/// Returns the group of memory that was lost before the first snapshot, if it is enough to be worth a word.
+pub fn lost_before(found: &LostBefore, elapsed_s: f64, rounds: u32) -> Option<LeakGroup> {
+    let is_enough = found.count >= MIN_LOST_BLOCKS && found.bytes >= MIN_LOST_BYTES;
+    is_enough.then(|| LeakGroup {
+        verdict: LeakKind::LostBefore,
+        because: vec![
+            format!(
+                "no pointer was found to {} blocks, {} in all, in {rounds} searches of all memory",
+                found.count,
+                Human(found.bytes)
+            ),
+            format!("all of them were there {} ago", HumanSeconds(elapsed_s)),
+        ],
+        size_bytes: found.size_bytes,
+        count: found.count,
+        bytes: found.bytes,
+        bytes_per_hour: 0,
+        bytes_per_hour_interval: [0, 0],
+        survival: Some(1.0),
+        age_s: AgeRange { youngest: elapsed_s, oldest: None },
+        block_type: None,
+        types: Vec::new(),
+        holders: Vec::new(),
+        unreachable_share: Some(1.0),
+        stacks: Vec::new(),
+    })
+}
+
+/// Returns the verdict on a process: that of its most serious group. `cohorts` is the number of cohorts that are old enough,
+/// and `looks` that of whole snapshots.
+pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict {
+    let worst = groups.iter().map(|group| group.verdict).min();
+    // What is lost is so at once; that something does not grow takes longer.
+    let is_early = cohorts < 4;
+    let kind = match worst {
+        Some(LeakKind::LostBefore) => LeakKind::LostBefore,
+        _ if is_early => LeakKind::TooEarly,
+        Some(kind) => kind,
+        None => LeakKind::Level,
+    };
+    let of_kind: Vec<&LeakGroup> = groups.iter().filter(|group| group.verdict == kind).collect();
+    let because = match (kind, of_kind.first()) {
+        (LeakKind::TooEarly, _) => vec![format!(
+            "{looks} whole snapshots have {cohorts} intervals that are old enough, and 4 are needed"
+        )],
+        (LeakKind::Level, _) => vec![format!("no size of block grows, in {looks} snapshots")],
+        (_, Some(first)) => {
+            let bytes: u64 = of_kind.iter().map(|group| group.bytes_per_hour).sum();
+            let mut because = match kind {
+                LeakKind::LostBefore => Vec::new(),
+                _ => vec![format!("{} an hour in {} groups", Human(bytes), of_kind.len())],
+            };
+            because.extend(first.because.iter().cloned());
+            because
+        }
+        (_, None) => Vec::new(),
+    };
+    LeakVerdict { kind, because }
+}

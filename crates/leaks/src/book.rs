@@ -1,0 +1,553 @@
+//! The survivor book: which blocks of a heap are there since when.
+//!
+//! A block is known again by its address, its size and its print. Its cohort is the snapshot in which it was first seen. To
+//! bound its memory, the book keeps only the blocks of some places, which a hash of the address selects: such a sample is
+//! independent of the size of a block and of the call path that allocated it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+
+use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
+use lowtide_model::survivors::{ClassSizes, CohortCount, LARGE_BYTES, PARTS, size_class};
+
+/// The cohort of the blocks that were there before the first snapshot.
+pub const FIRST_COHORT: u8 = 0;
+/// Maximum number of blocks in a book, unless it is told otherwise: 20 MiB.
+pub const MAX_BLOCKS: usize = 2_500_000;
+/// Maximum number of blocks of at least [`PLACE`] bytes: 4 MiB.
+const MAX_LARGE: usize = 64 << 10;
+/// Maximum number of cohorts. Beyond, neighbouring ones are merged.
+pub const MAX_COHORTS: u8 = 96;
+
+const _: () = assert!(LARGE_BYTES == PLACE, "blocks of at least a place are kept by themselves");
+
+/// The blocks of a place, in order of address.
+type Entries = Vec<Entry>;
+
+/// A block of less than [`PLACE`] bytes in 8 bytes: offset in its place and size in units of 8 bytes, print, cohort, and
+/// whether the last snapshot saw it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry(u64);
+
+const UNIT: u64 = 8;
+const UNITS: u32 = (PLACE / UNIT).ilog2();
+
+impl Entry {
+    fn new(block: &Block, cohort: u8) -> Self {
+        let offset = block.at % PLACE / UNIT;
+        let size = block.bytes / UNIT;
+        let head = offset << UNITS | size;
+        Self((head << 16 | u64::from(block.print)) << 16 | u64::from(cohort) << 8 | 1)
+    }
+
+    fn offset(self) -> u64 {
+        (self.0 >> (32 + UNITS)) * UNIT
+    }
+
+    fn bytes(self) -> u64 {
+        (self.0 >> 32 & (PLACE / UNIT - 1)) * UNIT
+    }
+
+    fn print(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    fn cohort(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    fn is_seen(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    fn with_cohort(self, cohort: u8) -> Self {
+        Self(self.0 & !0xff00 | u64::from(cohort) << 8)
+    }
+
+    fn with_seen(self, is_seen: bool) -> Self {
+        Self(self.0 & !1 | u64::from(is_seen))
+    }
+
+    /// Whether two entries of the same offset are the same block.
+    fn is_same(self, other: Self) -> bool {
+        self.bytes() == other.bytes() && prints_agree(self.print(), other.print())
+    }
+}
+
+/// Whether two prints may be of the same content: 0 stands for content that was not read.
+fn prints_agree(one: u16, other: u16) -> bool {
+    one == other || one == 0 || other == 0
+}
+
+/// A block of at least [`PLACE`] bytes.
+#[derive(Clone, Copy)]
+struct Large {
+    bytes: u64,
+    print: u16,
+    cohort: u8,
+    is_seen: bool,
+}
+
+/// Hashes the number of a place.
+#[derive(Default)]
+pub(crate) struct PlaceHasher(u64);
+
+impl Hasher for PlaceHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, place: u64) {
+        let mixed = (place ^ place >> 17).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+pub(crate) type ByPlace<T> = HashMap<u64, T, BuildHasherDefault<PlaceHasher>>;
+
+fn hash(place: u64) -> u64 {
+    let mut hasher = PlaceHasher::default();
+    hasher.write_u64(place);
+    hasher.finish()
+}
+
+/// Returns the part that a place belongs to, from 0 to [`PARTS`] - 1.
+fn part(place: u64) -> usize {
+    // Other bits than those that select places.
+    (hash(place) >> 24) as usize % PARTS
+}
+
+/// A block in the book.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Survivor {
+    /// The address that the program has.
+    pub at: u64,
+    /// The bytes that it takes.
+    pub bytes: u64,
+    /// The snapshot in which it was first seen.
+    pub cohort: u8,
+    /// The print of its content.
+    pub print: u16,
+}
+
+/// What the book has after a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Counted {
+    /// Blocks by class and cohort, in this order.
+    pub counts: Vec<CohortCount>,
+    /// The sizes of each class.
+    pub sizes: BTreeMap<u16, ClassSizes>,
+}
+
+/// The survivor book.
+pub struct Book {
+    places: ByPlace<Entries>,
+    large: BTreeMap<u64, Large>,
+    /// A place is sampled if these bits of its hash are 0.
+    mask: u64,
+    /// The same for the addresses of large blocks.
+    large_mask: u64,
+    max_blocks: usize,
+    blocks: usize,
+    /// The cohort of blocks that are seen for the first time.
+    cohort: u8,
+    scratch: Entries,
+}
+
+impl Book {
+    /// An empty book for at most so many blocks.
+    pub fn new(max_blocks: usize) -> Self {
+        Self {
+            places: ByPlace::default(),
+            large: BTreeMap::new(),
+            mask: 0,
+            large_mask: 0,
+            max_blocks,
+            blocks: 0,
+            cohort: FIRST_COHORT,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The part of the places that the book has.
+    pub fn sampled_share(&self) -> f64 {
+        1.0 / (self.mask + 1) as f64
+    }
+
+    /// The part of the large blocks that the book has.
+    pub fn large_sampled_share(&self) -> f64 {
+        1.0 / (self.large_mask + 1) as f64
+    }
+
+    /// Number of blocks in the book.
+    pub fn blocks(&self) -> usize {
+        self.blocks + self.large.len()
+    }
+
+    /// The cohort of the blocks that the next snapshot sees for the first time.
+    pub fn cohort(&self) -> u8 {
+        self.cohort
+    }
+
+    /// Begins a snapshot.
+    pub fn begin(&mut self) {
+        for entry in self.places.values_mut().flatten() {
+            *entry = entry.with_seen(false);
+        }
+        for large in self.large.values_mut() {
+            large.is_seen = false;
+        }
+    }
+
+    /// Ends a snapshot, and counts the blocks. Where the snapshot was not whole, blocks that were not seen are kept, and the
+    /// next snapshot belongs to the same cohort.
+    pub fn end(&mut self, is_whole: bool) -> Counted {
+        if is_whole {
+            self.places.retain(|_, entries| {
+                entries.retain(|entry| entry.is_seen());
+                if entries.capacity() > entries.len() + entries.len() / 4 + 8 {
+                    entries.shrink_to_fit();
+                }
+                !entries.is_empty()
+            });
+            self.large.retain(|_, large| large.is_seen);
+        }
+        self.blocks = self.places.values().map(Vec::len).sum();
+        let counted = self.count();
+        if is_whole {
+            self.cohort += 1;
+        }
+        counted
+    }
+
+    fn count(&self) -> Counted {
+        let mut counts: BTreeMap<(u16, u8), u32> = BTreeMap::new();
+        let mut small = vec![[0_u32; MAX_COHORTS as usize + 1]; usize::from(size_class(PLACE)) + 1];
+        let mut sizes: BTreeMap<u16, ClassSizes> = BTreeMap::new();
+        let mut by_size = vec![0_u64; (PLACE / UNIT) as usize];
+        for entry in self.places.values().flatten() {
+            let cohort = usize::from(entry.cohort().min(MAX_COHORTS));
+            small[usize::from(size_class(entry.bytes()))][cohort] += 1;
+            by_size[(entry.bytes() / UNIT) as usize] += 1;
+        }
+        for (class, cohorts) in small.iter().enumerate() {
+            for (cohort, count) in cohorts.iter().enumerate().filter(|(_, count)| **count > 0) {
+                counts.insert((class as u16, cohort as u8), *count);
+            }
+        }
+        let mut add = |bytes: u64, count: u64| {
+            let class = sizes.entry(size_class(bytes)).or_default();
+            let smallest = if class.count == 0 { bytes } else { class.smallest_bytes };
+            class.smallest_bytes = smallest.min(bytes);
+            class.largest_bytes = class.largest_bytes.max(bytes);
+            class.count += count;
+            class.bytes += count * bytes;
+        };
+        for (units, count) in by_size.iter().enumerate().filter(|(_, count)| **count > 0) {
+            add(units as u64 * UNIT, *count);
+        }
+        for large in self.large.values() {
+            add(large.bytes, 1);
+            *counts.entry((size_class(large.bytes), large.cohort)).or_default() += 1;
+        }
+        let counts = counts
+            .into_iter()
+            .map(|((class, cohort), count)| CohortCount { class, cohort, count })
+            .collect();
+        Counted { counts, sizes }
+    }
+
+    /// Gives all blocks of the book.
+    pub fn each(&self, mut each: impl FnMut(Survivor)) {
+        for (place, entries) in &self.places {
+            for entry in entries {
+                each(Survivor {
+                    at: place * PLACE + entry.offset(),
+                    bytes: entry.bytes(),
+                    cohort: entry.cohort(),
+                    print: entry.print(),
+                });
+            }
+        }
+        for (at, large) in &self.large {
+            let Large { bytes, cohort, print, .. } = *large;
+            each(Survivor { at: *at, bytes, cohort, print });
+        }
+    }
+
+    /// Counts blocks of some classes and cohorts in each of the parts into which the places are divided at random.
+    pub fn parts(&self, is_counted: impl Fn(u8) -> bool) -> BTreeMap<u16, [u64; PARTS]> {
+        let mut found: BTreeMap<u16, [u64; PARTS]> = BTreeMap::new();
+        self.each(|survivor| {
+            if is_counted(survivor.cohort) {
+                let parts = found.entry(size_class(survivor.bytes)).or_default();
+                parts[part(survivor.at / PLACE)] += 1;
+            }
+        });
+        found
+    }
+
+    /// Merges cohorts: `renumbered` has the new number of each.
+    pub fn renumber(&mut self, renumbered: &[u8]) {
+        let new = |cohort: u8| renumbered.get(usize::from(cohort)).copied().unwrap_or(cohort);
+        for entry in self.places.values_mut().flatten() {
+            *entry = entry.with_cohort(new(entry.cohort()));
+        }
+        for large in self.large.values_mut() {
+            large.cohort = new(large.cohort);
+        }
+        self.cohort = new(self.cohort);
+    }
+
+    /// Keeps the blocks of half as many places, until there is room.
+    fn make_room(&mut self) {
+        while self.blocks > self.max_blocks && self.mask < u64::from(u32::MAX) >> 8 {
+            self.mask = self.mask << 1 | 1;
+            let mask = self.mask;
+            self.places.retain(|place, _| hash(*place) & mask == 0);
+            self.blocks = self.places.values().map(Vec::len).sum();
+        }
+    }
+}
+
+impl BlockVisitor for Book {
+    fn wants(&self, place: u64) -> bool {
+        hash(place) & self.mask == 0
+    }
+
+    fn blocks(&mut self, range: Range<u64>, blocks: &[Block]) {
+        let place = range.start / PLACE;
+        if !self.wants(place) {
+            return;
+        }
+        let (start, end) = (range.start - place * PLACE, range.end - place * PLACE);
+        let old = self.places.entry(place).or_default();
+        let first = old.partition_point(|entry| entry.offset() < start);
+        let last = old.partition_point(|entry| entry.offset() < end);
+        let merged = &mut self.scratch;
+        merged.clear();
+        let mut before = old[first..last].iter().copied().peekable();
+        for block in blocks {
+            let new = Entry::new(block, self.cohort);
+            while before.next_if(|entry| entry.offset() < new.offset()).is_some() {}
+            let known = before.peek().filter(|old| old.offset() == new.offset());
+            merged.push(match known.filter(|old| old.is_same(new)) {
+                // Content that was not read this time is not forgotten.
+                Some(old) if new.print() == 0 => old.with_seen(true),
+                Some(old) => new.with_cohort(old.cohort()),
+                None => new,
+            });
+        }
+        self.blocks = self.blocks + merged.len() - (last - first);
+        if first == 0 && last == old.len() && merged.len() <= old.capacity() {
+            old.clear();
+            old.extend_from_slice(merged);
+        } else {
+            let mut entries = Vec::with_capacity(old.len() - (last - first) + merged.len());
+            entries.extend_from_slice(&old[..first]);
+            entries.extend_from_slice(merged);
+            entries.extend_from_slice(&old[last..]);
+            *old = entries;
+        }
+        // Large blocks that were received for this range are out of date, unless this snapshot is the first to see it.
+        for (_, large) in self.large.range_mut(range) {
+            large.is_seen = false;
+        }
+        self.make_room();
+    }
+
+    fn large(&mut self, block: Block) {
+        if hash(block.at) & self.large_mask != 0 {
+            return;
+        }
+        let old = self
+            .large
+            .get(&block.at)
+            .filter(|old| old.bytes == block.bytes && prints_agree(old.print, block.print));
+        let cohort = old.map_or(self.cohort, |old| old.cohort);
+        let print = if block.print == 0 { old.map_or(0, |old| old.print) } else { block.print };
+        let large = Large { bytes: block.bytes, print, cohort, is_seen: true };
+        self.large.insert(block.at, large);
+        while self.large.len() > MAX_LARGE {
+            self.large_mask = self.large_mask << 1 | 1;
+            let mask = self.large_mask;
+            self.large.retain(|at, _| hash(*at) & mask == 0);
+        }
+    }
+
+    fn unknown(&mut self, range: Range<u64>) {
+        let seen = |place: u64, entries: &mut Entries| {
+            for entry in entries {
+                if range.contains(&(place * PLACE + entry.offset())) {
+                    *entry = entry.with_seen(true);
+                }
+            }
+        };
+        let places = range.start / PLACE..range.end.div_ceil(PLACE);
+        if places.end - places.start < self.places.len() as u64 {
+            for place in places {
+                if let Some(entries) = self.places.get_mut(&place) {
+                    seen(place, entries);
+                }
+            }
+        } else {
+            self.places.iter_mut().for_each(|(place, entries)| seen(*place, entries));
+        }
+        for (_, large) in self.large.range_mut(range.clone()) {
+            large.is_seen = true;
+        }
+    }
+
+    fn is_free(&mut self, at: u64) {
+        if let Some(large) = self.large.get_mut(&at) {
+            large.is_seen = false;
+        }
+        if let Some(entries) = self.places.get_mut(&(at / PLACE)) {
+            let place = entries.partition_point(|entry| entry.offset() < at % PLACE);
+            if let Some(entry) = entries.get_mut(place).filter(|e| e.offset() == at % PLACE) {
+                *entry = entry.with_seen(false);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Address and content of each block, which has 16 bytes for each step to the next slot that it takes.
+    type Heap = BTreeMap<u64, (u64, u16)>;
+
+    fn show(book: &mut Book, heap: &Heap, is_whole: bool) -> Counted {
+        book.begin();
+        let mut by_place: BTreeMap<u64, Vec<Block>> = BTreeMap::new();
+        for (at, (bytes, print)) in heap.iter().filter(|(_, (bytes, _))| *bytes < PLACE) {
+            let block = Block { at: *at, bytes: *bytes, print: *print };
+            by_place.entry(at / PLACE).or_default().push(block);
+        }
+        for (place, blocks) in by_place {
+            // A walk may come by a place in two parts.
+            let middle = place * PLACE + PLACE / 2;
+            let split = blocks.partition_point(|block| block.at < middle);
+            book.blocks(place * PLACE..middle, &blocks[..split]);
+            book.blocks(middle..(place + 1) * PLACE, &blocks[split..]);
+        }
+        for (at, (bytes, print)) in heap.iter().filter(|(_, (bytes, _))| *bytes >= PLACE) {
+            book.large(Block { at: *at, bytes: *bytes, print: *print });
+        }
+        book.end(is_whole)
+    }
+
+    fn survivors(book: &Book) -> BTreeMap<u64, (u64, u8)> {
+        let mut found = BTreeMap::new();
+        book.each(|survivor| {
+            found.insert(survivor.at, (survivor.bytes, survivor.cohort));
+        });
+        found
+    }
+
+    fn heaps() -> impl Strategy<Value = Vec<Heap>> {
+        let slot = (0_u64..4096, 1_u64..4, 1_u16..4);
+        let heap = proptest::collection::vec(slot, 0..300).prop_map(|slots| {
+            let block = |(slot, size, print): (u64, u64, u16)| {
+                let bytes = if slot % 97 == 0 { PLACE + size * 4096 } else { size * 32 };
+                (0x7f00_0000_0010 + slot * 128, (bytes, print))
+            };
+            slots.into_iter().map(block).collect()
+        });
+        proptest::collection::vec(heap, 1..6)
+    }
+
+    proptest! {
+        #[test]
+        fn the_book_dates_blocks_as_a_map_of_all_of_them_does(heaps in heaps()) {
+            let mut book = Book::new(MAX_BLOCKS);
+            let mut known: BTreeMap<u64, (u64, u16, u8)> = BTreeMap::new();
+            for (cohort, heap) in (0..).zip(&heaps) {
+                let counted = show(&mut book, heap, true);
+                let date = |(at, (bytes, print)): (&u64, &(u64, u16))| {
+                    let old = known.get(at).filter(|old| (old.0, old.1) == (*bytes, *print));
+                    (*at, (*bytes, *print, old.map_or(cohort, |old| old.2)))
+                };
+                known = heap.iter().map(date).collect();
+                let expected: BTreeMap<u64, (u64, u8)> =
+                    known.iter().map(|(at, (bytes, _, cohort))| (*at, (*bytes, *cohort))).collect();
+                prop_assert_eq!(survivors(&book), expected);
+                prop_assert_eq!(book.blocks(), heap.len());
+                let count: u32 = counted.counts.iter().map(|found| found.count).sum();
+                prop_assert_eq!(count as usize, heap.len());
+                let bytes: u64 = counted.sizes.values().map(|class| class.bytes).sum();
+                prop_assert_eq!(bytes, heap.values().map(|(bytes, _)| bytes).sum::<u64>());
+            }
+        }
+
+        #[test]
+        fn a_sampled_book_has_the_same_dates_for_the_places_that_it_has(heaps in heaps()) {
+            let (mut all, mut some) = (Book::new(MAX_BLOCKS), Book::new(60));
+            for heap in &heaps {
+                show(&mut all, heap, true);
+                show(&mut some, heap, true);
+            }
+            prop_assert!(some.blocks <= 60 || some.sampled_share() < 1e-3);
+            let all = survivors(&all);
+            for (at, found) in survivors(&some) {
+                prop_assert_eq!(all.get(&at), Some(&found));
+            }
+        }
+    }
+
+    fn heap(blocks: &[(u64, u64, u16)]) -> Heap {
+        blocks.iter().map(|(at, bytes, print)| (*at, (*bytes, *print))).collect()
+    }
+
+    #[test]
+    fn a_snapshot_that_is_not_whole_forgets_nothing_and_makes_no_cohort() {
+        let mut book = Book::new(MAX_BLOCKS);
+        show(&mut book, &heap(&[(0x10010, 32, 5), (0x10050, 32, 5)]), true);
+        show(&mut book, &heap(&[(0x10010, 32, 5), (0x20010, 32, 5)]), false);
+        assert_eq!(book.cohort(), 1);
+        show(&mut book, &heap(&[(0x10010, 32, 5), (0x20010, 32, 5), (0x30010, 32, 5)]), true);
+        let expected = [(0x10010, (32, 0)), (0x20010, (32, 1)), (0x30010, (32, 1))];
+        assert_eq!(survivors(&book), BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn what_could_not_be_read_keeps_its_date_and_what_is_free_has_none() {
+        let mut book = Book::new(MAX_BLOCKS);
+        let first = heap(&[(0x10010, 32, 5), (0x10050, 32, 5), (0x20010, 0x20000, 7)]);
+        show(&mut book, &first, true);
+        book.begin();
+        book.unknown(0x10000..0x30000);
+        book.is_free(0x10050);
+        book.end(true);
+        let expected = [(0x10010, (32, 0)), (0x20010, (0x20000, 0))];
+        assert_eq!(survivors(&book), BTreeMap::from(expected));
+        // A print that was not read agrees with any, and does not replace one that was.
+        show(&mut book, &heap(&[(0x10010, 32, 0)]), true);
+        show(&mut book, &heap(&[(0x10010, 32, 6)]), true);
+        assert_eq!(survivors(&book), BTreeMap::from([(0x10010, (32, 3))]));
+    }
+
+    #[test]
+    fn merged_cohorts_have_the_blocks_of_both() {
+        let mut book = Book::new(MAX_BLOCKS);
+        for count in 1..=4 {
+            let blocks = (0..count).map(|number| (0x10010 + number * 0x40, 32, 5));
+            show(&mut book, &heap(&blocks.collect::<Vec<_>>()), true);
+        }
+        book.renumber(&[0, 1, 1, 2, 3]);
+        let cohorts: Vec<u8> = survivors(&book).values().map(|(_, cohort)| *cohort).collect();
+        assert_eq!((cohorts, book.cohort()), (vec![0, 1, 1, 2], 3));
+    }
+}

@@ -1,0 +1,258 @@
+//! The files that a process has mapped: their bytes where the process itself has not touched them, and names of symbols.
+//!
+//! Files are opened as [`lowtide_probe::mapped`] opens them: only regular files, and only those that are mapped.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt::{self, Write};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use lowtide_heap::memory::Memory;
+use lowtide_probe::mapped::open_mapped;
+use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::maps::{FileId, Mapping};
+use object::elf::{self, FileHeader64};
+use object::read::ReadCache;
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
+use object::{Endianness, SectionIndex};
+
+/// Maximum number of symbols of a file, and of bytes of a name.
+const MAX_SYMBOLS: usize = 1 << 20;
+const MAX_NAME: usize = 4096;
+/// Maximum number of files that are read.
+const MAX_FILES: usize = 512;
+
+/// A process as its types are read from it.
+pub struct Image<'p> {
+    pid: u32,
+    memory: &'p LiveMemory,
+    maps: &'p [Mapping],
+    files: RefCell<HashMap<FileId, Option<ObjectFile>>>,
+}
+
+/// A program or library.
+struct ObjectFile {
+    file: File,
+    symbols: Symbols,
+}
+
+/// The symbols of a file.
+#[derive(Default)]
+struct Symbols {
+    /// The address that the first byte of the file asks for.
+    base: u64,
+    /// Address, size and place of the name of each, in order of address.
+    all: Vec<(u64, u32, u32)>,
+    /// Where the names are, in the file.
+    names_at: u64,
+}
+
+/// A symbol that an address lies in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Symbol {
+    /// Its name, as people write it.
+    pub name: String,
+    /// Distance from its beginning, in bytes.
+    pub offset: u64,
+}
+
+impl<'p> Image<'p> {
+    /// Reads from a process. `maps` are its mappings.
+    pub fn new(pid: u32, memory: &'p LiveMemory, maps: &'p [Mapping]) -> Self {
+        Self { pid, memory, maps, files: RefCell::default() }
+    }
+
+    /// The mapping that an address lies in.
+    pub fn mapping(&self, at: u64) -> Option<&'p Mapping> {
+        let place = self.maps.partition_point(|mapping| mapping.end <= at);
+        self.maps.get(place).filter(|mapping| mapping.start <= at)
+    }
+
+    /// The mapping of a file that an address lies in, or that its data continue from.
+    pub fn mapping_of_file(&self, at: u64) -> Option<&'p Mapping> {
+        let place = self.maps.partition_point(|mapping| mapping.end <= at);
+        let mapping = self.maps.get(place).filter(|mapping| mapping.start <= at)?;
+        if mapping.has_file() {
+            return Some(mapping);
+        }
+        let before = self.maps.get(place.checked_sub(1)?)?;
+        let follows = mapping.name.is_empty() && before.end == mapping.start;
+        (follows && before.has_file() && before.permissions.ends_with('p')).then_some(before)
+    }
+
+    /// Reads from an address on. Returns how many bytes could be read.
+    fn read(&self, at: u64, bytes: &mut [u8]) -> usize {
+        let length = self.memory.read(at, bytes);
+        if length == bytes.len() {
+            return length;
+        }
+        // Its page is not resident: what the program has not written is what the file has.
+        let Some(mapping) = self.mapping(at).filter(|mapping| mapping.has_file()) else {
+            return length;
+        };
+        let within = ((mapping.end - at) as usize).min(bytes.len());
+        let offset = mapping.offset + (at - mapping.start);
+        let read = self
+            .with_file(mapping, |object| object.file.read_at(&mut bytes[..within], offset).ok());
+        read.unwrap_or(length)
+    }
+
+    /// Reads a word.
+    pub fn word(&self, at: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        (self.read(at, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
+    }
+
+    /// Reads a text of printable ASCII characters that ends with a zero byte, and has at most so many.
+    pub fn text(&self, at: u64, most: usize) -> Option<String> {
+        let mut bytes = vec![0; most + 1];
+        let length = self.read(at, &mut bytes);
+        let end = bytes[..length].iter().position(|byte| *byte == 0)?;
+        let text = &bytes[..end];
+        let is_printable = !text.is_empty() && text.iter().all(|byte| (0x20..0x7f).contains(byte));
+        is_printable.then(|| String::from_utf8_lossy(text).into_owned())
+    }
+
+    /// The symbol that an address lies in.
+    pub fn symbol(&self, at: u64) -> Option<Symbol> {
+        let mapping = self.mapping_of_file(at)?;
+        let start = self.maps.iter().find(|m| m.file == mapping.file && m.offset == 0)?.start;
+        self.with_file(mapping, |object| {
+            let address = at.checked_sub(start)?.checked_add(object.symbols.base)?;
+            let place = object.symbols.all.partition_point(|(symbol, _, _)| *symbol <= address);
+            let (symbol, size, name) = *object.symbols.all.get(place.checked_sub(1)?)?;
+            let offset = address - symbol;
+            if offset >= u64::from(size.max(1)) {
+                return None;
+            }
+            let mut bytes = vec![0; MAX_NAME];
+            let length =
+                object.file.read_at(&mut bytes, object.symbols.names_at + u64::from(name)).ok()?;
+            let end = bytes[..length].iter().position(|byte| *byte == 0)?;
+            let name = demangle(&String::from_utf8_lossy(&bytes[..end]));
+            Some(Symbol { name, offset })
+        })
+    }
+
+    fn with_file<T>(
+        &self,
+        mapping: &Mapping,
+        then: impl FnOnce(&ObjectFile) -> Option<T>,
+    ) -> Option<T> {
+        let mut files = self.files.borrow_mut();
+        if files.len() >= MAX_FILES && !files.contains_key(&mapping.file) {
+            return None;
+        }
+        let pid = self.pid;
+        let open = || open_mapped(pid, mapping).ok().and_then(ObjectFile::read);
+        then(files.entry(mapping.file).or_insert_with(open).as_ref()?)
+    }
+}
+
+impl ObjectFile {
+    fn read(file: File) -> Option<Self> {
+        let symbols = Symbols::read(&file).unwrap_or_default();
+        Some(Self { file, symbols })
+    }
+}
+
+impl Symbols {
+    /// Reads the symbols of a file.
+    fn read(file: &File) -> Option<Self> {
+        let cache = ReadCache::new(file);
+        let header = FileHeader64::<Endianness>::parse(&cache).ok()?;
+        let endian = header.endian().ok()?;
+        let segments = header.program_headers(endian, &cache).ok()?;
+        let first = segments.iter().find(|segment| segment.p_type(endian) == elf::PT_LOAD)?;
+        let base = first.p_vaddr(endian).checked_sub(first.p_offset(endian))?;
+        let sections = header.sections(endian, &cache).ok()?;
+        let table = [elf::SHT_SYMTAB, elf::SHT_DYNSYM]
+            .into_iter()
+            .filter_map(|kind| sections.symbols(endian, &cache, kind).ok())
+            .find(|table| !table.is_empty() && table.len() <= MAX_SYMBOLS)?;
+        let names: SectionIndex = table.string_section();
+        let names_at =
+            object::read::elf::SectionHeader::sh_offset(sections.section(names).ok()?, endian);
+        let mut all: Vec<(u64, u32, u32)> = table
+            .iter()
+            .filter(|symbol| {
+                let is_of_code_or_data =
+                    matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_OBJECT);
+                is_of_code_or_data && symbol.st_shndx(endian) != elf::SHN_UNDEF
+            })
+            .map(|symbol| {
+                let size = u32::try_from(symbol.st_size(endian)).unwrap_or(u32::MAX);
+                (symbol.st_value(endian), size, symbol.st_name(endian))
+            })
+            .collect();
+        all.sort_unstable_by_key(|(address, size, _)| (*address, *size));
+        Some(Self { base, all, names_at })
+    }
+}
+
+/// Returns a name as people write it: Rust's without the hash at its end, C++'s with its parameters.
+pub fn demangle(name: &str) -> String {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        let mut written = BoundedText(String::new());
+        return match write!(written, "{rust:#}") {
+            Ok(()) => written.0,
+            Err(_) => name.to_owned(),
+        };
+    }
+    demangle_cpp(name).unwrap_or_else(|| name.to_owned())
+}
+
+/// Returns a C++ name as people write it. Deeply nested names would take long, and are left as they are.
+fn demangle_cpp(name: &str) -> Option<String> {
+    if name.len() > MAX_NAME || !name.starts_with("_Z") {
+        return None;
+    }
+    let limits = cpp_demangle::ParseOptions::default().recursion_limit(64);
+    let symbol = cpp_demangle::Symbol::new_with_options(name, &limits).ok()?;
+    let options = cpp_demangle::DemangleOptions::default().recursion_limit(64);
+    let mut written = BoundedText(String::new());
+    symbol.structured_demangle(&mut written, &options).ok()?;
+    Some(written.0)
+}
+
+/// A short mangled name may stand for a very long one.
+struct BoundedText(String);
+
+impl fmt::Write for BoundedText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.push_str(text);
+        if self.0.len() > MAX_NAME { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_written_as_their_languages_do() {
+        assert_eq!(demangle("_ZTS7Session"), "typeinfo name for Session");
+        assert_eq!(
+            demangle(
+                "_ZN4core3ptr42drop_in_place$LT$alloc..string..String$GT$17h0123456789abcdefE"
+            ),
+            "core::ptr::drop_in_place<alloc::string::String>"
+        );
+        assert_eq!(demangle("main"), "main");
+    }
+
+    #[test]
+    fn an_address_in_our_own_code_and_data_has_its_symbol() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let maps = lowtide_probe::proc::maps::parse(&maps).unwrap();
+        let memory = LiveMemory::open(std::process::id()).unwrap();
+        let image = Image::new(std::process::id(), &memory, &maps);
+        static TABLE: [u64; 64] = [7; 64];
+        let symbol = image.symbol(demangle as *const () as u64).unwrap();
+        assert_eq!((symbol.name.as_str(), symbol.offset), ("lowtide_leaks::files::demangle", 0));
+        let symbol = image.symbol(std::hint::black_box(&TABLE).as_ptr() as u64 + 16).unwrap();
+        assert!(symbol.name.ends_with("TABLE") && symbol.offset == 16, "{symbol:?}");
+        assert_eq!(image.word(TABLE.as_ptr() as u64), Some(7));
+    }
+}

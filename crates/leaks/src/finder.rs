@@ -1,0 +1,271 @@
+//! Watches the heap of a process, and reports what grows in it.
+
+use std::collections::BTreeMap;
+
+use lowtide_analysis::leaks::{History, TrendKind, group, lost_before, overall, survivors, trends};
+use lowtide_heap::ranges::joined;
+use lowtide_model::inspection::Observation;
+use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport, LeakTier};
+use lowtide_model::survivors::{ClassSizes, PARTS, size_class};
+use lowtide_probe::inspect::{BlockReader, BlockWalk};
+use lowtide_probe::machine::thread_cpu_s;
+use lowtide_probe::pressure::{MemoryPressure, PressureSource};
+use lowtide_probe::target::{Target, TargetError};
+
+use crate::book::{Book, MAX_BLOCKS};
+use crate::evidence::{Evidence, MAX_SAMPLED, Search, Suspects, seek};
+use crate::history::SnapshotHistory;
+
+/// Maximum part of a heap that could not be walked, for a snapshot to be whole.
+const MAX_TORN: f64 = 0.02;
+/// Maximum number of groups that are looked into.
+const MAX_SUSPECTS: usize = 10;
+/// Maximum number of groups in a report.
+const MAX_GROUPS: usize = 200;
+
+/// What a snapshot cost, and whether it was whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Look {
+    /// CPU time in seconds.
+    pub cpu_s: f64,
+    /// Whether nearly all of the heap was walked.
+    pub is_whole: bool,
+}
+
+/// Watches the heap of a process.
+pub struct LeakFinder {
+    reader: BlockReader,
+    book: Book,
+    history: SnapshotHistory,
+    sizes: BTreeMap<u16, ClassSizes>,
+    looks: u64,
+    torn_looks: u64,
+    elapsed_s: f64,
+    cpu_s: f64,
+    in_use_bytes: u64,
+    notes: Vec<String>,
+    evidence: Option<Evidence>,
+}
+
+impl LeakFinder {
+    /// Opens the memory of a process.
+    ///
+    /// # Errors
+    /// Fails if its memory may not be read, or if it has ended.
+    pub fn open(target: &Target) -> Result<Self, TargetError> {
+        Self::with_max_blocks(target, MAX_BLOCKS)
+    }
+
+    /// The same with another bound on the number of blocks that are followed.
+    ///
+    /// # Errors
+    /// Fails if its memory may not be read, or if it has ended.
+    pub fn with_max_blocks(target: &Target, max_blocks: usize) -> Result<Self, TargetError> {
+        Ok(Self {
+            reader: BlockReader::open(target)?,
+            book: Book::new(max_blocks),
+            history: SnapshotHistory::default(),
+            sizes: BTreeMap::new(),
+            looks: 0,
+            torn_looks: 0,
+            elapsed_s: 0.0,
+            cpu_s: 0.0,
+            in_use_bytes: 0,
+            notes: Vec::new(),
+            evidence: None,
+        })
+    }
+
+    /// Number of whole snapshots.
+    pub fn looks(&self) -> u64 {
+        self.looks
+    }
+
+    /// Takes a snapshot. `t_s` is the time since the first, in seconds.
+    ///
+    /// # Errors
+    /// Fails if the process has ended, or executes another program.
+    pub fn look(&mut self, t_s: f64) -> Result<Look, TargetError> {
+        self.book.begin();
+        let walk = self.reader.walk(&mut self.book)?;
+        let is_whole = is_whole(&walk);
+        let counted = self.book.end(is_whole);
+        self.cpu_s += walk.cpu_s;
+        self.elapsed_s = t_s;
+        self.notes = walk.observation.notes;
+        if is_whole {
+            self.looks += 1;
+            let shares = [self.book.sampled_share(), self.book.large_sampled_share()];
+            self.history.add(t_s, &counted, shares);
+            self.sizes = counted.sizes;
+            self.in_use_bytes = self.in_use_bytes();
+            if let Some(renumbered) = self.history.merge() {
+                self.book.renumber(&renumbered);
+            }
+        } else {
+            self.torn_looks += 1;
+        }
+        Ok(Look { cpu_s: walk.cpu_s, is_whole })
+    }
+
+    /// Finds out what the blocks are that grow, what holds them, and whether the program can reach them. This reads all
+    /// memory several times.
+    ///
+    /// # Errors
+    /// Fails if the process has ended, or executes another program.
+    pub fn seek(&mut self, older_s: Option<f64>, search: &Search<'_>) -> Result<(), TargetError> {
+        let cpu = thread_cpu_s();
+        let suspects = self.suspects(self.older_s(older_s));
+        let evidence = seek(&mut self.reader, &self.book, suspects, search);
+        self.cpu_s += thread_cpu_s() - cpu;
+        self.evidence = Some(evidence?);
+        Ok(())
+    }
+
+    /// Returns the blocks that are to be looked into: a sample of each of the groups that grow.
+    fn suspects(&self, older_s: f64) -> Vec<Suspects> {
+        let old = survivors(self.history.cohorts(), older_s);
+        let parts = self.book.parts(|cohort| old.contains(&cohort));
+        let trends = trends(&self.of_history(&parts, older_s));
+        let grow = trends.into_iter().filter(|trend| trend.kind != TrendKind::Level);
+        let mut found: Vec<Suspects> = grow
+            .take(MAX_SUSPECTS)
+            .map(|trend| Suspects { classes: trend.classes, sample: Vec::new() })
+            .collect();
+        let mut seen = vec![0_u64; found.len()];
+        let mut random = 0x2545_f491_4f6c_dd1d_u64;
+        self.book.each(|survivor| {
+            let class = size_class(survivor.bytes);
+            let of_class = found.iter().position(|group| group.classes.contains(&class));
+            let Some(place) = of_class.filter(|_| old.contains(&survivor.cohort)) else { return };
+            seen[place] += 1;
+            let sample = &mut found[place].sample;
+            if sample.len() < MAX_SAMPLED {
+                sample.push(survivor);
+                return;
+            }
+            // Each has the same chance to be in the sample (Vitter's algorithm R).
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let slot = random % seen[place];
+            if slot < MAX_SAMPLED as u64 {
+                sample[slot as usize] = survivor;
+            }
+        });
+        found
+    }
+
+    fn of_history<'h>(
+        &'h self,
+        parts: &'h BTreeMap<u16, [u64; PARTS]>,
+        older_s: f64,
+    ) -> History<'h> {
+        History {
+            snapshots: self.history.snapshots(),
+            cohorts: self.history.cohorts(),
+            sizes: &self.sizes,
+            parts,
+            older_s,
+        }
+    }
+
+    fn in_use_bytes(&self) -> u64 {
+        let Some(now) = self.history.snapshots().last() else { return 0 };
+        let of = |(class, sizes): (&u16, &ClassSizes)| sizes.bytes as f64 / now.share_of(*class);
+        self.sizes.iter().map(of).sum::<f64>() as u64
+    }
+
+    /// Returns the age from which on blocks count as survivors, in seconds: half of the run, unless the user wants another.
+    fn older_s(&self, wanted_s: Option<f64>) -> f64 {
+        wanted_s.unwrap_or(self.elapsed_s / 2.0)
+    }
+
+    /// Reports what grows. `older_s` is the age from which on blocks count as survivors, and `top` the maximum number of groups.
+    pub fn report(&self, older_s: Option<f64>, top: usize) -> LeakReport {
+        let older_s = self.older_s(older_s);
+        let cohorts = self.history.cohorts();
+        let old = survivors(cohorts, older_s);
+        let parts = self.book.parts(|cohort| old.contains(&cohort));
+        let history = self.of_history(&parts, older_s);
+        let evidence = self.evidence.as_ref();
+        let surroundings = evidence.map(|found| found.surroundings.clone()).unwrap_or_default();
+        let mut groups: Vec<LeakGroup> = Vec::new();
+        for trend in trends(&history).iter().take(MAX_GROUPS) {
+            let of_group = evidence.and_then(|found| found.of_classes(&trend.classes));
+            let reached = of_group.and_then(|found| found.reachability);
+            let mut found = group(trend, reached.as_ref(), &surroundings);
+            if let Some(of_group) = of_group {
+                of_group.describe(&mut found);
+            }
+            groups.push(found);
+        }
+        if let Some(evidence) = evidence {
+            for lost in &evidence.lost_before {
+                let mut found = lost_before(&lost.found, self.elapsed_s, evidence.rounds);
+                if let Some(found) = &mut found {
+                    lost.described.describe(found);
+                }
+                groups.extend(found);
+            }
+        }
+        groups.sort_by(|a, b| {
+            (a.verdict, b.bytes_per_hour, b.bytes).cmp(&(b.verdict, a.bytes_per_hour, a.bytes))
+        });
+        let verdict = overall(&groups, old.len(), self.looks);
+        let bytes_per_hour = groups
+            .iter()
+            .filter(|group| matches!(group.verdict, LeakKind::Lost | LeakKind::Growing))
+            .map(|group| group.bytes_per_hour)
+            .sum();
+        groups.truncate(top);
+        let target = self.reader.target();
+        let mut notes = self.notes.clone();
+        notes.extend(evidence.into_iter().flat_map(|found| found.notes.iter().cloned()));
+        LeakReport {
+            schema: LeakReport::SCHEMA.to_owned(),
+            pid: target.pid,
+            command: self.reader.command().to_vec(),
+            tier: LeakTier::Read,
+            looks: self.looks,
+            torn_looks: self.torn_looks,
+            elapsed_s: self.elapsed_s,
+            cpu_s: self.cpu_s,
+            older_s,
+            exposure: 0.0,
+            sampled_share: self.book.sampled_share(),
+            in_use_bytes: self.in_use_bytes,
+            verdict,
+            bytes_per_hour,
+            seconds_to_limit: self.seconds_to_limit(bytes_per_hour),
+            groups,
+            notes,
+        }
+    }
+
+    /// Returns the time until the process, or the group that it is in, reaches its memory limit.
+    fn seconds_to_limit(&self, bytes_per_hour: u64) -> Option<f64> {
+        let pressure = PressureSource::for_process(self.reader.target().pid)
+            .read(MemoryPressure::of_this_machine());
+        let left = pressure.limit_bytes?.checked_sub(pressure.used_bytes?)?;
+        (bytes_per_hour > 0).then(|| left as f64 / bytes_per_hour as f64 * 3600.0)
+    }
+}
+
+/// Whether nearly all of the heap was walked.
+fn is_whole(walk: &BlockWalk) -> bool {
+    let Observation { arenas, unwalked_bytes, heaps, cpython, .. } = &walk.observation;
+    // An arena of glibc that could not be walked has not been counted at all.
+    let missing = arenas.iter().filter(|arena| !arena.whole && is_of_glibc(arena)).map(|arena| {
+        let walked = arena.allocated_bytes + arena.free_bytes + arena.fast_bytes + arena.top_bytes;
+        arena.system_bytes.saturating_sub(walked)
+    });
+    let missing = missing.sum::<u64>().max(*unwalked_bytes);
+    let all: u64 = joined(walk.areas.clone()).iter().map(|area| area.end - area.start).sum();
+    let has_heap = !heaps.is_empty() || cpython.is_some();
+    has_heap && missing as f64 <= MAX_TORN * all as f64
+}
+
+fn is_of_glibc(arena: &lowtide_model::inspection::Arena) -> bool {
+    arena.jemalloc.is_none() && arena.mimalloc.is_none() && arena.gperftools.is_none()
+}

@@ -1,0 +1,238 @@
+//! Which blocks point to which, and which of them no root leads to.
+
+use std::ops::Range;
+
+use lowtide_heap::memory::Memory;
+
+use super::index::{BlockId, BlockIndex};
+use super::scan::{each_in_blocks, each_root};
+
+/// Maximum number of pointers that are kept: 256 MiB.
+const MAX_POINTERS: usize = 64 << 20;
+
+/// A set of blocks.
+#[derive(Debug, Clone)]
+pub struct BlockSet(Vec<u64>);
+
+impl BlockSet {
+    fn new(blocks: usize) -> Self {
+        Self(vec![0; blocks.div_ceil(64)])
+    }
+
+    /// Whether a block is in it.
+    pub fn contains(&self, id: BlockId) -> bool {
+        self.0[id as usize / 64] >> (id % 64) & 1 == 1
+    }
+
+    /// Adds a block. Returns whether it is new.
+    fn insert(&mut self, id: BlockId) -> bool {
+        let (word, bit) = (id as usize / 64, 1 << (id % 64));
+        let is_new = self.0[word] & bit == 0;
+        self.0[word] |= bit;
+        is_new
+    }
+}
+
+/// The pointers between the blocks of a heap.
+#[derive(Debug)]
+pub struct Graph {
+    /// Where the pointers of each block begin in `targets`, and where the last ends.
+    first: Vec<u32>,
+    targets: Vec<BlockId>,
+    /// Blocks that roots point to.
+    from_roots: Vec<BlockId>,
+}
+
+/// Why there is no graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GraphError {
+    /// The blocks have more pointers than are kept.
+    TooManyPointers,
+    /// Reading was interrupted, or took too long.
+    Interrupted,
+}
+
+impl Graph {
+    /// Reads the pointers of a heap.
+    ///
+    /// # Errors
+    /// Fails if there are too many, or if reading is over before it is complete.
+    pub fn read<M: Memory>(
+        memory: &M,
+        index: &BlockIndex,
+        roots: &[Range<u64>],
+        known: &[u64],
+    ) -> Result<Self, GraphError> {
+        let mut from_roots = BlockSet::new(index.len());
+        let mut graph = Self {
+            first: Vec::with_capacity(index.len() + 1),
+            targets: Vec::new(),
+            from_roots: Vec::new(),
+        };
+        let mut reached = |to: BlockId, all: &mut Vec<BlockId>| {
+            if from_roots.insert(to) {
+                all.push(to);
+            }
+        };
+        let places = known.iter().filter_map(|at| index.containing(*at));
+        places.for_each(|to| reached(to, &mut graph.from_roots));
+        each_root(memory, index, roots, |_, to| reached(to, &mut graph.from_roots));
+        each_in_blocks(memory, index, |from, to| {
+            while graph.first.len() <= from as usize {
+                graph.first.push(graph.targets.len() as u32);
+            }
+            if graph.targets.len() < MAX_POINTERS && graph.targets.last() != Some(&to) {
+                graph.targets.push(to);
+            }
+        });
+        graph.first.resize(index.len() + 1, graph.targets.len() as u32);
+        match () {
+            () if memory.is_over() => Err(GraphError::Interrupted),
+            () if graph.targets.len() >= MAX_POINTERS => Err(GraphError::TooManyPointers),
+            () => Ok(graph),
+        }
+    }
+
+    /// The blocks that a block points to.
+    pub fn targets(&self, from: BlockId) -> &[BlockId] {
+        let from = from as usize;
+        &self.targets[self.first[from] as usize..self.first[from + 1] as usize]
+    }
+
+    /// Number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.first.len() - 1
+    }
+
+    /// Returns the blocks that no root leads to, without those that `hidden` further roots could lead to: the registers of
+    /// threads cannot be read, and each of them could point to any block.
+    pub fn unreachable(&self, hidden: usize) -> Vec<BlockId> {
+        let mut reached = BlockSet::new(self.blocks());
+        let mut stack: Vec<BlockId> = Vec::new();
+        for root in &self.from_roots {
+            if reached.insert(*root) {
+                stack.push(*root);
+            }
+        }
+        self.follow(&mut reached, &mut stack, |_| {});
+        self.without_hidden(&mut reached, hidden);
+        (0..self.blocks() as BlockId).filter(|id| !reached.contains(*id)).collect()
+    }
+
+    fn follow(
+        &self,
+        reached: &mut BlockSet,
+        stack: &mut Vec<BlockId>,
+        mut each: impl FnMut(BlockId),
+    ) {
+        while let Some(from) = stack.pop() {
+            each(from);
+            for to in self.targets(from) {
+                if reached.insert(*to) {
+                    stack.push(*to);
+                }
+            }
+        }
+    }
+
+    /// Adds what further roots could lead to: those that lead to most.
+    fn without_hidden(&self, reached: &mut BlockSet, hidden: usize) {
+        if hidden == 0 {
+            return;
+        }
+        // In the order in which a search leaves blocks, the last one is not led to by any before it that it does not lead to
+        // itself. From the last to the first, each block that is not reached yet is one that a further root must lead to.
+        let order = self.left_in_order(reached);
+        let mut seen = reached.clone();
+        let mut heads: Vec<(usize, BlockId)> = Vec::new();
+        let mut stack = Vec::new();
+        for head in order.into_iter().rev() {
+            if seen.insert(head) {
+                stack.push(head);
+                let mut count = 0;
+                self.follow(&mut seen, &mut stack, |_| count += 1);
+                heads.push((count, head));
+            }
+        }
+        let most = hidden.min(heads.len());
+        if most > 0 && most < heads.len() {
+            heads.select_nth_unstable_by(most - 1, |a, b| b.0.cmp(&a.0));
+        }
+        for (_, head) in heads.into_iter().take(most) {
+            if reached.insert(head) {
+                stack.push(head);
+            }
+            self.follow(reached, &mut stack, |_| {});
+        }
+    }
+
+    /// The blocks that are not reached, in the order in which a search in depth leaves them.
+    fn left_in_order(&self, reached: &BlockSet) -> Vec<BlockId> {
+        let mut entered = reached.clone();
+        let mut order = Vec::new();
+        // The number of the next pointer to follow, for each block on the way.
+        let mut way: Vec<(BlockId, usize)> = Vec::new();
+        for start in 0..self.blocks() as BlockId {
+            if !entered.insert(start) {
+                continue;
+            }
+            way.push((start, 0));
+            while let Some((block, next)) = way.last_mut() {
+                let to = self.targets(*block).get(*next).copied();
+                *next += 1;
+                match to {
+                    Some(to) if entered.insert(to) => way.push((to, 0)),
+                    Some(_) => {}
+                    None => {
+                        order.push(*block);
+                        way.pop();
+                    }
+                }
+            }
+        }
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(blocks: usize, roots: &[BlockId], pointers: &[(BlockId, BlockId)]) -> Graph {
+        let mut sorted = pointers.to_vec();
+        sorted.sort_unstable();
+        let mut first = vec![0; blocks + 1];
+        for (from, _) in &sorted {
+            first[*from as usize + 1] += 1;
+        }
+        for place in 1..=blocks {
+            first[place] += first[place - 1];
+        }
+        let targets = sorted.iter().map(|(_, to)| *to).collect();
+        Graph { first, targets, from_roots: roots.to_vec() }
+    }
+
+    #[test]
+    fn what_no_root_leads_to_is_unreachable_even_if_it_points_to_itself() {
+        let graph = graph(7, &[0], &[(0, 1), (1, 2), (3, 4), (4, 3), (5, 2), (6, 6)]);
+        assert_eq!(graph.unreachable(0), [3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn a_register_could_hold_the_largest_structure_that_nothing_else_leads_to() {
+        // A list of five, a cycle of two that leads to one more, and three single blocks.
+        let pointers = [(0, 1), (1, 2), (2, 3), (3, 4), (5, 6), (6, 5), (6, 7)];
+        let graph = graph(11, &[], &pointers);
+        assert_eq!(graph.unreachable(0).len(), 11);
+        assert_eq!(graph.unreachable(1), [5, 6, 7, 8, 9, 10]);
+        assert_eq!(graph.unreachable(2), [8, 9, 10]);
+        assert!(graph.unreachable(5).is_empty());
+    }
+
+    #[test]
+    fn each_lost_cycle_needs_a_register_of_its_own() {
+        let cycles: Vec<(BlockId, BlockId)> =
+            (0..100).flat_map(|n| [(2 * n, 2 * n + 1), (2 * n + 1, 2 * n)]).collect();
+        assert_eq!(graph(200, &[], &cycles).unreachable(10).len(), 180);
+    }
+}

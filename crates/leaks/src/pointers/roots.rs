@@ -1,0 +1,179 @@
+//! Memory outside of blocks from which a program reaches them.
+
+use std::fs;
+use std::ops::Range;
+
+use lowtide_heap::ranges::{joined, without};
+use lowtide_probe::detect;
+use lowtide_probe::inspect::BlockWalk;
+use lowtide_probe::memory::{LiveMemory, PageKind};
+use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::proc::task::{self, Doing};
+use lowtide_probe::target::Target;
+
+/// The bytes below a stack pointer that a function may use (System V ABI, AMD64, section 3.2.2).
+const RED_ZONE: u64 = 128;
+/// Registers that can hold a pointer: all general ones of a thread that runs; of a thread that waits in a system call, those
+/// that are neither its arguments nor changed by the call.
+const REGISTERS: usize = 15;
+const REGISTERS_IN_CALL: usize = 6;
+/// Maximum number of threads whose registers are read, and of files that are searched for an epoll instance.
+const MAX_THREADS: usize = 16 << 10;
+const MAX_FILES: usize = 64 << 10;
+/// Maximum size of shared memory that is searched.
+const MAX_SHARED: u64 = 1 << 30;
+
+/// Where a program can have pointers to blocks.
+#[derive(Debug, Default)]
+pub struct Roots {
+    /// Memory outside of blocks, in order and disjoint.
+    pub ranges: Vec<Range<u64>>,
+    /// The stacks of threads, in order.
+    pub stacks: Vec<Range<u64>>,
+    /// Words that are known from elsewhere: arguments of system calls, and what epoll instances remember.
+    pub words: Vec<u64>,
+    /// Number of registers that cannot be read.
+    pub hidden_registers: usize,
+    /// Why other pointers cannot be seen.
+    pub hidden: Vec<String>,
+}
+
+impl Roots {
+    /// Finds the roots of a process after a walk of its heap. `unknown` are parts of the heap that could not be read.
+    pub fn find(
+        target: &Target,
+        memory: &LiveMemory,
+        walk: &BlockWalk,
+        unknown: &[Range<u64>],
+    ) -> Self {
+        let mut roots = Self::default();
+        let pointers = roots.add_threads(target);
+        roots.add_files(target);
+        if target.status().is_ok_and(|status| status.swap_bytes > 0) {
+            roots.hidden.push("part of its memory is swapped out".to_owned());
+        }
+        let heaps = heaps_with_blocks(walk);
+        let stacks = detect::stacks(memory, &walk.detected, &walk.maps, &pointers);
+        let mut ranges = Vec::new();
+        for mapping in walk.maps.iter().filter(|mapping| may_hold_pointers(mapping)) {
+            let is_shared = mapping.permissions.ends_with('s');
+            if is_shared && mapping.size() > MAX_SHARED {
+                roots.hidden.push(format!("{} is too large to be searched", mapping.name));
+                continue;
+            }
+            let used = used_part(mapping, &stacks, &pointers);
+            let is_of_file = mapping.has_file() && !is_shared;
+            for part in without(used, &heaps) {
+                match is_of_file {
+                    true => ranges.extend(written_pages(memory, part)),
+                    false => ranges.push(part),
+                }
+            }
+        }
+        ranges.extend_from_slice(unknown);
+        ranges.sort_unstable_by_key(|range| range.start);
+        roots.ranges = joined(ranges);
+        roots.stacks = stacks;
+        roots
+    }
+
+    /// Adds what is known of the threads, and returns their stack pointers in order.
+    fn add_threads(&mut self, target: &Target) -> Vec<u64> {
+        let mut pointers = Vec::new();
+        let threads = task::threads(target.pid).unwrap_or_default();
+        if threads.len() > MAX_THREADS {
+            self.hidden.push("it has too many threads for their registers to be read".to_owned());
+        }
+        for thread in threads.iter().take(MAX_THREADS) {
+            match thread.doing() {
+                Ok(Doing::In(call)) => {
+                    self.hidden_registers += REGISTERS_IN_CALL;
+                    self.words.extend(call.args);
+                    pointers.push(call.stack_pointer);
+                }
+                Ok(doing) => {
+                    self.hidden_registers += REGISTERS;
+                    pointers.extend(doing.stack_pointer());
+                }
+                Err(_) => self.hidden_registers += REGISTERS,
+            }
+        }
+        pointers.sort_unstable();
+        pointers
+    }
+
+    /// Adds what epoll instances remember for the program, and notes an `io_uring`, whose requests cannot be read.
+    fn add_files(&mut self, target: &Target) {
+        let Ok(entries) = fs::read_dir(target.path("fdinfo")) else { return };
+        for entry in entries.filter_map(Result::ok).take(MAX_FILES) {
+            let name = entry.file_name();
+            let link = target.path(&format!("fd/{}", name.to_string_lossy()));
+            let link = fs::read_link(link).unwrap_or_default();
+            let link = link.to_string_lossy();
+            if link.contains("[io_uring]") {
+                self.hidden.push("it uses io_uring, which keeps pointers in the kernel".to_owned());
+            } else if link.contains("[eventpoll]")
+                && let Ok(text) = fs::read_to_string(entry.path())
+            {
+                self.words.extend(epoll_words(&text));
+            }
+        }
+        self.hidden.dedup();
+    }
+}
+
+/// Returns the data words of an epoll instance (`ep_show_fdinfo` in fs/eventpoll.c).
+fn epoll_words(fdinfo: &str) -> impl Iterator<Item = u64> {
+    fdinfo.lines().filter(|line| line.starts_with("tfd:")).filter_map(|line| {
+        let (_, rest) = line.split_once("data:")?;
+        u64::from_str_radix(rest.split_whitespace().next()?, 16).ok()
+    })
+}
+
+/// Returns the heaps whose blocks are known: other walked heaps are roots.
+fn heaps_with_blocks(walk: &BlockWalk) -> Vec<Range<u64>> {
+    walk.areas.iter().flat_map(|area| without(area.clone(), &walk.without_blocks)).collect()
+}
+
+/// Whether a mapping may hold pointers to blocks: memory that is written to, or was before it was protected. Devices are
+/// left alone.
+fn may_hold_pointers(mapping: &Mapping) -> bool {
+    let is_memory = ["/dev/shm/", "/dev/zero"].iter().any(|name| mapping.name.starts_with(name));
+    let is_device = mapping.name.starts_with("/dev/") && !is_memory;
+    let is_kernels =
+        matches!(mapping.name.as_str(), "[vvar]" | "[vdso]" | "[vvar_vclock]" | "[vsyscall]");
+    let is_writable = mapping.permissions.starts_with("rw");
+    let is_protected_data = mapping.permissions == "r--p" && mapping.has_file();
+    !is_device && !is_kernels && (is_writable || is_protected_data)
+}
+
+/// Returns the pages of a file's private mapping that the program has written to, or the loader for it.
+fn written_pages(memory: &LiveMemory, range: Range<u64>) -> Vec<Range<u64>> {
+    let pages = memory.pages(range).unwrap_or_default().into_iter();
+    pages.filter(|pages| pages.kind == PageKind::Anonymous).map(|pages| pages.range).collect()
+}
+
+/// Returns the part of a mapping that is in use: of a stack, what lies above the stack pointer.
+fn used_part(mapping: &Mapping, stacks: &[Range<u64>], pointers: &[u64]) -> Range<u64> {
+    let range = mapping.start..mapping.end;
+    let stack = stacks.iter().find(|stack| stack.start == mapping.start);
+    let Some(stack) = stack else { return range };
+    let lowest = pointers.iter().find(|pointer| stack.contains(pointer));
+    match lowest {
+        Some(pointer) => pointer.saturating_sub(RED_ZONE).max(range.start)..range.end,
+        None => range,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_an_epoll_instance_are_those_of_its_files() {
+        let text = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t2\n\
+            tfd:        5 events:       19 data:     7f12a0001230  pos:0 ino:1 sdev:9\n\
+            tfd:        6 events:       19 data:                6  pos:0 ino:1 sdev:9\n";
+        assert_eq!(epoll_words(text).collect::<Vec<_>>(), [0x7f12_a000_1230, 6]);
+    }
+}

@@ -1,0 +1,181 @@
+//! Gives all pointers to blocks.
+
+use std::ops::Range;
+
+use lowtide_heap::memory::Memory;
+
+use super::index::{BlockId, BlockIndex};
+
+/// Bytes that are read at once.
+const AT_ONCE: u64 = 1 << 20;
+/// A program may keep other bits above an address.
+const ADDRESS_BITS: u64 = (1 << 48) - 1;
+/// Addresses of user space end here.
+const HIGHEST: u64 = 1 << 47;
+
+/// Takes a word for an address.
+#[inline]
+pub fn address(word: u64) -> Option<u64> {
+    let at = word & ADDRESS_BITS;
+    (at > 0xffff && at < HIGHEST).then_some(at)
+}
+
+/// Reads the resident words of some ranges, which are in order.
+fn each_word<M: Memory>(
+    memory: &M,
+    ranges: impl IntoIterator<Item = Range<u64>>,
+    mut each: impl FnMut(u64, u64),
+) {
+    let mut buffer = vec![0; AT_ONCE as usize];
+    for range in ranges {
+        for run in memory.resident(range.clone()) {
+            let end = run.end.min(range.end);
+            let mut at = run.start.max(range.start).next_multiple_of(8);
+            while at < end && !memory.is_over() {
+                let part = &mut buffer[..(end - at).min(AT_ONCE) as usize];
+                let length = memory.read_resident(at, part);
+                for (place, word) in part[..length].chunks_exact(8).enumerate() {
+                    let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+                    if word != 0 {
+                        each(at + place as u64 * 8, word);
+                    }
+                }
+                at += part.len() as u64;
+            }
+        }
+    }
+}
+
+/// Gives the pointers to blocks that stand in roots.
+pub fn each_root<M: Memory>(
+    memory: &M,
+    index: &BlockIndex,
+    roots: &[Range<u64>],
+    mut each: impl FnMut(u64, BlockId),
+) {
+    each_word(memory, roots.iter().cloned(), |at, word| {
+        if let Some(to) = address(word).and_then(|to| index.containing(to)) {
+            each(at, to);
+        }
+    });
+}
+
+/// Gives the pointers to blocks that stand in other blocks, in order of the numbers of these.
+pub fn each_in_blocks<M: Memory>(
+    memory: &M,
+    index: &BlockIndex,
+    mut each: impl FnMut(BlockId, BlockId),
+) {
+    each_in(memory, index, |from, _, word| {
+        if let Some(to) = address(word).and_then(|to| index.containing(to))
+            && to != from
+        {
+            each(from, to);
+        }
+    });
+}
+
+/// Gives the pointers to some blocks that stand in blocks of a heap, with the addresses at which they stand.
+pub fn each_pointer<M: Memory>(
+    memory: &M,
+    index: &BlockIndex,
+    to: &BlockIndex,
+    mut each: impl FnMut(u64, BlockId),
+) {
+    each_in(memory, index, |_, at, word| {
+        if let Some(to) = address(word).and_then(|word| to.containing(word)) {
+            each(at, to);
+        }
+    });
+}
+
+/// Gives the words that are in blocks, with their addresses.
+fn each_in<M: Memory>(memory: &M, index: &BlockIndex, mut each: impl FnMut(BlockId, u64, u64)) {
+    let mut window =
+        Window { memory, start: 0, bytes: Vec::new(), resident: 0..0, slice: Vec::new() };
+    index.each(|from, range| {
+        window.each_word(range, |at, word| each(from, at, word));
+    });
+}
+
+/// Memory that is read from its beginning to its end.
+struct Window<'m, M> {
+    memory: &'m M,
+    start: u64,
+    bytes: Vec<u8>,
+    /// The range of which the resident runs are known.
+    resident: Range<u64>,
+    slice: Vec<Range<u64>>,
+}
+
+impl<M: Memory> Window<'_, M> {
+    /// Gives the words of a range that are resident and not zero.
+    #[inline]
+    fn each_word(&mut self, range: Range<u64>, mut each: impl FnMut(u64, u64)) {
+        let mut at = range.start.next_multiple_of(8);
+        while at + 8 <= range.end {
+            let known = self.start..self.start + self.bytes.len() as u64;
+            if !known.contains(&at) {
+                match self.load(at) {
+                    Some(()) => continue,
+                    None => match self.next_resident(at, range.end) {
+                        Some(next) => at = next,
+                        None => return,
+                    },
+                }
+                continue;
+            }
+            let first = (at - self.start) as usize;
+            let last = ((range.end - self.start) as usize).min(self.bytes.len());
+            for (place, word) in self.bytes[first..last].chunks_exact(8).enumerate() {
+                let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+                if word != 0 {
+                    each(at + place as u64 * 8, word);
+                }
+            }
+            let done = (last - first) as u64 & !7;
+            if done == 0 {
+                return;
+            }
+            at += done;
+        }
+    }
+
+    /// Reads from an address on, as far as pages are resident.
+    fn load(&mut self, at: u64) -> Option<()> {
+        self.know(at);
+        let run = self.slice.iter().find(|run| run.contains(&at))?;
+        let end = run.end.min(at + AT_ONCE);
+        self.bytes.resize((end - at) as usize, 0);
+        let length = self.memory.read_resident(at, &mut self.bytes);
+        self.bytes.truncate(length);
+        self.start = at;
+        (length >= 8).then_some(())
+    }
+
+    /// The next resident address before `end`.
+    fn next_resident(&mut self, at: u64, end: u64) -> Option<u64> {
+        let page = self.memory.page_bytes();
+        let mut at = (at - at % page).saturating_add(page);
+        while at < end {
+            self.know(at);
+            let next = self.slice.iter().find(|run| run.end > at).map(|run| run.start.max(at));
+            match next {
+                Some(next) if next < end => return Some(next),
+                Some(_) => return None,
+                None => at = self.resident.end,
+            }
+        }
+        None
+    }
+
+    /// Asks which pages around an address are resident.
+    fn know(&mut self, at: u64) {
+        const SLICE: u64 = 16 << 20;
+        if !self.resident.contains(&at) {
+            let start = at - at % SLICE;
+            self.resident = start..start + SLICE;
+            self.slice = self.memory.resident(self.resident.clone());
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! When the next snapshot is taken.
+
+use std::time::Duration;
+
+/// Time between the first snapshots.
+const SHORTEST: Duration = Duration::from_secs(5);
+/// Maximum time between two snapshots.
+const LONGEST: Duration = Duration::from_secs(120);
+/// From the first minute on, the time between two snapshots is this part of the time since the first.
+const PARTS_OF_ELAPSED: u32 = 12;
+/// Minimum time between two snapshots, as a multiple of what one costs.
+const COSTS: u32 = 100;
+
+/// Returns the time from the beginning of a snapshot to that of the next. `every` is what the user wants, if anything;
+/// `cost` is the CPU time of the last snapshot.
+pub fn interval(every: Option<Duration>, elapsed: Duration, cost: Duration) -> Duration {
+    let wanted = every.unwrap_or_else(|| (elapsed / PARTS_OF_ELAPSED).clamp(SHORTEST, LONGEST));
+    wanted.max(cost * COSTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_are_taken_every_five_seconds_at_first_and_every_two_minutes_later() {
+        let after =
+            |seconds| interval(None, Duration::from_secs(seconds), Duration::ZERO).as_secs();
+        assert_eq!([0, 60, 600, 3600, 36000].map(after), [5, 5, 50, 120, 120]);
+    }
+
+    #[test]
+    fn an_expensive_snapshot_is_taken_less_often_even_if_the_user_wants_more() {
+        let cost = Duration::from_millis(800);
+        let every = Some(Duration::from_secs(1));
+        assert_eq!(interval(every, Duration::ZERO, cost), Duration::from_secs(80));
+        assert_eq!(interval(every, Duration::ZERO, cost / 100), Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,157 @@
+//! What `lowtide leaks` prints.
+
+use serde::{Deserialize, Serialize};
+
+/// What a group of blocks does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeakKind {
+    /// It grows, and the program has no pointer to its blocks any more.
+    Lost,
+    /// It grows, and the program still has pointers to its blocks, or it is not known whether it has.
+    Growing,
+    /// It grows more and more slowly, or its older blocks are freed.
+    Filling,
+    /// It does not grow, but the program has no pointer to blocks that were there before the first snapshot.
+    LostBefore,
+    /// It does not grow.
+    Level,
+    /// Not seen for long enough.
+    TooEarly,
+}
+
+impl LeakKind {
+    /// What people read.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Growing => "growing",
+            Self::Filling => "filling",
+            Self::LostBefore => "lost before",
+            Self::Level => "level",
+            Self::TooEarly => "too early",
+        }
+    }
+}
+
+/// A verdict with its reasons.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeakVerdict {
+    /// The most serious of the groups.
+    pub kind: LeakKind,
+    /// Why: sentences with figures, the weightiest first.
+    pub because: Vec<String>,
+}
+
+/// Memory that points to blocks of a group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Holder {
+    /// What it is: a type, a variable of a file, a stack.
+    pub what: String,
+    /// The part of the sampled blocks that it points to.
+    pub share: f64,
+}
+
+/// The type of the blocks of a group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BlockType {
+    /// Its name, with its language before it.
+    pub name: String,
+    /// The part of the sampled blocks that has it.
+    pub share: f64,
+}
+
+/// How old blocks are, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AgeRange {
+    /// The youngest.
+    pub youngest: f64,
+    /// The oldest; `null` for blocks that were there before the first snapshot.
+    pub oldest: Option<f64>,
+}
+
+/// Blocks of similar sizes that outlive others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LeakGroup {
+    /// What it does.
+    pub verdict: LeakKind,
+    /// Why.
+    pub because: Vec<String>,
+    /// The smallest and the largest block, in bytes.
+    pub size_bytes: [u64; 2],
+    /// Number of blocks that outlived others; an estimate where the heap is sampled.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How fast they become more, in bytes per hour.
+    pub bytes_per_hour: u64,
+    /// The 95 % interval of [`LeakGroup::bytes_per_hour`].
+    pub bytes_per_hour_interval: [u64; 2],
+    /// The part of them that is left from when they were half as old; `null` if that is not known.
+    pub survival: Option<f64>,
+    /// Their age.
+    pub age_s: AgeRange,
+    /// What most of them are; `null` if that was not recognised.
+    #[serde(rename = "type")]
+    pub block_type: Option<String>,
+    /// All types that were recognised, the most frequent first.
+    pub types: Vec<BlockType>,
+    /// What points to them, the most frequent first.
+    pub holders: Vec<Holder>,
+    /// The part of them to which no pointer was found; `null` if none was sought.
+    pub unreachable_share: Option<f64>,
+    /// Where they are allocated. Empty: stacks are not taken.
+    pub stacks: Vec<serde_json::Value>,
+}
+
+/// How stacks were taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeakTier {
+    /// Not at all: the memory of the process was only read.
+    Read,
+}
+
+/// What `lowtide leaks` found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LeakReport {
+    /// Always `lowtide.leaks/1`.
+    pub schema: String,
+    /// The process.
+    pub pid: u32,
+    /// Its command line.
+    pub command: Vec<String>,
+    /// How stacks were taken.
+    pub tier: LeakTier,
+    /// Number of snapshots.
+    pub looks: u64,
+    /// Number of snapshots that were not whole, and were left out.
+    pub torn_looks: u64,
+    /// Time from the first snapshot to the last, in seconds.
+    pub elapsed_s: f64,
+    /// CPU time that lowtide used, in seconds.
+    pub cpu_s: f64,
+    /// Blocks count as survivors from this age on, in seconds.
+    pub older_s: f64,
+    /// The part of the time in which the process was traced. Always 0: its memory was only read.
+    pub exposure: f64,
+    /// The part of the heap that was sampled.
+    pub sampled_share: f64,
+    /// Blocks in use, in bytes; an estimate where the heap is sampled.
+    pub in_use_bytes: u64,
+    /// The verdict on the process.
+    pub verdict: LeakVerdict,
+    /// How fast blocks that are lost or growing become more, in bytes per hour.
+    pub bytes_per_hour: u64,
+    /// Seconds until the process reaches its memory limit at this rate; `null` if it does not grow or nothing limits it.
+    pub seconds_to_limit: Option<f64>,
+    /// The groups, the most serious first.
+    pub groups: Vec<LeakGroup>,
+    /// What else the user should know.
+    pub notes: Vec<String>,
+}
+
+impl LeakReport {
+    /// The schema that the report follows.
+    pub const SCHEMA: &'static str = "lowtide.leaks/1";
+}
