@@ -54,6 +54,8 @@ pub(crate) enum Verb {
     Attach(AttachArgs),
     /// Put a load on a server: up to a million requests in flight from one small process
     Load(Box<LoadArgs>),
+    /// Find what grows in a process's heap, what it is and what holds it, without touching the process
+    Leaks(LeaksArgs),
     /// Watch whose a process's resident bytes are, live; q quits
     Watch(WatchArgs),
     /// Draw and tabulate records
@@ -330,6 +332,38 @@ pub(crate) struct WatchArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_long_help = LEAKS_HELP)]
+pub(crate) struct LeaksArgs {
+    /// A process
+    #[arg(value_name = "PID", value_parser = crate::selector::pid)]
+    pub(crate) pid: u32,
+
+    /// Age from which on blocks count as survivors [default: half of the run]
+    #[arg(long, value_name = "DURATION", value_parser = values::leaks_older)]
+    pub(crate) older: Option<TypedDuration>,
+
+    /// Maximum number of groups of blocks in the report
+    #[arg(long, value_name = "COUNT", default_value_t = values::DEFAULT_TOP)]
+    pub(crate) top: usize,
+
+    /// Time between two snapshots [default: 5s, growing to 2m]
+    #[arg(long, value_name = "DURATION", value_parser = values::leaks_every)]
+    pub(crate) every: Option<TypedDuration>,
+
+    /// Time from the first snapshot to the last [default: until Ctrl-C]
+    #[arg(long, value_name = "DURATION", value_parser = values::leaks_duration)]
+    pub(crate) duration: Option<TypedDuration>,
+
+    /// Show the text that blocks begin with; it may hold secrets
+    #[arg(long)]
+    pub(crate) content: bool,
+
+    /// Keep the report of each snapshot as a record, for `lowtide report`; the file must not exist
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 #[command(after_long_help = LOAD_HELP)]
 pub(crate) struct LoadArgs {
     /// Where it goes; of several, each round takes the next: http://HOST:PORT/PATH, https://…, or, for
@@ -466,6 +500,28 @@ Examples:
   lowtide load http://127.0.0.1:8080/ --rate 500/s -z 1m               500 a second
   lowtide load tls:localhost:8443 -k -c 3000 --ramp 100/s --hold 30s   3,000 connections
   lowtide load http://127.0.0.1:8080/ --fail-on 'failed_ratio>0.01'    a check for CI";
+
+const LEAKS_HELP: &str = "\
+lowtide reads the heap several times and recognises each block by its address,
+its size and a hash of its first 48 bytes. The process is neither stopped nor
+traced. At the end, all of its memory is searched twice for pointers.
+
+Verdicts:
+  lost         it grows, and no pointer leads to it: a leak
+  growing      it grows, and something holds it: a leak, or a cache without bound
+  filling      it grows more slowly, or its older blocks are freed
+  lost before  no pointer leads to memory from before the first snapshot
+  level        nothing grows
+  too early    watched for too short a time
+
+glibc, jemalloc, mimalloc, gperftools' tcmalloc and CPython's objects are read.
+A heap of more than 2.5 million blocks is sampled; figures are then estimates,
+with their 95 % interval.
+
+Examples:
+  lowtide leaks 4711 --duration 2m
+  lowtide leaks 4711 --older 10m --top 10 --output leaks.jsonl
+  lowtide leaks 4711 --duration 10m --json";
 
 const WATCH_HELP: &str = "\
 Keys:

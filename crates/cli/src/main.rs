@@ -55,6 +55,7 @@ fn run(verb: Verb, output: &output::Output) -> Result<Exit, Failure> {
         Verb::Run(args) => verbs::run::run(args),
         Verb::Attach(args) => verbs::attach::run(&args, output),
         Verb::Load(args) => verbs::load::run(&args, output),
+        Verb::Leaks(args) => verbs::leaks::run(&args, output),
         Verb::Watch(args) => verbs::watch::run(&args, output),
         Verb::Report(args) => verbs::report::run(&args, output),
         Verb::Completions { shell } => verbs::completions::run(shell, output),

@@ -1,8 +1,8 @@
 //! The command line that runs a verb again with the same arguments, for one process: `sudo lowtide
 //! inspect 7`.
 
-use crate::args::{InspectArgs, MethodChoice, ReleaseArgs, WatchArgs};
-use crate::values::{DEFAULT_INTERVAL, DEFAULT_MAX_PAUSE};
+use crate::args::{InspectArgs, LeaksArgs, MethodChoice, ReleaseArgs, WatchArgs};
+use crate::values::{DEFAULT_INTERVAL, DEFAULT_MAX_PAUSE, DEFAULT_TOP};
 
 /// Returns the command line of an inspection.
 pub(crate) fn inspect(args: &InspectArgs) -> String {
@@ -24,6 +24,23 @@ pub(crate) fn watch(args: &WatchArgs) -> String {
     words.extend(args.looks.iter().map(|looks| format!("--looks {looks}")));
     words.extend(args.output.iter().map(|path| format!("--output {}", path.display())));
     words.extend(args.log.iter().map(|path| format!("--log {}", path.display())));
+    words.push(args.pid.to_string());
+    words.join(" ")
+}
+
+/// Returns the command line of a search for leaks.
+pub(crate) fn leaks(args: &LeaksArgs) -> String {
+    let mut words = vec!["lowtide leaks".to_owned()];
+    words.extend(args.older.iter().map(|time| format!("--older {time}")));
+    words.extend(args.every.iter().map(|time| format!("--every {time}")));
+    words.extend(args.duration.iter().map(|time| format!("--duration {time}")));
+    if args.top != DEFAULT_TOP {
+        words.push(format!("--top {}", args.top));
+    }
+    if args.content {
+        words.push("--content".to_owned());
+    }
+    words.extend(args.output.iter().map(|path| format!("--output {}", path.display())));
     words.push(args.pid.to_string());
     words.join(" ")
 }

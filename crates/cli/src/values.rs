@@ -15,6 +15,11 @@ pub(crate) const DEFAULT_MAX_PAUSE: &str = "1ms";
 pub(crate) const DEFAULT_INTERVAL: &str = "1s";
 /// Minimum time between two inspections of `inspect --watch`.
 pub(crate) const MIN_INSPECTION_INTERVAL: Duration = Duration::from_millis(200);
+/// Default of `leaks --top`.
+pub(crate) const DEFAULT_TOP: usize = 10;
+/// Minimum of `leaks --every`, and of `leaks --duration`.
+const MIN_EVERY: Duration = Duration::from_millis(200);
+const MIN_LEAKS_DURATION: Duration = Duration::from_secs(1);
 /// Minimum of `--max-pause`: entering and leaving a thread takes a part of this.
 const MIN_MAX_PAUSE: Duration = Duration::from_micros(100);
 /// Maximum of `--max-pause`: a longer bound would mean nothing to the users of a server.
@@ -96,6 +101,27 @@ pub(crate) fn watch_interval(text: &str) -> Result<TypedDuration, InvalidValue> 
         }
         false => Ok(()),
     })
+}
+
+/// Parses `leaks --every`.
+pub(crate) fn leaks_every(text: &str) -> Result<TypedDuration, InvalidValue> {
+    checked("--every", text, |time| match time < MIN_EVERY {
+        true => Err(format!("{text} is too short: give it at least {} ms", MIN_EVERY.as_millis())),
+        false => Ok(()),
+    })
+}
+
+/// Parses `leaks --duration`.
+pub(crate) fn leaks_duration(text: &str) -> Result<TypedDuration, InvalidValue> {
+    checked("--duration", text, |time| match time < MIN_LEAKS_DURATION {
+        true => Err(format!("{text} is too short: give it at least {}", human(MIN_LEAKS_DURATION))),
+        false => Ok(()),
+    })
+}
+
+/// Parses `leaks --older`.
+pub(crate) fn leaks_older(text: &str) -> Result<TypedDuration, InvalidValue> {
+    checked("--older", text, |_| Ok(()))
 }
 
 /// Parses `--policy` of one process.

@@ -9,6 +9,7 @@ pub mod group;
 mod heaps;
 pub mod html;
 pub mod inspection;
+pub mod leaks;
 pub mod load;
 pub mod markdown;
 mod merge_shards;

@@ -15,6 +15,8 @@ const MIN_SURVIVAL: f64 = 0.9;
 const MIN_NET: f64 = 0.5;
 /// A size that grows at less than this part of its first rate is filling up.
 const MIN_LATER_RATE: f64 = 0.5;
+/// A cohort is old enough from this part of the age on: snapshots are taken some milliseconds early or late.
+const ABOUT: f64 = 0.98;
 /// Neighbouring sizes belong together if one is at most this much larger than the other, and their rates differ by at most
 /// this factor, or by chance.
 const MAX_STEP: f64 = 1.25;
@@ -95,7 +97,7 @@ impl Trend {
 /// Returns the cohorts whose blocks count as survivors: those that are old enough, and were seen twice since.
 pub fn survivors(cohorts: &[f64], older_s: f64) -> Range<u8> {
     let now = cohorts.last().copied().unwrap_or(0.0);
-    let old = cohorts.iter().skip(1).take_while(|end| now - **end >= older_s).count();
+    let old = cohorts.iter().skip(1).take_while(|end| now - **end >= older_s * ABOUT).count();
     let seen_twice = cohorts.len().saturating_sub(3);
     1..1 + old.min(seen_twice) as u8
 }

@@ -4,6 +4,8 @@ pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod inspect;
+pub(crate) mod leaks;
+mod leaks_record;
 pub(crate) mod load;
 pub(crate) mod man;
 mod next_step;

@@ -1,0 +1,223 @@
+//! `lowtide leaks PID`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lowtide_leaks::evidence::Search;
+use lowtide_leaks::finder::{LeakFinder, Look};
+use lowtide_leaks::schedule::interval;
+use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::leaks::{LeakKind, LeakReport};
+use lowtide_probe::patience::{GivenUp, patiently};
+use lowtide_probe::permission;
+use lowtide_probe::target::{Target, TargetError};
+use lowtide_report::leaks::render;
+
+use crate::args::LeaksArgs;
+use crate::exit::{Exit, Failure};
+use crate::output::{Output, note};
+use crate::target_error::failure;
+use crate::verbs::leaks_record::LeaksRecord;
+use crate::wait::wait_until;
+use crate::{interrupt, rerun};
+
+/// From this time on, the verdict so far is printed.
+const PROVISIONAL: Duration = Duration::from_secs(30);
+/// Maximum time of the search for pointers at the end.
+const MAX_SEARCH: Duration = Duration::from_secs(120);
+
+pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
+    check(args)?;
+    let again = rerun::leaks(args);
+    let fails = |error: &TargetError| match failure(error, &again) {
+        failure if failure.exit() == Exit::NotPermitted => not_permitted(args.pid, &again),
+        failure => failure,
+    };
+    let target = Target::open(args.pid).map_err(|error| fails(&error))?;
+    let mut record = args.output.as_deref().map(LeaksRecord::create).transpose()?;
+    let interrupt = interrupt::flag();
+    let mut watch = Watch::open(args, &target).map_err(|error| fails(&error))?;
+    let ended = watch.run(&target, &interrupt, record.as_mut())?;
+    if ended.is_none() {
+        watch.seek();
+    }
+    let Some(report) = watch.report() else {
+        return Err(fails(&ended.unwrap_or(TargetError::Blocked(args.pid))));
+    };
+    if let Some(record) = &mut record {
+        record.write(&report)?;
+    }
+    if output.json {
+        output.object(&report)?;
+    } else {
+        output.text(&render(&report, output.screen()))?;
+    }
+    if let Some(record) = record {
+        let path = record.finish()?;
+        note!("wrote {0}\n  next: lowtide report {0}", path.display());
+    }
+    match ended {
+        Some(error) => {
+            let failure = fails(&error);
+            note!("lowtide: {failure}");
+            Ok(failure.exit())
+        }
+        None => Ok(Exit::Done),
+    }
+}
+
+/// Checks what depends on two flags.
+fn check(args: &LeaksArgs) -> Result<(), Failure> {
+    let (Some(older), Some(duration)) = (&args.older, &args.duration) else { return Ok(()) };
+    if older.value >= duration.value {
+        return Err(Failure::usage(format!(
+            "--older {older} is not shorter than --duration {duration}: no block would be old enough"
+        ))
+        .next(format!("lowtide leaks --older {older} {}", args.pid)));
+    }
+    Ok(())
+}
+
+fn not_permitted(pid: u32, again: &str) -> Failure {
+    let needed = if permission::is_own(pid) {
+        "CAP_SYS_PTRACE, because the process is not dumpable or kernel.yama.ptrace_scope forbids it"
+    } else {
+        "CAP_SYS_PTRACE, or to be its user"
+    };
+    let sentence = format!("the memory of process {pid} may not be read: that requires {needed}");
+    Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
+}
+
+/// The watch of one process.
+struct Watch<'a> {
+    args: &'a LeaksArgs,
+    /// Absent once reading the process has blocked.
+    finder: Option<LeakFinder>,
+    begin: Instant,
+    /// The verdict that was printed last.
+    printed: Option<LeakKind>,
+}
+
+impl<'a> Watch<'a> {
+    fn open(args: &'a LeaksArgs, target: &Target) -> Result<Self, TargetError> {
+        let finder = LeakFinder::open(target)?;
+        Ok(Self { args, finder: Some(finder), begin: Instant::now(), printed: None })
+    }
+
+    /// Takes snapshots until the time is over, a signal comes, or the process ends: then the error is returned.
+    fn run(
+        &mut self,
+        target: &Target,
+        interrupt: &AtomicBool,
+        mut record: Option<&mut LeaksRecord>,
+    ) -> Result<Option<TargetError>, Failure> {
+        let duration = self.args.duration.as_ref().map(|duration| duration.value);
+        loop {
+            let at = Instant::now();
+            let elapsed = at - self.begin;
+            let t_s = elapsed.as_secs_f64();
+            let look = match self.patiently(move |finder| finder.look(t_s)) {
+                Ok(look) => look,
+                Err(TargetError::Replaced(_)) if target.is_alive() => {
+                    note!("lowtide: process {} executed another program: started anew", target.pid);
+                    match LeakFinder::open(target) {
+                        Ok(finder) => self.finder = Some(finder),
+                        Err(error) => return Ok(Some(error)),
+                    }
+                    self.begin = Instant::now();
+                    Look { cpu_s: 0.0, is_whole: false }
+                }
+                Err(error) => return Ok(Some(error)),
+            };
+            self.show_progress(&mut record)?;
+            if interrupt.load(Ordering::Relaxed) || duration.is_some_and(|most| elapsed >= most) {
+                return Ok(None);
+            }
+            let every = self.args.every.as_ref().map(|every| every.value);
+            let cost = Duration::try_from_secs_f64(look.cpu_s).unwrap_or_default();
+            let end = duration.map(|most| self.begin + most);
+            let next = at + interval(every, elapsed, cost);
+            wait_until(end.map_or(next, |end| next.min(end)), target, interrupt);
+            if interrupt.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Finds out what grows and whether it can be reached.
+    fn seek(&mut self) {
+        let older_s = self.older_s();
+        let with_text = self.args.content;
+        let sought = self.patiently(move |finder| {
+            let over = Arc::new(AtomicBool::new(false));
+            let (done, is_done) = channel::<()>();
+            let flag = Arc::clone(&over);
+            let timer = thread::spawn(move || {
+                if is_done.recv_timeout(MAX_SEARCH) == Err(RecvTimeoutError::Timeout) {
+                    flag.store(true, Ordering::Relaxed);
+                }
+            });
+            let sought = finder.seek(older_s, &Search { with_text, interrupt: &over });
+            drop(done);
+            let _ = timer.join();
+            sought
+        });
+        // What was seen until now is reported.
+        if let Err(error) = sought {
+            note!("lowtide: pointers could not be sought: {error}");
+        }
+    }
+
+    /// Works with the finder in a thread of its own: a process can make reading its memory wait forever.
+    fn patiently<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut LeakFinder) -> Result<T, TargetError> + Send + 'static,
+    ) -> Result<T, TargetError> {
+        let pid = self.args.pid;
+        let Some(mut finder) = self.finder.take() else { return Err(TargetError::Blocked(pid)) };
+        let done = patiently(&AtomicBool::new(false), move || {
+            let done = work(&mut finder);
+            (finder, done)
+        });
+        match done {
+            Ok((finder, done)) => {
+                self.finder = Some(finder);
+                done
+            }
+            Err(GivenUp::Blocked | GivenUp::Interrupted) => Err(TargetError::Blocked(pid)),
+        }
+    }
+
+    fn older_s(&self) -> Option<f64> {
+        self.args.older.as_ref().map(|older| older.value.as_secs_f64())
+    }
+
+    fn report(&self) -> Option<LeakReport> {
+        Some(self.finder.as_ref()?.report(self.older_s(), self.args.top))
+    }
+
+    /// Prints the verdict so far if it has changed, and adds it to the record.
+    fn show_progress(&mut self, record: &mut Option<&mut LeaksRecord>) -> Result<(), Failure> {
+        if self.begin.elapsed() < PROVISIONAL && record.is_none() {
+            return Ok(());
+        }
+        let Some(report) = self.report() else { return Ok(()) };
+        if let Some(record) = record {
+            record.write(&report)?;
+        }
+        let kind = report.verdict.kind;
+        if self.begin.elapsed() >= PROVISIONAL && self.printed.replace(kind) != Some(kind) {
+            let rate = match report.bytes_per_hour {
+                0 => String::new(),
+                bytes => format!(", {} an hour", Human(bytes)),
+            };
+            let time = HumanSeconds(report.elapsed_s);
+            note!("after {time}, {} snapshots: {}{rate}", report.looks, kind.name());
+        }
+        Ok(())
+    }
+}
