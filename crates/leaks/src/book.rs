@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
+use lowtide_analysis::leaks::LostCounts;
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
 use lowtide_model::survivors::{ClassSizes, CohortCount, LARGE_BYTES, PARTS, size_class};
 
@@ -25,8 +26,8 @@ const _: () = assert!(LARGE_BYTES == PLACE, "blocks of at least a place are kept
 /// The blocks of a place, in order of address.
 type Entries = Vec<Entry>;
 
-/// A block of less than [`PLACE`] bytes in 8 bytes: offset in its place and size in units of 8 bytes, print, cohort, and
-/// whether the last snapshot saw it.
+/// A block of less than [`PLACE`] bytes in 8 bytes: offset in its place and size in units of 8 bytes, print, cohort, whether
+/// no pointer was found to it, and whether the last snapshot saw it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry(u64);
 
@@ -65,6 +66,14 @@ impl Entry {
         Self(self.0 & !0xff00 | u64::from(cohort) << 8)
     }
 
+    fn is_lost(self) -> bool {
+        self.0 & 2 == 2
+    }
+
+    fn with_lost(self, is_lost: bool) -> Self {
+        Self(self.0 & !2 | u64::from(is_lost) << 1)
+    }
+
     fn with_seen(self, is_seen: bool) -> Self {
         Self(self.0 & !1 | u64::from(is_seen))
     }
@@ -86,6 +95,7 @@ struct Large {
     bytes: u64,
     print: u16,
     cohort: u8,
+    is_lost: bool,
     is_seen: bool,
 }
 
@@ -135,6 +145,8 @@ pub struct Survivor {
     pub cohort: u8,
     /// The print of its content.
     pub print: u16,
+    /// Whether no pointer to it was found.
+    pub is_lost: bool,
 }
 
 /// What the book has after a snapshot.
@@ -273,13 +285,42 @@ impl Book {
                     bytes: entry.bytes(),
                     cohort: entry.cohort(),
                     print: entry.print(),
+                    is_lost: entry.is_lost(),
                 });
             }
         }
         for (at, large) in &self.large {
-            let Large { bytes, cohort, print, .. } = *large;
-            each(Survivor { at: *at, bytes, cohort, print });
+            let Large { bytes, cohort, print, is_lost, .. } = *large;
+            each(Survivor { at: *at, bytes, cohort, print, is_lost });
         }
+    }
+
+    /// Notes to which blocks no pointer was found. `lost` says so of an address.
+    pub fn mark_lost(&mut self, lost: impl Fn(u64) -> bool) {
+        for (place, entries) in &mut self.places {
+            for entry in entries {
+                *entry = entry.with_lost(lost(place * PLACE + entry.offset()));
+            }
+        }
+        for (at, large) in &mut self.large {
+            large.is_lost = lost(*at);
+        }
+    }
+
+    /// Counts the blocks to which no pointer was found. `is_survivor` says whether a cohort is old enough.
+    pub fn lost(&self, is_survivor: impl Fn(u8) -> bool) -> LostCounts {
+        let mut found = LostCounts::default();
+        self.each(|survivor| {
+            if survivor.is_lost {
+                let class = size_class(survivor.bytes);
+                let cohorts = found.counts.entry(class).or_default();
+                *cohorts.entry(survivor.cohort).or_default() += 1;
+                if is_survivor(survivor.cohort) {
+                    found.parts.entry(class).or_default()[part(survivor.at / PLACE)] += 1;
+                }
+            }
+        });
+        found
     }
 
     /// Counts blocks of some classes and cohorts in each of the parts into which the places are divided at random.
@@ -341,7 +382,7 @@ impl BlockVisitor for Book {
             merged.push(match known.filter(|old| old.is_same(new)) {
                 // Content that was not read this time is not forgotten.
                 Some(old) if new.print() == 0 => old.with_seen(true),
-                Some(old) => new.with_cohort(old.cohort()),
+                Some(old) => new.with_cohort(old.cohort()).with_lost(old.is_lost()),
                 None => new,
             });
         }
@@ -373,7 +414,8 @@ impl BlockVisitor for Book {
             .filter(|old| old.bytes == block.bytes && prints_agree(old.print, block.print));
         let cohort = old.map_or(self.cohort, |old| old.cohort);
         let print = if block.print == 0 { old.map_or(0, |old| old.print) } else { block.print };
-        let large = Large { bytes: block.bytes, print, cohort, is_seen: true };
+        let is_lost = old.is_some_and(|old| old.is_lost);
+        let large = Large { bytes: block.bytes, print, cohort, is_lost, is_seen: true };
         self.large.insert(block.at, large);
         while self.large.len() > MAX_LARGE {
             self.large_mask = self.large_mask << 1 | 1;

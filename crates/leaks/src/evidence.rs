@@ -5,16 +5,16 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lowtide_analysis::leaks::{LostBefore, Reachability, Surroundings};
+use lowtide_analysis::leaks::{Reachability, Surroundings};
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
 use lowtide_heap::memory::Memory;
 use lowtide_model::leaks::{BlockType, Holder, LeakGroup};
-use lowtide_model::survivors::size_class;
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::target::TargetError;
 
-use crate::book::{Book, FIRST_COHORT, Survivor};
+use crate::book::Survivor;
 use crate::files::Image;
+use crate::finder::is_whole;
 use crate::pointers::graph::Graph;
 use crate::pointers::index::{BlockIndex, IndexBuilder};
 use crate::pointers::roots::Roots;
@@ -31,27 +31,44 @@ const MAX_TYPED: usize = 300;
 const MAX_POINTERS: usize = 8;
 /// Maximum number of blocks of a heap that is searched as a whole.
 const MAX_INDEXED: usize = 24 << 20;
-/// Maximum number of types, holders and groups of lost memory that are named.
+/// Maximum number of types and of holders that are named.
 const MAX_NAMED: usize = 5;
 /// A type or holder of less than this part of the blocks is not named.
 const MIN_SHARE: f64 = 0.05;
 
-/// Blocks about which something is to be found out.
-#[derive(Debug, Clone)]
-pub struct Suspects {
+/// Which blocks belong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupKey {
     /// Their size classes.
     pub classes: Vec<u16>,
-    /// Some of them.
+    /// Whether no pointer to them was found.
+    pub is_lost: bool,
+    /// Whether they were there before the first snapshot.
+    pub is_before: bool,
+}
+
+/// Some blocks of a group.
+#[derive(Debug, Clone)]
+pub struct Sampled {
+    /// The group.
+    pub key: GroupKey,
+    /// Blocks of it.
     pub sample: Vec<Survivor>,
 }
 
 /// What is known of the blocks of a group.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Described {
+    /// The group.
+    key: GroupKey,
     /// Their types, the most frequent first.
-    pub types: Vec<BlockType>,
+    types: Vec<BlockType>,
     /// What points to them, the most frequent first.
-    pub holders: Vec<Holder>,
+    holders: Vec<Holder>,
+    /// Where the ways to them begin, the most frequent first.
+    roots: Vec<Holder>,
+    /// Whether they can be reached; `None` if that could not be found out.
+    pub reachability: Option<Reachability>,
 }
 
 impl Described {
@@ -61,32 +78,8 @@ impl Described {
         group.block_type = first.map(|found| found.name.clone());
         group.types.clone_from(&self.types);
         group.holders.clone_from(&self.holders);
+        group.roots.clone_from(&self.roots);
     }
-}
-
-/// What is known of the blocks of some size classes.
-#[derive(Debug, Clone)]
-pub struct OfClasses {
-    classes: Vec<u16>,
-    described: Described,
-    /// Whether they can be reached; `None` if that could not be found out.
-    pub reachability: Option<Reachability>,
-}
-
-impl OfClasses {
-    /// Adds what is known to a group.
-    pub fn describe(&self, group: &mut LeakGroup) {
-        self.described.describe(group);
-    }
-}
-
-/// Memory that was lost before the first snapshot.
-#[derive(Debug, Clone)]
-pub struct Lost {
-    /// How much.
-    pub found: LostBefore,
-    /// What it is.
-    pub described: Described,
 }
 
 /// Everything that was found out.
@@ -96,19 +89,15 @@ pub struct Evidence {
     pub rounds: u32,
     /// What else decides about verdicts.
     pub surroundings: Surroundings,
-    /// Memory that was lost before the first snapshot, most bytes first.
-    pub lost_before: Vec<Lost>,
     /// What the user should know.
     pub notes: Vec<String>,
-    groups: Vec<OfClasses>,
+    groups: Vec<Described>,
 }
 
 impl Evidence {
-    /// What is known of the blocks of some size classes: of the group that has most of them.
-    pub fn of_classes(&self, classes: &[u16]) -> Option<&OfClasses> {
-        let common =
-            |group: &&OfClasses| classes.iter().filter(|c| group.classes.contains(c)).count();
-        self.groups.iter().filter(|group| common(group) * 2 > classes.len()).max_by_key(common)
+    /// What is known of a group.
+    pub fn of(&self, key: &GroupKey) -> Option<&Described> {
+        self.groups.iter().find(|group| group.key == *key)
     }
 }
 
@@ -120,64 +109,72 @@ pub struct Search<'s> {
     pub interrupt: &'s AtomicBool,
 }
 
-/// One search of all memory.
-struct Round {
+/// What the searches of all memory found.
+pub struct Reached {
+    rounds: u32,
     walk: BlockWalk,
     roots: Roots,
     index: Option<BlockIndex>,
-    /// Addresses of the blocks that no root leads to, in order; `None` if that was not found out.
+    graph: Option<Graph>,
+    /// Addresses of the blocks that no root led to, each time, in order; `None` if that was not found out.
     unreachable: Option<Vec<u64>>,
 }
 
-/// Finds out what the suspects are, what holds them, and which of the blocks of the book can be reached.
+impl Reached {
+    /// Whether no root led to the block at an address. Nothing is lost if pointers may be hidden.
+    pub fn is_lost(&self, at: u64) -> bool {
+        let found = self.unreachable.as_ref().filter(|_| self.roots.hidden.is_empty());
+        found.is_some_and(|found| found.binary_search(&at).is_ok())
+    }
+}
+
+/// Searches all memory for pointers to blocks, twice.
 ///
 /// # Errors
 /// Fails if the process has ended, or executes another program.
-pub fn seek(
-    reader: &mut BlockReader,
-    book: &Book,
-    suspects: Vec<Suspects>,
-    search: &Search<'_>,
-) -> Result<Evidence, TargetError> {
-    let mut evidence = Evidence::default();
-    let mut unreachable: Option<Vec<u64>> = None;
-    let mut last = None;
-    for number in 0..ROUNDS {
-        if number > 0 {
-            drop(last.take());
-            reader.memory().until(search.interrupt).wait(PAUSE);
-        }
-        let round = round(reader, search)?;
-        unreachable = match (number, &round.unreachable, unreachable) {
-            (0, found, _) => found.clone(),
-            (_, Some(found), Some(before)) => Some(in_both(&before, found)),
-            _ => None,
-        };
-        evidence.rounds += 1;
-        last = Some(round);
+pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, TargetError> {
+    let mut reached = round(reader, search)?;
+    for _ in 1..ROUNDS {
+        let (before, rounds) = (reached.unreachable.take(), reached.rounds);
+        drop(reached);
+        reader.memory().until(search.interrupt).wait(PAUSE);
+        reached = round(reader, search)?;
+        reached.rounds += rounds;
+        reached.unreachable = before.zip(reached.unreachable).map(|(a, b)| in_both(&a, &b));
     }
-    let Some(Round { walk, roots, index, .. }) = last else { return Ok(evidence) };
+    Ok(reached)
+}
+
+/// Finds out what blocks are, and what holds them.
+pub fn describe(
+    reader: &BlockReader,
+    reached: &Reached,
+    groups: Vec<Sampled>,
+    search: &Search<'_>,
+) -> Evidence {
+    let Reached { walk, roots, index, graph, unreachable, rounds } = reached;
     let memory = &reader.memory().until(search.interrupt);
+    let mut evidence = Evidence { rounds: *rounds, ..Evidence::default() };
     evidence.surroundings.hidden_pointers = roots.hidden.first().cloned();
+    evidence.surroundings.is_below_peak = is_below_peak(reader);
     if unreachable.is_none() {
         evidence.notes.push(
-            "the heap has too many blocks to find all that no pointer leads to: only direct pointers to a \
-             sample of them were sought"
+            "the heap has too many blocks to follow all its pointers: only direct pointers to a sample were sought"
                 .to_owned(),
         );
     }
     let image = Image::new(reader.target().pid, reader.memory(), &walk.maps);
-    let all: Vec<Survivor> =
-        suspects.iter().flat_map(|group| group.sample.iter().copied()).collect();
-    let pointers = pointers_to(memory, &all, index.as_ref(), &roots, &walk);
-    let namer = Namer { image: &image, memory, index: index.as_ref(), roots: &roots };
-    for group in suspects {
-        let is_there = |survivor: &&Survivor| match &index {
+    let all: Vec<Survivor> = groups.iter().flat_map(|group| group.sample.iter().copied()).collect();
+    let pointers = pointers_to(memory, &all, index.as_ref(), roots, walk);
+    let namer =
+        Namer { image: &image, memory, index: index.as_ref(), graph: graph.as_ref(), roots };
+    for Sampled { key, sample } in groups {
+        let is_there = |survivor: &&Survivor| match index {
             Some(index) => index.starting_at(survivor.at).is_some(),
             None => true,
         };
-        let sample: Vec<Survivor> = group.sample.iter().filter(is_there).copied().collect();
-        let is_lost = |survivor: &&Survivor| match &unreachable {
+        let sample: Vec<Survivor> = sample.iter().filter(is_there).copied().collect();
+        let is_lost = |survivor: &&Survivor| match unreachable {
             Some(found) => found.binary_search(&survivor.at).is_ok(),
             None => !pointers.contains_key(&survivor.at),
         };
@@ -185,75 +182,53 @@ pub fn seek(
         let reachability = (!sample.is_empty()).then(|| Reachability {
             sampled: sample.len() as u64,
             unreachable_share: lost as f64 / sample.len() as f64,
-            rounds: evidence.rounds,
+            rounds: *rounds,
         });
-        let described = namer.describe(&sample, &pointers, search.with_text);
-        evidence.groups.push(OfClasses { classes: group.classes, described, reachability });
+        evidence.groups.push(namer.describe(
+            key,
+            &sample,
+            &pointers,
+            reachability,
+            search.with_text,
+        ));
     }
-    if let Some(unreachable) = unreachable.filter(|_| roots.hidden.is_empty()) {
-        for (found, sample) in lost_before(book, &unreachable) {
-            let described = namer.describe(&sample, &HashMap::new(), search.with_text);
-            evidence.lost_before.push(Lost { found, described });
-        }
-    }
-    Ok(evidence)
+    evidence
+}
+
+/// Whether the process had more memory before than it has now.
+fn is_below_peak(reader: &BlockReader) -> bool {
+    const MUCH: f64 = 1.1;
+    let status = reader.target().status().ok();
+    status.is_some_and(|status| status.peak_rss_bytes as f64 > status.rss_bytes() as f64 * MUCH)
 }
 
 /// Walks the heap and follows its pointers once.
-fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Round, TargetError> {
+fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, TargetError> {
     let mut builder = IndexBuilder::new(MAX_INDEXED);
     let walk = reader.walk(&mut builder)?;
     let index = builder.build();
     let unknown = index.as_ref().map_or(&[][..], |index| index.unknown());
-    let roots = Roots::find(reader.target(), reader.memory(), &walk, unknown);
+    let mut roots = Roots::find(reader.target(), reader.memory(), &walk, unknown);
+    if !is_whole(&walk) {
+        roots.hidden.push("a part of its heap could not be read".to_owned());
+    }
     let memory = reader.memory().until(search.interrupt);
     let graph = index
         .as_ref()
         .and_then(|index| Graph::read(&memory, index, &roots.ranges, &roots.words).ok());
-    let unreachable = graph.zip(index.as_ref()).map(|(graph, index)| {
+    let unreachable = graph.as_ref().zip(index.as_ref()).map(|(graph, index)| {
         let blocks = graph.unreachable(roots.hidden_registers);
         let mut found: Vec<u64> =
             blocks.into_iter().filter_map(|id| Some(index.range(id)?.start)).collect();
         found.sort_unstable();
         found
     });
-    Ok(Round { walk, roots, index, unreachable })
+    Ok(Reached { rounds: 1, walk, roots, index, graph, unreachable })
 }
 
 /// Returns what two ordered lists have in common.
 fn in_both(one: &[u64], other: &[u64]) -> Vec<u64> {
     one.iter().copied().filter(|at| other.binary_search(at).is_ok()).collect()
-}
-
-/// Returns the blocks of the first cohort that cannot be reached, by size class, with some of each.
-fn lost_before(book: &Book, unreachable: &[u64]) -> Vec<(LostBefore, Vec<Survivor>)> {
-    let mut found: BTreeMap<u16, (LostBefore, Vec<Survivor>)> = BTreeMap::new();
-    book.each(|survivor| {
-        if survivor.cohort != FIRST_COHORT || unreachable.binary_search(&survivor.at).is_err() {
-            return;
-        }
-        let none = LostBefore { size_bytes: [u64::MAX, 0], count: 0, bytes: 0 };
-        let (lost, sample) =
-            found.entry(size_class(survivor.bytes)).or_insert_with(|| (none, Vec::new()));
-        let [smallest, largest] = lost.size_bytes;
-        lost.size_bytes = [smallest.min(survivor.bytes), largest.max(survivor.bytes)];
-        lost.count += 1;
-        lost.bytes += survivor.bytes;
-        if sample.len() < MAX_TYPED {
-            sample.push(survivor);
-        }
-    });
-    let mut found: Vec<(LostBefore, Vec<Survivor>)> = found.into_values().collect();
-    for (lost, sample) in &mut found {
-        let is_large = size_class(lost.size_bytes[0]) >= size_class(PLACE);
-        let share = if is_large { book.large_sampled_share() } else { book.sampled_share() };
-        lost.count = (lost.count as f64 / share) as u64;
-        lost.bytes = (lost.bytes as f64 / share) as u64;
-        sample.sort_unstable_by_key(|survivor| survivor.at);
-    }
-    found.sort_by_key(|(lost, _)| std::cmp::Reverse(lost.bytes));
-    found.truncate(MAX_NAMED);
-    found
 }
 
 /// Where pointers to a block stand.
@@ -319,54 +294,61 @@ struct Namer<'n, M> {
     image: &'n Image<'n>,
     memory: &'n M,
     index: Option<&'n BlockIndex>,
+    graph: Option<&'n Graph>,
     roots: &'n Roots,
 }
 
 impl<M: Memory> Namer<'_, M> {
-    fn describe(&self, sample: &[Survivor], pointers: &Pointers, with_text: bool) -> Described {
+    fn describe(
+        &self,
+        key: GroupKey,
+        sample: &[Survivor],
+        pointers: &Pointers,
+        reachability: Option<Reachability>,
+        with_text: bool,
+    ) -> Described {
         let step = sample.len().div_ceil(MAX_TYPED).max(1);
-        let typed: Vec<&Survivor> = sample.iter().step_by(step).collect();
-        let mut types: BTreeMap<String, usize> = BTreeMap::new();
-        for survivor in &typed {
-            let found = type_of(self.image, self.memory, survivor.at, with_text)
-                .or_else(|| self.type_from_pointers(survivor.at, pointers.get(&survivor.at)?));
-            if let Some(name) = found {
-                *types.entry(name).or_default() += 1;
-            }
-        }
-        let mut holders: BTreeMap<String, usize> = BTreeMap::new();
+        let typed: Vec<u64> = sample.iter().step_by(step).map(|survivor| survivor.at).collect();
+        let types = typed.iter().filter_map(|at| {
+            type_of(self.image, self.memory, *at, with_text)
+                .or_else(|| self.type_from_pointers(*at, pointers.get(at)?))
+        });
+        let types = most_frequent(types, typed.len());
         let mut names: HashMap<u64, String> = HashMap::new();
-        for survivor in &typed {
-            let from = pointers.get(&survivor.at).into_iter().flatten();
+        let holders = typed.iter().flat_map(|block| {
+            let from = pointers.get(block).into_iter().flatten();
             let mut of_block: Vec<String> = from
                 .map(|at| names.entry(*at).or_insert_with(|| self.holder(*at)).clone())
                 .collect();
             of_block.sort_unstable();
             of_block.dedup();
-            for name in of_block {
-                *holders.entry(name).or_default() += 1;
-            }
-        }
-        let most_frequent = |found: BTreeMap<String, usize>| {
-            let mut found: Vec<(String, f64)> = found
-                .into_iter()
-                .map(|(name, count)| (name, count as f64 / typed.len().max(1) as f64))
-                .filter(|(_, share)| *share >= MIN_SHARE)
-                .collect();
-            found.sort_by(|a, b| b.1.total_cmp(&a.1));
-            found.truncate(MAX_NAMED);
-            found
-        };
+            of_block
+        });
+        let holders = most_frequent(holders, typed.len());
+        let roots = self.roots_of(&typed).into_iter().map(|at| match at {
+            0 => "a system call or an epoll instance".to_owned(),
+            at => self.holder(at),
+        });
+        let holder = |(what, share)| Holder { what, share };
         Described {
-            types: most_frequent(types)
-                .into_iter()
-                .map(|(name, share)| BlockType { name, share })
-                .collect(),
-            holders: most_frequent(holders)
-                .into_iter()
-                .map(|(what, share)| Holder { what, share })
-                .collect(),
+            key,
+            types: types.into_iter().map(|(name, share)| BlockType { name, share }).collect(),
+            roots: most_frequent(roots, typed.len()).into_iter().map(holder).collect(),
+            holders: holders.into_iter().map(holder).collect(),
+            reachability,
         }
+    }
+
+    /// Where the ways to blocks begin.
+    fn roots_of(&self, blocks: &[u64]) -> Vec<u64> {
+        let Some((graph, index)) = self.graph.zip(self.index) else { return Vec::new() };
+        let blocks: Vec<_> = blocks.iter().map(|at| index.starting_at(*at)).collect();
+        let roots = graph.roots_of(&blocks, |at| self.is_in_stack(at));
+        roots.into_iter().flatten().collect()
+    }
+
+    fn is_in_stack(&self, at: u64) -> bool {
+        self.roots.stacks.iter().any(|stack| stack.contains(&at))
     }
 
     /// The type that a pointer to a trait object has beside it.
@@ -381,17 +363,19 @@ impl<M: Memory> Namer<'_, M> {
     /// Names the memory at an address that holds a pointer.
     fn holder(&self, at: u64) -> String {
         if let Some(range) = self.index.and_then(|index| index.range(index.containing(at)?)) {
-            let bytes = range.end - range.start;
             return match type_of(self.image, self.memory, range.start, false) {
                 Some(name) => name,
-                None => format!("a block of {bytes} bytes, at +{:#x}", at - range.start),
+                None => untyped(at, range),
             };
         }
-        if self.roots.stacks.iter().any(|stack| stack.contains(&at)) {
+        if self.is_in_stack(at) {
             return "a stack".to_owned();
         }
         let Some(mapping) = self.image.mapping_of_file(at) else {
-            return "memory of no file".to_owned();
+            return match self.image.mapping(at) {
+                Some(mapping) if !mapping.name.is_empty() => mapping.name.clone(),
+                _ => "memory of no file".to_owned(),
+            };
         };
         let file = mapping.name.rsplit('/').next().unwrap_or_default();
         match self.image.symbol(at) {
@@ -399,4 +383,27 @@ impl<M: Memory> Namer<'_, M> {
             None => format!("data of {file}"),
         }
     }
+}
+
+/// Names a block without a type that has a pointer at an address.
+fn untyped(at: u64, range: Range<u64>) -> String {
+    /// In a larger block, the place differs from pointer to pointer.
+    const MAX_RECORD: u64 = 512;
+    match range.end - range.start {
+        bytes @ 0..=MAX_RECORD => format!("a block of {bytes} bytes, at +{:#x}", at - range.start),
+        bytes => format!("a block of {bytes} bytes"),
+    }
+}
+
+/// Returns the most frequent names, with the share of `all` that has them.
+fn most_frequent(names: impl Iterator<Item = String>, all: usize) -> Vec<(String, f64)> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for name in names {
+        *counts.entry(name).or_default() += 1;
+    }
+    let shares = counts.into_iter().map(|(name, count)| (name, count as f64 / all.max(1) as f64));
+    let mut found: Vec<(String, f64)> = shares.filter(|(_, share)| *share >= MIN_SHARE).collect();
+    found.sort_by(|a, b| b.1.total_cmp(&a.1));
+    found.truncate(MAX_NAMED);
+    found
 }

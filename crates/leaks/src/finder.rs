@@ -1,8 +1,12 @@
 //! Watches the heap of a process, and reports what grows in it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use lowtide_analysis::leaks::{History, TrendKind, group, lost_before, overall, survivors, trends};
+use lowtide_analysis::leaks::{
+    History, LostBefore, LostCounts, Trend, TrendKind, group, lost_before, lost_trends, overall,
+    survivors, trends,
+};
 use lowtide_heap::ranges::joined;
 use lowtide_model::inspection::Observation;
 use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport, LeakTier};
@@ -12,14 +16,16 @@ use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::pressure::{MemoryPressure, PressureSource};
 use lowtide_probe::target::{Target, TargetError};
 
-use crate::book::{Book, MAX_BLOCKS};
-use crate::evidence::{Evidence, MAX_SAMPLED, Search, Suspects, seek};
+use crate::book::{Book, FIRST_COHORT, MAX_BLOCKS};
+use crate::evidence::{self, Evidence, GroupKey, MAX_SAMPLED, Sampled, Search};
 use crate::history::SnapshotHistory;
 
 /// Maximum part of a heap that could not be walked, for a snapshot to be whole.
 const MAX_TORN: f64 = 0.02;
 /// Maximum number of groups that are looked into.
 const MAX_SUSPECTS: usize = 10;
+/// Maximum number of groups of memory that was lost before.
+const MAX_LOST_BEFORE: usize = 5;
 /// Maximum number of groups in a report.
 const MAX_GROUPS: usize = 200;
 
@@ -115,29 +121,46 @@ impl LeakFinder {
     /// Fails if the process has ended, or executes another program.
     pub fn seek(&mut self, older_s: Option<f64>, search: &Search<'_>) -> Result<(), TargetError> {
         let cpu = thread_cpu_s();
+        let reached = evidence::search(&mut self.reader, search)?;
+        self.book.mark_lost(|at| reached.is_lost(at));
         let suspects = self.suspects(self.older_s(older_s));
-        let evidence = seek(&mut self.reader, &self.book, suspects, search);
+        self.evidence = Some(evidence::describe(&self.reader, &reached, suspects, search));
         self.cpu_s += thread_cpu_s() - cpu;
-        self.evidence = Some(evidence?);
         Ok(())
     }
 
-    /// Returns the blocks that are to be looked into: a sample of each of the groups that grow.
-    fn suspects(&self, older_s: f64) -> Vec<Suspects> {
+    /// Returns the blocks that are to be looked into: a sample of each of the groups that grow or are lost.
+    fn suspects(&self, older_s: f64) -> Vec<Sampled> {
         let old = survivors(self.history.cohorts(), older_s);
         let parts = self.book.parts(|cohort| old.contains(&cohort));
-        let trends = trends(&self.of_history(&parts, older_s));
-        let grow = trends.into_iter().filter(|trend| trend.kind != TrendKind::Level);
-        let mut found: Vec<Suspects> = grow
-            .take(MAX_SUSPECTS)
-            .map(|trend| Suspects { classes: trend.classes, sample: Vec::new() })
-            .collect();
+        let lost = self.book.lost(|cohort| old.contains(&cohort));
+        let history = self.of_history(&parts, older_s);
+        let of = |trends: Vec<Trend>, is_lost| {
+            let grow = trends.into_iter().filter(|trend| trend.kind != TrendKind::Level);
+            grow.take(MAX_SUSPECTS).map(move |trend| GroupKey {
+                classes: trend.classes,
+                is_lost,
+                is_before: false,
+            })
+        };
+        let keys = of(trends(&history, &lost), false)
+            .chain(of(lost_trends(&history, &lost), true))
+            .chain(self.lost_before(&lost).into_iter().map(|found| found.key));
+        let mut found: Vec<Sampled> = keys.map(|key| Sampled { key, sample: Vec::new() }).collect();
         let mut seen = vec![0_u64; found.len()];
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
         self.book.each(|survivor| {
             let class = size_class(survivor.bytes);
-            let of_class = found.iter().position(|group| group.classes.contains(&class));
-            let Some(place) = of_class.filter(|_| old.contains(&survivor.cohort)) else { return };
+            let is_before = survivor.cohort == FIRST_COHORT;
+            if !is_before && !old.contains(&survivor.cohort) {
+                return;
+            }
+            let place = found.iter().position(|Sampled { key, .. }| {
+                key.is_lost == survivor.is_lost
+                    && key.is_before == is_before
+                    && key.classes.contains(&class)
+            });
+            let Some(place) = place else { return };
             seen[place] += 1;
             let sample = &mut found[place].sample;
             if sample.len() < MAX_SAMPLED {
@@ -153,6 +176,32 @@ impl LeakFinder {
                 sample[slot as usize] = survivor;
             }
         });
+        found
+    }
+
+    /// Returns the memory that was lost before the first snapshot, by size class, most bytes first.
+    fn lost_before(&self, lost: &LostCounts) -> Vec<BeforeFirst> {
+        let Some(now) = self.history.snapshots().last() else { return Vec::new() };
+        let mut found: Vec<BeforeFirst> = lost
+            .counts
+            .iter()
+            .filter_map(|(class, cohorts)| {
+                let seen = *cohorts.get(&FIRST_COHORT)? as f64;
+                let sizes = self.sizes.get(class)?;
+                let count = seen / now.share_of(*class);
+                let bytes = count * sizes.bytes as f64 / sizes.count.max(1) as f64;
+                Some(BeforeFirst {
+                    key: GroupKey { classes: vec![*class], is_lost: true, is_before: true },
+                    amount: LostBefore {
+                        size_bytes: [sizes.smallest_bytes, sizes.largest_bytes],
+                        count: count as u64,
+                        bytes: bytes as u64,
+                    },
+                })
+            })
+            .collect();
+        found.sort_by_key(|found| Reverse(found.amount.bytes));
+        found.truncate(MAX_LOST_BEFORE);
         found
     }
 
@@ -191,24 +240,31 @@ impl LeakFinder {
         let evidence = self.evidence.as_ref();
         let surroundings = evidence.map(|found| found.surroundings.clone()).unwrap_or_default();
         let mut groups: Vec<LeakGroup> = Vec::new();
-        for trend in trends(&history).iter().take(MAX_GROUPS) {
-            let of_group = evidence.and_then(|found| found.of_classes(&trend.classes));
-            let reached = of_group.and_then(|found| found.reachability);
-            let mut found = group(trend, reached.as_ref(), &surroundings);
-            if let Some(of_group) = of_group {
-                of_group.describe(&mut found);
-            }
-            groups.push(found);
-        }
-        if let Some(evidence) = evidence {
-            for lost in &evidence.lost_before {
-                let mut found = lost_before(&lost.found, self.elapsed_s, evidence.rounds);
-                if let Some(found) = &mut found {
-                    lost.described.describe(found);
+        let lost = self.book.lost(|cohort| old.contains(&cohort));
+        let held_and_lost =
+            [(false, trends(&history, &lost)), (true, lost_trends(&history, &lost))];
+        for (is_lost, trends) in held_and_lost {
+            for trend in trends.iter().take(MAX_GROUPS) {
+                let key = GroupKey { classes: trend.classes.clone(), is_lost, is_before: false };
+                let described = evidence.and_then(|found| found.of(&key));
+                let reached = described.and_then(|found| found.reachability);
+                let mut found = group(trend, reached.as_ref(), &surroundings);
+                if let Some(described) = described {
+                    described.describe(&mut found);
                 }
-                groups.extend(found);
+                groups.push(found);
             }
         }
+        let rounds = evidence.map_or(0, |found| found.rounds);
+        for found in self.lost_before(&lost) {
+            if let Some(mut group) = lost_before(&found.amount, self.elapsed_s, rounds) {
+                if let Some(described) = evidence.and_then(|evidence| evidence.of(&found.key)) {
+                    described.describe(&mut group);
+                }
+                groups.push(group);
+            }
+        }
+        let mut groups = merged(groups);
         groups.sort_by(|a, b| {
             (a.verdict, b.bytes_per_hour, b.bytes).cmp(&(b.verdict, a.bytes_per_hour, a.bytes))
         });
@@ -252,8 +308,36 @@ impl LeakFinder {
     }
 }
 
+/// Memory of one size class that was lost before the first snapshot.
+struct BeforeFirst {
+    key: GroupKey,
+    amount: LostBefore,
+}
+
+/// Merges groups of neighbouring sizes that do the same, and have the same type and the same holder.
+fn merged(mut groups: Vec<LeakGroup>) -> Vec<LeakGroup> {
+    groups.sort_by_key(|group| (group.verdict, group.size_bytes));
+    let mut all: Vec<LeakGroup> = Vec::new();
+    for group in groups {
+        let holder = |group: &LeakGroup| group.holders.first().map(|holder| holder.what.clone());
+        let is_like = |last: &&mut LeakGroup| {
+            group.verdict != LeakKind::Level
+                && group.block_type.is_some()
+                && (last.verdict, &last.block_type) == (group.verdict, &group.block_type)
+                && (holder(last) == holder(&group)
+                    || last.holders.is_empty()
+                    || group.holders.is_empty())
+        };
+        match all.last_mut().filter(is_like) {
+            Some(last) => last.merge(group),
+            None => all.push(group),
+        }
+    }
+    all
+}
+
 /// Whether nearly all of the heap was walked.
-fn is_whole(walk: &BlockWalk) -> bool {
+pub(crate) fn is_whole(walk: &BlockWalk) -> bool {
     let Observation { arenas, unwalked_bytes, heaps, cpython, .. } = &walk.observation;
     // An arena of glibc that could not be walked has not been counted at all.
     let missing = arenas.iter().filter(|arena| !arena.whole && is_of_glibc(arena)).map(|arena| {

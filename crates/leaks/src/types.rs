@@ -12,7 +12,7 @@ const MIN_TEXT: usize = 6;
 /// Maximum number of bytes of a mangled name.
 const MAX_MANGLED: usize = 2048;
 /// Words at the beginning of a block in which a pointer to a type is sought.
-const WORDS: usize = 5;
+const WORDS: usize = 6;
 
 /// Returns the type of the block at an address; `None` if it is not recognised. With `with_text`, a text that a block begins
 /// with is returned.
@@ -31,14 +31,14 @@ pub fn type_of(
     let word = |place: usize| words.get(place).copied().unwrap_or(0);
     let found = cpp(image, word(0))
         .map(|name| format!("C++ {name}"))
-        // A head of the garbage collector may come first.
+        // The head of the garbage collector may come first, and before it what instances have (`_PyObject_HEAD`, 3.11).
         .or_else(|| {
-            let python = [word(1), word(3)].into_iter().find_map(|word| python(image, word));
+            let python = [1, 3, 5].into_iter().find_map(|place| python(image, word(place)));
             python.map(|name| format!("Python {name}"))
         })
         .or_else(|| {
-            let rust = words.iter().take(4).find_map(|word| rust(image, *word));
-            rust.map(|name| format!("Rust {name}"))
+            let task = words.iter().take(4).find_map(|word| rust_task(image, *word));
+            task.map(|task| format!("Rust task {task}"))
         })
         .or_else(|| with_text.then(|| text(&bytes[..length])).flatten());
     found.map(|name| shortened(&name))
@@ -91,20 +91,68 @@ fn python(image: &Image<'_>, at: u64) -> Option<String> {
     None
 }
 
-/// Returns the Rust type whose table of methods is at an address: its first entry drops a value of the type. The table of a
-/// task of tokio begins with the function that polls it.
+/// Returns the Rust type whose table of methods is at an address: a function that drops a value, the size and the alignment
+/// of the type, and its methods. The names of the functions have the type.
 pub fn rust(image: &Image<'_>, table: u64) -> Option<String> {
-    let is_of_file = image.mapping(table).is_some_and(|mapping| mapping.has_file());
-    if !table.is_multiple_of(8) || !is_of_file {
+    const MAX_SIZE: u64 = 1 << 30;
+    const MAX_ALIGNMENT: u64 = 4096;
+    let first = function_in(image, table, 0);
+    let dropped = first.as_ref().and_then(|name| inner(name, "core::ptr::drop_in_place<"));
+    if dropped.is_some() {
+        return dropped;
+    }
+    // A type that needs no drop has no function for it.
+    if !table.is_multiple_of(8) || !image.mapping(table).is_some_and(|m| m.has_file()) {
         return None;
     }
-    let function = image.word(table)?;
-    let is_code = image.mapping(function).is_some_and(|m| m.permissions.starts_with("r-x"));
-    let symbol = is_code.then(|| image.symbol(function)).flatten().filter(|s| s.offset == 0)?;
-    let inner =
-        |prefix: &str| symbol.name.strip_prefix(prefix)?.strip_suffix('>').map(str::to_owned);
-    inner("core::ptr::drop_in_place<")
-        .or_else(|| inner("tokio::runtime::task::raw::poll::<").map(|task| format!("task {task}")))
+    let (size, alignment) = (image.word(table + 8)?, image.word(table + 16)?);
+    let is_table = image.word(table)? == 0
+        && size <= MAX_SIZE
+        && alignment.is_power_of_two()
+        && alignment <= MAX_ALIGNMENT;
+    is_table
+        .then(|| function_in(image, table, 3))
+        .flatten()
+        .and_then(|name| implementing_type(&name))
+}
+
+/// Returns the future of the task of tokio whose table is at an address: it begins with the function that polls it.
+fn rust_task(image: &Image<'_>, table: u64) -> Option<String> {
+    inner(&function_in(image, table, 0)?, "tokio::runtime::task::raw::poll::<")
+}
+
+/// Returns the name of the function that a table of a file has at a place.
+fn function_in(image: &Image<'_>, table: u64, place: u64) -> Option<String> {
+    let is_of_file = |at: u64| image.mapping(at).is_some_and(|mapping| mapping.has_file());
+    if !table.is_multiple_of(8) || !is_of_file(table) {
+        return None;
+    }
+    let at = image.word(table.checked_add(8 * place)?)?;
+    let is_code = image.mapping(at).is_some_and(|m| m.permissions.starts_with("r-x"));
+    let symbol = is_code.then(|| image.symbol(at)).flatten()?;
+    (symbol.offset == 0).then_some(symbol.name)
+}
+
+/// Returns what stands in the angle brackets after a prefix.
+fn inner(name: &str, prefix: &str) -> Option<String> {
+    Some(name.strip_prefix(prefix)?.strip_suffix('>')?.to_owned())
+}
+
+/// Returns the type of a method of a trait: `T` of `<T as Trait>::method`.
+fn implementing_type(method: &str) -> Option<String> {
+    let rest = method.strip_prefix('<')?;
+    let mut depth = 0;
+    for (place, letter) in rest.char_indices() {
+        match letter {
+            '<' | '(' | '[' => depth += 1,
+            '>' | ')' | ']' => depth -= 1,
+            ' ' if depth == 0 && rest[place..].starts_with(" as ") => {
+                return Some(rest[..place].to_owned());
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Returns the text that bytes begin with.
@@ -131,6 +179,18 @@ mod tests {
         assert_eq!(text(b"user-agent: \0"), Some("text \"user-agent: \"".to_owned()));
         assert_eq!(text(b"abc\0defgh"), None);
         assert_eq!(text(&[b'a'; 40]).unwrap().len(), MAX_TEXT + 7);
+    }
+
+    #[test]
+    fn a_method_of_a_trait_names_the_type_that_implements_it() {
+        let of = |method: &str| implementing_type(method);
+        assert_eq!(
+            of("<app::Subscription as app::Handler>::run"),
+            Some("app::Subscription".into())
+        );
+        let nested = "<app::Cache<u8, (u8, u8)> as core::fmt::Debug>::fmt";
+        assert_eq!(of(nested), Some("app::Cache<u8, (u8, u8)>".into()));
+        assert_eq!(of("app::main"), None);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub struct LeakVerdict {
     pub because: Vec<String>,
 }
 
-/// Memory that points to blocks of a group.
+/// Memory that points to blocks of a group, or from which a way of pointers leads to them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Holder {
     /// What it is: a type, a variable of a file, a stack.
@@ -98,10 +98,41 @@ pub struct LeakGroup {
     pub types: Vec<BlockType>,
     /// What points to them, the most frequent first.
     pub holders: Vec<Holder>,
+    /// Where the shortest ways to them begin, the most frequent first: variables, stacks.
+    pub roots: Vec<Holder>,
     /// The part of them to which no pointer was found; `null` if none was sought.
     pub unreachable_share: Option<f64>,
     /// Where they are allocated. Empty: stacks are not taken.
     pub stacks: Vec<serde_json::Value>,
+}
+
+impl LeakGroup {
+    /// Adds the blocks of another group that does the same. Its reasons and its types are left out.
+    pub fn merge(&mut self, other: Self) {
+        let bytes = (self.bytes + other.bytes).max(1) as f64;
+        let (own, others) = (self.bytes as f64 / bytes, other.bytes as f64 / bytes);
+        let mean = |one: Option<f64>, two: Option<f64>| Some(one? * own + two? * others);
+        self.survival = mean(self.survival, other.survival);
+        self.unreachable_share = mean(self.unreachable_share, other.unreachable_share);
+        let [smallest, largest] = other.size_bytes;
+        self.size_bytes = [self.size_bytes[0].min(smallest), self.size_bytes[1].max(largest)];
+        self.count += other.count;
+        self.bytes += other.bytes;
+        self.bytes_per_hour += other.bytes_per_hour;
+        // The errors of two sizes of the same sample are not independent: the ends are added.
+        for (end, other) in
+            self.bytes_per_hour_interval.iter_mut().zip(other.bytes_per_hour_interval)
+        {
+            *end += other;
+        }
+        self.age_s.youngest = self.age_s.youngest.min(other.age_s.youngest);
+        self.age_s.oldest = self.age_s.oldest.zip(other.age_s.oldest).map(|(a, b)| a.max(b));
+        if self.bytes / 2 < other.bytes {
+            self.because = other.because;
+            self.holders = other.holders;
+            self.roots = other.roots;
+        }
+    }
 }
 
 /// How stacks were taken.

@@ -27,7 +27,11 @@ fn maps(lines: &[&str]) -> Vec<Mapping> {
 }
 
 fn glibc_heap(areas: &[Range<u64>]) -> WalkedHeaps {
-    WalkedHeaps { allocators: vec![AllocatorKind::Glibc], areas: areas.to_vec() }
+    WalkedHeaps {
+        allocators: vec![AllocatorKind::Glibc],
+        areas: areas.to_vec(),
+        ..WalkedHeaps::default()
+    }
 }
 
 fn allocator(name: &str) -> Option<DetectedAllocator> {

@@ -111,7 +111,16 @@ fn group(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
     if !holders.is_empty() {
         out += &hanging(&format!("{indent}held by: "), &holders.join(", "), screen);
     }
-    if let Some(share) = found.unreachable_share.filter(|share| *share > 0.0) {
+    let roots: Vec<String> = found
+        .roots
+        .iter()
+        .map(|h| format!("{} {}", percent(h.share), printable(&h.what)))
+        .collect();
+    if !roots.is_empty() && found.roots != found.holders {
+        out += &hanging(&format!("{indent}reached from: "), &roots.join(", "), screen);
+    }
+    let is_lost = matches!(found.verdict, LeakKind::Lost | LeakKind::LostBefore);
+    if let Some(share) = found.unreachable_share.filter(|share| *share > 0.0 && !is_lost) {
         out +=
             &hanging(&indent, &format!("no pointer leads to {} of them", percent(share)), screen);
     }

@@ -9,7 +9,7 @@
 mod trend;
 mod verdict;
 
-pub use trend::{History, Trend, TrendKind, survivors, trends};
+pub use trend::{History, LostCounts, Trend, TrendKind, lost_trends, survivors, trends};
 pub use verdict::{LostBefore, Reachability, Surroundings, group, lost_before, overall};
 
 #[cfg(test)]

@@ -1,1 +1,288 @@
+//! Synthetic leaks and programs without one. Each is a list of blocks that are allocated and freed at given times, from which
+//! the snapshots are counted.
 
+use std::collections::BTreeMap;
+
+use lowtide_model::leaks::{LeakGroup, LeakKind};
+use lowtide_model::survivors::{ClassSizes, CohortCount, PARTS, Snapshot, size_class};
+
+use super::*;
+
+/// A block: its size, when it was allocated, when it was freed, and whether it was lost.
+#[derive(Debug, Clone, Copy)]
+struct Life {
+    bytes: u64,
+    from_s: f64,
+    to_s: f64,
+    is_lost: bool,
+}
+
+const FOREVER: f64 = f64::INFINITY;
+
+/// So many blocks a second from `from_s` to `to_s`, each for `lives_s`.
+fn blocks(bytes: u64, per_s: f64, (from_s, to_s): (f64, f64), lives_s: f64) -> Vec<Life> {
+    let count = (per_s * (to_s - from_s)) as usize;
+    let life = |number: usize| {
+        let from_s = from_s + number as f64 / per_s;
+        Life { bytes, from_s, to_s: from_s + lives_s, is_lost: false }
+    };
+    (0..count).map(life).collect()
+}
+
+fn lost(blocks: Vec<Life>) -> Vec<Life> {
+    blocks.into_iter().map(|life| Life { is_lost: true, ..life }).collect()
+}
+
+/// What is known after a snapshot every 5 s. Times are counted from the first snapshot. `is_sought` says whether pointers to
+/// the blocks were sought at the end.
+fn groups(lives: &[Life], seconds: u32, is_sought: bool, others: &Surroundings) -> Vec<LeakGroup> {
+    let times: Vec<f64> = (0..=seconds / 5).map(|look| f64::from(look) * 5.0).collect();
+    let cohort = |life: &Life| times.partition_point(|time| *time < life.from_s) as u8;
+    let snapshots: Vec<Snapshot> = times.iter().map(|t_s| snapshot(lives, *t_s, &cohort)).collect();
+    let older_s = f64::from(seconds) / 2.0;
+    let old = survivors(&times, older_s);
+    let now = *times.last().unwrap();
+    let mut sizes: BTreeMap<u16, ClassSizes> = BTreeMap::new();
+    let mut parts: BTreeMap<u16, [u64; PARTS]> = BTreeMap::new();
+    let mut lost = LostCounts::default();
+    for (number, life) in lives.iter().enumerate().filter(|(_, l)| l.from_s <= now && now < l.to_s)
+    {
+        let class = size_class(life.bytes);
+        let of_class = sizes.entry(class).or_default();
+        *of_class = ClassSizes {
+            smallest_bytes: match of_class.count {
+                0 => life.bytes,
+                _ => of_class.smallest_bytes.min(life.bytes),
+            },
+            largest_bytes: of_class.largest_bytes.max(life.bytes),
+            count: of_class.count + 1,
+            bytes: of_class.bytes + life.bytes,
+        };
+        let is_old = old.contains(&cohort(life));
+        parts.entry(class).or_default()[number % PARTS] += u64::from(is_old);
+        if life.is_lost && is_sought {
+            *lost.counts.entry(class).or_default().entry(cohort(life)).or_default() += 1;
+            lost.parts.entry(class).or_default()[number % PARTS] += u64::from(is_old);
+        }
+    }
+    let history =
+        History { snapshots: &snapshots, cohorts: &times, sizes: &sizes, parts: &parts, older_s };
+    let reached = |unreachable_share| {
+        is_sought.then_some(Reachability { sampled: 1000, unreachable_share, rounds: 2 })
+    };
+    let held = trends(&history, &lost);
+    let held = held.iter().map(|trend| group(trend, reached(0.0).as_ref(), others));
+    let lost = lost_trends(&history, &lost);
+    held.chain(lost.iter().map(|trend| group(trend, reached(1.0).as_ref(), others))).collect()
+}
+
+fn snapshot(lives: &[Life], t_s: f64, cohort: &impl Fn(&Life) -> u8) -> Snapshot {
+    let mut counts: BTreeMap<(u16, u8), u32> = BTreeMap::new();
+    for life in lives.iter().filter(|life| life.from_s <= t_s && t_s < life.to_s) {
+        *counts.entry((size_class(life.bytes), cohort(life))).or_default() += 1;
+    }
+    let count = |((class, cohort), count)| CohortCount { class, cohort, count };
+    let counts = counts.into_iter().map(count).collect();
+    Snapshot { t_s, sampled_share: 1.0, large_sampled_share: 1.0, counts }
+}
+
+/// The verdicts of a program of which pointers were sought, without level ones.
+fn verdicts(lives: &[Life], seconds: u32) -> Vec<(LeakKind, u64)> {
+    let groups = groups(lives, seconds, true, &Surroundings::default());
+    let bad = groups.iter().filter(|group| group.verdict != LeakKind::Level);
+    bad.map(|group| (group.verdict, group.size_bytes[0])).collect()
+}
+
+/// Churn of all sizes: most blocks live for less than a second.
+fn churn() -> Vec<Life> {
+    let sizes = [32, 64, 80, 96, 208, 1008];
+    sizes.iter().flat_map(|bytes| blocks(*bytes, 400.0, (-20.0, 120.0), 0.7)).collect()
+}
+
+const ALWAYS: (f64, f64) = (-600.0, 120.0);
+
+#[test]
+fn lost_blocks_among_a_thousand_times_as_many_others_are_found_at_their_rate() {
+    let mut lives = churn();
+    lives.extend(lost(blocks(80, 2.0, ALWAYS, FOREVER)));
+    assert_eq!(verdicts(&lives, 60), [(LeakKind::Lost, 80)]);
+    let groups = groups(&lives, 60, true, &Surroundings::default());
+    let found = groups.iter().find(|group| group.verdict == LeakKind::Lost).unwrap();
+    assert_eq!(found.bytes_per_hour, 2 * 80 * 3600);
+    assert_eq!(found.bytes_per_hour_interval, [2 * 80 * 3600; 2]);
+    assert_eq!(found.count, 60);
+}
+
+#[test]
+fn blocks_that_something_holds_grow_and_so_do_those_whose_pointers_were_not_sought() {
+    let mut lives = churn();
+    lives.extend(blocks(112, 5.0, ALWAYS, FOREVER));
+    assert_eq!(verdicts(&lives, 60), [(LeakKind::Growing, 112)]);
+    let lives = lost(lives);
+    let found = groups(&lives, 60, false, &Surroundings::default());
+    assert!(found.iter().all(|group| group.verdict != LeakKind::Lost));
+    assert!(found.iter().any(|group| group.verdict == LeakKind::Growing));
+}
+
+#[test]
+fn nothing_is_lost_where_pointers_may_be_hidden() {
+    let hidden = Some("part of its memory is swapped out".to_owned());
+    let others = Surroundings { hidden_pointers: hidden, is_below_peak: false };
+    let found = groups(&lost(blocks(80, 5.0, ALWAYS, FOREVER)), 60, true, &others);
+    assert_eq!(found[0].verdict, LeakKind::Growing);
+    assert!(
+        found[0].because.iter().any(|why| why.contains("swapped out")),
+        "{:?}",
+        found[0].because
+    );
+}
+
+#[test]
+fn a_leak_and_a_cache_of_the_same_size_are_two_groups() {
+    let mut lives = blocks(80, 20.0, ALWAYS, FOREVER);
+    lives.extend(lost(blocks(80, 10.0, ALWAYS, FOREVER)));
+    assert_eq!(verdicts(&lives, 60), [(LeakKind::Growing, 80), (LeakKind::Lost, 80)]);
+}
+
+#[test]
+fn a_cache_of_the_most_recent_blocks_does_not_grow() {
+    assert_eq!(verdicts(&blocks(64, 50.0, ALWAYS, 45.0), 60), []);
+    assert_eq!(verdicts(&blocks(64, 50.0, ALWAYS, 300.0), 60), []);
+}
+
+#[test]
+fn long_lives_of_all_lengths_do_not_grow() {
+    let lives: Vec<Life> = (1..60)
+        .flat_map(|number| blocks(96, 2.0, ALWAYS, f64::from(number) * f64::from(number) / 10.0))
+        .collect();
+    assert_eq!(verdicts(&lives, 60), []);
+}
+
+#[test]
+fn a_cache_that_is_emptied_from_time_to_time_does_not_grow() {
+    let lives: Vec<Life> = (-10..5)
+        .flat_map(|round| {
+            let start = f64::from(round) * 30.0;
+            let mut lives = blocks(112, 30.0, (start, start + 30.0), FOREVER);
+            lives.iter_mut().for_each(|life| life.to_s = start + 30.0);
+            lives
+        })
+        .collect();
+    assert_eq!(verdicts(&lives, 60), []);
+    assert_eq!(verdicts(&lives, 75), []);
+}
+
+#[test]
+fn a_program_that_warms_up_does_not_grow_afterwards() {
+    assert_eq!(verdicts(&blocks(128, 100.0, (-5.0, 12.0), FOREVER), 60), []);
+    // While it grows more slowly, it fills up.
+    let slower: Vec<Life> = (0..12)
+        .flat_map(|step| {
+            let start = f64::from(step) * 5.0;
+            blocks(128, 100.0 / f64::from(1 + step), (start, start + 5.0), FOREVER)
+        })
+        .collect();
+    assert_eq!(verdicts(&slower, 60), [(LeakKind::Filling, 128)]);
+}
+
+#[test]
+fn blocks_that_are_freed_later_and_later_fill_up() {
+    // Half of what is allocated is freed after 20 s.
+    let mut lives = blocks(112, 20.0, ALWAYS, FOREVER);
+    lives.extend(blocks(112, 20.0, (0.0, 120.0), 35.0));
+    assert_eq!(verdicts(&lives, 60), [(LeakKind::Filling, 112)]);
+}
+
+#[test]
+fn a_single_burst_does_not_grow() {
+    let mut lives = churn();
+    lives.extend(blocks(208, 1000.0, (7.0, 8.0), FOREVER));
+    assert_eq!(verdicts(&lives, 60), []);
+}
+
+#[test]
+fn neighbouring_sizes_with_few_survivors_each_belong_together() {
+    let lives: Vec<Life> = (0..20)
+        .flat_map(|step| blocks(1664 + step * 48, 0.05, (f64::from(step as u32), 120.0), FOREVER))
+        .collect();
+    let found = groups(&lives, 60, true, &Surroundings::default());
+    assert_eq!((found.len(), found[0].verdict), (1, LeakKind::Growing), "{found:#?}");
+    assert!(found[0].size_bytes[0] < 1700 && found[0].size_bytes[1] > 2400);
+}
+
+#[test]
+fn a_process_below_its_peak_may_fill_what_it_had_before() {
+    let others = Surroundings { hidden_pointers: None, is_below_peak: true };
+    let held = groups(&blocks(80, 5.0, ALWAYS, FOREVER), 60, true, &others);
+    assert_eq!(held[0].verdict, LeakKind::Filling);
+    let lost = groups(&lost(blocks(80, 5.0, ALWAYS, FOREVER)), 60, true, &others);
+    assert_eq!(lost[0].verdict, LeakKind::Lost);
+}
+
+#[test]
+fn too_few_snapshots_are_too_early_and_none_that_grows_is_level() {
+    assert_eq!(overall(&[], 3, 7).kind, LeakKind::TooEarly);
+    assert_eq!(overall(&[], 4, 9).kind, LeakKind::Level);
+    let before = LostBefore { size_bytes: [112, 112], count: 1000, bytes: 112_000 };
+    let group = lost_before(&before, 60.0, 2).unwrap();
+    // Memory that was lost before needs no time to be found.
+    assert_eq!(overall(&[group], 0, 1).kind, LeakKind::LostBefore);
+    assert_eq!(lost_before(&LostBefore { bytes: 1000, ..before }, 60.0, 2), None);
+}
+
+#[test]
+fn survivors_are_old_enough_and_were_seen_twice_since() {
+    let cohorts: Vec<f64> = (0..=12).map(|look| f64::from(look) * 5.0).collect();
+    assert_eq!(survivors(&cohorts, 30.0), 1..7);
+    assert_eq!(survivors(&cohorts, 0.0), 1..11);
+    assert_eq!(survivors(&cohorts, 60.0), 1..1);
+    assert_eq!(survivors(&[], 0.0), 1..1);
+}
+
+#[test]
+fn the_interval_of_an_estimate_covers_the_truth_in_most_samples() {
+    // Blocks of which each place holds several are drawn place by place.
+    let mut covered = 0;
+    for seed in 0..200_u64 {
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        let (mut truth, mut sampled, mut parts) = (0, 0, [0_u64; PARTS]);
+        for _ in 0..4000 {
+            let in_place = next() % 4;
+            truth += in_place;
+            if next() % 8 == 0 {
+                sampled += in_place;
+                parts[(next() % PARTS as u64) as usize] += in_place;
+            }
+        }
+        let class = size_class(80);
+        let count = sampled as u32 / 4;
+        let counts: Vec<CohortCount> =
+            (1..=4).map(|cohort| CohortCount { class, cohort, count }).collect();
+        let times: Vec<f64> = (0..=8).map(f64::from).collect();
+        let snapshot = |t_s| Snapshot {
+            t_s,
+            sampled_share: 1.0 / 8.0,
+            large_sampled_share: 1.0,
+            counts: if t_s == 0.0 { Vec::new() } else { counts.clone() },
+        };
+        let snapshots = [snapshot(0.0), snapshot(8.0)];
+        let sizes = ClassSizes { smallest_bytes: 80, largest_bytes: 80, count: 1, bytes: 80 };
+        let history = History {
+            snapshots: &snapshots,
+            cohorts: &times,
+            sizes: &BTreeMap::from([(class, sizes)]),
+            parts: &BTreeMap::from([(class, parts)]),
+            older_s: 4.0,
+        };
+        let found = trends(&history, &LostCounts::default());
+        let [low, high] = found[0].per_s_interval;
+        covered += u32::from((low..=high).contains(&(truth as f64 / 4.0)));
+    }
+    assert!((180..=200).contains(&covered), "{covered} of 200");
+}

@@ -15,6 +15,8 @@ const MIN_SURVIVAL: f64 = 0.9;
 const MIN_NET: f64 = 0.5;
 /// A size that grows at less than this part of its first rate is filling up.
 const MIN_LATER_RATE: f64 = 0.5;
+/// Survivors that are left without those that are lost are not reported if they are less than this part.
+const MIN_PART: f64 = 0.1;
 /// A cohort is old enough from this part of the age on: snapshots are taken some milliseconds early or late.
 const ABOUT: f64 = 0.98;
 /// Neighbouring sizes belong together if one is at most this much larger than the other, and their rates differ by at most
@@ -142,96 +144,237 @@ fn counts_in(snapshot: &Snapshot, classes: &[u16]) -> Counts {
     counts
 }
 
-/// Returns what the sizes do that have survivors, the one that takes most memory first.
-pub fn trends(history: &History<'_>) -> Vec<Trend> {
+/// Survivors to which no pointer was found, in the sampled part of the heap.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LostCounts {
+    /// How many there are, by class and cohort.
+    pub counts: BTreeMap<u16, BTreeMap<u8, u64>>,
+    /// The survivors among them by class, in each part of the sampled places.
+    pub parts: BTreeMap<u16, [u64; PARTS]>,
+}
+
+/// Returns what the sizes do that have survivors, the one that takes most memory first. Survivors that are `lost` are left out.
+pub fn trends(history: &History<'_>, lost: &LostCounts) -> Vec<Trend> {
     let old = survivors(history.cohorts, history.older_s);
-    let mut found: Vec<Trend> = joined(history, &old)
-        .into_iter()
-        .filter_map(|classes| trend(history, &old, classes))
+    let Some(now) = history.now() else { return Vec::new() };
+    let mut seen: Seen = Seen::new();
+    for found in now.counts.iter().filter(|found| old.contains(&found.cohort)) {
+        *seen.entry(found.class).or_default().entry(found.cohort).or_default() +=
+            u64::from(found.count);
+    }
+    let trends = joined(history, &seen).into_iter();
+    let trends = trends.filter_map(|classes| trend(history, &old, classes));
+    by_bytes(trends.filter_map(|trend| without_lost(history, &old, trend, lost)))
+}
+
+/// Returns what the sizes do that have lost survivors, the one that takes most memory first.
+pub fn lost_trends(history: &History<'_>, lost: &LostCounts) -> Vec<Trend> {
+    let old = survivors(history.cohorts, history.older_s);
+    let of_old = |counts: &BTreeMap<u8, u64>| -> BTreeMap<u8, u64> {
+        counts.range(old.clone()).map(|(cohort, count)| (*cohort, *count)).collect()
+    };
+    let seen: Seen = lost
+        .counts
+        .iter()
+        .map(|(class, counts)| (*class, of_old(counts)))
+        .filter(|(_, counts)| !counts.is_empty())
         .collect();
+    let trends = joined(history, &seen).into_iter();
+    by_bytes(trends.filter_map(|classes| lost_trend(history, &old, classes, lost)))
+}
+
+fn by_bytes(trends: impl Iterator<Item = Trend>) -> Vec<Trend> {
+    let mut found: Vec<Trend> = trends.collect();
     found.sort_by(|a, b| b.bytes.total_cmp(&a.bytes));
     found
 }
 
-/// Returns classes with survivors, those together that are neighbours and grow alike.
-fn joined(history: &History<'_>, old: &Range<u8>) -> Vec<Vec<u16>> {
-    let Some(now) = history.now() else { return Vec::new() };
-    let mut rates: BTreeMap<u16, u64> = BTreeMap::new();
-    for found in now.counts.iter().filter(|found| old.contains(&found.cohort)) {
-        *rates.entry(found.class).or_default() += u64::from(found.count);
-    }
-    let mut groups: Vec<(Vec<u16>, u64)> = Vec::new();
-    for (class, count) in rates {
-        let sizes = history.sizes.get(&class).copied().unwrap_or_default();
-        let joins = groups.last().is_some_and(|(classes, sum)| {
+/// Survivors that were seen, by class and cohort.
+type Seen = BTreeMap<u16, BTreeMap<u8, u64>>;
+
+/// Whether survivors are enough for a growth.
+fn is_enough(seen: u64, cohorts: usize) -> bool {
+    cohorts >= MIN_COHORTS && seen >= MIN_SURVIVORS
+}
+
+/// Returns classes with survivors: each by itself if it has enough of them, and otherwise those together that are neighbours
+/// and grow alike.
+fn joined(history: &History<'_>, seen: &Seen) -> Vec<Vec<u16>> {
+    let mut groups: Vec<(Vec<u16>, u64, bool)> = Vec::new();
+    for (class, cohorts) in seen {
+        let count: u64 = cohorts.values().sum();
+        let sizes = history.sizes.get(class).copied().unwrap_or_default();
+        let is_alone = is_enough(count, cohorts.values().filter(|count| **count > 0).count());
+        let joins = groups.last().is_some_and(|(classes, sum, last_is_alone)| {
             let last = classes.last().and_then(|last| history.sizes.get(last));
             let largest = last.map_or(0, |last| last.largest_bytes);
             let mean = *sum as f64 / classes.len() as f64;
             let (low, high) = (mean.min(count as f64), mean.max(count as f64));
-            sizes.smallest_bytes as f64 <= largest as f64 * MAX_STEP
+            !is_alone
+                && !last_is_alone
+                && sizes.smallest_bytes as f64 <= largest as f64 * MAX_STEP
                 && (high <= low * MAX_RATIO || high - low <= 3.0 * (high + low).sqrt())
         });
         match groups.last_mut().filter(|_| joins) {
-            Some((classes, sum)) => {
-                classes.push(class);
+            Some((classes, sum, _)) => {
+                classes.push(*class);
                 *sum += count;
             }
-            None => groups.push((vec![class], count)),
+            None => groups.push((vec![*class], count, is_alone)),
         }
     }
-    groups.into_iter().map(|(classes, _)| classes).collect()
+    groups.into_iter().map(|(classes, ..)| classes).collect()
 }
 
 fn trend(history: &History<'_>, old: &Range<u8>, classes: Vec<u16>) -> Option<Trend> {
     let now = history.now()?;
     let counts = counts_in(now, &classes);
-    let of = |cohort: u8| counts.get(&cohort).copied().unwrap_or(0.0);
-    let count: f64 = old.clone().map(of).sum();
-    let duration_s: f64 = old.clone().map(|cohort| history.duration_s(cohort)).sum();
-    if count <= 0.0 || duration_s <= 0.0 {
-        return None;
-    }
-    let survivors_of = |class: &u16| {
-        counts_in(now, &[*class]).range(old.clone()).map(|(_, count)| count).sum::<f64>()
-    };
-    let sizes = |class: &u16| history.sizes.get(class).copied().unwrap_or_default();
-    let mean = |class: &u16| sizes(class).bytes as f64 / sizes(class).count.max(1) as f64;
-    let bytes = classes.iter().map(|class| survivors_of(class) * mean(class)).sum();
-    let seen: u64 = classes.iter().filter_map(|class| history.parts.get(class)).flatten().sum();
-    let per_s = count / duration_s;
+    let survivors = Survivors::new(history, old, &classes, &counts, history.parts)?;
     let survival = survival(history, old, &classes);
     let later_rate = later_rate(history, old, &counts);
     let net = net(history, old, &classes, &counts);
-    let growing_cohorts = old.clone().filter(|cohort| of(*cohort) > 0.0).count();
-    let grows = growing_cohorts >= MIN_COHORTS && seen >= MIN_SURVIVORS && net >= count * MIN_NET;
+    let grows = is_enough(survivors.seen, survivors.cohorts) && net >= survivors.count * MIN_NET;
     let is_steady = survival.is_none_or(|survival| survival >= MIN_SURVIVAL)
         && later_rate.is_none_or(|rate| rate >= MIN_LATER_RATE);
-    let age = |cohort: u8| {
-        history.now_s() - history.cohorts.get(usize::from(cohort)).copied().unwrap_or(0.0)
+    let kind = match (grows, is_steady) {
+        (true, true) => TrendKind::Growing,
+        (true, false) => TrendKind::Filling,
+        (false, _) => TrendKind::Level,
     };
-    let (youngest, oldest) = (old.end.saturating_sub(1), old.start.saturating_sub(1));
-    Some(Trend {
-        kind: match (grows, is_steady) {
-            (true, true) => TrendKind::Growing,
-            (true, false) => TrendKind::Filling,
-            (false, _) => TrendKind::Level,
-        },
-        size_bytes: [
-            classes.iter().map(|class| sizes(class).smallest_bytes).min()?,
-            classes.iter().map(|class| sizes(class).largest_bytes).max()?,
-        ],
-        per_s_interval: interval(history, now, &classes, count).map(|count| count / duration_s),
-        classes,
-        count,
-        bytes,
-        per_s,
-        survival,
-        net,
-        cohorts: old.len(),
+    Some(Trend { kind, survival, later_rate, net, ..survivors.trend(history, old, classes)? })
+}
+
+/// The trend of lost survivors: none of them can be freed any more.
+fn lost_trend(
+    history: &History<'_>,
+    old: &Range<u8>,
+    classes: Vec<u16>,
+    lost: &LostCounts,
+) -> Option<Trend> {
+    let counts = lost_in(history, &classes, lost);
+    let survivors = Survivors::new(history, old, &classes, &counts, &lost.parts)?;
+    let grows = is_enough(survivors.seen, survivors.cohorts);
+    let kind = if grows { TrendKind::Growing } else { TrendKind::Level };
+    let (net, survival) = (survivors.count, Some(1.0));
+    Some(Trend { kind, survival, net, ..survivors.trend(history, old, classes)? })
+}
+
+/// Returns the estimated counts of lost survivors of some classes, by cohort.
+fn lost_in(history: &History<'_>, classes: &[u16], lost: &LostCounts) -> Counts {
+    let mut counts = Counts::new();
+    for class in classes {
+        let share = history.now().map_or(1.0, |now| now.share_of(*class));
+        for (cohort, count) in lost.counts.get(class).into_iter().flatten() {
+            *counts.entry(*cohort).or_default() += *count as f64 / share;
+        }
+    }
+    counts
+}
+
+/// Returns a trend without the survivors that are lost; `None` if hardly any are left.
+fn without_lost(
+    history: &History<'_>,
+    old: &Range<u8>,
+    trend: Trend,
+    lost: &LostCounts,
+) -> Option<Trend> {
+    let lost = lost_in(history, &trend.classes, lost);
+    let count: f64 = lost.range(old.clone()).map(|(_, count)| count).sum();
+    if count == 0.0 {
+        return Some(trend);
+    }
+    let counts = counts_in(history.now()?, &trend.classes);
+    let left = |cohort: &u8| {
+        let of = |counts: &Counts| counts.get(cohort).copied().unwrap_or(0.0);
+        of(&counts) - of(&lost)
+    };
+    let growing_cohorts = old.clone().filter(|cohort| left(cohort) >= 1.0).count();
+    let part = (1.0 - count / trend.count).max(0.0);
+    // A block that is allocated between the last snapshot and the search is not known to be lost.
+    let is_little = part < MIN_PART || !is_enough((trend.count * part) as u64, growing_cohorts);
+    (!is_little).then(|| Trend {
+        count: trend.count * part,
+        bytes: trend.bytes * part,
+        per_s: trend.per_s * part,
+        per_s_interval: trend.per_s_interval.map(|rate| rate * part),
+        net: trend.net - count,
         growing_cohorts,
-        later_rate,
-        age_s: [age(youngest), age(oldest)],
+        ..trend
     })
+}
+
+/// The survivors of some classes.
+struct Survivors {
+    /// Their number.
+    count: f64,
+    /// How many of them were seen.
+    seen: u64,
+    /// The time in which they were allocated, in seconds.
+    duration_s: f64,
+    /// Number of cohorts that have any.
+    cohorts: usize,
+    bytes: f64,
+    interval: [f64; 2],
+}
+
+impl Survivors {
+    fn new(
+        history: &History<'_>,
+        old: &Range<u8>,
+        classes: &[u16],
+        counts: &Counts,
+        parts: &BTreeMap<u16, [u64; PARTS]>,
+    ) -> Option<Self> {
+        let now = history.now()?;
+        let of = |cohort: u8| counts.get(&cohort).copied().unwrap_or(0.0);
+        let count: f64 = old.clone().map(of).sum();
+        let duration_s: f64 = old.clone().map(|cohort| history.duration_s(cohort)).sum();
+        if count <= 0.0 || duration_s <= 0.0 {
+            return None;
+        }
+        let seen_of = |class: &u16| parts.get(class).map_or(0, |parts| parts.iter().sum::<u64>());
+        let mean_bytes = |class: &u16| {
+            let sizes = history.sizes.get(class).copied().unwrap_or_default();
+            sizes.bytes as f64 / sizes.count.max(1) as f64
+        };
+        let bytes_of =
+            |class: &u16| seen_of(class) as f64 / now.share_of(*class) * mean_bytes(class);
+        Some(Self {
+            count,
+            seen: classes.iter().map(seen_of).sum(),
+            duration_s,
+            cohorts: old.clone().filter(|cohort| of(*cohort) > 0.0).count(),
+            bytes: classes.iter().map(bytes_of).sum(),
+            interval: interval(now, classes, count, parts),
+        })
+    }
+
+    /// Returns the trend of these survivors, which is level and has no further figures yet.
+    fn trend(&self, history: &History<'_>, old: &Range<u8>, classes: Vec<u16>) -> Option<Trend> {
+        let sizes = |class: &u16| history.sizes.get(class).copied().unwrap_or_default();
+        let age = |cohort: u8| {
+            history.now_s() - history.cohorts.get(usize::from(cohort)).copied().unwrap_or(0.0)
+        };
+        let (youngest, oldest) = (old.end.saturating_sub(1), old.start.saturating_sub(1));
+        Some(Trend {
+            kind: TrendKind::Level,
+            size_bytes: [
+                classes.iter().map(|class| sizes(class).smallest_bytes).min()?,
+                classes.iter().map(|class| sizes(class).largest_bytes).max()?,
+            ],
+            classes,
+            count: self.count,
+            bytes: self.bytes,
+            per_s: self.count / self.duration_s,
+            per_s_interval: self.interval.map(|count| count / self.duration_s),
+            survival: None,
+            net: 0.0,
+            cohorts: old.len(),
+            growing_cohorts: self.cohorts,
+            later_rate: None,
+            age_s: [age(youngest), age(oldest)],
+        })
+    }
 }
 
 /// Returns which part is left of the survivors that there were when they were half as old, of the older half of the cohorts.
@@ -276,10 +419,15 @@ fn net(history: &History<'_>, old: &Range<u8>, classes: &[u16], now: &Counts) ->
 }
 
 /// Returns the 95 % interval of an estimated number of survivors, from how much the parts of the sample differ.
-fn interval(history: &History<'_>, now: &Snapshot, classes: &[u16], count: f64) -> [f64; 2] {
+fn interval(
+    now: &Snapshot,
+    classes: &[u16],
+    count: f64,
+    parts_of: &BTreeMap<u16, [u64; PARTS]>,
+) -> [f64; 2] {
     let mut parts = [0.0; PARTS];
     for class in classes {
-        let (share, counts) = (now.share_of(*class), history.parts.get(class));
+        let (share, counts) = (now.share_of(*class), parts_of.get(class));
         if share < 1.0 {
             for (sum, part) in parts.iter_mut().zip(counts.into_iter().flatten()) {
                 *sum += *part as f64 / share;

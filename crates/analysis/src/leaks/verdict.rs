@@ -71,6 +71,7 @@ pub fn group(trend: &Trend, reached: Option<&Reachability>, others: &Surrounding
         block_type: None,
         types: Vec::new(),
         holders: Vec::new(),
+        roots: Vec::new(),
         unreachable_share: reached.map(|r| r.unreachable_share),
         stacks: Vec::new(),
     }
@@ -123,7 +124,7 @@ fn reasons(
         None => because.push("pointers to them were not sought".to_owned()),
         Some(reached) => {
             because.push(format!(
-                "no pointer was found to {} of {} blocks, in {} searches of all its memory",
+                "no pointer leads to {} of {}, in {} searches of all memory",
                 percent(reached.unreachable_share),
                 reached.sampled,
                 reached.rounds
@@ -160,6 +161,7 @@ pub fn lost_before(found: &LostBefore, elapsed_s: f64, rounds: u32) -> Option<Le
         block_type: None,
         types: Vec::new(),
         holders: Vec::new(),
+        roots: Vec::new(),
         unreachable_share: Some(1.0),
         stacks: Vec::new(),
     })
@@ -187,7 +189,7 @@ pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict 
             let bytes: u64 = of_kind.iter().map(|group| group.bytes_per_hour).sum();
             let mut because = match kind {
                 LeakKind::LostBefore => Vec::new(),
-                _ => vec![format!("{} an hour in {} groups", Human(bytes), of_kind.len())],
+                _ => vec![format!("{} an hour", Human(bytes))],
             };
             because.extend(first.because.iter().cloned());
             because

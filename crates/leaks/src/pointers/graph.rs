@@ -1,5 +1,6 @@
 //! Which blocks point to which, and which of them no root leads to.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
@@ -39,8 +40,8 @@ pub struct Graph {
     /// Where the pointers of each block begin in `targets`, and where the last ends.
     first: Vec<u32>,
     targets: Vec<BlockId>,
-    /// Blocks that roots point to.
-    from_roots: Vec<BlockId>,
+    /// Blocks that roots point to, with the address of the pointer; 0 stands for one that is not in memory.
+    from_roots: Vec<(BlockId, u64)>,
 }
 
 /// Why there is no graph.
@@ -69,14 +70,14 @@ impl Graph {
             targets: Vec::new(),
             from_roots: Vec::new(),
         };
-        let mut reached = |to: BlockId, all: &mut Vec<BlockId>| {
+        let mut reached = |to: BlockId, at: u64, all: &mut Vec<(BlockId, u64)>| {
             if from_roots.insert(to) {
-                all.push(to);
+                all.push((to, at));
             }
         };
         let places = known.iter().filter_map(|at| index.containing(*at));
-        places.for_each(|to| reached(to, &mut graph.from_roots));
-        each_root(memory, index, roots, |_, to| reached(to, &mut graph.from_roots));
+        places.for_each(|to| reached(to, 0, &mut graph.from_roots));
+        each_root(memory, index, roots, |at, to| reached(to, at, &mut graph.from_roots));
         each_in_blocks(memory, index, |from, to| {
             while graph.first.len() <= from as usize {
                 graph.first.push(graph.targets.len() as u32);
@@ -109,7 +110,7 @@ impl Graph {
     pub fn unreachable(&self, hidden: usize) -> Vec<BlockId> {
         let mut reached = BlockSet::new(self.blocks());
         let mut stack: Vec<BlockId> = Vec::new();
-        for root in &self.from_roots {
+        for (root, _) in &self.from_roots {
             if reached.insert(*root) {
                 stack.push(*root);
             }
@@ -117,6 +118,36 @@ impl Graph {
         self.follow(&mut reached, &mut stack, |_| {});
         self.without_hidden(&mut reached, hidden);
         (0..self.blocks() as BlockId).filter(|id| !reached.contains(*id)).collect()
+    }
+
+    /// Returns the address of the pointer from which the shortest way leads to each of some blocks; `None` if there is none.
+    /// Roots that `is_last` names are used only if no other leads there.
+    pub fn roots_of(
+        &self,
+        blocks: &[Option<BlockId>],
+        is_last: impl Fn(u64) -> bool,
+    ) -> Vec<Option<u64>> {
+        const NONE: u32 = u32::MAX;
+        let mut root_of = vec![NONE; self.blocks()];
+        let mut queue = VecDeque::new();
+        for last in [false, true] {
+            for (number, (root, at)) in self.from_roots.iter().enumerate() {
+                if is_last(*at) == last && root_of[*root as usize] == NONE {
+                    root_of[*root as usize] = number as u32;
+                    queue.push_back(*root);
+                }
+            }
+            while let Some(from) = queue.pop_front() {
+                for to in self.targets(from) {
+                    if root_of[*to as usize] == NONE {
+                        root_of[*to as usize] = root_of[from as usize];
+                        queue.push_back(*to);
+                    }
+                }
+            }
+        }
+        let root = |block: BlockId| self.from_roots.get(root_of[block as usize] as usize);
+        blocks.iter().map(|block| Some(root((*block)?)?.1)).collect()
     }
 
     fn follow(
@@ -209,13 +240,22 @@ mod tests {
             first[place] += first[place - 1];
         }
         let targets = sorted.iter().map(|(_, to)| *to).collect();
-        Graph { first, targets, from_roots: roots.to_vec() }
+        let from_roots = (0x1000..).step_by(8).zip(roots).map(|(at, root)| (*root, at)).collect();
+        Graph { first, targets, from_roots }
     }
 
     #[test]
     fn what_no_root_leads_to_is_unreachable_even_if_it_points_to_itself() {
         let graph = graph(7, &[0], &[(0, 1), (1, 2), (3, 4), (4, 3), (5, 2), (6, 6)]);
         assert_eq!(graph.unreachable(0), [3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn the_root_of_a_block_is_the_nearest_one_and_a_stack_only_if_there_is_no_other() {
+        let graph = graph(6, &[0, 3, 5], &[(0, 1), (1, 2), (3, 2), (5, 1), (5, 4)]);
+        let is_stack = |at| at == 0x1010;
+        let found = graph.roots_of(&[Some(1), Some(2), Some(4), None], is_stack);
+        assert_eq!(found, [Some(0x1000), Some(0x1008), Some(0x1010), None]);
     }
 
     #[test]

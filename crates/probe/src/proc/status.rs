@@ -26,6 +26,8 @@ pub struct Status {
     pub shared_bytes: u64,
     /// Anonymous bytes in swap.
     pub swap_bytes: u64,
+    /// Resident bytes at their highest (`VmHWM`).
+    pub peak_rss_bytes: u64,
     /// What the kernel uses for its page tables, in bytes.
     pub page_tables_bytes: u64,
     /// Bytes of mappings that were locked (`mlock`, `mlockall`), whether they are resident or not.
@@ -91,6 +93,7 @@ impl Status {
                 "RssAnon" => &mut status.anon_bytes,
                 "RssFile" => &mut status.file_bytes,
                 "RssShmem" => &mut status.shared_bytes,
+                "VmHWM" => &mut status.peak_rss_bytes,
                 "VmSwap" => &mut status.swap_bytes,
                 "VmPTE" => &mut status.page_tables_bytes,
                 "VmLck" => &mut status.locked_bytes,
