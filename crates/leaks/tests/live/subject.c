@@ -1,5 +1,6 @@
 // Programs that leak, and programs that do not, each by its name. Each works until its standard input ends, and answers each
-// line with its own count: blocks and bytes that it has lost so far, blocks that it keeps, and the seconds since it started.
+// line with its own count: blocks and bytes that it has lost so far, blocks that it keeps, steps of its work, and the seconds
+// since it started.
 //
 //   subject NAME [RATE [ONE_OF]]
 //
@@ -15,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static atomic_size_t lost, lost_bytes, kept;
+static atomic_size_t lost, lost_bytes, kept, steps;
 static size_t rate = 20000, one_of = 1000;
 static struct timespec start;
 
@@ -25,8 +26,9 @@ static double seconds(void) {
     return (double)(now.tv_sec - start.tv_sec) + (double)(now.tv_nsec - start.tv_nsec) / 1e9;
 }
 
-// Waits until it is time for the next of so many in a second.
+// Waits until it is time for the next of so many in a second. Counts the steps.
 static void pace(size_t done, double per_second) {
+    steps++;
     double ahead = (double)done / per_second - seconds();
     if (ahead > 0.002) usleep((unsigned)(ahead * 1e6));
 }
@@ -111,7 +113,7 @@ static void *tagged(void *unused) {
         table[done] = (void *)((uintptr_t)filled(56, done) | (done % 0xfff + 1) << 48), kept++;
         pace(done, (double)rate);
     }
-    for (;;) pause();
+    for (;;) usleep(1000), steps++;
     return unused;
 }
 
@@ -149,7 +151,7 @@ static void *warm_up(void *unused) {
         table[done] = filled(120, done), kept++;
         pace(done, (double)rate);
     }
-    for (;;) pause();
+    for (;;) usleep(1000), steps++;
     return unused;
 }
 
@@ -223,8 +225,8 @@ int main(int count, char **words) {
     }
     char line[64];
     while (fgets(line, sizeof line, stdin)) {
-        printf("{\"lost\": %zu, \"lost_bytes\": %zu, \"kept\": %zu, \"seconds\": %.6f}\n", (size_t)lost, (size_t)lost_bytes,
-               (size_t)kept, seconds());
+        printf("{\"lost\": %zu, \"lost_bytes\": %zu, \"kept\": %zu, \"steps\": %zu, \"seconds\": %.6f}\n", (size_t)lost,
+               (size_t)lost_bytes, (size_t)kept, (size_t)steps, seconds());
         fflush(stdout);
     }
     return 0;

@@ -1,0 +1,185 @@
+//! Each program of `subject.c` has the verdict that it should have.
+
+use std::process::Command;
+
+use lowtide_leaks::book::MAX_BLOCKS;
+use lowtide_model::leaks::{LeakGroup, LeakKind};
+
+use crate::subject::{Subject, Watched, compile};
+
+/// A program with its arguments, the steps between two snapshots, and its verdict.
+struct Case {
+    words: &'static [&'static str],
+    steps: u64,
+    verdict: LeakKind,
+    /// The size of the blocks that the verdict is about, as the allocator has them.
+    bytes: u64,
+}
+
+const CASES: [Case; 13] = [
+    Case { words: &["mix", "20000", "500"], steps: 250, verdict: LeakKind::Lost, bytes: 80 },
+    Case { words: &["cycles", "400"], steps: 80, verdict: LeakKind::Lost, bytes: 80 },
+    Case { words: &["list", "500"], steps: 200, verdict: LeakKind::Growing, bytes: 80 },
+    Case { words: &["local_list", "500"], steps: 200, verdict: LeakKind::Growing, bytes: 80 },
+    Case { words: &["tagged", "500"], steps: 200, verdict: LeakKind::Growing, bytes: 64 },
+    Case {
+        words: &["lost_before", "2000", "20000000"],
+        steps: 800,
+        verdict: LeakKind::LostBefore,
+        bytes: 112,
+    },
+    Case { words: &["recent", "500"], steps: 200, verdict: LeakKind::Level, bytes: 0 },
+    Case { words: &["zeroed", "2000"], steps: 800, verdict: LeakKind::Level, bytes: 0 },
+    Case { words: &["refill", "500"], steps: 500, verdict: LeakKind::Level, bytes: 0 },
+    Case { words: &["warm_up", "2000"], steps: 1000, verdict: LeakKind::Level, bytes: 0 },
+    Case { words: &["double_buffer", "5000"], steps: 1, verdict: LeakKind::Level, bytes: 0 },
+    Case { words: &["arenas"], steps: 8, verdict: LeakKind::Level, bytes: 0 },
+    Case { words: &["grow", "3000"], steps: 1200, verdict: LeakKind::Level, bytes: 0 },
+];
+
+const LOOKS: usize = 13;
+
+fn watch(case: &Case, looks: usize, max_blocks: usize) -> Watched {
+    let home = tempfile::tempdir().unwrap();
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let program = compile(home.path(), "subject.c", &compiler);
+    let mut subject = Subject::start(Command::new(program).args(case.words));
+    if case.words[0] == "lost_before" {
+        subject.wait_for(1);
+    }
+    subject.watch(looks, case.steps, max_blocks)
+}
+
+fn case(name: &str) -> &'static Case {
+    CASES.iter().find(|case| case.words[0] == name).unwrap()
+}
+
+/// The group that a verdict is about.
+fn group<'w>(case: &Case, watched: &'w Watched) -> &'w LeakGroup {
+    let report = &watched.report;
+    assert_eq!(report.verdict.kind, case.verdict, "{:?}: {report:#?}", case.words);
+    let bad: Vec<&LeakGroup> =
+        report.groups.iter().filter(|group| group.verdict == case.verdict).collect();
+    let of_size = bad.iter().find(|group| group.size_bytes == [case.bytes; 2]);
+    assert!(bad.len() == 1, "{:?}: {bad:#?}", case.words);
+    of_size.unwrap_or_else(|| panic!("{:?}: {bad:#?}", case.words))
+}
+
+/// Whether a count is within what it can be, and 5 %.
+fn assert_agrees(name: &str, count: u64, [least, most]: [u64; 2]) {
+    let (count, least, most) = (count as f64, least as f64, most as f64);
+    assert!(
+        (least * 0.95 - 2.0..=most * 1.05 + 2.0).contains(&count),
+        "{name}: {least} {count} {most}"
+    );
+}
+
+/// Checks that a program that does not leak has no group that seems to.
+fn is_level(name: &str) {
+    let watched = watch(case(name), LOOKS, MAX_BLOCKS);
+    let bad = |group: &&LeakGroup| {
+        matches!(group.verdict, LeakKind::Lost | LeakKind::Growing | LeakKind::LostBefore)
+    };
+    let bad: Vec<&LeakGroup> = watched.report.groups.iter().filter(bad).collect();
+    assert!(bad.is_empty(), "{name}: {bad:#?}");
+}
+
+#[test]
+fn blocks_lost_among_many_others_are_counted() {
+    let case = case("mix");
+    let watched = watch(case, LOOKS, MAX_BLOCKS);
+    let group = group(case, &watched);
+    assert_agrees("mix", group.count, watched.lost);
+    let per_hour = watched.lost.map(|lost| (lost * 80) as f64 / watched.seconds * 3600.0);
+    assert_agrees("rate", group.bytes_per_hour, per_hour.map(|bytes| bytes as u64));
+    assert_eq!(group.bytes_per_hour_interval, [group.bytes_per_hour; 2]);
+    assert!(group.unreachable_share.is_some_and(|share| share >= 0.9), "{group:#?}");
+}
+
+#[test]
+fn lost_cycles_are_lost() {
+    let case = case("cycles");
+    let watched = watch(case, LOOKS, MAX_BLOCKS);
+    assert_agrees("cycles", group(case, &watched).count, watched.lost);
+}
+
+#[test]
+fn what_a_variable_leads_to_is_held_by_it_even_if_other_bits_are_in_the_pointers() {
+    for (name, holder) in
+        [("list", "variable head of subject"), ("tagged", "variable table of subject")]
+    {
+        let case = case(name);
+        let watched = watch(case, LOOKS, MAX_BLOCKS);
+        let group = group(case, &watched);
+        assert_agrees(name, group.count, watched.kept);
+        assert_eq!(group.unreachable_share, Some(0.0), "{name}");
+        assert!(
+            group.roots.iter().any(|root| root.what == holder && root.share > 0.9),
+            "{group:#?}"
+        );
+    }
+}
+
+#[test]
+fn what_only_a_local_variable_leads_to_is_not_lost() {
+    let case = case("local_list");
+    let watched = watch(case, LOOKS, MAX_BLOCKS);
+    assert_agrees("local_list", group(case, &watched).count, watched.kept);
+}
+
+#[test]
+fn memory_that_was_lost_before_is_found_to_one_percent() {
+    let case = case("lost_before");
+    let watched = watch(case, 6, MAX_BLOCKS);
+    let group = group(case, &watched);
+    let [least, most] = watched.lost_before.map(|lost| lost as f64);
+    assert!((least * 0.99..=most * 1.01).contains(&(group.count as f64)), "{group:#?}");
+    assert_eq!(group.bytes_per_hour, 0);
+}
+
+#[test]
+fn a_sampled_heap_is_estimated() {
+    let case = case("mix");
+    let watched = watch(case, LOOKS, 30_000);
+    assert!(watched.report.sampled_share < 1.0, "{:#?}", watched.report);
+    let found: Vec<&LeakGroup> =
+        watched.report.groups.iter().filter(|g| g.verdict == LeakKind::Lost).collect();
+    assert!(found.iter().all(|group| group.size_bytes == [80; 2]), "{found:#?}");
+    let [low, high] = found[0].bytes_per_hour_interval;
+    assert!(low < found[0].bytes_per_hour && found[0].bytes_per_hour < high, "{found:#?}");
+}
+
+#[test]
+fn a_cache_of_the_most_recent_blocks_is_level() {
+    is_level("recent");
+}
+
+#[test]
+fn blocks_that_are_all_alike_are_level() {
+    is_level("zeroed");
+}
+
+#[test]
+fn a_cache_that_is_emptied_is_no_leak() {
+    is_level("refill");
+}
+
+#[test]
+fn a_program_that_has_warmed_up_is_level() {
+    is_level("warm_up");
+}
+
+#[test]
+fn two_buffers_in_turn_are_level() {
+    is_level("double_buffer");
+}
+
+#[test]
+fn arenas_that_come_and_go_are_level() {
+    is_level("arenas");
+}
+
+#[test]
+fn arrays_that_grow_by_realloc_up_to_a_size_are_no_leak() {
+    is_level("grow");
+}

@@ -1,0 +1,135 @@
+//! A running program that counts what it loses and keeps.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
+
+use lowtide_analysis::leaks::survivors;
+use lowtide_leaks::evidence::Search;
+use lowtide_leaks::finder::LeakFinder;
+use lowtide_model::leaks::LeakReport;
+use lowtide_probe::target::Target;
+use serde_json::Value;
+
+/// Time between two questions to a program.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What a program counts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Truth {
+    pub(crate) lost: u64,
+    pub(crate) kept: u64,
+    pub(crate) steps: u64,
+    pub(crate) seconds: f64,
+}
+
+pub(crate) struct Subject {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Subject {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let to = child.stdin.take().unwrap();
+        let from = BufReader::new(child.stdout.take().unwrap());
+        Self { child, to, from }
+    }
+
+    pub(crate) fn ask(&mut self) -> Truth {
+        writeln!(self.to).unwrap();
+        let mut line = String::new();
+        self.from.read_line(&mut line).unwrap();
+        let told: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"));
+        let count = |key: &str| told[key].as_u64().unwrap_or(0);
+        Truth {
+            lost: count("lost"),
+            kept: count("kept"),
+            steps: count("steps"),
+            seconds: told["seconds"].as_f64().unwrap(),
+        }
+    }
+
+    /// Waits until it has done so many steps.
+    pub(crate) fn wait_for(&mut self, steps: u64) -> Truth {
+        loop {
+            let truth = self.ask();
+            if truth.steps >= steps {
+                return truth;
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Watches it for some snapshots, with so many steps between them, and seeks pointers. Returns the report, and the smallest
+    /// and largest numbers of blocks that it can have lost, and that it can have kept more, in the time of the survivors.
+    pub(crate) fn watch(&mut self, looks: usize, steps: u64, max_blocks: usize) -> Watched {
+        let target = Target::open(self.child.id()).unwrap();
+        let mut finder = LeakFinder::with_max_blocks(&target, max_blocks).unwrap();
+        let mut next = self.ask().steps;
+        let (mut times, mut truths): (Vec<f64>, Vec<[Truth; 2]>) = (Vec::new(), Vec::new());
+        let mut first = None;
+        for _ in 0..looks {
+            let before = self.wait_for(next);
+            let t_s = before.seconds - *first.get_or_insert(before.seconds);
+            let look = finder.look(t_s).unwrap();
+            let after = self.ask();
+            if look.is_whole {
+                times.push(t_s);
+                truths.push([before, after]);
+            }
+            next = after.steps + steps;
+        }
+        let older_s = times.last().unwrap() / 2.0;
+        let search = Search { with_text: false, interrupt: &AtomicBool::new(false) };
+        finder.seek(Some(older_s), &search).unwrap();
+        let last = usize::from(survivors(&times, older_s).end - 1);
+        let range = |of: fn(&Truth) -> u64| {
+            let least = of(&truths[last][0]).saturating_sub(of(&truths[0][1]));
+            [least, of(&truths[last][1]).saturating_sub(of(&truths[0][0]))]
+        };
+        let (lost, kept) = (range(|truth| truth.lost), range(|truth| truth.kept));
+        let seconds = times[last];
+        let lost_before = [truths[0][0].lost, truths[0][1].lost];
+        Watched { report: finder.report(Some(older_s), 100), lost, kept, lost_before, seconds }
+    }
+}
+
+/// What came of a watch.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) report: LeakReport,
+    /// The least and the most that it can have lost in the time of the survivors.
+    pub(crate) lost: [u64; 2],
+    /// The same of what it keeps.
+    pub(crate) kept: [u64; 2],
+    /// What it had lost before the first snapshot.
+    pub(crate) lost_before: [u64; 2],
+    /// The time of the survivors.
+    pub(crate) seconds: f64,
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Compiles a source beside this file into a directory.
+pub(crate) fn compile(directory: &Path, source: &str, compiler: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/live").join(source);
+    let program = directory.join("subject");
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-pthread", "-o"]).args([&program, &source]);
+    assert!(command.status().unwrap_or_else(|e| panic!("{compiler}: {e}")).success());
+    program
+}
