@@ -15,7 +15,7 @@ use lowtide_probe::target::TargetError;
 use crate::book::Survivor;
 use crate::files::Image;
 use crate::finder::is_whole;
-use crate::pointers::graph::Graph;
+use crate::pointers::graph::{Graph, RootOf};
 use crate::pointers::index::{BlockIndex, IndexBuilder};
 use crate::pointers::roots::Roots;
 use crate::pointers::scan::{each_pointer, each_root};
@@ -166,8 +166,10 @@ pub fn describe(
     let image = Image::new(reader.target().pid, reader.memory(), &walk.maps);
     let all: Vec<Survivor> = groups.iter().flat_map(|group| group.sample.iter().copied()).collect();
     let pointers = pointers_to(memory, &all, index.as_ref(), roots, walk);
-    let namer =
-        Namer { image: &image, memory, index: index.as_ref(), graph: graph.as_ref(), roots };
+    let is_held = groups.iter().any(|group| !group.key.is_lost);
+    let in_stack = |at: u64| roots.stacks.iter().any(|stack| stack.contains(&at));
+    let root_of = graph.as_ref().filter(|_| is_held).map(|graph| graph.roots(in_stack));
+    let namer = Namer { image: &image, memory, index: index.as_ref(), root_of, roots };
     for Sampled { key, sample } in groups {
         let is_there = |survivor: &&Survivor| match index {
             Some(index) => index.starting_at(survivor.at).is_some(),
@@ -294,7 +296,8 @@ struct Namer<'n, M> {
     image: &'n Image<'n>,
     memory: &'n M,
     index: Option<&'n BlockIndex>,
-    graph: Option<&'n Graph>,
+    /// Where the ways to blocks begin; absent if no way was followed.
+    root_of: Option<RootOf>,
     roots: &'n Roots,
 }
 
@@ -341,10 +344,10 @@ impl<M: Memory> Namer<'_, M> {
 
     /// Where the ways to blocks begin.
     fn roots_of(&self, blocks: &[u64]) -> Vec<u64> {
-        let Some((graph, index)) = self.graph.zip(self.index) else { return Vec::new() };
-        let blocks: Vec<_> = blocks.iter().map(|at| index.starting_at(*at)).collect();
-        let roots = graph.roots_of(&blocks, |at| self.is_in_stack(at));
-        roots.into_iter().flatten().collect()
+        let Some((root_of, index)) = self.root_of.as_ref().zip(self.index) else {
+            return Vec::new();
+        };
+        blocks.iter().filter_map(|at| root_of.of(index.starting_at(*at)?)).collect()
     }
 
     fn is_in_stack(&self, at: u64) -> bool {

@@ -24,8 +24,8 @@ use crate::history::SnapshotHistory;
 const MAX_TORN: f64 = 0.02;
 /// Maximum number of groups that are looked into.
 const MAX_SUSPECTS: usize = 10;
-/// Maximum number of groups of memory that was lost before.
-const MAX_LOST_BEFORE: usize = 5;
+/// Maximum number of size classes of memory that was lost before.
+const MAX_LOST_BEFORE: usize = 50;
 /// Maximum number of groups in a report.
 const MAX_GROUPS: usize = 200;
 
@@ -321,8 +321,9 @@ fn merged(mut groups: Vec<LeakGroup>) -> Vec<LeakGroup> {
     for group in groups {
         let holder = |group: &LeakGroup| group.holders.first().map(|holder| holder.what.clone());
         let is_like = |last: &&mut LeakGroup| {
+            let is_known = group.block_type.is_some() || group.verdict == LeakKind::LostBefore;
             group.verdict != LeakKind::Level
-                && group.block_type.is_some()
+                && is_known
                 && (last.verdict, &last.block_type) == (group.verdict, &group.block_type)
                 && (holder(last) == holder(&group)
                     || last.holders.is_empty()

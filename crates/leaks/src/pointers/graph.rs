@@ -44,6 +44,24 @@ pub struct Graph {
     from_roots: Vec<(BlockId, u64)>,
 }
 
+/// The root from which the shortest way leads to each block.
+#[derive(Debug)]
+pub struct RootOf {
+    root_of: Vec<u32>,
+    addresses: Vec<u64>,
+}
+
+/// Stands for a block that no root leads to.
+const NO_ROOT: u32 = u32::MAX;
+
+impl RootOf {
+    /// The address of the pointer from which the way to a block begins; 0 for one that is not in memory. `None` if there is
+    /// none.
+    pub fn of(&self, block: BlockId) -> Option<u64> {
+        self.addresses.get(*self.root_of.get(block as usize)? as usize).copied()
+    }
+}
+
 /// Why there is no graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GraphError {
@@ -120,34 +138,28 @@ impl Graph {
         (0..self.blocks() as BlockId).filter(|id| !reached.contains(*id)).collect()
     }
 
-    /// Returns the address of the pointer from which the shortest way leads to each of some blocks; `None` if there is none.
-    /// Roots that `is_last` names are used only if no other leads there.
-    pub fn roots_of(
-        &self,
-        blocks: &[Option<BlockId>],
-        is_last: impl Fn(u64) -> bool,
-    ) -> Vec<Option<u64>> {
-        const NONE: u32 = u32::MAX;
-        let mut root_of = vec![NONE; self.blocks()];
+    /// Finds the root from which the shortest way leads to each block. Roots that `is_last` selects are used only if no other
+    /// leads there.
+    pub fn roots(&self, is_last: impl Fn(u64) -> bool) -> RootOf {
+        let mut root_of = vec![NO_ROOT; self.blocks()];
         let mut queue = VecDeque::new();
         for last in [false, true] {
             for (number, (root, at)) in self.from_roots.iter().enumerate() {
-                if is_last(*at) == last && root_of[*root as usize] == NONE {
+                if is_last(*at) == last && root_of[*root as usize] == NO_ROOT {
                     root_of[*root as usize] = number as u32;
                     queue.push_back(*root);
                 }
             }
             while let Some(from) = queue.pop_front() {
                 for to in self.targets(from) {
-                    if root_of[*to as usize] == NONE {
+                    if root_of[*to as usize] == NO_ROOT {
                         root_of[*to as usize] = root_of[from as usize];
                         queue.push_back(*to);
                     }
                 }
             }
         }
-        let root = |block: BlockId| self.from_roots.get(root_of[block as usize] as usize);
-        blocks.iter().map(|block| Some(root((*block)?)?.1)).collect()
+        RootOf { root_of, addresses: self.from_roots.iter().map(|(_, at)| *at).collect() }
     }
 
     fn follow(
@@ -254,7 +266,8 @@ mod tests {
     fn the_root_of_a_block_is_the_nearest_one_and_a_stack_only_if_there_is_no_other() {
         let graph = graph(6, &[0, 3, 5], &[(0, 1), (1, 2), (3, 2), (5, 1), (5, 4)]);
         let is_stack = |at| at == 0x1010;
-        let found = graph.roots_of(&[Some(1), Some(2), Some(4), None], is_stack);
+        let roots = graph.roots(is_stack);
+        let found = [1, 2, 4, 6].map(|block| roots.of(block));
         assert_eq!(found, [Some(0x1000), Some(0x1008), Some(0x1010), None]);
     }
 
