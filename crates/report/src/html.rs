@@ -21,6 +21,12 @@ use crate::view::{Curve, CurveGroup, View, names};
 #[error("the report could not be made: {0}")]
 pub struct HtmlError(String);
 
+impl HtmlError {
+    pub(crate) fn new(error: impl std::fmt::Display) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// Renders a report of some records, overlaid on each other, and of others beside them, each on
 /// axes of its own. `subtitle` names the command and the machine.
 ///
@@ -92,7 +98,7 @@ fn view_section(view: &View, beside: Option<&LoadedRecord>) -> Value {
     }
 }
 
-fn pairs(palette: &[(&'static str, &'static str)]) -> Vec<Vec<&'static str>> {
+pub(crate) fn pairs(palette: &[(&'static str, &'static str)]) -> Vec<Vec<&'static str>> {
     palette.iter().map(|(dark, light)| vec![*dark, *light]).collect()
 }
 

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use lowtide_model::leaks::LeakReport;
 use lowtide_record::ReadError;
 use lowtide_record::files;
 use lowtide_report::read::{self, LoadError, LoadedRecord, Opened};
-use lowtide_report::{csv, merge_shards, overlay, png};
+use lowtide_report::{csv, leaks, merge_shards, overlay, png};
 
 use crate::args::ReportArgs;
 use crate::exit::{Exit, Failure};
@@ -14,6 +15,9 @@ use crate::present::{Report, unread};
 
 pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
     check(args, output)?;
+    if let Some(reports) = args.records.iter().find_map(|path| leaks::read(path)) {
+        return of_leaks(args, &reports, output);
+    }
     let records = open(&args.records)?;
     if let [first, others @ ..] = records.as_slice()
         && let Some(other) = others.iter().find(|r| r.study.metric != first.study.metric)
@@ -55,6 +59,31 @@ pub(crate) fn run(args: &ReportArgs, output: &Output) -> Result<Exit, Failure> {
         }
     } else if !is_written {
         output.text(&report.for_terminal(output))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Reports the record of `lowtide leaks`.
+fn of_leaks(args: &ReportArgs, reports: &[LeakReport], output: &Output) -> Result<Exit, Failure> {
+    if args.records.len() > 1 {
+        return Err(Failure::usage(
+            "a record of `lowtide leaks` cannot be laid over another record: report each by itself",
+        ));
+    }
+    if args.svg.is_some() || args.png.is_some() || args.markdown.is_some() || args.csv.is_some() {
+        return Err(Failure::usage(
+            "a record of `lowtide leaks` can be shown as text, as --html FILE or as --json",
+        ));
+    }
+    if let Some(path) = &args.html {
+        write(path, leaks::page(reports).map_err(Failure::failed)?.as_bytes(), args.force, output)?;
+    }
+    if let Some(last) = reports.last() {
+        if output.json {
+            output.object(last)?;
+        } else if args.html.is_none() {
+            output.text(&leaks::render(last, output.screen()))?;
+        }
     }
     Ok(Exit::Done)
 }

@@ -1,4 +1,7 @@
-//! The report of `lowtide leaks` for people: one screen.
+//! The report of `lowtide leaks` for people: one screen of text. [`html`] makes a page of its record, which [`read()`] opens.
+
+mod html;
+mod read;
 
 use std::fmt::Write as _;
 
@@ -8,6 +11,9 @@ use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport};
 
 use crate::screen::{Screen, bold, dim, hanging, title};
 use crate::text::{printable, thousands, wrapped};
+
+pub use html::render as page;
+pub use read::read;
 
 /// Width of the columns before the description of a group.
 const INDENT: usize = 13;
@@ -68,11 +74,7 @@ fn facts(report: &LeakReport) -> Vec<String> {
 
 fn group(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
     let about = if report.sampled_share < 1.0 { "≈" } else { "" };
-    let [smallest, largest] = found.size_bytes;
-    let size = match smallest == largest {
-        true => format!("{smallest} B"),
-        false => format!("{}–{}", short(smallest), short(largest)),
-    };
+    let size = size(found);
     let rate = match found.bytes_per_hour {
         0 => "-".to_owned(),
         bytes => Human(bytes).to_string(),
@@ -127,6 +129,15 @@ fn group(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
     out
 }
 
+/// Formats the sizes of a group.
+pub(crate) fn size(group: &LeakGroup) -> String {
+    let [smallest, largest] = group.size_bytes;
+    match smallest == largest {
+        true => format!("{smallest} B"),
+        false => format!("{}–{}", short(smallest), short(largest)),
+    }
+}
+
 /// Formats a size in a few characters.
 fn short(bytes: u64) -> String {
     if bytes < 10_000 { bytes.to_string() } else { Human(bytes).to_string().replace(' ', "") }
@@ -144,5 +155,74 @@ fn next(report: &LeakReport) -> String {
         LeakKind::Lost | LeakKind::LostBefore => {
             "next: the type and the size lead to the code that allocates it".to_owned()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lowtide_model::leaks::{AgeRange, BlockType, Holder, LeakTier, LeakVerdict};
+
+    use super::*;
+
+    /// A report with a leak, a cache, and a size that does not grow.
+    pub(super) fn report() -> LeakReport {
+        let group = |verdict, bytes: u64| LeakGroup {
+            verdict,
+            because: vec!["they come at 20.0 a second, in 6 of 6 intervals".to_owned()],
+            size_bytes: [80, 80],
+            count: bytes / 80,
+            bytes,
+            bytes_per_hour: bytes * 60,
+            bytes_per_hour_interval: [bytes * 60; 2],
+            survival: Some(1.0),
+            age_s: AgeRange { youngest: 30.0, oldest: Some(60.0) },
+            block_type: None,
+            types: Vec::new(),
+            holders: Vec::new(),
+            roots: Vec::new(),
+            unreachable_share: None,
+            stacks: Vec::new(),
+        };
+        let lost = LeakGroup {
+            types: vec![BlockType { name: "C++ Session".to_owned(), share: 1.0 }],
+            unreachable_share: Some(0.99),
+            ..group(LeakKind::Lost, 96_000)
+        };
+        let growing = LeakGroup {
+            size_bytes: [1664, 2560],
+            holders: vec![Holder { what: "a block of 8208 bytes".to_owned(), share: 1.0 }],
+            roots: vec![Holder { what: "variable cache of server".to_owned(), share: 0.97 }],
+            bytes_per_hour_interval: [1 << 20, 3 << 20],
+            bytes_per_hour: 2 << 20,
+            ..group(LeakKind::Growing, 1_000_000)
+        };
+        let level = LeakGroup { bytes_per_hour: 0, ..group(LeakKind::Level, 800) };
+        LeakReport {
+            schema: LeakReport::SCHEMA.to_owned(),
+            pid: 4711,
+            command: vec!["server".to_owned(), "--port".to_owned(), "80".to_owned()],
+            tier: LeakTier::Read,
+            looks: 13,
+            torn_looks: 1,
+            elapsed_s: 60.0,
+            cpu_s: 0.4,
+            older_s: 30.0,
+            exposure: 0.0,
+            sampled_share: 0.25,
+            in_use_bytes: 300 << 20,
+            verdict: LeakVerdict {
+                kind: LeakKind::Lost,
+                because: vec!["5.49 MiB an hour".to_owned(), "1200 blocks are left".to_owned()],
+            },
+            bytes_per_hour: 96_000 * 60,
+            seconds_to_limit: Some(86_400.0),
+            groups: vec![lost, growing, level],
+            notes: vec!["an arena could not be walked".to_owned()],
+        }
+    }
+
+    #[test]
+    fn a_report_is_one_screen() {
+        insta::assert_snapshot!(render(&report(), Screen { width: 100, colour: false }));
     }
 }

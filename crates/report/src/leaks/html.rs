@@ -1,0 +1,81 @@
+//! The record of `lowtide leaks` as one HTML file.
+
+use lowtide_model::bytes::Human;
+use lowtide_model::duration::HumanSeconds;
+use lowtide_model::leaks::{Holder, LeakGroup, LeakReport};
+use minijinja::{AutoEscape, Environment, Value, context};
+
+use super::{facts, size};
+use crate::html::{HtmlError, pairs};
+use crate::svg::{PALETTE, PALETTE_ON_DARK, Theme, leaks_chart};
+use crate::text::{printable, thousands};
+
+/// Renders a record, of which the last report is the result.
+///
+/// # Errors
+/// If the template fails, which would be a defect of lowtide.
+pub fn render(reports: &[LeakReport]) -> Result<String, HtmlError> {
+    let Some(last) = reports.last() else {
+        return Err(HtmlError::new("the record is empty"));
+    };
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    let template = include_str!("../../assets/leaks.html");
+    environment.add_template("leaks.html", template).map_err(HtmlError::new)?;
+    let page = environment.get_template("leaks.html").map_err(HtmlError::new)?;
+    let charts = leaks_chart(reports, Theme::Page);
+    page.render(context! {
+        css => include_str!("../../assets/report.css"),
+        palette => pairs(&PALETTE),
+        palette_on_dark => pairs(&PALETTE_ON_DARK),
+        title => format!("{}: {}", last.verdict.kind.name(), printable(&last.command.join(" "))),
+        facts => facts(last),
+        pid => last.pid,
+        because => last.verdict.because.clone(),
+        left => last.seconds_to_limit.map(|left| HumanSeconds(left).to_string()),
+        is_bad => last.bytes_per_hour > 0,
+        chart => charts.svg,
+        groups => last.groups.iter().map(|found| group(found, last)).collect::<Vec<Value>>(),
+        notes => last.notes.clone(),
+        version => env!("CARGO_PKG_VERSION"),
+    })
+    .map_err(HtmlError::new)
+}
+
+fn group(found: &LeakGroup, report: &LeakReport) -> Value {
+    let about = if report.sampled_share < 1.0 { "≈ " } else { "" };
+    let [low, high] = found.bytes_per_hour_interval;
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let named = |holders: &[Holder]| {
+        let names = holders.iter().map(|h| format!("{} {}", percent(h.share), printable(&h.what)));
+        names.collect::<Vec<String>>().join(", ")
+    };
+    let types = found.types.iter().map(|t| format!("{} {}", percent(t.share), printable(&t.name)));
+    context! {
+        verdict => found.verdict.name(),
+        count => format!("{about}{}", thousands(found.count)),
+        size => size(found),
+        bytes => Human(found.bytes).to_string(),
+        rate => (found.bytes_per_hour > 0).then(|| Human(found.bytes_per_hour).to_string()),
+        interval => (low != high).then(|| format!("{} to {}", Human(low), Human(high))),
+        types => types.collect::<Vec<String>>().join(", "),
+        holders => named(&found.holders),
+        roots => named(&found.roots),
+        because => found.because.iter().map(|why| printable(why)).collect::<Vec<String>>(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_names_is_escaped_on_the_page() {
+        let mut report = super::super::tests::report();
+        report.command = vec!["<script>alert(1)</script>".to_owned()];
+        report.groups[0].types[0].name = "C++ Map<Key, \u{202e}Value>".to_owned();
+        let page = render(&[report]).unwrap();
+        assert!(!page.contains("<script>alert"), "{page}");
+        assert!(page.contains("C++ Map&lt;Key,  Value&gt;"), "{page}");
+    }
+}
