@@ -528,6 +528,7 @@ Keys:
   q, Ctrl-C     quit; Esc: back, or quit
   p, space      hold the picture; what happens is still followed, and recorded
   a             the arenas of the heap: scroll with j, k, arrows, PgUp, PgDn, Home, End
+  l             what grows in the heap from now on, as in `lowtide leaks`; s seeks what holds it
   +, -          longer or shorter interval
   ?             help
 

@@ -18,6 +18,8 @@ pub enum VerdictKind {
     Runtime,
     /// In use, and growing.
     Growing,
+    /// In use, growing, and without a pointer that leads to it.
+    Leak,
     /// Not known.
     Inconclusive,
 }
@@ -32,6 +34,7 @@ impl VerdictKind {
             Self::Fragmentation => "fragmentation",
             Self::Runtime => "runtime",
             Self::Growing => "growing",
+            Self::Leak => "leak",
             Self::Inconclusive => "inconclusive",
         }
     }

@@ -9,6 +9,7 @@ const TEXT: &[&str] = &[
     " q, Ctrl-C     quit; Esc: back, or quit",
     " p, space      hold the picture; what happens is still followed",
     " a             the arenas of the heap",
+    " l             what grows in the heap, from now on; s seeks what holds it",
     " j, k, arrows  scroll; PgUp, PgDn, Home, End",
     " +, -          longer or shorter interval",
     " ?             this help",

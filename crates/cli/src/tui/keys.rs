@@ -10,6 +10,9 @@ pub(crate) enum Key {
     Back,
     Pause,
     Arenas,
+    Leaks,
+    /// Asks for a search for pointers, in the panel of leaks.
+    Seek,
     Help,
     /// Chooses the next longer interval.
     Longer,
@@ -34,6 +37,8 @@ impl Key {
             KeyCode::Esc => Self::Back,
             KeyCode::Char('p' | ' ') => Self::Pause,
             KeyCode::Char('a') => Self::Arenas,
+            KeyCode::Char('l') => Self::Leaks,
+            KeyCode::Char('s') => Self::Seek,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => Self::Help,
             KeyCode::Char('+' | '=') => Self::Longer,
             KeyCode::Char('-') => Self::Shorter,

@@ -7,6 +7,7 @@ mod chart;
 mod help;
 mod history;
 mod keys;
+mod leaks;
 mod policy;
 pub(crate) mod state;
 mod terminal;
@@ -19,10 +20,12 @@ use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::TryRecvError;
 
+use lowtide_probe::target::Target;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 
 use crate::exit::Failure;
+use crate::watcher::leaks::LeakWatch;
 use crate::watcher::record::WatchRecord;
 use crate::watcher::{self, Watcher};
 use state::{KeyRequest, State};
@@ -36,6 +39,8 @@ pub(crate) struct ViewOptions<'a> {
     pub(crate) max_inspections: Option<u64>,
     /// Set when lowtide is to end.
     pub(crate) interrupt: &'a AtomicBool,
+    /// The process.
+    pub(crate) target: &'a Target,
 }
 
 /// Shows the process until a key or a signal ends the view, the process ends, or the terminal is gone.
@@ -54,6 +59,7 @@ pub(crate) fn run(
     let terminal = Terminal::open(io::stdin().is_terminal()).map_err(failed)?;
     let mut drawn_on = Rect::ZERO;
     let mut is_stale = true;
+    let mut leaks: Option<LeakWatch> = None;
     loop {
         let area = terminal.area();
         if std::mem::take(&mut is_stale) || area != drawn_on {
@@ -77,10 +83,23 @@ pub(crate) fn run(
                 Input::Key(key) => match state.press(key) {
                     Some(KeyRequest::Quit) => return Ok(()),
                     Some(KeyRequest::Interval(interval)) => watcher.set_interval(interval),
+                    Some(KeyRequest::Leaks) if leaks.is_none() => {
+                        let target = options.target.try_clone();
+                        match target.and_then(LeakWatch::start) {
+                            Ok(started) => leaks = Some(started),
+                            Err(error) => state.trouble = Some(error.to_string()),
+                        }
+                    }
+                    Some(KeyRequest::Leaks) => {}
+                    Some(KeyRequest::Seek) => leaks.iter().for_each(LeakWatch::seek),
                     None => {}
                 },
             }
             input = terminal.more_input();
+        }
+        if let Some(found) = leaks.as_ref().and_then(LeakWatch::latest) {
+            state.see_leaks(found);
+            is_stale = true;
         }
         is_stale |= process_events(watcher, state, record.as_deref_mut(), options.max_inspections)?;
     }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::growth::{GrowthSample, GrowthTracker};
 use lowtide_model::inspection::{Inspection, Observation, Unreadable};
+use lowtide_model::leaks::LeakReport;
+use lowtide_probe::target::TargetError;
 
 use super::history::History;
 use super::keys::Key;
@@ -22,6 +24,8 @@ pub(crate) enum Panel {
     Overview,
     /// The arenas of the heap.
     Arenas,
+    /// What grows in the heap.
+    Leaks,
     /// The keys.
     Help,
 }
@@ -31,6 +35,10 @@ pub(crate) enum Panel {
 pub(crate) enum KeyRequest {
     Quit,
     Interval(Duration),
+    /// Start to look for leaks.
+    Leaks,
+    /// Seek pointers to what grows.
+    Seek,
 }
 
 /// The state of the live view.
@@ -54,6 +62,8 @@ pub(crate) struct State {
     pub(crate) ended_s: Option<f64>,
     /// The part that the last inspection was not permitted to read.
     pub(crate) unreadable: Option<Unreadable>,
+    /// What is known of leaks.
+    pub(crate) leaks: Option<LeakReport>,
     /// The last error.
     pub(crate) trouble: Option<String>,
 }
@@ -72,6 +82,7 @@ impl State {
             interval,
             ended_s: None,
             unreadable: None,
+            leaks: None,
             trouble: None,
         }
     }
@@ -137,6 +148,14 @@ impl State {
         }
     }
 
+    /// Processes what is known of leaks.
+    pub(crate) fn see_leaks(&mut self, found: Result<LeakReport, TargetError>) {
+        match found {
+            Ok(report) => self.leaks = Some(report),
+            Err(error) => self.trouble = Some(format!("leaks are not sought any more: {error}")),
+        }
+    }
+
     fn observe(&mut self, t_s: f64, observation: Observation) {
         self.unreadable = observation.unreadable;
         let mut found = diagnose(observation);
@@ -162,6 +181,11 @@ impl State {
             }
             Key::Arenas => self.toggle(Panel::Arenas),
             Key::Help => self.toggle(Panel::Help),
+            Key::Leaks => {
+                self.toggle(Panel::Leaks);
+                return (self.panel == Panel::Leaks).then_some(KeyRequest::Leaks);
+            }
+            Key::Seek => return (self.panel == Panel::Leaks).then_some(KeyRequest::Seek),
             Key::Longer => {
                 return self.choose_interval(INTERVALS.into_iter(), |new, now| new > now);
             }
@@ -182,9 +206,14 @@ impl State {
     }
 
     fn scroll_by(&mut self, lines: isize) {
-        let arenas =
-            self.history().latest.as_ref().map_or(0, |found| found.observation.arenas.len());
-        let last = arenas.saturating_sub(self.page.max(1));
+        /// More lines than a report has.
+        const MAX_LINES: usize = 1000;
+        let latest = self.history().latest.as_ref();
+        let all = match self.panel {
+            Panel::Leaks => MAX_LINES,
+            _ => latest.map_or(0, |found| found.observation.arenas.len()),
+        };
+        let last = all.saturating_sub(self.page.max(1));
         self.scroll = self.scroll.saturating_add_signed(lines).min(last);
     }
 

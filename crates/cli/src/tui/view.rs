@@ -13,7 +13,7 @@ use ratatui_core::style::Style;
 use super::canvas::{ScreenCanvas, bold, dim, reversed};
 use super::history::History;
 use super::state::{Panel, State};
-use super::{arenas, chart, help};
+use super::{arenas, chart, help, leaks};
 
 /// Minimum height of the chart, in lines.
 const MIN_CHART_HEIGHT: u16 = 6;
@@ -28,6 +28,7 @@ pub(crate) fn draw(state: &State, colour: bool, area: Rect, buffer: &mut Buffer)
     match state.panel {
         Panel::Overview => overview(state, &mut canvas),
         Panel::Arenas => arenas::draw(state, &mut canvas),
+        Panel::Leaks => leaks::draw(state, &mut canvas),
         Panel::Help => help::draw(&mut canvas),
     }
 }
@@ -39,7 +40,8 @@ fn footer(state: &State, mut line: ScreenCanvas<'_>) {
         at = line.write(0, " paused ", reversed()) + 1;
     }
     let keys = match state.panel {
-        Panel::Overview => "q quit · p pause · a arenas · +/- · ? help",
+        Panel::Overview => "q quit · p pause · a arenas · l leaks · ? help",
+        Panel::Leaks => "q quit · Esc back · s seek what holds it · ? help",
         Panel::Arenas | Panel::Help => "q quit · Esc back · j/k scroll · ? help",
     };
     at = line.write(at, keys, dim());

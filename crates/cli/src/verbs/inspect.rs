@@ -6,10 +6,15 @@ use std::time::{Duration, Instant};
 
 use lowtide_analysis::diagnose::diagnose;
 use lowtide_analysis::growth::{GrowthSample, GrowthTracker, MIN_SAMPLES};
+use lowtide_leaks::evidence::Search;
+use lowtide_leaks::finder::LeakFinder;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::inspection::{Inspection, Observation};
+use lowtide_model::leaks::LeakKind;
 use lowtide_model::remedy::RemedyKind;
+use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::inspect::Inspector;
+use lowtide_probe::patience::patiently;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
 use lowtide_report::inspection;
@@ -25,6 +30,8 @@ use crate::wait::{in_time, wait_until};
 use crate::watcher::between_inspections;
 use crate::{interrupt, rerun, target_error};
 
+/// Maximum number of groups of blocks that are judged.
+const MAX_GROUPS: usize = 20;
 /// Number of inspections over the time of `--watch`, if it is long enough for them.
 const INSPECTIONS: u32 = 20;
 
@@ -133,6 +140,7 @@ fn over_time(
     let mut tracker = GrowthTracker::default();
     let mut last: Option<Observation> = None;
     let mut cpu_s = 0.0;
+    let mut leaks = Leaks::new(target);
     let ended = loop {
         let at = Instant::now();
         match (inspector.inspect(target), &last) {
@@ -142,6 +150,9 @@ fn over_time(
                     tracker.add(GrowthSample::new((at - begin).as_secs_f64(), &observation));
                 }
                 cpu_s = observation.cpu_s;
+                if is_readable {
+                    cpu_s += leaks.look((at - begin).as_secs_f64());
+                }
                 last = Some(observation);
                 if !is_readable || begin.elapsed() >= time {
                     break None;
@@ -161,10 +172,71 @@ fn over_time(
         (Some(observation), ended) => {
             let mut inspection = diagnose(observation);
             add_growth(&mut inspection, &tracker);
+            if ended.is_none() && !interrupt.load(Ordering::Relaxed) {
+                leaks.judge(&mut inspection);
+            }
             Ok(Inspected { inspection, ended })
         }
         (None, Some(error)) => Err(error),
         (None, None) => Err(TargetError::Gone(target.pid)),
+    }
+}
+
+/// The search for lost blocks beside the inspections of a watch.
+struct Leaks {
+    /// Absent if the process cannot be read, or reading it has failed or blocked.
+    finder: Option<LeakFinder>,
+}
+
+impl Leaks {
+    fn new(target: &Target) -> Self {
+        Self { finder: LeakFinder::open(target).ok() }
+    }
+
+    /// Takes a snapshot. Returns its CPU time in seconds.
+    fn look(&mut self, t_s: f64) -> f64 {
+        let look = self.patiently(move |finder| finder.look(t_s));
+        look.map_or(0.0, |look| look.cpu_s)
+    }
+
+    /// Replaces the verdict by `leak` if no pointer leads to what grows.
+    fn judge(&mut self, inspection: &mut Inspection) {
+        let may_leak = |kind| matches!(kind, LeakKind::Growing | LeakKind::Filling);
+        let grows = |finder: &LeakFinder| {
+            let groups = finder.report(None, MAX_GROUPS).groups;
+            groups.iter().any(|group| may_leak(group.verdict))
+        };
+        if !self.finder.as_ref().is_some_and(grows) {
+            return;
+        }
+        let report = self.patiently(|finder| {
+            finder.seek(None, &Search { with_text: false, interrupt: &AtomicBool::new(false) })?;
+            Ok(finder.report(None, MAX_GROUPS))
+        });
+        if let Some(report) = report.filter(|report| report.verdict.kind == LeakKind::Lost) {
+            let types = report.groups.first().and_then(|group| group.block_type.clone());
+            let because = types.map(|name| format!("most of them are {name}"));
+            inspection.verdict = Verdict {
+                kind: VerdictKind::Leak,
+                because: report.verdict.because.into_iter().chain(because).collect(),
+            };
+        }
+    }
+
+    /// Works in a thread of its own, as reading a process can wait forever.
+    fn patiently<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut LeakFinder) -> Result<T, TargetError> + Send + 'static,
+    ) -> Option<T> {
+        let mut finder = self.finder.take()?;
+        let done = patiently(&AtomicBool::new(false), move || {
+            let done = work(&mut finder);
+            (finder, done)
+        });
+        let (finder, done) = done.ok()?;
+        let done = done.ok()?;
+        self.finder = Some(finder);
+        Some(done)
     }
 }
 

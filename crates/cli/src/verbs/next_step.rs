@@ -94,7 +94,7 @@ pub(super) fn next(found: &Inspection, service: &Service) -> String {
             format!("lowtide release {pid}\n      {}", study(found, service))
         }
         VerdictKind::Hoard | VerdictKind::Fragmentation => study(found, service),
-        VerdictKind::Growing => format!("lowtide inspect --watch 10m --arenas {pid}"),
+        VerdictKind::Growing | VerdictKind::Leak => format!("lowtide leaks {pid} --duration 10m"),
         VerdictKind::Live
         | VerdictKind::OutsideHeap
         | VerdictKind::Runtime

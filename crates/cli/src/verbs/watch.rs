@@ -33,6 +33,7 @@ pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
     let interval = args.interval.value;
     let again = rerun::watch(args);
     let target = Target::open(args.pid).map_err(|error| failure(&error, &again))?;
+    let of_view = target.try_clone().map_err(|error| failure(&target.failed(error), &again))?;
     let log = args.log.as_deref().map(|path| follow(path, &target)).transpose()?;
     let mut record =
         args.output.as_deref().map(|path| WatchRecord::create(path, interval)).transpose()?;
@@ -53,6 +54,7 @@ pub(crate) fn run(args: &WatchArgs, output: &Output) -> Result<Exit, Failure> {
             colour: output.screen().colour,
             max_inspections: args.looks,
             interrupt: &interrupt,
+            target: &of_view,
         };
         tui::run(&options, &watch.watcher, &mut watch.state, record.as_mut())
             .and_then(|()| watch.summary(output))

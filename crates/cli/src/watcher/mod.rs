@@ -2,6 +2,7 @@
 //! due, so that the view never waits for either. It also follows the log of acts, if there is one.
 
 pub(crate) mod acts;
+pub(crate) mod leaks;
 pub(crate) mod record;
 
 use std::io;
