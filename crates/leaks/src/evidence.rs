@@ -18,7 +18,7 @@ use crate::finder::is_whole;
 use crate::pointers::graph::{Graph, RootOf};
 use crate::pointers::index::{BlockIndex, IndexBuilder};
 use crate::pointers::roots::Roots;
-use crate::pointers::scan::{each_pointer, each_root};
+use crate::pointers::scan::{Target, each_pointer, each_root};
 use crate::types::{rust, type_of};
 
 /// Number of times that all memory is searched for pointers, and the time between two searches.
@@ -215,9 +215,9 @@ fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, Targe
         roots.hidden.push("a part of its heap could not be read".to_owned());
     }
     let memory = reader.memory().until(search.interrupt);
-    let graph = index
-        .as_ref()
-        .and_then(|index| Graph::read(&memory, index, &roots.ranges, &roots.words).ok());
+    let graph = index.as_ref().and_then(|index| {
+        Graph::read(&memory, index, &walk.areas, &roots.ranges, &roots.words).ok()
+    });
     let unreachable = graph.as_ref().zip(index.as_ref()).map(|(graph, index)| {
         let blocks = graph.unreachable(roots.hidden_registers);
         let mut found: Vec<u64> =
@@ -252,11 +252,14 @@ fn pointers_to(
             pointers.push(from);
         }
     };
+    let add_to = |from: u64, to: Target, add: &mut dyn FnMut(u64, Range<u64>)| {
+        if let Target::Block(to) = to {
+            sampled.range(to).into_iter().for_each(|to| add(from, to));
+        }
+    };
     match index {
         Some(index) => {
-            each_root(memory, &sampled, &roots.ranges, |from, to| {
-                sampled.range(to).into_iter().for_each(|to| add(from, to));
-            });
+            each_root(memory, &sampled, &roots.ranges, |from, to| add_to(from, to, &mut add));
             each_pointer(memory, index, &sampled, |from, to| {
                 sampled.range(to).into_iter().for_each(|to| add(from, to));
             });
@@ -266,9 +269,7 @@ fn pointers_to(
             let mut all: Vec<Range<u64>> =
                 roots.ranges.iter().chain(&walk.areas).cloned().collect();
             all.sort_unstable_by_key(|range| range.start);
-            each_root(memory, &sampled, &all, |from, to| {
-                sampled.range(to).into_iter().for_each(|to| add(from, to));
-            });
+            each_root(memory, &sampled, &all, |from, to| add_to(from, to, &mut add));
         }
     }
     found.retain(|_, pointers| !pointers.is_empty());

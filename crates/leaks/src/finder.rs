@@ -30,12 +30,14 @@ const MAX_LOST_BEFORE: usize = 50;
 const MAX_GROUPS: usize = 200;
 
 /// What a snapshot cost, and whether it was whole.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Look {
     /// CPU time in seconds.
     pub cpu_s: f64,
     /// Whether nearly all of the heap was walked.
     pub is_whole: bool,
+    /// The allocator, if no heap of the process can be walked.
+    pub unreadable: Option<String>,
 }
 
 /// Watches the heap of a process.
@@ -98,7 +100,7 @@ impl LeakFinder {
         let counted = self.book.end(is_whole);
         self.cpu_s += walk.cpu_s;
         self.elapsed_s = t_s;
-        self.notes = walk.observation.notes;
+        self.notes.clone_from(&walk.observation.notes);
         if is_whole {
             self.looks += 1;
             let shares = [self.book.sampled_share(), self.book.large_sampled_share()];
@@ -111,7 +113,11 @@ impl LeakFinder {
         } else {
             self.torn_looks += 1;
         }
-        Ok(Look { cpu_s: walk.cpu_s, is_whole })
+        let unreadable = (!has_heap(&walk.observation)).then(|| {
+            let allocator = walk.observation.allocator.as_ref();
+            allocator.map_or("an unknown allocator".to_owned(), |found| found.kind.to_string())
+        });
+        Ok(Look { cpu_s: walk.cpu_s, is_whole, unreadable })
     }
 
     /// Finds out what the blocks are that grow, what holds them, and whether the program can reach them. This reads all
@@ -339,7 +345,7 @@ fn merged(mut groups: Vec<LeakGroup>) -> Vec<LeakGroup> {
 
 /// Whether nearly all of the heap was walked.
 pub(crate) fn is_whole(walk: &BlockWalk) -> bool {
-    let Observation { arenas, unwalked_bytes, heaps, cpython, .. } = &walk.observation;
+    let Observation { arenas, unwalked_bytes, .. } = &walk.observation;
     // An arena of glibc that could not be walked has not been counted at all.
     let missing = arenas.iter().filter(|arena| !arena.whole && is_of_glibc(arena)).map(|arena| {
         let walked = arena.allocated_bytes + arena.free_bytes + arena.fast_bytes + arena.top_bytes;
@@ -347,8 +353,12 @@ pub(crate) fn is_whole(walk: &BlockWalk) -> bool {
     });
     let missing = missing.sum::<u64>().max(*unwalked_bytes);
     let all: u64 = joined(walk.areas.clone()).iter().map(|area| area.end - area.start).sum();
-    let has_heap = !heaps.is_empty() || cpython.is_some();
-    has_heap && missing as f64 <= MAX_TORN * all as f64
+    has_heap(&walk.observation) && missing as f64 <= MAX_TORN * all as f64
+}
+
+/// Whether a heap was walked.
+fn has_heap(observation: &Observation) -> bool {
+    !observation.heaps.is_empty() || observation.cpython.is_some()
 }
 
 fn is_of_glibc(arena: &lowtide_model::inspection::Arena) -> bool {

@@ -82,6 +82,13 @@ fn check(args: &LeaksArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+fn unreadable(pid: u32, allocator: &str) -> Failure {
+    Failure::failed(format!(
+        "the blocks of process {pid} cannot be read: its heap is managed by {allocator}, or there is none"
+    ))
+    .next(format!("lowtide inspect --watch 1m {pid}"))
+}
+
 fn not_permitted(pid: u32, again: &str) -> Failure {
     let needed = if permission::is_own(pid) {
         "CAP_SYS_PTRACE, because the process is not dumpable or kernel.yama.ptrace_scope forbids it"
@@ -129,10 +136,13 @@ impl<'a> Watch<'a> {
                         Err(error) => return Ok(Some(error)),
                     }
                     self.begin = Instant::now();
-                    Look { cpu_s: 0.0, is_whole: false }
+                    Look { cpu_s: 0.0, is_whole: false, unreadable: None }
                 }
                 Err(error) => return Ok(Some(error)),
             };
+            if let Some(allocator) = look.unreadable {
+                return Err(unreadable(target.pid, &allocator));
+            }
             self.show_progress(&mut record)?;
             if interrupt.load(Ordering::Relaxed) || duration.is_some_and(|most| elapsed >= most) {
                 return Ok(None);

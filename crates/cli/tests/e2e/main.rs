@@ -14,6 +14,7 @@ mod frameworks;
 mod hoard;
 mod in_force;
 mod inspect;
+mod leaks;
 mod load;
 mod long_studies;
 mod million_streams;

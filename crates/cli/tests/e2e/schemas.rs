@@ -38,6 +38,11 @@ pub(crate) fn hold_whole(found: &Value) {
     hold(&validator("lowtide.whole.1.json"), found);
 }
 
+/// Holds what `lowtide leaks` printed against its schema.
+pub(crate) fn hold_leaks(found: &Value) {
+    hold(&validator("lowtide.leaks.1.json"), found);
+}
+
 /// Holds a line of the log of `lowtide run` or `lowtide attach` against its schema.
 pub(crate) fn hold_act(found: &Value) {
     hold(&validator("lowtide.act.1.json"), found);

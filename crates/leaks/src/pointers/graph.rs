@@ -1,12 +1,12 @@
 //! Which blocks point to which, and which of them no root leads to.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
 
 use super::index::{BlockId, BlockIndex};
-use super::scan::{each_in_blocks, each_root};
+use super::scan::{Target, each_in_blocks, each_root};
 
 /// Maximum number of pointers that are kept: 256 MiB.
 const MAX_POINTERS: usize = 64 << 20;
@@ -31,6 +31,30 @@ impl BlockSet {
         let is_new = self.0[word] & bit == 0;
         self.0[word] |= bit;
         is_new
+    }
+}
+
+/// Memory of the heap that pointers lead to, but that was in no block at the time of the walk: blocks that were allocated since.
+/// A list that grows at its head is reachable only through them.
+struct NewBlocks<'n> {
+    areas: &'n [Range<u64>],
+    seen: HashSet<u64>,
+    /// What is left to read, with the address of the first pointer on the way there.
+    left: Vec<(u64, u64)>,
+}
+
+impl NewBlocks<'_> {
+    /// Bytes that are read of one.
+    const BYTES: u64 = 512;
+    /// Maximum number that is read.
+    const MAX: usize = 64 << 10;
+
+    fn add(&mut self, at: u64, from: u64) {
+        let place = self.areas.partition_point(|area| area.end <= at);
+        let is_in_heap = self.areas.get(place).is_some_and(|area| area.start <= at);
+        if is_in_heap && self.seen.len() < Self::MAX && self.seen.insert(at) {
+            self.left.push((at, from));
+        }
     }
 }
 
@@ -72,38 +96,51 @@ pub enum GraphError {
 }
 
 impl Graph {
-    /// Reads the pointers of a heap.
+    /// Reads the pointers of a heap, whose addresses are `areas`. `known` are words of the program that are not in its memory.
     ///
     /// # Errors
     /// Fails if there are too many, or if reading is over before it is complete.
     pub fn read<M: Memory>(
         memory: &M,
         index: &BlockIndex,
+        areas: &[Range<u64>],
         roots: &[Range<u64>],
         known: &[u64],
     ) -> Result<Self, GraphError> {
-        let mut from_roots = BlockSet::new(index.len());
         let mut graph = Self {
             first: Vec::with_capacity(index.len() + 1),
             targets: Vec::new(),
             from_roots: Vec::new(),
         };
-        let mut reached = |to: BlockId, at: u64, all: &mut Vec<(BlockId, u64)>| {
-            if from_roots.insert(to) {
-                all.push((to, at));
-            }
+        let mut reached = BlockSet::new(index.len());
+        let mut new = NewBlocks { areas, seen: HashSet::new(), left: Vec::new() };
+        let mut reach = |at: u64, to: Target, new: &mut NewBlocks<'_>| match to {
+            Target::Block(to) if reached.insert(to) => graph.from_roots.push((to, at)),
+            Target::Block(_) => {}
+            Target::Other(to) => new.add(to, at),
         };
-        let places = known.iter().filter_map(|at| index.containing(*at));
-        places.for_each(|to| reached(to, 0, &mut graph.from_roots));
-        each_root(memory, index, roots, |at, to| reached(to, at, &mut graph.from_roots));
-        each_in_blocks(memory, index, |from, to| {
-            while graph.first.len() <= from as usize {
-                graph.first.push(graph.targets.len() as u32);
+        for word in known {
+            if let Some(to) = index.containing(*word) {
+                reach(0, Target::Block(to), &mut new);
             }
-            if graph.targets.len() < MAX_POINTERS && graph.targets.last() != Some(&to) {
-                graph.targets.push(to);
+        }
+        each_root(memory, index, roots, |at, to| reach(at, to, &mut new));
+        each_in_blocks(memory, index, |from, at, to| match to {
+            Target::Block(to) => {
+                while graph.first.len() <= from as usize {
+                    graph.first.push(graph.targets.len() as u32);
+                }
+                if graph.targets.len() < MAX_POINTERS && graph.targets.last() != Some(&to) {
+                    graph.targets.push(to);
+                }
             }
+            Target::Other(to) => new.add(to, at),
         });
+        // What a new block points to is reachable, whoever has the new block.
+        while let Some((at, from)) = new.left.pop() {
+            let range = at..at + NewBlocks::BYTES;
+            each_root(memory, index, &[range], |_, to| reach(from, to, &mut new));
+        }
         graph.first.resize(index.len() + 1, graph.targets.len() as u32);
         match () {
             () if memory.is_over() => Err(GraphError::Interrupted),

@@ -46,31 +46,46 @@ fn each_word<M: Memory>(
     }
 }
 
-/// Gives the pointers to blocks that stand in roots.
+/// What a pointer leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// A block.
+    Block(BlockId),
+    /// An address in no block: it may be one that was allocated after the walk.
+    Other(u64),
+}
+
+impl Target {
+    #[inline]
+    fn of(index: &BlockIndex, word: u64) -> Option<Self> {
+        let at = address(word)?;
+        Some(index.containing(at).map_or(Self::Other(at), Self::Block))
+    }
+}
+
+/// Gives the addresses that stand in roots, with where they stand.
 pub fn each_root<M: Memory>(
     memory: &M,
     index: &BlockIndex,
     roots: &[Range<u64>],
-    mut each: impl FnMut(u64, BlockId),
+    mut each: impl FnMut(u64, Target),
 ) {
     each_word(memory, roots.iter().cloned(), |at, word| {
-        if let Some(to) = address(word).and_then(|to| index.containing(to)) {
+        if let Some(to) = Target::of(index, word) {
             each(at, to);
         }
     });
 }
 
-/// Gives the pointers to blocks that stand in other blocks, in order of the numbers of these.
+/// Gives the addresses that stand in blocks, without those in the same block, in order of the numbers of the blocks.
 pub fn each_in_blocks<M: Memory>(
     memory: &M,
     index: &BlockIndex,
-    mut each: impl FnMut(BlockId, BlockId),
+    mut each: impl FnMut(BlockId, u64, Target),
 ) {
-    each_in(memory, index, |from, _, word| {
-        if let Some(to) = address(word).and_then(|to| index.containing(to))
-            && to != from
-        {
-            each(from, to);
+    each_in(memory, index, |from, at, word| {
+        if let Some(to) = Target::of(index, word).filter(|to| *to != Target::Block(from)) {
+            each(from, at, to);
         }
     });
 }

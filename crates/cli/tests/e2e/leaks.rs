@@ -1,0 +1,210 @@
+//! `lowtide leaks`, on programs that leak and programs that do not.
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::inspect::{failure_of, nobody, object};
+use crate::schemas::hold_leaks;
+use crate::support::{fixture, lines, lowtide};
+use crate::terminal::Terminal;
+
+/// A program that works until it is dropped.
+struct Program {
+    child: Child,
+    stdin: ChildStdin,
+}
+
+impl Program {
+    /// `subject.c` of the tests of `lowtide-leaks`, once it works.
+    fn of(words: &[&str]) -> Self {
+        Self::start(
+            Command::new(fixture("../../../leaks/tests/live/subject", &["-pthread"])).args(words),
+        )
+    }
+
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let mut program = Self { child, stdin };
+        program.stdin.write_all(b"\n").unwrap();
+        program.child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        program
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn leaks(words: &[&str]) -> Output {
+    lowtide().arg("leaks").args(words).output().unwrap()
+}
+
+#[test]
+fn a_leak_is_printed_recorded_and_drawn() {
+    let program = Program::of(&["mix", "5000", "100"]);
+    let home = tempfile::tempdir().unwrap();
+    let [record, page] = ["leaks.jsonl", "leaks.html"].map(|name| home.path().join(name));
+    let (record_path, page_path) = (record.to_str().unwrap(), page.to_str().unwrap());
+    let pid = program.pid();
+    let words = ["--json", &pid, "--every", "300ms", "--duration", "9s", "-o", record_path];
+    let output = leaks(&words);
+    let found = object(&output);
+    assert_eq!(output.status.code(), Some(0), "{found:#}");
+    hold_leaks(&found);
+    assert_eq!(found["verdict"]["kind"], "lost", "{found:#}");
+    assert_eq!(found["groups"][0]["size_bytes"], serde_json::json!([80, 80]), "{found:#}");
+    let recorded = lines(&record);
+    recorded.iter().for_each(hold_leaks);
+    assert_eq!(recorded.last(), Some(&found));
+    assert!(recorded.len() as u64 > found["looks"].as_u64().unwrap(), "{}", recorded.len());
+
+    let shown = lowtide().args(["report", record_path]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("\nlost: ") && shown.contains(&format!("PID {pid}")), "{shown}");
+    let drawn = lowtide().args(["report", record_path, "--html", page_path]).output().unwrap();
+    assert_eq!(drawn.status.code(), Some(0));
+    let page = std::fs::read_to_string(&page).unwrap();
+    assert!(page.contains("<svg") && page.contains("Survivors by size"), "{page}");
+    let refused = lowtide().args(["report", record_path, record_path]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    // The record is not overwritten.
+    let again = leaks(&words);
+    assert_eq!((again.status.code(), &object(&again)["code"]), (Some(1), &"failed".into()));
+    assert_eq!(lines(&record), recorded);
+}
+
+#[test]
+fn a_cache_without_bound_is_held_by_its_variable() {
+    let program = Program::of(&["list", "500"]);
+    let output = leaks(&[&program.pid(), "--every", "300ms", "--duration", "9s"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("\ngrowing: "), "{text}");
+    assert!(
+        text.contains("reached from: 100 % variable head of of-leaks-subject-pthread"),
+        "{text}"
+    );
+    assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+}
+
+#[test]
+fn a_process_that_ends_is_reported_as_far_as_it_was_seen() {
+    let mut program = Program::of(&["list", "500"]);
+    let mut child = lowtide()
+        .args(["leaks", "--json", &program.pid(), "--every", "200ms", "--duration", "600s", "-o"])
+        .arg(std::env::temp_dir().join(format!("lowtide-leaks-{}.jsonl", program.pid())))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let record = std::env::temp_dir().join(format!("lowtide-leaks-{}.jsonl", program.pid()));
+    crate::support::until("the third snapshot", || {
+        std::fs::read_to_string(&record).is_ok_and(|text| text.lines().count() >= 3).then_some(())
+    });
+    program.child.kill().unwrap();
+    program.child.wait().unwrap();
+    let mut text = String::new();
+    child.stdout.as_mut().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(4), "{text}");
+    let found: Value = serde_json::from_str(&text).unwrap();
+    hold_leaks(&found);
+    assert!(found["looks"].as_u64().unwrap() >= 3, "{found:#}");
+    std::fs::remove_file(record).unwrap();
+}
+
+#[test]
+fn bad_input_is_told_in_one_sentence() {
+    let failure = |words: &[&str], exit, code| failure_of("leaks", words, exit, code);
+    assert!(failure(&[&nobody()], 4, "gone").starts_with("there is no process"));
+    let own = std::process::id().to_string();
+    let said = failure(&[&own, "--older", "10m", "--duration", "2m"], 2, "usage");
+    assert!(said.contains("--older 10m is not shorter than --duration 2m"), "{said}");
+    for flags in [["--every", "1ms"], ["--duration", "10ms"], ["--older", "soon"], ["--top", "-1"]]
+    {
+        failure(&[&own, flags[0], flags[1]], 2, "usage");
+    }
+    for word in ["", "abc", "-1"] {
+        failure(&[word], 2, "usage");
+    }
+    failure(&[], 2, "usage");
+    let said = failure(&[&own, "--output", "/no/such/directory/record"], 1, "failed");
+    assert!(said.contains("/no/such/directory/record"), "{said}");
+}
+
+#[test]
+fn a_process_of_another_user_needs_a_permission() {
+    let program = Program::of(&["list", "500"]);
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"])
+        .arg(lowtide().get_program())
+        .args(["leaks", "--json", &program.pid(), "--duration", "5s"])
+        .output()
+        .expect("setpriv (util-linux)");
+    if std::fs::metadata("/proc/self")
+        .is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) != 0)
+    {
+        return;
+    }
+    let found = object(&output);
+    assert_eq!(
+        (output.status.code(), &found["code"]),
+        (Some(3), &"not_permitted".into()),
+        "{found}"
+    );
+    assert!(
+        found["next"].as_str().unwrap().starts_with("sudo lowtide leaks --duration 5s"),
+        "{found}"
+    );
+}
+
+#[test]
+fn the_live_view_looks_for_leaks_on_a_key() {
+    let program = Program::of(&["list", "500"]);
+    let mut terminal = Terminal::watch(&[&program.pid(), "--interval", "200ms"]);
+    terminal.shows("RSS");
+    terminal.press("l");
+    terminal.shows("too early");
+    terminal.press("s");
+    terminal.press("q");
+    assert_eq!(terminal.ends().0, Some(0));
+}
+
+#[test]
+#[ignore = "needs a C compiler for musl (Debian: musl-tools)"]
+fn a_heap_of_musl_is_not_read() {
+    let home = tempfile::tempdir().unwrap();
+    let program = home.path().join("subject");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../leaks/tests/live/subject.c");
+    let compiled = Command::new("musl-gcc").args(["-O1", "-o"]).arg(&program).arg(source).status();
+    assert!(compiled.unwrap().success());
+    let program = Program::start(Command::new(&program).args(["list", "500"]));
+    let said = failure_of("leaks", &[&program.pid(), "--duration", "5s"], 1, "failed");
+    assert!(said.contains("managed by musl"), "{said}");
+}
+
+#[test]
+fn a_static_program_is_read_like_any_other() {
+    let program = fixture("../../../leaks/tests/live/subject", &["-pthread", "-static"]);
+    let program = Program::start(Command::new(program).args(["cycles", "400"]));
+    let output = leaks(&["--json", &program.pid(), "--every", "300ms", "--duration", "9s"]);
+    let found = object(&output);
+    assert_eq!(found["verdict"]["kind"], "lost", "{found:#}");
+}
+
+#[test]
+fn the_watch_of_an_inspection_finds_lost_blocks() {
+    let program = Program::of(&["mix", "5000", "100"]);
+    let words = ["--json", "inspect", &program.pid(), "--watch", "9s"];
+    let found = object(&lowtide().args(words).output().unwrap());
+    assert_eq!(found["verdict"]["kind"], "leak", "{}", found["verdict"]);
+}
