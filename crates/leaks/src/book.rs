@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use lowtide_analysis::leaks::LostCounts;
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
+use lowtide_heap::ranges::joined;
 use lowtide_model::survivors::{ClassSizes, CohortCount, LARGE_BYTES, PARTS, size_class};
 
 /// The cohort of the blocks that were there before the first snapshot.
@@ -18,6 +19,8 @@ pub const FIRST_COHORT: u8 = 0;
 pub const MAX_BLOCKS: usize = 2_500_000;
 /// Maximum number of blocks of at least [`PLACE`] bytes: 4 MiB.
 const MAX_LARGE: usize = 64 << 10;
+/// Maximum number of ranges that a snapshot could not read, and that are remembered.
+const MAX_UNREAD: usize = 4096;
 /// Maximum number of cohorts. Beyond, neighbouring ones are merged.
 pub const MAX_COHORTS: u8 = 96;
 
@@ -99,6 +102,13 @@ struct Large {
     is_seen: bool,
 }
 
+/// The cohort of a block that is seen for the first time: the current one, unless the block may be older.
+fn cohort_at(unread: &[(Range<u64>, u8)], at: u64, current: u8) -> u8 {
+    let place = unread.partition_point(|(range, _)| range.end <= at);
+    let unread = unread.get(place).filter(|(range, _)| range.contains(&at));
+    unread.map_or(current, |(_, since)| *since)
+}
+
 /// Hashes the number of a place.
 #[derive(Default)]
 pub(crate) struct PlaceHasher(u64);
@@ -170,6 +180,11 @@ pub struct Book {
     blocks: usize,
     /// The cohort of blocks that are seen for the first time.
     cohort: u8,
+    /// What the last snapshot could not read, in order, with the cohort of the first snapshot that could not read it: a block
+    /// that is seen there now may be as old.
+    unread_before: Vec<(Range<u64>, u8)>,
+    /// What this snapshot could not read.
+    unread: Vec<Range<u64>>,
     scratch: Entries,
 }
 
@@ -184,6 +199,8 @@ impl Book {
             max_blocks,
             blocks: 0,
             cohort: FIRST_COHORT,
+            unread_before: Vec::new(),
+            unread: Vec::new(),
             scratch: Vec::new(),
         }
     }
@@ -232,11 +249,27 @@ impl Book {
             self.large.retain(|_, large| large.is_seen);
         }
         self.blocks = self.places.values().map(Vec::len).sum();
+        self.remember_unread();
         let counted = self.count();
         if is_whole {
             self.cohort += 1;
         }
         counted
+    }
+
+    fn remember_unread(&mut self) {
+        let mut unread = std::mem::take(&mut self.unread);
+        unread.sort_unstable_by_key(|range| range.start);
+        let mut ranges = joined(unread);
+        ranges.truncate(MAX_UNREAD);
+        let since = |range: &Range<u64>| {
+            let overlapping = self.unread_before.iter();
+            let before = overlapping
+                .filter(|(other, _)| other.start < range.end && range.start < other.end)
+                .map(|(_, since)| *since);
+            before.min().unwrap_or(self.cohort).min(self.cohort)
+        };
+        self.unread_before = ranges.iter().map(|range| (range.clone(), since(range))).collect();
     }
 
     fn count(&self) -> Counted {
@@ -345,6 +378,9 @@ impl Book {
             large.cohort = new(large.cohort);
         }
         self.cohort = new(self.cohort);
+        for (_, since) in &mut self.unread_before {
+            *since = new(*since);
+        }
     }
 
     /// Keeps the blocks of half as many places, until there is room.
@@ -369,6 +405,7 @@ impl BlockVisitor for Book {
             return;
         }
         let (start, end) = (range.start - place * PLACE, range.end - place * PLACE);
+        let (current, unread) = (self.cohort, &self.unread_before);
         let old = self.places.entry(place).or_default();
         let first = old.partition_point(|entry| entry.offset() < start);
         let last = old.partition_point(|entry| entry.offset() < end);
@@ -376,14 +413,14 @@ impl BlockVisitor for Book {
         merged.clear();
         let mut before = old[first..last].iter().copied().peekable();
         for block in blocks {
-            let new = Entry::new(block, self.cohort);
+            let new = Entry::new(block, 0);
             while before.next_if(|entry| entry.offset() < new.offset()).is_some() {}
             let known = before.peek().filter(|old| old.offset() == new.offset());
             merged.push(match known.filter(|old| old.is_same(new)) {
                 // Content that was not read this time is not forgotten.
                 Some(old) if new.print() == 0 => old.with_seen(true),
                 Some(old) => new.with_cohort(old.cohort()).with_lost(old.is_lost()),
-                None => new,
+                None => new.with_cohort(cohort_at(unread, block.at, current)),
             });
         }
         self.blocks = self.blocks + merged.len() - (last - first);
@@ -412,7 +449,10 @@ impl BlockVisitor for Book {
             .large
             .get(&block.at)
             .filter(|old| old.bytes == block.bytes && prints_agree(old.print, block.print));
-        let cohort = old.map_or(self.cohort, |old| old.cohort);
+        let cohort = old.map_or_else(
+            || cohort_at(&self.unread_before, block.at, self.cohort),
+            |old| old.cohort,
+        );
         let print = if block.print == 0 { old.map_or(0, |old| old.print) } else { block.print };
         let is_lost = old.is_some_and(|old| old.is_lost);
         let large = Large { bytes: block.bytes, print, cohort, is_lost, is_seen: true };
@@ -425,6 +465,9 @@ impl BlockVisitor for Book {
     }
 
     fn unknown(&mut self, range: Range<u64>) {
+        if self.unread.len() < MAX_UNREAD {
+            self.unread.push(range.clone());
+        }
         let seen = |place: u64, entries: &mut Entries| {
             for entry in entries {
                 if range.contains(&(place * PLACE + entry.offset())) {
@@ -579,6 +622,22 @@ mod tests {
         show(&mut book, &heap(&[(0x10010, 32, 0)]), true);
         show(&mut book, &heap(&[(0x10010, 32, 6)]), true);
         assert_eq!(survivors(&book), BTreeMap::from([(0x10010, (32, 3))]));
+    }
+
+    #[test]
+    fn a_block_where_nothing_could_be_read_before_may_be_as_old_as_that() {
+        let mut book = Book::new(MAX_BLOCKS);
+        show(&mut book, &heap(&[(0x10010, 32, 5)]), true);
+        book.begin();
+        book.unknown(0x20000..0x30000);
+        book.end(true);
+        book.begin();
+        book.unknown(0x28000..0x30000);
+        book.end(true);
+        let blocks = [(0x20010, 32, 5), (0x28010, 32, 5), (0x30010, 32, 5)];
+        show(&mut book, &heap(&blocks), true);
+        let expected = [(0x20010, (32, 3)), (0x28010, (32, 1)), (0x30010, (32, 3))];
+        assert_eq!(survivors(&book), BTreeMap::from(expected));
     }
 
     #[test]
