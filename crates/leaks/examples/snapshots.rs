@@ -1,4 +1,5 @@
-//! Takes snapshots of a process and seeks pointers once, and prints what each costs, as JSON lines: for benchmarks.
+//! Takes snapshots of a process and seeks pointers once, and prints what each costs and then the report, as JSON lines: for
+//! benchmarks.
 //!
 //!   snapshots PID LOOKS SECONDS_BETWEEN [MAX_BLOCKS]
 
@@ -44,8 +45,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         peak()?,
         report.sampled_share
     );
-    for group in report.groups {
-        println!("{:?} {} {:?}", group.verdict, group.count, group.size_bytes);
-    }
+    println!("{}", serde_json::to_string(&report)?);
     Ok(())
 }

@@ -30,7 +30,7 @@ pub struct Roots {
     pub ranges: Vec<Range<u64>>,
     /// The stacks of threads, in order.
     pub stacks: Vec<Range<u64>>,
-    /// Words that are known from elsewhere: arguments of system calls, and what epoll instances remember.
+    /// Words that are known from elsewhere: arguments of system calls, and what epoll instances and timers remember.
     pub words: Vec<u64>,
     /// Number of registers that cannot be read.
     pub hidden_registers: usize,
@@ -49,6 +49,7 @@ impl Roots {
         let mut roots = Self::default();
         let pointers = roots.add_threads(target);
         roots.add_files(target);
+        roots.add_timers(target);
         if target.status().is_ok_and(|status| status.swap_bytes > 0) {
             roots.hidden.push("part of its memory is swapped out".to_owned());
         }
@@ -102,6 +103,12 @@ impl Roots {
         pointers
     }
 
+    /// Adds what timers remember for the program.
+    fn add_timers(&mut self, target: &Target) {
+        let timers = fs::read_to_string(target.path("timers")).unwrap_or_default();
+        self.words.extend(timer_words(&timers));
+    }
+
     /// Adds what epoll instances remember for the program, and notes an `io_uring`, whose requests cannot be read.
     fn add_files(&mut self, target: &Target) {
         let Ok(entries) = fs::read_dir(target.path("fdinfo")) else { return };
@@ -130,21 +137,28 @@ fn epoll_words(fdinfo: &str) -> impl Iterator<Item = u64> {
     })
 }
 
+/// Returns the values that timers pass on (`show_timer` in fs/proc/base.c).
+fn timer_words(timers: &str) -> impl Iterator<Item = u64> {
+    timers.lines().filter_map(|line| {
+        let (_, value) = line.strip_prefix("signal: ")?.split_once('/')?;
+        u64::from_str_radix(value.trim().trim_start_matches("0x"), 16).ok()
+    })
+}
+
 /// Returns the heaps whose blocks are known: other walked heaps are roots.
 fn heaps_with_blocks(walk: &BlockWalk) -> Vec<Range<u64>> {
     walk.areas.iter().flat_map(|area| without(area.clone(), &walk.without_blocks)).collect()
 }
 
-/// Whether a mapping may hold pointers to blocks: memory that is written to, or was before it was protected. Devices are
-/// left alone.
+/// Whether a mapping may hold pointers to blocks: private memory, whatever it permits now, and shared memory that can be written
+/// to. Devices are left alone.
 fn may_hold_pointers(mapping: &Mapping) -> bool {
     let is_memory = ["/dev/shm/", "/dev/zero"].iter().any(|name| mapping.name.starts_with(name));
     let is_device = mapping.name.starts_with("/dev/") && !is_memory;
-    let is_kernels =
-        matches!(mapping.name.as_str(), "[vvar]" | "[vdso]" | "[vvar_vclock]" | "[vsyscall]");
-    let is_writable = mapping.permissions.starts_with("rw");
-    let is_protected_data = mapping.permissions == "r--p" && mapping.has_file();
-    !is_device && !is_kernels && (is_writable || is_protected_data)
+    let is_of_kernel =
+        ["[vvar", "[vdso]", "[vsyscall]"].iter().any(|n| mapping.name.starts_with(n));
+    let is_private = mapping.permissions.ends_with('p');
+    !is_device && !is_of_kernel && (is_private || mapping.permissions.starts_with("rw"))
 }
 
 /// Returns the pages of a file's private mapping that the program has written to, or the loader for it.
@@ -175,5 +189,11 @@ mod tests {
             tfd:        5 events:       19 data:     7f12a0001230  pos:0 ino:1 sdev:9\n\
             tfd:        6 events:       19 data:                6  pos:0 ino:1 sdev:9\n";
         assert_eq!(epoll_words(text).collect::<Vec<_>>(), [0x7f12_a000_1230, 6]);
+    }
+
+    #[test]
+    fn the_values_of_timers_are_read() {
+        let text = "ID: 0\nsignal: 34/000055d0c0ffee10\nnotify: thread/pid.12\nClockID: 0\nID: 1\n";
+        assert_eq!(timer_words(text).collect::<Vec<_>>(), [0x55d0_c0ff_ee10]);
     }
 }
