@@ -9,8 +9,6 @@ use crate::memory::Memory;
 pub const PLACE: u64 = 64 << 10;
 /// Maximum number of bytes of a block that its print is made of.
 const PRINTED: u64 = 48;
-/// Maximum number of bytes in which blocks are taken back.
-const MAX_ERASED: u64 = 4 << 30;
 /// Bytes of a row of blocks that are read at once.
 const AT_ONCE: u64 = 64 << 10;
 
@@ -181,8 +179,7 @@ impl<'v> BlockCollector<'v> {
 
     /// Takes back the blocks that begin in a range.
     pub(crate) fn erase(&mut self, range: Range<u64>) {
-        let mut at = range.start;
-        let end = range.end.min(range.start.saturating_add(MAX_ERASED));
+        let (mut at, end) = (range.start, range.end);
         while self.is_on() && at < end {
             self.begin(at);
             at = (at - at % PLACE).saturating_add(PLACE).min(end);
@@ -208,7 +205,7 @@ impl<'v> BlockCollector<'v> {
         }
     }
 
-    /// Passes on a row of blocks of one size: those that `is_used` selects by their index, and that begin on a resident page.
+    /// Passes on a row of blocks of one size: those that `is_used` selects by their index, and of which any page is resident.
     pub(crate) fn row(
         &mut self,
         memory: &impl Memory,
@@ -233,9 +230,11 @@ impl<'v> BlockCollector<'v> {
         let wanted = printed_bytes(bytes);
         let mut buffer = std::mem::take(&mut self.buffer);
         self.begin(start);
+        let mut next = 0;
         for run in memory.resident(start..end) {
-            let first = run.start.saturating_sub(start).div_ceil(bytes);
+            let first = (run.start.saturating_sub(start) / bytes).max(next);
             let last = (run.end.min(end) - start).div_ceil(bytes);
+            next = last.max(next);
             let (mut known, mut length) = (start, 0);
             for (index, at) in (first..last).map(|index| (index, start + index * bytes)) {
                 self.move_to(at);

@@ -185,6 +185,9 @@ pub struct Book {
     unread_before: Vec<(Range<u64>, u8)>,
     /// What this snapshot could not read.
     unread: Vec<Range<u64>>,
+    unread_bytes: u64,
+    /// Whether it could not read more ranges than are remembered.
+    has_more_unread: bool,
     scratch: Entries,
 }
 
@@ -201,6 +204,8 @@ impl Book {
             cohort: FIRST_COHORT,
             unread_before: Vec::new(),
             unread: Vec::new(),
+            unread_bytes: 0,
+            has_more_unread: false,
             scratch: Vec::new(),
         }
     }
@@ -225,8 +230,14 @@ impl Book {
         self.cohort
     }
 
+    /// Bytes that the snapshot could not read; `None` if these are in more ranges than the book remembers.
+    pub fn unread_bytes(&self) -> Option<u64> {
+        (!self.has_more_unread).then_some(self.unread_bytes)
+    }
+
     /// Begins a snapshot.
     pub fn begin(&mut self) {
+        (self.unread_bytes, self.has_more_unread) = (0, false);
         for entry in self.places.values_mut().flatten() {
             *entry = entry.with_seen(false);
         }
@@ -260,8 +271,7 @@ impl Book {
     fn remember_unread(&mut self) {
         let mut unread = std::mem::take(&mut self.unread);
         unread.sort_unstable_by_key(|range| range.start);
-        let mut ranges = joined(unread);
-        ranges.truncate(MAX_UNREAD);
+        let ranges = joined(unread);
         let since = |range: &Range<u64>| {
             let overlapping = self.unread_before.iter();
             let before = overlapping
@@ -328,15 +338,15 @@ impl Book {
         }
     }
 
-    /// Notes to which blocks no pointer was found. `lost` says so of an address.
-    pub fn mark_lost(&mut self, lost: impl Fn(u64) -> bool) {
+    /// Notes to which blocks no pointer was found. `lost` says so of an address and a print.
+    pub fn mark_lost(&mut self, lost: impl Fn(u64, u16) -> bool) {
         for (place, entries) in &mut self.places {
             for entry in entries {
-                *entry = entry.with_lost(lost(place * PLACE + entry.offset()));
+                *entry = entry.with_lost(lost(place * PLACE + entry.offset(), entry.print()));
             }
         }
         for (at, large) in &mut self.large {
-            large.is_lost = lost(*at);
+            large.is_lost = lost(*at, large.print);
         }
     }
 
@@ -383,6 +393,13 @@ impl Book {
         }
     }
 
+    /// Large blocks that were received for a range are out of date.
+    fn outdate_large(&mut self, range: Range<u64>) {
+        for (_, large) in self.large.range_mut(range) {
+            large.is_seen = false;
+        }
+    }
+
     /// Keeps the blocks of half as many places, until there is room.
     fn make_room(&mut self) {
         while self.blocks > self.max_blocks && self.mask < u64::from(u32::MAX) >> 8 {
@@ -401,7 +418,8 @@ impl BlockVisitor for Book {
 
     fn blocks(&mut self, range: Range<u64>, blocks: &[Block]) {
         let place = range.start / PLACE;
-        if !self.wants(place) {
+        if !self.wants(place) || (blocks.is_empty() && !self.places.contains_key(&place)) {
+            self.outdate_large(range);
             return;
         }
         let (start, end) = (range.start - place * PLACE, range.end - place * PLACE);
@@ -434,10 +452,7 @@ impl BlockVisitor for Book {
             entries.extend_from_slice(&old[last..]);
             *old = entries;
         }
-        // Large blocks that were received for this range are out of date, unless this snapshot is the first to see it.
-        for (_, large) in self.large.range_mut(range) {
-            large.is_seen = false;
-        }
+        self.outdate_large(range);
         self.make_room();
     }
 
@@ -465,8 +480,11 @@ impl BlockVisitor for Book {
     }
 
     fn unknown(&mut self, range: Range<u64>) {
+        self.unread_bytes += range.end - range.start;
         if self.unread.len() < MAX_UNREAD {
             self.unread.push(range.clone());
+        } else {
+            self.has_more_unread = true;
         }
         let seen = |place: u64, entries: &mut Entries| {
             for entry in entries {

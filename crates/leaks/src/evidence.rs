@@ -9,6 +9,7 @@ use lowtide_analysis::leaks::{Reachability, Surroundings};
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
 use lowtide_heap::memory::Memory;
 use lowtide_model::leaks::{BlockType, Holder, LeakGroup};
+use lowtide_probe::detect::{self, Area};
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::target::TargetError;
 
@@ -18,7 +19,7 @@ use crate::finder::is_whole;
 use crate::pointers::graph::{Graph, RootOf};
 use crate::pointers::index::{BlockIndex, IndexBuilder};
 use crate::pointers::roots::Roots;
-use crate::pointers::scan::{Target, each_pointer, each_root};
+use crate::pointers::scan::{Target, Words, each_pointer, each_root};
 use crate::types::{rust, type_of};
 
 /// Number of times that all memory is searched for pointers, and the time between two searches.
@@ -116,15 +117,15 @@ pub struct Reached {
     roots: Roots,
     index: Option<BlockIndex>,
     graph: Option<Graph>,
-    /// Addresses of the blocks that no root led to, each time, in order; `None` if that was not found out.
-    unreachable: Option<Vec<u64>>,
+    /// Addresses and prints of the blocks that no root led to, each time, in order; `None` if that was not found out.
+    unreachable: Option<Vec<(u64, u16)>>,
 }
 
 impl Reached {
-    /// Whether no root led to the block at an address. Nothing is lost if pointers may be hidden.
-    pub fn is_lost(&self, at: u64) -> bool {
+    /// Whether no root led to the block with an address and a print. Nothing is lost if pointers may be hidden.
+    pub fn is_lost(&self, at: u64, print: u16) -> bool {
         let found = self.unreachable.as_ref().filter(|_| self.roots.hidden.is_empty());
-        found.is_some_and(|found| found.binary_search(&at).is_ok())
+        found.is_some_and(|found| found.binary_search(&(at, print)).is_ok())
     }
 }
 
@@ -159,7 +160,8 @@ pub fn describe(
     evidence.surroundings.is_below_peak = is_below_peak(reader);
     if unreachable.is_none() {
         evidence.notes.push(
-            "the heap has too many blocks to follow all its pointers: only direct pointers to a sample were sought"
+            "the pointers of the heap could not all be followed: it has too many, or it took too long; so it is not \
+             known what is lost"
                 .to_owned(),
         );
     }
@@ -169,22 +171,21 @@ pub fn describe(
     let is_held = groups.iter().any(|group| !group.key.is_lost);
     let in_stack = |at: u64| roots.stacks.iter().any(|stack| stack.contains(&at));
     let root_of = graph.as_ref().filter(|_| is_held).map(|graph| graph.roots(in_stack));
-    let namer = Namer { image: &image, memory, index: index.as_ref(), root_of, roots };
+    let areas =
+        detect::areas(reader.memory(), &walk.detected, &walk.maps, &roots.stacks, &walk.heaps);
+    let namer = Namer { image: &image, memory, index: index.as_ref(), root_of, roots, walk, areas };
     for Sampled { key, sample } in groups {
         let is_there = |survivor: &&Survivor| match index {
             Some(index) => index.starting_at(survivor.at).is_some(),
             None => true,
         };
         let sample: Vec<Survivor> = sample.iter().filter(is_there).copied().collect();
-        let is_lost = |survivor: &&Survivor| match unreachable {
-            Some(found) => found.binary_search(&survivor.at).is_ok(),
-            None => !pointers.contains_key(&survivor.at),
-        };
-        let lost = sample.iter().filter(is_lost).count();
-        let reachability = (!sample.is_empty()).then(|| Reachability {
-            sampled: sample.len() as u64,
-            unreachable_share: lost as f64 / sample.len() as f64,
-            rounds: *rounds,
+        let reachability = unreachable.as_ref().filter(|_| !sample.is_empty()).map(|found| {
+            let is_lost =
+                |survivor: &&Survivor| found.binary_search(&(survivor.at, survivor.print)).is_ok();
+            let lost = sample.iter().filter(is_lost).count();
+            let unreachable_share = lost as f64 / sample.len() as f64;
+            Reachability { sampled: sample.len() as u64, unreachable_share, rounds: *rounds }
         });
         evidence.groups.push(namer.describe(
             key,
@@ -210,27 +211,64 @@ fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, Targe
     let walk = reader.walk(&mut builder)?;
     let index = builder.build();
     let unknown = index.as_ref().map_or(&[][..], |index| index.unknown());
-    let mut roots = Roots::find(reader.target(), reader.memory(), &walk, unknown);
+    let memory = reader.memory().until(search.interrupt);
+    let find_roots = || Roots::find(reader.target(), reader.memory(), &walk, unknown);
+    let read = index
+        .as_ref()
+        .and_then(|index| Graph::read(&memory, index, &walk.heaps.areas, find_roots).ok());
+    let (graph, mut roots) = match read {
+        Some((graph, roots)) => (Some(graph), roots),
+        None => (None, Roots::find(reader.target(), reader.memory(), &walk, unknown)),
+    };
     if !is_whole(&walk) {
         roots.hidden.push("a part of its heap could not be read".to_owned());
     }
-    let memory = reader.memory().until(search.interrupt);
-    let graph = index.as_ref().and_then(|index| {
-        Graph::read(&memory, index, &walk.areas, &roots.ranges, &roots.words).ok()
-    });
     let unreachable = graph.as_ref().zip(index.as_ref()).map(|(graph, index)| {
-        let blocks = graph.unreachable(roots.hidden_registers);
-        let mut found: Vec<u64> =
-            blocks.into_iter().filter_map(|id| Some(index.range(id)?.start)).collect();
-        found.sort_unstable();
-        found
+        let range = |id| index.range(id).unwrap_or(0..0);
+        let bytes_of = |id| range(id).end - range(id).start;
+        let blocks = graph.unreachable(roots.hidden_registers, bytes_of);
+        let of = |id| Some((index.range(id)?, index.print(id)));
+        // The print of a block that could not be read says nothing.
+        let mut found: Vec<(Range<u64>, u16)> =
+            blocks.into_iter().filter_map(of).filter(|(_, print)| *print != 0).collect();
+        found.sort_unstable_by_key(|(range, _)| range.start);
+        without_cached(&memory, index, found)
     });
     Ok(Reached { rounds: 1, walk, roots, index, graph, unreachable })
 }
 
+/// Returns the addresses and prints of blocks that are not in a thread's cache: glibc's are recognised by their lists, and a list that changes
+/// while it is read is not. A cached block begins with a link to another one of its size, or to nothing, as glibc writes it
+/// (`PROTECT_PTR`), or is followed by the address of the cache (`tcache_entry.key`, before 2.34).
+fn without_cached(
+    memory: &impl Memory,
+    index: &BlockIndex,
+    blocks: Vec<(Range<u64>, u16)>,
+) -> Vec<(u64, u16)> {
+    const MAX_CACHED: u64 = 1040;
+    const CACHES: [u64; 4] = [0x250, 0x290, 0x300, 0x310];
+    let size_at = |at: u64| {
+        let range = index.range(index.starting_at(at)?)?;
+        Some(range.end - range.start)
+    };
+    let mut words = Words::new(memory);
+    let is_cached = |block: &Range<u64>, words: &mut Words<'_, _>| {
+        let bytes = block.end - block.start;
+        if bytes > MAX_CACHED {
+            return false;
+        }
+        let Some([link, key]) = words.two(block.start) else { return false };
+        let next = link ^ block.start >> 12;
+        let is_link = next == 0 || (next.is_multiple_of(16) && size_at(next) == Some(bytes));
+        is_link || size_at(key).is_some_and(|size| CACHES.contains(&size))
+    };
+    let blocks = blocks.into_iter().filter(|(block, _)| !is_cached(block, &mut words));
+    blocks.map(|(block, print)| (block.start, print)).collect()
+}
+
 /// Returns what two ordered lists have in common.
-fn in_both(one: &[u64], other: &[u64]) -> Vec<u64> {
-    one.iter().copied().filter(|at| other.binary_search(at).is_ok()).collect()
+fn in_both(one: &[(u64, u16)], other: &[(u64, u16)]) -> Vec<(u64, u16)> {
+    one.iter().copied().filter(|block| other.binary_search(block).is_ok()).collect()
 }
 
 /// Where pointers to a block stand.
@@ -267,7 +305,7 @@ fn pointers_to(
         // It is not known which memory is free: pointers that are left over there count.
         None => {
             let mut all: Vec<Range<u64>> =
-                roots.ranges.iter().chain(&walk.areas).cloned().collect();
+                roots.ranges.iter().chain(&walk.heaps.areas).cloned().collect();
             all.sort_unstable_by_key(|range| range.start);
             each_root(memory, &sampled, &all, |from, to| add_to(from, to, &mut add));
         }
@@ -300,6 +338,9 @@ struct Namer<'n, M> {
     /// Where the ways to blocks begin; absent if no way was followed.
     root_of: Option<RootOf>,
     roots: &'n Roots,
+    walk: &'n BlockWalk,
+    /// Memory of runtimes and of other allocators, in order.
+    areas: Vec<Area>,
 }
 
 impl<M: Memory> Namer<'_, M> {
@@ -364,6 +405,20 @@ impl<M: Memory> Namer<'_, M> {
         })
     }
 
+    /// Names memory by who manages it.
+    fn memory_of_no_file(&self, at: u64) -> String {
+        if let Some(area) = containing(&self.areas, at, |area| &area.range) {
+            return format!("memory of {}", area.owner.name());
+        }
+        if containing(&self.walk.heaps.without_blocks, at, |range| range).is_some() {
+            return "the heap of Java objects".to_owned();
+        }
+        match self.image.mapping(at) {
+            Some(mapping) if !mapping.name.is_empty() => mapping.name.clone(),
+            _ => "memory of no file".to_owned(),
+        }
+    }
+
     /// Names the memory at an address that holds a pointer.
     fn holder(&self, at: u64) -> String {
         if let Some(range) = self.index.and_then(|index| index.range(index.containing(at)?)) {
@@ -376,10 +431,7 @@ impl<M: Memory> Namer<'_, M> {
             return "a stack".to_owned();
         }
         let Some(mapping) = self.image.mapping_of_file(at) else {
-            return match self.image.mapping(at) {
-                Some(mapping) if !mapping.name.is_empty() => mapping.name.clone(),
-                _ => "memory of no file".to_owned(),
-            };
+            return self.memory_of_no_file(at);
         };
         let file = mapping.name.rsplit('/').next().unwrap_or_default();
         match self.image.symbol(at) {
@@ -387,6 +439,12 @@ impl<M: Memory> Namer<'_, M> {
             None => format!("data of {file}"),
         }
     }
+}
+
+/// Returns the range that an address lies in, of ranges in order.
+fn containing<T>(ranges: &[T], at: u64, range: impl Fn(&T) -> &Range<u64>) -> Option<&T> {
+    let place = ranges.partition_point(|found| range(found).end <= at);
+    ranges.get(place).filter(|found| range(found).contains(&at))
 }
 
 /// Names a block without a type that has a pointer at an address.

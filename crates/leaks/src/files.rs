@@ -12,16 +12,19 @@ use lowtide_heap::memory::Memory;
 use lowtide_probe::mapped::open_mapped;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::{FileId, Mapping};
+use lowtide_probe::program::Source;
 use object::elf::{self, FileHeader64};
-use object::read::ReadCache;
-use object::read::elf::{FileHeader, ProgramHeader, Sym};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, SectionIndex};
 
 /// Maximum number of symbols of a file, and of bytes of a name.
 const MAX_SYMBOLS: usize = 1 << 20;
 const MAX_NAME: usize = 4096;
-/// Maximum number of files that are read.
+/// Bytes of a symbol in a file (`Elf64_Sym`).
+const SYMBOL: usize = 24;
+/// Maximum number of files that are read, and of symbols of all of them.
 const MAX_FILES: usize = 512;
+const MAX_ALL_SYMBOLS: usize = 4 << 20;
 
 /// A process as its types are read from it.
 pub struct Image<'p> {
@@ -126,9 +129,9 @@ impl<'p> Image<'p> {
             if offset >= u64::from(size.max(1)) {
                 return None;
             }
+            let name_at = object.symbols.names_at.checked_add(name.into())?;
             let mut bytes = vec![0; MAX_NAME];
-            let length =
-                object.file.read_at(&mut bytes, object.symbols.names_at + u64::from(name)).ok()?;
+            let length = object.file.read_at(&mut bytes, name_at).ok()?;
             let end = bytes[..length].iter().position(|byte| *byte == 0)?;
             let name = demangle(&String::from_utf8_lossy(&bytes[..end]));
             Some(Symbol { name, offset })
@@ -145,7 +148,14 @@ impl<'p> Image<'p> {
             return None;
         }
         let pid = self.pid;
-        let open = || open_mapped(pid, mapping).ok().and_then(ObjectFile::read);
+        let known: usize = files.values().flatten().map(|file| file.symbols.all.len()).sum();
+        let open = || {
+            let mut object = open_mapped(pid, mapping).ok().and_then(ObjectFile::read)?;
+            if known + object.symbols.all.len() > MAX_ALL_SYMBOLS {
+                object.symbols = Symbols::default();
+            }
+            Some(object)
+        };
         then(files.entry(mapping.file).or_insert_with(open).as_ref()?)
     }
 }
@@ -160,20 +170,26 @@ impl ObjectFile {
 impl Symbols {
     /// Reads the symbols of a file.
     fn read(file: &File) -> Option<Self> {
-        let cache = ReadCache::new(file);
-        let header = FileHeader64::<Endianness>::parse(&cache).ok()?;
+        let cache = Source::new(file);
+        let cache = &cache;
+        let header = FileHeader64::<Endianness>::parse(cache).ok()?;
         let endian = header.endian().ok()?;
-        let segments = header.program_headers(endian, &cache).ok()?;
+        let segments = header.program_headers(endian, cache).ok()?;
         let first = segments.iter().find(|segment| segment.p_type(endian) == elf::PT_LOAD)?;
         let base = first.p_vaddr(endian).checked_sub(first.p_offset(endian))?;
-        let sections = header.sections(endian, &cache).ok()?;
+        let sections = header.sections(endian, cache).ok()?;
+        // The table is read as a whole.
+        let is_bounded = |kind: elf::SectionType| {
+            let mut tables = sections.iter().filter(|section| section.sh_type(endian) == kind);
+            tables.all(|table| table.sh_size(endian) <= (MAX_SYMBOLS * SYMBOL) as u64)
+        };
         let table = [elf::SHT_SYMTAB, elf::SHT_DYNSYM]
             .into_iter()
-            .filter_map(|kind| sections.symbols(endian, &cache, kind).ok())
-            .find(|table| !table.is_empty() && table.len() <= MAX_SYMBOLS)?;
+            .filter(|kind| is_bounded(*kind))
+            .filter_map(|kind| sections.symbols(endian, cache, kind).ok())
+            .find(|table| !table.is_empty())?;
         let names: SectionIndex = table.string_section();
-        let names_at =
-            object::read::elf::SectionHeader::sh_offset(sections.section(names).ok()?, endian);
+        let names_at = sections.section(names).ok()?.sh_offset(endian);
         let mut all: Vec<(u64, u32, u32)> = table
             .iter()
             .filter(|symbol| {

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use lowtide_analysis::leaks::{
-    History, LostBefore, LostCounts, Trend, TrendKind, group, lost_before, lost_trends, overall,
-    survivors, trends,
+    History, LostBefore, LostCounts, Reachability, Trend, TrendKind, group, lost_before,
+    lost_trends, overall, survivors, trends,
 };
 use lowtide_heap::ranges::joined;
 use lowtide_model::inspection::Observation;
@@ -96,7 +96,7 @@ impl LeakFinder {
     pub fn look(&mut self, t_s: f64) -> Result<Look, TargetError> {
         self.book.begin();
         let walk = self.reader.walk(&mut self.book)?;
-        let is_whole = is_whole(&walk);
+        let is_whole = is_whole(&walk) && self.has_read_most(&walk);
         let counted = self.book.end(is_whole);
         self.cpu_s += walk.cpu_s;
         self.elapsed_s = t_s;
@@ -128,7 +128,7 @@ impl LeakFinder {
     pub fn seek(&mut self, older_s: Option<f64>, search: &Search<'_>) -> Result<(), TargetError> {
         let cpu = thread_cpu_s();
         let reached = evidence::search(&mut self.reader, search)?;
-        self.book.mark_lost(|at| reached.is_lost(at));
+        self.book.mark_lost(|at, print| reached.is_lost(at, print));
         let suspects = self.suspects(self.older_s(older_s));
         self.evidence = Some(evidence::describe(&self.reader, &reached, suspects, search));
         self.cpu_s += thread_cpu_s() - cpu;
@@ -225,6 +225,13 @@ impl LeakFinder {
         }
     }
 
+    /// Whether the blocks of nearly all of the heap were read.
+    fn has_read_most(&self, walk: &BlockWalk) -> bool {
+        let all: u64 = walk.heaps.areas.iter().map(|area| area.end - area.start).sum();
+        let unread = self.book.unread_bytes();
+        unread.is_some_and(|unread| unread as f64 <= MAX_TORN * all as f64)
+    }
+
     fn in_use_bytes(&self) -> u64 {
         let Some(now) = self.history.snapshots().last() else { return 0 };
         let of = |(class, sizes): (&u16, &ClassSizes)| sizes.bytes as f64 / now.share_of(*class);
@@ -253,7 +260,14 @@ impl LeakFinder {
             for trend in trends.iter().take(MAX_GROUPS) {
                 let key = GroupKey { classes: trend.classes.clone(), is_lost, is_before: false };
                 let described = evidence.and_then(|found| found.of(&key));
+                // All of the lost blocks are, also of groups that were not looked into.
+                let all = Reachability {
+                    sampled: trend.count as u64,
+                    unreachable_share: 1.0,
+                    rounds: evidence.map_or(0, |found| found.rounds),
+                };
                 let reached = described.and_then(|found| found.reachability);
+                let reached = reached.or(is_lost.then_some(all));
                 let mut found = group(trend, reached.as_ref(), &surroundings);
                 if let Some(described) = described {
                     described.describe(&mut found);
@@ -283,6 +297,12 @@ impl LeakFinder {
         groups.truncate(top);
         let target = self.reader.target();
         let mut notes = self.notes.clone();
+        if self.torn_looks > self.looks {
+            notes.push(
+                "most snapshots could not be read whole: the heap changes too fast, or its free lists are encoded"
+                    .to_owned(),
+            );
+        }
         notes.extend(evidence.into_iter().flat_map(|found| found.notes.iter().cloned()));
         LeakReport {
             schema: LeakReport::SCHEMA.to_owned(),
@@ -352,7 +372,7 @@ pub(crate) fn is_whole(walk: &BlockWalk) -> bool {
         arena.system_bytes.saturating_sub(walked)
     });
     let missing = missing.sum::<u64>().max(*unwalked_bytes);
-    let all: u64 = joined(walk.areas.clone()).iter().map(|area| area.end - area.start).sum();
+    let all: u64 = joined(walk.heaps.areas.clone()).iter().map(|area| area.end - area.start).sum();
     has_heap(&walk.observation) && missing as f64 <= MAX_TORN * all as f64
 }
 

@@ -75,7 +75,7 @@ fn python(image: &Image<'_>, at: u64) -> Option<String> {
     if at < 1 << 16 || !at.is_multiple_of(8) {
         return None;
     }
-    let mut metatype = image.word(at + TYPE)?;
+    let mut metatype = image.word(at.checked_add(TYPE)?)?;
     let name = |at: u64| image.text(image.word(at.checked_add(NAME)?)?, MAX_NAME);
     for _ in 0..3 {
         if metatype < 1 << 16 || !metatype.is_multiple_of(8) {
@@ -105,7 +105,8 @@ pub fn rust(image: &Image<'_>, table: u64) -> Option<String> {
     if !table.is_multiple_of(8) || !image.mapping(table).is_some_and(|m| m.has_file()) {
         return None;
     }
-    let (size, alignment) = (image.word(table + 8)?, image.word(table + 16)?);
+    let size = image.word(table.checked_add(8)?)?;
+    let alignment = image.word(table.checked_add(16)?)?;
     let is_table = image.word(table)? == 0
         && size <= MAX_SIZE
         && alignment.is_power_of_two()

@@ -292,12 +292,14 @@ fn without_lost(
     let part = (1.0 - count / trend.count).max(0.0);
     // A block that is allocated between the last snapshot and the search is not known to be lost.
     let is_little = part < MIN_PART || !is_enough((trend.count * part) as u64, growing_cohorts);
+    let (left_count, net) = (trend.count * part, trend.net - count);
     (!is_little).then(|| Trend {
-        count: trend.count * part,
+        kind: if net < left_count * MIN_NET { TrendKind::Level } else { trend.kind },
+        count: left_count,
         bytes: trend.bytes * part,
         per_s: trend.per_s * part,
         per_s_interval: trend.per_s_interval.map(|rate| rate * part),
-        net: trend.net - count,
+        net,
         growing_cohorts,
         ..trend
     })

@@ -48,8 +48,8 @@ pub(super) struct Cached {
     pub(super) of_threads: Vec<u64>,
     /// Number of blocks on their way between threads.
     pub(super) moved: Vec<u64>,
-    /// The first block of each list of cached blocks, with the number of its blocks.
-    lists: Vec<(u64, u64)>,
+    /// Where each list of cached blocks begins, its first block, and the number of its blocks.
+    lists: Vec<(u64, u64, u64)>,
     /// Where the caches of threads are.
     pub(super) records: Vec<Range<u64>>,
 }
@@ -71,15 +71,22 @@ impl Cached {
         mut each: impl FnMut(u64),
     ) {
         let mut left = MAX_LISTED;
-        for (first, count) in &self.lists {
+        let mut blocks = Vec::new();
+        for (head, first, count) in &self.lists {
+            if *count > left {
+                break;
+            }
+            left -= count;
+            blocks.clear();
             let mut next = *first;
-            for _ in 0..(*count).min(left) {
-                if !is_pointer(next) {
-                    break;
-                }
-                each(next);
-                left -= 1;
+            while (blocks.len() as u64) < *count && is_pointer(next) {
+                blocks.push(next);
                 next = words.word(next).unwrap_or(0);
+            }
+            // If the thread has taken a block meanwhile, what follows it may be the program's.
+            words.forget_page(*head);
+            if blocks.len() as u64 == *count && words.word(*head) == Some(*first) {
+                blocks.iter().for_each(|block| each(*block));
             }
         }
     }
@@ -104,7 +111,9 @@ impl Cached {
             }
             self.threads += 1;
             for (class, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-                self.lists.extend(word_in(&bytes, LIST * class).map(|first| (first, *count)));
+                let head = at + (LIST * class) as u64;
+                let first = word_in(&bytes, LIST * class);
+                self.lists.extend(first.map(|first| (head, first, *count)));
             }
             self.records.push(at..at + LISTS as u64);
             if self.records.len() >= MAX_CACHES {
@@ -141,8 +150,8 @@ impl Cached {
             if used <= SLOTS {
                 let in_slot = (MOVED_BYTES / size).clamp(2, MAX_MOVED);
                 self.moved[class] = used * in_slot;
-                let first = |slot: u64| word(list + SLOTS_AT + SLOT * slot);
-                self.lists.extend((0..used).filter_map(first).map(|first| (first, in_slot)));
+                let heads = (0..used).map(|slot| list + SLOTS_AT + SLOT * slot);
+                self.lists.extend(heads.filter_map(|head| Some((head, word(head)?, in_slot))));
             }
         }
     }

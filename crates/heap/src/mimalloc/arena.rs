@@ -57,6 +57,7 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, a
         let tally = heap.thread(0);
         tally.torn_bytes += arena.slices * SLICE;
         tally.resident.torn_bytes += walker.residency.bytes(of_slice(0)..of_slice(arena.slices));
+        walker.blocks.unknown(of_slice(0)..of_slice(arena.slices));
         return;
     };
     // The chunks of the first bitmap end where the second begins.

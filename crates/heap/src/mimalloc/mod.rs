@@ -92,8 +92,13 @@ fn walk_once(memory: &impl Memory, layout: &Layout, visitor: Visitor<'_>) -> Hea
         }
     }
     // Between the segments of a reserved range, there are others that were not recognised, or freed ones.
-    let between = gaps(reserved.into_iter(), &segments).into_iter();
-    heap.unknown_bytes += between.map(|range| walker.residency.bytes(range)).sum::<u64>();
+    for range in gaps(reserved.into_iter(), &segments) {
+        let bytes = walker.residency.bytes(range.clone());
+        heap.unknown_bytes += bytes;
+        if bytes > 0 {
+            walker.blocks.unknown(range);
+        }
+    }
     heap
 }
 

@@ -29,6 +29,7 @@ pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, s
             let tally = heap.thread(thread);
             tally.torn_bytes += end - start;
             tally.resident.torn_bytes += walker.residency.bytes(start..end);
+            walker.blocks.unknown(start..end);
             return;
         };
         let span = start..start + count * SLICE;

@@ -423,7 +423,9 @@ impl<'m, M: Memory> HeapWalk<'m, M> {
         let walked = self.walker.walk(&mut stretch);
         if walked.tally.unwalked_bytes > 0 {
             let reads = self.walker.reads() - reads;
-            self.walker.blocks.erase(stretch.range.clone());
+            let bytes = walked.tally.used_bytes + walked.tally.free_bytes + walked.tally.fast_bytes;
+            let start = stretch.range.start;
+            self.walker.blocks.erase(start..start.saturating_add(bytes).min(stretch.range.end));
             self.walker.effort.revoke(left, walked.tally.chunks(), reads);
             return None;
         }

@@ -333,6 +333,9 @@ impl<'m, M: Memory> Walker<'m, M> {
                     return Err(Unsound);
                 };
                 state.account.foreign(fence_end..next, &mut self.residency);
+                self.blocks.end(at);
+                self.blocks.unknown(fence_end..next);
+                self.blocks.begin(next);
                 state.at = next;
                 Ok(NextChunk::Chunk)
             }

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
-use lowtide_heap::memory::Memory;
+use lowtide_heap::memory::{Memory, word};
 
 use super::index::{BlockId, BlockIndex};
-use super::scan::{Target, each_in_blocks, each_root};
+use super::roots::Roots;
+use super::scan::{Target, address, each_in_blocks, each_root};
 
 /// There are many structures of a size if they are so many times as many as the roots that could lead to them.
 const MANY: usize = 10;
@@ -43,18 +44,36 @@ struct NewBlocks<'n> {
     seen: HashSet<u64>,
     /// What is left to read, with the address of the first pointer on the way there.
     left: Vec<(u64, u64)>,
+    /// Whether there is more than is read.
+    is_full: bool,
 }
 
 impl NewBlocks<'_> {
-    /// Bytes that are read of one.
-    const BYTES: u64 = 512;
+    /// Bytes that are read of one whose size is not known, and at most of one whose size is.
+    const BYTES: u64 = 4 << 10;
+    const MAX_BYTES: u64 = 1 << 20;
     /// Maximum number that is read.
-    const MAX: usize = 64 << 10;
+    const MAX: usize = 1 << 20;
+
+    /// The bytes that are read of the block at an address: those of its chunk, if it is one of glibc.
+    fn bytes_of(memory: &impl Memory, at: u64) -> u64 {
+        let size = word(memory, at.saturating_sub(8)).map_or(0, |head| head & !7);
+        if size.is_multiple_of(16) && (Self::BYTES..=Self::MAX_BYTES).contains(&size) {
+            size
+        } else {
+            Self::BYTES
+        }
+    }
 
     fn add(&mut self, at: u64, from: u64) {
         let place = self.areas.partition_point(|area| area.end <= at);
         let is_in_heap = self.areas.get(place).is_some_and(|area| area.start <= at);
-        if is_in_heap && self.seen.len() < Self::MAX && self.seen.insert(at) {
+        if !is_in_heap {
+            return;
+        }
+        if self.seen.len() >= Self::MAX {
+            self.is_full = true;
+        } else if self.seen.insert(at) {
             self.left.push((at, from));
         }
     }
@@ -98,7 +117,8 @@ pub enum GraphError {
 }
 
 impl Graph {
-    /// Reads the pointers of a heap, whose addresses are `areas`. `known` are words of the program that are not in its memory.
+    /// Reads the pointers of a heap, whose addresses are `areas`. `find_roots` is called when those in blocks have been read: the
+    /// program may have got memory meanwhile.
     ///
     /// # Errors
     /// Fails if there are too many, or if reading is over before it is complete.
@@ -106,48 +126,53 @@ impl Graph {
         memory: &M,
         index: &BlockIndex,
         areas: &[Range<u64>],
-        roots: &[Range<u64>],
-        known: &[u64],
-    ) -> Result<Self, GraphError> {
+        find_roots: impl FnOnce() -> Roots,
+    ) -> Result<(Self, Roots), GraphError> {
         let mut graph = Self {
             first: Vec::with_capacity(index.len() + 1),
             targets: Vec::new(),
             from_roots: Vec::new(),
         };
-        let mut reached = BlockSet::new(index.len());
-        let mut new = NewBlocks { areas, seen: HashSet::new(), left: Vec::new() };
-        let mut reach = |at: u64, to: Target, new: &mut NewBlocks<'_>| match to {
-            Target::Block(to) if reached.insert(to) => graph.from_roots.push((to, at)),
-            Target::Block(_) => {}
-            Target::Other(to) => new.add(to, at),
-        };
-        for word in known {
-            if let Some(to) = index.containing(*word) {
-                reach(0, Target::Block(to), &mut new);
-            }
-        }
-        each_root(memory, index, roots, |at, to| reach(at, to, &mut new));
+        let mut new = NewBlocks { areas, seen: HashSet::new(), left: Vec::new(), is_full: false };
         each_in_blocks(memory, index, |from, at, to| match to {
             Target::Block(to) => {
                 while graph.first.len() <= from as usize {
                     graph.first.push(graph.targets.len() as u32);
                 }
-                if graph.targets.len() < MAX_POINTERS && graph.targets.last() != Some(&to) {
+                let first = graph.first.last().map_or(0, |first| *first as usize);
+                let is_repeated = graph.targets[first..].last() == Some(&to);
+                if graph.targets.len() < MAX_POINTERS && !is_repeated {
                     graph.targets.push(to);
                 }
             }
             Target::Other(to) => new.add(to, at),
         });
+        graph.first.resize(index.len() + 1, graph.targets.len() as u32);
+        let mut roots = find_roots();
+        let mut reached = BlockSet::new(index.len());
+        let mut reach = |at: u64, to: Target, new: &mut NewBlocks<'_>| match to {
+            Target::Block(to) if reached.insert(to) => graph.from_roots.push((to, at)),
+            Target::Block(_) => {}
+            Target::Other(to) => new.add(to, at),
+        };
+        for word in &roots.words {
+            if let Some(to) = address(*word).and_then(|at| index.containing(at)) {
+                reach(0, Target::Block(to), &mut new);
+            }
+        }
+        each_root(memory, index, &roots.ranges, |at, to| reach(at, to, &mut new));
         // What a new block points to is reachable, whoever has the new block.
         while let Some((at, from)) = new.left.pop() {
-            let range = at..at + NewBlocks::BYTES;
+            let range = at..at.saturating_add(NewBlocks::bytes_of(memory, at));
             each_root(memory, index, &[range], |_, to| reach(from, to, &mut new));
         }
-        graph.first.resize(index.len() + 1, graph.targets.len() as u32);
+        if new.is_full {
+            roots.hidden.push("it allocates faster than its pointers can be read".to_owned());
+        }
         match () {
             () if memory.is_over() => Err(GraphError::Interrupted),
             () if graph.targets.len() >= MAX_POINTERS => Err(GraphError::TooManyPointers),
-            () => Ok(graph),
+            () => Ok((graph, roots)),
         }
     }
 
@@ -164,7 +189,8 @@ impl Graph {
 
     /// Returns the blocks that no root leads to, without those that `hidden` further roots could lead to: the registers of
     /// threads cannot be read, and each of them could point to any block.
-    pub fn unreachable(&self, hidden: usize) -> Vec<BlockId> {
+    /// `bytes_of` is the size of a block.
+    pub fn unreachable(&self, hidden: usize, bytes_of: impl Fn(BlockId) -> u64) -> Vec<BlockId> {
         let mut reached = BlockSet::new(self.blocks());
         let mut stack: Vec<BlockId> = Vec::new();
         for (root, _) in &self.from_roots {
@@ -173,7 +199,7 @@ impl Graph {
             }
         }
         self.follow(&mut reached, &mut stack, |_| {});
-        self.without_hidden(&mut reached, hidden);
+        self.without_hidden(&mut reached, hidden, bytes_of);
         (0..self.blocks() as BlockId).filter(|id| !reached.contains(*id)).collect()
     }
 
@@ -219,7 +245,12 @@ impl Graph {
 
     /// Adds what further roots could lead to: those that lead to most. Structures of a size of which there are many more than
     /// roots are left out, as at most a small part of them can be reached.
-    fn without_hidden(&self, reached: &mut BlockSet, hidden: usize) {
+    fn without_hidden(
+        &self,
+        reached: &mut BlockSet,
+        hidden: usize,
+        bytes_of: impl Fn(BlockId) -> u64,
+    ) {
         if hidden == 0 {
             return;
         }
@@ -237,21 +268,16 @@ impl Graph {
                 heads.push((count, head));
             }
         }
-        let most = hidden.min(heads.len());
-        if most > 0 && most < heads.len() {
-            heads.select_nth_unstable_by(most - 1, |a, b| b.0.cmp(&a.0));
+        // Structures are alike if they have as many blocks, and their first blocks are as large.
+        let mut alike: HashMap<(usize, u64), usize> = HashMap::new();
+        for (count, head) in &heads {
+            *alike.entry((*count, bytes_of(*head))).or_default() += 1;
         }
-        let mut alike: HashMap<usize, usize> = HashMap::new();
-        for (count, _) in &heads {
-            *alike.entry(*count).or_default() += 1;
-        }
-        let is_rare = |count: &usize| alike.get(count).is_none_or(|alike| *alike <= hidden * MANY);
-        let held: Vec<BlockId> = heads
-            .iter()
-            .take(most)
-            .filter(|(count, _)| is_rare(count))
-            .map(|(_, head)| *head)
-            .collect();
+        heads.retain(|(count, head)| {
+            alike.get(&(*count, bytes_of(*head))).is_none_or(|alike| *alike <= hidden * MANY)
+        });
+        heads.sort_unstable_by_key(|(count, _)| std::cmp::Reverse(*count));
+        let held: Vec<BlockId> = heads.into_iter().take(hidden).map(|(_, head)| head).collect();
         for head in held {
             if reached.insert(head) {
                 stack.push(head);
@@ -290,7 +316,11 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
+    use lowtide_heap::blocks::{Block, BlockVisitor};
+    use lowtide_heap::memory::Saved;
+
     use super::*;
+    use crate::pointers::index::IndexBuilder;
 
     fn graph(blocks: usize, roots: &[BlockId], pointers: &[(BlockId, BlockId)]) -> Graph {
         let mut sorted = pointers.to_vec();
@@ -310,7 +340,7 @@ mod tests {
     #[test]
     fn what_no_root_leads_to_is_unreachable_even_if_it_points_to_itself() {
         let graph = graph(7, &[0], &[(0, 1), (1, 2), (3, 4), (4, 3), (5, 2), (6, 6)]);
-        assert_eq!(graph.unreachable(0), [3, 4, 5, 6]);
+        assert_eq!(graph.unreachable(0, |_| 80), [3, 4, 5, 6]);
     }
 
     #[test]
@@ -323,22 +353,46 @@ mod tests {
     }
 
     #[test]
+    fn neighbours_that_point_to_the_same_block_both_do() {
+        let mut bytes = vec![0_u8; 4096];
+        // Three blocks of 64 bytes; the second and the third begin and end with a pointer to the first.
+        for at in [64, 120, 128, 184] {
+            bytes[at..at + 8].copy_from_slice(&0x10000_u64.to_le_bytes());
+        }
+        let memory = Saved { blocks: vec![(0x10000, bytes)] };
+        let mut builder = IndexBuilder::new(10);
+        let block = |at| Block { at, bytes: 64, print: 1 };
+        builder.blocks(0x10000..0x20000, &[block(0x10000), block(0x10040), block(0x10080)]);
+        let index = builder.build().unwrap();
+        let (graph, _) = Graph::read(&memory, &index, &[], Roots::default).unwrap();
+        assert_eq!([0, 1, 2].map(|block| graph.targets(block).len()), [0, 1, 1]);
+    }
+
+    #[test]
+    fn a_large_block_is_not_like_many_small_ones() {
+        let graph = graph(101, &[], &[]);
+        let bytes_of = |block| if block == 7 { 1 << 20 } else { 80 };
+        let lost = graph.unreachable(3, bytes_of);
+        assert!(!lost.contains(&7) && lost.len() == 100, "{lost:?}");
+    }
+
+    #[test]
     fn a_register_could_hold_the_largest_structure_that_nothing_else_leads_to() {
         // A list of five, a cycle of two that leads to one more, and three single blocks.
         let pointers = [(0, 1), (1, 2), (2, 3), (3, 4), (5, 6), (6, 5), (6, 7)];
         let graph = graph(11, &[], &pointers);
-        assert_eq!(graph.unreachable(0).len(), 11);
-        assert_eq!(graph.unreachable(1), [5, 6, 7, 8, 9, 10]);
-        assert_eq!(graph.unreachable(2), [8, 9, 10]);
-        assert!(graph.unreachable(5).is_empty());
+        assert_eq!(graph.unreachable(0, |_| 80).len(), 11);
+        assert_eq!(graph.unreachable(1, |_| 80), [5, 6, 7, 8, 9, 10]);
+        assert_eq!(graph.unreachable(2, |_| 80), [8, 9, 10]);
+        assert!(graph.unreachable(5, |_| 80).is_empty());
     }
 
     #[test]
     fn each_lost_cycle_needs_a_register_of_its_own() {
         let cycles: Vec<(BlockId, BlockId)> =
             (0..100).flat_map(|n| [(2 * n, 2 * n + 1), (2 * n + 1, 2 * n)]).collect();
-        assert_eq!(graph(200, &[], &cycles).unreachable(20).len(), 160);
+        assert_eq!(graph(200, &[], &cycles).unreachable(20, |_| 80).len(), 160);
         // At most a tenth of them can be held by so few registers.
-        assert_eq!(graph(200, &[], &cycles).unreachable(9).len(), 200);
+        assert_eq!(graph(200, &[], &cycles).unreachable(9, |_| 80).len(), 200);
     }
 }

@@ -1,5 +1,6 @@
 //! The block that an address lies in.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
@@ -15,14 +16,15 @@ const WORDS: usize = UNITS / 64;
 /// The number of a block in an index.
 pub type BlockId = u32;
 
-/// Offset in its place and size, of a block of less than [`PLACE`] bytes, in units.
-type Packed = (u16, u16);
+/// Offset in its place and size, of a block of less than [`PLACE`] bytes, in units; and its print.
+type Packed = (u16, u16, u16);
 
 /// Collects the blocks of a walk.
 #[derive(Debug)]
 pub struct IndexBuilder {
     places: ByPlace<Vec<Packed>>,
-    large: Vec<(u64, u64)>,
+    /// Size and print of each large block, by its address.
+    large: BTreeMap<u64, (u64, u16)>,
     blocks: usize,
     max_blocks: usize,
     /// Parts of the heap that could not be read.
@@ -34,7 +36,7 @@ impl IndexBuilder {
     pub fn new(max_blocks: usize) -> Self {
         Self {
             places: ByPlace::default(),
-            large: Vec::new(),
+            large: BTreeMap::new(),
             blocks: 0,
             max_blocks,
             unknown: Vec::new(),
@@ -43,7 +45,7 @@ impl IndexBuilder {
 
     /// Whether there are more blocks than may be collected.
     pub fn is_full(&self) -> bool {
-        self.blocks > self.max_blocks
+        self.blocks + self.large.len() > self.max_blocks
     }
 
     /// Makes the index; `None` if there were too many blocks.
@@ -57,6 +59,7 @@ impl IndexBuilder {
             places: ByPlace::default(),
             tables: Vec::with_capacity(keys.len()),
             sizes: Vec::with_capacity(self.blocks),
+            prints: Vec::with_capacity(self.blocks),
             large: Vec::new(),
             unknown: self.unknown,
         };
@@ -66,9 +69,10 @@ impl IndexBuilder {
                 index.add_place(key, &blocks);
             }
         }
-        self.large.sort_unstable();
-        self.large.dedup_by_key(|(at, _)| *at);
-        index.large = self.large;
+        for (at, (bytes, print)) in self.large {
+            index.large.push((at, bytes));
+            index.prints.push(print);
+        }
         Some(index)
     }
 }
@@ -82,23 +86,33 @@ impl BlockVisitor for IndexBuilder {
         if self.is_full() {
             return;
         }
+        let lost: Vec<u64> = self.large.range(range.clone()).map(|(at, _)| *at).collect();
+        for at in lost {
+            self.large.remove(&at);
+        }
+        if blocks.is_empty() && !self.places.contains_key(&(range.start / PLACE)) {
+            return;
+        }
         let known = self.places.entry(range.start / PLACE).or_default();
         let place = range.start - range.start % PLACE;
         let unit = |at: u64| ((at - place) / UNIT) as usize;
-        let first = known.partition_point(|(offset, _)| usize::from(*offset) < unit(range.start));
-        let last = known.partition_point(|(offset, _)| usize::from(*offset) < unit(range.end));
+        let first = known.partition_point(|block| usize::from(block.0) < unit(range.start));
+        let end = (range.end - place).div_ceil(UNIT) as usize;
+        let last = known.partition_point(|block| usize::from(block.0) < end);
         self.blocks = self.blocks + blocks.len() - (last - first);
-        let packed = |block: &Block| (unit(block.at) as u16, (block.bytes / UNIT) as u16);
+        let packed =
+            |block: &Block| (unit(block.at) as u16, (block.bytes / UNIT) as u16, block.print);
         if first == known.len() {
             known.extend(blocks.iter().map(packed));
         } else {
             known.splice(first..last, blocks.iter().map(packed));
         }
-        self.large.retain(|(at, _)| !range.contains(at));
     }
 
     fn large(&mut self, block: Block) {
-        self.large.push((block.at, block.bytes));
+        if !self.is_full() {
+            self.large.insert(block.at, (block.bytes, block.print));
+        }
     }
 
     fn unknown(&mut self, range: Range<u64>) {
@@ -108,12 +122,12 @@ impl BlockVisitor for IndexBuilder {
     fn is_free(&mut self, at: u64) {
         if let Some(blocks) = self.places.get_mut(&(at / PLACE)) {
             let offset = (at % PLACE / UNIT) as u16;
-            if let Ok(place) = blocks.binary_search_by_key(&offset, |(offset, _)| *offset) {
+            if let Ok(place) = blocks.binary_search_by_key(&offset, |block| block.0) {
                 // A block without bytes is left out of the index.
                 blocks[place].1 = 0;
             }
         }
-        self.large.retain(|(start, _)| *start != at);
+        self.large.remove(&at);
     }
 }
 
@@ -136,6 +150,8 @@ pub struct BlockIndex {
     tables: Vec<Table>,
     /// Sizes in units.
     sizes: Vec<u16>,
+    /// Prints, those of large blocks last.
+    prints: Vec<u16>,
     /// Addresses and sizes of large blocks, in order.
     large: Vec<(u64, u64)>,
     unknown: Vec<Range<u64>>,
@@ -145,9 +161,13 @@ impl BlockIndex {
     fn add_place(&mut self, place: u64, blocks: &[Packed]) {
         let first = self.sizes.len() as BlockId;
         let mut table = Table { place, first, starts: [0; WORDS], before: [0; WORDS] };
-        for (offset, size) in blocks.iter().filter(|(_, size)| *size > 0) {
-            table.starts[usize::from(*offset) / 64] |= 1 << (offset % 64);
-            self.sizes.push(*size);
+        for (offset, size, print) in blocks.iter().filter(|block| block.1 > 0) {
+            let (word, bit) = (usize::from(*offset) / 64, 1 << (offset % 64));
+            if table.starts[word] & bit == 0 {
+                table.starts[word] |= bit;
+                self.sizes.push(*size);
+                self.prints.push(*print);
+            }
         }
         let mut before = 0;
         for (word, count) in table.starts.iter().zip(&mut table.before) {
@@ -166,6 +186,11 @@ impl BlockIndex {
     /// Whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The print of a block; 0 if it could not be read.
+    pub fn print(&self, id: BlockId) -> u16 {
+        self.prints.get(id as usize).copied().unwrap_or(0)
     }
 
     /// Parts of the heap that could not be read.
@@ -247,6 +272,7 @@ impl BlockIndex {
     pub fn each(&self, mut each: impl FnMut(BlockId, Range<u64>)) {
         let mut id = 0;
         for table in &self.tables {
+            id = table.first;
             for (word, bits) in table.starts.iter().enumerate() {
                 let mut bits = *bits;
                 while bits != 0 {
@@ -258,6 +284,7 @@ impl BlockIndex {
                 }
             }
         }
+        id = id.max(self.sizes.len() as BlockId);
         for (start, bytes) in &self.large {
             each(id, *start..start + bytes);
             id += 1;
@@ -330,6 +357,19 @@ mod tests {
         let index = builder.build().unwrap();
         assert_eq!((index.len(), index.containing(0x10058)), (2, None));
         assert_eq!(index.range(1), Some(0x10090..0x100b0));
+    }
+
+    #[test]
+    fn a_block_that_is_passed_on_twice_is_there_once() {
+        let mut builder = IndexBuilder::new(10);
+        let block = |bytes| Block { at: 0x10010, bytes, print: 1 };
+        for bytes in [64, 96] {
+            builder.blocks(0x10010..0x10011, &[block(bytes)]);
+            builder.large(Block { at: 0x40000, bytes: bytes << 12, print: 1 });
+        }
+        let index = builder.build().unwrap();
+        assert_eq!((index.len(), index.range(0)), (2, Some(0x10010..0x10070)));
+        assert_eq!(index.range(1), Some(0x40000..0x40000 + (96 << 12)));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Memory outside of blocks from which a program reaches them.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::ops::Range;
+use std::path::Path;
 
 use lowtide_heap::ranges::{joined, without};
 use lowtide_probe::detect;
@@ -11,8 +13,11 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::{self, Doing};
 use lowtide_probe::target::Target;
 
-/// The bytes below a stack pointer that a function may use (System V ABI, AMD64, section 3.2.2).
-const RED_ZONE: u64 = 128;
+/// Bytes below a stack pointer that are searched as well: the thread may have called further functions since.
+const BELOW_POINTER: u64 = 16 << 10;
+/// Maximum number of words that are read from outside the memory, and of bytes of a file that has some.
+const MAX_WORDS: usize = 1 << 20;
+const MAX_TEXT: u64 = 1 << 20;
 /// Registers that can hold a pointer: all general ones of a thread that runs; of a thread that waits in a system call, those
 /// that are neither its arguments nor changed by the call.
 const REGISTERS: usize = 15;
@@ -39,7 +44,8 @@ pub struct Roots {
 }
 
 impl Roots {
-    /// Finds the roots of a process after a walk of its heap. `unknown` are parts of the heap that could not be read.
+    /// Finds the roots of a process after a walk of its heap. `unknown` are parts of the heap that could not be read. The
+    /// mappings are read again: the program may have got memory since the walk.
     pub fn find(
         target: &Target,
         memory: &LiveMemory,
@@ -54,15 +60,21 @@ impl Roots {
             roots.hidden.push("part of its memory is swapped out".to_owned());
         }
         let heaps = heaps_with_blocks(walk);
-        let stacks = detect::stacks(memory, &walk.detected, &walk.maps, &pointers);
+        let maps = target.maps().unwrap_or_else(|_| walk.maps.clone());
+        let stacks = detect::stacks(memory, &walk.detected, &maps, &pointers);
         let mut ranges = Vec::new();
-        for mapping in walk.maps.iter().filter(|mapping| may_hold_pointers(mapping)) {
+        for mapping in maps.iter().filter(|mapping| may_hold_pointers(mapping)) {
+            if ["io_uring", "[aio]"].iter().any(|name| mapping.name.contains(name)) {
+                roots.hidden.push(
+                    "it uses asynchronous I/O, which keeps pointers in the kernel".to_owned(),
+                );
+            }
             let is_shared = mapping.permissions.ends_with('s');
             if is_shared && mapping.size() > MAX_SHARED {
                 roots.hidden.push(format!("{} is too large to be searched", mapping.name));
                 continue;
             }
-            let used = used_part(mapping, &stacks, &pointers);
+            let used = used_part(mapping, &pointers);
             let is_of_file = mapping.has_file() && !is_shared;
             for part in without(used, &heaps) {
                 match is_of_file {
@@ -103,9 +115,20 @@ impl Roots {
         pointers
     }
 
+    /// Reads a file of the kernel, as far as it is not too long.
+    fn text(&mut self, path: &Path) -> Option<String> {
+        let mut text = String::new();
+        let file = File::open(path).ok()?;
+        file.take(MAX_TEXT).read_to_string(&mut text).ok()?;
+        if text.len() as u64 == MAX_TEXT {
+            self.hidden.push("it has too many events for all of them to be read".to_owned());
+        }
+        Some(text)
+    }
+
     /// Adds what timers remember for the program.
     fn add_timers(&mut self, target: &Target) {
-        let timers = fs::read_to_string(target.path("timers")).unwrap_or_default();
+        let timers = self.text(Path::new(&target.path("timers"))).unwrap_or_default();
         self.words.extend(timer_words(&timers));
     }
 
@@ -120,9 +143,15 @@ impl Roots {
             if link.contains("[io_uring]") {
                 self.hidden.push("it uses io_uring, which keeps pointers in the kernel".to_owned());
             } else if link.contains("[eventpoll]")
-                && let Ok(text) = fs::read_to_string(entry.path())
+                && let Some(text) = self.text(&entry.path())
             {
                 self.words.extend(epoll_words(&text));
+                self.words.sort_unstable();
+                self.words.dedup();
+            }
+            if self.words.len() > MAX_WORDS {
+                self.hidden.push("it has too many events for all of them to be read".to_owned());
+                break;
             }
         }
         self.hidden.dedup();
@@ -147,17 +176,25 @@ fn timer_words(timers: &str) -> impl Iterator<Item = u64> {
 
 /// Returns the heaps whose blocks are known: other walked heaps are roots.
 fn heaps_with_blocks(walk: &BlockWalk) -> Vec<Range<u64>> {
-    walk.areas.iter().flat_map(|area| without(area.clone(), &walk.without_blocks)).collect()
+    walk.heaps
+        .areas
+        .iter()
+        .flat_map(|area| without(area.clone(), &walk.heaps.without_blocks))
+        .collect()
 }
 
 /// Whether a mapping may hold pointers to blocks: private memory, whatever it permits now, and shared memory that can be written
 /// to. Devices are left alone.
 fn may_hold_pointers(mapping: &Mapping) -> bool {
-    let is_memory = ["/dev/shm/", "/dev/zero"].iter().any(|name| mapping.name.starts_with(name));
+    let is_memory = ["/dev/shm/", "/dev/zero", "/dev/hugepages"]
+        .iter()
+        .any(|name| mapping.name.starts_with(name));
     let is_device = mapping.name.starts_with("/dev/") && !is_memory;
     let is_of_kernel =
         ["[vvar", "[vdso]", "[vsyscall]"].iter().any(|n| mapping.name.starts_with(n));
-    let is_private = mapping.permissions.ends_with('p');
+    // A reservation holds nothing. Large ones are left out: to ask which of their pages are there takes long.
+    let is_reservation = mapping.permissions.starts_with("---") && mapping.size() > MAX_SHARED;
+    let is_private = mapping.permissions.ends_with('p') && !is_reservation;
     !is_device && !is_of_kernel && (is_private || mapping.permissions.starts_with("rw"))
 }
 
@@ -167,15 +204,13 @@ fn written_pages(memory: &LiveMemory, range: Range<u64>) -> Vec<Range<u64>> {
     pages.filter(|pages| pages.kind == PageKind::Anonymous).map(|pages| pages.range).collect()
 }
 
-/// Returns the part of a mapping that is in use: of a stack, what lies above the stack pointer.
-fn used_part(mapping: &Mapping, stacks: &[Range<u64>], pointers: &[u64]) -> Range<u64> {
-    let range = mapping.start..mapping.end;
-    let stack = stacks.iter().find(|stack| stack.start == mapping.start);
-    let Some(stack) = stack else { return range };
-    let lowest = pointers.iter().find(|pointer| stack.contains(pointer));
-    match lowest {
-        Some(pointer) => pointer.saturating_sub(RED_ZONE).max(range.start)..range.end,
-        None => range,
+/// Returns the part of a mapping that is in use: of the first thread's stack, what lies above its pointer. Other stacks may share
+/// a mapping, and threads that run have no known pointer, so that all of them is searched.
+fn used_part(mapping: &Mapping, pointers: &[u64]) -> Range<u64> {
+    let own = pointers.iter().find(|pointer| mapping.contains(**pointer));
+    match own.filter(|_| mapping.name == "[stack]") {
+        Some(pointer) => pointer.saturating_sub(BELOW_POINTER).max(mapping.start)..mapping.end,
+        None => mapping.start..mapping.end,
     }
 }
 

@@ -8,16 +8,16 @@ use super::index::{BlockId, BlockIndex};
 
 /// Bytes that are read at once.
 const AT_ONCE: u64 = 1 << 20;
-/// A program may keep other bits above an address.
-const ADDRESS_BITS: u64 = (1 << 48) - 1;
-/// Addresses of user space end here.
-const HIGHEST: u64 = 1 << 47;
+/// A program may keep other bits above those of an address of user space.
+const ADDRESS_BITS: u64 = (1 << 47) - 1;
+/// Bytes of which the resident pages are asked for at once.
+const SLICE: u64 = 1 << 30;
 
 /// Takes a word for an address.
 #[inline]
 pub fn address(word: u64) -> Option<u64> {
     let at = word & ADDRESS_BITS;
-    (at > 0xffff && at < HIGHEST).then_some(at)
+    (at > 0xffff).then_some(at)
 }
 
 /// Reads the resident words of some ranges, which are in order.
@@ -27,7 +27,14 @@ fn each_word<M: Memory>(
     mut each: impl FnMut(u64, u64),
 ) {
     let mut buffer = vec![0; AT_ONCE as usize];
-    for range in ranges {
+    let slices = ranges.into_iter().flat_map(|range| {
+        let starts = (range.start..range.end).step_by(SLICE as usize);
+        starts.map(move |start| start..range.end.min(start.saturating_add(SLICE)))
+    });
+    for range in slices {
+        if memory.is_over() {
+            return;
+        }
         for run in memory.resident(range.clone()) {
             let end = run.end.min(range.end);
             let mut at = run.start.max(range.start).next_multiple_of(8);
@@ -111,6 +118,31 @@ fn each_in<M: Memory>(memory: &M, index: &BlockIndex, mut each: impl FnMut(Block
     index.each(|from, range| {
         window.each_word(range, |at, word| each(from, at, word));
     });
+}
+
+/// Words at addresses in order.
+pub struct Words<'m, M>(Window<'m, M>);
+
+impl<'m, M: Memory> Words<'m, M> {
+    /// Reads from some memory.
+    pub fn new(memory: &'m M) -> Self {
+        Self(Window { memory, start: 0, bytes: Vec::new(), resident: 0..0, slice: Vec::new() })
+    }
+
+    /// Two words that follow each other; `None` if they are not resident.
+    pub fn two(&mut self, at: u64) -> Option<[u64; 2]> {
+        let Window { start, bytes, .. } = &self.0;
+        let is_known = *start <= at && at + 16 <= start + bytes.len() as u64;
+        if !is_known {
+            self.0.load(at)?;
+        }
+        let first = (at - self.0.start) as usize;
+        let word = |place: usize| {
+            let word = self.0.bytes.get(first + place..first + place + 8)?;
+            Some(u64::from_le_bytes(word.try_into().unwrap_or_default()))
+        };
+        Some([word(0)?, word(8)?])
+    }
 }
 
 /// Memory that is read from its beginning to its end.

@@ -1,13 +1,12 @@
 //! Walks the heaps of a process for their blocks, again and again.
 
-use std::ops::Range;
 use std::time::Instant;
 
 use lowtide_heap::blocks::BlockVisitor;
 use lowtide_heap::memory::Memory;
 use lowtide_model::inspection::Observation;
 
-use crate::detect::{Detected, Detector};
+use crate::detect::{Detected, Detector, WalkedHeaps};
 use crate::machine::thread_cpu_s;
 use crate::memory::LiveMemory;
 use crate::proc::maps::Mapping;
@@ -31,10 +30,8 @@ pub struct BlockReader {
 pub struct BlockWalk {
     /// The allocators, the ledger of their heaps, and notes about what could not be walked.
     pub observation: Observation,
-    /// The addresses of the heaps, in order and disjoint.
-    pub areas: Vec<Range<u64>>,
-    /// The part of the addresses whose blocks are not known, in order and disjoint.
-    pub without_blocks: Vec<Range<u64>>,
+    /// The heaps.
+    pub heaps: WalkedHeaps,
     /// The mappings of the process before the walk.
     pub maps: Vec<Mapping>,
     /// What was recognised in the process.
@@ -104,8 +101,7 @@ impl BlockReader {
         }
         Ok(BlockWalk {
             observation,
-            areas: walked.areas,
-            without_blocks: walked.without_blocks,
+            heaps: walked,
             maps,
             detected,
             elapsed_s: begin.elapsed().as_secs_f64(),

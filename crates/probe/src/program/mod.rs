@@ -25,6 +25,7 @@ use crate::proc::maps::{self, FileId, Mapping};
 
 pub use elf::{BuiltIn, ObjectError, ObjectFacts, symbol};
 pub use markers::{EmbeddedCode, Sanitizer};
+pub use source::Source;
 pub use texts::{c_library_version, version_of};
 
 /// What was found out.

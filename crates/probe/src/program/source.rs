@@ -13,14 +13,15 @@ const MOST: u64 = 512 << 20;
 /// A file, of which so much is read and no more: a table may claim to be as large as a file that is nearly all
 /// holes.
 #[derive(Debug)]
-pub(crate) struct Source<'f> {
+pub struct Source<'f> {
     file: &'f File,
     cache: ReadCache<&'f File>,
     left: Cell<u64>,
 }
 
 impl<'f> Source<'f> {
-    pub(crate) fn new(file: &'f File) -> Self {
+    /// Reads a file.
+    pub fn new(file: &'f File) -> Self {
         Self { file, cache: ReadCache::new(file), left: Cell::new(MOST) }
     }
 
