@@ -1,4 +1,4 @@
-//! The report of `lowtide leaks` for people: one screen of text. [`html`] makes a page of its record, which [`read()`] opens.
+//! The report of `lowtide leaks` for people: one screen of text. [`page`] draws a record, which [`read()`] opens.
 
 mod html;
 mod read;
