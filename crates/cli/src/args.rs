@@ -502,8 +502,8 @@ Examples:
   lowtide load http://127.0.0.1:8080/ --fail-on 'failed_ratio>0.01'    a check for CI";
 
 const LEAKS_HELP: &str = "\
-lowtide reads the heap several times and recognises each block by its address,
-its size and a hash of its first 48 bytes. The process is neither stopped nor
+The heap is read several times, and each block is recognised by its address, its
+size and a hash of its first 48 bytes. The process is neither stopped nor
 traced. At the end, all of its memory is searched twice for pointers.
 
 Verdicts:
