@@ -338,7 +338,7 @@ pub(crate) struct LeaksArgs {
     #[arg(value_name = "PID", value_parser = crate::selector::pid)]
     pub(crate) pid: u32,
 
-    /// Age from which on blocks count as survivors [default: half of the run]
+    /// Minimum age of a block to count as a survivor [default: half of the run]
     #[arg(long, value_name = "DURATION", value_parser = values::leaks_older)]
     pub(crate) older: Option<TypedDuration>,
 
@@ -507,16 +507,17 @@ size and a hash of its first 48 bytes. The process is neither stopped nor
 traced. At the end, all of its memory is searched twice for pointers.
 
 Verdicts:
-  lost         it grows, and no pointer leads to it: a leak
-  growing      it grows, and something holds it: a leak, or a cache without bound
-  filling      it grows more slowly, or its older blocks are freed
-  lost before  no pointer leads to memory from before the first snapshot
+  lost         it grows, and is unreachable: a leak
+  growing      it grows, and is reachable or may be: a leak, or an unbounded
+               cache
+  filling      its growth slows down, or its older blocks are freed
+  lost before  memory from before the first snapshot is unreachable
   level        nothing grows
-  too early    watched for too short a time
+  too early    not watched for long enough
 
-glibc, jemalloc, mimalloc, gperftools' tcmalloc and CPython's objects are read.
-A heap of more than 2.5 million blocks is sampled; figures are then estimates,
-with their 95 % interval.
+Supported: glibc, jemalloc, mimalloc, gperftools' tcmalloc and CPython's
+objects. A heap of more than 2.5 million blocks is sampled: counts and rates are
+then estimates, with a 95 % confidence interval of each rate.
 
 Examples:
   lowtide leaks 4711 --duration 2m

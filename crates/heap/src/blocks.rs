@@ -25,7 +25,7 @@ pub struct Block {
 
 /// Receives the blocks in use.
 ///
-/// A walk may come by an address more than once, because it was read while it changed. What it says last holds.
+/// A walk may report an address more than once, because the heap changes while it is read. The last report counts.
 pub trait BlockVisitor {
     /// Whether the blocks that begin in a place are wanted. `place` is the address of the place divided by [`PLACE`].
     fn wants(&self, place: u64) -> bool;

@@ -1,7 +1,7 @@
-//! The survivor book: which blocks of a heap are there since when.
+//! The survivor book: the blocks of a heap, and the snapshot in which each of them first appeared.
 //!
-//! A block is known again by its address, its size and its print. Its cohort is the snapshot in which it was first seen. To
-//! bound its memory, the book keeps only the blocks of some places, which a hash of the address selects: such a sample is
+//! A block is identified by its address, its size and its print. Its cohort is the snapshot in which it was first seen. To
+//! bound its memory, the book keeps only the blocks of the places that a hash of the address selects. Such a sample is
 //! independent of the size of a block and of the call path that allocated it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -180,8 +180,8 @@ pub struct Book {
     blocks: usize,
     /// The cohort of blocks that are seen for the first time.
     cohort: u8,
-    /// What the last snapshot could not read, in order, with the cohort of the first snapshot that could not read it: a block
-    /// that is seen there now may be as old.
+    /// Ranges that the last snapshot could not read, in order. Each has the cohort of the first snapshot that could not read
+    /// it: a block that appears there now may have been allocated as early as that.
     unread_before: Vec<(Range<u64>, u8)>,
     /// What this snapshot could not read.
     unread: Vec<Range<u64>>,
@@ -338,7 +338,7 @@ impl Book {
         }
     }
 
-    /// Notes to which blocks no pointer was found. `lost` says so of an address and a print.
+    /// Marks each block as lost or not. `lost` returns whether no pointer was found to the block with an address and a print.
     pub fn mark_lost(&mut self, lost: impl Fn(u64, u16) -> bool) {
         for (place, entries) in &mut self.places {
             for entry in entries {

@@ -160,8 +160,8 @@ pub fn describe(
     evidence.surroundings.is_below_peak = is_below_peak(reader);
     if unreachable.is_none() {
         evidence.notes.push(
-            "the pointers of the heap could not all be followed: it has too many, or it took too long; so it is not \
-             known what is lost"
+            "lost memory could not be identified: the heap has too many pointers, or following them \
+             took too long"
                 .to_owned(),
         );
     }
@@ -237,9 +237,10 @@ fn round(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, Targe
     Ok(Reached { rounds: 1, walk, roots, index, graph, unreachable })
 }
 
-/// Returns the addresses and prints of blocks that are not in a thread's cache: glibc's are recognised by their lists, and a list that changes
-/// while it is read is not. A cached block begins with a link to another one of its size, or to nothing, as glibc writes it
-/// (`PROTECT_PTR`), or is followed by the address of the cache (`tcache_entry.key`, before 2.34).
+/// Returns the addresses and prints of the blocks that no thread caches. The walk recognises the cached blocks of glibc by the
+/// lists that they are in, but misses those of a list that changes while it is read. This function recognises them by their
+/// content. The first word of a cached block is an encoded link (`PROTECT_PTR`) to a block of the same size or to nothing, or,
+/// before glibc 2.34, the second word is the address of the cache (`tcache_entry.key`).
 fn without_cached(
     memory: &impl Memory,
     index: &BlockIndex,

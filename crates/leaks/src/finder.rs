@@ -299,7 +299,7 @@ impl LeakFinder {
         let mut notes = self.notes.clone();
         if self.torn_looks > self.looks {
             notes.push(
-                "most snapshots could not be read whole: the heap changes too fast, or its free lists are encoded"
+                "most snapshots are incomplete: the heap changes too fast, or its free lists are encoded"
                     .to_owned(),
             );
         }

@@ -1,6 +1,6 @@
 //! Blocks in use by size and age, as snapshots of a heap count them.
 
-/// Number of parts into which the places of a heap are divided at random. How much their counts differ says how exact an
+/// Number of random parts into which the places of a heap are divided. The variance of their counts shows how exact an
 /// estimate from a sample of the places is.
 pub const PARTS: usize = 16;
 

@@ -23,12 +23,12 @@ pub struct Reachability {
     pub rounds: u32,
 }
 
-/// What else decides about a verdict.
+/// Facts about the whole process that influence its verdicts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Why pointers may exist that cannot be seen: swapped pages, an `io_uring`. Then no block is called lost.
+    /// Why some pointers may be invisible, such as swapped pages or an `io_uring`. If set, no block is called lost.
     pub hidden_pointers: Option<String>,
-    /// Whether the memory of the process was larger before: then it may use again what it used once.
+    /// Whether the process used more memory before: growth may then be a return to an earlier level.
     pub is_below_peak: bool,
 }
 
@@ -85,7 +85,7 @@ fn reasons(
 ) -> Vec<String> {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let mut because = vec![format!(
-        "{} blocks, {} in all, are left of those allocated {} to {} ago",
+        "{} blocks ({}) that were allocated {} to {} ago are still in use",
         trend.count.round(),
         Human(trend.bytes as u64),
         HumanSeconds(trend.age_s[0]),
@@ -93,45 +93,45 @@ fn reasons(
     )];
     if trend.kind == TrendKind::Level {
         because.push(if trend.net < trend.count / 2.0 {
-            "they replaced others: blocks of this age did not become more".to_owned()
+            "they replaced freed blocks: the number of blocks of this age did not rise".to_owned()
         } else {
             format!(
-                "they came in {} of {} intervals, too few for a steady growth",
+                "they were allocated in {} of {} intervals: too few for steady growth",
                 trend.growing_cohorts, trend.cohorts
             )
         });
         return because;
     }
     because.push(format!(
-        "they come at {:.3} a second, in {} of {} intervals",
+        "they accumulate at {:.2} per second, in {} of {} intervals",
         trend.per_s, trend.growing_cohorts, trend.cohorts
     ));
     if let Some(survival) = trend.survival {
         because.push(format!(
-            "{} of them are left since they were half as old",
+            "{} of the blocks that reached half that age are still in use",
             percent(survival.min(1.0))
         ));
     }
     if kind == LeakKind::Filling {
         if let Some(rate) = trend.later_rate.filter(|rate| *rate < 0.5) {
-            because.push(format!("the rate fell to {} of what it was at first", percent(rate)));
+            because.push(format!("the rate fell to {} of the initial rate", percent(rate)));
         }
         if others.is_below_peak && trend.kind == TrendKind::Growing {
-            because.push("the process had more memory before than it has now".to_owned());
+            because.push("the process used more memory earlier than it does now".to_owned());
         }
     }
     match reached {
-        None => because.push("pointers to them were not sought".to_owned()),
+        None => because.push("lowtide did not search for pointers to them".to_owned()),
         Some(reached) => {
             because.push(format!(
-                "no pointer leads to {} of {}, in {} searches of all memory",
+                "{} of {} checked blocks are unreachable, in each of {} searches of all memory",
                 percent(reached.unreachable_share),
                 reached.sampled,
                 reached.rounds
             ));
             if let Some(hidden) = &others.hidden_pointers {
                 because
-                    .push(format!("{hidden}: pointers may be hidden, so nothing is called lost"));
+                    .push(format!("nothing is called lost, as pointers may be hidden: {hidden}"));
             }
         }
     }
@@ -145,11 +145,11 @@ pub fn lost_before(found: &LostBefore, elapsed_s: f64, rounds: u32) -> Option<Le
         verdict: LeakKind::LostBefore,
         because: vec![
             format!(
-                "no pointer was found to {} blocks, {} in all, in {rounds} searches of all memory",
+                "{} blocks ({}) are unreachable, in each of {rounds} searches of all memory",
                 found.count,
                 Human(found.bytes)
             ),
-            format!("all of them were there {} ago", HumanSeconds(elapsed_s)),
+            format!("all of them were allocated more than {} ago", HumanSeconds(elapsed_s)),
         ],
         size_bytes: found.size_bytes,
         count: found.count,
@@ -182,9 +182,9 @@ pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict 
     let of_kind: Vec<&LeakGroup> = groups.iter().filter(|group| group.verdict == kind).collect();
     let because = match (kind, of_kind.first()) {
         (LeakKind::TooEarly, _) => vec![format!(
-            "{looks} whole snapshots have {cohorts} intervals that are old enough, and 4 are needed"
+            "only {cohorts} of the 4 intervals needed are old enough, after {looks} complete snapshots"
         )],
-        (LeakKind::Level, _) => vec![format!("no size of block grows, in {looks} snapshots")],
+        (LeakKind::Level, _) => vec![format!("no block size grew, in {looks} snapshots")],
         (_, Some(first)) => {
             let bytes: u64 = of_kind.iter().map(|group| group.bytes_per_hour).sum();
             let mut because = match kind {

@@ -216,10 +216,9 @@ impl Leaks {
         if let Some(report) = report.filter(|report| report.verdict.kind == LeakKind::Lost) {
             let types = report.groups.first().and_then(|group| group.block_type.clone());
             let because = types.map(|name| format!("most of them are {name}"));
-            inspection.verdict = Verdict {
-                kind: VerdictKind::Leak,
-                because: report.verdict.because.into_iter().chain(because).collect(),
-            };
+            let growth = std::mem::take(&mut inspection.verdict.because);
+            let because = report.verdict.because.into_iter().chain(because).chain(growth);
+            inspection.verdict = Verdict { kind: VerdictKind::Leak, because: because.collect() };
         }
     }
 

@@ -84,7 +84,7 @@ fn check(args: &LeaksArgs) -> Result<(), Failure> {
 
 fn unreadable(pid: u32, allocator: &str) -> Failure {
     Failure::failed(format!(
-        "the blocks of process {pid} cannot be read: its heap is managed by {allocator}, or there is none"
+        "cannot read the heap of process {pid} block by block: it is managed by {allocator}, or there is none"
     ))
     .next(format!("lowtide inspect --watch 1m {pid}"))
 }
@@ -93,9 +93,9 @@ fn not_permitted(pid: u32, again: &str) -> Failure {
     let needed = if permission::is_own(pid) {
         "CAP_SYS_PTRACE, because the process is not dumpable or kernel.yama.ptrace_scope forbids it"
     } else {
-        "CAP_SYS_PTRACE, or to be its user"
+        "CAP_SYS_PTRACE, or running lowtide as its user"
     };
-    let sentence = format!("the memory of process {pid} may not be read: that requires {needed}");
+    let sentence = format!("cannot read the memory of process {pid}: this requires {needed}");
     Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
 }
 
@@ -130,7 +130,10 @@ impl<'a> Watch<'a> {
             let look = match self.patiently(move |finder| finder.look(t_s)) {
                 Ok(look) => look,
                 Err(TargetError::Replaced(_)) if target.is_alive() => {
-                    note!("lowtide: process {} executed another program: started anew", target.pid);
+                    note!(
+                        "lowtide: process {} executed another program; starting over",
+                        target.pid
+                    );
                     match LeakFinder::open(target) {
                         Ok(finder) => self.finder = Some(finder),
                         Err(error) => return Ok(Some(error)),
@@ -176,9 +179,9 @@ impl<'a> Watch<'a> {
             let _ = timer.join();
             sought
         });
-        // What was seen until now is reported.
+        // The report then covers the snapshots only.
         if let Err(error) = sought {
-            note!("lowtide: pointers could not be sought: {error}");
+            note!("lowtide: the search for pointers failed: {error}");
         }
     }
 

@@ -9,7 +9,8 @@ use super::index::{BlockId, BlockIndex};
 use super::roots::Roots;
 use super::scan::{Target, address, each_in_blocks, each_root};
 
-/// There are many structures of a size if they are so many times as many as the roots that could lead to them.
+/// Maximum number of structures of one size for each hidden root. If there are more, none of them counts as held by such a
+/// root, because the roots could lead to less than a tenth of them.
 const MANY: usize = 10;
 /// Maximum number of pointers that are kept: 256 MiB.
 const MAX_POINTERS: usize = 64 << 20;
@@ -49,7 +50,7 @@ struct NewBlocks<'n> {
 }
 
 impl NewBlocks<'_> {
-    /// Bytes that are read of one whose size is not known, and at most of one whose size is.
+    /// Bytes to read of a new block whose size is unknown, and the maximum if its size is known.
     const BYTES: u64 = 4 << 10;
     const MAX_BYTES: u64 = 1 << 20;
     /// Maximum number that is read.
@@ -100,8 +101,8 @@ pub struct RootOf {
 const NO_ROOT: u32 = u32::MAX;
 
 impl RootOf {
-    /// The address of the pointer from which the way to a block begins; 0 for one that is not in memory. `None` if there is
-    /// none.
+    /// Returns the address of the root pointer at the start of the shortest path to a block; 0 if that pointer is not in
+    /// memory. `None` if no root leads to the block.
     pub fn of(&self, block: BlockId) -> Option<u64> {
         self.addresses.get(*self.root_of.get(block as usize)? as usize).copied()
     }
@@ -243,8 +244,9 @@ impl Graph {
         }
     }
 
-    /// Adds what further roots could lead to: those that lead to most. Structures of a size of which there are many more than
-    /// roots are left out, as at most a small part of them can be reached.
+    /// Adds the blocks that `hidden` further roots could lead to, on the assumption that they point to the largest structures.
+    /// If there are many more structures of one size than further roots, none of them is added: the roots could lead to only a
+    /// small part of them.
     fn without_hidden(
         &self,
         reached: &mut BlockSet,
@@ -254,8 +256,9 @@ impl Graph {
         if hidden == 0 {
             return;
         }
-        // In the order in which a search leaves blocks, the last one is not led to by any before it that it does not lead to
-        // itself. From the last to the first, each block that is not reached yet is one that a further root must lead to.
+        // In the post-order of a depth-first search, every block that leads to the last block is also reachable from it. The
+        // same is true of the last block that is not reached yet. So each of these, taken from the last to the first, is the
+        // head of a structure that only a further root can lead to.
         let order = self.left_in_order(reached);
         let mut seen = reached.clone();
         let mut heads: Vec<(usize, BlockId)> = Vec::new();

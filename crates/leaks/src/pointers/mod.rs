@@ -5,9 +5,9 @@
 //! - [`scan`]: gives all pointers to blocks.
 //! - [`graph`]: which blocks point to which, and which of them no root leads to.
 //!
-//! A word is taken for a pointer if its low 48 bits are an address in a block: at its start, or anywhere inside. The program
-//! runs meanwhile, so that a pointer that moves may be missed. What is said of a block is therefore said only after it was
-//! found twice.
+//! A word counts as a pointer if its low 47 bits are an address in a block, at its start or anywhere inside. The program
+//! keeps running during the search, so a pointer that moves may be missed. A block is therefore called unreachable only if two
+//! searches agree.
 
 pub mod graph;
 pub mod index;

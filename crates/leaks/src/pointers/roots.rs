@@ -15,7 +15,7 @@ use lowtide_probe::target::Target;
 
 /// Bytes below a stack pointer that are searched as well: the thread may have called further functions since.
 const BELOW_POINTER: u64 = 16 << 10;
-/// Maximum number of words that are read from outside the memory, and of bytes of a file that has some.
+/// Maximum number of words that are read from `/proc` instead of memory, and maximum size of one file that has such words.
 const MAX_WORDS: usize = 1 << 20;
 const MAX_TEXT: u64 = 1 << 20;
 /// Registers that can hold a pointer: all general ones of a thread that runs; of a thread that waits in a system call, those
@@ -204,8 +204,9 @@ fn written_pages(memory: &LiveMemory, range: Range<u64>) -> Vec<Range<u64>> {
     pages.filter(|pages| pages.kind == PageKind::Anonymous).map(|pages| pages.range).collect()
 }
 
-/// Returns the part of a mapping that is in use: of the first thread's stack, what lies above its pointer. Other stacks may share
-/// a mapping, and threads that run have no known pointer, so that all of them is searched.
+/// Returns the part of a mapping that is in use. For the first thread's stack, this is the part above its stack pointer, and
+/// [`BELOW_POINTER`] bytes below. Other mappings are searched completely: several stacks may share one, and the stack pointer
+/// of a running thread is unknown.
 fn used_part(mapping: &Mapping, pointers: &[u64]) -> Range<u64> {
     let own = pointers.iter().find(|pointer| mapping.contains(**pointer));
     match own.filter(|_| mapping.name == "[stack]") {

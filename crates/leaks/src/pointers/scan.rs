@@ -70,7 +70,7 @@ impl Target {
     }
 }
 
-/// Gives the addresses that stand in roots, with where they stand.
+/// Calls `each` for every pointer in the roots, with its own address and what it points to.
 pub fn each_root<M: Memory>(
     memory: &M,
     index: &BlockIndex,

@@ -62,13 +62,13 @@ fn facts(report: &LeakReport) -> Vec<String> {
         format!("blocks in use {}", Human(report.in_use_bytes)),
     ];
     if report.torn_looks > 0 {
-        facts.push(format!("{} more could not be read whole", report.torn_looks));
+        facts.push(format!("incomplete snapshots: {}", report.torn_looks));
     }
     facts.push(match report.sampled_share {
         share if share < 1.0 => format!("1/{:.0} of the heap sampled", 1.0 / share),
-        _ => "all of the heap".to_owned(),
+        _ => "whole heap scanned".to_owned(),
     });
-    facts.push(format!("read from outside in {} of CPU", HumanSeconds(report.cpu_s)));
+    facts.push(format!("{} of CPU time used", HumanSeconds(report.cpu_s)));
     facts
 }
 
@@ -153,7 +153,7 @@ fn next(report: &LeakReport) -> String {
         }
         LeakKind::Level => format!("next: lowtide inspect {pid}, for memory that is free but held"),
         LeakKind::Lost | LeakKind::LostBefore => {
-            "next: the type and the size lead to the code that allocates it".to_owned()
+            "next: find the code that allocates blocks of this type and size".to_owned()
         }
     }
 }
