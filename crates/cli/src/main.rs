@@ -7,6 +7,7 @@ mod group;
 mod interrupt;
 mod keeper;
 mod output;
+mod patient_finder;
 mod present;
 mod progress;
 mod rerun;

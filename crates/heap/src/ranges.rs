@@ -25,7 +25,7 @@ pub(crate) fn parts(range: Range<u64>, most: u64) -> impl Iterator<Item = Range<
 }
 
 /// Whether one of some ranges, which are in order and disjoint, holds all of another.
-pub(crate) fn hold(ranges: &[Range<u64>], other: &Range<u64>) -> bool {
+pub fn hold(ranges: &[Range<u64>], other: &Range<u64>) -> bool {
     let place = ranges.partition_point(|range| range.end <= other.start);
     let range = ranges.get(place);
     range.is_some_and(|range| range.start <= other.start && other.end <= range.end)

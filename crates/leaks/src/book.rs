@@ -15,7 +15,7 @@ use lowtide_model::survivors::{ClassSizes, CohortCount, LARGE_BYTES, PARTS, size
 
 /// The cohort of the blocks that were there before the first snapshot.
 pub const FIRST_COHORT: u8 = 0;
-/// Maximum number of blocks in a book, unless it is told otherwise: 20 MiB.
+/// Maximum number of blocks in the book of `lowtide leaks`, which then takes 20 MiB.
 pub const MAX_BLOCKS: usize = 2_500_000;
 /// Maximum number of blocks of at least [`PLACE`] bytes: 4 MiB.
 const MAX_LARGE: usize = 64 << 10;
@@ -350,32 +350,29 @@ impl Book {
         }
     }
 
-    /// Counts the blocks to which no pointer was found. `is_survivor` says whether a cohort is old enough.
-    pub fn lost(&self, is_survivor: impl Fn(u8) -> bool) -> LostCounts {
-        let mut found = LostCounts::default();
+    /// Counts the survivors in each of the parts into which the places are divided at random, and the blocks to which no pointer
+    /// was found. `old` are the cohorts whose blocks are survivors.
+    pub fn survivors(&self, old: &Range<u8>) -> (BTreeMap<u16, [u64; PARTS]>, LostCounts) {
+        let mut parts: BTreeMap<u16, [u64; PARTS]> = BTreeMap::new();
+        let mut lost = LostCounts::default();
         self.each(|survivor| {
+            let is_survivor = old.contains(&survivor.cohort);
+            if !is_survivor && !survivor.is_lost {
+                return;
+            }
+            let (class, part) = (size_class(survivor.bytes), part(survivor.at / PLACE));
+            if is_survivor {
+                parts.entry(class).or_default()[part] += 1;
+            }
             if survivor.is_lost {
-                let class = size_class(survivor.bytes);
-                let cohorts = found.counts.entry(class).or_default();
+                let cohorts = lost.counts.entry(class).or_default();
                 *cohorts.entry(survivor.cohort).or_default() += 1;
-                if is_survivor(survivor.cohort) {
-                    found.parts.entry(class).or_default()[part(survivor.at / PLACE)] += 1;
+                if is_survivor {
+                    lost.parts.entry(class).or_default()[part] += 1;
                 }
             }
         });
-        found
-    }
-
-    /// Counts blocks of some classes and cohorts in each of the parts into which the places are divided at random.
-    pub fn parts(&self, is_counted: impl Fn(u8) -> bool) -> BTreeMap<u16, [u64; PARTS]> {
-        let mut found: BTreeMap<u16, [u64; PARTS]> = BTreeMap::new();
-        self.each(|survivor| {
-            if is_counted(survivor.cohort) {
-                let parts = found.entry(size_class(survivor.bytes)).or_default();
-                parts[part(survivor.at / PLACE)] += 1;
-            }
-        });
-        found
+        (parts, lost)
     }
 
     /// Merges cohorts: `renumbered` has the new number of each.

@@ -8,6 +8,8 @@ use std::time::Duration;
 use lowtide_analysis::leaks::{Reachability, Surroundings};
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
 use lowtide_heap::memory::Memory;
+use lowtide_heap::ptmalloc::{Links, is_size_of_cache};
+use lowtide_heap::ranges::hold;
 use lowtide_model::leaks::{BlockType, Holder, LeakGroup};
 use lowtide_probe::detect::{self, Area};
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
@@ -125,7 +127,7 @@ impl Reached {
     /// Whether no root led to the block with an address and a print. Nothing is lost if pointers may be hidden.
     pub fn is_lost(&self, at: u64, print: u16) -> bool {
         let found = self.unreachable.as_ref().filter(|_| self.roots.hidden.is_empty());
-        found.is_some_and(|found| found.binary_search(&(at, print)).is_ok())
+        found.is_some_and(|found| is_among(found, at, print))
     }
 }
 
@@ -169,8 +171,8 @@ pub fn describe(
     let all: Vec<Survivor> = groups.iter().flat_map(|group| group.sample.iter().copied()).collect();
     let pointers = pointers_to(memory, &all, index.as_ref(), roots, walk);
     let is_held = groups.iter().any(|group| !group.key.is_lost);
-    let in_stack = |at: u64| roots.stacks.iter().any(|stack| stack.contains(&at));
-    let root_of = graph.as_ref().filter(|_| is_held).map(|graph| graph.roots(in_stack));
+    let held = graph.as_ref().filter(|_| is_held);
+    let root_of = held.map(|graph| graph.roots(|at| roots.is_in_stack(at)));
     let areas =
         detect::areas(reader.memory(), &walk.detected, &walk.maps, &roots.stacks, &walk.heaps);
     let namer = Namer { image: &image, memory, index: index.as_ref(), root_of, roots, walk, areas };
@@ -181,9 +183,7 @@ pub fn describe(
         };
         let sample: Vec<Survivor> = sample.iter().filter(is_there).copied().collect();
         let reachability = unreachable.as_ref().filter(|_| !sample.is_empty()).map(|found| {
-            let is_lost =
-                |survivor: &&Survivor| found.binary_search(&(survivor.at, survivor.print)).is_ok();
-            let lost = sample.iter().filter(is_lost).count();
+            let lost = sample.iter().filter(|s| is_among(found, s.at, s.print)).count();
             let unreachable_share = lost as f64 / sample.len() as f64;
             Reachability { sampled: sample.len() as u64, unreachable_share, rounds: *rounds }
         });
@@ -247,7 +247,6 @@ fn without_cached(
     blocks: Vec<(Range<u64>, u16)>,
 ) -> Vec<(u64, u16)> {
     const MAX_CACHED: u64 = 1040;
-    const CACHES: [u64; 4] = [0x250, 0x290, 0x300, 0x310];
     let size_at = |at: u64| {
         let range = index.range(index.starting_at(at)?)?;
         Some(range.end - range.start)
@@ -259,17 +258,22 @@ fn without_cached(
             return false;
         }
         let Some([link, key]) = words.two(block.start) else { return false };
-        let next = link ^ block.start >> 12;
+        let next = Links::Mixed.decode(block.start, link);
         let is_link = next == 0 || (next.is_multiple_of(16) && size_at(next) == Some(bytes));
-        is_link || size_at(key).is_some_and(|size| CACHES.contains(&size))
+        is_link || size_at(key).is_some_and(is_size_of_cache)
     };
     let blocks = blocks.into_iter().filter(|(block, _)| !is_cached(block, &mut words));
     blocks.map(|(block, print)| (block.start, print)).collect()
 }
 
+/// Whether a block is in an ordered list of addresses and prints.
+fn is_among(blocks: &[(u64, u16)], at: u64, print: u16) -> bool {
+    blocks.binary_search(&(at, print)).is_ok()
+}
+
 /// Returns what two ordered lists have in common.
 fn in_both(one: &[(u64, u16)], other: &[(u64, u16)]) -> Vec<(u64, u16)> {
-    one.iter().copied().filter(|block| other.binary_search(block).is_ok()).collect()
+    one.iter().copied().filter(|(at, print)| is_among(other, *at, *print)).collect()
 }
 
 /// Where pointers to a block stand.
@@ -285,30 +289,25 @@ fn pointers_to(
 ) -> Pointers {
     let sampled = index_of(sample);
     let mut found = Pointers::new();
-    let mut add = |from: u64, to: Range<u64>| {
+    let mut add = |from: u64, to: Target| {
+        let Target::Block(to) = to else { return };
+        let Some(to) = sampled.range(to) else { return };
         let pointers = found.entry(to.start).or_default();
         if pointers.len() < MAX_POINTERS && !to.contains(&from) {
             pointers.push(from);
         }
     };
-    let add_to = |from: u64, to: Target, add: &mut dyn FnMut(u64, Range<u64>)| {
-        if let Target::Block(to) = to {
-            sampled.range(to).into_iter().for_each(|to| add(from, to));
-        }
-    };
     match index {
         Some(index) => {
-            each_root(memory, &sampled, &roots.ranges, |from, to| add_to(from, to, &mut add));
-            each_pointer(memory, index, &sampled, |from, to| {
-                sampled.range(to).into_iter().for_each(|to| add(from, to));
-            });
+            each_root(memory, &sampled, &roots.ranges, &mut add);
+            each_pointer(memory, index, &sampled, |from, to| add(from, Target::Block(to)));
         }
         // It is not known which memory is free: pointers that are left over there count.
         None => {
             let mut all: Vec<Range<u64>> =
                 roots.ranges.iter().chain(&walk.heaps.areas).cloned().collect();
             all.sort_unstable_by_key(|range| range.start);
-            each_root(memory, &sampled, &all, |from, to| add_to(from, to, &mut add));
+            each_root(memory, &sampled, &all, &mut add);
         }
     }
     found.retain(|_, pointers| !pointers.is_empty());
@@ -393,10 +392,6 @@ impl<M: Memory> Namer<'_, M> {
         blocks.iter().filter_map(|at| root_of.of(index.starting_at(*at)?)).collect()
     }
 
-    fn is_in_stack(&self, at: u64) -> bool {
-        self.roots.stacks.iter().any(|stack| stack.contains(&at))
-    }
-
     /// The type that a pointer to a trait object has beside it.
     fn type_from_pointers(&self, at: u64, pointers: &[u64]) -> Option<String> {
         pointers.iter().find_map(|from| {
@@ -408,10 +403,11 @@ impl<M: Memory> Namer<'_, M> {
 
     /// Names memory by who manages it.
     fn memory_of_no_file(&self, at: u64) -> String {
-        if let Some(area) = containing(&self.areas, at, |area| &area.range) {
+        let place = self.areas.partition_point(|area| area.range.end <= at);
+        if let Some(area) = self.areas.get(place).filter(|area| area.range.contains(&at)) {
             return format!("memory of {}", area.owner.name());
         }
-        if containing(&self.walk.heaps.without_blocks, at, |range| range).is_some() {
+        if hold(&self.walk.heaps.without_blocks, &(at..at + 1)) {
             return "the heap of Java objects".to_owned();
         }
         match self.image.mapping(at) {
@@ -428,7 +424,7 @@ impl<M: Memory> Namer<'_, M> {
                 None => untyped(at, range),
             };
         }
-        if self.is_in_stack(at) {
+        if self.roots.is_in_stack(at) {
             return "a stack".to_owned();
         }
         let Some(mapping) = self.image.mapping_of_file(at) else {
@@ -440,12 +436,6 @@ impl<M: Memory> Namer<'_, M> {
             None => format!("data of {file}"),
         }
     }
-}
-
-/// Returns the range that an address lies in, of ranges in order.
-fn containing<T>(ranges: &[T], at: u64, range: impl Fn(&T) -> &Range<u64>) -> Option<&T> {
-    let place = ranges.partition_point(|found| range(found).end <= at);
-    ranges.get(place).filter(|found| range(found).contains(&at))
 }
 
 /// Names a block without a type that has a pointer at an address.

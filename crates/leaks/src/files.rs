@@ -72,6 +72,11 @@ impl<'p> Image<'p> {
         self.maps.get(place).filter(|mapping| mapping.start <= at)
     }
 
+    /// Whether an address lies in the mapping of a file.
+    pub fn is_of_file(&self, at: u64) -> bool {
+        self.mapping(at).is_some_and(Mapping::has_file)
+    }
+
     /// The mapping of a file that an address lies in, or that its data continue from.
     pub fn mapping_of_file(&self, at: u64) -> Option<&'p Mapping> {
         let place = self.maps.partition_point(|mapping| mapping.end <= at);

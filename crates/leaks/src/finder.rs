@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use lowtide_analysis::leaks::{
     History, LostBefore, LostCounts, Reachability, Trend, TrendKind, group, lost_before,
@@ -10,7 +11,7 @@ use lowtide_analysis::leaks::{
 use lowtide_heap::ranges::joined;
 use lowtide_model::inspection::Observation;
 use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport, LeakTier};
-use lowtide_model::survivors::{ClassSizes, PARTS, size_class};
+use lowtide_model::survivors::{ClassSizes, size_class};
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::pressure::{MemoryPressure, PressureSource};
@@ -50,7 +51,6 @@ pub struct LeakFinder {
     torn_looks: u64,
     elapsed_s: f64,
     cpu_s: f64,
-    in_use_bytes: u64,
     notes: Vec<String>,
     evidence: Option<Evidence>,
 }
@@ -78,15 +78,9 @@ impl LeakFinder {
             torn_looks: 0,
             elapsed_s: 0.0,
             cpu_s: 0.0,
-            in_use_bytes: 0,
             notes: Vec::new(),
             evidence: None,
         })
-    }
-
-    /// Number of whole snapshots.
-    pub fn looks(&self) -> u64 {
-        self.looks
     }
 
     /// Takes a snapshot. `t_s` is the time since the first, in seconds.
@@ -106,7 +100,6 @@ impl LeakFinder {
             let shares = [self.book.sampled_share(), self.book.large_sampled_share()];
             self.history.add(t_s, &counted, shares);
             self.sizes = counted.sizes;
-            self.in_use_bytes = self.in_use_bytes();
             if let Some(renumbered) = self.history.merge() {
                 self.book.renumber(&renumbered);
             }
@@ -137,10 +130,7 @@ impl LeakFinder {
 
     /// Returns the blocks that are to be looked into: a sample of each of the groups that grow or are lost.
     fn suspects(&self, older_s: f64) -> Vec<Sampled> {
-        let old = survivors(self.history.cohorts(), older_s);
-        let parts = self.book.parts(|cohort| old.contains(&cohort));
-        let lost = self.book.lost(|cohort| old.contains(&cohort));
-        let history = self.of_history(&parts, older_s);
+        let Found { old, held, lost, before } = self.find(older_s);
         let of = |trends: Vec<Trend>, is_lost| {
             let grow = trends.into_iter().filter(|trend| trend.kind != TrendKind::Level);
             grow.take(MAX_SUSPECTS).map(move |trend| GroupKey {
@@ -149,9 +139,8 @@ impl LeakFinder {
                 is_before: false,
             })
         };
-        let keys = of(trends(&history, &lost), false)
-            .chain(of(lost_trends(&history, &lost), true))
-            .chain(self.lost_before(&lost).into_iter().map(|found| found.key));
+        let keys =
+            of(held, false).chain(of(lost, true)).chain(before.into_iter().map(|found| found.key));
         let mut found: Vec<Sampled> = keys.map(|key| Sampled { key, sample: Vec::new() }).collect();
         let mut seen = vec![0_u64; found.len()];
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
@@ -195,7 +184,7 @@ impl LeakFinder {
                 let seen = *cohorts.get(&FIRST_COHORT)? as f64;
                 let sizes = self.sizes.get(class)?;
                 let count = seen / now.share_of(*class);
-                let bytes = count * sizes.bytes as f64 / sizes.count.max(1) as f64;
+                let bytes = count * sizes.mean_bytes();
                 Some(BeforeFirst {
                     key: GroupKey { classes: vec![*class], is_lost: true, is_before: true },
                     amount: LostBefore {
@@ -211,17 +200,17 @@ impl LeakFinder {
         found
     }
 
-    fn of_history<'h>(
-        &'h self,
-        parts: &'h BTreeMap<u16, [u64; PARTS]>,
-        older_s: f64,
-    ) -> History<'h> {
-        History {
-            snapshots: self.history.snapshots(),
-            cohorts: self.history.cohorts(),
-            sizes: &self.sizes,
-            parts,
-            older_s,
+    /// Finds what grows, and what is lost. Blocks count as survivors from the age of `older_s` on.
+    fn find(&self, older_s: f64) -> Found {
+        let (snapshots, cohorts) = (self.history.snapshots(), self.history.cohorts());
+        let old = survivors(cohorts, older_s);
+        let (parts, lost) = self.book.survivors(&old);
+        let history = History { snapshots, cohorts, sizes: &self.sizes, parts: &parts, older_s };
+        Found {
+            held: trends(&history, &lost),
+            lost: lost_trends(&history, &lost),
+            before: self.lost_before(&lost),
+            old,
         }
     }
 
@@ -246,26 +235,18 @@ impl LeakFinder {
     /// Reports what grows. `older_s` is the age from which on blocks count as survivors, and `top` the maximum number of groups.
     pub fn report(&self, older_s: Option<f64>, top: usize) -> LeakReport {
         let older_s = self.older_s(older_s);
-        let cohorts = self.history.cohorts();
-        let old = survivors(cohorts, older_s);
-        let parts = self.book.parts(|cohort| old.contains(&cohort));
-        let history = self.of_history(&parts, older_s);
+        let Found { old, held, lost, before } = self.find(older_s);
         let evidence = self.evidence.as_ref();
         let surroundings = evidence.map(|found| found.surroundings.clone()).unwrap_or_default();
+        let rounds = evidence.map_or(0, |found| found.rounds);
         let mut groups: Vec<LeakGroup> = Vec::new();
-        let lost = self.book.lost(|cohort| old.contains(&cohort));
-        let held_and_lost =
-            [(false, trends(&history, &lost)), (true, lost_trends(&history, &lost))];
-        for (is_lost, trends) in held_and_lost {
+        for (is_lost, trends) in [(false, held), (true, lost)] {
             for trend in trends.iter().take(MAX_GROUPS) {
                 let key = GroupKey { classes: trend.classes.clone(), is_lost, is_before: false };
                 let described = evidence.and_then(|found| found.of(&key));
                 // All of the lost blocks are, also of groups that were not looked into.
-                let all = Reachability {
-                    sampled: trend.count as u64,
-                    unreachable_share: 1.0,
-                    rounds: evidence.map_or(0, |found| found.rounds),
-                };
+                let all =
+                    Reachability { sampled: trend.count as u64, unreachable_share: 1.0, rounds };
                 let reached = described.and_then(|found| found.reachability);
                 let reached = reached.or(is_lost.then_some(all));
                 let mut found = group(trend, reached.as_ref(), &surroundings);
@@ -275,8 +256,7 @@ impl LeakFinder {
                 groups.push(found);
             }
         }
-        let rounds = evidence.map_or(0, |found| found.rounds);
-        for found in self.lost_before(&lost) {
+        for found in before {
             if let Some(mut group) = lost_before(&found.amount, self.elapsed_s, rounds) {
                 if let Some(described) = evidence.and_then(|evidence| evidence.of(&found.key)) {
                     described.describe(&mut group);
@@ -316,7 +296,7 @@ impl LeakFinder {
             older_s,
             exposure: 0.0,
             sampled_share: self.book.sampled_share(),
-            in_use_bytes: self.in_use_bytes,
+            in_use_bytes: self.in_use_bytes(),
             verdict,
             bytes_per_hour,
             seconds_to_limit: self.seconds_to_limit(bytes_per_hour),
@@ -332,6 +312,17 @@ impl LeakFinder {
         let left = pressure.limit_bytes?.checked_sub(pressure.used_bytes?)?;
         (bytes_per_hour > 0).then(|| left as f64 / bytes_per_hour as f64 * 3600.0)
     }
+}
+
+/// What grows, and what is lost.
+struct Found {
+    /// The cohorts whose blocks are survivors.
+    old: Range<u8>,
+    /// What each size does, without the blocks that are lost.
+    held: Vec<Trend>,
+    /// What the lost blocks of each size do.
+    lost: Vec<Trend>,
+    before: Vec<BeforeFirst>,
 }
 
 /// Memory of one size class that was lost before the first snapshot.

@@ -47,16 +47,15 @@ pub fn type_of(
 /// Returns the type whose virtual table is at an address: before the table is a pointer to the description of the type, whose
 /// second word is its name (Itanium C++ ABI, section 2.9).
 fn cpp(image: &Image<'_>, table: u64) -> Option<String> {
-    let is_of_file = |at: u64| image.mapping(at).is_some_and(|mapping| mapping.has_file());
-    if !table.is_multiple_of(8) || !is_of_file(table) {
+    if !table.is_multiple_of(8) || !image.is_of_file(table) {
         return None;
     }
     let description = image.word(table.checked_sub(8)?)?;
-    if !description.is_multiple_of(8) || !is_of_file(description) {
+    if !description.is_multiple_of(8) || !image.is_of_file(description) {
         return None;
     }
     let name_at = image.word(description.checked_add(8)?)?;
-    if !is_of_file(name_at) {
+    if !image.is_of_file(name_at) {
         return None;
     }
     let name = image.text(name_at, MAX_MANGLED)?;
@@ -102,7 +101,7 @@ pub fn rust(image: &Image<'_>, table: u64) -> Option<String> {
         return dropped;
     }
     // A type that needs no drop has no function for it.
-    if !table.is_multiple_of(8) || !image.mapping(table).is_some_and(|m| m.has_file()) {
+    if !table.is_multiple_of(8) || !image.is_of_file(table) {
         return None;
     }
     let size = image.word(table.checked_add(8)?)?;
@@ -124,8 +123,7 @@ fn rust_task(image: &Image<'_>, table: u64) -> Option<String> {
 
 /// Returns the name of the function that a table of a file has at a place.
 fn function_in(image: &Image<'_>, table: u64, place: u64) -> Option<String> {
-    let is_of_file = |at: u64| image.mapping(at).is_some_and(|mapping| mapping.has_file());
-    if !table.is_multiple_of(8) || !is_of_file(table) {
+    if !table.is_multiple_of(8) || !image.is_of_file(table) {
         return None;
     }
     let at = image.word(table.checked_add(8 * place)?)?;

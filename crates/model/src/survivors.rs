@@ -51,6 +51,13 @@ pub struct ClassSizes {
     pub bytes: u64,
 }
 
+impl ClassSizes {
+    /// Bytes of a block, on average; 0 if there are none.
+    pub fn mean_bytes(&self) -> f64 {
+        self.bytes as f64 / self.count.max(1) as f64
+    }
+}
+
 /// Classes of 8 bytes each, up to this size.
 const EXACT_BYTES: u64 = 1024;
 /// Above, there are so many classes between a power of two and the next.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use lowtide_model::survivors::{ClassSizes, PARTS, Snapshot};
 
-/// Minimum number of cohorts that are old enough, and of those that must have a survivor for a size to grow.
+/// A size grows only if survivors of at least so many cohorts are left.
 const MIN_COHORTS: usize = 4;
 /// Minimum number of survivors that were seen for a size to grow.
 const MIN_SURVIVORS: u64 = 10;
@@ -116,10 +116,24 @@ impl History<'_> {
         self.cohorts.last().copied().unwrap_or(0.0)
     }
 
-    /// How long blocks of a cohort came, in seconds.
+    /// When a cohort ended, in seconds since the first snapshot.
+    fn end_s(&self, cohort: u8) -> f64 {
+        self.cohorts.get(usize::from(cohort)).copied().unwrap_or(0.0)
+    }
+
+    /// How long blocks of a cohort were allocated, in seconds.
     fn duration_s(&self, cohort: u8) -> f64 {
-        let end = |cohort: usize| self.cohorts.get(cohort).copied().unwrap_or(0.0);
-        end(cohort.into()) - end(usize::from(cohort).saturating_sub(1))
+        self.end_s(cohort) - self.end_s(cohort.saturating_sub(1))
+    }
+
+    /// The age of the youngest block of a cohort, in seconds.
+    fn age_s(&self, cohort: u8) -> f64 {
+        self.now_s() - self.end_s(cohort)
+    }
+
+    /// The sizes of a class; zeros if it has no blocks.
+    fn sizes_of(&self, class: u16) -> ClassSizes {
+        self.sizes.get(&class).copied().unwrap_or_default()
     }
 
     /// The snapshot that is nearest to a time, and not before `from_s`.
@@ -203,11 +217,10 @@ fn joined(history: &History<'_>, seen: &Seen) -> Vec<Vec<u16>> {
     let mut groups: Vec<(Vec<u16>, u64, bool)> = Vec::new();
     for (class, cohorts) in seen {
         let count: u64 = cohorts.values().sum();
-        let sizes = history.sizes.get(class).copied().unwrap_or_default();
+        let sizes = history.sizes_of(*class);
         let is_alone = is_enough(count, cohorts.values().filter(|count| **count > 0).count());
         let joins = groups.last().is_some_and(|(classes, sum, last_is_alone)| {
-            let last = classes.last().and_then(|last| history.sizes.get(last));
-            let largest = last.map_or(0, |last| last.largest_bytes);
+            let largest = classes.last().map_or(0, |last| history.sizes_of(*last).largest_bytes);
             let mean = *sum as f64 / classes.len() as f64;
             let (low, high) = (mean.min(count as f64), mean.max(count as f64));
             !is_alone
@@ -335,12 +348,10 @@ impl Survivors {
             return None;
         }
         let seen_of = |class: &u16| parts.get(class).map_or(0, |parts| parts.iter().sum::<u64>());
-        let mean_bytes = |class: &u16| {
-            let sizes = history.sizes.get(class).copied().unwrap_or_default();
-            sizes.bytes as f64 / sizes.count.max(1) as f64
+        let bytes_of = |class: &u16| {
+            let count = seen_of(class) as f64 / now.share_of(*class);
+            count * history.sizes_of(*class).mean_bytes()
         };
-        let bytes_of =
-            |class: &u16| seen_of(class) as f64 / now.share_of(*class) * mean_bytes(class);
         Some(Self {
             count,
             seen: classes.iter().map(seen_of).sum(),
@@ -353,16 +364,13 @@ impl Survivors {
 
     /// Returns the trend of these survivors, which is level and has no further figures yet.
     fn trend(&self, history: &History<'_>, old: &Range<u8>, classes: Vec<u16>) -> Option<Trend> {
-        let sizes = |class: &u16| history.sizes.get(class).copied().unwrap_or_default();
-        let age = |cohort: u8| {
-            history.now_s() - history.cohorts.get(usize::from(cohort)).copied().unwrap_or(0.0)
-        };
+        let sizes = classes.iter().map(|class| history.sizes_of(*class));
         let (youngest, oldest) = (old.end.saturating_sub(1), old.start.saturating_sub(1));
         Some(Trend {
             kind: TrendKind::Level,
             size_bytes: [
-                classes.iter().map(|class| sizes(class).smallest_bytes).min()?,
-                classes.iter().map(|class| sizes(class).largest_bytes).max()?,
+                sizes.clone().map(|sizes| sizes.smallest_bytes).min()?,
+                sizes.map(|sizes| sizes.largest_bytes).max()?,
             ],
             classes,
             count: self.count,
@@ -374,7 +382,7 @@ impl Survivors {
             cohorts: old.len(),
             growing_cohorts: self.cohorts,
             later_rate: None,
-            age_s: [age(youngest), age(oldest)],
+            age_s: [history.age_s(youngest), history.age_s(oldest)],
         })
     }
 }
@@ -413,9 +421,7 @@ fn later_rate(history: &History<'_>, old: &Range<u8>, counts: &Counts) -> Option
 /// Blocks that are replaced by others of the same kind do not become more.
 fn net(history: &History<'_>, old: &Range<u8>, classes: &[u16], now: &Counts) -> f64 {
     let youngest = old.end.saturating_sub(1);
-    let age_s =
-        history.now_s() - history.cohorts.get(usize::from(youngest)).copied().unwrap_or(0.0);
-    let Some(earlier) = history.nearest(age_s, 0.0) else { return 0.0 };
+    let Some(earlier) = history.nearest(history.age_s(youngest), 0.0) else { return 0.0 };
     let before = counts_in(earlier, classes).get(&0).copied().unwrap_or(0.0);
     now.range(..old.end).map(|(_, count)| count).sum::<f64>() - before
 }

@@ -14,7 +14,6 @@ use lowtide_model::leaks::LeakKind;
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
 use lowtide_probe::inspect::Inspector;
-use lowtide_probe::patience::patiently;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
 use lowtide_report::inspection;
@@ -24,6 +23,7 @@ use crate::args::InspectArgs;
 use crate::exit::{Exit, Failure};
 use crate::group::Group;
 use crate::output::{Output, note};
+use crate::patient_finder::PatientFinder;
 use crate::target_error::{failure, not_permitted};
 use crate::values::MIN_INSPECTION_INTERVAL;
 use crate::wait::{in_time, wait_until};
@@ -184,13 +184,13 @@ fn over_time(
 
 /// The search for lost blocks beside the inspections of a watch.
 struct Leaks {
-    /// Absent if the process cannot be read, or reading it has failed or blocked.
-    finder: Option<LeakFinder>,
+    /// Absent if the process cannot be read, or reading it has failed.
+    finder: Option<PatientFinder>,
 }
 
 impl Leaks {
     fn new(target: &Target) -> Self {
-        Self { finder: LeakFinder::open(target).ok() }
+        Self { finder: PatientFinder::open(target).ok() }
     }
 
     /// Takes a snapshot. Returns its CPU time in seconds.
@@ -206,7 +206,7 @@ impl Leaks {
             let groups = finder.report(None, MAX_GROUPS).groups;
             groups.iter().any(|group| may_leak(group.verdict))
         };
-        if !self.finder.as_ref().is_some_and(grows) {
+        if !self.finder.as_ref().and_then(PatientFinder::get).is_some_and(grows) {
             return;
         }
         let report = self.patiently(|finder| {
@@ -222,18 +222,13 @@ impl Leaks {
         }
     }
 
-    /// Works in a thread of its own, as reading a process can wait forever.
+    /// Works with the finder. A finder that fails is given up.
     fn patiently<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut LeakFinder) -> Result<T, TargetError> + Send + 'static,
     ) -> Option<T> {
         let mut finder = self.finder.take()?;
-        let done = patiently(&AtomicBool::new(false), move || {
-            let done = work(&mut finder);
-            (finder, done)
-        });
-        let (finder, done) = done.ok()?;
-        let done = done.ok()?;
+        let done = finder.patiently(work).ok()?;
         self.finder = Some(finder);
         Some(done)
     }

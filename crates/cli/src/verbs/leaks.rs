@@ -7,12 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_leaks::evidence::Search;
-use lowtide_leaks::finder::{LeakFinder, Look};
+use lowtide_leaks::finder::Look;
 use lowtide_leaks::schedule::interval;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{LeakKind, LeakReport};
-use lowtide_probe::patience::{GivenUp, patiently};
 use lowtide_probe::permission;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_report::leaks::render;
@@ -20,6 +19,7 @@ use lowtide_report::leaks::render;
 use crate::args::LeaksArgs;
 use crate::exit::{Exit, Failure};
 use crate::output::{Output, note};
+use crate::patient_finder::PatientFinder;
 use crate::target_error::failure;
 use crate::verbs::leaks_record::LeaksRecord;
 use crate::wait::wait_until;
@@ -102,8 +102,7 @@ fn not_permitted(pid: u32, again: &str) -> Failure {
 /// The watch of one process.
 struct Watch<'a> {
     args: &'a LeaksArgs,
-    /// Absent once reading the process has blocked.
-    finder: Option<LeakFinder>,
+    finder: PatientFinder,
     begin: Instant,
     /// The verdict that was printed last.
     printed: Option<LeakKind>,
@@ -111,8 +110,8 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     fn open(args: &'a LeaksArgs, target: &Target) -> Result<Self, TargetError> {
-        let finder = LeakFinder::open(target)?;
-        Ok(Self { args, finder: Some(finder), begin: Instant::now(), printed: None })
+        let finder = PatientFinder::open(target)?;
+        Ok(Self { args, finder, begin: Instant::now(), printed: None })
     }
 
     /// Takes snapshots until the time is over, a signal comes, or the process ends: then the error is returned.
@@ -127,15 +126,15 @@ impl<'a> Watch<'a> {
             let at = Instant::now();
             let elapsed = at - self.begin;
             let t_s = elapsed.as_secs_f64();
-            let look = match self.patiently(move |finder| finder.look(t_s)) {
+            let look = match self.finder.patiently(move |finder| finder.look(t_s)) {
                 Ok(look) => look,
                 Err(TargetError::Replaced(_)) if target.is_alive() => {
                     note!(
                         "lowtide: process {} executed another program; starting over",
                         target.pid
                     );
-                    match LeakFinder::open(target) {
-                        Ok(finder) => self.finder = Some(finder),
+                    match PatientFinder::open(target) {
+                        Ok(finder) => self.finder = finder,
                         Err(error) => return Ok(Some(error)),
                     }
                     self.begin = Instant::now();
@@ -165,7 +164,7 @@ impl<'a> Watch<'a> {
     fn seek(&mut self) {
         let older_s = self.older_s();
         let with_text = self.args.content;
-        let sought = self.patiently(move |finder| {
+        let sought = self.finder.patiently(move |finder| {
             let over = Arc::new(AtomicBool::new(false));
             let (done, is_done) = channel::<()>();
             let flag = Arc::clone(&over);
@@ -185,32 +184,12 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Works with the finder in a thread of its own: a process can make reading its memory wait forever.
-    fn patiently<T: Send + 'static>(
-        &mut self,
-        work: impl FnOnce(&mut LeakFinder) -> Result<T, TargetError> + Send + 'static,
-    ) -> Result<T, TargetError> {
-        let pid = self.args.pid;
-        let Some(mut finder) = self.finder.take() else { return Err(TargetError::Blocked(pid)) };
-        let done = patiently(&AtomicBool::new(false), move || {
-            let done = work(&mut finder);
-            (finder, done)
-        });
-        match done {
-            Ok((finder, done)) => {
-                self.finder = Some(finder);
-                done
-            }
-            Err(GivenUp::Blocked | GivenUp::Interrupted) => Err(TargetError::Blocked(pid)),
-        }
-    }
-
     fn older_s(&self) -> Option<f64> {
         self.args.older.as_ref().map(|older| older.value.as_secs_f64())
     }
 
     fn report(&self) -> Option<LeakReport> {
-        Some(self.finder.as_ref()?.report(self.older_s(), self.args.top))
+        Some(self.finder.get()?.report(self.older_s(), self.args.top))
     }
 
     /// Prints the verdict so far if it has changed, and adds it to the record.

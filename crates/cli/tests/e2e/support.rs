@@ -51,11 +51,14 @@ pub(crate) fn subject(flags: &[&str]) -> String {
 
 /// Compiles a program of `fixtures`, once for each set of flags.
 pub(crate) fn fixture(name: &str, flags: &[&str]) -> String {
+    compiled(name, &format!("tests/fixtures/{name}.c"), flags)
+}
+
+/// Compiles a source, whose path is relative to this crate, to a program of this name, once for each set of flags.
+pub(crate) fn compiled(name: &str, source: &str, flags: &[&str]) -> String {
     static COMPILER: Mutex<()> = Mutex::new(());
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.c"));
-    let stem = Path::new(name).file_name().unwrap_or_default().to_string_lossy();
-    let stem = if name.contains('/') { format!("of-leaks-{stem}") } else { stem.into_owned() };
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{stem}{}", flags.concat()));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", flags.concat()));
     let _one = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
     let age = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).ok();
     if age(&target) < age(&source) {

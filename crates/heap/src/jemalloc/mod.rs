@@ -21,7 +21,7 @@ mod tcache;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::blocks::{BlockCollector, Visitor, lend};
+use crate::blocks::{BlockCollector, Visitor};
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
@@ -126,18 +126,17 @@ pub fn walk(
     memory: &impl Memory,
     layout: &Layout,
     mappings: &[Range<u64>],
-    mut visitor: Visitor<'_>,
+    visitor: Visitor<'_>,
 ) -> Heap {
     let anonymous = joined(mappings.to_vec());
     let mut tree = Rtree::new(memory, &anonymous);
-    let walk = || {
+    let walk = |mut blocks: BlockCollector<'_>| {
         tree.forget();
-        let blocks = &mut BlockCollector::new(lend(&mut visitor));
-        walk_once(memory, &mut tree, layout, mappings, blocks)
+        walk_once(memory, &mut tree, layout, mappings, &mut blocks)
     };
     // A heap with huge pages is not used.
     let torn_share = |heap: &Heap| if heap.has_huge_pages { 0.0 } else { heap.torn_share() };
-    least_torn(memory, walk, torn_share)
+    least_torn(memory, visitor, walk, torn_share)
 }
 
 /// The ranges of active extents with their size classes, in order.

@@ -18,7 +18,7 @@ mod tally;
 
 use std::ops::Range;
 
-use crate::blocks::{BlockCollector, Visitor, lend};
+use crate::blocks::{BlockCollector, Visitor};
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
@@ -67,18 +67,18 @@ fn areas_of(places: &[Place]) -> Vec<Range<u64>> {
 }
 
 /// Walks the heap.
-pub fn walk(memory: &impl Memory, layout: &Layout, mut visitor: Visitor<'_>) -> Heap {
-    least_torn(memory, || walk_once(memory, layout, lend(&mut visitor)), Heap::torn_share)
+pub fn walk(memory: &impl Memory, layout: &Layout, visitor: Visitor<'_>) -> Heap {
+    least_torn(memory, visitor, |blocks| walk_once(memory, layout, blocks), Heap::torn_share)
 }
 
-fn walk_once(memory: &impl Memory, layout: &Layout, visitor: Visitor<'_>) -> Heap {
+fn walk_once(memory: &impl Memory, layout: &Layout, blocks: BlockCollector<'_>) -> Heap {
     let mut heap = Heap { areas: areas_of(&layout.places), ..Heap::default() };
     let mut walker = Walker {
         words: Scattered::new(memory),
         residency: Residency::new(memory),
         rereads: MAX_REREADS,
         memory,
-        blocks: BlockCollector::new(visitor),
+        blocks,
     };
     let (mut segments, mut reserved) = (Vec::new(), Vec::new());
     for place in &layout.places {

@@ -82,7 +82,7 @@ impl TcacheForm {
 
 /// Whether a chunk of this size may be a thread's cache.
 #[inline]
-pub(super) fn is_size_of_cache(size: u64) -> bool {
+pub fn is_size_of_cache(size: u64) -> bool {
     matches!(size, 0x250 | 0x290 | 0x300 | 0x310)
 }
 

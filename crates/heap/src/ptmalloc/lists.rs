@@ -20,7 +20,8 @@ pub enum Links {
 impl Links {
     pub(super) const BOTH: [Self; 2] = [Self::Mixed, Self::Plain];
 
-    pub(super) fn decode(self, at: u64, word: u64) -> u64 {
+    /// Returns the address that a pointer leads to. `at` is where it stands, `word` what stands there.
+    pub fn decode(self, at: u64, word: u64) -> u64 {
         match self {
             Self::Plain => word,
             Self::Mixed => word ^ (at >> 12),

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::blocks::Visitor;
 use crate::memory::Memory;
 
-pub use caches::Caches;
+pub use caches::{Caches, is_size_of_cache};
 pub use layout::{Layout, MallocParams};
 pub use lists::{Links, fast_links};
 pub use tally::{CLASSES, Class, ResidentTally, Tally};

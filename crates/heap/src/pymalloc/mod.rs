@@ -16,7 +16,7 @@ mod tally;
 
 use std::ops::Range;
 
-use crate::blocks::{BlockCollector, Visitor, lend};
+use crate::blocks::{BlockCollector, Visitor};
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
@@ -64,13 +64,10 @@ pub fn walk(
     memory: &impl Memory,
     layout: &Layout,
     anonymous: &[Range<u64>],
-    mut visitor: Visitor<'_>,
+    visitor: Visitor<'_>,
 ) -> Heap {
-    let walk = || {
-        let blocks = &mut BlockCollector::new(lend(&mut visitor));
-        walk_once(memory, layout, anonymous, blocks)
-    };
-    least_torn(memory, walk, Heap::torn_share)
+    let walk = |mut blocks: BlockCollector<'_>| walk_once(memory, layout, anonymous, &mut blocks);
+    least_torn(memory, visitor, walk, Heap::torn_share)
 }
 
 fn walk_once(

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
 use lowtide_heap::memory::{Memory, word};
+use lowtide_heap::ranges::hold;
 
 use super::index::{BlockId, BlockIndex};
 use super::roots::Roots;
@@ -67,9 +68,7 @@ impl NewBlocks<'_> {
     }
 
     fn add(&mut self, at: u64, from: u64) {
-        let place = self.areas.partition_point(|area| area.end <= at);
-        let is_in_heap = self.areas.get(place).is_some_and(|area| area.start <= at);
-        if !is_in_heap {
+        if !hold(self.areas, &(at..at + 1)) {
             return;
         }
         if self.seen.len() >= Self::MAX {
@@ -108,7 +107,7 @@ impl RootOf {
     }
 }
 
-/// Why there is no graph.
+/// The reason that the pointers of a heap were not read to the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GraphError {
     /// The blocks have more pointers than are kept.
@@ -162,7 +161,7 @@ impl Graph {
             }
         }
         each_root(memory, index, &roots.ranges, |at, to| reach(at, to, &mut new));
-        // What a new block points to is reachable, whoever has the new block.
+        // Whether a new block is reachable is not known. Blocks that it points to count as reachable.
         while let Some((at, from)) = new.left.pop() {
             let range = at..at.saturating_add(NewBlocks::bytes_of(memory, at));
             each_root(memory, index, &[range], |_, to| reach(from, to, &mut new));

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
-use lowtide_heap::ranges::{joined, without};
+use lowtide_heap::ranges::{hold, joined, without};
 use lowtide_probe::detect;
 use lowtide_probe::inspect::BlockWalk;
 use lowtide_probe::memory::{LiveMemory, PageKind};
@@ -88,6 +88,11 @@ impl Roots {
         roots.ranges = joined(ranges);
         roots.stacks = stacks;
         roots
+    }
+
+    /// Whether an address lies in the stack of a thread.
+    pub fn is_in_stack(&self, at: u64) -> bool {
+        hold(&self.stacks, &(at..at.saturating_add(1)))
     }
 
     /// Adds what is known of the threads, and returns their stack pointers in order.

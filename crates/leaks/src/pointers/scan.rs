@@ -26,7 +26,7 @@ fn each_word<M: Memory>(
     ranges: impl IntoIterator<Item = Range<u64>>,
     mut each: impl FnMut(u64, u64),
 ) {
-    let mut buffer = vec![0; AT_ONCE as usize];
+    let mut buffer = Vec::new();
     let slices = ranges.into_iter().flat_map(|range| {
         let starts = (range.start..range.end).step_by(SLICE as usize);
         starts.map(move |start| start..range.end.min(start.saturating_add(SLICE)))
@@ -39,15 +39,16 @@ fn each_word<M: Memory>(
             let end = run.end.min(range.end);
             let mut at = run.start.max(range.start).next_multiple_of(8);
             while at < end && !memory.is_over() {
-                let part = &mut buffer[..(end - at).min(AT_ONCE) as usize];
-                let length = memory.read_resident(at, part);
-                for (place, word) in part[..length].chunks_exact(8).enumerate() {
+                // Most of the ranges are short.
+                buffer.resize((end - at).min(AT_ONCE) as usize, 0);
+                let length = memory.read_resident(at, &mut buffer);
+                for (place, word) in buffer[..length].chunks_exact(8).enumerate() {
                     let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
                     if word != 0 {
                         each(at + place as u64 * 8, word);
                     }
                 }
-                at += part.len() as u64;
+                at += buffer.len() as u64;
             }
         }
     }
@@ -113,8 +114,7 @@ pub fn each_pointer<M: Memory>(
 
 /// Gives the words that are in blocks, with their addresses.
 fn each_in<M: Memory>(memory: &M, index: &BlockIndex, mut each: impl FnMut(BlockId, u64, u64)) {
-    let mut window =
-        Window { memory, start: 0, bytes: Vec::new(), resident: 0..0, slice: Vec::new() };
+    let mut window = Window::new(memory);
     index.each(|from, range| {
         window.each_word(range, |at, word| each(from, at, word));
     });
@@ -126,7 +126,7 @@ pub struct Words<'m, M>(Window<'m, M>);
 impl<'m, M: Memory> Words<'m, M> {
     /// Reads from some memory.
     pub fn new(memory: &'m M) -> Self {
-        Self(Window { memory, start: 0, bytes: Vec::new(), resident: 0..0, slice: Vec::new() })
+        Self(Window::new(memory))
     }
 
     /// Two words that follow each other; `None` if they are not resident.
@@ -155,7 +155,11 @@ struct Window<'m, M> {
     slice: Vec<Range<u64>>,
 }
 
-impl<M: Memory> Window<'_, M> {
+impl<'m, M: Memory> Window<'m, M> {
+    fn new(memory: &'m M) -> Self {
+        Self { memory, start: 0, bytes: Vec::new(), resident: 0..0, slice: Vec::new() }
+    }
+
     /// Gives the words of a range that are resident and not zero.
     #[inline]
     fn each_word(&mut self, range: Range<u64>, mut each: impl FnMut(u64, u64)) {

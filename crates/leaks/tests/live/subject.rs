@@ -48,13 +48,13 @@ impl Subject {
         writeln!(self.to).unwrap();
         let mut line = String::new();
         self.from.read_line(&mut line).unwrap();
-        let told: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"));
-        let count = |key: &str| told[key].as_u64().unwrap_or(0);
+        let counts: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"));
+        let count = |key: &str| counts[key].as_u64().unwrap_or(0);
         Truth {
             lost: count("lost"),
             kept: count("kept"),
             steps: count("steps"),
-            seconds: told["seconds"].as_f64().unwrap(),
+            seconds: counts["seconds"].as_f64().unwrap(),
         }
     }
 

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use lowtide_heap::blocks::BlockVisitor;
-use lowtide_heap::memory::Memory;
 use lowtide_model::inspection::Observation;
 
 use crate::detect::{Detected, Detector, WalkedHeaps};
@@ -107,10 +106,5 @@ impl BlockReader {
             elapsed_s: begin.elapsed().as_secs_f64(),
             cpu_s: thread_cpu_s() - cpu,
         })
-    }
-
-    /// Bytes of a page.
-    pub fn page_bytes(&self) -> u64 {
-        self.memory.page_bytes()
     }
 }

@@ -68,13 +68,8 @@ pub(super) fn walk(
             }
             continue;
         };
-        match layout.walk(memory, &mappings, lend(&mut visitor)) {
-            Ok(walked) => {
-                let areas = add_heap(observation, &mut heaps, &allocator.kind, None, walked);
-                mappings = outside(&mappings, &areas);
-            }
-            Err(why) => observation.notes.push(format!("its heap was not walked: {why}")),
-        }
+        let walked = layout.walk(memory, &mappings, lend(&mut visitor));
+        add_walk(observation, &mut heaps, &mut mappings, (&allocator.kind, None), walked);
     }
     observation.heaps.sort_by_key(|heap| heap.library.is_some());
     heaps
@@ -200,15 +195,8 @@ fn walk_libraries(
                    library: &str,
                    layout: &HeapLayout,
                    mappings: &mut Vec<HeapMapping>| {
-        match layout.walk(memory, mappings, lend(visitor)) {
-            Ok(walked) => {
-                let areas = add_heap(observation, heaps, &kind, Some(library.to_owned()), walked);
-                *mappings = outside(mappings, &areas);
-            }
-            Err(why) => observation
-                .notes
-                .push(format!("the heap of {kind} of {library} was not walked: {why}")),
-        }
+        let walked = layout.walk(memory, mappings, lend(visitor));
+        add_walk(observation, heaps, mappings, (&kind, Some(library)), walked);
     };
     let is_large = |data: &Range<u64>| data.end - data.start >= MIN_ROOT_BYTES;
     let may_have_root = libraries.iter().filter(|library| library.zeroed_data.iter().any(is_large));
@@ -273,6 +261,27 @@ fn overlap(these: &[Range<u64>], others: &[Range<u64>]) -> Option<u64> {
 fn add_areas(heaps: &mut WalkedHeaps, areas: &[Range<u64>]) {
     heaps.areas.extend_from_slice(areas);
     heaps.areas.sort_unstable_by_key(|area| area.start);
+}
+
+/// Adds a heap of an allocator, of a library or of the program, and removes it from the mappings in which others may be; or notes
+/// why it was not walked.
+fn add_walk(
+    observation: &mut Observation,
+    heaps: &mut WalkedHeaps,
+    mappings: &mut Vec<HeapMapping>,
+    (kind, library): (&AllocatorKind, Option<&str>),
+    walked: Result<Walked, &str>,
+) {
+    match (walked, library) {
+        (Ok(walked), _) => {
+            let areas = add_heap(observation, heaps, kind, library.map(str::to_owned), walked);
+            *mappings = outside(mappings, &areas);
+        }
+        (Err(why), None) => observation.notes.push(format!("its heap was not walked: {why}")),
+        (Err(why), Some(library)) => {
+            observation.notes.push(format!("the heap of {kind} of {library} was not walked: {why}"))
+        }
+    }
 }
 
 /// Adds a walked heap to an observation and to the heaps, and returns its addresses.

@@ -2,10 +2,10 @@
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::leaks::{Holder, LeakGroup, LeakReport};
+use lowtide_model::leaks::{LeakGroup, LeakReport};
 use minijinja::{AutoEscape, Environment, Value, context};
 
-use super::{facts, size};
+use super::{facts, holders, roots, size, types};
 use crate::html::{HtmlError, pairs};
 use crate::svg::{PALETTE, PALETTE_ON_DARK, Theme, leaks_chart};
 use crate::text::{printable, thousands};
@@ -45,12 +45,6 @@ pub fn render(reports: &[LeakReport]) -> Result<String, HtmlError> {
 fn group(found: &LeakGroup, report: &LeakReport) -> Value {
     let about = if report.sampled_share < 1.0 { "≈ " } else { "" };
     let [low, high] = found.bytes_per_hour_interval;
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    let named = |holders: &[Holder]| {
-        let names = holders.iter().map(|h| format!("{} {}", percent(h.share), printable(&h.what)));
-        names.collect::<Vec<String>>().join(", ")
-    };
-    let types = found.types.iter().map(|t| format!("{} {}", percent(t.share), printable(&t.name)));
     context! {
         verdict => found.verdict.name(),
         count => format!("{about}{}", thousands(found.count)),
@@ -58,9 +52,9 @@ fn group(found: &LeakGroup, report: &LeakReport) -> Value {
         bytes => Human(found.bytes).to_string(),
         rate => (found.bytes_per_hour > 0).then(|| Human(found.bytes_per_hour).to_string()),
         interval => (low != high).then(|| format!("{} to {}", Human(low), Human(high))),
-        types => types.collect::<Vec<String>>().join(", "),
-        holders => named(&found.holders),
-        roots => named(&found.roots),
+        types => types(&found.types),
+        holders => holders(&found.holders),
+        roots => roots(found),
         because => found.because.iter().map(|why| printable(why)).collect::<Vec<String>>(),
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
-use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport};
+use lowtide_model::leaks::{BlockType, Holder, LeakGroup, LeakKind, LeakReport};
 
 use crate::screen::{Screen, bold, dim, hanging, title};
 use crate::text::{printable, thousands, wrapped};
@@ -96,30 +96,14 @@ fn group(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
         let text = format!("95 % interval: {} to {} an hour", Human(low), Human(high));
         out += &hanging(&indent, &text, screen);
     }
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    let types: Vec<String> = found
-        .types
-        .iter()
-        .map(|t| format!("{} {}", percent(t.share), printable(&t.name)))
-        .collect();
-    if !types.is_empty() {
-        out += &hanging(&format!("{indent}type: "), &types.join(", "), screen);
-    }
-    let holders: Vec<String> = found
-        .holders
-        .iter()
-        .map(|h| format!("{} {}", percent(h.share), printable(&h.what)))
-        .collect();
-    if !holders.is_empty() {
-        out += &hanging(&format!("{indent}held by: "), &holders.join(", "), screen);
-    }
-    let roots: Vec<String> = found
-        .roots
-        .iter()
-        .map(|h| format!("{} {}", percent(h.share), printable(&h.what)))
-        .collect();
-    if !roots.is_empty() && found.roots != found.holders {
-        out += &hanging(&format!("{indent}reached from: "), &roots.join(", "), screen);
+    for (head, text) in [
+        ("type: ", types(&found.types)),
+        ("held by: ", holders(&found.holders)),
+        ("reached from: ", roots(found)),
+    ] {
+        if !text.is_empty() {
+            out += &hanging(&format!("{indent}{head}"), &text, screen);
+        }
     }
     let is_lost = matches!(found.verdict, LeakKind::Lost | LeakKind::LostBefore);
     if let Some(share) = found.unreachable_share.filter(|share| *share > 0.0 && !is_lost) {
@@ -127,6 +111,30 @@ fn group(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
             &hanging(&indent, &format!("no pointer leads to {} of them", percent(share)), screen);
     }
     out
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// Formats types with the share of the blocks that has each.
+fn types(types: &[BlockType]) -> String {
+    shares(types.iter().map(|found| (found.share, &found.name)))
+}
+
+/// Formats holders with the share of the blocks that each points to.
+fn holders(holders: &[Holder]) -> String {
+    shares(holders.iter().map(|holder| (holder.share, &holder.what)))
+}
+
+/// Formats where the ways to blocks begin; empty if that is what points to them.
+fn roots(group: &LeakGroup) -> String {
+    if group.roots == group.holders { String::new() } else { holders(&group.roots) }
+}
+
+fn shares<'n>(named: impl Iterator<Item = (f64, &'n String)>) -> String {
+    let texts = named.map(|(share, name)| format!("{} {}", percent(share), printable(name)));
+    texts.collect::<Vec<String>>().join(", ")
 }
 
 /// Formats the sizes of a group.
@@ -160,7 +168,7 @@ fn next(report: &LeakReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::leaks::{AgeRange, BlockType, Holder, LeakTier, LeakVerdict};
+    use lowtide_model::leaks::{AgeRange, LeakTier, LeakVerdict};
 
     use super::*;
 
