@@ -5,11 +5,16 @@ use std::path::PathBuf;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
+use lowtide_exporter::ListenAddress;
 use lowtide_policy::PolicyKind;
 use lowtide_study::Flags;
 
-use crate::selector::Selector;
-use crate::values::{self, DEFAULT_INTERVAL, DEFAULT_MAX_PAUSE, TypedDuration};
+use crate::selector::{ProcessFilter, Selector};
+use crate::top::rows::{GroupKey, SortKey};
+use crate::values::{
+    self, DEFAULT_INTERVAL, DEFAULT_LISTEN, DEFAULT_MAX_PAUSE, DEFAULT_TOP_INTERVAL, TypedDuration,
+};
+use crate::verbs::exporter::GroupByChoice;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -58,6 +63,10 @@ pub(crate) enum Verb {
     Leaks(LeaksArgs),
     /// Watch whose a process's resident bytes are, live; q quits
     Watch(WatchArgs),
+    /// Show the memory of all processes: what each has in use, and what it could return
+    Top(TopArgs),
+    /// Export the memory of all processes as metrics for Prometheus
+    Exporter(ExporterArgs),
     /// Draw and tabulate records
     Report(ReportArgs),
     /// Print completions for a shell
@@ -305,6 +314,93 @@ Examples:
   lowtide attach 4711
   lowtide attach --cgroup /system.slice/app.service --log /var/log/lowtide.jsonl
   lowtide attach --all --min-rss 1GiB --dry-run";
+
+#[derive(Debug, Args)]
+#[command(after_long_help = TOP_HELP)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) filter: ProcessFilter,
+
+    /// Print the table once: when each process has been inspected, after 20 s at most
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// The column to order by, the largest first
+    #[arg(long, value_name = "COLUMN", default_value = "reclaimable")]
+    pub(crate) sort: SortKey,
+
+    /// What a line stands for: a process, or all that have this in common
+    #[arg(long, value_name = "PROPERTY", default_value = "process")]
+    pub(crate) by: GroupKey,
+
+    /// Time between two readings of RSS, at least 100ms
+    #[arg(short, long, value_name = "D", default_value = DEFAULT_TOP_INTERVAL, value_parser = values::watch_interval)]
+    pub(crate) interval: TypedDuration,
+}
+
+const TOP_HELP: &str = "\
+RSS and names appear at once. The other figures need an inspection of the process,
+which does not stop it; the largest processes come first. After that, lowtide uses
+5 % of a core at most. A process that lets a read wait for 5 s is not read again.
+
+On a terminal, s orders by the next column, b groups, / filters, Enter watches a
+process, r releases its free memory after a question, q quits. Otherwise the table
+is printed once; --json without --once prints an object after each interval.
+
+Exit codes: 0 done; 2 usage; 4 nothing is selected.
+
+Examples:
+  lowtide top
+  lowtide top --once --by exe --sort rss
+  lowtide top --cgroup /system.slice --json --once";
+
+#[derive(Debug, Args)]
+#[command(after_long_help = EXPORTER_HELP)]
+pub(crate) struct ExporterArgs {
+    #[command(flatten)]
+    pub(crate) filter: ProcessFilter,
+
+    /// Where to listen: HOST:PORT, or unix:PATH
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_LISTEN, value_parser = values::listen, conflicts_with = "textfile")]
+    pub(crate) listen: ListenAddress,
+
+    /// TLS and passwords: a file in Prometheus' web configuration format
+    #[arg(long, value_name = "FILE", conflicts_with = "textfile")]
+    pub(crate) web_config: Option<PathBuf>,
+
+    /// Do not listen; write the metrics to this file every 15 s, for node_exporter's textfile collector
+    #[arg(long, value_name = "FILE")]
+    pub(crate) textfile: Option<PathBuf>,
+
+    /// What the processes of a group have in common
+    #[arg(long, value_name = "PROPERTY", default_value = "exe")]
+    pub(crate) group_by: GroupByChoice,
+
+    /// Maximum number of groups; further ones are counted together as `other`
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) max_groups: u32,
+
+    /// CPU time, as a share of a core
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = values::budget)]
+    pub(crate) budget: f64,
+}
+
+const EXPORTER_HELP: &str = "\
+Metrics are at /metrics, in the text format of Prometheus or, if the client asks for
+it, of OpenMetrics. /healthz answers `ok`. A scrape never waits for an inspection:
+lowtide_inspection_age_seconds is the age of the figures. Without a selector, all
+processes are exported.
+
+The exporter only reads. At its start it seals itself: a filter of system calls
+forbids ptrace, writing to other processes, and executing programs. To read the
+processes of other users it needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
+
+Exit codes: 0 Ctrl-C or SIGTERM; 1 failed; 2 usage; 3 not permitted.
+
+Examples:
+  lowtide exporter
+  lowtide exporter --listen 0.0.0.0:9797 --web-config web-config.yml --group-by cgroup
+  lowtide exporter --textfile /var/lib/prometheus/node-exporter/lowtide.prom";
 
 #[derive(Debug, Args)]
 #[command(after_long_help = WATCH_HELP)]

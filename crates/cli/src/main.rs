@@ -16,6 +16,7 @@ mod shell;
 mod stream;
 mod supervision;
 mod target_error;
+mod top;
 mod tui;
 mod usage;
 mod values;
@@ -58,6 +59,8 @@ fn run(verb: Verb, output: &output::Output) -> Result<Exit, Failure> {
         Verb::Load(args) => verbs::load::run(&args, output),
         Verb::Leaks(args) => verbs::leaks::run(&args, output),
         Verb::Watch(args) => verbs::watch::run(&args, output),
+        Verb::Top(args) => verbs::top::run(&args, output),
+        Verb::Exporter(args) => verbs::exporter::run(&args, output),
         Verb::Report(args) => verbs::report::run(&args, output),
         Verb::Completions { shell } => verbs::completions::run(shell, output),
         Verb::Man { verb } => verbs::man::run(verb.as_deref(), output),

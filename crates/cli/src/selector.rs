@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use lowtide_probe::process::ProcReader;
 use lowtide_probe::selection::{Selection, with_descendants};
+use lowtide_survey::Filter;
 
 use crate::exit::{Exit, Failure};
 use crate::shell::quoted;
@@ -14,23 +15,33 @@ use crate::shell::quoted;
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Selector {
     /// Processes
-    #[arg(value_name = "PID", value_parser = pid, required_unless_present_any = ["exe", "comm", "cgroup", "all"])]
+    #[arg(
+        value_name = "PID", value_parser = pid, conflicts_with_all = ["exe", "comm", "cgroup", "all"],
+        required_unless_present_any = ["exe", "comm", "cgroup", "all"],
+    )]
     pub(crate) pids: Vec<u32>,
 
+    #[command(flatten)]
+    filter: ProcessFilter,
+}
+
+/// Processes by what they are.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ProcessFilter {
     /// All processes that run this program
-    #[arg(long, value_name = "PATH", conflicts_with = "pids")]
+    #[arg(long, value_name = "PATH")]
     exe: Option<PathBuf>,
 
     /// All processes of this short name, as ps -o comm shows it
-    #[arg(long, value_name = "NAME", conflicts_with = "pids", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     comm: Option<String>,
 
     /// All processes in this control group or below it; the path as in /proc/PID/cgroup
-    #[arg(long, value_name = "PATH", conflicts_with = "pids", value_parser = cgroup)]
+    #[arg(long, value_name = "PATH", value_parser = cgroup)]
     cgroup: Option<String>,
 
     /// All processes
-    #[arg(long, conflicts_with_all = ["pids", "exe", "comm", "cgroup"])]
+    #[arg(long, conflicts_with_all = ["exe", "comm", "cgroup"])]
     all: bool,
 
     /// Also select all descendants of these processes
@@ -74,11 +85,36 @@ impl Selected {
     }
 }
 
-impl Selector {
+impl ProcessFilter {
     fn selection(&self) -> Selection {
         Selection { exe: self.exe.clone(), comm: self.comm.clone(), cgroup: self.cgroup.clone() }
     }
 
+    /// Returns the filter of a survey. Without any flag, all processes are meant.
+    pub(crate) fn survey_filter(&self) -> Filter {
+        Filter { selection: self.selection(), subprocesses: self.subprocesses }
+    }
+
+    /// Returns the filter as words of the command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let path = self.exe.as_ref().map(|path| path.display().to_string());
+        for (flag, value) in [("--exe", &path), ("--comm", &self.comm), ("--cgroup", &self.cgroup)]
+        {
+            if let Some(value) = value {
+                words.extend([flag.to_owned(), quoted(value)]);
+            }
+        }
+        for (flag, is_given) in [("--all", self.all), ("--subprocesses", self.subprocesses)] {
+            if is_given {
+                words.push(flag.to_owned());
+            }
+        }
+        words
+    }
+}
+
+impl Selector {
     /// Returns whether a process is still selected: one given by PID always is; any other only as
     /// long as it runs under its PID and matches the selection.
     pub(crate) fn still_means(&self, selected: &Selected) -> bool {
@@ -86,7 +122,7 @@ impl Selector {
             return true;
         }
         // A descendant of a selected process need not be selected itself.
-        let is_meant = || self.subprocesses || self.selection().means(selected.pid);
+        let is_meant = || self.filter.subprocesses || self.filter.selection().means(selected.pid);
         selected.start_ticks.is_some() && began(selected.pid) == selected.start_ticks && is_meant()
     }
 
@@ -97,22 +133,22 @@ impl Selector {
 
     /// Returns whether a group of processes is selected, whose totals are of interest.
     pub(crate) fn is_group(&self) -> bool {
-        !self.is_by_number() || self.subprocesses
+        !self.is_by_number() || self.filter.subprocesses
     }
 
     /// Returns whether all processes are selected.
     pub(crate) fn is_all(&self) -> bool {
-        self.all
+        self.filter.all
     }
 
     /// Returns the PIDs of the processes that the selection matches now, with their descendants if these are wanted.
     pub(crate) fn matching(&self) -> std::io::Result<BTreeSet<u32>> {
-        Ok(self.with_subprocesses(self.selection().processes()?))
+        Ok(self.with_subprocesses(self.filter.selection().processes()?))
     }
 
     /// Adds the descendants of processes, if these are wanted.
     pub(crate) fn with_subprocesses(&self, processes: BTreeSet<u32>) -> BTreeSet<u32> {
-        if self.subprocesses { with_descendants(&processes) } else { processes }
+        if self.filter.subprocesses { with_descendants(&processes) } else { processes }
     }
 
     /// Returns the processes, each once: those given by PID in their order, then the others by PID.
@@ -126,7 +162,8 @@ impl Selector {
         let named: BTreeSet<u32> = if self.is_by_number() {
             self.pids.iter().copied().collect()
         } else {
-            self.selection()
+            self.filter
+                .selection()
                 .processes()
                 .map_err(|error| Failure::failed(format!("/proc cannot be read ({error})")))?
         };
@@ -144,19 +181,7 @@ impl Selector {
 
     /// Returns the selection as words of the command line.
     pub(crate) fn words(&self) -> Vec<String> {
-        let mut words = Vec::new();
-        let path = self.exe.as_ref().map(|path| path.display().to_string());
-        for (flag, value) in [("--exe", &path), ("--comm", &self.comm), ("--cgroup", &self.cgroup)]
-        {
-            if let Some(value) = value {
-                words.extend([flag.to_owned(), quoted(value)]);
-            }
-        }
-        for (flag, is_given) in [("--all", self.all), ("--subprocesses", self.subprocesses)] {
-            if is_given {
-                words.push(flag.to_owned());
-            }
-        }
+        let mut words = self.filter.words();
         words.extend(self.pids.iter().map(u32::to_string));
         words
     }

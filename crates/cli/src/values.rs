@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use lowtide_analysis::growth::MIN_SAMPLES;
+use lowtide_exporter::ListenAddress;
 use lowtide_model::bytes::parse_size;
 use lowtide_model::duration::{HumanSeconds, parse_duration};
 use lowtide_policy::PolicyKind;
@@ -13,6 +14,10 @@ use lowtide_policy::PolicyKind;
 pub(crate) const DEFAULT_MAX_PAUSE: &str = "1ms";
 /// Default of `watch --interval`.
 pub(crate) const DEFAULT_INTERVAL: &str = "1s";
+/// Default of `top --interval`.
+pub(crate) const DEFAULT_TOP_INTERVAL: &str = "2s";
+/// Default of `exporter --listen`.
+pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:9797";
 /// Minimum time between two inspections of `inspect --watch`.
 pub(crate) const MIN_INSPECTION_INTERVAL: Duration = Duration::from_millis(200);
 /// Default of `leaks --top`.
@@ -139,6 +144,11 @@ pub(crate) fn budget(text: &str) -> Result<f64, InvalidValue> {
     let percent = text.trim().strip_suffix('%').ok_or_else(wrong)?;
     let percent: f64 = percent.trim().parse().map_err(|_| wrong())?;
     if percent > 0.0 && percent <= 100.0 { Ok(percent / 100.0) } else { Err(wrong()) }
+}
+
+/// Parses `exporter --listen`.
+pub(crate) fn listen(text: &str) -> Result<ListenAddress, InvalidValue> {
+    text.parse().map_err(|error| InvalidValue(format!("--listen: {error}")))
 }
 
 /// Parses `--min-rss`.

@@ -78,6 +78,9 @@ pub struct Observation {
     /// What could not be read for want of a permission; the rest of the observation is what remains.
     #[serde(skip)]
     pub unreadable: Option<Unreadable>,
+    /// Its C library, whoever serves `malloc`.
+    #[serde(skip)]
+    pub c_library: Option<CLibrary>,
     /// Identifies the program among those that a process executes one after the other: two observations with
     /// equal values are of the same one. Zeros where it cannot be read.
     #[serde(skip)]
@@ -195,6 +198,15 @@ pub struct Allocator {
     pub version: Option<String>,
     /// How it came into the process; absent where that is not known.
     pub linkage: Option<Linkage>,
+}
+
+/// The C library of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CLibrary {
+    /// Its name: `glibc` or `musl`.
+    pub name: &'static str,
+    /// Its version.
+    pub version: Option<String>,
 }
 
 /// How an allocator came into a process.

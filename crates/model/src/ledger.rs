@@ -51,6 +51,16 @@ impl Owner {
         Self::Unattributed,
     ];
 
+    /// Returns the name in JSON and metrics: `program_data`.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::ProgramData => "program_data",
+            Self::File => "file",
+            Self::AnonymousOther => "anonymous_other",
+            _ => self.name(),
+        }
+    }
+
     /// What people read: `program data`.
     pub fn name(self) -> &'static str {
         match self {
@@ -236,6 +246,13 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_key_of_an_owner_is_its_name_in_json() {
+        for owner in Owner::ALL {
+            assert_eq!(serde_json::to_value(owner).unwrap(), owner.key());
+        }
+    }
 
     #[test]
     fn rows_add_up_and_estimates_stay_estimates() {

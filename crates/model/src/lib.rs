@@ -19,5 +19,6 @@ pub mod remedy;
 pub mod runtime_kind;
 pub mod sample;
 pub mod survivors;
+pub mod top;
 pub mod treatment;
 pub mod verdict;

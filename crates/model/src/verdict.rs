@@ -25,6 +25,18 @@ pub enum VerdictKind {
 }
 
 impl VerdictKind {
+    /// All verdicts, in the order of their declaration.
+    pub const ALL: [Self; 8] = [
+        Self::Live,
+        Self::OutsideHeap,
+        Self::Hoard,
+        Self::Fragmentation,
+        Self::Runtime,
+        Self::Growing,
+        Self::Leak,
+        Self::Inconclusive,
+    ];
+
     /// What people read.
     pub fn name(self) -> &'static str {
         match self {

@@ -117,6 +117,18 @@ pub fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// CPU time of this process, in seconds.
+pub fn process_cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// The memory of the machine, and what of it is available to programs without swapping, in bytes.
+pub fn memory() -> (Option<u64>, Option<u64>) {
+    let memory = keyed_text("/proc/meminfo");
+    (memory.kib("MemTotal:"), memory.kib("MemAvailable:"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -62,7 +62,16 @@ impl Selection {
         if stat.has_ended() || stat.is_kernel_thread() {
             return false;
         }
-        let is_comm = |name: &String| shortened(name) == stat.name;
+        self.has_all(pid, &stat.name, exe)
+    }
+
+    /// Returns whether it means a process of a short name, which is neither a kernel thread nor has ended.
+    pub fn fits(&self, pid: u32, comm: &str) -> bool {
+        self.has_all(pid, comm, self.program().as_deref())
+    }
+
+    fn has_all(&self, pid: u32, comm: &str, exe: Option<&Path>) -> bool {
+        let is_comm = |name: &String| shortened(name) == comm;
         let is_in = |group: &String| Groups::read(pid).is_ok_and(|groups| groups.is_within(group));
         self.comm.as_ref().is_none_or(is_comm)
             && exe.is_none_or(|exe| runs(pid, exe))

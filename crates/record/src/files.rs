@@ -31,6 +31,14 @@ pub fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Creates a file where nothing stands yet.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] if something stands there; otherwise, if it cannot be created.
+pub fn create_new(path: &Path) -> io::Result<File> {
+    options().write(true).create_new(true).open(path)
+}
+
 /// Opens a file to append to it, and creates it if it does not exist.
 ///
 /// # Errors

@@ -37,7 +37,7 @@ impl Recorder {
     /// # Errors
     /// When it cannot be made.
     pub fn create(path: &Path, holds: FileKind, machine: &Machine) -> io::Result<Self> {
-        let file = files::options().write(true).create_new(true).open(path)?;
+        let file = files::create_new(path)?;
         hold(&file)?;
         let header = Header {
             schema: SCHEMA.to_owned(),

@@ -10,12 +10,13 @@
 
 #![cfg_attr(
     not(target_arch = "x86_64"),
-    allow(dead_code, reason = "the survey has parts that only a release uses")
+    allow(dead_code, reason = "the examination has parts that only a release uses")
 )]
 
 mod checks;
 mod dropped;
 mod error;
+mod examination;
 mod filters;
 mod huge;
 mod keep_huge;
@@ -34,7 +35,6 @@ mod release;
 #[cfg(target_arch = "x86_64")]
 mod remote;
 mod stub;
-mod survey;
 #[cfg(target_arch = "x86_64")]
 mod worker;
 

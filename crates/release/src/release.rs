@@ -1,4 +1,4 @@
-//! One release, from the survey to the last pass.
+//! One release, from the examination to the last pass.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use lowtide_probe::target::{Target, TargetError};
 
 use crate::dropped::DroppedRanges;
 use crate::error::{Abort, ReleaseError};
+use crate::examination::{TargetHeap, examine};
 use crate::huge::HugePages;
 use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
@@ -24,7 +25,6 @@ use crate::priority::{IdleGuard, JobControlBlocked};
 use crate::refusal::Refusal;
 pub use crate::remote::TargetStep;
 use crate::remote::{Injected, Pause, ThreadBorrower};
-use crate::survey::{TargetHeap, survey};
 use crate::worker::{Worker, WorkerOptions};
 
 /// Makes a process return its free memory to the OS. A refusal is a result: see [`Release::outcome`].
@@ -66,7 +66,7 @@ fn run(
 ) -> Result<(Release, DroppedRanges), ReleaseError> {
     let failed = || ReleaseError::Failed("a part of lowtide itself broke off".to_owned());
     let (begin, cpu_s) = (Instant::now(), periodic::cpu_s());
-    let (release, heap) = survey(target, options)?;
+    let (release, heap) = examine(target, options)?;
     let dropped = DroppedRanges::new(rustix::param::page_size() as u64);
     let run = ReleaseRun { target, options, begin, release, dropped };
     let _job_control_blocked = JobControlBlocked::new();

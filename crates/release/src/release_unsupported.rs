@@ -1,4 +1,4 @@
-//! A release on a processor that the code in `remote` is not written for: the survey, and a refusal.
+//! A release on a processor that the code in `remote` is not written for: the examination, and a refusal.
 
 use std::time::Instant;
 
@@ -7,9 +7,9 @@ use lowtide_probe::target::Target;
 
 use crate::dropped::DroppedRanges;
 use crate::error::{Abort, ReleaseError};
+use crate::examination::examine;
 use crate::options::Options;
 use crate::refusal::Refusal;
-use crate::survey::survey;
 
 /// An operation on the target. There is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum TargetStep {}
 /// Fails if the process cannot be inspected, may not be traced, or ends meanwhile.
 pub fn release(target: &Target, options: &Options) -> Result<Release, ReleaseError> {
     let begin = Instant::now();
-    let (mut release, heap) = survey(target, options)?;
+    let (mut release, heap) = examine(target, options)?;
     let refusal = match heap {
         Ok(_) => Refusal::Machine,
         Err(Abort::Refused(refusal)) => refusal,

@@ -35,6 +35,30 @@ struct Counts {
     refaulted_bytes: u64,
     cpu_s: f64,
     longest_pause_s: f64,
+    pauses: Pauses,
+}
+
+/// Upper bounds of the histogram of pauses, in seconds.
+const PAUSES_S: [f64; 12] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
+
+/// The longest pause of each release.
+#[derive(Debug, Clone, Default)]
+struct Pauses {
+    /// Number of pauses of at most the bound of the same place in [`PAUSES_S`].
+    up_to: [u64; PAUSES_S.len()],
+    count: u64,
+    sum_s: f64,
+}
+
+impl Pauses {
+    fn add(&mut self, pause_s: f64) {
+        for (count, bound) in self.up_to.iter_mut().zip(PAUSES_S) {
+            *count += u64::from(pause_s <= bound);
+        }
+        self.count += 1;
+        self.sum_s += pause_s;
+    }
 }
 
 /// Name, type, help, and value of a metric.
@@ -115,7 +139,26 @@ impl Textfile {
                     writeln!(text, "{name}{{program=\"{}\"}} {}", escaped(program), value(counts));
             }
         }
+        self.write_pauses(&mut text);
         text
+    }
+}
+
+impl Textfile {
+    fn write_pauses(&self, text: &mut String) {
+        let name = "lowtide_pause_seconds";
+        let help = "Longest pause of a thread in each release that stopped one.";
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+        for (program, Counts { pauses, .. }) in &self.programs {
+            let label = format!("program=\"{}\"", escaped(program));
+            for (bound, count) in PAUSES_S.iter().zip(pauses.up_to) {
+                let _ = writeln!(text, "{name}_bucket{{{label},le=\"{bound}\"}} {count}");
+            }
+            let _ = writeln!(text, "{name}_bucket{{{label},le=\"+Inf\"}} {}", pauses.count);
+            let _ = writeln!(text, "{name}_sum{{{label}}} {}", pauses.sum_s);
+            let _ = writeln!(text, "{name}_count{{{label}}} {}", pauses.count);
+        }
     }
 }
 
@@ -130,6 +173,9 @@ impl Counts {
         self.returned_bytes += act.returned_bytes;
         self.cpu_s += act.cpu_s;
         self.longest_pause_s = self.longest_pause_s.max(act.longest_pause_s);
+        if !act.dry_run && act.longest_pause_s > 0.0 {
+            self.pauses.add(act.longest_pause_s);
+        }
     }
 }
 
@@ -151,8 +197,9 @@ mod tests {
         let path = home.path().join("lowtide.prom");
         let mut textfile = Textfile::create(&path).unwrap();
         let name = "a\"b\\c\n";
-        textfile.count(name, &act()).unwrap();
-        textfile.count(name, &act()).unwrap();
+        let release = Act { longest_pause_s: 0.002, ..act() };
+        textfile.count(name, &release).unwrap();
+        textfile.count(name, &release).unwrap();
         let back = Act { event: ActEvent::Returned, refaulted_bytes: Some(7), ..act() };
         textfile.count(name, &back).unwrap();
         textfile.count(name, &Act { event: ActEvent::LeftAlone, ..act() }).unwrap();
@@ -163,6 +210,8 @@ mod tests {
             format!("lowtide_returned_bytes_total{label} 2000"),
             format!("lowtide_refaulted_bytes_total{label} 7"),
             format!("lowtide_left_alone_total{label} 1"),
+            format!("lowtide_pause_seconds_count{label} 2"),
+            format!("lowtide_pause_seconds_bucket{},le=\"+Inf\"}} 2", label.trim_end_matches('}')),
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
         }

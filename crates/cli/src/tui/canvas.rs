@@ -7,32 +7,32 @@ use ratatui_core::style::{Modifier, Style};
 use ratatui_core::widgets::Widget;
 
 /// The rectangle that is left to draw on.
-pub(super) struct ScreenCanvas<'a> {
-    pub(super) area: Rect,
+pub(crate) struct ScreenCanvas<'a> {
+    pub(crate) area: Rect,
     /// Whether the terminal shows colours.
-    pub(super) colour: bool,
+    pub(crate) colour: bool,
     buffer: &'a mut Buffer,
 }
 
-pub(super) fn dim() -> Style {
+pub(crate) fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }
 
-pub(super) fn bold() -> Style {
+pub(crate) fn bold() -> Style {
     Style::new().add_modifier(Modifier::BOLD)
 }
 
-pub(super) fn reversed() -> Style {
+pub(crate) fn reversed() -> Style {
     Style::new().add_modifier(Modifier::REVERSED)
 }
 
 impl<'a> ScreenCanvas<'a> {
-    pub(super) fn new(area: Rect, colour: bool, buffer: &'a mut Buffer) -> Self {
+    pub(crate) fn new(area: Rect, colour: bool, buffer: &'a mut Buffer) -> Self {
         Self { area, colour, buffer }
     }
 
     /// Splits off lines at the top: as many as there are, if there are fewer.
-    pub(super) fn split_top(&mut self, lines: u16) -> ScreenCanvas<'_> {
+    pub(crate) fn split_top(&mut self, lines: u16) -> ScreenCanvas<'_> {
         let lines = lines.min(self.area.height);
         let top = Rect { height: lines, ..self.area };
         self.area.y += lines;
@@ -41,7 +41,7 @@ impl<'a> ScreenCanvas<'a> {
     }
 
     /// Splits off the last line; `None` if no line is left.
-    pub(super) fn split_last_line(&mut self) -> Option<ScreenCanvas<'_>> {
+    pub(crate) fn split_last_line(&mut self) -> Option<ScreenCanvas<'_>> {
         let rest = self.area.height.checked_sub(1)?;
         let last = Rect { y: self.area.y + rest, height: 1, ..self.area };
         self.area.height = rest;
@@ -49,13 +49,13 @@ impl<'a> ScreenCanvas<'a> {
     }
 
     /// Writes a line at the top and splits it off.
-    pub(super) fn line(&mut self, text: &str, style: Style) {
+    pub(crate) fn line(&mut self, text: &str, style: Style) {
         self.split_top(1).write(0, text, style);
     }
 
     /// Writes in the first line from a column on, as far as there is room. Returns the column after
     /// the text.
-    pub(super) fn write(&mut self, column: u16, text: &str, style: Style) -> u16 {
+    pub(crate) fn write(&mut self, column: u16, text: &str, style: Style) -> u16 {
         let room = self.area.width.saturating_sub(column);
         if self.area.height == 0 || room == 0 {
             return column;
@@ -67,7 +67,7 @@ impl<'a> ScreenCanvas<'a> {
     }
 
     /// Draws a widget on the whole rectangle.
-    pub(super) fn render(&mut self, widget: impl Widget) {
+    pub(crate) fn render(&mut self, widget: impl Widget) {
         widget.render(self.area, self.buffer);
     }
 }

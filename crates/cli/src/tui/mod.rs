@@ -2,7 +2,7 @@
 //! [`terminal`] owns the terminal; this is the loop between them and the watcher.
 
 mod arenas;
-mod canvas;
+pub(crate) mod canvas;
 mod chart;
 mod help;
 mod history;
@@ -10,7 +10,7 @@ mod keys;
 mod leaks;
 mod policy;
 pub(crate) mod state;
-mod terminal;
+pub(crate) mod terminal;
 #[cfg(test)]
 pub(crate) mod tests;
 mod time_series;
@@ -28,6 +28,7 @@ use crate::exit::Failure;
 use crate::watcher::leaks::LeakWatch;
 use crate::watcher::record::WatchRecord;
 use crate::watcher::{self, Watcher};
+use keys::Key;
 use state::{KeyRequest, State};
 use terminal::{Input, Terminal};
 
@@ -80,7 +81,7 @@ pub(crate) fn run(
             match event {
                 Input::Failed(_) if terminal.is_gone() => return Ok(()),
                 Input::Failed(error) => return Err(failed(error)),
-                Input::Key(key) => match state.press(key) {
+                Input::Key(key) => match Key::from_event(key).and_then(|key| state.press(key)) {
                     Some(KeyRequest::Quit) => return Ok(()),
                     Some(KeyRequest::Interval(interval)) => watcher.set_interval(interval),
                     Some(KeyRequest::Leaks) if leaks.is_none() => {

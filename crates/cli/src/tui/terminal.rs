@@ -1,4 +1,4 @@
-//! The terminal of the live view, on a thread of its own: reading keys and drawing can both block for ever,
+//! The terminal of a live view, on a thread of its own: reading keys and drawing can both block for ever,
 //! or spin, once the other end of a terminal is gone or stalled. The view itself never waits for either.
 //!
 //! The terminal is restored on every way out, a panic included.
@@ -16,14 +16,12 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_crossterm::CrosstermBackend;
 use ratatui_crossterm::crossterm::cursor::{Hide, Show};
-use ratatui_crossterm::crossterm::event::{self, Event, KeyEventKind};
+use ratatui_crossterm::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui_crossterm::crossterm::execute;
 use ratatui_crossterm::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-use super::keys::Key;
 
 /// Time between two checks for keys and for a new picture.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -39,16 +37,16 @@ const RESTORING: u8 = 2;
 
 /// Input from the terminal.
 #[derive(Debug)]
-pub(super) enum Input {
+pub(crate) enum Input {
     /// A key was pressed.
-    Key(Key),
+    Key(KeyEvent),
     /// Drawing or reading keys failed.
     Failed(io::Error),
 }
 
 /// The alternate screen, and keys as they are pressed.
 #[derive(Debug)]
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     has_keys: bool,
     shared: Arc<KeyQueue>,
     input: Receiver<Input>,
@@ -64,7 +62,7 @@ struct KeyQueue {
 
 impl Terminal {
     /// Takes the terminal. Without `has_keys` it is only drawn on.
-    pub(super) fn open(has_keys: bool) -> io::Result<Self> {
+    pub(crate) fn open(has_keys: bool) -> io::Result<Self> {
         restore_on_panic();
         let shared = Arc::new(KeyQueue::default());
         let (sender, input) = channel();
@@ -75,28 +73,28 @@ impl Terminal {
     }
 
     /// Returns the area of the terminal, in cells.
-    pub(super) fn area(&self) -> Rect {
+    pub(crate) fn area(&self) -> Rect {
         let size = rustix::termios::tcgetwinsize(io::stdout());
         size.map_or(Rect::ZERO, |size| Rect::new(0, 0, size.ws_col, size.ws_row))
     }
 
     /// Shows a picture. Replaces a picture that has not been drawn yet.
-    pub(super) fn show(&self, picture: Buffer) {
+    pub(crate) fn show(&self, picture: Buffer) {
         *self.shared.picture.lock().unwrap_or_else(PoisonError::into_inner) = Some(picture);
     }
 
     /// Waits up to [`POLL_INTERVAL`] for input.
-    pub(super) fn input(&self) -> Option<Input> {
+    pub(crate) fn input(&self) -> Option<Input> {
         self.input.recv_timeout(POLL_INTERVAL).ok()
     }
 
     /// Returns pending input without waiting.
-    pub(super) fn more_input(&self) -> Option<Input> {
+    pub(crate) fn more_input(&self) -> Option<Input> {
         self.input.try_recv().ok()
     }
 
     /// Returns whether the other end of the terminal is closed or hung up.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         has_hung_up(io::stdout()) || (self.has_keys && has_hung_up(io::stdin()))
     }
 }
@@ -157,8 +155,7 @@ impl KeyReader {
             } else if event::poll(POLL_INTERVAL)?
                 && let Event::Key(event) = event::read()?
                 && event.kind != KeyEventKind::Release
-                && let Some(key) = Key::from_event(event)
-                && self.sender.send(Input::Key(key)).is_err()
+                && self.sender.send(Input::Key(event)).is_err()
             {
                 return Ok(());
             }

@@ -3,6 +3,7 @@
 pub(crate) mod attach;
 pub(crate) mod completions;
 pub(crate) mod demo;
+pub(crate) mod exporter;
 pub(crate) mod inspect;
 pub(crate) mod leaks;
 mod leaks_record;
@@ -13,4 +14,5 @@ pub(crate) mod release;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod study;
+pub(crate) mod top;
 pub(crate) mod watch;

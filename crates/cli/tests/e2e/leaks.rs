@@ -82,7 +82,7 @@ fn a_leak_is_printed_recorded_and_drawn() {
     assert_eq!(refused.status.code(), Some(2));
     // The record is not overwritten.
     let again = leaks(&words);
-    assert_eq!((again.status.code(), &object(&again)["code"]), (Some(1), &"failed".into()));
+    assert_eq!((again.status.code(), &object(&again)["code"]), (Some(2), &"usage".into()));
     assert_eq!(lines(&record), recorded);
 }
 

@@ -43,6 +43,11 @@ pub(crate) fn hold_leaks(found: &Value) {
     hold(&validator("lowtide.leaks.1.json"), found);
 }
 
+/// Holds what `lowtide top` printed against its schema.
+pub(crate) fn hold_top(found: &Value) {
+    hold(&validator("lowtide.top.1.json"), found);
+}
+
 /// Holds a line of the log of `lowtide run` or `lowtide attach` against its schema.
 pub(crate) fn hold_act(found: &Value) {
     hold(&validator("lowtide.act.1.json"), found);

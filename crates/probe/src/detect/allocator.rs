@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Detector, LoadedObject, partition_alloc};
 use lowtide_model::allocator_kind::AllocatorKind;
-use lowtide_model::inspection::Linkage;
+use lowtide_model::inspection::{CLibrary, Linkage};
 
 use crate::mapped::open_mapped;
 use crate::proc::maps::Mapping;
@@ -74,6 +74,37 @@ impl Detector {
         let version = self.version_of(pid, &kind, program);
         let path = PathBuf::from(&program.mapping.name);
         Some(DetectedAllocator { kind, version, linkage: Linkage::Static, path })
+    }
+
+    /// The C library, whoever serves `malloc`; `None` of a program that has none, or whose own parts cannot be told apart.
+    pub(super) fn c_library(
+        &mut self,
+        pid: u32,
+        program_facts: &ProgramFacts,
+        objects: &[LoadedObject<'_>],
+    ) -> Option<CLibrary> {
+        let of_name = |object: &&LoadedObject<'_>| {
+            let path = PathBuf::from(&object.mapping.name);
+            LoadedFile { id: object.mapping.file, path }.is_c_library()
+        };
+        let (object, kind) = match &program_facts.provider {
+            Provider::Static(_) => {
+                let program = objects.first()?;
+                let kind = self.c_libraries.get(&program.mapping.file).cloned().flatten()?;
+                (program, kind)
+            }
+            _ => {
+                let object = objects.iter().find(of_name)?;
+                let is_musl = object.facts.debug_pointer.is_some();
+                (object, if is_musl { AllocatorKind::Musl } else { AllocatorKind::Glibc })
+            }
+        };
+        let name = match kind {
+            AllocatorKind::Glibc => "glibc",
+            AllocatorKind::Musl => "musl",
+            _ => return None,
+        };
+        Some(CLibrary { name, version: self.version_of(pid, &kind, object) })
     }
 
     fn kind_of_library(file: &LoadedFile, object: &LoadedObject<'_>) -> AllocatorKind {

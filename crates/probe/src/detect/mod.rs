@@ -19,6 +19,7 @@ use std::fs::File;
 use std::ops::Range;
 
 use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::inspection::CLibrary;
 use lowtide_model::runtime_kind::RuntimeKind;
 
 use crate::mapped::open_mapped;
@@ -38,6 +39,8 @@ pub struct Detected {
     /// An allocator that the program carries for its own allocations, past `malloc` (Rust's
     /// `#[global_allocator]`, redis with its own jemalloc).
     pub own: Option<DetectedAllocator>,
+    /// The C library.
+    pub c_library: Option<CLibrary>,
     /// Runtimes whose memory is not `malloc`'s.
     pub runtimes: Vec<DetectedRuntime>,
     /// The sanitizer that it was built with, or runs under.
@@ -119,6 +122,7 @@ impl Detector {
         Ok(Detected {
             malloc: self.malloc(pid, maps, &program_facts, &objects),
             own: self.own(pid, &program_facts, &objects),
+            c_library: self.c_library(pid, &program_facts, &objects),
             runtimes: self.runtimes(pid, &objects),
             sanitizer: sanitizer(maps, &objects),
             zeroed_data: zeroed_data(maps, &objects),

@@ -224,6 +224,7 @@ fn describe(detected: &Detected, observation: &mut Observation) {
         version: found.version.clone(),
         linkage: Some(found.linkage),
     });
+    observation.c_library = detected.c_library.clone();
     let runtimes = detected.runtimes.iter();
     observation.runtimes = runtimes
         .map(|r| Runtime { name: r.kind.name().to_owned(), version: r.version.clone() })

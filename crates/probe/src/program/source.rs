@@ -5,7 +5,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use object::read::{ReadCache, ReadRef};
+use object::read::{ReadCache, ReadCacheOps, ReadRef};
 
 /// Maximum number of bytes that are read of one file: the names of the largest programs that are not stripped.
 const MOST: u64 = 512 << 20;
@@ -15,14 +15,14 @@ const MOST: u64 = 512 << 20;
 #[derive(Debug)]
 pub struct Source<'f> {
     file: &'f File,
-    cache: ReadCache<&'f File>,
+    cache: ReadCache<Positioned<'f>>,
     left: Cell<u64>,
 }
 
 impl<'f> Source<'f> {
     /// Reads a file.
     pub fn new(file: &'f File) -> Self {
-        Self { file, cache: ReadCache::new(file), left: Cell::new(MOST) }
+        Self { file, cache: ReadCache::new(Positioned { file, at: 0 }), left: Cell::new(MOST) }
     }
 
     /// Reads a part of the file, and does not keep it. Returns what the file has of it.
@@ -41,6 +41,37 @@ impl<'f> Source<'f> {
         }
         bytes.truncate(length);
         Some(bytes)
+    }
+}
+
+/// A file and a position in it. Unlike the position of the descriptor, it takes no system call to change this one, and the
+/// exporter forbids itself `lseek`.
+#[derive(Debug)]
+struct Positioned<'f> {
+    file: &'f File,
+    at: u64,
+}
+
+impl ReadCacheOps for Positioned<'_> {
+    fn len(&mut self) -> Result<u64, ()> {
+        Ok(self.file.metadata().map_err(|_| ())?.len())
+    }
+
+    fn seek(&mut self, pos: u64) -> Result<u64, ()> {
+        self.at = pos;
+        Ok(pos)
+    }
+
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize, ()> {
+        let read = self.file.read_at(buf, self.at).map_err(|_| ())?;
+        self.at += read as u64;
+        Ok(read)
+    }
+
+    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), ()> {
+        self.file.read_exact_at(buf, self.at).map_err(|_| ())?;
+        self.at += buf.len() as u64;
+        Ok(())
     }
 }
 

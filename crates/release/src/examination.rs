@@ -1,4 +1,4 @@
-//! Surveys a process before a release acts on it: checks it and finds its heap. Everything is only read.
+//! Examines a process before a release acts on it: checks it and finds its heap. Everything is only read.
 
 use std::io;
 use std::sync::Arc;
@@ -39,30 +39,30 @@ pub(crate) struct TargetHeap {
     pub(crate) walked: Heap,
 }
 
-/// The survey of one process, and the account of the release that it starts.
-struct Survey {
+/// The examination of one process, and the account of the release that it starts.
+struct Examination {
     target: Target,
     options: Options,
     release: Release,
 }
 
-/// Surveys a process: starts the account of a release, and finds the heap unless there is a reason to leave the
+/// Examines a process: starts the account of a release, and finds the heap unless there is a reason to leave the
 /// process alone.
 ///
 /// # Errors
 /// Fails if the process has ended, if reading it blocks forever, or on an interrupt.
-pub(crate) fn survey(
+pub(crate) fn examine(
     target: &Target,
     options: &Options,
 ) -> Result<(Release, Result<TargetHeap, Abort>), ReleaseError> {
     let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
     let of_options = options.clone();
     let found = patiently(&options.interrupt, move || {
-        let mut survey = Survey::new(of_thread, of_options)?;
-        let heap = survey.check().and_then(|facts| survey.find_heap(facts));
+        let mut examination = Examination::new(of_thread, of_options)?;
+        let heap = examination.check().and_then(|facts| examination.find_heap(facts));
         // This thread has done nothing else.
-        survey.release.cpu_s = periodic::cpu_s();
-        Ok((survey.release, heap))
+        examination.release.cpu_s = periodic::cpu_s();
+        Ok((examination.release, heap))
     });
     match found {
         Ok(found) => found,
@@ -74,7 +74,7 @@ pub(crate) fn survey(
     }
 }
 
-impl Survey {
+impl Examination {
     fn new(target: Target, options: Options) -> Result<Self, ReleaseError> {
         let name = target.stat()?.name;
         let gone = || TargetError::Gone(target.pid);
@@ -97,7 +97,7 @@ impl Survey {
     fn check(&self) -> Result<TargetFacts, Abort> {
         const MAX_ATTEMPTS: usize = 10;
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
-        // A survey that was given up may hold it for ever.
+        // An examination that was given up may hold it for ever.
         let mut known = self.options.detector.try_lock().ok();
         let mut fresh = Detector::default();
         let detector = known.as_deref_mut().unwrap_or(&mut fresh);

@@ -1,0 +1,128 @@
+//! Draws the state of the live view.
+
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::Style;
+
+use super::rows::{GroupKey, SortKey};
+use super::state::{Mode, State};
+use super::table;
+use crate::tui::canvas::{ScreenCanvas, bold, dim, reversed};
+
+const HELP: [&str; 16] = [
+    "reclaimable   free memory in whole pages: `lowtide release` can return it",
+    "fragmented    free memory on pages that also hold allocated memory",
+    "in use        allocated by the program, or managed by a runtime such as V8 or the JVM",
+    "growth/h      growth of RSS over the last ten minutes, an hour",
+    "…             not inspected yet; the largest processes come first",
+    "-             cannot be read",
+    "",
+    "s             order by the next column",
+    "b             group by program, name, cgroup, allocator; processes again",
+    "/             show only lines with a text; Esc shows all",
+    "Enter         watch the selected process live; q returns",
+    "r             release free memory of the selected process, after a question",
+    "j k g G       next, previous, first, last line; the arrow and page keys do the same",
+    "q             quit",
+    "",
+    "Every figure but RSS and its growth is as old as the last inspection of the process.",
+];
+
+/// Draws the whole view.
+pub(crate) fn draw(state: &mut State, colour: bool, area: Rect, buffer: &mut Buffer) {
+    let mut canvas = ScreenCanvas::new(area, colour, buffer);
+    if let Some(last) = canvas.split_last_line() {
+        footer(state, last);
+    }
+    let Some(top) = state.top() else {
+        canvas.line("reading the list of processes …", dim());
+        return;
+    };
+    canvas.line(&table::summary(top), bold());
+    canvas.line(&table::unread(top).unwrap_or_default(), dim());
+    if state.mode == Mode::Help {
+        HELP.iter().for_each(|line| canvas.line(line, Style::new()));
+        return;
+    }
+    canvas.line(&table::heading(state.by), reversed());
+    state.page = usize::from(canvas.area.height);
+    let (first, selected) = (state.first_line(), state.line);
+    let lines: Vec<String> = match state.by {
+        GroupKey::Process => state.processes().into_iter().map(table::process).collect(),
+        _ => state.groups().into_iter().map(table::group).collect(),
+    };
+    for (number, line) in lines.iter().enumerate().skip(first).take(state.page) {
+        let style = if number == selected { reversed() } else { Style::new() };
+        canvas.line(line, style);
+    }
+    if lines.is_empty() {
+        canvas.line("no process matches: Esc shows all", dim());
+    }
+}
+
+/// Draws the question, the filter, the last message, or the keys.
+fn footer(state: &State, mut line: ScreenCanvas<'_>) {
+    match (&state.mode, &state.message) {
+        (Mode::Question(pid), _) => drop(line.write(0, &state.question(*pid), reversed())),
+        (Mode::Filter, _) => drop(line.write(0, &format!("show only: {}_", state.filter), bold())),
+        (_, Some(message)) => drop(line.write(0, message, bold())),
+        _ => {
+            let order = match state.sort {
+                SortKey::Reclaimable => "reclaimable",
+                SortKey::Rss => "RSS",
+                SortKey::Allocated => "in use",
+                SortKey::Growth => "growth",
+            };
+            let filter = match state.filter.as_str() {
+                "" => String::new(),
+                filter => format!(" · only “{filter}”"),
+            };
+            let keys = format!(
+                "q quit · s order: {order} · b by: {}{filter} · / filter · Enter watch · r release · ? help",
+                state.by.name()
+            );
+            line.write(0, &keys, dim());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::tests::top;
+    use super::*;
+    use ratatui_core::buffer::Buffer;
+    use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+    fn picture(state: &mut State, width: u16, height: u16) -> String {
+        let area = Rect::new(0, 0, width, height);
+        let mut buffer = Buffer::empty(area);
+        draw(state, false, area, &mut buffer);
+        let row = |y| -> String { (0..width).map(|x| buffer[(x, y)].symbol()).collect() };
+        (0..height).map(|y| row(y).trim_end().to_owned() + "\n").collect()
+    }
+
+    #[test]
+    fn a_table_and_a_question() {
+        let mut state = State::new(SortKey::Reclaimable, GroupKey::Process);
+        insta::assert_snapshot!("before", picture(&mut state, 60, 4));
+        state.see(top());
+        insta::assert_snapshot!("table", picture(&mut state, 120, 9));
+        let press = |letter| KeyEvent::new(KeyCode::Char(letter), KeyModifiers::NONE);
+        state.press(press('r'));
+        insta::assert_snapshot!("question", picture(&mut state, 120, 9));
+        state.press(press('n'));
+        state.press(press('?'));
+        insta::assert_snapshot!("help", picture(&mut state, 100, 20));
+    }
+
+    #[test]
+    fn no_size_of_a_terminal_is_too_small() {
+        let mut state = State::new(SortKey::Rss, GroupKey::Process);
+        state.see(top());
+        for width in 0..20 {
+            for height in 0..6 {
+                picture(&mut state, width, height);
+            }
+        }
+    }
+}

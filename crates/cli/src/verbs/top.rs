@@ -1,0 +1,124 @@
+//! `lowtide top`.
+
+use std::io::{self, IsTerminal};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use lowtide_survey::{Options, Survey};
+
+use crate::args::{TopArgs, WatchArgs};
+use crate::exit::{Exit, Failure};
+use crate::output::Output;
+use crate::top::live::{self, End};
+use crate::top::rows;
+use crate::top::state::State;
+use crate::top::table;
+use crate::values::{DEFAULT_INTERVAL, watch_interval};
+use crate::{interrupt, verbs};
+
+/// Maximum time that `--once` waits for inspections.
+const MAX_WAIT: Duration = Duration::from_secs(20);
+/// Time between two checks for a signal.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Share of a core for everything after the first inspection of each process.
+const BUDGET: f64 = 0.05;
+/// Maximum number of inspections at once.
+const MAX_WORKERS: usize = 4;
+
+pub(crate) fn run(args: &TopArgs, output: &Output) -> Result<Exit, Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = Options {
+        filter: args.filter.survey_filter(),
+        between_scans: args.interval.value,
+        workers: cores.clamp(2, MAX_WORKERS),
+        budget: BUDGET,
+        hurries: true,
+    };
+    let survey = Survey::start(options)
+        .map_err(|error| Failure::failed(format!("no thread could be started: {error}")))?;
+    let is_terminal = io::stdout().is_terminal() && !is_dumb();
+    if args.once || (!output.json && !is_terminal) {
+        return once(args, &survey, output);
+    }
+    if output.json {
+        return stream(args, &survey, output);
+    }
+    let interrupt = interrupt::patient_flag();
+    let mut state = State::new(args.sort, args.by);
+    loop {
+        match live::run(&survey, &mut state, output.screen().colour, &interrupt)? {
+            End::Quit => return Ok(Exit::Done),
+            End::Watch(pid) => {
+                if let Err(failure) = verbs::watch::run(&watch(pid)?, output) {
+                    state.message =
+                        Some(failure.to_string().lines().next().unwrap_or_default().to_owned());
+                }
+                if interrupt.load(Ordering::Relaxed) {
+                    return Ok(Exit::Done);
+                }
+            }
+        }
+    }
+}
+
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
+fn watch(pid: u32) -> Result<WatchArgs, Failure> {
+    let interval = watch_interval(DEFAULT_INTERVAL).map_err(Failure::failed)?;
+    Ok(WatchArgs { pid, interval, looks: None, output: None, log: None })
+}
+
+/// Prints the table once all processes have been inspected, or the time is over.
+fn once(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failure> {
+    let interrupt = interrupt::flag();
+    let begin = Instant::now();
+    let is_complete = || survey.read(|host| host.is_complete());
+    while !is_complete() && begin.elapsed() < MAX_WAIT && !interrupt.load(Ordering::Relaxed) {
+        survey.wait(POLL_INTERVAL);
+        check(survey)?;
+    }
+    let top = survey.read(|host| rows::top(host, args.sort, args.by));
+    if top.processes.is_empty() {
+        return Err(nothing(args));
+    }
+    if output.json {
+        output.object(&top)?;
+    } else {
+        output.text(&table::render(&top, args.by, output.screen().width))?;
+    }
+    if interrupt.load(Ordering::Relaxed) { Ok(Exit::Interrupted) } else { Ok(Exit::Done) }
+}
+
+/// Prints an object after each interval, until a signal comes or stdout is not read any more.
+fn stream(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failure> {
+    let interrupt = interrupt::flag();
+    let mut next = Instant::now() + args.interval.value;
+    while !interrupt.load(Ordering::Relaxed) {
+        survey.wait(POLL_INTERVAL);
+        check(survey)?;
+        if Instant::now() >= next {
+            next += args.interval.value;
+            let top = survey.read(|host| rows::top(host, args.sort, args.by));
+            if !output.line_of(&top)? {
+                break;
+            }
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn check(survey: &Survey) -> Result<(), Failure> {
+    match survey.error() {
+        Some(kind) => Err(Failure::failed(format!("/proc cannot be read: {kind}"))),
+        None => Ok(()),
+    }
+}
+
+fn nothing(args: &TopArgs) -> Failure {
+    let words = args.filter.words().join(" ");
+    let words = if words.is_empty() { "--all".to_owned() } else { words };
+    let message = format!("no process is selected by {words}: it may have ended");
+    Failure::new(Exit::Gone, message).next("ps -eo pid,comm,args")
+}

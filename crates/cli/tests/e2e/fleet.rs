@@ -1,0 +1,178 @@
+//! What `deploy/` has for fleets, with the real Prometheus.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::exporter::Exporter;
+use crate::support::{free_port, lowtide, until};
+use crate::top::Named;
+
+fn deploy(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(path).canonicalize().unwrap()
+}
+
+fn promtool(words: &[&str]) -> String {
+    let done = Command::new("promtool")
+        .args(words)
+        .current_dir(deploy("prometheus"))
+        .output()
+        .expect("promtool (Debian: prometheus)");
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr)
+    );
+    assert!(done.status.success(), "{words:?}: {text}");
+    text
+}
+
+/// A Prometheus that runs until it is dropped.
+struct Prometheus {
+    child: Child,
+    port: u16,
+    _home: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// Starts one that scrapes some addresses every second, with the rules of `deploy/` at the same interval.
+    fn start(targets: &[&str]) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let rules = fs::read_to_string(deploy("prometheus/lowtide.rules.yml")).unwrap();
+        let rules = rules.replace("interval: 2m", "interval: 1s");
+        fs::write(home.path().join("rules.yml"), rules).unwrap();
+        let config = format!(
+            "global:\n  scrape_interval: 1s\n  evaluation_interval: 1s\nrule_files: [rules.yml]\n\
+             scrape_configs:\n  - job_name: lowtide\n    static_configs:\n      - targets: {targets:?}\n"
+        );
+        fs::write(home.path().join("prometheus.yml"), config).unwrap();
+        let port = free_port();
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", home.path().join("prometheus.yml").display()))
+            .arg(format!("--storage.tsdb.path={}", home.path().join("data").display()))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("prometheus (Debian: prometheus)");
+        Self { child, port, _home: home }
+    }
+
+    /// The series of a query, or the error.
+    fn query(&self, query: &str) -> Result<Vec<Value>, String> {
+        let url = format!("http://127.0.0.1:{}/api/v1/query", self.port);
+        let done = Command::new("curl")
+            .args(["-s", "-G", &url, "--data-urlencode", &format!("query={query}")])
+            .output()
+            .expect("curl");
+        let answer: Value = serde_json::from_slice(&done.stdout).map_err(|e| e.to_string())?;
+        match answer["data"]["result"].as_array() {
+            Some(series) if answer["status"] == "success" => Ok(series.clone()),
+            _ => Err(answer.to_string()),
+        }
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The queries of all panels of the dashboard.
+fn queries() -> Vec<String> {
+    fn collect(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(map) => {
+                found.extend(map.get("expr").and_then(Value::as_str).map(str::to_owned));
+                map.values().for_each(|value| collect(value, found));
+            }
+            Value::Array(values) => values.iter().for_each(|value| collect(value, found)),
+            _ => {}
+        }
+    }
+    let text = fs::read(deploy("grafana/lowtide.json")).unwrap();
+    let mut found = Vec::new();
+    collect(&serde_json::from_slice(&text).unwrap(), &mut found);
+    found
+}
+
+#[test]
+#[ignore = "needs promtool (Debian: prometheus)"]
+fn the_rules_fire_when_they_should_and_only_then() {
+    promtool(&["check", "rules", "lowtide.rules.yml"]);
+    promtool(&["test", "rules", "lowtide.rules.test.yml"]);
+    promtool(&["check", "config", "prometheus.yml"]);
+}
+
+#[test]
+#[ignore = "needs prometheus and curl (Debian: prometheus, curl)"]
+fn every_query_of_the_dashboard_is_answered_with_data() {
+    let named = Named::start(&format!("fl{}", std::process::id()));
+    let exporter = Exporter::on_any_port(&["--comm", &named.name]);
+    let address = exporter.address().to_owned();
+    // What `attach --textfile` would write is not scraped here.
+    let prometheus = Prometheus::start(&[&address]);
+    let metrics = until("a scrape after all inspections", || {
+        let waiting = prometheus.query("sum(lowtide_uninspected_processes) == 0").ok()?;
+        (!waiting.is_empty()).then_some(())?;
+        // Two evaluations of the rules, so that what builds on others is there.
+        let done = prometheus.query("instance_groupname:lowtide_allocated_bytes:deriv1h").ok()?;
+        (!done.is_empty()).then_some(())?;
+        let rates = prometheus.query("rate(lowtide_exporter_cpu_seconds_total[1m])").ok()?;
+        (!rates.is_empty()).then_some(())?;
+        prometheus.query("{__name__=~\"lowtide_.+\"}").ok()
+    });
+    let names: BTreeSet<&str> =
+        metrics.iter().filter_map(|series| series["metric"]["__name__"].as_str()).collect();
+    let group = metrics
+        .iter()
+        .find(|series| {
+            series["metric"]["__name__"] == "lowtide_allocators"
+                && series["metric"]["libc_version"]
+                    .as_str()
+                    .is_some_and(|version| !version.is_empty())
+        })
+        .unwrap_or_else(|| panic!("{names:?}"));
+    let group = group["metric"]["groupname"].as_str().unwrap();
+    let queries = queries();
+    assert!(queries.len() > 25, "{queries:#?}");
+    for query in queries {
+        let filled = query
+            .replace("$instance", &address)
+            .replace("$groupname", group)
+            .replace("$program", "server")
+            .replace("$__rate_interval", "1m")
+            .replace("$__range", "1m");
+        let series = prometheus.query(&filled).unwrap_or_else(|error| panic!("{query}: {error}"));
+        // Releases are those of `attach`; two versions of a C library are not here.
+        let needs_more =
+            ["lowtide_returned", "lowtide_refaulted", "lowtide_pause", "ratio_to_least"];
+        if !needs_more.iter().any(|part| query.contains(part)) {
+            assert!(!series.is_empty(), "{filled}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs promtool (Debian: prometheus)"]
+fn promtool_has_nothing_to_say_of_the_metrics() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("lowtide.prom");
+    let mut exporter = lowtide()
+        .args(["exporter", "--textfile", path.to_str().unwrap()])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let file = until("the metrics", || fs::File::open(&path).ok());
+    let done =
+        Command::new("promtool").args(["check", "metrics"]).stdin(file).output().expect("promtool");
+    exporter.kill().unwrap();
+    exporter.wait().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.is_empty(), "{said}");
+}

@@ -1,0 +1,124 @@
+//! `lowtide top`, on processes of its own.
+
+use std::path::Path;
+use std::process::{Child, Command};
+
+use serde_json::Value;
+
+use crate::inspect::{failure_of, object};
+use crate::schemas::hold_top;
+use crate::support::{lowtide, processes_with, unique_seconds, until};
+use crate::terminal::{Keys, Terminal};
+
+/// A copy of `sleep` under a name of its own.
+pub(crate) struct Named {
+    pub(crate) child: Child,
+    pub(crate) name: String,
+    _home: tempfile::TempDir,
+}
+
+impl Named {
+    /// Starts one. The name must not be longer than the kernel keeps: 15 bytes.
+    pub(crate) fn start(name: &str) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let program = home.path().join(name);
+        let sleep = ["/bin/sleep", "/usr/bin/sleep"].into_iter().find(|p| Path::new(p).exists());
+        std::fs::copy(sleep.unwrap(), &program).unwrap();
+        let child = Command::new(&program).arg(unique_seconds()).spawn().unwrap();
+        let comm = format!("/proc/{}/comm", child.id());
+        until("the program", || {
+            std::fs::read(&comm)
+                .is_ok_and(|found| found == format!("{name}\n").into_bytes())
+                .then_some(())
+        });
+        Self { child, name: name.to_owned(), _home: home }
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn top(words: &[&str]) -> Value {
+    let output = lowtide().args(["--json", "top", "--once"]).args(words).output().unwrap();
+    let found = object(&output);
+    assert_eq!(output.status.code(), Some(0), "{found:#}");
+    hold_top(&found);
+    found
+}
+
+#[test]
+fn all_processes_are_listed_and_each_is_read() {
+    let named = Named::start(&format!("tp{}", std::process::id()));
+    let found = top(&["--sort", "rss"]);
+    let processes = found["processes"].as_array().unwrap();
+    let own = processes.iter().find(|process| process["pid"] == named.child.id()).unwrap();
+    assert_eq!(own["comm"], named.name.as_str(), "{own:#}");
+    assert!(own["allocated_bytes"].is_u64() && own["verdict"].is_string(), "{own:#}");
+    assert!(own["exe"].as_str().unwrap().ends_with(&named.name), "{own:#}");
+    let rss: Vec<u64> = processes.iter().map(|p| p["rss_bytes"].as_u64().unwrap()).collect();
+    assert!(rss.is_sorted_by(|one, next| one >= next), "{rss:?}");
+    assert_eq!(found["groups"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_filter_and_groups() {
+    let name = format!("tg{}", std::process::id());
+    let (_one, _two) = (Named::start(&name), Named::start(&name));
+    let found = top(&["--comm", &name, "--by", "comm"]);
+    assert_eq!(found["processes"].as_array().unwrap().len(), 2, "{found:#}");
+    assert_eq!(found["groups"][0]["name"], name.as_str(), "{found:#}");
+    assert_eq!(found["groups"][0]["processes"], 2, "{found:#}");
+    let words = ["top", "--once", "--comm", &name, "--by", "exe"];
+    let text = String::from_utf8(lowtide().args(words).output().unwrap().stdout).unwrap();
+    assert!(text.contains("2 processes: RSS ") && text.contains(&name), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+}
+
+#[test]
+fn a_selector_that_matches_nothing_and_wrong_flags_get_one_sentence() {
+    let said = failure_of("top", &["--once", "--comm", "nobody-has-this"], 4, "gone");
+    assert!(said.contains("no process is selected by --comm nobody-has-this"), "{said}");
+    for flags in [["--sort", "size"], ["--by", "user"], ["--interval", "1ms"], ["--cgroup", "x"]] {
+        failure_of("top", &flags, 2, "usage");
+    }
+    failure_of("top", &["--all", "--comm", "x"], 2, "usage");
+}
+
+#[test]
+fn the_live_view_watches_a_process_and_comes_back() {
+    let named = Named::start(&format!("tl{}", std::process::id()));
+    let words = ["--comm", &named.name, "--interval", "200ms"];
+    let mut terminal = Terminal::start("top", &words, Keys::Read);
+    terminal.shows("outside_heap");
+    terminal.press("r");
+    terminal.shows("[y/N]");
+    terminal.press("n");
+    terminal.press("\r");
+    terminal.shows("peak");
+    terminal.press("q");
+    terminal.shows("q quit · s order");
+    terminal.press("q");
+    assert_eq!(terminal.ends().0, Some(0));
+}
+
+#[test]
+fn processes_that_come_and_go_do_no_harm() {
+    let marker = unique_seconds();
+    let script = format!("for i in $(seq 3000); do /bin/true; done; exec sleep {marker}");
+    let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    let mut rounds = 0;
+    while processes_with(&format!("sleep {marker}")).is_empty() || rounds < 2 {
+        top(&[]);
+        rounds += 1;
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for pid in processes_with(&format!("sleep {marker}")) {
+        let pid = nix::unistd::Pid::from_raw(pid as i32);
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    }
+}

@@ -1,0 +1,335 @@
+//! Serves the metrics by HTTP.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener as StdListener;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+use tokio_io_timeout::TimeoutStream;
+use tokio_rustls::TlsAcceptor;
+
+use crate::listen::ListenAddress;
+use crate::metrics::{Exporter, ScrapeResult};
+use crate::web_config::WebConfig;
+
+/// Maximum number of connections at once. Further ones are closed.
+const MAX_CONNECTIONS: usize = 256;
+/// Maximum time for a TLS handshake, and for a write to make progress.
+const IO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time until the head of the next request, which is also that of an idle connection.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// Time between two checks for a signal.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Time to wait after a connection could not be accepted, as when too many files are open.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Age of the last scan from which on the exporter is not healthy, in seconds.
+const MAX_SCAN_AGE_S: f64 = 120.0;
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
+const PAGE: &str = "<html><head><title>lowtide</title></head><body><h1>lowtide exporter</h1>\
+    <p><a href=\"/metrics\">Metrics</a></p></body></html>\n";
+
+/// A socket that listens.
+#[derive(Debug)]
+pub enum Listener {
+    /// For TCP.
+    Tcp(StdListener),
+    /// In the file system. The file is removed in the end.
+    Unix(StdUnixListener, SocketFile),
+}
+
+/// The file of a socket, which is removed when this is dropped.
+#[derive(Debug)]
+pub struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Nobody can be told, and a later start removes what is left.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Listener {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// If the address is in use, cannot be resolved, or may not be used.
+    pub fn bind(address: &ListenAddress) -> io::Result<Self> {
+        match address {
+            ListenAddress::Tcp(text) => {
+                let listener = StdListener::bind(ListenAddress::resolve(text)?.as_slice())?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Tcp(listener))
+            }
+            ListenAddress::Unix(path) => {
+                remove_abandoned(path)?;
+                let listener = StdUnixListener::bind(path)?;
+                let file = SocketFile(path.clone());
+                // Like TCP on localhost: whoever may enter the directory may connect.
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Unix(listener, file))
+            }
+        }
+    }
+
+    /// Returns where it listens: with port 0, the port that the kernel chose.
+    pub fn address(&self) -> String {
+        match self {
+            Self::Tcp(listener) => {
+                listener.local_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string())
+            }
+            Self::Unix(_, file) => format!("unix:{}", file.0.display()),
+        }
+    }
+}
+
+/// Removes a socket that no process listens at any more.
+fn remove_abandoned(path: &Path) -> io::Result<()> {
+    let is_socket = path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket());
+    if is_socket
+        && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+    {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// What all connections share.
+struct Context {
+    exporter: Arc<Exporter>,
+    config: WebConfig,
+}
+
+/// Serves until a signal comes.
+///
+/// # Errors
+/// If the event loop cannot be started.
+pub fn serve(
+    exporter: &Arc<Exporter>,
+    listener: Listener,
+    config: WebConfig,
+    interrupt: &AtomicBool,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let context = Arc::new(Context { exporter: Arc::clone(exporter), config });
+    let is_over = async {
+        while !interrupt.load(Ordering::Relaxed) {
+            sleep(POLL_INTERVAL).await;
+        }
+    };
+    runtime.block_on(async {
+        let _file = match listener {
+            Listener::Tcp(listener) => {
+                let listener = TcpListener::from_std(listener)?;
+                let accept = async || {
+                    let (stream, _) = listener.accept().await?;
+                    let _ = stream.set_nodelay(true);
+                    Ok(stream)
+                };
+                tokio::select! { () = accept_on(&context, accept) => {}, () = is_over => {} }
+                None
+            }
+            Listener::Unix(listener, file) => {
+                let listener = UnixListener::from_std(listener)?;
+                let accept = async || Ok(listener.accept().await?.0);
+                tokio::select! { () = accept_on(&context, accept) => {}, () = is_over => {} }
+                Some(file)
+            }
+        };
+        Ok(())
+    })
+}
+
+/// Accepts connections, and serves each in a task of its own.
+async fn accept_on<S>(context: &Arc<Context>, accept: impl AsyncFn() -> io::Result<S>)
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(stream) = accept().await else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        match Arc::clone(&places).try_acquire_owned() {
+            Ok(place) => {
+                tokio::spawn(serve_stream(Arc::clone(context), stream, place));
+            }
+            Err(_) => context.exporter.count(ScrapeResult::Busy),
+        }
+    }
+}
+
+async fn serve_stream<S>(context: Arc<Context>, stream: S, _place: OwnedSemaphorePermit)
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let mut stream = Box::pin(TimeoutStream::new(stream));
+    stream.as_mut().set_write_timeout_pinned(Some(IO_TIMEOUT));
+    match context.config.tls.clone() {
+        None => serve_http(&context, stream).await,
+        Some(tls) => {
+            let handshake = TlsAcceptor::from(tls).accept(stream);
+            if let Ok(Ok(stream)) = timeout(IO_TIMEOUT, handshake).await {
+                serve_http(&context, stream).await;
+            }
+        }
+    }
+}
+
+async fn serve_http<S: AsyncRead + AsyncWrite + Unpin>(context: &Arc<Context>, stream: S) {
+    let service = service_fn(|request| {
+        let context = Arc::clone(context);
+        async move { answer(&context, &request).await }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    // A client that breaks off, or sends something else than HTTP, is its own affair.
+    let _ = connection.await;
+}
+
+async fn answer(
+    context: &Arc<Context>,
+    request: &Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let mut response = if is_admitted(context, request).await {
+        answer_admitted(&context.exporter, request)
+    } else {
+        context.exporter.count(ScrapeResult::Unauthorized);
+        let mut response = plain(StatusCode::UNAUTHORIZED, "wrong name or password\n");
+        response
+            .headers_mut()
+            .insert(WWW_AUTHENTICATE, hyper::http::HeaderValue::from_static("Basic"));
+        response
+    };
+    for (name, value) in &context.config.headers {
+        if let (Ok(name), Ok(value)) =
+            (hyper::http::HeaderName::try_from(name), hyper::http::HeaderValue::try_from(value))
+        {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    Ok(response)
+}
+
+async fn is_admitted(context: &Arc<Context>, request: &Request<Incoming>) -> bool {
+    if context.config.users.is_none() {
+        return true;
+    }
+    let value = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes().to_vec());
+    let context = Arc::clone(context);
+    // A check takes long. Others are served meanwhile.
+    let check = tokio::task::spawn_blocking(move || {
+        context.config.users.as_ref().is_some_and(|users| users.admit(value.as_deref()))
+    });
+    check.await.unwrap_or(false)
+}
+
+fn answer_admitted(exporter: &Exporter, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered\n");
+    }
+    match request.uri().path() {
+        "/metrics" => {
+            exporter.count(ScrapeResult::Ok);
+            let accept = request.headers().get_all(ACCEPT).iter();
+            let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
+            match wants_open_metrics(&accept.join(",")) {
+                true => with_type(StatusCode::OK, OPEN_METRICS, exporter.open_metrics()),
+                false => with_type(StatusCode::OK, TEXT, exporter.text()),
+            }
+        }
+        "/healthz" => match exporter.scan_age_s() {
+            Some(age_s) if age_s < MAX_SCAN_AGE_S => plain(StatusCode::OK, "ok\n"),
+            _ => plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the processes were not listed for 2 minutes\n",
+            ),
+        },
+        "/" => with_type(StatusCode::OK, "text/html; charset=utf-8", PAGE.to_owned()),
+        _ => plain(StatusCode::NOT_FOUND, "the metrics are at /metrics\n"),
+    }
+}
+
+fn plain(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+    with_type(status, PLAIN, text.to_owned())
+}
+
+fn with_type(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, hyper::http::HeaderValue::from_static(kind));
+    response
+}
+
+/// Returns whether a client prefers OpenMetrics, by its header `Accept`.
+fn wants_open_metrics(accept: &str) -> bool {
+    let quality = |kind: &str| {
+        let of_range = accept.split(',').filter_map(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            if parts.next() != Some(kind) {
+                return None;
+            }
+            let quality = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f64>().ok());
+            Some(quality.unwrap_or(1.0))
+        });
+        of_range.fold(0.0, f64::max)
+    };
+    let wished = quality("application/openmetrics-text");
+    wished > 0.0 && wished >= quality("text/plain")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_metrics_is_for_those_who_prefer_it() {
+        let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+            text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        assert!(wants_open_metrics(prometheus));
+        for accept in [
+            "",
+            "*/*",
+            "text/plain",
+            "text/plain,application/openmetrics-text;q=0.5",
+            "application/openmetrics-text;q=0",
+        ] {
+            assert!(!wants_open_metrics(accept), "{accept}");
+        }
+    }
+
+    #[test]
+    fn an_abandoned_socket_is_replaced_and_one_in_use_is_not() {
+        let home = tempfile::tempdir().unwrap();
+        let address = ListenAddress::Unix(home.path().join("socket"));
+        let Ok(Listener::Unix(first, file)) = Listener::bind(&address) else { panic!() };
+        assert_eq!(Listener::bind(&address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        // As if the process had been killed.
+        drop(first);
+        std::mem::forget(file);
+        assert!(Listener::bind(&address).is_ok());
+        assert!(!home.path().join("socket").exists());
+    }
+}

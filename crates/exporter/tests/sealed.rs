@@ -1,0 +1,110 @@
+//! What a sealed process can still do, and what it cannot.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::process::Command;
+use std::thread;
+
+use lowtide_exporter::seal::seal;
+use lowtide_probe::inspect::Inspector;
+use lowtide_probe::target::Target;
+
+/// Runs a test in a thread of its own: a seal is for ever.
+fn sealed(test: impl FnOnce() + Send + 'static) {
+    thread::spawn(move || {
+        seal().unwrap();
+        test();
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn it_executes_nothing() {
+    sealed(|| {
+        let error = Command::new("true").spawn().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    });
+}
+
+#[test]
+fn no_memory_is_opened_for_writing() {
+    sealed(|| {
+        for path in ["/proc/self/mem", "/dev/null"] {
+            let error = OpenOptions::new().write(true).open(path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{path}");
+            let error =
+                OpenOptions::new().read(true).write(true).create(true).open(path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{path}");
+            assert!(File::open(path).is_ok());
+        }
+    });
+}
+
+#[test]
+fn a_new_file_is_written_and_put_in_its_place() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("lowtide.prom");
+    fs::write(&path, "before").unwrap();
+    let of_thread = path.clone();
+    sealed(move || lowtide_record::files::replace_for_all(&of_thread, b"after").unwrap());
+    assert_eq!(fs::read_to_string(path).unwrap(), "after");
+}
+
+#[test]
+fn a_thread_that_starts_later_is_sealed_too() {
+    sealed(|| {
+        let error = thread::spawn(|| Command::new("true").spawn().unwrap_err()).join().unwrap();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    });
+}
+
+#[test]
+fn processes_are_inspected_as_without_a_seal() {
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let target = Target::open(child.id()).unwrap();
+    while target.stat().unwrap().state != 'S' {
+        thread::yield_now();
+    }
+    let before = Inspector::default().inspect(&target).unwrap();
+    sealed(move || {
+        let sealed = Inspector::default().inspect(&target).unwrap();
+        assert_eq!(sealed.ledger, before.ledger);
+        assert_eq!((&sealed.allocator, &sealed.c_library), (&before.allocator, &before.c_library));
+        assert!(sealed.c_library.is_some());
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn no_process_is_traced_or_written_to() {
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let pid = child.id();
+    sealed(move || {
+        let pid = libc::pid_t::try_from(pid).unwrap();
+        for call in [attach, write_to] {
+            assert_eq!(call(pid).kind(), ErrorKind::PermissionDenied);
+        }
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[allow(unsafe_code)]
+fn attach(pid: libc::pid_t) -> std::io::Error {
+    // SAFETY: it takes numbers only.
+    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) }, -1);
+    std::io::Error::last_os_error()
+}
+
+#[allow(unsafe_code)]
+fn write_to(pid: libc::pid_t) -> std::io::Error {
+    // SAFETY: no vectors are passed.
+    let written =
+        unsafe { libc::process_vm_writev(pid, std::ptr::null(), 0, std::ptr::null(), 0, 0) };
+    assert_eq!(written, -1);
+    std::io::Error::last_os_error()
+}

@@ -1,0 +1,97 @@
+//! The processes of a host and their memory: the object of `lowtide top`.
+
+use serde::Serialize;
+
+use crate::verdict::VerdictKind;
+
+/// What the object's `schema` says.
+pub const SCHEMA: &str = "lowtide.top/1";
+
+/// The processes of a host.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Top {
+    /// Always [`SCHEMA`].
+    pub schema: &'static str,
+    /// Time since the first scan, in seconds.
+    pub elapsed_s: f64,
+    /// The processes, in the order that was asked for.
+    pub processes: Vec<TopProcess>,
+    /// The totals of groups of processes, in the same order; empty unless groups were asked for.
+    pub groups: Vec<TopGroup>,
+    /// Number of processes whose memory could not be read.
+    pub unreadable: u64,
+    /// Number of processes that were not inspected yet.
+    pub uninspected: u64,
+}
+
+/// A process. What is unknown is `None`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TopProcess {
+    /// Its PID.
+    pub pid: u32,
+    /// Its command line, cut off after 500 characters; the short name in brackets before the first inspection.
+    pub command: String,
+    /// Its short name.
+    pub comm: String,
+    /// The path of its program.
+    pub exe: Option<String>,
+    /// Its memory cgroup.
+    pub cgroup: String,
+    /// Its allocator with its version: `glibc 2.36`.
+    pub allocator: Option<String>,
+    /// RSS by the kernel's count, in bytes.
+    pub rss_bytes: u64,
+    /// Bytes that it has allocated, in walked heaps.
+    pub allocated_bytes: Option<u64>,
+    /// Bytes of runtimes and of allocators whose heap was not walked.
+    pub runtime_bytes: Option<u64>,
+    /// Bytes that can be returned.
+    pub reclaimable_bytes: Option<u64>,
+    /// Free bytes on pages that also hold allocated memory.
+    pub fragmented_bytes: Option<u64>,
+    /// Growth of RSS over the last ten minutes, in bytes an hour.
+    pub rss_bytes_per_hour: Option<i64>,
+    /// The verdict.
+    pub verdict: Option<VerdictKind>,
+    /// Age of all these but RSS and its growth, in seconds.
+    pub age_s: Option<f64>,
+    /// The reason that its memory could not be read: `not_permitted`, `blocked` or `failed`.
+    pub unread: Option<&'static str>,
+}
+
+/// The total of some processes. Shared pages count once for each of them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct TopGroup {
+    /// What they have in common.
+    pub name: String,
+    /// Number of processes.
+    pub processes: u64,
+    /// Sum of their RSS, in bytes.
+    pub rss_bytes: u64,
+    /// Sums over the processes that could be read, in bytes.
+    pub allocated_bytes: u64,
+    /// The same of runtimes.
+    pub runtime_bytes: u64,
+    /// The same of what can be returned.
+    pub reclaimable_bytes: u64,
+    /// The same of what is fragmented.
+    pub fragmented_bytes: u64,
+    /// Growth of RSS, in bytes an hour.
+    pub rss_bytes_per_hour: i64,
+    /// Number of processes whose memory could not be read, or was not read yet.
+    pub unread: u64,
+}
+
+impl TopGroup {
+    /// Adds a process.
+    pub fn add(&mut self, process: &TopProcess) {
+        self.processes += 1;
+        self.rss_bytes += process.rss_bytes;
+        self.allocated_bytes += process.allocated_bytes.unwrap_or(0);
+        self.runtime_bytes += process.runtime_bytes.unwrap_or(0);
+        self.reclaimable_bytes += process.reclaimable_bytes.unwrap_or(0);
+        self.fragmented_bytes += process.fragmented_bytes.unwrap_or(0);
+        self.rss_bytes_per_hour += process.rss_bytes_per_hour.unwrap_or(0);
+        self.unread += u64::from(process.allocated_bytes.is_none());
+    }
+}

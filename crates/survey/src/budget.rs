@@ -1,0 +1,66 @@
+//! A bound for CPU time, as a share of one core.
+
+/// Unused time is kept for this long, in seconds.
+const KEPT_S: f64 = 300.0;
+
+/// CPU time that may be used: a credit that grows with time and shrinks with use.
+#[derive(Debug, Clone)]
+pub struct CpuBudget {
+    /// Share of a core.
+    share: f64,
+    /// CPU time that may be used at once, in seconds; negative after an inspection that cost more.
+    credit_s: f64,
+    /// Time and CPU time at the last update, in seconds.
+    last: (f64, f64),
+}
+
+impl CpuBudget {
+    /// Returns a budget of a share of a core. It starts with the credit of `KEPT_S`, so that the first round is quick.
+    pub fn new(share: f64, t_s: f64, cpu_s: f64) -> Self {
+        Self { share, credit_s: share * KEPT_S, last: (t_s, cpu_s) }
+    }
+
+    /// Returns for how long no work may be started, in seconds; 0 if it may be started now. `t_s` is the time, and `cpu_s` the CPU
+    /// time used so far, both in seconds.
+    pub fn wait_s(&mut self, t_s: f64, cpu_s: f64) -> f64 {
+        let (since_s, used_s) = (t_s - self.last.0, cpu_s - self.last.1);
+        self.last = (t_s, cpu_s);
+        self.credit_s = (self.credit_s + self.share * since_s - used_s).min(self.share * KEPT_S);
+        (-self.credit_s / self.share).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_costs_more_than_its_share_waits_until_its_share_is_reached() {
+        let mut budget = CpuBudget::new(0.01, 0.0, 0.0);
+        // The first round may use the credit of five minutes.
+        assert_eq!(budget.wait_s(1.0, 2.9), 0.0);
+        assert!((budget.wait_s(2.0, 4.0) - 98.0).abs() < 1e-6);
+        assert!((budget.wait_s(50.0, 4.0) - 50.0).abs() < 1e-6);
+        assert_eq!(budget.wait_s(101.0, 4.0), 0.0);
+    }
+
+    #[test]
+    fn unused_time_is_kept_for_five_minutes_only() {
+        let mut budget = CpuBudget::new(0.01, 0.0, 0.0);
+        assert_eq!(budget.wait_s(100_000.0, 0.0), 0.0);
+        // 13 s of CPU time against a credit of 3 s.
+        assert!((budget.wait_s(100_000.0, 13.0) - 1000.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_average_stays_within_the_share() {
+        let mut budget = CpuBudget::new(0.02, 0.0, 0.0);
+        let (mut t_s, mut cpu_s) = (0.0, 0.0);
+        while t_s < 100_000.0 {
+            t_s += budget.wait_s(t_s, cpu_s);
+            t_s += 0.7;
+            cpu_s += 0.7;
+        }
+        assert!(cpu_s <= 0.02 * (t_s + KEPT_S) + 0.7, "{cpu_s} in {t_s}");
+    }
+}

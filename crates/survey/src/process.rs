@@ -1,0 +1,318 @@
+//! What is known of one process.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use lowtide_analysis::diagnose::diagnose;
+use lowtide_analysis::growth::{GrowthSample, GrowthTracker};
+use lowtide_model::inspection::{Allocator, CLibrary, Inspection, Observation};
+use lowtide_model::ledger::Ledger;
+use lowtide_model::verdict::{Verdict, VerdictKind};
+use lowtide_probe::proc::cgroup::Groups;
+use lowtide_probe::proc::stat::Stat;
+
+use crate::scan::Known;
+use crate::schedule::Need;
+
+/// Time between two kept readings of RSS, in seconds.
+const BETWEEN_READINGS_S: f64 = 30.0;
+/// Number of kept readings: they span ten minutes.
+const MAX_READINGS: usize = 20;
+/// Minimum time over which growth is computed, in seconds.
+const MIN_GROWTH_S: f64 = 10.0;
+/// Maximum length of a command, in characters: a process chooses it.
+const MAX_COMMAND: usize = 500;
+
+/// The reason that the memory of a process was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unread {
+    /// That is not permitted.
+    NotPermitted,
+    /// Reading it made no progress. It is not read again until it executes another program.
+    Blocked,
+    /// Another reason.
+    Failed,
+}
+
+impl Unread {
+    /// All reasons.
+    pub const ALL: [Self; 3] = [Self::NotPermitted, Self::Blocked, Self::Failed];
+
+    /// Returns the name in metrics and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotPermitted => "not_permitted",
+            Self::Blocked => "blocked",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A process of the host.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Its PID.
+    pub pid: u32,
+    /// Its start time, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The PID of its parent.
+    pub parent: u32,
+    /// Its short name.
+    pub comm: String,
+    /// The path of its program; `None` if that may not be read.
+    pub exe: Option<String>,
+    /// Its cgroups.
+    pub groups: Groups,
+    /// RSS by the kernel's count, in bytes.
+    pub rss_bytes: u64,
+    /// The last inspection.
+    pub inspected: Option<Inspected>,
+    /// The reason that the last attempt to read its memory failed.
+    pub unread: Option<Unread>,
+    /// Whether the filter selects it.
+    pub(crate) is_selected: bool,
+    /// Whether a worker inspects it.
+    pub(crate) is_in_work: bool,
+    /// The program that it executes.
+    image: (u64, u64),
+    /// Times in seconds, and RSS in bytes.
+    readings: VecDeque<(f64, u64)>,
+    growth: GrowthTracker,
+    /// When the last attempt to inspect it ended.
+    tried: Option<Instant>,
+}
+
+/// The result of an inspection.
+#[derive(Debug, Clone)]
+pub struct Inspected {
+    /// When it was.
+    pub at: Instant,
+    /// RSS at that time by the kernel's count, in bytes.
+    pub rss_bytes: u64,
+    /// The command line; a long one is cut off.
+    pub command: String,
+    /// Resident bytes by owner.
+    pub ledger: Ledger,
+    /// Bytes in swap.
+    pub swap_bytes: u64,
+    /// Bytes that were freed lazily.
+    pub lazyfree_bytes: Option<u64>,
+    /// Number of glibc's arenas.
+    pub arenas: u64,
+    /// Number of free blocks in arenas.
+    pub free_blocks: u64,
+    /// The largest of them, in bytes.
+    pub largest_free_bytes: u64,
+    /// Its allocator.
+    pub allocator: Option<Allocator>,
+    /// Its C library.
+    pub c_library: Option<CLibrary>,
+    /// The verdict.
+    pub verdict: Verdict,
+}
+
+impl Process {
+    /// Returns a process that was found at a time.
+    pub(crate) fn new(pid: u32, stat: &Stat, exe: Option<String>, groups: Groups) -> Self {
+        Self {
+            pid,
+            start_ticks: stat.start_ticks,
+            parent: stat.parent,
+            comm: stat.name.clone(),
+            exe,
+            groups,
+            rss_bytes: 0,
+            inspected: None,
+            unread: None,
+            is_selected: false,
+            is_in_work: false,
+            image: stat.image,
+            readings: VecDeque::new(),
+            growth: GrowthTracker::default(),
+            tried: None,
+        }
+    }
+
+    /// Returns whether it is still the same process, executing the same program.
+    pub(crate) fn is(&self, stat: &Stat) -> bool {
+        (self.start_ticks, self.image) == (stat.start_ticks, stat.image) && self.comm == stat.name
+    }
+
+    /// Returns what identifies it and its program.
+    pub(crate) fn identity(&self) -> Known {
+        (self.start_ticks, self.image, self.comm.clone())
+    }
+
+    /// Adds a reading of RSS, at a time in seconds.
+    pub(crate) fn read(&mut self, t_s: f64, stat: &Stat, page_bytes: u64) {
+        self.parent = stat.parent;
+        self.rss_bytes = stat.rss_pages.saturating_mul(page_bytes);
+        let is_due = self.readings.back().is_none_or(|(last, _)| t_s - last >= BETWEEN_READINGS_S);
+        if is_due {
+            self.readings.push_back((t_s, self.rss_bytes));
+            if self.readings.len() > MAX_READINGS {
+                self.readings.pop_front();
+            }
+        }
+    }
+
+    /// Returns the growth of RSS over the last ten minutes, in bytes an hour; `None` before it is known for ten seconds.
+    pub fn rss_bytes_per_hour(&self, t_s: f64) -> Option<f64> {
+        let (first_s, first) = *self.readings.front()?;
+        let time_s = t_s - first_s;
+        (time_s >= MIN_GROWTH_S).then(|| (self.rss_bytes as f64 - first as f64) / time_s * 3600.0)
+    }
+
+    /// Returns what the urgency of an inspection depends on; `None` if it is not to be inspected.
+    pub(crate) fn need(&self, now: Instant) -> Option<Need> {
+        if !self.is_selected || self.is_in_work || self.unread == Some(Unread::Blocked) {
+            return None;
+        }
+        let then = self.inspected.as_ref().map_or(self.rss_bytes, |found| found.rss_bytes);
+        let age = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
+        Some(Need { rss_bytes: self.rss_bytes, last: self.tried.map(|at| (age(at), then)) })
+    }
+
+    /// Returns whether no attempt to inspect it has ended yet.
+    pub fn is_waiting(&self) -> bool {
+        self.tried.is_none()
+    }
+
+    /// Adds the end of an attempt to inspect it, `t_s` seconds after the survey began.
+    pub(crate) fn add(&mut self, at: Instant, t_s: f64, result: Result<Observation, Unread>) {
+        self.is_in_work = false;
+        self.tried = Some(at);
+        let observation = match result {
+            Ok(observation) => observation,
+            Err(reason) => {
+                self.unread = Some(reason);
+                return;
+            }
+        };
+        self.unread = observation.unreadable.map(|_| Unread::NotPermitted);
+        let mut inspection = diagnose(observation);
+        if self.unread.is_none() {
+            // Sizes of blocks would take more memory than everything else.
+            let observation = &inspection.observation;
+            let sample =
+                GrowthSample { by_size: Vec::new(), ..GrowthSample::new(t_s, observation) };
+            self.growth.add(sample);
+            if let Some(verdict) = self.growth.detect() {
+                inspection.verdict = verdict;
+            }
+        }
+        self.inspected = Some(Inspected::new(at, self.rss_bytes, inspection));
+    }
+
+    /// Returns the verdict of the last inspection.
+    pub fn verdict(&self) -> Option<VerdictKind> {
+        self.inspected.as_ref().map(|found| found.verdict.kind)
+    }
+
+    /// Returns the command line, or the short name in brackets if that is not known.
+    pub fn command(&self) -> String {
+        let known = self.inspected.as_ref().map(|found| found.command.clone());
+        known.unwrap_or_else(|| format!("[{}]", self.comm))
+    }
+
+    /// Returns its memory cgroup: the path in the hierarchy of version 1 that limits memory, else in that of version 2.
+    pub fn cgroup(&self) -> &str {
+        self.groups.path("memory").or_else(|| self.groups.path("")).unwrap_or("/")
+    }
+}
+
+impl Inspected {
+    fn new(at: Instant, rss_bytes: u64, inspection: Inspection) -> Self {
+        let Inspection { observation, verdict, .. } = inspection;
+        let glibc = || observation.arenas.iter().filter(|arena| arena.is_of_glibc());
+        let command = observation.command.join(" ");
+        Self {
+            at,
+            rss_bytes,
+            command: command.chars().take(MAX_COMMAND).collect(),
+            swap_bytes: observation.swap_bytes,
+            lazyfree_bytes: observation.lazyfree_bytes,
+            arenas: glibc().count() as u64,
+            free_blocks: glibc().map(|arena| arena.free_count + arena.fast_count).sum(),
+            largest_free_bytes: glibc().map(|arena| arena.largest_free_bytes).max().unwrap_or(0),
+            allocator: observation.allocator,
+            c_library: observation.c_library,
+            ledger: observation.ledger,
+            verdict,
+        }
+    }
+
+    /// Returns its allocator with its version: `glibc 2.36`; `-` if it is not known.
+    pub fn allocator_name(&self) -> String {
+        match &self.allocator {
+            Some(Allocator { kind, version: Some(version), .. }) => format!("{kind} {version}"),
+            Some(Allocator { kind, version: None, .. }) => kind.to_string(),
+            None => "-".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn stat(rss_mib: u64) -> Stat {
+        let line = format!(
+            "7 (server) S 1 7 7 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 55 0 {} 0 1 0 2 0 0 0 0 0",
+            rss_mib * 256
+        );
+        Stat::parse(&line).unwrap()
+    }
+
+    fn process() -> Process {
+        Process::new(7, &stat(0), None, Groups::default())
+    }
+
+    #[test]
+    fn growth_is_that_of_the_last_ten_minutes() {
+        let mut process = process();
+        process.read(0.0, &stat(100), 4096);
+        assert_eq!(process.rss_bytes_per_hour(1.0), None);
+        for second in 1..=3600 {
+            let rss = if second < 1800 { 100 } else { 100 + (second - 1800) / 6 };
+            process.read(f64::from(second), &stat(rss as u64), 4096);
+        }
+        let rate = process.rss_bytes_per_hour(3600.0).unwrap() / MIB as f64;
+        assert!((590.0..610.0).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn a_process_that_blocked_is_not_read_again() {
+        let mut process = process();
+        process.is_selected = true;
+        let now = Instant::now();
+        assert!(process.need(now).is_some());
+        process.add(now, 0.0, Err(Unread::Failed));
+        assert!(process.need(now).is_some());
+        process.add(now, 1.0, Err(Unread::Blocked));
+        assert_eq!(process.need(now), None);
+    }
+
+    #[test]
+    fn what_a_process_calls_itself_is_cut_off() {
+        let mut process = process();
+        let command = vec!["x".repeat(100_000)];
+        process.add(Instant::now(), 0.0, Ok(Observation { command, ..Observation::default() }));
+        assert_eq!(process.command().len(), MAX_COMMAND);
+    }
+
+    #[test]
+    fn a_process_that_grows_from_inspection_to_inspection_is_growing() {
+        let mut process = process();
+        for minute in 0..10_u64 {
+            let mut observation = Observation::default();
+            observation
+                .ledger
+                .add(lowtide_model::ledger::Owner::Runtime, (100 + 10 * minute) * MIB);
+            process.add(Instant::now(), 60.0 * minute as f64, Ok(observation));
+        }
+        assert_eq!(process.verdict(), Some(VerdictKind::Growing));
+    }
+}

@@ -1,0 +1,236 @@
+//! Lists the processes of the host, and reads the RSS of each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::time::Instant;
+
+use lowtide_probe::proc::cgroup::Groups;
+use lowtide_probe::proc::links;
+use lowtide_probe::proc::stat::Stat;
+use lowtide_probe::selection::Selection;
+
+use crate::process::Process;
+
+/// Which processes are meant.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// What a process must be.
+    pub selection: Selection,
+    /// Whether the descendants of such processes are meant, too.
+    pub subprocesses: bool,
+}
+
+/// The processes of the host, as far as they are known.
+#[derive(Debug)]
+pub struct Host {
+    /// Processes that the filter selects, and others.
+    all: BTreeMap<u32, Process>,
+    /// When the survey began.
+    pub began: Instant,
+    /// When the last scan ended.
+    pub scanned: Option<Instant>,
+    /// Number of attempts to inspect a process that have ended.
+    pub inspections: u64,
+}
+
+impl Host {
+    pub(crate) fn new(began: Instant) -> Self {
+        Self { all: BTreeMap::new(), began, scanned: None, inspections: 0 }
+    }
+
+    /// Returns the processes that the filter selects, by PID.
+    pub fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.all.values().filter(|process| process.is_selected)
+    }
+
+    /// Returns one of them.
+    pub fn process(&self, pid: u32) -> Option<&Process> {
+        self.all.get(&pid).filter(|process| process.is_selected)
+    }
+
+    /// Returns the time since the survey began, in seconds.
+    pub fn elapsed_s(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// Returns the age of the last scan, in seconds; `None` before the first.
+    pub fn scan_age_s(&self) -> Option<f64> {
+        Some(self.scanned?.elapsed().as_secs_f64())
+    }
+
+    /// Returns whether an attempt to inspect each process has ended, or none will be made.
+    pub fn is_complete(&self) -> bool {
+        self.scanned.is_some() && !self.processes().any(Process::is_waiting)
+    }
+
+    pub(crate) fn process_mut(&mut self, pid: u32) -> Option<&mut Process> {
+        self.all.get_mut(&pid)
+    }
+
+    pub(crate) fn remove(&mut self, pid: u32) {
+        self.all.remove(&pid);
+    }
+
+    /// Takes over what a scan has found.
+    pub(crate) fn update(&mut self, found: Vec<Found>, page_bytes: u64, filter: &Filter) {
+        let t_s = self.elapsed_s();
+        let mut before = std::mem::take(&mut self.all);
+        for Found { pid, stat, new } in found {
+            let known = before.remove(&pid).filter(|process| process.is(&stat));
+            let mut process = match (new, known) {
+                (Some(new), _) => *new,
+                (None, Some(known)) => known,
+                // It has executed another program since the scan began: it is in the next one.
+                (None, None) => continue,
+            };
+            process.read(t_s, &stat, page_bytes);
+            self.all.insert(pid, process);
+        }
+        if filter.subprocesses {
+            self.select_descendants();
+        }
+        self.scanned = Some(Instant::now());
+    }
+
+    fn select_descendants(&mut self) {
+        let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for process in self.all.values() {
+            children.entry(process.parent).or_default().push(process.pid);
+        }
+        let selected = self.all.values().filter(|process| process.is_selected);
+        let mut next: Vec<u32> = selected.map(|process| process.pid).collect();
+        let mut seen: BTreeSet<u32> = next.iter().copied().collect();
+        while let Some(pid) = next.pop() {
+            for child in children.get(&pid).into_iter().flatten() {
+                if seen.insert(*child) {
+                    next.push(*child);
+                }
+            }
+        }
+        for process in self.all.values_mut() {
+            process.is_selected = seen.contains(&process.pid);
+        }
+    }
+
+    /// Returns which program each known process executes, for the next scan.
+    pub(crate) fn known(&self) -> BTreeMap<u32, Known> {
+        let known = |process: &Process| (process.pid, process.identity());
+        self.all.values().map(known).collect()
+    }
+}
+
+/// The identity of a process and of its program.
+pub(crate) type Known = (u64, (u64, u64), String);
+
+/// A process that a scan has found.
+pub(crate) struct Found {
+    pid: u32,
+    stat: Stat,
+    /// The process, if it was not known, or executes another program.
+    new: Option<Box<Process>>,
+}
+
+/// Lists the processes: all except those of the kernel, those that have ended, and lowtide itself.
+///
+/// # Errors
+/// If `/proc` cannot be read.
+pub(crate) fn scan(known: &BTreeMap<u32, Known>, filter: &Filter) -> io::Result<Vec<Found>> {
+    let own = std::process::id();
+    let mut found = Vec::new();
+    let mut text = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let pid = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
+        let Some(pid) = pid.filter(|pid| *pid != own) else { continue };
+        let Some(stat) = stat(pid, &mut text) else { continue };
+        if stat.has_ended() || stat.is_kernel_thread() {
+            continue;
+        }
+        let is_known = known.get(&pid).is_some_and(|(start_ticks, image, comm)| {
+            (*start_ticks, *image) == (stat.start_ticks, stat.image) && *comm == stat.name
+        });
+        let new = (!is_known).then(|| {
+            let exe = links::exe(pid).ok().map(|path| path.to_string_lossy().into_owned());
+            let groups = Groups::read(pid).unwrap_or_default();
+            let mut process = Process::new(pid, &stat, exe, groups);
+            process.is_selected = filter.selection.fits(pid, &stat.name);
+            Box::new(process)
+        });
+        found.push(Found { pid, stat, new });
+    }
+    Ok(found)
+}
+
+fn stat(pid: u32, text: &mut Vec<u8>) -> Option<Stat> {
+    text.clear();
+    File::open(format!("/proc/{pid}/stat")).ok()?.read_to_end(text).ok()?;
+    Stat::parse(&String::from_utf8_lossy(text)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    struct Ended(Child);
+
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn scanned(host: &mut Host, filter: &Filter) {
+        let found = scan(&host.known(), filter).unwrap();
+        host.update(found, 4096, filter);
+    }
+
+    #[test]
+    fn a_scan_finds_processes_and_forgets_those_that_have_ended() {
+        let child = Ended(Command::new("sleep").arg("1000").spawn().unwrap());
+        let pid = child.0.id();
+        let mut host = Host::new(Instant::now());
+        scanned(&mut host, &Filter::default());
+        assert!(host.process(pid).is_some());
+        assert!(host.process(std::process::id()).is_none());
+        assert!(!host.is_complete());
+        let ended = child;
+        drop(ended);
+        scanned(&mut host, &Filter::default());
+        assert!(host.process(pid).is_none());
+    }
+
+    #[test]
+    fn descendants_of_what_is_selected_are_selected_if_that_is_wanted() {
+        let home = tempfile::tempdir().unwrap();
+        let name = format!("sv{}", std::process::id());
+        let program = home.path().join(&name);
+        let shell = ["/bin/sh", "/usr/bin/sh"].into_iter().find(|path| fs::exists(path).unwrap());
+        fs::copy(shell.unwrap(), &program).unwrap();
+        let parent = Command::new(&program)
+            .args(["-c", "sleep 1000 & echo $!; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut parent = Ended(parent);
+        let mut line = String::new();
+        let output = parent.0.stdout.take().unwrap();
+        io::BufRead::read_line(&mut io::BufReader::new(output), &mut line).unwrap();
+        let child: u32 = line.trim().parse().unwrap();
+        let selection = Selection { comm: Some(name), ..Selection::default() };
+        for subprocesses in [false, true] {
+            let filter = Filter { selection: selection.clone(), subprocesses };
+            let mut host = Host::new(Instant::now());
+            scanned(&mut host, &filter);
+            assert!(host.process(parent.0.id()).is_some());
+            assert_eq!(host.process(child).is_some(), subprocesses);
+        }
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(child as i32).unwrap(),
+            rustix::process::Signal::KILL,
+        )
+        .unwrap();
+    }
+}

@@ -1,0 +1,276 @@
+//! Scans and inspects on threads of its own, and holds the results.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lowtide_model::inspection::Observation;
+use lowtide_probe::inspect::Inspector;
+use lowtide_probe::machine::{process_cpu_s, thread_cpu_s};
+use lowtide_probe::target::{Target, TargetError};
+
+use crate::budget::CpuBudget;
+use crate::process::{Process, Unread};
+use crate::scan::{Filter, Host, scan};
+use crate::schedule::urgency;
+
+/// A scan takes at most this part of the time of a core.
+const SCAN_SHARE: f64 = 0.002;
+/// Maximum time between two scans that this part leads to.
+const MAX_BETWEEN_SCANS: Duration = Duration::from_secs(60);
+/// Longest time for which a worker sleeps before it looks for work.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// Number of reads that may be blocked at once. Each keeps a thread until its process ends. Beyond, no process is inspected for
+/// the first time.
+const MAX_BLOCKED: usize = 64;
+
+/// How a host is surveyed.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Which processes are meant.
+    pub filter: Filter,
+    /// Minimum time between two scans.
+    pub between_scans: Duration,
+    /// Number of inspections at once.
+    pub workers: usize,
+    /// CPU time of this process, as a share of a core.
+    pub budget: f64,
+    /// Whether the first inspection of each process ignores the budget.
+    pub hurries: bool,
+}
+
+/// The outcomes of inspections, counted.
+#[derive(Debug, Clone, Default)]
+pub struct Outcomes {
+    /// Inspections that were completed.
+    pub done: u64,
+    /// Those that were not permitted to read all of the process.
+    pub not_permitted: u64,
+    /// Those that were given up.
+    pub blocked: u64,
+    /// Those that failed.
+    pub failed: u64,
+    /// Those whose process ended meanwhile.
+    pub gone: u64,
+    /// Durations of the completed ones, in seconds, since the last call of [`Survey::take_durations`].
+    durations_s: Vec<f64>,
+}
+
+#[derive(Debug)]
+struct State {
+    host: Host,
+    outcomes: Outcomes,
+    budget: CpuBudget,
+    is_over: bool,
+    /// The error of the last scan.
+    error: Option<io::ErrorKind>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A survey that runs until it is dropped. Dropping it does not wait for inspections.
+#[derive(Debug)]
+pub struct Survey {
+    shared: Arc<Shared>,
+}
+
+impl Survey {
+    /// Starts a survey.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn start(options: Options) -> io::Result<Self> {
+        let began = Instant::now();
+        let workers = options.workers;
+        let state = State {
+            host: Host::new(began),
+            outcomes: Outcomes::default(),
+            budget: CpuBudget::new(options.budget, 0.0, process_cpu_s()),
+            is_over: false,
+            error: None,
+        };
+        let shared =
+            Arc::new(Shared { options, state: Mutex::new(state), changed: Condvar::new() });
+        let survey = Self { shared };
+        survey.spawn("scanner", scan_on)?;
+        for _ in 0..workers {
+            survey.spawn("inspector", inspect_on)?;
+        }
+        Ok(survey)
+    }
+
+    fn spawn(&self, name: &str, work: fn(&Shared)) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        thread::Builder::new().name(name.to_owned()).spawn(move || work(&shared)).map(drop)
+    }
+
+    /// Passes the host to a function. Scans and inspections only wait for it at their beginning and end.
+    pub fn read<R>(&self, with: impl FnOnce(&Host) -> R) -> R {
+        with(&self.shared.state().host)
+    }
+
+    /// Returns the outcomes of the inspections so far.
+    pub fn outcomes(&self) -> Outcomes {
+        let state = self.shared.state();
+        Outcomes { durations_s: Vec::new(), ..state.outcomes }
+    }
+
+    /// Returns the durations of inspections that were completed since the last call, in seconds.
+    pub fn take_durations(&self) -> Vec<f64> {
+        std::mem::take(&mut self.shared.state().outcomes.durations_s)
+    }
+
+    /// Returns the error of the last scan.
+    pub fn error(&self) -> Option<io::ErrorKind> {
+        self.shared.state().error
+    }
+
+    /// Waits until something changes, for a time at most.
+    pub fn wait(&self, time: Duration) {
+        let state = self.shared.state();
+        drop(self.shared.changed.wait_timeout(state, time));
+    }
+}
+
+impl Drop for Survey {
+    fn drop(&mut self) {
+        self.shared.state().is_over = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+/// Scans again and again.
+fn scan_on(shared: &Shared) {
+    let page_bytes = rustix::param::page_size() as u64;
+    loop {
+        let (begin, cpu_s) = (Instant::now(), thread_cpu_s());
+        let known = shared.state().host.known();
+        let found = scan(&known, &shared.options.filter);
+        {
+            let mut state = shared.state();
+            state.error = found.as_ref().err().map(io::Error::kind);
+            if let Ok(found) = found {
+                state.host.update(found, page_bytes, &shared.options.filter);
+            }
+        }
+        shared.changed.notify_all();
+        let cost = Duration::try_from_secs_f64((thread_cpu_s() - cpu_s) / SCAN_SHARE);
+        let next = begin
+            + shared.options.between_scans.max(cost.unwrap_or_default().min(MAX_BETWEEN_SCANS));
+        let mut state = shared.state();
+        while !state.is_over && Instant::now() < next {
+            let rest = next.saturating_duration_since(Instant::now());
+            let waited = shared.changed.wait_timeout(state, rest);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if state.is_over {
+            return;
+        }
+    }
+}
+
+/// Inspects one process after the other, the most urgent first.
+fn inspect_on(shared: &Shared) {
+    let mut inspector = Inspector::default();
+    while let Some(pid) = next_process(shared) {
+        let begin = Instant::now();
+        let found = Target::open(pid)
+            .and_then(|target| Ok((target.start_ticks, inspector.inspect(&target)?)));
+        add(shared, pid, begin, found);
+        shared.changed.notify_all();
+    }
+}
+
+/// Waits until a process is to be inspected, and returns its PID; `None` if the survey is over.
+fn next_process(shared: &Shared) -> Option<u32> {
+    let mut state = shared.state();
+    loop {
+        if state.is_over {
+            return None;
+        }
+        let wait = match most_urgent(&state.host) {
+            None => MAX_WAIT,
+            Some((pid, is_first)) => {
+                let elapsed_s = state.host.elapsed_s();
+                let wait_s = state.budget.wait_s(elapsed_s, process_cpu_s());
+                if wait_s <= 0.0 || (is_first && shared.options.hurries) {
+                    if let Some(process) = state.host.process_mut(pid) {
+                        process.is_in_work = true;
+                    }
+                    return Some(pid);
+                }
+                Duration::try_from_secs_f64(wait_s).unwrap_or(MAX_WAIT).min(MAX_WAIT)
+            }
+        };
+        let waited = shared.changed.wait_timeout(state, wait);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+/// Returns the most urgent process, and whether it was never inspected.
+fn most_urgent(host: &Host) -> Option<(u32, bool)> {
+    let now = Instant::now();
+    let blocked =
+        host.processes().filter(|process| process.unread == Some(Unread::Blocked)).count();
+    let may_be_new = blocked < MAX_BLOCKED;
+    let needs = host.processes().filter_map(|process| {
+        let need = process.need(now).filter(|_| may_be_new || !process.is_waiting())?;
+        Some((process.pid, need.last.is_none(), urgency(need)?))
+    });
+    let most = needs.max_by(|one, other| one.2.total_cmp(&other.2));
+    most.map(|(pid, is_first, _)| (pid, is_first))
+}
+
+/// Takes over the result of an inspection.
+fn add(shared: &Shared, pid: u32, begin: Instant, found: Result<(u64, Observation), TargetError>) {
+    let mut state = shared.state();
+    let t_s = state.host.elapsed_s();
+    let State { host, outcomes, .. } = &mut *state;
+    host.inspections += 1;
+    let result = match found {
+        Ok((start_ticks, observation)) => {
+            // Its number may be another process's by now.
+            let is_other = |process: &mut Process| process.start_ticks != start_ticks;
+            if host.process_mut(pid).is_none_or(is_other) {
+                outcomes.gone += 1;
+                return;
+            }
+            match observation.unreadable {
+                Some(_) => outcomes.not_permitted += 1,
+                None => {
+                    outcomes.done += 1;
+                    outcomes.durations_s.push(begin.elapsed().as_secs_f64());
+                }
+            }
+            Ok(observation)
+        }
+        Err(TargetError::NoSuchProcess(_) | TargetError::Gone(_) | TargetError::Zombie(_)) => {
+            outcomes.gone += 1;
+            host.remove(pid);
+            return;
+        }
+        Err(TargetError::Blocked(_)) => {
+            outcomes.blocked += 1;
+            Err(Unread::Blocked)
+        }
+        Err(_) => {
+            outcomes.failed += 1;
+            Err(Unread::Failed)
+        }
+    };
+    if let Some(process) = host.process_mut(pid) {
+        process.add(Instant::now(), t_s, result);
+    }
+}
