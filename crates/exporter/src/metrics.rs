@@ -287,10 +287,10 @@ impl Moment {
     }
 
     /// Returns the values of each group with a second label.
-    fn each<'m>(
-        &'m self,
+    fn each(
+        &self,
         values: fn(&GroupValues) -> Vec<(&'static str, &'static str, u64)>,
-    ) -> impl Iterator<Item = ([(&'static str, &'m str); 2], u64)> {
+    ) -> impl Iterator<Item = ([(&'static str, &str); 2], u64)> {
         self.groups.iter().flat_map(move |(group, v)| {
             let of_group = move |(label, value, number)| {
                 ([("groupname", group.as_str()), (label, value)], number)

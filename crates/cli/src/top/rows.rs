@@ -194,7 +194,7 @@ pub(crate) mod tests {
     #[test]
     fn what_is_unknown_comes_last() {
         let mut processes =
-            vec![process(1, 300, None), process(2, 100, Some(0)), process(3, 50, Some(20))];
+            [process(1, 300, None), process(2, 100, Some(0)), process(3, 50, Some(20))];
         processes.sort_by_key(|p| Reverse(order(p, SortKey::Reclaimable)));
         assert_eq!(processes.iter().map(|p| p.pid).collect::<Vec<_>>(), [3, 2, 1]);
         processes.sort_by_key(|p| Reverse(order(p, SortKey::Rss)));
