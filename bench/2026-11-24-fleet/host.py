@@ -47,11 +47,11 @@ def total(metrics, name):
 if kind == "mixed":
     subject = home + "/subject"
     subprocess.run(["gcc", "-O2", "-o", subject, here + "/subject.c"], check=True)
-    # 5 to 160 MiB, each a program of its own, so that each has a group.
+    # 5 to 67 MiB, each a program of its own, so that each has a group.
     for number in range(150):
         program = "%s/program%03d" % (home, number)
         os.link(subject, program)
-        sized.append(start(program, str(5 + number % 32 * 5)))
+        sized.append(start(program, str(5 + number % 32 * 2)))
     for number in range(40):
         code = "import ssl, json, asyncio, time\nkept = [str(i) for i in range(%d)]\ntime.sleep(1e9)" % (number * 10000)
         start("python3", "-c", code)

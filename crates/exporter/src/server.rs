@@ -35,7 +35,7 @@ const IO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time until the head of the next request, which is also that of an idle connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Time between two checks for a signal.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Time to wait after a connection could not be accepted, as when too many files are open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Age of the last scan from which on the exporter is not healthy, in seconds.

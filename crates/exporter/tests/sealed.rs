@@ -35,8 +35,7 @@ fn no_memory_is_opened_for_writing() {
         for path in ["/proc/self/mem", "/dev/null"] {
             let error = OpenOptions::new().write(true).open(path).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{path}");
-            let error =
-                OpenOptions::new().read(true).write(true).create(true).open(path).unwrap_err();
+            let error = OpenOptions::new().append(true).create(true).open(path).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{path}");
             assert!(File::open(path).is_ok());
         }

@@ -19,6 +19,8 @@ use crate::schedule::urgency;
 const SCAN_SHARE: f64 = 0.002;
 /// Maximum time between two scans that this part leads to.
 const MAX_BETWEEN_SCANS: Duration = Duration::from_secs(60);
+/// Shortest time for which a worker sleeps: to look for work costs CPU time, too, which may be all that the budget has.
+const MIN_WAIT: Duration = Duration::from_millis(200);
 /// Longest time for which a worker sleeps before it looks for work.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 /// Number of reads that may be blocked at once. Each keeps a thread until its process ends. Beyond, no process is inspected for
@@ -200,20 +202,26 @@ fn next_process(shared: &Shared) -> Option<u32> {
         if state.is_over {
             return None;
         }
-        let wait = match most_urgent(&state.host) {
-            None => MAX_WAIT,
-            Some((pid, is_first)) => {
-                let elapsed_s = state.host.elapsed_s();
-                let wait_s = state.budget.wait_s(elapsed_s, process_cpu_s());
-                if wait_s <= 0.0 || (is_first && shared.options.hurries) {
-                    if let Some(process) = state.host.process_mut(pid) {
-                        process.is_in_work = true;
-                    }
-                    return Some(pid);
-                }
-                Duration::try_from_secs_f64(wait_s).unwrap_or(MAX_WAIT).min(MAX_WAIT)
-            }
+        let elapsed_s = state.host.elapsed_s();
+        let wait_s = state.budget.wait_s(elapsed_s, process_cpu_s());
+        let is_in_budget = wait_s <= 0.0;
+        let most = match is_in_budget || shared.options.hurries {
+            true => most_urgent(&state.host),
+            false => None,
         };
+        if let Some((pid, is_first)) = most
+            && (is_in_budget || is_first)
+        {
+            if let Some(process) = state.host.process_mut(pid) {
+                process.is_in_work = true;
+            }
+            return Some(pid);
+        }
+        let wait = match is_in_budget {
+            true => MAX_WAIT,
+            false => Duration::try_from_secs_f64(wait_s).unwrap_or(MAX_WAIT),
+        };
+        let wait = wait.clamp(MIN_WAIT, MAX_WAIT);
         let waited = shared.changed.wait_timeout(state, wait);
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
     }

@@ -176,3 +176,82 @@ fn promtool_has_nothing_to_say_of_the_metrics() {
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success() && said.is_empty(), "{said}");
 }
+
+#[test]
+#[ignore = "needs systemd-analyze (Debian: systemd)"]
+fn the_exporter_is_confined_and_nothing_filters_the_system_calls_of_attach() {
+    let exposure = |unit: &str| -> f64 {
+        let done = Command::new("systemd-analyze")
+            .args(["security", "--offline=true", "--no-pager"])
+            .arg(deploy(unit))
+            .output()
+            .expect("systemd-analyze (Debian: systemd)");
+        let text = String::from_utf8_lossy(&done.stdout);
+        let last = text.lines().rfind(|line| line.contains("Overall exposure level"));
+        let last = last.unwrap_or_else(|| panic!("{text}"));
+        let (_, level) = last.rsplit_once(": ").unwrap();
+        level.split(' ').next().unwrap().parse().unwrap()
+    };
+    assert!(exposure("systemd/lowtide-exporter.service") < 3.0);
+    // systemd.exec(5), and context_has_seccomp() in systemd's src/core/exec-invoke.c.
+    let filters = [
+        "SystemCall",
+        "RestrictAddressFamilies",
+        "RestrictNamespaces",
+        "RestrictRealtime",
+        "RestrictSUIDSGID",
+        "LockPersonality",
+        "MemoryDenyWriteExecute",
+        "ProtectKernel",
+        "ProtectClock",
+        "ProtectHostname",
+        "PrivateDevices",
+        "DynamicUser",
+    ];
+    let unit = fs::read_to_string(deploy("systemd/lowtide-attach.service")).unwrap();
+    for line in unit.lines().filter(|line| !line.starts_with('#')) {
+        assert!(!filters.iter().any(|name| line.starts_with(name)), "{line}");
+    }
+}
+
+#[test]
+fn the_commands_of_units_and_pods_are_understood() {
+    let mut commands = Vec::new();
+    for unit in ["systemd/lowtide-exporter.service", "systemd/lowtide-attach.service"] {
+        let text = fs::read_to_string(deploy(unit)).unwrap().replace("\\\n", " ");
+        let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        commands.push(line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>());
+    }
+    for pod in ["exporter", "attach"] {
+        let text = fs::read_to_string(deploy(&format!("kubernetes/{pod}-daemonset.yaml"))).unwrap();
+        let (_, rest) = text.split_once("args:").unwrap();
+        let words = rest.lines().skip(1).map(str::trim);
+        let words = words.skip_while(|line| line.starts_with('#'));
+        let words = words.take_while(|line| line.starts_with("- ") || line.starts_with('#'));
+        let words = words.filter_map(|line| line.strip_prefix("- "));
+        commands.push(words.map(|word| word.trim_matches('"').to_owned()).collect());
+    }
+    for words in commands {
+        let words: Vec<String> =
+            words.iter().map(|word| word.replace("$(POD_IP)", "127.0.0.1")).collect();
+        // `--help` behind the other words: they are parsed, and nothing is started.
+        let done = lowtide().args(&words).arg("--help").output().unwrap();
+        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+#[test]
+#[ignore = "needs kubernetes-validate (pip), by its path in LOWTIDE_TEST_KUBERNETES_VALIDATE"]
+fn the_manifests_hold_to_the_schemas_of_kubernetes() {
+    let Some(program) = std::env::var_os("LOWTIDE_TEST_KUBERNETES_VALIDATE") else {
+        panic!("LOWTIDE_TEST_KUBERNETES_VALIDATE is not set: .ci/run installs it");
+    };
+    let done = Command::new(program)
+        .args(["--strict", "-k", "1.34"])
+        .arg(deploy("kubernetes/exporter-daemonset.yaml"))
+        .arg(deploy("kubernetes/attach-daemonset.yaml"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{text}{}", String::from_utf8_lossy(&done.stderr));
+}
