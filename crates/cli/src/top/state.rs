@@ -69,14 +69,22 @@ impl State {
         self.top.as_ref()
     }
 
-    /// Takes over a new table. The selected process stays selected.
+    /// Takes over a new table. A process that was selected by a key stays selected.
     pub(crate) fn see(&mut self, top: Top) {
         self.top = Some(top);
         let found = |pid: u32| self.processes().iter().position(|process| process.pid == pid);
         if let Some(line) = self.selected.and_then(found) {
             self.line = line;
         }
-        self.move_to(self.line as isize);
+        self.line = self.line.min(self.lines().saturating_sub(1));
+    }
+
+    /// Returns the number of lines of the table.
+    fn lines(&self) -> usize {
+        match self.by {
+            GroupKey::Process => self.processes().len(),
+            _ => self.groups().len(),
+        }
     }
 
     /// Returns the processes that the filter shows.
@@ -120,10 +128,13 @@ impl State {
             Key::Back if !self.filter.is_empty() => self.filter.clear(),
             Key::Back => return Some(KeyRequest::Quit),
             Key::Help => self.mode = if self.mode == Mode::Help { Mode::Table } else { Mode::Help },
-            Key::Sort => self.sort = self.sort.next(),
+            Key::Sort => {
+                self.sort = self.sort.next();
+                self.deselect();
+            }
             Key::Group => {
                 self.by = self.by.next();
-                self.line = 0;
+                self.deselect();
             }
             Key::Filter => self.mode = Mode::Filter,
             Key::Watch => return self.selected_process().map(|p| KeyRequest::Watch(p.pid)),
@@ -143,6 +154,11 @@ impl State {
         let bytes = bytes.map_or(String::new(), |bytes| format!(" of about {}", Human(bytes)));
         let name = process.map_or("", |process| process.comm.as_str());
         format!("Release free memory{bytes} of process {pid} ({name})? [y/N]")
+    }
+
+    /// Goes to the first line, whatever that will be.
+    fn deselect(&mut self) {
+        (self.selected, self.line) = (None, 0);
     }
 
     fn ask(&mut self) {
@@ -184,11 +200,7 @@ impl State {
     }
 
     fn move_to(&mut self, line: isize) {
-        let count = match self.by {
-            GroupKey::Process => self.processes().len(),
-            _ => self.groups().len(),
-        };
-        self.line = line.clamp(0, count.saturating_sub(1) as isize) as usize;
+        self.line = line.clamp(0, self.lines().saturating_sub(1) as isize) as usize;
         self.selected = self.selected_process().map(|process| process.pid);
     }
 }
@@ -229,6 +241,17 @@ mod tests {
         state.see(other);
         let enter = KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE);
         assert_eq!(state.press(enter), Some(KeyRequest::Watch(2)));
+    }
+
+    #[test]
+    fn the_first_line_stays_selected_until_a_key_selects_another() {
+        let mut state = state();
+        let mut other = top();
+        other.processes.reverse();
+        state.see(other);
+        assert_eq!(state.line, 0);
+        let enter = KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE);
+        assert_eq!(state.press(enter), Some(KeyRequest::Watch(4)));
     }
 
     #[test]

@@ -88,13 +88,8 @@ pub(crate) fn summary(top: &Top) -> String {
 /// Returns how many processes could not be read, and what helps; `None` if all could.
 pub(crate) fn unread(top: &Top) -> Option<String> {
     let of = |reason| top.processes.iter().filter(|process| process.unread == Some(reason)).count();
-    let is_root = rustix::process::geteuid().is_root();
-    let not_permitted = match is_root {
-        true => "may not be read, not even by root",
-        false => "may not be read by this user (sudo lowtide top)",
-    };
     let parts = [
-        (of("not_permitted"), not_permitted),
+        (of("not_permitted"), "may not be read: that takes root with CAP_SYS_PTRACE"),
         (of("blocked"), "let a read wait for 5 s"),
         (of("failed"), "could not be read"),
     ];

@@ -44,7 +44,9 @@ pub(crate) fn draw(state: &mut State, colour: bool, area: Rect, buffer: &mut Buf
         HELP.iter().for_each(|line| canvas.line(line, Style::new()));
         return;
     }
-    canvas.line(&table::heading(state.by), reversed());
+    let width = usize::from(canvas.area.width);
+    let whole = |line: &str| format!("{line:<width$}");
+    canvas.line(&whole(&table::heading(state.by)), reversed());
     state.page = usize::from(canvas.area.height);
     let (first, selected) = (state.first_line(), state.line);
     let lines: Vec<String> = match state.by {
@@ -52,8 +54,10 @@ pub(crate) fn draw(state: &mut State, colour: bool, area: Rect, buffer: &mut Buf
         _ => state.groups().into_iter().map(table::group).collect(),
     };
     for (number, line) in lines.iter().enumerate().skip(first).take(state.page) {
-        let style = if number == selected { reversed() } else { Style::new() };
-        canvas.line(line, style);
+        match number == selected {
+            true => canvas.line(&whole(line), reversed()),
+            false => canvas.line(line, Style::new()),
+        }
     }
     if lines.is_empty() {
         canvas.line("no process matches: Esc shows all", dim());
