@@ -19,7 +19,7 @@ SECONDS = 60
 
 
 class Program:
-    """The subject: two threads with so many steps a second in each, of which one of 10,000 loses 72 bytes."""
+    """The subject: two threads with per_thread steps a second each. One step in 10,000 loses 72 bytes."""
 
     def __init__(self, per_thread, **others):
         words = [subject, "mix", str(per_thread), "10000"]
@@ -49,7 +49,7 @@ class Program:
 
 
 def speed(program, results):
-    """The speed of the program from 10 s to 50 s after a tool came."""
+    """Measures the speed of the program from 10 s to 50 s after a tool starts; returns the thread."""
     def measure():
         time.sleep(10)
         results["steps_per_s"] = program.per_second(40)

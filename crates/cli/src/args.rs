@@ -321,7 +321,7 @@ pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) filter: ProcessFilter,
 
-    /// Print the table once: when each process has been inspected, after 20 s at most
+    /// Print the table once, when all processes have been inspected, or after 20 s
     #[arg(long)]
     pub(crate) once: bool,
 
@@ -329,7 +329,7 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "COLUMN", default_value = "reclaimable")]
     pub(crate) sort: SortKey,
 
-    /// What a line stands for: a process, or all that have this in common
+    /// What a line shows: a process, or all processes that share this property
     #[arg(long, value_name = "PROPERTY", default_value = "process")]
     pub(crate) by: GroupKey,
 
@@ -340,14 +340,14 @@ pub(crate) struct TopArgs {
 
 const TOP_HELP: &str = "\
 RSS and names appear at once. The other figures need an inspection of the process,
-which does not stop it; the largest processes come first. After that, lowtide uses
-5 % of a core at most. A process that lets a read wait for 5 s is not read again.
+which does not stop it; the largest processes come first. Later inspections use
+5 % of a core on average. A process is not read again after a read blocks for 5 s.
 
 On a terminal, s orders by the next column, b groups, / filters, Enter watches a
 process, r releases its free memory after a question, q quits. Otherwise the table
 is printed once; --json without --once prints an object after each interval.
 
-Exit codes: 0 done; 2 usage; 4 nothing is selected.
+Exit codes: 0 done; 1 failed; 2 usage; 4 no process matches; 130 interrupted (--once).
 
 Examples:
   lowtide top
@@ -372,7 +372,7 @@ pub(crate) struct ExporterArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) textfile: Option<PathBuf>,
 
-    /// What the processes of a group have in common
+    /// Property by which processes are grouped
     #[arg(long, value_name = "PROPERTY", default_value = "exe")]
     pub(crate) group_by: GroupByChoice,
 
@@ -391,7 +391,7 @@ it, of OpenMetrics. /healthz answers `ok`. A scrape never waits for an inspectio
 lowtide_inspection_age_seconds is the age of the figures. Without a selector, all
 processes are exported.
 
-The exporter only reads. At its start it seals itself: a filter of system calls
+The exporter only reads. At startup, it installs a seccomp filter that
 forbids ptrace, writing to other processes, and executing programs. To read the
 processes of other users it needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
 

@@ -43,7 +43,7 @@ impl GroupBy {
 }
 
 /// Returns the UID of the pod in the path of a cgroup: `/kubepods/burstable/pod8f5c…/…`, or, by systemd,
-/// `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod8f5c_…​.slice/…`. A path that is relative to a namespace
+/// `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod8f5c_….slice/…`. A path that is relative to a namespace
 /// (`/../../podUID/…`) has it, too. Sources: pkg/kubelet/cm/cgroup_manager_linux.go and types.go in Kubernetes.
 fn pod(cgroup: &str) -> Option<String> {
     /// The length of a UID (RFC 4122) without hyphens.
@@ -128,7 +128,7 @@ mod tests {
         ] {
             assert_eq!(pod(&path).as_deref(), Some(uid), "{path}");
         }
-        // The mirror pods of the kubelet have a hash of 32 digits.
+        // The UID of a static pod is a hash of 32 digits, without hyphens.
         let hash = "0123456789abcdef0123456789abcdef";
         assert_eq!(pod(&format!("/kubepods/pod{hash}")).as_deref(), Some(hash));
         for path in ["/", "/system.slice/podman.service", "/kubepods/burstable", "/podx/pod12"] {

@@ -62,7 +62,7 @@ pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Nobody can be told, and a later start removes what is left.
+        // The error cannot be reported here; the next start removes the file.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -119,7 +119,7 @@ struct Context {
     config: WebConfig,
 }
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 ///
 /// # Errors
 /// If the event loop cannot be started.
@@ -205,7 +205,7 @@ async fn serve_http<S: AsyncRead + AsyncWrite + Unpin>(context: &Arc<Context>, s
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
-    // A client that breaks off, or sends something else than HTTP, is its own affair.
+    // A client that disconnects or does not speak HTTP is not an error of the server.
     let _ = connection.await;
 }
 
@@ -248,7 +248,7 @@ async fn is_admitted(context: &Arc<Context>, request: &Request<Incoming>) -> boo
 
 fn answer_admitted(exporter: &Exporter, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered\n");
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n");
     }
     match request.uri().path() {
         "/metrics" => {

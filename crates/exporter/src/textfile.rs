@@ -26,7 +26,7 @@ pub fn check(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the metrics every 15 s until a signal comes. The file is replaced as a whole. A write that fails is passed to `report`.
+/// Writes the metrics every 15 s until a signal arrives. The file is replaced as a whole. A write that fails is passed to `report`.
 pub fn run(exporter: &Exporter, path: &Path, interrupt: &AtomicBool, report: impl Fn(&io::Error)) {
     let mut next = Instant::now();
     while !interrupt.load(Ordering::Relaxed) {

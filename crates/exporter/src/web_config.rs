@@ -1,7 +1,7 @@
 //! TLS and passwords, from a file in Prometheus' web configuration format.
 //!
-//! Source: docs/web-configuration.md of prometheus/exporter-toolkit. What it has and is not known here is refused, so that a
-//! setting never fails to take effect without a word.
+//! Source: docs/web-configuration.md of prometheus/exporter-toolkit. Unsupported settings are errors, so that no
+//! setting except `http2` is silently ignored.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -186,7 +186,7 @@ fn versions(
 #[derive(Debug)]
 pub struct Users {
     hashes: BTreeMap<String, String>,
-    /// A hash for names that do not exist, so that the time of an answer does not tell which ones do.
+    /// A hash to check for unknown names, so that response times do not reveal which names exist.
     any: String,
     /// Hashes, by a key of this process, of what was found right before. A check by bcrypt costs a tenth of a second of CPU.
     right: Mutex<HashSet<u64>>,

@@ -7,14 +7,18 @@ use std::io::ErrorKind;
 use std::process::Command;
 use std::thread;
 
-use lowtide_exporter::seal::seal;
+use lowtide_exporter::seal::{OwnFiles, seal};
 use lowtide_probe::inspect::Inspector;
 use lowtide_probe::target::Target;
 
 /// Runs a test in a thread of its own: a seal is for ever.
 fn sealed(test: impl FnOnce() + Send + 'static) {
+    sealed_with(OwnFiles::None, test);
+}
+
+fn sealed_with(files: OwnFiles, test: impl FnOnce() + Send + 'static) {
     thread::spawn(move || {
-        seal().unwrap();
+        seal(files).unwrap();
         test();
     })
     .join()
@@ -31,24 +35,31 @@ fn it_executes_nothing() {
 
 #[test]
 fn no_memory_is_opened_for_writing() {
-    sealed(|| {
-        for path in ["/proc/self/mem", "/dev/null"] {
-            let error = OpenOptions::new().write(true).open(path).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{path}");
-            let error = OpenOptions::new().append(true).create(true).open(path).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{path}");
-            assert!(File::open(path).is_ok());
-        }
-    });
+    for files in [OwnFiles::None, OwnFiles::Some] {
+        sealed_with(files, || {
+            for path in ["/proc/self/mem", "/dev/null"] {
+                let error = OpenOptions::new().write(true).open(path).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{path}");
+                let error = OpenOptions::new().append(true).create(true).open(path).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{path}");
+                assert!(File::open(path).is_ok());
+            }
+        });
+    }
 }
 
 #[test]
-fn a_new_file_is_written_and_put_in_its_place() {
+fn only_an_exporter_with_a_text_file_creates_files() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("lowtide.prom");
     fs::write(&path, "before").unwrap();
     let of_thread = path.clone();
-    sealed(move || lowtide_record::files::replace_for_all(&of_thread, b"after").unwrap());
+    let write = move || lowtide_record::files::replace_for_all(&of_thread, b"after");
+    let again = write.clone();
+    sealed(move || {
+        assert_eq!(write().unwrap_err().kind(), ErrorKind::PermissionDenied);
+    });
+    sealed_with(OwnFiles::Some, move || again().unwrap());
     assert_eq!(fs::read_to_string(path).unwrap(), "after");
 }
 
@@ -84,7 +95,7 @@ fn no_process_is_traced_or_written_to() {
     let pid = child.id();
     sealed(move || {
         let pid = libc::pid_t::try_from(pid).unwrap();
-        for call in [attach, write_to] {
+        for call in [attach, write_to, signal] {
             assert_eq!(call(pid).kind(), ErrorKind::PermissionDenied);
         }
     });
@@ -96,6 +107,13 @@ fn no_process_is_traced_or_written_to() {
 fn attach(pid: libc::pid_t) -> std::io::Error {
     // SAFETY: it takes numbers only.
     assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) }, -1);
+    std::io::Error::last_os_error()
+}
+
+#[allow(unsafe_code)]
+fn signal(pid: libc::pid_t) -> std::io::Error {
+    // SAFETY: it takes numbers only.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, -1);
     std::io::Error::last_os_error()
 }
 

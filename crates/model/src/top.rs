@@ -12,7 +12,7 @@ pub const SCHEMA: &str = "lowtide.top/1";
 pub struct Top {
     /// Always [`SCHEMA`].
     pub schema: &'static str,
-    /// Time since the first scan, in seconds.
+    /// Time since the survey started, in seconds.
     pub elapsed_s: f64,
     /// The processes, in the order that was asked for.
     pub processes: Vec<TopProcess>,

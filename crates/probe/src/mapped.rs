@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, fstatfs, open, openat2};
+use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs, open, openat};
 
 use crate::proc::maps::{FileId, Mapping};
 
@@ -34,16 +34,18 @@ fn by_range(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
 /// By its path in the root of the process: in `maps`, no part of a path is a symbolic link.
 fn by_path(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let root = openat2(
-        CWD,
-        format!("/proc/{pid}/root"),
-        flags | OFlags::DIRECTORY,
-        Mode::empty(),
-        ResolveFlags::empty(),
-    )?;
-    let path = mapping.name.trim_start_matches('/');
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
-    let place = openat2(&root, path, flags, Mode::empty(), resolve)?;
+    let mut place = open(format!("/proc/{pid}/root"), flags | OFlags::DIRECTORY, Mode::empty())?;
+    // One part after the other, as `openat2` would with RESOLVE_NO_SYMLINKS: its flags are in memory, where the seccomp filter of
+    // the exporter cannot check that a file is opened for reading.
+    for part in mapping.name.split('/').filter(|part| !part.is_empty()) {
+        if part == ".." {
+            return Err(io::Error::other("its path leads upwards"));
+        }
+        place = openat(&place, part, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        if FileType::from_raw_mode(fstat(&place)?.st_mode) == FileType::Symlink {
+            return Err(io::Error::other("its path has a symbolic link"));
+        }
+    }
     if is_same(&place, mapping.file)? { Ok(place) } else { Err(another()) }
 }
 
@@ -70,6 +72,7 @@ fn another() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::CWD;
     use std::os::unix::fs::symlink;
     use std::path::Path;
 

@@ -72,7 +72,7 @@ impl Host {
         self.all.remove(&pid);
     }
 
-    /// Takes over what a scan has found.
+    /// Stores the result of a scan.
     pub(crate) fn update(&mut self, found: Vec<Found>, page_bytes: u64, filter: &Filter) {
         let t_s = self.elapsed_s();
         let mut before = std::mem::take(&mut self.all);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_of_what_is_selected_are_selected_if_that_is_wanted() {
+    fn descendants_of_selected_processes_are_selected_on_request() {
         let home = tempfile::tempdir().unwrap();
         let name = format!("sv{}", std::process::id());
         let program = home.path().join(&name);

@@ -4,13 +4,13 @@
 pub const CHANGED_S: f64 = 300.0;
 /// Every process is inspected again within this time, in seconds, if the budget suffices.
 pub const UNCHANGED_S: f64 = 1200.0;
-/// RSS has changed if it differs by this share from that at the last inspection,
+/// Minimum change of RSS since the last inspection, as a share of the larger value;
 const CHANGED_SHARE: f64 = 0.1;
-/// and by at least so many bytes.
+/// and in bytes. RSS has changed if it reaches both.
 const CHANGED_BYTES: u64 = 1 << 20;
 /// Part of those times before which a process is not inspected again.
 const EARLIEST: f64 = 0.1;
-/// RSS that doubles the urgency is this, in bytes; each factor of two above adds as much as the first eight.
+/// RSS that raises the urgency by an eighth, in bytes; each doubling above it adds about another eighth.
 const LARGE_BYTES: f64 = 16.0 * 1024.0 * 1024.0;
 
 /// What the urgency of an inspection depends on.

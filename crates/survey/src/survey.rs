@@ -23,7 +23,7 @@ const MAX_BETWEEN_SCANS: Duration = Duration::from_secs(60);
 const MIN_WAIT: Duration = Duration::from_millis(200);
 /// Longest time for which a worker sleeps before it looks for work.
 const MAX_WAIT: Duration = Duration::from_secs(1);
-/// Number of reads that may be blocked at once. Each keeps a thread until its process ends. Beyond, no process is inspected for
+/// Maximum number of blocked reads. Each occupies a thread until its process ends. Beyond it, no process is inspected for
 /// the first time.
 const MAX_BLOCKED: usize = 64;
 
@@ -241,7 +241,7 @@ fn most_urgent(host: &Host) -> Option<(u32, bool)> {
     most.map(|(pid, is_first, _)| (pid, is_first))
 }
 
-/// Takes over the result of an inspection.
+/// Stores the result of an inspection.
 fn add(shared: &Shared, pid: u32, begin: Instant, found: Result<(u64, Observation), TargetError>) {
     let mut state = shared.state();
     let t_s = state.host.elapsed_s();
@@ -249,7 +249,7 @@ fn add(shared: &Shared, pid: u32, begin: Instant, found: Result<(u64, Observatio
     host.inspections += 1;
     let result = match found {
         Ok((start_ticks, observation)) => {
-            // Its number may be another process's by now.
+            // The PID may belong to another process by now.
             let is_other = |process: &mut Process| process.start_ticks != start_ticks;
             if host.process_mut(pid).is_none_or(is_other) {
                 outcomes.gone += 1;

@@ -1,4 +1,4 @@
-//! The loop between the survey, the terminal, and the acts that keys ask for.
+//! The loop between the survey, the terminal, and the actions that keys request.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};

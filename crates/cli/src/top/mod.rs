@@ -3,7 +3,7 @@
 //! - [`rows`]: the table's contents, from a survey of the host.
 //! - [`table`]: the table as text.
 //! - [`state`], [`keys`], [`view`]: the live view.
-//! - [`live`]: the loop between the survey, the terminal and the acts that keys ask for.
+//! - [`live`]: the loop between the survey, the terminal and the actions that keys request.
 
 pub(crate) mod keys;
 pub(crate) mod live;

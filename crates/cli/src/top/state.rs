@@ -69,7 +69,7 @@ impl State {
         self.top.as_ref()
     }
 
-    /// Takes over a new table. A process that was selected by a key stays selected.
+    /// Replaces the table. A process that was selected by a key stays selected.
     pub(crate) fn see(&mut self, top: Top) {
         self.top = Some(top);
         let found = |pid: u32| self.processes().iter().position(|process| process.pid == pid);

@@ -10,7 +10,7 @@ use super::table;
 use crate::tui::canvas::{ScreenCanvas, bold, dim, reversed};
 
 const HELP: [&str; 16] = [
-    "reclaimable   free memory in whole pages: `lowtide release` can return it",
+    "reclaimable   free memory in whole pages; `lowtide release` can return it (glibc only)",
     "fragmented    free memory on pages that also hold allocated memory",
     "in use        allocated by the program, or managed by a runtime such as V8 or the JVM",
     "growth/h      growth of RSS over the last ten minutes, an hour",
@@ -21,7 +21,7 @@ const HELP: [&str; 16] = [
     "b             group by program, name, cgroup, allocator; processes again",
     "/             show only lines with a text; Esc shows all",
     "Enter         watch the selected process live; q returns",
-    "r             release free memory of the selected process, after a question",
+    "r             release free memory of the selected process, after confirmation",
     "j k g G       next, previous, first, last line; the arrow and page keys do the same",
     "q             quit",
     "",

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use lowtide_exporter::seal::{OwnFiles, seal};
 use lowtide_exporter::server::{Listener, serve};
 use lowtide_exporter::web_config::WebConfig;
-use lowtide_exporter::{Exporter, GroupBy, ListenAddress, seal, textfile};
+use lowtide_exporter::{Exporter, GroupBy, ListenAddress, textfile};
 use lowtide_supervise::keep_own_memory_low;
 use lowtide_survey::{Options, Survey};
 
@@ -34,7 +35,11 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
         None => Some(Listener::bind(&args.listen).map_err(|error| unbound(&args.listen, &error))?),
     };
     // All threads that follow are sealed, too.
-    seal::seal().map_err(Failure::failed)?;
+    let files = match (&args.listen, &args.textfile) {
+        (ListenAddress::Tcp(_), None) => OwnFiles::None,
+        _ => OwnFiles::Some,
+    };
+    seal(files).map_err(Failure::failed)?;
     let interrupt = interrupt::flag();
     let options = Options {
         filter: args.filter.survey_filter(),

@@ -10,7 +10,7 @@ use crate::args::{TopArgs, WatchArgs};
 use crate::exit::{Exit, Failure};
 use crate::output::Output;
 use crate::top::live::{self, End};
-use crate::top::rows;
+use crate::top::rows::{self, SortKey};
 use crate::top::state::State;
 use crate::top::table;
 use crate::values::{DEFAULT_INTERVAL, watch_interval};
@@ -18,6 +18,8 @@ use crate::{interrupt, verbs};
 
 /// Maximum time that `--once` waits for inspections.
 const MAX_WAIT: Duration = Duration::from_secs(20);
+/// Time after which the growth of RSS is known, in seconds: ten, and one scan.
+const GROWTH_TIME_S: f64 = 13.0;
 /// Time between two checks for a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Share of a core for everything after the first inspection of each process.
@@ -74,7 +76,12 @@ fn watch(pid: u32) -> Result<WatchArgs, Failure> {
 fn once(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failure> {
     let interrupt = interrupt::flag();
     let begin = Instant::now();
-    let is_complete = || survey.read(|host| host.is_complete());
+    // Growth is known once RSS has been read for some time.
+    let needs_growth = args.sort == SortKey::Growth;
+    let is_complete = || {
+        survey
+            .read(|host| host.is_complete() && (!needs_growth || host.elapsed_s() > GROWTH_TIME_S))
+    };
     while !is_complete() && begin.elapsed() < MAX_WAIT && !interrupt.load(Ordering::Relaxed) {
         survey.wait(POLL_INTERVAL);
         check(survey)?;
@@ -91,7 +98,7 @@ fn once(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failur
     if interrupt.load(Ordering::Relaxed) { Ok(Exit::Interrupted) } else { Ok(Exit::Done) }
 }
 
-/// Prints an object after each interval, until a signal comes or stdout is not read any more.
+/// Prints an object after each interval, until a signal arrives or stdout is not read any more.
 fn stream(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failure> {
     let interrupt = interrupt::flag();
     let mut next = Instant::now() + args.interval.value;

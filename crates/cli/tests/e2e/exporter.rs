@@ -187,7 +187,7 @@ fn certificate() -> std::path::PathBuf {
 }
 
 #[test]
-fn a_password_is_asked_for_and_tls_is_spoken() {
+fn the_web_configuration_enables_passwords_and_tls() {
     let home = tempfile::tempdir().unwrap();
     let config = home.path().join("web-config.yml");
     let hash = "$2y$04$6qi/1Gh1OlkC7n2SuCcKs.CMMCjac3aHcF2uh35r3UFpuxQFE7ctG";

@@ -160,7 +160,7 @@ fn every_query_of_the_dashboard_is_answered_with_data() {
 
 #[test]
 #[ignore = "needs promtool (Debian: prometheus)"]
-fn promtool_has_nothing_to_say_of_the_metrics() {
+fn promtool_accepts_the_metrics() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("lowtide.prom");
     let mut exporter = lowtide()
