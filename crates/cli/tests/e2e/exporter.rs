@@ -123,7 +123,7 @@ fn metrics_of_a_group_add_up_and_the_exporter_is_sealed() {
 fn the_name_of_a_group_can_have_any_bytes() {
     let name = format!("a\"\\\n{{{}", std::process::id());
     let _named = Named::start(&name);
-    let exporter = Exporter::on_any_port(&["--group-by", "comm"]);
+    let exporter = Exporter::on_any_port(&["--group-by", "comm", "--comm", &name]);
     let text = exporter.complete();
     let escaped = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     assert_eq!(value(&text, &format!("lowtide_processes{{groupname=\"{escaped}\"}}")), 1.0);
@@ -132,7 +132,9 @@ fn the_name_of_a_group_can_have_any_bytes() {
 #[test]
 fn groups_beyond_the_maximum_are_counted_together() {
     let exporter = Exporter::on_any_port(&["--max-groups", "1"]);
-    let text = exporter.complete();
+    let text = until("the first list of processes", || {
+        Some(exporter.get("/metrics", "")).filter(|text| text.contains("lowtide_processes{"))
+    });
     let groups = text.lines().filter(|line| line.starts_with("lowtide_processes{"));
     assert_eq!(groups.count(), 2, "{text}");
     let other = value(&text, "lowtide_processes{groupname=\"other\"}");
