@@ -67,13 +67,31 @@ time.sleep(10)
 
 exporter = subprocess.Popen([lowtide, "exporter", "--listen", "127.0.0.1:%d" % PORT], stderr=subprocess.DEVNULL)
 began = time.monotonic()
-oldest, peak, ended, changes = 0, 0, began + minutes * 60, {}
+oldest, peak, ended = 0, 0, began + minutes * 60
+# The programs that changed and have not been inspected since, by the moment; and the longest that one waited.
+changed, waited = {}, 0
+
+
+def look_at_changed():
+    global waited
+    metrics, now = scrape(), time.monotonic()
+    for program, since in list(changed.items()):
+        age = metrics.get('lowtide_inspection_age_seconds{groupname="%s"}' % program)
+        if age is not None:
+            waited = max(waited, now - since)
+            if age < now - since - 1:
+                del changed[program]
+
+
 while time.monotonic() < ended:
     if sized:
         for process in sized[:10]:
             process.send_signal(signal.SIGUSR1)
+            changed.setdefault(process.args[0], time.monotonic())
         sized = sized[10:] + sized[:10]
-    time.sleep(60)
+    for _ in range(12):
+        time.sleep(5)
+        look_at_changed()
     now = time.monotonic() - began
     metrics = scrape()
     ages = [value for key, value in metrics.items() if key.startswith("lowtide_inspection_age_seconds{")]
@@ -86,12 +104,13 @@ while time.monotonic() < ended:
         "rss_bytes": total(metrics, "lowtide_rss_bytes"),
         "uninspected": total(metrics, "lowtide_uninspected_processes"),
         "oldest_s": round(max(ages)),
+        "changed_and_waiting": len(changed),
         "inspections": metrics['lowtide_exporter_inspections_total{result="done"}'],
         "cpu_s": round(metrics["lowtide_exporter_cpu_seconds_total"], 3),
         "share_of_a_core": round(metrics["lowtide_exporter_cpu_seconds_total"] / now, 5),
         "own_rss_bytes": metrics["lowtide_exporter_resident_bytes"],
     }), flush=True)
-print(json.dumps({"oldest_s": round(oldest), "peak_bytes": peak}), flush=True)
+print(json.dumps({"oldest_s": round(oldest), "changed_waited_s": round(waited), "peak_bytes": peak}), flush=True)
 exporter.terminate()
 exporter.wait()
 for process in started:
