@@ -7,6 +7,7 @@
 //! - [`memory`]: what can be read, and what of it is resident.
 //! - [`residency`]: the same, remembered for a short while.
 //! - [`blocks`]: the blocks in use, one by one.
+//! - [`droppable`]: free pages, and what must hold when they are dropped.
 //! - [`layout`]: one interface to the heaps of all allocators.
 //! - [`ptmalloc`]: the heap of glibc, chunk by chunk.
 //! - [`jemalloc`], [`mimalloc`], [`gperftools`]: the heaps of other allocators.
@@ -17,6 +18,7 @@
 //! - [`saved`]: a heap in a file, for tests and for inspecting it on another machine.
 
 pub mod blocks;
+pub mod droppable;
 pub mod gperftools;
 pub mod hotspot;
 pub mod jemalloc;

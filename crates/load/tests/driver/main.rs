@@ -4,6 +4,7 @@
 
 mod server;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -244,14 +245,17 @@ fn connections_stay_for_the_next_round_or_are_closed_when_idle() {
     let peers = |plan: &Plan| {
         let rounds = try_run(plan).unwrap().rounds;
         rounds.iter().map(whole).for_each(drop);
-        let keys = |round: &LoadRound| round.responses.keys().cloned().collect::<Vec<_>>();
+        let keys = |round: &LoadRound| round.responses.keys().cloned().collect::<BTreeSet<_>>();
         (keys(&rounds[0]), keys(&rounds[1]))
     };
+    // A connection that is established late may have had no request of its round: the others were
+    // faster.
     let (first, second) = peers(&plan);
-    assert_eq!(first, second);
+    assert!(!first.is_disjoint(&second), "{first:?} {second:?}");
+    assert!(first.union(&second).count() <= 4, "{first:?} {second:?}");
     plan.idle_close = Some(Duration::from_millis(50));
     let (first, second) = peers(&plan);
-    assert!(first.iter().all(|peer| !second.contains(peer)), "{first:?} {second:?}");
+    assert!(first.is_disjoint(&second), "{first:?} {second:?}");
 }
 
 #[test]
