@@ -11,14 +11,16 @@ const MAX_BYTES: usize = 4096;
 fn main() {
     println!("cargo:rerun-if-changed=stub");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let code = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+    let codes = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => {
             link();
-            compile()
+            [compile(c_code()), compile(c_code().define("LOWTIDE_GUARDED", None).clone())]
         }
-        _ => Vec::new(),
+        _ => Default::default(),
     };
-    fs::write(out.join("stub.bin"), code).expect("OUT_DIR can be written");
+    for (name, code) in ["ptmalloc.bin", "guarded.bin"].into_iter().zip(codes) {
+        fs::write(out.join(name), code).expect("OUT_DIR can be written");
+    }
     let header = fs::read_to_string("stub/shared.h").expect("it is next to this file");
     fs::write(out.join("numbers.rs"), numbers(&header)).expect("OUT_DIR can be written");
 }
@@ -73,9 +75,9 @@ fn link() {
     build.compile("lowtide_in_process");
 }
 
-/// Compiles the code that is injected, and extracts it.
-fn compile() -> Vec<u8> {
-    let objects = c_code()
+/// Compiles a build of the code that is injected, and extracts it.
+fn compile(mut build: cc::Build) -> Vec<u8> {
+    let objects = build
         .force_frame_pointer(false)
         .flag("-fno-function-sections")
         .flag("-fno-asynchronous-unwind-tables")

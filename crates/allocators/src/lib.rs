@@ -80,7 +80,11 @@ impl Bundled {
         self.unpack_into(&library_directory()?)
     }
 
-    fn unpack_into(self, directory: &Path) -> Result<PathBuf, UnpackError> {
+    /// Writes the library to a directory, unless it is there already, and returns its path.
+    ///
+    /// # Errors
+    /// Fails if it cannot be written.
+    pub fn unpack_into(self, directory: &Path) -> Result<PathBuf, UnpackError> {
         let Packed { name, version, size, hash, bytes } = *self.packed;
         let library = miniz_oxide::inflate::decompress_to_vec_with_limit(bytes, size)
             .map_err(|_| UnpackError::Damaged(name))?;

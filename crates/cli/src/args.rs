@@ -12,7 +12,8 @@ use lowtide_study::Flags;
 use crate::selector::{ProcessFilter, Selector};
 use crate::top::rows::{GroupKey, SortKey};
 use crate::values::{
-    self, DEFAULT_INTERVAL, DEFAULT_LISTEN, DEFAULT_MAX_PAUSE, DEFAULT_TOP_INTERVAL, TypedDuration,
+    self, AllocatorChoice, DEFAULT_INTERVAL, DEFAULT_LISTEN, DEFAULT_MAX_PAUSE,
+    DEFAULT_TOP_INTERVAL, TypedDuration,
 };
 use crate::verbs::exporter::GroupByChoice;
 
@@ -267,7 +268,7 @@ Policies:
                   a small library
   none            never
 
-So far, only glibc's memory is released.
+The memory of glibc, jemalloc, mimalloc 3 and gperftools is released.
 
 Exit codes: that of the command; 128 + N if signal N ended it; 125 if lowtide
 failed, 126 if the command could not be started, 127 if it was not found.
@@ -287,6 +288,10 @@ pub(crate) struct AttachArgs {
 
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
+
+    /// The allocators to act on, with commas between: glibc, jemalloc, mimalloc, gperftools; or all
+    #[arg(long, value_name = "LIST", default_value = "glibc", value_parser = values::allocators)]
+    pub(crate) allocators: AllocatorChoice,
 
     /// Leave out selected processes with less RSS [default: 256MiB with --all, else 0]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]

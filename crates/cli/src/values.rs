@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lowtide_analysis::growth::MIN_SAMPLES;
 use lowtide_exporter::ListenAddress;
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::parse_size;
 use lowtide_model::duration::{HumanSeconds, parse_duration};
 use lowtide_policy::PolicyKind;
@@ -145,6 +146,29 @@ pub(crate) fn budget(text: &str) -> Result<f64, InvalidValue> {
     let percent: f64 = percent.trim().parse().map_err(|_| wrong())?;
     if percent > 0.0 && percent <= 100.0 { Ok(percent / 100.0) } else { Err(wrong()) }
 }
+
+/// Parses `--allocators`: names with commas between, or `all`.
+pub(crate) fn allocators(text: &str) -> Result<AllocatorChoice, InvalidValue> {
+    let known = lowtide_release::RELEASABLE;
+    if text.trim() == "all" {
+        return Ok(AllocatorChoice(None));
+    }
+    let kinds = text.split(',').map(|name| {
+        let kind = known.iter().find(|kind| kind.name() == name.trim());
+        kind.cloned().ok_or_else(|| {
+            let names: Vec<&str> = known.iter().map(AllocatorKind::name).collect();
+            InvalidValue(format!(
+                "--allocators: `{name}` is none of {}: name some of them with commas between, or all",
+                names.join(", ")
+            ))
+        })
+    });
+    Ok(AllocatorChoice(Some(kinds.collect::<Result<_, _>>()?)))
+}
+
+/// The allocators that `attach` acts on; `None` for all that lowtide can release.
+#[derive(Debug, Clone)]
+pub(crate) struct AllocatorChoice(pub(crate) Option<Vec<AllocatorKind>>);
 
 /// Parses `exporter --listen`.
 pub(crate) fn listen(text: &str) -> Result<ListenAddress, InvalidValue> {

@@ -84,3 +84,12 @@ impl Check {
 
 /// Why the free pages of a heap cannot be dropped safely, as the end of a sentence that begins with "because".
 pub type Unguarded = &'static str;
+
+/// The sums of a walk over free ranges, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Resident bytes of the ranges that were given.
+    pub guarded_bytes: u64,
+    /// Free resident bytes without a guard that is known, or in ranges that changed while they were read.
+    pub unguarded_bytes: u64,
+}

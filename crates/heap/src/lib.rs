@@ -8,6 +8,7 @@
 //! - [`residency`]: the same, remembered for a short while.
 //! - [`blocks`]: the blocks in use, one by one.
 //! - [`droppable`]: free pages, and what must hold when they are dropped.
+//! - [`guarded`]: one interface to such pages of all allocators but glibc's.
 //! - [`layout`]: one interface to the heaps of all allocators.
 //! - [`ptmalloc`]: the heap of glibc, chunk by chunk.
 //! - [`jemalloc`], [`mimalloc`], [`gperftools`]: the heaps of other allocators.
@@ -20,6 +21,7 @@
 pub mod blocks;
 pub mod droppable;
 pub mod gperftools;
+pub mod guarded;
 pub mod hotspot;
 pub mod jemalloc;
 pub mod layout;

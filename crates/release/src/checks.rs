@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::sync::Arc;
 
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_probe::detect::{Detected, Detector};
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::is_gone;
@@ -23,9 +24,23 @@ use crate::filters::check_filters;
 use crate::options::Options;
 use crate::refusal::Refusal;
 
+/// The allocators whose memory can be released.
+pub const RELEASABLE: [AllocatorKind; 4] = [
+    AllocatorKind::Glibc,
+    AllocatorKind::Jemalloc,
+    AllocatorKind::Mimalloc,
+    AllocatorKind::Gperftools,
+];
+
 /// The glibc versions that the torture test ran on.
 pub(crate) const TESTED: [&str; 9] =
     ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
+/// The same of jemalloc. Others of 5.2 and 5.3 may have other structures.
+const TESTED_JEMALLOC: [&str; 3] = ["5.2.1", "5.3.0", "5.3.1"];
+/// The same of mimalloc.
+const TESTED_MIMALLOC: [&str; 1] = ["3.3.2"];
+/// The same of gperftools.
+const TESTED_GPERFTOOLS: [&str; 1] = ["2.16"];
 
 /// Facts about the target that the checks have read.
 #[derive(Debug)]
@@ -52,7 +67,7 @@ pub fn check(
     let detected =
         detector.detect(target.pid, &maps).map_err(|error| unrecognised(target, error))?;
     check_sanitizer(&detected)?;
-    check_allocator(&detected)?;
+    check_allocator(&detected, options)?;
     let status = target.status()?;
     let threads = statuses_of_threads(target)?;
     check_shadow_stack(&threads)?;
@@ -167,31 +182,66 @@ fn check_sanitizer(detected: &Detected) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that glibc serves the program's allocations. A program with an allocator of its own is refused even
-/// if its `malloc` is glibc's: hardly any memory is there, and a release would suggest that it was tried.
-fn check_allocator(detected: &Detected) -> Result<(), Refusal> {
-    let name = match detected.allocator() {
-        Some(_) if detected.own.is_none() && detected.has_glibc_heap() => return Ok(()),
-        Some(other) => other.kind.to_string(),
-        None => match detected.runtimes.first() {
+/// Checks that a release knows the allocator that serves the program itself, and may act on it. The heap of glibc's
+/// `malloc` in a program with an allocator of its own is left alone: hardly any memory is there.
+fn check_allocator(detected: &Detected, options: &Options) -> Result<(), Refusal> {
+    let Some(allocator) = detected.allocator() else {
+        let name = match detected.runtimes.first() {
             Some(runtime) => format!("{}'s own", runtime.kind.name()),
             None => "unknown".to_owned(),
-        },
+        };
+        return Err(Refusal::Allocator { name });
     };
-    Err(Refusal::Allocator { name })
+    let name = allocator.kind.to_string();
+    match allocator.kind {
+        AllocatorKind::Glibc => {}
+        AllocatorKind::Jemalloc | AllocatorKind::Mimalloc | AllocatorKind::Gperftools => {
+            let c_library = detected.c_library.as_ref().map_or("unknown", |library| library.name);
+            if c_library != "glibc" {
+                return Err(Refusal::Locks { name, c_library: c_library.to_owned() });
+            }
+        }
+        AllocatorKind::Musl
+        | AllocatorKind::Tcmalloc
+        | AllocatorKind::Snmalloc
+        | AllocatorKind::Rpmalloc
+        | AllocatorKind::PartitionAlloc
+        | AllocatorKind::Other(_)
+        | AllocatorKind::Unknown => return Err(Refusal::Allocator { name }),
+    }
+    match &options.allocators {
+        Some(chosen) if !chosen.contains(&allocator.kind) => Err(Refusal::NotChosen { name }),
+        _ => Ok(()),
+    }
 }
 
-/// Checks that the glibc version is among [`TESTED`].
+/// Checks that the version of the allocator is among those that were tested.
 fn check_version(detected: &Detected) -> Result<(), Refusal> {
-    let version = detected.malloc.as_ref().and_then(|malloc| malloc.version.as_deref());
-    if version.is_some_and(is_tested) {
+    let Some(allocator) = detected.allocator() else { return Ok(()) };
+    let version = allocator.version.as_deref();
+    let is_exactly = |tested: &[&str]| {
+        version.is_some_and(|version| tested.iter().any(|tested| is_same_version(version, tested)))
+    };
+    let (is_tested, tested) = match allocator.kind {
+        AllocatorKind::Jemalloc => (is_exactly(&TESTED_JEMALLOC), TESTED_JEMALLOC.join(", ")),
+        AllocatorKind::Mimalloc => (is_exactly(&TESTED_MIMALLOC), TESTED_MIMALLOC.join(", ")),
+        AllocatorKind::Gperftools => (is_exactly(&TESTED_GPERFTOOLS), TESTED_GPERFTOOLS.join(", ")),
+        _ => (version.is_some_and(is_tested), TESTED.join(", ")),
+    };
+    if is_tested {
         return Ok(());
     }
     let version = version.unwrap_or("of a version that could not be told").to_owned();
-    Err(Refusal::Untested { version, tested: TESTED.join(", ") })
+    Err(Refusal::Untested { name: allocator.kind.to_string(), version, tested })
 }
 
-/// Compares major and minor number only, not what distributions append.
+/// Returns whether a version is another, but for what a distribution appends.
+fn is_same_version(version: &str, other: &str) -> bool {
+    let rest = version.strip_prefix(other);
+    rest.is_some_and(|rest| !rest.starts_with(|c: char| c == '.' || c.is_ascii_digit()))
+}
+
+/// Compares major and minor number of glibc only, not what distributions append.
 pub(crate) fn is_tested(version: &str) -> bool {
     let numbers = |text: &str| {
         let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
@@ -339,8 +389,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    use lowtide_model::allocator_kind::AllocatorKind;
-    use lowtide_model::inspection::Linkage;
+    use lowtide_model::inspection::{CLibrary, Linkage};
     use lowtide_model::runtime_kind::RuntimeKind;
     use lowtide_probe::detect::{DetectedAllocator, DetectedRuntime, OwnMemory};
     use lowtide_probe::proc::maps::FileId;
@@ -381,12 +430,13 @@ mod tests {
     }
 
     #[test]
-    fn who_serves_the_program_itself_is_named_where_that_is_not_glibc() {
-        let name = |detected: &Detected| match check_allocator(detected) {
+    fn an_allocator_that_cannot_be_released_is_named() {
+        let any = Options::default();
+        let name = |detected: &Detected| match check_allocator(detected, &any) {
             Err(Refusal::Allocator { name }) => name,
             other => panic!("{other:?}"),
         };
-        assert_eq!(check_allocator(&with_malloc("glibc", None)), Ok(()));
+        assert_eq!(check_allocator(&with_malloc("glibc", None), &any), Ok(()));
         assert_eq!(name(&with_malloc("musl", None)), "musl");
         assert_eq!(name(&Detected::default()), "unknown");
         let of_go = DetectedRuntime {
@@ -397,8 +447,40 @@ mod tests {
         };
         let go = Detected { runtimes: vec![of_go], ..Detected::default() };
         assert_eq!(name(&go), "Go's own");
-        let redis = Detected { own: named("jemalloc", None), ..with_malloc("glibc", None) };
-        assert_eq!(name(&redis), "jemalloc");
+        let google = Detected { own: named("tcmalloc", None), ..with_malloc("glibc", None) };
+        assert_eq!(name(&google), "tcmalloc");
+    }
+
+    #[test]
+    fn an_allocator_of_the_programs_own_is_released_with_the_locks_of_glibc_where_it_was_chosen() {
+        let with_library = |name| Detected {
+            own: named("jemalloc", Some("5.3.0")),
+            c_library: Some(CLibrary { name, version: None }),
+            ..with_malloc(name, Some("2.36"))
+        };
+        let any = Options::default();
+        let only = |kind| Options { allocators: Some(vec![kind]), ..Options::default() };
+        assert_eq!(check_allocator(&with_library("glibc"), &any), Ok(()));
+        assert_eq!(check_allocator(&with_library("glibc"), &only(AllocatorKind::Jemalloc)), Ok(()));
+        let refused = check_allocator(&with_library("glibc"), &only(AllocatorKind::Glibc));
+        assert_eq!(refused, Err(Refusal::NotChosen { name: "jemalloc".to_owned() }));
+        let refused = check_allocator(&with_library("musl"), &any).unwrap_err().to_string();
+        assert!(refused.contains("jemalloc with the locks of musl"), "{refused}");
+    }
+
+    #[test]
+    fn versions_of_other_allocators_are_tested_one_by_one() {
+        let with = |version| Detected {
+            own: named("jemalloc", version),
+            ..with_malloc("glibc", Some("2.36"))
+        };
+        for version in ["5.3.0", "5.2.1-0-gea6b3e973b47", "5.3.1"] {
+            assert_eq!(check_version(&with(Some(version))), Ok(()), "{version}");
+        }
+        for version in [None, Some("5.3.10"), Some("5.3"), Some("5.1.0"), Some("15.3.0")] {
+            let refused = check_version(&with(version)).unwrap_err();
+            assert!(matches!(refused, Refusal::Untested { .. }), "{version:?}");
+        }
     }
 
     #[test]

@@ -1,13 +1,18 @@
 //! Examines a process before a release acts on it: checks it and finds its heap. Everything is only read.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lowtide_heap::guarded::GuardedHeap;
+use lowtide_heap::layout::{HeapLayout, Places};
+use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{self, Heap, HeapMapping, Layout};
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::release::{Method, Release};
-use lowtide_probe::detect::Detector;
+use lowtide_probe::detect::{DetectedAllocator, Detector};
 use lowtide_probe::heap;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::patience::{GivenUp, patiently};
@@ -21,9 +26,11 @@ use crate::error::ReleaseError;
 use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
 use crate::periodic;
-use crate::plan::Batch;
+use crate::plan::{self, Batch};
 use crate::priority::{IdleGuard, boost_idle_threads};
 use crate::refusal::Refusal;
+use crate::releasable::{Found, ReleasableHeap};
+use crate::stub::Op;
 
 /// Maximum number of walks over a heap that changes meanwhile, until one agrees with the allocator's own counts.
 const MAX_WALKS: usize = 5;
@@ -32,11 +39,15 @@ const MAX_WALKS: usize = 5;
 pub(crate) struct TargetHeap {
     pub(crate) facts: TargetFacts,
     pub(crate) memory: LiveMemory,
-    pub(crate) layout: Layout,
-    /// The file that defines `malloc`.
-    pub(crate) malloc: String,
-    /// The walk that agreed with the allocator's own counts.
-    pub(crate) walked: Heap,
+    pub(crate) heap: ReleasableHeap,
+    /// The file that holds the C library.
+    pub(crate) c_library: String,
+    /// The addresses of the heap, in order and disjoint.
+    pub(crate) areas: Vec<Range<u64>>,
+    /// What `malloc_trim` would return, in bytes.
+    pub(crate) trim_bytes: u64,
+    /// The operations with which the first pass begins.
+    pub(crate) consolidations: Vec<Op>,
 }
 
 /// The examination of one process, and the account of the release that it starts.
@@ -113,31 +124,51 @@ impl Examination {
         checked
     }
 
-    /// Finds and walks the heap. The walk must agree with the allocator's own counts.
+    /// Finds and walks the heap of the allocator that serves the program itself.
     fn find_heap(&mut self, facts: TargetFacts) -> Result<TargetHeap, Abort> {
-        let malloc = facts.detected.malloc.as_ref().ok_or(Refusal::NoHeap)?;
-        self.release.allocator = Some(malloc.kind.to_string());
-        self.release.allocator_version.clone_from(&malloc.version);
-        if self.release.method == Method::Purge {
-            return Err(Refusal::NoPurge.into());
-        }
-        let malloc = malloc.path.to_string_lossy().into_owned();
+        let allocator = facts.detected.allocator().ok_or(Refusal::NoHeap)?.clone();
+        self.release.allocator = Some(allocator.kind.to_string());
+        self.release.allocator_version.clone_from(&allocator.version);
+        check_method(self.release.method, &allocator.kind)?;
+        let path = match allocator.kind {
+            AllocatorKind::Glibc => &allocator.path,
+            _ => facts.detected.c_library_path.as_ref().ok_or(Refusal::NoHeap)?,
+        };
+        let c_library = path.to_string_lossy().into_owned();
         let memory =
             LiveMemory::open(self.target.pid).map_err(|error| self.target.failed(error))?;
-        let maps = &facts.maps;
-        let library = heap::library(maps, &malloc).ok_or(Refusal::NoHeap)?;
-        let layout = Layout::find(&memory, &heap::data_of(maps, library.file));
+        let _idle = IdleGuard::new(&self.options.interrupt);
+        let found = match allocator.kind {
+            AllocatorKind::Glibc => self.find_ptmalloc(facts, memory, c_library, &allocator),
+            _ => self.find_guarded(facts, memory, c_library, &allocator),
+        };
+        if self.options.interrupt.load(Ordering::Relaxed) {
+            return Err(ReleaseError::Interrupted.into());
+        }
+        found
+    }
+
+    /// Finds and walks the heap of glibc. The walk must agree with the allocator's own counts.
+    fn find_ptmalloc(
+        &mut self,
+        facts: TargetFacts,
+        memory: LiveMemory,
+        c_library: String,
+        allocator: &DetectedAllocator,
+    ) -> Result<TargetHeap, Abort> {
+        let mut maps = Arc::clone(&facts.maps);
+        let library = heap::library(&maps, &allocator.path.to_string_lossy());
+        let library = library.ok_or(Refusal::NoHeap)?;
+        let layout = Layout::find(&memory, &heap::data_of(&maps, library.file));
         let layout = layout.ok_or(Refusal::NoHeap)?;
-        let mut maps = Arc::clone(maps);
         let interrupt = &self.options.interrupt;
-        let _idle = IdleGuard::new(interrupt);
-        let (mut walked, mut kept_bytes) = self.walk(&memory, &layout, &maps);
+        let (mut walked, mut kept_bytes) = self.walk(&memory, &layout, &maps)?;
         for _ in 1..MAX_WALKS {
             if disagreement(&walked).is_none() || interrupt.load(Ordering::Relaxed) {
                 break;
             }
             maps = Arc::new(self.target.maps().map_err(|error| self.target.failed(error))?);
-            (walked, kept_bytes) = self.walk(&memory, &layout, &maps);
+            (walked, kept_bytes) = self.walk(&memory, &layout, &maps)?;
         }
         if interrupt.load(Ordering::Relaxed) {
             return Err(ReleaseError::Interrupted.into());
@@ -149,23 +180,107 @@ impl Examination {
             Method::Trim => walked.trim_bytes(),
             Method::Chunks | Method::Purge => walked.release_bytes().saturating_sub(kept_bytes),
         };
-        let facts = TargetFacts { maps, ..facts };
-        Ok(TargetHeap { facts, memory, layout, malloc, walked })
+        Ok(TargetHeap {
+            trim_bytes: walked.trim_bytes(),
+            consolidations: plan::worthwhile_consolidations(&walked, &layout),
+            areas: walked.areas,
+            heap: ReleasableHeap::Ptmalloc(layout),
+            facts: TargetFacts { maps, ..facts },
+            memory,
+            c_library,
+        })
     }
 
-    /// Walks the heap. Returns the free bytes as well that are left alone because they are parts of huge pages.
-    fn walk(&self, memory: &LiveMemory, layout: &Layout, maps: &[Mapping]) -> (Heap, u64) {
+    /// Finds the heap of another allocator and what guards it, and walks it.
+    fn find_guarded(
+        &mut self,
+        facts: TargetFacts,
+        memory: LiveMemory,
+        c_library: String,
+        allocator: &DetectedAllocator,
+    ) -> Result<TargetHeap, Abort> {
+        let maps = &facts.maps;
+        let library = heap::library(maps, &allocator.path.to_string_lossy());
+        let library = library.ok_or(Refusal::NoHeap)?;
+        let zeroed_data = facts.detected.zeroed_data_of(allocator, maps, memory.page_bytes());
+        let data = heap::data_of(maps, library.file);
+        let mappings = heap::mappings(maps);
+        let places = Places { data: &data, zeroed_data: &zeroed_data, mappings: &mappings };
+        let interruptible = memory.until(&self.options.interrupt);
+        let layout = HeapLayout::find(&allocator.kind, &interruptible, &places);
+        let layout = layout.ok_or(Refusal::NoHeap)?;
+        let unguarded = |why| Refusal::Unguarded { name: allocator.kind.to_string(), why };
+        let walked = layout.walk(&interruptible, &mappings, None);
+        let walked = walked.map_err(|_| Refusal::NoHeap)?;
+        let module = maps.iter().filter(|m| m.file == library.file).map(|m| m.start..m.end);
+        let module: Vec<Range<u64>> = module.collect();
+        let heap = GuardedHeap::find(
+            layout,
+            &interruptible,
+            &mappings,
+            &module,
+            allocator.version.as_deref(),
+        );
+        let heap = ReleasableHeap::Guarded(heap.map_err(unguarded)?);
+        let mut batch = Batch::new(HugePageKeeper::for_options(&self.options, &memory));
+        let sums = heap.walk(&interruptible, &mappings, &mut |found| {
+            // Nothing is submitted, and so nothing can fail.
+            let _ = batch.add(found, &memory, &mut |_| Ok(()));
+        })?;
+        self.release.predicted_bytes = sums.release_bytes.saturating_sub(batch.kept_bytes());
+        drop(batch);
+        Ok(TargetHeap {
+            trim_bytes: 0,
+            consolidations: Vec::new(),
+            areas: walked.areas,
+            heap,
+            facts,
+            memory,
+            c_library,
+        })
+    }
+
+    /// Walks the heap of glibc. Returns the free bytes as well that are left alone because they are parts of huge pages.
+    fn walk(
+        &self,
+        memory: &LiveMemory,
+        layout: &Layout,
+        maps: &[Mapping],
+    ) -> Result<(Heap, u64), Abort> {
         let interruptible = memory.until(&self.options.interrupt);
         let mappings = heap::mappings(maps);
         let Some(keeper) = HugePageKeeper::for_options(&self.options, memory) else {
-            return (ptmalloc::walk(&interruptible, layout, &mappings), 0);
+            return Ok((ptmalloc::walk(&interruptible, layout, &mappings), 0));
         };
         let mut batch = Batch::new(Some(keeper));
         let heap = ptmalloc::walk_and_tell(&interruptible, layout, &mappings, &mut |found| {
             // Nothing is submitted, and so nothing can fail.
-            let _ = batch.add(&found, memory, &mut |_| Ok(()));
+            let _ = batch.add(&Found::Chunk(found), memory, &mut |_| Ok(()));
         });
-        (heap, batch.kept_bytes())
+        Ok((heap, batch.kept_bytes()))
+    }
+}
+
+/// Checks that a method suits an allocator.
+fn check_method(method: Method, allocator: &AllocatorKind) -> Result<(), Refusal> {
+    let is_glibc = *allocator == AllocatorKind::Glibc;
+    match method {
+        Method::Chunks => Ok(()),
+        Method::Trim if is_glibc => Ok(()),
+        Method::Trim => Err(Refusal::NotForTrim { name: allocator.to_string() }),
+        Method::Purge => Err(Refusal::NoPurge {
+            why: match allocator {
+                AllocatorKind::Glibc => "glibc has no purge of its own but malloc_trim",
+                AllocatorKind::Jemalloc => {
+                    "the purge of jemalloc holds the thread that calls it for as long as it takes, and a \
+                     thread that lowtide starts may not call it"
+                }
+                AllocatorKind::Gperftools => {
+                    "the purge of gperftools holds the one lock of its page heap for as long as it takes"
+                }
+                _ => "the purge of mimalloc returns the memory of the thread that calls it only",
+            },
+        }),
     }
 }
 

@@ -27,6 +27,7 @@ mod periodic;
 mod plan;
 mod priority;
 mod refusal;
+mod releasable;
 #[cfg(target_arch = "x86_64")]
 mod release;
 #[cfg(not(target_arch = "x86_64"))]
@@ -38,7 +39,7 @@ mod stub;
 #[cfg(target_arch = "x86_64")]
 mod worker;
 
-pub use checks::{check_permission, predict_refusal};
+pub use checks::{RELEASABLE, check_permission, predict_refusal};
 pub use dropped::{CameBack, DroppedRanges};
 pub use error::ReleaseError;
 pub use options::{Options, ReleaseProgress};

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::release::Method;
 use lowtide_probe::detect::Detector;
@@ -15,8 +16,10 @@ pub struct Options {
     pub max_pause: Duration,
     /// The method that returns the memory; `None` selects the one that suits the allocator.
     pub method: Option<Method>,
-    /// Permits glibc versions that the torture test never ran on.
+    /// Permits versions of allocators that the torture test never ran on.
     pub untested: bool,
+    /// The allocators that a release acts on; `None` for all that lowtide can release.
+    pub allocators: Option<Vec<AllocatorKind>>,
     /// Leaves huge pages whole: of memory in huge pages, only those that are free as a whole are dropped. For programs
     /// that need their transparent huge pages more than the memory. `malloc_trim` ([`Method::Trim`]) ignores it.
     pub keep_huge_pages: bool,
@@ -65,6 +68,7 @@ impl Default for Options {
             max_pause: Duration::from_millis(1),
             method: None,
             untested: false,
+            allocators: None,
             keep_huge_pages: false,
             min_release_bytes: 0,
             shares_inherited_filters: false,

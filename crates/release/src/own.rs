@@ -119,9 +119,10 @@ mod implementation {
     use crate::error::{Abort, ReleaseError};
     use crate::keep_huge::HugePageKeeper;
     use crate::passes::{Operator, Passes};
+    use crate::releasable::ReleasableHeap;
     use crate::remote::nanoseconds;
     use crate::stub::numbers::*;
-    use crate::stub::{MAX_OPS, Op, PAGES_PER_HOLD, StubCounts};
+    use crate::stub::{Op, PAGES_PER_HOLD, StubCounts, parts};
     use crate::worker::{GAP, LOCK_TIMEOUT, MAX_HOLD};
 
     pub(super) fn release_own(options: &OwnOptions) -> Result<OwnRelease, OwnRefusal> {
@@ -141,9 +142,10 @@ mod implementation {
         drop(mappings);
         let mut release = OwnRelease::default();
         let mut own = Own::new(&layout, &options.interrupt);
+        let heap = ReleasableHeap::Ptmalloc(layout);
         let passes = Passes {
             memory: &memory,
-            layout: &layout,
+            heap: &heap,
             mappings: &|| {
                 heap_mappings().map_err(|error| ReleaseError::Failed(error.to_string()).into())
             },
@@ -347,16 +349,16 @@ mod implementation {
         }
 
         fn submit(&mut self, ops: &[Op]) -> Result<(), Abort> {
-            for part in ops.chunks(MAX_OPS) {
+            for part in parts(ops) {
                 self.finish()?;
-                for (place, op) in (OFF_OPS..).step_by(OP_BYTES as usize).zip(part) {
-                    for (offset, word) in (place..).step_by(8).zip(op.words()) {
-                        self.put(offset, word);
-                    }
+                let words: Vec<u64> = part.iter().flat_map(Op::slots).flatten().collect();
+                for (offset, word) in (OFF_OPS..).step_by(8).zip(&words) {
+                    self.put(offset, *word);
                 }
+                let slots = words.len() as u64 * 8 / OP_BYTES;
                 self.put(OFF_NEXT, 0);
-                self.put(OFF_COUNT, part.len() as u64);
-                while self.get(OFF_NEXT) < part.len() as u64 {
+                self.put(OFF_COUNT, slots);
+                while self.get(OFF_NEXT) < slots {
                     self.run_next();
                     std::thread::sleep(GAP);
                 }

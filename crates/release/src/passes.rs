@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use lowtide_heap::ptmalloc::{self, Heap, HeapMapping, Layout, Links};
+use lowtide_heap::ptmalloc::{self, HeapMapping, Links};
 use lowtide_probe::memory::LiveMemory;
 
 use crate::error::Abort;
 use crate::keep_huge::HugePageKeeper;
-use crate::plan::{self, Batch};
+use crate::plan::Batch;
+use crate::releasable::ReleasableHeap;
 use crate::stub::{Op, StubCounts};
 
 /// Minimum gain that is worth a release or a further pass, in bytes.
@@ -38,8 +39,8 @@ pub(crate) trait Operator {
 pub(crate) struct Passes<'a> {
     /// The memory of the process.
     pub(crate) memory: &'a LiveMemory,
-    /// Where its arenas are.
-    pub(crate) layout: &'a Layout,
+    /// Its heap.
+    pub(crate) heap: &'a ReleasableHeap,
     /// Reads the mappings that may hold a part of its heap.
     pub(crate) mappings: &'a dyn Fn() -> Result<Vec<HeapMapping>, Abort>,
     /// Present if huge pages are left whole.
@@ -68,8 +69,9 @@ impl Passes<'_> {
         let mut seen_before = u64::MAX;
         loop {
             // If the lists do not show how their links are encoded, they are left as they are.
-            if let Some(links) = ptmalloc::fast_links(self.memory, self.layout)
-                && !consolidations.is_empty()
+            if !consolidations.is_empty()
+                && let Some(layout) = self.heap.ptmalloc()
+                && let Some(links) = ptmalloc::fast_links(self.memory, layout)
             {
                 operator.consolidate(&consolidations, links)?;
             }
@@ -81,11 +83,11 @@ impl Passes<'_> {
                 ops.iter().for_each(|op| (self.dropping)(&(op.from..op.from + op.bytes)));
                 operator.submit(ops)
             };
-            let walked = ptmalloc::walk_and_tell(&memory, self.layout, &mappings, &mut |found| {
+            let sums = self.heap.walk(&memory, &mappings, &mut |found| {
                 if aborted.is_none() {
-                    aborted = batch.add(&found, self.memory, &mut submit).err();
+                    aborted = batch.add(found, self.memory, &mut submit).err();
                 }
-            });
+            })?;
             aborted.map_or(Ok(()), Err)?;
             batch.flush(&mut submit)?;
             operator.finish()?;
@@ -96,10 +98,10 @@ impl Passes<'_> {
             let is_whole = after.skipped + after.busy == before.skipped + before.busy;
             // A pass sees what earlier passes have left, and what was freed since. If that does not shrink, the
             // program reuses what is returned, and further passes are useless.
-            let seen = walked.release_bytes().saturating_sub(batch.kept_bytes());
+            let seen = sums.release_bytes.saturating_sub(batch.kept_bytes());
             let is_steady = seen > seen_before / 10 * 9;
             let is_little = gained < MIN_GAIN_BYTES.max(returned / LAST_PASS_DIVISOR);
-            consolidations = self::consolidations(&walked, self.layout);
+            consolidations = sums.consolidations;
             // Everything that this pass saw is returned: another one would only find what was freed since.
             let is_all = is_whole && gained >= seen && consolidations.is_empty();
             if is_all || is_little || is_steady || begin.elapsed() > PASSES_TIMEOUT {
@@ -108,10 +110,4 @@ impl Passes<'_> {
             seen_before = seen;
         }
     }
-}
-
-/// Returns the operations that consolidate the fast bins of every arena where this is worthwhile.
-pub(crate) fn consolidations(heap: &Heap, layout: &Layout) -> Vec<Op> {
-    let worth_it = heap.arenas.iter().filter(|arena| arena.is_worth_joining());
-    worth_it.flat_map(|arena| plan::consolidations(arena, layout)).collect()
 }

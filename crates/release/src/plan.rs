@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ptmalloc::{FreeKind, FreePages, Layout, WalkedArena};
+use lowtide_heap::ptmalloc::{Heap, Layout, WalkedArena};
 
 use crate::error::Abort;
 use crate::huge::HUGE;
 use crate::keep_huge::{HugePageKeeper, Part};
-use crate::stub::numbers::{OP_CHUNK, OP_CONSOLIDATE, OP_TOP};
-use crate::stub::{MAX_OPS, Op, PAGES_PER_OP};
+use crate::releasable::Found;
+use crate::stub::numbers::{MAX_CHECKS, OP_CONSOLIDATE};
+use crate::stub::{MAX_SLOTS, Op, PAGES_PER_OP};
 
 /// Size of a full batch, in bytes: small enough that most of its ranges are still free when it runs.
 const BATCH_BYTES: u64 = 16 << 20;
@@ -24,6 +25,8 @@ pub(crate) type Submit<'s> = dyn FnMut(&[Op]) -> Result<(), Abort> + 's;
 #[derive(Default)]
 pub(crate) struct Batch<'m> {
     ops: Vec<Op>,
+    /// Their slots in the table.
+    slots: usize,
     bytes: u64,
     /// Where the operations of this batch start.
     starts: HashSet<u64>,
@@ -45,14 +48,15 @@ impl<'m> Batch<'m> {
     /// Adds the resident pages of a free range, in parts that one lock hold may drop. Submits each full batch.
     pub(crate) fn add(
         &mut self,
-        found: &FreePages,
+        found: &Found,
         memory: &impl Memory,
         submit: &mut Submit<'_>,
     ) -> Result<(), Abort> {
-        let is_all = found.resident_bytes == found.pages.end - found.pages.start;
-        let (mut at, mut kept_bytes) = (found.pages.start, 0);
-        while at < found.pages.end {
-            let end = found.pages.end.min((at / SLICE_BYTES + 1).saturating_mul(SLICE_BYTES));
+        let all = found.pages();
+        let is_all = found.resident_bytes() == all.end - all.start;
+        let (mut at, mut kept_bytes) = (all.start, 0);
+        while at < all.end {
+            let end = all.end.min((at / SLICE_BYTES + 1).saturating_mul(SLICE_BYTES));
             let parts = match &mut self.keeper {
                 Some(keeper) => keeper.parts(&(at..end)),
                 None => vec![Part { pages: at..end, is_huge: false }],
@@ -70,32 +74,30 @@ impl<'m> Batch<'m> {
             }
             at = end;
         }
-        self.kept_bytes += kept_bytes.min(found.resident_bytes);
+        self.kept_bytes += kept_bytes.min(found.resident_bytes());
         Ok(())
     }
 
     /// Adds resident pages of a free range.
     fn add_run(
         &mut self,
-        found: &FreePages,
+        found: &Found,
         run: Range<u64>,
         max_bytes: u64,
         submit: &mut Submit<'_>,
     ) -> Result<(), Abort> {
-        let (arena, chunk) = (found.arena, found.chunk.start);
-        let size = found.chunk.end - found.chunk.start;
-        let kind = match found.kind {
-            FreeKind::Chunk => OP_CHUNK,
-            FreeKind::Top => OP_TOP,
-        };
+        /// Slots of the largest operation.
+        const MAX_OP_SLOTS: usize = 1 + (MAX_CHECKS as usize).div_ceil(2);
         let mut from = run.start;
         while from < run.end {
             let bytes = (run.end - from).min(max_bytes);
             if !self.last_starts.contains(&from) && self.starts.insert(from) {
-                self.ops.push(Op { arena, chunk, size, from, bytes, kind });
+                let op = found.op(from, bytes);
+                self.slots += op.slot_count();
+                self.ops.push(op);
                 self.bytes += bytes;
             }
-            if self.ops.len() >= MAX_OPS || self.bytes >= BATCH_BYTES {
+            if self.slots + MAX_OP_SLOTS > MAX_SLOTS || self.bytes >= BATCH_BYTES {
                 self.flush(submit)?;
             }
             from += bytes;
@@ -107,7 +109,7 @@ impl<'m> Batch<'m> {
     pub(crate) fn flush(&mut self, submit: &mut Submit<'_>) -> Result<(), Abort> {
         let submitted = submit(&self.ops);
         self.ops.clear();
-        self.bytes = 0;
+        (self.slots, self.bytes) = (0, 0);
         std::mem::swap(&mut self.starts, &mut self.last_starts);
         self.starts.clear();
         submitted
@@ -140,8 +142,15 @@ pub(crate) fn consolidations(arena: &WalkedArena, layout: &Layout) -> Vec<Op> {
             // More chunks may have been freed since, but not without limit.
             bytes: arena.tally.fast_count * 2 + 1000,
             kind: OP_CONSOLIDATE,
+            checks: Vec::new(),
         })
         .collect()
+}
+
+/// Returns the operations that consolidate the fast bins of every arena where this is worthwhile.
+pub(crate) fn worthwhile_consolidations(heap: &Heap, layout: &Layout) -> Vec<Op> {
+    let worth_it = heap.arenas.iter().filter(|arena| arena.is_worth_joining());
+    worth_it.flat_map(|arena| consolidations(arena, layout)).collect()
 }
 
 #[cfg(test)]
@@ -149,17 +158,18 @@ mod tests {
     use super::*;
     use crate::stub::PAGES_PER_HOLD;
     use lowtide_heap::memory::Saved;
+    use lowtide_heap::ptmalloc::{FreeKind, FreePages};
 
-    fn found(pages: std::ops::Range<u64>, resident_bytes: u64) -> FreePages {
+    fn found(pages: std::ops::Range<u64>, resident_bytes: u64) -> Found {
         let chunk = pages.start - 64..pages.end + 32;
-        FreePages { arena: 0x10, kind: FreeKind::Chunk, chunk, pages, resident_bytes }
+        Found::Chunk(FreePages { arena: 0x10, kind: FreeKind::Chunk, chunk, pages, resident_bytes })
     }
 
     /// Collects the operations of free ranges that are found one after the other.
-    fn operations(batch: &mut Batch<'_>, found: &[FreePages], memory: &Saved) -> Vec<Op> {
+    fn operations(batch: &mut Batch<'_>, found: &[Found], memory: &Saved) -> Vec<Op> {
         let mut ops = Vec::new();
         let mut submit = |part: &[Op]| {
-            assert!(part.len() <= MAX_OPS);
+            assert!(part.iter().map(Op::slot_count).sum::<usize>() <= MAX_SLOTS);
             ops.extend_from_slice(part);
             Ok(())
         };
@@ -185,14 +195,14 @@ mod tests {
     fn only_resident_pages_are_dropped_and_each_once_while_its_operation_may_be_pending() {
         let memory = Saved { blocks: vec![(0x2000, vec![0; 0x1000]), (0x5000, vec![0; 0x2000])] };
         let mut batch = Batch::default();
-        let free = found(0x2000..0x6000, 0x2000);
-        let ops = operations(&mut batch, &[free.clone(), free.clone()], &memory);
+        let free = || found(0x2000..0x6000, 0x2000);
+        let ops = operations(&mut batch, &[free(), free()], &memory);
         let dropped: Vec<_> = ops.iter().map(|op| (op.from, op.bytes)).collect();
         assert_eq!(dropped, [(0x2000, 0x1000), (0x5000, 0x1000)]);
         // They may still be running.
-        assert_eq!(operations(&mut batch, std::slice::from_ref(&free), &memory), []);
+        assert_eq!(operations(&mut batch, &[free()], &memory), []);
         batch.start_pass();
-        assert_eq!(operations(&mut batch, &[free], &memory).len(), 2);
+        assert_eq!(operations(&mut batch, &[free()], &memory).len(), 2);
     }
 
     #[test]

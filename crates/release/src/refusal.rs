@@ -30,11 +30,38 @@ pub enum Refusal {
     /// It is not a 64-bit x86 process, or lowtide is not.
     #[error("it is no 64-bit x86 process: releases are supported on x86-64 only")]
     Machine,
-    /// It has another allocator.
-    #[error("its allocator is {name}, and lowtide can release only glibc's memory")]
+    /// It has an allocator whose memory lowtide cannot release.
+    #[error(
+        "its allocator is {name}, and lowtide can release the memory of glibc, jemalloc, mimalloc 3 and \
+         gperftools only"
+    )]
     Allocator {
         /// Which.
         name: String,
+    },
+    /// It has an allocator that the caller did not choose ([`Options::allocators`](crate::Options::allocators)).
+    #[error("its allocator is {name}, and releases act on it only with `--allocators {name}`")]
+    NotChosen {
+        /// Which.
+        name: String,
+    },
+    /// The free memory of its allocator is not guarded.
+    #[error("its allocator is {name}, whose memory cannot be released safely because {why}")]
+    Unguarded {
+        /// Which.
+        name: String,
+        /// The end of the sentence.
+        why: &'static str,
+    },
+    /// Its C library has other locks than glibc.
+    #[error(
+        "its allocator is {name} with the locks of {c_library}, and lowtide knows those of glibc only"
+    )]
+    Locks {
+        /// Which allocator.
+        name: String,
+        /// Which C library.
+        c_library: String,
     },
     /// Its heap could not be found.
     #[error("its heap could not be found: it has not allocated yet, or its layout is not known")]
@@ -45,12 +72,14 @@ pub enum Refusal {
         /// Which.
         name: &'static str,
     },
-    /// Its glibc version is untested.
+    /// The version of its allocator is untested.
     #[error(
-        "its glibc is {version}, and releases were tested on {tested} only: `lowtide release --untested` \
+        "its {name} is {version}, and releases were tested on {tested} only: `lowtide release --untested` \
          permits one"
     )]
     Untested {
+        /// The allocator.
+        name: String,
         /// The version, or a phrase for an unknown one.
         version: String,
         /// The tested versions.
@@ -127,14 +156,23 @@ pub enum Refusal {
         /// What.
         what: &'static str,
     },
-    /// Its allocator has no purge.
-    #[error(
-        "glibc has no purge of its own but malloc_trim: --method chunks gives back more, in bounded holds"
-    )]
-    NoPurge,
+    /// Its allocator has no purge that can be called.
+    #[error("{why}: --method chunks gives back more, in bounded holds")]
+    NoPurge {
+        /// Why not.
+        why: &'static str,
+    },
     /// `malloc_trim` was not found.
     #[error("its C library has no malloc_trim that could be found: --method chunks does without")]
     NoTrim,
+    /// `malloc_trim` does not concern its allocator.
+    #[error(
+        "its allocator is {name}, and malloc_trim returns the memory of glibc only: --method chunks returns it"
+    )]
+    NotForTrim {
+        /// Which.
+        name: String,
+    },
 }
 
 fn none_of(threads: usize) -> String {
@@ -177,7 +215,10 @@ impl Refusal {
             Self::Stopped { .. } => Hazard::Stopped,
             Self::Frozen => Hazard::Frozen,
             Self::Machine => Hazard::Machine,
-            Self::Allocator { .. } => Hazard::Allocator,
+            Self::Allocator { .. }
+            | Self::NotChosen { .. }
+            | Self::Unguarded { .. }
+            | Self::Locks { .. } => Hazard::Allocator,
             Self::NoHeap => Hazard::NoHeap,
             Self::Sanitizer { .. } => Hazard::Sanitizer,
             Self::Untested { .. } => Hazard::Untested,
@@ -191,8 +232,8 @@ impl Refusal {
             Self::SharedMemory { .. } => Hazard::SharedMemory,
             Self::NoThread { .. } => Hazard::NoThread,
             Self::Gadget { .. } => Hazard::Gadget,
-            Self::NoPurge => Hazard::NoPurge,
-            Self::NoTrim => Hazard::NoTrim,
+            Self::NoPurge { .. } => Hazard::NoPurge,
+            Self::NoTrim | Self::NotForTrim { .. } => Hazard::NoTrim,
         }
     }
 }

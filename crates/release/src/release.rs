@@ -19,7 +19,7 @@ use crate::examination::{TargetHeap, examine};
 use crate::huge::HugePages;
 use crate::keep_huge::HugePageKeeper;
 use crate::options::Options;
-use crate::passes::{self, MIN_GAIN_BYTES, Passes};
+use crate::passes::{MIN_GAIN_BYTES, Passes};
 use crate::periodic;
 use crate::priority::{IdleGuard, JobControlBlocked};
 use crate::refusal::Refusal;
@@ -136,15 +136,15 @@ impl ReleaseRun<'_> {
         heap: &TargetHeap,
         observe: &mut dyn FnMut(TargetStep),
     ) -> Result<(), Abort> {
-        let malloc = heap.malloc.as_str();
+        let c_library = heap.c_library.as_str();
         let maps = Arc::clone(&heap.facts.maps);
-        let areas = heap.walked.areas.clone();
+        let areas = heap.areas.clone();
         let mut borrower = ThreadBorrower::open(
             self.target,
             &heap.memory,
             maps,
             areas,
-            malloc,
+            c_library,
             self.options,
             observe,
         )?;
@@ -181,7 +181,7 @@ impl ReleaseRun<'_> {
         let maps = &heap.facts.maps;
         // A program that was linked with it has a copy of its own, which all libraries then use.
         let program = maps.iter().find(|m| m.has_file());
-        let library = heap::library(maps, &heap.malloc);
+        let library = heap::library(maps, &heap.c_library);
         [program, library].into_iter().flatten().find_map(|file: &Mapping| {
             crate::remote::symbol::address(self.target.pid, maps, file, NAME)
         })
@@ -240,8 +240,8 @@ impl ReleaseRun<'_> {
     ) -> Result<(), Abort> {
         let pages = LiveMemory::pages_only(self.target.pid);
         let pages = pages.map_err(|error| self.target.failed(error))?;
-        let huge = HugePages::find(&heap.memory, &heap.walked.areas);
-        let mut injected = match borrower.inject(kept) {
+        let huge = HugePages::find(&heap.memory, &heap.areas);
+        let mut injected = match borrower.inject(heap.heap.code(), kept) {
             Ok(injected) => injected,
             Err(abort) => {
                 self.note_thread(borrower);
@@ -286,7 +286,7 @@ impl ReleaseRun<'_> {
         if self.release.method == Method::Trim {
             return self.run_trim(injected, heap, options);
         }
-        let mut worker = Worker::start(injected, &heap.layout, options)?;
+        let mut worker = Worker::start(injected, heap.heap.ptmalloc(), options)?;
         let passed = self.run_passes(&mut worker, heap);
         let (counts, ended) = worker.stop();
         self.release.returned_bytes = counts.returned_bytes;
@@ -310,14 +310,14 @@ impl ReleaseRun<'_> {
             .then(|| IdleGuard::new(&self.options.interrupt));
         let passes = Passes {
             memory: &heap.memory,
-            layout: &heap.layout,
+            heap: &heap.heap,
             mappings: &|| heap.mappings(self.target),
             keeper: HugePageKeeper::for_options(self.options, &heap.memory),
             interrupt: &self.options.interrupt,
             dropping: &mut |pages| self.dropped.add(pages),
             count: &mut self.release.passes,
         };
-        passes.run(worker, passes::consolidations(&heap.walked, &heap.layout))
+        passes.run(worker, heap.consolidations.clone())
     }
 
     /// Makes the target call `malloc_trim`, for comparison.
@@ -328,15 +328,16 @@ impl ReleaseRun<'_> {
         options: &WorkerOptions,
     ) -> Result<(), Abort> {
         let maps = &heap.facts.maps;
-        let library = heap::library(maps, &heap.malloc);
+        let library = heap::library(maps, &heap.c_library);
         let function = library.and_then(|file| {
             crate::remote::symbol::address(self.target.pid, maps, file, "malloc_trim")
         });
         crate::worker::trim(injected, function.ok_or(Refusal::NoTrim)?, options.runs_in)?;
         let mappings = heap.mappings(self.target)?;
-        let after = ptmalloc::walk(&heap.memory, &heap.layout, &mappings);
+        let layout = heap.heap.ptmalloc().ok_or(Refusal::NoTrim)?;
+        let after = ptmalloc::walk(&heap.memory, layout, &mappings);
         self.release.passes = 1;
-        self.release.returned_bytes = heap.walked.trim_bytes().saturating_sub(after.trim_bytes());
+        self.release.returned_bytes = heap.trim_bytes.saturating_sub(after.trim_bytes());
         Ok(())
     }
 

@@ -12,8 +12,27 @@ pub(crate) mod numbers {
 
 use numbers::*;
 
-/// The code. Empty for architectures that it was not written for.
-pub(crate) const CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.bin"));
+/// A build of the code. Empty for architectures that it was not written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Code(&'static [u8]);
+
+impl Code {
+    /// For the heap of glibc.
+    pub(crate) const PTMALLOC: Self =
+        Self(include_bytes!(concat!(env!("OUT_DIR"), "/ptmalloc.bin")));
+    /// For the heaps of other allocators.
+    pub(crate) const GUARDED: Self = Self(include_bytes!(concat!(env!("OUT_DIR"), "/guarded.bin")));
+
+    /// Returns its instructions.
+    pub(crate) fn bytes(self) -> &'static [u8] {
+        self.0
+    }
+
+    /// Returns whether some build begins with these bytes.
+    pub(crate) fn begins_with(bytes: &[u8]) -> bool {
+        [Self::PTMALLOC, Self::GUARDED].iter().any(|code| code.0.starts_with(bytes))
+    }
+}
 
 /// Size of the shared block in bytes, including the stacks of both threads.
 pub(crate) const BLOCK_BYTES: u64 = THREAD_STACK_END;
@@ -22,21 +41,35 @@ pub(crate) const NAME: &str = "lowtide";
 /// Length of the instruction `syscall`, over which the kernel steps back to restart a call.
 pub(crate) const SYSCALL_BYTES: u64 = 2;
 
-/// Maximum number of operations in one batch.
-pub(crate) const MAX_OPS: usize = ((OPS_END - OFF_OPS) / OP_BYTES) as usize;
+/// Maximum number of slots that the operations of one batch have.
+pub(crate) const MAX_SLOTS: usize = ((OPS_END - OFF_OPS) / OP_BYTES) as usize;
 /// Maximum number of pages that one operation drops: a slice ends after an operation.
 pub(crate) const PAGES_PER_OP: u64 = 128;
 /// Maximum number of pages that are dropped during one lock hold; the code enforces the same limit.
 pub(crate) const PAGES_PER_HOLD: u64 = MAX_PAGES;
 
+/// Splits operations into parts of which each fits the table.
+pub(crate) fn parts(mut ops: &[Op]) -> impl Iterator<Item = &[Op]> {
+    std::iter::from_fn(move || {
+        let mut slots = 0;
+        let fits = |op: &&Op| {
+            slots += op.slot_count();
+            slots <= MAX_SLOTS
+        };
+        let (part, rest) = ops.split_at(ops.iter().take_while(fits).count());
+        ops = rest;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
 /// One operation of the code in the target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Op {
-    /// The arena whose lock it needs.
+    /// The arena whose lock it needs; of another allocator: the lock, or the word of a bitmap.
     pub(crate) arena: u64,
-    /// The free chunk, or the fast bin.
+    /// The free chunk, or the fast bin; the bits to claim.
     pub(crate) chunk: u64,
-    /// The chunk's size, or that of the chunks in the bin.
+    /// The chunk's size, or that of the chunks in the bin; the number of checks.
     pub(crate) size: u64,
     /// Start of the pages.
     pub(crate) from: u64,
@@ -44,21 +77,32 @@ pub(crate) struct Op {
     pub(crate) bytes: u64,
     /// `OP_…`.
     pub(crate) kind: u64,
+    /// The checks, as `struct check`: address, mask and value. None for the heap of glibc.
+    pub(crate) checks: Vec<[u64; 3]>,
 }
 
+/// The words of a slot in the table of operations.
+pub(crate) type Slot = [u64; OP_BYTES as usize / 8];
+
 impl Op {
-    /// Returns its fields in the order of `struct op`.
-    pub(crate) fn words(&self) -> [u64; OP_BYTES as usize / 8] {
-        [self.arena, self.chunk, self.size, self.from, self.bytes, self.kind]
+    /// Returns its slots in the table: its fields in the order of `struct op`, and its checks, two to a slot.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
+        let head = [self.arena, self.chunk, self.size, self.from, self.bytes, self.kind];
+        let checks = self.checks.chunks(2).map(|two| {
+            let ([a, b, c], [d, e, f]) = (two[0], two.get(1).copied().unwrap_or_default());
+            [a, b, c, d, e, f]
+        });
+        std::iter::once(head).chain(checks)
     }
 
-    /// Encodes it in the layout of `struct op`.
-    pub(crate) fn bytes(&self) -> [u8; OP_BYTES as usize] {
-        let mut bytes = [0; OP_BYTES as usize];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
+    /// Returns the number of its slots.
+    pub(crate) fn slot_count(&self) -> usize {
+        1 + self.checks.len().div_ceil(2)
+    }
+
+    /// Encodes its slots.
+    pub(crate) fn bytes(&self) -> impl Iterator<Item = u8> {
+        self.slots().flatten().flat_map(u64::to_le_bytes)
     }
 }
 
@@ -179,8 +223,10 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn the_code_fits_its_page_and_begins_with_a_call() {
-        assert!(CODE.len() as u64 <= CODE_BYTES);
-        assert_eq!(CODE[..2], [0x0f, 0x05]);
-        assert!(OFF_OPS + MAX_OPS as u64 * OP_BYTES <= OPS_END);
+        for code in [Code::PTMALLOC, Code::GUARDED] {
+            assert!(code.bytes().len() as u64 <= CODE_BYTES);
+            assert_eq!(code.bytes()[..2], [0x0f, 0x05]);
+        }
+        assert!(OFF_OPS + MAX_SLOTS as u64 * OP_BYTES <= OPS_END);
     }
 }

@@ -17,7 +17,7 @@ use crate::periodic::PeriodicThread;
 use crate::refusal::Refusal;
 use crate::remote::{ACTION_TIMEOUT, Injected, TRIM_TIMEOUT, Task, nanoseconds};
 use crate::stub::numbers::*;
-use crate::stub::{MAX_OPS, Op, PAGES_PER_HOLD, StubCounts};
+use crate::stub::{Op, PAGES_PER_HOLD, StubCounts, parts};
 
 /// Maximum time of a lock hold, apart from the operation in progress.
 pub(crate) const MAX_HOLD: Duration = Duration::from_micros(60);
@@ -74,16 +74,17 @@ pub(crate) struct Worker<'w, 'b, 't> {
 }
 
 impl<'w, 'b, 't> Worker<'w, 'b, 't> {
-    /// Starts the worker thread, or runs a first, empty slice.
+    /// Starts the worker thread, or runs a first, empty slice. `layout` is that of the heap of glibc, if its memory is
+    /// released.
     pub(crate) fn start(
         injected: &'w mut Injected<'b, 't>,
-        layout: &Layout,
+        layout: Option<&Layout>,
         options: &WorkerOptions<'w>,
     ) -> Result<Self, Abort> {
-        let main = layout.arenas.first().copied().unwrap_or(0);
+        let main = layout.and_then(|layout| layout.arenas.first().copied()).unwrap_or(0);
         for (offset, word) in [
             (OFF_MAIN_ARENA, main),
-            (OFF_BINS_AT, layout.head_bytes),
+            (OFF_BINS_AT, layout.map_or(0, |layout| layout.head_bytes)),
             (OFF_SINGLE_THREADED, options.single_threaded_at.unwrap_or(0)),
             (OFF_PAGES_PER_HOLD, PAGES_PER_HOLD),
             (OFF_HOLD_NS, nanoseconds(MAX_HOLD)),
@@ -194,7 +195,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         }
     }
 
-    /// Runs slices in borrowed threads until `count` operations are done.
+    /// Runs slices in borrowed threads until the operations in `count` slots are done.
     fn run_slices(&mut self, count: u64) -> Result<(), Abort> {
         let (mut before, mut idle_slices) = ((0, 0), 0);
         loop {
@@ -251,7 +252,7 @@ impl Operator for Worker<'_, '_, '_> {
     }
 
     fn submit(&mut self, ops: &[Op]) -> Result<(), Abort> {
-        for part in ops.chunks(MAX_OPS) {
+        for part in parts(ops) {
             self.finish()?;
             if self.injected.half(OFF_STATE) == Some(STATE_ENDED) {
                 return Err(self.injected.io().because(ENDED));
@@ -259,9 +260,10 @@ impl Operator for Worker<'_, '_, '_> {
             let dropped = part.iter().filter(|op| op.kind != OP_CONSOLIDATE).map(|op| op.bytes);
             self.requested_bytes += dropped.sum::<u64>();
             let bytes: Vec<u8> = part.iter().flat_map(Op::bytes).collect();
+            let slots = bytes.len() as u64 / OP_BYTES;
             self.injected.write_block(OFF_OPS, &bytes)?;
             self.injected.put(OFF_NEXT, 0)?;
-            self.injected.put(OFF_COUNT, part.len() as u64)?;
+            self.injected.put(OFF_COUNT, slots)?;
             match self.runs_in {
                 RunsIn::OwnThread => {
                     self.batch += 1;
@@ -269,7 +271,7 @@ impl Operator for Worker<'_, '_, '_> {
                     self.is_pending = true;
                 }
                 RunsIn::Slices => {
-                    self.run_slices(part.len() as u64)?;
+                    self.run_slices(slots)?;
                     self.count();
                 }
             }

@@ -81,6 +81,11 @@ typedef unsigned long u64;
 #define OP_TOP 1         /* drop pages of the top chunk */
 #define OP_CONSOLIDATE 2 /* consolidate the chunks of the fast bin at `chunk`, at most `bytes` of them */
 
+/* Of the code for other allocators (guarded.h). */
+#define OP_LOCKED 3   /* drop pages under a lock, if all checks hold */
+#define OP_CLAIM 4    /* claim free slices by their bits, and drop pages of them */
+#define MAX_CHECKS 17 /* of one operation, with the summary of a claim */
+
 /* One operation. For OP_CHUNK and OP_TOP, `bytes` from `from` on are dropped, which lie in the free chunk at `chunk`
  * of `size` bytes. */
 struct op {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lowtide_model::act::Act;
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_policy::{Action, Budget, MAX_DELAY_S, PolicyKind, ProcessState, SampleReason};
 use lowtide_probe::machine::thread_cpu_s;
 use lowtide_probe::patience::patiently;
@@ -33,6 +34,8 @@ pub struct Options {
     /// Share of a core that releases may use on average: 0.005 for half a percent. Policies whose moments the user has
     /// chosen have no budget.
     pub budget: f64,
+    /// The allocators that releases act on; `None` for all that lowtide can release.
+    pub allocators: Option<Vec<AllocatorKind>>,
     /// Only reports what would be released.
     pub dry_run: bool,
     /// A process that has inherited its seccomp filters from the same process as lowtide. Its descendants have them too.

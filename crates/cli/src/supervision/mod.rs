@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use lowtide_model::act::{Act, ActEvent};
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::release::ReleaseOutcome;
@@ -155,6 +156,7 @@ pub(crate) fn outcome(act: &Act) -> String {
 /// Returns the options of a supervision.
 pub(crate) fn options(
     args: &PolicyArgs,
+    allocators: Option<Vec<AllocatorKind>>,
     dry_run: bool,
     filter_family: Option<u32>,
     interrupt: Arc<AtomicBool>,
@@ -163,6 +165,7 @@ pub(crate) fn options(
         policy: args.policy,
         max_pause: args.max_pause.value,
         budget: args.budget,
+        allocators,
         dry_run,
         filter_family,
         interrupt,

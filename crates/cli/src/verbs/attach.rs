@@ -50,7 +50,8 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
     if let Some(path) = &args.policy.output {
         reporter.record(record(args, path)?);
     }
-    let options = options(&args.policy, args.dry_run, None, interrupt::flag());
+    let options =
+        options(&args.policy, args.allocators.0.clone(), args.dry_run, None, interrupt::flag());
     let scope = scope(args);
     if !output.json {
         report_own(&args.selector);

@@ -167,7 +167,7 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
     if !args.unbounded {
         report_permission(context.service);
     }
-    let options = options(&args.policy, false, Some(context.service), interrupt);
+    let options = options(&args.policy, None, false, Some(context.service), interrupt);
     Supervisor::new(options, scope, &mut reporter).run();
     0
 }

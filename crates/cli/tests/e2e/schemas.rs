@@ -282,7 +282,10 @@ fn every_hazard_is_in_the_schema() {
         Refusal::Allocator { name: text() },
         Refusal::NoHeap,
         Refusal::Sanitizer { name: "" },
-        Refusal::Untested { version: text(), tested: text() },
+        Refusal::NotChosen { name: text() },
+        Refusal::Unguarded { name: text(), why: "" },
+        Refusal::Locks { name: text(), c_library: text() },
+        Refusal::Untested { name: text(), version: text(), tested: text() },
         Refusal::HeapNotWhole { what: text() },
         Refusal::Seccomp { call: "" },
         Refusal::SeccompUnread { why: text() },
@@ -293,8 +296,9 @@ fn every_hazard_is_in_the_schema() {
         Refusal::SharedMemory { other: 1 },
         Refusal::NoThread { threads: 1, why: text() },
         Refusal::Gadget { what: "" },
-        Refusal::NoPurge,
+        Refusal::NoPurge { why: "" },
         Refusal::NoTrim,
+        Refusal::NotForTrim { name: text() },
     ];
     for refusal in refusals {
         hold_release(&serde_json::to_value(refused_release(refusal.hazard())).unwrap());

@@ -3,11 +3,13 @@
 //! - `page_map`: the spans. A span is a large block, is cut into blocks of one size class, or is free.
 //! - `size_class`: the sizes of blocks.
 //! - `caches`: free blocks that threads cache, and those on their way between threads.
+//! - `droppable`: free spans, with the lock that guards them.
 //! - `tally`: the sums, in the terms of `MallocExtension::GetNumericProperty`.
 //!
 //! Sources: gperftools 2.8.1 to 2.18.1, `src/span.h`, `pagemap.h`, `central_freelist.h`, `thread_cache.h`, `common.cc`.
 
 mod caches;
+mod droppable;
 mod page_map;
 mod size_class;
 mod tally;
@@ -20,6 +22,7 @@ use crate::ranges::joined;
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
 use crate::scattered::Scattered;
+pub use droppable::{Lock, each_droppable, lock};
 use page_map::{LEAF_BYTES, Location, PageMap, RECORD, Span};
 pub use tally::{Heap, Resident};
 

@@ -12,7 +12,7 @@ use crate::scattered::Scattered;
 /// Bits of an address within a page (`kPageShift`).
 pub(super) const PAGE_BITS: u32 = 13;
 /// A leaf has 2 to this power entries, and the root as many as 48 bits of address ask for.
-const LEAF_BITS: u32 = 18;
+pub(super) const LEAF_BITS: u32 = 18;
 const ROOT_BITS: u32 = 48 - PAGE_BITS - LEAF_BITS;
 pub(super) const LEAF_BYTES: u64 = 8 << LEAF_BITS;
 const ROOT_BYTES: u64 = 8 << ROOT_BITS;
@@ -33,9 +33,9 @@ pub(super) struct Span {
     /// The address of its record.
     pub(super) record: u64,
     /// Its first page.
-    first: u64,
+    pub(super) first: u64,
     /// Number of its pages.
-    pages: u64,
+    pub(super) pages: u64,
     /// Number of its blocks that are not in its own list (`refcount`).
     pub(super) out: u64,
     /// The index of the size class of its blocks; 0 stands for one block that is the span.
@@ -58,6 +58,15 @@ pub(super) enum Location {
 pub(super) const RECORD: u64 = 48;
 
 impl Span {
+    pub(super) fn is_free(&self) -> bool {
+        self.location == Location::Free
+    }
+
+    /// Its last page.
+    pub(super) fn last(&self) -> u64 {
+        self.first + self.pages - 1
+    }
+
     pub(super) fn range(&self) -> Range<u64> {
         self.first << PAGE_BITS..(self.first + self.pages) << PAGE_BITS
     }

@@ -79,6 +79,48 @@ impl Bits {
         self.field((18, 20), 8) as usize
     }
 
+    /// The shard of the bin of a slab.
+    pub(super) fn shard(self) -> u64 {
+        self.field((36, 38), 6)
+    }
+
+    /// Whether pages that cannot be accessed surround it.
+    pub(super) fn is_guarded(self) -> bool {
+        self.version == Version::V53 && self.field((16, 16), 1) == 1
+    }
+
+    /// The bits that tell a free extent: its arena, whether it is a slab, who has made it, whether it is guarded, and its
+    /// state.
+    pub(super) fn free_extent_mask(self) -> u64 {
+        match self.version {
+            Version::V52 => 0x1fff | 0b11 << 16,
+            Version::V53 => 0x1fff | 1 << 14 | 1 << 16 | 0b111 << 17,
+        }
+    }
+
+    /// The same bits, and those of the size class and the shard.
+    pub(super) fn slab_mask(self) -> u64 {
+        let of_slab = match self.version {
+            Version::V52 => 0xff << 18 | 0x3f << 36,
+            Version::V53 => 0xff << 20 | 0x3f << 38,
+        };
+        self.free_extent_mask() | of_slab
+    }
+
+    /// The bits that count the free regions of a slab.
+    pub(super) fn free_regions_mask(self) -> u64 {
+        0x3ff << self.free_regions_at()
+    }
+
+    /// A word that has only so many free regions.
+    pub(super) fn with_free_regions(self, count: u64) -> u64 {
+        count << self.free_regions_at()
+    }
+
+    fn free_regions_at(self) -> u32 {
+        if self.version == Version::V52 { 26 } else { 28 }
+    }
+
     /// The free regions of a slab.
     pub(super) fn free_regions(self) -> u64 {
         self.field((26, 28), 10)

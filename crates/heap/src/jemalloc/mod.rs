@@ -4,6 +4,8 @@
 //! - `extent`: their records.
 //! - `slab`: extents of small regions.
 //! - `tcache`: what threads cache.
+//! - `locks`: the locks that guard free memory.
+//! - `droppable`: free memory with its locks.
 //! - `tally`: the sums.
 //!
 //! The program is not stopped. An extent may change while it is read: its record then contradicts the tree, or the bits of a
@@ -11,7 +13,9 @@
 //!
 //! Sources: jemalloc 5.2.1, 5.3.0 and 5.3.1, `include/jemalloc/internal/`.
 
+mod droppable;
 mod extent;
+mod locks;
 mod rtree;
 mod size_class;
 mod slab;
@@ -26,7 +30,9 @@ use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
+pub use droppable::each_droppable;
 use extent::{Bits, Record, State, Version};
+pub use locks::{Locks, locks};
 use rtree::{Entry, Found, Next, PAGE, Root, Rtree};
 use slab::Slab;
 pub use tally::{ClassCount, Heap, Resident, Tally};

@@ -104,6 +104,14 @@ impl Found {
     pub(super) fn places(&self) -> [u64; 2] {
         [self.record.at / BASE_ALIGNMENT, self.leaf / BASE_ALIGNMENT]
     }
+
+    /// Returns the addresses of the words of the entry of its first page, with their values.
+    pub(super) fn entry_words(&self) -> impl Iterator<Item = (u64, u64)> {
+        let Entry { page, word, second, shape } = self.entry;
+        let slot = self.leaf + (page & ((1 << shape.leaf_bits) - 1)) * shape.entry;
+        let words = [(slot, word), (slot + 8, second)];
+        words.into_iter().take(shape.entry as usize / 8)
+    }
 }
 
 /// What to do after an extent.

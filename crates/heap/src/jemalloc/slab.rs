@@ -1,5 +1,7 @@
 //! A slab: an extent of regions of one size, with a bit for each that says whether it is free.
 
+use std::ops::Range;
+
 use super::extent::BITMAP_WORDS;
 use super::rtree::PAGE;
 
@@ -49,6 +51,17 @@ impl Slab {
             free -= (last + 1) * self.region - end;
         }
         free + (page + 1) * PAGE - end
+    }
+
+    /// Returns the bits in a word of the bitmap of the regions that lie in a part of the slab, in bytes from its beginning.
+    pub(super) fn mask_of(&self, word: u64, part: Range<u64>) -> u64 {
+        if part.start >= part.end {
+            return 0;
+        }
+        let (first, last) = (part.start / self.region, (part.end - 1) / self.region);
+        let regions = word * 64..word * 64 + 64;
+        let bits = regions.filter(|region| (first..=last).contains(region));
+        bits.fold(0, |mask, region| mask | 1 << (region % 64))
     }
 
     /// Whether a region is free.

@@ -3,6 +3,7 @@
 //! - `find`: the segments of version 2 and the arenas of version 3.
 //! - `segment`, `arena`: their pages and free parts.
 //! - `page`: rows of blocks of one size.
+//! - `droppable`: free slices of version 3, with the bits by which they are claimed.
 //! - `tally`: the sums.
 //!
 //! Free blocks can be anywhere in a page. So what is resident of a page with live blocks, and not live, counts as
@@ -11,6 +12,7 @@
 //! Sources: mimalloc 2.0.9 to 2.4.1 and 3.0.10 to 3.4.3, `include/mimalloc/types.h` and `src/arena.c`.
 
 mod arena;
+mod droppable;
 mod find;
 mod page;
 mod segment;
@@ -24,6 +26,7 @@ use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
 use crate::rewalk::least_torn;
 use crate::scattered::Scattered;
+pub use droppable::each_droppable;
 use find::{Place, SLICE};
 use page::Page;
 pub use tally::{Heap, Resident, Tally};

@@ -82,7 +82,7 @@ impl Detector {
         pid: u32,
         program_facts: &ProgramFacts,
         objects: &[LoadedObject<'_>],
-    ) -> Option<CLibrary> {
+    ) -> Option<(CLibrary, PathBuf)> {
         let of_name = |object: &&LoadedObject<'_>| {
             let path = PathBuf::from(&object.mapping.name);
             LoadedFile { id: object.mapping.file, path }.is_c_library()
@@ -104,7 +104,8 @@ impl Detector {
             AllocatorKind::Musl => "musl",
             _ => return None,
         };
-        Some(CLibrary { name, version: self.version_of(pid, &kind, object) })
+        let version = self.version_of(pid, &kind, object);
+        Some((CLibrary { name, version }, PathBuf::from(&object.mapping.name)))
     }
 
     fn kind_of_library(file: &LoadedFile, object: &LoadedObject<'_>) -> AllocatorKind {

@@ -17,6 +17,7 @@ mod stacks;
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::inspection::CLibrary;
@@ -41,6 +42,8 @@ pub struct Detected {
     pub own: Option<DetectedAllocator>,
     /// The C library.
     pub c_library: Option<CLibrary>,
+    /// The file that holds it, as the process sees it.
+    pub c_library_path: Option<PathBuf>,
     /// Runtimes whose memory is not `malloc`'s.
     pub runtimes: Vec<DetectedRuntime>,
     /// The sanitizer that it was built with, or runs under.
@@ -119,10 +122,13 @@ impl Detector {
                 Err(_) => {}
             }
         }
+        let c_library = self.c_library(pid, &program_facts, &objects);
+        let (c_library, c_library_path) = c_library.unzip();
         Ok(Detected {
             malloc: self.malloc(pid, maps, &program_facts, &objects),
             own: self.own(pid, &program_facts, &objects),
-            c_library: self.c_library(pid, &program_facts, &objects),
+            c_library,
+            c_library_path,
             runtimes: self.runtimes(pid, &objects),
             sanitizer: sanitizer(maps, &objects),
             zeroed_data: zeroed_data(maps, &objects),

@@ -65,8 +65,8 @@ pub(super) struct Redirected {
 }
 
 impl<'t> ThreadBorrower<'t> {
-    /// Prepares to borrow threads of a process. `heap` are the areas of its heap, where no stack is trusted; `malloc` is
-    /// the file that defines `malloc`.
+    /// Prepares to borrow threads of a process. `heap` are the areas of its heap, where no stack is trusted;
+    /// `c_library` is the file that holds the C library.
     ///
     /// # Errors
     /// Fails if the C library lacks an instruction that is needed, or if the target has ended or may not be written.
@@ -75,7 +75,7 @@ impl<'t> ThreadBorrower<'t> {
         live: &'t LiveMemory,
         maps: Arc<Vec<Mapping>>,
         heap: Vec<Range<u64>>,
-        malloc: &str,
+        c_library: &str,
         options: &'t Options,
         observe: &'t mut dyn FnMut(TargetStep),
     ) -> Result<Self, Abort> {
@@ -83,7 +83,7 @@ impl<'t> ThreadBorrower<'t> {
         priority::lower();
         let code: Vec<&Mapping> = maps
             .iter()
-            .filter(|m| m.has_file() && m.name == malloc && m.permissions.contains('x'))
+            .filter(|m| m.has_file() && m.name == c_library && m.permissions.contains('x'))
             .collect();
         let gadgets = Gadgets::find(target.pid, &code)?;
         let code = code.iter().map(|m| m.start..m.end).collect();

@@ -120,7 +120,11 @@ mod tests {
 
     use super::*;
 
-    const SOURCE: &str = include_str!("../../stub/stub.c");
+    const SOURCE: &str = concat!(
+        include_str!("../../stub/stub.c"),
+        include_str!("../../stub/ptmalloc.h"),
+        include_str!("../../stub/guarded.h")
+    );
     const HEADER: &str = include_str!("../../stub/shared.h");
 
     /// Returns the words of a text that start with `begin`.

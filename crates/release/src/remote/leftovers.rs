@@ -9,7 +9,7 @@ use lowtide_probe::proc::task;
 use lowtide_probe::target::Target;
 
 use crate::stub::numbers::{CODE_BYTES, OFF_INJECTOR};
-use crate::stub::{BLOCK_BYTES, CODE, NAME};
+use crate::stub::{BLOCK_BYTES, Code, NAME};
 
 /// Size of both mappings together, in bytes.
 pub(crate) const BYTES: u64 = CODE_BYTES + BLOCK_BYTES;
@@ -120,7 +120,7 @@ pub(crate) fn is_taken(maps: &[Mapping], place: u64) -> bool {
 /// Returns whether a mapping contains our code: the only evidence on kernels that do not name mappings.
 fn is_ours(memory: &LiveMemory, at: u64) -> bool {
     let mut bytes = [0; 64];
-    memory.read(at, &mut bytes) == bytes.len() && CODE.starts_with(&bytes)
+    memory.read(at, &mut bytes) == bytes.len() && Code::begins_with(&bytes)
 }
 
 /// Returns whether two nameless mappings are ours and not written yet: they are adjacent, have exactly our sizes, and

@@ -15,7 +15,7 @@ use super::target_io::TargetIo;
 use crate::error::{Abort, ReleaseError, failed};
 use crate::refusal::Refusal;
 use crate::stub::numbers::*;
-use crate::stub::{BLOCK_BYTES, CODE, NAME};
+use crate::stub::{BLOCK_BYTES, Code, NAME};
 
 /// Run time of a thread after which it must have left our code.
 const SURELY_OUT: Duration = Duration::from_millis(100);
@@ -74,11 +74,15 @@ impl<'t> ThreadBorrower<'t> {
         Ok(cleanup)
     }
 
-    /// Maps our code and its block, and writes both. `kept` are ranges of earlier releases that stay.
+    /// Maps a build of our code and its block, and writes both. `kept` are ranges of earlier releases that stay.
     ///
     /// # Errors
     /// Fails if another release has mapped its code meanwhile, or if nothing can be mapped or written.
-    pub(crate) fn inject(&mut self, kept: &[Range<u64>]) -> Result<Injected<'_, 't>, Abort> {
+    pub(crate) fn inject(
+        &mut self,
+        code: Code,
+        kept: &[Range<u64>],
+    ) -> Result<Injected<'_, 't>, Abort> {
         let place = self.map_somewhere()?;
         let mut injected = Injected::new(self, place);
         // Two releases that start at the same time see each other here at the latest.
@@ -89,7 +93,7 @@ impl<'t> ThreadBorrower<'t> {
             injected.unmap()?;
             return Err(Refusal::AnotherRelease.into());
         }
-        injected.borrower.io.write(place, CODE)?;
+        injected.borrower.io.write(place, code.bytes())?;
         injected.put(OFF_BYTES, BLOCK_BYTES)?;
         for (n, word) in Injector::current().words().into_iter().enumerate() {
             injected.put(OFF_INJECTOR + n as u64 * 8, word)?;

@@ -16,6 +16,7 @@ use lowtide_heap::saved::SavedHeap;
 use super::Op;
 use super::numbers::{OP_CHUNK, OP_TOP};
 use crate::plan::{self, Batch};
+use crate::releasable::Found;
 
 const PAGE: u64 = Saved::PAGE;
 /// Alignment of the heaps of thread arenas.
@@ -150,8 +151,8 @@ fn walked(memory: &Saved, saved: &SavedHeap, layout: &Layout) -> (Heap, Vec<Rang
         Ok(())
     };
     let heap = walk_and_tell(memory, layout, &saved.mappings, &mut |found| {
-        batch.add(&found, memory, &mut submit).unwrap();
-        free.push(found.pages);
+        free.push(found.pages.clone());
+        batch.add(&Found::Chunk(found), memory, &mut submit).unwrap();
     });
     batch.flush(&mut submit).unwrap();
     free.sort_by_key(|pages| pages.start);
@@ -406,13 +407,13 @@ fn a_chunk_that_was_allocated_since_the_walk_is_not_dropped() {
     let mut tried = 0;
     for subject in subjects() {
         let chunks: Vec<Op> =
-            subject.ops.iter().filter(|op| op.kind == OP_CHUNK).copied().collect();
+            subject.ops.iter().filter(|op| op.kind == OP_CHUNK).cloned().collect();
         // Each by itself: the changes would interfere.
         for op in chunks.iter().take(3) {
             for (way, change) in ways {
                 let mut memory = subject.saved.memory.clone();
                 change(&mut memory, op);
-                let done = subject.run(&stub, &memory, &[*op]);
+                let done = subject.run(&stub, &memory, &std::slice::from_ref(op));
                 assert!(done.drops.is_empty(), "{}: {way}: {op:x?}", subject.name);
                 assert_eq!(done.skipped, 1, "{}: {way}", subject.name);
                 assert!(done.memory.blocks == memory.blocks, "{}: {way}", subject.name);
@@ -432,7 +433,7 @@ fn wrong_operations_drop_nothing_that_is_in_use() {
         let mut wrong = Vec::new();
         for op in &subject.ops {
             for _ in 0..cases() {
-                let mut op = *op;
+                let mut op = op.clone();
                 let some = |dice: &mut Dice, unit: u64| {
                     unit.wrapping_mul(dice.below(9)).wrapping_sub(unit * 4)
                 };
@@ -447,7 +448,8 @@ fn wrong_operations_drop_nothing_that_is_in_use() {
                             [dice.below(subject.layout.arenas.len() as u64) as usize]
                     }
                     _ => {
-                        let other = subject.ops[dice.below(subject.ops.len() as u64) as usize];
+                        let other =
+                            subject.ops[dice.below(subject.ops.len() as u64) as usize].clone();
                         (op.from, op.bytes) = (other.from, other.bytes);
                     }
                 }

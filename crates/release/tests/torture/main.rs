@@ -3,7 +3,7 @@
 //!
 //! By default it is short. The long form, whose results are in `bench/`, is the same test with
 //!
-//! - `LOWTIDE_TORTURE_RELEASES=1000`: starts programs on each glibc until this number of releases has returned
+//! - `LOWTIDE_TORTURE_RELEASES=1000`: starts programs on each glibc or allocator until this number of releases has returned
 //!   something;
 //! - `LOWTIDE_TORTURE_CONTROLS=3`: runs the first programs of each shape once more without releases, before or after,
 //!   to compare the lateness of their waits;
@@ -73,6 +73,30 @@ fn nothing_breaks_under_any_glibc() {
     let directories = std::env::var("LOWTIDE_TEST_GLIBCS").expect("LOWTIDE_TEST_GLIBCS is not set");
     let others = directories.split(':').map(|directory| Library::In(PathBuf::from(directory)));
     let libraries: Vec<_> = [Library::Systems].into_iter().chain(others).collect();
+    let records = torture(&libraries, &Scale::from_environment());
+    print!("{}", records.summary());
+    records.assert_nothing_broke();
+}
+
+#[test]
+fn nothing_breaks_with_another_allocator() {
+    let scale = Scale { releases: 1, controls: 0, seed: 1, ms: 2_500, beside: 2 };
+    let home = tempfile::tempdir().unwrap();
+    let carried = lowtide_allocators::bundled().filter(|carried| carried.name() != "mimalloc2");
+    let libraries: Vec<Library> = carried
+        .map(|carried| Library::Preloaded(carried.unpack_into(home.path()).unwrap()))
+        .collect();
+    assert!(!libraries.is_empty());
+    torture(&libraries, &scale).assert_nothing_broke();
+}
+
+#[test]
+#[ignore = "needs allocators, whose libraries LOWTIDE_TEST_ALLOCATORS lists, with colons between"]
+fn nothing_breaks_with_any_allocator() {
+    let paths =
+        std::env::var("LOWTIDE_TEST_ALLOCATORS").expect("LOWTIDE_TEST_ALLOCATORS is not set");
+    let libraries: Vec<_> =
+        paths.split(':').map(|path| Library::Preloaded(PathBuf::from(path))).collect();
     let records = torture(&libraries, &Scale::from_environment());
     print!("{}", records.summary());
     records.assert_nothing_broke();

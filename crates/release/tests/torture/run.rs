@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_probe::detect::Detector;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::{Options, ReleaseError, release};
@@ -46,7 +47,7 @@ impl Run {
         let mut subject = Subject::start(&self.library, self.shape, self.seed, self.ms);
         let deadline = Instant::now() + Duration::from_millis(self.ms) + GRACE;
         let target = Target::open(subject.pid()).unwrap();
-        let glibc = version(&target);
+        let allocator = version(&target);
         let mut tally = Tally::default();
         let mut draw = Draw::new(self.seed);
         while !subject.has_ended() {
@@ -65,7 +66,7 @@ impl Run {
         }
         let (said, ended) = subject.end();
         tally.failures.extend(ended.err());
-        Record::new(kind, self, glibc, tally, &said)
+        Record::new(kind, self, allocator, tally, &said)
     }
 }
 
@@ -73,7 +74,7 @@ impl Run {
 fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
     const DOUBLE_RELEASE_INTERVAL: u64 = 16;
     const MAX_PAUSE_MS: u64 = 100;
-    // This test determines which glibc versions count as tested.
+    // This test determines which versions of allocators count as tested.
     let options = Options { untested: true, ..Options::default() };
     if draw.below(DOUBLE_RELEASE_INTERVAL) == 0 {
         let both = std::thread::scope(|scope| {
@@ -131,8 +132,14 @@ fn left_behind(pid: u32) -> Option<String> {
     ours.map(|id| format!("a thread was left: {id}"))
 }
 
+/// Returns the version of glibc, or the name and the version of another allocator.
 fn version(target: &Target) -> String {
     let maps = target.maps().unwrap();
     let detected = Detector::default().detect(target.pid, &maps).unwrap();
-    detected.malloc.and_then(|malloc| malloc.version).expect("a glibc of a known version")
+    let malloc = detected.malloc.expect("an allocator");
+    let version = malloc.version.expect("a version that is known");
+    match malloc.kind {
+        AllocatorKind::Glibc => version,
+        other => format!("{other} {version}"),
+    }
 }

@@ -1,4 +1,4 @@
-//! The program that memory is released from, under several C libraries.
+//! The program that memory is released from, under several C libraries and allocators.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -16,6 +16,8 @@ pub(crate) enum Library {
     Systems,
     /// Another one, in a directory with its loader.
     In(PathBuf),
+    /// The system's, and an allocator that is preloaded.
+    Preloaded(PathBuf),
 }
 
 /// The kind of a program.
@@ -67,13 +69,17 @@ impl Subject {
                 command.arg("--library-path").arg(directory).arg(program());
                 command
             }
+            Library::Preloaded(_) => Command::new(program()),
         };
+        command.env_remove("LD_PRELOAD");
+        if let Library::Preloaded(allocator) = library {
+            command.env("LD_PRELOAD", allocator);
+        }
         let mut child = command
             .args(shape.arguments())
             .args([format!("seed={seed}"), format!("ms={ms}")])
             .args(arguments().split_whitespace())
             .env_remove("GLIBC_TUNABLES")
-            .env_remove("LD_PRELOAD")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

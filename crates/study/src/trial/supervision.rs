@@ -32,6 +32,7 @@ impl Supervision {
             max_pause: lowtide_release::Options::default().max_pause,
             budget: DEFAULT_BUDGET,
             dry_run: false,
+            allocators: None,
             filter_family: None,
             interrupt: Arc::clone(&interrupt),
         };

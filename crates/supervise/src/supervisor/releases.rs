@@ -77,6 +77,7 @@ impl Supervisor<'_> {
     ) {
         let options = lowtide_release::Options {
             max_pause: self.options.max_pause,
+            allocators: self.options.allocators.clone(),
             dry_run: self.options.dry_run,
             min_release_bytes: request.min_bytes,
             keep_huge_pages: request.keep_huge_pages,

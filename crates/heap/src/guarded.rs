@@ -1,0 +1,91 @@
+//! One interface to the free pages of allocators other than glibc's, with what guards them.
+//!
+//! To add an allocator: its `droppable`, a variant of [`Guards`], and the arms of the matches in this file.
+
+use std::ops::Range;
+
+use lowtide_model::allocator_kind::AllocatorKind;
+
+use crate::droppable::{Droppable, Sums, Unguarded};
+use crate::layout::HeapLayout;
+use crate::memory::Memory;
+use crate::ptmalloc::HeapMapping;
+use crate::ranges::joined;
+use crate::{gperftools, jemalloc, mimalloc};
+
+/// A heap whose free pages are guarded by locks, or by bits that can be claimed.
+#[derive(Debug)]
+pub struct GuardedHeap(Guards);
+
+#[derive(Debug)]
+enum Guards {
+    Jemalloc(jemalloc::Layout, jemalloc::Locks),
+    Mimalloc(mimalloc::Layout),
+    Gperftools(gperftools::Layout, gperftools::Lock),
+}
+
+impl GuardedHeap {
+    /// Finds the guards of a heap. `mappings` are those that may hold a part of it, in order of address; `module` is where
+    /// the file that holds the allocator is mapped; `version` is that of the allocator, as its file says it.
+    ///
+    /// # Errors
+    /// Fails with the reason if its free pages cannot be dropped safely.
+    pub fn find(
+        layout: HeapLayout,
+        memory: &impl Memory,
+        mappings: &[HeapMapping],
+        module: &[Range<u64>],
+        version: Option<&str>,
+    ) -> Result<Self, Unguarded> {
+        let ranges = ranges(mappings);
+        let guards = match layout {
+            HeapLayout::Ptmalloc(_) => return Err("its free memory is released chunk by chunk"),
+            HeapLayout::Jemalloc(layout) => {
+                let locks = jemalloc::locks(memory, &layout, &ranges, module)?;
+                Guards::Jemalloc(layout, locks)
+            }
+            HeapLayout::Mimalloc(layout) => Guards::Mimalloc(layout),
+            HeapLayout::Gperftools(layout) => {
+                let lock = gperftools::lock(memory, &layout, version)?;
+                Guards::Gperftools(layout, lock)
+            }
+        };
+        Ok(Self(guards))
+    }
+
+    /// Returns the allocator.
+    pub fn kind(&self) -> AllocatorKind {
+        match self.0 {
+            Guards::Jemalloc(..) => AllocatorKind::Jemalloc,
+            Guards::Mimalloc(_) => AllocatorKind::Mimalloc,
+            Guards::Gperftools(..) => AllocatorKind::Gperftools,
+        }
+    }
+
+    /// Gives the free ranges that are resident, and returns their sums. `mappings` are those that may hold a part of the
+    /// heap, in order of address.
+    ///
+    /// # Errors
+    /// Fails with the reason if the ranges cannot be dropped safely.
+    pub fn each_droppable(
+        &self,
+        memory: &impl Memory,
+        mappings: &[HeapMapping],
+        tell: &mut dyn FnMut(Droppable),
+    ) -> Result<Sums, Unguarded> {
+        let ranges = ranges(mappings);
+        match &self.0 {
+            Guards::Jemalloc(layout, locks) => {
+                Ok(jemalloc::each_droppable(memory, layout, locks, &ranges, tell))
+            }
+            Guards::Mimalloc(layout) => mimalloc::each_droppable(memory, layout, tell),
+            Guards::Gperftools(layout, lock) => {
+                Ok(gperftools::each_droppable(memory, layout, *lock, &joined(ranges), tell))
+            }
+        }
+    }
+}
+
+fn ranges(mappings: &[HeapMapping]) -> Vec<Range<u64>> {
+    mappings.iter().map(|mapping| mapping.range.clone()).collect()
+}

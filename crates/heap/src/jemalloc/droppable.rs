@@ -1,0 +1,184 @@
+//! Free extents and whole free pages of slabs, with the locks that guard them.
+//!
+//! - A dirty, muzzy or retained extent leaves its state only under the lock of the cache of its arena (`extent_recycle`,
+//!   `ecache_evict`). What it holds is never read: dirty and muzzy extents are not taken for zeroed ones.
+//! - A region of a slab is taken only under the lock of the slab's bin (`arena_slab_reg_alloc`). One exception is
+//!   `experimental.batch_alloc`, which takes regions of a slab of which none is in use yet. Such a slab is in no bin, and so a
+//!   slab without a region in use is left alone. The bits that say which regions are free lie outside of the slab, and regions
+//!   of allocations that must be zero are filled with zeros.
+//!
+//! The place of an extent may be another's by the time that the lock is held, of another arena or size class, which has another
+//! lock. So the checks name the arena, and for a slab its size class and its shard.
+
+use std::ops::Range;
+
+use super::extent::{BITMAP_WORDS, Bits, State};
+use super::locks::Locks;
+use super::rtree::{Found, Next, PAGE, Rtree};
+use super::slab::Slab;
+use super::{Layout, size_class};
+use crate::droppable::{Check, Droppable, Guard, MAX_CHECKS, Sums};
+use crate::memory::Memory;
+use crate::ranges::joined;
+use crate::residency::Residency;
+
+/// The bits of the word at +16 of a record that are the bytes of the extent; the others are a serial number.
+const BYTES: u64 = !(PAGE - 1);
+
+/// Gives the free ranges that are resident, and returns their sums. `mappings` are the private writable mappings of no file, in
+/// order.
+pub fn each_droppable(
+    memory: &impl Memory,
+    layout: &Layout,
+    locks: &Locks,
+    mappings: &[Range<u64>],
+    tell: &mut dyn FnMut(Droppable),
+) -> Sums {
+    let anonymous = joined(mappings.to_vec());
+    let mut tree = Rtree::new(memory, &anonymous);
+    let mut walk = Walk { residency: Residency::new(memory), sums: Sums::default(), tell };
+    tree.each_extent(layout.root, |tree, found| {
+        let bits = Bits::new(found.record.word, layout.version);
+        let is_sound = found.agrees
+            && match bits.state() {
+                State::Dirty | State::Muzzy | State::Retained => {
+                    walk.add_extent(locks, found, bits);
+                    true
+                }
+                State::Active if bits.is_slab() => walk.add_slab(tree, locks, found, bits),
+                State::Active | State::Other => true,
+            };
+        match is_sound || found.is_last {
+            _ if memory.is_over() => Next::Stop,
+            true => Next::Go,
+            false => Next::Again,
+        }
+    });
+    walk.sums
+}
+
+struct Walk<'m, 't, M> {
+    residency: Residency<'m, M>,
+    sums: Sums,
+    tell: &'t mut dyn FnMut(Droppable),
+}
+
+impl<M: Memory> Walk<'_, '_, M> {
+    /// Adds a free extent.
+    fn add_extent(&mut self, locks: &Locks, found: &Found, bits: Bits) {
+        let pages = found.record.range();
+        let resident_bytes = self.residency.bytes(pages.clone());
+        if resident_bytes == 0 {
+            return;
+        }
+        let is_plain = !bits.is_guarded() && !bits.is_of_huge_pages();
+        match locks.of_extents(bits.arena(), bits.state()).filter(|_| is_plain) {
+            Some(lock) => {
+                let checks = checks_of(found, bits.free_extent_mask());
+                self.give(pages, resident_bytes, lock, checks);
+            }
+            None => self.sums.unguarded_bytes += resident_bytes,
+        }
+    }
+
+    /// Adds the whole free pages of a slab. Returns `false` if the slab contradicts itself.
+    fn add_slab(
+        &mut self,
+        tree: &mut Rtree<'_, M>,
+        locks: &Locks,
+        found: &Found,
+        bits: Bits,
+    ) -> bool {
+        let (record, class) = (&found.record, bits.class());
+        let free_regions = bits.free_regions();
+        if free_regions == 0 {
+            return true;
+        }
+        let Some(size) = size_class::size(class).filter(|_| class < size_class::SMALL) else {
+            return false;
+        };
+        let count = record.bytes / size;
+        if count == 0 || count > 64 * BITMAP_WORDS as u64 {
+            return false;
+        }
+        let mut slab = Slab { region: size, count, bitmap: [0; BITMAP_WORDS] };
+        let words = slab.bitmap.iter_mut().zip(record.bitmap());
+        for (word, at) in words.take(count.div_ceil(64) as usize) {
+            match tree.word(at) {
+                Some(bits) => *word = bits,
+                None => return false,
+            }
+        }
+        if slab.free() != free_regions {
+            return false;
+        }
+        // A slab without a region in use is in no bin.
+        let lock = locks.of_slabs(bits.arena(), class);
+        let lock = lock.filter(|_| bits.shard() == 0 && free_regions < count);
+        let page_count = record.bytes / PAGE;
+        let mut page = 0;
+        while page < page_count {
+            let is_free = |page: &u64| *page < page_count && slab.free_bytes_of_page(*page) == PAGE;
+            if !is_free(&page) {
+                page += 1;
+                continue;
+            }
+            let end = (page..).find(|page| !is_free(page)).unwrap_or(page_count);
+            let pages = record.address + page * PAGE..record.address + end * PAGE;
+            self.add_pages(found, bits, &slab, lock, pages);
+            page = end;
+        }
+        true
+    }
+
+    /// Adds free pages of a slab that follow each other.
+    fn add_pages(
+        &mut self,
+        found: &Found,
+        bits: Bits,
+        slab: &Slab,
+        lock: Option<u64>,
+        pages: Range<u64>,
+    ) {
+        let resident_bytes = self.residency.bytes(pages.clone());
+        if resident_bytes == 0 {
+            return;
+        }
+        let mut checks = checks_of(found, bits.slab_mask());
+        checks.push(Check::not_bits(
+            found.record.at,
+            bits.free_regions_mask(),
+            bits.with_free_regions(slab.count),
+        ));
+        let from = pages.start - found.record.address;
+        let to = (pages.end - found.record.address).min(slab.count * slab.region);
+        for (number, at) in found.record.bitmap().enumerate() {
+            let mask = slab.mask_of(number as u64, from..to);
+            if mask != 0 {
+                checks.push(Check::bits(at, mask, mask));
+            }
+        }
+        match lock.filter(|_| checks.len() <= MAX_CHECKS) {
+            Some(lock) => self.give(pages, resident_bytes, lock, checks),
+            None => self.sums.unguarded_bytes += resident_bytes,
+        }
+    }
+
+    fn give(&mut self, pages: Range<u64>, resident_bytes: u64, lock: u64, checks: Vec<Check>) {
+        self.sums.guarded_bytes += resident_bytes;
+        (self.tell)(Droppable { pages, resident_bytes, guard: Guard::Lock(lock), checks });
+    }
+}
+
+/// Returns the checks of an extent: the bits of a mask in the first word of its record, its place, its size, and the entry of
+/// its first page.
+fn checks_of(found: &Found, mask: u64) -> Vec<Check> {
+    let record = &found.record;
+    let mut checks = vec![
+        Check::bits(record.at, mask, record.word),
+        Check::bits(record.at + 8, BYTES, record.address),
+        Check::bits(record.at + 16, BYTES, record.bytes),
+    ];
+    checks.extend(found.entry_words().map(|(at, word)| Check::word(at, word)));
+    checks
+}

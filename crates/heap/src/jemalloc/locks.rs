@@ -1,0 +1,316 @@
+//! The locks that guard free memory: those of the caches of free extents, and those of the bins of slabs.
+//!
+//! Each arena lies in the first base block of its own, behind the `base_t` with its number and its extent hooks. Its caches of
+//! dirty, muzzy and retained extents follow each other, and so do its bins. They are recognised by this, by the states that
+//! stand in the caches, and by the records to which their lists lead. No symbols are assumed.
+//!
+//! A mutex of jemalloc (`malloc_mutex_t`) has 112 bytes: statistics, a hint, and a `pthread_mutex_t`. glibc's first word of
+//! the latter is a lock in the protocol of `lll_lock`, for mutexes of the default kind and adaptive ones.
+//!
+//! Sources: jemalloc 5.2.1, 5.3.0 and 5.3.1, `mutex.h`, `ecache.h`, `eset.h`, `extent_structs.h` (5.2.1), `bin.h`, `base.h`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::extent::{Bits, State, Version};
+use super::rtree::{Next, Rtree};
+use super::{Layout, size_class};
+use crate::droppable::Unguarded;
+use crate::memory::{Memory, half_in, word, word_in};
+use crate::ranges::joined;
+
+/// Bytes of a base block that may hold an arena.
+const HEAD_BYTES: u64 = 2 << 20;
+/// Place of `base_t` in the first block of an arena: behind the block's size, the next block and a record, aligned to 64.
+const BASE_AT: usize = 192;
+/// Place of the pointer to the extent hooks.
+const HOOKS_AT: usize = BASE_AT + 8;
+/// Bytes of a mutex.
+const MUTEX: usize = 112;
+/// Where the `pthread_mutex_t` may be in a mutex: before the hint up to 5.3.0, and behind it since.
+const PTHREAD_AT: [usize; 2] = [64, 72];
+/// Kinds of a mutex whose lock is that of `lll_lock`: the default one (without elision), and an adaptive one.
+const KINDS: [u32; 2] = [0x200, 3];
+/// Number of caches of free extents of an arena.
+const CACHES: usize = 3;
+/// Bytes behind the caches in which the bins are sought.
+const BINS_WITHIN: usize = 256 << 10;
+/// Bytes of a bin (`bin_t`) from 5.3 on, and the places of the current slab, the heap of those that are not full, and the
+/// list of full ones.
+const BIN: usize = 224;
+const BIN_LISTS: [usize; 3] = [192, 200, 216];
+
+/// Where things are in a cache of free extents (`ecache_t`, `extents_t`).
+struct CacheShape {
+    /// Its bytes.
+    bytes: usize,
+    /// The places of its state. The number of its arena follows the last of them from 5.3 on.
+    states: &'static [usize],
+    /// The places of the list of all extents.
+    lists: &'static [usize],
+}
+
+/// From 5.3 on: two sets of extents, of which one is for guarded ones.
+const SHAPE_53: CacheShape = CacheShape {
+    bytes: 19440,
+    states: &[MUTEX + 9648, MUTEX + 19304, MUTEX + 19312],
+    lists: &[MUTEX + 9632, MUTEX + 19288],
+};
+const SHAPE_52: CacheShape =
+    CacheShape { bytes: 4968, states: &[MUTEX + 4848], lists: &[MUTEX + 4832] };
+
+/// The locks of the arenas.
+#[derive(Debug, Default)]
+pub struct Locks {
+    arenas: BTreeMap<u64, ArenaLocks>,
+}
+
+/// The addresses of the locks of an arena.
+#[derive(Debug, Clone)]
+struct ArenaLocks {
+    /// Of its dirty, muzzy and retained extents.
+    caches: [u64; CACHES],
+    /// Of its bins, by size class; `None` for a bin that nothing has confirmed.
+    bins: [Option<u64>; size_class::SMALL],
+}
+
+impl Locks {
+    /// Returns the lock of the free extents of an arena in a state.
+    pub(super) fn of_extents(&self, arena: u64, state: State) -> Option<u64> {
+        let place = match state {
+            State::Dirty => 0,
+            State::Muzzy => 1,
+            State::Retained => 2,
+            State::Active | State::Other => return None,
+        };
+        Some(self.arenas.get(&arena)?.caches[place])
+    }
+
+    /// Returns the lock of the slabs of a size class.
+    pub(super) fn of_slabs(&self, arena: u64, class: usize) -> Option<u64> {
+        *self.arenas.get(&arena)?.bins.get(class)?
+    }
+}
+
+/// Finds the locks of a heap. `mappings` are the private writable mappings of no file, in order; `module` is where the file that
+/// holds jemalloc is mapped.
+///
+/// # Errors
+/// Fails with the reason if the free extents cannot be dropped safely.
+pub fn locks(
+    memory: &impl Memory,
+    layout: &Layout,
+    mappings: &[Range<u64>],
+    module: &[Range<u64>],
+) -> Result<Locks, Unguarded> {
+    let anonymous = joined(mappings.to_vec());
+    let mut tree = Rtree::new(memory, &anonymous);
+    let (mut own, mut has_huge_pages) = (BTreeSet::new(), false);
+    tree.each_extent(layout.root, |_, found| {
+        has_huge_pages |= Bits::new(found.record.word, layout.version).is_of_huge_pages();
+        own.extend(found.places());
+        if has_huge_pages || memory.is_over() { Next::Stop } else { Next::Go }
+    });
+    if has_huge_pages {
+        return Err(
+            "its allocator of huge pages is on (opt.hpa), whose free pages have no records",
+        );
+    }
+    let (mut locks, mut hooks) = (Locks::default(), BTreeSet::new());
+    for block in tree.base_blocks(&own) {
+        let Some(arena) = Head::read(memory, &block).and_then(|head| head.arena(memory, layout))
+        else {
+            continue;
+        };
+        hooks.insert(arena.hooks);
+        if locks.arenas.insert(arena.number, arena.locks).is_some() {
+            return Err("two of its arenas have the same number");
+        }
+    }
+    if locks.arenas.is_empty() {
+        return Err("the locks of its arenas were not found");
+    }
+    let are_own = hooks.len() == 1
+        && hooks.iter().all(|at| module.iter().any(|mapping| mapping.contains(at)));
+    if !are_own {
+        return Err("the program has set extent hooks, which may do anything with its extents");
+    }
+    Ok(locks)
+}
+
+/// An arena.
+struct Arena {
+    number: u64,
+    /// The address of its extent hooks.
+    hooks: u64,
+    locks: ArenaLocks,
+}
+
+/// The beginning of a base block.
+struct Head {
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl Head {
+    /// Reads the pages that are resident. The others are zeros.
+    fn read(memory: &impl Memory, block: &Range<u64>) -> Option<Self> {
+        let end = block.end.min(block.start.checked_add(HEAD_BYTES)?);
+        let mut bytes = vec![0; (end - block.start) as usize];
+        for run in memory.resident(block.start..end) {
+            let (from, to) = (run.start.max(block.start), run.end.min(end));
+            let part = bytes.get_mut((from - block.start) as usize..(to - block.start) as usize)?;
+            memory.read_resident(from, part);
+        }
+        Some(Self { at: block.start, bytes })
+    }
+
+    fn word(&self, place: usize) -> Option<u64> {
+        word_in(&self.bytes, place)
+    }
+
+    fn half(&self, place: usize) -> Option<u32> {
+        half_in(&self.bytes, place)
+    }
+
+    /// Returns the arena of the block, if it has one.
+    fn arena(&self, memory: &impl Memory, layout: &Layout) -> Option<Arena> {
+        let number = self.half(BASE_AT)?;
+        let shape = match layout.version {
+            Version::V52 => &SHAPE_52,
+            Version::V53 => &SHAPE_53,
+        };
+        let mut found = None;
+        let last = shape.states[shape.states.len() - 1];
+        for state in (last..self.bytes.len()).step_by(8) {
+            if self.half(state) == Some(1)
+                && self.are_caches(memory, layout, number, shape, state - last)
+                && found.replace(state - last).is_some()
+            {
+                return None;
+            }
+        }
+        let caches_at = found?;
+        let places = |cache: usize| caches_at + cache * shape.bytes;
+        let are_mutexes =
+            |pthread: &&usize| (0..CACHES).all(|cache| self.is_mutex(places(cache) + **pthread));
+        let mut fitting = PTHREAD_AT.iter().filter(are_mutexes);
+        let (Some(pthread), None) = (fitting.next(), fitting.next()) else { return None };
+        let caches = [0, 1, 2].map(|cache| self.at + (places(cache) + pthread) as u64);
+        let bins = match layout.version {
+            Version::V52 => None,
+            Version::V53 => {
+                let behind = (self.at as usize + places(CACHES)).next_multiple_of(64);
+                self.bins(memory, layout, number, behind - self.at as usize, *pthread)
+            }
+        };
+        let bins = bins.unwrap_or([None; size_class::SMALL]);
+        let locks = ArenaLocks { caches, bins };
+        Some(Arena { number: number.into(), hooks: self.word(HOOKS_AT)?, locks })
+    }
+
+    /// Returns whether the caches of an arena are here.
+    fn are_caches(
+        &self,
+        memory: &impl Memory,
+        layout: &Layout,
+        number: u32,
+        shape: &CacheShape,
+        at: usize,
+    ) -> bool {
+        (0..CACHES).all(|cache| {
+            let at = at + cache * shape.bytes;
+            let state = cache as u32 + 1;
+            let last = at + shape.states[shape.states.len() - 1];
+            // From 5.3 on, the number of the arena follows; in 5.2.1 whether merging is delayed.
+            let follows = self.half(last + 4);
+            let is_followed = match layout.version {
+                Version::V52 => follows.is_some_and(|flag| flag <= 1),
+                Version::V53 => follows == Some(number),
+            };
+            is_followed
+                && shape.states.iter().all(|place| self.half(at + place) == Some(state))
+                && shape.lists.iter().all(|place| {
+                    self.word(at + place).is_some_and(|first| {
+                        first == 0 || self.is_in_state(memory, layout, number, first, state)
+                    })
+                })
+        })
+    }
+
+    /// Returns whether the record at an address is that of an extent of the arena in the state of a cache.
+    fn is_in_state(
+        &self,
+        memory: &impl Memory,
+        layout: &Layout,
+        number: u32,
+        record: u64,
+        state: u32,
+    ) -> bool {
+        let states = [State::Dirty, State::Muzzy, State::Retained];
+        let bits = word(memory, record).map(|word| Bits::new(word, layout.version));
+        bits.is_some_and(|bits| {
+            bits.arena() == u64::from(number) && bits.state() == states[state as usize - 1]
+        })
+    }
+
+    /// Returns whether a `pthread_mutex_t` of a kind that is known is here. Its lock may be held.
+    fn is_mutex(&self, at: usize) -> bool {
+        let half = |place: usize| self.half(at + place);
+        // `__lock`, `__count`, `__kind`, `__list`.
+        half(0).is_some_and(|lock| lock <= 2)
+            && half(4) == Some(0)
+            && half(16).is_some_and(|kind| KINDS.contains(&kind))
+            && self.word(at + 24) == Some(0)
+            && self.word(at + 32) == Some(0)
+    }
+
+    /// Finds the locks of the bins, of which each size class has one. A bin is confirmed if it leads to a slab of its class.
+    /// None may lead to anything else.
+    fn bins(
+        &self,
+        memory: &impl Memory,
+        layout: &Layout,
+        number: u32,
+        from: usize,
+        pthread: usize,
+    ) -> Option<[Option<u64>; size_class::SMALL]> {
+        let mut found = None;
+        for at in (from..self.bytes.len().min(from + BINS_WITHIN)).step_by(64) {
+            if !(0..size_class::SMALL).all(|class| self.is_mutex(at + class * BIN + pthread)) {
+                continue;
+            }
+            let bin = |class: usize| {
+                let at = at + class * BIN;
+                let mut leads = BIN_LISTS.iter().filter_map(|place| self.word(at + place));
+                let mut is_confirmed = false;
+                let is_sound = leads.all(|record| {
+                    let is_slab = is_slab(memory, layout, number, record, class);
+                    is_confirmed |= is_slab;
+                    is_slab || record == 0
+                });
+                is_sound.then(|| is_confirmed.then_some(self.at + (at + pthread) as u64))
+            };
+            let bins: Option<Vec<Option<u64>>> = (0..size_class::SMALL).map(bin).collect();
+            let bins = bins.filter(|bins| bins.iter().any(Option::is_some));
+            if let Some(bins) = bins.and_then(|bins| bins.try_into().ok())
+                && found.replace(bins).is_some()
+            {
+                return None;
+            }
+        }
+        found
+    }
+}
+
+/// Returns whether the record at an address is that of a slab of the first shard.
+fn is_slab(memory: &impl Memory, layout: &Layout, number: u32, record: u64, class: usize) -> bool {
+    let word = if record == 0 { None } else { word(memory, record) };
+    word.map(|word| Bits::new(word, layout.version)).is_some_and(|bits| {
+        bits.arena() == u64::from(number)
+            && bits.state() == State::Active
+            && bits.is_slab()
+            && bits.class() == class
+            && bits.shard() == 0
+    })
+}

@@ -1,0 +1,167 @@
+//! The heaps that a release can act on: that of glibc, chunk by chunk, and those of other allocators, whose free ranges come
+//! with what guards them.
+
+use std::ops::Range;
+
+use lowtide_heap::droppable::{Check, Droppable, Guard, Holds};
+use lowtide_heap::guarded::GuardedHeap;
+use lowtide_heap::memory::Memory;
+use lowtide_heap::ptmalloc::{self, FreeKind, FreePages, HeapMapping, Layout};
+
+use crate::error::Abort;
+use crate::plan;
+use crate::refusal::Refusal;
+use crate::stub::numbers::{OP_CHUNK, OP_CLAIM, OP_LOCKED, OP_TOP};
+use crate::stub::{Code, Op};
+
+/// A heap whose free pages can be dropped.
+#[derive(Debug)]
+pub(crate) enum ReleasableHeap {
+    /// glibc's.
+    Ptmalloc(Layout),
+    /// That of another allocator.
+    Guarded(GuardedHeap),
+}
+
+/// A free range that a walk has found.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Of the heap of glibc.
+    Chunk(FreePages),
+    /// Of that of another allocator.
+    Guarded(Droppable),
+}
+
+/// The result of a walk.
+#[derive(Debug, Default)]
+pub(crate) struct Sums {
+    /// What a release would return, in bytes.
+    pub(crate) release_bytes: u64,
+    /// Operations that consolidate free memory, and so let the next pass return more.
+    pub(crate) consolidations: Vec<Op>,
+}
+
+impl ReleasableHeap {
+    /// Returns the code that runs the operations on it.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::Ptmalloc(_) => Code::PTMALLOC,
+            Self::Guarded(_) => Code::GUARDED,
+        }
+    }
+
+    /// Returns where the arenas of glibc are; `None` for another allocator.
+    pub(crate) fn ptmalloc(&self) -> Option<&Layout> {
+        match self {
+            Self::Ptmalloc(layout) => Some(layout),
+            Self::Guarded(_) => None,
+        }
+    }
+
+    /// Walks it, and gives each free range.
+    ///
+    /// # Errors
+    /// Refuses if the free ranges are no longer guarded.
+    pub(crate) fn walk(
+        &self,
+        memory: &impl Memory,
+        mappings: &[HeapMapping],
+        tell: &mut dyn FnMut(&Found),
+    ) -> Result<Sums, Abort> {
+        match self {
+            Self::Ptmalloc(layout) => {
+                let heap = ptmalloc::walk_and_tell(memory, layout, mappings, &mut |found| {
+                    tell(&Found::Chunk(found));
+                });
+                let consolidations = plan::worthwhile_consolidations(&heap, layout);
+                Ok(Sums { release_bytes: heap.release_bytes(), consolidations })
+            }
+            Self::Guarded(heap) => {
+                let sums = heap.each_droppable(memory, mappings, &mut |found| {
+                    tell(&Found::Guarded(found));
+                });
+                let sums =
+                    sums.map_err(|why| Refusal::Unguarded { name: heap.kind().to_string(), why })?;
+                Ok(Sums { release_bytes: sums.guarded_bytes, ..Sums::default() })
+            }
+        }
+    }
+}
+
+impl Found {
+    /// Returns the whole pages of the range.
+    pub(crate) fn pages(&self) -> &Range<u64> {
+        match self {
+            Self::Chunk(found) => &found.pages,
+            Self::Guarded(found) => &found.pages,
+        }
+    }
+
+    /// Returns how many bytes of them are resident.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        match self {
+            Self::Chunk(found) => found.resident_bytes,
+            Self::Guarded(found) => found.resident_bytes,
+        }
+    }
+
+    /// Returns the operation that drops a part of the range.
+    pub(crate) fn op(&self, from: u64, bytes: u64) -> Op {
+        match self {
+            Self::Chunk(found) => Op {
+                arena: found.arena,
+                chunk: found.chunk.start,
+                size: found.chunk.end - found.chunk.start,
+                from,
+                bytes,
+                kind: match found.kind {
+                    FreeKind::Chunk => OP_CHUNK,
+                    FreeKind::Top => OP_TOP,
+                },
+                checks: Vec::new(),
+            },
+            Self::Guarded(found) => guarded_op(found, from, bytes),
+        }
+    }
+}
+
+fn guarded_op(found: &Droppable, from: u64, bytes: u64) -> Op {
+    let checks = found.checks.iter().map(encoded);
+    match found.guard {
+        Guard::Lock(lock) => {
+            let checks: Vec<[u64; 3]> = checks.collect();
+            Op {
+                arena: lock,
+                chunk: 0,
+                size: checks.len() as u64,
+                from,
+                bytes,
+                kind: OP_LOCKED,
+                checks,
+            }
+        }
+        Guard::Claim { word, base, slice_bytes, summary, summary_bits } => {
+            let first = (from - base) / slice_bytes;
+            let end = (from + bytes - base).div_ceil(slice_bytes);
+            // At most 64 slices: all are of one word.
+            let bits = (u64::MAX >> (64 - (end - first).clamp(1, 64))) << (first % 64);
+            let checks: Vec<[u64; 3]> =
+                std::iter::once([summary, summary_bits, 0]).chain(checks).collect();
+            Op {
+                arena: word,
+                chunk: bits,
+                size: checks.len() as u64,
+                from,
+                bytes,
+                kind: OP_CLAIM,
+                checks,
+            }
+        }
+    }
+}
+
+/// Encodes a check as `struct check`: the lowest bit of the address says that the bits must differ.
+fn encoded(check: &Check) -> [u64; 3] {
+    let differs = u64::from(check.holds == Holds::Differs);
+    [check.at | differs, check.mask, check.value]
+}

@@ -1,0 +1,72 @@
+/* Operations on the free memory of other allocators. lowtide has found each range with what guards it: a lock, or bits of
+ * a bitmap of free slices. Under the guard, every condition that the walk has named is checked, and then the pages are
+ * dropped. Which conditions those are, lowtide knows for each allocator (crates/heap, `droppable`).
+ *
+ * The words of the conditions are in the allocators' own structures, which they never unmap. Each is read only after the
+ * kernel has confirmed that it is mapped, all the same. */
+
+#define DIFFERS 1UL /* the lowest bit of `at`: the bits must have another value */
+
+/* A condition on the bits of a word. They follow their operation in the table, two in a slot. For OP_CLAIM, the first
+ * is none: it names the word of the summary and its bits. */
+struct check {
+    u64 at, mask, value;
+};
+
+/* The fields of an operation have other meanings here. OP_LOCKED: `arena` is the address of the lock. OP_CLAIM: `arena`
+ * is that of a word of the bitmap, and `chunk` its bits to claim. `size` is the number of checks that follow. */
+
+static u64 slots_of(const struct op *o) {
+    return 1 + (o->size + 1) / 2;
+}
+
+static u64 pages_of(const struct op *o) {
+    return o->bytes / PAGE;
+}
+
+/* Returns whether the checks of an operation, from one on, hold. */
+static int all_hold(struct shared_block *s, const struct op *o, u64 first) {
+    const struct check *checks = (const struct check *)(o + 1);
+    for (u64 i = first; i < o->size; i++) {
+        u64 at = checks[i].at & ~DIFFERS, differs = checks[i].at & DIFFERS;
+        if (at % 8 || !is_page(s, at))
+            return 0;
+        u64 bits = __atomic_load_n((u64 *)at, __ATOMIC_RELAXED) & checks[i].mask;
+        if ((bits == checks[i].value) == differs)
+            return 0;
+    }
+    return 1;
+}
+
+static int is_sound(struct shared_block *s, const struct op *o) {
+    return o->size <= MAX_CHECKS && s->next + slots_of(o) <= s->count && o->from % PAGE == 0 &&
+           pages_of(o) <= s->pages_per_hold;
+}
+
+/* Claims slices, drops pages of them, and returns them, as mimalloc's own purge does (mi_arena_try_purge_range). Nobody
+ * waits for a claim: a thread that allocates meanwhile takes other slices. */
+static int drop_claimed(struct shared_block *s, const struct op *o) {
+    const struct check *summary = (const struct check *)(o + 1);
+    u64 *word = (u64 *)o->arena, bits = o->chunk;
+    if (!bits || o->arena % 8 || o->size == 0 || summary->at % 8 || !is_page(s, o->arena) ||
+        !is_page(s, summary->at) || !all_hold(s, o, 1))
+        return 0;
+    u64 seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+    do {
+        if ((seen & bits) != bits)
+            return 0;
+    } while (!__atomic_compare_exchange_n(word, &seen, seen & ~bits, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+    int done = drop_pages(s, o);
+    __atomic_fetch_or(word, bits, __ATOMIC_RELEASE);
+    __atomic_fetch_or((u64 *)summary->at, summary->mask, __ATOMIC_RELEASE);
+    return done;
+}
+
+/* Runs an operation. Returns whether it is complete. */
+static int run_op(struct shared_block *s, struct op *o, u64 end) {
+    (void)end;
+    int done = is_sound(s, o) && (o->kind == OP_CLAIM ? drop_claimed(s, o)
+                                                      : o->kind == OP_LOCKED && all_hold(s, o, 0) && drop_pages(s, o));
+    s->skipped += !done;
+    return 1;
+}
