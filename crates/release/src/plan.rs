@@ -107,6 +107,8 @@ impl<'m> Batch<'m> {
 
     /// Submits what was collected so far.
     pub(crate) fn flush(&mut self, submit: &mut Submit<'_>) -> Result<(), Abort> {
+        // Operations under the same lock that follow each other share lock holds.
+        self.ops.sort_by_key(|op| op.arena);
         let submitted = submit(&self.ops);
         self.ops.clear();
         (self.slots, self.bytes) = (0, 0);

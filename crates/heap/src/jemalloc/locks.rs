@@ -199,10 +199,7 @@ impl Head {
         let caches = [0, 1, 2].map(|cache| self.at + (places(cache) + pthread) as u64);
         let bins = match layout.version {
             Version::V52 => None,
-            Version::V53 => {
-                let behind = (self.at as usize + places(CACHES)).next_multiple_of(64);
-                self.bins(memory, layout, number, behind - self.at as usize, *pthread)
-            }
+            Version::V53 => self.bins(memory, layout, number, places(CACHES), *pthread),
         };
         let bins = bins.unwrap_or([None; size_class::SMALL]);
         let locks = ArenaLocks { caches, bins };
@@ -276,7 +273,7 @@ impl Head {
         pthread: usize,
     ) -> Option<[Option<u64>; size_class::SMALL]> {
         let mut found = None;
-        for at in (from..self.bytes.len().min(from + BINS_WITHIN)).step_by(64) {
+        for at in (from..self.bytes.len().min(from + BINS_WITHIN)).step_by(8) {
             if !(0..size_class::SMALL).all(|class| self.is_mutex(at + class * BIN + pthread)) {
                 continue;
             }

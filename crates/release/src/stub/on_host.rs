@@ -413,7 +413,7 @@ fn a_chunk_that_was_allocated_since_the_walk_is_not_dropped() {
             for (way, change) in ways {
                 let mut memory = subject.saved.memory.clone();
                 change(&mut memory, op);
-                let done = subject.run(&stub, &memory, &std::slice::from_ref(op));
+                let done = subject.run(&stub, &memory, std::slice::from_ref(op));
                 assert!(done.drops.is_empty(), "{}: {way}: {op:x?}", subject.name);
                 assert_eq!(done.skipped, 1, "{}: {way}", subject.name);
                 assert!(done.memory.blocks == memory.blocks, "{}: {way}", subject.name);

@@ -4,9 +4,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::release::Release;
 use lowtide_probe::detect::Detector;
 use lowtide_probe::target::{Target, TargetError};
-use lowtide_release::{Options, ReleaseError, release};
+use lowtide_release::testing::{TargetStep, release_observed};
+use lowtide_release::{Options, ReleaseError};
 
 use crate::record::{Kind, Record};
 use crate::subject::{Library, Shape, Subject};
@@ -78,15 +80,15 @@ fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
     let options = Options { untested: true, ..Options::default() };
     if draw.below(DOUBLE_RELEASE_INTERVAL) == 0 {
         let both = std::thread::scope(|scope| {
-            let other = scope.spawn(|| release(target, &options));
-            [release(target, &options), other.join().unwrap()]
+            let other = scope.spawn(|| release(target, &options, 1));
+            [release(target, &options, 2), other.join().unwrap()]
         });
         tally.doubled += 1;
         for one in both {
             count(one, true, tally);
         }
     } else {
-        count(release(target, &options), false, tally);
+        count(release(target, &options, draw.below(u64::MAX)), false, tally);
     }
     // While a process is ending, its threads are still listed for a moment.
     if tally.gone.is_none() {
@@ -97,11 +99,20 @@ fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
     }
 }
 
-fn count(
-    result: Result<lowtide_model::release::Release, ReleaseError>,
-    is_double: bool,
-    tally: &mut Tally,
-) {
+/// Releases memory. With `LOWTIDE_TORTURE_DELAY_MS`, time passes between the walk and what is then done, so that much of what
+/// the walk has found is in use again.
+fn release(target: &Target, options: &Options, seed: u64) -> Result<Release, ReleaseError> {
+    let delay = std::env::var("LOWTIDE_TORTURE_DELAY_MS").ok();
+    let delay: u64 = delay.map_or(0, |ms| ms.parse().expect("LOWTIDE_TORTURE_DELAY_MS"));
+    let mut draw = Draw::new(seed);
+    release_observed(target, options, &mut |step| {
+        if step == TargetStep::Write && delay > 0 && draw.below(4) == 0 {
+            std::thread::sleep(Duration::from_millis(draw.below(delay)));
+        }
+    })
+}
+
+fn count(result: Result<Release, ReleaseError>, is_double: bool, tally: &mut Tally) {
     match result {
         Ok(release) => tally.add(&release, is_double),
         // Its memory goes before it has ended, so it may seem to have started another program.

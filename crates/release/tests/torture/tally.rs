@@ -31,6 +31,8 @@ pub(crate) struct Tally {
     /// The longest pause of each release that had any.
     pub(crate) longest: Vec<f64>,
     pub(crate) holds: u64,
+    /// Ranges that were in use again when their lock was held, or whose lock was busy.
+    pub(crate) skipped: u64,
     pub(crate) longest_lock: f64,
     pub(crate) in_slices: u64,
     pub(crate) failures: Vec<String>,
@@ -43,6 +45,7 @@ impl Tally {
         self.bytes += release.returned_bytes;
         self.pauses += release.pauses;
         self.holds += release.lock_holds;
+        self.skipped += release.skipped_ranges;
         self.longest_lock = self.longest_lock.max(release.longest_lock_s);
         if release.pauses > 0 {
             self.medians.push(release.median_pause_s);
@@ -82,6 +85,7 @@ impl Tally {
         self.bytes += other.bytes;
         self.pauses += other.pauses;
         self.holds += other.holds;
+        self.skipped += other.skipped;
         self.in_slices += other.in_slices;
         self.longest_lock = self.longest_lock.max(other.longest_lock);
         self.medians.extend(&other.medians);
@@ -127,6 +131,7 @@ impl Tally {
                 "max_s": self.longest_pause(1.0),
             },
             "lock_holds": self.holds,
+            "skipped": self.skipped,
             "longest_lock_s": self.longest_lock,
             "failures": self.failures,
         })
