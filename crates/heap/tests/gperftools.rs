@@ -13,7 +13,7 @@ use lowtide_heap::saved::SavedHeap;
 use serde_json::Value;
 
 const ALLOCATOR: &str = "gperftools";
-const NAMES: [&str; 2] = ["2.8.1", "2.10"];
+const NAMES: [&str; 3] = ["2.8.1", "2.10", "2.16"];
 
 fn walked(saved: &SavedHeap) -> Option<Heap> {
     let mappings: Vec<Range<u64>> = saved.mappings.iter().map(|m| m.range.clone()).collect();

@@ -11,6 +11,7 @@ mod subject;
 use std::io::{Error, Result};
 use std::process::Command;
 
+use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::layout::{HeapLayout, Places};
 use lowtide_heap::saved::MemoryRecorder;
 use lowtide_probe::detect::Detector;
@@ -51,6 +52,12 @@ fn main() -> Result<()> {
         let layout = HeapLayout::find(&allocator.kind, &recorder, &places);
         let layout = layout.ok_or_else(|| Error::other("no heap"))?;
         let found = layout.walk(&recorder, &mappings, None).map_err(Error::other)?;
+        // What guards its free pages, if anything does.
+        let version = allocator.version.as_deref();
+        let everywhere = 0..1 << 47;
+        let guarded = GuardedHeap::find(layout, &recorder, &mappings, &[everywhere], version);
+        let sums = guarded.and_then(|heap| heap.each_droppable(&recorder, &mappings, &mut |_| ()));
+        println!("{name}: {sums:?}");
         // Of mappings without a part of the heap, only the caches of threads were read.
         let heap = recorder.save(&data, &mappings).to_bytes();
         let expected = json!({

@@ -35,6 +35,9 @@ use crate::stub::Op;
 /// Maximum number of walks over a heap that changes meanwhile, until one agrees with the allocator's own counts.
 const MAX_WALKS: usize = 5;
 
+/// Time until the heap of another allocator is sought again that was not found.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
+
 /// A target's heap, and the facts that were read to find it.
 pub(crate) struct TargetHeap {
     pub(crate) facts: TargetFacts,
@@ -194,34 +197,27 @@ impl Examination {
     /// Finds the heap of another allocator and what guards it, and walks it.
     fn find_guarded(
         &mut self,
-        facts: TargetFacts,
+        mut facts: TargetFacts,
         memory: LiveMemory,
         c_library: String,
         allocator: &DetectedAllocator,
     ) -> Result<TargetHeap, Abort> {
-        let maps = &facts.maps;
-        let library = heap::library(maps, &allocator.path.to_string_lossy());
-        let library = library.ok_or(Refusal::NoHeap)?;
-        let zeroed_data = facts.detected.zeroed_data_of(allocator, maps, memory.page_bytes());
-        let data = heap::data_of(maps, library.file);
-        let mappings = heap::mappings(maps);
-        let places = Places { data: &data, zeroed_data: &zeroed_data, mappings: &mappings };
+        let mut found = self.guarded_heap(&facts, &memory, allocator);
+        for _ in 1..MAX_WALKS {
+            let is_over = || self.options.interrupt.load(Ordering::Relaxed);
+            if found.is_ok() || is_over() || !self.target.is_alive() {
+                break;
+            }
+            // It may have changed while it was read.
+            std::thread::sleep(RETRY_INTERVAL);
+            let maps = self.target.maps().map_err(|error| self.target.failed(error))?;
+            facts.maps = Arc::new(maps);
+            found = self.guarded_heap(&facts, &memory, allocator);
+        }
+        let (heap, areas) = found?;
+        let heap = ReleasableHeap::Guarded(heap);
         let interruptible = memory.until(&self.options.interrupt);
-        let layout = HeapLayout::find(&allocator.kind, &interruptible, &places);
-        let layout = layout.ok_or(Refusal::NoHeap)?;
-        let unguarded = |why| Refusal::Unguarded { name: allocator.kind.to_string(), why };
-        let walked = layout.walk(&interruptible, &mappings, None);
-        let walked = walked.map_err(|_| Refusal::NoHeap)?;
-        let module = maps.iter().filter(|m| m.file == library.file).map(|m| m.start..m.end);
-        let module: Vec<Range<u64>> = module.collect();
-        let heap = GuardedHeap::find(
-            layout,
-            &interruptible,
-            &mappings,
-            &module,
-            allocator.version.as_deref(),
-        );
-        let heap = ReleasableHeap::Guarded(heap.map_err(unguarded)?);
+        let mappings = heap::mappings(&facts.maps);
         let mut batch = Batch::new(HugePageKeeper::for_options(&self.options, &memory));
         let sums = heap.walk(&interruptible, &mappings, &mut |found| {
             // Nothing is submitted, and so nothing can fail.
@@ -232,12 +228,39 @@ impl Examination {
         Ok(TargetHeap {
             trim_bytes: 0,
             consolidations: Vec::new(),
-            areas: walked.areas,
+            areas,
             heap,
             facts,
             memory,
             c_library,
         })
+    }
+
+    /// Returns the heap of another allocator with what guards it, and its addresses.
+    fn guarded_heap(
+        &self,
+        facts: &TargetFacts,
+        memory: &LiveMemory,
+        allocator: &DetectedAllocator,
+    ) -> Result<(GuardedHeap, Vec<Range<u64>>), Refusal> {
+        let maps = &facts.maps;
+        let library = heap::library(maps, &allocator.path.to_string_lossy());
+        let library = library.ok_or(Refusal::NoHeap)?;
+        let zeroed_data = facts.detected.zeroed_data_of(allocator, maps, memory.page_bytes());
+        let data = heap::data_of(maps, library.file);
+        let mappings = heap::mappings(maps);
+        let places = Places { data: &data, zeroed_data: &zeroed_data, mappings: &mappings };
+        let memory = memory.until(&self.options.interrupt);
+        let layout = HeapLayout::find(&allocator.kind, &memory, &places);
+        let layout = layout.ok_or(Refusal::NoHeap)?;
+        let walked = layout.walk(&memory, &mappings, None).map_err(|_| Refusal::NoHeap)?;
+        let module = maps.iter().filter(|m| m.file == library.file).map(|m| m.start..m.end);
+        let module: Vec<Range<u64>> = module.collect();
+        let version = allocator.version.as_deref();
+        let heap = GuardedHeap::find(layout, &memory, &mappings, &module, version);
+        let heap =
+            heap.map_err(|why| Refusal::Unguarded { name: allocator.kind.to_string(), why })?;
+        Ok((heap, walked.areas))
     }
 
     /// Walks the heap of glibc. Returns the free bytes as well that are left alone because they are parts of huge pages.

@@ -1,0 +1,134 @@
+//! The free ranges of saved heaps of other allocators than glibc's, with what guards them; as they were, and damaged.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[allow(dead_code, reason = "tests of one allocator use more of it")]
+mod damage;
+
+use std::ops::Range;
+
+use damage::{damage_each, load};
+use lowtide_heap::droppable::{Droppable, Guard, Holds, MAX_CHECKS, Sums};
+use lowtide_heap::guarded::GuardedHeap;
+use lowtide_heap::layout::{HeapLayout, Places};
+use lowtide_heap::memory::{Memory, word};
+use lowtide_heap::saved::SavedHeap;
+use lowtide_model::allocator_kind::AllocatorKind;
+
+/// Every address: the files of the saved programs are not saved, and their extent hooks lie in one of them.
+const EVERYWHERE: Range<u64> = 0..1 << 47;
+
+/// Returns the free ranges of a heap and their sums, or why they are not guarded.
+fn droppable(
+    kind: &AllocatorKind,
+    version: &str,
+    saved: &SavedHeap,
+) -> Option<Result<(Vec<Droppable>, Sums), &'static str>> {
+    let memory = &saved.memory;
+    let places = Places { data: &saved.data, zeroed_data: &saved.data, mappings: &saved.mappings };
+    let layout = HeapLayout::find(kind, memory, &places)?;
+    let found = GuardedHeap::find(layout, memory, &saved.mappings, &[EVERYWHERE], Some(version));
+    let mut ranges = Vec::new();
+    let sums = found.and_then(|heap| {
+        heap.each_droppable(memory, &saved.mappings, &mut |range| ranges.push(range))
+    });
+    Some(sums.map(|sums| (ranges, sums)))
+}
+
+/// Returns what a purge by the allocator would return, in bytes.
+fn purge_bytes(kind: &AllocatorKind, saved: &SavedHeap) -> u64 {
+    let places = Places { data: &saved.data, zeroed_data: &saved.data, mappings: &saved.mappings };
+    let layout = HeapLayout::find(kind, &saved.memory, &places).unwrap();
+    let walked = layout.walk(&saved.memory, &saved.mappings, None).unwrap();
+    walked.prediction.purge_bytes.unwrap()
+}
+
+fn all_hold(range: &Droppable, memory: &impl Memory) -> bool {
+    range.checks.iter().all(|check| {
+        let is_equal = word(memory, check.at).unwrap() & check.mask == check.value;
+        is_equal == (check.holds == Holds::Equal)
+    })
+}
+
+fn assert_sound(name: &str, found: &[Droppable], sums: Sums, saved: &SavedHeap) {
+    let memory = &saved.memory;
+    assert!(!found.is_empty(), "{name}");
+    let bytes: u64 = found.iter().map(|range| range.resident_bytes).sum();
+    assert_eq!(bytes, sums.guarded_bytes, "{name}");
+    for range in found {
+        let Range { start, end } = range.pages;
+        assert!(start < end && start % 4096 == 0 && end % 4096 == 0, "{name}: {range:x?}");
+        assert!(range.checks.len() <= MAX_CHECKS, "{name}: {range:x?}");
+        assert!(all_hold(range, memory), "{name}: {range:x?}");
+        match range.guard {
+            Guard::Lock(lock) => assert!(word(memory, lock).unwrap_or(0) as u32 <= 2, "{name}"),
+            Guard::Claim { word: at, base, slice_bytes, summary, summary_bits } => {
+                let bits = word(memory, at).unwrap();
+                for slice in (start - base) / slice_bytes..(end - base).div_ceil(slice_bytes) {
+                    assert!(bits >> slice & 1 == 1, "{name}: {range:x?}");
+                }
+                assert_eq!(word(memory, summary).unwrap() & summary_bits, summary_bits, "{name}");
+            }
+        }
+    }
+    let mut pages: Vec<&Range<u64>> = found.iter().map(|range| &range.pages).collect();
+    pages.sort_by_key(|pages| pages.start);
+    assert!(pages.windows(2).all(|two| two[0].end <= two[1].start), "{name}");
+}
+
+#[test]
+fn the_free_memory_of_jemalloc_is_guarded_by_its_locks() {
+    let kind = AllocatorKind::Jemalloc;
+    for name in ["5.2.1", "5.2.1-57", "5.3.0", "5.3.1"] {
+        let saved = load("jemalloc", name);
+        let (found, sums) = droppable(&kind, name, &saved).unwrap().unwrap();
+        assert_sound(name, &found, sums, &saved);
+        // All that a purge returns, and more.
+        let purge_bytes = purge_bytes(&kind, &saved);
+        assert!(sums.guarded_bytes >= purge_bytes, "{name}: {sums:?}, {purge_bytes}");
+    }
+}
+
+#[test]
+fn the_free_slices_of_mimalloc_3_can_be_claimed_and_those_of_mimalloc_2_cannot() {
+    let kind = AllocatorKind::Mimalloc;
+    let saved = load("mimalloc", "3.3.2");
+    let (found, sums) = droppable(&kind, "3.3.2", &saved).unwrap().unwrap();
+    assert_sound("3.3.2", &found, sums, &saved);
+    assert_eq!(sums.unguarded_bytes, 0);
+    assert!(sums.guarded_bytes >= purge_bytes(&kind, &saved));
+    for name in ["2.0.9", "2.3.2"] {
+        let why = droppable(&kind, name, &load("mimalloc", name)).unwrap().unwrap_err();
+        assert!(why.contains("no lock guards it"), "{why}");
+    }
+}
+
+#[test]
+fn the_lock_of_gperftools_is_known_from_2_11_on() {
+    let kind = AllocatorKind::Gperftools;
+    let saved = load("gperftools", "2.16");
+    let (found, sums) = droppable(&kind, "2.16", &saved).unwrap().unwrap();
+    assert_sound("2.16", &found, sums, &saved);
+    assert_eq!(sums, Sums { guarded_bytes: purge_bytes(&kind, &saved), unguarded_bytes: 0 });
+    for name in ["2.8.1", "2.10"] {
+        let saved = load("gperftools", name);
+        let why = droppable(&kind, name, &saved).unwrap().unwrap_err();
+        assert!(why.contains("up to gperftools 2.10"), "{why}");
+    }
+}
+
+#[test]
+fn the_free_ranges_of_a_damaged_heap_are_disjoint_and_their_sum_is_what_is_resident() {
+    let walk = |kind: AllocatorKind, version: &'static str| {
+        move |saved: &SavedHeap| {
+            let (found, sums) = droppable(&kind, version, saved)?.ok()?;
+            assert!(found.iter().all(|range| range.checks.len() <= MAX_CHECKS));
+            let mut pages: Vec<Range<u64>> = found.into_iter().map(|range| range.pages).collect();
+            pages.sort_by_key(|pages| pages.start);
+            Some((pages, sums.guarded_bytes))
+        }
+    };
+    damage_each("jemalloc", &["5.2.1", "5.3.1"], walk(AllocatorKind::Jemalloc, "5.3.1"), u64::eq);
+    damage_each("mimalloc", &["3.3.2"], walk(AllocatorKind::Mimalloc, "3.3.2"), u64::eq);
+    damage_each("gperftools", &["2.16"], walk(AllocatorKind::Gperftools, "2.16"), u64::eq);
+}
