@@ -238,10 +238,10 @@ fn over_bound(release: &Release) -> String {
 fn locks(release: &Release) -> String {
     let longest = HumanSeconds(release.longest_lock_s);
     if release.lock_holds == 1 {
-        return format!("an arena's lock was held once: {longest}");
+        return format!("a lock of the allocator was held once: {longest}");
     }
     format!(
-        "{} holds of an arena's lock, longest {longest}, 99 % under {}",
+        "{} holds of a lock of the allocator, longest {longest}, 99 % under {}",
         thousands(release.lock_holds),
         HumanSeconds(release.p99_lock_s)
     )
@@ -331,7 +331,7 @@ mod tests {
          ran        in a thread of its own beside the others, started by thread 4711, which waits
                     in epoll_wait
          pauses     3 pauses of a waiting thread, longest 120 µs (median 80.0 µs)
-         locks      1,204 holds of an arena's lock, longest 310 µs, 99 % under 90.0 µs
+         locks      1,204 holds of a lock of the allocator, longest 310 µs, 99 % under 90.0 µs
          passes     2; 12 ranges left out, no longer free when the turn came
 
         released: 900 MiB were returned, 99 % of the 905 MiB predicted.
@@ -358,7 +358,7 @@ mod tests {
         RSS 1.18 GiB → 310 MiB in 800 ms
          ran        in slices, in thread 4711, which waits in epoll_wait
          pauses     3 pauses of the thread that it ran in, longest 120 µs (median 80.0 µs)
-         locks      1,204 holds of an arena's lock, longest 310 µs, 99 % under 90.0 µs
+         locks      1,204 holds of a lock of the allocator, longest 310 µs, 99 % under 90.0 µs
          passes     2; 1 range left out, no longer free when the turn came; 1,234,567 free blocks
                     joined with what lies beside
          huge pages 64.0 MiB split, since at least half of each was free
@@ -438,7 +438,7 @@ mod tests {
          ran        in a thread of its own beside the others, started by thread 4711, which waits
                     in epoll_wait
          pauses     1 pause of a waiting thread: 120 µs
-         locks      an arena's lock was held once: 310 µs
+         locks      a lock of the allocator was held once: 310 µs
          passes     2; 12 ranges left out, no longer free when the turn came
 
         released in part: 400 MiB were returned, 44 % of the 905 MiB predicted, then the release

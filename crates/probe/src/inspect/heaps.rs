@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use lowtide_heap::blocks::{Visitor, lend};
+use lowtide_heap::guarded::GuardedHeap;
 use lowtide_heap::hotspot::{Part, PerfData};
 use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::{Memory, pointers_into};
@@ -68,11 +69,40 @@ pub(super) fn walk(
             }
             continue;
         };
-        let walked = layout.walk(memory, &mappings, lend(&mut visitor));
+        let mut walked = layout.walk(memory, &mappings, lend(&mut visitor));
+        if let Ok(walked) = &mut walked {
+            // A release acts on the allocator that serves the program itself.
+            let is_served = detected.allocator() == Some(allocator);
+            walked.prediction.release_bytes = match allocator.kind {
+                _ if !is_served => None,
+                AllocatorKind::Glibc => walked.prediction.release_bytes,
+                _ => {
+                    let module = maps.iter().filter(|m| m.file == library.file);
+                    let module: Vec<Range<u64>> = module.map(|m| m.start..m.end).collect();
+                    let version = allocator.version.as_deref();
+                    guarded_bytes(layout, memory, &mappings, &module, version, detected)
+                }
+            };
+        }
         add_walk(observation, &mut heaps, &mut mappings, (&allocator.kind, None), walked);
     }
     observation.heaps.sort_by_key(|heap| heap.library.is_some());
     heaps
+}
+
+/// Returns what a release of the memory of another allocator than glibc's would return, in bytes; `None` if it would be refused.
+fn guarded_bytes(
+    layout: HeapLayout,
+    memory: &LiveMemory,
+    mappings: &[HeapMapping],
+    module: &[Range<u64>],
+    version: Option<&str>,
+    detected: &Detected,
+) -> Option<u64> {
+    detected.c_library.as_ref().filter(|library| library.name == "glibc")?;
+    let heap = GuardedHeap::find(layout, memory, mappings, module, version).ok()?;
+    let sums = heap.each_droppable(memory, mappings, &mut |_| ()).ok()?;
+    Some(sums.guarded_bytes)
 }
 
 /// Walks the heaps of runtimes.

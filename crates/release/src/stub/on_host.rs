@@ -9,14 +9,17 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use lowtide_heap::guarded::GuardedHeap;
+use lowtide_heap::layout::{HeapLayout, Places};
 use lowtide_heap::memory::{Memory, Saved, word};
 use lowtide_heap::ptmalloc::{Heap, Layout, Links, fast_links, walk, walk_and_tell};
 use lowtide_heap::saved::SavedHeap;
+use lowtide_model::allocator_kind::AllocatorKind;
 
 use super::Op;
-use super::numbers::{OP_CHUNK, OP_TOP};
+use super::numbers::{OP_CHUNK, OP_CLAIM, OP_LOCKED, OP_TOP};
 use crate::plan::{self, Batch};
-use crate::releasable::Found;
+use crate::releasable::{Found, ReleasableHeap};
 
 const PAGE: u64 = Saved::PAGE;
 /// Alignment of the heaps of thread arenas.
@@ -41,7 +44,17 @@ struct Done {
 }
 
 impl Stub {
+    /// Compiles the build for the heap of glibc.
     fn new() -> Self {
+        Self::build(&[])
+    }
+
+    /// Compiles the build for the heaps of other allocators.
+    fn guarded() -> Self {
+        Self::build(&["-DLOWTIDE_GUARDED"])
+    }
+
+    fn build(flags: &[&str]) -> Self {
         let home = tempfile::tempdir().unwrap();
         let program = home.path().join("stub_on_host");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/stub_on_host.c");
@@ -57,6 +70,7 @@ impl Stub {
                 "-o",
             ])
             .args([&program, &source])
+            .args(flags)
             .status()
             .expect("a C compiler (Debian: build-essential)");
         assert!(status.success());
@@ -65,13 +79,17 @@ impl Stub {
 
     /// Runs operations on a heap. The code must come to an end, and touch nothing but the heap.
     fn run(&self, memory: &Saved, layout: &Layout, links: Links, ops: &[Op]) -> Done {
+        let words = [layout.arenas[0], layout.head_bytes, (links == Links::Mixed).into()];
+        self.run_with(memory, words, ops)
+    }
+
+    /// Runs operations with the main arena, the offset of its bins, and whether links are mixed.
+    fn run_with(&self, memory: &Saved, words: [u64; 3], ops: &[Op]) -> Done {
         let mut input = Vec::new();
         let mut put = |word: u64| input.extend(word.to_le_bytes());
-        put(layout.arenas[0]);
-        put(layout.head_bytes);
-        put((links == Links::Mixed).into());
+        words.into_iter().for_each(&mut put);
         put(memory.blocks.len() as u64);
-        put(ops.len() as u64);
+        put(ops.iter().map(|op| op.slot_count() as u64).sum());
         for (at, bytes) in &memory.blocks {
             put(*at);
             put(bytes.len() as u64);
@@ -508,4 +526,87 @@ fn consolidation_in_a_damaged_heap_ends_and_touches_nothing_outside() {
         }
     }
     assert!(consolidated > 0 && skipped > 0, "{consolidated} {skipped}");
+}
+
+/// A saved heap of another allocator, and the operations that drop its free pages.
+fn guarded(kind: &AllocatorKind, name: &str) -> (Saved, Vec<Op>) {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../heap/tests/saved");
+    let file = directory.join(kind.name()).join(format!("{name}.heap"));
+    let saved = SavedHeap::from_bytes(&std::fs::read(file).unwrap()).unwrap();
+    let places = Places { data: &saved.data, zeroed_data: &saved.data, mappings: &saved.mappings };
+    let layout = HeapLayout::find(kind, &saved.memory, &places).unwrap();
+    let everywhere = 0..1 << 47;
+    let heap = GuardedHeap::find(layout, &saved.memory, &saved.mappings, &[everywhere], Some(name));
+    let heap = ReleasableHeap::Guarded(heap.unwrap());
+    let (mut ops, mut batch) = (Vec::new(), Batch::default());
+    let mut submit = |part: &[Op]| {
+        ops.extend_from_slice(part);
+        Ok(())
+    };
+    heap.walk(&saved.memory, &saved.mappings, &mut |found| {
+        batch.add(found, &saved.memory, &mut submit).unwrap();
+    })
+    .unwrap();
+    batch.flush(&mut submit).unwrap();
+    (saved.memory, ops)
+}
+
+const GUARDED: [(AllocatorKind, &str); 5] = [
+    (AllocatorKind::Jemalloc, "5.2.1-57"),
+    (AllocatorKind::Jemalloc, "5.3.0"),
+    (AllocatorKind::Jemalloc, "5.3.1"),
+    (AllocatorKind::Mimalloc, "3.3.2"),
+    (AllocatorKind::Gperftools, "2.16"),
+];
+
+#[test]
+fn every_free_page_of_another_allocator_is_dropped_and_nothing_else_changes() {
+    let stub = Stub::guarded();
+    for (kind, name) in GUARDED {
+        let (memory, ops) = guarded(&kind, name);
+        let done = stub.run_with(&memory, [0; 3], &ops);
+        assert_eq!((done.skipped, done.busy), (0, 0), "{kind} {name}");
+        let named: Vec<_> = ops.iter().map(|op| op.from..op.from + op.bytes).collect();
+        assert_eq!(done.drops, named, "{kind} {name}");
+        let mut expected = memory.clone();
+        set_to_zero(&mut expected, &named);
+        assert!(done.memory.blocks == expected.blocks, "{kind} {name}");
+    }
+}
+
+#[test]
+fn no_page_is_dropped_when_one_condition_no_longer_holds_or_the_lock_is_held() {
+    /// Number of operations of each heap.
+    const OPS: usize = 12;
+    let stub = Stub::guarded();
+    for (kind, name) in GUARDED {
+        let (memory, ops) = guarded(&kind, name);
+        for op in ops.iter().step_by(ops.len().div_ceil(OPS)) {
+            let is_left_alone = |damaged: &Saved, busy: u64, what: &str| {
+                let done = stub.run_with(damaged, [0; 3], std::slice::from_ref(op));
+                let what = format!("{kind} {name}: {what} of {op:x?}");
+                assert_eq!((done.skipped, done.busy), (1 - busy, busy), "{what}");
+                assert!(done.drops.is_empty() && done.memory.blocks == damaged.blocks, "{what}");
+            };
+            let (is_claim, is_locked) = (op.kind == OP_CLAIM, op.kind == OP_LOCKED);
+            assert!(is_claim || is_locked);
+            for [at, mask, value] in op.checks.iter().skip(usize::from(is_claim)) {
+                let mut damaged = memory.clone();
+                let differs = at & 1 == 1;
+                let lowest = mask & mask.wrapping_neg();
+                change(&mut damaged, at & !1, |word| match differs {
+                    true => word & !mask | value,
+                    false => word ^ lowest,
+                });
+                is_left_alone(&damaged, 0, "a check");
+            }
+            let mut damaged = memory.clone();
+            let bit = op.chunk & op.chunk.wrapping_neg();
+            change(&mut damaged, op.arena & !7, |word| match is_claim {
+                true => word & !bit,
+                false => word | 1 << (op.arena % 8 * 8),
+            });
+            is_left_alone(&damaged, u64::from(is_locked), "the guard");
+        }
+    }
 }
