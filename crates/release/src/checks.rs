@@ -200,6 +200,9 @@ fn check_allocator(detected: &Detected, options: &Options) -> Result<(), Refusal
             if c_library != "glibc" {
                 return Err(Refusal::Locks { name, c_library: c_library.to_owned() });
             }
+            if let Some(why) = why_unguarded(&allocator.kind, allocator.version.as_deref()) {
+                return Err(Refusal::Unguarded { name, why });
+            }
         }
         AllocatorKind::Musl
         | AllocatorKind::Tcmalloc
@@ -212,6 +215,21 @@ fn check_allocator(detected: &Detected, options: &Options) -> Result<(), Refusal
     match &options.allocators {
         Some(chosen) if !chosen.contains(&allocator.kind) => Err(Refusal::NotChosen { name }),
         _ => Ok(()),
+    }
+}
+
+/// Returns why no version of an allocator like this one can be released, however often it were tested.
+fn why_unguarded(kind: &AllocatorKind, version: Option<&str>) -> Option<&'static str> {
+    let mut numbers = version?.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    let numbers = (numbers.next()?, numbers.next().unwrap_or(0));
+    match kind {
+        AllocatorKind::Mimalloc if numbers < (3, 0) => {
+            Some("the free memory of mimalloc 2 belongs to its threads, and no lock guards it")
+        }
+        AllocatorKind::Gperftools if numbers < (2, 11) => {
+            Some("up to gperftools 2.10, nothing leads to the lock of the page heap")
+        }
+        _ => None,
     }
 }
 
@@ -466,6 +484,28 @@ mod tests {
         assert_eq!(refused, Err(Refusal::NotChosen { name: "jemalloc".to_owned() }));
         let refused = check_allocator(&with_library("musl"), &any).unwrap_err().to_string();
         assert!(refused.contains("jemalloc with the locks of musl"), "{refused}");
+    }
+
+    #[test]
+    fn versions_without_a_guard_are_refused_for_that_reason() {
+        for (name, version, word) in
+            [("mimalloc", "2.3.2", "threads"), ("gperftools", "2.10", "lock")]
+        {
+            let detected = Detected {
+                c_library: Some(CLibrary { name: "glibc", version: None }),
+                ..with_malloc(name, Some(version))
+            };
+            let refused = check_allocator(&detected, &Options::default()).unwrap_err();
+            assert!(matches!(refused, Refusal::Unguarded { .. }), "{refused}");
+            assert!(refused.to_string().contains(word), "{refused}");
+        }
+        for (kind, version) in [
+            (AllocatorKind::Mimalloc, Some("3.0.10")),
+            (AllocatorKind::Gperftools, Some("2.11")),
+            (AllocatorKind::Gperftools, None),
+        ] {
+            assert_eq!(why_unguarded(&kind, version), None);
+        }
     }
 
     #[test]

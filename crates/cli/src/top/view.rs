@@ -10,7 +10,7 @@ use super::table;
 use crate::tui::canvas::{ScreenCanvas, bold, dim, reversed};
 
 const HELP: [&str; 16] = [
-    "reclaimable   free memory in whole pages; `lowtide release` can return it (glibc only)",
+    "reclaimable   free memory in whole pages; `lowtide release` can return it",
     "fragmented    free memory on pages that also hold allocated memory",
     "in use        allocated by the program, or managed by a runtime such as V8 or the JVM",
     "growth/h      growth of RSS over the last ten minutes, an hour",

@@ -145,14 +145,41 @@ fn a_process_that_holds_nothing_free_is_left_alone() {
 }
 
 #[test]
-fn a_process_with_another_allocator_is_refused() {
-    let jemalloc = lowtide_allocators::bundled().find(|b| b.name() == "jemalloc").unwrap();
-    let mut command = plain(&fixture("memory", &["-pthread"]));
-    let subject =
-        Subject::start(command.env("LD_PRELOAD", jemalloc.unpack().unwrap()).arg("blocks:20"));
+fn the_free_memory_of_an_allocator_without_locks_is_not_released() {
+    let subject = with_allocator("mimalloc2");
     let (hazard, said) = refused(&[], subject.pid());
     assert_eq!(hazard, "allocator");
-    assert!(said.contains("jemalloc"), "{said}");
+    assert!(said.contains("mimalloc") && said.contains("no lock guards it"), "{said}");
+}
+
+#[test]
+fn the_free_memory_of_other_allocators_is_released_as_predicted() {
+    for name in ["jemalloc", "mimalloc"] {
+        let subject = with_allocator(name);
+        let pid = subject.pid().to_string();
+        let output = lowtide().args(["release", &pid, "--json"]).output().unwrap();
+        let done = object(&output);
+        assert_eq!(done["outcome"], "released", "{done:#}");
+        assert_eq!(done["allocator"], name);
+        let bytes = |key: &str| done[key].as_u64().unwrap();
+        assert!(bytes("returned_bytes") > 4 << 20, "{done:#}");
+        assert!(bytes("returned_bytes") <= bytes("predicted_bytes") + (1 << 20), "{done:#}");
+        assert!(bytes("rss_after_bytes") < bytes("rss_before_bytes"), "{done:#}");
+        let (hazard, said) = refused(&["--method", "trim"], subject.pid());
+        assert_eq!(hazard, "no_trim", "{said}");
+        let (hazard, said) = refused(&["--method", "purge", "--unbounded"], subject.pid());
+        assert_eq!(hazard, "no_purge", "{said}");
+    }
+}
+
+/// Starts a program that has freed most of its blocks, with an allocator that lowtide carries. It keeps what was freed.
+fn with_allocator(name: &str) -> Subject {
+    let carried = lowtide_allocators::bundled().find(|carried| carried.name() == name).unwrap();
+    let mut command = plain(&fixture("memory", &["-pthread"]));
+    command.env("LD_PRELOAD", carried.unpack().unwrap());
+    command.env("MALLOC_CONF", "dirty_decay_ms:-1,muzzy_decay_ms:-1");
+    command.env("MIMALLOC_PURGE_DELAY", "1000000");
+    Subject::start(command.args(["blocks:20", "keep:2"]))
 }
 
 #[test]
