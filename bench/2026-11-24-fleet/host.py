@@ -3,7 +3,7 @@
 summary.
 
 Usage, from the root of the repository, as root: host.py LOWTIDE mixed|small MINUTES
-`mixed`: 150 C programs, 40 Pythons and 10 redis, 8 GB in all, of which ten change by a fifth every minute.
+`mixed`: 150 C programs, 40 Pythons and 10 redis, 8 GB in all, of which five change by a fifth every minute.
 `small`: 2,000 processes of `sleep`."""
 
 import json
@@ -85,10 +85,10 @@ def look_at_changed():
 
 while time.monotonic() < ended:
     if sized:
-        for process in sized[:10]:
+        for process in sized[:5]:
             process.send_signal(signal.SIGUSR1)
             changed.setdefault(process.args[0], time.monotonic())
-        sized = sized[10:] + sized[:10]
+        sized = sized[5:] + sized[:5]
     for _ in range(12):
         time.sleep(5)
         look_at_changed()
