@@ -6,13 +6,13 @@
  *
  * It fits one page, at any address, and the shared block follows it. It reads no thread-local storage and
  * touches no vector register. It reads the program's memory only after the kernel has confirmed that it is mapped.
- * Three things need no confirmation: an arena with its lock, top and bins, since no allocator frees these;
+ * Three things need no confirmation: an arena with its lock, top and bins, since the C library never frees an arena;
  * the C library's data (`single_threaded`); and the `info` of a heap, for the reason given at is_of_arena.
  *
- * When it drops pages, it calls nothing of the C library, and writes to the program's memory only under an
- * arena's lock, and to the bits of the slices that it claims. There are two other cases. For `--method trim`, work_borrowed and trim_in_thread call
- * malloc_trim, which does what the C library does. And write_timeout writes the remaining timeout of a borrowed
- * thread to where its interrupted call reads it: that thread's own memory.
+ * When it drops pages, it calls nothing of the C library. It writes to the program's memory only under a lock of the
+ * allocator, and the bits of the slices that it claims. There are two other cases. For `--method trim`, work_borrowed
+ * and trim_in_thread call malloc_trim, which does what the C library does. And write_timeout writes the remaining
+ * timeout of a borrowed thread to where its interrupted call reads it: that thread's own memory.
  *
  * With LOWTIDE_ON_HOST it is compiled into a test (tests/programs/stub_on_host.c), which makes its system calls. With
  * LOWTIDE_IN_PROCESS it is linked into a program that releases its own memory (src/own.rs): a thread of the program
@@ -194,6 +194,11 @@ static void run_locked(struct shared_block *s, int may_wait) {
 #ifdef LOWTIDE_GUARDED
     if (s->ops[s->next].kind == OP_CLAIM)
         return run_claim(s);
+    if (!is_word(arena)) { /* an arena of jemalloc that the program has destroyed (arena.<i>.destroy) */
+        s->skipped++;
+        s->next += slots_of(&s->ops[s->next]);
+        return;
+    }
 #endif
     if (!lock(s, futex, may_wait)) {
         s->busy++;

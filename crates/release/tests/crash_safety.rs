@@ -38,9 +38,23 @@ fn at_each_step(
     wait: &'static str,
     act: impl Fn(&mut Steady, usize) -> bool + Sync,
 ) -> usize {
+    at_each_step_with(None, threads, wait, act)
+}
+
+/// Does the same with an allocator that lowtide carries.
+fn at_each_step_with(
+    allocator: Option<&str>,
+    threads: u32,
+    wait: &'static str,
+    act: impl Fn(&mut Steady, usize) -> bool + Sync,
+) -> usize {
     let home = tempfile::tempdir().unwrap();
     let program = support::compile(home.path(), "steady.c", &[]);
-    let kind = Kind::new(&program, threads, wait);
+    let allocator = allocator.map(|name| {
+        let carried = lowtide_allocators::bundled().find(|carried| carried.name() == name);
+        carried.unwrap().unpack_into(home.path()).unwrap()
+    });
+    let kind = Kind { allocator, ..Kind::new(&program, threads, wait) };
     let (act, kind, tried) = (&act, &kind, &AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for lane in 0..LANES {
@@ -124,7 +138,11 @@ impl Forgiven {
 }
 
 fn lives_on_when_we_are_killed(threads: u32, wait: &'static str) {
-    at_each_step(threads, wait, |steady, step| {
+    lives_on_with(None, threads, wait);
+}
+
+fn lives_on_with(allocator: Option<&str>, threads: u32, wait: &'static str) {
+    at_each_step_with(allocator, threads, wait, |steady, step| {
         let Some(name) = killed_at(steady, step) else { return false };
         let context = format!("killed at {step} ({name}), {threads} threads in {wait}");
         assert!(!steady.has_stopped(), "{context}: {}", steady.describe());
@@ -165,6 +183,14 @@ fn it_lives_on_when_we_are_killed_while_its_only_thread_waits_for_signals() {
 #[test]
 fn it_lives_on_when_we_are_killed_while_our_thread_works_beside_its_own() {
     lives_on_when_we_are_killed(4, "cond");
+}
+
+#[test]
+fn it_lives_on_with_another_allocator_when_we_are_killed() {
+    for allocator in ["jemalloc", "mimalloc"] {
+        lives_on_with(Some(allocator), 1, "read");
+        lives_on_with(Some(allocator), 3, "read");
+    }
 }
 
 #[test]

@@ -27,11 +27,13 @@ pub(crate) struct Kind {
     pub(crate) threads: u32,
     pub(crate) wait: &'static str,
     pub(crate) hazard: &'static str,
+    /// An allocator that is preloaded and keeps what was freed.
+    pub(crate) allocator: Option<PathBuf>,
 }
 
 impl Kind {
     pub(crate) fn new(program: &Path, threads: u32, wait: &'static str) -> Self {
-        Self { program: program.to_owned(), threads, wait, hazard: "" }
+        Self { program: program.to_owned(), threads, wait, hazard: "", allocator: None }
     }
 
     /// Returns the options of a release: if it runs in slices, it needs several.
@@ -102,7 +104,13 @@ impl Steady {
     fn spawn(kind: &Kind, by: &[&str]) -> Self {
         let own = kind.command();
         let mut all = by.iter().copied().chain(own.iter().map(String::as_str));
-        let mut child = support::start(Command::new(all.next().unwrap()).args(all));
+        let mut command = Command::new(all.next().unwrap());
+        if let Some(allocator) = &kind.allocator {
+            command.env("LD_PRELOAD", allocator);
+            command.env("MALLOC_CONF", "dirty_decay_ms:-1,muzzy_decay_ms:-1");
+            command.env("MIMALLOC_PURGE_DELAY", "1000000");
+        }
+        let mut child = support::start(command.args(all));
         let input = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut steady = Self { kind: kind.clone(), pid: child.id(), child, input, lines };
