@@ -1,6 +1,6 @@
 //! One interface to the free pages of allocators other than glibc's, with what guards them.
 //!
-//! To add an allocator: its `droppable`, a variant of [`Guards`], and the arms of the matches in this file.
+//! To add an allocator: its `droppable`, a variant of `Guards`, and the arms of the matches in this file.
 
 use std::ops::Range;
 
