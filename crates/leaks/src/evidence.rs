@@ -305,7 +305,7 @@ fn pointers_to(
         // It is not known which memory is free: pointers that are left over there count.
         None => {
             let mut all: Vec<Range<u64>> =
-                roots.ranges.iter().chain(&walk.heaps.areas).cloned().collect();
+                roots.ranges.iter().chain(&roots.new).chain(&walk.heaps.areas).cloned().collect();
             all.sort_unstable_by_key(|range| range.start);
             each_root(memory, &sampled, &all, &mut add);
         }

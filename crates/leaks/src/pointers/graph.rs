@@ -41,8 +41,8 @@ impl BlockSet {
 
 /// Memory of the heap that pointers lead to, but that was in no block at the time of the walk: blocks that were allocated since.
 /// A list that grows at its head is reachable only through them.
-struct NewBlocks<'n> {
-    areas: &'n [Range<u64>],
+struct NewBlocks {
+    areas: Vec<Range<u64>>,
     seen: HashSet<u64>,
     /// What is left to read, with the address of the first pointer on the way there.
     left: Vec<(u64, u64)>,
@@ -50,7 +50,7 @@ struct NewBlocks<'n> {
     is_full: bool,
 }
 
-impl NewBlocks<'_> {
+impl NewBlocks {
     /// Bytes to read of a new block whose size is unknown, and the maximum if its size is known.
     const BYTES: u64 = 4 << 10;
     const MAX_BYTES: u64 = 1 << 20;
@@ -68,7 +68,7 @@ impl NewBlocks<'_> {
     }
 
     fn add(&mut self, at: u64, from: u64) {
-        if !hold(self.areas, &(at..at + 1)) {
+        if !hold(&self.areas, &(at..at + 1)) {
             return;
         }
         if self.seen.len() >= Self::MAX {
@@ -133,6 +133,7 @@ impl Graph {
             targets: Vec::new(),
             from_roots: Vec::new(),
         };
+        let areas = areas.to_vec();
         let mut new = NewBlocks { areas, seen: HashSet::new(), left: Vec::new(), is_full: false };
         each_in_blocks(memory, index, |from, at, to| match to {
             Target::Block(to) => {
@@ -149,8 +150,10 @@ impl Graph {
         });
         graph.first.resize(index.len() + 1, graph.targets.len() as u32);
         let mut roots = find_roots();
+        new.areas.extend_from_slice(&roots.new);
+        new.areas.sort_unstable_by_key(|area| area.start);
         let mut reached = BlockSet::new(index.len());
-        let mut reach = |at: u64, to: Target, new: &mut NewBlocks<'_>| match to {
+        let mut reach = |at: u64, to: Target, new: &mut NewBlocks| match to {
             Target::Block(to) if reached.insert(to) => graph.from_roots.push((to, at)),
             Target::Block(_) => {}
             Target::Other(to) => new.add(to, at),
@@ -166,6 +169,7 @@ impl Graph {
             let range = at..at.saturating_add(NewBlocks::bytes_of(memory, at));
             each_root(memory, index, &[range], |_, to| reach(from, to, &mut new));
         }
+        each_root(memory, index, &roots.new, |at, to| reach(at, to, &mut new));
         if new.is_full {
             roots.hidden.push("it allocates faster than its pointers can be read".to_owned());
         }
@@ -368,6 +372,25 @@ mod tests {
         let index = builder.build().unwrap();
         let (graph, _) = Graph::read(&memory, &index, &[], Roots::default).unwrap();
         assert_eq!([0, 1, 2].map(|block| graph.targets(block).len()), [0, 1, 1]);
+    }
+
+    #[test]
+    fn the_root_of_a_list_is_its_variable_even_if_its_head_lies_in_memory_that_is_newer_than_the_walk()
+     {
+        let pointer = |at: u64, to: u64| (at, [to.to_le_bytes(), [0; 8]].concat());
+        let (block, variable, head) = (0x10000, 0x90000, 0x50000);
+        let blocks = vec![pointer(block, 0), pointer(head, block), pointer(variable, head)];
+        let memory = Saved { blocks };
+        let mut builder = IndexBuilder::new(10);
+        builder.blocks(0x10000..0x20000, &[Block { at: block, bytes: 64, print: 1 }]);
+        let index = builder.build().unwrap();
+        let find_roots = || Roots {
+            ranges: vec![variable..variable + 16],
+            new: vec![head..head + 16],
+            ..Roots::default()
+        };
+        let (graph, _) = Graph::read(&memory, &index, &[], find_roots).unwrap();
+        assert_eq!(graph.roots(|_| false).of(0), Some(variable));
     }
 
     #[test]

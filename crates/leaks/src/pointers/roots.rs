@@ -33,6 +33,9 @@ const MAX_SHARED: u64 = 1 << 30;
 pub struct Roots {
     /// Memory outside of blocks, in order and disjoint.
     pub ranges: Vec<Range<u64>>,
+    /// Memory that the program has got since the walk, in order and disjoint. It is not in `ranges`. New blocks may lie in it,
+    /// and so may anything else that holds pointers.
+    pub new: Vec<Range<u64>>,
     /// The stacks of threads, in order.
     pub stacks: Vec<Range<u64>>,
     /// Words that are known from elsewhere: arguments of system calls, and what epoll instances and timers remember.
@@ -62,6 +65,7 @@ impl Roots {
         let heaps = heaps_with_blocks(walk);
         let maps = target.maps().unwrap_or_else(|_| walk.maps.clone());
         let stacks = detect::stacks(memory, &walk.detected, &maps, &pointers);
+        let known = of_no_file(&walk.maps);
         let mut ranges = Vec::new();
         for mapping in maps.iter().filter(|mapping| may_hold_pointers(mapping)) {
             if ["io_uring", "[aio]"].iter().any(|name| mapping.name.contains(name)) {
@@ -79,7 +83,11 @@ impl Roots {
             for part in without(used, &heaps) {
                 match is_of_file {
                     true => ranges.extend(written_pages(memory, part)),
-                    false => ranges.push(part),
+                    false => {
+                        let new = without(part.clone(), &known);
+                        ranges.extend(without(part, &new));
+                        roots.new.extend(new);
+                    }
                 }
             }
         }
@@ -186,6 +194,12 @@ fn heaps_with_blocks(walk: &BlockWalk) -> Vec<Range<u64>> {
         .iter()
         .flat_map(|area| without(area.clone(), &walk.heaps.without_blocks))
         .collect()
+}
+
+/// The accessible memory of no file.
+fn of_no_file(maps: &[Mapping]) -> Vec<Range<u64>> {
+    let accessible = maps.iter().filter(|m| !m.has_file() && !m.permissions.starts_with("---"));
+    joined(accessible.map(|mapping| mapping.start..mapping.end).collect())
 }
 
 /// Whether a mapping may hold pointers to blocks: private memory, whatever it permits now, and shared memory that can be written
