@@ -385,8 +385,8 @@ mod tests {
         builder.blocks(0x10000..0x20000, &[Block { at: block, bytes: 64, print: 1 }]);
         let index = builder.build().unwrap();
         let find_roots = || Roots {
-            ranges: vec![variable..variable + 16],
-            new: vec![head..head + 16],
+            ranges: std::iter::once(variable..variable + 16).collect(),
+            new: std::iter::once(head..head + 16).collect(),
             ..Roots::default()
         };
         let (graph, _) = Graph::read(&memory, &index, &[], find_roots).unwrap();
