@@ -132,15 +132,14 @@ pub(crate) struct ReleaseArgs {
     pub(crate) max_pause: TypedDuration,
 
     /// Permit an allocator's own purge, whose pause cannot be bounded
-    // It only permits --method purge, which is always refused so far.
-    #[arg(long, hide = true)]
+    #[arg(long)]
     pub(crate) unbounded: bool,
 
     /// What gives the memory back
     #[arg(long, value_name = "METHOD", default_value = "auto")]
     pub(crate) method: MethodChoice,
 
-    /// Permit a glibc that the tests never ran on
+    /// Permit a version of the allocator that the tests never ran on
     #[arg(long)]
     pub(crate) untested: bool,
 
@@ -160,15 +159,13 @@ pub(crate) struct ReleaseArgs {
 /// What gives memory back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum MethodChoice {
-    /// As suits the allocator: chunks for glibc
+    /// As suits the allocator, which so far is chunks
     Auto,
     /// Range by range, each under a lock that is held for a bounded time
     Chunks,
     /// malloc_trim, which holds each arena's lock for as long as it takes; for comparison
     Trim,
-    /// The allocator's own purge; takes --unbounded
-    // No process can be released from this way yet.
-    #[value(hide = true)]
+    /// The own function of jemalloc, mimalloc or gperftools; for comparison, with --unbounded
     Purge,
 }
 

@@ -40,8 +40,8 @@ pub struct Release {
     pub waiting_in: Option<String>,
     /// What was predicted to go back, in bytes.
     pub predicted_bytes: u64,
-    /// What was given back, in bytes: the pages that were dropped. Of `trim`, by how much the heap's
-    /// resident bytes fell.
+    /// What was given back, in bytes: the pages that were dropped. Of `trim` and `purge`, by how much what they could return
+    /// has fallen.
     pub returned_bytes: u64,
     /// Resident bytes before and after, as the kernel counts them.
     pub rss_before_bytes: u64,
@@ -154,7 +154,7 @@ pub enum Method {
     Chunks,
     /// `malloc_trim`, which holds each arena's lock for as long as it takes.
     Trim,
-    /// An allocator's own purge.
+    /// The purge of the allocator: its own function that returns free memory, which threads of the process call.
     Purge,
 }
 

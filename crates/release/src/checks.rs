@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 
 use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::release::Method;
 use lowtide_probe::detect::{Detected, Detector};
 use lowtide_probe::proc::cgroup::Groups;
 use lowtide_probe::proc::is_gone;
@@ -77,8 +78,10 @@ pub fn check(
     check_stopped(target, &status)?;
     check_frozen(target)?;
     check_filters(&threads, options)?;
+    check_purge(&threads, options)?;
     check_shared_memory(target)?;
-    if !options.untested {
+    // A purge depends on no structure of the allocator.
+    if !options.untested && options.method != Some(Method::Purge) {
         check_version(&detected)?;
     }
     Ok(TargetFacts { maps: Arc::new(maps), detected })
@@ -200,7 +203,9 @@ fn check_allocator(detected: &Detected, options: &Options) -> Result<(), Refusal
             if c_library != "glibc" {
                 return Err(Refusal::Locks { name, c_library: c_library.to_owned() });
             }
-            if let Some(why) = why_unguarded(&allocator.kind, allocator.version.as_deref()) {
+            let is_purged = options.method == Some(Method::Purge);
+            let why = why_unguarded(&allocator.kind, allocator.version.as_deref());
+            if let Some(why) = why.filter(|_| !is_purged) {
                 return Err(Refusal::Unguarded { name, why });
             }
         }
@@ -218,6 +223,16 @@ fn check_allocator(detected: &Detected, options: &Options) -> Result<(), Refusal
     }
 }
 
+/// Checks that a purge may make whatever system calls it makes.
+fn check_purge(threads: &[Status], options: &Options) -> Result<(), Refusal> {
+    let is_filtered = threads.iter().any(|status| status.seccomp != 0);
+    if options.method == Some(Method::Purge) && is_filtered {
+        let why = "its system calls are filtered, and it is unknown which of them a purge makes";
+        return Err(Refusal::NoPurge { why });
+    }
+    Ok(())
+}
+
 /// Returns why no version of an allocator like this one can be released, however often it were tested.
 fn why_unguarded(kind: &AllocatorKind, version: Option<&str>) -> Option<&'static str> {
     let mut numbers = version?.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
@@ -226,9 +241,10 @@ fn why_unguarded(kind: &AllocatorKind, version: Option<&str>) -> Option<&'static
         AllocatorKind::Mimalloc if numbers < (3, 0) => {
             Some("the free memory of mimalloc 2 belongs to its threads, and no lock guards it")
         }
-        AllocatorKind::Gperftools if numbers < (2, 11) => {
-            Some("up to gperftools 2.10, nothing leads to the lock of the page heap")
-        }
+        AllocatorKind::Gperftools if numbers < (2, 11) => Some(
+            "up to gperftools 2.10, nothing leads to the lock of the page heap (--method purge --unbounded \
+                  calls its own function)",
+        ),
         _ => None,
     }
 }

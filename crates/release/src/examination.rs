@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lowtide_heap::guarded::GuardedHeap;
-use lowtide_heap::layout::{HeapLayout, Places};
+use lowtide_heap::layout::{HeapLayout, Places, Walked};
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{self, Heap, HeapMapping, Layout};
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -28,6 +28,7 @@ use crate::options::Options;
 use crate::periodic;
 use crate::plan::{self, Batch};
 use crate::priority::{IdleGuard, boost_idle_threads};
+use crate::purge::Purge;
 use crate::refusal::Refusal;
 use crate::releasable::{Found, ReleasableHeap};
 use crate::stub::Op;
@@ -143,6 +144,9 @@ impl Examination {
         let _idle = IdleGuard::new(&self.options.interrupt);
         let found = match allocator.kind {
             AllocatorKind::Glibc => self.find_ptmalloc(facts, memory, c_library, &allocator),
+            _ if self.release.method == Method::Purge => {
+                self.find_purged(facts, memory, c_library, &allocator)
+            }
             _ => self.find_guarded(facts, memory, c_library, &allocator),
         };
         if self.options.interrupt.load(Ordering::Relaxed) {
@@ -236,6 +240,30 @@ impl Examination {
         })
     }
 
+    /// Finds the heap of another allocator, and the function by which that returns free memory itself.
+    fn find_purged(
+        &mut self,
+        facts: TargetFacts,
+        memory: LiveMemory,
+        c_library: String,
+        allocator: &DetectedAllocator,
+    ) -> Result<TargetHeap, Abort> {
+        let (layout, library, walked) = self.heap_of(&facts, &memory, allocator)?;
+        let arenas = walked.arenas.iter().map(|arena| arena.id).collect();
+        let pid = self.target.pid;
+        let purge = Purge::find(pid, &facts.maps, library, &allocator.kind, layout, arenas)?;
+        self.release.predicted_bytes = walked.prediction.purge_bytes.unwrap_or(0);
+        Ok(TargetHeap {
+            trim_bytes: 0,
+            consolidations: Vec::new(),
+            areas: walked.areas,
+            heap: ReleasableHeap::Purged(purge),
+            facts,
+            memory,
+            c_library,
+        })
+    }
+
     /// Returns the heap of another allocator with what guards it, and its addresses.
     fn guarded_heap(
         &self,
@@ -243,6 +271,25 @@ impl Examination {
         memory: &LiveMemory,
         allocator: &DetectedAllocator,
     ) -> Result<(GuardedHeap, Vec<Range<u64>>), Refusal> {
+        let (layout, library, walked) = self.heap_of(facts, memory, allocator)?;
+        let maps = &facts.maps;
+        let module = maps.iter().filter(|m| m.file == library.file).map(|m| m.start..m.end);
+        let module: Vec<Range<u64>> = module.collect();
+        let version = allocator.version.as_deref();
+        let memory = memory.until(&self.options.interrupt);
+        let heap = GuardedHeap::find(layout, &memory, &heap::mappings(maps), &module, version);
+        let heap =
+            heap.map_err(|why| Refusal::Unguarded { name: allocator.kind.to_string(), why })?;
+        Ok((heap, walked.areas))
+    }
+
+    /// Finds and walks the heap of another allocator. Returns the mapping of its file as well.
+    fn heap_of<'f>(
+        &self,
+        facts: &'f TargetFacts,
+        memory: &LiveMemory,
+        allocator: &DetectedAllocator,
+    ) -> Result<(HeapLayout, &'f Mapping, Walked), Refusal> {
         let maps = &facts.maps;
         let library = heap::library(maps, &allocator.path.to_string_lossy());
         let library = library.ok_or(Refusal::NoHeap)?;
@@ -254,13 +301,7 @@ impl Examination {
         let layout = HeapLayout::find(&allocator.kind, &memory, &places);
         let layout = layout.ok_or(Refusal::NoHeap)?;
         let walked = layout.walk(&memory, &mappings, None).map_err(|_| Refusal::NoHeap)?;
-        let module = maps.iter().filter(|m| m.file == library.file).map(|m| m.start..m.end);
-        let module: Vec<Range<u64>> = module.collect();
-        let version = allocator.version.as_deref();
-        let heap = GuardedHeap::find(layout, &memory, &mappings, &module, version);
-        let heap =
-            heap.map_err(|why| Refusal::Unguarded { name: allocator.kind.to_string(), why })?;
-        Ok((heap, walked.areas))
+        Ok((layout, library, walked))
     }
 
     /// Walks the heap of glibc. Returns the free bytes as well that are left alone because they are parts of huge pages.
@@ -291,19 +332,10 @@ fn check_method(method: Method, allocator: &AllocatorKind) -> Result<(), Refusal
         Method::Chunks => Ok(()),
         Method::Trim if is_glibc => Ok(()),
         Method::Trim => Err(Refusal::NotForTrim { name: allocator.to_string() }),
-        Method::Purge => Err(Refusal::NoPurge {
-            why: match allocator {
-                AllocatorKind::Glibc => "glibc has no purge of its own but malloc_trim",
-                AllocatorKind::Jemalloc => {
-                    "the purge of jemalloc holds the thread that calls it for as long as it takes, and a \
-                     thread that lowtide starts may not call it"
-                }
-                AllocatorKind::Gperftools => {
-                    "the purge of gperftools holds the one lock of its page heap for as long as it takes"
-                }
-                _ => "the purge of mimalloc returns the memory of the thread that calls it only",
-            },
-        }),
+        Method::Purge if is_glibc => {
+            Err(Refusal::NoPurge { why: "glibc has no purge of its own but malloc_trim" })
+        }
+        Method::Purge => Ok(()),
     }
 }
 

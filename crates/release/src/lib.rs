@@ -26,6 +26,7 @@ mod passes;
 mod periodic;
 mod plan;
 mod priority;
+mod purge;
 mod refusal;
 mod releasable;
 #[cfg(target_arch = "x86_64")]
@@ -36,6 +37,7 @@ mod release;
 #[cfg(target_arch = "x86_64")]
 mod remote;
 mod stub;
+mod symbol;
 #[cfg(target_arch = "x86_64")]
 mod worker;
 

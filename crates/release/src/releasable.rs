@@ -10,6 +10,7 @@ use lowtide_heap::ptmalloc::{self, FreeKind, FreePages, HeapMapping, Layout};
 
 use crate::error::Abort;
 use crate::plan;
+use crate::purge::Purge;
 use crate::refusal::Refusal;
 use crate::stub::numbers::{OP_CHUNK, OP_CLAIM, OP_LOCKED, OP_TOP};
 use crate::stub::{Code, Op};
@@ -21,6 +22,8 @@ pub(crate) enum ReleasableHeap {
     Ptmalloc(Layout),
     /// That of another allocator.
     Guarded(GuardedHeap),
+    /// That of another allocator, whose own function returns the memory.
+    Purged(Purge),
 }
 
 /// A free range that a walk has found.
@@ -46,7 +49,7 @@ impl ReleasableHeap {
     pub(crate) fn code(&self) -> Code {
         match self {
             Self::Ptmalloc(_) => Code::PTMALLOC,
-            Self::Guarded(_) => Code::GUARDED,
+            Self::Guarded(_) | Self::Purged(_) => Code::GUARDED,
         }
     }
 
@@ -54,7 +57,7 @@ impl ReleasableHeap {
     pub(crate) fn ptmalloc(&self) -> Option<&Layout> {
         match self {
             Self::Ptmalloc(layout) => Some(layout),
-            Self::Guarded(_) => None,
+            Self::Guarded(_) | Self::Purged(_) => None,
         }
     }
 
@@ -83,6 +86,13 @@ impl ReleasableHeap {
                 let sums =
                     sums.map_err(|why| Refusal::Unguarded { name: heap.kind().to_string(), why })?;
                 Ok(Sums { release_bytes: sums.guarded_bytes, ..Sums::default() })
+            }
+            // The allocator decides which ranges it returns.
+            Self::Purged(purge) => {
+                let walked = purge.layout.walk(memory, mappings, None);
+                let walked = walked.map_err(|_| Refusal::NoHeap)?;
+                let release_bytes = walked.prediction.purge_bytes.unwrap_or(0);
+                Ok(Sums { release_bytes, ..Sums::default() })
             }
         }
     }

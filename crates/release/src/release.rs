@@ -22,7 +22,9 @@ use crate::options::Options;
 use crate::passes::{MIN_GAIN_BYTES, Passes};
 use crate::periodic;
 use crate::priority::{IdleGuard, JobControlBlocked};
+use crate::purge::Purge;
 use crate::refusal::Refusal;
+use crate::releasable::ReleasableHeap;
 pub use crate::remote::TargetStep;
 use crate::remote::{Injected, Pause, ThreadBorrower};
 use crate::worker::{Worker, WorkerOptions};
@@ -182,9 +184,10 @@ impl ReleaseRun<'_> {
         // A program that was linked with it has a copy of its own, which all libraries then use.
         let program = maps.iter().find(|m| m.has_file());
         let library = heap::library(maps, &heap.c_library);
-        [program, library].into_iter().flatten().find_map(|file: &Mapping| {
-            crate::remote::symbol::address(self.target.pid, maps, file, NAME)
-        })
+        [program, library]
+            .into_iter()
+            .flatten()
+            .find_map(|file: &Mapping| crate::symbol::address(self.target.pid, maps, file, NAME))
     }
 
     /// Decides where the injected code runs.
@@ -250,7 +253,10 @@ impl ReleaseRun<'_> {
         };
         self.note_thread(injected.borrower());
         let multiple = injected.borrower().has_multiple_threads();
-        let runs_in = self.runs_in(heap, single_threaded_at, multiple);
+        let runs_in = match heap.heap {
+            ReleasableHeap::Purged(_) => RunsIn::Slices,
+            _ => self.runs_in(heap, single_threaded_at, multiple),
+        };
         self.release.runs_in = Some(runs_in);
         let (max_pause, interrupt) = (self.options.max_pause, &*self.options.interrupt);
         let progress = &*self.options.progress;
@@ -286,6 +292,9 @@ impl ReleaseRun<'_> {
         if self.release.method == Method::Trim {
             return self.run_trim(injected, heap, options);
         }
+        if let ReleasableHeap::Purged(purge) = &heap.heap {
+            return self.run_purge(injected, heap, purge);
+        }
         let mut worker = Worker::start(injected, heap.heap.ptmalloc(), options)?;
         let passed = self.run_passes(&mut worker, heap);
         let (counts, ended) = worker.stop();
@@ -320,6 +329,23 @@ impl ReleaseRun<'_> {
         passes.run(worker, heap.consolidations.clone())
     }
 
+    /// Makes borrowed threads of the target call their allocator's own function.
+    fn run_purge(
+        &mut self,
+        injected: &mut Injected<'_, '_>,
+        heap: &TargetHeap,
+        purge: &Purge,
+    ) -> Result<(), Abort> {
+        let predicted = self.release.predicted_bytes;
+        let interrupt = &self.options.interrupt;
+        let called = crate::worker::purge(injected, purge, predicted, interrupt);
+        let mappings = heap.mappings(self.target)?;
+        let left = heap.heap.walk(&heap.memory, &mappings, &mut |_| {})?.release_bytes;
+        self.release.passes = 1;
+        self.release.returned_bytes = predicted.saturating_sub(left);
+        called
+    }
+
     /// Makes the target call `malloc_trim`, for comparison.
     fn run_trim(
         &mut self,
@@ -329,9 +355,8 @@ impl ReleaseRun<'_> {
     ) -> Result<(), Abort> {
         let maps = &heap.facts.maps;
         let library = heap::library(maps, &heap.c_library);
-        let function = library.and_then(|file| {
-            crate::remote::symbol::address(self.target.pid, maps, file, "malloc_trim")
-        });
+        let function = library
+            .and_then(|file| crate::symbol::address(self.target.pid, maps, file, "malloc_trim"));
         crate::worker::trim(injected, function.ok_or(Refusal::NoTrim)?, options.runs_in)?;
         let mappings = heap.mappings(self.target)?;
         let layout = heap.heap.ptmalloc().ok_or(Refusal::NoTrim)?;

@@ -14,6 +14,7 @@ use crate::error::{Abort, failed};
 use crate::options::ReleaseProgress;
 use crate::passes::Operator;
 use crate::periodic::PeriodicThread;
+use crate::purge::{Argument, Purge};
 use crate::refusal::Refusal;
 use crate::remote::{ACTION_TIMEOUT, Injected, TRIM_TIMEOUT, Task, nanoseconds};
 use crate::stub::numbers::*;
@@ -40,6 +41,8 @@ const MIN_SLICE: Duration = Duration::from_micros(50);
 const MAX_IDLE_SLICES: u32 = 1000;
 /// Time between two slices, in multiples of the last one.
 const SLICE_GAP_FACTOR: u32 = 4;
+/// Maximum time between two calls of an allocator's own function.
+const MAX_GAP_OF_CALLS: Duration = Duration::from_millis(20);
 
 /// How the injected code works.
 #[derive(Debug, Clone, Copy)]
@@ -305,8 +308,34 @@ pub(crate) fn trim(
             check_cloned(injected)?;
             injected.wait_for_exit(TRIM_TIMEOUT)
         }
-        RunsIn::Slices => injected.enter(Task::Trim).map(drop),
+        RunsIn::Slices => injected.enter(Task::Call(0)).map(drop),
     }
+}
+
+/// Makes borrowed threads of the target call their allocator's own function. `bytes` is what it can return.
+pub(crate) fn purge(
+    injected: &mut Injected<'_, '_>,
+    purge: &Purge,
+    bytes: u64,
+    interrupt: &AtomicBool,
+) -> Result<(), Abort> {
+    injected.put(OFF_FUNCTION, purge.function)?;
+    for argument in purge.arguments(bytes) {
+        if interrupt.load(Ordering::Relaxed) {
+            return Err(ReleaseError::Interrupted.into());
+        }
+        let argument = match argument {
+            Argument::Number(number) => number,
+            // There are no operations.
+            Argument::Text(text) => {
+                injected.write_block(OFF_OPS, &text)?;
+                injected.address_of(OFF_OPS)
+            }
+        };
+        let worked = injected.enter(Task::Call(argument))?;
+        std::thread::sleep((worked * SLICE_GAP_FACTOR).min(MAX_GAP_OF_CALLS));
+    }
+    Ok(())
 }
 
 /// Returns the TID of our thread in the target, as the target sees it, or an error if the kernel did not start

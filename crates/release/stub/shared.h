@@ -57,7 +57,7 @@ typedef unsigned long u64;
 
 #define TASK_CLONE 1
 #define TASK_SLICE 2
-#define TASK_TRIM 3
+#define TASK_CALL 3
 
 #define STATE_BACK 1 /* the borrowed thread has returned, but for its last two instructions */
 
@@ -116,6 +116,8 @@ struct shared_block {
     u64 wait_mask, timeout_form, timeout_at, timeout_ns;
     /* The serial number of the current lock hold, and the pages that were found to be mapped during it. */
     u64 lock_serial, pages[KNOWN_PAGES];
+    /* What the function is called with. */
+    u64 argument;
     struct op ops[];
 };
 
@@ -156,7 +158,8 @@ struct shared_block {
 #define OFF_TIMEOUT_AT 2408
 #define OFF_TIMEOUT_NS 2416
 #define OFF_LOCK_SERIAL 2424
-#define OFF_OPS 3456
+#define OFF_ARGUMENT 3456
+#define OFF_OPS 3464
 
 #define AT(field, offset) \
     _Static_assert(__builtin_offsetof(struct shared_block, field) == offset, #field " has another offset")
@@ -209,6 +212,7 @@ AT(timeout_form, OFF_TIMEOUT_FORM);
 AT(timeout_at, OFF_TIMEOUT_AT);
 AT(timeout_ns, OFF_TIMEOUT_NS);
 AT(lock_serial, OFF_LOCK_SERIAL);
+AT(argument, OFF_ARGUMENT);
 AT(ops, OFF_OPS);
 _Static_assert(OFF_OPS + 4096 < STORAGE_AT && STORAGE_AT + STORAGE_BYTES <= OPS_END,
                "the storage of a thread that trims is not in the place of the operations");

@@ -10,8 +10,9 @@
  * the C library's data (`single_threaded`); and the `info` of a heap, for the reason given at is_of_arena.
  *
  * When it drops pages, it calls nothing of the C library. It writes to the program's memory only under a lock of the
- * allocator, and the bits of the slices that it claims. There are two other cases. For `--method trim`, work_borrowed
- * and trim_in_thread call malloc_trim, which does what the C library does. And write_timeout writes the remaining
+ * allocator, and the bits of the slices that it claims. There are two other cases. For `--method trim` and `--method
+ * purge`, work_borrowed and trim_in_thread call a function of the allocator, which does what the program's own call
+ * would do. And write_timeout writes the remaining
  * timeout of a borrowed thread to where its interrupted call reads it: that thread's own memory.
  *
  * With LOWTIDE_ON_HOST it is compiled into a test (tests/programs/stub_on_host.c), which makes its system calls. With
@@ -327,8 +328,9 @@ __attribute__((used)) static int work_borrowed(struct shared_block *s) {
         u64 until = begin + s->slice_ns;
         while (s->next < s->count && now() < until)
             run_locked(s, 0);
-    } else if (s->task == TASK_TRIM) {
-        s->result = ((int (*)(u64))s->function)(0);
+    } else if (s->task == TASK_CALL) {
+        /* A function with fewer parameters ignores the zeros. */
+        s->result = ((int (*)(u64, u64, u64, u64, u64))s->function)(s->argument, 0, 0, 0, 0);
     }
     s->worked_ns = now() - begin + 1;
     write_timeout(s, s->worked_ns);

@@ -54,6 +54,9 @@ pub fn sentence(release: &Release) -> String {
         ReleaseOutcome::NothingToRelease => {
             let (rss, predicted) = (Human(release.rss_after_bytes), release.predicted_bytes);
             let what = match predicted {
+                0 if release.method == Method::Purge => {
+                    "the allocator's own purge would return nothing".to_owned()
+                }
                 0 => "no whole page of its heap is free and resident".to_owned(),
                 few => format!("{} of whole free pages are not worth a pause", Human(few)),
             };

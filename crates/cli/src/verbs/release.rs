@@ -111,7 +111,7 @@ fn is_wanted(pids: &[Selected], args: &ReleaseArgs) -> Result<bool, Failure> {
 fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
     if args.method == MethodChoice::Purge && !args.unbounded {
         return Err(Failure::usage(
-            "--method purge: an allocator's own purge takes as long as it takes: --unbounded permits \
+            "--method purge: the purge of an allocator has no bound on its pauses, and --unbounded permits \
              that",
         ));
     }
@@ -323,6 +323,7 @@ fn refused(done: &Release, again: &str) -> Failure {
             again.replacen("lowtide release", "lowtide release --untested", 1)
         }
         Some(Hazard::NoTrim) => again.replacen("--method trim", "--method chunks", 1),
+        Some(Hazard::NoPurge) => again.replacen("--method purge", "--method chunks", 1),
         // No capability lets a process that is filtered itself, as in a container, read the filters of others.
         Some(Hazard::SeccompUnread) if Status::own().is_ok_and(|own| own.seccomp != 0) => {
             "lowtide run -- COMMAND     (starts the service under filters that lowtide shares)"

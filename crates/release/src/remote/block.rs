@@ -56,6 +56,11 @@ impl SharedBlock {
 
 /// Access to the block while it is mapped.
 impl Injected<'_, '_> {
+    /// Returns the address of a field.
+    pub(crate) fn address_of(&self, offset: u64) -> u64 {
+        self.block.address(offset)
+    }
+
     /// Writes to the block.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use lowtide_model::release::Method;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::proc::task::Thread;
@@ -49,6 +50,8 @@ pub(crate) struct ThreadBorrower<'t> {
     /// The filters of lowtide, if the target is known to have inherited them too.
     shared_filters: Option<SharedFilters>,
     pauses: Vec<Pause>,
+    /// Whether only threads are borrowed that cannot be inside an allocator.
+    only_outside_allocator: bool,
     /// The TID of the thread that was borrowed first, and the name of the call that it waited in.
     first: Option<(u32, &'static str)>,
     /// The address of the thread-local storage of the thread that was borrowed last.
@@ -100,6 +103,7 @@ impl<'t> ThreadBorrower<'t> {
             interrupt: Some(&options.interrupt),
             shared_filters: options.shares_inherited_filters.then(SharedFilters::own).flatten(),
             pauses: Vec::new(),
+            only_outside_allocator: options.method == Some(Method::Purge),
             first: None,
             fs_base: None,
         })
@@ -165,6 +169,7 @@ impl<'t> ThreadBorrower<'t> {
             heap: &self.heap,
             code: &self.code,
             restorers: &self.restorers,
+            only_outside_allocator: self.only_outside_allocator,
         }
     }
 

@@ -82,6 +82,8 @@ pub(crate) struct ThreadInspector<'a> {
     pub code: &'a [Range<u64>],
     /// The addresses to which signal handlers return.
     pub restorers: &'a [u64],
+    /// Whether only threads are wanted that cannot be inside an allocator.
+    pub only_outside_allocator: bool,
 }
 
 impl ThreadInspector<'_> {
@@ -114,6 +116,9 @@ impl ThreadInspector<'_> {
         let wait = Wait::from_call(call.number.into(), &call.args).ok_or_else(|| {
             format!("it is in system call {}, in which none is borrowed", call.number)
         })?;
+        if self.only_outside_allocator && wait.may_be_in_allocator() {
+            return Err(format!("it waits in {}, maybe for its allocator", wait.name));
+        }
         if let Some(file) = wait.file {
             self.can_wait_on(thread, file)?;
         }

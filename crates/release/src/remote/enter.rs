@@ -31,15 +31,15 @@ pub(crate) enum Task {
     },
     /// Run operations for this time.
     Slice(Duration),
-    /// Call `malloc_trim`.
-    Trim,
+    /// Call a function of the target with a number.
+    Call(u64),
 }
 
 impl Injected<'_, '_> {
     /// Makes a thread run our code, and waits until it has returned to its own. Returns the time that our code ran.
     pub(crate) fn enter(&mut self, task: Task) -> Result<Duration, Abort> {
         let block = self.block;
-        let timeout = if task == Task::Trim { TRIM_TIMEOUT } else { ACTION_TIMEOUT };
+        let timeout = if matches!(task, Task::Call(_)) { TRIM_TIMEOUT } else { ACTION_TIMEOUT };
         let begin = Instant::now();
         loop {
             let entered = Instant::now();
@@ -163,7 +163,7 @@ fn prepare(
     let (number, slice, trims) = match task {
         Task::Clone { trims } => (TASK_CLONE, Duration::ZERO, trims),
         Task::Slice(slice) => (TASK_SLICE, slice, false),
-        Task::Trim => (TASK_TRIM, Duration::ZERO, false),
+        Task::Call(_) => (TASK_CALL, Duration::ZERO, false),
     };
     let words = [ways.back_at, ways.interrupted_at, stopped.mask, u64::MAX];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -180,6 +180,9 @@ fn prepare(
         }
     }
     let io = &mut borrower.io;
+    if let Task::Call(argument) = task {
+        block.put(io, OFF_ARGUMENT, argument)?;
+    }
     block.put(io, OFF_RESTARTS, stopped.resume.restarts)?;
     block.put(io, OFF_SLICE_NS, nanoseconds(slice))?;
     block.put(io, OFF_WORKED_NS, 0)?;

@@ -21,7 +21,6 @@
 //! - `calls`: the system calls that are made in the target.
 //! - `seccomp`: whether a thread may make those calls, if its filters can be read.
 //! - `shared_filters` and `scratch`: the same, if it has the filters of lowtide itself.
-//! - `symbol`: the addresses of symbols.
 
 mod block;
 mod borrow;
@@ -38,7 +37,6 @@ mod scratch;
 pub(crate) mod seccomp;
 mod shared_filters;
 mod stopped_thread;
-pub(crate) mod symbol;
 mod target_io;
 mod time_asleep;
 mod tracee;

@@ -64,6 +64,11 @@ pub(crate) enum Timeout {
 }
 
 impl Wait {
+    /// Whether an allocator may wait in such a call itself: for a lock, or for another thread to be done.
+    pub(crate) fn may_be_in_allocator(&self) -> bool {
+        ["futex", "futex_waitv", "nanosleep", "clock_nanosleep"].contains(&self.name)
+    }
+
     /// Classifies a call by its number and arguments; `None` if no thread may be borrowed in it.
     pub(crate) fn from_call(number: u64, args: &[u64; 6]) -> Option<Self> {
         let plain =

@@ -13,6 +13,7 @@
 //!   waits, a program makes a hoard several times as often;
 //! - `LOWTIDE_TORTURE_SHAPE="one thread"`: only programs of this shape;
 //! - `LOWTIDE_TORTURE_DELAY_MS=20`: lets up to so much time pass between a walk and what is then done;
+//! - `LOWTIDE_TORTURE_METHOD=purge`: calls the allocator's own purge instead;
 //! - `LOWTIDE_TORTURE_BESIDE=1`: number of programs that run in parallel;
 //! - `LOWTIDE_TORTURE_RECORD=FILE`: appends a line of JSON for each program.
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use lowtide_model::allocator_kind::AllocatorKind;
-use lowtide_model::release::Release;
+use lowtide_model::release::{Method, Release};
 use lowtide_probe::detect::Detector;
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::testing::{TargetStep, release_observed};
@@ -77,7 +77,7 @@ fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
     const DOUBLE_RELEASE_INTERVAL: u64 = 16;
     const MAX_PAUSE_MS: u64 = 100;
     // This test determines which versions of allocators count as tested.
-    let options = Options { untested: true, ..Options::default() };
+    let options = Options { untested: true, method: method(), ..Options::default() };
     if draw.below(DOUBLE_RELEASE_INTERVAL) == 0 {
         let both = std::thread::scope(|scope| {
             let other = scope.spawn(|| release(target, &options, 1));
@@ -97,6 +97,13 @@ fn act(target: &Target, draw: &mut Draw, tally: &mut Tally) {
     if draw.below(2) == 0 {
         std::thread::park_timeout(Duration::from_millis(draw.below(MAX_PAUSE_MS)));
     }
+}
+
+/// The method of `LOWTIDE_TORTURE_METHOD`.
+fn method() -> Option<Method> {
+    let name = std::env::var("LOWTIDE_TORTURE_METHOD").ok()?;
+    assert_eq!(name, "purge", "LOWTIDE_TORTURE_METHOD");
+    Some(Method::Purge)
 }
 
 /// Releases memory. With `LOWTIDE_TORTURE_DELAY_MS`, time passes between the walk and what is then done, so that much of what

@@ -167,9 +167,53 @@ fn the_free_memory_of_other_allocators_is_released_as_predicted() {
         assert!(bytes("rss_after_bytes") < bytes("rss_before_bytes"), "{done:#}");
         let (hazard, said) = refused(&["--method", "trim"], subject.pid());
         assert_eq!(hazard, "no_trim", "{said}");
-        let (hazard, said) = refused(&["--method", "purge", "--unbounded"], subject.pid());
-        assert_eq!(hazard, "no_purge", "{said}");
     }
+}
+
+/// Checks that the own purge of a subject's allocator returns what was predicted, and that nothing is left for another.
+fn is_purged_as_predicted(subject: &Subject) {
+    const PURGE: [&str; 3] = ["--method", "purge", "--unbounded"];
+    let before = subject.inspect();
+    let done = released(&PURGE, subject.pid(), 0);
+    assert_eq!((&done["method"], &done["runs_in"]), (&"purge".into(), &"slices".into()));
+    assert_eq!(done["predicted_bytes"].as_u64().unwrap(), predicted(&before, "purge"), "{done:#}");
+    assert_eq!(done["returned_bytes"], done["predicted_bytes"], "{done:#}");
+    assert!(done["returned_bytes"].as_u64().unwrap() > 1 << 20, "{done:#}");
+    let again = released(&PURGE, subject.pid(), 0);
+    assert_eq!(again["outcome"], "nothing_to_release", "{again:#}");
+    assert!(!subject.proc("maps").contains("[anon:lowtide"), "a mapping of ours is left");
+}
+
+#[test]
+fn the_own_purge_of_jemalloc_is_called_by_a_borrowed_thread() {
+    is_purged_as_predicted(&with_allocator("jemalloc"));
+}
+
+#[test]
+#[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
+fn the_memory_of_an_old_gperftools_is_returned_by_its_own_purge() {
+    let mut command = plain(&fixture("memory", &["-pthread"]));
+    command.env("LD_PRELOAD", "libtcmalloc_minimal.so.4");
+    let subject = Subject::start(command.args(["blocks:40", "keep:1000"]));
+    let (hazard, said) = refused(&["--untested"], subject.pid());
+    assert_eq!(hazard, "allocator");
+    assert!(said.contains("--method purge --unbounded"), "{said}");
+    is_purged_as_predicted(&subject);
+}
+
+#[test]
+fn no_purge_is_called_where_it_is_not_known_to_be_safe() {
+    const PURGE: [&str; 3] = ["--method", "purge", "--unbounded"];
+    let of_glibc = Subject::of(&["small:60:100", "keep:100"]);
+    let (hazard, said) = refused(&PURGE, of_glibc.pid());
+    assert_eq!(hazard, "no_purge", "{said}");
+    let carried = lowtide_allocators::bundled().find(|found| found.name() == "jemalloc").unwrap();
+    let mut command = plain(&fixture("memory", &["-pthread"]));
+    command.env("LD_PRELOAD", carried.unpack().unwrap());
+    let filtered = Subject::start(command.args(["blocks:20", "keep:100", "filter:1"]));
+    let (hazard, said) = refused(&PURGE, filtered.pid());
+    assert_eq!(hazard, "no_purge", "{said}");
+    assert!(said.contains("system calls are filtered"), "{said}");
 }
 
 /// Starts a program that has freed most of its blocks, with an allocator that lowtide carries. It keeps what was freed.

@@ -1,0 +1,92 @@
+//! The purge of an allocator: its own function that returns free memory, which a borrowed thread calls.
+//!
+//! The thread waits in a system call in which no allocator waits, so it is not inside the allocator and holds none of its
+//! locks. It calls the function with its own thread-local storage, as the program could.
+
+use lowtide_heap::layout::HeapLayout;
+use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_probe::proc::maps::Mapping;
+
+use crate::refusal::Refusal;
+use crate::symbol;
+
+/// Bytes that one call of gperftools' function returns at least.
+const BYTES_AT_ONCE: u64 = 1 << 20;
+
+/// What has to be called to purge a heap.
+#[derive(Debug)]
+pub(crate) struct Purge {
+    /// The heap.
+    pub(crate) layout: HeapLayout,
+    /// The address of the function.
+    pub(crate) function: u64,
+    calls: Calls,
+}
+
+/// The calls of one purge.
+#[derive(Debug)]
+enum Calls {
+    /// jemalloc's `mallctl("arena.N.purge")`, for each arena.
+    Arenas(Vec<u64>),
+    /// gperftools' `MallocExtension_ReleaseToSystem(bytes)`, which counts what a call has returned beyond its bytes towards
+    /// the next.
+    Slices,
+    /// mimalloc's `mi_collect(true)`: what is free in the arenas, and the heap of the thread that calls it.
+    Once,
+}
+
+/// What a call is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Argument {
+    /// A number.
+    Number(u64),
+    /// The address of a text that ends with a zero.
+    Text(Vec<u8>),
+}
+
+impl Purge {
+    /// Finds the function of an allocator, which `file` holds. `arenas` are the numbers of its arenas.
+    ///
+    /// # Errors
+    /// Refuses if there is none.
+    pub(crate) fn find(
+        pid: u32,
+        maps: &[Mapping],
+        file: &Mapping,
+        kind: &AllocatorKind,
+        layout: HeapLayout,
+        arenas: Vec<u64>,
+    ) -> Result<Self, Refusal> {
+        let (names, calls): (&[&str], _) = match kind {
+            AllocatorKind::Jemalloc => {
+                (&["mallctl", "je_mallctl", "_rjem_mallctl"], Calls::Arenas(arenas))
+            }
+            AllocatorKind::Mimalloc => (&["mi_collect"], Calls::Once),
+            AllocatorKind::Gperftools => (&["MallocExtension_ReleaseToSystem"], Calls::Slices),
+            _ => {
+                let why = "glibc has no purge of its own but malloc_trim";
+                return Err(Refusal::NoPurge { why });
+            }
+        };
+        let mut found = names.iter().filter_map(|name| symbol::address(pid, maps, file, name));
+        let why = "its allocator does not export the function that returns free memory";
+        let function = found.next().ok_or(Refusal::NoPurge { why })?;
+        Ok(Self { layout, function, calls })
+    }
+
+    /// Returns what to call the function with, one after the other. `bytes` is what it can return.
+    pub(crate) fn arguments(&self, bytes: u64) -> Vec<Argument> {
+        match &self.calls {
+            Calls::Arenas(arenas) => arenas
+                .iter()
+                .map(|arena| Argument::Text(format!("arena.{arena}.purge\0").into_bytes()))
+                .collect(),
+            Calls::Slices => {
+                let slices = (0..bytes / BYTES_AT_ONCE).map(|_| BYTES_AT_ONCE);
+                // The last call returns what rounding has left.
+                slices.chain([bytes]).map(Argument::Number).collect()
+            }
+            Calls::Once => vec![Argument::Number(1)],
+        }
+    }
+}
