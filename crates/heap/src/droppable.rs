@@ -41,6 +41,26 @@ pub enum Guard {
         /// These bits.
         summary_bits: u64,
     },
+    /// Only one thread allocates it: the pages are dropped in that thread, while it waits outside of the allocator.
+    Owner {
+        /// The address of the thread's own data, which is the base of its segment register `fs`.
+        thread: u64,
+        /// The list in which the free block is, if it is one.
+        list: Option<List>,
+    },
+}
+
+/// A list of free blocks, of which each begins with the address of the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct List {
+    /// The address of the word with the address of the first block.
+    pub head: u64,
+    /// Where the blocks begin.
+    pub start: u64,
+    /// Where they end.
+    pub end: u64,
+    /// The block that must be in the list.
+    pub block: u64,
 }
 
 /// A condition on an aligned word of 64 bits.

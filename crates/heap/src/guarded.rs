@@ -62,6 +62,11 @@ impl GuardedHeap {
         }
     }
 
+    /// Whether its free memory belongs to threads ([`Guard::Owner`](crate::droppable::Guard::Owner)).
+    pub fn is_owned(&self) -> bool {
+        matches!(&self.0, Guards::Mimalloc(layout) if layout.is_owned())
+    }
+
     /// Gives the free ranges that are resident, and returns their sums. `mappings` are those that may hold a part of the
     /// heap, in order of address.
     ///
@@ -78,7 +83,7 @@ impl GuardedHeap {
             Guards::Jemalloc(layout, locks) => {
                 Ok(jemalloc::each_droppable(memory, layout, locks, &ranges, tell))
             }
-            Guards::Mimalloc(layout) => mimalloc::each_droppable(memory, layout, tell),
+            Guards::Mimalloc(layout) => Ok(mimalloc::each_droppable(memory, layout, tell)),
             Guards::Gperftools(layout, lock) => {
                 Ok(gperftools::each_droppable(memory, layout, *lock, &joined(ranges), tell))
             }

@@ -39,7 +39,7 @@ pub(crate) const TESTED: [&str; 9] =
 /// The same of jemalloc. Others of 5.2 and 5.3 may have other structures.
 const TESTED_JEMALLOC: [&str; 2] = ["5.3.0", "5.3.1"];
 /// The same of mimalloc.
-const TESTED_MIMALLOC: [&str; 1] = ["3.3.2"];
+const TESTED_MIMALLOC: [&str; 2] = ["2.3.2", "3.3.2"];
 /// The same of gperftools.
 const TESTED_GPERFTOOLS: [&str; 1] = ["2.16"];
 
@@ -238,9 +238,6 @@ fn why_unguarded(kind: &AllocatorKind, version: Option<&str>) -> Option<&'static
     let mut numbers = version?.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let numbers = (numbers.next()?, numbers.next().unwrap_or(0));
     match kind {
-        AllocatorKind::Mimalloc if numbers < (3, 0) => {
-            Some("the free memory of mimalloc 2 belongs to its threads, and no lock guards it")
-        }
         AllocatorKind::Gperftools if numbers < (2, 11) => Some(
             "up to gperftools 2.10, nothing leads to the lock of the page heap (--method purge --unbounded \
                   calls its own function)",
@@ -504,19 +501,17 @@ mod tests {
 
     #[test]
     fn versions_without_a_guard_are_refused_for_that_reason() {
-        for (name, version, word) in
-            [("mimalloc", "2.3.2", "threads"), ("gperftools", "2.10", "lock")]
-        {
-            let detected = Detected {
-                c_library: Some(CLibrary { name: "glibc", version: None }),
-                ..with_malloc(name, Some(version))
-            };
-            let refused = check_allocator(&detected, &Options::default()).unwrap_err();
-            assert!(matches!(refused, Refusal::Unguarded { .. }), "{refused}");
-            assert!(refused.to_string().contains(word), "{refused}");
-        }
+        let detected = Detected {
+            c_library: Some(CLibrary { name: "glibc", version: None }),
+            ..with_malloc("gperftools", Some("2.10"))
+        };
+        let refused = check_allocator(&detected, &Options::default()).unwrap_err();
+        assert!(matches!(refused, Refusal::Unguarded { .. }), "{refused}");
+        assert!(refused.to_string().contains("lock"), "{refused}");
+        let purge = Options { method: Some(Method::Purge), ..Options::default() };
+        assert_eq!(check_allocator(&detected, &purge), Ok(()));
         for (kind, version) in [
-            (AllocatorKind::Mimalloc, Some("3.0.10")),
+            (AllocatorKind::Mimalloc, Some("2.3.2")),
             (AllocatorKind::Gperftools, Some("2.11")),
             (AllocatorKind::Gperftools, None),
         ] {

@@ -12,7 +12,7 @@ use crate::error::Abort;
 use crate::plan;
 use crate::purge::Purge;
 use crate::refusal::Refusal;
-use crate::stub::numbers::{OP_CHUNK, OP_CLAIM, OP_LOCKED, OP_TOP};
+use crate::stub::numbers::{OP_CHUNK, OP_CLAIM, OP_LOCKED, OP_OWNED, OP_TOP};
 use crate::stub::{Code, Op};
 
 /// A heap whose free pages can be dropped.
@@ -51,6 +51,11 @@ impl ReleasableHeap {
             Self::Ptmalloc(_) => Code::PTMALLOC,
             Self::Guarded(_) | Self::Purged(_) => Code::GUARDED,
         }
+    }
+
+    /// Whether its free memory belongs to threads, in which it has to be dropped.
+    pub(crate) fn is_owned(&self) -> bool {
+        matches!(self, Self::Guarded(heap) if heap.is_owned())
     }
 
     /// Returns where the arenas of glibc are; `None` for another allocator.
@@ -147,6 +152,19 @@ fn guarded_op(found: &Droppable, from: u64, bytes: u64) -> Op {
                 from,
                 bytes,
                 kind: OP_LOCKED,
+                checks,
+            }
+        }
+        Guard::Owner { thread, list } => {
+            let list_of = list.map(|list| [list.head, list.start, list.end]);
+            let checks: Vec<[u64; 3]> = list_of.into_iter().chain(checks).collect();
+            Op {
+                arena: thread,
+                chunk: list.map_or(0, |list| list.block),
+                size: checks.len() as u64,
+                from,
+                bytes,
+                kind: OP_OWNED,
                 checks,
             }
         }

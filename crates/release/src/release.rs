@@ -255,6 +255,7 @@ impl ReleaseRun<'_> {
         let multiple = injected.borrower().has_multiple_threads();
         let runs_in = match heap.heap {
             ReleasableHeap::Purged(_) => RunsIn::Slices,
+            _ if heap.heap.is_owned() => RunsIn::Slices,
             _ => self.runs_in(heap, single_threaded_at, multiple),
         };
         self.release.runs_in = Some(runs_in);

@@ -65,9 +65,9 @@ pub(crate) fn parts(mut ops: &[Op]) -> impl Iterator<Item = &[Op]> {
 /// One operation of the code in the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Op {
-    /// The arena whose lock it needs; of another allocator: the lock, or the word of a bitmap.
+    /// The arena whose lock it needs; of another allocator: the lock, the word of a bitmap, or the owner.
     pub(crate) arena: u64,
-    /// The free chunk, or the fast bin; the bits to claim.
+    /// The free chunk, or the fast bin; the bits to claim; the block in a list.
     pub(crate) chunk: u64,
     /// The chunk's size, or that of the chunks in the bin; the number of checks.
     pub(crate) size: u64,

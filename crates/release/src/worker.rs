@@ -1,5 +1,6 @@
 //! Hands operations to the code in the target, and waits until they are done.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,6 +71,8 @@ pub(crate) struct Worker<'w, 'b, 't> {
     /// Whether the worker thread has a batch that was not waited for yet.
     is_pending: bool,
     counts: StubCounts,
+    /// Owners of memory that could not be borrowed.
+    busy_owners: HashSet<u64>,
     /// Keeps the worker thread alive, if there is one.
     heartbeat: Option<Heartbeat>,
     interrupt: &'w AtomicBool,
@@ -121,6 +124,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
             requested_bytes: 0,
             is_pending: false,
             counts: StubCounts::default(),
+            busy_owners: HashSet::new(),
             heartbeat,
             interrupt,
             progress: options.progress,
@@ -198,6 +202,24 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         }
     }
 
+    /// Runs slices in the thread that owns the memory, or in any. Leaves the memory of an owner alone that cannot be borrowed:
+    /// it does not wait, or it has ended.
+    fn run_slices_of(&mut self, owner: Option<u64>, count: u64) -> Result<(), Abort> {
+        if owner.is_some_and(|owner| self.busy_owners.contains(&owner)) {
+            return Ok(());
+        }
+        self.injected.borrow_only(owner);
+        let done = self.run_slices(count);
+        self.injected.borrow_only(None);
+        match (done, owner) {
+            (Err(Abort::Refused(Refusal::NoThread { .. })), Some(owner)) => {
+                self.busy_owners.insert(owner);
+                Ok(())
+            }
+            (done, _) => done,
+        }
+    }
+
     /// Runs slices in borrowed threads until the operations in `count` slots are done.
     fn run_slices(&mut self, count: u64) -> Result<(), Abort> {
         let (mut before, mut idle_slices) = ((0, 0), 0);
@@ -255,7 +277,11 @@ impl Operator for Worker<'_, '_, '_> {
     }
 
     fn submit(&mut self, ops: &[Op]) -> Result<(), Abort> {
-        for part in parts(ops) {
+        // Operations of one owner are done in that thread.
+        let by_owner = |one: &Op, other: &Op| {
+            one.kind != OP_OWNED && other.kind != OP_OWNED || one.arena == other.arena
+        };
+        for part in ops.chunk_by(by_owner).flat_map(parts) {
             self.finish()?;
             if self.injected.half(OFF_STATE) == Some(STATE_ENDED) {
                 return Err(self.injected.io().because(ENDED));
@@ -274,7 +300,8 @@ impl Operator for Worker<'_, '_, '_> {
                     self.is_pending = true;
                 }
                 RunsIn::Slices => {
-                    self.run_slices(slots)?;
+                    let owner = part.first().filter(|op| op.kind == OP_OWNED).map(|op| op.arena);
+                    self.run_slices_of(owner, slots)?;
                     self.count();
                 }
             }

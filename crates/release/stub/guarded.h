@@ -1,5 +1,5 @@
-/* Operations on the free memory of other allocators. lowtide has found each range with what guards it: a lock, or bits of
- * a bitmap of free slices. Under the guard, every condition that the walk has named is checked, and then the pages are
+/* Operations on the free memory of other allocators. lowtide has found each range with what guards it: a lock, bits of a
+ * bitmap of free slices, or a thread that is the only one to allocate it. Under the guard, every condition that the walk has named is checked, and then the pages are
  * dropped. Which conditions those are, lowtide knows for each allocator (crates/heap, `droppable`).
  *
  * The words of the conditions are in the allocators' own structures, which they never unmap. Each is read only after the
@@ -8,13 +8,15 @@
 #define DIFFERS 1UL /* the lowest bit of `at`: the bits must have another value */
 
 /* A condition on the bits of a word. They follow their operation in the table, two in a slot. For OP_CLAIM, the first
- * is none: it names the word of the summary and its bits. */
+ * is none: it names the word of the summary and its bits. For OP_OWNED of a block in a list, the first names the head of
+ * the list, and where the blocks begin and end. */
 struct check {
     u64 at, mask, value;
 };
 
 /* The fields of an operation have other meanings here. OP_LOCKED: `arena` is the address of the lock. OP_CLAIM: `arena`
- * is that of a word of the bitmap, and `chunk` its bits to claim. `size` is the number of checks that follow. */
+ * is that of a word of the bitmap, and `chunk` its bits to claim. OP_OWNED: `arena` is the address of the thread's own
+ * data, and `chunk` the block that must be in the list, or 0. `size` is the number of checks that follow. */
 
 static u64 slots_of(const struct op *o) {
     return 1 + (o->size + 1) / 2;
@@ -62,11 +64,38 @@ static int drop_claimed(struct shared_block *s, const struct op *o) {
     return done;
 }
 
+/* Returns whether a block is in a list, of which each block begins with the address of the next. Only the thread that runs
+ * this changes the list. */
+static int is_listed(struct shared_block *s, const struct check *list, u64 block) {
+    u64 at = list->at;
+    for (u64 n = 0; n < MAX_LISTED; n++) {
+        if (at % 8 || !is_page(s, at))
+            return 0;
+        at = *(const u64 *)at;
+        if (at == block)
+            return 1;
+        if (at < list->mask || at >= list->value)
+            return 0;
+    }
+    return 0;
+}
+
+static int drop_owned(struct shared_block *s, const struct op *o) {
+    if (o->chunk && (o->size == 0 || !is_listed(s, (const struct check *)(o + 1), o->chunk)))
+        return 0;
+    return all_hold(s, o, o->chunk != 0) && drop_pages(s, o);
+}
+
 /* Runs an operation. Returns whether it is complete. */
 static int run_op(struct shared_block *s, struct op *o, u64 end) {
     (void)end;
-    int done = is_sound(s, o) && (o->kind == OP_CLAIM ? drop_claimed(s, o)
-                                                      : o->kind == OP_LOCKED && all_hold(s, o, 0) && drop_pages(s, o));
+    int done = 0;
+    if (is_sound(s, o) && o->kind == OP_CLAIM)
+        done = drop_claimed(s, o);
+    else if (is_sound(s, o) && o->kind == OP_OWNED)
+        done = drop_owned(s, o);
+    else if (is_sound(s, o) && o->kind == OP_LOCKED)
+        done = all_hold(s, o, 0) && drop_pages(s, o);
     s->skipped += !done;
     return 1;
 }

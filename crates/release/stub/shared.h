@@ -84,7 +84,9 @@ typedef unsigned long u64;
 /* Of the code for other allocators (guarded.h). */
 #define OP_LOCKED 3   /* drop pages under a lock, if all checks hold */
 #define OP_CLAIM 4    /* claim free slices by their bits, and drop pages of them */
-#define MAX_CHECKS 17 /* of one operation, with the summary of a claim */
+#define OP_OWNED 5    /* drop pages in the thread that owns them, if all checks hold */
+#define MAX_LISTED 512 /* blocks of a list that are followed */
+#define MAX_CHECKS 17 /* of one operation, with the summary of a claim, or the list of a block */
 
 /* One operation. For OP_CHUNK and OP_TOP, `bytes` from `from` on are dropped, which lie in the free chunk at `chunk`
  * of `size` bytes. */

@@ -4,13 +4,13 @@
  * There are two builds of it: for the heap of glibc (ptmalloc.h), and with LOWTIDE_GUARDED for the heaps of other
  * allocators (guarded.h).
  *
- * It fits one page, at any address, and the shared block follows it. It reads no thread-local storage and
- * touches no vector register. It reads the program's memory only after the kernel has confirmed that it is mapped.
+ * It fits one page, at any address, and the shared block follows it. Of thread-local storage, it reads the address only;
+ * it touches no vector register. It reads the program's memory only after the kernel has confirmed that it is mapped.
  * Three things need no confirmation: an arena with its lock, top and bins, since the C library never frees an arena;
  * the C library's data (`single_threaded`); and the `info` of a heap, for the reason given at is_of_arena.
  *
  * When it drops pages, it calls nothing of the C library. It writes to the program's memory only under a lock of the
- * allocator, and the bits of the slices that it claims. There are two other cases. For `--method trim` and `--method
+ * allocator, or in the thread that owns it, and the bits of the slices that it claims. There are two other cases. For `--method trim` and `--method
  * purge`, work_borrowed and trim_in_thread call a function of the allocator, which does what the program's own call
  * would do. And write_timeout writes the remaining
  * timeout of a borrowed thread to where its interrupted call reads it: that thread's own memory.
@@ -177,12 +177,29 @@ static void record_hold(struct shared_block *s, u64 ns) {
 }
 
 #ifdef LOWTIDE_GUARDED
-/* Runs the next operation, a claim. */
-static void run_claim(struct shared_block *s) {
+#ifdef LOWTIDE_ON_HOST
+static u64 own_thread(const struct shared_block *s);
+#else
+/* Returns the address of the thread's own data, by which mimalloc knows it (`_mi_prim_thread_id`). */
+static u64 own_thread(const struct shared_block *s) {
+    u64 at;
+    (void)s;
+    __asm__ volatile("mov %%fs:0, %0" : "=r"(at));
+    return at;
+}
+#endif
+
+/* Runs the next operation, which needs no lock. The worker thread has the segment register of another thread, which runs
+ * at the same time: only a borrowed thread is the owner of what belongs to it. */
+static void run_unlocked(struct shared_block *s, int is_worker) {
     u64 begin = now();
+    struct op *o = &s->ops[s->next];
     s->lock_serial++;
-    run_op(s, &s->ops[s->next], 0);
-    s->next += slots_of(&s->ops[s->next]);
+    if (o->kind == OP_OWNED && (is_worker || o->arena != own_thread(s)))
+        s->skipped++;
+    else
+        run_op(s, o, 0);
+    s->next += slots_of(o);
     record_hold(s, now() - begin);
 }
 #endif
@@ -193,8 +210,8 @@ static void run_locked(struct shared_block *s, int may_wait) {
     u64 arena = s->ops[s->next].arena;
     u32 *futex = (u32 *)arena;
 #ifdef LOWTIDE_GUARDED
-    if (s->ops[s->next].kind == OP_CLAIM)
-        return run_claim(s);
+    if (s->ops[s->next].kind != OP_LOCKED)
+        return run_unlocked(s, may_wait);
     if (!is_word(arena)) { /* an arena of jemalloc that the program has destroyed (arena.<i>.destroy) */
         s->skipped++;
         s->next += slots_of(&s->ops[s->next]);

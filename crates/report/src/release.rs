@@ -117,13 +117,14 @@ fn facts(release: &Release) -> String {
         parts.push(format!("{allocator}{}", version.unwrap_or_default()));
     }
     if matches!(release.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial) {
-        parts.push(how(release.method).to_owned());
+        parts.push(how(release).to_owned());
     }
     parts.join(" · ")
 }
 
-fn how(method: Method) -> &'static str {
-    match method {
+fn how(release: &Release) -> &'static str {
+    match release.method {
+        Method::Chunks if !has_locks(release) => "range by range, each while nobody can allocate it",
         Method::Chunks => "range by range, each under a lock held for a bounded time",
         Method::Trim => "malloc_trim, which holds each arena's lock for as long as it takes",
         Method::Purge => "the allocator's own purge",
@@ -238,8 +239,17 @@ fn over_bound(release: &Release) -> String {
     format!("; {over} of {all} exceeded the bound of {bound}: {why}")
 }
 
+/// Whether free memory of its allocator is under locks. Free slices of mimalloc 3 are claimed, and free memory of version 2
+/// belongs to one thread.
+fn has_locks(release: &Release) -> bool {
+    release.allocator.as_deref() != Some("mimalloc")
+}
+
 fn locks(release: &Release) -> String {
     let longest = HumanSeconds(release.longest_lock_s);
+    if !has_locks(release) {
+        return format!("none; {} steps, longest {longest}", thousands(release.lock_holds));
+    }
     if release.lock_holds == 1 {
         return format!("a lock of the allocator was held once: {longest}");
     }

@@ -16,9 +16,11 @@
 
 use std::ops::Range;
 
-use super::Layout;
 use super::find::{Arena, CHUNK, Place, SLICE};
-use crate::droppable::{Check, Droppable, Guard, Sums, Unguarded};
+use super::owned::each_of_segment;
+use super::{Layout, Walker};
+use crate::blocks::BlockCollector;
+use crate::droppable::{Check, Droppable, Guard, Sums};
 use crate::memory::{Memory, word};
 use crate::residency::Residency;
 
@@ -31,34 +33,27 @@ const CHUNKMAP_AT: u64 = 64;
 /// Place in an arena of the byte that says that its memory cannot be returned (`memid.is_pinned`), from 3.0.10 on.
 const IS_PINNED: (u64, u64) = (16, 0xff << 32);
 
-/// Gives the free slices that are resident, and returns their sums.
-///
-/// # Errors
-/// Fails with the reason if the heap is of version 2.
+/// Gives the free memory that is resident, and returns the sums.
 pub fn each_droppable(
     memory: &impl Memory,
     layout: &Layout,
     tell: &mut dyn FnMut(Droppable),
-) -> Result<Sums, Unguarded> {
+) -> Sums {
     let (mut sums, mut residency) = (Sums::default(), Residency::new(memory));
-    let arenas: Vec<&Arena> = layout.places.iter().filter_map(arena).collect();
-    if arenas.is_empty() {
-        return Err("the free memory of mimalloc 2 belongs to its threads, and no lock guards it");
-    }
-    for arena in arenas {
+    let mut walker = Walker::new(memory, BlockCollector::new(None));
+    for place in &layout.places {
         if memory.is_over() {
             break;
         }
-        each_of_arena(memory, &mut residency, arena, &mut sums, tell);
+        match place {
+            Place::Arena(arena) => {
+                each_of_arena(memory, &mut residency, arena, &mut sums, tell);
+            }
+            Place::Segment(segment) => each_of_segment(&mut walker, segment, &mut sums, tell),
+            Place::Reserved { .. } => {}
+        }
     }
-    Ok(sums)
-}
-
-fn arena(place: &Place) -> Option<&Arena> {
-    match place {
-        Place::Arena(arena) => Some(arena),
-        Place::Segment(_) | Place::Reserved { .. } => None,
-    }
+    sums
 }
 
 fn each_of_arena<M: Memory>(

@@ -4,6 +4,7 @@
 //! - `segment`, `arena`: their pages and free parts.
 //! - `page`: rows of blocks of one size.
 //! - `droppable`: free slices of version 3, with the bits by which they are claimed.
+//! - `owned`: free memory of version 2, with the thread that owns it.
 //! - `tally`: the sums.
 //!
 //! Free blocks can be anywhere in a page. So what is resident of a page with live blocks, and not live, counts as
@@ -14,6 +15,7 @@
 mod arena;
 mod droppable;
 mod find;
+mod owned;
 mod page;
 mod segment;
 mod tally;
@@ -57,6 +59,13 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// Whether its free memory belongs to threads, as that of version 2 does.
+    pub fn is_owned(&self) -> bool {
+        self.places.iter().any(|place| matches!(place, Place::Segment(_)))
+    }
+}
+
 /// Returns the addresses that belong to mimalloc, in order and disjoint; empty if there is none. The arguments are those of
 /// [`Layout::find`].
 pub fn areas(memory: &impl Memory, anonymous: &[Range<u64>]) -> Vec<Range<u64>> {
@@ -76,13 +85,7 @@ pub fn walk(memory: &impl Memory, layout: &Layout, visitor: Visitor<'_>) -> Heap
 
 fn walk_once(memory: &impl Memory, layout: &Layout, blocks: BlockCollector<'_>) -> Heap {
     let mut heap = Heap { areas: areas_of(&layout.places), ..Heap::default() };
-    let mut walker = Walker {
-        words: Scattered::new(memory),
-        residency: Residency::new(memory),
-        rereads: MAX_REREADS,
-        memory,
-        blocks,
-    };
+    let mut walker = Walker::new(memory, blocks);
     let (mut segments, mut reserved) = (Vec::new(), Vec::new());
     for place in &layout.places {
         match place {
@@ -115,7 +118,17 @@ struct Walker<'m, 'v, M> {
     blocks: BlockCollector<'v>,
 }
 
-impl<M: Memory> Walker<'_, '_, M> {
+impl<'m, 'v, M: Memory> Walker<'m, 'v, M> {
+    fn new(memory: &'m M, blocks: BlockCollector<'v>) -> Self {
+        Self {
+            words: Scattered::new(memory),
+            residency: Residency::new(memory),
+            rereads: MAX_REREADS,
+            memory,
+            blocks,
+        }
+    }
+
     /// Whether the record of a page of version 2 has no room for blocks: `capacity` and `reserved` are 0.
     fn has_no_blocks(&mut self, record: u64) -> bool {
         self.words.word(record + 8).is_some_and(|word| word >> 16 & 0xffff_ffff == 0)

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::droppable::Check;
 use crate::memory::Memory;
 use crate::scattered::Scattered;
 
@@ -82,6 +83,40 @@ impl Fields {
         number(words, record.checked_add(self.block_bytes)?, if self.is_size_short { 4 } else { 8 })
     }
 
+    /// Returns the check that the blocks of a page have this size.
+    pub(super) fn check_of_block_bytes(self, record: u64, bytes: u64) -> Check {
+        match self.is_size_short {
+            true => Check::bits(record + self.block_bytes - 4, 0xffff_ffff << 32, bytes << 32),
+            false => Check::word(record + self.block_bytes, bytes),
+        }
+    }
+
+    /// Returns the check that as many blocks of a page were handed out, and fit.
+    pub(super) fn check_of_blocks(self, record: u64, page: &Page) -> Check {
+        let place = self.capacity % 8;
+        let value = (page.capacity | page.reserved << 16) << (8 * place);
+        Check::bits(record + self.capacity - place, 0xffff_ffff << (8 * place), value)
+    }
+
+    /// Returns the addresses of the heads of the lists of free blocks that only the page's own thread changes.
+    pub(super) fn own_lists(self, record: u64) -> [u64; 2] {
+        self.free.map(|place| record + place)
+    }
+
+    /// Returns where the first block of a page begins. `blocks` is the range in which they lie.
+    pub(super) fn first_block<M: Memory>(
+        self,
+        words: &mut Scattered<'_, M>,
+        record: u64,
+        page: &Page,
+        blocks: &Range<u64>,
+    ) -> Option<u64> {
+        match self.start {
+            Some(place) => number(words, record.checked_add(place)?, 8),
+            None => first_block(page, blocks),
+        }
+    }
+
     /// Returns where the first block of a page begins, and the addresses of its free blocks in order; `None` if the lists of
     /// free blocks contradict the record.
     pub(super) fn free_blocks<M: Memory>(
@@ -109,10 +144,7 @@ impl Fields {
             return None;
         }
         free.sort_unstable();
-        let start = match self.start {
-            Some(place) => number(words, record.checked_add(place)?, 8)?,
-            None => first_block(page, blocks)?,
-        };
+        let start = self.first_block(words, record, page, blocks)?;
         let end = start.checked_add(page.block_bytes * page.capacity)?;
         let is_sound = blocks.start <= start
             && end <= blocks.end

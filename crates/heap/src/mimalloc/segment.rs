@@ -6,7 +6,7 @@ use super::{Walker, page};
 use crate::memory::Memory;
 
 /// Bytes of the longer description of a slice, which is the record of its page.
-const LONG_STRIDE: u64 = 96;
+pub(super) const LONG_STRIDE: u64 = 96;
 
 /// Adds the pages and free spans of a segment.
 pub(super) fn walk<M: Memory>(walker: &mut Walker<'_, '_, M>, heap: &mut Heap, segment: &Segment) {

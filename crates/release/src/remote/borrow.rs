@@ -1,5 +1,6 @@
 //! Borrowing a thread of the target: it is stopped at a safe point, and continues with other registers.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,6 +53,10 @@ pub(crate) struct ThreadBorrower<'t> {
     pauses: Vec<Pause>,
     /// Whether only threads are borrowed that cannot be inside an allocator.
     only_outside_allocator: bool,
+    /// The only thread that is borrowed, by the address of its own data; `None`: any thread.
+    pub(super) owner: Option<u64>,
+    /// The addresses of the own data of threads that were stopped, by their TIDs.
+    own_data: HashMap<u32, u64>,
     /// The TID of the thread that was borrowed first, and the name of the call that it waited in.
     first: Option<(u32, &'static str)>,
     /// The address of the thread-local storage of the thread that was borrowed last.
@@ -104,6 +109,8 @@ impl<'t> ThreadBorrower<'t> {
             shared_filters: options.shares_inherited_filters.then(SharedFilters::own).flatten(),
             pauses: Vec::new(),
             only_outside_allocator: options.method == Some(Method::Purge),
+            owner: None,
+            own_data: HashMap::new(),
             first: None,
             fs_base: None,
         })
@@ -119,7 +126,33 @@ impl<'t> ThreadBorrower<'t> {
 
     /// Finds the threads that can be borrowed.
     pub(crate) fn candidates(&self) -> Candidates {
-        self.inspector().candidates()
+        let mut candidates = self.inspector().candidates();
+        if let Some(owner) = self.owner {
+            let may_own = |candidate: &Candidate| self.may_own(candidate, owner);
+            candidates.found.retain(may_own);
+        }
+        candidates
+    }
+
+    /// Whether a thread may have its own data at an address. That of most threads is above their stack, in the same mapping.
+    fn may_own(&self, candidate: &Candidate, own_data: u64) -> bool {
+        let thread = candidate.thread;
+        match self.own_data.get(&thread.tid) {
+            Some(known) => *known == own_data,
+            None => {
+                let place = self.maps.partition_point(|m| m.end <= own_data);
+                let mapping = self.maps.get(place);
+                thread.tid == thread.pid
+                    || mapping.is_some_and(|m| m.contains(candidate.call.stack_pointer))
+            }
+        }
+    }
+
+    /// Returns whether a stopped thread is the one that is wanted, and remembers which one it is.
+    pub(super) fn is_wanted(&mut self, stopped: &StoppedThread) -> bool {
+        let own_data = stopped.registers.fs_base;
+        self.own_data.insert(stopped.thread.tid, own_data);
+        self.owner.is_none_or(|owner| owner == own_data)
     }
 
     /// Returns the pauses so far.
@@ -286,7 +319,8 @@ impl<'t> ThreadBorrower<'t> {
         if begin.elapsed() > JOB_STOP_TIMEOUT && self.io.is_stopped() {
             return Err(Refusal::Stopped { pid: self.io.target.pid }.into());
         }
-        if begin.elapsed() > SEARCH_TIMEOUT {
+        let timeout = if self.owner.is_some() { OWNER_TIMEOUT } else { SEARCH_TIMEOUT };
+        if begin.elapsed() > timeout {
             let (threads, why) = (candidates.threads, candidates.why());
             return Err(Refusal::NoThread { threads, why }.into());
         }
@@ -295,6 +329,8 @@ impl<'t> ThreadBorrower<'t> {
     }
 }
 
+/// Maximum time to wait for the owner of memory: there may be many, of which each runs or has ended.
+const OWNER_TIMEOUT: Duration = Duration::from_millis(20);
 /// Minimum and maximum time between two attempts to borrow a thread.
 const MIN_RETRY: Duration = Duration::from_millis(1);
 const MAX_RETRY: Duration = Duration::from_millis(10);

@@ -45,6 +45,9 @@ impl Injected<'_, '_> {
             let entered = Instant::now();
             let planned = code_calls(block.code().start);
             let redirected = self.borrower.redirect(&planned, None, |borrower, stopped| {
+                if !borrower.is_wanted(stopped) {
+                    return Ok(None);
+                }
                 prepare(borrower, block, stopped, task)
             })?;
             let thread = redirected.candidate.thread;
@@ -73,6 +76,11 @@ impl Injected<'_, '_> {
                 return Err(failed("signals came again and again before anything could be done"));
             }
         }
+    }
+
+    /// From now on, borrows only the thread that owns memory, by the address of its own data; `None`: any thread.
+    pub(crate) fn borrow_only(&mut self, owner: Option<u64>) {
+        self.borrower.owner = owner;
     }
 
     /// Starts a thread of our own in the target. Until [`Injected::wait_for_exit`] or [`Injected::no_thread`], the code

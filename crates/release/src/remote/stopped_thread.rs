@@ -32,7 +32,7 @@ pub(super) struct StoppedThread {
     pub(super) mask: u64,
     /// The signals that its call blocks while it waits, if they differ from the thread's own.
     pub(super) wait_mask: Option<u64>,
-    thread: Thread,
+    pub(super) thread: Thread,
     /// The time of the stop.
     pub(super) since: Instant,
 }

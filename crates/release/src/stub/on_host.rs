@@ -17,7 +17,7 @@ use lowtide_heap::saved::SavedHeap;
 use lowtide_model::allocator_kind::AllocatorKind;
 
 use super::Op;
-use super::numbers::{OP_CHUNK, OP_CLAIM, OP_LOCKED, OP_TOP};
+use super::numbers::{OP_CHUNK, OP_CLAIM, OP_LOCKED, OP_OWNED, OP_TOP};
 use crate::plan::{self, Batch};
 use crate::releasable::{Found, ReleasableHeap};
 
@@ -551,11 +551,13 @@ fn guarded(kind: &AllocatorKind, name: &str) -> (Saved, Vec<Op>) {
     (saved.memory, ops)
 }
 
-const GUARDED: [(AllocatorKind, &str); 5] = [
+const GUARDED: [(AllocatorKind, &str); 7] = [
     (AllocatorKind::Jemalloc, "5.2.1-57"),
     (AllocatorKind::Jemalloc, "5.3.0"),
     (AllocatorKind::Jemalloc, "5.3.1"),
     (AllocatorKind::Mimalloc, "3.3.2"),
+    (AllocatorKind::Mimalloc, "2.0.9"),
+    (AllocatorKind::Mimalloc, "2.3.2"),
     (AllocatorKind::Gperftools, "2.16"),
 ];
 
@@ -582,15 +584,19 @@ fn no_page_is_dropped_when_one_condition_no_longer_holds_or_the_lock_is_held() {
     for (kind, name) in GUARDED {
         let (memory, ops) = guarded(&kind, name);
         for op in ops.iter().step_by(ops.len().div_ceil(OPS)) {
-            let is_left_alone = |damaged: &Saved, busy: u64, what: &str| {
-                let done = stub.run_with(damaged, [0; 3], std::slice::from_ref(op));
+            let in_thread = |thread: u64, damaged: &Saved, busy: u64, what: &str| {
+                let done = stub.run_with(damaged, [thread, 0, 0], std::slice::from_ref(op));
                 let what = format!("{kind} {name}: {what} of {op:x?}");
                 assert_eq!((done.skipped, done.busy), (1 - busy, busy), "{what}");
                 assert!(done.drops.is_empty() && done.memory.blocks == damaged.blocks, "{what}");
             };
+            let is_left_alone =
+                |damaged: &Saved, busy, what: &str| in_thread(0, damaged, busy, what);
             let (is_claim, is_locked) = (op.kind == OP_CLAIM, op.kind == OP_LOCKED);
-            assert!(is_claim || is_locked);
-            for [at, mask, value] in op.checks.iter().skip(usize::from(is_claim)) {
+            let is_owned = op.kind == OP_OWNED;
+            assert!(is_claim || is_locked || is_owned);
+            let is_listed = is_owned && op.chunk != 0;
+            for [at, mask, value] in op.checks.iter().skip(usize::from(is_claim || is_listed)) {
                 let mut damaged = memory.clone();
                 let differs = at & 1 == 1;
                 let lowest = mask & mask.wrapping_neg();
@@ -599,6 +605,15 @@ fn no_page_is_dropped_when_one_condition_no_longer_holds_or_the_lock_is_held() {
                     false => word ^ lowest,
                 });
                 is_left_alone(&damaged, 0, "a check");
+            }
+            if is_owned {
+                in_thread(op.arena + 64, &memory, 0, "the owner");
+                if is_listed {
+                    let mut damaged = memory.clone();
+                    change(&mut damaged, op.checks[0][0], |_| 0);
+                    is_left_alone(&damaged, 0, "the list");
+                }
+                continue;
             }
             let mut damaged = memory.clone();
             let bit = op.chunk & op.chunk.wrapping_neg();

@@ -47,6 +47,13 @@ static long call6(long nr, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
     return result < 0 ? -errno : result;
 }
 
+#ifdef LOWTIDE_GUARDED
+/* That of the next operation, if the test names no other. */
+static u64 own_thread(const struct shared_block *s) {
+    return s->main_arena ? s->main_arena : s->ops[s->next].arena;
+}
+#endif
+
 static void touched(int signal, siginfo_t *info, void *context) {
     u64 at = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
     fprintf(stderr, "signal %d: the code at %#lx touches %p\n", signal, at, info->si_addr);
