@@ -187,7 +187,7 @@ fn it_lives_on_when_we_are_killed_while_our_thread_works_beside_its_own() {
 
 #[test]
 fn it_lives_on_with_another_allocator_when_we_are_killed() {
-    for allocator in ["jemalloc", "mimalloc"] {
+    for allocator in ["jemalloc", "mimalloc", "mimalloc2"] {
         lives_on_with(Some(allocator), 1, "read");
         lives_on_with(Some(allocator), 3, "read");
     }
