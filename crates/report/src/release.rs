@@ -124,7 +124,9 @@ fn facts(release: &Release) -> String {
 
 fn how(release: &Release) -> &'static str {
     match release.method {
-        Method::Chunks if !has_locks(release) => "range by range, each while nobody can allocate it",
+        Method::Chunks if !has_locks(release) => {
+            "range by range, each while nobody can allocate it"
+        }
         Method::Chunks => "range by range, each under a lock held for a bounded time",
         Method::Trim => "malloc_trim, which holds each arena's lock for as long as it takes",
         Method::Purge => "the allocator's own purge",
