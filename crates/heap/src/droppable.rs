@@ -1,63 +1,63 @@
-//! Free pages of an allocator, with what must hold at the moment at which they are dropped.
+//! Free pages of an allocator, with the conditions under which they may be dropped.
 //!
-//! A walk sees a range that is free. Until the pages are dropped, the program may allocate it and write to it. So code in the
-//! process takes the guard of the range first, and then verifies every check. Only then are the pages certainly free.
+//! A walk finds a free range. Before its pages are dropped, the program may allocate the range and write to it. Code in the
+//! process therefore takes the guard of the range first, and then verifies every check. Only then are the pages certainly free.
 
 use std::ops::Range;
 
-/// A free range of whole pages that nothing reads before it is written again.
+/// A free range of whole pages. The contents are not read before they are written again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Droppable {
     /// Its pages.
     pub pages: Range<u64>,
-    /// How many bytes of them are resident.
+    /// Number of resident bytes in the pages.
     pub resident_bytes: u64,
-    /// What prevents the program from allocating them meanwhile.
+    /// The guard, which prevents the program from allocating the pages while they are dropped.
     pub guard: Guard,
-    /// What must hold while the guard is held. At most [`MAX_CHECKS`].
+    /// The conditions to verify while the guard is held. At most [`MAX_CHECKS`].
     pub checks: Vec<Check>,
 }
 
 /// Maximum number of checks of a range.
 pub const MAX_CHECKS: usize = 16;
 
-/// What prevents a program from allocating a free range.
+/// A mechanism that prevents a program from allocating a free range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Guard {
     /// A lock of 32 bits at this address, in the protocol of glibc's `lll_lock`: 0 is free, 1 is held, 2 is held and may have
-    /// waiters, which wait for its futex.
+    /// waiters on its futex.
     Lock(u64),
-    /// Bits of a bitmap, a set bit for each free slice. Whoever clears a bit by an atomic operation has the slice.
+    /// Bits of a bitmap, with a set bit for each free slice. A thread that clears a bit by an atomic operation owns the slice.
     Claim {
         /// The address of the word of 64 bits.
         word: u64,
-        /// The address of the slice of its lowest bit.
+        /// The address of the slice that belongs to the lowest bit.
         base: u64,
-        /// Bytes of a slice.
+        /// Size of a slice, in bytes.
         slice_bytes: u64,
-        /// The address of a word in which bits say that this word may have free slices; they are set again after the bits of
+        /// The address of a word with bits that mark this word as having free slices; they are set again after the bits of
         /// the slices.
         summary: u64,
         /// These bits.
         summary_bits: u64,
     },
-    /// Only one thread allocates it: the pages are dropped in that thread, while it waits outside of the allocator.
+    /// The range belongs to one thread. That thread drops the pages, while it waits outside of the allocator.
     Owner {
-        /// The address of the thread's own data, which is the base of its segment register `fs`.
+        /// The address of the thread's control block, which is the base of its segment register `fs`.
         thread: u64,
-        /// The list in which the free block is, if it is one.
+        /// The list that contains the free block, if the range is a block.
         list: Option<List>,
     },
 }
 
-/// A list of free blocks, of which each begins with the address of the next.
+/// A list of free blocks. Each block begins with the address of the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct List {
-    /// The address of the word with the address of the first block.
+    /// The address of the word that holds the address of the first block.
     pub head: u64,
-    /// Where the blocks begin.
+    /// Lower bound of the addresses of blocks.
     pub start: u64,
-    /// Where they end.
+    /// Upper bound of the addresses of blocks.
     pub end: u64,
     /// The block that must be in the list.
     pub block: u64,
@@ -70,9 +70,9 @@ pub struct Check {
     pub at: u64,
     /// The bits that are compared.
     pub mask: u64,
-    /// Their value.
+    /// The value to compare them with.
     pub value: u64,
-    /// Whether the bits must have this value, or another.
+    /// Whether the bits must have this value, or a different one.
     pub holds: Holds,
 }
 
@@ -86,17 +86,17 @@ pub enum Holds {
 }
 
 impl Check {
-    /// All bits of the word must have this value.
+    /// Creates a check that the word has this value.
     pub fn word(at: u64, value: u64) -> Self {
         Self::bits(at, u64::MAX, value)
     }
 
-    /// These bits of the word must have this value.
+    /// Creates a check that these bits of the word have this value.
     pub fn bits(at: u64, mask: u64, value: u64) -> Self {
         Self { at, mask, value: value & mask, holds: Holds::Equal }
     }
 
-    /// These bits of the word must have another value.
+    /// Creates a check that these bits of the word have a different value.
     pub fn not_bits(at: u64, mask: u64, value: u64) -> Self {
         Self { at, mask, value: value & mask, holds: Holds::Differs }
     }
@@ -108,8 +108,8 @@ pub type Unguarded = &'static str;
 /// The sums of a walk over free ranges, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Resident bytes of the ranges that were given.
+    /// Resident bytes of the ranges that the walk has passed on.
     pub guarded_bytes: u64,
-    /// Free resident bytes without a guard that is known, or in ranges that changed while they were read.
+    /// Free resident bytes without a known guard, or in ranges that changed while they were read.
     pub unguarded_bytes: u64,
 }

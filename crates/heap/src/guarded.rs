@@ -1,4 +1,4 @@
-//! One interface to the free pages of allocators other than glibc's, with what guards them.
+//! One interface to the free pages of allocators other than glibc's, with their guards.
 //!
 //! To add an allocator: its `droppable`, a variant of `Guards`, and the arms of the matches in this file.
 
@@ -13,7 +13,7 @@ use crate::ptmalloc::HeapMapping;
 use crate::ranges::joined;
 use crate::{gperftools, jemalloc, mimalloc};
 
-/// A heap whose free pages are guarded by locks, or by bits that can be claimed.
+/// A heap whose free pages are guarded by locks, by bits that can be claimed, or by the threads that own them.
 #[derive(Debug)]
 pub struct GuardedHeap(Guards);
 
@@ -25,8 +25,8 @@ enum Guards {
 }
 
 impl GuardedHeap {
-    /// Finds the guards of a heap. `mappings` are those that may hold a part of it, in order of address; `module` is where
-    /// the file that holds the allocator is mapped; `version` is that of the allocator, as its file says it.
+    /// Finds the guards of a heap. `mappings` are those that may contain a part of the heap, in order of address; `module` are
+    /// the ranges of the mapped file that contains the allocator; `version` is the version of the allocator in that file.
     ///
     /// # Errors
     /// Fails with the reason if its free pages cannot be dropped safely.
@@ -44,7 +44,10 @@ impl GuardedHeap {
                 let locks = jemalloc::locks(memory, &layout, &ranges, module)?;
                 Guards::Jemalloc(layout, locks)
             }
-            HeapLayout::Mimalloc(layout) => Guards::Mimalloc(layout),
+            HeapLayout::Mimalloc(layout) => {
+                layout.check_version(version)?;
+                Guards::Mimalloc(layout)
+            }
             HeapLayout::Gperftools(layout) => {
                 let lock = gperftools::lock(memory, &layout, version)?;
                 Guards::Gperftools(layout, lock)
@@ -62,13 +65,13 @@ impl GuardedHeap {
         }
     }
 
-    /// Whether its free memory belongs to threads ([`Guard::Owner`](crate::droppable::Guard::Owner)).
+    /// Returns whether its free memory belongs to threads ([`Guard::Owner`](crate::droppable::Guard::Owner)).
     pub fn is_owned(&self) -> bool {
         matches!(&self.0, Guards::Mimalloc(layout) if layout.is_owned())
     }
 
-    /// Gives the free ranges that are resident, and returns their sums. `mappings` are those that may hold a part of the
-    /// heap, in order of address.
+    /// Passes the free ranges that are resident to `tell`, and returns their sums. `mappings` are those that may contain a part
+    /// of the heap, in order of address.
     ///
     /// # Errors
     /// Fails with the reason if the ranges cannot be dropped safely.

@@ -124,6 +124,15 @@ fn the_free_memory_of_mimalloc_2_belongs_to_its_threads() {
 }
 
 #[test]
+fn the_heap_of_another_mimalloc_than_the_recognised_one_is_refused() {
+    let kind = AllocatorKind::Mimalloc;
+    for (name, version) in [("2.3.2", "3.3.2"), ("3.3.2", "2.3.2"), ("2.0.9", "2.3.2")] {
+        let why = droppable(&kind, version, &load("mimalloc", name)).unwrap().unwrap_err();
+        assert!(why.contains("another mimalloc"), "{name} as {version}: {why}");
+    }
+}
+
+#[test]
 fn the_lock_of_gperftools_is_known_from_2_11_on() {
     let kind = AllocatorKind::Gperftools;
     let saved = load("gperftools", "2.16");

@@ -1,8 +1,7 @@
 //! Checks from outside, before any thread is stopped: whether the process may be traced at all, and
 //! whether there is a reason to leave it alone.
 //!
-//! The answers can become stale at any moment. A second tracer or a stopped process is then noticed by
-//! ptrace itself.
+//! The results can become stale at any moment. ptrace itself then detects a second tracer or a stopped process.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -33,14 +32,14 @@ pub const RELEASABLE: [AllocatorKind; 4] = [
     AllocatorKind::Gperftools,
 ];
 
-/// The glibc versions that the torture test ran on.
+/// Tested versions of glibc: the torture test ran with them.
 pub(crate) const TESTED: [&str; 9] =
     ["2.27", "2.31", "2.35", "2.36", "2.39", "2.41", "2.42", "2.43", "2.44"];
-/// The same of jemalloc. Others of 5.2 and 5.3 may have other structures.
+/// Tested versions of jemalloc. Other versions of 5.2 and 5.3 may have other structures.
 const TESTED_JEMALLOC: [&str; 2] = ["5.3.0", "5.3.1"];
-/// The same of mimalloc.
+/// Tested versions of mimalloc.
 const TESTED_MIMALLOC: [&str; 2] = ["2.3.2", "3.3.2"];
-/// The same of gperftools.
+/// Tested versions of gperftools.
 const TESTED_GPERFTOOLS: [&str; 1] = ["2.16"];
 
 /// Facts about the target that the checks have read.
@@ -80,7 +79,7 @@ pub fn check(
     check_filters(&threads, options)?;
     check_purge(&threads, options)?;
     check_shared_memory(target)?;
-    // A purge depends on no structure of the allocator.
+    // A purge does not depend on the structures of the allocator.
     if !options.untested && options.method != Some(Method::Purge) {
         check_version(&detected)?;
     }
@@ -99,7 +98,7 @@ pub fn predict_refusal(target: &Target) -> Option<Refusal> {
 /// Checks whether a process may be traced.
 ///
 /// # Errors
-/// Fails if it may not, with what it would require, or if the process has ended.
+/// Fails with the missing right if it may not, or if the process has ended.
 pub fn check_permission(target: &Target) -> Result<(), ReleaseError> {
     // Reading this file requires the same as PTRACE_SEIZE, including Yama's consent (PTRACE_MODE_ATTACH).
     match fs::read(target.path("syscall")) {
@@ -138,7 +137,7 @@ fn needs(is_own: bool, scope: &str) -> String {
         }
         // `PR_SET_DUMPABLE`, a setuid program, or a user namespace.
         _ if is_own => "CAP_SYS_PTRACE, because the process is not dumpable".to_owned(),
-        _ => "CAP_SYS_PTRACE, or to be its user".to_owned(),
+        _ => "CAP_SYS_PTRACE, or running lowtide as its user".to_owned(),
     }
 }
 
@@ -172,7 +171,7 @@ fn unrecognised(target: &Target, error: ProgramError) -> ReleaseError {
             ReleaseError::Failed(format!("process {} is still being loaded: try again", target.pid))
         }
         ProgramError::Unknown(why) => ReleaseError::Failed(format!(
-            "it cannot be told which allocator process {} has: {why}",
+            "the allocator of process {} could not be determined: {why}",
             target.pid
         )),
     }
@@ -185,7 +184,7 @@ fn check_sanitizer(detected: &Detected) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that a release knows the allocator that serves the program itself, and may act on it. The heap of glibc's
+/// Checks that a release supports the allocator that serves the program itself, and may act on it. The heap of glibc's
 /// `malloc` in a program with an allocator of its own is left alone: hardly any memory is there.
 fn check_allocator(detected: &Detected, options: &Options) -> Result<(), Refusal> {
     let Some(allocator) = detected.allocator() else {
@@ -223,24 +222,28 @@ fn check_allocator(detected: &Detected, options: &Options) -> Result<(), Refusal
     }
 }
 
-/// Checks that a purge may make whatever system calls it makes.
+/// Checks that a purge may make any system call.
 fn check_purge(threads: &[Status], options: &Options) -> Result<(), Refusal> {
     let is_filtered = threads.iter().any(|status| status.seccomp != 0);
     if options.method == Some(Method::Purge) && is_filtered {
-        let why = "its system calls are filtered, and it is unknown which of them a purge makes";
+        let why = PURGE_UNDER_FILTER;
         return Err(Refusal::NoPurge { why });
     }
     Ok(())
 }
 
-/// Returns why no version of an allocator like this one can be released, however often it were tested.
+/// Why a process under filters is not purged.
+pub(crate) const PURGE_UNDER_FILTER: &str =
+    "its system calls are filtered, and the system calls of a purge are unknown";
+
+/// Returns why the memory of an allocator cannot be released in this version, even if the version were tested.
 fn why_unguarded(kind: &AllocatorKind, version: Option<&str>) -> Option<&'static str> {
     let mut numbers = version?.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let numbers = (numbers.next()?, numbers.next().unwrap_or(0));
     match kind {
         AllocatorKind::Gperftools if numbers < (2, 11) => Some(
-            "up to gperftools 2.10, nothing leads to the lock of the page heap (--method purge --unbounded \
-                  calls its own function)",
+            "the lock of the page heap cannot be located in gperftools 2.10 and older: use --method purge \
+             --unbounded, which calls the allocator's own function",
         ),
         _ => None,
     }
@@ -262,17 +265,17 @@ fn check_version(detected: &Detected) -> Result<(), Refusal> {
     if is_tested {
         return Ok(());
     }
-    let version = version.unwrap_or("of a version that could not be told").to_owned();
+    let version = version.unwrap_or("of an unknown version").to_owned();
     Err(Refusal::Untested { name: allocator.kind.to_string(), version, tested })
 }
 
-/// Returns whether a version is another, but for what a distribution appends.
+/// Returns whether a version is another one. `5.3.0-0-g54eaed1d8b56` is 5.3.0; `5.3.0-145-g…` is 145 commits later.
 fn is_same_version(version: &str, other: &str) -> bool {
     let rest = version.strip_prefix(other);
-    rest.is_some_and(|rest| !rest.starts_with(|c: char| c == '.' || c.is_ascii_digit()))
+    rest.is_some_and(|rest| rest.is_empty() || rest == "-0" || rest.starts_with("-0-"))
 }
 
-/// Compares major and minor number of glibc only, not what distributions append.
+/// Returns whether a version of glibc was tested. Only the major and minor numbers are compared.
 pub(crate) fn is_tested(version: &str) -> bool {
     let numbers = |text: &str| {
         let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
@@ -296,7 +299,7 @@ fn statuses_of_threads(target: &Target) -> Result<Vec<Status>, ReleaseError> {
     Ok(statuses)
 }
 
-/// Checks that no thread has a shadow stack: each thread gets one or not when it starts.
+/// Checks that no thread has a shadow stack. Whether a thread has one is decided when it starts.
 fn check_shadow_stack(threads: &[Status]) -> Result<(), Refusal> {
     match threads.iter().any(|status| status.shadow_stack) {
         true => Err(Refusal::ShadowStack),
@@ -362,7 +365,7 @@ pub(crate) fn check_frozen(target: &Target) -> Result<(), Refusal> {
 /// starts another program.
 ///
 /// # Errors
-/// Fails if one does, or if the process itself has ended.
+/// Fails if another process shares it, or if the process itself has ended.
 fn check_shared_memory(target: &Target) -> Result<(), Abort> {
     let image = target.stat()?.image;
     let others = fs::read_dir("/proc").map_err(|error| target.failed(error))?;
@@ -403,7 +406,7 @@ fn has_same_memory(target: &Target, other: u32) -> Result<bool, Abort> {
     }
 }
 
-/// Asks the kernel whether two processes share their memory (kcmp(2)).
+/// Returns whether two processes share their memory, by kcmp(2).
 #[expect(unsafe_code, reason = "kcmp(2), which neither libc nor rustix wraps")]
 fn compare_memory(one: u32, other: u32) -> io::Result<bool> {
     /// `KCMP_VM` of include/uapi/linux/kcmp.h.
@@ -528,7 +531,9 @@ mod tests {
         for version in ["5.3.0", "5.3.0-0-g54eaed1d8b56", "5.3.1"] {
             assert_eq!(check_version(&with(Some(version))), Ok(()), "{version}");
         }
-        for version in [None, Some("5.3.10"), Some("5.3"), Some("5.2.1"), Some("15.3.0")] {
+        let later = [Some("5.3.0-145"), Some("5.3.0-145-g54eaed1d8b56"), Some("5.3.1-1")];
+        let others = [None, Some("5.3.10"), Some("5.3"), Some("5.2.1"), Some("15.3.0")];
+        for version in later.into_iter().chain(others) {
             let refused = check_version(&with(version)).unwrap_err();
             assert!(matches!(refused, Refusal::Untested { .. }), "{version:?}");
         }
@@ -569,8 +574,8 @@ mod tests {
     }
 
     #[test]
-    fn what_tracing_takes_names_the_capability_and_the_setting() {
-        assert_eq!(needs(false, ""), "CAP_SYS_PTRACE, or to be its user");
+    fn the_requirements_of_tracing_name_the_capability_and_the_setting() {
+        assert_eq!(needs(false, ""), "CAP_SYS_PTRACE, or running lowtide as its user");
         assert!(needs(true, "0").contains("not dumpable"));
         for scope in ["1", "2"] {
             let needs = needs(true, scope);

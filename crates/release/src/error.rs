@@ -1,4 +1,4 @@
-//! Reasons for which a release fails or ends early.
+//! Errors of a release that fails or ends early.
 
 use lowtide_probe::target::TargetError;
 use thiserror::Error;
@@ -12,7 +12,7 @@ pub enum ReleaseError {
     #[error(transparent)]
     Target(#[from] TargetError),
     /// The process may not be traced.
-    #[error("process {pid} may not be traced: that takes {needs}")]
+    #[error("process {pid} may not be traced: this requires {needs}")]
     NotPermitted {
         /// The process.
         pid: u32,
@@ -20,7 +20,7 @@ pub enum ReleaseError {
         needs: String,
     },
     /// The release was interrupted.
-    #[error("it was interrupted")]
+    #[error("the release was interrupted")]
     Interrupted,
     /// Another operation failed; the target runs as before.
     #[error("{0}")]

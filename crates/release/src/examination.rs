@@ -333,7 +333,7 @@ fn check_method(method: Method, allocator: &AllocatorKind) -> Result<(), Refusal
         Method::Trim if is_glibc => Ok(()),
         Method::Trim => Err(Refusal::NotForTrim { name: allocator.to_string() }),
         Method::Purge if is_glibc => {
-            Err(Refusal::NoPurge { why: "glibc has no purge of its own but malloc_trim" })
+            Err(Refusal::NoPurge { why: "glibc has no purge function except malloc_trim" })
         }
         Method::Purge => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! The passes of a release over a heap, whoever runs its operations.
+//! The passes of a release over a heap. An [`Operator`] runs the operations.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -13,11 +13,11 @@ use crate::plan::Batch;
 use crate::releasable::ReleasableHeap;
 use crate::stub::{Op, StubCounts};
 
-/// Minimum gain that is worth a release or a further pass, in bytes.
+/// Minimum gain of a release or of a further pass, in bytes.
 pub(crate) const MIN_GAIN_BYTES: u64 = 64 << 10;
 /// Maximum time during which further passes start while the program keeps allocating and freeing.
 const PASSES_TIMEOUT: Duration = Duration::from_secs(5);
-/// Divisor of the total gain: a pass that gains less than that part is the last.
+/// Divisor of the total gain: a pass that gains less than this part is the last one.
 const LAST_PASS_DIVISOR: u64 = 100;
 
 /// Runs operations under the locks of the arenas.
@@ -41,20 +41,20 @@ pub(crate) struct Passes<'a> {
     pub(crate) memory: &'a LiveMemory,
     /// Its heap.
     pub(crate) heap: &'a ReleasableHeap,
-    /// Reads the mappings that may hold a part of its heap.
+    /// Reads the mappings that may contain a part of the heap.
     pub(crate) mappings: &'a dyn Fn() -> Result<Vec<HeapMapping>, Abort>,
     /// Present if huge pages are left whole.
     pub(crate) keeper: Option<HugePageKeeper<'a>>,
     /// Ends the release early when it is set.
     pub(crate) interrupt: &'a AtomicBool,
-    /// Is called with all pages that are about to be dropped.
+    /// Called with all pages that are about to be dropped.
     pub(crate) dropping: &'a mut dyn FnMut(&Range<u64>),
     /// Number of passes so far.
     pub(crate) count: &'a mut u64,
 }
 
 impl Passes<'_> {
-    /// Makes passes until one gains little. The first begins with some consolidations.
+    /// Makes passes until one gains little. The first pass starts with `consolidations`.
     ///
     /// # Errors
     /// Fails if the operator fails, the mappings cannot be read, or on an interrupt.
@@ -96,13 +96,13 @@ impl Passes<'_> {
             let returned = after.returned_bytes;
             let gained = returned - before.returned_bytes;
             let is_whole = after.skipped + after.busy == before.skipped + before.busy;
-            // A pass sees what earlier passes have left, and what was freed since. If that does not shrink, the
-            // program reuses what is returned, and further passes are useless.
+            // A pass sees memory that earlier passes have left, and memory that was freed since. If their sum does not
+            // shrink, the program reuses returned memory, and further passes are useless.
             let seen = sums.release_bytes.saturating_sub(batch.kept_bytes());
             let is_steady = seen > seen_before / 10 * 9;
             let is_little = gained < MIN_GAIN_BYTES.max(returned / LAST_PASS_DIVISOR);
             consolidations = sums.consolidations;
-            // Everything that this pass saw is returned: another one would only find what was freed since.
+            // All memory that this pass saw is returned: another pass would only find memory that was freed since.
             let is_all = is_whole && gained >= seen && consolidations.is_empty();
             if is_all || is_little || is_steady || begin.elapsed() > PASSES_TIMEOUT {
                 return Ok(());

@@ -21,17 +21,17 @@ const SLICE_BYTES: u64 = 16 << 20;
 /// A function that runs the operations of a full batch.
 pub(crate) type Submit<'s> = dyn FnMut(&[Op]) -> Result<(), Abort> + 's;
 
-/// Operations that are collected until they make a batch. Its size does not depend on that of the heap.
+/// Operations that are collected until the batch is full. The size of a batch does not depend on the size of the heap.
 #[derive(Default)]
 pub(crate) struct Batch<'m> {
     ops: Vec<Op>,
-    /// Their slots in the table.
+    /// Number of their slots in the table.
     slots: usize,
     bytes: u64,
-    /// Where the operations of this batch start.
+    /// Start addresses of the operations of this batch.
     starts: HashSet<u64>,
-    /// Where those of the last one start: it may still be running. A walk may find pages a second time, and they are
-    /// resident until their operation has run.
+    /// Start addresses of the operations of the previous batch, which may still be running. A walk may find pages a second
+    /// time, and they are resident until their operation has run.
     last_starts: HashSet<u64>,
     /// Present if huge pages are left whole.
     keeper: Option<HugePageKeeper<'m>>,
@@ -45,7 +45,7 @@ impl<'m> Batch<'m> {
         Self { keeper, ..Self::default() }
     }
 
-    /// Adds the resident pages of a free range, in parts that one lock hold may drop. Submits each full batch.
+    /// Adds the resident pages of a free range, in parts that one lock hold can drop. Submits each full batch.
     pub(crate) fn add(
         &mut self,
         found: &Found,
@@ -105,9 +105,9 @@ impl<'m> Batch<'m> {
         Ok(())
     }
 
-    /// Submits what was collected so far.
+    /// Submits the operations that were collected so far.
     pub(crate) fn flush(&mut self, submit: &mut Submit<'_>) -> Result<(), Abort> {
-        // Operations under the same lock that follow each other share lock holds.
+        // Consecutive operations under the same lock share lock holds.
         self.ops.sort_by_key(|op| op.arena);
         let submitted = submit(&self.ops);
         self.ops.clear();

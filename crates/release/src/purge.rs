@@ -10,10 +10,10 @@ use lowtide_probe::proc::maps::Mapping;
 use crate::refusal::Refusal;
 use crate::symbol;
 
-/// Bytes that one call of gperftools' function returns at least.
+/// Minimum number of bytes that one call of gperftools' function returns.
 const BYTES_AT_ONCE: u64 = 1 << 20;
 
-/// What has to be called to purge a heap.
+/// The function to call, and the calls to make, to purge a heap.
 #[derive(Debug)]
 pub(crate) struct Purge {
     /// The heap.
@@ -28,27 +28,27 @@ pub(crate) struct Purge {
 enum Calls {
     /// jemalloc's `mallctl("arena.N.purge")`, for each arena.
     Arenas(Vec<u64>),
-    /// gperftools' `MallocExtension_ReleaseToSystem(bytes)`, which counts what a call has returned beyond its bytes towards
-    /// the next.
+    /// gperftools' `MallocExtension_ReleaseToSystem(bytes)`. It credits bytes that a call has returned in excess to the
+    /// next call.
     Slices,
-    /// mimalloc's `mi_collect(true)`: what is free in the arenas, and the heap of the thread that calls it.
+    /// mimalloc's `mi_collect(true)`: free memory of the arenas, and of the heap of the thread that calls it.
     Once,
 }
 
-/// What a call is given.
+/// The argument of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Argument {
     /// A number.
     Number(u64),
-    /// The address of a text that ends with a zero.
+    /// The address of a text that ends with a zero byte.
     Text(Vec<u8>),
 }
 
 impl Purge {
-    /// Finds the function of an allocator, which `file` holds. `arenas` are the numbers of its arenas.
+    /// Finds the purge function of an allocator in `file`. `arenas` are the numbers of its arenas.
     ///
     /// # Errors
-    /// Refuses if there is none.
+    /// Refuses if there is no such function.
     pub(crate) fn find(
         pid: u32,
         maps: &[Mapping],
@@ -64,7 +64,7 @@ impl Purge {
             AllocatorKind::Mimalloc => (&["mi_collect"], Calls::Once),
             AllocatorKind::Gperftools => (&["MallocExtension_ReleaseToSystem"], Calls::Slices),
             _ => {
-                let why = "glibc has no purge of its own but malloc_trim";
+                let why = "glibc has no purge function except malloc_trim";
                 return Err(Refusal::NoPurge { why });
             }
         };
@@ -74,7 +74,7 @@ impl Purge {
         Ok(Self { layout, function, calls })
     }
 
-    /// Returns what to call the function with, one after the other. `bytes` is what it can return.
+    /// Returns the argument of each call, in order. `bytes` is the size of the memory that the function can return.
     pub(crate) fn arguments(&self, bytes: u64) -> Vec<Argument> {
         match &self.calls {
             Calls::Arenas(arenas) => arenas
@@ -83,7 +83,7 @@ impl Purge {
                 .collect(),
             Calls::Slices => {
                 let slices = (0..bytes / BYTES_AT_ONCE).map(|_| BYTES_AT_ONCE);
-                // The last call returns what rounding has left.
+                // The last call returns the memory that rounding has left.
                 slices.chain([bytes]).map(Argument::Number).collect()
             }
             Calls::Once => vec![Argument::Number(1)],

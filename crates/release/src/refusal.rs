@@ -3,44 +3,46 @@
 use lowtide_model::release::{Hazard, Release, ReleaseOutcome};
 use thiserror::Error;
 
-/// The reason why a thread cannot be borrowed whenever it waits in a call.
+/// The reason why a thread cannot run a release in any of its waits: a retry is useless.
 pub(crate) const SOCKET_TIMEOUT: &str = "it waits for a socket that has its own timeout";
 
-/// Why a process is left alone. Each is displayed as a sentence with advice.
+/// Why a process is left alone. Each is displayed as a sentence that ends with the next step, if there is one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// A debugger traces it.
-    #[error("it is being traced by process {tracer}, and only one can: end that first")]
+    #[error(
+        "it is already traced by process {tracer}: a process can have only one tracer; end that one first"
+    )]
     Traced {
         /// The PID of the tracer.
         tracer: u32,
     },
     /// Another release of it is in progress.
-    #[error("another release is at work on it: wait until that one has ended")]
+    #[error("another release of its memory is in progress: wait until it has ended")]
     AnotherRelease,
     /// It is stopped.
-    #[error("it is stopped, and nothing can run in it: kill -CONT {pid} lets it go on")]
+    #[error("it is stopped, and none of its threads can run: resume it with kill -CONT {pid}")]
     Stopped {
         /// The process.
         pid: u32,
     },
     /// Its cgroup is frozen.
-    #[error("it is frozen (by the freezer of its control group), and nothing can run in it")]
+    #[error("its cgroup is frozen, and none of its threads can run: thaw the cgroup first")]
     Frozen,
     /// It is not a 64-bit x86 process, or lowtide is not.
-    #[error("it is no 64-bit x86 process: releases are supported on x86-64 only")]
+    #[error("it is not a 64-bit x86 process: releases are supported on x86-64 only")]
     Machine,
     /// It has an allocator whose memory lowtide cannot release.
     #[error(
-        "its allocator is {name}, and lowtide can release the memory of glibc, jemalloc, mimalloc 3 and \
+        "its allocator is {name}, and lowtide can release the memory of glibc, jemalloc, mimalloc and \
          gperftools only"
     )]
     Allocator {
         /// Which.
         name: String,
     },
-    /// It has an allocator that the caller did not choose ([`Options::allocators`](crate::Options::allocators)).
-    #[error("its allocator is {name}, and releases act on it only with `--allocators {name}`")]
+    /// It has an allocator that the caller did not select ([`Options::allocators`](crate::Options::allocators)).
+    #[error("its allocator is {name}, and its memory is released only with `--allocators {name}`")]
     NotChosen {
         /// Which.
         name: String,
@@ -53,9 +55,9 @@ pub enum Refusal {
         /// The end of the sentence.
         why: &'static str,
     },
-    /// Its C library has other locks than glibc.
+    /// The locks of its C library are not those of glibc.
     #[error(
-        "its allocator is {name} with the locks of {c_library}, and lowtide knows those of glibc only"
+        "its allocator is {name} with the locks of {c_library}, and lowtide supports those of glibc only"
     )]
     Locks {
         /// Which allocator.
@@ -64,18 +66,20 @@ pub enum Refusal {
         c_library: String,
     },
     /// Its heap could not be found.
-    #[error("its heap could not be found: it has not allocated yet, or its layout is not known")]
+    #[error(
+        "its heap was not found: it has not allocated yet, or the layout of its heap is not supported"
+    )]
     NoHeap,
     /// It runs under a sanitizer.
-    #[error("it runs under {name}, whose heap must be left alone")]
+    #[error("it runs under {name}: its heap must not be modified")]
     Sanitizer {
         /// Which.
         name: &'static str,
     },
     /// The version of its allocator is untested.
     #[error(
-        "its {name} is {version}, and releases were tested on {tested} only: `lowtide release --untested` \
-         permits one"
+        "its {name} is {version}, but releases were tested with {tested} only: `lowtide release --untested` \
+         permits it"
     )]
     Untested {
         /// The allocator.
@@ -85,50 +89,47 @@ pub enum Refusal {
         /// The tested versions.
         tested: String,
     },
-    /// The walk does not agree with the allocator's own counts.
+    /// The walk disagrees with the allocator's own counts.
     #[error(
-        "its heap does not agree with what the allocator itself counts ({what}), and was left alone: \
-         try again"
+        "its heap disagrees with the allocator's own counts ({what}), and was not modified: try again"
     )]
     HeapNotWhole {
         /// The disagreement.
         what: String,
     },
     /// A seccomp filter forbids a call.
-    #[error("its seccomp filter does not allow {call}, and could end it")]
+    #[error("its seccomp filter does not permit {call}, and could kill the process")]
     Seccomp {
         /// The call.
         call: &'static str,
     },
     /// A seccomp filter cannot be read.
     #[error(
-        "it runs under a seccomp filter that cannot be read ({why}), and that could end it: reading \
-         it takes CAP_SYS_ADMIN, and lowtide itself outside of any filter; in a container, start the \
-         service by `lowtide run`"
+        "its seccomp filter cannot be read ({why}), and could kill the process: reading it requires \
+         CAP_SYS_ADMIN, and that lowtide itself has no filter; in a container, start the service with \
+         `lowtide run`"
     )]
     SeccompUnread {
         /// The reason.
         why: String,
     },
     /// Its threads have shadow stacks.
-    #[error("its threads have shadow stacks, which do not let another return address in")]
+    #[error("its threads have shadow stacks, which reject any other return address")]
     ShadowStack,
-    /// It may not map new code.
-    #[error(
-        "it has asked the kernel for memory that is never both written and executed (PR_SET_MDWE)"
-    )]
+    /// The kernel does not permit it to map new code.
+    #[error("the kernel denies it memory that is both written and executed (PR_SET_MDWE)")]
     WriteExecuteDenied,
     /// It has locked memory, or memory that is pinned for a device.
     #[error(
-        "it has locked or pinned memory ({bytes} bytes), which cannot be given back page by page"
+        "it has locked or pinned memory ({bytes} bytes), which cannot be released page by page"
     )]
     Locked {
         /// Their size.
         bytes: u64,
     },
-    /// It has huge pages of the kernel's pool.
+    /// It has huge pages from the kernel's pool (hugetlb).
     #[error(
-        "it has {bytes} bytes of huge pages from the kernel's pool (hugetlb), which are not its own to drop"
+        "it has {bytes} bytes of huge pages from the kernel's pool (hugetlb), which a release must not drop"
     )]
     Hugetlb {
         /// Their size.
@@ -136,38 +137,42 @@ pub enum Refusal {
     },
     /// Another process shares its memory.
     #[error(
-        "process {other} shares its memory (CLONE_VM), and would not be held back by its locks"
+        "process {other} shares its memory (CLONE_VM), and its locks would not stop that process"
     )]
     SharedMemory {
         /// Which.
         other: u32,
     },
-    /// None of its threads can be borrowed.
-    #[error("{} can be borrowed: {why}", none_of(*.threads))]
+    /// None of its threads can run the release.
+    #[error("{} run the release: {why}", none_can(*.threads))]
     NoThread {
         /// Number of its threads.
         threads: usize,
         /// The most frequent reason.
         why: String,
     },
-    /// Its C library lacks an instruction that is needed.
-    #[error("its C library lacks {what}, without which a thread cannot be put back")]
+    /// Its C library lacks an instruction that a release needs.
+    #[error("its C library lacks {what}, without which the state of a thread cannot be restored")]
     Gadget {
         /// What.
         what: &'static str,
     },
-    /// Its allocator has no purge that can be called.
-    #[error("{why}: --method chunks gives back more, in bounded holds")]
+    /// Its allocator has no purge function that can be called.
+    #[error(
+        "{why}: use --method chunks, which returns more and holds each lock for a bounded time"
+    )]
     NoPurge {
         /// Why not.
         why: &'static str,
     },
     /// `malloc_trim` was not found.
-    #[error("its C library has no malloc_trim that could be found: --method chunks does without")]
-    NoTrim,
-    /// `malloc_trim` does not concern its allocator.
     #[error(
-        "its allocator is {name}, and malloc_trim returns the memory of glibc only: --method chunks returns it"
+        "malloc_trim was not found in its C library: use --method chunks, which does not need it"
+    )]
+    NoTrim,
+    /// `malloc_trim` does not act on its allocator.
+    #[error(
+        "its allocator is {name}, and malloc_trim returns the memory of glibc only: use --method chunks"
     )]
     NotForTrim {
         /// Which.
@@ -175,15 +180,15 @@ pub enum Refusal {
     },
 }
 
-fn none_of(threads: usize) -> String {
+fn none_can(threads: usize) -> String {
     match threads {
-        0 | 1 => "its only thread is not one that".to_owned(),
-        threads => format!("none of its {threads} threads"),
+        0 | 1 => "its only thread cannot".to_owned(),
+        threads => format!("none of its {threads} threads can"),
     }
 }
 
 impl Refusal {
-    /// Returns whether it may pass by itself, so that a retry makes sense.
+    /// Returns whether the reason may pass by itself, so that a retry makes sense.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Traced { .. }
@@ -199,7 +204,7 @@ impl Refusal {
         }
     }
 
-    /// Enters it into the account of a release that it prevents.
+    /// Records the refusal in the report of the release that it prevents.
     pub(crate) fn enter(&self, release: &mut Release) {
         release.outcome = ReleaseOutcome::Refused;
         release.hazard = Some(self.hazard());

@@ -1,5 +1,5 @@
-//! The heaps that a release can act on: that of glibc, chunk by chunk, and those of other allocators, whose free ranges come
-//! with what guards them.
+//! The heaps that a release can act on: that of glibc, chunk by chunk, and those of other allocators, where each free range
+//! has a guard.
 
 use std::ops::Range;
 
@@ -18,34 +18,34 @@ use crate::stub::{Code, Op};
 /// A heap whose free pages can be dropped.
 #[derive(Debug)]
 pub(crate) enum ReleasableHeap {
-    /// glibc's.
+    /// The heap of glibc.
     Ptmalloc(Layout),
-    /// That of another allocator.
+    /// The heap of another allocator.
     Guarded(GuardedHeap),
-    /// That of another allocator, whose own function returns the memory.
+    /// The heap of another allocator, whose own function returns the memory.
     Purged(Purge),
 }
 
 /// A free range that a walk has found.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// Of the heap of glibc.
+    /// A range of the heap of glibc.
     Chunk(FreePages),
-    /// Of that of another allocator.
+    /// A range of the heap of another allocator.
     Guarded(Droppable),
 }
 
 /// The result of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
-    /// What a release would return, in bytes.
+    /// Memory that a release would return, in bytes.
     pub(crate) release_bytes: u64,
     /// Operations that consolidate free memory, and so let the next pass return more.
     pub(crate) consolidations: Vec<Op>,
 }
 
 impl ReleasableHeap {
-    /// Returns the code that runs the operations on it.
+    /// Returns the code that runs the operations on the heap.
     pub(crate) fn code(&self) -> Code {
         match self {
             Self::Ptmalloc(_) => Code::PTMALLOC,
@@ -53,12 +53,12 @@ impl ReleasableHeap {
         }
     }
 
-    /// Whether its free memory belongs to threads, in which it has to be dropped.
+    /// Returns whether its free memory belongs to threads: only the owner may drop it.
     pub(crate) fn is_owned(&self) -> bool {
         matches!(self, Self::Guarded(heap) if heap.is_owned())
     }
 
-    /// Returns where the arenas of glibc are; `None` for another allocator.
+    /// Returns the locations of the arenas of glibc; `None` for another allocator.
     pub(crate) fn ptmalloc(&self) -> Option<&Layout> {
         match self {
             Self::Ptmalloc(layout) => Some(layout),
@@ -66,7 +66,7 @@ impl ReleasableHeap {
         }
     }
 
-    /// Walks it, and gives each free range.
+    /// Walks the heap, and passes each free range to `tell`.
     ///
     /// # Errors
     /// Refuses if the free ranges are no longer guarded.
@@ -171,7 +171,7 @@ fn guarded_op(found: &Droppable, from: u64, bytes: u64) -> Op {
         Guard::Claim { word, base, slice_bytes, summary, summary_bits } => {
             let first = (from - base) / slice_bytes;
             let end = (from + bytes - base).div_ceil(slice_bytes);
-            // At most 64 slices: all are of one word.
+            // At most 64 slices: all belong to one word.
             let bits = (u64::MAX >> (64 - (end - first).clamp(1, 64))) << (first % 64);
             let checks: Vec<[u64; 3]> =
                 std::iter::once([summary, summary_bits, 0]).chain(checks).collect();
@@ -188,7 +188,7 @@ fn guarded_op(found: &Droppable, from: u64, bytes: u64) -> Op {
     }
 }
 
-/// Encodes a check as `struct check`: the lowest bit of the address says that the bits must differ.
+/// Encodes a check as `struct check`: the lowest bit of the address means that the bits must differ.
 fn encoded(check: &Check) -> [u64; 3] {
     let differs = u64::from(check.holds == Holds::Differs);
     [check.at | differs, check.mask, check.value]

@@ -197,6 +197,9 @@ impl ReleaseRun<'_> {
         single_threaded_at: Option<u64>,
         multiple: Option<bool>,
     ) -> RunsIn {
+        if heap.heap.is_owned() || matches!(heap.heap, ReleasableHeap::Purged(_)) {
+            return RunsIn::Slices;
+        }
         let threads = task::threads(self.target.pid).map_or(1, |threads| threads.len());
         let takes_locks = match single_threaded_at {
             Some(at) => lowtide_heap::memory::word(&heap.memory, at).is_some_and(|w| w & 0xff == 0),
@@ -253,11 +256,7 @@ impl ReleaseRun<'_> {
         };
         self.note_thread(injected.borrower());
         let multiple = injected.borrower().has_multiple_threads();
-        let runs_in = match heap.heap {
-            ReleasableHeap::Purged(_) => RunsIn::Slices,
-            _ if heap.heap.is_owned() => RunsIn::Slices,
-            _ => self.runs_in(heap, single_threaded_at, multiple),
-        };
+        let runs_in = self.runs_in(heap, single_threaded_at, multiple);
         self.release.runs_in = Some(runs_in);
         let (max_pause, interrupt) = (self.options.max_pause, &*self.options.interrupt);
         let progress = &*self.options.progress;
@@ -298,6 +297,7 @@ impl ReleaseRun<'_> {
         }
         let mut worker = Worker::start(injected, heap.heap.ptmalloc(), options)?;
         let passed = self.run_passes(&mut worker, heap);
+        let unreached = worker.unreached_owners();
         let (counts, ended) = worker.stop();
         self.release.returned_bytes = counts.returned_bytes;
         self.release.lock_holds = counts.lock_holds;
@@ -305,7 +305,20 @@ impl ReleaseRun<'_> {
         self.release.p99_lock_s = counts.p99().as_secs_f64();
         self.release.skipped_ranges = counts.skipped + counts.busy;
         self.release.joined_blocks = counts.consolidated;
-        passed.and(ended)
+        passed.and(ended)?;
+        match unreached {
+            0 => Ok(()),
+            threads if counts.returned_bytes == 0 => {
+                let why = "its free memory belongs to threads that do not wait".to_owned();
+                Err(Refusal::NoThread { threads, why }.into())
+            }
+            threads => {
+                self.release.notes.push(format!(
+                    "the free memory of {threads} threads was left alone: they did not wait, or have ended"
+                ));
+                Ok(())
+            }
+        }
     }
 
     /// Makes passes over the heap until one gains little.

@@ -23,8 +23,8 @@ use crate::stub::{Op, PAGES_PER_HOLD, StubCounts, parts};
 
 /// Maximum time of a lock hold, apart from the operation in progress.
 pub(crate) const MAX_HOLD: Duration = Duration::from_micros(60);
-/// Time that the worker thread sleeps between two lock holds, whoever wants the lock. The thread has a higher priority
-/// than all others on its processor: with shorter gaps, a request on that processor got a fifth of it
+/// Time that the worker thread sleeps between two lock holds, even if no thread wants the lock. The worker thread has a
+/// higher priority than all others on its processor: with shorter gaps, a request on that processor got a fifth of it
 /// (bench/2026-11-22-release-arenas). Longer holds and gaps (250 µs, 1 ms) doubled the time of a release, and single
 /// requests waited up to 145 ms more often (bench/2026-11-22-release-gap).
 pub(crate) const GAP: Duration = Duration::from_micros(60);
@@ -34,12 +34,16 @@ pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval of the heartbeat.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum time that a slice needs besides the work itself.
+/// Maximum overhead of a slice, apart from the work itself.
 const SLICE_OVERHEAD: Duration = Duration::from_micros(300);
 /// Minimum time of a slice.
 const MIN_SLICE: Duration = Duration::from_micros(50);
 /// Maximum number of successive slices without progress: other threads hold the lock.
 const MAX_IDLE_SLICES: u32 = 1000;
+/// Maximum time of one table of operations. The target can change the counts that show progress.
+const MAX_BATCH: Duration = Duration::from_secs(60);
+/// Maximum number of owners that are waited for in vain. Owners that do not exist cost a target nothing.
+const MAX_BUSY_OWNERS: usize = 200;
 /// Time between two slices, in multiples of the last one.
 const SLICE_GAP_FACTOR: u32 = 4;
 /// Maximum time between two calls of an allocator's own function.
@@ -50,7 +54,7 @@ const MAX_GAP_OF_CALLS: Duration = Duration::from_millis(20);
 pub(crate) struct WorkerOptions<'i> {
     /// Where the code runs.
     pub(crate) runs_in: RunsIn,
-    /// Address of the flag by which glibc decides whether to take locks, if there is one.
+    /// Address of the flag by which glibc decides whether to take locks, if glibc has one.
     pub(crate) single_threaded_at: Option<u64>,
     /// Maximum pause of a thread of the target.
     pub(crate) max_pause: Duration,
@@ -66,12 +70,12 @@ pub(crate) struct Worker<'w, 'b, 't> {
     runs_in: RunsIn,
     slice: Duration,
     batch: u64,
-    /// Bytes of the pages that were requested to be dropped so far.
+    /// Number of bytes that were requested to be dropped so far.
     requested_bytes: u64,
-    /// Whether the worker thread has a batch that was not waited for yet.
+    /// Whether the worker thread has a batch whose end was not waited for yet.
     is_pending: bool,
     counts: StubCounts,
-    /// Owners of memory that could not be borrowed.
+    /// Owners of memory (threads) that could not run operations.
     busy_owners: HashSet<u64>,
     /// Keeps the worker thread alive, if there is one.
     heartbeat: Option<Heartbeat>,
@@ -138,7 +142,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         }
     }
 
-    /// Checks that the code may continue. `before` are the threads that the target had before.
+    /// Checks that the code may continue. `before` are the threads that the target had before the worker thread.
     fn check(&mut self, before: &[Thread]) -> Result<(), Abort> {
         if self.runs_in == RunsIn::OwnThread {
             let cloned = match check_cloned(self.injected) {
@@ -153,7 +157,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
                 return Err(self
                     .injected
                     .io()
-                    .because("a thread that was started in it does not run"));
+                    .because("the thread that lowtide started in it does not run"));
             }
             self.injected.boost_worker(before, cloned);
         }
@@ -175,7 +179,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
     /// Waits until the worker thread has finished the batch.
     fn wait_for_thread(&mut self) -> Result<(), Abort> {
         let (batch, interrupt) = (self.batch, self.interrupt);
-        let mut before = None;
+        let (mut before, begin) = (None, Instant::now());
         loop {
             let is_done = || {
                 self.injected.half(OFF_DONE) == Some(batch)
@@ -185,7 +189,9 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
             let done = self.injected.io().until(ACTION_TIMEOUT, is_done);
             self.check_interrupt()?;
             if self.injected.half(OFF_ERROR) == Some(ERROR_SINGLE) {
-                return Err(failed("the process has become single-threaded meanwhile: try again"));
+                return Err(failed(
+                    "the process became single-threaded during the release: try again",
+                ));
             }
             if done {
                 return match self.injected.half(OFF_STATE) {
@@ -195,17 +201,23 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
             }
             // It may be slow, but must make progress.
             let progress = (self.injected.get(OFF_NEXT), self.injected.get(OFF_LOCK_HOLDS));
-            if progress.0.is_none() || before.is_some_and(|before| progress <= before) {
-                return Err(self.injected.io().because("our thread in it does not get on"));
+            let is_stuck = before.is_some_and(|before| progress <= before);
+            if progress.0.is_none() || is_stuck || begin.elapsed() > MAX_BATCH {
+                return Err(self
+                    .injected
+                    .io()
+                    .because("the thread of lowtide in it makes no progress"));
             }
             before = Some(progress);
         }
     }
 
-    /// Runs slices in the thread that owns the memory, or in any. Leaves the memory of an owner alone that cannot be borrowed:
-    /// it does not wait, or it has ended.
+    /// Runs slices in the thread that owns the memory, or in any thread. If the owner does not wait or has ended, its memory is
+    /// left alone.
     fn run_slices_of(&mut self, owner: Option<u64>, count: u64) -> Result<(), Abort> {
-        if owner.is_some_and(|owner| self.busy_owners.contains(&owner)) {
+        let is_left_out =
+            |owner| self.busy_owners.contains(&owner) || self.busy_owners.len() >= MAX_BUSY_OWNERS;
+        if owner.is_some_and(is_left_out) {
             return Ok(());
         }
         self.injected.borrow_only(owner);
@@ -223,6 +235,7 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
     /// Runs slices in borrowed threads until the operations in `count` slots are done.
     fn run_slices(&mut self, count: u64) -> Result<(), Abort> {
         let (mut before, mut idle_slices) = ((0, 0), 0);
+        let started = Instant::now();
         loop {
             let begin = Instant::now();
             self.injected.enter(Task::Slice(self.slice))?;
@@ -235,8 +248,11 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
             self.check_interrupt()?;
             idle_slices = if now > before { 0 } else { idle_slices + 1 };
             before = now;
-            if idle_slices > MAX_IDLE_SLICES {
-                return Err(self.injected.io().because("our code in it does not get on"));
+            if idle_slices > MAX_IDLE_SLICES || started.elapsed() > MAX_BATCH {
+                return Err(self
+                    .injected
+                    .io()
+                    .because("the code of lowtide in it makes no progress"));
             }
             std::thread::sleep(begin.elapsed().min(self.slice * 2) * SLICE_GAP_FACTOR);
         }
@@ -251,14 +267,19 @@ impl<'w, 'b, 't> Worker<'w, 'b, 't> {
         }
     }
 
-    /// Ends the worker thread, if there is one.
+    /// Number of threads whose memory was left alone, because they could not be borrowed.
+    pub(crate) fn unreached_owners(&self) -> usize {
+        self.busy_owners.len()
+    }
+
+    /// Ends the worker thread, if there is one, and returns the counts.
     pub(crate) fn stop(mut self) -> (StubCounts, Result<(), Abort>) {
         self.count();
         let ended = if self.runs_in == RunsIn::OwnThread && self.injected.is_busy() {
             let requested = self.injected.put_half(OFF_BATCH, BATCH_LEAVE);
             let ended = requested.and_then(|()| self.injected.wait_for_exit(ACTION_TIMEOUT));
             self.injected.unboost_worker();
-            // Including what it did until then.
+            // The counts then include its last operations.
             self.count();
             ended
         } else {
@@ -277,7 +298,7 @@ impl Operator for Worker<'_, '_, '_> {
     }
 
     fn submit(&mut self, ops: &[Op]) -> Result<(), Abort> {
-        // Operations of one owner are done in that thread.
+        // Operations of one owner run in that thread.
         let by_owner = |one: &Op, other: &Op| {
             one.kind != OP_OWNED && other.kind != OP_OWNED || one.arena == other.arena
         };
@@ -339,7 +360,8 @@ pub(crate) fn trim(
     }
 }
 
-/// Makes borrowed threads of the target call their allocator's own function. `bytes` is what it can return.
+/// Makes borrowed threads of the target call their allocator's own function. `bytes` is the size of the
+/// memory that it can return.
 pub(crate) fn purge(
     injected: &mut Injected<'_, '_>,
     purge: &Purge,
@@ -353,7 +375,7 @@ pub(crate) fn purge(
         }
         let argument = match argument {
             Argument::Number(number) => number,
-            // There are no operations.
+            // The table of operations is unused.
             Argument::Text(text) => {
                 injected.write_block(OFF_OPS, &text)?;
                 injected.address_of(OFF_OPS)
@@ -365,27 +387,30 @@ pub(crate) fn purge(
     Ok(())
 }
 
-/// Returns the TID of our thread in the target, as the target sees it, or an error if the kernel did not start
-/// one.
+/// Returns the TID of our thread in the target, in the PID namespace of the target.
+///
+/// # Errors
+/// Fails if the kernel did not start the thread.
 fn check_cloned(injected: &mut Injected<'_, '_>) -> Result<u32, Abort> {
     let tid = injected.get(OFF_CLONED).filter(|tid| *tid as i64 > 0);
     if let Some(tid) = tid {
         return Ok(u32::try_from(tid).unwrap_or(0));
     }
     injected.no_thread();
-    Err(failed("no thread could be started in it (its limits do not allow another)"))
+    Err(failed("no thread could be started in it: its limits permit no further thread"))
 }
 
 /// Message for a worker thread that has ended by itself.
-const ENDED: &str = "our thread in it ended: it heard nothing for too long";
+const ENDED: &str =
+    "the thread of lowtide in it has ended, because it received no heartbeat in time";
 
-/// A thread of lowtide that proves to the worker thread periodically that lowtide is still there.
+/// A thread of lowtide that periodically shows the worker thread that lowtide still runs.
 struct Heartbeat {
     _thread: PeriodicThread,
 }
 
 impl Heartbeat {
-    /// Starts it, before the worker thread starts.
+    /// Starts the heartbeat. The worker thread must not run yet.
     fn start(injected: &Injected<'_, '_>) -> Result<Self, Abort> {
         let failed = |error: io::Error| failed(&error.to_string());
         let (memory, at) = injected.heartbeat().map_err(failed)?;

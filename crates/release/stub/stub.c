@@ -212,7 +212,10 @@ static void run_locked(struct shared_block *s, int may_wait) {
 #ifdef LOWTIDE_GUARDED
     if (s->ops[s->next].kind != OP_LOCKED)
         return run_unlocked(s, may_wait);
-    if (!is_word(arena)) { /* an arena of jemalloc that the program has destroyed (arena.<i>.destroy) */
+    /* A lock may be gone, or be another's: the program can destroy an arena of jemalloc (arena.<i>.destroy). So nothing is
+     * written to it before the checks hold. */
+    s->lock_serial++;
+    if (!is_word(arena) || !is_sound(s, &s->ops[s->next]) || !all_hold(s, &s->ops[s->next], 0)) {
         s->skipped++;
         s->next += slots_of(&s->ops[s->next]);
         return;

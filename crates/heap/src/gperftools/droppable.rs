@@ -67,7 +67,8 @@ pub fn each_droppable(
     let mut map = PageMap::new(memory, anonymous);
     let leaves = map.leaves(layout.root);
     let slot_of = |page: u64| {
-        let (_, leaf) = leaves.iter().find(|(key, _)| *key == page >> LEAF_BITS)?;
+        let place = leaves.binary_search_by_key(&(page >> LEAF_BITS), |(key, _)| *key).ok()?;
+        let (_, leaf) = leaves.get(place)?;
         Some(leaf + 8 * (page & ((1 << LEAF_BITS) - 1)))
     };
     for span in map.spans(&leaves).iter().filter(|span| span.is_free()) {

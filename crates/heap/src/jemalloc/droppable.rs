@@ -74,7 +74,8 @@ impl<M: Memory> Walk<'_, '_, M> {
         let is_plain = !bits.is_guarded() && !bits.is_of_huge_pages();
         match locks.of_extents(bits.arena(), bits.state()).filter(|_| is_plain) {
             Some(lock) => {
-                let checks = checks_of(found, bits.free_extent_mask());
+                let mut checks = checks_of(found, bits.free_extent_mask());
+                checks.extend(locks.check_of(bits.arena()));
                 self.give(pages, resident_bytes, lock, checks);
             }
             None => self.sums.unguarded_bytes += resident_bytes,
@@ -115,6 +116,7 @@ impl<M: Memory> Walk<'_, '_, M> {
         // A slab without a region in use is in no bin.
         let lock = locks.of_slabs(bits.arena(), class);
         let lock = lock.filter(|_| bits.shard() == 0 && free_regions < count);
+        let lock = lock.zip(locks.check_of(bits.arena()));
         let page_count = record.bytes / PAGE;
         let mut page = 0;
         while page < page_count {
@@ -137,7 +139,7 @@ impl<M: Memory> Walk<'_, '_, M> {
         found: &Found,
         bits: Bits,
         slab: &Slab,
-        lock: Option<u64>,
+        lock: Option<(u64, Check)>,
         pages: Range<u64>,
     ) {
         let resident_bytes = self.residency.bytes(pages.clone());
@@ -158,8 +160,9 @@ impl<M: Memory> Walk<'_, '_, M> {
                 checks.push(Check::bits(at, mask, mask));
             }
         }
+        checks.extend(lock.map(|(_, check)| check));
         match lock.filter(|_| checks.len() <= MAX_CHECKS) {
-            Some(lock) => self.give(pages, resident_bytes, lock, checks),
+            Some((lock, _)) => self.give(pages, resident_bytes, lock, checks),
             None => self.sums.unguarded_bytes += resident_bytes,
         }
     }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::extent::{Bits, State, Version};
 use super::rtree::{Next, Rtree};
 use super::{Layout, size_class};
-use crate::droppable::Unguarded;
+use crate::droppable::{Check, Unguarded};
 use crate::memory::{Memory, half_in, word, word_in};
 use crate::ranges::joined;
 
@@ -72,6 +72,8 @@ struct ArenaLocks {
     caches: [u64; CACHES],
     /// Of its bins, by size class; `None` for a bin that nothing has confirmed.
     bins: [Option<u64>; size_class::SMALL],
+    /// Whether the arena is still there.
+    check: Check,
 }
 
 impl Locks {
@@ -84,6 +86,13 @@ impl Locks {
             State::Active | State::Other => return None,
         };
         Some(self.arenas.get(&arena)?.caches[place])
+    }
+
+    /// Returns the check that an arena is still the one whose locks these are. A program can destroy an arena
+    /// (`arena.<i>.destroy`). Its number is then given to another one with other locks, and its pages are unmapped, or become
+    /// zeros.
+    pub(super) fn check_of(&self, arena: u64) -> Option<Check> {
+        Some(self.arenas.get(&arena)?.check)
     }
 
     /// Returns the lock of the slabs of a size class.
@@ -202,8 +211,10 @@ impl Head {
             Version::V53 => self.bins(memory, layout, number, places(CACHES), *pthread),
         };
         let bins = bins.unwrap_or([None; size_class::SMALL]);
-        let locks = ArenaLocks { caches, bins };
-        Some(Arena { number: number.into(), hooks: self.word(HOOKS_AT)?, locks })
+        let hooks = self.word(HOOKS_AT)?;
+        let check = Check::word(self.at + HOOKS_AT as u64, hooks);
+        let locks = ArenaLocks { caches, bins, check };
+        Some(Arena { number: number.into(), hooks, locks })
     }
 
     /// Returns whether the caches of an arena are here.

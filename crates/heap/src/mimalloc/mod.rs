@@ -23,6 +23,7 @@ mod tally;
 use std::ops::Range;
 
 use crate::blocks::{BlockCollector, Visitor};
+use crate::droppable::Unguarded;
 use crate::memory::Memory;
 use crate::ranges::{gaps, joined};
 use crate::residency::Residency;
@@ -63,6 +64,30 @@ impl Layout {
     /// Whether its free memory belongs to threads, as that of version 2 does.
     pub fn is_owned(&self) -> bool {
         self.places.iter().any(|place| matches!(place, Place::Segment(_)))
+    }
+
+    /// Checks that all of it can be that of a version. A process may have more than one mimalloc, such as that inside CPython,
+    /// whose records have other fields.
+    ///
+    /// # Errors
+    /// Fails with the reason if it cannot.
+    pub fn check_version(&self, version: Option<&str>) -> Result<(), Unguarded> {
+        const OTHERS: Unguarded = "the process has the heap of another mimalloc as well";
+        /// Where version 2.3.2 describes the slices of a segment, and the bytes of each description.
+        const OF_2_3_2: (u64, u64) = (288, 96);
+        let of_2 = self.places.iter().filter_map(|place| match place {
+            Place::Segment(segment) => Some((segment.slices_at, segment.stride)),
+            _ => None,
+        });
+        let has_arenas = self.places.iter().any(|place| matches!(place, Place::Arena(_)));
+        let major = version.and_then(|version| version.split('.').next());
+        let is_of_version = match major {
+            Some("2") => !has_arenas,
+            Some("3") => !self.is_owned(),
+            _ => !(has_arenas && self.is_owned()),
+        };
+        let is_known = version != Some("2.3.2") || of_2.into_iter().all(|shape| shape == OF_2_3_2);
+        if is_of_version && is_known { Ok(()) } else { Err(OTHERS) }
     }
 }
 

@@ -67,8 +67,11 @@ pub(super) fn each_of_segment<M: Memory>(
         match fields.block_bytes(&mut walker.words, span.record) {
             // The first describes the segment.
             _ if slice == 0 => {}
-            Some(0) => {
-                let checks = [fields.check_of_block_bytes(span.record, 0)];
+            Some(0) if fields.has_no_blocks(&mut walker.words, span.record) => {
+                let checks = [
+                    fields.check_of_block_bytes(span.record, 0),
+                    fields.check_of_no_blocks(span.record),
+                ];
                 span.add(walker, span.range.clone(), None, &checks, sums, tell);
             }
             Some(MIN_BLOCK_BYTES..) => span.add_page(walker, fields, sums, tell),

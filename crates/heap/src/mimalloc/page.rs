@@ -98,6 +98,23 @@ impl Fields {
         Check::bits(record + self.capacity - place, 0xffff_ffff << (8 * place), value)
     }
 
+    /// Returns the check that a span is not a page: it has no blocks (`mi_segment_page_clear`).
+    pub(super) fn check_of_no_blocks(self, record: u64) -> Check {
+        let place = self.capacity % 8;
+        Check::bits(record + self.capacity - place, 0xffff_ffff << (8 * place), 0)
+    }
+
+    /// Whether a span has no blocks. In records of another form, the size 0 could be that of a page.
+    pub(super) fn has_no_blocks<M: Memory>(
+        self,
+        words: &mut Scattered<'_, M>,
+        record: u64,
+    ) -> bool {
+        let at = record.checked_add(self.capacity);
+        let numbers = at.map(|at| [number(words, at, 2), number(words, at + 2, 2)]);
+        numbers == Some([Some(0), Some(0)])
+    }
+
     /// Returns the addresses of the heads of the lists of free blocks that only the page's own thread changes.
     pub(super) fn own_lists(self, record: u64) -> [u64; 2] {
         self.free.map(|place| record + place)

@@ -21,6 +21,7 @@ use super::target_io::TargetIo;
 use super::time_asleep::LastTimeout;
 use super::tracee::Registers;
 use super::{JOB_STOP_TIMEOUT, SEARCH_TIMEOUT, TargetStep, leftovers, seccomp};
+use crate::checks::PURGE_UNDER_FILTER;
 use crate::error::{Abort, ReleaseError};
 use crate::options::Options;
 use crate::priority::{self, RealtimeGuard};
@@ -126,7 +127,11 @@ impl<'t> ThreadBorrower<'t> {
 
     /// Finds the threads that can be borrowed.
     pub(crate) fn candidates(&self) -> Candidates {
-        let mut candidates = self.inspector().candidates();
+        let is_other = |thread: &Thread| {
+            let known = self.own_data.get(&thread.tid);
+            self.owner.zip(known).is_some_and(|(owner, known)| owner != *known)
+        };
+        let mut candidates = self.inspector().candidates(&|thread| !is_other(thread));
         if let Some(owner) = self.owner {
             let may_own = |candidate: &Candidate| self.may_own(candidate, owner);
             candidates.found.retain(may_own);
@@ -272,6 +277,10 @@ impl<'t> ThreadBorrower<'t> {
         calls: &[(&'static str, seccomp::Call)],
     ) -> Result<(), Refusal> {
         let (thread, mode) = (candidate.thread, candidate.seccomp);
+        // The process may have set a filter since it was examined.
+        if self.only_outside_allocator && mode != 0 {
+            return Err(Refusal::NoPurge { why: PURGE_UNDER_FILTER });
+        }
         match &self.shared_filters {
             Some(filters) if mode == libc::SECCOMP_MODE_FILTER => filters.check_thread(thread),
             _ => seccomp::permits(thread.tid.cast_signed(), mode, calls),

@@ -87,11 +87,11 @@ pub(crate) struct ThreadInspector<'a> {
 }
 
 impl ThreadInspector<'_> {
-    /// Inspects all threads.
-    pub(crate) fn candidates(&self) -> Candidates {
+    /// Inspects all threads that are wanted.
+    pub(crate) fn candidates(&self, is_wanted: &dyn Fn(&Thread) -> bool) -> Candidates {
         let threads = task::threads(self.target.pid).unwrap_or_default();
         let mut all = Candidates { threads: threads.len(), ..Candidates::default() };
-        for thread in threads {
+        for thread in threads.into_iter().filter(is_wanted) {
             match self.candidate(thread) {
                 Ok(candidate) => all.found.push(candidate),
                 Err(why) => *all.others.entry(why).or_default() += 1,

@@ -52,7 +52,8 @@ impl Injected<'_, '_> {
             })?;
             let thread = redirected.candidate.thread;
             self.inside.retain(|(other, _)| *other != thread);
-            self.inside.push((thread, thread.ran()));
+            let entry = (thread, thread.ran());
+            self.inside.push(entry);
             self.borrower.confirm(redirected)?;
             let waited = waits(&[thread]);
             let is_back = || self.half(OFF_BORROWED) == Some(STATE_BACK);
@@ -63,7 +64,10 @@ impl Injected<'_, '_> {
                 ));
             }
             // The code reports this two instructions early.
-            self.io().until(RETURN_TIMEOUT, || self.are_all_outside());
+            if self.io().until(RETURN_TIMEOUT, || self.is_outside(&entry)) {
+                // It only comes back if it is borrowed again.
+                self.inside.retain(|(other, _)| *other != thread);
+            }
             let worked = self.get(OFF_WORKED_NS).unwrap_or(0);
             if worked > 0 {
                 let worked = Duration::from_nanos(worked).min(entered.elapsed());

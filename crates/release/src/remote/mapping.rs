@@ -198,12 +198,14 @@ impl<'b, 't> Injected<'b, 't> {
 
     /// Returns whether no thread can be in our code any more, or return to it from a handler.
     pub(super) fn are_all_outside(&self) -> bool {
-        let code = self.block.code();
-        let inspector = self.borrower.inspector();
-        self.inside.iter().all(|(thread, ran)| {
-            let now = thread.ran();
-            inspector.is_elsewhere(*thread, &code)
-                || now.zip(*ran).is_some_and(|(now, ran)| now > ran + SURELY_OUT)
-        })
+        self.inside.iter().all(|one| self.is_outside(one))
+    }
+
+    /// Returns whether a thread that was borrowed cannot be in our code any more. `ran` is how long it had run when it was
+    /// borrowed.
+    pub(super) fn is_outside(&self, (thread, ran): &(Thread, Option<Duration>)) -> bool {
+        let now = thread.ran();
+        self.borrower.inspector().is_elsewhere(*thread, &self.block.code())
+            || now.zip(*ran).is_some_and(|(now, ran)| now > ran + SURELY_OUT)
     }
 }
