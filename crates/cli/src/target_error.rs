@@ -1,4 +1,4 @@
-//! Errors of a process that is inspected, as failures of lowtide with the next step.
+//! Translates errors of inspecting a process into failures of lowtide with the next step.
 
 use std::io::ErrorKind;
 
@@ -8,7 +8,7 @@ use lowtide_probe::target::TargetError;
 
 use crate::exit::{Exit, Failure};
 
-/// Returns how lowtide ends if a process cannot be inspected.
+/// Returns the exit code if a process cannot be inspected.
 pub(crate) fn exit(error: &TargetError) -> Exit {
     match error {
         TargetError::NoSuchProcess(_) | TargetError::Zombie(_) | TargetError::Gone(_) => Exit::Gone,
@@ -32,25 +32,26 @@ pub(crate) fn failure(error: &TargetError, again: &str) -> Failure {
     }
 }
 
-/// Returns the failure for a part of a process that may not be read, with the missing permission.
+/// Returns the failure for a part of a process that lowtide may not read, with the missing permission.
 /// `again` is the command line to repeat.
 pub(crate) fn not_permitted(part: Unreadable, pid: u32, again: &str) -> Failure {
     let part = match part {
-        Unreadable::Maps => "whose the bytes are",
-        Unreadable::Memory => "what the heap holds",
+        Unreadable::Maps => "memory mappings",
+        Unreadable::Memory => "heap",
     };
     let needed = if permission::is_own(pid) {
         // Yama aside, this is what `PR_SET_DUMPABLE` does, and a setuid program.
         "CAP_SYS_PTRACE, because the process is not dumpable"
     } else {
-        "CAP_SYS_PTRACE, or to be its user"
+        "CAP_SYS_PTRACE, or running lowtide as its user"
     };
     let scope = match permission::ptrace_scope() {
         Some(scope) if scope != "0" => {
-            format!("; kernel.yama.ptrace_scope is {scope}, which asks for the capability")
+            format!("; kernel.yama.ptrace_scope is {scope}, so the capability is required")
         }
         _ => String::new(),
     };
-    let sentence = format!("{part} of process {pid} may not be seen: that takes {needed}{scope}");
+    let sentence =
+        format!("the {part} of process {pid} may not be read: this requires {needed}{scope}");
     Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
 }

@@ -1,4 +1,4 @@
-//! Where the exporter listens.
+//! The address on which the exporter listens.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -15,10 +15,10 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Returns the addresses of a TCP address, in the order of the resolver.
+    /// Resolves a TCP address. The results are in the order of the resolver.
     ///
     /// # Errors
-    /// If the name cannot be resolved.
+    /// Fails if the name cannot be resolved.
     pub fn resolve(text: &str) -> std::io::Result<Vec<SocketAddr>> {
         Ok(text.to_socket_addrs()?.collect())
     }
@@ -31,15 +31,19 @@ impl FromStr for ListenAddress {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
             return match path {
-                "" => Err("unix: needs a path: unix:/run/lowtide.sock".to_owned()),
+                "" => Err("unix: requires a path, such as unix:/run/lowtide.sock".to_owned()),
                 path => Ok(Self::Unix(PathBuf::from(path))),
             };
         }
-        let wrong = || format!("`{text}` is not HOST:PORT, such as 127.0.0.1:9797, or unix:PATH");
+        let wrong = || {
+            format!(
+                "`{text}` is not a valid address: write HOST:PORT, such as 127.0.0.1:9797, or unix:PATH"
+            )
+        };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         port.parse::<u16>().map_err(|_| wrong())?;
         match host {
-            // As Prometheus' own programs do.
+            // Like the exporters of Prometheus.
             "" => Ok(Self::Tcp(format!("[::]:{port}"))),
             _ if host.contains(':') && !host.starts_with('[') => Err(wrong()),
             _ => Ok(Self::Tcp(text.to_owned())),

@@ -1,4 +1,4 @@
-//! The metrics of a moment, as text.
+//! The metrics at one moment, as text.
 //!
 //! `prometheus-client` writes the format of OpenMetrics. Prometheus' older text format 0.0.4 differs only in the names of
 //! counters in comments, and has no end mark.
@@ -29,18 +29,18 @@ use crate::groups::{GroupBy, Groups, OTHER};
 /// Upper bounds of the durations of inspections, in seconds.
 const DURATIONS_S: [f64; 10] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0];
 
-/// How a client was answered.
+/// The result of a scrape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScrapeResult {
-    /// With metrics.
+    /// The client received metrics.
     Ok,
-    /// Its name or password was wrong.
+    /// The user name or the password was wrong.
     Unauthorized,
     /// Too many connections were open.
     Busy,
 }
 
-/// The metrics of a host, from a survey that runs beside it.
+/// The metrics of a host, from a survey that runs in other threads.
 #[derive(Debug)]
 pub struct Exporter {
     survey: Survey,
@@ -51,7 +51,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Returns the exporter of a survey. `budget` is the share of a core that the survey may use.
+    /// Creates the exporter of a survey. `budget` is the share of a core that the survey may use.
     pub fn new(survey: Survey, budget: f64, by: GroupBy, max_groups: usize) -> Self {
         Self {
             survey,
@@ -77,7 +77,7 @@ impl Exporter {
         without_open_metrics(&self.open_metrics())
     }
 
-    /// Counts an answer.
+    /// Counts a response.
     pub fn count(&self, result: ScrapeResult) {
         self.scrapes[result as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -147,7 +147,7 @@ impl GroupValues {
         self.rss_bytes += process.rss_bytes;
         self.uninspected += u64::from(process.is_waiting());
         if let Some(reason) = process.unread {
-            // Figures from before would not be those of now.
+            // Earlier values would be out of date.
             self.unread[reason as usize] += 1;
             return;
         }
@@ -215,7 +215,7 @@ impl Moment {
             ("lowtide_free_blocks", "Number of free blocks in glibc's arenas.", |v| v.free_blocks),
             (
                 "lowtide_largest_free_block_bytes",
-                "The largest free block in glibc's arenas.",
+                "Size of the largest free block in glibc's arenas.",
                 |v| v.largest_free_bytes,
             ),
             ("lowtide_arenas", "Number of glibc's arenas.", |v| v.arenas),
@@ -242,7 +242,7 @@ impl Moment {
                     .collect()
             }),
         )?;
-        let help = "Number of processes with a verdict.";
+        let help = "Number of processes by verdict.";
         writer.gauges(
             "lowtide_verdicts",
             help,
@@ -254,7 +254,7 @@ impl Moment {
                     .collect()
             }),
         )?;
-        let help = "Number of processes whose memory could not be read, by the reason.";
+        let help = "Number of processes whose memory could not be read, by reason.";
         writer.gauges(
             "lowtide_unreadable_processes",
             help,
@@ -262,7 +262,7 @@ impl Moment {
                 Unread::ALL.iter().zip(v.unread).map(|(why, n)| ("reason", why.name(), n)).collect()
             }),
         )?;
-        let help = "Number of processes with an allocator and a C library.";
+        let help = "Number of processes by allocator and C library, with their versions.";
         let allocators = self.groups.iter().flat_map(|(group, values)| {
             values.allocators.iter().map(
                 move |([allocator, version, libc, libc_version], count)| {
@@ -278,7 +278,7 @@ impl Moment {
             )
         });
         writer.gauges("lowtide_allocators", help, allocators)?;
-        let help = "Age of the oldest last inspection.";
+        let help = "Time since the inspection of the process that was inspected least recently.";
         let ages = self
             .groups
             .iter()

@@ -1,7 +1,7 @@
 //! Installs a seccomp filter that forbids this process to trace other processes or to write to their memory.
 //!
-//! The exporter listens, and may read the memory of every process. Somebody who takes it over must not be able to use it to
-//! change one. Landlock does not fit: it would also forbid to read other processes.
+//! The exporter listens, and may read the memory of every process. An attacker who takes it over must not be able to modify
+//! processes through it. Landlock is unsuitable: it would also forbid reading other processes.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use seccompiler::{
 };
 use thiserror::Error;
 
-/// The reason that the process could not be sealed.
+/// The reason why the seccomp filter could not be installed.
 #[derive(Debug, Error)]
-#[error("the exporter cannot seal itself by a seccomp filter: {0}")]
+#[error("the exporter cannot install its seccomp filter: {0}")]
 pub struct SealError(String);
 
-/// Whether the exporter has files of its own: a text file, or a Unix socket.
+/// Whether the exporter writes files: a text file, or a Unix socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnFiles {
-    /// None: no file is created, renamed or removed.
+    /// The exporter creates, renames and removes no files.
     None,
-    /// It creates new files, renames and removes files.
+    /// The exporter creates, renames and removes files.
     Some,
 }
 
-/// System calls that fail with `EPERM` from then on.
+/// System calls that the filter makes fail with `EPERM`.
 const FORBIDDEN: &[libc::c_long] = &[
     // They act on other processes,
     libc::SYS_ptrace,
@@ -67,7 +67,7 @@ const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_setns,
     libc::SYS_unshare,
     libc::SYS_mknodat,
-    // open or write files in ways that a filter cannot check: it sees numbers only, not what is in memory,
+    // open or write files in ways that a filter cannot check: it sees numbers only, not memory,
     libc::SYS_openat2,
     libc::SYS_open_by_handle_at,
     libc::SYS_lseek,
@@ -79,13 +79,13 @@ const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_tee,
     libc::SYS_vmsplice,
     libc::SYS_copy_file_range,
-    // or make system calls that no filter sees.
+    // or make system calls that bypass the filter.
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
 ];
 
-/// System calls that are forbidden as well without files of its own.
+/// System calls that are also forbidden if the exporter writes no files.
 const FOR_FILES: &[libc::c_long] = &[
     libc::SYS_renameat2,
     libc::SYS_linkat,
@@ -97,7 +97,7 @@ const FOR_FILES: &[libc::c_long] = &[
     libc::SYS_fchownat,
 ];
 
-/// The same that only x86-64 has.
+/// System calls like [`FOR_FILES`] that only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 const FOR_FILES_X86: &[libc::c_long] = &[
     libc::SYS_rename,
@@ -112,10 +112,10 @@ const FOR_FILES_X86: &[libc::c_long] = &[
     libc::SYS_lchown,
 ];
 
-/// Seals the calling thread and all that it starts later.
+/// Installs the filter in the calling thread and all threads that it starts later.
 ///
 /// # Errors
-/// If the kernel does not accept the filter.
+/// Fails if the kernel does not accept the filter.
 pub fn seal(files: OwnFiles) -> Result<(), SealError> {
     let failed = |error: &dyn std::fmt::Display| SealError(error.to_string());
     let filter = filter(files).map_err(|error| failed(&error))?;
@@ -130,7 +130,7 @@ fn filter(files: OwnFiles) -> Result<BpfProgram, seccompiler::BackendError> {
     };
     let mut rules = always(FORBIDDEN);
     rules.insert(libc::SYS_openat, opening_for_writing(2, files)?);
-    // A thread may signal its own process, as `abort` does, and ask for its own limits.
+    // A thread may signal its own process, as `abort` does, and read its own limits.
     rules.insert(libc::SYS_tgkill, unless_first_is(u64::from(std::process::id()))?);
     rules.insert(libc::SYS_prlimit64, unless_first_is(0)?);
     #[cfg(target_arch = "x86_64")]
@@ -154,8 +154,8 @@ fn unless_first_is(pid: u64) -> Result<Vec<SeccompRule>, seccompiler::BackendErr
     Ok(vec![SeccompRule::new(vec![other])?])
 }
 
-/// Returns rules that match if a file is opened for writing. With files of its own, a call may create a file, but must then
-/// fail for one that exists, such as `/proc/PID/mem`. `place` is the number of the argument with the flags.
+/// Returns rules that match if a file is opened for writing. With [`OwnFiles::Some`], a call may create a file, but must then
+/// fail for an existing file, such as `/proc/PID/mem`. `place` is the index of the argument with the flags.
 fn opening_for_writing(
     place: u8,
     files: OwnFiles,

@@ -1,4 +1,4 @@
-//! Serves the metrics by HTTP.
+//! Serves the metrics over HTTP.
 
 use std::convert::Infallible;
 use std::io;
@@ -32,13 +32,13 @@ use crate::web_config::WebConfig;
 const MAX_CONNECTIONS: usize = 256;
 /// Maximum time for a TLS handshake, and for a write to make progress.
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time until the head of the next request, which is also that of an idle connection.
+/// Maximum time to wait for the head of the next request, which also limits idle connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Time between two checks for a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Time to wait after a connection could not be accepted, as when too many files are open.
+/// Time to wait after a connection could not be accepted, for example because too many files are open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Age of the last scan from which on the exporter is not healthy, in seconds.
+/// Minimum age of the last scan at which the exporter is unhealthy, in seconds.
 const MAX_SCAN_AGE_S: f64 = 120.0;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -47,12 +47,12 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 const PAGE: &str = "<html><head><title>lowtide</title></head><body><h1>lowtide exporter</h1>\
     <p><a href=\"/metrics\">Metrics</a></p></body></html>\n";
 
-/// A socket that listens.
+/// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// For TCP.
+    /// A TCP socket.
     Tcp(StdListener),
-    /// In the file system. The file is removed in the end.
+    /// A Unix socket in the file system. Its file is removed on drop.
     Unix(StdUnixListener, SocketFile),
 }
 
@@ -71,7 +71,7 @@ impl Listener {
     /// Listens at an address.
     ///
     /// # Errors
-    /// If the address is in use, cannot be resolved, or may not be used.
+    /// Fails if the address is in use, cannot be resolved, or is not permitted.
     pub fn bind(address: &ListenAddress) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(text) => {
@@ -83,7 +83,7 @@ impl Listener {
                 remove_abandoned(path)?;
                 let listener = StdUnixListener::bind(path)?;
                 let file = SocketFile(path.clone());
-                // Like TCP on localhost: whoever may enter the directory may connect.
+                // Like TCP on localhost: all users with access to the directory may connect.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
                 listener.set_nonblocking(true)?;
                 Ok(Self::Unix(listener, file))
@@ -91,7 +91,7 @@ impl Listener {
         }
     }
 
-    /// Returns where it listens: with port 0, the port that the kernel chose.
+    /// Returns the address of the socket. For port 0, it has the port that the kernel has chosen.
     pub fn address(&self) -> String {
         match self {
             Self::Tcp(listener) => {
@@ -102,7 +102,7 @@ impl Listener {
     }
 }
 
-/// Removes a socket that no process listens at any more.
+/// Removes a socket on which no process listens any more.
 fn remove_abandoned(path: &Path) -> io::Result<()> {
     let is_socket = path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket
@@ -113,7 +113,7 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What all connections share.
+/// The state that all connections share.
 struct Context {
     exporter: Arc<Exporter>,
     config: WebConfig,
@@ -122,7 +122,7 @@ struct Context {
 /// Serves until a signal arrives.
 ///
 /// # Errors
-/// If the event loop cannot be started.
+/// Fails if the event loop cannot be started.
 pub fn serve(
     exporter: &Arc<Exporter>,
     listener: Listener,
@@ -217,7 +217,8 @@ async fn answer(
         answer_admitted(&context.exporter, request)
     } else {
         context.exporter.count(ScrapeResult::Unauthorized);
-        let mut response = plain(StatusCode::UNAUTHORIZED, "wrong name or password\n");
+        let mut response =
+            plain(StatusCode::UNAUTHORIZED, "the user name or the password is wrong\n");
         response
             .headers_mut()
             .insert(WWW_AUTHENTICATE, hyper::http::HeaderValue::from_static("Basic"));
@@ -239,7 +240,7 @@ async fn is_admitted(context: &Arc<Context>, request: &Request<Incoming>) -> boo
     }
     let value = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes().to_vec());
     let context = Arc::clone(context);
-    // A check takes long. Others are served meanwhile.
+    // A check takes a long time. Other connections are served meanwhile.
     let check = tokio::task::spawn_blocking(move || {
         context.config.users.as_ref().is_some_and(|users| users.admit(value.as_deref()))
     });
@@ -283,7 +284,7 @@ fn with_type(status: StatusCode, kind: &'static str, text: String) -> Response<F
     response
 }
 
-/// Returns whether a client prefers OpenMetrics, by its header `Accept`.
+/// Returns whether a client prefers OpenMetrics, by its `Accept` header.
 fn wants_open_metrics(accept: &str) -> bool {
     let quality = |kind: &str| {
         let of_range = accept.split(',').filter_map(|range| {
@@ -305,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_metrics_is_for_those_who_prefer_it() {
+    fn open_metrics_is_for_clients_that_prefer_it() {
         let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
             text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert!(wants_open_metrics(prometheus));

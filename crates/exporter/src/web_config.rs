@@ -18,7 +18,7 @@ use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use serde::Deserialize;
 use thiserror::Error;
 
-/// The reason that a configuration cannot be used.
+/// The reason why a configuration cannot be used.
 #[derive(Debug, Error)]
 #[error("{}: {reason}", .path.display())]
 pub struct WebConfigError {
@@ -26,14 +26,14 @@ pub struct WebConfigError {
     reason: String,
 }
 
-/// How clients are served and admitted.
+/// The settings for serving and authenticating clients.
 #[derive(Debug, Default)]
 pub struct WebConfig {
     /// TLS; `None` for plain HTTP.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Who is admitted; `None` for everybody.
+    /// The users who are admitted; `None` admits every client.
     pub users: Option<Users>,
-    /// Headers of every answer.
+    /// Headers of every response.
     pub headers: Vec<(String, String)>,
 }
 
@@ -79,7 +79,7 @@ impl WebConfig {
     /// Reads a file. Paths in it are relative to its directory.
     ///
     /// # Errors
-    /// If it or a file that it names cannot be read, or a setting is wrong or not supported.
+    /// Fails if this file or a file that it names cannot be read, or if a setting is invalid or not supported.
     pub fn read(path: &Path) -> Result<Self, WebConfigError> {
         let failed = |reason: String| WebConfigError { path: path.to_owned(), reason };
         let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
@@ -94,7 +94,9 @@ impl WebConfig {
         };
         let headers = file.http_server_config.unwrap_or_default().headers.unwrap_or_default();
         if let Some(name) = headers.keys().find(|name| !HEADERS.contains(&name.as_str())) {
-            return Err(format!("http_server_config: the header {name} may not be set here"));
+            return Err(format!(
+                "http_server_config: the header {name} is not supported: remove it"
+            ));
         }
         let users = file.basic_auth_users.filter(|users| !users.is_empty());
         Ok(Self {
@@ -133,7 +135,7 @@ impl TlsSection {
                 return Err("tls_server_config: client_ca_file is missing".to_owned());
             }
             (None | Some("NoClientCert"), Some(_)) => {
-                return Err("tls_server_config: client_ca_file needs client_auth_type: \
+                return Err("tls_server_config: client_ca_file requires client_auth_type: \
                             RequireAndVerifyClientCert"
                     .to_owned());
             }
@@ -163,7 +165,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> =
         CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))?.collect();
     let found = found.map_err(|error| failed(&error))?;
-    if found.is_empty() { Err(failed(&"no certificate is in it")) } else { Ok(found) }
+    if found.is_empty() { Err(failed(&"the file contains no certificate")) } else { Ok(found) }
 }
 
 fn versions(
@@ -177,18 +179,18 @@ fn versions(
     };
     let (min, max) = (place(min.unwrap_or("TLS12"))?, place(max.unwrap_or("TLS13"))?);
     if min > max {
-        return Err("tls_server_config: min_version is above max_version".to_owned());
+        return Err("tls_server_config: min_version is higher than max_version".to_owned());
     }
     Ok([&rustls::version::TLS12, &rustls::version::TLS13][min..=max].to_vec())
 }
 
-/// Names and hashed passwords of those who are admitted.
+/// Names and hashed passwords of the users who are admitted.
 #[derive(Debug)]
 pub struct Users {
     hashes: BTreeMap<String, String>,
     /// A hash to check for unknown names, so that response times do not reveal which names exist.
     any: String,
-    /// Hashes, by a key of this process, of what was found right before. A check by bcrypt costs a tenth of a second of CPU.
+    /// Keyed hashes of credentials that were found correct. A check by bcrypt costs a tenth of a second of CPU time.
     right: Mutex<HashSet<u64>>,
     key: RandomState,
 }
@@ -198,8 +200,8 @@ impl Users {
         for (name, hash) in &hashes {
             if bcrypt::verify("", hash).is_err() {
                 return Err(format!(
-                    "basic_auth_users: the password of {name} is not a bcrypt hash: htpasswd -nBC 10 {name} \
-                     makes one"
+                    "basic_auth_users: the password of {name} is not a bcrypt hash: create one with htpasswd \
+                     -nBC 10 {name}"
                 ));
             }
         }
@@ -207,7 +209,7 @@ impl Users {
         Ok(Self { hashes, any, right: Mutex::default(), key: RandomState::new() })
     }
 
-    /// Returns whether the value of a header `Authorization` is that of a user.
+    /// Returns whether the value of an `Authorization` header has the name and the password of a user.
     pub fn admit(&self, authorization: Option<&[u8]>) -> bool {
         let Some((name, password)) = authorization.and_then(credentials) else { return false };
         let hash = self.hashes.get(&name);
@@ -273,13 +275,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_plain_http_for_everybody() {
+    fn an_empty_file_is_plain_http_for_every_client() {
         let config = parse("").unwrap();
         assert!(config.tls.is_none() && config.users.is_none());
     }
 
     #[test]
-    fn what_is_wrong_or_not_supported_is_refused_by_its_name() {
+    fn settings_that_are_invalid_or_not_supported_are_named_in_the_error() {
         for (text, part) in [
             ("basic_auth_user: {}", "basic_auth_user"),
             ("basic_auth_users:\n  alice: secret\n", "not a bcrypt hash"),

@@ -6,10 +6,10 @@ use lowtide_report::text::printable;
 
 use super::rows::{GroupKey, total};
 
-/// Growth below this is shown as 0, in bytes an hour.
+/// Minimum growth that is not shown as 0, in bytes an hour.
 const MIN_GROWTH: u64 = 64 << 10;
 
-/// Returns the headings. `name` is that of the last column.
+/// Returns the line of headings.
 pub(crate) fn heading(by: GroupKey) -> String {
     let numbers = numbers(["RSS", "in use", "reclaimable", "fragmented", "growth/h"]);
     match by {
@@ -85,12 +85,12 @@ pub(crate) fn summary(top: &Top) -> String {
     text
 }
 
-/// Returns how many processes could not be read, and what helps; `None` if all could.
+/// Returns how many processes could not be read, and the remedy; `None` if all could be read.
 pub(crate) fn unread(top: &Top) -> Option<String> {
     let of = |reason| top.processes.iter().filter(|process| process.unread == Some(reason)).count();
     let parts = [
-        (of("not_permitted"), "may not be read: that takes root with CAP_SYS_PTRACE"),
-        (of("blocked"), "let a read wait for 5 s"),
+        (of("not_permitted"), "may not be read: run lowtide as root with CAP_SYS_PTRACE"),
+        (of("blocked"), "blocked a read for 5 s"),
         (of("failed"), "could not be read"),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
@@ -98,7 +98,7 @@ pub(crate) fn unread(top: &Top) -> Option<String> {
     (!text.is_empty()).then(|| text.join("; "))
 }
 
-/// Returns the whole table. Longer lines than `width` are cut off.
+/// Returns the whole table. Lines longer than `width` are cut off.
 pub(crate) fn render(top: &Top, by: GroupKey, width: u16) -> String {
     let lines: Vec<String> = match by {
         GroupKey::Process => top.processes.iter().map(process).collect(),

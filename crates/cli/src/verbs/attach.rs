@@ -19,9 +19,9 @@ use crate::selector::Selector;
 use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
 use crate::target_error::failure;
 
-/// Minimum size of a process with `--all`, in bytes.
+/// Minimum RSS of a process with `--all`, in bytes.
 const MIN_RSS_OF_ALL: u64 = 256 << 20;
-/// The `oom_score_adj` below which `--all` leaves a process out: the OOM killer must not touch it either.
+/// Minimum `oom_score_adj` of a process with `--all`: the OOM killer must not kill those below it either.
 const MIN_OOM_SCORE_ADJ: i32 = -900;
 
 pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
@@ -32,12 +32,12 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
     }
     if args.min_rss.is_some() && args.selector.is_by_number() {
         return Err(Failure::usage(
-            "--min-rss: it limits a selection, and PIDs are given: omit it",
+            "--min-rss: it limits a selection, but processes are named by PID: omit it",
         ));
     }
     if args.policy.policy.needs_preload() {
         return Err(Failure::usage(
-            "--policy: freed needs a library that is preloaded when the program starts: start it by lowtide run",
+            "--policy: freed requires a library that is preloaded when the program starts: start it by lowtide run",
         )
         .next(format!("lowtide run -p {} -- CMD", args.policy.policy)));
     }
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &AttachArgs, output: &Output) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Reports that processes of lowtide are selected, and that they are left out.
+/// Reports how many of the selected processes are lowtide itself: they are left out.
 fn report_own(selector: &Selector) {
     if selector.is_all() || selector.is_by_number() {
         return;
@@ -82,7 +82,7 @@ fn record(args: &AttachArgs, path: &Path) -> Result<SupervisionRecord, Failure> 
         Some(selected) if selected.len() == 1 => selected,
         _ => {
             return Err(Failure::usage(
-                "--output: a record holds one process: name one PID, or use --log",
+                "--output: a record contains one process: name one PID, or use --log",
             ));
         }
     };
@@ -97,7 +97,8 @@ fn check_permission(selector: &Selector) -> Result<(), Failure> {
     let mut refused = None;
     for selected in selector.select()? {
         if is_lowtide(selected.pid) {
-            let message = format!("process {} is lowtide itself: name another", selected.pid);
+            let message =
+                format!("process {} is lowtide itself: name another process", selected.pid);
             refused.get_or_insert(Failure::usage(message));
             continue;
         }
@@ -119,7 +120,7 @@ fn scope(args: &AttachArgs) -> Scope {
     let selector = args.selector.clone();
     let min_rss = args.min_rss.unwrap_or(if selector.is_all() { MIN_RSS_OF_ALL } else { 0 });
     if selector.is_by_number() {
-        // A process may not be replaced by another one of the same PID.
+        // A process must not be replaced by another one with the same PID.
         let begun: Vec<_> = selector.select().unwrap_or_default();
         return Scope::of_processes(move || {
             let alive = begun.iter().filter(|selected| selected.is_running());
@@ -129,8 +130,8 @@ fn scope(args: &AttachArgs) -> Scope {
             Some(all)
         });
     }
-    // Start times of the processes that were large enough once: they stay when their memory is released. One that a list
-    // has missed stays for another.
+    // Start times of the processes that the previous listing returned. They stay selected when a release makes them smaller
+    // than `min_rss`. A process that one listing misses must be large enough again.
     let mut admitted: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
     Scope::of_selection(move || {
         let found = selector.matching().ok()?;
@@ -157,7 +158,7 @@ fn start_and_rss(pid: u32) -> Option<(u64, u64)> {
     Some((process.start_ticks, stat.rss_pages.saturating_mul(page)))
 }
 
-/// Returns whether `--all` leaves a process out: PID 1, and what the OOM killer must not touch.
+/// Returns whether `--all` leaves a process out: PID 1, and processes that the OOM killer must not kill.
 fn is_protected(pid: u32) -> bool {
     let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok();
     let score: Option<i32> = score.and_then(|text| text.trim().parse().ok());

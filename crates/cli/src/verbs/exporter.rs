@@ -34,7 +34,7 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
         }
         None => Some(Listener::bind(&args.listen).map_err(|error| unbound(&args.listen, &error))?),
     };
-    // All threads that follow are sealed, too.
+    // All threads that start later are sealed, too.
     let files = match (&args.listen, &args.textfile) {
         (ListenAddress::Tcp(_), None) => OwnFiles::None,
         _ => OwnFiles::Some,
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ExporterArgs, _output: &Output) -> Result<Exit, Failure
         (None, Some(path)) => {
             note!("lowtide: writing metrics to {}", path.display());
             textfile::run(&exporter, path, &interrupt, |error| {
-                note!("lowtide: {} was not written: {error}", path.display());
+                note!("lowtide: {} could not be written: {error}", path.display());
             });
         }
         (None, None) => {}
@@ -89,7 +89,9 @@ fn unbound(address: &ListenAddress, error: &std::io::Error) -> Failure {
     match (error.kind(), address) {
         (std::io::ErrorKind::AddrInUse, ListenAddress::Tcp(text)) => {
             let port = text.rsplit(':').next().unwrap_or_default();
-            failure.next(format!("ss -ltnp 'sport = :{port}'     (shows who listens there)"))
+            failure.next(format!(
+                "ss -ltnp 'sport = :{port}'     (shows the process that listens there)"
+            ))
         }
         _ => failure,
     }

@@ -38,17 +38,16 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
     let mut options = options(args)?;
     if args.method == MethodChoice::Trim && !args.dry_run {
         note!(
-            "lowtide: malloc_trim holds each arena's lock for as long as it takes (hundreds of ms for \
-             3 GB), and whoever allocates waits meanwhile: it is there for comparison, and --method \
-             chunks does without"
+            "lowtide: malloc_trim holds each arena's lock without a bound (hundreds of ms for 3 GB), and \
+             threads that need the arena wait meanwhile: use it for comparison only; --method chunks \
+             holds each lock for a bounded time"
         );
     }
     let pids = args.selector.select()?;
     if args.selector.is_group() && !args.dry_run && !args.yes && !is_wanted(&pids, args)? {
         return Ok(Exit::Done);
     }
-    // From here on the first Ctrl-C stops a running release as soon as nothing of it is left in the
-    // process.
+    // From here on, the first Ctrl-C stops a running release as soon as it has left nothing in the process.
     let interrupt = interrupt::flag();
     options.interrupt = Arc::clone(&interrupt);
     let value = |time: &Option<TypedDuration>| time.as_ref().map(|time| time.value);
@@ -68,8 +67,7 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
         let exit = match releaser.on(pid, &mut group)? {
             Ok(exit) => exit,
             Err(failure) if pids.len() == 1 => return Err(failure),
-            // A process that a selector found may have ended since. Only one that was named by PID
-            // is an error.
+            // A process that a selector found may have ended since. That is an error only if it was selected by PID.
             Err(failure) if failure.exit() == Exit::Gone && !args.selector.pids.contains(&pid) => {
                 continue;
             }
@@ -87,14 +85,15 @@ pub(crate) fn run(args: &ReleaseArgs, output: &Output) -> Result<Exit, Failure> 
     Ok(worst)
 }
 
-/// Lists the selected processes, and asks whether to release from them.
+/// Lists the selected processes, and asks whether to release their memory.
 fn is_wanted(pids: &[Selected], args: &ReleaseArgs) -> Result<bool, Failure> {
     let processes =
         format!("{} {}", pids.len(), if pids.len() == 1 { "process" } else { "processes" });
     let words = args.selector.words().join(" ");
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         let message = format!(
-            "{words} selects {processes}: add --yes to release without a terminal to confirm on"
+            "{words} selects {processes}: there is no terminal to confirm this on; add --yes to release without \
+             a confirmation"
         );
         return Err(Failure::usage(message).next(format!("lowtide release --dry-run {words}")));
     }
@@ -111,8 +110,8 @@ fn is_wanted(pids: &[Selected], args: &ReleaseArgs) -> Result<bool, Failure> {
 fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
     if args.method == MethodChoice::Purge && !args.unbounded {
         return Err(Failure::usage(
-            "--method purge: the purge of an allocator has no bound on its pauses, and --unbounded permits \
-             that",
+            "--method purge: the purge function of an allocator can pause threads without a bound: --unbounded \
+             permits that",
         ));
     }
     Ok(Options {
@@ -129,7 +128,7 @@ fn options(args: &ReleaseArgs) -> Result<Options, Failure> {
     })
 }
 
-/// Returns the worse of two exit codes: errors are worse than what was not started.
+/// Returns the worse of two exit codes: errors are worse than releases that were not started.
 fn worst_of(one: Exit, other: Exit) -> Exit {
     const FROM_BAD_TO_WORSE: [Exit; 7] = [
         Exit::Done,
@@ -149,14 +148,14 @@ struct ReleaseRunner<'a> {
     args: &'a ReleaseArgs,
     options: Options,
     watch: Option<Duration>,
-    /// For how long to retry after a refusal that may pass.
+    /// Maximum time to retry after a refusal that may pass.
     wait: Option<Duration>,
     interrupt: &'a AtomicBool,
     output: &'a Output,
 }
 
 impl ReleaseRunner<'_> {
-    /// Releases from one process. The outer error is that of stdout: then nothing more is done either.
+    /// Releases the memory of one process. The outer error means that stdout cannot be written: the caller must then stop.
     fn on(&self, pid: u32, group: &mut Group) -> Result<Result<Exit, Failure>, Failure> {
         let again = rerun::release(self.args, pid);
         let target = match Target::open(pid) {
@@ -195,7 +194,7 @@ impl ReleaseRunner<'_> {
                 Failure::new(exit, sentence).next(again)
             }
         };
-        // The object that was printed is the result; this is the same for people.
+        // The printed object is the result; this is the same for people.
         note!("lowtide: {failure}");
         Ok(Ok(failure.exit()))
     }
@@ -214,19 +213,19 @@ impl ReleaseRunner<'_> {
         }
     }
 
-    /// Prints the release for people, before watching what the process takes again.
+    /// Prints the release as text, then watches how much memory the process takes again.
     fn show(&self, target: &Target, done: &mut Release) -> Result<(), Failure> {
         if done.outcome == ReleaseOutcome::Refused {
             return Ok(());
         }
         let screen = self.output.screen();
         self.output.text(&picture::render(done, screen))?;
-        let told = done.notes.len();
+        let printed = done.notes.len();
         self.watch(target, done);
         if let Some(regained) = &done.regained {
             self.output.text(&picture::regained(regained, screen))?;
         }
-        for note in &done.notes[told..] {
+        for note in &done.notes[printed..] {
             self.output.text(&format!("note: {note}\n"))?;
         }
         match next(done, self.args) {
@@ -235,13 +234,15 @@ impl ReleaseRunner<'_> {
         }
     }
 
-    /// Waits, and measures what the process took again.
+    /// Waits, and measures how much memory the process has taken again.
     fn watch(&self, target: &Target, done: &mut Release) {
         let is_done = matches!(done.outcome, ReleaseOutcome::Released | ReleaseOutcome::Partial);
         let Some(time) = self.watch.filter(|_| is_done && !done.dry_run) else { return };
         match self.regained(target, time) {
             Ok(regained) => done.regained = Some(regained),
-            Err(why) => done.notes.push(format!("what has come back is not known: {why}")),
+            Err(why) => {
+                done.notes.push(format!("the memory that has come back is not known: {why}"))
+            }
         }
     }
 
@@ -290,19 +291,21 @@ impl ProgressLine {
     }
 }
 
-/// Returns what to type next after a release that was not refused and did not fail.
+/// Returns the command to run next after a release that was not refused and did not fail.
 fn next(done: &Release, args: &ReleaseArgs) -> Option<String> {
     let pid = done.pid;
     match done.outcome {
         ReleaseOutcome::Refused | ReleaseOutcome::Partial => None,
         ReleaseOutcome::NothingToRelease => {
-            Some(format!("lowtide inspect {pid}     (whose are the bytes?)"))
+            Some(format!("lowtide inspect {pid}     (shows its memory by owner)"))
         }
         ReleaseOutcome::Released if done.dry_run => {
             let for_real = ReleaseArgs { dry_run: false, ..args.clone() };
             Some(rerun::release(&for_real, pid))
         }
-        ReleaseOutcome::Released => Some(format!("lowtide inspect {pid}     (what is left?)")),
+        ReleaseOutcome::Released => {
+            Some(format!("lowtide inspect {pid}     (shows the remaining memory)"))
+        }
     }
 }
 
@@ -324,9 +327,9 @@ fn refused(done: &Release, again: &str) -> Failure {
         }
         Some(Hazard::NoTrim) => again.replacen("--method trim", "--method chunks", 1),
         Some(Hazard::NoPurge) => again.replacen("--method purge", "--method chunks", 1),
-        // No capability lets a process that is filtered itself, as in a container, read the filters of others.
+        // No capability permits a process that is filtered itself, as in a container, to read the filters of others.
         Some(Hazard::SeccompUnread) if Status::own().is_ok_and(|own| own.seccomp != 0) => {
-            "lowtide run -- COMMAND     (starts the service under filters that lowtide shares)"
+            "lowtide run -- COMMAND     (starts the service with the same filters as lowtide)"
                 .to_owned()
         }
         Some(Hazard::SeccompUnread) => format!("sudo {again}"),
@@ -335,7 +338,7 @@ fn refused(done: &Release, again: &str) -> Failure {
     Failure::new(Exit::Refused, sentence).next(next)
 }
 
-/// Returns the failure for a release that could not be tried, or was aborted.
+/// Returns the failure for a release that could not be attempted, or was aborted.
 fn not_done(error: ReleaseError, pid: u32, again: &str) -> Failure {
     match error {
         ReleaseError::Target(error) => failure(&error, again),
@@ -363,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_ends_the_worst_is_what_went_wrong() {
+    fn the_worst_of_several_exit_codes_is_returned() {
         let all = [Exit::Done, Exit::Gone, Exit::Refused, Exit::NotPermitted, Exit::Failed];
         for (place, bad) in all.iter().enumerate() {
             for worse_one in &all[place..] {
@@ -374,10 +377,10 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_back_is_seen_until_the_process_ends() {
+    fn memory_that_comes_back_is_measured_until_the_process_ends() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
-        // Until then it may still be starting its program.
+        // Before it sleeps, it may still be starting its program.
         while target.stat().unwrap().state != 'S' {
             std::thread::yield_now();
         }
@@ -393,7 +396,7 @@ mod tests {
             output: &output,
         };
         let hour = Duration::from_secs(3600);
-        // It was interrupted, and reports what there is so far.
+        // It was interrupted, and reports the growth so far.
         assert!(releaser.regained(&target, hour).unwrap().after_s < 3600.0);
         child.kill().unwrap();
         child.wait().unwrap();

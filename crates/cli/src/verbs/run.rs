@@ -23,7 +23,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::note;
 use crate::supervision::{ActReporter, Printed, SupervisionRecord, is_lowtide, options, prepare};
 
-/// Runs the command to its end, and ends like it.
+/// Runs the command to completion, and ends like it.
 pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
     let failed = |failure: Failure| failure.with_exit(Exit::RunFailed);
     let fallback = fallback(&args);
@@ -34,7 +34,7 @@ pub(crate) fn run(args: RunArgs) -> Result<Exit, Failure> {
         }
         (service, _) => service.map_err(failed)?,
     };
-    // A log that cannot be written is better known before the command starts.
+    // A log that cannot be written must be reported before the command starts.
     drop(reporter(&args).map_err(failed)?);
     args.policy.output.as_deref().map_or(Ok(()), SupervisionRecord::check).map_err(failed)?;
     let supervise = |context: PolicyContext| supervise(&args, context);
@@ -61,7 +61,7 @@ fn reporter(args: &RunArgs) -> Result<ActReporter, Failure> {
     ActReporter::open(&args.policy, Printed::Warnings, None)
 }
 
-/// Returns the command with its allocator, its setting, and the library that the policy needs.
+/// Returns the command with its allocator, the setting of the allocator, and the library that the policy needs.
 fn service(args: &RunArgs, fallback: Fallback) -> Result<Service, Failure> {
     let policy = args.policy.policy;
     let needs_preload = policy.needs_preload() || fallback == Fallback::Trim;
@@ -72,7 +72,7 @@ fn service(args: &RunArgs, fallback: Fallback) -> Result<Service, Failure> {
             text.ok_or_else(|| Failure::usage("the command must be valid UTF-8 here"))
         };
         let words: Vec<String> = args.command.iter().map(text).collect::<Result<_, _>>()?;
-        // What counts freed bytes is also what trims.
+        // The library that counts freed bytes also calls malloc_trim.
         let preloaded = if needs_preload { PolicyKind::Freed(trim_at(policy)) } else { policy };
         let (allocator, tune) = (args.allocator.as_deref(), args.tune.as_deref());
         let launch = launch_under(allocator, tune, preloaded, &words).map_err(Failure::usage)?;
@@ -85,10 +85,10 @@ fn service(args: &RunArgs, fallback: Fallback) -> Result<Service, Failure> {
     Service::new(&command, &set, &[]).map_err(Failure::usage)
 }
 
-/// Bytes that are freed between two calls of malloc_trim, unless the policy names them.
+/// Number of bytes that are freed between two calls of malloc_trim, unless the policy sets it.
 const TRIM_AT_BYTES: u64 = 256 << 20;
 
-/// Returns the bytes that are freed between two calls of malloc_trim.
+/// Returns the number of bytes that are freed between two calls of malloc_trim.
 fn trim_at(policy: PolicyKind) -> u64 {
     match policy {
         PolicyKind::Freed(bytes) => bytes,
@@ -96,7 +96,7 @@ fn trim_at(policy: PolicyKind) -> u64 {
     }
 }
 
-/// What releases memory where processes may not be traced.
+/// The mechanism that releases memory where processes may not be traced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fallback {
     /// Nothing.
@@ -105,13 +105,13 @@ enum Fallback {
     Trim,
 }
 
-/// Returns whether the command must release its memory by itself: it may not be traced, and the user permits it.
+/// Returns the fallback: the command releases its memory itself if it may not be traced and the user permits that.
 fn fallback(args: &RunArgs) -> Fallback {
     if !args.unbounded || args.policy.policy == PolicyKind::None || may_trace() {
         return Fallback::None;
     }
     note!(
-        "lowtide: processes may not be traced here: the command calls malloc_trim itself, each time that it has freed {}",
+        "lowtide: processes may not be traced here: the command calls malloc_trim itself each time that it has freed {}",
         Human(trim_at(args.policy.policy))
     );
     Fallback::Trim
@@ -135,7 +135,7 @@ fn may_trace() -> bool {
 fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
     let interrupt = Arc::new(AtomicBool::new(false));
     let _ = signal_hook::flag::register(SIGTERM, Arc::clone(&interrupt));
-    // Those from a terminal are for the command, which may handle them and continue.
+    // Signals from a terminal are for the command, which may handle them and continue.
     for signal in [SIGINT, SIGHUP, SIGQUIT] {
         let _ = signal_hook::flag::register(signal, Arc::default());
     }
@@ -157,7 +157,7 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
     });
     if let Some(path) = &args.policy.output {
         let words = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        // The subject is the service with its descendants, and the reaper has no other but this process.
+        // The subject is the service with its descendants. The reaper has no other descendants except this process.
         let sampler = Sampler::for_descendants_of(context.reaper);
         match SupervisionRecord::start(path, sampler, args.policy.policy, words) {
             Ok(record) => reporter.record(record),
@@ -172,7 +172,7 @@ fn supervise(args: &RunArgs, context: PolicyContext) -> u8 {
     0
 }
 
-/// Warns if the command may not be traced, since nothing can be released then.
+/// Warns if the command may not be traced: its memory cannot be released then.
 fn report_permission(service: u32) {
     let checked = Target::open(service)
         .map_err(ReleaseError::from)

@@ -18,7 +18,7 @@ use crate::{interrupt, verbs};
 
 /// Maximum time that `--once` waits for inspections.
 const MAX_WAIT: Duration = Duration::from_secs(20);
-/// Time after which the growth of RSS is known, in seconds: ten, and one scan.
+/// Time after which the growth of RSS is known, in seconds: ten seconds, and one scan.
 const GROWTH_TIME_S: f64 = 13.0;
 /// Time between two checks for a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -72,7 +72,7 @@ fn watch(pid: u32) -> Result<WatchArgs, Failure> {
     Ok(WatchArgs { pid, interval, looks: None, output: None, log: None })
 }
 
-/// Prints the table once all processes have been inspected, or the time is over.
+/// Prints the table once all processes have been inspected, or after [`MAX_WAIT`].
 fn once(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failure> {
     let interrupt = interrupt::flag();
     let begin = Instant::now();
@@ -98,7 +98,7 @@ fn once(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failur
     if interrupt.load(Ordering::Relaxed) { Ok(Exit::Interrupted) } else { Ok(Exit::Done) }
 }
 
-/// Prints an object after each interval, until a signal arrives or stdout is not read any more.
+/// Prints an object after each interval, until a signal arrives or stdout is closed.
 fn stream(args: &TopArgs, survey: &Survey, output: &Output) -> Result<Exit, Failure> {
     let interrupt = interrupt::flag();
     let mut next = Instant::now() + args.interval.value;

@@ -332,7 +332,7 @@ fn one_that_ends_while_what_comes_back_is_watched_was_released_all_the_same() {
     let mut subject = Subject::of(&["blocks:50", "keep:10"]);
     let (mut watch, mut lines) = watched(subject.pid());
     subject.end();
-    assert!(lines.any(|line| line.starts_with("note: what has come back is not known")));
+    assert!(lines.any(|line| line.starts_with("note: the memory that has come back is not known")));
     assert_eq!(watch.wait().unwrap().code(), Some(0));
 }
 
