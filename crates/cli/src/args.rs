@@ -27,11 +27,11 @@ const STYLES: Styles = Styles::styled()
 #[derive(Debug, Parser)]
 #[command(name = "lowtide", version, styles = STYLES, max_term_width = 100, after_help = EXITS)]
 pub(crate) struct Cli {
-    /// Print data as JSON: one object; with `report` and several records, one a line
+    /// Print data as JSON: one object; with `report` and several records, one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// When to use colours; NO_COLOR and TERM=dumb are honoured
+    /// When to use colours; NO_COLOR and TERM=dumb are respected
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: ColorChoice,
 
@@ -46,11 +46,11 @@ command; its own failures are 125, 126 and 127.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// See it work: a burst against an HTTP/2 server under five treatments, in about two minutes
+    /// Demonstrate lowtide in about two minutes: an HTTP/2 server under five treatments
     Demo(DemoArgs),
-    /// Try allocators, settings and policies on a command, and see what each leaves behind
+    /// Compare the memory that a command keeps under allocators, settings and policies
     Study(Box<StudyArgs>),
-    /// See whose a process's resident bytes are, without stopping it
+    /// Show the resident memory of a process by owner, without stopping it
     Inspect(InspectArgs),
     /// Release the free memory of a live process, in pauses too short to notice
     Release(ReleaseArgs),
@@ -60,15 +60,15 @@ pub(crate) enum Verb {
     Attach(AttachArgs),
     /// Put a load on a server: up to a million requests in flight from one small process
     Load(Box<LoadArgs>),
-    /// Find what grows in a process's heap, what it is and what holds it, without touching the process
+    /// Find growing blocks in the heap of a process, their types and their holders
     Leaks(LeaksArgs),
-    /// Watch whose a process's resident bytes are, live; q quits
+    /// Show the resident memory of a process by owner, live; q quits
     Watch(WatchArgs),
-    /// Show the memory of all processes: what each has in use, and what it could return
+    /// Show the memory of all processes: how much is in use, and how much could be returned
     Top(TopArgs),
     /// Export the memory of all processes as metrics for Prometheus
     Exporter(ExporterArgs),
-    /// Draw and tabulate records
+    /// Show records as charts and tables
     Report(ReportArgs),
     /// Print completions for a shell
     Completions {
@@ -80,7 +80,7 @@ pub(crate) enum Verb {
         /// A verb, for its own page
         verb: Option<String>,
     },
-    /// Stands between lowtide and what it starts
+    /// Stands between lowtide and the processes that it starts
     #[command(hide = true)]
     Keep,
     /// The server of the demo
@@ -90,12 +90,12 @@ pub(crate) enum Verb {
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Requests that are in flight at once; chosen by the machine's memory when absent
-    #[arg(long, value_name = "N")]
+    /// Number of requests in flight at once [default: by the memory of the machine]
+    #[arg(long, value_name = "COUNT")]
     pub(crate) streams: Option<u32>,
 
-    /// How often each treatment is tried
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    /// Number of trials of each treatment
+    #[arg(long, value_name = "COUNT", default_value_t = 3)]
     pub(crate) repeat: u32,
 
     /// Directory of the record [default: lowtide-demo-DATE-TIME]
@@ -112,8 +112,8 @@ pub(crate) struct InspectArgs {
     #[arg(long)]
     pub(crate) arenas: bool,
 
-    /// Look again and again for so long, and judge whether what is in use grows
-    #[arg(long, value_name = "D", value_parser = values::inspect_watch)]
+    /// Repeat the inspection for this time, and judge whether memory in use grows
+    #[arg(long, value_name = "DURATION", value_parser = values::inspect_watch)]
     pub(crate) watch: Option<TypedDuration>,
 }
 
@@ -123,54 +123,54 @@ pub(crate) struct ReleaseArgs {
     #[command(flatten)]
     pub(crate) selector: Selector,
 
-    /// Only say what would be given back, how, and which thread would be used
+    /// Only report how much memory would be returned, how, and which thread would be used
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// The longest that a thread of the process may be held up, where that can be sliced: 100us to 1s
-    #[arg(long, value_name = "D", default_value = DEFAULT_MAX_PAUSE, value_parser = values::max_pause)]
+    /// Maximum pause of a thread, from 100us to 1s; methods trim and purge have no bound
+    #[arg(long, value_name = "DURATION", default_value = DEFAULT_MAX_PAUSE, value_parser = values::max_pause)]
     pub(crate) max_pause: TypedDuration,
 
-    /// Permit an allocator's own purge, whose pause cannot be bounded
+    /// Permit --method purge, whose pause has no bound
     #[arg(long)]
     pub(crate) unbounded: bool,
 
-    /// What gives the memory back
+    /// How memory is returned
     #[arg(long, value_name = "METHOD", default_value = "auto")]
     pub(crate) method: MethodChoice,
 
-    /// Permit a version of the allocator that the tests never ran on
+    /// Permit a version of the allocator that was not tested
     #[arg(long)]
     pub(crate) untested: bool,
 
-    /// If a process is refused for a reason that may pass, retry for this long
-    #[arg(long, value_name = "D", value_parser = values::release_wait)]
+    /// If a release is refused for a reason that may pass, retry for this time
+    #[arg(long, value_name = "DURATION", value_parser = values::release_wait)]
     pub(crate) wait: Option<TypedDuration>,
 
-    /// Release from the selected processes without asking
+    /// Release the memory of the selected processes without a confirmation
     #[arg(long)]
     pub(crate) yes: bool,
 
-    /// Wait for so long afterwards, and say what has come back; Ctrl-C ends it earlier
-    #[arg(long, value_name = "D", conflicts_with = "dry_run", value_parser = values::release_watch)]
+    /// Wait for this time, then report how much memory has come back; Ctrl-C ends the wait
+    #[arg(long, value_name = "DURATION", conflicts_with = "dry_run", value_parser = values::release_watch)]
     pub(crate) watch: Option<TypedDuration>,
 }
 
-/// What gives memory back.
+/// How memory is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum MethodChoice {
-    /// As suits the allocator, which so far is chunks
+    /// The best method for the allocator, which currently is chunks
     Auto,
     /// Range by range, each under a lock that is held for a bounded time
     Chunks,
-    /// malloc_trim, which holds each arena's lock for as long as it takes; for comparison
+    /// malloc_trim, which holds each arena's lock without a bound; for comparison
     Trim,
-    /// The own function of jemalloc, mimalloc or gperftools; for comparison, with --unbounded
+    /// The purge function of jemalloc, mimalloc or gperftools; for comparison, with --unbounded
     Purge,
 }
 
 impl MethodChoice {
-    /// What is typed for it.
+    /// Returns the name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -182,15 +182,15 @@ impl MethodChoice {
 }
 
 const RELEASE_HELP: &str = "\
-What is in use stays as it is, and so does the program. If a process could come
-to harm, lowtide refuses to release its memory, and prints the reason. If
-nothing would be returned, nothing is done.
+Only free memory is released: memory in use and the program stay as they are. If
+a process could come to harm, lowtide refuses to release its memory, and prints
+the reason. If nothing would be returned, nothing is done.
 
-Exit codes: 0 released, nothing to release, or a dry run; 1 a part was released,
-and then something came up; 2 usage; 3 not permitted; 4 the process is gone; 5
-refused. Of several processes, the worst: 1, 2, 3, 5, 4, in this order. With
---json, one object for each, also for one that was refused; with a selector or
---subprocesses, a final object for all of them together.
+Exit codes: 0 released, nothing to release, or a dry run; 1 the release stopped
+early, or failed; 2 usage; 3 not permitted; 4 the process is gone; 5 refused.
+For several processes, the worst of their codes, in the order 1, 2, 3, 5, 4.
+--json prints one object for each process, also if its release was refused; with
+a selector or --subprocesses, a final object for all of them together.
 
 Examples:
   lowtide release 4711
@@ -213,7 +213,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "SHARE", default_value = "0.5%", value_parser = values::budget)]
     pub(crate) budget: f64,
 
-    /// Append a JSON line for each release to this file, and for what was refused or held back
+    /// Append a JSON line to this file for each release, and for each that was refused or held back
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
 
@@ -242,7 +242,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
-    /// Where processes may not be traced, let them call malloc_trim, whose pause has no bound
+    /// Where processes may not be traced, make them call malloc_trim, whose pause has no bound
     #[arg(long)]
     pub(crate) unbounded: bool,
 
@@ -258,14 +258,15 @@ when the policy decides so. If that process fails or is killed, the command
 continues.
 
 Policies:
-  adaptive        when the load has fallen or memory is short, if it is worth it
+  adaptive        when the load has fallen or memory is short, if the gain is
+                  worth the cost
   pressure        when memory is short, by stalls and by the limit of the cgroup
   periodic=30s    at a fixed interval
   freed=1GiB      each time that the process has freed this many bytes; preloads
                   a small library
   none            never
 
-The memory of glibc, jemalloc, mimalloc 3 and gperftools is released.
+The memory of glibc, jemalloc, mimalloc and gperftools is released.
 
 Exit codes: that of the command; 128 + N if signal N ended it; 125 if lowtide
 failed, 126 if the command could not be started, 127 if it was not found.
@@ -286,7 +287,7 @@ pub(crate) struct AttachArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
-    /// The allocators to act on, with commas between: glibc, jemalloc, mimalloc, gperftools; or all
+    /// The allocators to act on, separated by commas: glibc, jemalloc, mimalloc, gperftools; or all
     #[arg(long, value_name = "LIST", default_value = "glibc", value_parser = values::allocators)]
     pub(crate) allocators: AllocatorChoice,
 
@@ -301,13 +302,14 @@ pub(crate) struct AttachArgs {
 
 const ATTACH_HELP: &str = "\
 `attach` ends when the named processes have ended, or by Ctrl-C or SIGTERM, and
-leaves nothing in them. With a selector, it also supervises the processes that
-match later, and does not end by itself. A process that cannot be released safely
-is reported once, with the reason. Processes of lowtide itself are left out; with
---all also PID 1, and what the OOM killer must not touch (oom_score_adj below -900).
+leaves nothing in them. With a selector, it also supervises processes that match
+later, and does not end by itself. If the memory of a process cannot be released
+safely, this is reported once, with the reason. Processes of lowtide itself are
+left out; with --all also PID 1, and processes that the OOM killer must not kill
+(oom_score_adj below -900).
 
-`lowtide run --help` describes the policies. --log, or --json on stdout, gets one
-JSON line for each release.
+`lowtide run --help` describes the policies. --log FILE, or --json on stdout,
+writes one JSON line for each release.
 
 Exit codes: 0 the processes have ended, or Ctrl-C; 1 failed; 2 usage; 3 not
 permitted; 4 no such process.
@@ -327,7 +329,7 @@ pub(crate) struct TopArgs {
     #[arg(long)]
     pub(crate) once: bool,
 
-    /// The column to order by, the largest first
+    /// The column to order by, largest first
     #[arg(long, value_name = "COLUMN", default_value = "reclaimable")]
     pub(crate) sort: SortKey,
 
@@ -336,18 +338,18 @@ pub(crate) struct TopArgs {
     pub(crate) by: GroupKey,
 
     /// Time between two readings of RSS, at least 100ms
-    #[arg(short, long, value_name = "D", default_value = DEFAULT_TOP_INTERVAL, value_parser = values::watch_interval)]
+    #[arg(short, long, value_name = "DURATION", default_value = DEFAULT_TOP_INTERVAL, value_parser = values::watch_interval)]
     pub(crate) interval: TypedDuration,
 }
 
 const TOP_HELP: &str = "\
-RSS and names appear at once. The other figures need an inspection of the process,
+RSS and names appear at once. The other metrics need an inspection of the process,
 which does not stop it; the largest processes come first. Later inspections use
 5 % of a core on average. A process is not read again after a read blocks for 5 s.
 
 On a terminal, s orders by the next column, b groups, / filters, Enter watches a
-process, r releases its free memory after a question, q quits. Otherwise the table
-is printed once; --json without --once prints an object after each interval.
+process, r releases its free memory after a confirmation, q quits. Otherwise the
+table is printed once; --json without --once prints an object after each interval.
 
 Exit codes: 0 done; 1 failed; 2 usage; 4 no process matches; 130 interrupted (--once).
 
@@ -366,7 +368,7 @@ pub(crate) struct ExporterArgs {
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_LISTEN, value_parser = values::listen, conflicts_with = "textfile")]
     pub(crate) listen: ListenAddress,
 
-    /// TLS and passwords: a file in Prometheus' web configuration format
+    /// File with TLS and passwords, in the web configuration format of Prometheus
     #[arg(long, value_name = "FILE", conflicts_with = "textfile")]
     pub(crate) web_config: Option<PathBuf>,
 
@@ -378,8 +380,8 @@ pub(crate) struct ExporterArgs {
     #[arg(long, value_name = "PROPERTY", default_value = "exe")]
     pub(crate) group_by: GroupByChoice,
 
-    /// Maximum number of groups; further ones are counted together as `other`
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Maximum number of groups; all others are counted together as `other`
+    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) max_groups: u32,
 
     /// CPU time, as a share of a core
@@ -389,13 +391,13 @@ pub(crate) struct ExporterArgs {
 
 const EXPORTER_HELP: &str = "\
 Metrics are at /metrics, in the text format of Prometheus or, if the client asks for
-it, of OpenMetrics. /healthz answers `ok`. A scrape never waits for an inspection:
-lowtide_inspection_age_seconds is the age of the figures. Without a selector, all
+it, of OpenMetrics. /healthz returns `ok`. A scrape never waits for an inspection:
+lowtide_inspection_age_seconds is the age of the values. Without a selector, all
 processes are exported.
 
-The exporter only reads. At startup, it installs a seccomp filter that
-forbids ptrace, writing to other processes, and executing programs. To read the
-processes of other users it needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
+The exporter only reads. At startup, it installs a seccomp filter that forbids
+ptrace, writing to other processes, and executing programs. To read the processes
+of other users, it requires CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
 
 Exit codes: 0 Ctrl-C or SIGTERM; 1 failed; 2 usage; 3 not permitted.
 
@@ -411,16 +413,16 @@ pub(crate) struct WatchArgs {
     #[arg(value_name = "PID", value_parser = crate::selector::pid)]
     pub(crate) pid: u32,
 
-    /// Time between two samples, at least 100ms; a look may wait longer, so that looking takes a tenth
-    /// of the time at most
-    #[arg(short, long, value_name = "D", default_value = DEFAULT_INTERVAL, value_parser = values::watch_interval)]
+    /// Time between two samples, at least 100ms; inspections may wait longer, so that they take at most a
+    /// tenth of the time
+    #[arg(short, long, value_name = "DURATION", default_value = DEFAULT_INTERVAL, value_parser = values::watch_interval)]
     pub(crate) interval: TypedDuration,
 
-    /// End after so many looks; without it, when the process does
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Number of inspections [default: until the process ends]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) looks: Option<u64>,
 
-    /// Keep what is seen as a record, for `lowtide report`; the file must not exist
+    /// Keep the samples and inspections as a record, for `lowtide report`; the file must not exist
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
@@ -456,6 +458,26 @@ pub(crate) struct LeaksArgs {
     #[arg(long)]
     pub(crate) content: bool,
 
+    /// Fail if the stacks of allocations cannot be taken; otherwise, they are taken if that is permitted
+    #[arg(long, conflicts_with = "no_stacks")]
+    pub(crate) stacks: bool,
+
+    /// Take no stacks: the process is only read
+    #[arg(long)]
+    pub(crate) no_stacks: bool,
+
+    /// Maximum share of the time in which the process has probes, for stacks
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = values::overhead)]
+    pub(crate) overhead: f64,
+
+    /// Print only the stacks, in the format of flame graph tools, with the bytes of each
+    #[arg(long, conflicts_with = "no_stacks")]
+    pub(crate) folded: bool,
+
+    /// Write the stacks to a file for pprof; the file must not exist
+    #[arg(long, value_name = "FILE", conflicts_with = "no_stacks")]
+    pub(crate) pprof: Option<PathBuf>,
+
     /// Keep the report of each snapshot as a record, for `lowtide report`; the file must not exist
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -464,57 +486,57 @@ pub(crate) struct LeaksArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = LOAD_HELP)]
 pub(crate) struct LoadArgs {
-    /// Where it goes; of several, each round takes the next: http://HOST:PORT/PATH, https://…, or, for
-    /// bare connections, tcp:HOST:PORT or tls:HOST:PORT
+    /// The server: http://HOST:PORT/PATH, https://…, or, for bare connections, tcp:HOST:PORT or
+    /// tls:HOST:PORT. With several URLs, each round uses the next one
     #[arg(required = true, value_name = "URL")]
     pub(crate) urls: Vec<String>,
 
-    /// Connections
-    #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of connections
+    #[arg(short, long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connections: u32,
 
-    /// Requests in flight on each connection at most; more than one takes HTTP/2 [default: 1]
-    #[arg(short = 'm', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Maximum number of requests in flight on each connection; more than one requires HTTP/2 [default: 1]
+    #[arg(short = 'm', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) streams: Option<u32>,
 
-    /// Requests in a round [default: connections × streams: one burst]
-    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Number of requests in a round [default: connections × streams: one burst]
+    #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
 
-    /// Send for so long instead; what is in flight then is still answered
-    #[arg(short = 'z', long, value_name = "D")]
+    /// Send for this time instead, and wait for the responses to the requests in flight
+    #[arg(short = 'z', long, value_name = "DURATION")]
     pub(crate) duration: Option<String>,
 
-    /// Send at an even rate, whether answers come or not: 100/s, 30/m; latency then counts from when a
-    /// request was due
-    #[arg(long, value_name = "R/s")]
+    /// Send at a constant rate, independent of the responses: 100/s, 30/m; latency then counts from the
+    /// time at which a request was due
+    #[arg(long, value_name = "RATE")]
     pub(crate) rate: Option<String>,
 
-    /// Rounds
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Number of rounds
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) rounds: u32,
 
     /// Time between two rounds
-    #[arg(long, value_name = "D", default_value = "10s")]
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub(crate) pause: String,
 
-    /// Requests during the pauses, at this rate; they count by themselves
-    #[arg(long, value_name = "R/s")]
+    /// Send requests during the pauses, at this rate; they are counted separately
+    #[arg(long, value_name = "RATE")]
     pub(crate) between_rounds: Option<String>,
 
-    /// A request that is not answered within this time, and a connection that is not made, has failed
-    #[arg(long, value_name = "D", default_value = "60s")]
+    /// Maximum time to wait for a response, and to open a connection
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
     pub(crate) timeout: String,
 
-    /// In a pause, close connections that nothing has been on for so long; `never` keeps them
-    #[arg(long, value_name = "D|never", default_value = "1s")]
+    /// In a pause, close connections that have been idle for this time; `never` keeps them open
+    #[arg(long, value_name = "DURATION|never", default_value = "1s")]
     pub(crate) idle_close: String,
 
-    /// Keep the connections open for so long behind the last round
-    #[arg(long, value_name = "D", default_value = "0s")]
+    /// Keep the connections open for this time after the last round
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub(crate) linger: String,
 
-    /// The method [default: GET, with a body POST]
+    /// The method [default: GET, or POST with a body]
     #[arg(short = 'X', long, value_name = "METHOD", help_heading = "Requests")]
     pub(crate) method: Option<String>,
 
@@ -532,15 +554,15 @@ pub(crate) struct LoadArgs {
     )]
     pub(crate) data: Option<String>,
 
-    /// A body of so many bytes, such as 64KiB
+    /// Size of a generated body, such as 64KiB
     #[arg(long, value_name = "SIZE", help_heading = "Requests")]
     pub(crate) body_size: Option<String>,
 
-    /// Speak HTTP/1.1, one request at a time on a connection
+    /// Use HTTP/1.1, with one request at a time on a connection
     #[arg(long, conflicts_with = "http2", help_heading = "Requests")]
     pub(crate) http1: bool,
 
-    /// Speak HTTP/2, without TLS with prior knowledge
+    /// Use HTTP/2; without TLS, with prior knowledge
     #[arg(long, help_heading = "Requests")]
     pub(crate) http2: bool,
 
@@ -548,15 +570,15 @@ pub(crate) struct LoadArgs {
     #[arg(short = 'k', long, help_heading = "Requests")]
     pub(crate) insecure: bool,
 
-    /// Open connections at this rate; without it, all at once
-    #[arg(long, value_name = "R/s", help_heading = "Bare connections (tcp:, tls:)")]
+    /// Open connections at this rate [default: all at once]
+    #[arg(long, value_name = "RATE", help_heading = "Bare connections (tcp:, tls:)")]
     pub(crate) ramp: Option<String>,
 
-    /// Hold them for so long once all are made, before they are closed [default: 10s]
-    #[arg(long, value_name = "D", help_heading = "Bare connections (tcp:, tls:)")]
+    /// Hold the connections for this time once all are open, before they are closed [default: 10s]
+    #[arg(long, value_name = "DURATION", help_heading = "Bare connections (tcp:, tls:)")]
     pub(crate) hold: Option<String>,
 
-    /// Keep a record of how far it was, ten times a second; the file must not exist
+    /// Keep a record of the progress, ten times a second; the file must not exist
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
@@ -567,21 +589,21 @@ pub(crate) struct LoadArgs {
 }
 
 const LOAD_HELP: &str = "\
-HTTP/1.1 or HTTP/2: for https:, what the server chooses. For http:, HTTP/2 with
-prior knowledge where -m asks for more than one stream, which only HTTP/2 has;
-else HTTP/1.1.
+The protocol is HTTP/1.1 or HTTP/2. For https:, the server chooses. For http:,
+it is HTTP/2 with prior knowledge if -m asks for more than one stream, which
+only HTTP/2 supports; else HTTP/1.1.
 
-What is counted: requests = succeeded + failed. An answer succeeds when it came
-whole, with a status below 400. Bodies are told apart and counted, up to 100
-different ones. Without --rate, a request counts from when it is sent. A
-connection that is lost is made again while requests are left; after three in a
-row on which nothing was answered it is given up for the round.
+Counts: requests = succeeded + failed. A request succeeds if its response is
+complete, with a status below 400. Different bodies are counted, up to 100 of
+them. Without --rate, a request counts from the time at which it is sent. A lost
+connection is opened again while requests are left; after three in a row without
+any response, it is given up for the round.
 
 Latency covers the requests that succeeded. If some timed out, a second line
 includes them, each with the time from when it was sent (with --rate: due) until
 it was given up; in JSON, this is latency_with_timeouts_s.
 
---fail-on compares a figure of each round with a number. Figures: requests,
+--fail-on compares a metric of each round with a number. Metrics: requests,
 succeeded, failed, failed_ratio (failed / requests), timed_out, requests_per_s,
 sent_s, completed_s, peak_in_flight, distinct_responses, closed_while_held,
 client_peak_rss_bytes; mean, p50, p90, p99, p999 and max of latency_s and of
@@ -589,7 +611,7 @@ latency_with_timeouts_s.
 
 Exit codes: 0 done, even if every request failed (use --fail-on 'failed_ratio>0'
 to change that); 1 no connection could be made; 2 usage; 99 a threshold given
-with --fail-on was crossed; 130 ended by Ctrl-C, with what was done so far.
+with --fail-on was crossed; 130 ended by Ctrl-C, with the results so far.
 
 Examples:
   lowtide load 'http://127.0.0.1:3000/?expire=20000' -m 125000         a million at once
@@ -600,18 +622,24 @@ Examples:
   lowtide load http://127.0.0.1:8080/ --fail-on 'failed_ratio>0.01'    a check for CI";
 
 const LEAKS_HELP: &str = "\
-The heap is read several times, and each block is recognised by its address, its
-size and a hash of its first 48 bytes. The process is neither stopped nor
-traced. At the end, all of its memory is searched twice for pointers.
+lowtide reads the heap several times, and recognises each block by its address,
+its size and a hash of its first 48 bytes. The process is not stopped. At the
+end, all of its memory is searched twice for pointers.
 
-Verdicts:
-  lost         it grows, and is unreachable: a leak
-  growing      it grows, and is reachable or may be: a leak, or an unbounded
-               cache
-  filling      its growth slows down, or its older blocks are freed
+Verdicts on the blocks of a size:
+  lost         they accumulate, and are unreachable: a leak
+  growing      they accumulate, and are reachable or may be: a leak, or an
+               unbounded cache
+  filling      their growth slows down, the older ones are freed, or the process
+               used more memory before
   lost before  memory from before the first snapshot is unreachable
-  level        nothing grows
+  level        no block size grows
   too early    not watched for long enough
+
+Stacks show where growing blocks are allocated. They are sampled by probes on
+the allocation functions, in short windows: at most 1 % of the time, and 20,000
+allocations a window. They require CAP_BPF and CAP_PERFMON, and Linux 6.10 or
+newer. A program with Go code or shadow stacks is only read.
 
 Supported: glibc, jemalloc, mimalloc, gperftools' tcmalloc and CPython's
 objects. A heap of more than 2.5 million blocks is sampled: counts and rates are
@@ -620,24 +648,25 @@ then estimates, with a 95 % confidence interval of each rate.
 Examples:
   lowtide leaks 4711 --duration 2m
   lowtide leaks 4711 --older 10m --top 10 --output leaks.jsonl
-  lowtide leaks 4711 --duration 10m --json";
+  lowtide leaks 4711 --duration 10m --folded > stacks.txt
+  lowtide leaks 4711 --duration 10m --no-stacks --json";
 
 const WATCH_HELP: &str = "\
 Keys:
   q, Ctrl-C     quit; Esc: back, or quit
-  p, space      hold the picture; what happens is still followed, and recorded
+  p, space      freeze the display; sampling and recording continue
   a             the arenas of the heap: scroll with j, k, arrows, PgUp, PgDn, Home, End
-  l             what grows in the heap from now on, as in `lowtide leaks`; s seeks what holds it
+  l             the growing blocks from now on, as in `lowtide leaks`; s searches for holders
   +, -          longer or shorter interval
   ?             help
 
-It ends with the process, with its terminal, and by a signal. If stdout is not a
-terminal, or with --json, it prints a line for each inspection instead.
+`watch` ends with the process, with its terminal, or by a signal. If stdout is not
+a terminal, or with --json, it prints a line for each inspection instead.
 
-With --log, the view marks each release on the chart and sums up what the policy
-has done to the process since the log begins. Lines, JSON and the record have
-the acts since the watch started. The log has the PIDs that its writer sees: to
-follow one from a container, watch inside of it.
+With --log, the view marks each release on the chart and sums up the releases of
+the process since the start of the log. Lines, JSON and the record contain the
+releases since the watch started. The log contains the PIDs that its writer sees:
+to follow the log of a container, run `lowtide watch` inside the container.
 
 Examples:
   lowtide watch 4711
@@ -665,28 +694,29 @@ pub(crate) struct StudyArgs {
     #[command(flatten)]
     pub(crate) flags: Flags,
 
-    /// A value for a parameter of the study file (repeatable)
+    /// Value of a parameter of the study file (repeatable)
     #[arg(long, value_name = "NAME=VALUE", requires = "file", help_heading = "Results")]
     pub(crate) set: Vec<String>,
 }
 
 const STUDY_HELP: &str = "\
 Presets (-t), each with a value of your own by NAME=VALUE:
-  glibc/trim_threshold          65536 B at the top of the heap are given back; fixes mmap_threshold
-  glibc/mmap_threshold          65536 B from which on a block is mapped by itself
-  glibc/tcache_count            0 freed blocks of each size kept for each thread
-  glibc/arena_max               1 heap for all threads
-  jemalloc/background_thread    gives back what was free for 1000 ms, also while idle
-  mimalloc/purge_delay          0 ms until a free page is given back (mimalloc2 likewise)
-  tcmalloc/aggressive_decommit  1: every span is given back as soon as it is free
-  tcmalloc/release_rate         10: how eagerly free spans are given back, 0 to 10
+  glibc/trim_threshold          65536 B: free memory at the top of the heap that is returned;
+                                fixes mmap_threshold
+  glibc/mmap_threshold          65536 B: minimum size of a block with its own mapping
+  glibc/tcache_count            0: freed blocks of each size that each thread keeps
+  glibc/arena_max               1: number of arenas for all threads
+  jemalloc/background_thread    returns memory that was free for 1000 ms, also while idle
+  mimalloc/purge_delay          0 ms: time until a free page is returned (mimalloc2 likewise)
+  tcmalloc/aggressive_decommit  1: every span is returned as soon as it is free
+  tcmalloc/release_rate         10: rate at which free spans are returned, 0 to 10
 
 The commands of --load, --prepare and --cleanup find LOWTIDE_TRIAL,
 LOWTIDE_TREATMENT, LOWTIDE_REPEAT, LOWTIDE_RECORD, LOWTIDE (this program) and,
-once it runs, LOWTIDE_SUBJECT_PID in their environment. A load that prints a
-lowtide.load/1 object has its figures in the report; one that writes its samples
-to the file LOWTIDE_LOAD_SAMPLES, as `lowtide load` does, has its requests in
-flight there.
+once the subject runs, LOWTIDE_SUBJECT_PID in their environment. If a load prints
+a lowtide.load/1 object, the report shows its metrics. If a load writes its
+samples to the file LOWTIDE_LOAD_SAMPLES, as `lowtide load` does, the report
+shows its requests in flight.
 
 Examples:
   lowtide study -- python3 job.py
@@ -694,43 +724,43 @@ Examples:
       --ready tcp:127.0.0.1:8080 --load 'wrk -c 200 -d 20s http://127.0.0.1:8080/' -- ./server
   lowtide study studies/python-httpx.toml --set contexts=2000
 
-What takes hours: progress and the time left go to the standard error; what was
-interrupted goes on with --resume; and parts run one by one, on one machine or on
-several (in a Slurm array, in an indexed Job). A part takes whole repeats, every
-treatment once in each, in the order that the whole study has:
+Studies that take hours print progress and the remaining time to stderr. --resume
+continues an interrupted study. Parts of a study run one by one, on one machine or
+on several (in a Slurm array, in an indexed Job). A part consists of whole
+repeats, with every treatment once in each, in the order of the whole study:
   lowtide study night.toml --repeat 12 --output night --resume
   lowtide study night.toml --repeat 12 --output part-1 --resume --shard 1/4
   lowtide report part-1 part-2 part-3 part-4";
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Directories of records, or single files of theirs. Parts of one study (--shard) are put together;
-    /// others are laid over each other. The record of a load is laid onto what ran at the same time
+    /// Directories of records, or single files in them. Parts of one study (--shard) are combined; other
+    /// records are overlaid. The record of a load is overlaid on the records of the same time
     #[arg(required = true, value_name = "RECORD")]
     pub(crate) records: Vec<PathBuf>,
 
-    /// Write one HTML page that needs nothing from anywhere else
-    #[arg(long, value_name = "F")]
+    /// Write a self-contained HTML page
+    #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
     /// Write the charts as SVG
-    #[arg(long, value_name = "F")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 
     /// Write the charts as PNG
-    #[arg(long, value_name = "F")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) png: Option<PathBuf>,
 
-    /// Which charts --svg and --png draw; all when absent
+    /// Charts that --svg and --png draw [default: all]
     #[arg(long, value_name = "CHART", value_delimiter = ',', hide_default_value = true)]
     pub(crate) chart: Vec<Chart>,
 
-    /// Write the tables as Markdown; to the standard output without F
-    #[arg(long, value_name = "F", num_args = 0..=1, default_missing_value = "-")]
+    /// Write the tables as Markdown; to stdout without FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) markdown: Option<PathBuf>,
 
-    /// Write every sample as CSV; to the standard output without F
-    #[arg(long, value_name = "F", num_args = 0..=1, default_missing_value = "-")]
+    /// Write every sample as CSV; to stdout without FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) csv: Option<PathBuf>,
 
     /// Overwrite existing files

@@ -2,7 +2,7 @@
 //! inspect 7`.
 
 use crate::args::{InspectArgs, LeaksArgs, MethodChoice, ReleaseArgs, WatchArgs};
-use crate::values::{DEFAULT_INTERVAL, DEFAULT_MAX_PAUSE, DEFAULT_TOP};
+use crate::values::{DEFAULT_INTERVAL, DEFAULT_MAX_PAUSE, DEFAULT_OVERHEAD, DEFAULT_TOP};
 
 /// Returns the command line of an inspection.
 pub(crate) fn inspect(args: &InspectArgs) -> String {
@@ -37,9 +37,17 @@ pub(crate) fn leaks(args: &LeaksArgs) -> String {
     if args.top != DEFAULT_TOP {
         words.push(format!("--top {}", args.top));
     }
-    if args.content {
-        words.push("--content".to_owned());
+    let flags = [
+        (args.content, "--content"),
+        (args.stacks, "--stacks"),
+        (args.no_stacks, "--no-stacks"),
+        (args.folded, "--folded"),
+    ];
+    words.extend(flags.iter().filter(|flag| flag.0).map(|flag| flag.1.to_owned()));
+    if args.overhead != DEFAULT_OVERHEAD {
+        words.push(format!("--overhead {}%", args.overhead * 100.0));
     }
+    words.extend(args.pprof.iter().map(|path| format!("--pprof {}", path.display())));
     words.extend(args.output.iter().map(|path| format!("--output {}", path.display())));
     words.push(args.pid.to_string());
     words.join(" ")

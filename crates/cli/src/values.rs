@@ -21,6 +21,8 @@ pub(crate) const DEFAULT_TOP_INTERVAL: &str = "2s";
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:9797";
 /// Minimum time between two inspections of `inspect --watch`.
 pub(crate) const MIN_INSPECTION_INTERVAL: Duration = Duration::from_millis(200);
+/// Default of `leaks --overhead`, which is 1 %.
+pub(crate) const DEFAULT_OVERHEAD: f64 = 0.01;
 /// Default of `leaks --top`.
 pub(crate) const DEFAULT_TOP: usize = 10;
 /// Minimum of `leaks --every`, and of `leaks --duration`.
@@ -137,14 +139,26 @@ pub(crate) fn policy(text: &str) -> Result<PolicyKind, InvalidValue> {
 
 /// Parses `--budget`, a share of a core: `0.5%`.
 pub(crate) fn budget(text: &str) -> Result<f64, InvalidValue> {
-    let wrong = || {
+    share(text).ok_or_else(|| {
         InvalidValue(format!(
             "--budget: `{text}` is not a share of a core: write a percentage such as 0.5%, up to 100%"
         ))
-    };
-    let percent = text.trim().strip_suffix('%').ok_or_else(wrong)?;
-    let percent: f64 = percent.trim().parse().map_err(|_| wrong())?;
-    if percent > 0.0 && percent <= 100.0 { Ok(percent / 100.0) } else { Err(wrong()) }
+    })
+}
+
+/// Parses `leaks --overhead`, a share of the time: `1%`.
+pub(crate) fn overhead(text: &str) -> Result<f64, InvalidValue> {
+    share(text).ok_or_else(|| {
+        InvalidValue(format!(
+            "--overhead: `{text}` is not a share of the time: write a percentage such as 1%, up to 100%"
+        ))
+    })
+}
+
+/// Parses a percentage above 0.
+fn share(text: &str) -> Option<f64> {
+    let percent: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
+    (percent > 0.0 && percent <= 100.0).then_some(percent / 100.0)
 }
 
 /// Parses `--allocators`: names with commas between, or `all`.

@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let before = finder.report(None, 10);
     let at = Instant::now();
-    finder.seek(None, &Search { with_text: false, interrupt: &AtomicBool::new(false) })?;
+    finder.seek(None, &Search::new(&AtomicBool::new(false)))?;
     let report = finder.report(None, 10);
     println!(
         "{{\"seek\": {{\"cpu_s\": {}, \"wall_s\": {}, \"peak_rss_bytes\": {}}}, \"sampled_share\": {}}}",

@@ -10,7 +10,7 @@ use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
 use lowtide_heap::memory::Memory;
 use lowtide_heap::ptmalloc::{Links, is_size_of_cache};
 use lowtide_heap::ranges::hold;
-use lowtide_model::leaks::{BlockType, Holder, LeakGroup};
+use lowtide_model::leaks::{BlockType, CallProof, Holder, LeakGroup, LeakStack};
 use lowtide_probe::detect::{self, Area};
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::target::TargetError;
@@ -22,6 +22,8 @@ use crate::pointers::graph::{Graph, RootOf};
 use crate::pointers::index::{BlockIndex, IndexBuilder};
 use crate::pointers::roots::Roots;
 use crate::pointers::scan::{Target, Words, each_pointer, each_root};
+use crate::stacks::sampler::StackSamples;
+use crate::stacks::survivors::{CallCount, SurvivingStacks};
 use crate::types::{rust, type_of};
 
 /// Number of times that all memory is searched for pointers, and the time between two searches.
@@ -72,6 +74,10 @@ pub struct Described {
     roots: Vec<Holder>,
     /// Whether they can be reached; `None` if that could not be found out.
     pub reachability: Option<Reachability>,
+    /// The stacks by which they were allocated, the most frequent first.
+    stacks: Vec<LeakStack>,
+    /// How often the call of the first one is made.
+    calls: Option<CallCount>,
 }
 
 impl Described {
@@ -82,6 +88,16 @@ impl Described {
         group.types.clone_from(&self.types);
         group.holders.clone_from(&self.holders);
         group.roots.clone_from(&self.roots);
+        group.stacks.clone_from(&self.stacks);
+        let block_bytes = group.bytes as f64 / group.count.max(1) as f64;
+        if let Some((first, counted)) = group.stacks.first_mut().zip(self.calls) {
+            first.proof = Some(CallProof {
+                calls: counted.calls,
+                seconds: counted.seconds,
+                calls_per_hour: counted.calls as f64 / counted.seconds * 3600.0,
+                survivors_per_hour: group.bytes_per_hour as f64 / block_bytes.max(1.0),
+            });
+        }
     }
 }
 
@@ -110,6 +126,17 @@ pub struct Search<'s> {
     pub with_text: bool,
     /// Ends the search when it is set.
     pub interrupt: &'s AtomicBool,
+    /// Allocations that were sampled with their stacks.
+    pub samples: Option<&'s StackSamples>,
+    /// The time in which the call that leads to lost or growing blocks is counted.
+    pub count_calls: Option<Duration>,
+}
+
+impl<'s> Search<'s> {
+    /// A search that shows no text in blocks, and no stacks.
+    pub fn new(interrupt: &'s AtomicBool) -> Self {
+        Self { with_text: false, interrupt, samples: None, count_calls: None }
+    }
 }
 
 /// What the searches of all memory found.
@@ -148,11 +175,14 @@ pub fn search(reader: &mut BlockReader, search: &Search<'_>) -> Result<Reached, 
     Ok(reached)
 }
 
-/// Finds out what blocks are, and what holds them.
-pub fn describe(
+/// Finds out what blocks are, what holds them, and by which stacks they were allocated. Blocks count as survivors from the age
+/// of `older_s` on.
+pub(crate) fn describe(
     reader: &BlockReader,
     reached: &Reached,
     groups: Vec<Sampled>,
+    stacks: Option<&SurvivingStacks<'_>>,
+    older_s: f64,
     search: &Search<'_>,
 ) -> Evidence {
     let Reached { walk, roots, index, graph, unreachable, rounds } = reached;
@@ -187,13 +217,21 @@ pub fn describe(
             let unreachable_share = lost as f64 / sample.len() as f64;
             Reachability { sampled: sample.len() as u64, unreachable_share, rounds: *rounds }
         });
-        evidence.groups.push(namer.describe(
-            key,
-            &sample,
-            &pointers,
-            reachability,
-            search.with_text,
-        ));
+        let mut described = namer.describe(key, &sample, &pointers, reachability, search.with_text);
+        if let Some(stacks) = stacks {
+            described.stacks = stacks.of(&described.key, older_s, &image);
+        }
+        evidence.groups.push(described);
+    }
+    if let Some((stacks, time)) = stacks.zip(search.count_calls) {
+        // Those of lost blocks first.
+        let mut with_stacks: Vec<&mut Described> =
+            evidence.groups.iter_mut().filter(|group| !group.stacks.is_empty()).collect();
+        with_stacks.sort_by_key(|group| !group.key.is_lost);
+        if let Some(first) = with_stacks.first_mut() {
+            let pid = reader.target().pid;
+            first.calls = stacks.count_calls(&first.key, older_s, pid, &walk.maps, time);
+        }
     }
     evidence
 }
@@ -381,6 +419,8 @@ impl<M: Memory> Namer<'_, M> {
             roots: most_frequent(roots, typed.len()).into_iter().map(holder).collect(),
             holders: holders.into_iter().map(holder).collect(),
             reachability,
+            stacks: Vec::new(),
+            calls: None,
         }
     }
 

@@ -122,12 +122,23 @@ impl<'p> Image<'p> {
         is_printable.then(|| String::from_utf8_lossy(text).into_owned())
     }
 
+    /// The address that a file asks for what is mapped at an address: by it, debug information names code.
+    pub fn address_in_file(&self, at: u64) -> Option<u64> {
+        let mapping = self.mapping_of_file(at)?;
+        let start = self.maps.iter().find(|m| m.file == mapping.file && m.offset == 0)?.start;
+        self.with_file(mapping, |object| at.checked_sub(start)?.checked_add(object.symbols.base))
+    }
+
+    /// Passes on the file that is mapped at an address.
+    pub fn with_mapped_file<T>(&self, at: u64, then: impl FnOnce(&File) -> Option<T>) -> Option<T> {
+        self.with_file(self.mapping_of_file(at)?, |object| then(&object.file))
+    }
+
     /// The symbol that an address lies in.
     pub fn symbol(&self, at: u64) -> Option<Symbol> {
         let mapping = self.mapping_of_file(at)?;
-        let start = self.maps.iter().find(|m| m.file == mapping.file && m.offset == 0)?.start;
+        let address = self.address_in_file(at)?;
         self.with_file(mapping, |object| {
-            let address = at.checked_sub(start)?.checked_add(object.symbols.base)?;
             let place = object.symbols.all.partition_point(|(symbol, _, _)| *symbol <= address);
             let (symbol, size, name) = *object.symbols.all.get(place.checked_sub(1)?)?;
             let offset = address - symbol;

@@ -10,7 +10,7 @@ use lowtide_analysis::leaks::{
 };
 use lowtide_heap::ranges::joined;
 use lowtide_model::inspection::Observation;
-use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport, LeakTier};
+use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport, LeakTier, StackSampling};
 use lowtide_model::survivors::{ClassSizes, size_class};
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::machine::thread_cpu_s;
@@ -20,6 +20,8 @@ use lowtide_probe::target::{Target, TargetError};
 use crate::book::{Book, FIRST_COHORT, MAX_BLOCKS};
 use crate::evidence::{self, Evidence, GroupKey, MAX_SAMPLED, Sampled, Search};
 use crate::history::SnapshotHistory;
+use crate::stacks::sampler::StackSamples;
+use crate::stacks::survivors::SurvivingStacks;
 
 /// Maximum part of a heap that could not be walked, for a snapshot to be whole.
 const MAX_TORN: f64 = 0.02;
@@ -53,6 +55,8 @@ pub struct LeakFinder {
     cpu_s: f64,
     notes: Vec<String>,
     evidence: Option<Evidence>,
+    /// How stacks were sampled, with the exposure of the process.
+    sampling: Option<(StackSampling, f64)>,
 }
 
 impl LeakFinder {
@@ -80,6 +84,7 @@ impl LeakFinder {
             cpu_s: 0.0,
             notes: Vec::new(),
             evidence: None,
+            sampling: None,
         })
     }
 
@@ -120,10 +125,20 @@ impl LeakFinder {
     /// Fails if the process has ended, or executes another program.
     pub fn seek(&mut self, older_s: Option<f64>, search: &Search<'_>) -> Result<(), TargetError> {
         let cpu = thread_cpu_s();
+        let older_s = self.older_s(older_s);
         let reached = evidence::search(&mut self.reader, search)?;
-        self.book.mark_lost(|at, print| reached.is_lost(at, print));
-        let suspects = self.suspects(self.older_s(older_s));
-        self.evidence = Some(evidence::describe(&self.reader, &reached, suspects, search));
+        let is_lost = |at, print| reached.is_lost(at, print);
+        self.book.mark_lost(is_lost);
+        let suspects = self.suspects(older_s);
+        let stacks = search
+            .samples
+            .map(|samples| SurvivingStacks::find(samples, &mut self.reader, &is_lost))
+            .transpose()?;
+        let reader = &self.reader;
+        let found =
+            evidence::describe(reader, &reached, suspects, stacks.as_ref(), older_s, search);
+        self.evidence = Some(found);
+        self.sampling = search.samples.map(StackSamples::summary);
         self.cpu_s += thread_cpu_s() - cpu;
         Ok(())
     }
@@ -288,13 +303,14 @@ impl LeakFinder {
             schema: LeakReport::SCHEMA.to_owned(),
             pid: target.pid,
             command: self.reader.command().to_vec(),
-            tier: LeakTier::Read,
+            tier: self.sampling.map_or(LeakTier::Read, |_| LeakTier::Bpf),
             looks: self.looks,
             torn_looks: self.torn_looks,
             elapsed_s: self.elapsed_s,
             cpu_s: self.cpu_s,
             older_s,
-            exposure: 0.0,
+            exposure: self.sampling.map_or(0.0, |(_, exposure)| exposure),
+            sampling: self.sampling.map(|(sampling, _)| sampling),
             sampled_share: self.book.sampled_share(),
             in_use_bytes: self.in_use_bytes(),
             verdict,

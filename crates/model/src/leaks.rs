@@ -70,6 +70,65 @@ pub struct AgeRange {
     pub oldest: Option<f64>,
 }
 
+/// A function in a stack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeakFrame {
+    /// Its name; without symbols, the file and the address in it.
+    pub function: String,
+    /// The source file; `null` without debug information.
+    pub file: Option<String>,
+    /// The line of the call; `null` without debug information.
+    pub line: Option<u32>,
+    /// The program or library; `null` for code that is in no file.
+    pub module: Option<String>,
+}
+
+/// How often the call that leads to survivors is made, counted by a probe where it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CallProof {
+    /// Calls that were counted.
+    pub calls: u64,
+    /// The time in which they were counted, in seconds.
+    pub seconds: f64,
+    /// Calls in an hour at this rate.
+    pub calls_per_hour: f64,
+    /// Blocks of the group that survive in an hour, by the snapshots.
+    pub survivors_per_hour: f64,
+}
+
+/// A stack by which blocks were allocated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LeakStack {
+    /// The part of the sampled survivors of the group that it has.
+    pub share: f64,
+    /// Sampled survivors.
+    pub samples: u64,
+    /// Whether the outermost functions are missing, because only the top of a stack is copied.
+    #[serde(rename = "cut")]
+    pub is_cut: bool,
+    /// The functions, the innermost first: the first one calls the allocator.
+    pub frames: Vec<LeakFrame>,
+    /// How often its call is made; `null` if that was not counted.
+    pub proof: Option<CallProof>,
+}
+
+/// How stacks were sampled, and what that cost the process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StackSampling {
+    /// Windows in which the process had probes.
+    pub windows: u64,
+    /// Allocations in them.
+    pub hits: u64,
+    /// Allocations that were followed.
+    pub samples: u64,
+    /// The part of the samples whose stack could not be followed to its end.
+    pub cut_share: f64,
+    /// The time that a hit costs the process, in seconds: an estimate from a function of lowtide.
+    pub hit_s: f64,
+    /// The maximum time by which a request with 1,000 allocations is later in a window, in seconds, by the same estimate.
+    pub max_delay_s: f64,
+}
+
 /// Blocks of similar sizes that outlive others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LeakGroup {
@@ -102,11 +161,30 @@ pub struct LeakGroup {
     pub roots: Vec<Holder>,
     /// The part of them to which no pointer was found; `null` if none was sought.
     pub unreachable_share: Option<f64>,
-    /// Where they are allocated. Empty: stacks are not taken.
-    pub stacks: Vec<serde_json::Value>,
+    /// Where they are allocated, the most frequent first. Empty if stacks were not taken, or if no sampled block is among them.
+    pub stacks: Vec<LeakStack>,
 }
 
 impl LeakGroup {
+    /// Adds stacks of another group.
+    fn add_stacks(&mut self, others: Vec<LeakStack>) {
+        // Not all stacks of a group are in its list.
+        let all = |stacks: &[LeakStack]| {
+            stacks.first().map_or(0.0, |first| first.samples as f64 / first.share)
+        };
+        let all = all(&self.stacks) + all(&others);
+        for other in others {
+            match self.stacks.iter_mut().find(|known| known.frames == other.frames) {
+                Some(known) => known.samples += other.samples,
+                None => self.stacks.push(other),
+            }
+        }
+        for stack in &mut self.stacks {
+            stack.share = stack.samples as f64 / all;
+        }
+        self.stacks.sort_by_key(|stack| std::cmp::Reverse(stack.samples));
+    }
+
     /// Adds the blocks of another group that does the same. Its reasons and its types are left out.
     pub fn merge(&mut self, other: Self) {
         let bytes = (self.bytes + other.bytes).max(1) as f64;
@@ -127,6 +205,7 @@ impl LeakGroup {
         }
         self.age_s.youngest = self.age_s.youngest.min(other.age_s.youngest);
         self.age_s.oldest = self.age_s.oldest.zip(other.age_s.oldest).map(|(a, b)| a.max(b));
+        self.add_stacks(other.stacks);
         if self.bytes / 2 < other.bytes {
             self.because = other.because;
             self.holders = other.holders;
@@ -141,6 +220,8 @@ impl LeakGroup {
 pub enum LeakTier {
     /// Not at all: the memory of the process was only read.
     Read,
+    /// By return probes with a BPF program.
+    Bpf,
 }
 
 /// What `lowtide leaks` found.
@@ -164,8 +245,10 @@ pub struct LeakReport {
     pub cpu_s: f64,
     /// Blocks count as survivors from this age on, in seconds.
     pub older_s: f64,
-    /// The part of the time in which the process was traced. Always 0: its memory was only read.
+    /// The part of the time in which the process had probes; 0 if its memory was only read.
     pub exposure: f64,
+    /// How stacks were sampled; `null` if they were not.
+    pub sampling: Option<StackSampling>,
     /// The part of the heap that was sampled.
     pub sampled_share: f64,
     /// Blocks in use, in bytes; an estimate where the heap is sampled.

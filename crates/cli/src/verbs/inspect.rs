@@ -210,7 +210,7 @@ impl Leaks {
             return;
         }
         let report = self.patiently(|finder| {
-            finder.seek(None, &Search { with_text: false, interrupt: &AtomicBool::new(false) })?;
+            finder.seek(None, &Search::new(&AtomicBool::new(false)))?;
             Ok(finder.report(None, MAX_GROUPS))
         });
         if let Some(report) = report.filter(|report| report.verdict.kind == LeakKind::Lost) {

@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::Look;
 use lowtide_leaks::schedule::interval;
+use lowtide_leaks::stacks::refusal::NoStacks;
+use lowtide_leaks::stacks::sampler::StackSampler;
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{LeakKind, LeakReport};
 use lowtide_probe::permission;
 use lowtide_probe::target::{Target, TargetError};
-use lowtide_report::leaks::render;
+use lowtide_report::leaks::{folded, pprof, render};
 
 use crate::args::LeaksArgs;
 use crate::exit::{Exit, Failure};
@@ -39,11 +41,15 @@ pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
     };
     let target = Target::open(args.pid).map_err(|error| fails(&error))?;
     let mut record = args.output.as_deref().map(LeaksRecord::create).transpose()?;
+    let mut profile = args.pprof.as_deref().map(LeaksRecord::create).transpose()?;
     let interrupt = interrupt::flag();
     let mut watch = Watch::open(args, &target).map_err(|error| fails(&error))?;
+    if let Some(reason) = watch.no_stacks.as_ref().filter(|_| args.stacks) {
+        return Err(without_stacks(args.pid, reason, &again));
+    }
     let ended = watch.run(&target, &interrupt, record.as_mut())?;
     if ended.is_none() {
-        watch.seek();
+        watch.seek(!interrupt.load(Ordering::Relaxed));
     }
     let Some(report) = watch.report() else {
         return Err(fails(&ended.unwrap_or(TargetError::Blocked(args.pid))));
@@ -51,14 +57,27 @@ pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
     if let Some(record) = &mut record {
         record.write(&report)?;
     }
+    if let Some(profile) = &mut profile {
+        profile.write_bytes(&pprof(&report))?;
+    }
     if output.json {
         output.object(&report)?;
+    } else if args.folded {
+        output.text(&folded(&report))?;
+        if report.groups.iter().all(|group| group.stacks.is_empty()) {
+            let note = report.notes.iter().find(|note| note.starts_with(NO_STACKS));
+            note!("lowtide: {}", note.map_or("no stacks of blocks that survive", |note| note));
+        }
     } else {
         output.text(&render(&report, output.screen()))?;
     }
     if let Some(record) = record {
         let path = record.finish()?;
         note!("wrote {0}\n  next: lowtide report {0}", path.display());
+    }
+    if let Some(profile) = profile {
+        let path = profile.finish()?;
+        note!("wrote {0}\n  next: go tool pprof -top {0}", path.display());
     }
     match ended {
         Some(error) => {
@@ -67,6 +86,25 @@ pub(crate) fn run(args: &LeaksArgs, output: &Output) -> Result<Exit, Failure> {
             Ok(failure.exit())
         }
         None => Ok(Exit::Done),
+    }
+}
+
+/// The beginning of the note that says why there are no stacks.
+const NO_STACKS: &str = "no stacks: ";
+/// The time in which the call that leads to a leak is counted.
+const COUNT_CALLS: Duration = Duration::from_secs(5);
+
+fn without_stacks(pid: u32, reason: &NoStacks, again: &str) -> Failure {
+    let sentence = format!("cannot take the stacks of allocations of process {pid}: {reason}");
+    let without = again.replace(" --stacks", " --no-stacks");
+    match reason {
+        NoStacks::NotPermitted => {
+            Failure::new(Exit::NotPermitted, sentence).next(format!("sudo {again}"))
+        }
+        NoStacks::Go | NoStacks::ShadowStack | NoStacks::Filters => {
+            Failure::new(Exit::Refused, sentence).next(without)
+        }
+        _ => Failure::failed(sentence).next(without),
     }
 }
 
@@ -103,6 +141,10 @@ fn not_permitted(pid: u32, again: &str) -> Failure {
 struct Watch<'a> {
     args: &'a LeaksArgs,
     finder: PatientFinder,
+    /// Absent if no stacks are taken.
+    stacks: Option<StackSampler>,
+    /// Why no stacks are taken, if that was not asked for.
+    no_stacks: Option<NoStacks>,
     begin: Instant,
     /// The verdict that was printed last.
     printed: Option<LeakKind>,
@@ -111,7 +153,22 @@ struct Watch<'a> {
 impl<'a> Watch<'a> {
     fn open(args: &'a LeaksArgs, target: &Target) -> Result<Self, TargetError> {
         let finder = PatientFinder::open(target)?;
-        Ok(Self { args, finder, begin: Instant::now(), printed: None })
+        let begin = Instant::now();
+        let mut watch = Self { args, finder, stacks: None, no_stacks: None, begin, printed: None };
+        watch.sample(target);
+        watch.begin = Instant::now();
+        Ok(watch)
+    }
+
+    /// Begins to take stacks, if that is wanted and possible.
+    fn sample(&mut self, target: &Target) {
+        if self.args.no_stacks {
+            return;
+        }
+        match StackSampler::start(target, self.args.overhead) {
+            Ok(sampler) => self.stacks = Some(sampler),
+            Err(reason) => self.no_stacks = Some(reason),
+        }
     }
 
     /// Takes snapshots until the time is over, a signal comes, or the process ends: then the error is returned.
@@ -137,6 +194,8 @@ impl<'a> Watch<'a> {
                         Ok(finder) => self.finder = finder,
                         Err(error) => return Ok(Some(error)),
                     }
+                    (self.stacks, self.no_stacks) = (None, None);
+                    self.sample(target);
                     self.begin = Instant::now();
                     Look { cpu_s: 0.0, is_whole: false, unreadable: None }
                 }
@@ -160,10 +219,12 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Finds out what grows and whether it can be reached.
-    fn seek(&mut self) {
+    /// Finds out what grows, whether it can be reached, and where it is allocated.
+    fn seek(&mut self, counts_calls: bool) {
         let older_s = self.older_s();
         let with_text = self.args.content;
+        let samples = self.stacks.take().and_then(StackSampler::finish);
+        let count_calls = counts_calls.then_some(COUNT_CALLS);
         let sought = self.finder.patiently(move |finder| {
             let over = Arc::new(AtomicBool::new(false));
             let (done, is_done) = channel::<()>();
@@ -173,7 +234,9 @@ impl<'a> Watch<'a> {
                     flag.store(true, Ordering::Relaxed);
                 }
             });
-            let sought = finder.seek(older_s, &Search { with_text, interrupt: &over });
+            let samples = samples.as_ref();
+            let search = Search { with_text, interrupt: &over, samples, count_calls };
+            let sought = finder.seek(older_s, &search);
             drop(done);
             let _ = timer.join();
             sought
@@ -189,7 +252,9 @@ impl<'a> Watch<'a> {
     }
 
     fn report(&self) -> Option<LeakReport> {
-        Some(self.finder.get()?.report(self.older_s(), self.args.top))
+        let mut report = self.finder.get()?.report(self.older_s(), self.args.top);
+        report.notes.extend(self.no_stacks.as_ref().map(|reason| format!("{NO_STACKS}{reason}")));
+        Some(report)
     }
 
     /// Prints the verdict so far if it has changed, and adds it to the record.

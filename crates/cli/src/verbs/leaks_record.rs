@@ -1,4 +1,4 @@
-//! The record of `lowtide leaks`: a line for each snapshot, and one for the result.
+//! The files that `lowtide leaks` writes: the record, which has a line for each snapshot and one for the result, and the profile.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,7 +9,7 @@ use lowtide_record::files::create_new;
 
 use crate::exit::Failure;
 
-/// A record that is being written.
+/// A file that is being written.
 pub(crate) struct LeaksRecord {
     path: PathBuf,
     file: File,
@@ -26,7 +26,12 @@ impl LeaksRecord {
     pub(crate) fn write(&mut self, report: &LeakReport) -> Result<(), Failure> {
         let mut line = serde_json::to_vec(report).map_err(Failure::failed)?;
         line.push(b'\n');
-        self.file.write_all(&line).map_err(|error| Failure::io(&self.path, &error))
+        self.write_bytes(&line)
+    }
+
+    /// Adds bytes.
+    pub(crate) fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(bytes).map_err(|error| Failure::io(&self.path, &error))
     }
 
     /// Completes the file, and returns its path.

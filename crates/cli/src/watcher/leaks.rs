@@ -82,7 +82,7 @@ fn watch(
         let next = at + interval(None, at - begin, cost);
         while Instant::now() < next && !shared.is_over.load(Ordering::Relaxed) {
             if shared.is_sought.swap(false, Ordering::Relaxed) {
-                finder.seek(None, &Search { with_text: false, interrupt: &shared.is_over })?;
+                finder.seek(None, &Search::new(&shared.is_over))?;
                 let _ = sender.send(Ok(finder.report(None, TOP)));
             }
             thread::sleep(POLL_INTERVAL.min(next.saturating_duration_since(Instant::now())));

@@ -10,6 +10,7 @@ use std::time::Duration;
 use lowtide_analysis::leaks::survivors;
 use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::LeakFinder;
+use lowtide_leaks::stacks::sampler::StackSampler;
 use lowtide_model::leaks::LeakReport;
 use lowtide_probe::target::Target;
 use serde_json::Value;
@@ -58,6 +59,10 @@ impl Subject {
         }
     }
 
+    pub(crate) fn target(&self) -> Target {
+        Target::open(self.child.id()).unwrap()
+    }
+
     /// Waits until it has done so many steps.
     pub(crate) fn wait_for(&mut self, steps: u64) -> Truth {
         loop {
@@ -72,7 +77,18 @@ impl Subject {
     /// Watches it for some snapshots, with so many steps between them, and seeks pointers. Returns the report, and the smallest
     /// and largest numbers of blocks that it can have lost, and that it can have kept more, in the time of the survivors.
     pub(crate) fn watch(&mut self, looks: usize, steps: u64, max_blocks: usize) -> Watched {
-        let target = Target::open(self.child.id()).unwrap();
+        self.watch_with(looks, steps, max_blocks, None)
+    }
+
+    /// The same, with stacks. `sampler` takes them.
+    pub(crate) fn watch_with(
+        &mut self,
+        looks: usize,
+        steps: u64,
+        max_blocks: usize,
+        sampler: Option<StackSampler>,
+    ) -> Watched {
+        let target = self.target();
         let mut finder = LeakFinder::with_max_blocks(&target, max_blocks).unwrap();
         let mut next = self.ask().steps;
         let (mut times, mut truths): (Vec<f64>, Vec<[Truth; 2]>) = (Vec::new(), Vec::new());
@@ -89,7 +105,10 @@ impl Subject {
             next = after.steps + steps;
         }
         let older_s = times.last().unwrap() / 2.0;
-        let search = Search { with_text: false, interrupt: &AtomicBool::new(false) };
+        let samples = sampler.map(|sampler| sampler.finish().unwrap());
+        let interrupt = AtomicBool::new(false);
+        let count_calls = Some(Duration::from_secs(2));
+        let search = Search { samples: samples.as_ref(), count_calls, ..Search::new(&interrupt) };
         finder.seek(Some(older_s), &search).unwrap();
         let last = usize::from(survivors(&times, older_s).end - 1);
         let range = |of: fn(&Truth) -> u64| {
@@ -126,10 +145,20 @@ impl Drop for Subject {
 
 /// Compiles a source beside this file into a directory.
 pub(crate) fn compile(directory: &Path, source: &str, compiler: &str) -> PathBuf {
+    compile_with(directory, source, compiler, &["-O2"])
+}
+
+/// The same with flags.
+pub(crate) fn compile_with(
+    directory: &Path,
+    source: &str,
+    compiler: &str,
+    flags: &[&str],
+) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/live").join(source);
     let program = directory.join("subject");
     let mut command = Command::new(compiler);
-    command.args(["-O2", "-pthread", "-o"]).args([&program, &source]);
+    command.args(flags).args(["-pthread", "-o"]).args([&program, &source]);
     assert!(command.status().unwrap_or_else(|e| panic!("{compiler}: {e}")).success());
     program
 }

@@ -5,7 +5,7 @@ use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{LeakGroup, LeakReport};
 use minijinja::{AutoEscape, Environment, Value, context};
 
-use super::{facts, holders, roots, size, types};
+use super::{facts, holders, roots, size, stacks, types};
 use crate::html::{HtmlError, pairs};
 use crate::svg::{PALETTE, PALETTE_ON_DARK, Theme, leaks_chart};
 use crate::text::{printable, thousands};
@@ -55,6 +55,9 @@ fn group(found: &LeakGroup, report: &LeakReport) -> Value {
         types => types(&found.types),
         holders => holders(&found.holders),
         roots => roots(found),
+        stacks => stacks::shown(found)
+            .map(|stack| context! { title => stacks::title(stack), lines => stacks::lines(stack) })
+            .collect::<Vec<Value>>(),
         because => found.because.iter().map(|why| printable(why)).collect::<Vec<String>>(),
     }
 }

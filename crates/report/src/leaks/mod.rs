@@ -1,7 +1,10 @@
 //! The report of `lowtide leaks` for people: one screen of text. [`page`] draws a record, which [`read()`] opens.
 
+mod folded;
 mod html;
+mod pprof;
 mod read;
+mod stacks;
 
 use std::fmt::Write as _;
 
@@ -12,7 +15,9 @@ use lowtide_model::leaks::{BlockType, Holder, LeakGroup, LeakKind, LeakReport};
 use crate::screen::{Screen, bold, dim, hanging, title};
 use crate::text::{printable, thousands, wrapped};
 
+pub use folded::folded;
 pub use html::render as page;
+pub use pprof::pprof;
 pub use read::read;
 
 /// Width of the columns before the description of a group.
@@ -69,6 +74,9 @@ fn facts(report: &LeakReport) -> Vec<String> {
         _ => "whole heap scanned".to_owned(),
     });
     facts.push(format!("{} of CPU time used", HumanSeconds(report.cpu_s)));
+    if let Some(sampling) = &report.sampling {
+        facts.push(stacks::sampling(sampling, report.exposure));
+    }
     facts
 }
 
@@ -103,6 +111,12 @@ fn group(found: &LeakGroup, report: &LeakReport, screen: Screen) -> String {
     ] {
         if !text.is_empty() {
             out += &hanging(&format!("{indent}{head}"), &text, screen);
+        }
+    }
+    for stack in stacks::shown(found) {
+        out += &hanging(&indent, &stacks::title(stack), screen);
+        for line in stacks::lines(stack) {
+            out += &hanging(&format!("{indent}  "), &line, screen);
         }
     }
     let is_lost = matches!(found.verdict, LeakKind::Lost | LeakKind::LostBefore);
@@ -160,6 +174,14 @@ fn next(report: &LeakReport) -> String {
             format!("next: lowtide leaks {pid} --duration 1h, to see whether it stops")
         }
         LeakKind::Level => format!("next: lowtide inspect {pid}, for memory that is free but held"),
+        LeakKind::Lost | LeakKind::LostBefore
+            if report.groups.iter().any(|group| !group.stacks.is_empty()) =>
+        {
+            "next: find out why the code above does not free these blocks".to_owned()
+        }
+        LeakKind::Lost if report.sampling.is_some() => {
+            format!("next: lowtide leaks {pid} --duration 30m, for stacks of these blocks")
+        }
         LeakKind::Lost | LeakKind::LostBefore => {
             "next: find the code that allocates blocks of this type and size".to_owned()
         }
@@ -168,9 +190,33 @@ fn next(report: &LeakReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lowtide_model::leaks::{AgeRange, LeakTier, LeakVerdict};
+    use lowtide_model::leaks::{
+        AgeRange, CallProof, LeakFrame, LeakStack, LeakTier, LeakVerdict, StackSampling,
+    };
 
     use super::*;
+
+    /// A stack, in part without debug information.
+    fn stack() -> LeakStack {
+        let frame = |function: &str, line: Option<u32>| LeakFrame {
+            function: function.to_owned(),
+            file: line.map(|_| "/src/server/session.cc".to_owned()),
+            line,
+            module: Some("server".to_owned()),
+        };
+        LeakStack {
+            share: 1.0,
+            samples: 12,
+            is_cut: true,
+            frames: vec![frame("Session::open(int)", Some(52)), frame("server+0x1f30", None)],
+            proof: Some(CallProof {
+                calls: 81,
+                seconds: 8.0,
+                calls_per_hour: 36_450.0,
+                survivors_per_hour: 36_000.0,
+            }),
+        }
+    }
 
     /// A report with a leak, a cache, and a size that does not grow.
     pub(super) fn report() -> LeakReport {
@@ -194,6 +240,7 @@ mod tests {
         let lost = LeakGroup {
             types: vec![BlockType { name: "C++ Session".to_owned(), share: 1.0 }],
             unreachable_share: Some(0.99),
+            stacks: vec![stack()],
             ..group(LeakKind::Lost, 96_000)
         };
         let growing = LeakGroup {
@@ -209,13 +256,21 @@ mod tests {
             schema: LeakReport::SCHEMA.to_owned(),
             pid: 4711,
             command: vec!["server".to_owned(), "--port".to_owned(), "80".to_owned()],
-            tier: LeakTier::Read,
+            tier: LeakTier::Bpf,
             looks: 13,
             torn_looks: 1,
             elapsed_s: 60.0,
             cpu_s: 0.4,
             older_s: 30.0,
-            exposure: 0.0,
+            exposure: 0.0098,
+            sampling: Some(StackSampling {
+                windows: 5,
+                hits: 104_000,
+                samples: 98_000,
+                cut_share: 0.02,
+                hit_s: 2.1e-6,
+                max_delay_s: 0.0021,
+            }),
             sampled_share: 0.25,
             in_use_bytes: 300 << 20,
             verdict: LeakVerdict {

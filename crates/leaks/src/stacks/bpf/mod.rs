@@ -1,0 +1,167 @@
+//! Return probes by BPF (`uprobe_multi`, Linux 6.6; for all threads of a process, 6.10): a program in the kernel that writes a
+//! sample whenever an allocation function of one process returns. A probe exists as long as its descriptor is open: it ends with
+//! lowtide, however that ends.
+
+mod assembler;
+mod calls;
+mod program;
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use calls::{Fires, SharedPages};
+use program::{counter, sample};
+
+/// Size of the buffer for samples: those of 20 ms at the highest rate that was measured.
+const RING_BYTES: usize = 16 << 20;
+/// Bytes of the head of a sample in the buffer, and bits of its first word.
+const HEAD_BYTES: usize = 8;
+const BUSY: u32 = 1 << 31;
+const DISCARDED: u32 = 1 << 30;
+
+/// A program in the kernel, with what it writes.
+#[derive(Debug)]
+pub(super) struct Sampler {
+    program: OwnedFd,
+    counters: SharedPages,
+    ring: Ring,
+}
+
+/// Probes that are open. Dropping them closes them, which can take 0.1 s.
+#[derive(Debug)]
+pub(super) struct Probes {
+    _link: OwnedFd,
+}
+
+/// One return from an allocation function.
+#[derive(Debug, Clone)]
+pub(super) struct Hit {
+    /// The address that it returned.
+    pub(super) address: u64,
+    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(super) time_ns: u64,
+    /// Where the program continues, and its registers then.
+    pub(super) instruction: u64,
+    pub(super) stack_pointer: u64,
+    pub(super) frame_pointer: u64,
+    /// The stack from its pointer on, as far as it was copied.
+    pub(super) stack: Vec<u8>,
+}
+
+impl Sampler {
+    /// Loads the program.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not permit or support it.
+    pub(super) fn load() -> io::Result<Self> {
+        let counters = calls::create_array(counter::COUNT * 8)?;
+        let samples = calls::create_ring(RING_BYTES)?;
+        let instructions = program::assemble(counters.as_fd(), samples.as_fd())
+            .ok_or_else(|| io::Error::other("the program has a jump to nowhere"))?;
+        let program = calls::load(&instructions)?;
+        let page = rustix::param::page_size();
+        let counters = SharedPages::new(&counters, 0, page, true)?;
+        Ok(Self { program, counters, ring: Ring::map(&samples, page)? })
+    }
+
+    /// Lets the program write samples of the next hits, and only count all further ones.
+    pub(super) fn allow(&self, hits: u64) {
+        let counter = |index| self.counters.word(index);
+        counter(counter::HITS).store(0, Ordering::Relaxed);
+        counter(counter::LIMIT).store(hits, Ordering::Release);
+    }
+
+    /// Lets the program only count from now on.
+    pub(super) fn stop(&self) {
+        self.counters.word(counter::LIMIT).store(0, Ordering::Release);
+    }
+
+    /// Hits since [`Sampler::allow`].
+    pub(super) fn hits(&self) -> u64 {
+        self.counters.word(counter::HITS).load(Ordering::Relaxed)
+    }
+
+    /// Opens probes at the return of functions, by their offsets in a file.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not permit or support it, or if the process has ended.
+    pub(super) fn at_returns(&self, file: &File, offsets: &[u64], pid: u32) -> io::Result<Probes> {
+        self.attach(file, offsets, pid, Fires::AtReturn)
+    }
+
+    /// Opens a probe at an instruction, by its offset in a file.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not permit or support it, or if the process has ended.
+    pub(super) fn at_instruction(&self, file: &File, offset: u64, pid: u32) -> io::Result<Probes> {
+        self.attach(file, &[offset], pid, Fires::AtInstruction)
+    }
+
+    fn attach(&self, file: &File, offsets: &[u64], pid: u32, fires: Fires) -> io::Result<Probes> {
+        // The kernel takes a path only. This one leads to the file that is open, whatever stands at its name now.
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let link = calls::attach(self.program.as_fd(), &path, offsets, pid, fires)?;
+        Ok(Probes { _link: link })
+    }
+
+    /// Takes the samples that were written so far.
+    pub(super) fn drain(&mut self, each: &mut dyn FnMut(Hit)) {
+        self.ring.drain(each);
+    }
+}
+
+/// The buffer that the kernel writes samples to.
+#[derive(Debug)]
+struct Ring {
+    /// Where this process has come to.
+    consumer: SharedPages,
+    /// Where the kernel has come to, and after a page the samples, twice in a row: none is in two parts.
+    producer: SharedPages,
+    page: usize,
+}
+
+impl Ring {
+    fn map(samples: &OwnedFd, page: usize) -> io::Result<Self> {
+        Ok(Self {
+            consumer: SharedPages::new(samples, 0, page, true)?,
+            producer: SharedPages::new(samples, page, page + 2 * RING_BYTES, false)?,
+            page,
+        })
+    }
+
+    fn drain(&mut self, each: &mut dyn FnMut(Hit)) {
+        let end = self.producer.load(0);
+        let mut at = self.consumer.word(0).load(Ordering::Relaxed);
+        while at < end {
+            let place = self.page + (at as usize & (RING_BYTES - 1));
+            let head = self.producer.load(place) as u32;
+            if head & BUSY != 0 {
+                break;
+            }
+            let length = (head & !DISCARDED) as usize;
+            if head & DISCARDED == 0 && length == sample::BYTES {
+                each(self.hit(place + HEAD_BYTES));
+            }
+            at += (HEAD_BYTES + length).next_multiple_of(8) as u64;
+            self.consumer.word(0).store(at, Ordering::Release);
+        }
+    }
+
+    fn hit(&self, at: usize) -> Hit {
+        let field = |offset: usize| self.producer.word((at + offset) / 8).load(Ordering::Relaxed);
+        let length = (field(sample::STACK_LENGTH) as usize).min(program::STACK_BYTES);
+        let mut stack = vec![0; length];
+        self.producer.copy(at + sample::STACK, &mut stack);
+        Hit {
+            address: field(sample::ADDRESS),
+            time_ns: field(sample::TIME),
+            instruction: field(sample::INSTRUCTION),
+            stack_pointer: field(sample::STACK_POINTER),
+            frame_pointer: field(sample::FRAME_POINTER),
+            stack,
+        }
+    }
+}

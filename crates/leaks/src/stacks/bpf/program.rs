@@ -1,0 +1,131 @@
+//! The program that runs in the kernel when an allocation function returns, and what it writes.
+
+use std::os::fd::BorrowedFd;
+
+use super::assembler::{Assembler, Instruction, Register::*};
+
+/// Bytes of the stack that a sample has: enough for most ways to an allocation.
+pub(super) const STACK_BYTES: usize = 2048;
+/// Bytes of the stack that are copied where less is left of it.
+const SHORT_STACK_BYTES: i32 = 512;
+
+/// Fields of a sample, in bytes from its beginning. All are words of 64 bits.
+pub(super) mod sample {
+    pub(crate) const ADDRESS: usize = 0;
+    pub(crate) const TIME: usize = 8;
+    pub(crate) const INSTRUCTION: usize = 16;
+    pub(crate) const STACK_POINTER: usize = 24;
+    pub(crate) const FRAME_POINTER: usize = 32;
+    pub(crate) const STACK_LENGTH: usize = 40;
+    pub(crate) const STACK: usize = 48;
+    pub(crate) const BYTES: usize = STACK + super::STACK_BYTES;
+}
+
+/// Words of the counters that the program shares with lowtide.
+pub(super) mod counter {
+    /// Number of hits after which the program only counts.
+    pub(crate) const LIMIT: usize = 0;
+    /// Hits.
+    pub(crate) const HITS: usize = 1;
+    pub(crate) const COUNT: usize = 2;
+}
+
+/// Functions of the kernel (`BPF_FUNC_…` of linux/bpf.h).
+mod function {
+    pub(super) const KTIME_GET_NS: i32 = 5;
+    pub(super) const PROBE_READ_USER: i32 = 112;
+    pub(super) const RINGBUF_RESERVE: i32 = 131;
+    pub(super) const RINGBUF_SUBMIT: i32 = 132;
+}
+
+/// Registers of the program, in bytes from the beginning of `struct pt_regs` (x86_64).
+mod register {
+    pub(super) const BP: i16 = 32;
+    pub(super) const AX: i16 = 80;
+    pub(super) const IP: i16 = 128;
+    pub(super) const SP: i16 = 152;
+}
+
+/// `BPF_RB_NO_WAKEUP`: lowtide polls.
+const NO_WAKE_UP: i32 = 1;
+
+/// Assembles the program. In C:
+///
+/// ```c
+/// int at_return(struct pt_regs *regs) {
+///     if (fetch_and_add(&counters->hits, 1) >= counters->limit)
+///         return 0;
+///     u64 address = regs->ax;
+///     if (address == 0)                       // the allocation failed
+///         return 0;
+///     struct sample *sample = bpf_ringbuf_reserve(&samples, sizeof *sample, 0);
+///     if (!sample)                            // the buffer is full
+///         return 0;
+///     sample->address = address;
+///     sample->time = bpf_ktime_get_ns();
+///     sample->instruction = regs->ip;         // in the caller
+///     sample->stack_pointer = regs->sp;
+///     sample->frame_pointer = regs->bp;
+///     sample->stack_length = 2048;
+///     if (bpf_probe_read_user(sample->stack, 2048, regs->sp) != 0) {
+///         sample->stack_length = 512;         // the stack ends before that
+///         if (bpf_probe_read_user(sample->stack, 512, regs->sp) != 0)
+///             sample->stack_length = 0;
+///     }
+///     bpf_ringbuf_submit(sample, BPF_RB_NO_WAKEUP);
+///     return 0;
+/// }
+/// ```
+pub(super) fn assemble(
+    counters: BorrowedFd<'_>,
+    samples: BorrowedFd<'_>,
+) -> Option<Vec<Instruction>> {
+    let mut program = Assembler::default();
+    let word = |index: usize| (index * 8) as i16;
+    let field = |at: usize| at as i16;
+    program
+        .copy(R6, R1)
+        .load_map_value(R7, counters)
+        .set(R8, 1)
+        .fetch_and_add(R7, word(counter::HITS), R8)
+        .load(R9, R7, word(counter::LIMIT))
+        .jump_if_not_less(R8, R9, "out")
+        .load(R8, R6, register::AX)
+        .jump_if_zero(R8, "out")
+        .load_map(R1, samples)
+        .set(R2, sample::BYTES as i32)
+        .set(R3, 0)
+        .call(function::RINGBUF_RESERVE)
+        .jump_if_zero(R0, "out")
+        .copy(R9, R0)
+        .store(R9, field(sample::ADDRESS), R8)
+        .call(function::KTIME_GET_NS)
+        .store(R9, field(sample::TIME), R0);
+    for (at, register) in [
+        (sample::INSTRUCTION, register::IP),
+        (sample::STACK_POINTER, register::SP),
+        (sample::FRAME_POINTER, register::BP),
+    ] {
+        program.load(R1, R6, register).store(R9, field(at), R1);
+    }
+    for bytes in [STACK_BYTES as i32, SHORT_STACK_BYTES] {
+        program
+            .store_number(R9, field(sample::STACK_LENGTH), bytes)
+            .copy(R1, R9)
+            .add_number(R1, sample::STACK as i32)
+            .set(R2, bytes)
+            .load(R3, R6, register::SP)
+            .call(function::PROBE_READ_USER)
+            .jump_if_zero(R0, "submit");
+    }
+    program
+        .store_number(R9, field(sample::STACK_LENGTH), 0)
+        .label("submit")
+        .copy(R1, R9)
+        .set(R2, NO_WAKE_UP)
+        .call(function::RINGBUF_SUBMIT)
+        .label("out")
+        .set(R0, 0)
+        .exit();
+    program.finish()
+}

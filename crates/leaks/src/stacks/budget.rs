@@ -1,0 +1,68 @@
+//! How often windows are opened in which a process is probed.
+
+use std::time::Duration;
+
+/// Maximum number of hits in a window. A request that makes more allocations than that is slowed down by this many at most.
+pub(super) const MAX_HITS: u64 = 20_000;
+/// Maximum time for which a window stays open.
+pub(super) const MAX_WINDOW: Duration = Duration::from_millis(200);
+/// Minimum time between two windows.
+const MIN_PAUSE: Duration = Duration::from_millis(200);
+
+/// Keeps the exposure of a process, the share of the time in which it has probes, within a limit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
+    share: f64,
+    exposed: Duration,
+}
+
+impl Budget {
+    /// A limit as a share of the time, from 0 to 1.
+    pub(super) fn new(share: f64) -> Self {
+        Self { share, exposed: Duration::ZERO }
+    }
+
+    /// Counts the time from when probes were asked for until all were closed.
+    pub(super) fn spend(&mut self, time: Duration) {
+        self.exposed += time;
+    }
+
+    /// The time for which the process had probes so far.
+    pub(super) fn exposed(&self) -> Duration {
+        self.exposed
+    }
+
+    /// Returns the time to wait after a window, for the exposure to be within the limit when the next begins. `elapsed` is the
+    /// time since the first window began.
+    pub(super) fn pause(&self, elapsed: Duration) -> Duration {
+        let due = self.exposed.as_secs_f64() / self.share;
+        let left = due - elapsed.as_secs_f64();
+        Duration::try_from_secs_f64(left).unwrap_or_default().max(MIN_PAUSE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exposure_stays_within_its_share_of_the_time() {
+        let mut budget = Budget::new(0.01);
+        let mut elapsed = Duration::ZERO;
+        for ms in [150, 90, 400, 10, 220] {
+            let window = Duration::from_millis(ms);
+            budget.spend(window);
+            elapsed += window;
+            elapsed += budget.pause(elapsed);
+            let share = budget.exposed().as_secs_f64() / elapsed.as_secs_f64();
+            assert!(share <= 0.01 + 1e-9, "{share}");
+        }
+    }
+
+    #[test]
+    fn windows_that_cost_little_do_not_follow_each_other_at_once() {
+        let mut budget = Budget::new(1.0);
+        budget.spend(Duration::from_millis(1));
+        assert_eq!(budget.pause(Duration::from_secs(1)), MIN_PAUSE);
+    }
+}

@@ -1,0 +1,163 @@
+//! Sampled blocks that are still unchanged.
+//!
+//! The address of a block does not identify it: while a block is freed and the next one takes its place, the address stays. So a
+//! block is followed from the first moment on by its content. Its first word changes when the allocator lists it as free, and
+//! when the next block of that place is filled. Only the walk of the heap then decides whether it is in use.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+/// Words at the beginning of a block that are kept.
+pub(super) const WORDS: usize = 6;
+/// Maximum number of blocks that are followed.
+const MAX_FOLLOWED: usize = 1 << 17;
+/// Times between two checks of a block, in milliseconds. The last one repeats.
+const STEPS_MS: [u64; 7] = [50, 300, 1_000, 3_000, 10_000, 30_000, 60_000];
+
+/// The first words of a block, as many as could be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Content {
+    words: [u64; WORDS],
+    length: u8,
+}
+
+impl Content {
+    /// Makes it of bytes; `None` if there is not a whole word.
+    pub(super) fn new(bytes: &[u8]) -> Option<Self> {
+        let mut content = Self { words: [0; WORDS], length: 0 };
+        for (word, bytes) in content.words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+            content.length += 1;
+        }
+        (content.length > 0).then_some(content)
+    }
+
+    /// Whether the first words are equal, at most this many.
+    pub(super) fn is_like(&self, other: &Self, words: usize) -> bool {
+        let common = usize::from(self.length.min(other.length)).min(words);
+        self.words[..common] == other.words[..common]
+    }
+}
+
+/// A block that is followed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Followed {
+    /// When it was allocated, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(super) time_ns: u64,
+    /// The number of its stack.
+    pub(super) stack: u32,
+    /// What it held when it was seen first.
+    pub(super) content: Content,
+    checks: u8,
+}
+
+/// Blocks that are followed, by address.
+#[derive(Debug, Default)]
+pub(super) struct FollowedBlocks {
+    blocks: HashMap<u64, Followed>,
+    /// When each is due, its address, and when it was allocated.
+    due: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    random: u64,
+}
+
+impl FollowedBlocks {
+    /// Follows a block. One that was at the address before is followed no more. Returns whether there was room.
+    pub(super) fn add(&mut self, at: u64, time_ns: u64, stack: u32, content: Content) -> bool {
+        self.blocks.remove(&at);
+        if self.blocks.len() >= MAX_FOLLOWED {
+            return false;
+        }
+        self.blocks.insert(at, Followed { time_ns, stack, content, checks: 0 });
+        self.schedule(at, time_ns, 0, time_ns);
+        true
+    }
+
+    /// Forgets the block at an address, which was allocated anew.
+    pub(super) fn forget(&mut self, at: u64) {
+        self.blocks.remove(&at);
+    }
+
+    fn schedule(&mut self, at: u64, now_ns: u64, checks: u8, time_ns: u64) {
+        let step = STEPS_MS[usize::from(checks).min(STEPS_MS.len() - 1)] * 1_000_000;
+        // Between half of the time and one and a half, so that no rhythm of the program coincides.
+        self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        let jitter = ((u128::from(self.random >> 32) * u128::from(step)) >> 32) as u64;
+        self.due.push(Reverse((now_ns + step / 2 + jitter, at, time_ns)));
+    }
+
+    /// Checks the blocks that are due. `read` reads the content at an address.
+    pub(super) fn check(&mut self, now_ns: u64, read: &mut dyn FnMut(u64) -> Option<Content>) {
+        while let Some(Reverse((due, at, time_ns))) = self.due.peek().copied() {
+            if due > now_ns {
+                return;
+            }
+            self.due.pop();
+            let Some(block) = self.blocks.get_mut(&at).filter(|block| block.time_ns == time_ns)
+            else {
+                continue;
+            };
+            if read(at).is_some_and(|content| content.is_like(&block.content, 1)) {
+                block.checks = block.checks.saturating_add(1);
+                let checks = block.checks;
+                self.schedule(at, now_ns, checks, time_ns);
+            } else {
+                self.blocks.remove(&at);
+            }
+        }
+    }
+
+    /// The blocks that are left, in order of address.
+    pub(super) fn into_blocks(self) -> Vec<(u64, Followed)> {
+        let mut blocks: Vec<(u64, Followed)> = self.blocks.into_iter().collect();
+        blocks.sort_unstable_by_key(|(at, _)| *at);
+        blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn content(word: u64) -> Content {
+        Content::new(&word.to_le_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_block_whose_content_changes_is_followed_no_more() {
+        let mut followed = FollowedBlocks::default();
+        followed.add(0x1000, 0, 1, content(1));
+        followed.add(0x2000, 0, 2, content(2));
+        followed.check(SECOND, &mut |at| Some(content(if at == 0x1000 { 9 } else { 2 })));
+        let left: Vec<u64> = followed.into_blocks().iter().map(|(at, _)| *at).collect();
+        assert_eq!(left, [0x2000]);
+    }
+
+    #[test]
+    fn a_block_in_the_place_of_another_has_its_own_time_and_stack() {
+        let mut followed = FollowedBlocks::default();
+        followed.add(0x1000, 0, 1, content(1));
+        followed.add(0x1000, SECOND, 2, content(5));
+        // What was due of the first block does not concern the second.
+        followed.check(SECOND, &mut |_| None);
+        let left = followed.into_blocks();
+        assert_eq!((left.len(), left[0].1.stack, left[0].1.time_ns), (1, 2, SECOND));
+    }
+
+    #[test]
+    fn memory_for_blocks_is_bounded() {
+        let mut followed = FollowedBlocks::default();
+        let added =
+            (0..MAX_FOLLOWED as u64 + 10).filter(|at| followed.add(at * 16, 0, 0, content(1)));
+        assert_eq!(added.count(), MAX_FOLLOWED);
+    }
+
+    #[test]
+    fn only_as_many_words_as_both_have_are_compared() {
+        let long = Content::new(&[7; 48]).unwrap();
+        let short = Content::new(&[7; 23]).unwrap();
+        assert!(long.is_like(&short, WORDS) && short.is_like(&long, 1));
+        assert_eq!(Content::new(&[7; 7]), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! The allocation functions of a process, as places in files.
+
+use std::fs::File;
+
+use lowtide_model::allocator_kind::AllocatorKind;
+use lowtide_model::runtime_kind::RuntimeKind;
+use lowtide_probe::detect::Detected;
+use lowtide_probe::mapped::open_mapped;
+use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::program::Source;
+use object::Endianness;
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
+
+/// Functions that return a block. Those that return it through a pointer (`posix_memalign`) are not among them.
+const C: [&str; 8] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "memalign",
+    "aligned_alloc",
+    "valloc",
+    "pvalloc",
+];
+/// `operator new` of C++, which jemalloc, mimalloc and tcmalloc define without `malloc`.
+const CPP: [&str; 8] = [
+    "_Znwm",
+    "_Znam",
+    "_ZnwmRKSt9nothrow_t",
+    "_ZnamRKSt9nothrow_t",
+    "_ZnwmSt11align_val_t",
+    "_ZnamSt11align_val_t",
+    "_ZnwmSt11align_val_tRKSt9nothrow_t",
+    "_ZnamSt11align_val_tRKSt9nothrow_t",
+];
+/// Functions of jemalloc's own interface, after its prefix.
+const JEMALLOC: [&str; 6] = ["malloc", "calloc", "realloc", "aligned_alloc", "mallocx", "rallocx"];
+/// Prefixes of jemalloc: of its own builds, and of Rust's.
+const JEMALLOC_PREFIXES: [&str; 3] = ["je_", "_rjem_", "_rjem_je_"];
+/// Functions of mimalloc's own interface.
+const MIMALLOC: [&str; 12] = [
+    "mi_malloc",
+    "mi_calloc",
+    "mi_zalloc",
+    "mi_realloc",
+    "mi_malloc_aligned",
+    "mi_zalloc_aligned",
+    "mi_realloc_aligned",
+    "mi_new",
+    "mi_new_n",
+    "mi_new_aligned",
+    "mi_malloc_small",
+    "mi_zalloc_small",
+];
+/// Functions of gperftools' own interface.
+const GPERFTOOLS: [&str; 6] =
+    ["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign", "tc_new", "tc_newarray"];
+/// Functions of CPython, whose blocks are objects. Those of larger objects call `malloc` in turn.
+const CPYTHON: [&str; 6] = [
+    "PyObject_Malloc",
+    "PyObject_Calloc",
+    "PyObject_Realloc",
+    "PyMem_Malloc",
+    "PyMem_Calloc",
+    "PyMem_Realloc",
+];
+/// Maximum number of entries of a table of symbols.
+const MAX_SYMBOLS: u64 = 4 << 20;
+
+/// A file with allocation functions.
+#[derive(Debug)]
+pub(super) struct Functions {
+    pub(super) file: File,
+    /// Where each begins in the file, in bytes.
+    pub(super) offsets: Vec<u64>,
+}
+
+/// Finds the allocation functions of a process: those of its allocators, and of CPython.
+pub(super) fn find(pid: u32, maps: &[Mapping], detected: &Detected) -> Vec<Functions> {
+    let mut names: Vec<(&Mapping, Vec<String>)> = Vec::new();
+    for allocator in detected.allocators() {
+        let path = allocator.path.to_string_lossy();
+        let mapping = maps.iter().find(|mapping| mapping.has_file() && mapping.name == path);
+        names.extend(mapping.map(|mapping| (mapping, names_of(&allocator.kind))));
+    }
+    for runtime in detected.runtimes.iter().filter(|one| one.kind == RuntimeKind::Python) {
+        let mapping = maps.iter().find(|mapping| mapping.file == runtime.file);
+        let wanted = CPYTHON.map(str::to_owned).to_vec();
+        names.extend(mapping.map(|mapping| (mapping, wanted)));
+    }
+    names
+        .into_iter()
+        .filter_map(|(mapping, names)| {
+            let file = open_mapped(pid, mapping).ok()?;
+            let offsets = offsets(&file, &names)?;
+            Some(Functions { file, offsets })
+        })
+        .filter(|functions| !functions.offsets.is_empty())
+        .collect()
+}
+
+fn names_of(kind: &AllocatorKind) -> Vec<String> {
+    let mut names: Vec<String> = C.iter().map(|name| (*name).to_owned()).collect();
+    let mut add = |more: &[&str]| names.extend(more.iter().map(|name| (*name).to_owned()));
+    match kind {
+        AllocatorKind::Jemalloc => {
+            add(&CPP);
+            let prefixed = JEMALLOC_PREFIXES
+                .iter()
+                .flat_map(|prefix| JEMALLOC.iter().map(move |name| format!("{prefix}{name}")));
+            names.extend(prefixed);
+        }
+        AllocatorKind::Mimalloc => {
+            add(&CPP);
+            add(&MIMALLOC);
+        }
+        AllocatorKind::Gperftools => {
+            add(&CPP);
+            add(&GPERFTOOLS);
+        }
+        _ => {}
+    }
+    names
+}
+
+/// Returns where functions begin in a file, without repetitions.
+pub(super) fn offsets(file: &File, names: &[String]) -> Option<Vec<u64>> {
+    let source = Source::new(file);
+    let source = &source;
+    let header = FileHeader64::<Endianness>::parse(source).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, source).ok()?;
+    let sections = header.sections(endian, source).ok()?;
+    let mut found = Vec::new();
+    for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
+        let mut tables = sections.iter().filter(|section| section.sh_type(endian) == kind);
+        let entry = size_of::<elf::Sym64<Endianness>>() as u64;
+        if tables.any(|table| table.sh_size(endian) > MAX_SYMBOLS * entry) {
+            continue;
+        }
+        let Ok(table) = sections.symbols(endian, source, kind) else { continue };
+        for symbol in table.iter() {
+            if symbol.st_type() != elf::STT_FUNC || symbol.st_shndx(endian) == elf::SHN_UNDEF {
+                continue;
+            }
+            let Ok(name) = table.symbol_name(endian, symbol) else { continue };
+            if !names.iter().any(|wanted| wanted.as_bytes() == name) {
+                continue;
+            }
+            let address = symbol.st_value(endian);
+            let offset = segments.iter().find_map(|segment| {
+                let (start, length) = (segment.p_vaddr(endian), segment.p_filesz(endian));
+                let within = address.checked_sub(start).filter(|within| *within < length)?;
+                let is_code = segment.p_flags(endian) & elf::PF_X != elf::ProgramFlags::default();
+                let offset = segment.p_offset(endian).checked_add(within)?;
+                (segment.p_type(endian) == elf::PT_LOAD && is_code).then_some(offset)
+            });
+            found.extend(offset);
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_found_in_our_own_c_library() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let maps = lowtide_probe::proc::maps::parse(&maps).unwrap();
+        let detected =
+            lowtide_probe::detect::Detector::default().detect(std::process::id(), &maps).unwrap();
+        let found = find(std::process::id(), &maps, &detected);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].offsets.len() >= 5, "{found:?}");
+    }
+}

@@ -1,0 +1,26 @@
+//! Where blocks are allocated that survive.
+//!
+//! Return probes on the allocation functions sample allocations with their stacks, in short windows, and never where memory is
+//! freed. The sampled blocks are followed from outside; the stacks of those that survive are reported.
+//!
+//! - [`sampler`]: the windows, and the blocks that are followed.
+//! - `bpf`: the probes, and the program that runs in the kernel.
+//! - `functions`: which functions are probed.
+//! - `trial`: whether probes work, what a hit costs, and whether they are a danger under system call filters.
+//! - `budget`: when the next window begins.
+//! - `followed`: blocks that are unchanged so far.
+//! - `unwind`: the frames of a stack.
+//! - `survivors`: blocks that are still in use, and their stacks.
+//! - `names`: functions, files and lines.
+//! - [`refusal`]: why stacks are not taken.
+
+mod bpf;
+mod budget;
+mod followed;
+mod functions;
+mod names;
+pub mod refusal;
+pub mod sampler;
+pub(crate) mod survivors;
+mod trial;
+mod unwind;

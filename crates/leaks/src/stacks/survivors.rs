@@ -1,0 +1,241 @@
+//! Which of the sampled blocks survive, and by which stacks they were allocated.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
+use lowtide_model::leaks::LeakStack;
+use lowtide_model::survivors::size_class;
+use lowtide_probe::inspect::BlockReader;
+use lowtide_probe::mapped::open_mapped;
+use lowtide_probe::proc::maps::Mapping;
+use lowtide_probe::target::TargetError;
+
+use super::followed::WORDS;
+use super::names::FrameNamer;
+use super::sampler::{StackSamples, now_ns, read};
+use crate::evidence::GroupKey;
+use crate::files::Image;
+
+/// Maximum number of stacks of a group that are reported.
+const MAX_STACKS: usize = 5;
+/// Minimum part of the samples with a call whose blocks are still in use, for the call to be counted as proof.
+const MIN_SURVIVAL: f64 = 0.5;
+/// Minimum number of samples with a call, for the same.
+const MIN_SAMPLES: u64 = 3;
+/// Maximum number of times that a call is made while it is counted.
+const MAX_CALLS: u64 = 2_000;
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A sampled block that is in use, and unchanged since the first moment.
+#[derive(Debug, Clone, Copy)]
+struct Survivor {
+    class: u16,
+    is_lost: bool,
+    age_s: f64,
+    stack: u32,
+}
+
+/// The stacks of blocks that survive.
+#[derive(Debug)]
+pub(crate) struct SurvivingStacks<'s> {
+    samples: &'s StackSamples,
+    survivors: Vec<Survivor>,
+}
+
+/// Calls that were counted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallCount {
+    pub(crate) calls: u64,
+    pub(crate) seconds: f64,
+}
+
+impl<'s> SurvivingStacks<'s> {
+    /// Walks the heap for the sampled blocks. `is_lost` says whether nothing leads to the block with an address and a print.
+    ///
+    /// # Errors
+    /// Fails if the process has ended, or executes another program.
+    pub(crate) fn find(
+        samples: &'s StackSamples,
+        reader: &mut BlockReader,
+        is_lost: &dyn Fn(u64, u16) -> bool,
+    ) -> Result<Self, TargetError> {
+        let mut present = Presence::new(samples.blocks.iter().map(|(at, _)| *at).collect());
+        if !samples.blocks.is_empty() {
+            reader.walk(&mut present)?;
+        }
+        let now = now_ns();
+        let survivors =
+            samples.blocks.iter().zip(&present.found).filter_map(|((at, block), found)| {
+                let found = (*found)?;
+                let content = read(reader.memory(), *at)?;
+                // Some allocators keep 8 bytes beside a block, and count them.
+                let words = (found.bytes.saturating_sub(8) / 8).clamp(1, WORDS as u64) as usize;
+                content.is_like(&block.content, words).then(|| Survivor {
+                    class: size_class(found.bytes),
+                    is_lost: is_lost(*at, found.print),
+                    age_s: now.saturating_sub(block.time_ns) as f64 / 1e9,
+                    stack: block.stack,
+                })
+            });
+        Ok(Self { samples, survivors: survivors.collect() })
+    }
+
+    /// Counts the stacks of the survivors of a group, the most frequent first. Blocks count from an age on, in seconds.
+    fn counts(&self, key: &GroupKey, older_s: f64) -> Vec<(u32, u64)> {
+        let mut counts: HashMap<u32, u64> = HashMap::new();
+        for survivor in &self.survivors {
+            let is_of_group =
+                survivor.is_lost == key.is_lost && key.classes.contains(&survivor.class);
+            if is_of_group && !key.is_before && survivor.age_s >= older_s {
+                *counts.entry(survivor.stack).or_default() += 1;
+            }
+        }
+        let mut counts: Vec<(u32, u64)> = counts.into_iter().collect();
+        counts.sort_unstable_by_key(|(stack, count)| (std::cmp::Reverse(*count), *stack));
+        counts
+    }
+
+    /// Returns the stacks by which the blocks of a group were allocated, the most frequent first.
+    pub(crate) fn of(&self, key: &GroupKey, older_s: f64, image: &Image<'_>) -> Vec<LeakStack> {
+        let namer = FrameNamer::new(image);
+        let counts = self.counts(key, older_s);
+        let all: u64 = counts.iter().map(|(_, count)| count).sum();
+        let mut stacks: Vec<LeakStack> = Vec::new();
+        for (stack, count) in counts {
+            if stacks.len() >= MAX_STACKS {
+                break;
+            }
+            let Some((frames, _)) = self.samples.stacks.get(stack as usize) else { continue };
+            let named: Vec<_> = frames.addresses.iter().flat_map(|at| namer.frames(*at)).collect();
+            // Two calls in one line have the same names.
+            match stacks.iter_mut().find(|known| known.frames == named) {
+                Some(known) => known.samples += count,
+                None => stacks.push(LeakStack {
+                    share: 0.0,
+                    samples: count,
+                    is_cut: !frames.is_whole,
+                    frames: named,
+                    proof: None,
+                }),
+            }
+        }
+        for stack in &mut stacks {
+            stack.share = stack.samples as f64 / all as f64;
+        }
+        stacks
+    }
+
+    /// Returns the innermost return address of the most frequent stack of a group that hardly anything but survivors has.
+    fn telling_call(&self, key: &GroupKey, older_s: f64) -> Option<u64> {
+        let (first, _) = *self.counts(key, older_s).first()?;
+        let (frames, _) = self.samples.stacks.get(first as usize)?;
+        let with = |at: u64| {
+            let has = |stack: usize| self.samples.stacks[stack].0.addresses.contains(&at);
+            let stacks: HashSet<usize> =
+                (0..self.samples.stacks.len()).filter(|n| has(*n)).collect();
+            let all: u64 = stacks.iter().map(|stack| self.samples.stacks[*stack].1).sum();
+            let left = self.survivors.iter().filter(|one| stacks.contains(&(one.stack as usize)));
+            (all, left.count() as f64)
+        };
+        frames.addresses.iter().copied().find(|at| {
+            let (all, left) = with(*at);
+            all >= MIN_SAMPLES && left / all as f64 >= MIN_SURVIVAL
+        })
+    }
+
+    /// Counts the calls that lead to the survivors of a group by a probe where they return. `None` if there is no such call, or
+    /// the probe is not permitted.
+    pub(crate) fn count_calls(
+        &self,
+        key: &GroupKey,
+        older_s: f64,
+        pid: u32,
+        maps: &[Mapping],
+        time: Duration,
+    ) -> Option<CallCount> {
+        let back_at = self.telling_call(key, older_s)?.checked_add(1)?;
+        let mapping = maps.iter().find(|m| m.contains(back_at) && m.has_file())?;
+        let file = open_mapped(pid, mapping).ok()?;
+        let offset = back_at - mapping.start + mapping.offset;
+        let sampler = &self.samples.sampler;
+        sampler.allow(0);
+        let probe = sampler.at_instruction(&file, offset, pid).ok()?;
+        let begin = Instant::now();
+        let before = sampler.hits();
+        while begin.elapsed() < time && sampler.hits() - before < MAX_CALLS {
+            thread::sleep(POLL_INTERVAL);
+        }
+        let (calls, seconds) = (sampler.hits() - before, begin.elapsed().as_secs_f64());
+        drop(probe);
+        Some(CallCount { calls, seconds })
+    }
+}
+
+/// Looks for blocks by their addresses.
+struct Presence {
+    /// In order.
+    wanted: Vec<u64>,
+    places: HashSet<u64>,
+    found: Vec<Option<Block>>,
+}
+
+impl Presence {
+    fn new(wanted: Vec<u64>) -> Self {
+        let places = wanted.iter().map(|at| at / PLACE).collect();
+        Self { found: vec![None; wanted.len()], wanted, places }
+    }
+
+    fn set(&mut self, at: u64, block: Option<Block>) {
+        if let Ok(place) = self.wanted.binary_search(&at) {
+            self.found[place] = block;
+        }
+    }
+}
+
+impl BlockVisitor for Presence {
+    fn wants(&self, place: u64) -> bool {
+        self.places.contains(&place)
+    }
+
+    fn blocks(&mut self, range: Range<u64>, blocks: &[Block]) {
+        let first = self.wanted.partition_point(|at| *at < range.start);
+        let end = self.wanted.partition_point(|at| *at < range.end);
+        self.found[first..end].fill(None);
+        for at in first..end {
+            let place = blocks.binary_search_by_key(&self.wanted[at], |block| block.at);
+            self.found[at] = place.ok().map(|place| blocks[place]);
+        }
+    }
+
+    fn large(&mut self, block: Block) {
+        self.set(block.at, Some(block));
+    }
+
+    fn unknown(&mut self, _: Range<u64>) {}
+
+    fn is_free(&mut self, at: u64) {
+        self.set(at, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_report_of_a_place_decides_which_blocks_are_there() {
+        let block = |at| Block { at, bytes: 32, print: 1 };
+        let mut present = Presence::new(vec![0x1000, 0x1040, 0x9_0000, 0xff_0000]);
+        assert!(present.wants(0) && present.wants(9) && !present.wants(1));
+        present.blocks(0..0x8000, &[block(0x1000), block(0x1020)]);
+        present.blocks(0..0x8000, &[block(0x1040)]);
+        present.large(block(0x9_0000));
+        present.large(block(0xff_0000));
+        present.is_free(0xff_0000);
+        let found: Vec<bool> = present.found.iter().map(Option::is_some).collect();
+        assert_eq!(found, [false, true, true, false]);
+    }
+}

@@ -1,0 +1,174 @@
+//! A trial of return probes on a function of lowtide itself: whether the kernel permits them, whether they see all threads,
+//! what a hit costs, and whether a system call filter that does not know them breaks the program.
+
+#![expect(unsafe_code, reason = "fork(2) and seccomp(2), for a trial that may end the process")]
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lowtide_probe::proc::maps;
+
+use super::bpf::Sampler;
+use super::refusal::NoStacks;
+
+/// Calls of the function in a trial, in batches of equal size. The median batch is not disturbed by other programs.
+const CALLS: u64 = BATCHES * BATCH;
+const BATCHES: u64 = 15;
+const BATCH: u64 = 100;
+/// Calls under a filter.
+const CALLS_UNDER_FILTER: u64 = 50;
+/// Maximum time of the trial under a filter.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+/// Number of the system call that a return probe makes on x86_64 (`uretprobe`, Linux 6.11).
+const URETPROBE: u32 = 335;
+
+/// The function that is probed.
+#[inline(never)]
+extern "C" fn probed(value: u64) -> u64 {
+    black_box(value).wrapping_mul(3) | 1
+}
+
+/// Checks whether probes can be used, and returns the time that a hit costs, in seconds.
+pub(super) fn run(sampler: &mut Sampler) -> Result<f64, NoStacks> {
+    let (file, offset) = own_function().map_err(failed)?;
+    // In a thread of its own: kernels before 6.10 see only the thread whose number was given.
+    let in_thread = || thread::spawn(time_of_batch).join().map_err(|_| panicked());
+    let (without, _) = in_thread()?;
+    let probes = sampler.at_returns(&file, &[offset], std::process::id());
+    let probes = probes.map_err(|error| NoStacks::from_error(&error))?;
+    sampler.allow(CALLS);
+    let (with, is_right) = in_thread()?;
+    sampler.stop();
+    drop(probes);
+    let mut returned = 0;
+    sampler.drain(&mut |hit| returned += u64::from(hit.address & 1 == 1 && hit.stack.len() >= 8));
+    if sampler.hits() < CALLS || returned == 0 {
+        return Err(NoStacks::Kernel);
+    }
+    if !is_right {
+        return Err(NoStacks::Failed("a probed function returned something else".to_owned()));
+    }
+    Ok(with.saturating_sub(without).as_secs_f64() / BATCH as f64)
+}
+
+/// Calls the function, and returns the median time of a batch, and whether all results were right.
+fn time_of_batch() -> (Duration, bool) {
+    let mut is_right = true;
+    let mut times: Vec<Duration> = (0..BATCHES)
+        .map(|_| {
+            let begin = Instant::now();
+            is_right &= (0..BATCH).all(|n| black_box(probed)(n) == n.wrapping_mul(3) | 1);
+            begin.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    (times[times.len() / 2], is_right)
+}
+
+/// Whether a process survives probes under a filter that fails the system call of return probes, as filters that do not know
+/// it can.
+pub(super) fn survives_filter(sampler: &mut Sampler) -> Result<bool, NoStacks> {
+    let (file, offset) = own_function().map_err(failed)?;
+    let (reader, writer) = rustix::pipe::pipe().map_err(|error| failed(error.into()))?;
+    let filter = filter();
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: the child makes only calls that are safe after a fork of a process with several threads: it allocates nothing,
+    // takes no lock, and ends by _exit.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: see above. `program` and `reader` are copies of those of the parent, and valid.
+        unsafe { child(&reader, &program) }
+    }
+    if pid < 0 {
+        return Err(failed(io::Error::last_os_error()));
+    }
+    let probes = sampler.at_returns(&file, &[offset], pid as u32);
+    sampler.allow(CALLS_UNDER_FILTER);
+    drop(reader);
+    let told = File::from(writer).write_all(&[1]);
+    let ended = wait(pid);
+    sampler.stop();
+    let probes = probes.map_err(|error| NoStacks::from_error(&error))?;
+    drop(probes);
+    sampler.drain(&mut |_| {});
+    told.map_err(failed)?;
+    Ok(ended == Some(0) && sampler.hits() >= CALLS_UNDER_FILTER)
+}
+
+/// What the child does: waits for a byte, installs the filter, calls the function, and ends.
+///
+/// # Safety
+/// Must run in a child of a fork.
+unsafe fn child(reader: &OwnedFd, program: &libc::sock_fprog) -> ! {
+    let mut byte = 0_u8;
+    // SAFETY: the calls take numbers, and addresses of values that outlive them. None of them allocates or takes a lock.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        libc::read(reader.as_raw_fd(), (&raw mut byte).cast(), 1);
+        let is_filtered = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, program) == 0;
+        let is_right =
+            (0..CALLS_UNDER_FILTER).all(|n| black_box(probed)(n) == n.wrapping_mul(3) | 1);
+        libc::_exit(i32::from(!(is_filtered && is_right)));
+    }
+}
+
+/// A filter that fails one system call with EPERM, and allows all others.
+fn filter() -> [libc::sock_filter; 4] {
+    let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    [
+        // The number of the call is the first word of `struct seccomp_data`.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        libc::sock_filter {
+            jf: 1,
+            ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, URETPROBE)
+        },
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+    ]
+}
+
+/// Waits for a child, and returns its exit code; `None` if a signal has ended it, or the time is over.
+fn wait(pid: i32) -> Option<i32> {
+    let begin = Instant::now();
+    let mut status = 0;
+    loop {
+        // SAFETY: it writes to `status` only; the child is ours, and is waited for here only.
+        match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
+            0 if begin.elapsed() < MAX_WAIT => thread::sleep(Duration::from_millis(1)),
+            0 => {
+                // SAFETY: the child was not waited for yet, so that its number is still its own.
+                unsafe {
+                    libc::kill(pid, libc::SIGKILL);
+                    libc::waitpid(pid, &raw mut status, 0);
+                }
+                return None;
+            }
+            _ => return libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
+        }
+    }
+}
+
+/// Returns the file that the function is in, and where it begins in it.
+fn own_function() -> io::Result<(File, u64)> {
+    let at = probed as *const () as u64;
+    let mut text = String::new();
+    File::open("/proc/self/maps")?.read_to_string(&mut text)?;
+    let maps = maps::parse(&text).map_err(io::Error::other)?;
+    let mapping = maps.iter().find(|mapping| mapping.contains(at));
+    let mapping = mapping.ok_or_else(|| io::Error::other("its own code is not mapped"))?;
+    Ok((File::open("/proc/self/exe")?, at - mapping.start + mapping.offset))
+}
+
+fn failed(error: io::Error) -> NoStacks {
+    NoStacks::Failed(error.to_string())
+}
+
+fn panicked() -> NoStacks {
+    NoStacks::Failed("the trial panicked".to_owned())
+}

@@ -1,0 +1,102 @@
+//! The stacks by which lost blocks were allocated. These tests open probes, which requires CAP_BPF and CAP_PERFMON.
+
+use std::process::Command;
+
+use lowtide_leaks::book::MAX_BLOCKS;
+use lowtide_leaks::stacks::refusal::NoStacks;
+use lowtide_leaks::stacks::sampler::StackSampler;
+use lowtide_model::leaks::{LeakGroup, LeakKind, LeakStack, LeakTier};
+
+use crate::subject::{Subject, Watched, compile_with};
+
+/// Maximum number of times that a program is watched: on a busy machine, samples are read too late, and are left out.
+const ATTEMPTS: usize = 6;
+/// The maximum exposure of the programs, so that there are enough samples soon.
+const EXPOSURE: f64 = 0.3;
+
+/// Watches a program until lost or growing blocks have stacks, and returns the report with their group.
+fn watch(flags: &[&str], words: &[&str]) -> (Watched, LeakGroup) {
+    let home = tempfile::tempdir().unwrap();
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let program = compile_with(home.path(), "subject.c", &compiler, flags);
+    let mut last = None;
+    for _ in 0..ATTEMPTS {
+        let mut subject = Subject::start(Command::new(&program).args(words));
+        subject.wait_for(1);
+        let sampler = StackSampler::start(&subject.target(), EXPOSURE).unwrap();
+        let watched = subject.watch_with(13, 250, MAX_BLOCKS, Some(sampler));
+        let is_bad =
+            |group: &&LeakGroup| matches!(group.verdict, LeakKind::Lost | LeakKind::Growing);
+        let group = watched.report.groups.iter().find(is_bad).cloned();
+        if let Some(group) = group.filter(|group| !group.stacks.is_empty()) {
+            return (watched, group);
+        }
+        last = Some(watched);
+    }
+    panic!("no stacks: {:#?}", last.map(|watched| watched.report));
+}
+
+fn functions(stack: &LeakStack) -> Vec<&str> {
+    stack.frames.iter().map(|frame| frame.function.as_str()).collect()
+}
+
+#[test]
+#[ignore = "needs root, for probes"]
+fn lost_blocks_have_the_stack_that_loses_them_among_many_others_of_their_size() {
+    let flags = ["-O1", "-g", "-fno-inline", "-fomit-frame-pointer"];
+    let (watched, group) = watch(&flags, &["mix", "20000", "100"]);
+    assert_eq!(group.verdict, LeakKind::Lost);
+    for stack in &group.stacks {
+        let found = functions(stack);
+        assert!(found.starts_with(&["filled", "lose", "mix"]), "{:#?}", group.stacks);
+        assert!(!stack.is_cut, "{stack:#?}");
+        let first = &stack.frames[0];
+        assert!(first.file.as_ref().is_some_and(|file| file.ends_with("subject.c")), "{first:?}");
+        assert!(first.line.is_some() && first.module.as_deref() == Some("subject"), "{first:?}");
+    }
+    let report = &watched.report;
+    assert_eq!(report.tier, LeakTier::Bpf);
+    assert!(report.exposure > 0.0 && report.exposure <= 1.0, "{}", report.exposure);
+    let sampling = report.sampling.unwrap();
+    assert!(sampling.samples > 0 && sampling.hits >= sampling.samples, "{sampling:?}");
+    assert!(sampling.hit_s > 0.0, "{sampling:?}");
+}
+
+#[test]
+#[ignore = "needs root, for probes"]
+fn the_call_that_loses_blocks_is_made_as_often_as_blocks_are_lost() {
+    let flags = ["-O1", "-g", "-fno-inline"];
+    let (_, group) = watch(&flags, &["mix", "20000", "100"]);
+    let proof = group.stacks[0].proof.expect("a call that only lost blocks have");
+    assert!(proof.calls > 0, "{proof:?}");
+    let ratio = proof.calls_per_hour / proof.survivors_per_hour;
+    // The program makes as many steps as the machine lets it, which differs from moment to moment.
+    assert!((0.3..3.0).contains(&ratio), "{proof:?}");
+}
+
+#[test]
+#[ignore = "needs root, for probes"]
+fn stacks_of_a_stripped_program_have_its_file_and_addresses() {
+    let (_, group) = watch(&["-O2", "-s"], &["list", "2000"]);
+    let first = &group.stacks[0].frames[0];
+    assert!(first.function.starts_with("subject+0x"), "{:#?}", group.stacks);
+    assert!(
+        functions(&group.stacks[0]).iter().any(|name| name.contains("clone")
+            || name.contains("thread")
+            || name.starts_with("libc")),
+        "{:#?}",
+        group.stacks
+    );
+}
+
+#[test]
+#[ignore = "needs root, for probes"]
+fn a_program_whose_allocator_is_stripped_has_no_stacks() {
+    let home = tempfile::tempdir().unwrap();
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let program = compile_with(home.path(), "subject.c", &compiler, &["-O2", "-s", "-static"]);
+    let mut subject = Subject::start(Command::new(&program).args(["list", "500"]));
+    subject.wait_for(1);
+    let reason = StackSampler::start(&subject.target(), EXPOSURE).unwrap_err();
+    assert_eq!(reason, NoStacks::NoFunctions);
+}

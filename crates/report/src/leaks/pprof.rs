@@ -1,0 +1,172 @@
+//! The stacks of `lowtide leaks` as a profile for pprof: the message `perftools.profiles.Profile` of profile.proto, in the
+//! encoding of Protocol Buffers, uncompressed, which pprof reads as well.
+
+use std::collections::HashMap;
+
+use lowtide_model::leaks::{LeakFrame, LeakReport};
+
+/// Numbers of the fields of `Profile`.
+mod profile {
+    pub(super) const SAMPLE_TYPE: u32 = 1;
+    pub(super) const SAMPLE: u32 = 2;
+    pub(super) const LOCATION: u32 = 4;
+    pub(super) const FUNCTION: u32 = 5;
+    pub(super) const STRING_TABLE: u32 = 6;
+    pub(super) const DEFAULT_SAMPLE_TYPE: u32 = 14;
+}
+
+/// Encodes the stacks of all groups. Each has two values: blocks, and their bytes.
+pub fn pprof(report: &LeakReport) -> Vec<u8> {
+    let mut tables = Tables::default();
+    // The first text must be empty.
+    tables.text("");
+    let mut out = Message::default();
+    for (kind, unit) in [("inuse_objects", "count"), ("inuse_space", "bytes")] {
+        let mut value_type = Message::default();
+        value_type.number(1, tables.text(kind));
+        value_type.number(2, tables.text(unit));
+        out.message(profile::SAMPLE_TYPE, &value_type);
+    }
+    for group in &report.groups {
+        for stack in &group.stacks {
+            let locations = stack.frames.iter().map(|frame| tables.location(frame));
+            let mut sample = Message::default();
+            sample.numbers(1, locations);
+            let of_stack = |all: u64| (all as f64 * stack.share).round() as u64;
+            sample.numbers(2, [of_stack(group.count), of_stack(group.bytes)].into_iter());
+            let mut label = Message::default();
+            label.number(1, tables.text("verdict"));
+            label.number(2, tables.text(group.verdict.name()));
+            sample.message(3, &label);
+            out.message(profile::SAMPLE, &sample);
+        }
+    }
+    let default = tables.text("inuse_space");
+    out.0.extend_from_slice(&tables.locations.0);
+    out.0.extend_from_slice(&tables.functions.0);
+    for text in &tables.texts {
+        out.bytes(profile::STRING_TABLE, text.as_bytes());
+    }
+    out.number(profile::DEFAULT_SAMPLE_TYPE, default);
+    out.0
+}
+
+/// What a profile refers to by number.
+#[derive(Default)]
+struct Tables {
+    texts: Vec<String>,
+    text_numbers: HashMap<String, u64>,
+    functions: Message,
+    function_numbers: HashMap<(String, Option<String>), u64>,
+    locations: Message,
+    location_numbers: HashMap<(u64, Option<u32>), u64>,
+}
+
+impl Tables {
+    fn text(&mut self, text: &str) -> u64 {
+        if let Some(number) = self.text_numbers.get(text) {
+            return *number;
+        }
+        let number = self.texts.len() as u64;
+        self.texts.push(text.to_owned());
+        self.text_numbers.insert(text.to_owned(), number);
+        number
+    }
+
+    fn function(&mut self, frame: &LeakFrame) -> u64 {
+        let key = (frame.function.clone(), frame.file.clone());
+        if let Some(number) = self.function_numbers.get(&key) {
+            return *number;
+        }
+        let number = self.function_numbers.len() as u64 + 1;
+        self.function_numbers.insert(key, number);
+        let name = self.text(&frame.function);
+        let file = self.text(frame.file.as_deref().unwrap_or_default());
+        let mut function = Message::default();
+        function.number(1, number);
+        function.number(2, name);
+        function.number(3, name);
+        function.number(4, file);
+        self.functions.message(profile::FUNCTION, &function);
+        number
+    }
+
+    fn location(&mut self, frame: &LeakFrame) -> u64 {
+        let function = self.function(frame);
+        let key = (function, frame.line);
+        if let Some(number) = self.location_numbers.get(&key) {
+            return *number;
+        }
+        let number = self.location_numbers.len() as u64 + 1;
+        self.location_numbers.insert(key, number);
+        let mut line = Message::default();
+        line.number(1, function);
+        line.number(2, u64::from(frame.line.unwrap_or(0)));
+        let mut location = Message::default();
+        location.number(1, number);
+        location.message(4, &line);
+        self.locations.message(profile::LOCATION, &location);
+        number
+    }
+}
+
+/// A message of Protocol Buffers, as it is encoded.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+/// Types of fields on the wire.
+const VARINT: u32 = 0;
+const LENGTH_DELIMITED: u32 = 2;
+
+impl Message {
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    fn key(&mut self, field: u32, kind: u32) {
+        self.varint(u64::from(field << 3 | kind));
+    }
+
+    fn number(&mut self, field: u32, value: u64) {
+        self.key(field, VARINT);
+        self.varint(value);
+    }
+
+    fn numbers(&mut self, field: u32, values: impl Iterator<Item = u64>) {
+        let mut packed = Self::default();
+        values.for_each(|value| packed.varint(value));
+        self.message(field, &packed);
+    }
+
+    fn bytes(&mut self, field: u32, bytes: &[u8]) {
+        self.key(field, LENGTH_DELIMITED);
+        self.varint(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn message(&mut self, field: u32, message: &Self) {
+        self.bytes(field, &message.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_encoded_as_the_format_has_them() {
+        let mut message = Message::default();
+        message.number(1, 150);
+        message.bytes(2, b"testing");
+        message.numbers(6, [3, 270, 86_942].into_iter());
+        let expected: &[u8] = &[
+            0x08, 0x96, 0x01, 0x12, 0x07, 0x74, 0x65, 0x73, 0x74, 0x69, 0x6e, 0x67, 0x32, 0x06,
+            0x03, 0x8e, 0x02, 0x9e, 0xa7, 0x05,
+        ];
+        assert_eq!(message.0, expected);
+    }
+}
