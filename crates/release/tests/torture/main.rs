@@ -134,12 +134,14 @@ fn torture(libraries: &[Library], scale: &Scale) -> Records {
 
 /// Starts programs until enough releases have returned something.
 fn torture_one(library: &Library, shape: Shape, scale: &Scale, records: &Records) {
-    /// Maximum number of successive programs from which nothing is returned.
-    const MAX_IN_VAIN: u64 = 3;
+    /// Maximum number of successive programs from which nothing is returned. Each runs longer than the one before: on a busy
+    /// machine, it takes long until a hoard is seen.
+    const MAX_IN_VAIN: u64 = 8;
     let wanted = scale.releases.div_ceil(shapes().len() as u64);
     let (mut returned, mut in_vain) = (0, 0);
     for seed in scale.seed.. {
-        let run = Run { library: library.clone(), shape, seed, ms: scale.ms };
+        let ms = scale.ms * (1 + in_vain);
+        let run = Run { library: library.clone(), shape, seed, ms };
         let mut kinds = vec![Kind::Release];
         if seed < scale.seed + scale.controls {
             kinds.insert(Draw::new(seed).below(2) as usize, Kind::Control);
