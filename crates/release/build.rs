@@ -10,11 +10,12 @@ const MAX_BYTES: usize = 4096;
 
 fn main() {
     println!("cargo:rerun-if-changed=stub");
+    println!("cargo:rerun-if-env-changed=CARGO_CFG_LOWTIDE_CONTROL");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let codes = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => {
             link();
-            [compile(c_code()), compile(c_code().define("LOWTIDE_GUARDED", None).clone())]
+            [compile(c_code()), compile(guarded())]
         }
         _ => Default::default(),
     };
@@ -56,6 +57,20 @@ fn c_code() -> cc::Build {
         .flag("-mgeneral-regs-only")
         .flag("-fno-strict-aliasing")
         .flag_if_supported("-fno-tree-loop-distribute-patterns");
+    build
+}
+
+/// The code for other allocators than glibc's. With `RUSTFLAGS='--cfg lowtide_control="unchecked"'`, or "unguarded", it lacks what
+/// makes it safe, so that the torture can show that it finds this.
+fn guarded() -> cc::Build {
+    let mut build = c_code();
+    build.define("LOWTIDE_GUARDED", None);
+    match env::var("CARGO_CFG_LOWTIDE_CONTROL").as_deref() {
+        Ok("unchecked") => build.define("LOWTIDE_CONTROL_UNCHECKED", None),
+        Ok("unguarded") => build.define("LOWTIDE_CONTROL_UNGUARDED", None),
+        Ok(other) => panic!("lowtide_control is {other:?}: unchecked and unguarded are known"),
+        Err(_) => &mut build,
+    };
     build
 }
 

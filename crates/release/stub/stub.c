@@ -127,6 +127,9 @@ static int is_page(struct shared_block *s, u64 at) {
 /* --- A lock, in the protocol of lll_lock and lll_unlock. */
 
 static int lock(struct shared_block *s, u32 *futex, int may_wait) {
+#ifdef LOWTIDE_CONTROL_UNGUARDED
+    return 1;
+#endif
     u32 free = 0;
     if (__atomic_compare_exchange_n(futex, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 1;
@@ -143,6 +146,9 @@ static int lock(struct shared_block *s, u32 *futex, int may_wait) {
 }
 
 static void unlock(u32 *futex) {
+#ifdef LOWTIDE_CONTROL_UNGUARDED
+    return;
+#endif
     if (__atomic_exchange_n(futex, 0, __ATOMIC_RELEASE) > 1)
         call3(NR_FUTEX, futex, FUTEX_WAKE_PRIVATE, 1);
 }

@@ -124,28 +124,29 @@ fn reasons(
         None => because.push("lowtide did not search for pointers to them".to_owned()),
         Some(reached) => {
             because.push(format!(
-                "{} of {} checked blocks are unreachable, in each of {} searches of all memory",
+                "{} of the {} sampled blocks were unreachable in each of {} searches of all memory",
                 percent(reached.unreachable_share),
                 reached.sampled,
                 reached.rounds
             ));
             if let Some(hidden) = &others.hidden_pointers {
-                because
-                    .push(format!("nothing is called lost, as pointers may be hidden: {hidden}"));
+                because.push(format!(
+                    "no block is reported as lost, because pointers may be hidden: {hidden}"
+                ));
             }
         }
     }
     because
 }
 
-/// Returns the group of memory that was lost before the first snapshot, if it is enough to be worth a word.
+/// Returns the group of memory that was lost before the first snapshot, if it is large enough to be reported.
 pub fn lost_before(found: &LostBefore, elapsed_s: f64, rounds: u32) -> Option<LeakGroup> {
     let is_enough = found.count >= MIN_LOST_BLOCKS && found.bytes >= MIN_LOST_BYTES;
     is_enough.then(|| LeakGroup {
         verdict: LeakKind::LostBefore,
         because: vec![
             format!(
-                "{} blocks ({}) are unreachable, in each of {rounds} searches of all memory",
+                "{} blocks ({}) were unreachable in each of {rounds} searches of all memory",
                 found.count,
                 Human(found.bytes)
             ),
@@ -171,7 +172,7 @@ pub fn lost_before(found: &LostBefore, elapsed_s: f64, rounds: u32) -> Option<Le
 /// and `looks` that of whole snapshots.
 pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict {
     let worst = groups.iter().map(|group| group.verdict).min();
-    // What is lost is so at once; that something does not grow takes longer.
+    // Lost memory is certain at once. That nothing grows takes longer to establish.
     let is_early = cohorts < 4;
     let kind = match worst {
         Some(LeakKind::LostBefore) => LeakKind::LostBefore,
@@ -182,7 +183,7 @@ pub fn overall(groups: &[LeakGroup], cohorts: usize, looks: u64) -> LeakVerdict 
     let of_kind: Vec<&LeakGroup> = groups.iter().filter(|group| group.verdict == kind).collect();
     let because = match (kind, of_kind.first()) {
         (LeakKind::TooEarly, _) => vec![format!(
-            "only {cohorts} of the 4 intervals needed are old enough, after {looks} complete snapshots"
+            "only {cohorts} of the 4 required intervals are old enough after {looks} complete snapshots"
         )],
         (LeakKind::Level, _) => vec![format!("no block size grew, in {looks} snapshots")],
         (_, Some(first)) => {

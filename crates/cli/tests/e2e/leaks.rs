@@ -11,8 +11,8 @@ use crate::support::{compiled, lines, lowtide, until};
 use crate::terminal::Terminal;
 
 /// A program that works until it is dropped.
-struct Program {
-    child: Child,
+pub(crate) struct Program {
+    pub(crate) child: Child,
     stdin: ChildStdin,
 }
 
@@ -22,7 +22,7 @@ impl Program {
         Self::start(Command::new(subject(&["-pthread"])).args(words))
     }
 
-    fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdin = child.stdin.take().unwrap();
         let mut program = Self { child, stdin };
@@ -31,7 +31,7 @@ impl Program {
         program
     }
 
-    fn pid(&self) -> String {
+    pub(crate) fn pid(&self) -> String {
         self.child.id().to_string()
     }
 }
@@ -44,7 +44,7 @@ impl Drop for Program {
 }
 
 /// Compiles `subject.c` of the tests of `lowtide-leaks`.
-fn subject(flags: &[&str]) -> String {
+pub(crate) fn subject(flags: &[&str]) -> String {
     compiled("of-leaks-subject", "../leaks/tests/live/subject.c", flags)
 }
 
@@ -142,8 +142,17 @@ fn bad_input_gets_one_sentence() {
     let own = std::process::id().to_string();
     let said = failure(&[&own, "--older", "10m", "--duration", "2m"], 2, "usage");
     assert!(said.contains("--older 10m is not shorter than --duration 2m"), "{said}");
-    for flags in [["--every", "1ms"], ["--duration", "10ms"], ["--older", "soon"], ["--top", "-1"]]
-    {
+    for flags in [
+        ["--every", "1ms"],
+        ["--duration", "10ms"],
+        ["--older", "soon"],
+        ["--top", "-1"],
+        ["--overhead", "0%"],
+        ["--overhead", "101%"],
+        ["--overhead", "some"],
+        ["--stacks", "--no-stacks"],
+        ["--folded", "--no-stacks"],
+    ] {
         failure(&[&own, flags[0], flags[1]], 2, "usage");
     }
     for word in ["", "abc", "-1"] {
@@ -152,6 +161,9 @@ fn bad_input_gets_one_sentence() {
     failure(&[], 2, "usage");
     let said = failure(&[&own, "--output", "/no/such/directory/record"], 1, "failed");
     assert!(said.contains("/no/such/directory/record"), "{said}");
+    let there = tempfile::NamedTempFile::new().unwrap();
+    let said = failure(&[&own, "--pprof", there.path().to_str().unwrap()], 2, "usage");
+    assert!(said.contains("exists"), "{said}");
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod records;
 mod release;
 mod reports;
 mod schemas;
+mod stacks;
 mod subjects;
 mod supervision;
 mod support;

@@ -1,6 +1,7 @@
 //! The allocation functions of a process, as places in files.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::runtime_kind::RuntimeKind;
@@ -11,6 +12,8 @@ use lowtide_probe::program::Source;
 use object::Endianness;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
+
+use super::trial::FirstInstruction;
 
 /// Functions that return a block. Those that return it through a pointer (`posix_memalign`) are not among them.
 const C: [&str; 8] = [
@@ -72,8 +75,11 @@ const MAX_SYMBOLS: u64 = 4 << 20;
 #[derive(Debug)]
 pub(super) struct Functions {
     pub(super) file: File,
-    /// Where each begins in the file, in bytes.
+    /// Where the probe of each is in the file, in bytes: at its first instruction, or after `endbr64`, which the kernel does not
+    /// emulate and which leaves the return address where it is.
     pub(super) offsets: Vec<u64>,
+    /// The instruction at the probe of the first one, which is `malloc` or stands for it.
+    pub(super) instruction: FirstInstruction,
 }
 
 /// Finds the allocation functions of a process: those of its allocators, and of CPython.
@@ -93,11 +99,30 @@ pub(super) fn find(pid: u32, maps: &[Mapping], detected: &Detected) -> Vec<Funct
         .into_iter()
         .filter_map(|(mapping, names)| {
             let file = open_mapped(pid, mapping).ok()?;
-            let offsets = offsets(&file, &names)?;
-            Some(Functions { file, offsets })
+            let found = offsets(&file, &names)?;
+            let instruction = instruction_at(&file, *found.first()?)?.0;
+            let mut offsets: Vec<u64> = found
+                .into_iter()
+                .filter_map(|offset| instruction_at(&file, offset).map(|(_, at)| at))
+                .collect();
+            offsets.sort_unstable();
+            offsets.dedup();
+            Some(Functions { file, offsets, instruction })
         })
-        .filter(|functions| !functions.offsets.is_empty())
         .collect()
+}
+
+/// Returns the instruction at which a function is probed, and its offset.
+fn instruction_at(file: &File, offset: u64) -> Option<(FirstInstruction, u64)> {
+    let mut bytes = [0; 4];
+    let mut read = |at: u64| {
+        file.read_exact_at(&mut bytes, at).ok()?;
+        Some((FirstInstruction::of(bytes), at))
+    };
+    match read(offset)? {
+        (FirstInstruction::EndBranch, _) => read(offset + 4),
+        found => Some(found),
+    }
 }
 
 fn names_of(kind: &AllocatorKind) -> Vec<String> {
@@ -124,15 +149,15 @@ fn names_of(kind: &AllocatorKind) -> Vec<String> {
     names
 }
 
-/// Returns where functions begin in a file, without repetitions.
-pub(super) fn offsets(file: &File, names: &[String]) -> Option<Vec<u64>> {
+/// Returns where functions begin in a file, in the order of their names.
+fn offsets(file: &File, names: &[String]) -> Option<Vec<u64>> {
     let source = Source::new(file);
     let source = &source;
     let header = FileHeader64::<Endianness>::parse(source).ok()?;
     let endian = header.endian().ok()?;
     let segments = header.program_headers(endian, source).ok()?;
     let sections = header.sections(endian, source).ok()?;
-    let mut found = Vec::new();
+    let mut found: Vec<(usize, u64)> = Vec::new();
     for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
         let mut tables = sections.iter().filter(|section| section.sh_type(endian) == kind);
         let entry = size_of::<elf::Sym64<Endianness>>() as u64;
@@ -145,9 +170,9 @@ pub(super) fn offsets(file: &File, names: &[String]) -> Option<Vec<u64>> {
                 continue;
             }
             let Ok(name) = table.symbol_name(endian, symbol) else { continue };
-            if !names.iter().any(|wanted| wanted.as_bytes() == name) {
+            let Some(place) = names.iter().position(|wanted| wanted.as_bytes() == name) else {
                 continue;
-            }
+            };
             let address = symbol.st_value(endian);
             let offset = segments.iter().find_map(|segment| {
                 let (start, length) = (segment.p_vaddr(endian), segment.p_filesz(endian));
@@ -156,12 +181,11 @@ pub(super) fn offsets(file: &File, names: &[String]) -> Option<Vec<u64>> {
                 let offset = segment.p_offset(endian).checked_add(within)?;
                 (segment.p_type(endian) == elf::PT_LOAD && is_code).then_some(offset)
             });
-            found.extend(offset);
+            found.extend(offset.map(|offset| (place, offset)));
         }
     }
     found.sort_unstable();
-    found.dedup();
-    Some(found)
+    Some(found.into_iter().map(|(_, offset)| offset).collect())
 }
 
 #[cfg(test)]
@@ -176,6 +200,8 @@ mod tests {
             lowtide_probe::detect::Detector::default().detect(std::process::id(), &maps).unwrap();
         let found = find(std::process::id(), &maps, &detected);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].offsets.len() >= 5, "{found:?}");
+        let offsets = &found[0].offsets;
+        assert!(offsets.len() >= 5, "{found:?}");
+        assert!(offsets.windows(2).all(|two| two[0] < two[1]), "{found:?}");
     }
 }

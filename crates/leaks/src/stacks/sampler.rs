@@ -1,6 +1,6 @@
 //! Samples allocations in short windows, and follows the blocks.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -18,7 +18,7 @@ use super::budget::{Budget, MAX_HITS, MAX_WINDOW};
 use super::followed::{Content, Followed, FollowedBlocks, WORDS};
 use super::functions::{self, Functions};
 use super::refusal::NoStacks;
-use super::trial;
+use super::trial::{self, FirstInstruction};
 use super::unwind::{Frames, StackUnwinder};
 
 /// Maximum time from an allocation until the content of the block is read first: after that, it could be another block.
@@ -98,13 +98,18 @@ impl StackSampler {
         let is_filtered = check_threads(target.pid)?;
         let memory = LiveMemory::open(target.pid).map_err(|error| failed(target.failed(error)))?;
         let mut sampler = Sampler::load().map_err(|error| NoStacks::from_error(&error))?;
-        let hit_s = trial::run(&mut sampler)?;
-        if is_filtered && !trial::survives_filter(&mut sampler)? {
-            return Err(NoStacks::Filters);
-        }
         let functions = functions::find(target.pid, &maps, &detected);
         if functions.is_empty() {
             return Err(NoStacks::NoFunctions);
+        }
+        let instructions: BTreeSet<FirstInstruction> =
+            functions.iter().map(|found| found.instruction).collect();
+        let mut hit_s = 0.0_f64;
+        for instruction in instructions {
+            hit_s = hit_s.max(trial::run(&mut sampler, instruction)?);
+        }
+        if is_filtered && !trial::survives_filter(&mut sampler)? {
+            return Err(NoStacks::Filters);
         }
         let stop = Arc::new(AtomicBool::new(false));
         let sampling = Sampling {
@@ -319,4 +324,44 @@ pub(super) fn read(memory: &LiveMemory, at: u64) -> Option<Content> {
 pub(super) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use lowtide_probe::detect::{DetectedRuntime, OwnMemory};
+    use lowtide_probe::proc::maps::FileId;
+
+    use super::*;
+
+    #[test]
+    fn a_process_with_go_code_is_refused() {
+        let go = DetectedRuntime {
+            kind: RuntimeKind::Go,
+            version: None,
+            file: FileId::default(),
+            memory: OwnMemory::None,
+        };
+        let detected = Detected { runtimes: vec![go], ..Detected::default() };
+        assert_eq!(check_code(&detected), Err(NoStacks::Go));
+        assert_eq!(check_code(&Detected::default()), Ok(()));
+    }
+
+    #[test]
+    fn a_thread_without_filters_and_shadow_stacks_is_not_refused() {
+        assert!(check_threads(std::process::id()).is_ok());
+        assert!(matches!(check_threads(u32::MAX), Err(NoStacks::Failed(_))));
+    }
+
+    #[test]
+    #[ignore = "needs root, for probes"]
+    fn the_kernel_accepts_the_program_and_a_filter_does_not_break_probes() {
+        let mut sampler = Sampler::load().unwrap();
+        let first = [FirstInstruction::Push, FirstInstruction::EndBranch, FirstInstruction::Other];
+        for first in first {
+            let hit_s = trial::run(&mut sampler, first).unwrap();
+            assert!(hit_s > 0.0, "{first:?}: {hit_s}");
+        }
+        // Kernels that filter the system call of return probes fail this: there, filtered processes are refused.
+        trial::survives_filter(&mut sampler).unwrap();
+    }
 }

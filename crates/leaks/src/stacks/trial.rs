@@ -1,7 +1,13 @@
-//! A trial of return probes on a function of lowtide itself: whether the kernel permits them, whether they see all threads,
+//! A trial of return probes on functions of lowtide itself: whether the kernel permits them, whether they see all threads,
 //! what a hit costs, and whether a system call filter that does not know them breaks the program.
+//!
+//! What a hit costs depends on the first instruction of a function, in whose place the probe is: the kernel emulates some, and
+//! executes others by a single step, which costs several times as much.
 
-#![expect(unsafe_code, reason = "fork(2) and seccomp(2), for a trial that may end the process")]
+#![expect(
+    unsafe_code,
+    reason = "fork(2) and seccomp(2), for a trial that may end the process, and functions that begin with a certain instruction"
+)]
 
 use std::fs::File;
 use std::hint::black_box;
@@ -26,17 +32,78 @@ const MAX_WAIT: Duration = Duration::from_secs(5);
 /// Number of the system call that a return probe makes on x86_64 (`uretprobe`, Linux 6.11).
 const URETPROBE: u32 = 335;
 
-/// The function that is probed.
-#[inline(never)]
-extern "C" fn probed(value: u64) -> u64 {
-    black_box(value).wrapping_mul(3) | 1
+/// A function that is probed. It returns thrice its argument, with the lowest bit set.
+type Probed = extern "C" fn(u64) -> u64;
+
+/// What a function begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum FirstInstruction {
+    /// `push`.
+    Push,
+    /// `endbr64`, where indirect branches are tracked.
+    EndBranch,
+    /// Any other.
+    Other,
 }
 
-/// Checks whether probes can be used, and returns the time that a hit costs, in seconds.
-pub(super) fn run(sampler: &mut Sampler) -> Result<f64, NoStacks> {
-    let (file, offset) = own_function().map_err(failed)?;
+impl FirstInstruction {
+    /// Recognises the first bytes of a function.
+    pub(super) fn of(bytes: [u8; 4]) -> Self {
+        match bytes {
+            [0xf3, 0x0f, 0x1e, 0xfa] => Self::EndBranch,
+            [0x50..=0x57, ..] | [0x41, 0x50..=0x57, ..] => Self::Push,
+            _ => Self::Other,
+        }
+    }
+
+    fn function(self) -> Probed {
+        match self {
+            Self::Push => probed::push,
+            Self::EndBranch => probed::end_branch,
+            Self::Other => probed::other,
+        }
+    }
+}
+
+/// Functions of our own.
+#[cfg(target_arch = "x86_64")]
+mod probed {
+    use std::arch::naked_asm;
+
+    #[unsafe(naked)]
+    pub(super) extern "C" fn push(value: u64) -> u64 {
+        naked_asm!("push rbp", "lea rax, [rdi + 2 * rdi]", "or rax, 1", "pop rbp", "ret")
+    }
+
+    #[unsafe(naked)]
+    pub(super) extern "C" fn end_branch(value: u64) -> u64 {
+        naked_asm!("endbr64", "lea rax, [rdi + 2 * rdi]", "or rax, 1", "ret")
+    }
+
+    #[unsafe(naked)]
+    pub(super) extern "C" fn other(value: u64) -> u64 {
+        naked_asm!("lea rax, [rdi + 2 * rdi]", "or rax, 1", "ret")
+    }
+}
+
+/// Stacks are not taken on other processors.
+#[cfg(not(target_arch = "x86_64"))]
+mod probed {
+    pub(super) extern "C" fn push(value: u64) -> u64 {
+        value.wrapping_mul(3) | 1
+    }
+
+    pub(super) use push as end_branch;
+    pub(super) use push as other;
+}
+
+/// Checks whether probes can be used on functions that begin with an instruction, and returns the time that a hit costs, in
+/// seconds.
+pub(super) fn run(sampler: &mut Sampler, first: FirstInstruction) -> Result<f64, NoStacks> {
+    let probed = first.function();
+    let (file, offset) = place_of(probed).map_err(failed)?;
     // In a thread of its own: kernels before 6.10 see only the thread whose number was given.
-    let in_thread = || thread::spawn(time_of_batch).join().map_err(|_| panicked());
+    let in_thread = || thread::spawn(move || time_of_batch(probed)).join().map_err(|_| panicked());
     let (without, _) = in_thread()?;
     let probes = sampler.at_returns(&file, &[offset], std::process::id());
     let probes = probes.map_err(|error| NoStacks::from_error(&error))?;
@@ -56,7 +123,7 @@ pub(super) fn run(sampler: &mut Sampler) -> Result<f64, NoStacks> {
 }
 
 /// Calls the function, and returns the median time of a batch, and whether all results were right.
-fn time_of_batch() -> (Duration, bool) {
+fn time_of_batch(probed: Probed) -> (Duration, bool) {
     let mut is_right = true;
     let mut times: Vec<Duration> = (0..BATCHES)
         .map(|_| {
@@ -72,7 +139,7 @@ fn time_of_batch() -> (Duration, bool) {
 /// Whether a process survives probes under a filter that fails the system call of return probes, as filters that do not know
 /// it can.
 pub(super) fn survives_filter(sampler: &mut Sampler) -> Result<bool, NoStacks> {
-    let (file, offset) = own_function().map_err(failed)?;
+    let (file, offset) = place_of(probed::push).map_err(failed)?;
     let (reader, writer) = rustix::pipe::pipe().map_err(|error| failed(error.into()))?;
     let filter = filter();
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
@@ -112,8 +179,8 @@ unsafe fn child(reader: &OwnedFd, program: &libc::sock_fprog) -> ! {
         libc::read(reader.as_raw_fd(), (&raw mut byte).cast(), 1);
         let is_filtered = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, program) == 0;
-        let is_right =
-            (0..CALLS_UNDER_FILTER).all(|n| black_box(probed)(n) == n.wrapping_mul(3) | 1);
+        let is_right = (0..CALLS_UNDER_FILTER)
+            .all(|n| black_box::<Probed>(probed::push)(n) == n.wrapping_mul(3) | 1);
         libc::_exit(i32::from(!(is_filtered && is_right)));
     }
 }
@@ -154,9 +221,9 @@ fn wait(pid: i32) -> Option<i32> {
     }
 }
 
-/// Returns the file that the function is in, and where it begins in it.
-fn own_function() -> io::Result<(File, u64)> {
-    let at = probed as *const () as u64;
+/// Returns the file that a function is in, and where it begins in it.
+fn place_of(function: Probed) -> io::Result<(File, u64)> {
+    let at = function as *const () as u64;
     let mut text = String::new();
     File::open("/proc/self/maps")?.read_to_string(&mut text)?;
     let maps = maps::parse(&text).map_err(io::Error::other)?;
@@ -171,4 +238,23 @@ fn failed(error: io::Error) -> NoStacks {
 
 fn panicked() -> NoStacks {
     NoStacks::Failed("the trial panicked".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn functions_of_our_own_begin_with_the_instruction_that_they_stand_for() {
+        use FirstInstruction::{EndBranch, Other, Push};
+        use std::os::unix::fs::FileExt;
+        for first in [Push, EndBranch, Other] {
+            let (file, offset) = place_of(first.function()).unwrap();
+            let mut bytes = [0; 4];
+            file.read_exact_at(&mut bytes, offset).unwrap();
+            assert_eq!(FirstInstruction::of(bytes), first, "{bytes:x?}");
+            assert_eq!(first.function()(7), 21);
+        }
+    }
 }
