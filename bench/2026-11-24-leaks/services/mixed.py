@@ -133,6 +133,7 @@ services = [
     ("node, an addon that leaks", start("node", here + "/addon.js", out + "/addon.node"), "lost"),
     ("node, steady", start("node", here + "/steady.js"), None),
     ("CPython, an extension that leaks", start("python3", here + "/extension.py", out), "lost"),
+    ("CPython, a growing dict", start("python3", types + "/cache.py"), "lost"),
     ("CPython, a late collector", start("python3", here + "/late.py"), None),
     ("C++, sessions", start(out + "/sessions"), "lost"),
     ("Rust, a cycle of Rc", start(out + "/cycle"), "lost"),
@@ -159,6 +160,12 @@ for (name, pid, right), watcher in zip(services, watchers):
         for group in report["groups"]
         if group["verdict"] not in ("level",)
     ][:8]
+    # The innermost functions of the most frequent stack, if stacks were taken.
+    with_stacks = [group for group in report["groups"] if group["verdict"] != "level"][:8]
+    for shown, group in zip(groups, with_stacks):
+        for stack in group["stacks"][:1]:
+            shown["stack"] = [frame["function"] for frame in stack["frames"][:8]]
+            shown["stack_samples"], shown["stack_share"], shown["proof"] = stack["samples"], stack["share"], stack["proof"]
     line = {
         "service": name,
         "expected": right or "not lost, not growing",
@@ -169,6 +176,8 @@ for (name, pid, right), watcher in zip(services, watchers):
         "torn_looks": report["torn_looks"],
         "sampled_share": report["sampled_share"],
         "cpu_s": round(report["cpu_s"], 2),
+        "exposure": report["exposure"],
+        "sampling": report.get("sampling"),
         "groups": groups,
     }
     print(json.dumps(line), flush=True)

@@ -22,6 +22,7 @@ use crate::pointers::graph::{Graph, RootOf};
 use crate::pointers::index::{BlockIndex, IndexBuilder};
 use crate::pointers::roots::Roots;
 use crate::pointers::scan::{Target, Words, each_pointer, each_root};
+use crate::stacks::names::FrameNamer;
 use crate::stacks::sampler::StackSamples;
 use crate::stacks::survivors::{CallCount, SurvivingStacks};
 use crate::types::{rust, type_of};
@@ -206,6 +207,7 @@ pub(crate) fn describe(
     let areas =
         detect::areas(reader.memory(), &walk.detected, &walk.maps, &roots.stacks, &walk.heaps);
     let namer = Namer { image: &image, memory, index: index.as_ref(), root_of, roots, walk, areas };
+    let frames = FrameNamer::new(&image);
     for Sampled { key, sample } in groups {
         let is_there = |survivor: &&Survivor| match index {
             Some(index) => index.starting_at(survivor.at).is_some(),
@@ -219,7 +221,7 @@ pub(crate) fn describe(
         });
         let mut described = namer.describe(key, &sample, &pointers, reachability, search.with_text);
         if let Some(stacks) = stacks {
-            described.stacks = stacks.of(&described.key, older_s, &image);
+            described.stacks = stacks.of(&described.key, older_s, &frames);
         }
         evidence.groups.push(described);
     }
@@ -230,7 +232,8 @@ pub(crate) fn describe(
         with_stacks.sort_by_key(|group| !group.key.is_lost);
         if let Some(first) = with_stacks.first_mut() {
             let pid = reader.target().pid;
-            first.calls = stacks.count_calls(&first.key, older_s, pid, &walk.maps, time);
+            let memory = reader.memory();
+            first.calls = stacks.count_calls(&first.key, older_s, pid, memory, &walk.maps, time);
         }
     }
     evidence

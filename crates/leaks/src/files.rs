@@ -125,7 +125,10 @@ impl<'p> Image<'p> {
     /// The address that a file asks for what is mapped at an address: by it, debug information names code.
     pub fn address_in_file(&self, at: u64) -> Option<u64> {
         let mapping = self.mapping_of_file(at)?;
-        let start = self.maps.iter().find(|m| m.file == mapping.file && m.offset == 0)?.start;
+        // The file may be mapped as data as well, elsewhere.
+        let is_first =
+            |m: &&Mapping| m.file == mapping.file && m.offset == 0 && m.start <= mapping.start;
+        let start = self.maps.iter().rfind(is_first)?.start;
         self.with_file(mapping, |object| at.checked_sub(start)?.checked_add(object.symbols.base))
     }
 

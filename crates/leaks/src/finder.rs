@@ -57,6 +57,8 @@ pub struct LeakFinder {
     evidence: Option<Evidence>,
     /// How stacks were sampled, with the exposure of the process.
     sampling: Option<(StackSampling, f64)>,
+    /// Why stacks were not sampled to the end.
+    sampling_note: Option<String>,
 }
 
 impl LeakFinder {
@@ -85,6 +87,7 @@ impl LeakFinder {
             notes: Vec::new(),
             evidence: None,
             sampling: None,
+            sampling_note: None,
         })
     }
 
@@ -139,6 +142,9 @@ impl LeakFinder {
             evidence::describe(reader, &reached, suspects, stacks.as_ref(), older_s, search);
         self.evidence = Some(found);
         self.sampling = search.samples.map(StackSamples::summary);
+        let ended = search.samples.and_then(|samples| samples.ended.as_ref());
+        self.sampling_note =
+            ended.map(|reason| format!("stacks were not taken to the end: {reason}"));
         self.cpu_s += thread_cpu_s() - cpu;
         Ok(())
     }
@@ -299,6 +305,7 @@ impl LeakFinder {
             );
         }
         notes.extend(evidence.into_iter().flat_map(|found| found.notes.iter().cloned()));
+        notes.extend(self.sampling_note.clone());
         LeakReport {
             schema: LeakReport::SCHEMA.to_owned(),
             pid: target.pid,

@@ -223,7 +223,13 @@ impl<'a> Watch<'a> {
     fn seek(&mut self, counts_calls: bool) {
         let older_s = self.older_s();
         let with_text = self.args.content;
-        let samples = self.stacks.take().and_then(StackSampler::finish);
+        let samples = self.stacks.take().and_then(|sampler| match sampler.finish() {
+            Ok(samples) => Some(samples),
+            Err(reason) => {
+                self.no_stacks = Some(reason);
+                None
+            }
+        });
         let count_calls = counts_calls.then_some(COUNT_CALLS);
         let sought = self.finder.patiently(move |finder| {
             let over = Arc::new(AtomicBool::new(false));

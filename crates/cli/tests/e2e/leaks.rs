@@ -229,3 +229,54 @@ fn the_watch_of_an_inspection_finds_lost_blocks() {
     let found = object(&lowtide().args(words).output().unwrap());
     assert_eq!(found["verdict"]["kind"], "leak", "{}", found["verdict"]);
 }
+
+#[test]
+fn lost_blocks_are_found_in_the_heaps_of_other_allocators() {
+    let home = tempfile::tempdir().unwrap();
+    for carried in lowtide_allocators::bundled() {
+        let library = carried.unpack_into(home.path()).unwrap();
+        // On a busy machine, it takes longer until there are enough snapshots.
+        let is_lost = |duration| {
+            let mut command = Command::new(subject(&["-pthread"]));
+            let program =
+                Program::start(command.args(["cycles", "400"]).env("LD_PRELOAD", &library));
+            let words = ["--json", &program.pid(), "--every", "300ms", "--duration", duration];
+            object(&leaks(&words))["verdict"]["kind"] == "lost"
+        };
+        assert!(["9s", "60s", "180s"].into_iter().any(is_lost), "{}", library.display());
+    }
+}
+
+#[test]
+fn a_process_that_executes_another_program_is_watched_from_the_start() {
+    let subject = subject(&["-pthread"]);
+    let mut child = Command::new("sh")
+        .args(["-c", "read line; exec \"$0\" cycles 400", &subject])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let record = home.path().join("leaks.jsonl");
+    let pid = child.id().to_string();
+    let watching = lowtide()
+        .args(["leaks", "--json", &pid, "--every", "300ms", "--duration", "15s", "-o"])
+        .arg(&record)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("the second snapshot", || {
+        std::fs::read_to_string(&record).is_ok_and(|text| text.lines().count() >= 2).then_some(())
+    });
+    stdin.write_all(b"\n").unwrap();
+    let output = watching.wait_with_output().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("executed another program; starting over"), "{errors}");
+    let found = object(&output);
+    hold_leaks(&found);
+    assert!(found["command"].to_string().contains("cycles"), "{found:#}");
+}

@@ -37,7 +37,9 @@ impl Budget {
     pub(super) fn pause(&self, elapsed: Duration) -> Duration {
         let due = self.exposed.as_secs_f64() / self.share;
         let left = due - elapsed.as_secs_f64();
-        Duration::try_from_secs_f64(left).unwrap_or_default().max(MIN_PAUSE)
+        // More than a `Duration` can hold is for ever.
+        let left = Duration::try_from_secs_f64(left.max(0.0)).unwrap_or(Duration::MAX);
+        left.max(MIN_PAUSE)
     }
 }
 
@@ -57,6 +59,13 @@ mod tests {
             let share = budget.exposed().as_secs_f64() / elapsed.as_secs_f64();
             assert!(share <= 0.01 + 1e-9, "{share}");
         }
+    }
+
+    #[test]
+    fn with_hardly_any_budget_no_second_window_follows() {
+        let mut budget = Budget::new(1e-30);
+        budget.spend(Duration::from_millis(100));
+        assert_eq!(budget.pause(Duration::from_secs(1)), Duration::MAX);
     }
 
     #[test]

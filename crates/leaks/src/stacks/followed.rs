@@ -46,9 +46,18 @@ pub(super) struct Followed {
     pub(super) time_ns: u64,
     /// The number of its stack.
     pub(super) stack: u32,
+    /// Where the stack ended when the allocation function returned.
+    pub(super) stack_pointer: u64,
     /// What it held when it was seen first.
     pub(super) content: Content,
     checks: u8,
+}
+
+impl Followed {
+    /// A block that was just allocated.
+    pub(super) fn new(time_ns: u64, stack: u32, stack_pointer: u64, content: Content) -> Self {
+        Self { time_ns, stack, stack_pointer, content, checks: 0 }
+    }
 }
 
 /// Blocks that are followed, by address.
@@ -62,19 +71,20 @@ pub(super) struct FollowedBlocks {
 
 impl FollowedBlocks {
     /// Follows a block. One that was at the address before is followed no more. Returns whether there was room.
-    pub(super) fn add(&mut self, at: u64, time_ns: u64, stack: u32, content: Content) -> bool {
+    pub(super) fn add(&mut self, at: u64, block: Followed) -> bool {
         self.blocks.remove(&at);
         if self.blocks.len() >= MAX_FOLLOWED {
             return false;
         }
-        self.blocks.insert(at, Followed { time_ns, stack, content, checks: 0 });
+        let time_ns = block.time_ns;
+        self.blocks.insert(at, block);
         self.schedule(at, time_ns, 0, time_ns);
         true
     }
 
-    /// Forgets the block at an address, which was allocated anew.
-    pub(super) fn forget(&mut self, at: u64) {
-        self.blocks.remove(&at);
+    /// Forgets the block at an address, which was allocated anew, and returns it.
+    pub(super) fn remove(&mut self, at: u64) -> Option<Followed> {
+        self.blocks.remove(&at)
     }
 
     fn schedule(&mut self, at: u64, now_ns: u64, checks: u8, time_ns: u64) {
@@ -124,11 +134,15 @@ mod tests {
         Content::new(&word.to_le_bytes()).unwrap()
     }
 
+    fn block(time_ns: u64, stack: u32, word: u64) -> Followed {
+        Followed::new(time_ns, stack, 0, content(word))
+    }
+
     #[test]
     fn a_block_whose_content_changes_is_followed_no_more() {
         let mut followed = FollowedBlocks::default();
-        followed.add(0x1000, 0, 1, content(1));
-        followed.add(0x2000, 0, 2, content(2));
+        followed.add(0x1000, block(0, 1, 1));
+        followed.add(0x2000, block(0, 2, 2));
         followed.check(SECOND, &mut |at| Some(content(if at == 0x1000 { 9 } else { 2 })));
         let left: Vec<u64> = followed.into_blocks().iter().map(|(at, _)| *at).collect();
         assert_eq!(left, [0x2000]);
@@ -137,8 +151,8 @@ mod tests {
     #[test]
     fn a_block_in_the_place_of_another_has_its_own_time_and_stack() {
         let mut followed = FollowedBlocks::default();
-        followed.add(0x1000, 0, 1, content(1));
-        followed.add(0x1000, SECOND, 2, content(5));
+        followed.add(0x1000, block(0, 1, 1));
+        followed.add(0x1000, block(SECOND, 2, 5));
         // What was due of the first block does not concern the second.
         followed.check(SECOND, &mut |_| None);
         let left = followed.into_blocks();
@@ -149,7 +163,7 @@ mod tests {
     fn memory_for_blocks_is_bounded() {
         let mut followed = FollowedBlocks::default();
         let added =
-            (0..MAX_FOLLOWED as u64 + 10).filter(|at| followed.add(at * 16, 0, 0, content(1)));
+            (0..MAX_FOLLOWED as u64 + 10).filter(|at| followed.add(at * 16, block(0, 0, 1)));
         assert_eq!(added.count(), MAX_FOLLOWED);
     }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use lowtide_heap::memory::Memory;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::detect::Detected;
@@ -26,14 +27,12 @@ const C: [&str; 8] = [
     "valloc",
     "pvalloc",
 ];
-/// `operator new` of C++, which jemalloc, mimalloc and tcmalloc define without `malloc`.
-const CPP: [&str; 8] = [
-    "_Znwm",
-    "_Znam",
+/// `operator new` of C++, which jemalloc, mimalloc and tcmalloc define without `malloc`. Only the forms that return a null pointer
+/// when there is no memory: the others throw an exception, which cannot pass the changed return address of a probed function, and
+/// would end the process.
+const CPP: [&str; 4] = [
     "_ZnwmRKSt9nothrow_t",
     "_ZnamRKSt9nothrow_t",
-    "_ZnwmSt11align_val_t",
-    "_ZnamSt11align_val_t",
     "_ZnwmSt11align_val_tRKSt9nothrow_t",
     "_ZnamSt11align_val_tRKSt9nothrow_t",
 ];
@@ -41,8 +40,8 @@ const CPP: [&str; 8] = [
 const JEMALLOC: [&str; 6] = ["malloc", "calloc", "realloc", "aligned_alloc", "mallocx", "rallocx"];
 /// Prefixes of jemalloc: of its own builds, and of Rust's.
 const JEMALLOC_PREFIXES: [&str; 3] = ["je_", "_rjem_", "_rjem_je_"];
-/// Functions of mimalloc's own interface.
-const MIMALLOC: [&str; 12] = [
+/// Functions of mimalloc's own interface that throw no exception.
+const MIMALLOC: [&str; 9] = [
     "mi_malloc",
     "mi_calloc",
     "mi_zalloc",
@@ -50,15 +49,11 @@ const MIMALLOC: [&str; 12] = [
     "mi_malloc_aligned",
     "mi_zalloc_aligned",
     "mi_realloc_aligned",
-    "mi_new",
-    "mi_new_n",
-    "mi_new_aligned",
     "mi_malloc_small",
     "mi_zalloc_small",
 ];
-/// Functions of gperftools' own interface.
-const GPERFTOOLS: [&str; 6] =
-    ["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign", "tc_new", "tc_newarray"];
+/// Functions of gperftools' own interface that throw no exception.
+const GPERFTOOLS: [&str; 4] = ["tc_malloc", "tc_calloc", "tc_realloc", "tc_memalign"];
 /// Functions of CPython, whose blocks are objects. Those of larger objects call `malloc` in turn.
 const CPYTHON: [&str; 6] = [
     "PyObject_Malloc",
@@ -82,8 +77,14 @@ pub(super) struct Functions {
     pub(super) instruction: FirstInstruction,
 }
 
-/// Finds the allocation functions of a process: those of its allocators, and of CPython.
-pub(super) fn find(pid: u32, maps: &[Mapping], detected: &Detected) -> Vec<Functions> {
+/// Finds the allocation functions of a process: those of its allocators, and of CPython. Functions whose code the process has
+/// changed are left out: a probe executes the instruction that the file has.
+pub(super) fn find(
+    pid: u32,
+    memory: &impl Memory,
+    maps: &[Mapping],
+    detected: &Detected,
+) -> Vec<Functions> {
     let mut names: Vec<(&Mapping, Vec<String>)> = Vec::new();
     for allocator in detected.allocators() {
         let path = allocator.path.to_string_lossy();
@@ -104,12 +105,37 @@ pub(super) fn find(pid: u32, maps: &[Mapping], detected: &Detected) -> Vec<Funct
             let mut offsets: Vec<u64> = found
                 .into_iter()
                 .filter_map(|offset| instruction_at(&file, offset).map(|(_, at)| at))
+                .filter(|offset| is_unchanged(memory, maps, mapping, &file, *offset))
                 .collect();
             offsets.sort_unstable();
             offsets.dedup();
-            Some(Functions { file, offsets, instruction })
+            (!offsets.is_empty()).then_some(Functions { file, offsets, instruction })
         })
         .collect()
+}
+
+/// Whether the code of a process at an offset in a file is that of the file. Code that is not resident was not changed.
+pub(super) fn is_unchanged(
+    memory: &impl Memory,
+    maps: &[Mapping],
+    mapping: &Mapping,
+    file: &File,
+    offset: u64,
+) -> bool {
+    let mut of_file = [0; 16];
+    let Ok(length) = file.read_at(&mut of_file, offset) else { return false };
+    let is_here = |m: &&Mapping| {
+        m.file == mapping.file
+            && m.permissions.contains('x')
+            && (m.offset..m.offset + m.size()).contains(&offset)
+    };
+    let mut mapped = maps.iter().filter(is_here).peekable();
+    mapped.peek().is_some()
+        && mapped.all(|m| {
+            let mut found = [0; 16];
+            let read = memory.read(m.start + (offset - m.offset), &mut found[..length]);
+            found[..read.min(length)] == of_file[..read.min(length)]
+        })
 }
 
 /// Returns the instruction at which a function is probed, and its offset.
@@ -198,7 +224,8 @@ mod tests {
         let maps = lowtide_probe::proc::maps::parse(&maps).unwrap();
         let detected =
             lowtide_probe::detect::Detector::default().detect(std::process::id(), &maps).unwrap();
-        let found = find(std::process::id(), &maps, &detected);
+        let memory = lowtide_probe::memory::LiveMemory::open(std::process::id()).unwrap();
+        let found = find(std::process::id(), &memory, &maps, &detected);
         assert_eq!(found.len(), 1, "{found:?}");
         let offsets = &found[0].offsets;
         assert!(offsets.len() >= 5, "{found:?}");

@@ -18,7 +18,7 @@ mod bpf;
 mod budget;
 mod followed;
 mod functions;
-mod names;
+pub(crate) mod names;
 pub mod refusal;
 pub mod sampler;
 pub(crate) mod survivors;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::memory::Memory;
@@ -11,9 +12,10 @@ use lowtide_model::leaks::StackSampling;
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::detect::{Detected, Detector};
 use lowtide_probe::memory::LiveMemory;
+use lowtide_probe::proc::status::Status;
 use lowtide_probe::target::{Target, TargetError};
 
-use super::bpf::{Hit, Sampler};
+use super::bpf::{Hit, Probes, Sampler};
 use super::budget::{Budget, MAX_HITS, MAX_WINDOW};
 use super::followed::{Content, Followed, FollowedBlocks, WORDS};
 use super::functions::{self, Functions};
@@ -26,6 +28,14 @@ const MAX_LATE_NS: u64 = 10_000_000;
 /// Time between two readings of the buffer in a window, and between two checks of blocks outside of one.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// The highest priority of an ordinary thread.
+const HIGHEST_PRIORITY: i32 = -20;
+/// Maximum time to wait for the thread at the end.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of successive windows in which no probe could be opened.
+const MAX_FAILURES: u32 = 5;
+/// Maximum time between the returns of two functions of which one has called the other for the same block, in nanoseconds.
+const MAX_NESTED_NS: u64 = 100_000;
 /// Maximum number of different stacks.
 const MAX_STACKS: usize = 1 << 15;
 /// Maximum number of threads whose state is checked before the first window.
@@ -35,7 +45,7 @@ const MAX_THREADS: usize = 1 << 16;
 #[derive(Debug)]
 pub struct StackSampler {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<StackSamples>,
+    samples: Receiver<StackSamples>,
 }
 
 /// What was sampled.
@@ -57,6 +67,8 @@ pub struct StackSamples {
     pub hit_s: f64,
     /// Blocks that are left, in order of address.
     pub(super) blocks: Vec<(u64, Followed)>,
+    /// Why no further stacks were taken before the end, if that was so.
+    pub ended: Option<NoStacks>,
     /// The stacks, by their numbers, with the number of samples of each.
     pub(super) stacks: Vec<(Frames, u64)>,
     /// The kernel's side, for further probes.
@@ -98,18 +110,21 @@ impl StackSampler {
         let is_filtered = check_threads(target.pid)?;
         let memory = LiveMemory::open(target.pid).map_err(|error| failed(target.failed(error)))?;
         let mut sampler = Sampler::load().map_err(|error| NoStacks::from_error(&error))?;
-        let functions = functions::find(target.pid, &maps, &detected);
+        let functions = functions::find(target.pid, &memory, &maps, &detected);
         if functions.is_empty() {
             return Err(NoStacks::NoFunctions);
+        }
+        // First in a process of its own: lowtide may have filters, too.
+        let survives_filters = trial::survives_filter(&mut sampler)?;
+        let is_own_filtered = Status::own().is_ok_and(|status| status.seccomp != 0);
+        if (is_filtered || is_own_filtered) && !survives_filters {
+            return Err(NoStacks::Filters);
         }
         let instructions: BTreeSet<FirstInstruction> =
             functions.iter().map(|found| found.instruction).collect();
         let mut hit_s = 0.0_f64;
         for instruction in instructions {
             hit_s = hit_s.max(trial::run(&mut sampler, instruction)?);
-        }
-        if is_filtered && !trial::survives_filter(&mut sampler)? {
-            return Err(NoStacks::Filters);
         }
         let stop = Arc::new(AtomicBool::new(false));
         let sampling = Sampling {
@@ -121,21 +136,38 @@ impl StackSampler {
             sampler,
             budget: Budget::new(share),
             followed: FollowedBlocks::default(),
+            survives_filters,
             numbers: HashMap::new(),
             stacks: Vec::new(),
             resident: HashSet::new(),
             counts: Counts::default(),
+            ended: None,
         };
+        let (sender, samples) = channel();
         let thread = thread::Builder::new().name("stacks".to_owned());
-        let thread = thread.spawn(move || sampling.run(hit_s));
-        let thread = thread.map_err(|error| NoStacks::Failed(error.to_string()))?;
-        Ok(Self { stop, thread })
+        let thread = thread.spawn(move || {
+            // It is no longer wanted if the other end is gone.
+            let _ = sender.send(sampling.run(hit_s));
+        });
+        thread.map_err(|error| NoStacks::Failed(error.to_string()))?;
+        Ok(Self { stop, samples })
     }
 
-    /// Stops, and returns what was sampled; `None` if the thread has failed.
-    pub fn finish(self) -> Option<StackSamples> {
+    /// Stops, and returns what was sampled.
+    ///
+    /// # Errors
+    /// Fails if the thread does not end in time: a process can make its tables and its memory so that reading them takes for
+    /// ever. It has no probes then.
+    pub fn finish(self) -> Result<StackSamples, NoStacks> {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().ok()
+        let samples = self.samples.recv_timeout(FINISH_TIMEOUT);
+        samples.map_err(|_| NoStacks::Failed("its stacks could not be followed in time".to_owned()))
+    }
+}
+
+impl Drop for StackSampler {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 }
 
@@ -153,7 +185,7 @@ fn check_threads(pid: u32) -> Result<bool, NoStacks> {
         let path = thread.map_err(failed)?.path().join("status");
         // A thread that has ended is of no interest.
         let Ok(text) = std::fs::read_to_string(path) else { continue };
-        let Ok(status) = lowtide_probe::proc::status::Status::parse(&text) else { continue };
+        let Ok(status) = Status::parse(&text) else { continue };
         if status.shadow_stack {
             return Err(NoStacks::ShadowStack);
         }
@@ -168,6 +200,8 @@ struct Counts {
     hits: u64,
     samples: u64,
     cut: u64,
+    /// Successive windows in which no probe could be opened.
+    failures: u32,
 }
 
 /// The work of the thread.
@@ -180,30 +214,41 @@ struct Sampling {
     unwinder: StackUnwinder,
     budget: Budget,
     followed: FollowedBlocks,
+    /// Whether filters of system calls do not break probes.
+    survives_filters: bool,
     /// The number of each stack.
     numbers: HashMap<Vec<u64>, u32>,
     stacks: Vec<(Frames, u64)>,
     /// Pages that were found to be resident in this window.
     resident: HashSet<u64>,
     counts: Counts,
+    /// Why no further windows are opened.
+    ended: Option<NoStacks>,
 }
 
 impl Sampling {
     fn run(mut self, hit_s: f64) -> StackSamples {
+        // In a window, blocks must be read at once, also while the process keeps all processors busy. This requires CAP_SYS_NICE.
+        let _ = rustix::process::setpriority_process(None, HIGHEST_PRIORITY);
         let begin = Instant::now();
-        while !self.is_over() && self.window() {
-            let pause = self.budget.pause(begin.elapsed());
-            let next = Instant::now() + pause;
-            while !self.is_over() && Instant::now() < next {
+        while !self.is_over() {
+            if let Err(reason) = self.window() {
+                self.ended = Some(reason);
+                break;
+            }
+            // A pause that cannot be added lasts until the end.
+            let next = Instant::now().checked_add(self.budget.pause(begin.elapsed()));
+            while !self.is_over() && next.is_none_or(|next| Instant::now() < next) {
                 self.check();
-                thread::sleep(CHECK_INTERVAL.min(next.saturating_duration_since(Instant::now())));
+                thread::sleep(CHECK_INTERVAL);
             }
         }
         // A process that executes another program keeps what was sampled; nothing new comes.
         while !self.stop.load(Ordering::Relaxed) && self.target.is_alive() {
+            self.check();
             thread::sleep(CHECK_INTERVAL);
         }
-        let Counts { windows, hits, samples, cut } = self.counts;
+        let Counts { windows, hits, samples, cut, .. } = self.counts;
         StackSamples {
             windows,
             hits,
@@ -213,6 +258,7 @@ impl Sampling {
             elapsed_s: begin.elapsed().as_secs_f64(),
             hit_s,
             blocks: self.followed.into_blocks(),
+            ended: self.ended,
             stacks: self.stacks,
             sampler: self.sampler,
         }
@@ -222,54 +268,95 @@ impl Sampling {
         self.stop.load(Ordering::Relaxed) || !self.memory.is_in_use()
     }
 
-    /// Probes the process for a short time. Returns whether that was possible.
-    fn window(&mut self) -> bool {
-        let Ok(maps) = self.target.maps() else { return false };
-        self.unwinder.update(&maps);
+    /// Probes the process for a short time.
+    ///
+    /// # Errors
+    /// Fails with the reason if it must not be probed any more.
+    fn window(&mut self) -> Result<(), NoStacks> {
+        let Ok(maps) = self.target.maps() else { return Ok(()) };
+        if self.unwinder.update(&maps) {
+            // The same address may be other code now.
+            self.numbers.clear();
+            if let Ok(detected) = Detector::default().detect(self.target.pid, &maps) {
+                check_code(&detected)?;
+            }
+        }
+        if check_threads(self.target.pid)? && !self.survives_filters {
+            return Err(NoStacks::Filters);
+        }
         self.resident.clear();
         self.sampler.allow(MAX_HITS);
         let asked = Instant::now();
         let pid = self.target.pid;
-        let probes: Vec<_> = self
-            .functions
-            .iter()
-            .filter_map(|found| self.sampler.at_returns(&found.file, &found.offsets, pid).ok())
-            .collect();
-        let opened = Instant::now();
-        while opened.elapsed() < MAX_WINDOW && self.sampler.hits() < MAX_HITS && !self.is_over() {
-            self.drain();
+        let attach = |found: &Functions| {
+            let opened = self.sampler.at_returns(&found.file, &found.offsets, pid);
+            opened.map_err(|error| NoStacks::from_error(&error))
+        };
+        let opened: Vec<Result<Probes, NoStacks>> = self.functions.iter().map(attach).collect();
+        let mut first_contents = Vec::new();
+        let opened_at = Instant::now();
+        while opened_at.elapsed() < MAX_WINDOW && self.sampler.hits() < MAX_HITS && !self.is_over()
+        {
+            self.look(&mut first_contents);
             thread::sleep(POLL_INTERVAL);
         }
         self.sampler.stop();
-        self.drain();
-        let is_open = !probes.is_empty();
-        drop(probes);
+        self.look(&mut first_contents);
+        let failure = opened
+            .iter()
+            .all(Result::is_err)
+            .then(|| opened.iter().find_map(|opened| opened.as_ref().err().cloned()));
+        drop(opened);
         self.budget.spend(asked.elapsed());
         self.counts.windows += 1;
         self.counts.hits += self.sampler.hits();
-        is_open
-    }
-
-    fn drain(&mut self) {
+        // Only now: the tables by which stacks are followed are the process's own, and it has no probes any more.
         let mut hits = Vec::new();
         self.sampler.drain(&mut |hit| hits.push(hit));
-        for hit in hits {
-            self.follow(&hit);
+        let contents = first_contents.into_iter().chain(std::iter::repeat(None));
+        for (hit, content) in hits.iter().zip(contents) {
+            if self.is_over() {
+                break;
+            }
+            self.follow(hit, content);
+        }
+        self.counts.failures = if failure.is_some() { self.counts.failures + 1 } else { 0 };
+        match failure.flatten().filter(|_| self.counts.failures >= MAX_FAILURES) {
+            Some(reason) => Err(reason),
+            None => Ok(()),
         }
     }
 
-    /// Follows a block from its allocation on, if that was just now.
-    fn follow(&mut self, hit: &Hit) {
-        let is_late = now_ns().saturating_sub(hit.time_ns) > MAX_LATE_NS;
-        let content = if is_late { None } else { self.read(hit.address) };
-        let Some(content) = content else {
-            self.followed.forget(hit.address);
-            return;
+    /// Reads the contents of the blocks that were allocated since the last call. A block is only known to be the one that was
+    /// sampled if that was just now, and no allocation has been missed since.
+    fn look(&mut self, contents: &mut Vec<Option<Content>>) {
+        let mut new = Vec::new();
+        self.sampler.look(&mut |at, time_ns| new.push((at, time_ns)));
+        for (at, time_ns) in new {
+            let is_late = now_ns().saturating_sub(time_ns) > MAX_LATE_NS;
+            let content = if is_late { None } else { self.read(at) };
+            contents.push(content.filter(|_| self.sampler.missed() == 0));
+        }
+    }
+
+    /// Follows a block from its allocation on.
+    fn follow(&mut self, hit: &Hit, content: Option<Content>) {
+        let before = self.followed.remove(hit.address);
+        let Some(content) = content else { return };
+        let (addresses, is_whole) = self.unwinder.frames(hit);
+        let Some(stack) = self.number(addresses, is_whole) else { return };
+        // A function that calls another one for the block returns after it, from further up the stack.
+        let is_nested = |inner: &Followed| {
+            hit.time_ns.saturating_sub(inner.time_ns) < MAX_NESTED_NS
+                && inner.stack_pointer < hit.stack_pointer
         };
-        let frames = self.unwinder.frames(hit);
-        let is_whole = frames.is_whole;
-        let Some(stack) = self.number(frames) else { return };
-        if self.followed.add(hit.address, hit.time_ns, stack, content) {
+        if let Some(inner) = before.filter(is_nested) {
+            self.counts.samples -= 1;
+            self.counts.cut -= u64::from(!self.stacks[inner.stack as usize].0.is_whole);
+            self.stacks[inner.stack as usize].1 -= 1;
+        }
+        let Hit { time_ns, stack_pointer, .. } = *hit;
+        if self.followed.add(hit.address, Followed::new(time_ns, stack, stack_pointer, content)) {
             self.counts.samples += 1;
             self.counts.cut += u64::from(!is_whole);
             self.stacks[stack as usize].1 += 1;
@@ -277,16 +364,17 @@ impl Sampling {
     }
 
     /// Returns the number of a stack; `None` if there are too many.
-    fn number(&mut self, frames: Frames) -> Option<u32> {
-        if let Some(number) = self.numbers.get(&frames.addresses) {
+    fn number(&mut self, addresses: Vec<u64>, is_whole: bool) -> Option<u32> {
+        if let Some(number) = self.numbers.get(&addresses) {
             return Some(*number);
         }
         if self.stacks.len() >= MAX_STACKS {
             return None;
         }
         let number = self.stacks.len() as u32;
-        self.numbers.insert(frames.addresses.clone(), number);
-        self.stacks.push((frames, 0));
+        let places = self.unwinder.places(&addresses);
+        self.numbers.insert(addresses.clone(), number);
+        self.stacks.push((Frames { addresses, places, is_whole }, 0));
         Some(number)
     }
 
@@ -299,7 +387,7 @@ impl Sampling {
     /// Reads the content of a block. Its page is looked up once in a window.
     fn read(&mut self, at: u64) -> Option<Content> {
         let page = self.memory.page_bytes();
-        let (first, last) = (at / page, (at + (WORDS * 8) as u64 - 1) / page);
+        let (first, last) = (at / page, at.checked_add((WORDS * 8) as u64 - 1)? / page);
         if first == last && self.resident.contains(&first) {
             let mut bytes = [0; WORDS * 8];
             let length = self.memory.read_resident(at, &mut bytes);

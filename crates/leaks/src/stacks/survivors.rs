@@ -1,11 +1,14 @@
 //! Which of the sampled blocks survive, and by which stacks they were allocated.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
+use lowtide_heap::memory::Memory;
 use lowtide_model::leaks::LeakStack;
 use lowtide_model::survivors::size_class;
 use lowtide_probe::inspect::BlockReader;
@@ -14,13 +17,16 @@ use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::target::TargetError;
 
 use super::followed::WORDS;
+use super::functions::is_unchanged;
 use super::names::FrameNamer;
 use super::sampler::{StackSamples, now_ns, read};
+use super::unwind::Place;
 use crate::evidence::GroupKey;
-use crate::files::Image;
 
 /// Maximum number of stacks of a group that are reported.
 const MAX_STACKS: usize = 5;
+/// Maximum number of stacks of a group that are named: several can have the same names.
+const MAX_NAMED: usize = 100;
 /// Minimum part of the samples with a call whose blocks are still in use, for the call to be counted as proof.
 const MIN_SURVIVAL: f64 = 0.5;
 /// Minimum number of samples with a call, for the same.
@@ -99,17 +105,19 @@ impl<'s> SurvivingStacks<'s> {
     }
 
     /// Returns the stacks by which the blocks of a group were allocated, the most frequent first.
-    pub(crate) fn of(&self, key: &GroupKey, older_s: f64, image: &Image<'_>) -> Vec<LeakStack> {
-        let namer = FrameNamer::new(image);
+    pub(crate) fn of(
+        &self,
+        key: &GroupKey,
+        older_s: f64,
+        namer: &FrameNamer<'_>,
+    ) -> Vec<LeakStack> {
         let counts = self.counts(key, older_s);
         let all: u64 = counts.iter().map(|(_, count)| count).sum();
         let mut stacks: Vec<LeakStack> = Vec::new();
-        for (stack, count) in counts {
-            if stacks.len() >= MAX_STACKS {
-                break;
-            }
+        for (stack, count) in counts.into_iter().take(MAX_NAMED) {
             let Some((frames, _)) = self.samples.stacks.get(stack as usize) else { continue };
-            let named: Vec<_> = frames.addresses.iter().flat_map(|at| namer.frames(*at)).collect();
+            let places = frames.addresses.iter().zip(&frames.places);
+            let named: Vec<_> = places.map(|(at, place)| namer.frame(*at, *place)).collect();
             // Two calls in one line have the same names.
             match stacks.iter_mut().find(|known| known.frames == named) {
                 Some(known) => known.samples += count,
@@ -122,6 +130,8 @@ impl<'s> SurvivingStacks<'s> {
                 }),
             }
         }
+        stacks.sort_by_key(|stack| std::cmp::Reverse(stack.samples));
+        stacks.truncate(MAX_STACKS);
         for stack in &mut stacks {
             stack.share = stack.samples as f64 / all as f64;
         }
@@ -129,7 +139,7 @@ impl<'s> SurvivingStacks<'s> {
     }
 
     /// Returns the innermost return address of the most frequent stack of a group that hardly anything but survivors has.
-    fn telling_call(&self, key: &GroupKey, older_s: f64) -> Option<u64> {
+    fn telling_call(&self, key: &GroupKey, older_s: f64) -> Option<(u64, Place)> {
         let (first, _) = *self.counts(key, older_s).first()?;
         let (frames, _) = self.samples.stacks.get(first as usize)?;
         let with = |at: u64| {
@@ -140,7 +150,8 @@ impl<'s> SurvivingStacks<'s> {
             let left = self.survivors.iter().filter(|one| stacks.contains(&(one.stack as usize)));
             (all, left.count() as f64)
         };
-        frames.addresses.iter().copied().find(|at| {
+        let places = frames.addresses.iter().copied().zip(&frames.places);
+        places.filter_map(|(at, place)| Some((at, (*place)?))).find(|(at, _)| {
             let (all, left) = with(*at);
             all >= MIN_SAMPLES && left / all as f64 >= MIN_SURVIVAL
         })
@@ -153,13 +164,27 @@ impl<'s> SurvivingStacks<'s> {
         key: &GroupKey,
         older_s: f64,
         pid: u32,
+        memory: &impl Memory,
         maps: &[Mapping],
         time: Duration,
     ) -> Option<CallCount> {
-        let back_at = self.telling_call(key, older_s)?.checked_add(1)?;
-        let mapping = maps.iter().find(|m| m.contains(back_at) && m.has_file())?;
+        let (at, place) = self.telling_call(key, older_s)?;
+        let back_at = at.checked_add(1)?;
+        let mapping = code_at(maps, back_at)?;
+        if (mapping.file, mapping.offset + (at.checked_sub(mapping.start)?)) != place {
+            return None;
+        }
         let file = open_mapped(pid, mapping).ok()?;
         let offset = back_at - mapping.start + mapping.offset;
+        // A probe in the middle of an instruction would change it.
+        if !follows_call(&file, offset, |at| {
+            let target = (mapping.start - mapping.offset).wrapping_add(at);
+            code_at(maps, target).is_some()
+        }) || !is_unchanged(memory, maps, mapping, &file, offset - CALL_BYTES)
+            || !is_unchanged(memory, maps, mapping, &file, offset)
+        {
+            return None;
+        }
         let sampler = &self.samples.sampler;
         sampler.allow(0);
         let probe = sampler.at_instruction(&file, offset, pid).ok()?;
@@ -172,6 +197,27 @@ impl<'s> SurvivingStacks<'s> {
         drop(probe);
         Some(CallCount { calls, seconds })
     }
+}
+
+/// Bytes of a direct call.
+const CALL_BYTES: u64 = 5;
+
+/// Whether the instruction before an offset in a file is a direct call (`e8`, and the distance in four bytes) to code. `is_code`
+/// says whether code is at an offset, relative to the place of this file. Indirect calls have many forms, which could be a part of
+/// another instruction.
+fn follows_call(file: &File, offset: u64, is_code: impl Fn(u64) -> bool) -> bool {
+    let mut bytes = [0; CALL_BYTES as usize];
+    let Some(call) = offset.checked_sub(CALL_BYTES) else { return false };
+    if file.read_exact_at(&mut bytes, call).is_err() {
+        return false;
+    }
+    let [0xe8, distance @ ..] = bytes else { return false };
+    is_code(offset.wrapping_add_signed(i32::from_le_bytes(distance).into()))
+}
+
+/// Returns the mapping of code of a file at an address.
+fn code_at(maps: &[Mapping], at: u64) -> Option<&Mapping> {
+    maps.iter().find(|m| m.contains(at) && m.has_file() && m.permissions.contains('x'))
 }
 
 /// Looks for blocks by their addresses.
@@ -223,7 +269,20 @@ impl BlockVisitor for Presence {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    #[test]
+    fn only_what_follows_a_direct_call_to_code_is_a_place_to_count_calls() {
+        let mut file = tempfile::tempfile().unwrap();
+        // Two bytes, a call 16 bytes back from its end, and an indirect call.
+        file.write_all(b"\x90\x90\xe8\xf0\xff\xff\xff\xff\xd0\x90").unwrap();
+        let follows = |offset, is_code: bool| follows_call(&file, offset, |_| is_code);
+        assert!(follows(7, true) && !follows(7, false));
+        assert!(![0, 2, 6, 8, 9, 10, 100].into_iter().any(|offset| follows(offset, true)));
+        assert!(follows_call(&file, 7, |target| target == 7_u64.wrapping_sub(16)));
+    }
 
     #[test]
     fn the_last_report_of_a_place_decides_which_blocks_are_there() {

@@ -20,11 +20,16 @@ pub(super) const MAX_FRAMES: usize = 64;
 const MAX_TABLES: u64 = 64 << 20;
 const MAX_ALL_TABLES: u64 = 192 << 20;
 
+/// A place in a file: its offset in bytes.
+pub(super) type Place = (FileId, u64);
+
 /// Frames of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Frames {
     /// An address in the calling instruction of each frame, the innermost first.
     pub(super) addresses: Vec<u64>,
+    /// The place of each when the stack was taken; `None` for code that is in no file.
+    pub(super) places: Vec<Option<Place>>,
     /// Whether the outermost function was reached.
     pub(super) is_whole: bool,
 }
@@ -37,6 +42,7 @@ pub(super) struct StackUnwinder {
     files: HashMap<FileId, Option<Arc<Sections>>>,
     /// Where code of files is mapped.
     modules: Vec<(u64, u64, FileId)>,
+    code: Vec<Mapping>,
     tables_bytes: u64,
 }
 
@@ -55,7 +61,7 @@ impl std::ops::Deref for Tables {
 /// What is needed of a file.
 #[derive(Debug)]
 struct Sections {
-    /// Offset in the file, size and address of each segment.
+    /// Offset in the file, size and address of each segment of code.
     segments: Vec<(u64, u64, u64)>,
     eh_frame: Option<(std::ops::Range<u64>, Tables)>,
     eh_frame_hdr: Option<(std::ops::Range<u64>, Tables)>,
@@ -71,27 +77,30 @@ impl StackUnwinder {
             cache: CacheX86_64::new(),
             files: HashMap::new(),
             modules: Vec::new(),
+            code: Vec::new(),
             tables_bytes: 0,
         }
     }
 
-    /// Learns which files are mapped now.
-    pub(super) fn update(&mut self, maps: &[Mapping]) {
+    /// Learns which files are mapped now. Returns whether that has changed.
+    pub(super) fn update(&mut self, maps: &[Mapping]) -> bool {
         let code = maps.iter().filter(|m| m.has_file() && m.permissions.contains('x'));
         let now: Vec<&Mapping> = code.collect();
         let modules: Vec<(u64, u64, FileId)> =
             now.iter().map(|m| (m.start, m.end, m.file)).collect();
         if modules == self.modules {
-            return;
+            return false;
         }
-        for (start, _, _) in std::mem::replace(&mut self.modules, modules) {
+        for (start, _, _) in std::mem::replace(&mut self.modules, modules).into_iter().rev() {
             self.unwinder.remove_module(start);
         }
+        self.code = now.iter().copied().cloned().collect();
         for mapping in now {
             if let Some(module) = self.module(mapping) {
                 self.unwinder.add_module(module);
             }
         }
+        true
     }
 
     fn module(&mut self, mapping: &Mapping) -> Option<Module<Tables>> {
@@ -106,12 +115,7 @@ impl StackUnwinder {
         self.tables_bytes += added;
         let sections = Arc::clone(sections.as_ref()?);
         // Where the file would begin if its first address were 0.
-        let base = sections.segments.iter().find_map(|(offset, bytes, address)| {
-            let is_here = *offset <= mapping.offset + (mapping.end - mapping.start)
-                && mapping.offset < offset.checked_add(*bytes)?;
-            let first = mapping.start.wrapping_sub(mapping.offset).wrapping_add(*offset);
-            is_here.then(|| first.wrapping_sub(*address))
-        })?;
+        let base = sections.base_of(mapping)?;
         let (eh_frame_svma, eh_frame) = sections.eh_frame.clone().unzip();
         let (eh_frame_hdr_svma, eh_frame_hdr) = sections.eh_frame_hdr.clone().unzip();
         let info = ExplicitModuleSectionInfo {
@@ -125,8 +129,9 @@ impl StackUnwinder {
         Some(Module::new(mapping.name.clone(), mapping.start..mapping.end, base, info))
     }
 
-    /// Returns the frames from the caller of the allocation function on.
-    pub(super) fn frames(&mut self, hit: &Hit) -> Frames {
+    /// Returns an address in the calling instruction of each frame, from the caller of the allocation function on, and whether
+    /// the outermost function was reached.
+    pub(super) fn frames(&mut self, hit: &Hit) -> (Vec<u64>, bool) {
         let mut read = |at: u64| {
             let within = at.checked_sub(hit.stack_pointer).ok_or(())?;
             let place = usize::try_from(within).map_err(|_| ())?;
@@ -145,22 +150,54 @@ impl StackUnwinder {
                     true => frame.address().wrapping_sub(1),
                     false => frame.address_for_lookup(),
                 }),
-                Ok(None) => return Frames { addresses, is_whole: true },
-                Err(_) => return Frames { addresses, is_whole: false },
+                Ok(None) => return (addresses, true),
+                Err(_) => return (addresses, false),
             }
             if addresses.len() >= MAX_FRAMES {
-                return Frames { addresses, is_whole: false };
+                return (addresses, false);
             }
         }
     }
+
+    /// Returns the places of addresses.
+    pub(super) fn places(&self, addresses: &[u64]) -> Vec<Option<Place>> {
+        addresses.iter().map(|at| place_of(&self.code, *at)).collect()
+    }
+}
+
+/// Returns the place in a file that is mapped at an address. `code` are the mappings of code, in order.
+pub(super) fn place_of(code: &[Mapping], at: u64) -> Option<Place> {
+    let mapping = code.get(code.partition_point(|mapping| mapping.end <= at))?;
+    let within = at.checked_sub(mapping.start)?;
+    let is_code = mapping.has_file() && mapping.permissions.contains('x');
+    is_code.then(|| (mapping.file, mapping.offset + within))
 }
 
 impl Sections {
+    /// Returns where the file would begin if its first address were 0. The kernel maps a segment from the page of its first byte
+    /// to that of its last, which can be those of other segments as well. So only segments of code count for a mapping of code.
+    fn base_of(&self, mapping: &Mapping) -> Option<u64> {
+        let page = rustix::param::page_size() as u64;
+        let is_here = |(offset, bytes, _): &&(u64, u64, u64)| {
+            let end = offset.saturating_add(*bytes);
+            offset - offset % page <= mapping.offset && mapping.offset < end
+        };
+        let (offset, _, address) = self.segments.iter().find(is_here)?;
+        let first = mapping.start.wrapping_sub(mapping.offset).wrapping_add(*offset);
+        Some(first.wrapping_sub(*address))
+    }
+
     /// Reads the tables of a file, if they are not too large.
     fn read(file: &File, left: u64) -> Option<Self> {
         let source = Source::new(file);
         let object = object::File::parse(&source).ok()?;
-        let segments = object.segments().map(|segment| {
+        let is_code = |segment: &object::Segment<'_, '_, _>| match segment.flags() {
+            object::SegmentFlags::Elf { p_flags, .. } => {
+                p_flags & object::elf::PF_X != Default::default()
+            }
+            _ => false,
+        };
+        let segments = object.segments().filter(is_code).map(|segment| {
             let (offset, bytes) = segment.file_range();
             (offset, bytes, segment.address())
         });
@@ -184,5 +221,23 @@ impl Sections {
         let tables = [&self.eh_frame, &self.eh_frame_hdr].into_iter().flatten();
         let of_tables: usize = tables.map(|(_, table)| table.len()).sum();
         (of_tables + self.debug_frame.as_ref().map_or(0, |table| table.len())) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_code_has_the_address_that_our_file_says() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let maps = lowtide_probe::proc::maps::parse(&maps).unwrap();
+        let at = place_of as *const () as u64;
+        let mapping = maps.iter().find(|mapping| mapping.contains(at)).unwrap();
+        let file = open_mapped(std::process::id(), mapping).unwrap();
+        let base = Sections::read(&file, u64::MAX).unwrap().base_of(mapping).unwrap();
+        // A position-independent program asks for addresses from 0 on.
+        let first = maps.iter().find(|one| one.file == mapping.file && one.offset == 0).unwrap();
+        assert_eq!(base, first.start);
     }
 }

@@ -16,9 +16,12 @@ struct Case {
     bytes: u64,
 }
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 16] = [
     Case { words: &["mix", "20000", "500"], steps: 250, verdict: LeakKind::Lost, bytes: 80 },
     Case { words: &["cycles", "400"], steps: 80, verdict: LeakKind::Lost, bytes: 80 },
+    Case { words: &["busy", "400"], steps: 80, verdict: LeakKind::Lost, bytes: 80 },
+    Case { words: &["restless", "400"], steps: 80, verdict: LeakKind::Lost, bytes: 80 },
+    Case { words: &["crowd", "500"], steps: 200, verdict: LeakKind::Growing, bytes: 80 },
     Case { words: &["list", "500"], steps: 200, verdict: LeakKind::Growing, bytes: 80 },
     Case { words: &["local_list", "500"], steps: 200, verdict: LeakKind::Growing, bytes: 80 },
     Case { words: &["tagged", "500"], steps: 200, verdict: LeakKind::Growing, bytes: 64 },
@@ -101,6 +104,30 @@ fn lost_cycles_are_lost() {
     let case = case("cycles");
     let watched = watch(case, LOOKS, MAX_BLOCKS);
     assert_agrees("cycles", group(case, &watched).count, watched.lost);
+}
+
+#[test]
+fn a_leak_is_found_while_threads_keep_all_processors_busy() {
+    let case = case("busy");
+    let watched = watch(case, LOOKS, MAX_BLOCKS);
+    assert_agrees("busy", group(case, &watched).count, watched.lost);
+}
+
+#[test]
+fn a_leak_is_found_while_the_program_forks_and_loads_libraries() {
+    let case = case("restless");
+    let watched = watch(case, LOOKS, MAX_BLOCKS);
+    assert_agrees("restless", group(case, &watched).count, watched.lost);
+}
+
+#[test]
+fn a_list_that_grows_is_found_in_a_process_with_a_thousand_threads() {
+    let case = case("crowd");
+    let watched = watch(case, LOOKS, MAX_BLOCKS);
+    let group = group(case, &watched);
+    assert_agrees("crowd", group.count, watched.kept);
+    let holder = "variable head of subject";
+    assert!(group.roots.iter().any(|root| root.what == holder && root.share > 0.9), "{group:#?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //
 // RATE is the number of allocations in a second in each of two threads, of which one of ONE_OF is lost.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -205,11 +207,44 @@ static void *lost_before(void *unused) {
     return unused;
 }
 
+static void *wait_for_ever(void *unused) { for (;;) pause(); return unused; }
+static void *spin(void *unused) { for (volatile size_t turn = 0;; turn++); return unused; }
+
+static void start_threads(int count, void *(*work)(void *)) {
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 << 10);
+    for (int i = 0; i < count; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, &small, work, 0)) exit(4);
+    }
+}
+
+// A thousand threads that wait, beside a list that grows.
+static void *crowd(void *unused) { start_threads(1000, wait_for_ever); return list(unused); }
+// Threads that keep all processors busy, beside lost blocks.
+static void *busy(void *unused) { start_threads((int)sysconf(_SC_NPROCESSORS_ONLN), spin); return cycles(unused); }
+
+// Forks children, and loads and unloads a library.
+static void *fork_and_load(void *unused) {
+    for (;;) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        waitpid(child, 0, 0);
+        void *library = dlopen("libresolv.so.2", RTLD_NOW);
+        if (library) dlclose(library);
+        usleep(2000);
+    }
+    return unused;
+}
+static void *restless(void *unused) { start_threads(1, fork_and_load); return cycles(unused); }
+
 static const struct { const char *name; void *(*work)(void *); int threads; } programs[] = {
     {"mix", mix, 2}, {"cycles", cycles, 1}, {"list", list, 1}, {"local_list", local_list, 1},
     {"tagged", tagged, 1}, {"recent", recent, 1}, {"zeroed", zeroed, 1}, {"refill", refill, 1},
     {"warm_up", warm_up, 1}, {"double_buffer", double_buffer, 1}, {"arenas", arenas, 1},
-    {"grow", grow, 1}, {"lost_before", lost_before, 1},
+    {"grow", grow, 1}, {"lost_before", lost_before, 1}, {"crowd", crowd, 1}, {"busy", busy, 1},
+    {"restless", restless, 1},
 };
 
 int main(int count, char **words) {

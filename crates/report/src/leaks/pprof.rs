@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 use lowtide_model::leaks::{LeakFrame, LeakReport};
 
+use crate::text::printable;
+
 /// Numbers of the fields of `Profile`.
 mod profile {
     pub(super) const SAMPLE_TYPE: u32 = 1;
@@ -80,8 +82,9 @@ impl Tables {
         }
         let number = self.function_numbers.len() as u64 + 1;
         self.function_numbers.insert(key, number);
-        let name = self.text(&frame.function);
-        let file = self.text(frame.file.as_deref().unwrap_or_default());
+        // pprof prints them as they are.
+        let name = self.text(&printable(&frame.function));
+        let file = self.text(&printable(frame.file.as_deref().unwrap_or_default()));
         let mut function = Message::default();
         function.number(1, number);
         function.number(2, name);

@@ -118,7 +118,7 @@ pub(super) fn create_ring(bytes: usize) -> io::Result<OwnedFd> {
     unsafe { make(MAP_CREATE, &attributes) }
 }
 
-/// Loads a program for probes of user space. On failure, the error has the end of what the verifier of the kernel says.
+/// Loads a program for probes of user space.
 pub(super) fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
     let attributes = ProgLoad {
         kind: KPROBE,

@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use calls::{Fires, SharedPages};
 use program::{counter, sample};
 
-/// Size of the buffer for samples: those of 20 ms at the highest rate that was measured.
-const RING_BYTES: usize = 16 << 20;
+/// Size of the buffer for samples. Those of a whole window stay in it until its probes are closed.
+const RING_BYTES: usize = 32 << 20;
 /// Bytes of the head of a sample in the buffer, and bits of its first word.
 const HEAD_BYTES: usize = 8;
 const BUSY: u32 = 1 << 31;
@@ -71,12 +71,18 @@ impl Sampler {
     pub(super) fn allow(&self, hits: u64) {
         let counter = |index| self.counters.word(index);
         counter(counter::HITS).store(0, Ordering::Relaxed);
+        counter(counter::MISSED).store(0, Ordering::Relaxed);
         counter(counter::LIMIT).store(hits, Ordering::Release);
     }
 
     /// Lets the program only count from now on.
     pub(super) fn stop(&self) {
         self.counters.word(counter::LIMIT).store(0, Ordering::Release);
+    }
+
+    /// Hits since [`Sampler::allow`] that have no sample.
+    pub(super) fn missed(&self) -> u64 {
+        self.counters.word(counter::MISSED).load(Ordering::Acquire)
     }
 
     /// Hits since [`Sampler::allow`].
@@ -107,7 +113,12 @@ impl Sampler {
         Ok(Probes { _link: link })
     }
 
-    /// Takes the samples that were written so far.
+    /// Passes on the addresses and times of samples that were written since the last call, without taking them.
+    pub(super) fn look(&mut self, each: &mut dyn FnMut(u64, u64)) {
+        self.ring.look(each);
+    }
+
+    /// Takes the samples that were written so far, in the same order.
     pub(super) fn drain(&mut self, each: &mut dyn FnMut(Hit)) {
         self.ring.drain(each);
     }
@@ -121,6 +132,8 @@ struct Ring {
     /// Where the kernel has come to, and after a page the samples, twice in a row: none is in two parts.
     producer: SharedPages,
     page: usize,
+    /// The position up to which samples were looked at.
+    looked: u64,
 }
 
 impl Ring {
@@ -129,29 +142,55 @@ impl Ring {
             consumer: SharedPages::new(samples, 0, page, true)?,
             producer: SharedPages::new(samples, page, page + 2 * RING_BYTES, false)?,
             page,
+            looked: 0,
         })
     }
 
+    fn look(&mut self, each: &mut dyn FnMut(u64, u64)) {
+        let mut at = self.looked.max(self.consumer.word(0).load(Ordering::Relaxed));
+        while let Some((place, next)) = self.at(at) {
+            if let Some(place) = place {
+                let field = |offset: usize| self.field(place, offset);
+                each(field(sample::ADDRESS), field(sample::TIME));
+            }
+            at = next;
+        }
+        self.looked = at;
+    }
+
     fn drain(&mut self, each: &mut dyn FnMut(Hit)) {
-        let end = self.producer.load(0);
         let mut at = self.consumer.word(0).load(Ordering::Relaxed);
-        while at < end {
-            let place = self.page + (at as usize & (RING_BYTES - 1));
-            let head = self.producer.load(place) as u32;
-            if head & BUSY != 0 {
-                break;
+        while let Some((place, next)) = self.at(at) {
+            if let Some(place) = place {
+                each(self.hit(place));
             }
-            let length = (head & !DISCARDED) as usize;
-            if head & DISCARDED == 0 && length == sample::BYTES {
-                each(self.hit(place + HEAD_BYTES));
-            }
-            at += (HEAD_BYTES + length).next_multiple_of(8) as u64;
+            at = next;
             self.consumer.word(0).store(at, Ordering::Release);
         }
     }
 
+    /// Returns the place of the sample at a position, if it is one, and the next position; `None` if nothing is complete there.
+    fn at(&self, at: u64) -> Option<(Option<usize>, u64)> {
+        if at >= self.producer.load(0) {
+            return None;
+        }
+        let place = self.page + (at as usize & (RING_BYTES - 1));
+        let head = self.producer.load(place) as u32;
+        if head & BUSY != 0 {
+            return None;
+        }
+        let length = (head & !DISCARDED) as usize;
+        let is_sample = head & DISCARDED == 0 && length == sample::BYTES;
+        let next = at + (HEAD_BYTES + length).next_multiple_of(8) as u64;
+        Some((is_sample.then_some(place + HEAD_BYTES), next))
+    }
+
+    fn field(&self, place: usize, offset: usize) -> u64 {
+        self.producer.word((place + offset) / 8).load(Ordering::Relaxed)
+    }
+
     fn hit(&self, at: usize) -> Hit {
-        let field = |offset: usize| self.producer.word((at + offset) / 8).load(Ordering::Relaxed);
+        let field = |offset: usize| self.field(at, offset);
         let length = (field(sample::STACK_LENGTH) as usize).min(program::STACK_BYTES);
         let mut stack = vec![0; length];
         self.producer.copy(at + sample::STACK, &mut stack);

@@ -27,7 +27,9 @@ pub(super) mod counter {
     pub(crate) const LIMIT: usize = 0;
     /// Hits.
     pub(crate) const HITS: usize = 1;
-    pub(crate) const COUNT: usize = 2;
+    /// Hits without a sample.
+    pub(crate) const MISSED: usize = 2;
+    pub(crate) const COUNT: usize = 3;
 }
 
 /// Functions of the kernel (`BPF_FUNC_…` of linux/bpf.h).
@@ -54,13 +56,13 @@ const NO_WAKE_UP: i32 = 1;
 /// ```c
 /// int at_return(struct pt_regs *regs) {
 ///     if (fetch_and_add(&counters->hits, 1) >= counters->limit)
-///         return 0;
+///         goto missed;
 ///     u64 address = regs->ax;
 ///     if (address == 0)                       // the allocation failed
 ///         return 0;
 ///     struct sample *sample = bpf_ringbuf_reserve(&samples, sizeof *sample, 0);
 ///     if (!sample)                            // the buffer is full
-///         return 0;
+///         goto missed;
 ///     sample->address = address;
 ///     sample->time = bpf_ktime_get_ns();
 ///     sample->instruction = regs->ip;         // in the caller
@@ -73,6 +75,9 @@ const NO_WAKE_UP: i32 = 1;
 ///             sample->stack_length = 0;
 ///     }
 ///     bpf_ringbuf_submit(sample, BPF_RB_NO_WAKEUP);
+///     return 0;
+/// missed:
+///     fetch_and_add(&counters->missed, 1);
 ///     return 0;
 /// }
 /// ```
@@ -89,14 +94,14 @@ pub(super) fn assemble(
         .set(R8, 1)
         .fetch_and_add(R7, word(counter::HITS), R8)
         .load(R9, R7, word(counter::LIMIT))
-        .jump_if_not_less(R8, R9, "out")
+        .jump_if_not_less(R8, R9, "missed")
         .load(R8, R6, register::AX)
         .jump_if_zero(R8, "out")
         .load_map(R1, samples)
         .set(R2, sample::BYTES as i32)
         .set(R3, 0)
         .call(function::RINGBUF_RESERVE)
-        .jump_if_zero(R0, "out")
+        .jump_if_zero(R0, "missed")
         .copy(R9, R0)
         .store(R9, field(sample::ADDRESS), R8)
         .call(function::KTIME_GET_NS)
@@ -124,6 +129,11 @@ pub(super) fn assemble(
         .copy(R1, R9)
         .set(R2, NO_WAKE_UP)
         .call(function::RINGBUF_SUBMIT)
+        .set(R0, 0)
+        .exit()
+        .label("missed")
+        .set(R8, 1)
+        .fetch_and_add(R7, word(counter::MISSED), R8)
         .label("out")
         .set(R0, 0)
         .exit();
