@@ -94,10 +94,12 @@ def postgres():
     query = "select pid from pg_stat_activity where application_name = 'pgbench'"
     while True:
         words = [*as_postgres, POSTGRES + "psql", "-h", data, "-Atc", query, "bank"]
-        pid = subprocess.run(words, capture_output=True, text=True, cwd="/").stdout.strip()
-        if pid:
+        ask = lambda: subprocess.run(words, capture_output=True, text=True, cwd="/").stdout.strip()
+        pid = ask()
+        time.sleep(1)
+        # The first connection of pgbench only counts.
+        if pid and pid == ask():
             return int(pid)
-        time.sleep(0.2)
 
 
 def nghttpd(port):

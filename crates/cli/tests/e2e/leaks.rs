@@ -163,7 +163,7 @@ fn bad_input_gets_one_sentence() {
     assert!(said.contains("/no/such/directory/record"), "{said}");
     let there = tempfile::NamedTempFile::new().unwrap();
     let said = failure(&[&own, "--pprof", there.path().to_str().unwrap()], 2, "usage");
-    assert!(said.contains("exists"), "{said}");
+    assert!(said.contains("is there already"), "{said}");
 }
 
 #[test]
@@ -228,23 +228,6 @@ fn the_watch_of_an_inspection_finds_lost_blocks() {
     let words = ["--json", "inspect", &program.pid(), "--watch", "9s"];
     let found = object(&lowtide().args(words).output().unwrap());
     assert_eq!(found["verdict"]["kind"], "leak", "{}", found["verdict"]);
-}
-
-#[test]
-fn lost_blocks_are_found_in_the_heaps_of_other_allocators() {
-    let home = tempfile::tempdir().unwrap();
-    for carried in lowtide_allocators::bundled() {
-        let library = carried.unpack_into(home.path()).unwrap();
-        // On a busy machine, it takes longer until there are enough snapshots.
-        let is_lost = |duration| {
-            let mut command = Command::new(subject(&["-pthread"]));
-            let program =
-                Program::start(command.args(["cycles", "400"]).env("LD_PRELOAD", &library));
-            let words = ["--json", &program.pid(), "--every", "300ms", "--duration", duration];
-            object(&leaks(&words))["verdict"]["kind"] == "lost"
-        };
-        assert!(["9s", "60s", "180s"].into_iter().any(is_lost), "{}", library.display());
-    }
 }
 
 #[test]

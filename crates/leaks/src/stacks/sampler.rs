@@ -25,6 +25,8 @@ use super::unwind::{Frames, StackUnwinder};
 
 /// Maximum time from an allocation until the content of the block is read first: after that, it could be another block.
 const MAX_LATE_NS: u64 = 10_000_000;
+/// Time after which the content of a block is read once more, in the same window.
+const SETTLED_NS: u64 = 8_000_000;
 /// Time between two readings of the buffer in a window, and between two checks of blocks outside of one.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
@@ -194,6 +196,21 @@ fn check_threads(pid: u32) -> Result<bool, NoStacks> {
     Ok(is_filtered)
 }
 
+/// What the blocks of a window held, in the order of their samples.
+#[derive(Debug, Default)]
+struct Looks {
+    all: Vec<Look>,
+    /// How many of them were read twice.
+    settled: usize,
+}
+
+#[derive(Debug)]
+struct Look {
+    at: u64,
+    time_ns: u64,
+    content: Option<Content>,
+}
+
 #[derive(Debug, Default)]
 struct Counts {
     windows: u64,
@@ -293,15 +310,15 @@ impl Sampling {
             opened.map_err(|error| NoStacks::from_error(&error))
         };
         let opened: Vec<Result<Probes, NoStacks>> = self.functions.iter().map(attach).collect();
-        let mut first_contents = Vec::new();
+        let mut looks = Looks::default();
         let opened_at = Instant::now();
         while opened_at.elapsed() < MAX_WINDOW && self.sampler.hits() < MAX_HITS && !self.is_over()
         {
-            self.look(&mut first_contents);
+            self.look(&mut looks);
             thread::sleep(POLL_INTERVAL);
         }
         self.sampler.stop();
-        self.look(&mut first_contents);
+        self.look(&mut looks);
         let failure = opened
             .iter()
             .all(Result::is_err)
@@ -313,7 +330,8 @@ impl Sampling {
         // Only now: the tables by which stacks are followed are the process's own, and it has no probes any more.
         let mut hits = Vec::new();
         self.sampler.drain(&mut |hit| hits.push(hit));
-        let contents = first_contents.into_iter().chain(std::iter::repeat(None));
+        let contents = looks.all.into_iter().map(|look| look.content);
+        let contents = contents.chain(std::iter::repeat(None));
         for (hit, content) in hits.iter().zip(contents) {
             if self.is_over() {
                 break;
@@ -327,15 +345,26 @@ impl Sampling {
         }
     }
 
-    /// Reads the contents of the blocks that were allocated since the last call. A block is only known to be the one that was
-    /// sampled if that was just now, and no allocation has been missed since.
-    fn look(&mut self, contents: &mut Vec<Option<Content>>) {
+    /// Reads the contents of the blocks that were allocated since the last call, and those of earlier ones once more: many
+    /// programs still fill a block, or count references to it, in its first milliseconds. A block is only known to be the one
+    /// that was sampled if it was allocated just now, and no allocation has been missed since.
+    fn look(&mut self, looks: &mut Looks) {
         let mut new = Vec::new();
         self.sampler.look(&mut |at, time_ns| new.push((at, time_ns)));
         for (at, time_ns) in new {
             let is_late = now_ns().saturating_sub(time_ns) > MAX_LATE_NS;
             let content = if is_late { None } else { self.read(at) };
-            contents.push(content.filter(|_| self.sampler.missed() == 0));
+            let content = content.filter(|_| self.sampler.missed() == 0);
+            looks.all.push(Look { at, time_ns, content });
+        }
+        let settled = now_ns().saturating_sub(SETTLED_NS);
+        while let Some(look) = looks.all.get(looks.settled).filter(|look| look.time_ns <= settled) {
+            let (at, is_known) = (look.at, look.content.is_some());
+            let content = if is_known { self.read(at) } else { None };
+            if let Some(content) = content.filter(|_| self.sampler.missed() == 0) {
+                looks.all[looks.settled].content = Some(content);
+            }
+            looks.settled += 1;
         }
     }
 

@@ -29,6 +29,8 @@ const MAX_STACKS: usize = 5;
 const MAX_NAMED: usize = 100;
 /// Minimum part of the samples with a call whose blocks are still in use, for the call to be counted as proof.
 const MIN_SURVIVAL: f64 = 0.5;
+/// Minimum part of these blocks that must be of the group, for the same.
+const MIN_OF_GROUP: f64 = 0.9;
 /// Minimum number of samples with a call, for the same.
 const MIN_SAMPLES: u64 = 3;
 /// Maximum number of times that a call is made while it is counted.
@@ -42,6 +44,12 @@ struct Survivor {
     is_lost: bool,
     age_s: f64,
     stack: u32,
+}
+
+impl Survivor {
+    fn is_of(&self, key: &GroupKey) -> bool {
+        self.is_lost == key.is_lost && key.classes.contains(&self.class)
+    }
 }
 
 /// The stacks of blocks that survive.
@@ -93,9 +101,7 @@ impl<'s> SurvivingStacks<'s> {
     fn counts(&self, key: &GroupKey, older_s: f64) -> Vec<(u32, u64)> {
         let mut counts: HashMap<u32, u64> = HashMap::new();
         for survivor in &self.survivors {
-            let is_of_group =
-                survivor.is_lost == key.is_lost && key.classes.contains(&survivor.class);
-            if is_of_group && !key.is_before && survivor.age_s >= older_s {
+            if survivor.is_of(key) && !key.is_before && survivor.age_s >= older_s {
                 *counts.entry(survivor.stack).or_default() += 1;
             }
         }
@@ -138,7 +144,7 @@ impl<'s> SurvivingStacks<'s> {
         stacks
     }
 
-    /// Returns the innermost return address of the most frequent stack of a group that hardly anything but survivors has.
+    /// Returns the innermost call of the most frequent stack of a group that hardly anything but survivors of the group has.
     fn telling_call(&self, key: &GroupKey, older_s: f64) -> Option<(u64, Place)> {
         let (first, _) = *self.counts(key, older_s).first()?;
         let (frames, _) = self.samples.stacks.get(first as usize)?;
@@ -148,12 +154,17 @@ impl<'s> SurvivingStacks<'s> {
                 (0..self.samples.stacks.len()).filter(|n| has(*n)).collect();
             let all: u64 = stacks.iter().map(|stack| self.samples.stacks[*stack].1).sum();
             let left = self.survivors.iter().filter(|one| stacks.contains(&(one.stack as usize)));
-            (all, left.count() as f64)
+            let (left, of_group) = left.fold((0, 0), |(left, of_group), one| {
+                (left + 1, of_group + u64::from(one.is_of(key)))
+            });
+            (all, left, of_group)
         };
         let places = frames.addresses.iter().copied().zip(&frames.places);
         places.filter_map(|(at, place)| Some((at, (*place)?))).find(|(at, _)| {
-            let (all, left) = with(*at);
-            all >= MIN_SAMPLES && left / all as f64 >= MIN_SURVIVAL
+            let (all, left, of_group) = with(*at);
+            all >= MIN_SAMPLES
+                && left as f64 >= all as f64 * MIN_SURVIVAL
+                && of_group as f64 >= left as f64 * MIN_OF_GROUP
         })
     }
 

@@ -148,6 +148,23 @@ fn what_a_variable_leads_to_is_held_by_it_even_if_other_bits_are_in_the_pointers
 }
 
 #[test]
+fn lost_cycles_are_found_in_the_heaps_of_other_allocators() {
+    let home = tempfile::tempdir().unwrap();
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let program = compile(home.path(), "subject.c", &compiler);
+    for carried in lowtide_allocators::bundled() {
+        let library = carried.unpack_into(home.path()).unwrap();
+        let mut command = Command::new(&program);
+        let mut subject =
+            Subject::start(command.args(["cycles", "400"]).env("LD_PRELOAD", &library));
+        subject.wait_for(1);
+        let watched = subject.watch(LOOKS, 80, MAX_BLOCKS);
+        let verdict = &watched.report.verdict;
+        assert_eq!(verdict.kind, LeakKind::Lost, "{}: {:#?}", library.display(), watched.report);
+    }
+}
+
+#[test]
 fn what_only_a_local_variable_leads_to_is_not_lost() {
     let case = case("local_list");
     let watched = watch(case, LOOKS, MAX_BLOCKS);
