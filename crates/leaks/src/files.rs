@@ -45,6 +45,8 @@ struct ObjectFile {
 struct Symbols {
     /// The address that the first byte of the file asks for.
     base: u64,
+    /// Offset in the file, size and address of each segment of code.
+    code: Vec<(u64, u64, u64)>,
     /// Address, size and place of the name of each, in order of address.
     all: Vec<(u64, u32, u32)>,
     /// Where the names are, in the file.
@@ -125,6 +127,16 @@ impl<'p> Image<'p> {
     /// The address that a file asks for what is mapped at an address: by it, debug information names code.
     pub fn address_in_file(&self, at: u64) -> Option<u64> {
         let mapping = self.mapping_of_file(at)?;
+        if mapping.permissions.contains('x') && mapping.contains(at) {
+            // Code may be mapped apart from the rest of its file, as that of V8's builtins.
+            let offset = mapping.offset + (at - mapping.start);
+            return self.with_file(mapping, |object| {
+                object.symbols.code.iter().find_map(|(start, bytes, address)| {
+                    let within = offset.checked_sub(*start).filter(|within| within < bytes)?;
+                    address.checked_add(within)
+                })
+            });
+        }
         // The file may be mapped as data as well, elsewhere.
         let is_first =
             |m: &&Mapping| m.file == mapping.file && m.offset == 0 && m.start <= mapping.start;
@@ -196,6 +208,13 @@ impl Symbols {
         let segments = header.program_headers(endian, cache).ok()?;
         let first = segments.iter().find(|segment| segment.p_type(endian) == elf::PT_LOAD)?;
         let base = first.p_vaddr(endian).checked_sub(first.p_offset(endian))?;
+        let is_code = |segment: &&elf::ProgramHeader64<Endianness>| {
+            segment.p_type(endian) == elf::PT_LOAD
+                && segment.p_flags(endian) & elf::PF_X != elf::ProgramFlags::default()
+        };
+        let code = segments.iter().filter(is_code).map(|segment| {
+            (segment.p_offset(endian), segment.p_filesz(endian), segment.p_vaddr(endian))
+        });
         let sections = header.sections(endian, cache).ok()?;
         // The table is read as a whole.
         let is_bounded = |kind: elf::SectionType| {
@@ -222,7 +241,7 @@ impl Symbols {
             })
             .collect();
         all.sort_unstable_by_key(|(address, size, _)| (*address, *size));
-        Some(Self { base, all, names_at })
+        Some(Self { base, code: code.collect(), all, names_at })
     }
 }
 
