@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""One program that leaks, under memleak (bcc's, built on libbpf), heaptrack and `lowtide leaks`: whether each finds the leak,
-after what time, and what it costs the program. Prints a JSON line for each run.
+"""One program that leaks, under memleak (bcc's, built on libbpf), heaptrack and `lowtide leaks` with stacks: the rank of the stack
+that leaks, after what time, and what it costs the program. Prints a JSON line for each run.
 
 Usage, as root: beside.py LOWTIDE SUBJECT MEMLEAK...  SUBJECT is crates/leaks/tests/live/subject.c, built with -O1 -g
 -fno-inline -fno-omit-frame-pointer, since memleak follows frame pointers. MEMLEAK is the command of memleak."""
@@ -66,13 +66,13 @@ def alone(per_thread):
     return line
 
 
-def with_lowtide(per_thread):
+def with_lowtide(per_thread, seconds):
     program = Program(per_thread)
     time.sleep(5)
     line = {"tool": "lowtide leaks"}
     thread = speed(program, line)
     before = time.monotonic()
-    command = [lowtide, "leaks", "--json", str(program.process.pid), "--every", "5s", "--duration", f"{SECONDS}s"]
+    command = [lowtide, "leaks", "--json", str(program.process.pid), "--every", "5s", "--stacks", "--duration", f"{seconds}s"]
     report = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
     thread.join()
     lost = [group for group in report["groups"] if group["verdict"] == "lost"]
@@ -84,6 +84,17 @@ def with_lowtide(per_thread):
         "found_per_s": per_s and round(per_s, 2),
         "false": len(others) + max(len(lost) - 1, 0),
         "cpu_s": round(report["cpu_s"], 2),
+        "exposure": round(report["exposure"], 4),
+        "sampling": report["sampling"],
+    }
+    stacks = [stack for group in lost for stack in group["stacks"]]
+    functions = [[frame["function"] for frame in stack["frames"]] for stack in stacks]
+    ranks = [rank for rank, frames in enumerate(functions, 1) if "lose" in frames]
+    line |= {
+        "stacks": len(stacks),
+        "rank_of_the_leak": ranks[0] if ranks else None,
+        "samples": [stack["samples"] for stack in stacks],
+        "proof": stacks[0]["proof"] if stacks else None,
     }
     program.end()
     return line
@@ -147,6 +158,7 @@ def with_heaptrack(per_thread):
     return line
 
 
-for per_thread in (100_000, 1_000_000):
-    for run in (alone, with_lowtide, lambda rate: with_memleak(rate, 15), with_heaptrack, alone):
+for per_thread, seconds in ((100_000, 60), (1_000_000, 300)):
+    lowtide_run = lambda rate: with_lowtide(rate, seconds)
+    for run in (alone, lowtide_run, lambda rate: with_memleak(rate, 15), with_heaptrack, alone):
         print(json.dumps({"steps_per_s_wanted": 2 * per_thread} | run(per_thread)), flush=True)
