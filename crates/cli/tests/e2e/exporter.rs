@@ -130,6 +130,19 @@ fn the_name_of_a_group_can_have_any_bytes() {
 }
 
 #[test]
+fn a_selector_that_matches_nothing_has_no_group_and_the_exporter_waits_for_one() {
+    let name = format!("xn{}", std::process::id());
+    let exporter = Exporter::on_any_port(&["--comm", &name, "--group-by", "comm"]);
+    let text = exporter.get("/metrics", "");
+    assert!(text.starts_with("HTTP/1.1 200 ") && !text.contains("lowtide_rss_bytes{"), "{text}");
+    assert!(text.contains("lowtide_exporter_cpu_seconds_total"), "{text}");
+    let _named = Named::start(&name);
+    until("the group", || {
+        exporter.get("/metrics", "").contains("lowtide_rss_bytes{").then_some(())
+    });
+}
+
+#[test]
 fn groups_beyond_the_maximum_are_counted_together() {
     let exporter = Exporter::on_any_port(&["--max-groups", "1"]);
     let text = until("the first list of processes", || {

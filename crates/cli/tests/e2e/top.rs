@@ -64,6 +64,21 @@ fn all_processes_are_listed() {
 }
 
 #[test]
+#[ignore = "needs root, to be somebody else"]
+fn processes_that_may_not_be_read_are_counted() {
+    let named = Named::start(&format!("tu{}", std::process::id()));
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"])
+        .arg(lowtide().get_program())
+        .args(["--json", "top", "--once", "--comm", &named.name])
+        .output()
+        .expect("setpriv (util-linux)");
+    let found = object(&output);
+    hold_top(&found);
+    assert_eq!((output.status.code(), &found["unreadable"]), (Some(0), &1.into()), "{found:#}");
+}
+
+#[test]
 fn selected_processes_are_read_and_grouped() {
     let name = format!("tg{}", std::process::id());
     let (_one, _two) = (Named::start(&name), Named::start(&name));
