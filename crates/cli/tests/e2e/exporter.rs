@@ -42,7 +42,7 @@ impl Exporter {
         rest.split_once('/').unwrap().0
     }
 
-    fn get(&self, path: &str, headers: &str) -> String {
+    pub(crate) fn get(&self, path: &str, headers: &str) -> String {
         ask(TcpStream::connect(self.address()).unwrap(), path, headers)
     }
 

@@ -5,8 +5,12 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use super::{Subject, inspect, object, plain};
-use crate::support::{fixture, lowtide};
+use crate::exporter::Exporter;
+use crate::support::{fixture, lowtide, until};
+use crate::top::Named;
 
 /// A library that may be removed, in a directory of its own.
 fn library(home: &Path) -> PathBuf {
@@ -64,5 +68,27 @@ fn a_file_system_that_does_not_answer_does_not_hold_up_a_look() {
         // The kernel blocks it until the FUSE server answers or ends.
         drop(looking);
     }
+    // It costs the others nothing: one row of `top`, and of the exporter's groups.
+    let named = Named::start(&format!("hf{}", std::process::id()));
+    let mut top = lowtide()
+        .args(["--json", "top", "--once"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(top.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let found: Value = serde_json::from_str(&line).unwrap();
+    let row = |pid: u32| {
+        let mut rows = found["processes"].as_array().unwrap().iter();
+        rows.find(|row| row["pid"] == pid).cloned().unwrap_or_default()
+    };
+    assert!(row(named.child.id())["verdict"].is_string(), "{found:#}");
+    assert!(row(subject.pid())["verdict"].is_null(), "{found:#}");
+    let exporter = Exporter::on_any_port(&["--group-by", "comm"]);
+    let inspected = format!("lowtide_uninspected_processes{{groupname=\"{}\"}} 0\n", named.name);
+    until("the inspection of another process", || {
+        exporter.get("/metrics", "").contains(&inspected).then_some(())
+    });
     drop(subject);
 }
