@@ -189,7 +189,7 @@ impl<'s> SurvivingStacks<'s> {
         let offset = back_at - mapping.start + mapping.offset;
         // A probe in the middle of an instruction would change it.
         if !follows_call(&file, offset, |at| {
-            let target = (mapping.start - mapping.offset).wrapping_add(at);
+            let target = mapping.start.wrapping_sub(mapping.offset).wrapping_add(at);
             code_at(maps, target).is_some()
         }) || !is_unchanged(memory, maps, mapping, &file, offset - CALL_BYTES)
             || !is_unchanged(memory, maps, mapping, &file, offset)
