@@ -648,7 +648,7 @@ then estimates, with a 95 % confidence interval of each rate.
 Examples:
   lowtide leaks 4711 --duration 2m
   lowtide leaks 4711 --older 10m --top 10 --output leaks.jsonl
-  lowtide leaks 4711 --duration 10m --folded > stacks.txt
+  lowtide leaks 4711 --duration 10m --folded
   lowtide leaks 4711 --duration 10m --no-stacks --json";
 
 const WATCH_HELP: &str = "\
