@@ -91,4 +91,6 @@ fn a_file_system_that_does_not_answer_does_not_hold_up_a_look() {
         exporter.get("/metrics", "").contains(&inspected).then_some(())
     });
     drop(subject);
+    // Now its FUSE server has ended.
+    top.wait().unwrap();
 }
