@@ -7,6 +7,7 @@ use lowtide_heap::memory::Memory;
 use lowtide_model::allocator_kind::AllocatorKind;
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::detect::Detected;
+use lowtide_probe::heap;
 use lowtide_probe::mapped::open_mapped;
 use lowtide_probe::proc::maps::Mapping;
 use lowtide_probe::program::Source;
@@ -87,8 +88,7 @@ pub(super) fn find(
 ) -> Vec<Functions> {
     let mut names: Vec<(&Mapping, Vec<String>)> = Vec::new();
     for allocator in detected.allocators() {
-        let path = allocator.path.to_string_lossy();
-        let mapping = maps.iter().find(|mapping| mapping.has_file() && mapping.name == path);
+        let mapping = heap::library(maps, &allocator.path.to_string_lossy());
         names.extend(mapping.map(|mapping| (mapping, names_of(&allocator.kind))));
     }
     for runtime in detected.runtimes.iter().filter(|one| one.kind == RuntimeKind::Python) {

@@ -13,6 +13,7 @@ use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::detect::{Detected, Detector};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::status::Status;
+use lowtide_probe::proc::task;
 use lowtide_probe::target::{Target, TargetError};
 
 use super::bpf::{Hit, Probes, Sampler};
@@ -182,12 +183,9 @@ fn check_code(detected: &Detected) -> Result<(), NoStacks> {
 fn check_threads(pid: u32) -> Result<bool, NoStacks> {
     let failed = |error: std::io::Error| NoStacks::Failed(error.to_string());
     let mut is_filtered = false;
-    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).map_err(failed)?.take(MAX_THREADS)
-    {
-        let path = thread.map_err(failed)?.path().join("status");
+    for thread in task::threads(pid).map_err(failed)?.into_iter().take(MAX_THREADS) {
         // A thread that has ended is of no interest.
-        let Ok(text) = std::fs::read_to_string(path) else { continue };
-        let Ok(status) = Status::parse(&text) else { continue };
+        let Ok(status) = thread.status() else { continue };
         if status.shadow_stack {
             return Err(NoStacks::ShadowStack);
         }

@@ -41,7 +41,6 @@ pub(super) struct StackUnwinder {
     cache: CacheX86_64,
     files: HashMap<FileId, Option<Arc<Sections>>>,
     /// Where code of files is mapped.
-    modules: Vec<(u64, u64, FileId)>,
     code: Vec<Mapping>,
     tables_bytes: u64,
 }
@@ -76,7 +75,6 @@ impl StackUnwinder {
             unwinder: UnwinderX86_64::new(),
             cache: CacheX86_64::new(),
             files: HashMap::new(),
-            modules: Vec::new(),
             code: Vec::new(),
             tables_bytes: 0,
         }
@@ -85,17 +83,14 @@ impl StackUnwinder {
     /// Learns which files are mapped now. Returns whether that has changed.
     pub(super) fn update(&mut self, maps: &[Mapping]) -> bool {
         let code = maps.iter().filter(|m| m.has_file() && m.permissions.contains('x'));
-        let now: Vec<&Mapping> = code.collect();
-        let modules: Vec<(u64, u64, FileId)> =
-            now.iter().map(|m| (m.start, m.end, m.file)).collect();
-        if modules == self.modules {
+        if code.clone().eq(&self.code) {
             return false;
         }
-        for (start, _, _) in std::mem::replace(&mut self.modules, modules).into_iter().rev() {
-            self.unwinder.remove_module(start);
+        for mapping in self.code.iter().rev() {
+            self.unwinder.remove_module(mapping.start);
         }
-        self.code = now.iter().copied().cloned().collect();
-        for mapping in now {
+        self.code = code.clone().cloned().collect();
+        for mapping in code {
             if let Some(module) = self.module(mapping) {
                 self.unwinder.add_module(module);
             }
