@@ -207,8 +207,8 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let name = format!("sv{}", std::process::id());
         let program = home.path().join(&name);
-        let shell = ["/bin/sh", "/usr/bin/sh"].into_iter().find(|path| fs::exists(path).unwrap());
-        fs::copy(shell.unwrap(), &program).unwrap();
+        // A link: a copy could not be executed while another test's fork holds it open for writing.
+        std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
         let parent = Command::new(&program)
             .args(["-c", "sleep 1000 & echo $!; wait"])
             .stdout(std::process::Stdio::piped())
@@ -219,6 +219,10 @@ mod tests {
         let output = parent.0.stdout.take().unwrap();
         io::BufRead::read_line(&mut io::BufReader::new(output), &mut line).unwrap();
         let child: u32 = line.trim().parse().unwrap();
+        // Until it executes `sleep`, the child has its parent's name.
+        while fs::read_to_string(format!("/proc/{child}/comm")).unwrap().trim() == name {
+            std::thread::yield_now();
+        }
         let selection = Selection { comm: Some(name), ..Selection::default() };
         for subprocesses in [false, true] {
             let filter = Filter { selection: selection.clone(), subprocesses };
