@@ -638,7 +638,7 @@ Verdicts on the blocks of a size:
 
 Stacks show where growing blocks are allocated. They are sampled by probes on
 the allocation functions, in short windows: at most 1 % of the time, and 20,000
-allocations a window. They require CAP_BPF and CAP_PERFMON, and Linux 6.10 or
+allocations a window. They require CAP_BPF and CAP_PERFMON, and Linux 5.8 or
 newer. A program with Go code or shadow stacks is only read.
 
 Supported: glibc, jemalloc, mimalloc, gperftools' tcmalloc and CPython's

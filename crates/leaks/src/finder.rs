@@ -10,7 +10,7 @@ use lowtide_analysis::leaks::{
 };
 use lowtide_heap::ranges::joined;
 use lowtide_model::inspection::Observation;
-use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport, LeakTier, StackSampling};
+use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport, LeakTier};
 use lowtide_model::survivors::{ClassSizes, size_class};
 use lowtide_probe::inspect::{BlockReader, BlockWalk};
 use lowtide_probe::machine::thread_cpu_s;
@@ -20,7 +20,7 @@ use lowtide_probe::target::{Target, TargetError};
 use crate::book::{Book, FIRST_COHORT, MAX_BLOCKS};
 use crate::evidence::{self, Evidence, GroupKey, MAX_SAMPLED, Sampled, Search};
 use crate::history::SnapshotHistory;
-use crate::stacks::sampler::StackSamples;
+use crate::stacks::sampler::{StackSamples, Summary};
 use crate::stacks::survivors::SurvivingStacks;
 
 /// Maximum part of a heap that could not be walked, for a snapshot to be whole.
@@ -55,8 +55,8 @@ pub struct LeakFinder {
     cpu_s: f64,
     notes: Vec<String>,
     evidence: Option<Evidence>,
-    /// How stacks were sampled, with the exposure of the process.
-    sampling: Option<(StackSampling, f64)>,
+    /// How stacks were sampled.
+    sampling: Option<Summary>,
     /// Why stacks were not sampled to the end.
     sampling_note: Option<String>,
 }
@@ -310,14 +310,14 @@ impl LeakFinder {
             schema: LeakReport::SCHEMA.to_owned(),
             pid: target.pid,
             command: self.reader.command().to_vec(),
-            tier: self.sampling.map_or(LeakTier::Read, |_| LeakTier::Bpf),
+            tier: self.sampling.map_or(LeakTier::Read, |summary| summary.tier),
             looks: self.looks,
             torn_looks: self.torn_looks,
             elapsed_s: self.elapsed_s,
             cpu_s: self.cpu_s,
             older_s,
-            exposure: self.sampling.map_or(0.0, |(_, exposure)| exposure),
-            sampling: self.sampling.map(|(sampling, _)| sampling),
+            exposure: self.sampling.map_or(0.0, |summary| summary.exposure),
+            sampling: self.sampling.map(|summary| summary.sampling),
             sampled_share: self.book.sampled_share(),
             in_use_bytes: self.in_use_bytes(),
             verdict,

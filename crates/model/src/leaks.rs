@@ -220,8 +220,10 @@ impl LeakGroup {
 pub enum LeakTier {
     /// Not at all: the memory of the process was only read.
     Read,
-    /// By return probes with a BPF program.
+    /// By return probes with a BPF program, all attached at once (`uprobe_multi`).
     Bpf,
+    /// By return probes with a BPF program, each attached by an event of perf: kernels before 6.10.
+    Perf,
 }
 
 /// What `lowtide leaks` found.

@@ -10,7 +10,7 @@ use lowtide_leaks::evidence::Search;
 use lowtide_leaks::finder::Look;
 use lowtide_leaks::schedule::interval;
 use lowtide_leaks::stacks::refusal::NoStacks;
-use lowtide_leaks::stacks::sampler::StackSampler;
+use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
 use lowtide_model::bytes::Human;
 use lowtide_model::duration::HumanSeconds;
 use lowtide_model::leaks::{LeakKind, LeakReport};
@@ -165,7 +165,7 @@ impl<'a> Watch<'a> {
         if self.args.no_stacks {
             return;
         }
-        match StackSampler::start(target, self.args.overhead) {
+        match StackSampler::start(target, self.args.overhead, &Attachment::ALL) {
             Ok(sampler) => self.stacks = Some(sampler),
             Err(reason) => self.no_stacks = Some(reason),
         }

@@ -8,7 +8,7 @@ use std::io;
 pub enum NoStacks {
     /// The kernel does not permit it.
     NotPermitted,
-    /// The kernel has no return probes that see all threads of a process.
+    /// The kernel has no return probes with BPF programs that see all threads of a process.
     Kernel,
     /// The kernel is locked down, so that no program of it may read the memory of processes.
     Lockdown,
@@ -42,7 +42,7 @@ impl fmt::Display for NoStacks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotPermitted => "they require CAP_BPF and CAP_PERFMON",
-            Self::Kernel => "they require Linux 6.10 or newer, with BPF and uprobes",
+            Self::Kernel => "they require Linux 5.8 or newer, with BPF and uprobes",
             Self::Lockdown => {
                 "the kernel is locked down (confidentiality), and lets no BPF program read memory"
             }

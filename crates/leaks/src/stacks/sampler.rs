@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_heap::memory::Memory;
-use lowtide_model::leaks::StackSampling;
+use lowtide_model::leaks::{LeakTier, StackSampling};
 use lowtide_model::runtime_kind::RuntimeKind;
 use lowtide_probe::detect::{Detected, Detector};
 use lowtide_probe::memory::LiveMemory;
@@ -16,6 +16,7 @@ use lowtide_probe::proc::status::Status;
 use lowtide_probe::proc::task;
 use lowtide_probe::target::{Target, TargetError};
 
+pub use super::bpf::Attachment;
 use super::bpf::{Hit, Probes, Sampler};
 use super::budget::{Budget, MAX_HITS, MAX_WINDOW};
 use super::followed::{Content, Followed, FollowedBlocks, WORDS};
@@ -79,8 +80,8 @@ pub struct StackSamples {
 }
 
 impl StackSamples {
-    /// Returns how the process was sampled, and its exposure: the share of the time in which it had probes.
-    pub fn summary(&self) -> (StackSampling, f64) {
+    /// Returns how the process was sampled.
+    pub(crate) fn summary(&self) -> Summary {
         /// Allocations of a request whose delay is reported.
         const REQUEST: f64 = 1000.0;
         let sampling = StackSampling {
@@ -91,16 +92,35 @@ impl StackSamples {
             hit_s: self.hit_s,
             max_delay_s: self.hit_s * REQUEST,
         };
-        (sampling, self.exposed_s / self.elapsed_s.max(self.exposed_s).max(f64::MIN_POSITIVE))
+        let tier = match self.sampler.attachment() {
+            Attachment::Multi => LeakTier::Bpf,
+            Attachment::Perf => LeakTier::Perf,
+        };
+        let elapsed_s = self.elapsed_s.max(self.exposed_s).max(f64::MIN_POSITIVE);
+        Summary { sampling, tier, exposure: self.exposed_s / elapsed_s }
     }
+}
+
+/// How a process was sampled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Summary {
+    pub(crate) sampling: StackSampling,
+    pub(crate) tier: LeakTier,
+    /// The share of the time in which the process had probes, from 0 to 1.
+    pub(crate) exposure: f64,
 }
 
 impl StackSampler {
     /// Begins to sample. `share` is the maximum exposure: the share of the time in which the process has probes, from 0 to 1.
+    /// Probes are attached in the first of these ways that the kernel has.
     ///
     /// # Errors
     /// Fails with the reason if stacks cannot be taken, or would be a danger for the process.
-    pub fn start(target: &Target, share: f64) -> Result<Self, NoStacks> {
+    pub fn start(
+        target: &Target,
+        share: f64,
+        attachments: &[Attachment],
+    ) -> Result<Self, NoStacks> {
         if !cfg!(target_arch = "x86_64") {
             return Err(NoStacks::Processor);
         }
@@ -112,23 +132,12 @@ impl StackSampler {
         check_code(&detected)?;
         let is_filtered = check_threads(target.pid)?;
         let memory = LiveMemory::open(target.pid).map_err(|error| failed(target.failed(error)))?;
-        let mut sampler = Sampler::load().map_err(|error| NoStacks::from_error(&error))?;
         let functions = functions::find(target.pid, &memory, &maps, &detected);
         if functions.is_empty() {
             return Err(NoStacks::NoFunctions);
         }
-        // First in a process of its own: lowtide may have filters, too.
-        let survives_filters = trial::survives_filter(&mut sampler)?;
-        let is_own_filtered = Status::own().is_ok_and(|status| status.seccomp != 0);
-        if (is_filtered || is_own_filtered) && !survives_filters {
-            return Err(NoStacks::Filters);
-        }
-        let instructions: BTreeSet<FirstInstruction> =
-            functions.iter().map(|found| found.instruction).collect();
-        let mut hit_s = 0.0_f64;
-        for instruction in instructions {
-            hit_s = hit_s.max(trial::run(&mut sampler, instruction)?);
-        }
+        let Tried { sampler, survives_filters, hit_s } =
+            tried(&functions, is_filtered, attachments)?;
         let stop = Arc::new(AtomicBool::new(false));
         let sampling = Sampling {
             stop: Arc::clone(&stop),
@@ -172,6 +181,52 @@ impl Drop for StackSampler {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
+}
+
+/// A sampler that has passed the trials.
+struct Tried {
+    sampler: Sampler,
+    /// Whether filters of system calls do not break probes.
+    survives_filters: bool,
+    /// The time that a hit costs, in seconds.
+    hit_s: f64,
+}
+
+/// Tries probes on functions of lowtide itself, in each of these ways until the kernel has one.
+fn tried(
+    functions: &[Functions],
+    is_filtered: bool,
+    attachments: &[Attachment],
+) -> Result<Tried, NoStacks> {
+    let mut last = Err(NoStacks::Kernel);
+    for attachment in attachments {
+        last = try_probes(functions, is_filtered, *attachment);
+        if !matches!(last, Err(NoStacks::Kernel)) {
+            break;
+        }
+    }
+    last
+}
+
+fn try_probes(
+    functions: &[Functions],
+    is_filtered: bool,
+    attachment: Attachment,
+) -> Result<Tried, NoStacks> {
+    let mut sampler = Sampler::load(attachment).map_err(|error| NoStacks::from_error(&error))?;
+    // First in a process of its own: lowtide may have filters, too.
+    let survives_filters = trial::survives_filter(&mut sampler)?;
+    let is_own_filtered = Status::own().is_ok_and(|status| status.seccomp != 0);
+    if (is_filtered || is_own_filtered) && !survives_filters {
+        return Err(NoStacks::Filters);
+    }
+    let instructions: BTreeSet<FirstInstruction> =
+        functions.iter().map(|found| found.instruction).collect();
+    let mut hit_s = 0.0_f64;
+    for instruction in instructions {
+        hit_s = hit_s.max(trial::run(&mut sampler, instruction)?);
+    }
+    Ok(Tried { sampler, survives_filters, hit_s })
 }
 
 /// Refuses processes with code that a return probe can crash.
@@ -470,13 +525,16 @@ mod tests {
     #[test]
     #[ignore = "needs root, for probes"]
     fn the_kernel_accepts_the_program_and_a_filter_does_not_break_probes() {
-        let mut sampler = Sampler::load().unwrap();
-        let first = [FirstInstruction::Push, FirstInstruction::EndBranch, FirstInstruction::Other];
-        for first in first {
-            let hit_s = trial::run(&mut sampler, first).unwrap();
-            assert!(hit_s > 0.0, "{first:?}: {hit_s}");
+        for attachment in Attachment::ALL {
+            let mut sampler = Sampler::load(attachment).unwrap();
+            for first in
+                [FirstInstruction::Push, FirstInstruction::EndBranch, FirstInstruction::Other]
+            {
+                let hit_s = trial::run(&mut sampler, first).unwrap();
+                assert!(hit_s > 0.0, "{attachment:?} {first:?}: {hit_s}");
+            }
+            // Kernels that filter the system call of return probes fail this: there, filtered processes are refused.
+            trial::survives_filter(&mut sampler).unwrap();
         }
-        // Kernels that filter the system call of return probes fail this: there, filtered processes are refused.
-        trial::survives_filter(&mut sampler).unwrap();
     }
 }

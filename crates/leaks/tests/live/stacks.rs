@@ -4,7 +4,7 @@ use std::process::Command;
 
 use lowtide_leaks::book::MAX_BLOCKS;
 use lowtide_leaks::stacks::refusal::NoStacks;
-use lowtide_leaks::stacks::sampler::StackSampler;
+use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
 use lowtide_model::leaks::{LeakGroup, LeakKind, LeakStack, LeakTier};
 
 use crate::subject::{Subject, Watched, compile_with};
@@ -16,6 +16,10 @@ const EXPOSURE: f64 = 0.3;
 
 /// Watches a program until lost or growing blocks have stacks, and returns the report with their group.
 fn watch(flags: &[&str], words: &[&str]) -> (Watched, LeakGroup) {
+    watch_by(&Attachment::ALL, flags, words)
+}
+
+fn watch_by(attachments: &[Attachment], flags: &[&str], words: &[&str]) -> (Watched, LeakGroup) {
     let home = tempfile::tempdir().unwrap();
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let program = compile_with(home.path(), "subject.c", &compiler, flags);
@@ -23,7 +27,7 @@ fn watch(flags: &[&str], words: &[&str]) -> (Watched, LeakGroup) {
     for _ in 0..ATTEMPTS {
         let mut subject = Subject::start(Command::new(&program).args(words));
         subject.wait_for(1);
-        let sampler = StackSampler::start(&subject.target(), EXPOSURE).unwrap();
+        let sampler = StackSampler::start(&subject.target(), EXPOSURE, attachments).unwrap();
         let watched = subject.watch_with(13, 250, MAX_BLOCKS, Some(sampler));
         let is_bad =
             |group: &&LeakGroup| matches!(group.verdict, LeakKind::Lost | LeakKind::Growing);
@@ -64,6 +68,17 @@ fn lost_blocks_have_the_stack_that_loses_them_among_many_others_of_their_size() 
 
 #[test]
 #[ignore = "needs root, for probes"]
+fn a_kernel_that_can_only_open_probes_one_by_one_gives_the_same_stacks() {
+    let flags = ["-O1", "-g", "-fno-inline"];
+    let (watched, group) = watch_by(&[Attachment::Perf], &flags, &["mix", "20000", "100"]);
+    assert_eq!((group.verdict, watched.report.tier), (LeakKind::Lost, LeakTier::Perf));
+    for stack in &group.stacks {
+        assert!(functions(stack).starts_with(&["filled", "lose", "mix"]), "{:#?}", group.stacks);
+    }
+}
+
+#[test]
+#[ignore = "needs root, for probes"]
 fn the_call_that_loses_blocks_is_made_as_often_as_blocks_are_lost() {
     let flags = ["-O1", "-g", "-fno-inline"];
     let (_, group) = watch(&flags, &["mix", "20000", "100"]);
@@ -97,6 +112,6 @@ fn a_program_whose_allocator_is_stripped_has_no_stacks() {
     let program = compile_with(home.path(), "subject.c", &compiler, &["-O2", "-s", "-static"]);
     let mut subject = Subject::start(Command::new(&program).args(["list", "500"]));
     subject.wait_for(1);
-    let reason = StackSampler::start(&subject.target(), EXPOSURE).unwrap_err();
+    let reason = StackSampler::start(&subject.target(), EXPOSURE, &Attachment::ALL).unwrap_err();
     assert_eq!(reason, NoStacks::NoFunctions);
 }

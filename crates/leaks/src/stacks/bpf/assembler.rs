@@ -29,6 +29,18 @@ pub(super) struct Instruction {
     immediate: i32,
 }
 
+#[cfg(test)]
+impl Instruction {
+    /// Returns the bytes that the kernel reads, but as if the immediate of a 64-bit load were only a number.
+    pub(super) fn bytes(self) -> [u8; 8] {
+        let registers = if self.opcode == 0x18 { self.registers & 0xf } else { self.registers };
+        let [offset, immediate] = [i32::from(self.offset), self.immediate].map(i32::to_le_bytes);
+        let mut bytes = [self.opcode, registers, offset[0], offset[1], 0, 0, 0, 0];
+        bytes[4..].copy_from_slice(&immediate);
+        bytes
+    }
+}
+
 /// Instructions so far, with jumps that are not resolved yet.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
@@ -37,8 +49,6 @@ pub(super) struct Assembler {
     jumps: Vec<(usize, &'static str)>,
 }
 
-/// The immediate of an atomic addition that returns the old value (`BPF_ADD | BPF_FETCH`).
-const ADD_AND_FETCH: i32 = 1;
 /// What the immediate of a 64-bit load is (`BPF_PSEUDO_…`).
 const MAP: u8 = 1;
 const MAP_VALUE: u8 = 2;
@@ -75,14 +85,9 @@ impl Assembler {
         self.add(0x7b, to as u8, from as u8, offset, 0)
     }
 
-    /// `*(u64 *)(to + offset) = value`.
-    pub(super) fn store_number(&mut self, to: Register, offset: i16, value: i32) -> &mut Self {
-        self.add(0x7a, to as u8, 0, offset, value)
-    }
-
-    /// `from = fetch_and_add((u64 *)(to + offset), from)`.
-    pub(super) fn fetch_and_add(&mut self, to: Register, offset: i16, from: Register) -> &mut Self {
-        self.add(0xdb, to as u8, from as u8, offset, ADD_AND_FETCH)
+    /// `*(u64 *)(to + offset) += from`, atomically.
+    pub(super) fn atomic_add(&mut self, to: Register, offset: i16, from: Register) -> &mut Self {
+        self.add(0xdb, to as u8, from as u8, offset, 0)
     }
 
     /// `to =` a map.
@@ -121,14 +126,14 @@ impl Assembler {
         self.jump_by(0x15, register as u8, 0, label)
     }
 
-    /// Jumps if `one >= other`, both unsigned.
-    pub(super) fn jump_if_not_less(
+    /// Jumps if `one > other`, both unsigned.
+    pub(super) fn jump_if_greater(
         &mut self,
         one: Register,
         other: Register,
         label: &'static str,
     ) -> &mut Self {
-        self.jump_by(0x3d, one as u8, other as u8, label)
+        self.jump_by(0x2d, one as u8, other as u8, label)
     }
 
     /// Resolves the jumps, and returns the instructions; `None` if a label is missing or too far away.
@@ -150,7 +155,7 @@ mod tests {
     fn jumps_lead_to_their_labels_in_both_directions() {
         let mut program = Assembler::default();
         program.label("again").set(Register::R0, 1).jump_if_zero(Register::R0, "end");
-        program.jump_if_not_less(Register::R0, Register::R1, "again").label("end").exit();
+        program.jump_if_greater(Register::R0, Register::R1, "again").label("end").exit();
         let found = program.finish().unwrap();
         let offsets: Vec<i16> = found.iter().map(|one| one.offset).collect();
         assert_eq!(offsets, [0, 1, -3, 0]);

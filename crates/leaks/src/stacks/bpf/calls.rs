@@ -118,15 +118,15 @@ pub(super) fn create_ring(bytes: usize) -> io::Result<OwnedFd> {
     unsafe { make(MAP_CREATE, &attributes) }
 }
 
-/// Loads a program for probes of user space.
-pub(super) fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
+/// Loads a program for probes of user space. `is_multi`: those of [`attach`].
+pub(super) fn load(instructions: &[Instruction], is_multi: bool) -> io::Result<OwnedFd> {
     let attributes = ProgLoad {
         kind: KPROBE,
         instruction_count: instructions.len() as u32,
         instructions: instructions.as_ptr() as u64,
         license: LICENSE.as_ptr() as u64,
         name: *b"lowtide_returns\0",
-        expected_attach_type: UPROBE_MULTI,
+        expected_attach_type: if is_multi { UPROBE_MULTI } else { 0 },
         ..ProgLoad::default()
     };
     // SAFETY: the layout is that of the command; the instructions and the text of the licence outlive the call.

@@ -1,9 +1,9 @@
-//! Return probes by BPF (`uprobe_multi`, Linux 6.6; for all threads of a process, 6.10): a program in the kernel that writes a
-//! sample whenever an allocation function of one process returns. A probe exists as long as its descriptor is open: it ends with
-//! lowtide, however that ends.
+//! Return probes by BPF: a program in the kernel that writes a sample whenever an allocation function of one process returns. A
+//! probe exists as long as its descriptor is open: it ends with lowtide, however that ends.
 
 mod assembler;
 mod calls;
+mod perf;
 mod program;
 
 use std::ffi::CString;
@@ -22,9 +22,24 @@ const HEAD_BYTES: usize = 8;
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 
+/// How probes are attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attachment {
+    /// All probes of a file at once (`uprobe_multi`, Linux 6.6; for all threads of a process, 6.10).
+    Multi,
+    /// Each by an event of perf (Linux 5.8, by which time the kernel has all that the program needs).
+    Perf,
+}
+
+impl Attachment {
+    /// All, the fastest first.
+    pub const ALL: [Self; 2] = [Self::Multi, Self::Perf];
+}
+
 /// A program in the kernel, with what it writes.
 #[derive(Debug)]
 pub(super) struct Sampler {
+    attachment: Attachment,
     program: OwnedFd,
     counters: SharedPages,
     ring: Ring,
@@ -33,7 +48,7 @@ pub(super) struct Sampler {
 /// Probes that are open. Dropping them closes them, which can take 0.1 s.
 #[derive(Debug)]
 pub(super) struct Probes {
-    _link: OwnedFd,
+    _open: Vec<OwnedFd>,
 }
 
 /// One return from an allocation function.
@@ -52,19 +67,19 @@ pub(super) struct Hit {
 }
 
 impl Sampler {
-    /// Loads the program.
+    /// Loads the program, for one way of attaching probes.
     ///
     /// # Errors
     /// Fails if the kernel does not permit or support it.
-    pub(super) fn load() -> io::Result<Self> {
+    pub(super) fn load(attachment: Attachment) -> io::Result<Self> {
         let counters = calls::create_array(counter::COUNT * 8)?;
         let samples = calls::create_ring(RING_BYTES)?;
         let instructions = program::assemble(counters.as_fd(), samples.as_fd())
             .ok_or_else(|| io::Error::other("the program has a jump to nowhere"))?;
-        let program = calls::load(&instructions)?;
+        let program = calls::load(&instructions, attachment == Attachment::Multi)?;
         let page = rustix::param::page_size();
         let counters = SharedPages::new(&counters, 0, page, true)?;
-        Ok(Self { program, counters, ring: Ring::map(&samples, page)? })
+        Ok(Self { attachment, program, counters, ring: Ring::map(&samples, page)? })
     }
 
     /// Lets the program write samples of the next hits, and only count all further ones.
@@ -109,8 +124,20 @@ impl Sampler {
     fn attach(&self, file: &File, offsets: &[u64], pid: u32, fires: Fires) -> io::Result<Probes> {
         // The kernel takes a path only. This one leads to the file that is open, whatever stands at its name now.
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-        let link = calls::attach(self.program.as_fd(), &path, offsets, pid, fires)?;
-        Ok(Probes { _link: link })
+        let program = self.program.as_fd();
+        let open = match self.attachment {
+            Attachment::Multi => vec![calls::attach(program, &path, offsets, pid, fires)?],
+            Attachment::Perf => {
+                let open = offsets.iter().map(|at| perf::attach(program, &path, *at, pid, fires));
+                open.collect::<io::Result<_>>()?
+            }
+        };
+        Ok(Probes { _open: open })
+    }
+
+    /// How probes are attached.
+    pub(super) fn attachment(&self) -> Attachment {
+        self.attachment
     }
 
     /// Passes on the addresses and times of samples that were written since the last call, without taking them.

@@ -1,0 +1,110 @@
+//! perf_event_open(2): a probe for each function, to which a BPF program is attached. This is how kernels before 6.10 probe all
+//! threads of a process.
+
+#![expect(unsafe_code, reason = "perf_event_open(2) and its ioctls, which no library here wraps")]
+
+use std::ffi::CStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::calls::Fires;
+
+/// Where the kernel says what its kind of event for probes of user space is, and which bit of `config` stands for return probes.
+const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
+const RETURN_BIT: &str = "/sys/bus/event_source/devices/uprobe/format/retprobe";
+/// `PERF_FLAG_FD_CLOEXEC`.
+const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
+/// `PERF_EVENT_IOC_SET_BPF`, for x86_64.
+const SET_BPF: libc::Ioctl = 0x4004_2408;
+
+/// `struct perf_event_attr` as far as its first version after the original one (`PERF_ATTR_SIZE_VER1`).
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    bytes: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    /// Address of the path of the file.
+    path: u64,
+    /// Offset in the file, in bytes.
+    offset: u64,
+}
+
+/// Runs a program whenever a process comes by an offset in a file, until the descriptor is closed.
+pub(super) fn attach(
+    program: BorrowedFd<'_>,
+    path: &CStr,
+    offset: u64,
+    pid: u32,
+    fires: Fires,
+) -> io::Result<OwnedFd> {
+    let attributes = Attributes {
+        kind: kind()?,
+        bytes: size_of::<Attributes>() as u32,
+        config: if fires == Fires::AtReturn { return_bit()? } else { 0 },
+        sample_period: 1,
+        wakeup_events: 1,
+        path: path.as_ptr() as u64,
+        offset,
+        ..Attributes::default()
+    };
+    let pid = i32::try_from(pid).map_err(io::Error::other)?;
+    let (any_processor, no_group) = (-1, -1);
+    // SAFETY: the kernel reads as many bytes of the attributes as they say, which is their size; the path outlives the call.
+    let made = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            pid,
+            any_processor,
+            no_group,
+            CLOSE_ON_EXEC,
+        )
+    };
+    let made = i32::try_from(made).map_err(io::Error::other)?;
+    if made < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call returned a new descriptor, which nothing else has.
+    let event = unsafe { OwnedFd::from_raw_fd(made) };
+    // SAFETY: the request takes a descriptor, and no address.
+    let set = unsafe { libc::ioctl(event.as_raw_fd(), SET_BPF, program.as_raw_fd()) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(event) }
+}
+
+/// Reads the number of the kind of event.
+fn kind() -> io::Result<u32> {
+    match fs::read_to_string(KIND) {
+        Ok(text) => text.trim().parse().map_err(io::Error::other),
+        // The kernel was built without uprobes, or is older than 4.17.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads which bit of `config` stands for return probes: the text is `config:0`.
+fn return_bit() -> io::Result<u64> {
+    let text = fs::read_to_string(RETURN_BIT)?;
+    let bit = text.trim().strip_prefix("config:").and_then(|bit| bit.parse::<u32>().ok());
+    bit.and_then(|bit| 1_u64.checked_shl(bit))
+        .ok_or_else(|| io::Error::other("the kernel's description of return probes is unknown"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_attributes_have_the_size_of_the_first_version() {
+        assert_eq!(size_of::<Attributes>(), 72);
+    }
+}

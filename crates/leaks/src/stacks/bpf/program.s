@@ -1,0 +1,53 @@
+# The program of program.rs, as a test gives it to another assembler. MAP stands for the descriptor of a map.
+r6 = r1                             # regs
+r7 = MAP ll                         # counters
+r8 = 1
+lock *(u64 *)(r7 + 8) += r8         # counters->hits
+r8 = *(u64 *)(r7 + 8)
+r9 = *(u64 *)(r7 + 0)               # counters->limit
+if r8 > r9 goto missed
+r8 = *(u64 *)(r6 + 80)              # regs->ax
+if r8 == 0 goto out
+r1 = MAP ll                         # samples
+r2 = 2096                           # sizeof *sample
+r3 = 0
+call 131                            # bpf_ringbuf_reserve
+if r0 == 0 goto missed
+r9 = r0                             # sample
+*(u64 *)(r9 + 0) = r8               # sample->address
+call 5                              # bpf_ktime_get_ns
+*(u64 *)(r9 + 8) = r0               # sample->time
+r1 = *(u64 *)(r6 + 128)             # regs->ip
+*(u64 *)(r9 + 16) = r1              # sample->instruction
+r1 = *(u64 *)(r6 + 152)             # regs->sp
+*(u64 *)(r9 + 24) = r1              # sample->stack_pointer
+r1 = *(u64 *)(r6 + 32)              # regs->bp
+*(u64 *)(r9 + 32) = r1              # sample->frame_pointer
+r2 = 2048
+*(u64 *)(r9 + 40) = r2              # sample->stack_length
+r1 = r9
+r1 += 48                            # sample->stack
+r3 = *(u64 *)(r6 + 152)             # regs->sp
+call 112                            # bpf_probe_read_user
+if r0 == 0 goto submit
+r2 = 512
+*(u64 *)(r9 + 40) = r2
+r1 = r9
+r1 += 48
+r3 = *(u64 *)(r6 + 152)
+call 112
+if r0 == 0 goto submit
+r2 = 0
+*(u64 *)(r9 + 40) = r2
+submit:
+r1 = r9
+r2 = 1                              # BPF_RB_NO_WAKEUP
+call 132                            # bpf_ringbuf_submit
+r0 = 0
+exit
+missed:
+r8 = 1
+lock *(u64 *)(r7 + 16) += r8        # counters->missed
+out:
+r0 = 0
+exit
