@@ -79,8 +79,11 @@ pub struct LeakFrame {
     pub file: Option<String>,
     /// The line of the call; `null` without debug information.
     pub line: Option<u32>,
-    /// The program or library; `null` for code that is in no file.
+    /// The program or library; `null` for code that is in no file, and for code that a runtime executes.
     pub module: Option<String>,
+    /// Whether another function can have been meant: so it is with code that a runtime executes.
+    #[serde(default)]
+    pub estimated: bool,
 }
 
 /// How often the call that leads to survivors is made, counted by a probe where it returns.

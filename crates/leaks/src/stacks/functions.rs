@@ -16,6 +16,7 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 
 use super::trial::FirstInstruction;
+use super::unwind::Place;
 
 /// Functions that return a block. Those that return it through a pointer (`posix_memalign`) are not among them.
 const C: [&str; 8] = [
@@ -64,6 +65,8 @@ const CPYTHON: [&str; 6] = [
     "PyMem_Calloc",
     "PyMem_Realloc",
 ];
+/// The function of CPython that executes bytecode.
+const EVALUATION: &str = "_PyEval_EvalFrameDefault";
 /// Maximum number of entries of a table of symbols.
 const MAX_SYMBOLS: u64 = 4 << 20;
 
@@ -101,10 +104,10 @@ pub(super) fn find(
         .filter_map(|(mapping, names)| {
             let file = open_mapped(pid, mapping).ok()?;
             let found = offsets(&file, &names)?;
-            let instruction = instruction_at(&file, *found.first()?)?.0;
+            let instruction = instruction_at(&file, found.first()?.0)?.0;
             let mut offsets: Vec<u64> = found
                 .into_iter()
-                .filter_map(|offset| instruction_at(&file, offset).map(|(_, at)| at))
+                .filter_map(|(offset, _)| instruction_at(&file, offset).map(|(_, at)| at))
                 .filter(|offset| is_unchanged(memory, maps, mapping, &file, *offset))
                 .collect();
             offsets.sort_unstable();
@@ -112,6 +115,15 @@ pub(super) fn find(
             (!offsets.is_empty()).then_some(Functions { file, offsets, instruction })
         })
         .collect()
+}
+
+/// Returns where CPython's function that executes bytecode is, and its bytes, if the process contains CPython.
+pub(super) fn python(pid: u32, maps: &[Mapping], detected: &Detected) -> Option<(Place, u64)> {
+    let runtime = detected.runtimes.iter().find(|one| one.kind == RuntimeKind::Python)?;
+    let mapping = maps.iter().find(|mapping| mapping.file == runtime.file)?;
+    let file = open_mapped(pid, mapping).ok()?;
+    let (offset, bytes) = *offsets(&file, &[EVALUATION.to_owned()])?.first()?;
+    Some(((runtime.file, offset), bytes))
 }
 
 /// Whether the code of a process at an offset in a file is that of the file. Code that is not resident was not changed.
@@ -175,15 +187,15 @@ fn names_of(kind: &AllocatorKind) -> Vec<String> {
     names
 }
 
-/// Returns where functions begin in a file, in the order of their names.
-fn offsets(file: &File, names: &[String]) -> Option<Vec<u64>> {
+/// Returns where functions begin in a file, and their sizes in bytes, in the order of their names.
+fn offsets(file: &File, names: &[String]) -> Option<Vec<(u64, u64)>> {
     let source = Source::new(file);
     let source = &source;
     let header = FileHeader64::<Endianness>::parse(source).ok()?;
     let endian = header.endian().ok()?;
     let segments = header.program_headers(endian, source).ok()?;
     let sections = header.sections(endian, source).ok()?;
-    let mut found: Vec<(usize, u64)> = Vec::new();
+    let mut found: Vec<(usize, u64, u64)> = Vec::new();
     for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
         let mut tables = sections.iter().filter(|section| section.sh_type(endian) == kind);
         let entry = size_of::<elf::Sym64<Endianness>>() as u64;
@@ -207,11 +219,11 @@ fn offsets(file: &File, names: &[String]) -> Option<Vec<u64>> {
                 let offset = segment.p_offset(endian).checked_add(within)?;
                 (segment.p_type(endian) == elf::PT_LOAD && is_code).then_some(offset)
             });
-            found.extend(offset.map(|offset| (place, offset)));
+            found.extend(offset.map(|offset| (place, offset, symbol.st_size(endian))));
         }
     }
     found.sort_unstable();
-    Some(found.into_iter().map(|(_, offset)| offset).collect())
+    Some(found.into_iter().map(|(_, offset, bytes)| (offset, bytes)).collect())
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ impl<'i> FrameNamer<'i> {
             None => module.clone(),
         });
         let (file, line) = self.line(at, address).unwrap_or_default();
-        LeakFrame { function, file, line, module: Some(module) }
+        LeakFrame { function, file, line, module: Some(module), estimated: false }
     }
 
     /// Reads the source file and the line from the debug information of the file.
@@ -69,7 +69,7 @@ impl<'i> FrameNamer<'i> {
 }
 
 fn unnamed(function: String) -> LeakFrame {
-    LeakFrame { function, file: None, line: None, module: None }
+    LeakFrame { function, file: None, line: None, module: None, estimated: false }
 }
 
 /// Reads the debug information of a file, if it has any that is not too large.

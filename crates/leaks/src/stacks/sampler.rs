@@ -21,9 +21,10 @@ use super::bpf::{Hit, Probes, Sampler};
 use super::budget::{Budget, MAX_HITS, MAX_WINDOW};
 use super::followed::{Content, Followed, FollowedBlocks, WORDS};
 use super::functions::{self, Functions};
+use super::python::{PythonFunction, PythonFunctions};
 use super::refusal::NoStacks;
 use super::trial::{self, FirstInstruction};
-use super::unwind::{Frames, StackUnwinder};
+use super::unwind::{Frames, StackUnwinder, Walk};
 
 /// Maximum time from an allocation until the content of the block is read first: after that, it could be another block.
 const MAX_LATE_NS: u64 = 10_000_000;
@@ -142,6 +143,7 @@ impl StackSampler {
         let sampling = Sampling {
             stop: Arc::clone(&stop),
             unwinder: StackUnwinder::new(target.pid),
+            python: functions::python(target.pid, &maps, &detected).map(PythonFunctions::new),
             target,
             memory,
             functions,
@@ -274,12 +276,17 @@ struct Counts {
     failures: u32,
 }
 
+/// What distinguishes stacks: the addresses of the frames, and the Python functions.
+type StackKey = (Vec<u64>, Vec<(usize, PythonFunction)>);
+
 /// The work of the thread.
 struct Sampling {
     stop: Arc<AtomicBool>,
     target: Target,
     memory: LiveMemory,
     functions: Vec<Functions>,
+    /// Absent if the process does not contain CPython.
+    python: Option<PythonFunctions>,
     sampler: Sampler,
     unwinder: StackUnwinder,
     budget: Budget,
@@ -287,7 +294,7 @@ struct Sampling {
     /// Whether filters of system calls do not break probes.
     survives_filters: bool,
     /// The number of each stack.
-    numbers: HashMap<Vec<u64>, u32>,
+    numbers: HashMap<StackKey, u32>,
     stacks: Vec<(Frames, u64)>,
     /// Pages that were found to be resident in this window.
     resident: HashSet<u64>,
@@ -385,6 +392,9 @@ impl Sampling {
         self.sampler.drain(&mut |hit| hits.push(hit));
         let contents = looks.all.into_iter().map(|look| look.content);
         let contents = contents.chain(std::iter::repeat(None));
+        if let Some(python) = &mut self.python {
+            python.begin_window();
+        }
         for (hit, content) in hits.iter().zip(contents) {
             if self.is_over() {
                 break;
@@ -425,8 +435,9 @@ impl Sampling {
     fn follow(&mut self, hit: &Hit, content: Option<Content>) {
         let before = self.followed.remove(hit.address);
         let Some(content) = content else { return };
-        let (addresses, is_whole) = self.unwinder.frames(hit);
-        let Some(stack) = self.number(addresses, is_whole) else { return };
+        let walk = self.unwinder.walk(hit);
+        let is_whole = walk.is_whole;
+        let Some(stack) = self.number(hit, walk) else { return };
         // A function that calls another one for the block returns after it, from further up the stack.
         let is_nested = |inner: &Followed| {
             hit.time_ns.saturating_sub(inner.time_ns) < MAX_NESTED_NS
@@ -446,17 +457,24 @@ impl Sampling {
     }
 
     /// Returns the number of a stack; `None` if there are too many.
-    fn number(&mut self, addresses: Vec<u64>, is_whole: bool) -> Option<u32> {
-        if let Some(number) = self.numbers.get(&addresses) {
+    fn number(&mut self, hit: &Hit, walk: Walk) -> Option<u32> {
+        let places = self.unwinder.places(&walk.addresses);
+        let python = match &mut self.python {
+            Some(functions) => functions.of(&self.memory, &mut self.unwinder, hit, &walk, &places),
+            None => Vec::new(),
+        };
+        let key = (walk.addresses, python);
+        if let Some(number) = self.numbers.get(&key) {
             return Some(*number);
         }
         if self.stacks.len() >= MAX_STACKS {
             return None;
         }
         let number = self.stacks.len() as u32;
-        let places = self.unwinder.places(&addresses);
-        self.numbers.insert(addresses.clone(), number);
-        self.stacks.push((Frames { addresses, places, is_whole }, 0));
+        let (addresses, python) = key.clone();
+        let is_whole = walk.is_whole;
+        self.stacks.push((Frames { addresses, places, python, is_whole }, 0));
+        self.numbers.insert(key, number);
         Some(number)
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_heap::blocks::{Block, BlockVisitor, PLACE};
 use lowtide_heap::memory::Memory;
-use lowtide_model::leaks::LeakStack;
+use lowtide_model::leaks::{LeakFrame, LeakStack};
 use lowtide_model::survivors::size_class;
 use lowtide_probe::inspect::BlockReader;
 use lowtide_probe::mapped::open_mapped;
@@ -20,7 +20,7 @@ use super::followed::WORDS;
 use super::functions::is_unchanged;
 use super::names::FrameNamer;
 use super::sampler::{StackSamples, now_ns, read};
-use super::unwind::Place;
+use super::unwind::{Frames, Place};
 use crate::evidence::GroupKey;
 
 /// Maximum number of stacks of a group that are reported.
@@ -122,8 +122,7 @@ impl<'s> SurvivingStacks<'s> {
         let mut stacks: Vec<LeakStack> = Vec::new();
         for (stack, count) in counts.into_iter().take(MAX_NAMED) {
             let Some((frames, _)) = self.samples.stacks.get(stack as usize) else { continue };
-            let places = frames.addresses.iter().zip(&frames.places);
-            let named: Vec<_> = places.map(|(at, place)| namer.frame(*at, *place)).collect();
+            let named = named(frames, namer);
             // Two calls in one line have the same names.
             match stacks.iter_mut().find(|known| known.frames == named) {
                 Some(known) => known.samples += count,
@@ -212,6 +211,17 @@ impl<'s> SurvivingStacks<'s> {
 
 /// Bytes of a direct call.
 const CALL_BYTES: u64 = 5;
+
+/// Names the frames of a stack. A Python function stands before the frame that executes it.
+fn named(frames: &Frames, namer: &FrameNamer<'_>) -> Vec<LeakFrame> {
+    let mut named = Vec::new();
+    for (number, (at, place)) in frames.addresses.iter().zip(&frames.places).enumerate() {
+        let python = frames.python.iter().find(|(executing, _)| *executing == number);
+        named.extend(python.map(|(_, function)| function.frame()));
+        named.push(namer.frame(*at, *place));
+    }
+    named
+}
 
 /// Whether the instruction before an offset in a file is a direct call (`e8`, and the distance in four bytes) to code. `is_code`
 /// says whether code is at an offset, relative to the place of this file. Indirect calls have many forms, which could be a part of

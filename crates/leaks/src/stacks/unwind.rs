@@ -6,19 +6,24 @@ use std::fs::File;
 use std::sync::Arc;
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
-use framehop::{ExplicitModuleSectionInfo, Module, Unwinder as _};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use lowtide_probe::mapped::open_mapped;
 use lowtide_probe::proc::maps::{FileId, Mapping};
 use lowtide_probe::program::Source;
 use object::{Object, ObjectSection, ObjectSegment};
 
-use super::bpf::Hit;
+use super::bpf::{Hit, REGISTERS};
+use super::python::PythonFunction;
+use super::registers::{self, Saved};
 
 /// Maximum number of frames of a stack.
 pub(super) const MAX_FRAMES: usize = 64;
 /// Maximum size of the tables of a file, and of all files, in bytes.
 const MAX_TABLES: u64 = 64 << 20;
 const MAX_ALL_TABLES: u64 = 192 << 20;
+
+/// Maximum number of calls for which it is kept where registers are saved.
+const MAX_SAVED: usize = 1 << 16;
 
 /// A place in a file: its offset in bytes.
 pub(super) type Place = (FileId, u64);
@@ -30,6 +35,19 @@ pub(super) struct Frames {
     pub(super) addresses: Vec<u64>,
     /// The place of each when the stack was taken; `None` for code that is in no file.
     pub(super) places: Vec<Option<Place>>,
+    /// Python functions, each with the number of the frame that executed it.
+    pub(super) python: Vec<(usize, PythonFunction)>,
+    /// Whether the outermost function was reached.
+    pub(super) is_whole: bool,
+}
+
+/// A stack that was followed.
+#[derive(Debug)]
+pub(super) struct Walk {
+    /// An address in the calling instruction of each frame, from the caller of the allocation function on.
+    pub(super) addresses: Vec<u64>,
+    /// Where the stack of each frame ends: the stack pointer at its call.
+    pub(super) stack_pointers: Vec<u64>,
     /// Whether the outermost function was reached.
     pub(super) is_whole: bool,
 }
@@ -42,6 +60,8 @@ pub(super) struct StackUnwinder {
     files: HashMap<FileId, Option<Arc<Sections>>>,
     /// Where code of files is mapped.
     code: Vec<Mapping>,
+    /// Where functions have saved registers, by the address of a call.
+    saved: HashMap<u64, [Saved; REGISTERS]>,
     tables_bytes: u64,
 }
 
@@ -76,6 +96,7 @@ impl StackUnwinder {
             cache: CacheX86_64::new(),
             files: HashMap::new(),
             code: Vec::new(),
+            saved: HashMap::new(),
             tables_bytes: 0,
         }
     }
@@ -90,6 +111,7 @@ impl StackUnwinder {
             self.unwinder.remove_module(mapping.start);
         }
         self.code = code.clone().cloned().collect();
+        self.saved.clear();
         for mapping in code {
             if let Some(module) = self.module(mapping) {
                 self.unwinder.add_module(module);
@@ -124,34 +146,78 @@ impl StackUnwinder {
         Some(Module::new(mapping.name.clone(), mapping.start..mapping.end, base, info))
     }
 
-    /// Returns an address in the calling instruction of each frame, from the caller of the allocation function on, and whether
-    /// the outermost function was reached.
-    pub(super) fn frames(&mut self, hit: &Hit) -> (Vec<u64>, bool) {
-        let mut read = |at: u64| {
-            let within = at.checked_sub(hit.stack_pointer).ok_or(())?;
-            let place = usize::try_from(within).map_err(|_| ())?;
-            let word = hit.stack.get(place..).and_then(|rest| rest.first_chunk()).ok_or(())?;
-            Ok(u64::from_le_bytes(*word))
+    /// Follows a stack from the caller of the allocation function on.
+    pub(super) fn walk(&mut self, hit: &Hit) -> Walk {
+        let mut read = |at: u64| hit.word(at).ok_or(());
+        let mut registers =
+            UnwindRegsX86_64::new(hit.instruction, hit.stack_pointer, hit.frame_pointer());
+        let mut frame = FrameAddress::from_instruction_pointer(hit.instruction);
+        // The first one is where the allocation function returns to: that belongs to the call before it.
+        let mut walk = Walk {
+            addresses: vec![hit.instruction.wrapping_sub(1)],
+            stack_pointers: vec![hit.stack_pointer],
+            is_whole: false,
         };
-        let registers =
-            UnwindRegsX86_64::new(hit.instruction, hit.stack_pointer, hit.frame_pointer);
-        let mut frames =
-            self.unwinder.iter_frames(hit.instruction, registers, &mut self.cache, &mut read);
-        let mut addresses = Vec::new();
-        loop {
-            match frames.next() {
-                // The first one is where the allocation function returns to: that belongs to the call before it.
-                Ok(Some(frame)) => addresses.push(match addresses.is_empty() {
-                    true => frame.address().wrapping_sub(1),
-                    false => frame.address_for_lookup(),
-                }),
-                Ok(None) => return (addresses, true),
-                Err(_) => return (addresses, false),
-            }
-            if addresses.len() >= MAX_FRAMES {
-                return (addresses, false);
+        while walk.addresses.len() < MAX_FRAMES {
+            let cache = &mut self.cache;
+            match self.unwinder.unwind_frame(frame, &mut registers, cache, &mut read) {
+                Ok(Some(address)) => {
+                    let Some(next) = FrameAddress::from_return_address(address) else { break };
+                    frame = next;
+                    walk.addresses.push(frame.address_for_lookup());
+                    walk.stack_pointers.push(registers.sp());
+                }
+                Ok(None) => {
+                    walk.is_whole = true;
+                    break;
+                }
+                Err(_) => break,
             }
         }
+        walk
+    }
+
+    /// Returns the preserved registers as a frame has them at its call; `None` for each that is not known.
+    pub(super) fn registers(
+        &mut self,
+        hit: &Hit,
+        walk: &Walk,
+        number: usize,
+    ) -> [Option<u64>; REGISTERS] {
+        let mut registers = hit.registers.map(Some);
+        for (at, end) in walk.addresses.iter().zip(walk.stack_pointers.iter().skip(1)).take(number)
+        {
+            let saved = self.saved(*at);
+            for (register, saved) in registers.iter_mut().zip(saved) {
+                match saved {
+                    Saved::InRegister => {}
+                    Saved::InFrame(distance) => {
+                        *register = end.checked_add_signed(distance).and_then(|at| hit.word(at));
+                    }
+                    Saved::Unknown => *register = None,
+                }
+            }
+        }
+        registers
+    }
+
+    /// Returns where the function at an address has saved the preserved registers.
+    fn saved(&mut self, at: u64) -> [Saved; REGISTERS] {
+        if let Some(known) = self.saved.get(&at) {
+            return *known;
+        }
+        let found = || {
+            let mapping = mapping_of(&self.code, at)?;
+            let sections = self.files.get(&mapping.file)?.as_ref()?;
+            let address = at.checked_sub(sections.base_of(mapping)?)?;
+            let (table, index) = (sections.eh_frame.as_ref()?, sections.eh_frame_hdr.as_ref()?);
+            registers::saved((&table.0, &table.1), (&index.0, &index.1), address)
+        };
+        let saved = found().unwrap_or([Saved::Unknown; REGISTERS]);
+        if self.saved.len() < MAX_SAVED {
+            self.saved.insert(at, saved);
+        }
+        saved
     }
 
     /// Returns the places of addresses.
@@ -162,10 +228,14 @@ impl StackUnwinder {
 
 /// Returns the place in a file that is mapped at an address. `code` are the mappings of code, in order.
 pub(super) fn place_of(code: &[Mapping], at: u64) -> Option<Place> {
+    let mapping = mapping_of(code, at)?;
+    Some((mapping.file, mapping.offset + (at - mapping.start)))
+}
+
+fn mapping_of(code: &[Mapping], at: u64) -> Option<&Mapping> {
     let mapping = code.get(code.partition_point(|mapping| mapping.end <= at))?;
-    let within = at.checked_sub(mapping.start)?;
     let is_code = mapping.has_file() && mapping.permissions.contains('x');
-    is_code.then(|| (mapping.file, mapping.offset + within))
+    (is_code && mapping.start <= at).then_some(mapping)
 }
 
 impl Sections {

@@ -5,9 +5,10 @@ use std::process::Command;
 use lowtide_leaks::book::MAX_BLOCKS;
 use lowtide_leaks::stacks::refusal::NoStacks;
 use lowtide_leaks::stacks::sampler::{Attachment, StackSampler};
-use lowtide_model::leaks::{LeakGroup, LeakKind, LeakStack, LeakTier};
+use lowtide_model::leaks::{LeakGroup, LeakKind, LeakReport, LeakStack, LeakTier};
 
 use crate::subject::{Subject, Watched, compile_with};
+use crate::types::source;
 
 /// Maximum number of times that a program is watched: on a busy machine, samples are read too late, and are left out.
 const ATTEMPTS: usize = 6;
@@ -23,21 +24,30 @@ fn watch_by(attachments: &[Attachment], flags: &[&str], words: &[&str]) -> (Watc
     let home = tempfile::tempdir().unwrap();
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let program = compile_with(home.path(), "subject.c", &compiler, flags);
+    let is_bad = |group: &&LeakGroup| matches!(group.verdict, LeakKind::Lost | LeakKind::Growing);
+    watch_program(attachments, Command::new(&program).args(words), |report| {
+        report.groups.iter().find(is_bad).filter(|group| !group.stacks.is_empty()).cloned()
+    })
+}
+
+/// Watches a program until its report has what is sought.
+fn watch_program<Found>(
+    attachments: &[Attachment],
+    command: &mut Command,
+    found: impl Fn(&LeakReport) -> Option<Found>,
+) -> (Watched, Found) {
     let mut last = None;
     for _ in 0..ATTEMPTS {
-        let mut subject = Subject::start(Command::new(&program).args(words));
+        let mut subject = Subject::start(command);
         subject.wait_for(1);
         let sampler = StackSampler::start(&subject.target(), EXPOSURE, attachments).unwrap();
         let watched = subject.watch_with(13, 250, MAX_BLOCKS, Some(sampler));
-        let is_bad =
-            |group: &&LeakGroup| matches!(group.verdict, LeakKind::Lost | LeakKind::Growing);
-        let group = watched.report.groups.iter().find(is_bad).cloned();
-        if let Some(group) = group.filter(|group| !group.stacks.is_empty()) {
-            return (watched, group);
+        if let Some(found) = found(&watched.report) {
+            return (watched, found);
         }
         last = Some(watched);
     }
-    panic!("no stacks: {:#?}", last.map(|watched| watched.report));
+    panic!("not found: {:#?}", last.map(|watched| watched.report));
 }
 
 fn functions(stack: &LeakStack) -> Vec<&str> {
@@ -102,6 +112,23 @@ fn stacks_of_a_stripped_program_have_its_file_and_addresses() {
         "{:#?}",
         group.stacks
     );
+}
+
+#[test]
+#[ignore = "needs python3 (3.11 or newer), and root, for probes"]
+fn python_functions_stand_before_the_frames_that_execute_them() {
+    let subject = source("cache.py");
+    let (_, stack) =
+        watch_program(&Attachment::ALL, Command::new("python3").arg(&subject), |report| {
+            let mut stacks = report.groups.iter().flat_map(|group| &group.stacks);
+            let is_python = |stack: &&LeakStack| stack.frames.iter().any(|frame| frame.estimated);
+            stacks.find(is_python).cloned()
+        });
+    let place = stack.frames.iter().position(|frame| frame.estimated).unwrap();
+    let [python, native] = &stack.frames[place..place + 2] else { panic!("{stack:#?}") };
+    assert!(["work", "Session.__init__"].contains(&python.function.as_str()), "{stack:#?}");
+    assert_eq!(python.file.as_deref(), subject.to_str(), "{stack:#?}");
+    assert_eq!(native.function, "_PyEval_EvalFrameDefault", "{stack:#?}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn of_type<'r>(report: &'r LeakReport, verdict: LeakKind, name: &str) -> &'r Lea
     report.groups.iter().find(is_it).unwrap_or_else(|| panic!("{verdict:?} {name}: {report:#?}"))
 }
 
-fn source(name: &str) -> std::path::PathBuf {
+pub(crate) fn source(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/live/types").join(name)
 }
 

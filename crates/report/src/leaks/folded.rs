@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use lowtide_model::leaks::{LeakFrame, LeakReport};
 
-use crate::text::printable;
+use super::stacks::name_of;
 
 /// Formats the stacks of all groups.
 pub fn folded(report: &LeakReport) -> String {
@@ -24,7 +24,7 @@ pub fn folded(report: &LeakReport) -> String {
 
 /// Returns the name of a frame without what separates frames.
 fn name(frame: &LeakFrame) -> String {
-    printable(&frame.function).replace(';', ":")
+    name_of(frame).replace(';', ":")
 }
 
 #[cfg(test)]
@@ -35,7 +35,9 @@ mod tests {
     #[test]
     fn a_stack_is_a_line_with_its_bytes() {
         let mut report = report();
-        report.groups[0].stacks[0].frames[0].function = "a;b\n".to_owned();
-        assert_eq!(folded(&report), "server+0x1f30;a:b  96000\n");
+        let frames = &mut report.groups[0].stacks[0].frames;
+        frames[0].function = "a;b\n".to_owned();
+        frames[1].estimated = true;
+        assert_eq!(folded(&report), "≈ server+0x1f30;a:b  96000\n");
     }
 }

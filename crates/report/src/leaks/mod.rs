@@ -203,6 +203,7 @@ mod tests {
             file: line.map(|_| "/src/server/session.cc".to_owned()),
             line,
             module: Some("server".to_owned()),
+            estimated: false,
         };
         LeakStack {
             share: 1.0,

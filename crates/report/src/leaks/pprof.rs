@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use lowtide_model::leaks::{LeakFrame, LeakReport};
 
+use super::stacks::name_of;
 use crate::text::printable;
 
 /// Numbers of the fields of `Profile`.
@@ -83,7 +84,7 @@ impl Tables {
         let number = self.function_numbers.len() as u64 + 1;
         self.function_numbers.insert(key, number);
         // pprof prints them as they are.
-        let name = self.text(&printable(&frame.function));
+        let name = self.text(&name_of(frame));
         let file = self.text(&printable(frame.file.as_deref().unwrap_or_default()));
         let mut function = Message::default();
         function.number(1, number);

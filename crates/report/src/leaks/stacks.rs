@@ -46,13 +46,23 @@ pub(super) fn lines(stack: &LeakStack) -> Vec<String> {
     lines
 }
 
+/// Formats the function of a frame: `≈` marks an estimate.
+pub(super) fn name_of(frame: &LeakFrame) -> String {
+    let name = printable(&frame.function);
+    if frame.estimated { format!("≈ {name}") } else { name }
+}
+
 /// Formats a frame: function, and its line or its module.
 fn frame(frame: &LeakFrame) -> String {
-    let function = printable(&frame.function);
+    let function = name_of(frame);
     match (&frame.file, frame.line, &frame.module) {
         (Some(file), Some(line), _) => {
             let file = file.rsplit('/').next().unwrap_or(file);
             format!("{function}  {}:{line}", printable(file))
+        }
+        (Some(file), None, None) => {
+            let file = file.rsplit('/').next().unwrap_or(file);
+            format!("{function}  {}", printable(file))
         }
         (_, _, Some(module)) if !function.starts_with(module.as_str()) => {
             format!("{function}  {}", printable(module))

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use calls::{Fires, SharedPages};
+pub(super) use program::REGISTERS;
 use program::{counter, sample};
 
 /// Size of the buffer for samples. Those of a whole window stay in it until its probes are closed.
@@ -58,12 +59,26 @@ pub(super) struct Hit {
     pub(super) address: u64,
     /// When, in nanoseconds of `CLOCK_MONOTONIC`.
     pub(super) time_ns: u64,
-    /// Where the program continues, and its registers then.
+    /// Where the program continues.
     pub(super) instruction: u64,
     pub(super) stack_pointer: u64,
-    pub(super) frame_pointer: u64,
+    /// The registers that functions preserve for their callers: r15, r14, r13, r12, rbp, rbx.
+    pub(super) registers: [u64; REGISTERS],
     /// The stack from its pointer on, as far as it was copied.
     pub(super) stack: Vec<u8>,
+}
+
+impl Hit {
+    /// Returns the frame pointer, where the program has one.
+    pub(super) fn frame_pointer(&self) -> u64 {
+        self.registers[4]
+    }
+
+    /// Returns the word of the stack at an address, if it was copied.
+    pub(super) fn word(&self, at: u64) -> Option<u64> {
+        let place = usize::try_from(at.checked_sub(self.stack_pointer)?).ok()?;
+        self.stack.get(place..)?.first_chunk().map(|word| u64::from_le_bytes(*word))
+    }
 }
 
 impl Sampler {
@@ -226,7 +241,7 @@ impl Ring {
             time_ns: field(sample::TIME),
             instruction: field(sample::INSTRUCTION),
             stack_pointer: field(sample::STACK_POINTER),
-            frame_pointer: field(sample::FRAME_POINTER),
+            registers: std::array::from_fn(|number| field(sample::REGISTERS + 8 * number)),
             stack,
         }
     }

@@ -9,15 +9,18 @@ pub(super) const STACK_BYTES: usize = 2048;
 /// Bytes of the stack that are copied where less is left of it.
 const SHORT_STACK_BYTES: i32 = 512;
 
+/// Number of the registers that functions preserve for their callers, apart from the stack pointer.
+pub(in crate::stacks) const REGISTERS: usize = 6;
+
 /// Fields of a sample, in bytes from its beginning. All are words of 64 bits.
 pub(super) mod sample {
     pub(crate) const ADDRESS: usize = 0;
     pub(crate) const TIME: usize = 8;
     pub(crate) const INSTRUCTION: usize = 16;
     pub(crate) const STACK_POINTER: usize = 24;
-    pub(crate) const FRAME_POINTER: usize = 32;
-    pub(crate) const STACK_LENGTH: usize = 40;
-    pub(crate) const STACK: usize = 48;
+    pub(crate) const REGISTERS: usize = 32;
+    pub(crate) const STACK_LENGTH: usize = REGISTERS + 8 * super::REGISTERS;
+    pub(crate) const STACK: usize = STACK_LENGTH + 8;
     pub(crate) const BYTES: usize = STACK + super::STACK_BYTES;
 }
 
@@ -42,7 +45,8 @@ mod function {
 
 /// Registers of the program, in bytes from the beginning of `struct pt_regs` (x86_64).
 mod register {
-    pub(super) const BP: i16 = 32;
+    /// The first of those that functions preserve for their callers: r15, r14, r13, r12, rbp, rbx.
+    pub(super) const PRESERVED: i16 = 0;
     pub(super) const AX: i16 = 80;
     pub(super) const IP: i16 = 128;
     pub(super) const SP: i16 = 152;
@@ -68,7 +72,8 @@ const NO_WAKE_UP: i32 = 1;
 ///     sample->time = bpf_ktime_get_ns();
 ///     sample->instruction = regs->ip;         // in the caller
 ///     sample->stack_pointer = regs->sp;
-///     sample->frame_pointer = regs->bp;
+///     for (int i = 0; i < 6; i++)             // r15, r14, r13, r12, rbp, rbx
+///         sample->registers[i] = ((u64 *) regs)[i];
 ///     sample->stack_length = 2048;
 ///     if (bpf_probe_read_user(sample->stack, 2048, regs->sp) != 0) {
 ///         sample->stack_length = 512;         // the stack ends before that
@@ -108,11 +113,10 @@ pub(super) fn assemble(
         .store(R9, field(sample::ADDRESS), R8)
         .call(function::KTIME_GET_NS)
         .store(R9, field(sample::TIME), R0);
-    for (at, register) in [
-        (sample::INSTRUCTION, register::IP),
-        (sample::STACK_POINTER, register::SP),
-        (sample::FRAME_POINTER, register::BP),
-    ] {
+    let preserved = (0..REGISTERS)
+        .map(|number| (sample::REGISTERS + 8 * number, register::PRESERVED + word(number)));
+    let copied = [(sample::INSTRUCTION, register::IP), (sample::STACK_POINTER, register::SP)];
+    for (at, register) in copied.into_iter().chain(preserved) {
         program.load(R1, R6, register).store(R9, field(at), R1);
     }
     for bytes in [STACK_BYTES as i32, SHORT_STACK_BYTES] {

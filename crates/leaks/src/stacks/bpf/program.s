@@ -9,7 +9,7 @@ if r8 > r9 goto missed
 r8 = *(u64 *)(r6 + 80)              # regs->ax
 if r8 == 0 goto out
 r1 = MAP ll                         # samples
-r2 = 2096                           # sizeof *sample
+r2 = 2136                           # sizeof *sample
 r3 = 0
 call 131                            # bpf_ringbuf_reserve
 if r0 == 0 goto missed
@@ -21,24 +21,34 @@ r1 = *(u64 *)(r6 + 128)             # regs->ip
 *(u64 *)(r9 + 16) = r1              # sample->instruction
 r1 = *(u64 *)(r6 + 152)             # regs->sp
 *(u64 *)(r9 + 24) = r1              # sample->stack_pointer
+r1 = *(u64 *)(r6 + 0)              # regs->r15
+*(u64 *)(r9 + 32) = r1              # sample->registers[0]
+r1 = *(u64 *)(r6 + 8)              # regs->r14
+*(u64 *)(r9 + 40) = r1              # sample->registers[1]
+r1 = *(u64 *)(r6 + 16)              # regs->r13
+*(u64 *)(r9 + 48) = r1              # sample->registers[2]
+r1 = *(u64 *)(r6 + 24)              # regs->r12
+*(u64 *)(r9 + 56) = r1              # sample->registers[3]
 r1 = *(u64 *)(r6 + 32)              # regs->bp
-*(u64 *)(r9 + 32) = r1              # sample->frame_pointer
+*(u64 *)(r9 + 64) = r1              # sample->registers[4]
+r1 = *(u64 *)(r6 + 40)              # regs->bx
+*(u64 *)(r9 + 72) = r1              # sample->registers[5]
 r2 = 2048
-*(u64 *)(r9 + 40) = r2              # sample->stack_length
+*(u64 *)(r9 + 80) = r2              # sample->stack_length
 r1 = r9
-r1 += 48                            # sample->stack
+r1 += 88                            # sample->stack
 r3 = *(u64 *)(r6 + 152)             # regs->sp
 call 112                            # bpf_probe_read_user
 if r0 == 0 goto submit
 r2 = 512
-*(u64 *)(r9 + 40) = r2
+*(u64 *)(r9 + 80) = r2
 r1 = r9
-r1 += 48
+r1 += 88
 r3 = *(u64 *)(r6 + 152)
 call 112
 if r0 == 0 goto submit
 r2 = 0
-*(u64 *)(r9 + 40) = r2
+*(u64 *)(r9 + 80) = r2
 submit:
 r1 = r9
 r2 = 1                              # BPF_RB_NO_WAKEUP

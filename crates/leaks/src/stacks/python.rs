@@ -1,0 +1,357 @@
+//! The Python functions in native stacks, of CPython 3.11 and newer.
+//!
+//! The function of CPython that executes bytecode keeps the address of the next instruction in a register or in its frame of the
+//! native stack. So the copies of both say which bytecode was executing. The code objects that contain bytecode usually live as
+//! long as the program. They are read when the process has no probes any more: what was found is marked as an estimate, because
+//! another code object can have taken the place of one that was freed since.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use lowtide_heap::memory::Memory;
+use lowtide_model::leaks::LeakFrame;
+
+use super::bpf::Hit;
+use super::unwind::{Place, StackUnwinder, Walk};
+
+/// Offsets in objects of CPython, in bytes (`PyVarObject`, `PyTypeObject`, `PyCodeObject`, `PyASCIIObject`).
+mod offset {
+    pub(super) const TYPE: u64 = 8;
+    pub(super) const LENGTH: u64 = 16;
+    pub(super) const TYPE_NAME: u64 = 24;
+    pub(super) const TYPE_BASIC_SIZE: u64 = 32;
+    pub(super) const FILE: u64 = 112;
+    pub(super) const QUALIFIED_NAME: u64 = 128;
+    pub(super) const LINES: u64 = 136;
+    pub(super) const FIRST_LINE: u64 = 68;
+    pub(super) const BYTES: u64 = 32;
+    pub(super) const TEXT: u64 = 40;
+    /// What differs in 3.11.
+    pub(super) const FIRST_LINE_3_11: u64 = 72;
+    pub(super) const TEXT_3_11: u64 = 48;
+}
+/// Bytes of a code object before its bytecode, in 3.11, and limits for all versions.
+const HEAD_3_11: u64 = 184;
+const HEADS: Range<u64> = HEAD_3_11..257;
+/// Maximum distance from an instruction to the beginning of the code object, in bytes.
+const MAX_DISTANCE: u64 = 32 << 10;
+/// Bytes of an instruction, and of each of its operands in the bytecode.
+const UNIT: u64 = 2;
+/// Maximum lengths of a name and of a table of lines, in bytes.
+const MAX_TEXT: u64 = 200;
+const MAX_LINES: u64 = 32 << 10;
+/// Maximum part of a frame that is looked at, in bytes.
+const MAX_FRAME: u64 = 1024;
+/// Maximum numbers of pages and of types that are looked up in a window.
+const MAX_PAGES: usize = 1 << 13;
+const MAX_TYPES: usize = 1 << 16;
+/// Page size of all systems with CPython on x86_64.
+const PAGE: u64 = 4096;
+
+/// A Python function, at a line.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct PythonFunction {
+    pub(super) name: String,
+    pub(super) file: Option<String>,
+    pub(super) line: Option<u32>,
+}
+
+impl PythonFunction {
+    /// Returns it as a frame of a stack.
+    pub(super) fn frame(&self) -> LeakFrame {
+        let Self { name, file, line } = self.clone();
+        LeakFrame { function: name, file, line, module: None, estimated: true }
+    }
+}
+
+/// Finds the Python functions of stacks.
+#[derive(Debug)]
+pub(super) struct PythonFunctions {
+    /// Where the function that executes bytecode is: a place in its file, and its bytes.
+    evaluation: (Place, u64),
+    /// The code objects of each page that was looked up in this window.
+    pages: HashMap<u64, Vec<Code>>,
+    /// How many bytes code objects have before their bytecode, by the address of a type; `None` if it is that of other objects.
+    heads: HashMap<u64, Option<u64>>,
+}
+
+/// A code object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Code {
+    at: u64,
+    /// Bytes before the bytecode.
+    head: u64,
+    /// Where the bytecode ends.
+    end: u64,
+}
+
+impl PythonFunctions {
+    pub(super) fn new(evaluation: (Place, u64)) -> Self {
+        Self { evaluation, pages: HashMap::new(), heads: HashMap::new() }
+    }
+
+    /// Forgets code objects, which can have been freed.
+    pub(super) fn begin_window(&mut self) {
+        self.pages.clear();
+        self.heads.clear();
+    }
+
+    /// Returns the Python functions of a stack, each with the number of the native frame that executes it, from the innermost on.
+    pub(super) fn of(
+        &mut self,
+        memory: &impl Memory,
+        unwinder: &mut StackUnwinder,
+        hit: &Hit,
+        walk: &Walk,
+        places: &[Option<Place>],
+    ) -> Vec<(usize, PythonFunction)> {
+        let ((file, begin), bytes) = self.evaluation;
+        let is_evaluation = |place: &Place| {
+            place.0 == file && place.1.checked_sub(begin).is_some_and(|within| within < bytes)
+        };
+        let mut found = Vec::new();
+        for (number, place) in places.iter().enumerate() {
+            if !place.as_ref().is_some_and(is_evaluation) {
+                continue;
+            }
+            let Some([begin, end]) = walk.stack_pointers.get(number..=number + 1) else { break };
+            let frame = (*begin..(*end).min(begin.saturating_add(MAX_FRAME))).step_by(8);
+            let frame: Vec<u64> = frame.filter_map(|at| hit.word(at)).collect();
+            let registers = unwinder.registers(hit, walk, number).into_iter().flatten();
+            let function = self.executing(memory, &registers.collect::<Vec<u64>>(), &frame);
+            found.extend(function.map(|function| (number, function)));
+        }
+        found
+    }
+
+    /// Returns the function that is executed, by the registers and the words of the frame that executes it. Where the next
+    /// instruction is among them differs from build to build, and words can be left from functions that were executed before. So
+    /// there is an answer only if all that point to bytecode point to that of the same function.
+    fn executing(
+        &mut self,
+        memory: &impl Memory,
+        registers: &[u64],
+        frame: &[u64],
+    ) -> Option<PythonFunction> {
+        let mut pointers = |words: &[u64]| -> Vec<(Code, u64)> {
+            let found = words.iter().filter_map(|at| Some((self.code_with(memory, *at)?, *at)));
+            found.collect()
+        };
+        let (in_registers, in_frame) = (pointers(registers), pointers(frame));
+        let (code, _) = *in_registers.iter().chain(&in_frame).next()?;
+        if in_registers.iter().chain(&in_frame).any(|(other, _)| *other != code) {
+            return None;
+        }
+        let nearest = if in_registers.is_empty() { in_frame } else { in_registers };
+        // One is often the address of the first instruction.
+        let next = nearest.iter().map(|(_, at)| *at).filter(|at| *at > code.at + code.head);
+        code.function(memory, &next.collect::<Vec<u64>>())
+    }
+
+    /// Returns the code object whose bytecode contains an address.
+    fn code_with(&mut self, memory: &impl Memory, at: u64) -> Option<Code> {
+        if !(MAX_DISTANCE..1 << 47).contains(&at) || !at.is_multiple_of(UNIT) {
+            return None;
+        }
+        let page = at - at % PAGE;
+        if !self.pages.contains_key(&page) {
+            if self.pages.len() >= MAX_PAGES {
+                return None;
+            }
+            let found = self.code_of(memory, page);
+            self.pages.insert(page, found);
+        }
+        let contains = |code: &&Code| (code.at + code.head..code.end).contains(&at);
+        self.pages[&page].iter().find(contains).copied()
+    }
+
+    /// Finds the code objects that reach into a page, by their type and their size.
+    fn code_of(&mut self, memory: &impl Memory, page: u64) -> Vec<Code> {
+        let mut begin = page - MAX_DISTANCE;
+        let mut bytes = vec![0; (MAX_DISTANCE + PAGE) as usize];
+        let length = loop {
+            let wanted = (page + PAGE).saturating_sub(begin) as usize;
+            let length = memory.read(begin, &mut bytes[..wanted]);
+            if begin + length as u64 > page || wanted == 0 {
+                break length;
+            }
+            // A page before it cannot be read.
+            let missing = begin + length as u64;
+            begin = missing - missing % PAGE + PAGE;
+        };
+        let words: Vec<u64> = bytes[..length]
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
+            .collect();
+        let mut found = Vec::new();
+        for (place, object) in words.windows(3).enumerate() {
+            let (at, kind, units) = (begin + place as u64 * 8, object[1], object[2]);
+            let reaches = |head: u64| (at + head).saturating_add(units.saturating_mul(UNIT));
+            let is_plausible = (1..=MAX_DISTANCE).contains(&units)
+                && kind.is_multiple_of(8)
+                && (PAGE..1 << 47).contains(&kind)
+                && reaches(HEADS.end) > page;
+            if !is_plausible {
+                continue;
+            }
+            let head = match self.heads.get(&kind) {
+                Some(known) => *known,
+                None if self.heads.len() >= MAX_TYPES => None,
+                None => *self.heads.entry(kind).or_insert(head_of(memory, kind)),
+            };
+            let code = head.map(|head| Code { at, head, end: reaches(head) });
+            found.extend(code.filter(|code| !code.is_entry(memory)));
+        }
+        found
+    }
+}
+
+impl Code {
+    /// Whether it is the code by which CPython 3.12 and newer enter a function from native code. The frame keeps an address of
+    /// it beside those of the function.
+    fn is_entry(self, memory: &impl Memory) -> bool {
+        let file = self.field(memory, offset::FILE);
+        file.and_then(|at| text(memory, at, self.is_3_11())).as_deref() == Some("<shim>")
+    }
+
+    fn is_3_11(self) -> bool {
+        self.head == HEAD_3_11
+    }
+
+    /// Returns the function, with its line if that is the same for all of these addresses, one of which is that of the next
+    /// instruction.
+    fn function(self, memory: &impl Memory, next: &[u64]) -> Option<PythonFunction> {
+        let name = text(memory, self.field(memory, offset::QUALIFIED_NAME)?, self.is_3_11())?;
+        let file = self.field(memory, offset::FILE);
+        let file = file.and_then(|at| text(memory, at, self.is_3_11()));
+        let mut lines = next.iter().map(|at| self.line(memory, *at));
+        let line = lines.next().flatten();
+        Some(PythonFunction { name, file, line: line.filter(|_| lines.all(|other| other == line)) })
+    }
+
+    fn line(self, memory: &impl Memory, next: u64) -> Option<u32> {
+        // The address can be behind the operands of the instruction, too: they have its line.
+        let unit = next.checked_sub(self.at + self.head)?.checked_div(UNIT)?.saturating_sub(1);
+        let first = if self.is_3_11() { offset::FIRST_LINE_3_11 } else { offset::FIRST_LINE };
+        let mut bytes = [0; 4];
+        (memory.read(self.at.checked_add(first)?, &mut bytes) == 4).then_some(())?;
+        let first = i32::from_le_bytes(bytes);
+        let table = self.field(memory, offset::LINES)?;
+        let length = word(memory, table.checked_add(offset::LENGTH)?)?;
+        let mut lines = vec![0; usize::try_from(length).ok().filter(|_| length <= MAX_LINES)?];
+        let read = memory.read(table.checked_add(offset::BYTES)?, &mut lines);
+        (read == lines.len()).then(|| line_of(&lines, first, unit)).flatten()
+    }
+
+    fn field(self, memory: &impl Memory, at: u64) -> Option<u64> {
+        word(memory, self.at.checked_add(at)?)
+    }
+}
+
+/// Returns how many bytes code objects have before their bytecode, if an address is that of their type.
+fn head_of(memory: &impl Memory, kind: u64) -> Option<u64> {
+    let name = word(memory, kind.checked_add(offset::TYPE_NAME)?)?;
+    let mut text = [0; 5];
+    let is_code = memory.read(name, &mut text) == text.len() && text == *b"code\0";
+    is_code.then_some(())?;
+    // The type of this type is `type`, as that of all types of the language itself.
+    let above = word(memory, kind.checked_add(offset::TYPE)?)?;
+    (word(memory, above.checked_add(offset::TYPE)?)? == above).then_some(())?;
+    let head = word(memory, kind.checked_add(offset::TYPE_BASIC_SIZE)?)?;
+    HEADS.contains(&head).then_some(head)
+}
+
+/// Reads the text of a string of ASCII characters, as far as it is not too long.
+fn text(memory: &impl Memory, at: u64, is_3_11: bool) -> Option<String> {
+    let length = word(memory, at.checked_add(offset::LENGTH)?)?;
+    let begin = if is_3_11 { offset::TEXT_3_11 } else { offset::TEXT };
+    let mut bytes = vec![0; length.min(MAX_TEXT) as usize];
+    let read = memory.read(at.checked_add(begin)?, &mut bytes);
+    let is_printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+    let is_text = read == bytes.len() && !bytes.is_empty() && bytes.iter().all(is_printable);
+    let mut text = String::from_utf8(bytes).ok().filter(|_| is_text)?;
+    if length > MAX_TEXT {
+        text.push('…');
+    }
+    Some(text)
+}
+
+fn word(memory: &impl Memory, at: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    (memory.read(at, &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))
+}
+
+/// Returns the line of a unit of bytecode from CPython's table of locations (Objects/locations.md).
+fn line_of(table: &[u8], first: i32, unit: u64) -> Option<u32> {
+    let mut line = first;
+    let mut at = 0_u64;
+    let mut bytes = table.iter().copied().peekable();
+    while let Some(head) = bytes.next() {
+        let units = u64::from(head & 7) + 1;
+        let kind = head >> 3 & 15;
+        let delta = match kind {
+            // Without a column; in full.
+            13 | 14 => signed(&mut bytes)?,
+            // Columns of the same line or the next two.
+            10..=12 => i32::from(kind) - 10,
+            _ => 0,
+        };
+        line = line.checked_add(delta)?;
+        // What remains of the entry: only the first byte of an entry has its highest bit.
+        while bytes.next_if(|byte| byte & 0x80 == 0).is_some() {}
+        if (at..at + units).contains(&unit) {
+            return u32::try_from(line).ok().filter(|_| kind != 15);
+        }
+        at += units;
+    }
+    None
+}
+
+/// Reads a number with a sign: six bits a byte, the lowest first, and the sign in the lowest bit.
+fn signed(bytes: &mut impl Iterator<Item = u8>) -> Option<i32> {
+    let mut value = 0_u32;
+    for shift in (0..30).step_by(6) {
+        let byte = bytes.next()?;
+        value |= u32::from(byte & 0x3f) << shift;
+        if byte & 0x40 == 0 {
+            let half = (value >> 1).cast_signed();
+            return Some(if value & 1 == 1 { -half } else { half });
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `f.__code__.co_linetable` of CPython 3.11.7 for a function of six lines that begins in line 2 of its file.
+    const TABLE: [u8; 48] = [
+        128, 0, 216, 9, 10, 136, 3, 128, 65, 216, 9, 10, 216, 9, 10, 136, 81, 137, 21, 240, 3, 1,
+        9, 16, 128, 65, 229, 11, 14, 136, 113, 137, 54, 140, 54, 149, 67, 152, 1, 145, 70, 148, 70,
+        137, 63, 208, 4, 26,
+    ];
+
+    #[test]
+    fn lines_are_those_that_python_itself_prints() {
+        // `f.__code__.co_lines()`: begin and end in bytes of the bytecode, and the line.
+        let expected = [(0, 2, 2), (2, 8, 3), (8, 10, 4), (10, 18, 5), (18, 22, 4), (22, 84, 6)];
+        for unit in 0..42 {
+            let line = line_of(&TABLE, 2, unit).unwrap();
+            let of = |(begin, end, line): &(u64, u64, u32)| {
+                (*begin..*end).contains(&(unit * 2)).then_some(*line)
+            };
+            let known = expected.iter().find_map(of).unwrap();
+            assert_eq!(line, known, "unit {unit}");
+        }
+        assert_eq!(line_of(&TABLE, 2, 42), None);
+    }
+
+    #[test]
+    fn a_table_that_ends_too_early_or_runs_over_has_no_line() {
+        assert_eq!(line_of(&[0xf0], 1, 0), None);
+        assert_eq!(line_of(&[0xf0, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f], 1, 0), None);
+        assert_eq!(line_of(&[0xf0, 0x42, 0x00], i32::MAX, 0), None);
+        assert_eq!(line_of(&[], 1, 0), None);
+    }
+}

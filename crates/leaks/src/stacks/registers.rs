@@ -1,0 +1,55 @@
+//! The registers that functions preserve for their callers, in the frames of a stack: where called functions have saved them is
+//! in the tables for exceptions.
+
+use std::ops::Range;
+
+use gimli::{
+    BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Register, RegisterRule,
+    UnwindContext, UnwindSection, X86_64,
+};
+
+use super::bpf::REGISTERS;
+
+/// The preserved registers, in the order of `struct pt_regs`: that of a sample.
+const PRESERVED: [Register; REGISTERS] =
+    [X86_64::R15, X86_64::R14, X86_64::R13, X86_64::R12, X86_64::RBP, X86_64::RBX];
+
+/// Where a function has saved a register when it calls another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Saved {
+    /// Nowhere: it still is in the register.
+    InRegister,
+    /// In the stack, at a distance from the end of the frame, in bytes.
+    InFrame(i64),
+    /// Where the tables do not say so plainly.
+    Unknown,
+}
+
+/// Returns where the function at an address has saved the preserved registers. `table` and `index` are its file's `.eh_frame` and
+/// `.eh_frame_hdr` with their addresses.
+pub(super) fn saved(
+    table: (&Range<u64>, &[u8]),
+    index: (&Range<u64>, &[u8]),
+    address: u64,
+) -> Option<[Saved; REGISTERS]> {
+    let bases =
+        BaseAddresses::default().set_eh_frame(table.0.start).set_eh_frame_hdr(index.0.start);
+    let frames = EhFrame::new(table.1, LittleEndian);
+    let index = EhFrameHdr::new(index.1, LittleEndian).parse(&bases, 8).ok()?;
+    let mut context = UnwindContext::new();
+    let row = index
+        .table()?
+        .unwind_info_for_address(
+            &frames,
+            &bases,
+            &mut context,
+            address,
+            EhFrame::<EndianSlice<'_, LittleEndian>>::cie_from_offset,
+        )
+        .ok()?;
+    Some(PRESERVED.map(|register| match row.register(register) {
+        None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => Saved::InRegister,
+        Some(RegisterRule::Offset(distance)) => Saved::InFrame(distance),
+        _ => Saved::Unknown,
+    }))
+}
