@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 
@@ -103,7 +104,9 @@ pub fn write_library(directory: &Path, name: &str, library: &[u8]) -> Result<Pat
     if fs::read(&path).is_ok_and(|present| present == library) {
         return Ok(path);
     }
-    let draft = directory.join(format!(".{name}-{}.part", std::process::id()));
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let draft = directory.join(format!(".{name}-{}-{number}.part", std::process::id()));
     let written = File::create(&draft)
         .and_then(|mut file| {
             file.write_all(library)?;

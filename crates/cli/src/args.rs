@@ -112,6 +112,10 @@ pub(crate) struct InspectArgs {
     #[arg(long)]
     pub(crate) arenas: bool,
 
+    /// Print what malloc_info(3) would print in the process, without calling it there (glibc)
+    #[arg(long, conflicts_with_all = ["arenas", "watch"])]
+    pub(crate) malloc_info: bool,
+
     /// Repeat the inspection for this time, and judge whether memory in use grows
     #[arg(long, value_name = "DURATION", value_parser = values::inspect_watch)]
     pub(crate) watch: Option<TypedDuration>,

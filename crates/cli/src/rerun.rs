@@ -10,6 +10,9 @@ pub(crate) fn inspect(args: &InspectArgs) -> String {
     if args.arenas {
         words.push("--arenas".to_owned());
     }
+    if args.malloc_info {
+        words.push("--malloc-info".to_owned());
+    }
     words.extend(args.watch.iter().map(|time| format!("--watch {time}")));
     words.extend(args.selector.words());
     words.join(" ")

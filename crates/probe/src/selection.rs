@@ -108,7 +108,9 @@ mod tests {
     fn started(home: &Path, name: &str) -> Child {
         let program = home.join(name);
         let sleep = ["/bin/sleep", "/usr/bin/sleep"].iter().find(|path| Path::new(path).exists());
-        fs::copy(sleep.unwrap(), &program).unwrap();
+        // By another process: a fork of this one for another test could hold the copy open for writing.
+        let copied = Command::new("cp").arg(sleep.unwrap()).arg(&program).status().unwrap();
+        assert!(copied.success());
         let child = Command::new(&program).arg("1000").spawn().unwrap();
         while !fs::read_link(format!("/proc/{}/exe", child.id())).is_ok_and(|path| path == program)
         {

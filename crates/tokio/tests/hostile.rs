@@ -99,6 +99,7 @@ async fn clients_that_send_nothing_half_a_preface_or_half_a_header_are_closed() 
     }
     server.wait_until("closed", |now| now.connections == 0).await;
     // A client that has closed its side gets a whole answer, or none: hyper takes that for the end of the connection.
+    let server = start(server::limits(), recycle()).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     stream.shutdown().await.unwrap();

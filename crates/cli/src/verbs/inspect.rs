@@ -13,7 +13,7 @@ use lowtide_model::inspection::{Inspection, Observation};
 use lowtide_model::leaks::LeakKind;
 use lowtide_model::remedy::RemedyKind;
 use lowtide_model::verdict::{Verdict, VerdictKind};
-use lowtide_probe::inspect::Inspector;
+use lowtide_probe::inspect::{Inspector, malloc_info};
 use lowtide_probe::target::{Target, TargetError};
 use lowtide_release::predict_refusal;
 use lowtide_report::inspection;
@@ -38,6 +38,15 @@ const INSPECTIONS: u32 = 20;
 pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> {
     let watch = args.watch.as_ref().map(|watch| watch.value);
     let order = args.selector.select()?;
+    if args.malloc_info {
+        let [selected] = order.as_slice() else {
+            return Err(Failure::usage(format!(
+                "--malloc-info prints one document, but {} processes are selected: name one PID",
+                order.len()
+            )));
+        };
+        return print_malloc_info(args, selected.pid, output);
+    }
     let mut group = Group::default();
     let mut inspector = Inspector::default();
     // A single inspection ends soon by itself.
@@ -109,6 +118,30 @@ pub(crate) fn run(args: &InspectArgs, output: &Output) -> Result<Exit, Failure> 
         group.print(output)?;
     }
     Ok(exit)
+}
+
+/// Prints the XML of `malloc_info(3)`.
+fn print_malloc_info(args: &InspectArgs, pid: u32, output: &Output) -> Result<Exit, Failure> {
+    if output.json {
+        return Err(Failure::usage("--malloc-info prints XML: leave out --json, or use --arenas"));
+    }
+    let again = rerun::inspect(args);
+    let target = Target::open(pid).map_err(|error| failure(&error, &again))?;
+    let read = in_time(&target, |target| malloc_info(&target));
+    let read = read.unwrap_or(Err(TargetError::Blocked(pid)));
+    let info = read.map_err(|error| failure(&error, &again))?.ok_or_else(|| {
+        let sentence = format!("process {pid} has no heap of glibc that could be read");
+        Failure::failed(sentence).next(format!("lowtide inspect {pid}"))
+    })?;
+    output.text(&info.text)?;
+    if info.torn_arenas > 0 {
+        note!(
+            "lowtide: {} of its arenas changed faster than they could be read: their figures are of several \
+             moments",
+            info.torn_arenas
+        );
+    }
+    Ok(Exit::Done)
 }
 
 /// Removes the remedy of a release if the process would be refused, and adds a note that says why.

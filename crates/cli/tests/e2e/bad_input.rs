@@ -161,7 +161,7 @@ fn a_phase_that_never_comes_is_no_reason_to_judge_by_something_else() {
 fn a_script_that_names_no_interpreter_is_told_from_one_that_is_not_there() {
     let home = tempfile::tempdir().unwrap();
     let script = home.path().join("subject.sh");
-    fs::copy("/bin/true", &script).unwrap();
+    crate::support::copy_program("/bin/true", &script);
     fs::write(&script, "sleep 1\n").unwrap();
     let script = script.to_str().unwrap();
     let said = failure(&["-a", "glibc", "--", script]);

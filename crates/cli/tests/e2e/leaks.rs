@@ -96,13 +96,27 @@ fn a_leak_is_printed_recorded_and_drawn() {
     assert_eq!(lines(&record), recorded);
 }
 
+/// Watches a program for longer and longer, until the verdict is there: on a busy or slow machine, it takes longer until there
+/// are enough snapshots.
+fn watched(start: impl Fn() -> Program, words: &[&str], is_there: impl Fn(&str) -> bool) -> String {
+    let mut text = String::new();
+    for duration in ["9s", "60s", "180s"] {
+        let program = start();
+        let pid = program.pid();
+        let output = leaks(&[&[&pid, "--every", "300ms", "--duration", duration], words].concat());
+        text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        if is_there(&text) {
+            return text;
+        }
+    }
+    panic!("{text}")
+}
+
 #[test]
 fn a_cache_without_bound_is_held_by_its_variable() {
-    let program = Program::of(&["list", "500"]);
-    let output = leaks(&[&program.pid(), "--every", "300ms", "--duration", "9s"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{text}");
-    assert!(text.contains("\ngrowing: "), "{text}");
+    let list = || Program::of(&["list", "500"]);
+    let text = watched(list, &[], |text| text.contains("\ngrowing: "));
     assert!(
         text.contains("reached from: 100 % variable head of of-leaks-subject-pthread"),
         "{text}"
@@ -216,18 +230,24 @@ fn a_heap_of_musl_is_not_read() {
 #[test]
 fn a_static_program_is_read_like_any_other() {
     let program = subject(&["-pthread", "-static"]);
-    let program = Program::start(Command::new(program).args(["cycles", "400"]));
-    let output = leaks(&["--json", &program.pid(), "--every", "300ms", "--duration", "9s"]);
-    let found = object(&output);
-    assert_eq!(found["verdict"]["kind"], "lost", "{found:#}");
+    let start = || Program::start(Command::new(&program).args(["cycles", "400"]));
+    watched(start, &["--json"], |text| {
+        let found: Value = serde_json::from_str(text).unwrap();
+        found["verdict"]["kind"] == "lost"
+    });
 }
 
 #[test]
 fn the_watch_of_an_inspection_finds_lost_blocks() {
     let program = Program::of(&["mix", "5000", "100"]);
-    let words = ["--json", "inspect", &program.pid(), "--watch", "9s"];
-    let found = object(&lowtide().args(words).output().unwrap());
-    assert_eq!(found["verdict"]["kind"], "leak", "{}", found["verdict"]);
+    let watched = |duration| {
+        let words = ["--json", "inspect", &program.pid(), "--watch", duration];
+        object(&lowtide().args(words).output().unwrap())["verdict"].clone()
+    };
+    // On a busy machine, there may be too few snapshots to know that it is lost.
+    let mut verdicts = ["9s", "60s", "180s"].into_iter().map(watched);
+    let is_leak = |verdict: &Value| verdict["kind"] == "leak";
+    assert!(verdicts.any(|verdict| is_leak(&verdict)));
 }
 
 #[test]

@@ -25,11 +25,16 @@ fn a_run_that_is_killed_gives_a_report_and_leaves_no_process() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    until("thirty samples", || {
+    until("thirty samples, and memory in use", || {
         let trials = fs::read_dir(record.join("trials")).ok()?;
         let file = trials.flatten().find(|e| e.path().extension().is_some_and(|x| x == "jsonl"))?;
         let text = fs::read_to_string(file.path()).ok()?;
-        (text.matches("\"kind\":\"sample\"").count() > 30).then_some(())
+        // The last line may not be whole yet.
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let samples = lines.filter(|line| line["kind"] == "sample");
+        let rss: Vec<u64> = samples.filter_map(|sample| sample["rss_bytes"].as_u64()).collect();
+        let is_full = rss.iter().max().is_some_and(|rss| *rss > 16 << 20);
+        (rss.len() > 30 && is_full).then_some(())
     });
     child.kill().unwrap();
     child.wait().unwrap();

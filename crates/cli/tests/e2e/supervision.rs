@@ -117,8 +117,9 @@ fn memory_of_a_live_process_is_released_after_each_burst_and_nothing_is_left_in_
         assert_eq!(act["message"], "Purged memory successfully");
         assert_eq!(act["policy"], "adaptive");
     }
-    let is_burst = |act: &&Value| act["rss.diff"].as_i64().unwrap() < -90 * MIB as i64;
-    assert!(released.iter().filter(is_burst).count() >= 2, "{released:#?}");
+    // A release can come while the program still frees, and another one returns the rest.
+    let returned: i64 = released.iter().map(|act| -act["rss.diff"].as_i64().unwrap()).sum();
+    assert!(returned > 2 * 90 * MIB as i64, "{released:#?}");
     // Its end is also when it is known how much came back.
     assert!(!acts(&log, "returned").is_empty());
     assert!(!wild::has_stub(subject.pid()));
@@ -141,9 +142,9 @@ fn supervision_ends_with_its_process() {
 #[test]
 fn processes_that_match_later_are_picked_up() {
     let home = tempfile::tempdir().unwrap();
-    let (log, name) = (home.path().join("acts.jsonl"), format!("lt{}", std::process::id()));
+    let (log, name) = (home.path().join("acts.jsonl"), format!("la{}", std::process::id()));
     let program = home.path().join(&name);
-    fs::copy(fixture("memory", &["-pthread"]), &program).unwrap();
+    crate::support::copy_program(fixture("memory", &["-pthread"]), &program);
     let flags = ["--comm", &name, "--log", &log.display().to_string(), "--json"];
     let mut attached = Attached::start(&flags);
     let subject =
@@ -163,6 +164,7 @@ fn a_dry_run_reports_what_would_be_released_and_releases_nothing() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     let subject = Subject::of(&["blocks:100", "keep:20"]);
+    subject.rests();
     let before = rss(subject.pid());
     let pid = subject.pid().to_string();
     let mut attached = Attached::start(&[
@@ -289,8 +291,12 @@ fn metrics_are_written_for_node_exporter() {
     let subject = Subject::of(&["blocks:60", "keep:20"]);
     let pid = subject.pid().to_string();
     let mut attached = Attached::start(&[&pid, "--textfile", &path.display().to_string()]);
-    let line = "lowtide_releases_total{program=\"memory-pthread\"} 1";
-    until(line, || fs::read_to_string(&path).ok()?.contains(line).then_some(()));
+    let name = "lowtide_releases_total{program=\"memory-pthread\"} ";
+    until("a release in the metrics", || {
+        let text = fs::read_to_string(&path).ok()?;
+        let count = text.lines().find_map(|line| line.strip_prefix(name))?;
+        (count.parse::<f64>().ok()? >= 1.0).then_some(())
+    });
     attached.interrupt();
 }
 
@@ -348,9 +354,13 @@ fn the_memory_of_a_command_is_released_and_its_allocator_is_that_of_the_treatmen
     command.args(["run", "--log", &log.display().to_string(), "--"]);
     command.arg(fixture("memory", &["-pthread"])).args(["blocks:150", "keep:20"]);
     let mut subject = Subject::start(&mut command);
-    let act = until("a release", || acts(&log, "act").into_iter().next());
-    assert_eq!(act["outcome"], "released", "{act:#}");
-    assert!(act["returned_bytes"].as_u64().unwrap() > 100 * MIB, "{act:#}");
+    // A release can come while the command still frees, and another one returns the rest.
+    let act = until("a release", || {
+        let released = acts(&log, "act").into_iter().filter(|act| act["outcome"] == "released");
+        let released: Vec<Value> = released.collect();
+        let returned = released.iter().map(|act| act["returned_bytes"].as_u64().unwrap());
+        (returned.sum::<u64>() > 100 * MIB).then(|| released[0].clone())
+    });
     assert_ne!(act["pid"], subject.pid(), "the command is a child of the reaper");
     subject.end();
     let output = lowtide()
@@ -376,7 +386,7 @@ fn a_study_shows_what_each_policy_does_and_costs() {
         "--load",
         "true",
         "--settle",
-        "6s",
+        "15s",
         "--",
         "sh",
         "-c",

@@ -75,6 +75,13 @@ pub(crate) fn compiled(name: &str, source: &str, flags: &[&str]) -> String {
     target.display().to_string()
 }
 
+/// Copies a program, by another process: of a copy that this one had made, a fork for another test could still hold the
+/// descriptor, and a file that is open for writing cannot be executed.
+pub(crate) fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let copied = Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
+    assert!(copied.success());
+}
+
 /// A study that has been run.
 pub(crate) struct Ran {
     pub(crate) output: Output,
@@ -132,10 +139,11 @@ impl Ran {
     }
 }
 
-/// The lines of a JSONL file.
+/// The lines of a JSONL file, apart from one that is still being written.
 pub(crate) fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Waits for a condition; a test that waits for what never comes ends here.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::inspect::{failure_of, object};
 use crate::schemas::hold_top;
-use crate::support::{lowtide, processes_with, unique_seconds, until};
+use crate::support::{copy_program, lowtide, processes_with, unique_seconds, until};
 use crate::terminal::{Keys, Terminal};
 
 /// A copy of `sleep` under a name of its own.
@@ -23,7 +23,7 @@ impl Named {
         let home = tempfile::tempdir().unwrap();
         let program = home.path().join(name);
         let sleep = ["/bin/sleep", "/usr/bin/sleep"].into_iter().find(|p| Path::new(p).exists());
-        std::fs::copy(sleep.unwrap(), &program).unwrap();
+        copy_program(sleep.unwrap(), &program);
         let child = Command::new(&program).arg(unique_seconds()).spawn().unwrap();
         let comm = format!("/proc/{}/comm", child.id());
         until("the program", || {

@@ -108,6 +108,11 @@ impl Layout {
         word(memory, self.bins(arena) + SYSTEM_MEM)
     }
 
+    /// The most that an arena ever had from the system, in bytes.
+    pub(super) fn max_system_bytes(&self, memory: &impl Memory, arena: u64) -> Option<u64> {
+        word(memory, self.bins(arena) + MAX_SYSTEM_MEM)
+    }
+
     /// Whether an arena's pieces need not lie behind each other (`NONCONTIGUOUS_BIT`).
     pub(super) fn is_scattered(&self, memory: &impl Memory, arena: u64) -> bool {
         word(memory, arena).is_some_and(|w| (w >> 32) & 2 != 0)

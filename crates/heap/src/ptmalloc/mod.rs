@@ -10,6 +10,7 @@ mod chunk;
 mod effort;
 mod layout;
 mod lists;
+mod malloc_info;
 mod stretch_tally;
 mod tally;
 mod walk;
@@ -25,6 +26,7 @@ use crate::memory::Memory;
 pub use caches::{Caches, is_size_of_cache};
 pub use layout::{Layout, MallocParams};
 pub use lists::{Links, fast_links};
+pub use malloc_info::{MallocInfo, malloc_info};
 pub use tally::{CLASSES, Class, ResidentTally, Tally};
 
 /// Heaps of thread arenas begin at multiples of this (`HEAP_MAX_SIZE`), in bytes.

@@ -65,6 +65,22 @@ const CPYTHON: [&str; 6] = [
     "PyMem_Calloc",
     "PyMem_Realloc",
 ];
+/// Of all these, the functions that most programs call most. On kernels that close probes one by one, which takes 0.1 s each, only
+/// these are probed: more windows are worth more than rare functions.
+const COMMON: [&str; 12] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "_rjem_malloc",
+    "_rjem_realloc",
+    "mi_malloc",
+    "mi_malloc_aligned",
+    "mi_realloc_aligned",
+    "tc_malloc",
+    "PyObject_Malloc",
+    "PyMem_Malloc",
+    "PyMem_Realloc",
+];
 /// The function of CPython that executes bytecode.
 const EVALUATION: &str = "_PyEval_EvalFrameDefault";
 /// Maximum number of entries of a table of symbols.
@@ -77,6 +93,8 @@ pub(super) struct Functions {
     /// Where the probe of each is in the file, in bytes: at its first instruction, or after `endbr64`, which the kernel does not
     /// emulate and which leaves the return address where it is.
     pub(super) offsets: Vec<u64>,
+    /// Those of the most common ones.
+    pub(super) common: Vec<u64>,
     /// The instruction at the probe of the first one, which is `malloc` or stands for it.
     pub(super) instruction: FirstInstruction,
 }
@@ -105,14 +123,21 @@ pub(super) fn find(
             let file = open_mapped(pid, mapping).ok()?;
             let found = offsets(&file, &names)?;
             let instruction = instruction_at(&file, found.first()?.0)?.0;
-            let mut offsets: Vec<u64> = found
-                .into_iter()
-                .filter_map(|(offset, _)| instruction_at(&file, offset).map(|(_, at)| at))
-                .filter(|offset| is_unchanged(memory, maps, mapping, &file, *offset))
-                .collect();
-            offsets.sort_unstable();
-            offsets.dedup();
-            (!offsets.is_empty()).then_some(Functions { file, offsets, instruction })
+            let probed = |found: Vec<(u64, u64)>| {
+                let mut offsets: Vec<u64> = found
+                    .into_iter()
+                    .filter_map(|(offset, _)| instruction_at(&file, offset).map(|(_, at)| at))
+                    .filter(|offset| is_unchanged(memory, maps, mapping, &file, *offset))
+                    .collect();
+                offsets.sort_unstable();
+                offsets.dedup();
+                offsets
+            };
+            let is_common = |name: &&String| COMMON.contains(&name.as_str());
+            let common: Vec<String> = names.iter().filter(is_common).cloned().collect();
+            let common = probed(self::offsets(&file, &common).unwrap_or_default());
+            let offsets = probed(found);
+            (!offsets.is_empty()).then_some(Functions { file, offsets, common, instruction })
         })
         .collect()
 }

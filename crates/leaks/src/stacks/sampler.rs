@@ -366,7 +366,11 @@ impl Sampling {
         let asked = Instant::now();
         let pid = self.target.pid;
         let attach = |found: &Functions| {
-            let opened = self.sampler.at_returns(&found.file, &found.offsets, pid);
+            let offsets = match self.sampler.attachment() {
+                Attachment::Multi => &found.offsets,
+                Attachment::Perf => &found.common,
+            };
+            let opened = self.sampler.at_returns(&found.file, offsets, pid);
             opened.map_err(|error| NoStacks::from_error(&error))
         };
         let opened: Vec<Result<Probes, NoStacks>> = self.functions.iter().map(attach).collect();

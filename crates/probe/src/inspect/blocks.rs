@@ -93,10 +93,7 @@ impl BlockReader {
         let walked = heaps::walk(&self.memory, &maps, &detected, &mut observation, Some(visitor));
         describe(&detected, &mut observation);
         if !self.memory.is_in_use() {
-            return Err(match target.is_alive() {
-                true => TargetError::Replaced(target.pid),
-                false => TargetError::Gone(target.pid),
-            });
+            return Err(left(target));
         }
         Ok(BlockWalk {
             observation,
@@ -106,5 +103,14 @@ impl BlockReader {
             elapsed_s: begin.elapsed().as_secs_f64(),
             cpu_s: thread_cpu_s() - cpu,
         })
+    }
+}
+
+/// The error for memory that its process has left: what was read of it is of no program.
+pub(super) fn left(target: &Target) -> TargetError {
+    if target.is_alive() {
+        TargetError::Replaced(target.pid)
+    } else {
+        TargetError::Gone(target.pid)
     }
 }

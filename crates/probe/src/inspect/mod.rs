@@ -7,6 +7,7 @@
 mod blocks;
 mod footprint;
 mod heaps;
+mod malloc_info;
 mod pages;
 
 use std::fs;
@@ -30,6 +31,7 @@ use crate::target::{Target, TargetError};
 
 pub use blocks::{BlockReader, BlockWalk};
 pub use footprint::{Footprint, Proportion};
+pub use malloc_info::malloc_info;
 
 /// Maximum number of attempts to inspect a process that keeps executing other programs.
 const MAX_ATTEMPTS: usize = 3;

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use lowtide_heap::memory::Memory;
-use lowtide_heap::ptmalloc::{Heap, HeapMapping, Layout, walk};
+use lowtide_heap::ptmalloc::{Heap, HeapMapping, Layout, malloc_info, walk};
 use lowtide_probe::heap::{data_of, mappings};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps;
@@ -111,6 +111,22 @@ impl Subject {
 
     pub(crate) fn info(&mut self) -> Info {
         read_info(&self.ask("info"))
+    }
+
+    /// What it prints by `malloc_info`, and what is read of it from outside.
+    pub(crate) fn both_infos(&mut self) -> (String, String) {
+        let (data, _) = self.places();
+        let memory = self.memory();
+        let layout = Layout::find(&memory, &data).expect("an arena");
+        // The first call makes a buffer.
+        self.ask("info");
+        let own = self.ask("info");
+        const END: &str = "</malloc>\n";
+        let end = own.find(END).unwrap() + END.len();
+        let own = own[..end].to_owned();
+        let found = malloc_info(&memory, &layout).expect("its settings");
+        assert_eq!(found.torn_arenas, 0);
+        (own, found.text)
     }
 
     /// Has it call `malloc_trim(0)`, and gives by how many bytes its anonymous memory fell.

@@ -129,7 +129,7 @@ impl ThreadBorrower<'_> {
     pub(super) fn stop(&mut self, candidate: &Candidate) -> Result<Option<StoppedThread>, Abort> {
         if let (Timeout::Milliseconds(_, ms), Some(asleep)) =
             (candidate.wait.timeout, &candidate.asleep)
-            && self.last_timeout.is_unchanged(candidate.thread, asleep, ms)
+            && self.last_timeout.is_unchanged(candidate.thread, asleep, ms, Instant::now())
         {
             return Ok(None);
         }

@@ -103,11 +103,17 @@ impl LastTimeout {
 
     /// Returns whether a thread's timeout was rewritten a moment ago, to as many milliseconds as before. Rewritten once
     /// more, the wait would silently become longer by the time in between.
-    pub(super) fn is_unchanged(&self, thread: Thread, asleep: &TimeAsleep, ms: u64) -> bool {
+    pub(super) fn is_unchanged(
+        &self,
+        thread: Thread,
+        asleep: &TimeAsleep,
+        ms: u64,
+        now: Instant,
+    ) -> bool {
         const UNIT: Duration = Duration::from_millis(1);
         self.0.is_some_and(|last| {
             let may_be_same = last.tid == thread.tid && last.sleeps + 2 == asleep.sleeps;
-            may_be_same && ms == last.first_ms && asleep.at(Instant::now()) < UNIT
+            may_be_same && ms == last.first_ms && asleep.at(now) < UNIT
         })
     }
 }
@@ -293,17 +299,15 @@ mod tests {
     #[test]
     fn a_timeout_is_not_rewritten_with_the_same_value_again_and_again() {
         let thread = Thread::current();
-        let asleep = |sleeps, us| TimeAsleep {
-            measured: Instant::now(),
-            asleep: Duration::from_micros(us),
-            sleeps,
-        };
+        let now = Instant::now();
+        let asleep =
+            |sleeps, us| TimeAsleep { measured: now, asleep: Duration::from_micros(us), sleeps };
         let mut last = LastTimeout::default();
-        last.remaining(thread, &asleep(1, 400), 15, Instant::now());
-        assert!(last.is_unchanged(thread, &asleep(3, 0), 15));
+        last.remaining(thread, &asleep(1, 400), 15, now);
+        assert!(last.is_unchanged(thread, &asleep(3, 0), 15, now));
         // The rewritten timeout would be shorter than before, or it is another wait.
-        assert!(!last.is_unchanged(thread, &asleep(3, 1_000), 15));
-        assert!(!last.is_unchanged(thread, &asleep(3, 0), 14));
-        assert!(!last.is_unchanged(thread, &asleep(4, 0), 15));
+        assert!(!last.is_unchanged(thread, &asleep(3, 1_000), 15, now));
+        assert!(!last.is_unchanged(thread, &asleep(3, 0), 14, now));
+        assert!(!last.is_unchanged(thread, &asleep(4, 0), 15, now));
     }
 }

@@ -8,7 +8,7 @@ use crate::support::{RUN_REAPER, Reaper, is_alive, send, until, until_true};
 
 #[test]
 fn an_orphan_is_adopted_and_reaped() {
-    let script = "(sleep 1000 & echo $!); trap 'exit 0' TERM; while :; do sleep 0.05; done";
+    let script = "trap 'exit 0' TERM; (sleep 1000 & echo $!); while :; do sleep 0.05; done";
     let mut reaper = Reaper::script("idle", script);
     let orphan: u32 = reaper.line().parse().unwrap();
     let is_child = || reaper.children().iter().any(|child| child.pid == orphan);
@@ -21,8 +21,8 @@ fn an_orphan_is_adopted_and_reaped() {
 
 #[test]
 fn many_orphans_leave_no_zombies() {
-    let script = "for i in $(seq 200); do (sh -c 'sleep 0.1' &); done; echo ready
-        trap 'exit 6' TERM; while :; do sleep 0.05; done";
+    let script = "trap 'exit 6' TERM; for i in $(seq 200); do (sh -c 'sleep 0.1' &); done
+        echo ready; while :; do sleep 0.05; done";
     let mut reaper = Reaper::script("idle", script);
     assert_eq!(reaper.line(), "ready");
     until_true("reaping of all", || reaper.children().len() == 1);

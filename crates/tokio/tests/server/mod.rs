@@ -23,6 +23,8 @@ use tokio::task::JoinHandle;
 
 pub(crate) const LONG: Duration = Duration::from_secs(100);
 pub(crate) const SHORT: Duration = Duration::from_millis(50);
+/// Longer than a step of a test takes, also on a busy machine.
+pub(crate) const NOTICEABLE: Duration = Duration::from_secs(2);
 
 /// A server in this process.
 pub(crate) struct Server {

@@ -8,7 +8,7 @@ use nix::sys::ptrace;
 use nix::unistd::Pid;
 
 use super::{Subject, bytes};
-use crate::support::lowtide;
+use crate::support::{fixture, lowtide};
 
 /// Every page of its mappings that the kernel calls present, zeros that were only read among them.
 fn present(subject: &Subject) -> Vec<u64> {
@@ -41,6 +41,7 @@ fn faults(subject: &Subject) -> (String, String) {
 fn no_page_becomes_present_by_looking() {
     let words = ["blocks:60", "keep:7", "untouched:1024", "partly:256", "threads:2:10", "shared:4"];
     let subject = Subject::of(&words);
+    subject.rests();
     let before = present(&subject);
     let counters = (faults(&subject), subject.status("VmRSS"));
     let first = subject.inspect();
@@ -116,4 +117,36 @@ fn a_program_that_was_stopped_by_a_signal_stays_so_and_is_looked_at() {
     assert_eq!(found["verdict"]["kind"], "hoard");
     assert!(bytes(&found, "stacks") > 0);
     assert!(subject.proc("status").contains("(stopped)"));
+}
+
+#[test]
+fn what_malloc_info_would_print_is_printed_without_a_call_in_the_process() {
+    let subject = Subject::of(&["blocks:40", "keep:7", "threads:2:10"]);
+    let pid = subject.pid().to_string();
+    let print = |words: &[&str]| lowtide().arg("inspect").args(words).output().unwrap();
+    let output = print(&["--malloc-info", &pid]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.starts_with("<malloc version=\"1\">\n<heap nr=\"0\">\n"), "{text}");
+    assert!(text.ends_with("</malloc>\n"), "{text}");
+    assert_eq!(text.matches("<heap nr=").count(), 3, "{text}");
+    let other = Subject::of(&["blocks:1"]);
+    for (words, said) in [
+        (vec!["--malloc-info", "--json", &pid], "prints XML"),
+        (vec!["--malloc-info", "--arenas", &pid], "cannot be used with"),
+        (vec!["--malloc-info", &pid, &other.pid().to_string()], "name one PID"),
+    ] {
+        let output = print(&words);
+        let all = [output.stdout, output.stderr].concat();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(String::from_utf8_lossy(&all).contains(said), "{words:?}");
+    }
+    let jemalloc = lowtide_allocators::bundled().find(|carried| carried.name() == "jemalloc");
+    let mut command = super::plain(&fixture("memory", &["-pthread"]));
+    command.env("LD_PRELOAD", jemalloc.unwrap().unpack().unwrap());
+    let jemalloc = Subject::start(command.arg("blocks:1"));
+    let output = print(&["--malloc-info", &jemalloc.pid().to_string()]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("has no heap of glibc"), "{said}");
 }

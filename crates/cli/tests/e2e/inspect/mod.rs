@@ -67,6 +67,18 @@ impl Subject {
         line.trim_end().to_owned()
     }
 
+    /// Waits until all its threads wait: until then, it can still change what is compared.
+    pub(crate) fn rests(&self) {
+        let tasks = format!("/proc/{}/task", self.pid());
+        crate::support::until("its threads to wait", || {
+            let states = fs::read_dir(&tasks).ok()?.flatten().map(|task| {
+                let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+                stat.rsplit(')').next().map(|rest| rest.starts_with(" S "))
+            });
+            states.into_iter().all(|state| state == Some(true)).then_some(())
+        });
+    }
+
     /// Has it do something, and gives what it said before it was done.
     pub(crate) fn tell(&mut self, what: &str) -> Vec<String> {
         self.say(what);

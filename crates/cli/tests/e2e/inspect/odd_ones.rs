@@ -65,7 +65,7 @@ fn pages_that_are_shared_after_a_fork_are_each_ones_own() {
 fn a_program_whose_file_is_gone_is_looked_at_all_the_same() {
     let home = tempfile::tempdir().unwrap();
     let program = home.path().join("memory");
-    std::fs::copy(fixture("memory", &["-pthread"]), &program).unwrap();
+    crate::support::copy_program(fixture("memory", &["-pthread"]), &program);
     let subject =
         Subject::start(plain(&program.display().to_string()).args(["blocks:30", "keep:10"]));
     std::fs::remove_file(&program).unwrap();

@@ -132,7 +132,11 @@ fn too_few_looks_are_no_evidence_that_nothing_grows() {
 
 #[test]
 fn what_stands_still_does_not_grow() {
-    let found = Subject::of(&["blocks:20"]).inspect_with(&["--watch", "1s"]);
+    let subject = Subject::of(&["blocks:20"]);
+    // On a busy machine, there may be too few looks.
+    let found =
+        ["1s", "10s", "60s"].into_iter().map(|time| subject.inspect_with(&["--watch", time]));
+    let found = found.into_iter().find(|found| !because(found).contains("too few looks")).unwrap();
     assert_eq!(found["verdict"]["kind"], "live", "{found:#}");
     assert!(because(&found).contains("did not grow"), "{found:#}");
 }

@@ -11,7 +11,7 @@ use crate::support::{lines, lowtide, until};
 #[test]
 fn a_burst_is_in_flight_at_once_and_every_answer_is_counted() {
     let server = Server::start();
-    let output = load(&[&server.url("?expire=500"), "-m", "100"]);
+    let output = load(&[&server.url("?expire=10000"), "-m", "100"]);
     assert_eq!(output.status.code(), Some(0));
     let round = &report(&output)["rounds"][0];
     assert_eq!((&round["succeeded"], &round["peak_in_flight"]), (&800.into(), &800.into()));
@@ -92,7 +92,7 @@ fn a_record_holds_samples_marks_and_rounds_and_the_study_gets_the_same() {
     let home = tempfile::tempdir().unwrap();
     let (own, handed) = (home.path().join("load.jsonl"), home.path().join("handed.jsonl"));
     let output = lowtide()
-        .args(["--json", "load", &server.url("?expire=400"), "-m", "10", "--rounds", "2"])
+        .args(["--json", "load", &server.url("?expire=3000"), "-m", "10", "--rounds", "2"])
         .args(["--pause", "300ms", "--idle-close", "100ms", "-o"])
         .arg(&own)
         .env(lowtide_record::LOAD_SAMPLES, &handed)

@@ -146,10 +146,10 @@ fn a_refusal_that_may_pass_is_waited_for_as_long_as_was_said() {
 
 #[test]
 fn what_is_selected_by_name_is_released_together_but_never_without_a_yes() {
-    let name = format!("lt{}", std::process::id());
+    let name = format!("lr{}", std::process::id());
     let home = tempfile::tempdir().unwrap();
     let program = home.path().join(&name);
-    std::fs::copy(crate::support::fixture("memory", &["-pthread"]), &program).unwrap();
+    crate::support::copy_program(crate::support::fixture("memory", &["-pthread"]), &program);
     let start = || {
         let program = program.display().to_string();
         Subject::start(crate::inspect::plain(&program).args(["blocks:30", "keep:10"]))

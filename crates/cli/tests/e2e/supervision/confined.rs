@@ -28,7 +28,7 @@ fn in_container() -> Command {
 /// Returns a command that runs lowtide as a user without rights, in a directory that this user can read.
 fn as_nobody(home: &Path) -> Command {
     let binary = home.join("lowtide");
-    fs::copy(env!("CARGO_BIN_EXE_lowtide"), &binary).unwrap();
+    crate::support::copy_program(env!("CARGO_BIN_EXE_lowtide"), &binary);
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(home, mode).unwrap();
     let mut command = Command::new("setpriv");
@@ -128,7 +128,7 @@ fn a_user_without_rights_may_supervise_what_it_starts_and_nothing_else() {
     assert!(said.ends_with(&format!("next: sudo lowtide attach {pid}\n")), "{said}");
 
     let target = home.path().join("wild");
-    fs::copy(program(), &target).unwrap();
+    crate::support::copy_program(program(), &target);
     let log = home.path().join("acts");
     fs::create_dir(&log).unwrap();
     std::os::unix::fs::chown(&log, NOBODY.parse().ok(), None).unwrap();
@@ -146,7 +146,7 @@ fn a_command_that_root_starts_and_that_becomes_another_user_is_counted() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("acts.jsonl");
     let program = home.path().join("wild");
-    fs::copy(super::wild::program(), &program).unwrap();
+    crate::support::copy_program(super::wild::program(), &program);
     fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let mut command = lowtide();
     command.env_remove("XDG_CACHE_HOME").args(["run", "-p", "freed=20MiB", "--log"]).arg(&log);
