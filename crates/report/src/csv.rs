@@ -2,17 +2,19 @@
 
 use std::fmt::Write as _;
 
+use lowtide_model::sample::Sample;
 use lowtide_record::TrialRecord;
 use lowtide_record::v1::{ALIVE_TASKS, INNER_MEMORY};
 
 use crate::read::LoadedRecord;
 use crate::text::printable_lines;
 
-/// The columns: bytes, seconds and counts, as in the record. A cell is empty if the value was not read.
+/// The columns: bytes, seconds and counts, as in the record, and at the end what `pidstat -r` prints of them: faults per second
+/// since the sample before, and RSS in percent of the machine's memory. A cell is empty if the value was not read.
 const COLUMNS: &str = "record,trial,treatment,repeat,t_s,processes,rss_bytes,anon_bytes,\
 file_bytes,shared_bytes,vsz_bytes,swap_bytes,pss_bytes,lazyfree_bytes,anon_huge_bytes,minor_faults,\
 major_faults,cpu_s,threads,open_files,sockets_established,requests_in_flight,inner_memory_bytes,\
-alive_tasks";
+alive_tasks,minor_faults_per_s,major_faults_per_s,memory_percent";
 
 /// Formats all samples of some records.
 pub fn render(records: &[LoadedRecord]) -> String {
@@ -26,11 +28,16 @@ pub fn render(records: &[LoadedRecord]) -> String {
                 quoted(&trial.trial.treatment.label()),
                 trial.trial.repeat
             );
+            let memory_bytes = trial.header.machine.memory_bytes;
+            let mut before: Option<&Sample> = None;
             for s in &trial.samples {
+                let rate = |count: fn(&Sample) -> u64| {
+                    before.and_then(|before| per_second(before, s, count))
+                };
                 let (r, slow) = (&s.total, s.slow.as_ref());
                 let _ = writeln!(
                     out,
-                    "{head},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                    "{head},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
                     s.t_s,
                     s.processes,
                     r.rss_bytes.0,
@@ -51,7 +58,11 @@ pub fn render(records: &[LoadedRecord]) -> String {
                     cell(in_flight_at(trial, s.t_s)),
                     cell(figure_at(trial, INNER_MEMORY, s.t_s)),
                     cell(figure_at(trial, ALIVE_TASKS, s.t_s)),
+                    decimal(rate(|sample| sample.total.minor_faults)),
+                    decimal(rate(|sample| sample.total.major_faults)),
+                    decimal(memory_bytes.map(|all| r.rss_bytes.0 as f64 / all as f64 * 100.0)),
                 );
+                before = Some(s);
             }
         }
     }
@@ -72,6 +83,18 @@ fn figure_at(trial: &TrialRecord, name: &str, t_s: f64) -> Option<u64> {
     let figures = &trial.figures[told];
     let value = figures.values.get(name).filter(|_| t_s - figures.t_s <= LASTS_S)?;
     Some(*value as u64)
+}
+
+/// Returns how fast a count rose from one sample to the next. A process that ends takes its count with it.
+fn per_second(before: &Sample, now: &Sample, count: fn(&Sample) -> u64) -> Option<f64> {
+    let rise = count(now).checked_sub(count(before))?;
+    let seconds = now.t_s - before.t_s;
+    (seconds > 0.0).then(|| rise as f64 / seconds)
+}
+
+/// Returns a number with two places after the point, as `pidstat` prints it.
+fn decimal(value: Option<f64>) -> String {
+    value.map(|value| format!("{value:.2}")).unwrap_or_default()
 }
 
 fn cell(value: Option<u64>) -> String {

@@ -1,0 +1,21 @@
+#!/bin/sh
+# Draws all pictures of the documents beside ours, from the records in studies/ and bench/.
+set -eu
+cd "$(dirname "$0")/../.."
+draw() { python3 docs/documents/draw.py "$@"; }
+
+draw docs/documents/million-streams.svg studies/million-streams/document \
+    bench/2026-11-22-million-streams/record-million.tar.gz \
+    glibc mimalloc2 glibc/refresh mimalloc2/refresh
+draw --own-scale docs/documents/frameworks.svg studies/frameworks/document \
+    bench/2026-11-22-frameworks/record-frameworks.tar.gz \
+    glibc/axum jemalloc/axum mimalloc2/axum glibc/actix glibc/salvo
+draw --own-scale docs/documents/containers.svg studies/containers/document \
+    bench/2026-11-22-frameworks/record-containers.tar.gz \
+    glibc/map glibc/map-of-vec glibc/tcp glibc/tcp-runtime-each
+draw docs/documents/python-httpx.svg studies/python-httpx/document \
+    bench/2026-11-21-python-httpx/record-2000.tar.gz \
+    glibc mimalloc2 jemalloc tcmalloc
+draw docs/documents/node-tls.svg studies/node-tls/document-1000 \
+    bench/2026-11-22-node-tls/record-1000-more.tar.gz \
+    glibc/node-5.3.0
