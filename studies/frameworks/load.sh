@@ -1,14 +1,15 @@
 #!/bin/sh
 # What is done in each round: see the study.
-#   sh load.sh URL CONNECTIONS STREAMS EXPIRE PATIENCE
+#   sh load.sh URL CONNECTIONS STREAMS EXPIRE PATIENCE LOWTIDE…
 set -eu
 url=$1 connections=$2 streams=$3 expire=$4 patience=$5
+shift 5
 case $LOWTIDE_ROUND in
 1) # no request sleeps: how many the server answers
-    exec "$LOWTIDE" --json load "$url/" --http2 -c "$connections" -m 100 -n $((connections * streams)) ;;
+    exec "$@" --json load "$url/" --http2 -c "$connections" -m 100 -n $((connections * streams)) ;;
 3) # a few requests, now and then
-    exec "$LOWTIDE" --json load "$url/" --http2 -c "$connections" --rate 20/s -z 8s ;;
+    exec "$@" --json load "$url/" --http2 -c "$connections" --rate 20/s -z 8s ;;
 *) # as many requests as there are, asleep at once
-    exec "$LOWTIDE" --json load "$url/?expire=$expire" --http2 -c "$connections" -m "$streams" \
+    exec "$@" --json load "$url/?expire=$expire" --http2 -c "$connections" -m "$streams" \
         --timeout "$patience" ;;
 esac

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Starts the three servers at three ports one behind the other, says when all are up, and stays.
-#   sh serve.sh SERVER DIRECTORY PORT
+#   sh serve.sh SERVER DIRECTORY PORT ADDRESS
 set -eu
-server=$1 directory=$2 port=$3
+server=$1 directory=$2 port=$3 address=$4
 for framework in axum actix salvo; do
     figures=$directory/$framework.json
-    "$server" "$framework" --figures "$figures" "127.0.0.1:$port" &
+    "$server" "$framework" --figures "$figures" "$address:$port" &
     # It is there once the server listens.
     until [ -e "$figures" ]; do
         kill -0 $! 2>/dev/null || exit 1

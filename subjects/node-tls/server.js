@@ -17,6 +17,8 @@
 var fs = require('fs');
 var http = require('http');
 var tls = require('tls');
+var v8 = {};
+try { v8 = require('v8'); } catch (error) { /* node 0.12 has no such module */ }
 
 /* So long before and behind a collection nothing else is done, so that both can be read from outside, in ms. */
 var STILL = 500;
@@ -25,6 +27,7 @@ var OBJECT = 50;
 
 var settings = {
     key: 'key.pem', cert: 'cert.pem',
+    bind: '127.0.0.1',    /* the address that it listens on */
     port: 1234,
     figures: 0,    /* the port of the figures; 0 is none */
     max: 20000,    /* connections */
@@ -110,15 +113,24 @@ function figures(done) {
         if (error) { return done({ error: error.message }); }
         if (settings.collect) { global.gc(); }
         var memory = process.memoryUsage();
-        done({
+        done(withSpaces({
             connections: connections,
             inner_memory_bytes: memory.heapUsed, /* the name by which lowtide knows it */
             heap_total_bytes: memory.heapTotal,
             heap_used_bytes: memory.heapUsed,
             rss_bytes: memory.rss,
             external_bytes: memory.external      /* node 7 and later */
-        });
+        }));
     });
+}
+
+/* Adds what V8 uses of each space of its heap, where it says so (node 6 and later): code, old objects, large ones. */
+function withSpaces(found) {
+    if (!v8.getHeapSpaceStatistics) { return found; }
+    v8.getHeapSpaceStatistics().forEach(function (space) {
+        found['heap_' + space.space_name + '_bytes'] = space.space_used_size;
+    });
+    return found;
 }
 
 /* Frees what nobody refers to, and tells the figures before and after. */
@@ -153,7 +165,7 @@ process.on('SIGUSR2', function () {
     console.error('server: no collection on request: start it as node --expose-gc server.js');
 });
 
-listen(server, settings.port, '127.0.0.1', function () {
+listen(server, settings.port, settings.bind, function () {
     console.log('tls server listening on port(' + settings.port + '), node ' + process.version);
 });
 if (settings.figures) { listen(http.createServer(tell), settings.figures, '127.0.0.1'); }

@@ -169,7 +169,12 @@ impl LoadResult {
     /// The latency that a slowdown is judged by, in seconds: the mean, which a delay of any part
     /// of the requests moves.
     pub fn mean_latency_s(&self) -> Option<f64> {
-        self.figures.get("latency_s")?.get("mean")?.as_f64().filter(|m| *m > 0.0)
+        self.latency_s("mean")
+    }
+
+    /// A latency by its name, in seconds: `mean`, `p50`, `p90`, `p99`, `p999`, `max`.
+    pub fn latency_s(&self, name: &str) -> Option<f64> {
+        self.figures.get("latency_s")?.get(name)?.as_f64().filter(|s| *s > 0.0)
     }
 }
 

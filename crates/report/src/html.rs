@@ -227,6 +227,7 @@ fn section(record: &LoadedRecord, name: String) -> Value {
         summary => grid(table::summary(study)),
         policies => table::policies(study).map(grid),
         rounds => table::rounds(study).map(grid),
+        latencies => table::latencies(study).map(grid),
         per_connection => table::per_connection(study).map(grid),
         trends => table::trends(study).map(grid),
         phases => table::phases(study).map(grid),

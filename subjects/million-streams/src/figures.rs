@@ -28,6 +28,8 @@ struct Inner {
     most_in_flight: AtomicUsize,
     connections: AtomicUsize,
     refreshes: AtomicU64,
+    /// The time that the last refresh took, in nanoseconds.
+    refresh_ns: AtomicU64,
     rolling: Rolling,
     keeper: Option<Keeper>,
 }
@@ -40,6 +42,7 @@ impl Counters {
             most_in_flight: AtomicUsize::default(),
             connections: AtomicUsize::default(),
             refreshes: AtomicU64::default(),
+            refresh_ns: AtomicU64::default(),
             rolling,
             keeper,
         }))
@@ -70,6 +73,7 @@ impl Counters {
             "inner_memory_bytes": allocated_bytes(),
             "alive_tasks": self.0.rolling.alive_tasks(),
             "refreshes": self.0.refreshes.load(Ordering::Relaxed),
+            "refresh_ms": self.0.refresh_ns.load(Ordering::Relaxed) as f64 / 1e6,
         });
         if let Some(keeper) = &self.0.keeper {
             let kept = keeper.metrics();
@@ -123,10 +127,12 @@ fn line(second: u64, counters: &Counters, rolling: &Rolling, refresh: bool) -> S
     let refreshed = if refresh && tasks == 0 && outer > THRESHOLD_MIB << 20 {
         counters.0.refreshes.fetch_add(1, Ordering::Relaxed);
         match rolling.refresh() {
-            Ok(cost) => format!(
-                ", refresh runtime on {} until {THRESHOLD_MIB}M! cost {cost:?}",
-                allocator::NAME
-            ),
+            Ok(cost) => {
+                let ns = u64::try_from(cost.as_nanos()).unwrap_or(u64::MAX);
+                counters.0.refresh_ns.store(ns, Ordering::Relaxed);
+                let name = allocator::NAME;
+                format!(", refresh runtime on {name} until {THRESHOLD_MIB}M! cost {cost:?}")
+            }
             Err(error) => format!(", the runtime could not be refreshed: {error}"),
         }
     } else {

@@ -190,8 +190,8 @@ fn failed_requests(requests: RequestCount, standing: Standing) -> Option<String>
 
 /// Returns the tables below the summary that apply to a study.
 pub(crate) fn more(study: &StudyReport) -> impl Iterator<Item = Table> + '_ {
-    let tables: [fn(&StudyReport) -> Option<Table>; 7] =
-        [policies, rounds, per_connection, trends, phases, ledgers, heaps];
+    let tables: [fn(&StudyReport) -> Option<Table>; 8] =
+        [policies, rounds, latencies, per_connection, trends, phases, ledgers, heaps];
     tables.into_iter().filter_map(move |of| of(study))
 }
 
@@ -283,6 +283,44 @@ pub(crate) fn rounds(study: &StudyReport) -> Option<Table> {
     Some(Table {
         caption: "Each round of the load; requests are the sum over the repeats".to_owned(),
         heads: heads(&names),
+        rows,
+    })
+}
+
+/// Returns the latencies of each round, if the load reports percentiles: a row for each treatment and round, with medians over the
+/// repeats.
+pub(crate) fn latencies(study: &StudyReport) -> Option<Table> {
+    const NAMES: [(&str, &str); 6] = [
+        ("mean", "mean"),
+        ("p50", "50 %"),
+        ("p90", "90 %"),
+        ("p99", "99 %"),
+        ("p999", "99.9 %"),
+        ("max", "longest"),
+    ];
+    let latency = |round: &RoundResult, name| round.load.as_ref()?.latency_s(name);
+    let mut all = study.trials.iter().flat_map(|t| &t.rounds);
+    if !all.any(|round| latency(round, "p99").is_some()) {
+        return None;
+    }
+    let most = study.trials.iter().map(|t| t.rounds.len()).max().unwrap_or(0);
+    let mut rows = Vec::new();
+    for summary in &study.treatments {
+        let trials = shown(study, summary);
+        for place in 0..most {
+            let rounds = || trials.iter().filter_map(|t| t.rounds.get(place));
+            let cells = NAMES.iter().map(|(name, _)| {
+                let found = values(rounds().map(|round| latency(round, name)));
+                Cell::from(median(&found).map_or("–".to_owned(), |s| HumanSeconds(s).to_string()))
+            });
+            let head = [Cell::from(summary.treatment.label()), Cell::from((place + 1).to_string())];
+            rows.push(TableRow::plain(head.into_iter().chain(cells).collect()));
+        }
+    }
+    let names = ["treatment", "round"].into_iter().chain(NAMES.iter().map(|(_, name)| *name));
+    Some(Table {
+        caption: "Latency of the requests of each round: medians over the repeats".to_owned(),
+        heads: heads(&names.collect::<Vec<_>>()),
         rows,
     })
 }

@@ -1,0 +1,11 @@
+#!/bin/sh
+# Runs lowtide on another machine by ssh, with the same arguments.
+#   sh remote.sh HOST ARGUMENT…
+set -eu
+host=$1
+shift
+command=lowtide
+for word in "$@"; do
+    command="$command '$(printf '%s' "$word" | sed "s/'/'\\\\''/g")'"
+done
+exec ssh "$host" "$command"
