@@ -8,4 +8,4 @@ command=lowtide
 for word in "$@"; do
     command="$command '$(printf '%s' "$word" | sed "s/'/'\\\\''/g")'"
 done
-exec ssh "$host" "$command"
+exec ssh -o BatchMode=yes -- "$host" "$command"

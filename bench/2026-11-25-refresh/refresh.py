@@ -19,7 +19,7 @@ PORT = 17100
 
 
 def arenas(pid):
-    """System bytes and free bytes of each arena."""
+    """System bytes and free bytes of each arena, and bytes of blocks that have a mapping of their own, in MiB."""
     command = [lowtide, "inspect", "--malloc-info", str(pid)]
     text = subprocess.run(command, capture_output=True, text=True).stdout
     found = []
@@ -27,7 +27,8 @@ def arenas(pid):
         system = re.search(r'<system type="current" size="(\d+)"', heap)[1]
         free = re.search(r'<total type="rest" count="\d+" size="(\d+)"', heap)[1]
         found.append([int(system) >> 20, int(free) >> 20])
-    return found
+    mapped = re.search(r'<total type="mmap" count="\d+" size="(\d+)"', text)
+    return found, mapped and int(mapped[1]) >> 20
 
 
 def rss_mib(pid):
@@ -52,7 +53,8 @@ def run(case):
             except ValueError:
                 own = {}
         line = {"case": case, "t_s": round(time.monotonic() - begin, 1), "moment": moment, "rss_mib": rss_mib(process.pid)}
-        print(json.dumps(line | {"figures": own, "arenas_mib": arenas(process.pid)}), flush=True)
+        found, mapped = arenas(process.pid)
+        print(json.dumps(line | {"figures": own, "arenas_mib": found, "mapped_mib": mapped}), flush=True)
 
     for number in (1, 2):
         url = f"http://127.0.0.1:{PORT}/?server=axum&expire={EXPIRE_MS}"

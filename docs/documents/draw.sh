@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.."
 draw() { python3 docs/documents/draw.py "$@"; }
 
 draw docs/documents/million-streams.svg studies/million-streams/document \
-    bench/2026-11-22-million-streams/record-million.tar.gz \
+    bench/2026-11-23-million-streams-tokio/record-panels.tar.gz \
     glibc mimalloc2 glibc/refresh mimalloc2/refresh
 draw --own-scale docs/documents/frameworks.svg studies/frameworks/document \
     bench/2026-11-22-frameworks/record-frameworks.tar.gz \
@@ -19,3 +19,4 @@ draw docs/documents/python-httpx.svg studies/python-httpx/document \
 draw docs/documents/node-tls.svg studies/node-tls/document-1000 \
     bench/2026-11-22-node-tls/record-1000-more.tar.gz \
     glibc/node-5.3.0
+python3 docs/documents/periods.py docs/documents/periods.svg bench/2026-11-25-hoard/periods.jsonl

@@ -57,8 +57,8 @@ pub struct LeakFinder {
     evidence: Option<Evidence>,
     /// How stacks were sampled.
     sampling: Option<Summary>,
-    /// Why stacks were not sampled to the end.
-    sampling_note: Option<String>,
+    /// What stacks may lack, and why.
+    sampling_notes: Vec<String>,
 }
 
 impl LeakFinder {
@@ -87,7 +87,7 @@ impl LeakFinder {
             notes: Vec::new(),
             evidence: None,
             sampling: None,
-            sampling_note: None,
+            sampling_notes: Vec::new(),
         })
     }
 
@@ -143,8 +143,14 @@ impl LeakFinder {
         self.evidence = Some(found);
         self.sampling = search.samples.map(StackSamples::summary);
         let ended = search.samples.and_then(|samples| samples.ended.as_ref());
-        self.sampling_note =
-            ended.map(|reason| format!("stacks were not taken to the end: {reason}"));
+        let ended = ended.map(|reason| format!("stacks were not taken to the end: {reason}"));
+        let is_perf = self.sampling.is_some_and(|summary| summary.tier == LeakTier::Perf);
+        let few = is_perf.then(|| {
+            "on this kernel only the most common allocation functions have probes: blocks of others have no \
+             stack"
+                .to_owned()
+        });
+        self.sampling_notes = ended.into_iter().chain(few).collect();
         self.cpu_s += thread_cpu_s() - cpu;
         Ok(())
     }
@@ -305,7 +311,7 @@ impl LeakFinder {
             );
         }
         notes.extend(evidence.into_iter().flat_map(|found| found.notes.iter().cloned()));
-        notes.extend(self.sampling_note.clone());
+        notes.extend(self.sampling_notes.iter().cloned());
         LeakReport {
             schema: LeakReport::SCHEMA.to_owned(),
             pid: target.pid,

@@ -28,7 +28,7 @@ pub fn render(records: &[LoadedRecord]) -> String {
                 quoted(&trial.trial.treatment.label()),
                 trial.trial.repeat
             );
-            let memory_bytes = trial.header.machine.memory_bytes;
+            let memory_bytes = trial.header.machine.memory_bytes.filter(|bytes| *bytes > 0);
             let mut before: Option<&Sample> = None;
             for s in &trial.samples {
                 let rate = |count: fn(&Sample) -> u64| {
@@ -85,7 +85,7 @@ fn figure_at(trial: &TrialRecord, name: &str, t_s: f64) -> Option<u64> {
     Some(*value as u64)
 }
 
-/// Returns how fast a count rose from one sample to the next. A process that ends takes its count with it.
+/// Returns how fast a count rose from one sample to the next; `None` if it did not rise.
 fn per_second(before: &Sample, now: &Sample, count: fn(&Sample) -> u64) -> Option<f64> {
     let rise = count(now).checked_sub(count(before))?;
     let seconds = now.t_s - before.t_s;

@@ -136,8 +136,8 @@ fn print_malloc_info(args: &InspectArgs, pid: u32, output: &Output) -> Result<Ex
     output.text(&info.text)?;
     if info.torn_arenas > 0 {
         note!(
-            "lowtide: {} of its arenas changed faster than they could be read: their figures are of several \
-             moments",
+            "lowtide: {} of its arenas changed while they were read, or could not be read as a whole: their \
+             figures are of several moments, or too small",
             info.torn_arenas
         );
     }

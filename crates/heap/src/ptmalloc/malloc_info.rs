@@ -8,27 +8,29 @@ use std::fmt::Write as _;
 
 use super::HEAP_BYTES;
 use super::layout::Layout;
-use super::lists::Links;
+use super::lists::{Links, fast_links};
 use crate::memory::{Memory, word};
 use crate::scattered::Scattered;
 
 /// Bits of a chunk's size that are not of its size.
 const FLAGS: u64 = 7;
-/// Maximum number of chunks in the lists of an arena that are followed.
-const MAX_CHUNKS: u64 = 64 << 20;
-/// Maximum number of heaps of an arena: as many as there is room for.
-const MAX_HEAPS: u64 = (1 << 47) / HEAP_BYTES;
-/// Number of times that a list is followed that changes meanwhile.
+/// Maximum number of chunks and heaps that are looked at in all, and of bytes of the text.
+const MAX_STEPS: u64 = 16 << 20;
+const MAX_TEXT: usize = 64 << 20;
+/// Bytes of the smallest chunk, and of the smallest heap.
+const MIN_CHUNK: u64 = 32;
+const MIN_HEAP: u64 = 4096;
+/// Number of times that an arena is read that changes meanwhile.
 const TRIES: u32 = 5;
 /// Number of bins, and the place of the first one: that of chunks that were not sorted yet.
 const BINS: u64 = 127;
 
-/// The text, and how much of it is of different moments.
+/// The text, and how much of it is not of one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MallocInfo {
     /// The XML.
     pub text: String,
-    /// Number of arenas of which a list changed each time that it was followed.
+    /// Number of arenas that changed each time that they were read, or of which a part could not be read.
     pub torn_arenas: u64,
 }
 
@@ -54,16 +56,26 @@ struct Totals {
     usable_bytes: u64,
 }
 
-/// Reads the text. `None` if the settings, which have the number of mapped blocks, were not found, or if an arena cannot be
-/// read.
+/// Reads the text. `None` if the settings, which have the number of mapped blocks, were not found, or if the arenas cannot be read,
+/// or are too many.
 pub fn malloc_info(memory: &impl Memory, layout: &Layout) -> Option<MallocInfo> {
+    read(memory, layout, MAX_STEPS)
+}
+
+fn read(memory: &impl Memory, layout: &Layout, steps: u64) -> Option<MallocInfo> {
     let settings = layout.settings.as_ref()?;
     let mut info = MallocInfo { text: "<malloc version=\"1\">\n".to_owned(), torn_arenas: 0 };
-    let mut reader = Reader { memory, layout, words: Scattered::new(memory) };
+    let links = fast_links(memory, layout).unwrap_or(Links::Plain);
+    let mut reader = Reader { memory, layout, links, words: Scattered::new(memory), left: steps };
     let mut all = Totals::default();
     for (number, arena) in layout.arenas.iter().enumerate() {
-        let is_torn = reader.arena(*arena, number, &mut all, &mut info.text)?;
+        let (text, totals, is_torn) = reader.arena(*arena, number)?;
+        info.text.push_str(&text);
+        all.add(&totals);
         info.torn_arenas += u64::from(is_torn);
+        if info.text.len() > MAX_TEXT {
+            return None;
+        }
     }
     let text = &mut info.text;
     totals(text, &all);
@@ -81,93 +93,100 @@ pub fn malloc_info(memory: &impl Memory, layout: &Layout) -> Option<MallocInfo> 
 struct Reader<'m, M> {
     memory: &'m M,
     layout: &'m Layout,
+    links: Links,
     words: Scattered<'m, M>,
+    /// Chunks and heaps that may still be looked at.
+    left: u64,
 }
 
 impl<M: Memory> Reader<'_, M> {
-    /// Adds an arena. Returns whether a list of it changed while it was read.
-    fn arena(
-        &mut self,
-        arena: u64,
-        number: usize,
-        all: &mut Totals,
-        text: &mut String,
-    ) -> Option<bool> {
-        let _ = writeln!(text, "<heap nr=\"{number}\">\n<sizes>");
-        let mut is_torn = false;
-        let mut found = Totals::default();
-        let mut left = MAX_CHUNKS;
-        if let Some(heads) = self.layout.fast_bins(arena) {
-            let fast = found.fast.insert(Sizes::default());
-            for head in heads.step_by(8) {
-                let sizes =
-                    self.until_still(&mut is_torn, |reader| reader.fast_bin(head, &mut left));
-                fast.count += sizes.count;
-                fast.total += sizes.total;
-                size(text, "size", &sizes);
+    /// Reads an arena again if it changed meanwhile. The last result counts. Returns its text, and whether it is not of one moment.
+    fn arena(&mut self, arena: u64, number: usize) -> Option<(String, Totals, bool)> {
+        for tries in 1.. {
+            self.words.forget();
+            let before = self.heads(arena);
+            let (text, totals, is_whole) = self.arena_once(arena, number)?;
+            if is_whole && before.is_some() && self.heads(arena) == before {
+                return Some((text, totals, false));
             }
+            if tries >= TRIES || self.left == 0 || self.memory.is_over() {
+                return Some((text, totals, true));
+            }
+        }
+        None
+    }
+
+    /// What changes when chunks come and go: the heads of all lists, the top, and the bytes from the system.
+    fn heads(&self, arena: u64) -> Option<Vec<u8>> {
+        let end = self.layout.end(arena);
+        let mut bytes = vec![0; usize::try_from(end.checked_sub(arena)?).ok()?];
+        (self.memory.read(arena, &mut bytes) == bytes.len()).then_some(bytes)
+    }
+
+    /// Reads an arena. Returns its text, and whether no list of it ended in a way in which it does not end.
+    fn arena_once(&mut self, arena: u64, number: usize) -> Option<(String, Totals, bool)> {
+        let mut text = format!("<heap nr=\"{number}\">\n<sizes>\n");
+        let mut is_whole = true;
+        let mut found = Totals {
+            system_bytes: self.layout.system_bytes(self.memory, arena)?,
+            max_system_bytes: self.layout.max_system_bytes(self.memory, arena)?,
+            ..Totals::default()
+        };
+        if let Some(heads) = self.layout.fast_bins(arena) {
+            let mut fast = Sizes::default();
+            for head in heads.step_by(8) {
+                let (sizes, is_list) = self.fast_bin(head);
+                fast.add(&sizes);
+                is_whole &= is_list;
+                size(&mut text, "size", &sizes);
+            }
+            found.fast = Some(fast);
         }
         let top = word(self.memory, self.layout.top_at(arena))?;
-        self.words.forget();
-        found.rest.count = 1;
-        found.rest.total = self.words.word(top.checked_add(8)?)? & !FLAGS;
+        let top_size = top.checked_add(8).and_then(|at| self.words.word(at));
+        is_whole &= top_size.is_some();
+        found.rest = Sizes { count: 1, total: top_size.unwrap_or(0) & !FLAGS, ..Sizes::default() };
         let mut unsorted = Sizes::default();
         for number in 0..BINS {
-            let bin = self.layout.bins(arena) + number * 16;
-            let sizes = self.until_still(&mut is_torn, |reader| reader.bin(bin, &mut left));
-            found.rest.count += sizes.count;
-            found.rest.total += sizes.total;
+            let (sizes, is_list) = self.bin(self.layout.bins(arena) + number * 16);
+            found.rest.add(&sizes);
+            is_whole &= is_list;
             match number {
                 0 => unsorted = sizes,
-                _ => size(text, "size", &sizes),
+                _ => size(&mut text, "size", &sizes),
             }
         }
-        size(text, "unsorted", &unsorted);
+        size(&mut text, "unsorted", &unsorted);
         text.push_str("</sizes>\n");
-        found.system_bytes = self.layout.system_bytes(self.memory, arena)?;
-        found.max_system_bytes = self.layout.max_system_bytes(self.memory, arena)?;
-        totals(text, &found);
-        system(text, &found);
+        // More than the arena has got is not free in it.
+        let fast = found.fast.unwrap_or_default();
+        is_whole &= fast.total.saturating_add(found.rest.total) <= found.system_bytes;
+        totals(&mut text, &found);
+        system(&mut text, &found);
         if number == 0 {
             found.space_bytes = found.system_bytes;
             found.usable_bytes = found.system_bytes;
-            space(text, &found);
+            space(&mut text, &found);
         } else {
-            let heaps = self.heaps(top, &mut found)?;
-            space(text, &found);
+            let (heaps, is_list) = self.heaps(top, &mut found);
+            is_whole &= is_list;
+            space(&mut text, &found);
             let _ = writeln!(text, "<aspace type=\"subheaps\" size=\"{heaps}\"/>");
         }
         text.push_str("</heap>\n");
-        all.add(&found);
-        Some(is_torn)
+        Some((text, found, is_whole))
     }
 
-    /// Follows a list again if it changed meanwhile. The last result counts.
-    fn until_still(
-        &mut self,
-        is_torn: &mut bool,
-        mut follow: impl FnMut(&mut Self) -> (Sizes, bool),
-    ) -> Sizes {
-        for tries in 1.. {
-            let (sizes, is_whole) = follow(self);
-            if is_whole {
-                return sizes;
-            }
-            if tries >= TRIES || self.memory.is_over() {
-                *is_torn = true;
-                return sizes;
-            }
-            self.words.forget();
-        }
-        Sizes::default()
+    fn take(&mut self) -> bool {
+        let next = self.left.checked_sub(1);
+        self.left = next.unwrap_or(0);
+        next.is_some()
     }
 
     /// Follows a fast bin, whose chunks have one size. Returns whether it ended as such lists do.
-    fn fast_bin(&mut self, head: u64, left: &mut u64) -> (Sizes, bool) {
+    fn fast_bin(&mut self, head: u64) -> (Sizes, bool) {
         let mut sizes = Sizes::default();
         let Some(mut chunk) = word(self.memory, head) else { return (sizes, false) };
-        let first = chunk;
-        let mut links = None;
         while chunk != 0 {
             let Some((size, link)) = chunk.checked_add(8).and_then(|at| self.words.pair(at)) else {
                 return (sizes, false);
@@ -176,19 +195,13 @@ impl<M: Memory> Reader<'_, M> {
             if sizes.count == 0 {
                 sizes = Sizes { from: size.saturating_sub(15), to: size, total: 0, count: 0 };
             }
-            if size != sizes.to || !take(left) {
+            if size != sizes.to || size < MIN_CHUNK || !self.take() {
                 return (sizes, false);
             }
             sizes.count += 1;
-            sizes.total += size;
-            let next = |links: Links| links.decode(chunk + 16, link);
-            let is_next = |next: u64| next == 0 || (next.is_multiple_of(16) && next < 1 << 47);
-            // Only one of the two ways gives an address, but for the last one of a plain list.
-            let known = links.or_else(|| Links::BOTH.into_iter().find(|way| is_next(next(*way))));
-            let Some(way) = known.filter(|way| is_next(next(*way))) else { return (sizes, false) };
-            links = Some(way);
-            chunk = next(way);
-            if chunk == first {
+            sizes.total = sizes.total.saturating_add(size);
+            chunk = self.links.decode(chunk + 16, link);
+            if !chunk.is_multiple_of(16) || chunk >= 1 << 47 {
                 return (sizes, false);
             }
         }
@@ -196,64 +209,71 @@ impl<M: Memory> Reader<'_, M> {
     }
 
     /// Follows a bin. Returns whether each chunk pointed back to the one before, as it does unless the list changes.
-    fn bin(&mut self, bin: u64, left: &mut u64) -> (Sizes, bool) {
-        let mut sizes = Sizes { from: u64::MAX, ..Sizes::default() };
+    fn bin(&mut self, bin: u64) -> (Sizes, bool) {
+        let mut sizes = Sizes::default();
         let header = bin - 16;
-        let Some(mut chunk) = word(self.memory, bin) else { return (Sizes::default(), false) };
+        let Some(mut chunk) = word(self.memory, bin) else { return (sizes, false) };
+        // Bins that were never used are zeros.
+        if chunk == 0 {
+            return (sizes, true);
+        }
         let mut before = header;
-        while chunk != header && chunk != 0 {
+        while chunk != header {
             let link = chunk.checked_add(16).and_then(|at| self.words.pair(at));
             let size = chunk.checked_add(8).and_then(|at| self.words.word(at));
-            let (Some((next, back)), Some(size)) = (link, size) else {
-                return (sizes.or_none(), false);
-            };
-            if back != before || !take(left) {
-                return (sizes.or_none(), false);
+            let (Some((next, back)), Some(size)) = (link, size) else { return (sizes, false) };
+            if back != before || size < MIN_CHUNK || !self.take() {
+                return (sizes, false);
             }
             // The flags are counted with the size, as the library does.
+            let from = if sizes.count == 0 { size } else { sizes.from.min(size) };
             sizes.count += 1;
             sizes.total = sizes.total.saturating_add(size);
-            sizes.from = sizes.from.min(size);
-            sizes.to = sizes.to.max(size);
+            sizes = Sizes { from, to: sizes.to.max(size), ..sizes };
             before = chunk;
             chunk = next;
         }
-        (sizes.or_none(), true)
+        (sizes, true)
     }
 
-    /// Adds the heaps of an arena, from the one that its top is in. Returns their number.
-    fn heaps(&mut self, top: u64, found: &mut Totals) -> Option<u64> {
+    /// Adds the heaps of an arena, from the one that its top is in. Returns their number, and whether they ended as they do.
+    fn heaps(&mut self, top: u64, found: &mut Totals) -> (u64, bool) {
+        let most = found.system_bytes / MIN_HEAP + 1;
         let mut heap = top - top % HEAP_BYTES;
         let mut count = 0;
-        while heap != 0 && count < MAX_HEAPS {
+        while heap != 0 {
             // `ar_ptr`, `prev`, `size` and `mprotect_size` (`struct _heap_info`).
             let [previous, bytes, usable] =
                 [8, 16, 24].map(|field| heap.checked_add(field).and_then(|at| self.words.word(at)));
-            found.space_bytes = found.space_bytes.saturating_add(bytes?);
-            found.usable_bytes = found.usable_bytes.saturating_add(usable?);
-            heap = previous?;
+            let (Some(previous), Some(bytes), Some(usable)) = (previous, bytes, usable) else {
+                return (count, false);
+            };
+            if count >= most || !heap.is_multiple_of(HEAP_BYTES) || !self.take() {
+                return (count, false);
+            }
+            found.space_bytes = found.space_bytes.saturating_add(bytes);
+            found.usable_bytes = found.usable_bytes.saturating_add(usable);
+            heap = previous;
             count += 1;
         }
-        Some(count)
+        (count, true)
     }
 }
 
 impl Sizes {
-    /// The same; zeros if there is no chunk.
-    fn or_none(self) -> Self {
-        if self.count == 0 { Self::default() } else { self }
+    /// Adds the number and the bytes of others.
+    fn add(&mut self, other: &Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.total = self.total.saturating_add(other.total);
     }
 }
 
 impl Totals {
     fn add(&mut self, other: &Self) {
-        if let Some(other) = other.fast {
-            let fast = self.fast.get_or_insert_default();
-            fast.count += other.count;
-            fast.total = fast.total.saturating_add(other.total);
+        if let Some(other) = &other.fast {
+            self.fast.get_or_insert_default().add(other);
         }
-        self.rest.count += other.rest.count;
-        self.rest.total = self.rest.total.saturating_add(other.rest.total);
+        self.rest.add(&other.rest);
         for (sum, one) in [
             (&mut self.system_bytes, other.system_bytes),
             (&mut self.max_system_bytes, other.max_system_bytes),
@@ -263,12 +283,6 @@ impl Totals {
             *sum = sum.saturating_add(one);
         }
     }
-}
-
-fn take(left: &mut u64) -> bool {
-    let next = left.checked_sub(1);
-    *left = next.unwrap_or(0);
-    next.is_some()
 }
 
 fn size(text: &mut String, element: &str, sizes: &Sizes) {
@@ -299,4 +313,78 @@ fn space(text: &mut String, found: &Totals) {
     let (all, usable) = (found.space_bytes, found.usable_bytes);
     let _ = writeln!(text, "<aspace type=\"total\" size=\"{all}\"/>");
     let _ = writeln!(text, "<aspace type=\"mprotect\" size=\"{usable}\"/>");
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::layout::MallocParams;
+    use super::*;
+    use crate::memory::Saved;
+
+    const BASE: u64 = 0x7000_0000_0000;
+    const PAGES: usize = 3;
+
+    fn layout() -> Layout {
+        let settings = MallocParams {
+            trim_threshold_bytes: 1 << 17,
+            top_pad_bytes: 1 << 17,
+            mmap_threshold_bytes: 1 << 17,
+            mmap_threshold_dynamic: true,
+            arena_max: None,
+            mmapped_count: 0,
+            mmapped_bytes: 0,
+            sbrk_base: 0,
+            tcache_bins: 64,
+            tcache_max_bytes: 1032,
+            tcache_count: 7,
+            thp_page_bytes: 0,
+        };
+        // The second arena is in the same memory.
+        Layout { arenas: vec![BASE, BASE + 0x20], head_bytes: 112, settings: Some(settings) }
+    }
+
+    fn memory(words: &[u64]) -> Saved {
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        Saved { blocks: vec![(BASE, bytes)] }
+    }
+
+    /// Words that lead to each other, sizes of all kinds, and anything else.
+    fn words() -> impl Strategy<Value = Vec<u64>> {
+        let word = prop_oneof![
+            4 => (0..PAGES as u64 * 256).prop_map(|place| BASE + place * 16),
+            2 => 0..4096_u64,
+            1 => Just(0_u64),
+            1 => Just(u64::MAX),
+            1 => Just(u64::MAX - 7),
+            1 => any::<u64>(),
+        ];
+        proptest::collection::vec(word, PAGES * 512..=PAGES * 512)
+    }
+
+    proptest! {
+        #[test]
+        fn any_memory_has_an_end(words in words()) {
+            let _ = read(&memory(&words), &layout(), 10_000);
+        }
+    }
+
+    #[test]
+    fn a_list_that_leads_round_in_a_circle_is_torn() {
+        let mut words = vec![0; PAGES * 512];
+        let layout = layout();
+        let place = |at: u64| ((at - BASE) / 8) as usize;
+        // Chunks of a fast bin: the first leads to one of two that lead to each other.
+        let [first, a, b] = [0x2000, 0x2100, 0x2200].map(|offset| BASE + offset);
+        words[place(layout.fast_bins(BASE).unwrap().start)] = first;
+        for (chunk, next) in [(first, a), (a, b), (b, a)] {
+            words[place(chunk + 8)] = 0x21;
+            words[place(chunk + 16)] = next;
+        }
+        words[place(layout.top_at(BASE))] = BASE + 0x2800;
+        let layout = Layout { arenas: vec![BASE], ..layout };
+        let found = read(&memory(&words), &layout, 1000).unwrap();
+        assert_eq!(found.torn_arenas, 1, "{}", found.text);
+    }
 }

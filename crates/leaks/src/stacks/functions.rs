@@ -67,16 +67,28 @@ const CPYTHON: [&str; 6] = [
 ];
 /// Of all these, the functions that most programs call most. On kernels that close probes one by one, which takes 0.1 s each, only
 /// these are probed: more windows are worth more than rare functions.
-const COMMON: [&str; 12] = [
+const COMMON: [&str; 24] = [
     "malloc",
     "calloc",
     "realloc",
+    "je_malloc",
+    "je_calloc",
+    "je_realloc",
     "_rjem_malloc",
+    "_rjem_calloc",
     "_rjem_realloc",
+    "_rjem_je_malloc",
+    "_rjem_je_calloc",
+    "_rjem_je_realloc",
     "mi_malloc",
+    "mi_zalloc",
+    "mi_calloc",
+    "mi_realloc",
     "mi_malloc_aligned",
     "mi_realloc_aligned",
     "tc_malloc",
+    "tc_calloc",
+    "tc_realloc",
     "PyObject_Malloc",
     "PyMem_Malloc",
     "PyMem_Realloc",
@@ -137,6 +149,7 @@ pub(super) fn find(
             let common: Vec<String> = names.iter().filter(is_common).cloned().collect();
             let common = probed(self::offsets(&file, &common).unwrap_or_default());
             let offsets = probed(found);
+            let common = if common.is_empty() { offsets.clone() } else { common };
             (!offsets.is_empty()).then_some(Functions { file, offsets, common, instruction })
         })
         .collect()

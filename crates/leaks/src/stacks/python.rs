@@ -5,11 +5,13 @@
 //! long as the program. They are read when the process has no probes any more: what was found is marked as an estimate, because
 //! another code object can have taken the place of one that was freed since.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use lowtide_heap::memory::Memory;
 use lowtide_model::leaks::LeakFrame;
+use lowtide_probe::proc::maps::Mapping;
 
 use super::bpf::Hit;
 use super::unwind::{Place, StackUnwinder, Walk};
@@ -32,6 +34,7 @@ mod offset {
 }
 /// Bytes of a code object before its bytecode, in 3.11, and limits for all versions.
 const HEAD_3_11: u64 = 184;
+const HEAD_3_12: u64 = 192;
 const HEADS: Range<u64> = HEAD_3_11..257;
 /// Maximum distance from an instruction to the beginning of the code object, in bytes.
 const MAX_DISTANCE: u64 = 32 << 10;
@@ -45,6 +48,11 @@ const MAX_FRAME: u64 = 1024;
 /// Maximum numbers of pages and of types that are looked up in a window.
 const MAX_PAGES: usize = 1 << 13;
 const MAX_TYPES: usize = 1 << 16;
+/// Maximum number of code objects that reach into a page: the smallest ones have 200 bytes.
+const MAX_CODE_OBJECTS: usize = 64;
+/// Maximum number of Python functions of a stack, and of all stacks.
+const MAX_NAMED: usize = 16;
+const MAX_FUNCTIONS: usize = 1 << 14;
 /// Page size of all systems with CPython on x86_64.
 const PAGE: u64 = 4096;
 
@@ -55,6 +63,9 @@ pub(super) struct PythonFunction {
     pub(super) file: Option<String>,
     pub(super) line: Option<u32>,
 }
+
+/// Python functions of a stack, each with the number of the native frame that executes it.
+pub(super) type PythonFrames = Vec<(usize, Arc<PythonFunction>)>;
 
 impl PythonFunction {
     /// Returns it as a frame of a stack.
@@ -69,10 +80,25 @@ impl PythonFunction {
 pub(super) struct PythonFunctions {
     /// Where the function that executes bytecode is: a place in its file, and its bytes.
     evaluation: (Place, u64),
-    /// The code objects of each page that was looked up in this window.
-    pages: HashMap<u64, Vec<Code>>,
+    /// The code objects of each page that was looked up in this window; `None` if they are not known.
+    pages: HashMap<u64, Option<Vec<Code>>>,
     /// How many bytes code objects have before their bytecode, by the address of a type; `None` if it is that of other objects.
     heads: HashMap<u64, Option<u64>>,
+    /// The writable memory of the process in this window, in order.
+    writable: Vec<Range<u64>>,
+    /// Whether a limit was reached: no further function is named in this window.
+    is_exhausted: bool,
+    /// All functions that were named so far.
+    functions: HashSet<Arc<PythonFunction>>,
+}
+
+/// What an address points to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pointee {
+    Code(Code),
+    Other,
+    /// Memory that could not be looked at.
+    Unknown,
 }
 
 /// A code object.
@@ -87,13 +113,23 @@ struct Code {
 
 impl PythonFunctions {
     pub(super) fn new(evaluation: (Place, u64)) -> Self {
-        Self { evaluation, pages: HashMap::new(), heads: HashMap::new() }
+        Self {
+            evaluation,
+            pages: HashMap::new(),
+            heads: HashMap::new(),
+            writable: Vec::new(),
+            is_exhausted: false,
+            functions: HashSet::new(),
+        }
     }
 
-    /// Forgets code objects, which can have been freed.
-    pub(super) fn begin_window(&mut self) {
+    /// Forgets code objects, which can have been freed. `maps` are the mappings of the process, in order.
+    pub(super) fn begin_window(&mut self, maps: &[Mapping]) {
         self.pages.clear();
         self.heads.clear();
+        let writable = maps.iter().filter(|mapping| mapping.permissions.starts_with("rw"));
+        self.writable = writable.map(|mapping| mapping.start..mapping.end).collect();
+        self.is_exhausted = false;
     }
 
     /// Returns the Python functions of a stack, each with the number of the native frame that executes it, from the innermost on.
@@ -104,7 +140,7 @@ impl PythonFunctions {
         hit: &Hit,
         walk: &Walk,
         places: &[Option<Place>],
-    ) -> Vec<(usize, PythonFunction)> {
+    ) -> PythonFrames {
         let ((file, begin), bytes) = self.evaluation;
         let is_evaluation = |place: &Place| {
             place.0 == file && place.1.checked_sub(begin).is_some_and(|within| within < bytes)
@@ -114,14 +150,30 @@ impl PythonFunctions {
             if !place.as_ref().is_some_and(is_evaluation) {
                 continue;
             }
+            if self.is_exhausted || found.len() >= MAX_NAMED {
+                break;
+            }
             let Some([begin, end]) = walk.stack_pointers.get(number..=number + 1) else { break };
             let frame = (*begin..(*end).min(begin.saturating_add(MAX_FRAME))).step_by(8);
             let frame: Vec<u64> = frame.filter_map(|at| hit.word(at)).collect();
             let registers = unwinder.registers(hit, walk, number).into_iter().flatten();
             let function = self.executing(memory, &registers.collect::<Vec<u64>>(), &frame);
+            let function = function.and_then(|function| self.interned(function));
             found.extend(function.map(|function| (number, function)));
         }
-        found
+        if self.is_exhausted { Vec::new() } else { found }
+    }
+
+    fn interned(&mut self, function: PythonFunction) -> Option<Arc<PythonFunction>> {
+        if let Some(known) = self.functions.get(&function) {
+            return Some(Arc::clone(known));
+        }
+        if self.functions.len() >= MAX_FUNCTIONS {
+            return None;
+        }
+        let function = Arc::new(function);
+        self.functions.insert(Arc::clone(&function));
+        Some(function)
     }
 
     /// Returns the function that is executed, by the registers and the words of the frame that executes it. Where the next
@@ -133,11 +185,22 @@ impl PythonFunctions {
         registers: &[u64],
         frame: &[u64],
     ) -> Option<PythonFunction> {
-        let mut pointers = |words: &[u64]| -> Vec<(Code, u64)> {
-            let found = words.iter().filter_map(|at| Some((self.code_with(memory, *at)?, *at)));
-            found.collect()
+        // `None` if one of them points to memory that could not be looked at: that could be what is executed.
+        let mut pointers = |words: &[u64]| -> Option<Vec<(Code, u64)>> {
+            let mut found = Vec::new();
+            for at in words {
+                match self.pointee(memory, *at) {
+                    Pointee::Code(code) => found.push((code, *at)),
+                    Pointee::Other => {}
+                    Pointee::Unknown => return None,
+                }
+            }
+            Some(found)
         };
-        let (in_registers, in_frame) = (pointers(registers), pointers(frame));
+        let (mut in_registers, mut in_frame) = (pointers(registers)?, pointers(frame)?);
+        for found in [&mut in_registers, &mut in_frame] {
+            found.retain(|(code, _)| !code.is_entry(memory));
+        }
         let (code, _) = *in_registers.iter().chain(&in_frame).next()?;
         if in_registers.iter().chain(&in_frame).any(|(other, _)| *other != code) {
             return None;
@@ -149,24 +212,30 @@ impl PythonFunctions {
     }
 
     /// Returns the code object whose bytecode contains an address.
-    fn code_with(&mut self, memory: &impl Memory, at: u64) -> Option<Code> {
+    fn pointee(&mut self, memory: &impl Memory, at: u64) -> Pointee {
         if !(MAX_DISTANCE..1 << 47).contains(&at) || !at.is_multiple_of(UNIT) {
-            return None;
+            return Pointee::Other;
         }
         let page = at - at % PAGE;
         if !self.pages.contains_key(&page) {
             if self.pages.len() >= MAX_PAGES {
-                return None;
+                self.is_exhausted = true;
+                return Pointee::Unknown;
             }
             let found = self.code_of(memory, page);
             self.pages.insert(page, found);
         }
         let contains = |code: &&Code| (code.at + code.head..code.end).contains(&at);
-        self.pages[&page].iter().find(contains).copied()
+        match &self.pages[&page] {
+            Some(found) => {
+                found.iter().find(contains).map_or(Pointee::Other, |c| Pointee::Code(*c))
+            }
+            None => Pointee::Unknown,
+        }
     }
 
-    /// Finds the code objects that reach into a page, by their type and their size.
-    fn code_of(&mut self, memory: &impl Memory, page: u64) -> Vec<Code> {
+    /// Finds the code objects that reach into a page, by their type and their size; `None` if it cannot be looked at.
+    fn code_of(&mut self, memory: &impl Memory, page: u64) -> Option<Vec<Code>> {
         let mut begin = page - MAX_DISTANCE;
         let mut bytes = vec![0; (MAX_DISTANCE + PAGE) as usize];
         let length = loop {
@@ -179,6 +248,12 @@ impl PythonFunctions {
             let missing = begin + length as u64;
             begin = missing - missing % PAGE + PAGE;
         };
+        if begin >= page + PAGE {
+            // Memory that is not there has no code. Of memory that is there but not resident, that is not known.
+            let place = self.writable.partition_point(|range| range.end <= page);
+            let is_there = self.writable.get(place).is_some_and(|range| range.start <= page);
+            return (!is_there).then(Vec::new);
+        }
         let words: Vec<u64> = bytes[..length]
             .chunks_exact(8)
             .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
@@ -196,13 +271,18 @@ impl PythonFunctions {
             }
             let head = match self.heads.get(&kind) {
                 Some(known) => *known,
-                None if self.heads.len() >= MAX_TYPES => None,
+                None if self.heads.len() >= MAX_TYPES => {
+                    self.is_exhausted = true;
+                    return None;
+                }
                 None => *self.heads.entry(kind).or_insert(head_of(memory, kind)),
             };
-            let code = head.map(|head| Code { at, head, end: reaches(head) });
-            found.extend(code.filter(|code| !code.is_entry(memory)));
+            found.extend(head.map(|head| Code { at, head, end: reaches(head) }));
+            if found.len() > MAX_CODE_OBJECTS {
+                return None;
+            }
         }
-        found
+        Some(found)
     }
 }
 
@@ -231,7 +311,7 @@ impl Code {
 
     fn line(self, memory: &impl Memory, next: u64) -> Option<u32> {
         // The address can be behind the operands of the instruction, too: they have its line.
-        let unit = next.checked_sub(self.at + self.head)?.checked_div(UNIT)?.saturating_sub(1);
+        let next = next.checked_sub(self.at + self.head)?.checked_div(UNIT)?;
         let first = if self.is_3_11() { offset::FIRST_LINE_3_11 } else { offset::FIRST_LINE };
         let mut bytes = [0; 4];
         (memory.read(self.at.checked_add(first)?, &mut bytes) == 4).then_some(())?;
@@ -240,7 +320,10 @@ impl Code {
         let length = word(memory, table.checked_add(offset::LENGTH)?)?;
         let mut lines = vec![0; usize::try_from(length).ok().filter(|_| length <= MAX_LINES)?];
         let read = memory.read(table.checked_add(offset::BYTES)?, &mut lines);
-        (read == lines.len()).then(|| line_of(&lines, first, unit)).flatten()
+        let line_of = |unit| line_of(&lines, first, unit);
+        let line = line_of(next.saturating_sub(1)).filter(|_| read == lines.len())?;
+        // From 3.13 on, the address can also be that of the instruction itself.
+        (self.head <= HEAD_3_12 || line_of(next) == Some(line)).then_some(line)
     }
 
     fn field(self, memory: &impl Memory, at: u64) -> Option<u64> {

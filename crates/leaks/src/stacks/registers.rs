@@ -48,7 +48,7 @@ pub(super) fn saved(
         )
         .ok()?;
     Some(PRESERVED.map(|register| match row.register(register) {
-        None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => Saved::InRegister,
+        None | Some(RegisterRule::SameValue) => Saved::InRegister,
         Some(RegisterRule::Offset(distance)) => Saved::InFrame(distance),
         _ => Saved::Unknown,
     }))

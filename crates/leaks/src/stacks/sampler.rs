@@ -21,7 +21,7 @@ use super::bpf::{Hit, Probes, Sampler};
 use super::budget::{Budget, MAX_HITS, MAX_WINDOW};
 use super::followed::{Content, Followed, FollowedBlocks, WORDS};
 use super::functions::{self, Functions};
-use super::python::{PythonFunction, PythonFunctions};
+use super::python::{PythonFrames, PythonFunctions};
 use super::refusal::NoStacks;
 use super::trial::{self, FirstInstruction};
 use super::unwind::{Frames, StackUnwinder, Walk};
@@ -277,7 +277,7 @@ struct Counts {
 }
 
 /// What distinguishes stacks: the addresses of the frames, and the Python functions.
-type StackKey = (Vec<u64>, Vec<(usize, PythonFunction)>);
+type StackKey = (Vec<u64>, PythonFrames);
 
 /// The work of the thread.
 struct Sampling {
@@ -397,7 +397,7 @@ impl Sampling {
         let contents = looks.all.into_iter().map(|look| look.content);
         let contents = contents.chain(std::iter::repeat(None));
         if let Some(python) = &mut self.python {
-            python.begin_window();
+            python.begin_window(&maps);
         }
         for (hit, content) in hits.iter().zip(contents) {
             if self.is_over() {

@@ -242,7 +242,29 @@ fn panicked() -> NoStacks {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bpf::Attachment;
     use super::*;
+
+    #[test]
+    #[ignore = "needs root, for probes"]
+    fn a_sampler_counts_the_returns_of_its_own_process_only() {
+        let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let (file, offset) = place_of(probed::push).unwrap();
+        for attachment in Attachment::ALL {
+            let [own, others] = [(); 2].map(|()| Sampler::load(attachment).unwrap());
+            let probes = [
+                own.at_returns(&file, &[offset], std::process::id()).unwrap(),
+                others.at_returns(&file, &[offset], other.id()).unwrap(),
+            ];
+            own.allow(CALLS);
+            others.allow(CALLS);
+            time_of_batch(probed::push);
+            assert_eq!((own.hits(), others.hits()), (CALLS, 0), "{attachment:?}");
+            drop(probes);
+        }
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
 
     #[test]
     #[cfg(target_arch = "x86_64")]

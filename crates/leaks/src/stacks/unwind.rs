@@ -13,7 +13,7 @@ use lowtide_probe::program::Source;
 use object::{Object, ObjectSection, ObjectSegment};
 
 use super::bpf::{Hit, REGISTERS};
-use super::python::PythonFunction;
+use super::python::PythonFrames;
 use super::registers::{self, Saved};
 
 /// Maximum number of frames of a stack.
@@ -36,7 +36,7 @@ pub(super) struct Frames {
     /// The place of each when the stack was taken; `None` for code that is in no file.
     pub(super) places: Vec<Option<Place>>,
     /// Python functions, each with the number of the frame that executed it.
-    pub(super) python: Vec<(usize, PythonFunction)>,
+    pub(super) python: PythonFrames,
     /// Whether the outermost function was reached.
     pub(super) is_whole: bool,
 }

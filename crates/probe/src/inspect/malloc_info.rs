@@ -7,6 +7,7 @@ use super::blocks::left;
 use crate::detect::Detector;
 use crate::heap;
 use crate::memory::LiveMemory;
+use crate::program::ProgramError;
 use crate::target::{Target, TargetError};
 
 /// Reads what `malloc_info(3)` would print in a process, without calling it there. `None` if glibc's allocator does not serve
@@ -17,7 +18,11 @@ use crate::target::{Target, TargetError};
 pub fn malloc_info(target: &Target) -> Result<Option<MallocInfo>, TargetError> {
     let memory = LiveMemory::open(target.pid).map_err(|error| target.failed(error))?;
     let maps = target.maps().map_err(|error| target.failed(error))?;
-    let detected = Detector::default().detect(target.pid, &maps).unwrap_or_default();
+    let detected = match Detector::default().detect(target.pid, &maps) {
+        Ok(detected) => detected,
+        Err(ProgramError::Gone) if !target.is_alive() => return Err(TargetError::Gone(target.pid)),
+        Err(error) => return Err(target.failed(std::io::Error::other(error.to_string()))),
+    };
     let allocator = detected.allocators().find(|one| one.kind == AllocatorKind::Glibc);
     let found = allocator.and_then(|allocator| {
         let library = heap::library(&maps, &allocator.path.to_string_lossy())?;

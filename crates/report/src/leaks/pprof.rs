@@ -77,7 +77,7 @@ impl Tables {
     }
 
     fn function(&mut self, frame: &LeakFrame) -> u64 {
-        let key = (frame.function.clone(), frame.file.clone());
+        let key = (name_of(frame), frame.file.clone());
         if let Some(number) = self.function_numbers.get(&key) {
             return *number;
         }

@@ -45,6 +45,9 @@ pub(super) fn grid(table: &Table, screen: Screen) -> String {
             MEAN_EXCESS,
             "latency",
             "load took",
+            "mean",
+            "50 %",
+            "90 %",
             "peak",
             // Owners of a ledger that no allocator affects.
             "program data",

@@ -12,10 +12,13 @@ pub(super) enum Register {
     R1 = 1,
     R2 = 2,
     R3 = 3,
+    R4 = 4,
     R6 = 6,
     R7 = 7,
     R8 = 8,
     R9 = 9,
+    /// The end of the program's own stack.
+    R10 = 10,
 }
 
 /// An instruction, as the kernel reads it (`struct bpf_insn`).
@@ -80,6 +83,11 @@ impl Assembler {
         self.add(0x79, to as u8, from as u8, offset, 0)
     }
 
+    /// `to = *(u32 *)(from + offset)`.
+    pub(super) fn load_half(&mut self, to: Register, from: Register, offset: i16) -> &mut Self {
+        self.add(0x61, to as u8, from as u8, offset, 0)
+    }
+
     /// `*(u64 *)(to + offset) = from`.
     pub(super) fn store(&mut self, to: Register, offset: i16, from: Register) -> &mut Self {
         self.add(0x7b, to as u8, from as u8, offset, 0)
@@ -124,6 +132,25 @@ impl Assembler {
     /// Jumps if a register is 0.
     pub(super) fn jump_if_zero(&mut self, register: Register, label: &'static str) -> &mut Self {
         self.jump_by(0x15, register as u8, 0, label)
+    }
+
+    /// Jumps if a register is not 0.
+    pub(super) fn jump_if_not_zero(
+        &mut self,
+        register: Register,
+        label: &'static str,
+    ) -> &mut Self {
+        self.jump_by(0x55, register as u8, 0, label)
+    }
+
+    /// Jumps if two registers differ.
+    pub(super) fn jump_if_different(
+        &mut self,
+        one: Register,
+        other: Register,
+        label: &'static str,
+    ) -> &mut Self {
+        self.jump_by(0x5d, one as u8, other as u8, label)
     }
 
     /// Jumps if `one > other`, both unsigned.

@@ -10,6 +10,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use calls::{Fires, SharedPages};
@@ -137,6 +138,14 @@ impl Sampler {
     }
 
     fn attach(&self, file: &File, offsets: &[u64], pid: u32, fires: Fires) -> io::Result<Probes> {
+        // Some kernels run a program for every process that comes by a probe.
+        let identity = identity(pid)?;
+        for (index, value) in [counter::NAMESPACE_DEVICE, counter::NAMESPACE_INODE, counter::PID]
+            .into_iter()
+            .zip(identity)
+        {
+            self.counters.word(index).store(value, Ordering::Release);
+        }
         // The kernel takes a path only. This one leads to the file that is open, whatever stands at its name now.
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let program = self.program.as_fd();
@@ -164,6 +173,16 @@ impl Sampler {
     pub(super) fn drain(&mut self, each: &mut dyn FnMut(Hit)) {
         self.ring.drain(each);
     }
+}
+
+/// Returns device and inode of the PID namespace of a process, and its number there.
+fn identity(pid: u32) -> io::Result<[u64; 3]> {
+    let namespace = std::fs::metadata(format!("/proc/{pid}/ns/pid"))?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let own = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
+    let own = own.ok_or_else(|| io::Error::other("its number in its namespace is unknown"))?;
+    Ok([namespace.dev(), namespace.ino(), own])
 }
 
 /// The buffer that the kernel writes samples to.

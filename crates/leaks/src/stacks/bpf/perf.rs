@@ -45,7 +45,7 @@ pub(super) fn attach(
     pid: u32,
     fires: Fires,
 ) -> io::Result<OwnedFd> {
-    let attributes = Attributes {
+    let mut attributes = Attributes {
         kind: kind()?,
         bytes: size_of::<Attributes>() as u32,
         config: if fires == Fires::AtReturn { return_bit()? } else { 0 },
@@ -57,11 +57,12 @@ pub(super) fn attach(
     };
     let pid = i32::try_from(pid).map_err(io::Error::other)?;
     let (any_processor, no_group) = (-1, -1);
-    // SAFETY: the kernel reads as many bytes of the attributes as they say, which is their size; the path outlives the call.
+    // SAFETY: the kernel reads as many bytes of the attributes as they say, which is their size, and can write to that word; the
+    // path outlives the call.
     let made = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
-            &raw const attributes,
+            &raw mut attributes,
             pid,
             any_processor,
             no_group,

@@ -32,13 +32,18 @@ pub(super) mod counter {
     pub(crate) const HITS: usize = 1;
     /// Hits without a sample.
     pub(crate) const MISSED: usize = 2;
-    pub(crate) const COUNT: usize = 3;
+    /// Device and inode of the PID namespace of the process, and its number there.
+    pub(crate) const NAMESPACE_DEVICE: usize = 3;
+    pub(crate) const NAMESPACE_INODE: usize = 4;
+    pub(crate) const PID: usize = 5;
+    pub(crate) const COUNT: usize = 6;
 }
 
 /// Functions of the kernel (`BPF_FUNC_…` of linux/bpf.h).
 mod function {
     pub(super) const KTIME_GET_NS: i32 = 5;
     pub(super) const PROBE_READ_USER: i32 = 112;
+    pub(super) const GET_NS_CURRENT_PID_TGID: i32 = 120;
     pub(super) const RINGBUF_RESERVE: i32 = 131;
     pub(super) const RINGBUF_SUBMIT: i32 = 132;
 }
@@ -59,6 +64,11 @@ const NO_WAKE_UP: i32 = 1;
 ///
 /// ```c
 /// int at_return(struct pt_regs *regs) {
+///     struct bpf_pidns_info own;              // { u32 pid, tgid; }
+///     if (bpf_get_ns_current_pid_tgid(counters->namespace_device, counters->namespace_inode, &own, 8) != 0)
+///         return 0;                           // a process of another PID namespace
+///     if (own.tgid != counters->pid)          // kernels before 6.12 run return probes of perf for all processes
+///         return 0;
 ///     atomic_add(&counters->hits, 1);
 ///     if (counters->hits > counters->limit)   // other processors may have added theirs: a few samples less
 ///         goto missed;
@@ -97,6 +107,16 @@ pub(super) fn assemble(
     program
         .copy(R6, R1)
         .load_map_value(R7, counters)
+        .load(R1, R7, word(counter::NAMESPACE_DEVICE))
+        .load(R2, R7, word(counter::NAMESPACE_INODE))
+        .copy(R3, R10)
+        .add_number(R3, -8)
+        .set(R4, 8)
+        .call(function::GET_NS_CURRENT_PID_TGID)
+        .jump_if_not_zero(R0, "out")
+        .load_half(R1, R10, -4)
+        .load(R2, R7, word(counter::PID))
+        .jump_if_different(R1, R2, "out")
         .set(R8, 1)
         .atomic_add(R7, word(counter::HITS), R8)
         .load(R8, R7, word(counter::HITS))

@@ -1,6 +1,16 @@
 # The program of program.rs, as a test gives it to another assembler. MAP stands for the descriptor of a map.
 r6 = r1                             # regs
 r7 = MAP ll                         # counters
+r1 = *(u64 *)(r7 + 24)              # counters->namespace_device
+r2 = *(u64 *)(r7 + 32)              # counters->namespace_inode
+r3 = r10
+r3 += -8                            # &own
+r4 = 8
+call 120                            # bpf_get_ns_current_pid_tgid
+if r0 != 0 goto out
+r1 = *(u32 *)(r10 - 4)              # own.tgid
+r2 = *(u64 *)(r7 + 40)              # counters->pid
+if r1 != r2 goto out
 r8 = 1
 lock *(u64 *)(r7 + 8) += r8         # counters->hits
 r8 = *(u64 *)(r7 + 8)
