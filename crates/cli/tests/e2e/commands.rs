@@ -102,9 +102,9 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 }
 
 #[test]
-fn the_readme_defines_the_figures_as_reports_do() {
-    let readme = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let text = std::fs::read_to_string(readme).unwrap();
+fn the_page_on_reports_defines_the_figures_as_reports_do() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = std::fs::read_to_string(root.join("docs/reading-a-report.md")).unwrap();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for (figure, definition) in lowtide_analysis::metrics::DEFINITIONS {
         let sentence = format!("- **{figure}**: {definition}");
