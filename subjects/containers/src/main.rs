@@ -12,10 +12,12 @@
 //! subject-containers mode=dashmap                 DashMap<usize, usize>
 //! subject-containers mode=one-stays               tasks, the last of which outlives the others
 //! subject-containers mode=interleaved             tasks, every fourth of which outlives the others
+//! subject-containers mode=sleepers                tasks, each of which ends by a sleep of its own
 //! ```
 //!
 //! Besides: `count=` (a million), `rounds=` (3), `pause=` (ms before a phase is announced, 1000), `until=` (the
-//! phase of the first round in which it stays).
+//! phase of the first round in which it stays). Of sleepers: `spawn=inside` (by a task of the runtime, as in the document), `state=` (bytes
+//! that each holds), `sleep=` (ms).
 
 mod maps;
 mod options;
@@ -51,6 +53,10 @@ fn run(options: &Options) -> Result<(), String> {
         Mode::Tasks => tasks(&mut stage, options, Long::None)?,
         Mode::OneStays => tasks(&mut stage, options, Long::Last)?,
         Mode::Interleaved => tasks(&mut stage, options, Long::EveryFourth)?,
+        Mode::Sleepers => {
+            let runtimes = Runtimes::new(options.each)?;
+            stage.rounds(options.count, |stage| tasks::sleepers(stage, &runtimes, options))?;
+        }
         Mode::Tcp => {
             let (runtimes, count) = (Runtimes::new(options.each)?, tcp::allowed(options.count)?);
             stage.rounds(count, |stage| tcp::round(stage, &runtimes, count))?;

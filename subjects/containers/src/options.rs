@@ -8,6 +8,7 @@ pub(crate) enum Mode {
     Tasks,
     OneStays,
     Interleaved,
+    Sleepers,
     Tcp,
     Map,
     MapOfVec,
@@ -15,10 +16,11 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Tasks,
         Self::OneStays,
         Self::Interleaved,
+        Self::Sleepers,
         Self::Tcp,
         Self::Map,
         Self::MapOfVec,
@@ -31,6 +33,7 @@ impl Mode {
             Self::Tasks => "tasks",
             Self::OneStays => "one-stays",
             Self::Interleaved => "interleaved",
+            Self::Sleepers => "sleepers",
             Self::Tcp => "tcp",
             Self::Map => "map",
             Self::MapOfVec => "map-of-vec",
@@ -42,6 +45,9 @@ impl Mode {
 /// The phases in which it can stay.
 const PHASES: [&str; 3] = ["filled", "emptied", "dropped"];
 
+/// Bytes that a sleeper can hold.
+pub(crate) const STATES: [usize; 4] = [0, 64, 1 << 10, 16 << 10];
+
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
@@ -51,6 +57,12 @@ pub(crate) struct Options {
     pub(crate) each: bool,
     /// With how many elements.
     pub(crate) count: usize,
+    /// Whether sleepers are spawned by a task, as in the document.
+    pub(crate) inside: bool,
+    /// How many bytes each sleeper holds: one of [`STATES`].
+    pub(crate) state: usize,
+    /// How long each sleeper sleeps.
+    pub(crate) sleep: Duration,
     /// How often.
     pub(crate) rounds: usize,
     /// How long memory may fall before a phase is announced.
@@ -60,8 +72,8 @@ pub(crate) struct Options {
 }
 
 const USAGE: &str = "usage: subject-containers \
-    mode=tasks|one-stays|interleaved|tcp|map|map-of-vec|dashmap [runtime=kept|each] [count=N] [rounds=N] [pause=MS] \
-    [until=filled|emptied|dropped]";
+    mode=tasks|one-stays|interleaved|sleepers|tcp|map|map-of-vec|dashmap [runtime=kept|each] [count=N] [rounds=N] \
+    [pause=MS] [until=filled|emptied|dropped] [spawn=outside|inside] [state=0|64|1024|16384] [sleep=MS]";
 
 impl Options {
     /// Reads them.
@@ -70,6 +82,9 @@ impl Options {
             mode: Mode::Tasks,
             each: false,
             count: 1_000_000,
+            inside: false,
+            state: 0,
+            sleep: Duration::from_secs(5),
             rounds: 3,
             pause: Duration::from_secs(1),
             until: None,
@@ -94,6 +109,14 @@ impl Options {
             }
             "count" => self.count = number()?,
             "rounds" => self.rounds = number()?,
+            "spawn" => {
+                self.inside = ["outside", "inside"].iter().position(|word| *word == value)? == 1;
+            }
+            "state" => {
+                let bytes = value.parse().ok()?;
+                self.state = STATES.into_iter().find(|state| *state == bytes)?;
+            }
+            "sleep" => self.sleep = Duration::from_millis(value.parse().ok()?),
             "pause" => self.pause = Duration::from_millis(value.parse().ok()?),
             "until" => self.until = Some(PHASES.iter().find(|p| **p == value)?.to_string()),
             _ => return None,
@@ -102,7 +125,7 @@ impl Options {
     }
 
     fn dropped_is_never_announced(&self) -> bool {
-        let drops_a_runtime = matches!(self.mode, Mode::Tasks | Mode::Tcp);
+        let drops_a_runtime = matches!(self.mode, Mode::Tasks | Mode::Sleepers | Mode::Tcp);
         self.until.as_deref() == Some("dropped") && drops_a_runtime && !self.each
     }
 }
@@ -124,7 +147,9 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_told_with_the_usage() {
-        for text in ["mode=list", "count=0", "rounds=x", "runtime=two", "until=full", "n=1"] {
+        for text in
+            ["mode=list", "count=0", "rounds=x", "runtime=two", "until=full", "n=1", "state=7"]
+        {
             let told = read(text).unwrap_err();
             assert!(told.starts_with(&format!("`{text}` is not understood; usage")), "{told}");
         }

@@ -1,5 +1,13 @@
 //! A million tasks that sleep; and, among them, some that outlive the others.
 
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::options::Options;
 use crate::runtimes::{Gate, Runtimes, wait_until};
 use crate::stage::Stage;
 
@@ -66,4 +74,64 @@ pub(crate) fn round(
 /// A block of a size that differs from task to task.
 fn held(place: usize) -> Vec<u8> {
     vec![1; LEAST_HELD + place.wrapping_mul(7919) % SPREAD]
+}
+
+/// How many tasks have begun, and have ended.
+#[derive(Default)]
+struct Counts {
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+/// One round of tasks that each end by a sleep of their own, as in the document.
+pub(crate) fn sleepers(
+    stage: &Stage,
+    runtimes: &Runtimes,
+    options: &Options,
+) -> Result<(), String> {
+    let (handle, own) = runtimes.of_round()?;
+    let (count, state, sleep) = (options.count, options.state, options.sleep);
+    let counts = Arc::new(Counts::default());
+    let spawn_all = {
+        let (handle, counts) = (handle.clone(), Arc::clone(&counts));
+        move || {
+            for _ in 0..count {
+                spawn(&handle, state, sleep, &counts);
+            }
+        }
+    };
+    if options.inside {
+        handle.spawn(async move { spawn_all() });
+    } else {
+        spawn_all();
+    }
+    wait_until(|| counts.begun.load(Ordering::Relaxed) == count);
+    stage.announce("filled", &format!("{count} tasks"));
+    wait_until(|| counts.ended.load(Ordering::Relaxed) == count);
+    stage.announce("emptied", "no task");
+    if own.is_some() {
+        drop(own);
+        stage.announce("dropped", "no task");
+    }
+    Ok(())
+}
+
+fn spawn(handle: &Handle, state: usize, sleep: Duration, counts: &Arc<Counts>) {
+    match state {
+        0 => spawn_with::<0>(handle, sleep, counts),
+        64 => spawn_with::<64>(handle, sleep, counts),
+        1024 => spawn_with::<1024>(handle, sleep, counts),
+        _ => spawn_with::<16384>(handle, sleep, counts),
+    }
+}
+
+/// Spawns a task that holds so many bytes while it sleeps.
+fn spawn_with<const BYTES: usize>(handle: &Handle, sleep: Duration, counts: &Arc<Counts>) {
+    let (counts, state) = (Arc::clone(counts), [1_u8; BYTES]);
+    handle.spawn(async move {
+        counts.begun.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(sleep).await;
+        black_box(&state);
+        counts.ended.fetch_add(1, Ordering::Relaxed);
+    });
 }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use lowtide_heap::memory::Memory;
+use lowtide_heap::memory::{Memory, word};
 use lowtide_model::leaks::LeakFrame;
 use lowtide_probe::proc::maps::Mapping;
 
@@ -357,11 +357,6 @@ fn text(memory: &impl Memory, at: u64, is_3_11: bool) -> Option<String> {
         text.push('…');
     }
     Some(text)
-}
-
-fn word(memory: &impl Memory, at: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    (memory.read(at, &mut bytes) == bytes.len()).then(|| u64::from_le_bytes(bytes))
 }
 
 /// Returns the line of a unit of bytecode from CPython's table of locations (Objects/locations.md).
