@@ -80,11 +80,19 @@ fn at_each_step_with(
 fn release_goes_through(steady: &mut Steady, context: &str) {
     steady.wait_for_our_thread();
     let left = steady.left_bytes();
-    let release = steady.release().unwrap();
+    let mut cleaned_bytes = 0;
+    // A thread that owns the memory can get its turn too late on a busy machine.
+    let release = loop {
+        let release = steady.release().unwrap();
+        cleaned_bytes += release.cleaned_bytes;
+        if release.may_pass != Some(true) {
+            break release;
+        }
+    };
     let is_done =
         [ReleaseOutcome::Released, ReleaseOutcome::NothingToRelease].contains(&release.outcome);
     assert!(is_done, "{context}: {release:?}");
-    assert_eq!(release.cleaned_bytes, left, "{context}");
+    assert_eq!(cleaned_bytes, left, "{context}");
     assert_eq!(steady.left_bytes(), 0, "{context}");
     let expected = if steady.kind.threads > 1 { RunsIn::OwnThread } else { RunsIn::Slices };
     assert!(release.runs_in.is_none_or(|runs_in| runs_in == expected), "{context}: {release:?}");
