@@ -8,10 +8,11 @@ A treatment is ALLOCATOR or ALLOCATOR/TUNE, or two of them with = between if our
 
 import html
 import json
+import pathlib
 import sys
 import tarfile
 
-WIDTH, HEIGHT, LEFT, TOP, GAP, BOTTOM = 360, 120, 70, 40, 60, 24
+WIDTH, HEIGHT, LEFT, TOP, GAP = 360, 120, 70, 40, 60
 POINTS = 360
 COLOURS = {"RSS": "#0969da", "allocated": "#1a7f37"}
 
@@ -24,7 +25,6 @@ def files(record):
                 if member.isfile() and member.name.endswith(".jsonl"):
                     yield member.name, archive.extractfile(member).read().decode()
     else:
-        import pathlib
         for path in sorted(pathlib.Path(record).rglob("*.jsonl")):
             yield str(path), path.read_text()
 

@@ -46,7 +46,7 @@ impl Mode {
 const PHASES: [&str; 3] = ["filled", "emptied", "dropped"];
 
 /// Bytes that a sleeper can hold.
-pub(crate) const STATES: [usize; 4] = [0, 64, 1 << 10, 16 << 10];
+const STATES: [usize; 4] = [0, 64, 1 << 10, 16 << 10];
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]

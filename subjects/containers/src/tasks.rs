@@ -76,7 +76,7 @@ fn held(place: usize) -> Vec<u8> {
     vec![1; LEAST_HELD + place.wrapping_mul(7919) % SPREAD]
 }
 
-/// How many tasks have begun, and have ended.
+/// The numbers of tasks that have begun and that have ended.
 #[derive(Default)]
 struct Counts {
     begun: AtomicUsize,

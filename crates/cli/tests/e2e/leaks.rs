@@ -181,7 +181,7 @@ fn bad_input_gets_one_sentence() {
 }
 
 #[test]
-#[ignore = "needs root, to be somebody else"]
+#[ignore = "needs root, to run as another user"]
 fn a_process_of_another_user_needs_a_permission() {
     let program = Program::of(&["list", "500"]);
     let output = Command::new("setpriv")

@@ -123,7 +123,7 @@ fn no_probe_stays_in_a_process_when_lowtide_is_killed_in_a_window() {
 }
 
 #[test]
-#[ignore = "needs root, to be somebody else"]
+#[ignore = "needs root, to run as another user"]
 fn without_the_capabilities_there_are_no_stacks_and_the_reason_is_printed() {
     let leaks = |words: &[&str]| {
         let program = program();

@@ -64,7 +64,7 @@ fn all_processes_are_listed() {
 }
 
 #[test]
-#[ignore = "needs root, to be somebody else"]
+#[ignore = "needs root, to run as another user"]
 fn processes_that_may_not_be_read_are_counted() {
     let named = Named::start(&format!("tu{}", std::process::id()));
     let output = Command::new("setpriv")

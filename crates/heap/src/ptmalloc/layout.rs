@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::HEAP_BYTES;
 use crate::memory::{Memory, half_in, word, word_in};
 
-/// Bins of an arena (`NBINS - 1`).
-const BINS: u64 = 127;
+/// Bins of an arena (`NBINS - 1`); the first one has the chunks that were not sorted yet.
+pub(super) const BINS: u64 = 127;
 /// A bin's header in bytes: forward and backward pointer.
-const BIN: u64 = 16;
+pub(super) const BIN: u64 = 16;
 /// From a bin's header back to the chunk that it pretends to be (`offsetof (malloc_chunk, fd)`).
 const FD: u64 = 16;
 /// `next`, `next_free`, `attached_threads`, `system_mem`, `max_system_mem`, behind bins and bitmap.

@@ -7,23 +7,19 @@
 use std::fmt::Write as _;
 
 use super::HEAP_BYTES;
-use super::layout::Layout;
+use super::chunk::{FLAGS, SMALLEST};
+use super::layout::{BIN, BINS, Layout};
 use super::lists::{Links, fast_links};
 use crate::memory::{Memory, word};
 use crate::scattered::Scattered;
 
-/// Bits of a chunk's size that are not of its size.
-const FLAGS: u64 = 7;
 /// Maximum number of chunks and heaps that are looked at in all, and of bytes of the text.
 const MAX_STEPS: u64 = 16 << 20;
 const MAX_TEXT: usize = 64 << 20;
-/// Bytes of the smallest chunk, and of the smallest heap.
-const MIN_CHUNK: u64 = 32;
+/// Bytes of the smallest heap.
 const MIN_HEAP: u64 = 4096;
 /// Number of times that an arena is read that changes meanwhile.
 const TRIES: u32 = 5;
-/// Number of bins, and the place of the first one: that of chunks that were not sorted yet.
-const BINS: u64 = 127;
 
 /// The text, and how much of it is not of one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +47,7 @@ struct Totals {
     rest: Sizes,
     system_bytes: u64,
     max_system_bytes: u64,
-    /// Bytes of its heaps, and of those that may be used.
+    /// Bytes of its heaps, and the part of them that is readable and writable.
     space_bytes: u64,
     usable_bytes: u64,
 }
@@ -102,7 +98,9 @@ struct Reader<'m, M> {
 impl<M: Memory> Reader<'_, M> {
     /// Reads an arena again if it changed meanwhile. The last result counts. Returns its text, and whether it is not of one moment.
     fn arena(&mut self, arena: u64, number: usize) -> Option<(String, Totals, bool)> {
-        for tries in 1.. {
+        let mut tries = 0;
+        loop {
+            tries += 1;
             self.words.forget();
             let before = self.heads(arena);
             let (text, totals, is_whole) = self.arena_once(arena, number)?;
@@ -113,7 +111,6 @@ impl<M: Memory> Reader<'_, M> {
                 return Some((text, totals, true));
             }
         }
-        None
     }
 
     /// What changes when chunks come and go: the heads of all lists, the top, and the bytes from the system.
@@ -148,7 +145,7 @@ impl<M: Memory> Reader<'_, M> {
         found.rest = Sizes { count: 1, total: top_size.unwrap_or(0) & !FLAGS, ..Sizes::default() };
         let mut unsorted = Sizes::default();
         for number in 0..BINS {
-            let (sizes, is_list) = self.bin(self.layout.bins(arena) + number * 16);
+            let (sizes, is_list) = self.bin(self.layout.bins(arena) + number * BIN);
             found.rest.add(&sizes);
             is_whole &= is_list;
             match number {
@@ -195,7 +192,7 @@ impl<M: Memory> Reader<'_, M> {
             if sizes.count == 0 {
                 sizes = Sizes { from: size.saturating_sub(15), to: size, total: 0, count: 0 };
             }
-            if size != sizes.to || size < MIN_CHUNK || !self.take() {
+            if size != sizes.to || size < SMALLEST || !self.take() {
                 return (sizes, false);
             }
             sizes.count += 1;
@@ -211,7 +208,7 @@ impl<M: Memory> Reader<'_, M> {
     /// Follows a bin. Returns whether each chunk pointed back to the one before, as it does unless the list changes.
     fn bin(&mut self, bin: u64) -> (Sizes, bool) {
         let mut sizes = Sizes::default();
-        let header = bin - 16;
+        let header = bin - BIN;
         let Some(mut chunk) = word(self.memory, bin) else { return (sizes, false) };
         // Bins that were never used are zeros.
         if chunk == 0 {
@@ -222,7 +219,7 @@ impl<M: Memory> Reader<'_, M> {
             let link = chunk.checked_add(16).and_then(|at| self.words.pair(at));
             let size = chunk.checked_add(8).and_then(|at| self.words.word(at));
             let (Some((next, back)), Some(size)) = (link, size) else { return (sizes, false) };
-            if back != before || size < MIN_CHUNK || !self.take() {
+            if back != before || size < SMALLEST || !self.take() {
                 return (sizes, false);
             }
             // The flags are counted with the size, as the library does.

@@ -133,22 +133,20 @@ pub(super) fn find(
         .into_iter()
         .filter_map(|(mapping, names)| {
             let file = open_mapped(pid, mapping).ok()?;
-            let found = offsets(&file, &names)?;
-            let instruction = instruction_at(&file, found.first()?.0)?.0;
-            let probed = |found: Vec<(u64, u64)>| {
-                let mut offsets: Vec<u64> = found
-                    .into_iter()
-                    .filter_map(|(offset, _)| instruction_at(&file, offset).map(|(_, at)| at))
+            let found = symbols(&file, &names)?;
+            let instruction = instruction_at(&file, found.first()?.offset)?.0;
+            let probed = |is_wanted: &dyn Fn(&str) -> bool| {
+                let wanted = found.iter().filter(|symbol| is_wanted(&names[symbol.name]));
+                let mut offsets: Vec<u64> = wanted
+                    .filter_map(|symbol| instruction_at(&file, symbol.offset).map(|(_, at)| at))
                     .filter(|offset| is_unchanged(memory, maps, mapping, &file, *offset))
                     .collect();
                 offsets.sort_unstable();
                 offsets.dedup();
                 offsets
             };
-            let is_common = |name: &&String| COMMON.contains(&name.as_str());
-            let common: Vec<String> = names.iter().filter(is_common).cloned().collect();
-            let common = probed(self::offsets(&file, &common).unwrap_or_default());
-            let offsets = probed(found);
+            let common = probed(&|name| COMMON.contains(&name));
+            let offsets = probed(&|_| true);
             let common = if common.is_empty() { offsets.clone() } else { common };
             (!offsets.is_empty()).then_some(Functions { file, offsets, common, instruction })
         })
@@ -160,7 +158,7 @@ pub(super) fn python(pid: u32, maps: &[Mapping], detected: &Detected) -> Option<
     let runtime = detected.runtimes.iter().find(|one| one.kind == RuntimeKind::Python)?;
     let mapping = maps.iter().find(|mapping| mapping.file == runtime.file)?;
     let file = open_mapped(pid, mapping).ok()?;
-    let (offset, bytes) = *offsets(&file, &[EVALUATION.to_owned()])?.first()?;
+    let Symbol { offset, bytes, .. } = *symbols(&file, &[EVALUATION.to_owned()])?.first()?;
     Some(((runtime.file, offset), bytes))
 }
 
@@ -225,15 +223,25 @@ fn names_of(kind: &AllocatorKind) -> Vec<String> {
     names
 }
 
-/// Returns where functions begin in a file, and their sizes in bytes, in the order of their names.
-fn offsets(file: &File, names: &[String]) -> Option<Vec<(u64, u64)>> {
+/// A function in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Symbol {
+    /// The place of its name in the list of those that were wanted.
+    name: usize,
+    /// Where it begins in the file, and its size, in bytes.
+    offset: u64,
+    bytes: u64,
+}
+
+/// Finds functions in a file, in the order of their names.
+fn symbols(file: &File, names: &[String]) -> Option<Vec<Symbol>> {
     let source = Source::new(file);
     let source = &source;
     let header = FileHeader64::<Endianness>::parse(source).ok()?;
     let endian = header.endian().ok()?;
     let segments = header.program_headers(endian, source).ok()?;
     let sections = header.sections(endian, source).ok()?;
-    let mut found: Vec<(usize, u64, u64)> = Vec::new();
+    let mut found: Vec<Symbol> = Vec::new();
     for kind in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
         let mut tables = sections.iter().filter(|section| section.sh_type(endian) == kind);
         let entry = size_of::<elf::Sym64<Endianness>>() as u64;
@@ -257,11 +265,12 @@ fn offsets(file: &File, names: &[String]) -> Option<Vec<(u64, u64)>> {
                 let offset = segment.p_offset(endian).checked_add(within)?;
                 (segment.p_type(endian) == elf::PT_LOAD && is_code).then_some(offset)
             });
-            found.extend(offset.map(|offset| (place, offset, symbol.st_size(endian))));
+            let bytes = symbol.st_size(endian);
+            found.extend(offset.map(|offset| Symbol { name: place, offset, bytes }));
         }
     }
     found.sort_unstable();
-    Some(found.into_iter().map(|(_, offset, bytes)| (offset, bytes)).collect())
+    Some(found)
 }
 
 #[cfg(test)]

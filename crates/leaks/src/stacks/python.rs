@@ -3,7 +3,7 @@
 //! The function of CPython that executes bytecode keeps the address of the next instruction in a register or in its frame of the
 //! native stack. So the copies of both say which bytecode was executing. The code objects that contain bytecode usually live as
 //! long as the program. They are read when the process has no probes any more: what was found is marked as an estimate, because
-//! another code object can have taken the place of one that was freed since.
+//! a code object can have been freed since, and its memory used for another one.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -310,7 +310,7 @@ impl Code {
     }
 
     fn line(self, memory: &impl Memory, next: u64) -> Option<u32> {
-        // The address can be behind the operands of the instruction, too: they have its line.
+        // The address can also point behind the operands of the instruction. They have the same line.
         let next = next.checked_sub(self.at + self.head)?.checked_div(UNIT)?;
         let first = if self.is_3_11() { offset::FIRST_LINE_3_11 } else { offset::FIRST_LINE };
         let mut bytes = [0; 4];

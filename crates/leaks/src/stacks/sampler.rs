@@ -462,9 +462,11 @@ impl Sampling {
 
     /// Returns the number of a stack; `None` if there are too many.
     fn number(&mut self, hit: &Hit, walk: Walk) -> Option<u32> {
-        let places = self.unwinder.places(&walk.addresses);
         let python = match &mut self.python {
-            Some(functions) => functions.of(&self.memory, &mut self.unwinder, hit, &walk, &places),
+            Some(functions) => {
+                let places = self.unwinder.places(&walk.addresses);
+                functions.of(&self.memory, &mut self.unwinder, hit, &walk, &places)
+            }
             None => Vec::new(),
         };
         let key = (walk.addresses, python);
@@ -476,6 +478,7 @@ impl Sampling {
         }
         let number = self.stacks.len() as u32;
         let (addresses, python) = key.clone();
+        let places = self.unwinder.places(&addresses);
         let is_whole = walk.is_whole;
         self.stacks.push((Frames { addresses, places, python, is_whole }, 0));
         self.numbers.insert(key, number);

@@ -96,7 +96,7 @@ fn the_call_that_loses_blocks_is_made_as_often_as_blocks_are_lost() {
     assert!(proof.calls > 0, "{proof:?}");
     let ratio = proof.calls_per_hour / proof.survivors_per_hour;
     // The program makes as many steps as the machine lets it, which differs from moment to moment.
-    assert!((0.1..10.0).contains(&ratio), "{proof:?}");
+    assert!((0.3..3.0).contains(&ratio), "{proof:?}");
 }
 
 #[test]

@@ -217,60 +217,61 @@ pub(crate) fn recommendation(study: &StudyReport) -> Option<String> {
     })
 }
 
-/// Returns the metrics of each round, if there are several: a row for each treatment and round.
-pub(crate) fn rounds(study: &StudyReport) -> Option<Table> {
-    if study.trials.iter().all(|t| t.rounds.len() < 2) {
-        return None;
-    }
+/// Returns a row for each treatment and round: both, and the cells that are made of the results of the round in each trial.
+fn each_round(study: &StudyReport, cells: impl Fn(&[&RoundResult]) -> Vec<Cell>) -> Vec<TableRow> {
     let most = study.trials.iter().map(|t| t.rounds.len()).max().unwrap_or(0);
-    let mut all = study.trials.iter().flat_map(|t| &t.rounds);
-    let tells = all.any(|round| round.allocated_bytes.is_some());
-    let rate = |round: &RoundResult| round.load.as_ref()?.figure("requests_per_s");
-    let with_rate = study.trials.iter().flat_map(|t| &t.rounds).any(|r| rate(r).is_some());
     let mut rows = Vec::new();
     for summary in &study.treatments {
         let trials = shown(study, summary);
         for place in 0..most {
             let rounds: Vec<&RoundResult> =
                 trials.iter().filter_map(|t| t.rounds.get(place)).collect();
-            let memory = |of: &dyn Fn(&RoundResult) -> Option<u64>| {
-                bytes(Estimate::from_values(&values(
-                    rounds.iter().map(|r| of(r).map(|b| b as f64)),
-                )))
-            };
-            let count = |name: &str| {
-                let all = values(rounds.iter().map(|r| r.load.as_ref()?.figure(name)));
-                if all.is_empty() {
-                    "–".to_owned()
-                } else {
-                    format!("{}", all.iter().sum::<f64>())
-                }
-            };
-            let latency = values(rounds.iter().map(|r| {
-                let load = r.load.as_ref()?;
-                if latency_is_told(study) { load.mean_latency_s() } else { Some(load.wall_s) }
-            }));
-            let mut cells = vec![
-                Cell::from(summary.treatment.label()),
-                Cell::from((place + 1).to_string()),
-                memory(&|r| r.peak_bytes),
-                memory(&|r| r.settled_bytes),
-            ];
-            if tells {
-                cells.push(memory(&|r| r.allocated_bytes));
-            }
-            cells.extend([Cell::from(count("succeeded")), Cell::from(count("failed"))]);
-            if with_rate {
-                let rates = values(rounds.iter().map(|r| rate(r)));
-                let told = median(&rates).map_or("–".to_owned(), |r| format!("{r:.0}"));
-                cells.push(Cell::from(told));
-            }
-            cells.push(Cell::from(
-                median(&latency).map_or("–".to_owned(), |s| HumanSeconds(s).to_string()),
-            ));
-            rows.push(TableRow::plain(cells));
+            let head = [Cell::from(summary.treatment.label()), Cell::from((place + 1).to_string())];
+            rows.push(TableRow::plain(head.into_iter().chain(cells(&rounds)).collect()));
         }
     }
+    rows
+}
+
+/// Formats the median of times in seconds.
+fn seconds(times: &[f64]) -> Cell {
+    Cell::from(median(times).map_or("–".to_owned(), |s| HumanSeconds(s).to_string()))
+}
+
+/// Returns the metrics of each round, if there are several: a row for each treatment and round.
+pub(crate) fn rounds(study: &StudyReport) -> Option<Table> {
+    if study.trials.iter().all(|t| t.rounds.len() < 2) {
+        return None;
+    }
+    let mut all = study.trials.iter().flat_map(|t| &t.rounds);
+    let tells = all.any(|round| round.allocated_bytes.is_some());
+    let rate = |round: &RoundResult| round.load.as_ref()?.figure("requests_per_s");
+    let with_rate = study.trials.iter().flat_map(|t| &t.rounds).any(|r| rate(r).is_some());
+    let rows = each_round(study, |rounds| {
+        let memory = |of: &dyn Fn(&RoundResult) -> Option<u64>| {
+            bytes(Estimate::from_values(&values(rounds.iter().map(|r| of(r).map(|b| b as f64)))))
+        };
+        let count = |name: &str| {
+            let all = values(rounds.iter().map(|r| r.load.as_ref()?.figure(name)));
+            if all.is_empty() { "–".to_owned() } else { format!("{}", all.iter().sum::<f64>()) }
+        };
+        let latency = values(rounds.iter().map(|r| {
+            let load = r.load.as_ref()?;
+            if latency_is_told(study) { load.mean_latency_s() } else { Some(load.wall_s) }
+        }));
+        let mut cells = vec![memory(&|r| r.peak_bytes), memory(&|r| r.settled_bytes)];
+        if tells {
+            cells.push(memory(&|r| r.allocated_bytes));
+        }
+        cells.extend([Cell::from(count("succeeded")), Cell::from(count("failed"))]);
+        if with_rate {
+            let rates = values(rounds.iter().map(|r| rate(r)));
+            let told = median(&rates).map_or("–".to_owned(), |r| format!("{r:.0}"));
+            cells.push(Cell::from(told));
+        }
+        cells.push(seconds(&latency));
+        cells
+    });
     let mut names = vec!["treatment", "round", "peak", "settled"];
     if tells {
         names.push("of it allocated");
@@ -303,20 +304,10 @@ pub(crate) fn latencies(study: &StudyReport) -> Option<Table> {
     if !all.any(|round| latency(round, "p99").is_some()) {
         return None;
     }
-    let most = study.trials.iter().map(|t| t.rounds.len()).max().unwrap_or(0);
-    let mut rows = Vec::new();
-    for summary in &study.treatments {
-        let trials = shown(study, summary);
-        for place in 0..most {
-            let rounds = || trials.iter().filter_map(|t| t.rounds.get(place));
-            let cells = NAMES.iter().map(|(name, _)| {
-                let found = values(rounds().map(|round| latency(round, name)));
-                Cell::from(median(&found).map_or("–".to_owned(), |s| HumanSeconds(s).to_string()))
-            });
-            let head = [Cell::from(summary.treatment.label()), Cell::from((place + 1).to_string())];
-            rows.push(TableRow::plain(head.into_iter().chain(cells).collect()));
-        }
-    }
+    let rows = each_round(study, |rounds| {
+        let median = |name| seconds(&values(rounds.iter().map(|round| latency(round, name))));
+        NAMES.iter().map(|(name, _)| median(name)).collect()
+    });
     let names = ["treatment", "round"].into_iter().chain(NAMES.iter().map(|(_, name)| *name));
     Some(Table {
         caption: "Latency of the requests of each round: medians over the repeats".to_owned(),

@@ -14,6 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use calls::{Fires, SharedPages};
+use lowtide_probe::proc::status::Status;
 pub(super) use program::REGISTERS;
 use program::{counter, sample};
 
@@ -178,10 +179,10 @@ impl Sampler {
 /// Returns device and inode of the PID namespace of a process, and its number there.
 fn identity(pid: u32) -> io::Result<[u64; 3]> {
     let namespace = std::fs::metadata(format!("/proc/{pid}/ns/pid"))?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let own = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
-    let own = own.ok_or_else(|| io::Error::other("its number in its namespace is unknown"))?;
+    let own = match Status::read(pid)?.own_pid {
+        0 => return Err(io::Error::other("its number in its namespace is unknown")),
+        own => u64::from(own),
+    };
     Ok([namespace.dev(), namespace.ino(), own])
 }
 

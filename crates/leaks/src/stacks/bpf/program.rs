@@ -50,7 +50,7 @@ mod function {
 
 /// Registers of the program, in bytes from the beginning of `struct pt_regs` (x86_64).
 mod register {
-    /// The first of those that functions preserve for their callers: r15, r14, r13, r12, rbp, rbx.
+    /// The first of the callee-saved registers: r15, r14, r13, r12, rbp, rbx.
     pub(super) const PRESERVED: i16 = 0;
     pub(super) const AX: i16 = 80;
     pub(super) const IP: i16 = 128;
