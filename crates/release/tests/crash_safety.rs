@@ -88,11 +88,12 @@ fn release_goes_through(steady: &mut Steady, context: &str) {
         if release.may_pass != Some(true) {
             break release;
         }
+        println!("{context}: {release:?}");
     };
     let is_done =
         [ReleaseOutcome::Released, ReleaseOutcome::NothingToRelease].contains(&release.outcome);
     assert!(is_done, "{context}: {release:?}");
-    assert_eq!(cleaned_bytes, left, "{context}");
+    assert_eq!(cleaned_bytes, left, "{context}: {release:?}");
     assert_eq!(steady.left_bytes(), 0, "{context}");
     let expected = if steady.kind.threads > 1 { RunsIn::OwnThread } else { RunsIn::Slices };
     assert!(release.runs_in.is_none_or(|runs_in| runs_in == expected), "{context}: {release:?}");

@@ -138,6 +138,16 @@ fn is_unwritten(memory: &LiveMemory, code: &Mapping, block: &Mapping) -> bool {
 }
 
 impl Leftover {
+    /// Returns the part to which a thread may return: the code. Of a block whose code is not mapped any more, returns all,
+    /// because what it is for is unknown.
+    ///
+    /// The block is left out: its 64 pages may contain a number on a stack that is no address, half of it left by an
+    /// earlier call.
+    pub(crate) fn code(&self) -> Range<u64> {
+        let Range { start, end } = self.range;
+        if self.has_block { start..start + CODE_BYTES } else { start..end }
+    }
+
     /// Returns whether a release still uses it. `wait` lets some time pass.
     pub(crate) fn is_active(&self, target: &Target, memory: &LiveMemory, wait: impl Fn()) -> bool {
         let own_thread = || {
@@ -278,5 +288,9 @@ mod tests {
         let ranges: Vec<_> =
             found.iter().map(|l| (l.range.start, l.range.end - l.range.start)).collect();
         assert_eq!(ranges, [(0x7f12_0000_0000, BYTES), (0x7f13_0000_0000, CODE_BYTES)]);
+        for leftover in found {
+            let start = leftover.range.start;
+            assert_eq!(leftover.code(), start..start + CODE_BYTES);
+        }
     }
 }

@@ -63,8 +63,9 @@ impl<'t> ThreadBorrower<'t> {
             if leftover.is_active(self.io.target, self.io.live, wait) {
                 return Err(Refusal::AnotherRelease.into());
             }
+            let code = leftover.code();
             let range = leftover.range;
-            if self.inspector().may_be_returned_to(&range) {
+            if self.inspector().may_be_returned_to(&code) {
                 cleanup.kept.push(range);
             } else {
                 self.unmap(&range)?;
