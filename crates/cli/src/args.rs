@@ -9,6 +9,7 @@ use lowtide_exporter::ListenAddress;
 use lowtide_policy::PolicyKind;
 use lowtide_study::Flags;
 
+use crate::help;
 use crate::selector::{ProcessFilter, Selector};
 use crate::top::rows::{GroupKey, SortKey};
 use crate::values::{
@@ -25,24 +26,23 @@ const STYLES: Styles = Styles::styled()
 
 /// Memory rises with the load. lowtide shows why it does not fall again, and brings it down.
 #[derive(Debug, Parser)]
-#[command(name = "lowtide", version, styles = STYLES, max_term_width = 100, after_help = EXITS)]
+#[command(name = "lowtide", version, styles = STYLES, max_term_width = 100, after_help = help::EXITS)]
 pub(crate) struct Cli {
-    /// Print data as JSON: one object; with `report` and several records, one object per line
+    /// Print data as JSON
+    ///
+    /// One object; with `report` and several records, one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// When to use colours; NO_COLOR and TERM=dumb are respected
+    /// When to use colours
+    ///
+    /// NO_COLOR and TERM=dumb are respected.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: ColorChoice,
 
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
-
-const EXITS: &str = "\
-Exit codes: 0 done, 1 failed, 2 usage, 3 not permitted, 4 the target is gone, 5 refused, \
-99 a threshold given with --fail-on or --baseline was crossed, 130 interrupted. `run` ends like its \
-command; its own failures are 125, 126 and 127.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -71,11 +71,13 @@ pub(crate) enum Verb {
     /// Show records as charts and tables
     Report(ReportArgs),
     /// Print completions for a shell
+    #[command(after_long_help = help::COMPLETIONS_HELP)]
     Completions {
         /// The shell
         shell: Shell,
     },
     /// Print the manual page
+    #[command(after_long_help = help::MAN_HELP)]
     Man {
         /// A verb, for its own page
         verb: Option<String>,
@@ -89,6 +91,7 @@ pub(crate) enum Verb {
 }
 
 #[derive(Debug, Args)]
+#[command(after_long_help = help::DEMO_HELP)]
 pub(crate) struct DemoArgs {
     /// Number of requests in flight at once [default: by the memory of the machine]
     #[arg(long, value_name = "COUNT")]
@@ -104,6 +107,7 @@ pub(crate) struct DemoArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_long_help = help::INSPECT_HELP)]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     pub(crate) selector: Selector,
@@ -122,7 +126,7 @@ pub(crate) struct InspectArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-#[command(after_long_help = RELEASE_HELP)]
+#[command(after_long_help = help::RELEASE_HELP)]
 pub(crate) struct ReleaseArgs {
     #[command(flatten)]
     pub(crate) selector: Selector,
@@ -185,23 +189,6 @@ impl MethodChoice {
     }
 }
 
-const RELEASE_HELP: &str = "\
-Only free memory is released: memory in use and the program stay as they are. If
-a process could come to harm, lowtide refuses to release its memory, and prints
-the reason. If nothing would be returned, nothing is done.
-
-Exit codes: 0 released, nothing to release, or a dry run; 1 the release stopped
-early, or failed; 2 usage; 3 not permitted; 4 the process is gone; 5 refused.
-For several processes, the worst of their codes, in the order 1, 2, 3, 5, 4.
---json prints one object for each process, also if its release was refused; with
-a selector or --subprocesses, a final object for all of them together.
-
-Examples:
-  lowtide release 4711
-  lowtide release 4711 --dry-run
-  lowtide release 4711 --max-pause 500us --watch 60s
-  lowtide release --cgroup /system.slice/app.service --wait 30s --yes";
-
 /// When and how memory is released; the same for `run` and `attach`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PolicyArgs {
@@ -232,7 +219,7 @@ pub(crate) struct PolicyArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_long_help = RUN_HELP)]
+#[command(after_long_help = help::RUN_HELP)]
 pub(crate) struct RunArgs {
     /// The allocator: glibc, jemalloc, mimalloc, mimalloc2, tcmalloc, or NAME=/path/to/lib.so
     #[arg(short, long, value_name = "ALLOCATOR")]
@@ -255,35 +242,8 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<std::ffi::OsString>,
 }
 
-const RUN_HELP: &str = "\
-The command runs as if it had been started directly. A second process of lowtide
-observes the command and all of its descendants, and releases their free memory
-when the policy decides so. If that process fails or is killed, the command
-continues.
-
-Policies:
-  adaptive        when the load has fallen or memory is short, if the gain is
-                  worth the cost
-  pressure        when memory is short, by stalls and by the limit of the cgroup
-  periodic=30s    at a fixed interval
-  freed=1GiB      each time that the process has freed this many bytes; preloads
-                  a small library
-  none            never
-
-The memory of glibc, jemalloc, mimalloc and gperftools is released.
-
-Exit codes: that of the command; 128 + N if signal N ended it; 125 if lowtide
-failed, 126 if the command could not be started, 127 if it was not found.
-
-Examples:
-  lowtide run -- ./server
-  lowtide run -t glibc/arena_max=2 -p periodic=5m -- ./server --port 8080
-  lowtide run --log /var/log/lowtide.jsonl --max-pause 500us -- python3 app.py
-
-In a container: ENTRYPOINT [\"/lowtide\", \"run\", \"--\"]";
-
 #[derive(Debug, Args)]
-#[command(after_long_help = ATTACH_HELP)]
+#[command(after_long_help = help::ATTACH_HELP)]
 pub(crate) struct AttachArgs {
     #[command(flatten)]
     pub(crate) selector: Selector,
@@ -304,27 +264,8 @@ pub(crate) struct AttachArgs {
     pub(crate) dry_run: bool,
 }
 
-const ATTACH_HELP: &str = "\
-`attach` ends when the named processes have ended, or by Ctrl-C or SIGTERM, and
-leaves nothing in them. With a selector, it also supervises processes that match
-later, and does not end by itself. If the memory of a process cannot be released
-safely, this is reported once, with the reason. Processes of lowtide itself are
-left out; with --all also PID 1, and processes that the OOM killer must not kill
-(oom_score_adj below -900).
-
-`lowtide run --help` describes the policies. --log FILE, or --json on stdout,
-writes one JSON line for each release.
-
-Exit codes: 0 the processes have ended, or Ctrl-C; 1 failed; 2 usage; 3 not
-permitted; 4 no such process.
-
-Examples:
-  lowtide attach 4711
-  lowtide attach --cgroup /system.slice/app.service --log /var/log/lowtide.jsonl
-  lowtide attach --all --min-rss 1GiB --dry-run";
-
 #[derive(Debug, Args)]
-#[command(after_long_help = TOP_HELP)]
+#[command(after_long_help = help::TOP_HELP)]
 pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) filter: ProcessFilter,
@@ -346,24 +287,8 @@ pub(crate) struct TopArgs {
     pub(crate) interval: TypedDuration,
 }
 
-const TOP_HELP: &str = "\
-RSS and names appear at once. The other metrics need an inspection of the process,
-which does not stop it; the largest processes come first. Later inspections use
-5 % of a core on average. A process is not read again after a read blocks for 5 s.
-
-On a terminal, s orders by the next column, b groups, / filters, Enter watches a
-process, r releases its free memory after a confirmation, q quits. Otherwise the
-table is printed once; --json without --once prints an object after each interval.
-
-Exit codes: 0 done; 1 failed; 2 usage; 4 no process matches; 130 interrupted (--once).
-
-Examples:
-  lowtide top
-  lowtide top --once --by exe --sort rss
-  lowtide top --cgroup /system.slice --json --once";
-
 #[derive(Debug, Args)]
-#[command(after_long_help = EXPORTER_HELP)]
+#[command(after_long_help = help::EXPORTER_HELP)]
 pub(crate) struct ExporterArgs {
     #[command(flatten)]
     pub(crate) filter: ProcessFilter,
@@ -393,25 +318,8 @@ pub(crate) struct ExporterArgs {
     pub(crate) budget: f64,
 }
 
-const EXPORTER_HELP: &str = "\
-Metrics are at /metrics, in the text format of Prometheus or, if the client asks for
-it, of OpenMetrics. /healthz returns `ok`. A scrape never waits for an inspection:
-lowtide_inspection_age_seconds is the age of the values. Without a selector, all
-processes are exported.
-
-The exporter only reads. At startup, it installs a seccomp filter that forbids
-ptrace, writing to other processes, and executing programs. To read the processes
-of other users, it requires CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
-
-Exit codes: 0 Ctrl-C or SIGTERM; 1 failed; 2 usage; 3 not permitted.
-
-Examples:
-  lowtide exporter
-  lowtide exporter --listen 0.0.0.0:9797 --web-config web-config.yml --group-by cgroup
-  lowtide exporter --textfile /var/lib/prometheus/node-exporter/lowtide.prom";
-
 #[derive(Debug, Args)]
-#[command(after_long_help = WATCH_HELP)]
+#[command(after_long_help = help::WATCH_HELP)]
 pub(crate) struct WatchArgs {
     /// A process
     #[arg(value_name = "PID", value_parser = crate::selector::pid)]
@@ -436,7 +344,7 @@ pub(crate) struct WatchArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_long_help = LEAKS_HELP)]
+#[command(after_long_help = help::LEAKS_HELP)]
 pub(crate) struct LeaksArgs {
     /// A process
     #[arg(value_name = "PID", value_parser = crate::selector::pid)]
@@ -488,7 +396,7 @@ pub(crate) struct LeaksArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_long_help = LOAD_HELP)]
+#[command(after_long_help = help::LOAD_HELP)]
 pub(crate) struct LoadArgs {
     /// The server: http://HOST:PORT/PATH, https://…, or, for bare connections, tcp:HOST:PORT or
     /// tls:HOST:PORT. With several URLs, each round uses the next one
@@ -525,7 +433,7 @@ pub(crate) struct LoadArgs {
     pub(crate) pause: String,
 
     /// Send requests during the pauses, at this rate; they are counted separately
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", hide_short_help = true)]
     pub(crate) between_rounds: Option<String>,
 
     /// Maximum time to wait for a response, and to open a connection
@@ -533,11 +441,11 @@ pub(crate) struct LoadArgs {
     pub(crate) timeout: String,
 
     /// In a pause, close connections that have been idle for this time; `never` keeps them open
-    #[arg(long, value_name = "DURATION|never", default_value = "1s")]
+    #[arg(long, value_name = "DURATION|never", default_value = "1s", hide_short_help = true)]
     pub(crate) idle_close: String,
 
     /// Keep the connections open for this time after the last round
-    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    #[arg(long, value_name = "DURATION", default_value = "0s", hide_short_help = true)]
     pub(crate) linger: String,
 
     /// The method [default: GET, or POST with a body]
@@ -559,7 +467,7 @@ pub(crate) struct LoadArgs {
     pub(crate) data: Option<String>,
 
     /// Size of a generated body, such as 64KiB
-    #[arg(long, value_name = "SIZE", help_heading = "Requests")]
+    #[arg(long, value_name = "SIZE", help_heading = "Requests", hide_short_help = true)]
     pub(crate) body_size: Option<String>,
 
     /// Use HTTP/1.1, with one request at a time on a connection
@@ -592,92 +500,6 @@ pub(crate) struct LoadArgs {
     pub(crate) fail_on: Vec<String>,
 }
 
-const LOAD_HELP: &str = "\
-The protocol is HTTP/1.1 or HTTP/2. For https:, the server chooses. For http:,
-it is HTTP/2 with prior knowledge if -m asks for more than one stream, which
-only HTTP/2 supports; else HTTP/1.1.
-
-Counts: requests = succeeded + failed. A request succeeds if its response is
-complete, with a status below 400. Different bodies are counted, up to 100 of
-them. Without --rate, a request counts from the time at which it is sent. A lost
-connection is opened again while requests are left; after three in a row without
-any response, it is given up for the round.
-
-Latency covers the requests that succeeded. If some timed out, a second line
-includes them, each with the time from when it was sent (with --rate: due) until
-it was given up; in JSON, this is latency_with_timeouts_s.
-
---fail-on compares a metric of each round with a number. Metrics: requests,
-succeeded, failed, failed_ratio (failed / requests), timed_out, requests_per_s,
-sent_s, completed_s, peak_in_flight, distinct_responses, closed_while_held,
-client_peak_rss_bytes; mean, p50, p90, p99, p999 and max of latency_s and of
-latency_with_timeouts_s.
-
-Exit codes: 0 done, even if every request failed (use --fail-on 'failed_ratio>0'
-to change that); 1 no connection could be made; 2 usage; 99 a threshold given
-with --fail-on was crossed; 130 ended by Ctrl-C, with the results so far.
-
-Examples:
-  lowtide load 'http://127.0.0.1:3000/?expire=20000' -m 125000         a million at once
-  lowtide load http://127.0.0.1:8080/ -c 50 -z 30s                     50 at a time, for 30 s
-  lowtide load https://localhost:8443/ -k -m 100 -n 100000 --rounds 3  three rounds
-  lowtide load http://127.0.0.1:8080/ --rate 500/s -z 1m               500 a second
-  lowtide load tls:localhost:8443 -k -c 3000 --ramp 100/s --hold 30s   3,000 connections
-  lowtide load http://127.0.0.1:8080/ --fail-on 'failed_ratio>0.01'    a check for CI";
-
-const LEAKS_HELP: &str = "\
-lowtide reads the heap several times, and recognises each block by its address,
-its size and a hash of its first 48 bytes. The process is not stopped. At the
-end, all of its memory is searched twice for pointers.
-
-Verdicts on the blocks of a size:
-  lost         they accumulate, and are unreachable: a leak
-  growing      they accumulate, and are reachable or may be: a leak, or an
-               unbounded cache
-  filling      their growth slows down, the older ones are freed, or the process
-               used more memory before
-  lost before  memory from before the first snapshot is unreachable
-  level        no block size grows
-  too early    not watched for long enough
-
-Stacks show where growing blocks are allocated. They are sampled by probes on
-the allocation functions, in short windows: at most 1 % of the time, and 20,000
-allocations a window. They require CAP_BPF and CAP_PERFMON, and Linux 5.8 or
-newer. A program with Go code or shadow stacks is only read.
-
-Supported: glibc, jemalloc, mimalloc, gperftools' tcmalloc and CPython's
-objects. A heap of more than 2.5 million blocks is sampled: counts and rates are
-then estimates, with a 95 % confidence interval of each rate.
-
-Examples:
-  lowtide leaks 4711 --duration 2m
-  lowtide leaks 4711 --older 10m --top 10 --output leaks.jsonl
-  lowtide leaks 4711 --duration 10m --folded
-  lowtide leaks 4711 --duration 10m --no-stacks --json";
-
-const WATCH_HELP: &str = "\
-Keys:
-  q, Ctrl-C     quit; Esc: back, or quit
-  p, space      freeze the display; sampling and recording continue
-  a             the arenas of the heap: scroll with j, k, arrows, PgUp, PgDn, Home, End
-  l             the growing blocks from now on, as in `lowtide leaks`; s searches for holders
-  +, -          longer or shorter interval
-  ?             help
-
-`watch` ends with the process, with its terminal, or by a signal. If stdout is not
-a terminal, or with --json, it prints a line for each inspection instead.
-
-With --log, the view marks each release on the chart and sums up the releases of
-the process since the start of the log. Lines, JSON and the record contain the
-releases since the watch started. The log contains the PIDs that its writer sees:
-to follow the log of a container, run `lowtide watch` inside the container.
-
-Examples:
-  lowtide watch 4711
-  lowtide watch 4711 --log /var/log/lowtide.jsonl
-  lowtide watch 4711 --looks 60 --output night.jsonl
-  lowtide watch 4711 --json --interval 10s";
-
 #[derive(Debug, Args)]
 pub(crate) struct DemoServerArgs {
     /// Where to listen
@@ -685,7 +507,7 @@ pub(crate) struct DemoServerArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_long_help = STUDY_HELP)]
+#[command(after_long_help = help::STUDY_HELP)]
 pub(crate) struct StudyArgs {
     /// A study file; flags override it
     #[arg(value_name = "FILE.toml")]
@@ -703,40 +525,8 @@ pub(crate) struct StudyArgs {
     pub(crate) set: Vec<String>,
 }
 
-const STUDY_HELP: &str = "\
-Presets (-t), each with a value of your own by NAME=VALUE:
-  glibc/trim_threshold          65536 B: free memory at the top of the heap that is returned;
-                                fixes mmap_threshold
-  glibc/mmap_threshold          65536 B: minimum size of a block with its own mapping
-  glibc/tcache_count            0: freed blocks of each size that each thread keeps
-  glibc/arena_max               1: number of arenas for all threads
-  jemalloc/background_thread    returns memory that was free for 1000 ms, also while idle
-  mimalloc/purge_delay          0 ms: time until a free page is returned (mimalloc2 likewise)
-  tcmalloc/aggressive_decommit  1: every span is returned as soon as it is free
-  tcmalloc/release_rate         10: rate at which free spans are returned, 0 to 10
-
-The commands of --load, --prepare and --cleanup find LOWTIDE_TRIAL,
-LOWTIDE_TREATMENT, LOWTIDE_REPEAT, LOWTIDE_RECORD, LOWTIDE (this program) and,
-once the subject runs, LOWTIDE_SUBJECT_PID in their environment. If a load prints
-a lowtide.load/1 object, the report shows its metrics. If a load writes its
-samples to the file LOWTIDE_LOAD_SAMPLES, as `lowtide load` does, the report
-shows its requests in flight.
-
-Examples:
-  lowtide study -- python3 job.py
-  lowtide study -a glibc,jemalloc -t glibc/arena_max=2 --repeat 6 \\
-      --ready tcp:127.0.0.1:8080 --load 'wrk -c 200 -d 20s http://127.0.0.1:8080/' -- ./server
-  lowtide study studies/python-httpx.toml --set contexts=2000
-
-Studies that take hours print progress and the remaining time to stderr. --resume
-continues an interrupted study. Parts of a study run one by one, on one machine or
-on several (in a Slurm array, in an indexed Job). A part consists of whole
-repeats, with every treatment once in each, in the order of the whole study:
-  lowtide study night.toml --repeat 12 --output night --resume
-  lowtide study night.toml --repeat 12 --output part-1 --resume --shard 1/4
-  lowtide report part-1 part-2 part-3 part-4";
-
 #[derive(Debug, Args)]
+#[command(after_long_help = help::REPORT_HELP)]
 pub(crate) struct ReportArgs {
     /// Directories of records, or single files in them. Parts of one study (--shard) are combined; other
     /// records are overlaid. The record of a load is overlaid on the records of the same time
@@ -793,16 +583,6 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    #[test]
-    fn no_line_of_a_help_is_broken_in_two() {
-        /// `max_term_width`, at which clap breaks lines where stdout is no terminal.
-        const WIDTH: usize = 100;
-        for help in [STUDY_HELP, WATCH_HELP, RELEASE_HELP, LOAD_HELP, RUN_HELP, ATTACH_HELP] {
-            let long = help.lines().find(|line| line.chars().count() > WIDTH);
-            assert_eq!(long, None);
-        }
-    }
-
     /// Every line of the documents that begins with `lowtide `, continued lines joined.
     fn commands(text: &str) -> Vec<String> {
         let joined = text.replace("\\\n", " ");
@@ -817,14 +597,46 @@ mod tests {
         commands.collect::<Vec<_>>().join("\n")
     }
 
+    /// Returns the verbs that users see, by their names.
+    fn verbs() -> Vec<clap::Command> {
+        let mut all = Cli::command().term_width(100);
+        all.build();
+        all.get_subcommands()
+            .filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
+            .cloned()
+            .collect()
+    }
+
     #[test]
-    fn every_command_in_the_readme_and_in_the_help_is_understood() {
+    fn the_short_help_of_each_verb_fits_a_screen() {
+        const SCREEN_LINES: usize = 50;
+        for mut verb in verbs() {
+            let lines = verb.render_help().to_string().lines().count();
+            assert!(lines <= SCREEN_LINES, "{}: {lines} lines", verb.get_name());
+        }
+    }
+
+    #[test]
+    fn the_long_help_of_each_verb_ends_with_three_examples_or_more() {
+        for verb in verbs() {
+            let help = verb.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            let examples = help.split_once("Examples:\n").map_or("", |(_, examples)| examples);
+            let examples = commands(examples);
+            let own = examples.iter().filter(|line| line.contains(verb.get_name()));
+            assert!(own.count() >= 3, "{}: {examples:?}", verb.get_name());
+            for line in &examples {
+                is_understood(line);
+            }
+            // `max_term_width`, at which clap breaks lines where stdout is no terminal.
+            assert_eq!(help.lines().find(|line| line.chars().count() > 100), None);
+        }
+    }
+
+    #[test]
+    fn every_command_in_the_readme_is_understood() {
         let readme = commands(&shell_blocks(include_str!("../../../README.md")));
         assert!(readme.len() >= 4, "{readme:?}");
-        let helps =
-            [STUDY_HELP, WATCH_HELP, RELEASE_HELP, LOAD_HELP, RUN_HELP, ATTACH_HELP].map(commands);
-        assert!(helps.iter().all(|lines| !lines.is_empty()), "{helps:?}");
-        for line in readme.into_iter().chain(helps.into_iter().flatten()) {
+        for line in readme {
             is_understood(&line);
         }
     }
@@ -877,7 +689,10 @@ mod tests {
         for preset in lowtide_study::PRESETS {
             let name = format!("{}/{}", preset.allocator, preset.name);
             let likewise = name.replace("mimalloc2", "mimalloc");
-            assert!(STUDY_HELP.contains(&name) || STUDY_HELP.contains(&likewise), "{name}");
+            assert!(
+                help::STUDY_HELP.contains(&name) || help::STUDY_HELP.contains(&likewise),
+                "{name}"
+            );
         }
     }
 }

@@ -4,6 +4,7 @@ mod args;
 mod bar;
 mod exit;
 mod group;
+mod help;
 mod interrupt;
 mod keeper;
 mod output;

@@ -30,7 +30,7 @@ pub(crate) const DEFAULT_MAX_SLOWDOWN: f64 = 0.05;
 /// By how much a metric may have grown since an earlier study by default, as a ratio.
 pub(crate) const DEFAULT_TOLERANCE: f64 = 0.10;
 
-/// What is asked of a study, unchecked: see [`crate::Plan::new`].
+/// The settings of a study, unchecked: see [`crate::Plan::new`].
 ///
 /// The doc of a flag is its help. A field without a flag is `arg(skip)`, one without a key `serde(skip)`. A new
 /// field is a condition of its trials (see `Settings::conditions`) unless `NOT_CONDITIONS` names it. A path
@@ -38,7 +38,7 @@ pub(crate) const DEFAULT_TOLERANCE: f64 = 0.10;
 #[derive(Debug, Clone, Default, PartialEq, Args, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Settings {
-    /// What the study asks, for the report.
+    /// The question of the study, for the report.
     #[arg(skip)]
     pub about: Option<String>,
 
@@ -69,128 +69,138 @@ pub struct Settings {
     #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
     pub allocator: Option<Words>,
 
-    /// Settings, one more treatment each: 'ALLOCATOR/LABEL: ENV=VALUE …', or a preset such as
+    /// Settings; each adds a treatment: 'ALLOCATOR/LABEL: ENV=VALUE …', or a preset such as
     /// glibc/arena_max or glibc/arena_max=2 (repeatable; all presets: --help)
     #[arg(short, long, value_name = "TUNE", help_heading = "Treatments")]
     pub tune: Option<Vec<String>>,
 
-    /// Policies that release memory, each for every allocator and setting: none, adaptive, pressure,
+    /// Policies that release memory, each with every allocator and setting: none, adaptive, pressure,
     /// periodic=30s, freed=1GiB; `lowtide run --help` describes them [default: none]
     #[arg(short, long, value_name = "LIST", help_heading = "Treatments")]
     pub policy: Option<Words>,
 
-    /// Treatments that need more than an allocator and variables.
+    /// Treatments with more than an allocator and variables.
     #[arg(skip)]
     pub treatment: Vec<TreatmentSettings>,
 
-    /// Of all treatments, only those with these labels, such as glibc,glibc/arena_max
+    /// Run only the treatments with these labels, such as glibc,glibc/arena_max
     #[arg(long, value_name = "LIST", help_heading = "Treatments")]
     pub only: Option<Words>,
 
-    /// Where the subject tells its own figures, sampled into the record: an http: URL or a file that
-    /// gives a JSON object of numbers; inner_memory_bytes and alive_tasks are drawn
-    #[arg(long, value_name = "URL|FILE", help_heading = "Trials")]
+    /// Metrics of the subject itself: an http: URL or a file with a JSON object of numbers
+    ///
+    /// They are sampled into the record; inner_memory_bytes and alive_tasks are drawn.
+    #[arg(long, value_name = "URL|FILE", help_heading = "Trials", hide_short_help = true)]
     pub figures: Option<String>,
 
-    /// A command (for the shell) that loads the subject; without one, the subject loads itself
+    /// Shell command that loads the subject; without one, the subject loads itself
     #[arg(long, value_name = "CMD", help_heading = "Trials")]
     pub load: Option<String>,
 
-    /// When the subject is ready: tcp:HOST:PORT, http:URL, log:REGEX or after:5s
+    /// Condition for the start of the load: tcp:HOST:PORT, http:URL, log:REGEX or after:5s
     #[arg(long, value_name = "CONDITION", help_heading = "Trials")]
     pub ready: Option<String>,
 
-    /// A line of the subject that begins a phase; baseline, peak, load_end and settled take the place
-    /// of the moments of these names (repeatable)
-    #[arg(long, value_name = "NAME=log:REGEX", help_heading = "Trials")]
+    /// A line of the subject's output that starts a phase (repeatable)
+    ///
+    /// The phases baseline, peak, load_end and settled replace the moments with these names.
+    #[arg(long, value_name = "NAME=log:REGEX", help_heading = "Trials", hide_short_help = true)]
     pub phase: Option<Vec<String>>,
 
-    /// A command (for the shell) before each trial
-    #[arg(long, value_name = "CMD", help_heading = "Trials")]
+    /// Shell command before each trial
+    #[arg(long, value_name = "CMD", help_heading = "Trials", hide_short_help = true)]
     pub prepare: Option<String>,
 
-    /// A command (for the shell) after each trial
-    #[arg(long, value_name = "CMD", help_heading = "Trials")]
+    /// Shell command after each trial
+    #[arg(long, value_name = "CMD", help_heading = "Trials", hide_short_help = true)]
     pub cleanup: Option<String>,
 
     /// Rounds of the load before the baseline [default: 0]
-    #[arg(long, value_name = "N", help_heading = "Trials")]
+    #[arg(long, value_name = "COUNT", help_heading = "Trials", hide_short_help = true)]
     pub warmup: Option<u32>,
 
     /// Rounds of the load [default: 1]
-    #[arg(long, value_name = "N", help_heading = "Trials")]
+    #[arg(long, value_name = "COUNT", help_heading = "Trials")]
     pub rounds: Option<u32>,
 
     /// Time between two rounds [default: 10s]
-    #[arg(long, value_name = "D", help_heading = "Trials")]
+    #[arg(long, value_name = "DURATION", help_heading = "Trials")]
     pub pause: Option<String>,
 
-    /// Time after the last round; a subject that loads itself runs to its end, or so long beyond its
-    /// phase load_end [default: 10s]
-    #[arg(long, value_name = "D", help_heading = "Trials")]
+    /// Time after the last round [default: 10s]
+    ///
+    /// For a subject that loads itself: the time after its phase load_end, if it has one. Without that
+    /// phase, it runs until it ends.
+    #[arg(long, value_name = "DURATION", help_heading = "Trials")]
     pub settle: Option<String>,
 
-    /// How often each treatment is tried; below 6 the range is given, from 6 on an interval
-    /// [default: 3]
-    #[arg(long, value_name = "N", help_heading = "Trials")]
+    /// Number of trials of each treatment [default: 3]
+    ///
+    /// With fewer than 6, the report shows ranges; with 6 or more, confidence intervals.
+    #[arg(long, value_name = "COUNT", help_heading = "Trials")]
     pub repeat: Option<u32>,
 
     /// Time between two samples [default: 100ms]
-    #[arg(long, value_name = "D", help_heading = "Trials")]
+    #[arg(long, value_name = "DURATION", help_heading = "Trials", hide_short_help = true)]
     pub interval: Option<String>,
 
-    /// The longest that a trial may take [default: 10m]
-    #[arg(long, value_name = "D", help_heading = "Trials")]
+    /// Maximum duration of a trial [default: 10m]
+    #[arg(long, value_name = "DURATION", help_heading = "Trials", hide_short_help = true)]
     pub timeout: Option<String>,
 
-    /// What the order of the trials is drawn from [default: 0]
-    #[arg(long, value_name = "N", help_heading = "Trials")]
+    /// Seed of the random order of the trials [default: 0]
+    #[arg(long, value_name = "SEED", help_heading = "Trials", hide_short_help = true)]
     pub seed: Option<u64>,
 
-    /// What the recommended treatment may cost in CPU time and latency [default: 5%]
-    #[arg(long, value_name = "SHARE", help_heading = "Results")]
+    /// Maximum cost of the recommended treatment in CPU time and latency [default: 5%]
+    #[arg(long, value_name = "SHARE", help_heading = "Results", hide_short_help = true)]
     pub max_slowdown: Option<String>,
 
-    /// Directory of the record; must not exist, or be empty, but for --resume
-    /// [default: lowtide-NAME-DATE-TIME]
+    /// Directory of the record [default: lowtide-NAME-DATE-TIME]
+    ///
+    /// Without --resume, it must not exist or be empty.
     #[arg(short, long, value_name = "DIR", help_heading = "Results")]
     #[serde(skip_serializing)]
     pub output: Option<PathBuf>,
 
-    /// Go on with the record in --output: trials that are done are not run again, those that were
-    /// interrupted or have failed are; without a record there, begin one. --repeat may have grown
+    /// Continue the record in --output, or start it if there is none
+    ///
+    /// Trials that were interrupted or failed are run again. --repeat may have grown.
     #[arg(long, help_heading = "Long studies")]
     #[serde(skip)]
     pub resume: bool,
 
-    /// Run only the I-th of N parts, each of whole repeats, such as 1/4; `lowtide report PART1 PART2 …`
-    /// puts them together
+    /// Run only part I of N, such as 1/4
+    ///
+    /// Each part has whole repeats. `lowtide report PART1 PART2 …` combines the parts.
     #[arg(long, value_name = "I/N", help_heading = "Long studies")]
     #[serde(skip)]
     pub shard: Option<String>,
 
-    /// How many files each process of the study must be able to have open: told before anything starts
-    /// where that is not permitted; its soft limit is raised to it
+    /// Minimum limit of open files for each process of the study
+    ///
+    /// The soft limit is raised to it. The study does not start if that is not permitted.
     #[arg(
         long,
-        value_name = "N",
+        value_name = "COUNT",
         help_heading = "Trials",
+        hide_short_help = true,
         value_parser = clap::value_parser!(u64).range(1..).map(Number::Plain)
     )]
     pub open_files: Option<Number>,
 
-    /// Exit with 99 when a trial crosses it: settled_ratio>0.3, settled_bytes>500MiB, load.failed>0
-    /// (repeatable)
+    /// Exit with 99 if a trial crosses this, such as settled_ratio>0.3, settled_bytes>500MiB or
+    /// load.failed>0 (repeatable)
     #[arg(long, value_name = "EXPR", help_heading = "Results")]
     pub fail_on: Option<Vec<String>>,
 
-    /// Exit with 99 when settled or peak memory has grown since this record
+    /// Exit with 99 if settled or peak memory has grown since this record
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     #[serde(skip_serializing)]
     pub baseline: Option<PathBuf>,
 
-    /// By how much it may have grown [default: 10%]
-    #[arg(long, value_name = "SHARE", help_heading = "Results")]
+    /// Permitted growth since the record of --baseline [default: 10%]
+    #[arg(long, value_name = "SHARE", help_heading = "Results", hide_short_help = true)]
     pub tolerance: Option<String>,
 
     /// Name of the study, for titles [default: that of the program or of the file]
@@ -217,7 +227,7 @@ pub struct Settings {
     pub places: Vec<(String, String)>,
 }
 
-/// A treatment that takes more than an allocator and variables.
+/// A treatment with more than an allocator and variables.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct TreatmentSettings {
