@@ -13,48 +13,48 @@ use crate::program::{EmbeddedCode, elf, texts};
 /// A runtime in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetectedRuntime {
-    /// Which one.
+    /// Kind of the runtime.
     pub kind: RuntimeKind,
-    /// Its version, where its file tells: `1.26.8`, `3.11.7` (before 3.11 only `3.9`), `20.20.2`
-    /// (Node's), `17.0.15+6`.
+    /// Version, if its file contains it: `1.26.8`, `3.11.7` (before 3.11 only `3.9`), `20.20.2` (Node's),
+    /// `17.0.15+6`.
     pub version: Option<String>,
-    /// The file that holds it: the program or a library.
+    /// The file that contains it: the program or a library.
     pub file: FileId,
-    /// How it takes its own memory from the kernel.
+    /// The form of its own memory in the address space.
     pub memory: OwnMemory,
 }
 
-/// How a runtime takes its own memory from the kernel.
+/// The form of a runtime's own memory in the address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnMemory {
-    /// It takes no private memory of its own: all of it comes from `malloc` (CPython with
-    /// `PYTHONMALLOC=malloc`), or is shared (PostgreSQL).
+    /// No private memory of its own: all of it comes from `malloc` (CPython with `PYTHONMALLOC=malloc`), or
+    /// is shared (PostgreSQL).
     None,
-    /// In anonymous mappings of all kinds.
+    /// Anonymous mappings of all kinds.
     Any,
-    /// In the pools of CPython's allocator, which are known by their heads.
+    /// The pools of CPython's allocator, which are recognised by their headers.
     Pools,
-    /// In the pages of Ruby's objects, which are known by their heads.
+    /// The pages of Ruby's objects, which are recognised by their headers.
     Slots,
-    /// In the chunks of PHP's allocator, which are known by their heads.
+    /// The chunks of PHP's allocator, which are recognised by their headers.
     Chunks,
-    /// In blocks that begin at a multiple of so many bytes (V8: pages of 256 KiB, src/common/globals.h
+    /// Blocks that start at a multiple of this number of bytes (V8: pages of 256 KiB, src/common/globals.h
     /// and src/heap; mimalloc inside CPython: segments of 32 MiB).
     Aligned(u64),
-    /// In mappings of at least so many bytes (InnoDB: its buffer pool is cut into chunks of at least 1 MiB,
-    /// `innodb_buffer_pool_chunk_size`).
+    /// Mappings of at least this number of bytes (InnoDB: its buffer pool is divided into chunks of at least
+    /// 1 MiB, `innodb_buffer_pool_chunk_size`).
     Large(u64),
 }
 
-/// V8's pages.
+/// Size of V8's pages, in bytes.
 const V8_PAGE: u64 = 256 << 10;
-/// The segments of the mimalloc inside CPython.
+/// Size of the segments of the mimalloc inside CPython, in bytes.
 const MIMALLOC_SEGMENT: u64 = 32 << 20;
-/// InnoDB's smallest chunk of its buffer pool.
+/// Minimum size of a chunk of InnoDB's buffer pool, in bytes.
 const INNODB_CHUNK: u64 = 1 << 20;
 
 impl Detector {
-    /// The runtimes whose code is loaded, each once.
+    /// Returns the runtimes whose code is loaded, each once.
     pub(super) fn runtimes(
         &mut self,
         pid: u32,
@@ -91,7 +91,7 @@ impl Detector {
             RuntimeKind::Ruby => ruby_version(file, at?),
             RuntimeKind::Php => texts::number_behind(file, texts?, "X-Powered-By: PHP/"),
             RuntimeKind::Erlang => texts::number_behind(file, texts?, " emulator version "),
-            RuntimeKind::Postgres => texts::number_behind(file, texts?, "PostgreSQL "),
+            RuntimeKind::Postgres => texts::number_behind(file, texts?, "postgres (PostgreSQL) "),
             RuntimeKind::V8 | RuntimeKind::InnoDb => None,
         })
     }
@@ -103,7 +103,7 @@ fn kinds(evidence: &[EmbeddedCode]) -> impl Iterator<Item = RuntimeKind> {
         EmbeddedCode::Go => Some(RuntimeKind::Go),
         EmbeddedCode::HotSpot => Some(RuntimeKind::HotSpot),
         EmbeddedCode::Python => Some(RuntimeKind::Python),
-        // Programs that take Node's extensions without being Node have no V8 to export.
+        // Programs that accept Node's extensions without being Node export no V8.
         EmbeddedCode::V8 if has_node => Some(RuntimeKind::Node),
         EmbeddedCode::V8 => Some(RuntimeKind::V8),
         EmbeddedCode::Ruby => Some(RuntimeKind::Ruby),
@@ -127,9 +127,10 @@ fn memory(pid: u32, kind: RuntimeKind, object: &LoadedObject<'_>) -> OwnMemory {
     }
 }
 
-/// What a process was started with; empty where that may not be seen.
+/// Reads the environment that a process was started with; empty if that may not be read.
 fn environment(pid: u32) -> Vec<u8> {
-    /// A process may say that all of its memory is its environment (`PR_SET_MM_MAP`).
+    /// Maximum number of bytes that are read: a process can declare all of its memory as its environment
+    /// (`PR_SET_MM_MAP`).
     const LONGEST: u64 = 1 << 20;
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
@@ -138,7 +139,7 @@ fn environment(pid: u32) -> Vec<u8> {
     bytes
 }
 
-/// What `PYTHONMALLOC` asks for (Doc/using/cmdline.rst), else the default of the build.
+/// Returns the memory that `PYTHONMALLOC` selects (Doc/using/cmdline.rst), or else the default of the build.
 fn python_memory(environment: &[u8], is_free_threaded: bool) -> OwnMemory {
     let wanted = environment.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"PYTHONMALLOC="));
     match wanted {
@@ -149,13 +150,13 @@ fn python_memory(environment: &[u8], is_free_threaded: bool) -> OwnMemory {
     }
 }
 
-/// The last part of the names by which a file goes.
+/// Returns the last component of each name of a file.
 fn names<'o>(object: &'o LoadedObject<'_>) -> impl Iterator<Item = &'o str> {
     let file = object.mapping.name.rsplit('/').next();
     object.facts.soname.as_deref().into_iter().chain(file)
 }
 
-/// `3.13` of `libpython3.13t.so.1.0` or `python3.13`.
+/// Returns the minor version from the name: `3.13` for `libpython3.13t.so.1.0` or `python3.13`.
 fn python_minor(object: &LoadedObject<'_>) -> Option<String> {
     names(object).find_map(|name| {
         let (_, rest) = name.split_once("python")?;
@@ -166,7 +167,7 @@ fn python_minor(object: &LoadedObject<'_>) -> Option<String> {
     })
 }
 
-/// The builds without the interpreter's lock have a `t` behind the number.
+/// Returns whether it is a build without the global interpreter lock: these have a `t` after the number.
 fn is_free_threaded(object: &LoadedObject<'_>) -> bool {
     python_minor(object).is_some_and(|minor| {
         let marked = format!("python{minor}t");
@@ -174,7 +175,7 @@ fn is_free_threaded(object: &LoadedObject<'_>) -> bool {
     })
 }
 
-/// `Py_Version`, which is `PY_VERSION_HEX`; only 3.11 and later have it.
+/// Reads `Py_Version`, which is `PY_VERSION_HEX`; only 3.11 and later have it.
 fn python_version(file: &File, at: Option<u64>) -> Option<String> {
     let mut word = [0; 4];
     file.read_exact_at(&mut word, at?).ok()?;
@@ -182,7 +183,7 @@ fn python_version(file: &File, at: Option<u64>) -> Option<String> {
     Some(format!("{}.{}.{}", hex >> 24, hex >> 16 & 0xff, hex >> 8 & 0xff))
 }
 
-/// `ruby_version`, a text such as `3.1.2`.
+/// Reads `ruby_version`, a text such as `3.1.2`.
 fn ruby_version(file: &File, at: u64) -> Option<String> {
     let mut text = [0; 16];
     let length = file.read_at(&mut text, at).ok()?;
@@ -191,7 +192,7 @@ fn ruby_version(file: &File, at: u64) -> Option<String> {
     (!number.is_empty()).then(|| number.to_owned())
 }
 
-/// The release stands in the addresses of its own downloads, or else is a text of its own.
+/// Reads the release from the URLs of its own downloads, or else from a text of its own.
 fn node_version(file: &File, texts: (u64, u64)) -> Option<String> {
     let of_address = texts::number_behind(file, texts, "/node-v");
     of_address.or_else(|| {
@@ -200,7 +201,8 @@ fn node_version(file: &File, texts: (u64, u64)) -> Option<String> {
     })
 }
 
-/// It describes itself: `OpenJDK 64-Bit Server VM (…) for linux-amd64 JRE (17.0.15+6-…), built on …`.
+/// Reads the version from HotSpot's description of itself: `OpenJDK 64-Bit Server VM (…) for linux-amd64 JRE
+/// (17.0.15+6-…), built on …`.
 fn hotspot_version(file: &File, texts: (u64, u64)) -> Option<String> {
     const MARK: &[u8] = b" JRE (";
     texts::scan(file, texts, |block| {
@@ -213,7 +215,7 @@ fn hotspot_version(file: &File, texts: (u64, u64)) -> Option<String> {
     })
 }
 
-/// The record that `go version` reads (debug/buildinfo); before Go 1.18 it holds only addresses.
+/// Reads the record that `go version` uses (debug/buildinfo); before Go 1.18 it contains only addresses.
 fn go_version(file: &File) -> Option<String> {
     let (offset, size) = elf::section(file, ".go.buildinfo")?;
     let mut head = vec![0; size.min(256) as usize];
@@ -224,7 +226,7 @@ fn go_version(file: &File) -> Option<String> {
 fn go_version_of(record: &[u8]) -> Option<String> {
     const INLINE: u8 = 2;
     let is_record = record.starts_with(b"\xff Go buildinf:") && record.get(15)? & INLINE != 0;
-    // Behind 32 bytes of head: the length (a varint, of one byte as no version is long), the text.
+    // After a header of 32 bytes: the length (a varint of one byte, since no version is long), then the text.
     let length = usize::from(*record.get(32)?);
     let text = std::str::from_utf8(record.get(33..33 + length)?).ok()?;
     let version = text.split_whitespace().next()?.strip_prefix("go")?;
