@@ -1,7 +1,7 @@
-//! Makes the saved heaps of `crates/heap/tests/saved/cpython`:
+//! Creates the saved heaps of `crates/heap/tests/saved/cpython`:
 //! `cargo run -p lowtide-probe --example save_cpython_heaps -- DIRECTORY NAME=INTERPRETER…`
 //!
-//! A heap is saved with what `sys._debugmallocstats()` said of it.
+//! A heap is saved with the output of `sys._debugmallocstats()`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Error, Result};
@@ -15,7 +15,7 @@ use lowtide_probe::heap;
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps;
 
-/// Keeps one block of every hundred.
+/// A program that keeps one of every hundred blocks.
 const PROGRAM: &str = "import sys\n\
     blocks = [[i] for i in range(30000)]\n\
     blocks = blocks[::100]\n\
@@ -23,7 +23,8 @@ const PROGRAM: &str = "import sys\n\
     print(flush=True)\n\
     sys.stdin.read()";
 
-/// Of a page in an arena, only the head of a pool is kept: not what the program has in its blocks.
+/// Size of the pool header in bytes. Only the header of a page in an arena is saved, not the contents of the
+/// program's blocks.
 const HEAD: usize = 48;
 const PAGE: usize = 4096;
 
@@ -36,7 +37,7 @@ fn main() -> Result<()> {
         let statistics = File::create(format!("{directory}/{name}.txt"))?;
         let mut child = Command::new(interpreter)
             .args(["-I", "-S", "-c", PROGRAM])
-            // What is saved is the program's own memory, its environment included.
+            // The saved data are the program's own memory, including its environment.
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

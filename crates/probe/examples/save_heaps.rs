@@ -1,8 +1,8 @@
-//! Makes the saved heaps of `crates/heap/tests/saved/ptmalloc`, one for each glibc:
+//! Creates the saved heaps of `crates/heap/tests/saved/ptmalloc`, one for each glibc:
 //! `cargo run -p lowtide-probe --example save_heaps -- DIRECTORY NAME=LIBDIR…`
 //!
-//! Each is the subject of `tests/heap` with a small heap, and beside it what its allocator said of it
-//! (`malloc_info`) and gave back when it was trimmed.
+//! Each is the subject of `tests/heap` with a small heap. It is saved with the statistics of its allocator
+//! (`malloc_info`) and the memory that a trim returned to the OS.
 
 #[allow(dead_code, clippy::unwrap_used)]
 #[path = "../tests/heap/subject.rs"]
@@ -16,7 +16,7 @@ use lowtide_heap::saved::MemoryRecorder;
 use serde_json::json;
 use subject::{Library, Subject};
 
-/// Small heaps that have much in them.
+/// Small heaps with a variety of contents.
 const SHAPES: [(&str, u32, u64); 3] =
     [("log_uniform", 2, 6 << 20), ("pieces", 0, 6 << 20), ("fast", 1, 1 << 20)];
 

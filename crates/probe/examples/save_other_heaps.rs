@@ -1,8 +1,9 @@
-//! Makes the saved heaps of `crates/heap/tests/saved/jemalloc`, `mimalloc` and `gperftools`:
+//! Creates the saved heaps of `crates/heap/tests/saved/jemalloc`, `mimalloc` and `gperftools`:
 //! `cargo run -p lowtide-probe --example save_other_heaps -- DIRECTORY NAME=PROGRAM…`
 //!
-//! A program is a library to preload (its name ends in `.so`), or one that speaks as the subject of `tests/walked` does. A
-//! heap is saved with the program's own count and the allocator's statistics beside it, and with what a purge returned.
+//! A program is a library to preload (its name ends in `.so`), or one that uses the protocol of the subject
+//! of `tests/walked`. A heap is saved with the program's own count and the allocator's statistics beside it,
+//! and with the memory that a purge returned to the OS.
 
 #[allow(dead_code, clippy::unwrap_used)]
 #[path = "../tests/walked/subject.rs"]
@@ -32,7 +33,7 @@ fn main() -> Result<()> {
         let library = Some(program).filter(|program| program.ends_with(".so"));
         let mut command =
             library.map_or_else(|| Command::new(program), |_| Command::new(compile(&home)));
-        // What is saved is the program's own memory, its environment included.
+        // The saved data are the program's own memory, including its environment.
         command.env_clear().envs(library.map(|library| ("LD_PRELOAD", library)));
         let keep = "dirty_decay_ms:-1,muzzy_decay_ms:-1";
         command.env("MALLOC_CONF", keep).env("_RJEM_MALLOC_CONF", keep);
@@ -52,13 +53,13 @@ fn main() -> Result<()> {
         let layout = HeapLayout::find(&allocator.kind, &recorder, &places);
         let layout = layout.ok_or_else(|| Error::other("no heap"))?;
         let found = layout.walk(&recorder, &mappings, None).map_err(Error::other)?;
-        // What guards its free pages, if anything does.
+        // The guards of its free pages, if any.
         let version = allocator.version.as_deref();
         let everywhere = 0..1 << 47;
         let guarded = GuardedHeap::find(layout, &recorder, &mappings, &[everywhere], version);
         let sums = guarded.and_then(|heap| heap.each_droppable(&recorder, &mappings, &mut |_| ()));
         println!("{name}: {sums:?}");
-        // Of mappings without a part of the heap, only the caches of threads were read.
+        // In mappings without a part of the heap, only the caches of threads were read.
         let heap = recorder.save(&data, &mappings).to_bytes();
         let expected = json!({
             "usable_bytes": subject.usable_bytes(),

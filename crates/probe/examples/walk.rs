@@ -1,6 +1,6 @@
-//! Walks the heap of a process and prints what it holds as JSON: `walk [--without-scan] [--save FILE] PID`.
+//! Walks the heap of a process and prints its contents as JSON: `walk [--without-scan] [--save FILE] PID`.
 //!
-//! For measurements and for the tests' saved heaps; people use `lowtide inspect`.
+//! For measurements and for the tests' saved heaps; users run `lowtide inspect`.
 
 use std::io::{Error, Result};
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
     let memory = if scan { memory } else { memory.without_scan() };
     let text = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let maps = maps::parse(&text)?;
-    // The C library; of a static program, the program.
+    // The C library, or the program if it is static.
     let is_library = |m: &&maps::Mapping| {
         let name = m.name.rsplit('/').next().unwrap_or_default();
         name.starts_with("libc.so") || name.starts_with("libc-2")
@@ -93,13 +93,13 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// CPU time that this process has used.
+/// Returns the CPU time of this process.
 fn cpu() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// The most that was resident of this process, in bytes.
+/// Returns the peak RSS of this process, in bytes.
 fn peak_rss() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or_default();

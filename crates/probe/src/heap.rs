@@ -1,4 +1,4 @@
-//! Where in a process glibc's heap is to be found.
+//! The places in a process where glibc's heap can be.
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use lowtide_heap::ptmalloc::HeapMapping;
 
 use crate::proc::maps::{self, FileId};
 
-/// The writable data of a library, or of a static executable: the mappings of its file, and those of no
-/// file right behind them, which hold what begins as zeros.
+/// Returns the writable data of a library, or of a static executable: the mappings of its file, and the
+/// anonymous mappings right after them, which contain the zeroed data.
 pub fn data_of(maps: &[maps::Mapping], file: FileId) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     let mut end_of_file = None;
@@ -29,17 +29,18 @@ pub fn data_of(maps: &[maps::Mapping], file: FileId) -> Vec<Range<u64>> {
     found
 }
 
-/// The first mapping of a file, by its path as the process sees it.
+/// Returns the first mapping of a file, by its path as the process sees it.
 pub fn library<'m>(maps: &'m [maps::Mapping], path: &str) -> Option<&'m maps::Mapping> {
     maps.iter().find(|m| m.has_file() && m.name == path)
 }
 
-/// The mappings that may hold a part of the heap: private, writable, of no file, and not a stack's.
+/// Returns the mappings that may contain a part of the heap: private, writable, not backed by a file, and not
+/// a stack's.
 pub fn mappings(maps: &[maps::Mapping]) -> Vec<HeapMapping> {
     maps.iter().filter_map(mapping).collect()
 }
 
-/// A mapping, if it may hold a part of the heap.
+/// Returns a mapping if it may contain a part of the heap.
 pub fn mapping(m: &maps::Mapping) -> Option<HeapMapping> {
     let is_private = m.permissions.starts_with("rw") && m.permissions.ends_with('p');
     let is_named_so = m.name.is_empty() || m.name == "[heap]" || m.name.starts_with("[anon:");

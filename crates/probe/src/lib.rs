@@ -2,21 +2,21 @@
 //!
 //! - [`target`]: one process, held by a pidfd.
 //! - [`inspect`]: resident memory of a process by owner.
-//! - [`detect`]: who manages its memory: allocator, runtimes, sanitizers, stacks.
-//! - [`program`]: what the files of a process define, and which of them serves `malloc`.
-//! - [`heap`]: where in a process a heap can be.
+//! - [`detect`]: the managers of its memory: allocator, runtimes, sanitizers, stacks.
+//! - [`program`]: the definitions in a process's files, and the file that serves `malloc`.
+//! - [`heap`]: the places in a process where a heap can be.
 //! - [`memory`]: the memory of a live process, for walkers of its heap.
-//! - [`mapped`]: the files that it has mapped, opened safely.
+//! - [`mapped`]: its mapped files, opened safely.
 //! - [`patience`]: work that the process could block forever.
 //! - [`process`], [`proc`]: `/proc/PID`, read and parsed.
 //! - [`tree`]: a process and its descendants.
-//! - [`sampler`]: one reading of such a tree at every tick.
+//! - [`sampler`]: one sample of such a tree per tick.
 //! - [`sockets`]: TCP connections.
 //! - [`permission`]: permission to inspect another process.
 //! - [`selection`]: processes by their program, name or control group.
-//! - [`machine`]: the machine, as far as it concerns memory.
+//! - [`machine`]: the properties of the machine that matter for memory.
 //!
-//! Nothing here stops a process, writes to it, or makes a page of it resident.
+//! Nothing here stops a process, writes to it, or makes any of its pages resident.
 
 pub mod detect;
 pub mod heap;

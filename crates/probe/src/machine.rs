@@ -1,4 +1,4 @@
-//! The machine, as far as it bears on memory.
+//! The properties of the machine that matter for memory.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use lowtide_record::v1::Machine;
 use crate::proc::cgroup::{Groups, inside};
 use crate::program::c_library_version;
 
-/// Looks at the machine at hand. What cannot be read stays unknown.
+/// Reads the properties of this machine. Those that cannot be read are absent.
 pub fn detect() -> Machine {
     let system = rustix::system::uname();
     let text =
@@ -35,7 +35,7 @@ pub fn detect() -> Machine {
     }
 }
 
-/// A text of lines that begin with keys.
+/// A text of lines that start with keys.
 struct KeyedText(String);
 
 fn keyed_text(path: &str) -> KeyedText {
@@ -60,20 +60,21 @@ fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Returns whether the system makes huge pages of any anonymous memory (`transparent_hugepage/enabled` is `always`).
+/// Returns whether the system uses huge pages for any anonymous memory (`transparent_hugepage/enabled` is
+/// `always`).
 pub fn has_huge_pages_everywhere() -> bool {
     chosen("/sys/kernel/mm/transparent_hugepage/enabled").as_deref() == Some("always")
 }
 
-/// The choice in brackets: `always [madvise] never`.
+/// Returns the choice in brackets: `always [madvise] never`.
 fn chosen(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())
 }
 
-/// The lowest memory limit of the control groups that we run in, from our own to the topmost, version
-/// 2 or 1. A limit near 2^63 is none.
+/// Returns the lowest memory limit of the cgroups that lowtide runs in, from its own to the topmost, version
+/// 2 or 1. A limit near 2^63 means none.
 fn cgroup_limit() -> Option<u64> {
     let own = Groups::read(std::process::id()).ok()?;
     let hierarchies = [
@@ -101,7 +102,8 @@ fn system_c_library() -> Option<String> {
     Some(format!("glibc {}", c_library_version(&library)?))
 }
 
-/// Returns where the C library of dynamically linked programs is. Each of them names the loader by this path.
+/// Returns the path of the C library of dynamically linked programs. Each of them names the loader by this
+/// path.
 fn c_library_beside_loader() -> Option<PathBuf> {
     const LOADER: &str = if cfg!(target_arch = "aarch64") {
         "/lib/ld-linux-aarch64.so.1"
@@ -111,19 +113,19 @@ fn c_library_beside_loader() -> Option<PathBuf> {
     Some(fs::canonicalize(LOADER).ok()?.with_file_name("libc.so.6"))
 }
 
-/// CPU time of the calling thread, in seconds.
+/// Returns the CPU time of the calling thread, in seconds.
 pub fn thread_cpu_s() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// CPU time of this process, in seconds.
+/// Returns the CPU time of this process, in seconds.
 pub fn process_cpu_s() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The memory of the machine, and what of it is available to programs without swapping, in bytes.
+/// Returns the machine's memory, and the part that is available to programs without swapping, in bytes.
 pub fn memory() -> (Option<u64>, Option<u64>) {
     let memory = keyed_text("/proc/meminfo");
     (memory.kib("MemTotal:"), memory.kib("MemAvailable:"))

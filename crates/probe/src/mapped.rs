@@ -1,8 +1,8 @@
-//! The files that a process has mapped, opened so that the process cannot lead whoever opens them astray.
+//! The mapped files of a process, opened so that the process cannot mislead the opener.
 //!
-//! A process chooses the names of what it maps, and what stands there later: another file, a FIFO at which
-//! opening never ends, a device, a symbolic link into the root of whoever follows it. What is opened here is a
-//! regular file, and the very one that is mapped.
+//! A process chooses the names of its mappings, and what exists at these paths later: another file, a FIFO
+//! that blocks `open` forever, a device, a symbolic link into the opener's root. This module opens regular
+//! files only, and only the file that is mapped.
 
 use std::fs::File;
 use std::io;
@@ -12,31 +12,31 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs, open, openat};
 
 use crate::proc::maps::{FileId, Mapping};
 
-/// File systems whose files have another device number in `maps` than for `stat` (linux/magic.h): btrfs gives
-/// each subvolume its own, overlayfs shows the file below.
+/// Magic numbers of file systems whose files have another device number in `maps` than for `stat`
+/// (linux/magic.h): btrfs gives each subvolume its own, overlayfs shows the lower file.
 const OTHER_DEVICE: [i64; 2] = [0x9123_683e, 0x794c_7630];
 
-/// Opens the very file that is mapped, even when its path now leads to another one.
+/// Opens the file that is mapped, even if its path now leads to another one.
 ///
 /// # Errors
-/// When it cannot be found, is not a regular file, or another one stands in its place.
+/// Fails if it cannot be found, is not a regular file, or was replaced by another one.
 pub fn open_mapped(pid: u32, mapping: &Mapping) -> io::Result<File> {
     let place = by_range(pid, mapping).or_else(|_| by_path(pid, mapping))?;
     reopen(&place)
 }
 
-/// By its addresses, which takes `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
+/// Opens it by its addresses, which requires `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
 fn by_range(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
     let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     Ok(open(range, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// By its path in the root of the process: in `maps`, no part of a path is a symbolic link.
+/// Opens it by its path in the root of the process: in `maps`, no part of a path is a symbolic link.
 fn by_path(pid: u32, mapping: &Mapping) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let mut place = open(format!("/proc/{pid}/root"), flags | OFlags::DIRECTORY, Mode::empty())?;
-    // One part after the other, as `openat2` would with RESOLVE_NO_SYMLINKS: its flags are in memory, where the seccomp filter of
-    // the exporter cannot check that a file is opened for reading.
+    // Part by part, as `openat2` would with RESOLVE_NO_SYMLINKS: its flags are in memory, where the seccomp
+    // filter of the exporter cannot check that a file is opened for reading.
     for part in mapping.name.split('/').filter(|part| !part.is_empty()) {
         if part == ".." {
             return Err(io::Error::other("its path leads upwards"));
@@ -56,8 +56,7 @@ fn is_same(place: &OwnedFd, wanted: FileId) -> io::Result<bool> {
     Ok(stat.st_ino == wanted.inode && has_device)
 }
 
-/// Opens for reading what was only located so far: opening anything but a regular file can wait for
-/// somebody, or change something.
+/// Opens a located file for reading. Opening anything but a regular file can block or have side effects.
 fn reopen(place: &OwnedFd) -> io::Result<File> {
     if FileType::from_raw_mode(fstat(place.as_fd())?.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("it is not a regular file"));
@@ -79,7 +78,7 @@ mod tests {
     use super::*;
     use crate::proc::maps::Permissions;
 
-    /// A mapping of our own, named as if it were of a file at a path.
+    /// Returns a mapping with the name of a file at a path.
     fn mapping(path: &Path, file: FileId) -> Mapping {
         Mapping {
             start: 0x1000,
@@ -115,7 +114,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let fifo = directory.path().join("x.so (deleted)");
         rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
-        // Not even where its inode number has been given to the FIFO meanwhile.
+        // Not even if the FIFO has reused its inode number.
         assert_eq!(opened(&fifo, id_of(&fifo)).unwrap_err(), "it is not a regular file");
     }
 

@@ -1,9 +1,9 @@
-//! Reading what somebody else can hold up for ever.
+//! Reads that another process can block forever.
 //!
-//! A read of a process's memory, arguments or files can wait for a file system that does not answer, or for
-//! a program that serves pages by itself (FUSE, userfaultfd): the process decides whether such a read ends.
-//! Such work is done by a thread of its own, which is given up when it makes no progress. How long the
-//! work takes makes no difference, nor how busy the machine is.
+//! A read of a process's memory, arguments or files can wait for a file system that does not answer, or for a
+//! program that serves pages itself (FUSE, userfaultfd): the process decides whether such a read ends. Such
+//! work runs in a thread of its own, which is abandoned if it makes no progress. The total duration of the
+//! work does not matter, nor does the load of the machine.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,31 +15,31 @@ use thiserror::Error;
 
 use crate::proc::task::Thread;
 
-/// So long work that was interrupted is given to end by itself.
+/// Time that interrupted work has to end by itself.
 const GRACE: Duration = Duration::from_millis(300);
-/// How often it is asked whether the work makes progress,
+/// Interval between two checks of the work's progress,
 const STEP: Duration = Duration::from_millis(100);
-/// and how often in a row it made none when it is given up: 5 s in all.
+/// and number of consecutive checks without progress after which it is abandoned: 5 s in total.
 const STEPS: u32 = 50;
 
-/// Why work was given up. Its thread ends when what it waits for does, and only then can this process end
-/// where the kernel does not let the thread be killed: a request that a FUSE server has taken and does not
-/// answer (`request_wait_answer` in fs/fuse/dev.c).
+/// The reason why work was abandoned. Its thread ends when the operation that it waits for ends. Until then,
+/// this process cannot end if the kernel does not let the thread be killed: for example, in a request that a
+/// FUSE server has accepted and does not answer (`request_wait_answer` in fs/fuse/dev.c).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum GivenUp {
     /// It made no progress.
     #[error("it made no progress for 5 s")]
     Blocked,
-    /// Somebody asked for it.
+    /// The caller interrupted it.
     #[error("it was interrupted")]
     Interrupted,
 }
 
-/// Does some work in a thread of its own, until that makes no progress or `interrupt` is set. When the
-/// work panics, so does this.
+/// Runs work in a thread of its own, until it makes no progress or `interrupt` is set. Panics if the work
+/// panics.
 ///
 /// # Errors
-/// When the work was given up.
+/// Fails if the work was abandoned.
 pub fn patiently<T: Send + 'static>(
     interrupt: &AtomicBool,
     work: impl FnOnce() -> T + Send + 'static,
@@ -47,7 +47,7 @@ pub fn patiently<T: Send + 'static>(
     let (sender, receiver) = channel();
     let (thread_sender, thread_receiver) = channel();
     let worker = thread::spawn(move || {
-        // Nobody listens any more where the work was given up.
+        // If the work was abandoned, the receiver is gone.
         let _ = thread_sender.send(Thread::current());
         let _ = sender.send(work());
     });
@@ -64,7 +64,7 @@ pub fn patiently<T: Send + 'static>(
             Err(RecvTimeoutError::Timeout) => {}
         }
         if interrupt.load(Ordering::Relaxed) {
-            // Work that heeds the interrupt itself ends at once.
+            // Work that checks the interrupt itself ends at once.
             return receiver.recv_timeout(GRACE).map_err(|_| GivenUp::Interrupted);
         }
         let status = thread.status().unwrap_or_default();
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn work_that_waits_for_what_never_comes_is_given_up() {
-        // The other end stays open, and nothing is written there.
+        // The other end stays open, and nothing is written to it.
         let (mut waited_for, other_end) = std::io::pipe().unwrap();
         let found = patiently(&never(), move || waited_for.read(&mut [0]).is_ok());
         assert_eq!(found, Err(GivenUp::Blocked));
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn work_that_goes_on_slowly_is_waited_for() {
-        // Longer than work that stands still would be.
+        // Longer than the limit for work without progress.
         let slow = || (0..2 * STEPS).for_each(|_| thread::sleep(STEP));
         assert_eq!(patiently(&never(), slow), Ok(()));
     }

@@ -1,17 +1,18 @@
-//! How short memory is: the limits and stalls of a memory cgroup, or of the machine.
+//! Memory pressure: the limits and stalls of a memory cgroup, or of the machine.
 //!
-//! Sources: Documentation/admin-guide/cgroup-v2.rst (`memory.max`, `memory.current`, `memory.stat`, `memory.pressure`),
-//! cgroup-v1/memory.rst (`memory.limit_in_bytes`, `memory.usage_in_bytes`), Documentation/accounting/psi.rst.
+//! Sources: Documentation/admin-guide/cgroup-v2.rst (`memory.max`, `memory.current`, `memory.stat`,
+//! `memory.pressure`), cgroup-v1/memory.rst (`memory.limit_in_bytes`, `memory.usage_in_bytes`),
+//! Documentation/accounting/psi.rst.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::proc::cgroup::{Groups, inside};
 
-/// A limit from which on a cgroup has none: version 1 prints a number near 2^63.
+/// Minimum value that means no limit, in bytes: version 1 prints a number near 2^63.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The limits and stalls of one process's memory, where they are read.
+/// The files with the limits and stalls of one process's memory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PressureSource {
     /// The groups from the process's own to the topmost, each with its version.
@@ -24,14 +25,14 @@ enum Version {
     Two,
 }
 
-/// The memory that a cgroup or the machine may use, and how much tasks waited for it.
+/// The memory limit of a cgroup or the machine, its use, and the time that tasks waited for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct MemoryPressure {
     /// The limit, in bytes.
     pub limit_bytes: Option<u64>,
     /// The use without file pages, which the kernel can reclaim, in bytes.
     pub used_bytes: Option<u64>,
-    /// Share of the last 10 s in which some task waited for memory, in percent. `None` where PSI is off.
+    /// Share of the last 10 s in which some task waited for memory, in percent. `None` if PSI is off.
     pub stall_percent: Option<f64>,
 }
 
@@ -60,8 +61,8 @@ impl PressureSource {
         Self { groups: found }
     }
 
-    /// Reads limit, use and stalls: those of the group that is closest to its limit, or else of the machine, which are
-    /// given.
+    /// Reads limit, use and stalls: those of the group that is closest to its limit, or else those of the
+    /// machine, which the caller passes.
     pub fn read(&self, machine: MemoryPressure) -> MemoryPressure {
         let groups = self.groups.iter().filter_map(|(group, version)| of_group(group, *version));
         let fullest = groups.max_by(|a, b| a.fullness().total_cmp(&b.fullness()));
@@ -133,7 +134,7 @@ fn stall_percent(text: &str) -> Option<f64> {
     value.parse().ok().filter(|percent: &f64| percent.is_finite())
 }
 
-/// Returns the number after a key at the head of a line.
+/// Returns the number after a key at the start of a line.
 fn field(text: &str, key: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_ascii_whitespace);
     lines.find_map(|mut words| (words.next()? == key).then(|| words.next()?.parse().ok())?)

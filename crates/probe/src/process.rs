@@ -1,4 +1,4 @@
-//! One process, held by descriptors so that its number cannot come to mean another.
+//! One process, held by descriptors so that a reused PID cannot be mistaken for it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,56 +15,56 @@ use crate::proc::stat::Stat;
 use crate::proc::status::Status;
 use crate::proc::{is_gone, reread};
 
-/// A process that is looked at again and again.
+/// A process that is read repeatedly.
 #[derive(Debug)]
 pub struct ProcReader {
-    /// Its number.
+    /// PID.
     pub pid: u32,
-    /// When it began, in clock ticks since the machine booted.
+    /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
     directory: OwnedFd,
     stat: File,
-    /// The directory of its descriptors, where that may be opened.
+    /// The directory of its descriptors, if it may be opened.
     descriptors: Option<OwnedFd>,
-    /// What `status` said when `stat` was last seen to change.
+    /// The value of `status` when `stat` last changed.
     status: Option<(StatKey, Status)>,
-    /// The last count of its descriptors: when, what it cost, and how many.
+    /// The last count of its descriptors: time, cost and result.
     counted: Option<(Instant, Duration, u64)>,
 }
 
-/// Of the time, 1 part in so many may go into counting descriptors.
+/// Maximum share of the time for counting descriptors, as a divisor.
 const COUNT_SHARE: u32 = 200;
 
-/// So many bytes of a command line are read: a process may say that all of its memory is one
+/// Maximum number of bytes that are read of a command line: a process can declare all of its memory as one
 /// (`PR_SET_MM_MAP`).
 const LONGEST_COMMAND: u64 = 128 << 10;
 
-/// What must be unchanged for the parts of RSS to be unchanged as well.
+/// The fields of `stat` that must be unchanged for the parts of RSS to be unchanged as well.
 type StatKey = (u64, u64, u64, u64, (u64, u64));
 
 fn key(stat: &Stat) -> StatKey {
     (stat.rss_pages, stat.vsz_bytes, stat.minor_faults, stat.major_faults, stat.image)
 }
 
-/// How many units a system uses where the kernel counts in its own.
+/// The kernel's units of measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Units {
-    /// Clock ticks in a second.
+    /// Number of clock ticks per second.
     pub ticks_per_s: f64,
 }
 
 impl Units {
-    /// The units of the machine at hand.
+    /// Returns the units of this machine.
     pub fn of_this_machine() -> Self {
         Self { ticks_per_s: rustix::param::clock_ticks_per_second() as f64 }
     }
 }
 
 impl ProcReader {
-    /// Takes hold of a process; `None` when it has ended.
+    /// Opens a process; `None` if it has ended.
     ///
     /// # Errors
-    /// When `/proc` cannot be read for another reason.
+    /// Fails if `/proc` cannot be read for another reason.
     pub fn open(pid: u32) -> io::Result<Option<(Self, Stat)>> {
         let open = || -> io::Result<(Self, Stat)> {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -94,10 +94,10 @@ impl ProcReader {
         }
     }
 
-    /// Reads what is read at every tick; `None` when the process has ended.
+    /// Reads the metrics of every tick; `None` if the process has ended.
     ///
     /// # Errors
-    /// When `/proc` cannot be read for another reason.
+    /// Fails if `/proc` cannot be read for another reason.
     pub fn read(
         &mut self,
         units: Units,
@@ -140,21 +140,21 @@ impl ProcReader {
     /// Reads `status`: the parts of RSS, swap, and the owner.
     ///
     /// # Errors
-    /// When it cannot be read; also when the process has ended.
+    /// Fails if it cannot be read, also if the process has ended.
     pub fn status(&self, buffer: &mut Vec<u8>) -> io::Result<Status> {
         Ok(Status::parse(&reread(&open_in(&self.directory, "status")?, buffer)?)?)
     }
 
-    /// Whether it has ended, for all that can be seen.
+    /// Returns whether it has ended, as far as that is visible.
     pub(crate) fn has_ended(&self, buffer: &mut Vec<u8>) -> bool {
         let stat = reread(&self.stat, buffer).ok().and_then(|text| Stat::parse(&text).ok());
         stat.is_none_or(|stat| stat.has_ended())
     }
 
-    /// How many descriptors are open; `None` where that may not be seen.
+    /// Returns the number of open descriptors; `None` if that may not be read.
     ///
-    /// Linux tells it as the size of the directory from 6.2 on; before, the entries are counted,
-    /// which takes the longer the more there are, and so is done the less often.
+    /// From 6.2 on, Linux reports it as the size of the directory. Before, the entries are counted; the
+    /// longer that takes, the less often it is done.
     fn open_files(&mut self) -> Option<u64> {
         let held = self.descriptors.as_ref()?;
         let stat = statx(held, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE).ok()?;
@@ -172,7 +172,7 @@ impl ProcReader {
         Some(count)
     }
 
-    /// The numbers of the open descriptors.
+    /// Returns the numbers of the open descriptors.
     pub(crate) fn descriptors(&self) -> io::Result<Vec<u32>> {
         let entries = rustix::fs::Dir::read_from(open_directory(&self.directory, "fd")?)?;
         let numbers =
@@ -180,8 +180,7 @@ impl ProcReader {
         Ok(numbers.collect())
     }
 
-    /// The inode of the socket that a descriptor stands for; `None` when it is something else, or
-    /// was closed.
+    /// Returns the inode of a descriptor's socket; `None` if it is something else, or was closed.
     pub(crate) fn socket_inode(&self, descriptor: u32) -> Option<u32> {
         let path = format!("fd/{descriptor}");
         let mut buffer = [0_u8; 64];
@@ -191,13 +190,13 @@ impl ProcReader {
         text.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
     }
 
-    /// The namespace of its network, as an inode.
+    /// Returns its network namespace, as an inode.
     pub(crate) fn network_namespace(&self) -> Option<u64> {
         let stat = statx(&self.directory, "ns/net", AtFlags::empty(), StatxFlags::INO).ok()?;
         Some(stat.stx_ino)
     }
 
-    /// Reads the slow figures; `None` when they may not be seen, or the process has ended.
+    /// Reads the slow metrics; `None` if they may not be read, or if the process has ended.
     pub fn read_slow(&self) -> Option<SlowReading> {
         let mut text = String::new();
         open_in(&self.directory, "smaps_rollup").ok()?.read_to_string(&mut text).ok()?;
@@ -209,20 +208,20 @@ impl ProcReader {
         })
     }
 
-    /// The text of one of its files under `/proc`.
+    /// Reads the text of one of its files under `/proc`.
     pub(crate) fn read_text(&self, name: &str) -> io::Result<String> {
         let mut text = String::new();
         open_in(&self.directory, name)?.read_to_string(&mut text)?;
         Ok(text)
     }
 
-    /// Its command line; empty when it has ended or has none.
+    /// Returns its command line; empty if it has ended or has none.
     pub fn command(&self) -> Vec<String> {
         let mut bytes = Vec::new();
         if let Ok(file) = open_in(&self.directory, "cmdline") {
             let _ = file.take(LONGEST_COMMAND).read_to_end(&mut bytes);
         }
-        // One that has written its title there (setproctitle) has left zeros behind it.
+        // A process that has written its title there (setproctitle) has left zeros after it.
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         let text = &bytes[..end];
         if text.is_empty() {
@@ -231,7 +230,7 @@ impl ProcReader {
         text.split(|b| *b == 0).map(|part| String::from_utf8_lossy(part).into_owned()).collect()
     }
 
-    /// The same; of one that has none, its short name in brackets.
+    /// Returns its command line, or its short name in brackets if it has none.
     pub fn command_or(&self, name: &str) -> Vec<String> {
         match self.command() {
             command if command.is_empty() => vec![format!("[{name}]")],
@@ -256,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_reading_agrees_with_another_reader_of_proc() {
-        // It sleeps, so that nothing changes between two readings.
+        // The child sleeps, so that nothing changes between two readings.
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let other = procfs::process::Process::new(child.id() as i32).unwrap();
         while other.stat().unwrap().comm != "sleep" || other.stat().unwrap().state != 'S' {
@@ -267,8 +266,8 @@ mod tests {
         let (reading, stat) = process.read(units, &mut Vec::new()).unwrap().unwrap();
         let other_pss =
             || other.smaps_rollup().unwrap().memory_map_rollup.0[0].extension.map["Pss"];
-        // Other processes may map or let go of the same files meanwhile: a reading counts when the other
-        // reader finds the same before and after it.
+        // Other processes may map or unmap the same files meanwhile. A reading counts if the other reader
+        // returns the same before and after it.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         let (slow, pss) = loop {
             let before = other_pss();

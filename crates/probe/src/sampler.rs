@@ -1,4 +1,4 @@
-//! One reading of a process tree, or of one process, at every tick.
+//! One sample of a process tree, or of one process, per tick.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,46 +14,46 @@ use crate::process::{ProcReader, Units};
 use crate::sockets::Sockets;
 use crate::tree::Tree;
 
-/// How often the slow figures are read, at most.
+/// Minimum interval between two readings of the slow metrics.
 const SLOW_EVERY: Duration = Duration::from_secs(1);
-/// How much of the time may go into the slow figures: 1 part in so many.
+/// Maximum share of the time for the slow metrics, as a divisor.
 const SLOW_SHARE: u32 = 500;
-/// The same of a tree, which is judged by them, when its RSS has changed since they were read. What
-/// was not used is saved up for when much happens at once, up to `MOST_CREDIT`.
+/// The same for a tree, which is judged by them, if its RSS has changed since the last reading. Unused time
+/// is saved up for bursts of changes, up to `MOST_CREDIT`.
 const SLOW_SHARE_CHANGED: u32 = 300;
 const MOST_CREDIT: Duration = Duration::from_millis(100);
-/// The same of a tree while something is about to be judged.
+/// The same for a tree while a judgement is due.
 const SLOW_SHARE_CLOSE: u32 = 100;
-/// By how much RSS must differ from what it was, to have changed. Below it, the slow figures that
-/// were read then are still good.
+/// Minimum relative difference of RSS that counts as a change. Below it, the last slow metrics are still
+/// valid.
 const CHANGED: f64 = 0.05;
 
-/// Reads a tree tick by tick.
+/// Samples a tree tick by tick.
 #[derive(Debug)]
 pub struct Sampler {
     scope: Scope,
     processes: BTreeMap<u32, KnownProcess>,
-    /// What the processes that have ended had used.
+    /// Sum of the last readings of the processes that have ended.
     ended: Reading,
     sockets: Option<Sockets>,
     units: Units,
     slow: Schedule,
-    /// Whether there were ever several processes at once.
+    /// Whether there have ever been several processes at once.
     is_tree: bool,
     buffer: Vec<u8>,
 }
 
-/// What is read.
+/// The processes to sample.
 #[derive(Debug)]
 enum Scope {
-    /// Everything that descends from a process.
+    /// All descendants of a process.
     Tree(Tree),
-    /// One process; its number until hold of it was taken.
+    /// One process; its PID until it has been opened.
     One(Option<u32>),
 }
 
 impl Scope {
-    /// Those that are new.
+    /// Returns the PIDs of new processes.
     fn refresh(&mut self, anyway: bool) -> Vec<u32> {
         match self {
             Self::Tree(tree) => tree.refresh(anyway),
@@ -84,27 +84,27 @@ impl KnownProcess {
     }
 }
 
-/// What one tick gives.
+/// The result of one tick.
 #[derive(Debug, Default)]
 pub struct Tick {
     /// The whole tree.
     pub sample: Sample,
-    /// Each process, at the ticks that have slow figures.
+    /// Each process, at ticks with slow metrics.
     pub processes: Vec<ProcessSample>,
-    /// Processes that are new, or that started another program.
+    /// Processes that are new, or that executed another program.
     pub changed: Vec<record::Process>,
     /// Processes that have ended.
     pub ended: Vec<record::ProcessEnd>,
 }
 
-/// What a tick may cost.
+/// The cost that a tick may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attention {
     /// As little as possible.
     Normal,
-    /// Something is about to be judged by the slow figures.
+    /// A judgement by the slow metrics is due.
     Close,
-    /// They are wanted in this very tick.
+    /// This tick needs the slow metrics.
     Now,
 }
 
@@ -132,10 +132,10 @@ impl Sampler {
         }
     }
 
-    /// Reads the tree. `t_s` is the time that the reading will bear.
+    /// Samples the tree. `t_s` is the time of the sample.
     ///
     /// # Errors
-    /// When `/proc` cannot be read. A process that ends meanwhile is not an error.
+    /// Fails if `/proc` cannot be read. A process that ends meanwhile is not an error.
     pub fn tick(&mut self, t_s: f64, attention: Attention) -> io::Result<Tick> {
         let mut tick = Tick::default();
         let new = self.scope.refresh(attention != Attention::Normal);
@@ -147,12 +147,13 @@ impl Sampler {
         for (pid, watched) in &mut self.processes {
             match watched.process.read(self.units, &mut self.buffer)? {
                 Some((reading, stat)) => {
-                    // One that is about to end has no image any more; that is no other program.
+                    // A process that is about to end has no image any more; it has not executed another
+                    // program.
                     let is_whole = stat.vsz_bytes > 0 && stat.image != (0, 0);
                     if is_whole && (stat.image != watched.image || stat.name != watched.name) {
                         watched.image = stat.image;
                         watched.name.clone_from(&stat.name);
-                        // It may have been taken hold of in this tick, while it was being started.
+                        // It may have been opened in this tick, before it executed its program.
                         tick.changed.retain(|described| described.pid != *pid);
                         tick.changed.extend(describe(
                             t_s,
@@ -172,7 +173,7 @@ impl Sampler {
         for pid in gone {
             tick.ended.extend(self.let_go(pid, t_s));
         }
-        // Only what grows is kept of those that have ended.
+        // For processes that have ended, only cumulative counters are kept.
         total.minor_faults += self.ended.minor_faults;
         total.major_faults += self.ended.major_faults;
         total.cpu_s += self.ended.cpu_s;
@@ -183,9 +184,9 @@ impl Sampler {
             total,
             slow: None,
         };
-        // Of one process RSS tells enough: there the slow figures are worth no hurry.
+        // For a single process, RSS is enough: the slow metrics are not urgent.
         self.is_tree |= self.processes.len() > 1;
-        // A process that is not ours must not wait for us.
+        // A process that lowtide did not start must not wait for lowtide.
         let is_small = matches!(self.scope, Scope::Tree(_)) || total.rss_bytes.0 <= LARGEST_WALKED;
         if is_small && self.slow.is_due(Instant::now(), total.rss_bytes.0, attention, self.is_tree)
         {
@@ -194,7 +195,7 @@ impl Sampler {
         Ok(tick)
     }
 
-    /// What would be left of the processes that are being watched, if they ended now.
+    /// Returns the records that the watched processes would leave if they ended now.
     pub fn watched(&self, t_s: f64) -> impl Iterator<Item = record::ProcessEnd> {
         self.processes.values().map(move |w| w.remains(t_s))
     }
@@ -236,8 +237,8 @@ impl Sampler {
             let slow = watched.process.read_slow();
             match &slow {
                 Some(slow) => total.add(slow),
-                // A process that has just ended has no memory; one that may not be seen makes the
-                // sum wrong.
+                // A process that has just ended has no memory. One that may not be inspected makes the sum
+                // wrong.
                 None => complete &= watched.process.has_ended(&mut self.buffer),
             }
             tick.processes.push(ProcessSample {
@@ -248,7 +249,7 @@ impl Sampler {
             });
         }
         tick.sample.slow = complete.then_some(total);
-        // On a busy machine most of the time that it took is others' time.
+        // On a busy machine, most of the wall time belongs to other processes.
         let cost = Duration::try_from_secs_f64(thread_cpu_s() - cpu_s).unwrap_or_default();
         self.slow.done(Instant::now(), cost, tick.sample.total.rss_bytes.0);
     }
@@ -273,20 +274,20 @@ fn describe(
     })
 }
 
-/// When the slow figures are read again, so that they cost a bounded share of the time.
+/// The schedule of the slow metrics, which limits their cost to a share of the time.
 #[derive(Debug, Default)]
 struct Schedule {
     last: Option<LastSlow>,
 }
 
-/// The last reading of the slow figures.
+/// The last reading of the slow metrics.
 #[derive(Debug)]
 struct LastSlow {
     end: Instant,
-    /// CPU time that it took.
+    /// CPU time of the reading.
     cost: Duration,
     rss: u64,
-    /// How much of what was saved up was left.
+    /// Saved time that was left.
     credit: Duration,
 }
 
@@ -312,7 +313,7 @@ impl Schedule {
         since >= least && since >= last.cost * share
     }
 
-    /// A reading has ended that took so much CPU time.
+    /// Records the end of a reading and its CPU time.
     fn done(&mut self, end: Instant, cost: Duration, rss: u64) {
         let credit = self.last.as_ref().map_or(MOST_CREDIT, |last| last.credit(end));
         self.last = Some(LastSlow { end, cost, rss, credit: credit.saturating_sub(cost) });
@@ -324,7 +325,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
-    /// A shell that runs commands which it reads, so that a test decides when what happens.
+    /// Starts a shell that runs the commands of its input, so that a test determines the sequence of events.
     fn shell() -> Child {
         Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
     }
@@ -334,8 +335,7 @@ mod tests {
         writeln!(shell.stdin.as_mut().unwrap(), "{command}").unwrap();
     }
 
-    /// Ticks until a condition holds. A test that waits for something that never comes is ended by
-    /// the deadline.
+    /// Ticks until a condition holds. If it never holds, the deadline ends the test.
     fn until(sampler: &mut Sampler, holds: impl Fn(&Tick) -> bool) -> Tick {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -354,7 +354,7 @@ mod tests {
         let mut sampler = Sampler::for_descendants_of(outer.id());
         until(&mut sampler, |t| t.sample.processes == 1);
         tell(&mut outer, "setsid sleep 1000 & echo");
-        // One that is just becoming another program has no memory that could be told.
+        // A process that is just executing another program has no measurable memory.
         let has_pss = |tick: &Tick| tick.sample.slow.is_some_and(|slow| slow.pss_bytes.0 > 0);
         let two = until(&mut sampler, |t| t.sample.processes == 2 && has_pss(t));
         assert_eq!(two.processes.len(), 2);
@@ -429,7 +429,7 @@ mod tests {
             }
             now += Duration::from_millis(100);
         }
-        // What was saved, and 1 part in 300 of the minute.
+        // The saved time, and 1 part in 300 of the minute.
         assert!((10..=31).contains(&readings), "{readings}");
     }
 }

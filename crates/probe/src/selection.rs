@@ -1,6 +1,6 @@
-//! Processes by what they are: their program, their name, their control group.
+//! Selection of processes by program, name or control group.
 //!
-//! This selects, and protects nothing: a process can give itself any name.
+//! The selection is no protection: a process can give itself any name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,26 +12,26 @@ use crate::proc::links;
 use crate::proc::stat::Stat;
 use crate::tree;
 
-/// Which processes are meant: those of which all that is given holds. With nothing given, all of the machine that
-/// can be seen.
+/// A selection of processes by conditions that must all hold. Without conditions, it selects all visible
+/// processes of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// The file of the program.
+    /// Path of the program.
     pub exe: Option<PathBuf>,
-    /// The short name (`/proc/PID/comm`), of which the kernel keeps 15 bytes.
+    /// Short name (`/proc/PID/comm`), of which the kernel keeps 15 bytes.
     pub comm: Option<String>,
     /// A control group, or one above it.
     pub cgroup: Option<String>,
 }
 
-/// What the kernel keeps of a short name, in bytes (`TASK_COMM_LEN` without the NUL byte).
+/// Maximum length of a short name in the kernel, in bytes (`TASK_COMM_LEN` without the NUL byte).
 const LONGEST_COMM: usize = 15;
 
 impl Selection {
-    /// The processes that it means, except kernel threads, those that have ended, and ourselves.
+    /// Returns the selected processes, except kernel threads, processes that have ended, and lowtide itself.
     ///
     /// # Errors
-    /// When `/proc` cannot be read.
+    /// Fails if `/proc` cannot be read.
     pub fn processes(&self) -> io::Result<BTreeSet<u32>> {
         let own = std::process::id();
         let exe = self.program();
@@ -46,12 +46,12 @@ impl Selection {
         Ok(found)
     }
 
-    /// Whether it means a process, now.
+    /// Returns whether it currently selects a process.
     pub fn means(&self, pid: u32) -> bool {
         self.is_meant(pid, self.program().as_deref())
     }
 
-    /// The file of the program, by the path that `/proc` shows of it.
+    /// Returns the path of the program, in the form that `/proc` shows.
     fn program(&self) -> Option<PathBuf> {
         self.exe.as_deref().map(|exe| exe.canonicalize().unwrap_or(exe.to_owned()))
     }
@@ -65,7 +65,8 @@ impl Selection {
         self.has_all(pid, &stat.name, exe)
     }
 
-    /// Returns whether it means a process of a short name, which is neither a kernel thread nor has ended.
+    /// Returns whether it selects a process with this short name that is neither a kernel thread nor has
+    /// ended.
     pub fn fits(&self, pid: u32, comm: &str) -> bool {
         self.has_all(pid, comm, self.program().as_deref())
     }
@@ -79,20 +80,20 @@ impl Selection {
     }
 }
 
-/// A name as the kernel keeps it.
+/// Returns a name as the kernel keeps it.
 fn shortened(name: &str) -> String {
     let bytes = name.as_bytes();
     String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_COMM)]).into_owned()
 }
 
-/// Whether a process runs a program: also one whose file was replaced since, as by an update.
+/// Returns whether a process runs a program, also if the file was replaced since, for example by an update.
 fn runs(pid: u32, exe: &Path) -> bool {
     let Ok(path) = links::exe(pid) else { return false };
     let text = path.to_string_lossy();
     Path::new(text.strip_suffix(" (deleted)").unwrap_or(&text)) == exe
 }
 
-/// Some processes and all that descends from them.
+/// Returns some processes and all their descendants.
 pub fn with_descendants(processes: &BTreeSet<u32>) -> BTreeSet<u32> {
     let below = processes.iter().flat_map(|pid| tree::descendants_of(*pid));
     processes.iter().copied().chain(below).filter(|pid| *pid != std::process::id()).collect()
@@ -104,11 +105,12 @@ mod tests {
 
     use super::*;
 
-    /// A program of its own name, so that nobody else runs it.
+    /// Starts a program with a unique name, so that no other process runs it.
     fn started(home: &Path, name: &str) -> Child {
         let program = home.join(name);
         let sleep = ["/bin/sleep", "/usr/bin/sleep"].iter().find(|path| Path::new(path).exists());
-        // By another process: a fork of this one for another test could hold the copy open for writing.
+        // Copied by another process: a fork of this one for another test could keep the copy open for
+        // writing.
         let copied = Command::new("cp").arg(sleep.unwrap()).arg(&program).status().unwrap();
         assert!(copied.success());
         let child = Command::new(&program).arg("1000").spawn().unwrap();

@@ -1,9 +1,8 @@
 //! TCP connections in the state ESTABLISHED that belong to a set of processes.
 //!
-//! The kernel is asked for all of them at once (`sock_diag`, one dump of both families, about 0.2 ms),
-//! which names each by its inode. Whose an inode is, is found out by looking through the descriptors
-//! of our processes, once for each inode that appears. (`/proc/net/tcp` says the same at twenty
-//! times the cost.)
+//! The kernel lists all of them at once (`sock_diag`, one dump of both families, about 0.2 ms), each with its
+//! inode. The owner of an inode is found by searching the descriptors of the processes, once for each new
+//! inode. (`/proc/net/tcp` has the same data at twenty times the cost.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -23,38 +22,38 @@ use crate::process::ProcReader;
 pub struct Sockets {
     socket: OwnedFd,
     buffer: Vec<u8>,
-    /// Of each connection that is there now: whose it is.
+    /// The owner of each current connection.
     owners: HashMap<u32, SocketOwner>,
-    /// Of each process: the sockets behind its descriptors, as far as they were looked up.
+    /// The sockets of each process's descriptors, as far as they were looked up.
     descriptors: HashMap<u32, BTreeMap<u32, Option<u32>>>,
-    /// Our own network namespace, and the processes that were seen to live in it.
+    /// lowtide's network namespace, and the processes that are known to be in it.
     namespace: Option<u64>,
     neighbours: BTreeSet<(u32, u64)>,
-    /// The last answer: when, for how many open descriptors, and how many connections.
+    /// The last result: time, number of open descriptors, and number of connections.
     last: Option<(Instant, u64, Option<u64>)>,
 }
 
-/// Whose a connection is.
+/// The owner of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SocketOwner {
-    /// One of our processes'.
+    /// One of the processes.
     Us,
-    /// Nobody's of ours, at so many looks. A connection that is just being accepted has no descriptor
-    /// yet, and a process that is just born is not known yet, so that it is looked at again.
+    /// None of the processes, after this number of checks. A connection that is being accepted has no
+    /// descriptor yet, and a new process is not known yet, so the check is repeated.
     Other(u8),
 }
 
-/// So many looks settle that a connection is not ours.
+/// Number of checks after which a connection is considered foreign.
 const ENOUGH_LOOKS: u8 = 3;
 
-/// How old an answer may be. Without a descriptor that is opened or closed, a connection can only
-/// change its state: one that was being made is made, or the other side closes it.
+/// Maximum age of a result. Unless a descriptor is opened or closed, a connection can only change its state:
+/// it becomes established, or the other side closes it.
 const OLDEST: Duration = Duration::from_secs(1);
 
-/// Where a process waits for connections.
+/// An address at which a process accepts connections.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listening {
-    /// An address by which it can be reached from the same machine, in brackets if it is of IPv6.
+    /// An address at which it can be reached from the same machine, in brackets for IPv6.
     pub address: String,
     /// The port.
     pub port: u16,
@@ -66,7 +65,8 @@ impl std::fmt::Display for Listening {
     }
 }
 
-/// Where a process listens: its lowest port; `None` where it does not, or that may not be seen.
+/// Returns the listening address of a process with the lowest port; `None` if it does not listen, or if that
+/// may not be read.
 pub fn listening(process: &ProcReader) -> Option<Listening> {
     let descriptors = process.descriptors().ok()?;
     let own: HashSet<u32> =
@@ -77,7 +77,8 @@ pub fn listening(process: &ProcReader) -> Option<Listening> {
     found.filter(|(inode, _)| own.contains(inode)).map(|(_, place)| place).min_by_key(|l| l.port)
 }
 
-/// The listening sockets in a table of the kernel (Documentation/networking/proc_net_tcp.rst), with their inodes.
+/// Returns the listening sockets in a table of the kernel (Documentation/networking/proc_net_tcp.rst), with
+/// their inodes.
 fn listeners(table: &str) -> Vec<(u32, Listening)> {
     const LISTEN: &str = "0A";
     let listener = |line: &str| {
@@ -91,8 +92,8 @@ fn listeners(table: &str) -> Vec<(u32, Listening)> {
     table.lines().skip(1).filter_map(listener).collect()
 }
 
-/// An address of the table, which has its words in the machine's order of bytes. For any address it is that of the
-/// loopback.
+/// Parses an address of the table, whose words are in the machine's byte order. Returns the loopback address
+/// for the unspecified one.
 fn reachable(hex: &str) -> Option<String> {
     let word = |at: usize| u32::from_str_radix(hex.get(at..at + 8)?, 16).ok();
     if hex.len() == 8 {
@@ -108,17 +109,17 @@ fn reachable(hex: &str) -> Option<String> {
     let address = std::net::Ipv6Addr::from(bytes);
     match address.to_ipv4_mapped() {
         Some(address) => Some(address.to_string()),
-        // Most such sockets take connections over IPv4 as well.
+        // Most such sockets accept IPv4 connections as well.
         None if address.is_unspecified() => Some("127.0.0.1".to_owned()),
         None => Some(format!("[{address}]")),
     }
 }
 
 impl Sockets {
-    /// Opens the way to the kernel.
+    /// Opens the netlink socket.
     ///
     /// # Errors
-    /// When there is none: a kernel without `inet_diag`, or a sandbox that forbids it.
+    /// Fails if the kernel has no `inet_diag`, or if a sandbox forbids it.
     pub fn open() -> io::Result<Self> {
         let namespace = std::fs::metadata("/proc/self/ns/net");
         let mut sockets = Self {
@@ -134,8 +135,9 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// How many connections the processes have, which have so many descriptors open. `None` when it
-    /// cannot be told: one of them lives in another network namespace, or the kernel does not answer.
+    /// Returns the number of connections of the processes, which have `open_files` open descriptors. `None`
+    /// if it cannot be determined: one of them is in another network namespace, or the kernel does not
+    /// answer.
     pub fn count<'a>(
         &mut self,
         open_files: u64,
@@ -159,7 +161,7 @@ impl Sockets {
         let now = match self.established() {
             Ok(now) => now,
             Err(_) => {
-                // What is left of the answer must not be taken for the next one.
+                // The rest of the answer must not be taken for the next one.
                 self.socket = open_diag().ok()?;
                 return None;
             }
@@ -182,15 +184,15 @@ impl Sockets {
         Some(self.owners.values().filter(|owner| **owner == SocketOwner::Us).count() as u64)
     }
 
-    /// Whether a process lives in our own network namespace: of another one the kernel tells us
-    /// nothing.
+    /// Returns whether a process is in lowtide's network namespace: the kernel does not report the
+    /// connections of others.
     fn is_neighbour(&mut self, process: &ProcReader) -> bool {
         let key = (process.pid, process.start_ticks);
         if self.neighbours.contains(&key) {
             return true;
         }
         let namespace = process.network_namespace();
-        // One that has just ended has no connections either.
+        // A process that has just ended has no connections either.
         let is_one = namespace == self.namespace
             || namespace.is_none() && process.has_ended(&mut Vec::new());
         if is_one {
@@ -199,8 +201,8 @@ impl Sockets {
         is_one
     }
 
-    /// The inodes of all sockets of the processes; `None` when one of them may not be looked at.
-    /// Descriptors that were a connection which is still there are not looked at again.
+    /// Returns the inodes of all sockets of the processes; `None` if one of them may not be inspected.
+    /// Descriptors of connections that still exist are not read again.
     fn owned(&mut self, processes: &[&ProcReader]) -> Option<HashSet<u32>> {
         let before = std::mem::take(&mut self.descriptors);
         let mut owned = HashSet::new();
@@ -225,7 +227,7 @@ impl Sockets {
         Some(owned)
     }
 
-    /// The inodes of all established connections of this network namespace.
+    /// Returns the inodes of all established connections of this network namespace.
     fn established(&mut self) -> io::Result<Vec<u32>> {
         let to = SocketAddrNetlink::new(0, 0);
         sendto(&self.socket, &dump_request(), SendFlags::empty(), &to)?;
@@ -243,14 +245,14 @@ impl Sockets {
 }
 
 impl SocketOwner {
-    /// Whether it is still to be looked for.
+    /// Returns whether the owner must still be searched for.
     fn is_open(self) -> bool {
         matches!(self, Self::Other(looks) if looks < ENOUGH_LOOKS)
     }
 }
 
-/// How many connections a process has, also one in another network namespace: by the tables of its
-/// own namespace, which cost more. `None` when they, or its descriptors, may not be read.
+/// Returns the number of connections of a process, also in another network namespace. It reads the tables of
+/// the process's own namespace, which costs more. `None` if they, or its descriptors, may not be read.
 pub fn count_in_its_namespace(process: &ProcReader) -> Option<u64> {
     let descriptors = process.descriptors().ok()?;
     let owned: HashSet<u32> =
@@ -261,7 +263,7 @@ pub fn count_in_its_namespace(process: &ProcReader) -> Option<u64> {
     Some(inodes.filter(|inode| owned.contains(inode)).count() as u64)
 }
 
-/// The inodes of established connections in the text of `/proc/PID/net/tcp`.
+/// Returns the inodes of established connections in the text of `/proc/PID/net/tcp`.
 fn established_in(text: &str) -> impl Iterator<Item = u32> {
     text.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -289,10 +291,10 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const HEADER: usize = 16;
 const TCP_ESTABLISHED: u32 = 1;
-/// Where `idiag_inode` stands in `struct inet_diag_msg`.
+/// Offset of `idiag_inode` in `struct inet_diag_msg`, in bytes.
 const INODE_AT: usize = 68;
 
-/// `struct nlmsghdr` and `struct inet_diag_req` of linux/inet_diag.h.
+/// Returns the request: `struct nlmsghdr` and `struct inet_diag_req` of linux/inet_diag.h.
 fn dump_request() -> Vec<u8> {
     const BODY: usize = 60;
     let mut request = Vec::with_capacity(HEADER + BODY);
@@ -307,7 +309,7 @@ fn dump_request() -> Vec<u8> {
     request
 }
 
-/// Takes the inodes out of one datagram. `true` when it is the last.
+/// Reads the inodes from one datagram. Returns `true` if it is the last.
 fn read_answer(mut bytes: &[u8], inodes: &mut Vec<u32>) -> io::Result<bool> {
     let u32_at = |bytes: &[u8], at: usize| -> Option<u32> {
         Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
@@ -324,7 +326,7 @@ fn read_answer(mut bytes: &[u8], inodes: &mut Vec<u32>) -> io::Result<bool> {
                 let code = u32_at(bytes, HEADER).unwrap_or(0) as i32;
                 return Err(io::Error::from_raw_os_error(-code));
             }
-            // A connection that nobody has accepted yet has no inode.
+            // A connection that was not accepted yet has no inode.
             _ => inodes.extend(u32_at(bytes, HEADER + INODE_AT).filter(|inode| *inode != 0)),
         }
         bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
@@ -371,7 +373,7 @@ mod tests {
         assert_eq!(sockets.count_now([&us].into_iter()), Some(before + expected));
         assert_eq!(Sockets::open().unwrap().count_now(std::iter::empty()), Some(0));
         open.truncate(2);
-        // A child that another test has just forked holds them until it starts its program.
+        // A child that another test has just forked holds them until it executes its program.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while sockets.count_now([&us].into_iter()) != Some(before + expected - 4) {
             assert!(std::time::Instant::now() < deadline, "closed connections still count");

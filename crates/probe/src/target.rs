@@ -1,4 +1,4 @@
-//! A process that is to be looked at: its pidfd and when it began, not only its number.
+//! A process to inspect: its pidfd and start time, not only its PID.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -13,42 +13,42 @@ use crate::proc::stat::Stat;
 use crate::proc::status::Status;
 use crate::proc::{is_gone, maps};
 
-/// A process that is to be looked at.
+/// A process to inspect.
 #[derive(Debug)]
 pub struct Target {
-    /// Its number, as lowtide sees it.
+    /// PID in lowtide's namespace.
     pub pid: u32,
-    /// When it began, in clock ticks since the machine booted.
+    /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Leads to this very process, whoever gets its number later.
+    /// A pidfd of this process, which stays valid if its PID is reused.
     handle: OwnedFd,
 }
 
-/// Why a process cannot be looked at.
+/// The reason why a process cannot be inspected.
 #[derive(Debug, Error)]
 pub enum TargetError {
-    /// Nobody has this number.
+    /// No process has this PID.
     #[error("there is no process {0}: it may have ended; pgrep -a NAME finds others")]
     NoSuchProcess(u32),
-    /// It has no memory of its own.
+    /// It is a kernel thread.
     #[error("process {0} is a thread of the kernel, which has no memory of its own")]
     KernelThread(u32),
-    /// It has ended already.
+    /// It has already ended (a zombie).
     #[error("process {0} has ended and waits for its parent (a zombie): it has no memory any more")]
     Zombie(u32),
-    /// Its first thread has ended, and others go on: the kernel shows a process by its first thread.
+    /// Its first thread has ended, and others continue: the kernel shows a process by its first thread.
     #[error(
         "the first thread of process {0} has ended while others go on, and the kernel shows no memory \
          by its number: cat /proc/{0}/task/*/smaps_rollup shows what the others see"
     )]
     FirstThreadEnded(u32),
-    /// It ended while it was looked at.
+    /// It ended during the inspection.
     #[error("process {0} ended while it was being looked at")]
     Gone(u32),
-    /// It started another program, and again while it was looked at once more.
+    /// It executed another program, and did so again during another attempt.
     #[error("process {0} started another program while it was being looked at: try again")]
     Replaced(u32),
-    /// Reading it does not come to an end.
+    /// Reading it does not finish.
     #[error(
         "process {0} cannot be inspected: reading it has made no progress for 5 s. A file system that it uses, \
          or a program that serves its memory, does not respond: cat /proc/{0}/mountinfo lists its file systems"
@@ -60,10 +60,10 @@ pub enum TargetError {
 }
 
 impl Target {
-    /// Takes hold of a process.
+    /// Opens a process.
     ///
     /// # Errors
-    /// When there is none of this number, or it has no memory that could be looked at.
+    /// Fails if no process has this PID, or if it has no memory to inspect.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
         let failed = |error: io::Error| match () {
             () if is_gone(&error) => TargetError::NoSuchProcess(pid),
@@ -73,7 +73,7 @@ impl Target {
         let number = number.ok_or(TargetError::NoSuchProcess(pid))?;
         let handle = match pidfd_open(number, PidfdFlags::empty()) {
             Ok(handle) => handle,
-            // The number is a thread's, not a process's.
+            // The PID belongs to a thread, not a process.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {
                 return Err(TargetError::NoSuchProcess(pid));
             }
@@ -92,25 +92,26 @@ impl Target {
         Ok(Self { pid, start_ticks: stat.start_ticks, handle })
     }
 
-    /// A second hold on the same process.
+    /// Opens the same process a second time.
     ///
     /// # Errors
-    /// When no more files can be opened.
+    /// Fails if no more files can be opened.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { handle: self.handle.try_clone()?, ..*self })
     }
 
-    /// The descriptor that leads to it.
+    /// Returns its pidfd.
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
 
-    /// Whether it still runs.
+    /// Returns whether it is still running.
     pub fn is_alive(&self) -> bool {
         !self.ends_within(Duration::ZERO)
     }
 
-    /// Waits until it ends, or until the time is over. Returns early, with `false`, for a signal.
+    /// Waits until it ends or the time is over. Returns whether it has ended. A signal makes it return early,
+    /// with `false`.
     pub fn ends_within(&self, time: Duration) -> bool {
         // A pidfd becomes readable when its process ends.
         let mut fds = [PollFd::new(&self.handle, PollFlags::IN)];
@@ -118,10 +119,10 @@ impl Target {
         matches!(poll(&mut fds, timeout.as_ref()), Ok(1..))
     }
 
-    /// Its line of `/proc/PID/stat`, now.
+    /// Reads its current `/proc/PID/stat`.
     ///
     /// # Errors
-    /// When it has ended, or its number is another process's by now.
+    /// Fails if it has ended, or if its PID was reused.
     pub fn stat(&self) -> Result<Stat, TargetError> {
         match read_stat(self.pid) {
             Ok(stat) if stat.start_ticks == self.start_ticks && !stat.has_ended() => Ok(stat),
@@ -130,20 +131,20 @@ impl Target {
         }
     }
 
-    /// Its `/proc/PID/status`, now.
+    /// Reads its current `/proc/PID/status`.
     ///
     /// # Errors
-    /// When it may not be read, or it has ended.
+    /// Fails if it may not be read, or it has ended.
     pub fn status(&self) -> Result<Status, TargetError> {
         let text = fs::read(self.path("status")).map_err(|error| self.failed(error))?;
         let status = Status::parse(&String::from_utf8_lossy(&text));
         status.map_err(|error| self.failed(error.into()))
     }
 
-    /// Its mappings, now, in order of address.
+    /// Reads its current mappings, in order of address.
     ///
     /// # Errors
-    /// When they may not be seen, or it has ended; [`Target::failed`] tells the two apart.
+    /// Fails if they may not be read, or if it has ended; [`Target::failed`] distinguishes the two.
     pub fn maps(&self) -> io::Result<Vec<maps::Mapping>> {
         self.each_mapping()?.collect()
     }
@@ -156,12 +157,12 @@ impl Target {
         Ok(maps::read(BufReader::new(File::open(self.path("maps"))?)))
     }
 
-    /// The path of one of its files under `/proc`.
+    /// Returns the path of one of its files under `/proc`.
     pub fn path(&self, file: &str) -> String {
         format!("/proc/{}/{file}", self.pid)
     }
 
-    /// What it means that something could not be read of it: that it has ended, or the error itself.
+    /// Returns the meaning of a read error: that the process has ended, or the error itself.
     pub fn failed(&self, error: io::Error) -> TargetError {
         if is_gone(&error) || !self.is_alive() {
             TargetError::Gone(self.pid)

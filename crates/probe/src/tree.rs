@@ -1,7 +1,7 @@
-//! A process and everything that descends from it, as they come and go.
+//! A process and its descendants, as they start and end.
 //!
-//! The root is a subreaper (lowtide's keeper), so that a descendant whose parent ends, or that makes
-//! itself a session of its own, becomes a child of the root and is not lost.
+//! The root is a subreaper (lowtide's keeper), so that a descendant whose parent ends, or that starts its own
+//! session, becomes a child of the root and is not lost.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,34 +14,34 @@ use crate::proc::stat::Stat;
 pub struct Tree {
     root: u32,
     members: BTreeSet<u32>,
-    /// The newest process of the machine when we last looked, and how many looks since.
+    /// The newest process of the machine at the last check.
     newest: Option<u64>,
     stale: bool,
 }
 
 impl Tree {
-    /// The descendants of `root`, without itself.
+    /// Creates a tree of the descendants of `root`, without `root` itself.
     pub fn below(root: u32) -> Self {
         Self { root, members: BTreeSet::new(), newest: None, stale: true }
     }
 
-    /// The numbers of all descendants known.
+    /// Returns the PIDs of all known descendants.
     pub fn members(&self) -> &BTreeSet<u32> {
         &self.members
     }
 
-    /// Drops a process that was seen to have ended.
+    /// Removes a process that has ended.
     pub fn remove(&mut self, pid: u32) {
         self.members.remove(&pid);
     }
 
-    /// Looks for descendants, if a process was made on the machine since the last look, or `anyway`.
-    /// Gives those that are new.
+    /// Searches for descendants if a process was created on the machine since the last check, or if `anyway`
+    /// is set. Returns the new ones.
     pub fn refresh(&mut self, anyway: bool) -> Vec<u32> {
         let newest = newest_process();
         let changed = newest.is_none() || newest != self.newest;
         self.newest = newest;
-        // A list of children may miss one while others end, so that a change is looked at twice.
+        // A list of children may miss one while others end, so a change triggers two searches.
         if !(anyway || changed || self.stale) {
             return Vec::new();
         }
@@ -53,7 +53,7 @@ impl Tree {
     }
 }
 
-/// Everything that descends from a process now, without itself.
+/// Returns the current descendants of a process, without the process itself.
 pub fn descendants_of(root: u32) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     if descend(root, &mut found) { found } else { scan(root) }
@@ -65,7 +65,7 @@ pub fn newest_process() -> Option<u64> {
     text.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// Follows the kernel's lists of children. `false` when it keeps none (`CONFIG_PROC_CHILDREN`).
+/// Follows the kernel's lists of children. Returns `false` if the kernel has none (`CONFIG_PROC_CHILDREN`).
 fn descend(root: u32, found: &mut BTreeSet<u32>) -> bool {
     let mut queue = vec![root];
     let mut text = String::new();
@@ -77,7 +77,7 @@ fn descend(root: u32, found: &mut BTreeSet<u32>) -> bool {
             text.clear();
             match fs::File::open(task.path().join("children")) {
                 Ok(mut file) => drop(file.read_to_string(&mut text)),
-                // The thread has ended, or there are no such lists at all.
+                // The thread has ended, or there are no such lists.
                 Err(_) if task.path().exists() => return false,
                 Err(_) => continue,
             }
@@ -91,7 +91,7 @@ fn descend(root: u32, found: &mut BTreeSet<u32>) -> bool {
     true
 }
 
-/// Looks at every process of the machine for its parent.
+/// Reads the parent of every process of the machine.
 fn scan(root: u32) -> BTreeSet<u32> {
     let mut parents: Vec<(u32, u32)> = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -106,7 +106,7 @@ fn scan(root: u32) -> BTreeSet<u32> {
     descendants(root, &parents)
 }
 
-/// All processes whose line of parents leads to `root`.
+/// Returns all processes that descend from `root`.
 fn descendants(root: u32, parents: &[(u32, u32)]) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     let mut queue = vec![root];

@@ -1,4 +1,4 @@
-//! Whose a mapping is, on mappings that were made up after real ones.
+//! The owners of mappings, on synthetic mappings that follow real ones.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -43,7 +43,7 @@ fn runtime(kind: RuntimeKind, memory: OwnMemory) -> Vec<DetectedRuntime> {
     vec![DetectedRuntime { kind, version: None, file: FileId::default(), memory }]
 }
 
-/// The owners of what begins where, by name.
+/// Returns the start and owner of each area, by name.
 fn owners(detected: &Detected, maps: &[Mapping], taken: &[Range<u64>]) -> Vec<(u64, String)> {
     owners_in(&Saved::default(), detected, maps, taken)
 }
@@ -90,7 +90,7 @@ fn another_allocator_owns_everything_but_stacks_files_and_their_zeroed_data() {
         "7ffc00000000-7ffc00004000 r--p [vvar]",
         "7ffd00000000-7ffd00021000 rw-p [stack]",
     ]);
-    // The kernel has merged the zeroed data of the library with what was mapped right behind it. A guard alone
+    // The kernel has merged the zeroed data of the library with the mapping right after it. A guard alone
     // makes no stack.
     let starts: Vec<u64> = owners(&detected, &maps, &[]).iter().map(|(at, _)| *at).collect();
     let expected = [0x5500_0000_0000, 0x7f70_0000_1000, 0x7f80_0000_0000, 0x7f90_0020_4000];
@@ -114,7 +114,7 @@ fn beside_an_allocator_of_the_programs_own_the_brk_heap_is_still_glibcs() {
     assert_eq!(owners(&detected, &maps, &[]), expected);
 }
 
-/// A pool of CPython: blocks of 32 bytes, three of them in use.
+/// Returns a pool of CPython: blocks of 32 bytes, three of them in use.
 fn pool() -> Vec<u8> {
     let mut bytes = vec![0; 16 << 10];
     let words: [(usize, u64); 5] = [
@@ -137,7 +137,7 @@ fn python_owns_its_pools_and_nothing_else() {
         runtimes: runtime(RuntimeKind::Python, OwnMemory::Pools),
         ..Detected::default()
     };
-    // Two pools behind a chunk of glibc's own, what the program mapped behind them, and a mapping as large as
+    // Two pools after a chunk of glibc's own, the program's mapping after them, and a mapping as large as
     // many arenas.
     let maps = maps(&["7f8000000000-7f800080c000 rw-p", "7f8800000000-7f8806400000 rw-p", LIBRARY]);
     let blocks = vec![
@@ -174,7 +174,7 @@ fn v8_owns_its_code_and_what_begins_like_one_of_its_pages() {
         "7f1365958000-7f1365979000 rw-p",
         LIBRARY,
     ]);
-    // An arena of glibc begins at a multiple of 64 MiB, and so of 256 KiB: it must be taken before.
+    // An arena of glibc begins at a multiple of 64 MiB, and so of 256 KiB: it must be claimed first.
     let arena = 0x7f13_3000_0000..0x7f13_3048_3000;
     let found = owners(&detected, &maps, &[arena]);
     let starts: Vec<u64> = found.iter().map(|(at, _)| *at).collect();

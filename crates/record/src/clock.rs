@@ -1,9 +1,9 @@
-//! The clock by which the records of several processes of one machine are laid over each other.
+//! The clock that aligns the records of several processes of one machine.
 
 use crate::v1::ClockReading;
 use rustix::time::{ClockId, clock_gettime};
 
-/// This moment. `None` where the kernel does not tell which boot this is.
+/// Returns the current reading of the clock; `None` if the kernel does not provide the boot ID.
 pub fn clock() -> Option<ClockReading> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
     let now = clock_gettime(ClockId::Monotonic);

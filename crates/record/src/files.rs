@@ -1,5 +1,5 @@
-//! Files that lowtide makes, perhaps as root and in a directory that others may write to: no symbolic link is
-//! followed, nothing but a regular file is written to, and strangers do not read it (0640).
+//! Files that lowtide creates, perhaps as root and in a directory that other users may write to. No symbolic
+//! link is followed, only regular files are written to, and other users cannot read them (0640).
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -12,7 +12,7 @@ use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 const MODE: u32 = 0o640;
 const MODE_FOR_ALL: u32 = 0o644;
 
-/// Options for a file of ours: with them, opening one follows no symbolic link and waits for nobody.
+/// Returns the options for a file of lowtide. Opening one follows no symbolic link and never blocks.
 pub(crate) fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -21,20 +21,20 @@ pub(crate) fn options() -> OpenOptions {
     options
 }
 
-/// Makes a file, or empties one that is there.
+/// Creates a file, or truncates an existing one.
 ///
 /// # Errors
-/// When it cannot be made, or something else than a regular file stands there.
+/// Fails if it cannot be created, or if it exists and is not a regular file.
 pub fn create(path: &Path) -> io::Result<File> {
     let file = regular(options().write(true).create(true).open(path)?)?;
     file.set_len(0)?;
     Ok(file)
 }
 
-/// Creates a file where nothing stands yet.
+/// Creates a file that does not exist yet.
 ///
 /// # Errors
-/// [`io::ErrorKind::AlreadyExists`] if something stands there; otherwise, if it cannot be created.
+/// [`io::ErrorKind::AlreadyExists`] if the path exists; otherwise fails if the file cannot be created.
 pub fn create_new(path: &Path) -> io::Result<File> {
     options().write(true).create_new(true).open(path)
 }
@@ -42,7 +42,7 @@ pub fn create_new(path: &Path) -> io::Result<File> {
 /// Opens a file to append to it, and creates it if it does not exist.
 ///
 /// # Errors
-/// If it cannot be opened, or is not a regular file.
+/// Fails if it cannot be opened, or is not a regular file.
 pub fn open_append(path: &Path) -> io::Result<File> {
     regular(options().append(true).create(true).open(path)?)
 }
@@ -50,7 +50,7 @@ pub fn open_append(path: &Path) -> io::Result<File> {
 /// Opens a file to read it.
 ///
 /// # Errors
-/// If it cannot be opened, or is not a regular file.
+/// Fails if it cannot be opened, or is not a regular file.
 pub fn open_read(path: &Path) -> io::Result<File> {
     regular(options().read(true).open(path)?)
 }
@@ -63,25 +63,26 @@ pub fn is_in_shared_directory(path: &Path) -> io::Result<bool> {
     Ok(meta.permissions().mode() & WRITABLE_BY_OTHERS != 0)
 }
 
-/// Refuses what is no regular file.
+/// Returns an error if the file is not a regular file.
 pub(crate) fn regular(file: File) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
-/// Writes a whole file: what was there stays until the new contents are complete. Without `replace`, nothing may
-/// stand there.
+/// Writes a whole file. The old contents stay until the new contents are complete. Without `replace`, the
+/// file must not exist yet.
 ///
 /// # Errors
-/// When it cannot be written; [`io::ErrorKind::AlreadyExists`] when something stands there.
+/// Fails if it cannot be written; [`io::ErrorKind::AlreadyExists`] if the path exists and may not be
+/// replaced.
 pub fn write_whole(path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
     write(path, bytes, replace, MODE, File::sync_all)
 }
 
-/// Writes a whole file like [`write_whole`], and replaces what stands there. All users may read it, as far as the umask
-/// permits: programs that read metrics have users of their own. It does not wait for the disk.
+/// Writes a whole file like [`write_whole`], and replaces an existing file. All users may read it, as far as
+/// the umask permits: programs that read metrics have users of their own. It does not wait for the disk.
 ///
 /// # Errors
-/// If it cannot be written, or something else than a regular file stands there.
+/// If it cannot be written, or something other than a regular file exists there.
 pub fn replace_for_all(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, true, MODE_FOR_ALL, |_| Ok(()))
 }
@@ -112,13 +113,13 @@ fn write(
     written
 }
 
-/// Gives a file its name at last.
+/// Renames the complete file to its final name.
 fn put(part: &Path, path: &Path, replace: bool) -> io::Result<()> {
     if replace {
         return fs::rename(part, path);
     }
     match renameat_with(CWD, part, CWD, path, RenameFlags::NOREPLACE) {
-        // A file system that cannot do so at once.
+        // The file system does not support this atomically.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
             fs::hard_link(part, path)?;
             fs::remove_file(part)
@@ -127,7 +128,7 @@ fn put(part: &Path, path: &Path, replace: bool) -> io::Result<()> {
     }
 }
 
-/// The name that a file has while it is written.
+/// Returns the name of a file while it is being written.
 fn part_of(path: &Path) -> std::path::PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Made-up trials, for tests of this crate and of others.
+//! Synthetic trials, for tests of this crate and of others.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use lowtide_model::bytes::{Mapped, Proportional, Resident};
 use lowtide_model::sample::{Reading, Sample, SlowReading};
 use lowtide_model::treatment::Treatment;
 
-/// Bytes of a mebibyte.
+/// One mebibyte, in bytes.
 pub const MIB: u64 = 1 << 20;
 
-/// A trial with no samples and no marks yet.
+/// Returns a trial without samples and marks.
 pub fn trial(allocator: &str, repeat: u32, loaded: bool) -> TrialRecord {
     TrialRecord {
         header: Header {
@@ -50,7 +50,7 @@ pub fn trial(allocator: &str, repeat: u32, loaded: bool) -> TrialRecord {
     }
 }
 
-/// A process, and whether its allocator was in force.
+/// Returns a process, with the effect of its treatment.
 pub fn process(pid: u32, active: Option<bool>, because: Option<&str>) -> Process {
     Process {
         t_s: 0.0,
@@ -69,7 +69,7 @@ pub fn process(pid: u32, active: Option<bool>, because: Option<&str>) -> Process
 }
 
 impl TrialRecord {
-    /// Adds samples every tenth of a second from `from` to `to`; `of` gives their MiB.
+    /// Adds samples every tenth of a second from `from` to `to`; `of` returns their MiB.
     #[must_use]
     pub fn with_samples(mut self, from: f64, to: f64, of: impl Fn(f64) -> f64) -> Self {
         let ticks = ((to - from) * 10.0).round() as u32;
@@ -92,7 +92,7 @@ impl TrialRecord {
         self
     }
 
-    /// Makes it a tree of three processes, whose PSS is half their RSS and is read once a second.
+    /// Makes the subject a tree of three processes, whose PSS is half their RSS and is read once per second.
     #[must_use]
     pub fn of_a_tree(mut self) -> Self {
         for (tick, sample) in self.samples.iter_mut().enumerate() {
@@ -112,7 +112,7 @@ impl TrialRecord {
         self
     }
 
-    /// Adds a phase that the subject has named.
+    /// Adds a phase that the subject named.
     #[must_use]
     pub fn with_phase(mut self, t_s: f64, name: &str) -> Self {
         let name = Some(name.to_owned());

@@ -1,9 +1,9 @@
-//! The phases that a subject can name to replace what its trace would show.
+//! The phases that a subject can name to override the one that its trace shows.
 
 /// A phase with a meaning for the metrics. A subject names it in its output (`--phase NAME=log:REGEX`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricPhase {
-    /// The end of the window from which the baseline is read.
+    /// The end of the baseline window.
     Baseline,
     /// The moment of the peak.
     Peak,
@@ -14,7 +14,7 @@ pub enum MetricPhase {
 }
 
 impl MetricPhase {
-    /// All of them.
+    /// All phases.
     pub const ALL: [Self; 4] = [Self::Baseline, Self::Peak, Self::LoadEnd, Self::Settled];
 
     /// Returns the name in settings and records.

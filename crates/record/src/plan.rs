@@ -1,4 +1,4 @@
-//! The plan of a study: what runs in which order, and whether two plans ask for the same trials.
+//! The plan of a study: the trials, their order, and whether two plans define the same trials.
 
 use std::collections::BTreeMap;
 
@@ -10,82 +10,83 @@ use crate::shard::Shard;
 /// The plan of a study.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StudyPlan {
-    /// Its name, for titles.
+    /// Name for titles.
     pub name: String,
     /// The command under study.
     pub command: Vec<String>,
     /// The treatments; the first is the reference.
     pub treatments: Vec<Treatment>,
-    /// How often each is tried.
+    /// Number of trials for each treatment.
     pub repeats: u32,
-    /// What the order was drawn from.
+    /// Seed of the random order.
     pub seed: u64,
     /// The order of the trials: indices into `treatments`.
     pub order: Vec<usize>,
-    /// What drives the subject, if anything does.
+    /// The load that drives the subject, if any.
     pub load: Option<String>,
-    /// Rounds of the load before the baseline.
+    /// Number of rounds of the load before the baseline.
     pub warmup_rounds: u32,
-    /// Rounds of the load.
+    /// Number of rounds of the load.
     pub rounds: u32,
-    /// Time between two rounds.
+    /// Time between two rounds, in seconds.
     pub pause_s: f64,
-    /// Time after the last round.
+    /// Time after the last round, in seconds.
     pub settle_s: f64,
-    /// Time between two samples.
+    /// Time between two samples, in seconds.
     pub interval_s: f64,
-    /// What the recommendation may cost, as a ratio: 0.05 is 5 %.
+    /// Maximum slowdown of the recommended treatment, as a ratio: 0.05 is 5 %.
     pub max_slowdown: f64,
-    /// Records of elsewhere that are to be drawn beside this one: absolute paths.
+    /// Other records to draw beside this one, as absolute paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
-    /// Words for the report: what the study asks.
+    /// The question of the study, for the report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
-    /// Which part of the trials stands in this record; absent when it is all of them.
+    /// The part of the trials in this record. Absent if it contains all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<Shard>,
-    /// Whether one of the treatments is recommended, where the study says so. It is not where they are other
-    /// workloads, of which nobody can take one in place of another.
+    /// Whether to recommend one of the treatments, if the study specifies it. Not if the treatments are
+    /// different workloads, which cannot replace each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recommend: Option<bool>,
-    /// Whether the rounds of the load are alike, where the study says so. Where they are not, what stays after
-    /// each says nothing of growth.
+    /// Whether the rounds of the load are alike, if the study specifies it. If they are not, the memory that
+    /// remains after each round is no evidence of growth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds_alike: Option<bool>,
-    /// What else bears on a trial, by the names of flags and keys: the commands, the conditions, and what
-    /// each treatment sets. Paths of the study and of the cache stand as `{study}` and `{cache}`.
+    /// Other inputs of a trial, by the names of flags and keys: the commands, the conditions, and the
+    /// settings of each treatment. The paths of the study and of the cache are written as `{study}` and
+    /// `{cache}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub conditions: BTreeMap<String, String>,
 }
 
-/// The place of one trial in a plan.
+/// The position of one trial in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrialSlot {
-    /// Its place in the order, from 1. It is the same in every part.
+    /// Position in the order of trials, from 1. It is the same in every part.
     pub number: u32,
-    /// Which of the treatments, from 0.
+    /// Index of the treatment, from 0.
     pub treatment: usize,
-    /// Which repeat of it, from 1.
+    /// Number of the repeat, from 1.
     pub repeat: u32,
 }
 
-/// How the name of a condition begins that says what a file holds.
+/// Prefix of the name of a condition that holds the contents of a file.
 pub const CONTENTS: &str = "contents of ";
 
-/// What two plans differ in.
+/// A difference between two plans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// What it is.
+    /// Name of the value that differs.
     pub what: String,
-    /// What it is in the one,
+    /// The value in one plan.
     pub here: String,
-    /// and in the other.
+    /// The value in the other plan.
     pub there: String,
 }
 
 impl StudyPlan {
-    /// The trials of the plan, or of its part, in the order in which they are run.
+    /// Returns the trials of the plan, or of its part, in the order in which they run.
     pub fn slots(&self) -> Vec<TrialSlot> {
         let treatments = self.treatments.len().max(1);
         let slots = self.order.iter().enumerate().map(|(place, treatment)| TrialSlot {
@@ -94,25 +95,26 @@ impl StudyPlan {
             repeat: (place / treatments) as u32 + 1,
         });
         let is_ours = |slot: &TrialSlot| match self.shard {
-            // A record may come from anywhere.
+            // A record can come from any source, so its part may be invalid.
             Some(shard) if shard.part > 0 && shard.of > 0 => shard.takes(slot.repeat, self.repeats),
             _ => true,
         };
         slots.filter(is_ours).collect()
     }
 
-    /// Whether one of the treatments is to be recommended: unless the study says otherwise.
+    /// Returns whether to recommend one of the treatments. True unless the study specifies otherwise.
     pub fn recommends(&self) -> bool {
         self.recommend != Some(false)
     }
 
-    /// Whether what stays after each round is comparable: unless the study says otherwise.
+    /// Returns whether the memory that remains after each round is comparable. True unless the study
+    /// specifies otherwise.
     pub fn has_alike_rounds(&self) -> bool {
         self.rounds_alike != Some(false)
     }
 
-    /// The first thing that bears on a trial in which the two differ. How often each treatment is tried, and
-    /// which part of the trials is run, does not bear on a trial; nor do words for people.
+    /// Returns the first difference between the plans that affects a trial. The number of repeats, the part
+    /// of the trials, and texts for people do not affect a trial.
     pub fn difference(&self, other: &Self) -> Option<Difference> {
         let numbers = self.numbers().into_iter().zip(other.numbers());
         let number = numbers.map(|((what, here), (_, there))| (what.to_owned(), here, there));
@@ -124,7 +126,7 @@ impl StudyPlan {
         };
         let is_other = |name: &&String| {
             let both = (self.conditions.get(*name), other.conditions.get(*name));
-            // What a file held is not known where it was not there yet, or nobody wrote it down.
+            // The contents of a file are unknown if it did not exist yet, or if they were not recorded.
             let is_unknown = name.starts_with(CONTENTS) && (both.0.is_none() || both.1.is_none());
             both.0 != both.1 && !is_unknown
         };
@@ -150,7 +152,7 @@ impl StudyPlan {
     }
 }
 
-/// The treatments as a sentence shows them; their versions count.
+/// Returns the treatments for use in a sentence, including their versions.
 fn labels(plan: &StudyPlan) -> String {
     let label = |t: &Treatment| match &t.allocator_version {
         Some(version) => format!("{t} ({version})"),
@@ -159,7 +161,7 @@ fn labels(plan: &StudyPlan) -> String {
     plan.treatments.iter().map(label).collect::<Vec<_>>().join(", ")
 }
 
-/// A text as a sentence shows it.
+/// Returns a text for use in a sentence.
 fn shown(text: &str) -> String {
     const LONGEST: usize = 120;
     let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -173,7 +175,7 @@ fn shown(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Two treatments, each as often as is said.
+    /// Returns a plan of two treatments with a number of repeats.
     fn plan(repeats: u32) -> StudyPlan {
         let treatments = ["glibc", "jemalloc"].map(|name| Treatment::plain(name, None)).to_vec();
         let order = (0..repeats).flat_map(|r| if r % 2 == 0 { [0, 1] } else { [1, 0] }).collect();

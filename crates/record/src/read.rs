@@ -1,4 +1,4 @@
-//! Reading a record back.
+//! The reader of records.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
@@ -12,33 +12,34 @@ use crate::v1::{
 };
 use lowtide_model::sample::{ProcessSample, Sample};
 
-/// No line of ours comes near this; a file without line ends must not fill the memory.
+/// Maximum length of a line, in bytes. No line that lowtide writes comes near it. A file without line ends
+/// must not fill the memory.
 const LONGEST_LINE: u64 = 4 << 20;
 
-/// Why a file could not be read as a record.
+/// The reason why a file could not be read as a record.
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// It could not be read at all.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// A directory without a record in it.
+    /// It is a directory without a record.
     #[error("is no record: there is no study.jsonl in it")]
     NoStudy,
-    /// There is nothing in it.
+    /// It is empty.
     #[error("is empty: nothing was recorded")]
     Empty,
-    /// Its first line is not a header of ours.
+    /// Its first line is not a lowtide header.
     #[error("is not a record of lowtide: its first line is not a header with a `schema`")]
     Foreign,
-    /// It was written in a format of another version.
+    /// It has another version of the format.
     #[error("is a record in the format `{0}`, and this lowtide reads `{SCHEMA}`: use a newer one")]
     OtherVersion(String),
-    /// It holds something that this version does not know.
+    /// Its contents are of a kind that this version does not know.
     #[error(
         "holds what a later lowtide has recorded, which this one does not know: use a newer one"
     )]
     UnknownContent,
-    /// It is what a load wrote of itself, where memory was to be read.
+    /// It is the file of a load, where a record of memory was expected.
     #[error(
         "is the record of a load, and holds no memory: name the record of what it loaded first, as in \
          `lowtide report RECORD LOAD`"
@@ -47,12 +48,12 @@ pub enum ReadError {
     /// A line in the middle is damaged.
     #[error("line {line} is damaged ({reason}); remove that line to read the rest")]
     Damaged {
-        /// The line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// A line that everything else depends on is not there.
+    /// A line that everything else depends on is missing.
     #[error("has no `{0}` line: it was ended before anything was recorded")]
     Missing(&'static str),
 }
@@ -62,18 +63,18 @@ pub enum ReadError {
 pub struct Records {
     /// Its first line.
     pub header: Header,
-    /// The others, in order.
+    /// The other lines, in order.
     pub lines: Vec<Line>,
-    /// Whether the last line was torn, and dropped.
+    /// Whether the last line was torn and therefore dropped.
     pub torn: bool,
 }
 
 /// Reads the lines of one file of a record.
 ///
-/// The last line may be torn. Kinds that are not known are passed over.
+/// The last line may be torn. Lines of unknown kinds are skipped.
 ///
 /// # Errors
-/// When the file is not a record of this version, or a line that is not the last is damaged.
+/// Fails if the file is not a record of this version, or if a line other than the last is damaged.
 pub fn read_lines(mut input: impl BufRead) -> Result<Records, ReadError> {
     let mut header = None;
     let mut lines = Vec::new();
@@ -111,8 +112,8 @@ pub fn read_lines(mut input: impl BufRead) -> Result<Records, ReadError> {
     Ok(Records { header: header.ok_or(ReadError::Empty)?, lines, torn })
 }
 
-/// Reads one line, for whoever reads a file while it is written. `None` where it is not whole, or of a
-/// kind that is not known.
+/// Parses one line, for a caller that reads a file while it is written. Returns `None` if the line is
+/// incomplete or of an unknown kind.
 pub fn read_line(text: &[u8]) -> Option<Line> {
     Line::parse(text.trim_ascii()).ok().flatten()
 }
@@ -134,30 +135,30 @@ fn parse_header(text: &[u8]) -> Result<Header, ReadError> {
     }
 }
 
-/// Whether this is how a header of ours begins, and no more.
+/// Returns whether the text is an incomplete lowtide header.
 fn is_torn_header(text: &[u8]) -> bool {
     const BEGIN: &[u8] = br#"{"kind":"header","#;
     let common = text.len().min(BEGIN.len());
     text[..common] == BEGIN[..common]
 }
 
-/// The course of a study, as `study.jsonl` tells it.
+/// The course of a study, from `study.jsonl`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StudyRecord {
-    /// Where and when.
+    /// The header.
     pub header: Header,
-    /// What it was going to do: of a study that was gone on with, the last that it was.
+    /// The plan. If the study was resumed, its last plan.
     pub plan: StudyPlan,
-    /// The trials that began, each as it was begun last, in their order.
+    /// The trials that started, in order. Each is the last start of its number.
     pub begun: Vec<TrialBegin>,
-    /// The trials that ended.
+    /// The trials that have ended.
     pub ended: Vec<TrialEnd>,
 }
 
-/// Puts the lines of `study.jsonl` in their places.
+/// Builds the course of a study from the lines of `study.jsonl`.
 ///
 /// # Errors
-/// When the plan was never written.
+/// Fails if there is no plan.
 pub fn read_study(records: Records) -> Result<StudyRecord, ReadError> {
     let mut plan = None;
     let mut begun: Vec<TrialBegin> = Vec::new();
@@ -171,47 +172,47 @@ pub fn read_study(records: Records) -> Result<StudyRecord, ReadError> {
         }
     }
     let plan = plan.ok_or(ReadError::Missing("plan"))?;
-    // One that was interrupted has been begun again.
+    // An interrupted trial was started again.
     let last: BTreeMap<u32, TrialBegin> = begun.into_iter().map(|it| (it.number, it)).collect();
     let begun = last.into_values().collect();
     Ok(StudyRecord { header: records.header, plan, begun, ended })
 }
 
-/// Everything that was written of one trial.
+/// The record of one trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialRecord {
-    /// Where and when.
+    /// The header.
     pub header: Header,
-    /// What was run.
+    /// The command of the trial and its conditions.
     pub trial: Trial,
-    /// The processes in the order in which they were first seen, each as it was last described.
+    /// The processes in the order in which they were first seen, each with its last description.
     pub processes: Vec<Process>,
-    /// Those that have ended, or were there at the end.
+    /// The processes that have ended, or that were still running at the end.
     pub process_ends: Vec<ProcessEnd>,
-    /// The readings of the tree, in order of time.
+    /// The samples of the tree, in order of time.
     pub samples: Vec<Sample>,
-    /// The readings of single processes.
+    /// The samples of single processes.
     pub process_samples: Vec<ProcessSample>,
     /// Ledgers, in order of time.
     pub ledgers: Vec<LedgerReading>,
-    /// What happened, in order of time.
+    /// The marks, in order of time.
     pub marks: Vec<Mark>,
     /// The runs of the load.
     pub loads: Vec<Load>,
-    /// How far the load was, in order of time.
+    /// The progress of the load, in order of time.
     pub load_samples: Vec<LoadSample>,
-    /// What the subject told of itself, in order of time.
+    /// Metrics that the subject reported about itself, in order of time.
     pub figures: Vec<SubjectMetrics>,
-    /// What was done to the subject, in order of time.
+    /// The hooks that ran, in order of time.
     pub acts: Vec<HookRun>,
-    /// How it ended; absent when the writer was killed.
+    /// The outcome. Absent if the writer was killed.
     pub end: Option<End>,
 }
 
-/// Puts the lines of a trial's file in their places.
+/// Builds the record of a trial from the lines of its file.
 ///
 /// # Errors
-/// When the line that says what was run was never written.
+/// Fails if there is no line with the trial's command and conditions.
 pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
     let mut trial = None;
     let mut processes: Vec<Process> = Vec::new();
@@ -232,7 +233,7 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
                 .iter_mut()
                 .rfind(|p| p.pid == it.pid && p.start_ticks == it.start_ticks)
             {
-                // It is described anew, but was first seen when it was.
+                // This is a new description; the time at which the process was first seen stays.
                 Some(known) => *known = Process { t_s: known.t_s, ..it },
                 None => processes.push(it),
             },
@@ -253,7 +254,7 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
             | Line::TrialEnd(_) => {}
         }
     }
-    // A load hands its samples and marks over a moment after they were taken.
+    // A load passes its samples and marks on a moment after they were taken.
     load_samples.sort_by(|a: &LoadSample, b| a.t_s.total_cmp(&b.t_s));
     marks.sort_by(|a: &Mark, b| a.t_s.total_cmp(&b.t_s));
     let trial = trial.ok_or(ReadError::Missing("trial"))?;
@@ -274,23 +275,22 @@ pub fn read_trial(records: Records) -> Result<TrialRecord, ReadError> {
     })
 }
 
-/// What a load wrote of itself.
+/// The record of a load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadRecord {
-    /// Where and when.
+    /// The header.
     pub header: Header,
-    /// What it was going to do.
+    /// The plan.
     pub plan: LoadPlan,
-    /// How far it was, in order of time.
+    /// The progress, in order of time.
     pub samples: Vec<LoadSample>,
-    /// What happened, in order of time.
+    /// The marks, in order of time.
     pub marks: Vec<Mark>,
     /// Its rounds.
     pub rounds: Vec<Load>,
 }
 
-/// Puts the lines of the file of a load in their places. One that does not say what it was going to do
-/// is read all the same.
+/// Builds the record of a load from the lines of its file. A file without a plan is accepted.
 pub fn read_load(records: Records) -> LoadRecord {
     let mut record = LoadRecord {
         header: records.header,
@@ -317,7 +317,7 @@ mod tests {
     use crate::fixtures;
     use proptest::prelude::*;
 
-    /// The file of a made-up trial, line by line.
+    /// Returns the file of a synthetic trial, line by line.
     fn file() -> Vec<String> {
         let trial = fixtures::trial("glibc", 1, false).with_samples(0.0, 0.5, |_| 5.0);
         let mut lines = vec![
@@ -349,7 +349,7 @@ mod tests {
             let records = read(&format!("{whole}{}", &last[..cut])).unwrap();
             assert_eq!((records.lines.len(), records.torn), (lines.len() - 2, true), "{cut}");
         }
-        // All but the line end was written: nothing is lost.
+        // Everything except the line end was written: nothing is lost.
         assert!(!read(&format!("{whole}{last}")).unwrap().torn);
     }
 

@@ -1,5 +1,5 @@
-//! Writes a record as it happens. A line is handed to the kernel at once, so that a killed run loses
-//! at most the line that was being written.
+//! Writes a record as events happen. Each line is passed to the kernel at once, so that a killed run loses at
+//! most the line that was being written.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ use crate::v1::{FileKind, Header, Line, Machine, SCHEMA};
 use crate::clock::clock;
 use crate::files;
 
-/// One file of a record, shared by those who write to it.
+/// One file of a record, shared by its writers.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     shared: Arc<Writer>,
@@ -32,10 +32,10 @@ struct Writer {
 }
 
 impl Recorder {
-    /// Begins a file with its header. Times count from here.
+    /// Creates a file and writes its header. Times count from here.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// Fails if it cannot be created.
     pub fn create(path: &Path, holds: FileKind, machine: &Machine) -> io::Result<Self> {
         let file = files::create_new(path)?;
         hold(&file)?;
@@ -64,12 +64,12 @@ impl Recorder {
         }
     }
 
-    /// Goes on with a file that was begun before. A torn last line is dropped: it could not be read, and nor
-    /// could what came behind it. Times count from where they did.
+    /// Resumes a file that was started before. Drops a torn last line: neither it nor the lines after it
+    /// could be read. Times continue to count from the original start.
     ///
     /// # Errors
-    /// When it cannot be read or written, its first line is no header of ours, or somebody else is writing to
-    /// it ([`io::ErrorKind::WouldBlock`]).
+    /// Fails if it cannot be read or written, if its first line is not a lowtide header, or if another
+    /// process is writing to it ([`io::ErrorKind::WouldBlock`]).
     pub fn resume(path: &Path) -> io::Result<Self> {
         let mut file = files::regular(files::options().read(true).append(true).open(path)?)?;
         hold(&file)?;
@@ -98,8 +98,8 @@ impl Recorder {
         })
     }
 
-    /// Appends a line. When that fails, the failure is kept, and nothing more is written: a line
-    /// behind a torn one could not be read.
+    /// Appends a line. If that fails, the failure is kept and nothing more is written: a line after a torn
+    /// one could not be read.
     pub fn write(&self, line: &Line) {
         let mut failure = lock(&self.shared.failure);
         if failure.is_some() {
@@ -114,42 +114,42 @@ impl Recorder {
         }
     }
 
-    /// Why the record could not be written, if so.
+    /// Returns the reason why the record could not be written, if there is one.
     pub fn failure(&self) -> Option<String> {
         lock(&self.shared.failure).clone()
     }
 
-    /// Notes that something else that belongs to the record could not be written.
+    /// Records a failure to write something else that belongs to the record.
     pub fn fail(&self, because: String) {
         lock(&self.shared.failure).get_or_insert(because);
     }
 
-    /// Seconds from the beginning of the record to a moment.
+    /// Returns the time from the start of the record to a moment, in seconds.
     pub fn time_of(&self, moment: Instant) -> f64 {
         rounded(moment.saturating_duration_since(self.begun).as_secs_f64())
     }
 
-    /// Seconds from the beginning of the record to now.
+    /// Returns the time since the start of the record, in seconds.
     pub fn now(&self) -> f64 {
         self.time_of(Instant::now())
     }
 
-    /// The first line of the file.
+    /// Returns the first line of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The moment at which the record began.
+    /// Returns the moment at which the record started.
     pub fn begun(&self) -> Instant {
         self.begun
     }
 }
 
-/// Keeps others from going on with a file while we write to it: until we close it, or end.
+/// Locks a file against other writers until it is closed or lowtide ends.
 fn hold(file: &File) -> io::Result<()> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Err(io::ErrorKind::WouldBlock.into()),
-        // There are file systems without locks.
+        // Some file systems have no locks.
         Err(_) | Ok(()) => Ok(()),
     }
 }
@@ -158,12 +158,12 @@ fn unix_now() -> f64 {
     rounded(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64())
 }
 
-/// Microseconds are enough, and keep the lines short.
+/// Rounds to microseconds: they are precise enough and keep the lines short.
 fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
-/// A thread that panicked while it held the lock leaves nothing half done that we would read.
+/// Locks a mutex. Poisoning is ignored: a thread that panicked leaves nothing incomplete that would be read.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -192,9 +192,9 @@ mod tests {
             (records.header, sample.t_s)
         };
         let ((first, at), (mut second, again)) = (read("first"), read("second"));
-        // Somebody sets the time of day in between.
+        // The wall clock is set in between.
         second.started_unix_s += 3600.0;
-        // An hour is what must not be in it.
+        // The hour must not be included.
         assert!((again + second.seconds_behind(&first) - at).abs() < 1.0, "{at} {again}");
         second.clock = None;
         assert!(second.seconds_behind(&first) > 3590.0);
@@ -218,7 +218,7 @@ mod tests {
             .write_all(b"{\"kind\":\"mark\",")
             .unwrap();
         let second = Recorder::resume(&path).unwrap();
-        // Its clock goes on, and does not begin anew.
+        // Its clock continues and does not restart.
         assert!(second.now() >= ended, "{} {ended}", second.now());
         second.write(&sample(2.0));
         let read = read_lines(std::io::BufReader::new(File::open(&path).unwrap())).unwrap();

@@ -5,26 +5,26 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A part of a study that runs in several, perhaps on several machines.
+/// A part of a study. The parts run separately, perhaps on several machines.
 ///
-/// A part takes whole repeats, so that every treatment is tried in it as often as every other, and what is
-/// compared pair by pair comes from one machine. They follow one another, since every second repeat turns
-/// the order of the one before it round.
+/// A part consists of whole repeats, so that it has equally many trials of every treatment, and trials that
+/// are compared in pairs come from one machine. Its repeats are consecutive, since every second repeat
+/// reverses the order of the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Shard {
-    /// Which, from 1.
+    /// Number of the part, from 1.
     pub part: u32,
-    /// Of how many.
+    /// Number of parts.
     pub of: u32,
 }
 
-/// Why a text names no part.
+/// The reason why a text is not a valid part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no part: write I/N, such as 1/4 for the first of four")]
 pub struct ShardError(String);
 
 impl Shard {
-    /// Whether a repeat, from 1, of so many belongs to the part.
+    /// Returns whether a repeat (from 1) belongs to the part.
     pub fn takes(self, repeat: u32, repeats: u32) -> bool {
         let up_to = |part: u32| u64::from(part) * u64::from(repeats) / u64::from(self.of);
         (up_to(self.part - 1) + 1..=up_to(self.part)).contains(&u64::from(repeat))

@@ -11,7 +11,7 @@ use lowtide_model::sample::{ProcessSample, Sample};
 use lowtide_model::treatment::Treatment;
 use serde::{Deserialize, Serialize};
 
-/// What the header's `schema` says.
+/// The value of the header's `schema`.
 pub const SCHEMA: &str = "lowtide.record/1";
 
 /// One line of a record.
@@ -19,7 +19,7 @@ pub const SCHEMA: &str = "lowtide.record/1";
 #[cfg_attr(test, derive(Deserialize))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Line {
-    /// Always the first.
+    /// The header. Always the first line.
     Header(Box<Header>),
     /// The plan of a study. In `study.jsonl`; of several, the last counts.
     Plan(Box<StudyPlan>),
@@ -27,31 +27,31 @@ pub enum Line {
     TrialBegin(TrialBegin),
     /// A trial has ended. In `study.jsonl`.
     TrialEnd(TrialEnd),
-    /// What a trial runs. In a trial's file, once, behind the header.
+    /// The command of a trial and its conditions. In a trial's file, once, after the header.
     Trial(Box<Trial>),
-    /// A process was seen for the first time, or its allocator was found out.
+    /// A process was seen for the first time, or its allocator was detected.
     Process(Process),
-    /// A process has ended, or sampling has while it lived.
+    /// A process has ended, or its sampling has stopped.
     ProcessEnd(ProcessEnd),
     /// A reading of the whole tree.
     Sample(Sample),
     /// A reading of one process of the tree.
     ProcessSample(ProcessSample),
-    /// Whose the resident bytes were.
+    /// Resident memory by owner.
     Ledger(LedgerReading),
-    /// Something happened at this moment.
+    /// An event at a moment of the trial.
     Mark(Mark),
     /// One run of the load.
     Load(Load),
-    /// What a load is going to do. In the file of a load, once, behind the header.
+    /// The plan of a load. In the file of a load, once, after the header.
     LoadPlan(LoadPlan),
-    /// How far a load is.
+    /// The progress of a load.
     LoadSample(LoadSample),
-    /// What the subject tells of itself.
+    /// Metrics that the subject reports about itself.
     Figures(SubjectMetrics),
-    /// Something that a study did to the subject at a moment of the trial.
+    /// A hook that a study ran at a moment of the trial.
     Act(HookRun),
-    /// How the trial ended. The last line of its file.
+    /// The outcome of the trial. The last line of its file.
     End(End),
 }
 
@@ -59,9 +59,9 @@ impl Line {
     /// Parses a line of a record; `None` if it is of a kind that this version does not know.
     ///
     /// # Errors
-    /// When it is not JSON, has no kind, or is not what its kind has to be.
-    // By hand: what serde derives for an enum with a tag keeps a copy of each line, and is compiled anew in
-    // every crate that reads records.
+    /// Fails if it is not JSON, has no kind, or does not match its kind.
+    // Written by hand: the code that serde derives for a tagged enum keeps a copy of each line, and is
+    // compiled anew in every crate that reads records.
     pub fn parse(text: &[u8]) -> serde_json::Result<Option<Self>> {
         #[derive(Deserialize)]
         struct Tag<'a> {
@@ -92,41 +92,39 @@ impl Line {
     }
 }
 
-/// Says what a file is.
+/// The header of a file: format, contents and origin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// Always [`SCHEMA`].
     pub schema: String,
-    /// What the file holds.
+    /// The contents of the file.
     pub holds: FileKind,
     /// The version of lowtide that wrote it.
     pub lowtide_version: String,
-    /// When the record began: seconds since 1970-01-01 UTC. All other times count from here.
+    /// Start of the record, in seconds since 1970-01-01 UTC. All other times count from here.
     pub started_unix_s: f64,
-    /// Where it was written.
+    /// The machine on which it was written.
     pub machine: Machine,
-    /// Where the figures come from, when lowtide did not measure them itself.
+    /// The source of the metrics, if lowtide did not measure them itself.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub source: Option<String>,
-    /// The same moment on a clock that nobody sets.
+    /// The same moment on a clock that cannot be set.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub clock: Option<ClockReading>,
 }
 
-/// A moment on a clock that all processes of a machine share and that nobody sets, unlike that of
-/// the time of day.
+/// A moment on a clock that all processes of a machine share. Unlike the wall clock, it cannot be set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClockReading {
-    /// Tells one boot of one machine from all others: the kernel's `boot_id`.
+    /// The kernel's `boot_id`, which distinguishes this boot of this machine from all others.
     pub boot: String,
     /// `CLOCK_MONOTONIC`, in seconds.
     pub monotonic_s: f64,
 }
 
 impl Header {
-    /// What is added to a time of this record to have it count from the beginning of another: by the
-    /// clock that both share when they come from one boot of one machine, and by the time of day
-    /// otherwise.
+    /// Returns the offset in seconds that turns a time of this record into a time of another record. Uses the
+    /// shared clock if both records come from one boot of one machine, and the wall clock otherwise.
     pub fn seconds_behind(&self, other: &Self) -> f64 {
         match (&self.clock, &other.clock) {
             (Some(ours), Some(theirs)) if ours.boot == theirs.boot => {
@@ -137,7 +135,7 @@ impl Header {
     }
 }
 
-/// What a file of a record holds.
+/// The contents of a file of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
@@ -147,12 +145,12 @@ pub enum FileKind {
     Trial,
     /// The samples of a load: of `lowtide load -o`, or on their way into the file of a trial.
     Load,
-    /// Something that a later version records.
+    /// A kind that a later version records.
     #[serde(other)]
     Unknown,
 }
 
-/// The machine, as far as it bears on memory.
+/// The properties of the machine that matter for memory.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Operating system, as it names itself: `Debian GNU/Linux 12 (bookworm)`.
@@ -163,21 +161,21 @@ pub struct Machine {
     pub architecture: Option<String>,
     /// Processor model.
     pub cpu: Option<String>,
-    /// Processors that may be used.
+    /// Number of available processors.
     pub cpus: Option<u64>,
-    /// Memory of the machine.
+    /// Memory of the machine, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Memory that was available when the record began.
+    /// Available memory at the start of the record, in bytes.
     pub memory_available_bytes: Option<u64>,
-    /// Swap space of the machine.
+    /// Swap space of the machine, in bytes.
     pub swap_bytes: Option<u64>,
-    /// The limit of the control group that lowtide runs in.
+    /// Memory limit of the cgroup that lowtide runs in, in bytes.
     pub cgroup_limit_bytes: Option<u64>,
-    /// Size of a page.
+    /// Page size, in bytes.
     pub page_bytes: Option<u64>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub thp: Option<String>,
-    /// When the kernel works for a huge page: `defer`, `madvise`, ….
+    /// When the kernel compacts memory to make a huge page: `defer`, `madvise`, ….
     pub thp_defrag: Option<String>,
     /// `vm.overcommit_memory`: 0, 1 or 2.
     pub overcommit: Option<u64>,
@@ -187,127 +185,125 @@ pub struct Machine {
     pub libc: Option<String>,
 }
 
-/// A trial begins.
+/// The start of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrialBegin {
-    /// Its place in the order, from 1.
+    /// Position in the order of trials, from 1.
     pub number: u32,
-    /// Which of the treatments, from 0.
+    /// Index of the treatment, from 0.
     pub treatment: usize,
-    /// Which repeat of it, from 1.
+    /// Number of the repeat, from 1.
     pub repeat: u32,
     /// Its file, relative to the record.
     pub samples: String,
 }
 
-/// A trial has ended.
+/// The end of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrialEnd {
-    /// Its place in the order, from 1.
+    /// Position in the order of trials, from 1.
     pub number: u32,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What a trial runs.
+/// The command of a trial and its conditions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Its place in the order, from 1.
+    /// Position in the order of trials, from 1.
     pub number: u32,
     /// The treatment.
     pub treatment: Treatment,
-    /// Which repeat of it, from 1.
+    /// Number of the repeat, from 1.
     pub repeat: u32,
     /// The command as it was started.
     pub command: Vec<String>,
     /// The working directory.
     pub directory: Option<String>,
-    /// The program that its first word leads to.
+    /// The program that the first word of the command resolves to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub program: Option<String>,
-    /// The environment, as far as the treatment or the study set it, or it bears on memory.
+    /// The environment variables that the treatment or the study sets, or that affect memory.
     pub environment: BTreeMap<String, String>,
-    /// Whether a load drives the subject; otherwise it loads itself.
+    /// Whether a load drives the subject. Otherwise it generates its own load.
     pub loaded: bool,
-    /// Time between two samples.
+    /// Time between two samples, in seconds.
     pub interval_s: f64,
 }
 
 /// A process of the subject.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Process {
-    /// When this was found out, in seconds since the record began.
+    /// Time of this observation, in seconds since the record began.
     pub t_s: f64,
-    /// Its number.
+    /// PID.
     pub pid: u32,
-    /// When it began, in clock ticks since the machine booted: with the number, what tells it from
-    /// every other process.
+    /// Start time, in clock ticks since boot. Together with the PID, it identifies the process.
     pub start_ticks: u64,
-    /// Its parent's number.
+    /// PID of the parent.
     pub parent: u32,
-    /// Its owner.
+    /// User ID of the owner.
     pub uid: u32,
     /// Its short name, as `ps` shows it.
     pub name: String,
     /// Its command line.
     pub command: Vec<String>,
-    /// Who serves its `malloc`; absent while that has not been looked at.
+    /// The allocator that serves its `malloc`. Absent until it has been checked.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub allocator: Option<AllocatorCheck>,
 }
 
-/// A process has ended, or sampling has while it lived.
+/// A process has ended, or its sampling has stopped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessEnd {
-    /// When it was last looked for, in seconds since the record began.
+    /// Time of the last check for it, in seconds since the record began.
     pub t_s: f64,
-    /// Its number.
+    /// PID.
     pub pid: u32,
-    /// When it began, in clock ticks since the machine booted.
+    /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
-    /// The most that it was seen to have resident.
+    /// Maximum RSS that was sampled, in bytes.
     pub peak_rss_bytes: u64,
 }
 
-/// Whether the treatment is really in force in a process.
+/// The effect of the treatment in a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocatorCheck {
-    /// `null` when it could not be found out.
+    /// Whether the treatment is in force; `null` if that could not be determined.
     pub active: Option<bool>,
     /// The file that provides `malloc`.
     pub provider: Option<String>,
-    /// Why it is not in force, or could not be found out.
+    /// The reason why it is not in force, or why that could not be determined.
     pub because: Option<String>,
 }
 
 /// The resident bytes of all processes together, by owner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LedgerReading {
-    /// When the inspection began, in seconds since the record began.
+    /// Start of the inspection, in seconds since the record began.
     pub t_s: f64,
-    /// How many processes were inspected.
+    /// Number of inspected processes.
     pub processes: u64,
-    /// The resident pages that were counted, in bytes. Pages that several processes share count once
-    /// for each.
+    /// Resident pages that were counted, in bytes. Pages that several processes share count once for each.
     pub rss_bytes: u64,
     /// The same by owner.
     pub ledger: Ledger,
-    /// What each runtime and allocator managed of the row `runtime`, the largest first.
+    /// Memory of each runtime and allocator in the row `runtime`, the largest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub managers: Vec<Manager>,
-    /// How the heaps of all of them lay; absent where none of glibc's was walked.
+    /// The layout of their heaps together. Absent if no glibc heap was walked.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub heap: Option<HeapSummary>,
 }
 
-/// Something happened.
+/// A mark in the trace of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
     /// Seconds since the record began.
     pub t_s: f64,
-    /// What happened.
+    /// The event.
     pub mark: Event,
-    /// In which round, from 1; 0 is the warm-up.
+    /// The round, from 1; 0 is the warm-up.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub round: Option<u32>,
     /// The name of a phase.
@@ -321,7 +317,7 @@ pub struct Mark {
 pub enum Event {
     /// The subject was started.
     Start,
-    /// It answers.
+    /// It answers requests.
     Ready,
     /// The end of the window from which the baseline is read.
     Baseline,
@@ -329,19 +325,19 @@ pub enum Event {
     LoadBegin,
     /// A round of the load has ended.
     LoadEnd,
-    /// The pause behind a round, or the settle time, has passed.
+    /// The pause after a round, or the settle time, has passed.
     Settled,
-    /// The subject has ended by itself.
+    /// The subject has exited by itself.
     Exit,
-    /// The subject is ended by lowtide, or is no longer watched.
+    /// lowtide terminates the subject, or stops watching it.
     Stop,
     /// A line of the subject matched a phase.
     Phase,
-    /// The last request of a round was answered or given up; the connections still stand.
+    /// The last request of a round was answered or given up; the connections are still open.
     Drained,
     /// The load has closed its connections.
     Closed,
-    /// Something that a later version marks.
+    /// An event that a later version records.
     #[serde(other)]
     Unknown,
 }
@@ -372,78 +368,78 @@ impl Event {
 /// One run of the load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Which round, from 1; 0 is the warm-up.
+    /// The round, from 1; 0 is the warm-up.
     pub round: u32,
-    /// Whether its command ended well.
+    /// Whether its command succeeded.
     pub succeeded: bool,
-    /// How long it ran.
+    /// Duration, in seconds.
     pub wall_s: f64,
-    /// What it reported of itself: the rounds of a `lowtide.load/1` object that it printed.
+    /// Its own report: the rounds of the `lowtide.load/1` object that it printed.
     pub report: Option<serde_json::Value>,
 }
 
-/// What a load is going to do.
+/// The plan of a load.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadPlan {
-    /// Its addresses, one for each round in turn; without names and passwords that stood in them.
+    /// URLs, one for each round in turn, without the user names and passwords in them.
     pub urls: Vec<String>,
-    /// Words for people: `100000 requests over 8 connections, HTTP/2`.
+    /// Description for people: `100000 requests over 8 connections, HTTP/2`.
     pub about: String,
 }
 
-/// How far a load is.
+/// The progress of a load.
 ///
-/// The counts are those of the round, from 0 at its beginning: `in_flight + succeeded + failed` is what
-/// was sent in it so far. Requests of a trickle between two rounds are in flight, and not counted
-/// otherwise.
+/// The counts are those of the round and start at 0: `in_flight + succeeded + failed` is the number of
+/// requests sent in it so far. Requests of a trickle between two rounds count as in flight only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadSample {
     /// Seconds since the record began.
     pub t_s: f64,
-    /// Which round, from 1; between two, the last. In the file of a trial, the round of the trial.
+    /// The round, from 1; between two rounds, the earlier one. In the file of a trial, the round of the
+    /// trial.
     pub round: u32,
-    /// Requests that were sent, and neither answered nor given up. Of bare connections: those that are
-    /// being made.
+    /// Requests that were sent, and neither answered nor given up. For bare connections: connections that are
+    /// being established.
     pub in_flight: u64,
-    /// Requests that were answered whole, with a status below 400. Of bare connections: those that
-    /// were made.
+    /// Requests that were answered completely, with a status below 400. For bare connections: connections
+    /// that were established.
     pub succeeded: u64,
-    /// All other requests that are over.
+    /// All other completed requests.
     pub failed: u64,
-    /// Connections that stand, as the load sees them; absent where it does not count them.
+    /// Open connections, as the load sees them. Absent if it does not count them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub connections: Option<u64>,
 }
 
-/// What the subject tells of itself: the numbers of its JSON object, by their names. Those of an object
-/// within it have both names, with a dot between.
+/// Metrics that the subject reports about itself: the numbers of its JSON object by name. A number in a
+/// nested object has both names, separated by a dot.
 ///
-/// These names have a meaning: `inner_memory_bytes` (what the program has allocated), `alive_tasks`,
+/// These names have a meaning: `inner_memory_bytes` (memory that the program has allocated), `alive_tasks`,
 /// `connections`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SubjectMetrics {
     /// Seconds since the record began.
     pub t_s: f64,
-    /// Its numbers.
+    /// The numbers by name.
     pub values: BTreeMap<String, f64>,
 }
 
-/// The figure that is what the program itself has allocated, in bytes.
+/// The metric for the memory that the program itself has allocated, in bytes.
 pub const INNER_MEMORY: &str = "inner_memory_bytes";
-/// The figure that is how many tasks a program has that have begun and not ended.
+/// The metric for the number of tasks that have started and not ended.
 pub const ALIVE_TASKS: &str = "alive_tasks";
 
-/// The figure that is how many connections a program has.
+/// The metric for the number of connections of the program.
 pub const CONNECTIONS: &str = "connections";
 
-/// A program that tells more numbers than these tells the others for nothing.
+/// Maximum number of metrics that are kept per object; further ones are dropped.
 const MOST_FIGURES: usize = 200;
 
 impl SubjectMetrics {
-    /// The numbers of a JSON object by their names, and those of the objects within it.
+    /// Returns the numbers of a JSON object and of its nested objects by name.
     pub fn numbers_of(object: &serde_json::Value) -> BTreeMap<String, f64> {
         let mut numbers = BTreeMap::new();
-        // What is still to be looked through, with what stands before its names.
+        // Objects still to be searched, each with the prefix of its names.
         let mut open = vec![(String::new(), object)];
         while let Some((before, value)) = open.pop() {
             for (name, value) in value.as_object().into_iter().flatten() {
@@ -460,44 +456,44 @@ impl SubjectMetrics {
     }
 }
 
-/// Something that a study did to the subject at a moment of the trial, such as a release.
+/// A hook that a study ran at a moment of the trial, such as a release.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HookRun {
-    /// When it began, in seconds since the record began.
+    /// Start, in seconds since the record began.
     pub t_s: f64,
-    /// How long it took, in seconds.
+    /// Duration, in seconds.
     pub wall_s: f64,
-    /// At which moment of the trial it was to be done.
+    /// The event of the trial at which it was due.
     pub at: String,
-    /// What it is called, in charts as well.
+    /// Name, also in charts.
     pub name: String,
-    /// In which round, from 1.
+    /// The round, from 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub round: Option<u32>,
-    /// Whether its command ended well.
+    /// Whether its command succeeded.
     pub succeeded: bool,
-    /// The JSON object that it printed last, if it did.
+    /// The last JSON object that it printed, if any.
     pub report: Option<serde_json::Value>,
 }
 
-/// How a trial ended.
+/// The outcome of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct End {
     /// Seconds since the record began.
     pub t_s: f64,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The exit status of the subject; `null` when it was ended by lowtide, or by a signal.
+    /// Exit status of the subject; `null` if lowtide or a signal terminated it.
     pub exit_code: Option<i32>,
-    /// The signal that ended it, when lowtide did not send it.
+    /// The signal that terminated it, if lowtide did not send it.
     pub signal: Option<i32>,
-    /// What all processes of the subject used, by the kernel's account when they were reaped.
+    /// Resource usage of all processes of the subject, as the kernel accounted it when they were reaped.
     pub usage: Option<Usage>,
-    /// CPU time that looking at them took, in seconds.
+    /// CPU time of the sampling, in seconds.
     pub sampler_cpu_s: f64,
-    /// Ticks that came too late to be taken.
+    /// Number of ticks that were skipped because they came too late.
     pub missed_ticks: u64,
-    /// CPU time that looking at whose the bytes are took, in seconds.
+    /// CPU time of the inspections by owner, in seconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ledgers_cpu_s: Option<f64>,
     /// CPU time of lowtide for the policy and its releases, in seconds.
@@ -505,7 +501,7 @@ pub struct End {
     pub policy_cpu_s: Option<f64>,
 }
 
-/// What the processes of a trial used.
+/// Resource usage of the processes of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time in user and kernel mode, in seconds.
@@ -514,27 +510,27 @@ pub struct Usage {
     pub minor_faults: u64,
     /// Page faults with I/O.
     pub major_faults: u64,
-    /// The largest resident set of any one of them.
+    /// Maximum RSS of any single process, in bytes.
     pub max_rss_bytes: u64,
 }
 
-/// How a trial ended.
+/// The outcome of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "result", rename_all = "snake_case")]
 pub enum Outcome {
-    /// As planned.
+    /// The trial ran as planned.
     Done,
-    /// Something went wrong.
+    /// The trial failed.
     Failed {
-        /// One sentence.
+        /// The reason, in one sentence.
         because: String,
     },
-    /// Ctrl-C, or a signal.
+    /// Ctrl-C or a signal interrupted the trial.
     Interrupted,
 }
 
 impl Outcome {
-    /// Whether the trial ran as planned.
+    /// Returns whether the trial ran as planned.
     pub fn is_done(&self) -> bool {
         *self == Self::Done
     }
@@ -546,14 +542,14 @@ mod tests {
 
     #[test]
     fn every_kind_of_line_is_parsed_and_those_of_later_versions_are_passed_over() {
-        // serde knows all kinds, and names them.
+        // serde's message lists all kinds.
         let error = serde_json::from_str::<Line>(r#"{"kind": "of a later version"}"#).unwrap_err();
         let said = error.to_string();
         let kinds: Vec<&str> = said.split('`').skip(3).step_by(2).collect();
         assert!(kinds.contains(&"header") && kinds.contains(&"end"), "{said}");
         for kind in kinds {
             let text = format!(r#"{{"kind": "{kind}"}}"#);
-            // It may lack what it has to say, but is not passed over.
+            // It may lack fields, but is not skipped.
             assert!(!matches!(Line::parse(text.as_bytes()), Ok(None)), "{kind}");
         }
         assert!(matches!(Line::parse(br#"{"kind": "of a later version"}"#), Ok(None)));

@@ -1,4 +1,4 @@
-//! Which allocator it is: name, version, and how it came into the process.
+//! The identity of an allocator: name, version and linkage.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -16,18 +16,19 @@ use crate::program::{EmbeddedCode, LoadedFile, ProgramFacts, Provider, elf, text
 /// An allocator in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetectedAllocator {
-    /// Which one; [`AllocatorKind::Unknown`] where the program exports a `malloc` that nothing identifies.
+    /// Kind of the allocator; [`AllocatorKind::Unknown`] if the program exports a `malloc` that nothing
+    /// identifies.
     pub kind: AllocatorKind,
-    /// Its version, where its file tells.
+    /// Version, if its file contains it.
     pub version: Option<String>,
-    /// How it came into the process.
+    /// Its linkage into the process.
     pub linkage: Linkage,
-    /// The file that holds it, as the process sees it.
+    /// The file that contains it, as the process sees it.
     pub path: PathBuf,
 }
 
 impl Detector {
-    /// Who serves `malloc`.
+    /// Returns the allocator that serves `malloc`.
     pub(super) fn malloc(
         &mut self,
         pid: u32,
@@ -57,7 +58,7 @@ impl Detector {
         Some(DetectedAllocator { kind, version, linkage, path: file.path.clone() })
     }
 
-    /// What the program carries for itself.
+    /// Returns the allocator that the program contains for its own allocations.
     pub(super) fn own(
         &mut self,
         pid: u32,
@@ -65,7 +66,7 @@ impl Detector {
         objects: &[LoadedObject<'_>],
     ) -> Option<DetectedAllocator> {
         let program = objects.first()?;
-        // A static program has one C library, whose malloc may be that very allocator.
+        // A static program has one C library, whose malloc may be this allocator.
         let kind = program_facts.built_in.as_ref()?.kind.clone();
         let is_go = program.facts.evidence.contains(&EmbeddedCode::Go);
         if is_go || matches!(program_facts.provider, Provider::Executable(_)) {
@@ -76,7 +77,8 @@ impl Detector {
         Some(DetectedAllocator { kind, version, linkage: Linkage::Static, path })
     }
 
-    /// The C library, whoever serves `malloc`; `None` of a program that has none, or whose own parts cannot be told apart.
+    /// Returns the C library, independent of the allocator that serves `malloc`; `None` for a program that
+    /// has none, or whose own parts cannot be distinguished from it.
     pub(super) fn c_library(
         &mut self,
         pid: u32,
@@ -113,7 +115,7 @@ impl Detector {
         if let Some(known) = &object.facts.allocator {
             known.clone()
         } else if object.facts.debug_pointer.is_some() {
-            // musl's loader and library are one file, whose name may be that of any C library.
+            // musl's loader and library are one file, which may have the name of any C library.
             AllocatorKind::Musl
         } else if file.is_c_library() {
             AllocatorKind::Glibc
@@ -122,7 +124,8 @@ impl Detector {
         }
     }
 
-    /// The C library of a static program; `None` of one that has no `malloc` to be seen, as of Go.
+    /// Returns the C library of a static program; `None` for a program without a visible `malloc`, such as
+    /// one in Go.
     fn kind_of_static(
         &mut self,
         pid: u32,
@@ -167,7 +170,7 @@ impl Detector {
     }
 }
 
-/// `mi_version()` is one constant that is given back.
+/// Reads the version of mimalloc. `mi_version()` only returns a constant.
 fn mimalloc_version(file: &File, at: Option<u64>) -> Option<String> {
     let at = at.or_else(|| elf::offset_of_symbol(file, b"mi_version"))?;
     let mut code = [0; 16];
@@ -175,20 +178,20 @@ fn mimalloc_version(file: &File, at: Option<u64>) -> Option<String> {
     mimalloc_number(constant_of(&code)?)
 }
 
-/// The constant that a function gives back, whose code this is.
+/// Returns the constant that a function with this code returns.
 fn constant_of(code: &[u8; 16]) -> Option<u32> {
     let word = |at: usize| u32::from_le_bytes(code[at..at + 4].try_into().unwrap_or_default());
-    // x86-64: perhaps `endbr64`, then `mov $n, %eax`.
+    // x86-64: optionally `endbr64`, then `mov $n, %eax`.
     let from = if word(0) == 0xfa1e_0ff3 { 4 } else { 0 };
     if code[from] == 0xb8 {
         return Some(word(from + 1));
     }
-    // aarch64: perhaps `bti c`, then `mov w0, #n`.
+    // aarch64: optionally `bti c`, then `mov w0, #n`.
     let from = if word(0) == 0xd503_245f { 4 } else { 0 };
     (word(from) & 0xffe0_001f == 0x5280_0000).then(|| word(from) >> 5 & 0xffff)
 }
 
-/// mimalloc's `MI_MALLOC_VERSION`: 212 was 2.1.2; since two digits are needed, 30302 is 3.3.2.
+/// Formats mimalloc's `MI_MALLOC_VERSION`: 212 was 2.1.2; since two digits are needed, 30302 is 3.3.2.
 fn mimalloc_number(number: u32) -> Option<String> {
     let base = match number {
         100..1000 => 10,
@@ -198,14 +201,14 @@ fn mimalloc_number(number: u32) -> Option<String> {
     Some(format!("{}.{}.{}", number / base / base, number / base % base, number % base))
 }
 
-/// musl's mallocng keeps its records at the beginning of the heap, behind a page that may not be
-/// touched (alloc_meta in src/malloc/mallocng/malloc.c); no other allocator does.
+/// Returns whether the heap starts with a guard page. Only musl's mallocng keeps its metadata at the start of
+/// the heap, after an inaccessible page (alloc_meta in src/malloc/mallocng/malloc.c).
 fn has_guarded_heap(maps: &[Mapping]) -> bool {
     let heap = maps.iter().find(|m| m.name == "[heap]");
     heap.is_some_and(|m| m.permissions.starts_with("---"))
 }
 
-/// Returns the kind of a `malloc` of which only the address is known.
+/// Returns the kind of a `malloc` whose address alone is known.
 fn unknown(object: &LoadedObject<'_>, maps: &[Mapping]) -> AllocatorKind {
     if !partition_alloc::super_pages(maps).is_empty() {
         return AllocatorKind::PartitionAlloc;
@@ -221,12 +224,13 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// `libfoo` of `libfoo.so.1.2`.
+/// Returns the stem of a library's name: `libfoo` for `libfoo.so.1.2`.
 fn stem(name: &str) -> &str {
     name.split(".so").next().unwrap_or(name)
 }
 
-/// A library was asked for when a path of needs leads from the program to it.
+/// Returns the linkage of a library. It was requested if a path of needed libraries leads from the program to
+/// it.
 fn linkage(objects: &[LoadedObject<'_>], library: &LoadedObject<'_>) -> Linkage {
     let mut wanted: HashSet<&str> = HashSet::new();
     let mut next: Vec<&LoadedObject<'_>> = objects.first().into_iter().collect();

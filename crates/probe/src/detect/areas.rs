@@ -1,23 +1,23 @@
-//! Who manages private memory that is of no file.
+//! The managers of private memory that is not backed by a file.
 //!
-//! What is known for certain is left out first: files with their zeroed data, stacks, and what a walker of the
-//! heap has claimed. Then memory is claimed by structure, wherever it lies and whatever `malloc` is in force:
-//! other allocators' extents, CPython's pools, Ruby's pages, PHP's chunks, PartitionAlloc's super pages. The
-//! kernel merges neighbouring mappings and does not know who asked for them; what is left is attributed by what
-//! mappings look like, as an estimate.
+//! What is known for certain is excluded first: files with their zeroed data, stacks, and the memory that a
+//! heap walker has claimed. Then memory is claimed by structure, wherever it is and whatever `malloc` is in
+//! use: other allocators' extents, CPython's pools, Ruby's pages, PHP's chunks, PartitionAlloc's super pages.
+//! The kernel merges adjacent mappings and does not record who requested them. The remaining memory is
+//! attributed by the form of its mappings, as an estimate.
 //!
-//! | who is there | rule for what is left |
+//! | manager | rule for the remaining memory |
 //! |---|---|
-//! | a name (`PR_SET_VMA_ANON_NAME`) | whoever has named it; not estimated |
+//! | a name (`PR_SET_VMA_ANON_NAME`) | the manager that uses this name; not estimated |
 //! | a sanitizer | all of it is the sanitizer's |
-//! | V8 | code, and what begins at a multiple of 256 KiB |
+//! | V8 | code, and ranges that start at a multiple of 256 KiB |
 //! | InnoDB | mappings of at least 1 MiB |
 //! | Go, HotSpot, Erlang | all of it |
-//! | an allocator that is not glibc's, of which no structure was found | all of it, and the brk heap if `malloc` is that allocator's |
+//! | an allocator other than glibc's whose structure was not found | all of it, and the brk heap if `malloc` is that allocator's |
 //!
-//! Where such an allocator shares a process with a runtime, V8 asks for its pages at addresses of its own choice,
-//! far from where the kernel puts things; the memory of other runtimes near the libraries looks like the
-//! allocator's, and is attributed to no owner.
+//! If such an allocator shares a process with a runtime: V8 requests its pages at addresses of its own
+//! choice, far from where the kernel places mappings. The memory of other runtimes near the libraries looks
+//! like the allocator's, and is attributed to no owner.
 
 use std::ops::Range;
 
@@ -33,25 +33,25 @@ use super::{Detected, DetectedRuntime, OwnMemory, partition_alloc};
 use crate::proc::maps::Mapping;
 use crate::program::Sanitizer;
 
-/// Memory that belongs to a manager.
+/// Memory of a manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Area {
-    /// Where it is, in bytes.
+    /// Its addresses.
     pub range: Range<u64>,
     /// The manager.
     pub owner: AreaOwner,
-    /// Whether that is an estimate.
+    /// Whether the owner is an estimate.
     pub estimated: bool,
 }
 
-/// Who manages memory.
+/// A manager of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AreaOwner {
-    /// An allocator; how much of the memory is in use is not known here.
+    /// An allocator. The share of the memory in use is not known here.
     Allocator(AllocatorKind),
     /// A runtime.
     Runtime(RuntimeKind),
-    /// A sanitizer: shadow, and the heap that it has put in the place of the program's.
+    /// A sanitizer: shadow memory, and the heap that replaces the program's.
     Sanitizer(Sanitizer),
 }
 
@@ -73,17 +73,17 @@ pub struct WalkedHeaps {
     pub allocators: Vec<AllocatorKind>,
     /// Their addresses, in order and disjoint.
     pub areas: Vec<Range<u64>>,
-    /// The part of the addresses whose blocks are not known, in order and disjoint.
+    /// The addresses whose blocks are not known, in order and disjoint.
     pub without_blocks: Vec<Range<u64>>,
 }
 
-/// The kernel puts mappings close to each other, below the stack. What lies so far from the libraries
-/// is where a program has asked for it to be.
+/// Minimum distance from the libraries of a mapping at an address that the program has requested, in bytes.
+/// The kernel places mappings close to each other, below the stack.
 const FAR: u64 = 16 << 40;
 
-/// The managers of private memory that is of no file, in order of address. `stacks` (see
-/// [`stacks`](super::stacks())) and the heaps that were `walked` already belong to others; what none of the rules
-/// fits is not in the answer.
+/// Returns the managers of private memory that is not backed by a file, in order of address. `stacks` (see
+/// [`stacks`](super::stacks())) and the `walked` heaps already have owners. Memory that no rule matches is
+/// not included.
 pub fn areas(
     memory: &impl Memory,
     detected: &Detected,
@@ -115,7 +115,8 @@ pub fn areas(
     found
 }
 
-/// Nothing is resident in a mapping that was never accessible; the kernel's own have names.
+/// Returns whether a mapping is private memory. A mapping that was never accessible has no resident pages;
+/// the kernel's own mappings have names.
 fn is_private_memory(mapping: &Mapping) -> bool {
     let is_unnamed = mapping.name.is_empty() || mapping.name.starts_with("[anon:");
     !mapping.has_file()
@@ -124,12 +125,12 @@ fn is_private_memory(mapping: &Mapping) -> bool {
         && (is_unnamed || mapping.name == "[heap]")
 }
 
-/// Claims memory by how it is laid out.
+/// Claims memory by its structure.
 struct Structures<'a, M> {
     memory: &'a M,
     detected: &'a Detected,
     walked: &'a WalkedHeaps,
-    /// What is not claimed yet, in order.
+    /// Addresses that are not claimed yet, in order.
     left: Vec<Range<u64>>,
     found: Vec<Area>,
 }
@@ -139,7 +140,7 @@ impl<M: Memory> Structures<'_, M> {
         if self.detected.sanitizer.is_some() {
             return;
         }
-        // What a walker has found need not be searched for again.
+        // Heaps that a walker has found are not searched for again.
         let are_walked = self.walked.allocators.len() == self.detected.allocators().count();
         for allocator in self.detected.allocators().filter(|_| !are_walked) {
             let page = self.memory.page_bytes();
@@ -156,7 +157,7 @@ impl<M: Memory> Structures<'_, M> {
             };
             self.take(&AreaOwner::Runtime(runtime.kind), found);
         }
-        // Libraries bring it along, under names of their own.
+        // Libraries contain it, with its names changed.
         let found = mimalloc::areas(self.memory, &self.left);
         self.take(&AreaOwner::Allocator(AllocatorKind::Mimalloc), found);
         let super_pages = partition_alloc::super_pages(maps);
@@ -166,7 +167,7 @@ impl<M: Memory> Structures<'_, M> {
         }
     }
 
-    /// Gives an owner what is left of some ranges.
+    /// Assigns the unclaimed parts of some ranges to an owner.
     fn take(&mut self, owner: &AreaOwner, ranges: Vec<Range<u64>>) {
         if ranges.is_empty() {
             return;
@@ -186,11 +187,11 @@ impl<M: Memory> Structures<'_, M> {
 
 struct Rules<'r> {
     detected: &'r Detected,
-    /// The allocator that is not glibc's, and whose memory was not found by its structure.
+    /// An allocator other than glibc's whose memory was not found by its structure.
     foreign: Option<&'r AllocatorKind>,
-    /// Whether `malloc` itself is that allocator's.
+    /// Whether `malloc` is another allocator than glibc's.
     has_foreign_malloc: bool,
-    /// Where the libraries are.
+    /// Address of the libraries.
     libraries: u64,
 }
 
@@ -211,7 +212,7 @@ impl<'r> Rules<'r> {
         }
     }
 
-    /// Who manages a part of a mapping, and whether that is an estimate.
+    /// Returns the manager of a part of a mapping, and whether that is an estimate.
     fn owner(&self, mapping: &Mapping, range: &Range<u64>) -> Option<(AreaOwner, bool)> {
         if let Some(name) = mapping.name.strip_prefix("[anon:") {
             return Some((self.owner_by_name(name.trim_start())?, false));
@@ -223,7 +224,7 @@ impl<'r> Rules<'r> {
             let malloc = self.detected.malloc.as_ref().filter(|_| self.has_foreign_malloc)?;
             return Some((AreaOwner::Allocator(malloc.kind.clone()), self.foreign.is_some()));
         }
-        // Those with a shape of their own come before those that may have any.
+        // Runtimes with mappings of a specific form come before those with any mappings.
         let (any, shaped): (Vec<_>, Vec<_>) =
             self.detected.runtimes.iter().partition(|r| r.memory == OwnMemory::Any);
         let fits = |runtime: &&DetectedRuntime| self.fits(runtime.memory, mapping, range);
@@ -235,7 +236,7 @@ impl<'r> Rules<'r> {
         Some((AreaOwner::Allocator(foreign.clone()), true))
     }
 
-    /// Whether a range can be a runtime's, by its place and size.
+    /// Returns whether a range can belong to a runtime, by its position and size.
     fn fits(&self, memory: OwnMemory, mapping: &Mapping, range: &Range<u64>) -> bool {
         let is_apart = self.foreign.is_none() || range.start.abs_diff(self.libraries) > FAR;
         match memory {
@@ -248,9 +249,9 @@ impl<'r> Rules<'r> {
         }
     }
 
-    /// Who gives such a name to mappings: glibc with its tunable `glibc.mem.decorate_maps`
-    /// (sysdeps/unix/sysv/linux/setvmaname.c), Go (runtime/set_vma_name_linux.go), CPython in
-    /// development mode (pycore_mmap.h), jemalloc (src/pages.c), mimalloc (src/prim/unix/prim.c),
+    /// Returns the owner of mappings with such a name. Names come from glibc with its tunable
+    /// `glibc.mem.decorate_maps` (sysdeps/unix/sysv/linux/setvmaname.c), Go (runtime/set_vma_name_linux.go),
+    /// CPython in development mode (pycore_mmap.h), jemalloc (src/pages.c), mimalloc (src/prim/unix/prim.c),
     /// Google's tcmalloc (system-alloc.cc), PartitionAlloc (page_allocator_internals_posix.h).
     fn owner_by_name(&self, name: &str) -> Option<AreaOwner> {
         let allocators = [

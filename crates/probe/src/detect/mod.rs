@@ -1,10 +1,11 @@
-//! Who manages the memory of a process: its allocator, and runtimes that bring memory of their own.
+//! The managers of a process's memory: its allocator, and runtimes with memory of their own.
 //!
-//! - [`DetectedAllocator`]: name, version, and how it came into the process.
-//! - [`DetectedRuntime`]: Go, CPython, V8, HotSpot, Ruby, PHP, Erlang, InnoDB, whose memory bypasses `malloc`.
+//! - [`DetectedAllocator`]: name, version and linkage.
+//! - [`DetectedRuntime`]: Go, CPython, V8, HotSpot, Ruby, PHP, Erlang and InnoDB, whose memory bypasses
+//!   `malloc`.
 //! - [`Sanitizer`]: a build whose heap must be left alone.
 //! - [`stacks()`]: the stacks of threads.
-//! - [`areas()`]: which memory belongs to which of them.
+//! - [`areas()`]: the memory of each of them.
 //!
 //! Everything is read from the process's own files, through `/proc/PID/map_files` or its own root.
 
@@ -32,45 +33,46 @@ pub use areas::{Area, AreaOwner, WalkedHeaps, areas};
 pub use runtime::{DetectedRuntime, OwnMemory};
 pub use stacks::{stack_pointers, stacks};
 
-/// Who manages the memory of a process.
+/// The managers of a process's memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Detected {
-    /// Who serves `malloc`; `None` where the program has none, as a Go program without C.
+    /// The allocator that serves `malloc`; `None` if the program has none, like a Go program without C.
     pub malloc: Option<DetectedAllocator>,
-    /// An allocator that the program carries for its own allocations, past `malloc` (Rust's
+    /// An allocator that the program contains for its own allocations, which bypass `malloc` (Rust's
     /// `#[global_allocator]`, redis with its own jemalloc).
     pub own: Option<DetectedAllocator>,
     /// The C library.
     pub c_library: Option<CLibrary>,
-    /// The file that holds it, as the process sees it.
+    /// The file that contains it, as the process sees it.
     pub c_library_path: Option<PathBuf>,
-    /// Runtimes whose memory is not `malloc`'s.
+    /// Runtimes whose memory does not come from `malloc`.
     pub runtimes: Vec<DetectedRuntime>,
-    /// The sanitizer that it was built with, or runs under.
+    /// The sanitizer that the program was built with, or runs under.
     pub sanitizer: Option<Sanitizer>,
-    /// The data of program and libraries that begin as zeros (`.bss`) and for which their files hold
-    /// nothing: whole pages, in order of address. The kernel may have merged what lies behind.
+    /// The zeroed data of program and libraries (`.bss`), which are not contained in their files: whole
+    /// pages, in order of address. The kernel may have merged them with the mappings after them.
     pub zeroed_data: Vec<Range<u64>>,
 }
 
 impl Detected {
-    /// The allocator that serves the program itself.
+    /// Returns the allocator that serves the program itself.
     pub fn allocator(&self) -> Option<&DetectedAllocator> {
         self.own.as_ref().or(self.malloc.as_ref())
     }
 
-    /// The allocator that serves `malloc`, and that of the program's own allocations.
+    /// Returns the allocator that serves `malloc`, and the one of the program's own allocations.
     pub fn allocators(&self) -> impl Iterator<Item = &DetectedAllocator> {
         [&self.malloc, &self.own].into_iter().flatten()
     }
 
-    /// Whether `malloc` is glibc's: then its heap can be walked, even where the program has an
-    /// allocator of its own and that heap is small.
+    /// Returns whether `malloc` is glibc's. Then its heap can be walked, even if it is small because the
+    /// program has an allocator of its own.
     pub fn has_glibc_heap(&self) -> bool {
         self.malloc.as_ref().is_some_and(|malloc| malloc.kind == AllocatorKind::Glibc)
     }
 
-    /// Returns the zeroed data of the file that holds an allocator, with the page that it shares with the file's own data.
+    /// Returns the zeroed data of the file that contains an allocator, with the page that it shares with the
+    /// file's own data.
     pub fn zeroed_data_of(
         &self,
         allocator: &DetectedAllocator,
@@ -84,13 +86,13 @@ impl Detected {
         data.map(|range| range.start.saturating_sub(page_bytes)..range.end).collect()
     }
 
-    /// Whether a runtime is among them.
+    /// Returns whether a runtime of this kind was detected.
     pub fn has(&self, kind: RuntimeKind) -> bool {
         self.runtimes.iter().any(|runtime| runtime.kind == kind)
     }
 }
 
-/// Recognises, and remembers the files that it has read.
+/// Detects the managers of memory, and caches the files that it has read.
 #[derive(Debug, Default)]
 pub struct Detector {
     reader: ProgramReader,
@@ -98,26 +100,26 @@ pub struct Detector {
     c_libraries: HashMap<FileId, Option<AllocatorKind>>,
 }
 
-/// An object that is loaded: its mapping, and what its file tells.
+/// A loaded object: its mapping and the facts from its file.
 struct LoadedObject<'m> {
     mapping: &'m Mapping,
     facts: ObjectFacts,
 }
 
 impl Detector {
-    /// Recognises what manages the memory of a process, which is neither stopped nor written to.
-    /// `maps` are its mappings.
+    /// Detects the managers of a process's memory. The process is neither stopped nor written to. `maps` are
+    /// its mappings.
     ///
     /// # Errors
-    /// When its files or the loader's list cannot be read, or it is still being loaded.
+    /// Fails if its files or the loader's list cannot be read, or if it is still being loaded.
     pub fn detect(&mut self, pid: u32, maps: &[Mapping]) -> Result<Detected, ProgramError> {
         let (program_facts, mappings) = self.reader.read_with_mappings(pid, maps)?;
         let mut objects = Vec::with_capacity(mappings.len());
         for (place, mapping) in mappings.into_iter().enumerate() {
             match self.reader.object(pid, mapping) {
                 Ok(facts) => objects.push(LoadedObject { mapping, facts: facts.clone() }),
-                // What of the program itself cannot be read, cannot be told. A library whose file is
-                // gone is one that is not recognised.
+                // If the program itself cannot be read, nothing can be detected. A library whose file is gone
+                // is not recognised.
                 Err(error) if place == 0 => return Err(error),
                 Err(_) => {}
             }
@@ -135,7 +137,7 @@ impl Detector {
         })
     }
 
-    /// A version that is read from the file of a mapping once.
+    /// Returns a version from the file of a mapping, and caches it.
     fn version(
         &mut self,
         pid: u32,
@@ -155,8 +157,8 @@ fn zeroed_data(maps: &[Mapping], objects: &[LoadedObject<'_>]) -> Vec<Range<u64>
     let of_object = |object: &LoadedObject<'_>| {
         let mut of_file = maps.iter().filter(|m| m.file == object.mapping.file);
         let (first, end) = object.facts.addresses?;
-        // A file may be mapped twice (Node maps its own code again): its first mapping is the loader's
-        // where it begins at the file's beginning.
+        // A file can be mapped twice (Node maps its own code again). The loader's mapping is the first one
+        // that starts at the start of the file.
         let base = of_file.find(|m| m.offset == 0)?.start;
         let end = base.checked_add(end - (first - first % page))?.next_multiple_of(page);
         let file_end = maps
@@ -171,8 +173,8 @@ fn zeroed_data(maps: &[Mapping], objects: &[LoadedObject<'_>]) -> Vec<Range<u64>
     found
 }
 
-/// Where AddressSanitizer's shadow begins on x86-64, with the page before it (`SHADOW_OFFSET` is
-/// 0x7fff8000 in compiler-rt's asan_mapping.h). In a program of its build, nothing else may be there.
+/// Start address of AddressSanitizer's shadow on x86-64, including the page before it (`SHADOW_OFFSET` is
+/// 0x7fff8000 in compiler-rt's asan_mapping.h). In a program built with it, nothing else can be mapped there.
 const ASAN_SHADOW: u64 = 0x7fff_7000;
 
 fn sanitizer(maps: &[Mapping], objects: &[LoadedObject<'_>]) -> Option<Sanitizer> {
@@ -180,11 +182,11 @@ fn sanitizer(maps: &[Mapping], objects: &[LoadedObject<'_>]) -> Option<Sanitizer
         EmbeddedCode::Sanitizer(sanitizer) => Some(*sanitizer),
         _ => None,
     });
-    // The leak finder is a part of others as well.
+    // LeakSanitizer is also part of other sanitizers.
     named.max_by_key(|s| *s != Sanitizer::Leak).or_else(|| sanitizer_of_maps(maps))
 }
 
-/// What the mappings alone tell, where neither names nor libraries do.
+/// Returns the sanitizer that the mappings alone show, if neither names nor libraries show one.
 fn sanitizer_of_maps(maps: &[Mapping]) -> Option<Sanitizer> {
     let file = |m: &Mapping| m.name.rsplit('/').next().unwrap_or_default().to_owned();
     if maps.iter().any(|m| m.has_file() && file(m).starts_with("vgpreload_")) {

@@ -1,7 +1,7 @@
-//! PartitionAlloc, the allocator of Chromium, by its mappings alone: it exports no names.
+//! PartitionAlloc, the allocator of Chromium, recognised by its mappings alone: it exports no names.
 //!
-//! It cuts its pools into super pages of 2 MiB, each with a page of metadata between two guards near its
-//! beginning (`partition_alloc_constants.h`). V8 keeps its heap beside them, in reservations that begin at a
+//! It divides its pools into super pages of 2 MiB. Each has a page of metadata between two guards near its
+//! start (`partition_alloc_constants.h`). V8 keeps its heap beside them, in reservations that start at a
 //! multiple of 4 GiB.
 
 use std::ops::Range;
@@ -9,10 +9,10 @@ use std::ops::Range;
 use crate::proc::maps::Mapping;
 
 const SUPER_PAGE: u64 = 2 << 20;
-/// Where the metadata of a super page is, in its second or third page of 4 KiB.
+/// Possible offsets of a super page's metadata, in bytes: its second or third page of 4 KiB.
 const METADATA: [u64; 2] = [0x1000, 0x2000];
 const METADATA_BYTES: u64 = 0x1000;
-/// V8's reservations are so large, and begin at a multiple of it (the cage of compressed pointers).
+/// Size and alignment of V8's reservations, in bytes (the cage of compressed pointers).
 const CAGE: u64 = 4 << 30;
 
 fn is_anonymous(mapping: &Mapping) -> bool {
@@ -23,7 +23,8 @@ fn is_reserved(mapping: &Mapping) -> bool {
     is_anonymous(mapping) && mapping.permissions.starts_with("---")
 }
 
-/// The super pages of a process, in order. One of a large block reaches as far as its mapping does.
+/// Returns the super pages of a process, in order. The super page of a large block extends to the end of its
+/// mapping.
 pub(super) fn super_pages(maps: &[Mapping]) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     for (place, mapping) in maps.iter().enumerate() {
@@ -38,7 +39,7 @@ pub(super) fn super_pages(maps: &[Mapping]) -> Vec<Range<u64>> {
         };
         let after = maps.get(place + 1);
         if is_metadata && guarded(before, mapping.start) && guarded(after, mapping.end) {
-            // A block that is larger than a super page lies behind its guard as a whole.
+            // A block that is larger than a super page is completely after its guard.
             let payload =
                 maps.get(place + 2).filter(|m| is_anonymous(m) && m.start < base + SUPER_PAGE);
             let end = payload.map_or(0, |m| m.end).max(base + SUPER_PAGE);
@@ -51,8 +52,8 @@ pub(super) fn super_pages(maps: &[Mapping]) -> Vec<Range<u64>> {
     found
 }
 
-/// The reservations of V8, which have no super pages. Other reservations may lie right beside them: what counts is
-/// each whole 4 GiB.
+/// Returns the reservations of V8, which have no super pages. Other reservations may be adjacent to them, so
+/// each aligned 4 GiB is checked.
 pub(super) fn cages_of_v8(maps: &[Mapping]) -> Vec<Range<u64>> {
     let mut groups: Vec<Range<u64>> = Vec::new();
     for mapping in maps.iter().filter(|m| is_anonymous(m)) {
@@ -67,7 +68,7 @@ pub(super) fn cages_of_v8(maps: &[Mapping]) -> Vec<Range<u64>> {
         super_pages.get(place).is_none_or(|page| page.start >= cage.end)
     };
     let whole = groups.iter().flat_map(|group| {
-        // An address space may be one reservation for the most part, and has no more than 2^15 of these.
+        // An address space can be one reservation for the most part, and has at most 2^15 of these.
         let first = group.start.next_multiple_of(CAGE);
         (first..group.end)
             .step_by(CAGE as usize)
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
     use crate::proc::maps;
 
-    /// Where they begin and end, in GiB.
+    /// Returns their start and end, in GiB.
     fn cages(text: &str) -> Vec<(u64, u64)> {
         let found = cages_of_v8(&maps::parse(text).unwrap());
         found.into_iter().map(|cage| (cage.start >> 30, cage.end >> 30)).collect()
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(cages(cage), [(8, 12)]);
         let before = "1fff00000-200000000 rw-p 00000000 00:00 0 \n";
         assert_eq!(cages(&format!("{before}{cage}")), [(8, 12)]);
-        // A pool of PartitionAlloc behind it, with a super page: its metadata lies between guards.
+        // A pool of PartitionAlloc after it, with a super page: its metadata is between guards.
         let pool = "300000000-300001000 ---p 00000000 00:00 0 \n\
                     300001000-300002000 rw-p 00000000 00:00 0 \n\
                     300002000-400000000 ---p 00000000 00:00 0 \n";

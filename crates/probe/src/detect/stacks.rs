@@ -1,9 +1,9 @@
-//! Where the threads of a process keep their stacks.
+//! The stacks of a process's threads.
 //!
-//! The kernel names only the first thread's. Another mapping is a stack if a thread's stack pointer lies in it,
-//! or a thread's descriptor, which glibc and musl put at the end of its stack (`allocate_stack` in
-//! nptl/allocatestack.c, `pthread_create` of musl). A guard below it alone says nothing: other allocators have
-//! guards as well.
+//! The kernel names only the first thread's stack. Another mapping is a stack if it contains a thread's stack
+//! pointer, or a thread's descriptor, which glibc and musl put at the end of the stack (`allocate_stack` in
+//! nptl/allocatestack.c, `pthread_create` of musl). A guard below it alone proves nothing: other allocators
+//! use guards as well.
 
 use std::ops::Range;
 
@@ -16,36 +16,38 @@ use super::{Detected, OwnMemory};
 use crate::proc::maps::Mapping;
 use crate::proc::task;
 
-/// A guard is a page; 64 KiB where pages are large; a few more under HotSpot. What is larger is a
-/// reservation.
+/// Maximum size of a guard, in bytes. A guard is one page, 64 KiB if pages are large, and a few more under
+/// HotSpot. Anything larger is a reservation.
 const LARGEST_GUARD: u64 = 64 << 10;
-/// No thread can be started on less (`PTHREAD_STACK_MIN`).
+/// Minimum size of a stack, in bytes (`PTHREAD_STACK_MIN`).
 const SMALLEST_STACK: u64 = 16 << 10;
-/// A stack is not larger, unless a guard lies below it: a coroutine runs on memory that was allocated like any
-/// other. A descriptor is not looked for further above either.
+/// Maximum size of a stack without a guard below it, in bytes: a coroutine runs on memory that was allocated
+/// like any other. Also the maximum distance that is searched for a descriptor.
 const LARGEST_STACK: u64 = 16 << 20;
-/// Descriptors begin at a multiple of it, and are at most so large (`struct pthread` has 2,304 bytes).
+/// Alignment and maximum size of descriptors, in bytes (`struct pthread` has 2,304 bytes).
 const DESCRIPTOR_ALIGNMENT: u64 = 16;
 const DESCRIPTOR: u64 = 4 << 10;
-/// What is known of stacks whose end cannot be seen, in bytes.
+/// Usual sizes of stacks whose end is not visible, in bytes.
 struct Usual {
-    /// What a thread gets unless its program asks for another size.
+    /// Default size of a stack.
     size: u64,
-    /// A waiting thread has used little: what lies so far above its pointer is still of its stack.
+    /// Distance above a stack pointer that still belongs to the stack. A waiting thread has used little of
+    /// it.
     above_pointer: u64,
 }
 
-/// The usual limit (`ulimit -s`).
+/// glibc's stacks have the usual limit (`ulimit -s`).
 const OF_GLIBC: Usual = Usual { size: 8 << 20, above_pointer: 64 << 10 };
-/// 128 KiB, and above it the records of the thread (`DEFAULT_STACK_SIZE` in
-/// src/internal/pthread_impl.h); it lies among the blocks of malloc, so that a page too many is wrong.
+/// musl's stacks have 128 KiB, and above it the thread's own data (`DEFAULT_STACK_SIZE` in
+/// src/internal/pthread_impl.h). They are among the blocks of malloc, so that a single extra page would be
+/// wrong.
 const OF_MUSL: Usual = Usual { size: 136 << 10, above_pointer: 4 << 10 };
 
-/// glibc's thread heaps begin at a multiple of it (`HEAP_MAX_SIZE`), right above a reservation.
+/// Alignment of glibc's thread heaps, in bytes (`HEAP_MAX_SIZE`). They start right above a reservation.
 const HEAP_OF_THREAD: u64 = 64 << 20;
 
-/// The stack pointers of the threads that wait in a system call; those of running threads are not known.
-/// Empty where that may not be read.
+/// Returns the stack pointers of the threads that wait in a system call; those of running threads are not
+/// known. Empty if they may not be read.
 pub fn stack_pointers(pid: u32) -> Vec<u64> {
     let threads = task::threads(pid).unwrap_or_default();
     let mut pointers: Vec<u64> =
@@ -54,16 +56,16 @@ pub fn stack_pointers(pid: u32) -> Vec<u64> {
     pointers
 }
 
-/// Where stacks are, in order: the first thread's, those that glibc has named, and those that a stack pointer
-/// or a thread's descriptor lies in. Where the kernel has merged a stack with what was mapped above it,
-/// it ends with the descriptor; without one, its end is an estimate.
+/// Returns the stacks, in order: the first thread's, those that glibc has named, and mappings that contain a
+/// stack pointer or a thread's descriptor. If the kernel has merged a stack with the mapping above it, the
+/// stack ends with the descriptor; without one, its end is an estimate.
 pub fn stacks(
     memory: &impl Memory,
     detected: &Detected,
     maps: &[Mapping],
     pointers: &[u64],
 ) -> Vec<Range<u64>> {
-    // Go's threads run on the stacks of goroutines, which are part of its heap.
+    // Go's threads run on goroutine stacks, which are part of its heap.
     let has_go = detected.has(RuntimeKind::Go);
     let has_threads_of_c = !has_go || detected.malloc.is_some();
     let is_musl = detected.malloc.as_ref().is_some_and(|m| m.kind == AllocatorKind::Musl);
@@ -85,7 +87,7 @@ pub fn stacks(
     found
 }
 
-/// The stack above a guard, if there is one.
+/// Returns the stack above a guard, if there is one.
 fn guarded(
     memory: &impl Memory,
     mapping: &Mapping,
@@ -104,8 +106,8 @@ fn guarded(
     Some(mapping.start..end.min(mapping.end))
 }
 
-/// The stack around a stack pointer, where no guard tells where it begins: from glibc 2.42 on, the page below
-/// is guarded without a mapping of its own (`MADV_GUARD_INSTALL`).
+/// Returns the stack around a stack pointer, if no guard marks its start: since glibc 2.42, the page below is
+/// guarded without a mapping of its own (`MADV_GUARD_INSTALL`).
 fn in_use(
     memory: &impl Memory,
     mapping: &Mapping,
@@ -121,8 +123,8 @@ fn in_use(
     Some(mapping.start.max(end.saturating_sub(usual.size)).min(pointer)..end)
 }
 
-/// The first descriptor of a thread in a range: its first and third word are its own address (`tcb` and `self`
-/// of glibc's `tcbhead_t`); in musl, the first is, and links to others follow.
+/// Returns the first descriptor of a thread in a range. Its first and third word are its own address (`tcb`
+/// and `self` of glibc's `tcbhead_t`); in musl, only the first is, followed by links to others.
 fn descriptor(memory: &impl Memory, from: u64, to: u64) -> Option<u64> {
     let page = memory.page_bytes();
     let range = from - from % page..to.min(from.saturating_add(LARGEST_STACK));
@@ -149,7 +151,7 @@ fn descriptor(memory: &impl Memory, from: u64, to: u64) -> Option<u64> {
     None
 }
 
-/// Where the stack ends that has this descriptor.
+/// Returns the end of the stack with this descriptor.
 fn end_of(memory: &impl Memory, descriptor: u64) -> u64 {
     (descriptor + DESCRIPTOR).next_multiple_of(memory.page_bytes())
 }
@@ -165,7 +167,8 @@ fn is_guarded(mapping: &Mapping, below: Option<&Mapping>) -> bool {
     guard && mapping.size() >= SMALLEST_STACK && !mapping.start.is_multiple_of(HEAP_OF_THREAD)
 }
 
-/// V8 runs nothing on its pages; a stack that begins like one is rarer than a wrong pointer.
+/// Returns whether a mapping has the form of a V8 page. V8 uses none of its pages as a stack, and a stack of
+/// this form is rarer than a wrong pointer.
 fn is_of_v8(detected: &Detected, mapping: &Mapping) -> bool {
     let page = detected.runtimes.iter().find(|r| r.kind.has_v8()).map(|r| r.memory);
     matches!(page, Some(OwnMemory::Aligned(bytes)) if mapping.size() == bytes && mapping.start.is_multiple_of(bytes))
@@ -178,7 +181,7 @@ mod tests {
     use crate::proc::maps::parse;
     use lowtide_heap::memory::Saved;
 
-    /// A page that holds the descriptor of a thread, at its middle.
+    /// Returns a page with a thread's descriptor in the middle.
     fn page_with_descriptor(at: u64) -> (u64, Vec<u8>) {
         let own = at + 0x800;
         let mut bytes = vec![0; 4096];
@@ -212,7 +215,7 @@ mod tests {
         let memory = Saved { blocks: vec![page_with_descriptor(0x7f00_1080_0000)] };
         let pointers = [0x7f00_307f_0000, 0x7f00_4000_1000];
         let found = stacks(&memory, &Detected::default(), &maps, &pointers);
-        // Neither a guard alone makes a stack, nor a pointer into a large mapping.
+        // Neither a guard alone nor a pointer into a large mapping makes a stack.
         assert_eq!(starts(&found), [0x7f00_1000_1000, 0x7f00_3000_0000, 0x7ffd_0000_0000]);
         assert_eq!(found[0].end, 0x7f00_1080_1000);
     }

@@ -1,4 +1,4 @@
-//! Walks the heaps of a process for their blocks, again and again.
+//! Repeated walks over the blocks in a process's heaps.
 
 use std::time::Instant;
 
@@ -15,7 +15,8 @@ use crate::target::{Target, TargetError};
 
 use super::{describe, heaps};
 
-/// A process whose blocks are read. It holds the memory of one program: after `exec`, it must be opened again.
+/// A process whose blocks are read. It holds the memory of one program: after `exec`, it must be opened
+/// again.
 #[derive(Debug)]
 pub struct BlockReader {
     target: Target,
@@ -24,7 +25,7 @@ pub struct BlockReader {
     detector: Detector,
 }
 
-/// What was walked.
+/// The result of a walk.
 #[derive(Debug)]
 pub struct BlockWalk {
     /// The allocators, the ledger of their heaps, and notes about what could not be walked.
@@ -33,7 +34,7 @@ pub struct BlockWalk {
     pub heaps: WalkedHeaps,
     /// The mappings of the process before the walk.
     pub maps: Vec<Mapping>,
-    /// What was recognised in the process.
+    /// The allocators and runtimes that were detected in the process.
     pub detected: Detected,
     /// Time of the walk in seconds.
     pub elapsed_s: f64,
@@ -56,17 +57,17 @@ impl BlockReader {
         Ok(Self { target, command, memory, detector: Detector::default() })
     }
 
-    /// The process.
+    /// Returns the process.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Its command line.
+    /// Returns its command line.
     pub fn command(&self) -> &[String] {
         &self.command
     }
 
-    /// Its memory.
+    /// Returns its memory.
     pub fn memory(&self) -> &LiveMemory {
         &self.memory
     }
@@ -106,7 +107,7 @@ impl BlockReader {
     }
 }
 
-/// The error for memory that its process has left: what was read of it is of no program.
+/// Returns the error for memory that its process has left: its contents belong to no program.
 pub(super) fn left(target: &Target) -> TargetError {
     if target.is_alive() {
         TargetError::Replaced(target.pid)

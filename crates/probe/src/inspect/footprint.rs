@@ -1,4 +1,4 @@
-//! How much a process takes, in two figures that are cheap for it: what is compared over time.
+//! The memory use of a process as two metrics that are cheap to read, for comparisons over time.
 
 use std::io;
 
@@ -6,25 +6,25 @@ use super::{Target, TargetError, rollup};
 use crate::memory::LiveMemory;
 use crate::proc::maps::Mapping;
 
-/// How much a process takes.
+/// The memory use of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footprint {
     /// Resident bytes, as the kernel counts them.
     pub rss_bytes: u64,
-    /// Anonymous memory in huge pages, in bytes. Absent where that may not be seen, or its threads would
-    /// have to wait for the kernel to count.
+    /// Anonymous memory in huge pages, in bytes. Absent if it may not be read, or if the process's threads
+    /// would have to wait while the kernel counts.
     pub huge_bytes: Option<u64>,
-    /// Which of the programs it is that a process may run one after the other.
+    /// Identity of the program image, since a process can execute several programs in turn.
     pub image: (u64, u64),
 }
 
 impl Footprint {
-    /// Takes both. The kernel keeps the one as a sum; for the other it scans the page tables a few MiB
-    /// at a time, since `smaps_rollup` would hold the lock of the process's mappings for all of a heap:
-    /// see [`LARGEST_WALKED`](super::LARGEST_WALKED).
+    /// Reads both. The kernel maintains RSS as a sum. For huge pages, it scans the page tables a few MiB at a
+    /// time, since `smaps_rollup` would hold the lock of the process's mappings for a whole heap: see
+    /// [`LARGEST_WALKED`](super::LARGEST_WALKED).
     ///
     /// # Errors
-    /// When the process has ended.
+    /// Fails if the process has ended.
     pub fn read(target: &Target) -> Result<Self, TargetError> {
         let image = target.stat()?.image;
         let rss_bytes = target.status()?.rss_bytes();
@@ -37,21 +37,22 @@ impl Footprint {
     }
 }
 
-/// Proportional memory of a process: pages that several processes share count for each of them by its part.
+/// Proportional memory of a process: pages that several processes share count proportionally for each of
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proportion {
-    /// In bytes.
+    /// PSS in bytes.
     pub pss_bytes: u64,
-    /// Whether the kernel was not asked, since its threads would have to wait: then its anonymous memory counts as
-    /// its own.
+    /// Whether it is an estimate from its anonymous memory, because its threads would have to wait for the
+    /// kernel.
     pub is_estimate: bool,
 }
 
 impl Proportion {
-    /// Reads it.
+    /// Reads the proportional memory.
     ///
     /// # Errors
-    /// When the process has ended, or may not be looked at.
+    /// Fails if the process has ended, or may not be inspected.
     pub fn read(target: &Target) -> Result<Self, TargetError> {
         let status = target.status()?;
         let maps = target.maps().map_err(|error| target.failed(error))?;
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_footprint_is_what_the_kernel_says_of_a_process_that_stands_still() {
-        // It fills its block, in huge pages where there are any, and then waits for a reader.
+        // The child fills its block, in huge pages if available, and then waits for a reader.
         let mut child = Command::new("dd")
             .args(["if=/dev/zero", "bs=40M", "count=1"])
             .env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")

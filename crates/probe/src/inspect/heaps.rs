@@ -1,5 +1,5 @@
-//! Walks the heaps of a process: those of its allocators, of allocators that libraries bring for their own use, and of
-//! runtimes.
+//! Walks the heaps of a process: those of its allocators, of allocators that libraries contain for their own
+//! use, and of runtimes.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -26,16 +26,16 @@ use crate::heap;
 use crate::memory::LiveMemory;
 use crate::proc::maps::{FileId, Mapping};
 
-/// Bytes of the smallest root of a tree from pages to extents (jemalloc's, for addresses of 57 bits). A library with less
-/// zeroed data has no jemalloc.
+/// Size of the smallest root of a tree from pages to extents, in bytes (jemalloc's, for addresses of 57
+/// bits). A library with less zeroed data has no jemalloc.
 const MIN_ROOT_BYTES: u64 = 256 << 10;
 /// Maximum number of libraries whose mappings are collected, and of libraries that are searched for a root.
 const MAX_LIBRARIES: usize = 8 << 10;
 const MAX_SEARCHED: usize = 64;
-/// Stands for the library that brings an allocator, if it is not known which one that is.
+/// Placeholder for the library of an allocator, if it is not known.
 const UNKNOWN_LIBRARY: &str = "a library";
 
-/// Walks the heaps of its allocators that lowtide knows how to walk, and passes their blocks in use on.
+/// Walks the heaps of all supported allocators of a process, and passes their blocks in use on.
 pub(super) fn walk(
     memory: &LiveMemory,
     maps: &[Mapping],
@@ -90,7 +90,8 @@ pub(super) fn walk(
     heaps
 }
 
-/// Returns what a release of the memory of another allocator than glibc's would return, in bytes; `None` if it would be refused.
+/// Returns the memory that a release of another allocator than glibc's would return to the OS, in bytes;
+/// `None` if it would be refused.
 fn guarded_bytes(
     layout: HeapLayout,
     memory: &LiveMemory,
@@ -144,7 +145,7 @@ fn walk_hotspot(
     others: &[Range<u64>],
     observation: &mut Observation,
 ) -> Vec<Range<u64>> {
-    // It reads those of other processes, if at all.
+    // HotSpot reads those of other processes, if at all.
     let is_perf_data = |m: &&Mapping| {
         m.has_file() && m.permissions == "rw-s" && m.name.starts_with("/tmp/hsperfdata_")
     };
@@ -165,7 +166,7 @@ fn walk_hotspot(
     }
     let mut residency = Residency::new(memory);
     let resident_bytes: u64 = areas.iter().map(|area| residency.bytes(area.clone())).sum();
-    // The performance data do not say how much was allocated since the last collection.
+    // The performance data do not contain the allocations since the last collection.
     let allocated_bytes = data.used_bytes.min(resident_bytes);
     let free_bytes = resident_bytes - allocated_bytes;
     for (state, bytes) in [(State::Allocated, allocated_bytes), (State::Free, free_bytes)] {
@@ -179,11 +180,11 @@ struct Library<'m> {
     name: &'m str,
     /// Its writable mappings.
     data: Vec<Range<u64>>,
-    /// What follows them and begins as zeros.
+    /// The zeroed data after them.
     zeroed_data: Vec<Range<u64>>,
 }
 
-/// Returns the files that have writable data, without those that hold the allocators of the program.
+/// Returns the files that have writable data, except those of the program's allocators.
 fn libraries<'m>(maps: &'m [Mapping], detected: &Detected) -> Vec<Library<'m>> {
     let of_program: Vec<&str> =
         detected.allocators().filter_map(|allocator| allocator.path.to_str()).collect();
@@ -204,13 +205,13 @@ fn libraries<'m>(maps: &'m [Mapping], detected: &Detected) -> Vec<Library<'m>> {
             found.push(Library { name, data: Vec::new(), zeroed_data: Vec::new() });
         }
         found[place].data.push(mapping.start..mapping.end);
-        // What lies after it may be another mapping.
+        // The memory after it may be another mapping.
         found[place].zeroed_data.extend(zeroed.get(&mapping.end).map(|range| (*range).clone()));
     }
     found
 }
 
-/// Walks the heaps of allocators that libraries bring for their own use, under whatever names.
+/// Walks the heaps of allocators that libraries contain for their own use, under any names.
 fn walk_libraries(
     memory: &LiveMemory,
     maps: &[Mapping],
@@ -250,8 +251,8 @@ fn walk_libraries(
     }
 }
 
-/// Returns the name of the library with the most pointers to an allocator's own records; `None` if no library has more than
-/// the others.
+/// Returns the name of the library with the most pointers to an allocator's own records; `None` if no library
+/// has more than the others.
 fn library_that_leads_to<'m>(
     memory: &LiveMemory,
     libraries: &[Library<'m>],
@@ -270,7 +271,7 @@ fn library_that_leads_to<'m>(
     }
 }
 
-/// Returns what of mappings is outside of some areas: no page has two owners.
+/// Returns the parts of mappings outside of some areas: no page has two owners.
 fn outside(mappings: &[HeapMapping], areas: &[Range<u64>]) -> Vec<HeapMapping> {
     let rest = |mapping: &HeapMapping| {
         let is_brk = mapping.is_brk;
@@ -280,7 +281,7 @@ fn outside(mappings: &[HeapMapping], areas: &[Range<u64>]) -> Vec<HeapMapping> {
     mappings.iter().flat_map(rest).collect()
 }
 
-/// Returns an address that is in areas of both; each are in order and disjoint.
+/// Returns an address that is in both lists of areas. Each list is in order and disjoint.
 fn overlap(these: &[Range<u64>], others: &[Range<u64>]) -> Option<u64> {
     these.iter().find_map(|area| {
         let other = others.get(others.partition_point(|other| other.end <= area.start))?;
@@ -293,8 +294,8 @@ fn add_areas(heaps: &mut WalkedHeaps, areas: &[Range<u64>]) {
     heaps.areas.sort_unstable_by_key(|area| area.start);
 }
 
-/// Adds a heap of an allocator, of a library or of the program, and removes it from the mappings in which others may be; or notes
-/// why it was not walked.
+/// Adds a heap of an allocator, of a library or of the program, and removes it from the mappings that are
+/// searched for others. If it was not walked, adds a note with the reason.
 fn add_walk(
     observation: &mut Observation,
     heaps: &mut WalkedHeaps,
@@ -329,7 +330,7 @@ fn add_heap(
         return Vec::new();
     }
     let prediction = walked.prediction;
-    // A library's allocator says nothing about that of the program.
+    // A library's allocator is no evidence for the program's.
     if library.is_none() {
         heaps.allocators.push(kind.clone());
     }
@@ -390,7 +391,7 @@ fn add_cpython(observation: &mut Observation, walked: &pymalloc::Heap) {
     });
 }
 
-/// Returns the runtimes whose heaps were walked, with what the ledger has of them.
+/// Returns the runtimes whose heaps were walked, with their memory in the ledger.
 pub(super) fn walked_runtimes(ledger: &Ledger) -> Vec<Manager> {
     let of = |row: &Row| {
         let name = row.manager?.kind().name().to_owned();

@@ -1,4 +1,4 @@
-//! The text of `malloc_info(3)`, read from outside.
+//! The text of `malloc_info(3)`, read from outside the process.
 
 use lowtide_heap::ptmalloc::{self, Layout, MallocInfo};
 use lowtide_model::allocator_kind::AllocatorKind;
@@ -10,8 +10,8 @@ use crate::memory::LiveMemory;
 use crate::program::ProgramError;
 use crate::target::{Target, TargetError};
 
-/// Reads what `malloc_info(3)` would print in a process, without calling it there. `None` if glibc's allocator does not serve
-/// the process, or if it has no heap yet.
+/// Reads what `malloc_info(3)` would print in a process, without calling it there. `None` if glibc's
+/// allocator does not serve the process, or if it has no heap yet.
 ///
 /// # Errors
 /// Fails if the process has ended, or if its memory may not be read.

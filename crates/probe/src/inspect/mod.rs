@@ -1,8 +1,8 @@
-//! One look at a process: whose its resident bytes are, without stopping it.
+//! One inspection of a process: its resident memory by owner, without stopping it.
 //!
-//! What is known for certain is taken first: the heap that was walked, stacks, data of files. What is
-//! left is told by what it looks like, and says that it is an estimate. Every page is counted once:
-//! those of the heap in the walker's own scan, all others in one over the mappings.
+//! Memory with a certain owner is counted first: the heap that was walked, stacks, data of files. The rest is
+//! attributed by its form and marked as an estimate. Every page is counted once: heap pages in the walker's
+//! own scan, all others in one scan over the mappings.
 
 mod blocks;
 mod footprint;
@@ -35,15 +35,15 @@ pub use malloc_info::malloc_info;
 
 /// Maximum number of attempts to inspect a process that keeps executing other programs.
 const MAX_ATTEMPTS: usize = 3;
-/// Maximum time from the moment at which a process that ends has no memory any more to its end.
+/// Maximum time between the moment at which an ending process loses its memory and its end.
 const END_TIME: Duration = Duration::from_millis(100);
 
-/// While the kernel makes `smaps_rollup`, it lets go of the lock of the process's mappings only between
-/// two of them (10 to 50 ms per GB): where one is larger than this and resident, its threads would wait.
-/// What only that file tells is then not known.
+/// Maximum resident size of a mapping for which `smaps_rollup` is read, in bytes. While the kernel makes that
+/// file, it releases the lock of the process's mappings only between two of them (10 to 50 ms per GB), so
+/// that the process's threads would wait for a larger one. Values that only that file has are then unknown.
 pub const LARGEST_WALKED: u64 = 128 << 20;
 
-/// Looks at processes, and remembers the files that it has read.
+/// Inspects processes, and caches the files that it has read.
 #[derive(Debug, Default)]
 pub struct Inspector {
     detector: Detector,
@@ -52,18 +52,17 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// Does without `PAGEMAP_SCAN`, as on kernels before 6.7.
+    /// Returns an inspector that does not use `PAGEMAP_SCAN`, as on kernels before 6.7.
     #[must_use]
     pub fn without_scan(mut self) -> Self {
         self.without_scan = true;
         self
     }
 
-    /// Looks at a process once. It is not stopped, and no page of it becomes present.
+    /// Inspects a process once. The process is not stopped, and none of its pages becomes resident.
     ///
     /// # Errors
-    /// When it ends meanwhile, or starts other programs again and again, or reading it does not come to
-    /// an end.
+    /// Fails if it ends meanwhile, if it keeps executing other programs, or if reading it does not finish.
     pub fn inspect(&mut self, target: &Target) -> Result<Observation, TargetError> {
         let of_thread = target.try_clone().map_err(|error| target.failed(error))?;
         let without_scan = self.without_scan;
@@ -86,7 +85,7 @@ impl Inspector {
             let observed = self.inspect_once(target, image);
             let is_replaced = match observed {
                 Err(TargetError::Replaced(_)) => true,
-                // A process that executes a program has no memory for a moment, as one that ends.
+                // A process that executes a program has no memory for a moment, like one that ends.
                 Err(TargetError::Gone(_)) => !target.ends_within(END_TIME),
                 _ => false,
             };
@@ -132,7 +131,7 @@ impl Inspector {
         Ok(observation)
     }
 
-    /// What the kernel tells of it.
+    /// Reads the data that need no access to its memory.
     fn outside(&mut self, target: &Target) -> Result<Observation, TargetError> {
         let stat = target.stat()?;
         let gone = || TargetError::Gone(target.pid);
@@ -161,7 +160,7 @@ impl Inspector {
             .or_else(|| sockets::count_in_its_namespace(process))
     }
 
-    /// Everything that takes its mappings.
+    /// Reads everything that requires its mappings.
     fn inside(
         &mut self,
         target: &Target,
@@ -207,8 +206,8 @@ impl Inspector {
     }
 }
 
-/// Takes hold of its memory, as far as that is permitted. From then on all that is seen is of the same
-/// program, as long as somebody has this memory.
+/// Opens its memory, as far as permitted. All further reads are of the same program, as long as a process
+/// uses this memory.
 fn memory_of(target: &Target) -> Result<(Option<LiveMemory>, Option<Unreadable>), TargetError> {
     match LiveMemory::open(target.pid) {
         Ok(memory) => Ok((Some(memory), None)),
@@ -219,7 +218,7 @@ fn memory_of(target: &Target) -> Result<(Option<LiveMemory>, Option<Unreadable>)
     }
 }
 
-/// Who was recognised.
+/// Adds the detected allocators and runtimes.
 fn describe(detected: &Detected, observation: &mut Observation) {
     observation.allocator = detected.allocator().map(|found| Allocator {
         kind: found.kind.clone(),
@@ -246,7 +245,7 @@ fn describe(detected: &Detected, observation: &mut Observation) {
     }
 }
 
-/// What stands beside the ledger.
+/// Adds the values beside the ledger.
 fn status(
     target: &Target,
     maps: &[Mapping],
@@ -264,7 +263,7 @@ fn status(
     Ok(())
 }
 
-/// What only `smaps_rollup` tells, where no thread would wait for it.
+/// Reads the values that only `smaps_rollup` has, unless a thread would have to wait for it.
 fn rollup(target: &Target, maps: &[Mapping], resident_bytes: u64) -> Option<Rollup> {
     let largest = maps.iter().filter(|m| !m.permissions.starts_with("---")).map(Mapping::size);
     if largest.max().unwrap_or(0).min(resident_bytes) > LARGEST_WALKED {
@@ -274,7 +273,7 @@ fn rollup(target: &Target, maps: &[Mapping], resident_bytes: u64) -> Option<Roll
     Rollup::parse(&text).ok()
 }
 
-/// What can be said of a process of another user without any capability.
+/// Adds the values that are available for a process of another user without any capability.
 fn by_status(target: &Target, observation: &mut Observation) -> Result<(), TargetError> {
     let status = target.status()?;
     observation.ledger.add(Owner::File, status.file_bytes);

@@ -19,7 +19,7 @@ use lowtide_model::runtime_kind::RuntimeKind;
 use crate::detect::{self, Detected, WalkedHeaps};
 use lowtide_model::allocator_kind::AllocatorKind;
 
-/// What is known of a process when its pages are counted.
+/// The known facts about a process when its pages are counted.
 pub(super) struct Attributor<'a> {
     pub(super) maps: &'a [Mapping],
     pub(super) detected: &'a Detected,
@@ -27,11 +27,11 @@ pub(super) struct Attributor<'a> {
     pub(super) stacks: &'a [Range<u64>],
     /// The heaps that were walked and counted.
     pub(super) walked: &'a WalkedHeaps,
-    /// The file systems that it sees.
+    /// The file systems that the process sees.
     pub(super) files: &'a FileSystems,
 }
 
-/// File systems that are not on any disk, by their devices.
+/// File systems that are not on a disk, by device.
 #[derive(Debug, Default)]
 pub(super) struct FileSystems {
     memory: BTreeSet<(u32, u32)>,
@@ -39,7 +39,7 @@ pub(super) struct FileSystems {
 }
 
 impl FileSystems {
-    /// Those in the text of `mountinfo`.
+    /// Parses the text of `mountinfo`.
     pub(super) fn parse(mountinfo: &str) -> Self {
         Self {
             memory: mountinfo::devices(mountinfo, |name| matches!(name, "tmpfs" | "devtmpfs")),
@@ -50,22 +50,23 @@ impl FileSystems {
         }
     }
 
-    /// Files that are memory: of tmpfs; POSIX and System V shared memory, `memfd_create` and shared
-    /// anonymous mappings, which are of one that is mounted nowhere.
+    /// Returns whether the file of a mapping is memory: on tmpfs; or POSIX and System V shared memory,
+    /// `memfd_create` and shared anonymous mappings, which are on a tmpfs that is not mounted.
     fn is_memory(&self, mapping: &Mapping) -> bool {
         const NAMES: [&str; 4] = ["/dev/shm/", "/memfd:", "/SYSV", "/dev/zero"];
         let is_named = NAMES.iter().any(|begin| mapping.name.starts_with(begin));
         is_named || self.memory.contains(&mapping.file.device)
     }
 
-    /// Pages out of the pool of huge ones are a count of their own: RSS is without them.
+    /// Returns whether the pages are from the pool of huge pages, which are counted separately and are not
+    /// part of RSS.
     fn is_of_huge_pages(&self, mapping: &Mapping) -> bool {
         mapping.name.starts_with("/anon_hugepage") || self.huge_pages.contains(&mapping.file.device)
     }
 }
 
-/// The kernel's own file systems of huge pages, one for each size, are mounted nowhere: `memfd_create` and
-/// System V segments come from them. A file of ours, of no size, tells their devices.
+/// Returns the devices of the kernel's internal hugetlbfs instances, one for each page size. They are not
+/// mounted; `memfd_create` and System V segments use them. An empty file reveals each device.
 fn unmounted_huge_pages() -> Vec<(u32, u32)> {
     let sizes = [MemfdFlags::HUGE_64KB, MemfdFlags::HUGE_2MB, MemfdFlags::HUGE_32MB];
     let sizes = sizes.into_iter().chain([MemfdFlags::HUGE_512MB, MemfdFlags::HUGE_1GB]);
@@ -77,11 +78,11 @@ fn unmounted_huge_pages() -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// Memory that has an owner already.
+/// Memory that already has an owner.
 struct Claim {
     range: Range<u64>,
     owner: Owner,
-    /// Who manages memory of [`Owner::Runtime`].
+    /// The manager of memory of [`Owner::Runtime`].
     manager: Option<String>,
     estimated: bool,
 }
@@ -90,9 +91,9 @@ struct Claim {
 #[derive(Debug, Default)]
 pub(super) struct Attribution {
     pub(super) ledger: Ledger,
-    /// What of [`Owner::Runtime`] each manager has.
+    /// Memory of [`Owner::Runtime`] by manager.
     managers: BTreeMap<String, (u64, bool)>,
-    /// What of [`Owner::Shared`] each file has, by the name of its mapping.
+    /// Memory of [`Owner::Shared`] by the name of the file's mapping.
     shared: BTreeMap<String, u64>,
 }
 
@@ -113,7 +114,7 @@ impl Attribution {
         }
     }
 
-    /// The managers, the largest first.
+    /// Returns the managers, the largest first.
     pub(super) fn managers(&self) -> Vec<Manager> {
         let manager = |(name, (bytes, estimated)): (&String, &(u64, bool))| Manager {
             name: name.clone(),
@@ -125,7 +126,7 @@ impl Attribution {
         managers
     }
 
-    /// The largest shared mappings, the largest first.
+    /// Returns the largest shared mappings, the largest first.
     pub(super) fn shared(&self) -> Vec<SharedMemory> {
         let named =
             |(name, bytes): (&String, &u64)| SharedMemory { name: name.clone(), bytes: *bytes };
@@ -151,7 +152,7 @@ impl Attributor<'_> {
             &WalkedHeaps { allocators, areas: taken.clone(), ..WalkedHeaps::default() },
         );
         let mut found = Attribution::default();
-        // The heap has counted its own bytes; what it leaves of its first and last page is padding.
+        // The heap has counted its own bytes; the rest of its first and last page is padding.
         for (exact, whole) in exact.iter().zip(&taken) {
             if exact != whole {
                 let bytes = |range: &Range<u64>| -> u64 {
@@ -169,7 +170,7 @@ impl Attributor<'_> {
         Ok(found)
     }
 
-    /// What is known of private memory that is of no file, in order.
+    /// Returns the known owners of private memory that is not backed by a file, in order of address.
     fn claims(&self, memory: &LiveMemory, walked: &WalkedHeaps) -> Vec<Claim> {
         let sure = |range: &Range<u64>, owner| Claim {
             range: range.clone(),
@@ -239,7 +240,7 @@ impl Attributor<'_> {
                             *found.shared.entry(self.name_of_shared(mapping)).or_default() += bytes;
                         }
                     }
-                    // Pages of a file that were written to, and so became the process's own.
+                    // Pages of a file that were written to, and thus became private to the process.
                     PageKind::Anonymous => found.ledger.add(Owner::ProgramData, bytes),
                     PageKind::Swapped => {}
                 }
@@ -253,7 +254,7 @@ impl Attributor<'_> {
         Ok(())
     }
 
-    /// What people call shared memory: by its program where that is known, else by its mapping.
+    /// Returns the name of shared memory: by its program if that is known, else by its mapping.
     fn name_of_shared(&self, mapping: &Mapping) -> String {
         let is_postgres = self.detected.has(RuntimeKind::Postgres);
         let is_segment = ["/dev/zero", "/SYSV", "/dev/shm/PostgreSQL", "/anon_hugepage"]
@@ -268,26 +269,28 @@ impl Attributor<'_> {
         }
     }
 
-    /// ZGC keeps its heap in a file of memory, which it names so (zPhysicalMemoryBacking_linux.cpp).
+    /// Returns whether the mapping is a Java heap. ZGC keeps its heap in a memory file with this name
+    /// (zPhysicalMemoryBacking_linux.cpp).
     fn is_heap_of_java(&self, mapping: &Mapping) -> bool {
         mapping.name.starts_with("/memfd:java_heap") && self.detected.has(RuntimeKind::HotSpot)
     }
 
-    /// Whose private memory is when nothing else is known of it.
+    /// Returns the owner of private memory if nothing else is known about it.
     fn unclaimed(&self, mapping: &Mapping) -> Owner {
         let is_heap = mapping.name == "[heap]";
         match () {
-            // A heap that was not walked; of one that was, what the program took with `brk` itself.
+            // A heap that was not walked. In one that was walked, it is memory that the program allocated
+            // with `brk` itself.
             () if is_heap && self.walked.allocators.is_empty() => Owner::Unattributed,
             () => Owner::AnonymousOther,
         }
     }
 }
 
-/// Splits a run of pages among those who claim it. The first to claim has it.
+/// Splits a run of pages among its claims. The first claim takes precedence.
 fn share_out(run: Range<u64>, claims: &[Claim], otherwise: Owner, found: &mut Attribution) {
     let mut at = run.start;
-    // Claims do not overlap, so that their ends are in order too.
+    // Claims do not overlap, so their ends are in order too.
     let first = claims.partition_point(|claim| claim.range.end <= run.start);
     for claim in claims[first..].iter().take_while(|claim| claim.range.start < run.end) {
         let (start, end) = (claim.range.start.max(at), claim.range.end.min(run.end));

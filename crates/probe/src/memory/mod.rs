@@ -1,4 +1,4 @@
-//! The memory of a live process, read without making any page of it present.
+//! The memory of a live process, read without making any of its pages resident.
 
 mod zero_page;
 
@@ -16,25 +16,25 @@ use rustix::ioctl::{Opcode, Updater, opcode};
 
 use zero_page::ZeroPages;
 
-/// So many pages are found in one go. Meanwhile the kernel holds the lock of the process's mappings, and
-/// a thread of it that maps or unmaps memory waits: 8 MiB of small pages are passed in about 0.1 ms.
+/// Maximum number of pages per scan. The kernel holds the lock of the process's mappings meanwhile, and a
+/// thread that maps or unmaps memory waits: 8 MiB of small pages take about 0.1 ms.
 const MOST_PAGES: u64 = 2048;
 
-/// Page tables that are empty are passed under the same lock: so far a scan goes at once, in bytes, and
-/// so far where it was quick.
+/// Minimum and maximum size of the address range per scan, in bytes; it grows while scans are fast. Empty
+/// page tables are passed under the same lock.
 const SMALLEST_WINDOW: u64 = 64 << 20;
 const LARGEST_WINDOW: u64 = 64 << 30;
 const QUICK: Duration = Duration::from_micros(50);
 
-/// The memory of a process, held by descriptors: it is never that of another process that was given the
-/// same number, nor of a program that was started in its place.
+/// The memory of a process, held by descriptors: it never becomes that of another process with the same PID,
+/// or of another program that the process executes.
 ///
-/// It is read through `mem`, although `process_vm_readv` is faster: that pins the pages, and for
-/// it the kernel copies each anonymous page that a `fork` left shared (`gup_must_unshare` in mm/gup.c), so
-/// that a look at a pre-forking server would make it larger.
+/// It is read through `mem`, although `process_vm_readv` is faster: that call pins the pages, for which the
+/// kernel copies each anonymous page that a `fork` left shared (`gup_must_unshare` in mm/gup.c), so that an
+/// inspection of a pre-forking server would make it larger.
 #[derive(Debug)]
 pub struct LiveMemory {
-    /// Absent where only the page map may be read.
+    /// Absent if only the page map may be read.
     memory: Option<File>,
     pagemap: File,
     page: u64,
@@ -42,41 +42,41 @@ pub struct LiveMemory {
     scans: AtomicBool,
 }
 
-/// Pages of one kind, one behind the other.
+/// Consecutive pages of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pages {
-    /// Where they are.
+    /// Their addresses.
     pub range: Range<u64>,
-    /// What they are.
+    /// Their kind.
     pub kind: PageKind,
 }
 
-/// What a page is.
+/// The kind of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageKind {
-    /// Resident, and of no file.
+    /// Resident and anonymous.
     Anonymous,
-    /// Resident, of a file or of shared memory.
+    /// Resident, backed by a file or shared memory.
     File,
     /// Swapped out.
     Swapped,
 }
 
 impl LiveMemory {
-    /// Takes hold of the memory of a process.
+    /// Opens the memory of a process.
     ///
     /// # Errors
-    /// When it may not be read (that takes the right to trace it), or the process has ended.
+    /// Fails if it may not be read (which requires permission to trace it), or if the process has ended.
     pub fn open(pid: u32) -> io::Result<Self> {
         let memory = File::open(format!("/proc/{pid}/mem"))?;
         Ok(Self { memory: Some(memory), ..Self::pages_only(pid)? })
     }
 
-    /// The same for one whose page map may be read, but not its memory (`CAP_PERFMON` without
-    /// `CAP_SYS_PTRACE`): its pages are told, and nothing can be read.
+    /// Opens only the page map of a process, if its memory may not be read (`CAP_PERFMON` without
+    /// `CAP_SYS_PTRACE`): its pages are listed, and nothing can be read.
     ///
     /// # Errors
-    /// When not even that may be seen, or the process has ended.
+    /// Fails if not even that may be read, or if the process has ended.
     pub fn pages_only(pid: u32) -> io::Result<Self> {
         Ok(Self {
             memory: None,
@@ -86,35 +86,37 @@ impl LiveMemory {
         })
     }
 
-    /// Whether anybody still has this memory: a process that ends, or starts another program, leaves it.
+    /// Returns whether a process still uses this memory: one that ends, or executes another program, leaves
+    /// it.
     pub fn is_in_use(&self) -> bool {
-        // The page map of memory that nobody has is empty; any other has an entry for address 0.
+        // The page map of unused memory is empty; any other has an entry for address 0.
         matches!(self.pagemap.read_at(&mut [0; 8], 0), Ok(8))
     }
 
-    /// The same memory, of which nothing can be read any more as soon as this is set: a walk over it then ends.
+    /// Returns the same memory, which becomes unreadable as soon as `interrupt` is set: a walk over it then
+    /// ends.
     pub fn until<'m>(&'m self, interrupt: &'m AtomicBool) -> Interruptible<'m> {
         Interruptible { memory: self, interrupt }
     }
 
-    /// Does without `PAGEMAP_SCAN`, as on kernels that have not got it.
+    /// Returns the same memory without the use of `PAGEMAP_SCAN`, as on kernels that lack it.
     #[must_use]
     pub fn without_scan(self) -> Self {
         self.scans.store(false, Ordering::Relaxed);
         self
     }
 
-    /// The pages between two addresses that are resident or swapped out, in order. Pages that were
-    /// only ever read, and so are the one that holds zeros, are not counted by the kernel either.
+    /// Returns the pages between two addresses that are resident or swapped out, in order. Pages that were
+    /// only ever read are mapped to the zero page; the kernel does not count them either.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// Fails if the kernel does not provide them.
     pub fn pages(&self, range: Range<u64>) -> io::Result<Vec<Pages>> {
         let range = self.whole_pages(range);
         self.scanned(|| self.scan(&range)).unwrap_or_else(|| self.entries(&range))
     }
 
-    /// Has the kernel scan the page tables.
+    /// Makes the kernel scan the page tables.
     fn scan(&self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
         let mut found = Vec::new();
         self.scan_for(range, PRESENT | SWAPPED, PRESENT | SWAPPED | FILE, |region| {
@@ -130,10 +132,10 @@ impl LiveMemory {
         Ok(found)
     }
 
-    /// Has the kernel scan for pages of any of these categories, which are not the page of zeros, and
-    /// tell which of the categories of interest they have.
+    /// Makes the kernel scan for pages of any of these categories, except the zero page, and report which of
+    /// the categories of interest they have.
     ///
-    /// Whether a page is a file's costs more than all else: the kernel must look at the page itself.
+    /// The category for file pages costs more than all others: the kernel must check the page itself.
     fn scan_for(
         &self,
         range: &Range<u64>,
@@ -174,7 +176,7 @@ impl LiveMemory {
                 break;
             }
             start = request.walk_end;
-            // What holds nothing at all is crossed in strides; where there is something to pass, in steps.
+            // Empty ranges are crossed in growing windows, and ranges with pages in small ones.
             window = match begin.elapsed() {
                 took if took < QUICK => window.saturating_mul(4).min(LARGEST_WINDOW),
                 _ => SMALLEST_WINDOW,
@@ -183,23 +185,23 @@ impl LiveMemory {
         Ok(())
     }
 
-    /// The same as [`Memory::resident`], from a kernel that scans.
+    /// Does the same as [`Memory::resident`], on a kernel that scans.
     fn scan_resident(&self, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let mut runs = Vec::new();
         self.scan_for(range, PRESENT, PRESENT, |region| add(&mut runs, region.start..region.end))?;
         Ok(runs)
     }
 
-    /// The pages between two addresses that are mapped as huge ones, in order; absent from kernels that do
-    /// not scan.
+    /// Returns the pages between two addresses that are mapped as huge pages, in order; `None` on kernels
+    /// that do not scan.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// Fails if the kernel does not provide them.
     pub fn huge(&self, range: Range<u64>) -> io::Result<Option<Vec<Range<u64>>>> {
         let range = self.whole_pages(range);
         let scan = || {
             let mut runs = Vec::new();
-            // Asked for all that is present, so that small pages count towards where a scan ends.
+            // The scan includes all present pages, so that small pages count towards its limit.
             self.scan_for(&range, PRESENT, PRESENT | HUGE, |region| {
                 if region.categories & HUGE != 0 {
                     add(&mut runs, region.start..region.end);
@@ -210,16 +212,16 @@ impl LiveMemory {
         self.scanned(scan).transpose()
     }
 
-    /// The bytes between two addresses that are in huge pages; absent from kernels that do not scan.
+    /// Returns the bytes between two addresses that are in huge pages; `None` on kernels that do not scan.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// Fails if the kernel does not provide them.
     pub fn huge_bytes(&self, range: Range<u64>) -> io::Result<Option<u64>> {
         let runs = self.huge(range)?;
         Ok(runs.map(|runs| runs.iter().map(|run| run.end - run.start).sum()))
     }
 
-    /// Asks the kernel to scan, unless it is known that it cannot.
+    /// Makes the kernel scan, unless it is known that it cannot.
     fn scanned<T>(&self, scan: impl FnOnce() -> io::Result<T>) -> Option<io::Result<T>> {
         if !self.scans.load(Ordering::Relaxed) {
             return None;
@@ -238,7 +240,7 @@ impl LiveMemory {
         range.start - range.start % self.page..end
     }
 
-    /// Reads the entries of the page map one by one, as kernels before 6.7 want it.
+    /// Reads the entries of the page map one by one, as kernels before 6.7 require.
     fn entries(&self, range: &Range<u64>) -> io::Result<Vec<Pages>> {
         const AT_ONCE: usize = 32 << 10;
         let mut found: Vec<Pages> = Vec::new();
@@ -282,7 +284,7 @@ impl Memory for LiveMemory {
 
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
         let end = address.saturating_add(buffer.len() as u64);
-        // A page that is not there must stay so: reading it would make it present.
+        // A page that is not present must stay so: reading it would make it present.
         let resident = self.resident(address..end);
         let present = match resident.first() {
             Some(first) if first.start <= address => first.end.min(end) - address,
@@ -316,7 +318,7 @@ impl Memory for LiveMemory {
     }
 }
 
-/// Memory that is read until somebody interrupts.
+/// Memory that is readable until it is interrupted.
 #[derive(Debug)]
 pub struct Interruptible<'m> {
     memory: &'m LiveMemory,
@@ -349,7 +351,7 @@ impl Memory for Interruptible<'_> {
     }
 }
 
-/// Adds pages behind others, to the last of them if they touch.
+/// Appends pages to a list, and merges them with the last run if they are adjacent.
 fn add(runs: &mut Vec<Range<u64>>, pages: Range<u64>) {
     match runs.last_mut().filter(|last| last.end == pages.start) {
         Some(last) => last.end = pages.end,
@@ -401,7 +403,7 @@ const HUGE: u64 = 1 << 6;
 mod tests {
     use super::*;
 
-    /// Memory of this size is always a mapping of its own, of which nothing is there yet
+    /// Size in bytes for which an allocation is always a mapping of its own, with no page present yet
     /// (`DEFAULT_MMAP_THRESHOLD_MAX` is 32 MiB).
     const FRESH: usize = 40 << 20;
 

@@ -1,5 +1,5 @@
-//! The page of zeros: what is mapped where memory was read before it was ever written to. It is no
-//! process's own, and the kernel does not count it.
+//! The zero page, which is mapped where memory was read before it was ever written to. It belongs to no
+//! process, and the kernel does not count it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,26 +8,27 @@ use std::sync::OnceLock;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Of an entry of the page map, the frame.
+/// Bit mask of the frame number in an entry of the page map.
 pub(super) const FRAME: u64 = (1 << 55) - 1;
 const HUGE: usize = 2 << 20;
 
-/// The frames that hold zeros.
+/// The frames of the zero pages.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ZeroPages {
     page: Option<u64>,
-    /// The first of the huge page's.
+    /// The first frame of the huge zero page.
     huge: Option<u64>,
 }
 
 impl ZeroPages {
-    /// Those of this machine. None where frames may not be seen, which takes `CAP_SYS_ADMIN`.
+    /// Returns the zero pages of this machine; none if frames may not be read, which requires
+    /// `CAP_SYS_ADMIN`.
     pub(super) fn of_this_machine() -> Self {
         static ZEROS: OnceLock<ZeroPages> = OnceLock::new();
         *ZEROS.get_or_init(|| Self::find().unwrap_or_default())
     }
 
-    /// Whether an entry of the page map leads to one of them.
+    /// Returns whether an entry of the page map leads to a zero page.
     pub(super) fn hold(self, entry: u64) -> bool {
         let frame = entry & FRAME;
         let frames = HUGE as u64 / rustix::param::page_size() as u64;
@@ -36,7 +37,7 @@ impl ZeroPages {
                 || self.huge.is_some_and(|first| (first..first + frames).contains(&frame)))
     }
 
-    /// Whether they could be seen.
+    /// Returns whether the frames could be read.
     #[cfg(test)]
     pub(super) fn are_known(self) -> bool {
         self.page.is_some()

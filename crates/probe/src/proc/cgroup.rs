@@ -1,10 +1,10 @@
-//! `/proc/PID/cgroup`: the control groups of a process, and what they tell.
+//! `/proc/PID/cgroup`: the control groups of a process.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the hierarchies are mounted, by convention (cgroups(7)): version 2 by itself or beside version 1.
+/// Mount points of the hierarchies, by convention (cgroups(7)): version 2 by itself or beside version 1.
 const ROOTS_V2: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 const FREEZER_V1: &str = "/sys/fs/cgroup/freezer";
 
@@ -14,13 +14,13 @@ pub struct Groups(Vec<Hierarchy>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hierarchy {
-    /// The controllers of the hierarchy, with commas between; empty is version 2.
+    /// The controllers of the hierarchy, separated by commas. Empty for version 2.
     controllers: String,
     path: String,
 }
 
 impl Groups {
-    /// Reads the text: a line `NUMBER:CONTROLLERS:PATH` for each hierarchy. Other lines are passed over.
+    /// Parses the text: a line `NUMBER:CONTROLLERS:PATH` for each hierarchy. Other lines are skipped.
     pub fn parse(text: &str) -> Self {
         let group = |line: &str| {
             let mut fields = line.splitn(3, ':').skip(1);
@@ -30,22 +30,22 @@ impl Groups {
         Self(text.lines().filter_map(group).collect())
     }
 
-    /// Those of a process.
+    /// Reads the groups of a process.
     ///
     /// # Errors
-    /// When it has ended, or may not be seen.
+    /// Fails if it has ended, or may not be inspected.
     pub fn read(pid: u32) -> io::Result<Self> {
         let text = fs::read(format!("/proc/{pid}/cgroup"))?;
         Ok(Self::parse(&String::from_utf8_lossy(&text)))
     }
 
-    /// The path in the hierarchy of a controller; that of version 2 has the empty name.
+    /// Returns the path in the hierarchy of a controller. Version 2 has the empty name.
     pub fn path(&self, controller: &str) -> Option<&str> {
         let has = |group: &&Hierarchy| group.controllers.split(',').any(|name| name == controller);
         self.0.iter().find(has).map(|group| group.path.as_str())
     }
 
-    /// Whether one of the paths is a group, or lies below it.
+    /// Returns whether one of the paths is the given group or below it.
     pub fn is_within(&self, group: &str) -> bool {
         let group = group.trim_end_matches('/');
         self.0.iter().any(|own| {
@@ -55,13 +55,13 @@ impl Groups {
         })
     }
 
-    /// Whether the freezer holds the process; `None` where its files are not to be found.
+    /// Returns whether the process is frozen by the freezer; `None` if the freezer's files do not exist.
     pub fn is_frozen(&self) -> Option<bool> {
         let read = |root: &str, path: &str, file: &str| {
             fs::read_to_string(inside(root, path).join(file)).ok()
         };
         let v1 = self.path("freezer").and_then(|path| read(FREEZER_V1, path, "freezer.state"));
-        // Of a topmost group there is no state: it cannot be frozen.
+        // A topmost group has no state: it cannot be frozen.
         let v1 = v1.map(|state| state.trim() != "THAWED");
         let v2 = self
             .path("")
@@ -74,7 +74,7 @@ impl Groups {
     }
 }
 
-/// A group's directory below the place where its hierarchy is mounted.
+/// Returns a group's directory below the mount point of its hierarchy.
 pub fn inside(root: &str, path: &str) -> PathBuf {
     Path::new(root).join(path.trim_start_matches('/'))
 }

@@ -6,7 +6,7 @@ use std::{fs, io};
 /// Returns the path of a process's program. ` (deleted)` is appended if the file was removed or replaced.
 ///
 /// # Errors
-/// If the link may not be read, or the process has ended.
+/// Fails if the link may not be read, or the process has ended.
 pub fn exe(pid: u32) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe"))
 }
@@ -14,7 +14,7 @@ pub fn exe(pid: u32) -> io::Result<PathBuf> {
 /// Returns the path of a process's working directory.
 ///
 /// # Errors
-/// If the link may not be read, or the process has ended.
+/// Fails if the link may not be read, or the process has ended.
 pub fn directory(pid: u32) -> io::Result<PathBuf> {
     fs::read_link(link_to_directory(pid))
 }

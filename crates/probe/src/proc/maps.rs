@@ -10,15 +10,15 @@ use super::ParseError;
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// First address after it.
     pub end: u64,
     /// `rwxp`, as the kernel prints it.
     pub permissions: Permissions,
-    /// Where in its file it begins.
+    /// Offset in its file, in bytes.
     pub offset: u64,
-    /// The file: device and inode; inode 0 is no file.
+    /// The file: device and inode. Inode 0 means no file.
     pub file: FileId,
-    /// What it is called: a path, `[heap]`, or nothing.
+    /// The name: a path, `[heap]`, or empty.
     pub name: String,
 }
 
@@ -27,8 +27,8 @@ pub struct Mapping {
 pub struct Permissions([u8; 4]);
 
 impl Permissions {
-    /// Parses `rwxp`, with `-` for what is not permitted, and `s` if the mapping is shared. `None` if it is not four
-    /// ASCII characters.
+    /// Parses `rwxp`, with `-` for a missing permission and `s` for a shared mapping. Returns `None` if the
+    /// text is not four ASCII characters.
     pub fn parse(text: &str) -> Option<Self> {
         let text: [u8; 4] = text.as_bytes().try_into().ok()?;
         text.is_ascii().then_some(Self(text))
@@ -49,7 +49,7 @@ impl PartialEq<&str> for Permissions {
     }
 }
 
-/// A file, whatever path it is reached by.
+/// A file, independent of its path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
     /// Device, major and minor number.
@@ -59,7 +59,7 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// The file that a path or a descriptor leads to.
+    /// Returns the file that a path or a descriptor leads to.
     pub fn from_metadata(meta: &std::fs::Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
         let device = meta.dev();
@@ -68,26 +68,26 @@ impl FileId {
 }
 
 impl Mapping {
-    /// Whether it is backed by a file.
+    /// Returns whether it is backed by a file.
     pub fn has_file(&self) -> bool {
         self.file.inode != 0
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     pub fn size(&self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether an address lies in it.
+    /// Returns whether it contains an address.
     pub fn contains(&self, address: u64) -> bool {
         self.start <= address && address < self.end
     }
 }
 
-/// Reads the text: one mapping a line, in order of address.
+/// Parses the text: one mapping per line, in order of address.
 ///
 /// # Errors
-/// At the first line that is not a mapping.
+/// Fails at the first line that is not a mapping.
 pub fn parse(text: &str) -> Result<Vec<Mapping>, ParseError> {
     text.lines().map(parse_line).collect()
 }

@@ -1,4 +1,4 @@
-//! What the kernel tells of a process under `/proc`: pure parsers, with thin reads beside them.
+//! The kernel's data about a process under `/proc`: pure parsers, with thin reads beside them.
 
 pub mod cgroup;
 pub mod links;
@@ -16,13 +16,13 @@ use std::os::unix::fs::FileExt;
 
 use thiserror::Error;
 
-/// Why a text of the kernel was not understood.
+/// The reason why a text of the kernel could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{file}: {what}")]
 pub struct ParseError {
-    /// Which text.
+    /// Name of the text.
     pub file: &'static str,
-    /// What is wrong with it.
+    /// Description of the error.
     pub what: String,
 }
 
@@ -32,16 +32,16 @@ impl From<ParseError> for io::Error {
     }
 }
 
-/// Whether an error means that the process has ended: between two reads that is normal.
+/// Returns whether an error means that the process has ended, which is normal between two reads.
 pub fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// Reads a short file of `/proc` from its beginning, through a descriptor that is kept open: a path
-/// need not be walked again, and a number that was given to another process cannot be mistaken.
+/// Reads a short file of `/proc` from the start, through a descriptor that stays open. This saves the path
+/// lookup, and a reused PID cannot be mistaken for the process.
 ///
-/// A name in it may be cut in the middle of a character, or be no text at all.
+/// A name in it may be cut in the middle of a character, or not be UTF-8 at all.
 pub(crate) fn reread<'b>(file: &File, buffer: &'b mut Vec<u8>) -> io::Result<Cow<'b, str>> {
     const ONE_READ: usize = 4096;
     if buffer.len() < ONE_READ {
@@ -54,7 +54,7 @@ pub(crate) fn reread<'b>(file: &File, buffer: &'b mut Vec<u8>) -> io::Result<Cow
         }
         let read = file.read_at(&mut buffer[length..], length as u64)?;
         length += read;
-        // The kernel fills what it is given, unless it is at its end.
+        // The kernel fills the buffer unless the file ends.
         if read == 0 || length < buffer.len() {
             break;
         }

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-/// The devices, major and minor number, of file systems of some type. Lines that make no sense are
-/// passed over.
+/// Returns the devices (major and minor number) of file systems of some type. Invalid lines are skipped.
 pub fn devices(text: &str, is_wanted: impl Fn(&str) -> bool) -> BTreeSet<(u32, u32)> {
     let device = |line: &str| {
-        // Optional fields lie between, and a dash ends them.
+        // Optional fields come before it; a dash ends them.
         let (mount, of_type) = line.split_once(" - ")?;
         is_wanted(of_type.split(' ').next()?).then_some(())?;
         let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;

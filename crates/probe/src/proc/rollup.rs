@@ -1,25 +1,25 @@
-//! `/proc/PID/smaps_rollup`: exact, and dear. The kernel walks the page tables for it.
+//! `/proc/PID/smaps_rollup`: exact but expensive. The kernel walks the page tables for it.
 
 use super::ParseError;
 
-/// What is used of `/proc/PID/smaps_rollup`.
+/// The used fields of `/proc/PID/smaps_rollup`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rollup {
     /// Resident set size, exact.
     pub rss_bytes: u64,
     /// Proportional set size.
     pub pss_bytes: u64,
-    /// Pages given back with `MADV_FREE` that the kernel has not taken yet.
+    /// Bytes released with `MADV_FREE` that the kernel has not reclaimed yet.
     pub lazyfree_bytes: u64,
     /// Anonymous memory in huge pages.
     pub anon_huge_bytes: u64,
 }
 
 impl Rollup {
-    /// Reads the text.
+    /// Parses the text.
     ///
     /// # Errors
-    /// When there is no `Pss` in it, or a line has no number.
+    /// Fails if it has no `Pss`, or if a line has no number.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let error = |what: &str| ParseError { file: "smaps_rollup", what: what.to_owned() };
         let mut rollup = Self::default();

@@ -2,50 +2,50 @@
 
 use super::ParseError;
 
-/// What is used of one line of `/proc/PID/stat`.
+/// The used fields of one line of `/proc/PID/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     /// The process's short name.
     pub name: String,
-    /// `R`, `S`, `D`, `T`, `Z`, ….
+    /// State: `R`, `S`, `D`, `T`, `Z`, ….
     pub state: char,
-    /// The parent's number.
+    /// PID of the parent.
     pub parent: u32,
-    /// The kernel's flags of it (`PF_…`).
+    /// Flags of the kernel (`PF_…`).
     pub flags: u64,
-    /// Faults without I/O.
+    /// Number of page faults without I/O.
     pub minor_faults: u64,
-    /// Faults with I/O.
+    /// Number of page faults with I/O.
     pub major_faults: u64,
     /// CPU time in user and kernel mode, in clock ticks.
     pub cpu_ticks: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
-    /// When it began, in clock ticks since the machine booted.
+    /// Start time, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Address space, in bytes.
+    /// Size of the address space, in bytes.
     pub vsz_bytes: u64,
-    /// Resident pages.
+    /// Number of resident pages.
     pub rss_pages: u64,
-    /// Where its program and its stack begin: these change when it starts another program. Zero
-    /// where they may not be seen.
+    /// Start addresses of its code and its stack, which change when it executes another program. Zero if they
+    /// may not be read.
     pub image: (u64, u64),
 }
 
 impl Stat {
-    /// Reads one line of `/proc/PID/stat`.
+    /// Parses one line of `/proc/PID/stat`.
     ///
     /// # Errors
-    /// When a field is missing or is not a number.
+    /// Fails if a field is missing or is not a number.
     pub fn parse(line: &str) -> Result<Self, ParseError> {
         let error = |what: &str| ParseError { file: "stat", what: what.to_owned() };
-        // The name stands in parentheses and may itself hold spaces and parentheses.
+        // The name is in parentheses and can itself contain spaces and parentheses.
         let open = line.find('(').ok_or_else(|| error("has no name"))?;
         let close = line.rfind(')').filter(|c| *c > open).ok_or_else(|| error("has no name"))?;
-        // proc(5) counts from 1 and the name is field 2, so that the state is field 3.
+        // proc(5) counts from 1, and the name is field 2, so the state is field 3.
         let mut fields = line[close + 1..].split_ascii_whitespace();
         let mut place = 2;
-        // The fields are asked for in their order; those between are passed over.
+        // The fields are read in order; others are skipped.
         let mut field = |wanted: usize| {
             let found = fields.nth(wanted - place - 1);
             place = wanted;
@@ -54,7 +54,7 @@ impl Stat {
         let not_a_number = |at: usize| error(&format!("field {at} is no number"));
         let state = field(3)?.chars().next().unwrap_or('?');
         let mut number = |at: usize| {
-            // The kernel prints some fields signed; a negative count is none.
+            // The kernel prints some fields as signed; a negative count means none.
             let text = field(at)?;
             match text.parse::<u64>() {
                 Ok(value) => Ok(value),
@@ -78,12 +78,12 @@ impl Stat {
         })
     }
 
-    /// Whether it is a thread of the kernel (`PF_KTHREAD` of include/linux/sched.h).
+    /// Returns whether it is a kernel thread (`PF_KTHREAD` of include/linux/sched.h).
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & 0x0020_0000 != 0
     }
 
-    /// Whether the process has ended and only waits for its parent to ask how.
+    /// Returns whether the process has ended and its parent has not reaped it yet.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }

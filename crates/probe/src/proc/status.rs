@@ -4,19 +4,19 @@ use std::{fs, io};
 
 use super::ParseError;
 
-/// What is used of `/proc/PID/status`, or of one thread's (Documentation/filesystems/proc.rst).
+/// The used fields of `/proc/PID/status`, or of a thread's `status` (Documentation/filesystems/proc.rst).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Status {
-    /// `R`, `S`, `D`, `T`, `t`, `Z`, …; NUL where the text has none.
+    /// State: `R`, `S`, `D`, `T`, `t`, `Z`, …; NUL if the text has none.
     pub state: char,
-    /// The process that it is a thread of.
+    /// PID of the process that the thread belongs to.
     pub process: u32,
-    /// The thread that traces it, by the number that the reader knows; 0 is nobody, or somebody whom
-    /// the reader cannot see.
+    /// Thread ID of the tracer, in the reader's namespace; 0 if there is none, or if the reader cannot see
+    /// it.
     pub tracer: u32,
-    /// The real user.
+    /// Real user ID.
     pub uid: u32,
-    /// Its own number as it knows it, in the innermost PID namespace; 0 where the kernel does not tell.
+    /// PID in its innermost PID namespace; 0 if the kernel does not report it.
     pub own_pid: u32,
     /// Anonymous resident bytes.
     pub anon_bytes: u64,
@@ -26,44 +26,44 @@ pub struct Status {
     pub shared_bytes: u64,
     /// Anonymous bytes in swap.
     pub swap_bytes: u64,
-    /// Resident bytes at their highest (`VmHWM`).
+    /// Peak RSS (`VmHWM`), in bytes.
     pub peak_rss_bytes: u64,
-    /// What the kernel uses for its page tables, in bytes.
+    /// Size of its page tables, in bytes.
     pub page_tables_bytes: u64,
-    /// Bytes of mappings that were locked (`mlock`, `mlockall`), whether they are resident or not.
+    /// Bytes of locked mappings (`mlock`, `mlockall`), resident or not.
     pub locked_bytes: u64,
-    /// Bytes that a device may write to whatever becomes of the mapping (RDMA).
+    /// Bytes that a device may write to even after they are unmapped (RDMA).
     pub pinned_bytes: u64,
-    /// Bytes in huge pages of the kernel's pool (hugetlb), which are no part of its resident bytes.
+    /// Bytes in huge pages of the kernel's pool (hugetlb), which do not count as resident.
     pub hugetlb_bytes: u64,
-    /// What happens to signals.
+    /// Signal sets.
     pub signals: Signals,
-    /// How its system calls are filtered: 0 not at all, 1 strictly, 2 by programs of BPF
-    /// (`SECCOMP_MODE_…` of include/uapi/linux/seccomp.h).
+    /// Mode of the system call filter: 0 is none, 1 is strict, 2 is BPF programs (`SECCOMP_MODE_…` of
+    /// include/uapi/linux/seccomp.h).
     pub seccomp: u32,
-    /// How many filters its system calls pass; `None` where the kernel does not tell (before 5.9).
+    /// Number of seccomp filters; `None` if the kernel does not report it (before 5.9).
     pub seccomp_filters: Option<u32>,
-    /// Its effective capabilities, bit by bit (include/uapi/linux/capability.h).
+    /// Effective capabilities as a bit set (include/uapi/linux/capability.h).
     pub capabilities: u64,
-    /// How often the thread has waited for something. In a process's own file it is its first thread's.
+    /// Number of voluntary context switches of the thread. The file of a process has those of its first
+    /// thread.
     pub voluntary_switches: u64,
-    /// Whether the thread has a shadow stack, against which the kernel and the processor check each
-    /// return.
+    /// Whether the thread has a shadow stack, against which the kernel and the processor check each return.
     pub shadow_stack: bool,
 }
 
-/// Sets of signals; bit 0 is signal 1.
+/// Sets of signals; Bit 0 is signal 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Signals {
-    /// Sent to the thread and not yet delivered.
+    /// Signals sent to the thread and not yet delivered.
     pub pending: u64,
-    /// Sent to the process and not yet delivered.
+    /// Signals sent to the process and not yet delivered.
     pub pending_shared: u64,
-    /// Blocked by the thread.
+    /// Signals blocked by the thread.
     pub blocked: u64,
-    /// Ignored by the process.
+    /// Signals ignored by the process.
     pub ignored: u64,
-    /// For which the process has a handler.
+    /// Signals for which the process has a handler.
     pub caught: u64,
 }
 
@@ -71,17 +71,17 @@ impl Status {
     /// Reads the status of a process.
     ///
     /// # Errors
-    /// If it cannot be read, or the process has ended.
+    /// Fails if it cannot be read, or the process has ended.
     pub fn read(pid: u32) -> io::Result<Self> {
         let text = fs::read(format!("/proc/{pid}/status"))?;
         Ok(Self::parse(&String::from_utf8_lossy(&text))?)
     }
 
-    /// Reads the text. A process without memory of its own (a zombie, a kernel thread) has no memory
-    /// lines: their counts are zero.
+    /// Parses the text. A process without memory of its own (a zombie, a kernel thread) has no memory lines;
+    /// their values are zero.
     ///
     /// # Errors
-    /// When a line that is there has no number.
+    /// Fails if an expected number is missing in a line.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut status = Self::default();
         let signals = &mut status.signals;
@@ -105,7 +105,7 @@ impl Status {
                         "Tgid" => status.process = number(key, value)? as u32,
                         "TracerPid" => status.tracer = number(key, value)? as u32,
                         "Uid" => status.uid = number(key, value)? as u32,
-                        // One for each namespace, from the reader's inwards.
+                        // One per namespace, from the reader's inwards.
                         "NSpid" => status.own_pid = last_number(key, value)? as u32,
                         "CapEff" => status.capabilities = mask(key, value)?,
                         "SigPnd" => signals.pending = mask(key, value)?,
@@ -137,18 +137,18 @@ impl Status {
     /// Reads the status of the calling thread.
     ///
     /// # Errors
-    /// If `/proc` cannot be read.
+    /// Fails if `/proc` cannot be read.
     pub fn own() -> io::Result<Self> {
         let text = fs::read_to_string("/proc/thread-self/status")?;
         Self::parse(&text).map_err(io::Error::other)
     }
 
-    /// All resident bytes.
+    /// Returns the sum of all resident bytes.
     pub fn rss_bytes(&self) -> u64 {
         self.anon_bytes + self.file_bytes + self.shared_bytes
     }
 
-    /// Whether it was stopped by a signal, or stands before a tracer.
+    /// Returns whether it is stopped by a signal or by a tracer.
     pub fn is_stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')
     }
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!((status.uid, status.swap_bytes), (1000, 7 << 10));
     }
 
-    /// As Linux 6.18 prints it, for a thread in a container on a processor with shadow stacks.
+    /// Text from Linux 6.18, for a thread in a container on a processor with shadow stacks.
     const THREAD: &str = "Name:\tS: x\nState:\tt (tracing stop)\nTgid:\t70\nPid:\t71\n\
         TracerPid:\t4242\nUid:\t0\t0\t0\t0\nNStgid:\t70\t7\t1\nNSpid:\t71\t8\t2\n\
         VmLck:\t      12 kB\nHugetlbPages:\t    2048 kB\nSigQ:\t0/96365\n\

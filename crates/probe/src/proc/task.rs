@@ -1,4 +1,4 @@
-//! `/proc/PID/task`: the threads of a process, and what each is doing.
+//! `/proc/PID/task`: the threads of a process and their activity.
 
 use std::fs;
 use std::io;
@@ -8,34 +8,33 @@ use super::ParseError;
 use super::stat::Stat;
 use super::status::Status;
 
-/// A thread of a process, by its numbers. Neither is held on to: a thread may end and its number be
-/// given to another one.
+/// A thread of a process, by its IDs. It holds no reference: a thread can end, and its ID can be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Thread {
-    /// The process.
+    /// PID of the process.
     pub pid: u32,
-    /// The thread; the first one's is the process's own.
+    /// Thread ID. The first thread's is the PID.
     pub tid: u32,
 }
 
 impl Thread {
-    /// The calling thread.
+    /// Returns the calling thread.
     pub fn current() -> Self {
         let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         Self { pid: std::process::id(), tid }
     }
 }
 
-/// What a thread is doing, as `/proc/PID/task/TID/syscall` tells.
+/// The activity of a thread, from `/proc/PID/task/TID/syscall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doing {
-    /// It runs, or was about to when it was looked at: nothing else is known.
+    /// It was running or runnable when it was sampled; nothing else is known.
     Running,
-    /// It waits, but not in a system call: for a page, or it was stopped on its way.
+    /// It waits outside a system call: for a page, or because it was stopped.
     Outside {
-        /// Its stack pointer.
+        /// Stack pointer.
         stack_pointer: u64,
-        /// The instruction it goes on with.
+        /// Address of the next instruction.
         instruction_pointer: u64,
     },
     /// It waits in a system call.
@@ -45,21 +44,21 @@ pub enum Doing {
 /// A system call in which a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SystemCall {
-    /// Which one, by the table that the call was made by: of a thread that uses `int $0x80` in a 64-bit
-    /// process it is i386's, and nothing here tells.
+    /// Number, in the table of the call's ABI. A thread that uses `int $0x80` in a 64-bit process uses the
+    /// i386 table, which cannot be detected here.
     pub number: u32,
-    /// What it was given.
+    /// Arguments.
     pub args: [u64; 6],
-    /// Its stack pointer.
+    /// Stack pointer.
     pub stack_pointer: u64,
-    /// The instruction behind the call.
+    /// Address of the instruction after the call.
     pub instruction_pointer: u64,
 }
 
-/// The threads of a process, the first one first.
+/// Returns the threads of a process, the first one first.
 ///
 /// # Errors
-/// When it has ended, or may not be seen.
+/// Fails if it has ended, or may not be inspected.
 pub fn threads(pid: u32) -> io::Result<Vec<Thread>> {
     let mut found = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -70,41 +69,43 @@ pub fn threads(pid: u32) -> io::Result<Vec<Thread>> {
 }
 
 impl Thread {
-    /// What it is doing. To ask for that takes the right to trace it.
+    /// Returns its activity. Requires permission to trace it.
     ///
     /// # Errors
-    /// When it has ended, or may not be traced.
+    /// Fails if it has ended, or may not be traced.
     pub fn doing(&self) -> io::Result<Doing> {
         Ok(Doing::parse(&self.read("syscall")?)?)
     }
 
-    /// Its own `status`.
+    /// Reads its own `status`.
     ///
     /// # Errors
-    /// When it has ended, or may not be seen.
+    /// Fails if it has ended, or may not be inspected.
     pub fn status(&self) -> io::Result<Status> {
         Ok(Status::parse(&self.read("status")?)?)
     }
 
-    /// Its own `stat`.
+    /// Reads its own `stat`.
     ///
     /// # Errors
-    /// When it has ended, or may not be seen.
+    /// Fails if it has ended, or may not be inspected.
     pub fn stat(&self) -> io::Result<Stat> {
         Ok(Stat::parse(&self.read("stat")?)?)
     }
 
-    /// How long it has had a processor; `None` where the kernel does not tell, or it has ended.
+    /// Returns the time it has run on a processor; `None` if the kernel does not report it, or if it has
+    /// ended.
     pub fn ran(&self) -> Option<Duration> {
         self.schedule(0)
     }
 
-    /// How long it has waited for a processor; `None` where the kernel does not tell, or it has ended.
+    /// Returns the time it has waited for a processor; `None` if the kernel does not report it, or if it has
+    /// ended.
     pub fn waited(&self) -> Option<Duration> {
         self.schedule(1)
     }
 
-    /// A time of its `schedstat`, by its place there (Documentation/scheduler/sched-stats.rst).
+    /// Returns a time of its `schedstat`, by position (Documentation/scheduler/sched-stats.rst).
     fn schedule(&self, place: usize) -> Option<Duration> {
         let text = self.read("schedstat").ok()?;
         let nanoseconds = text.split_ascii_whitespace().nth(place)?.parse().ok()?;
@@ -118,11 +119,11 @@ impl Thread {
 }
 
 impl Doing {
-    /// Reads the text: `running`; or -1, the stack pointer and the instruction pointer; or a number,
-    /// six arguments and the two pointers (fs/proc/base.c, `proc_pid_syscall`).
+    /// Parses the text: `running`; or -1, the stack pointer and the instruction pointer; or a number, six
+    /// arguments and the two pointers (fs/proc/base.c, `proc_pid_syscall`).
     ///
     /// # Errors
-    /// When it is none of these.
+    /// Fails if it has none of these forms.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let error = || ParseError { file: "syscall", what: format!("`{text}` is no system call") };
         let mut words = text.split_ascii_whitespace();
@@ -146,7 +147,7 @@ impl Doing {
         Ok(Self::In(SystemCall { number, args, stack_pointer, instruction_pointer }))
     }
 
-    /// Its stack pointer, where that is known.
+    /// Returns the stack pointer if it is known.
     pub fn stack_pointer(&self) -> Option<u64> {
         match self {
             Self::Running => None,
@@ -155,7 +156,7 @@ impl Doing {
         }
     }
 
-    /// The instruction it goes on with, where that is known.
+    /// Returns the address of the next instruction if it is known.
     pub fn instruction_pointer(&self) -> Option<u64> {
         match self {
             Self::Running => None,
@@ -217,7 +218,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(30);
         let call = loop {
             match thread.doing().unwrap() {
-                // A stream of sockets is read by recvfrom: 45 on x86-64, 207 on aarch64.
+                // Sockets are read with recvfrom: 45 on x86-64, 207 on aarch64.
                 Doing::In(call) if call.args[0] == descriptor => break call,
                 doing => assert!(Instant::now() < deadline, "{doing:?}"),
             }

@@ -1,7 +1,8 @@
-//! What a program or library file tells about allocators.
+//! The facts about allocators in a program or library file.
 //!
-//! A big program has hundreds of thousands of names. A table of names is therefore read in large parts:
-//! one by one, they cost a system call each, and as a whole, megabytes of memory.
+//! A big program has hundreds of thousands of symbols. A symbol table is therefore read in large parts:
+//! reading symbols one by one costs a system call each, and reading the whole table takes megabytes of
+//! memory.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +18,7 @@ use super::markers::{EmbeddedCode, allocator_of, embedded_code_of};
 use super::source::Source;
 use super::texts;
 
-/// Why a file could not be read as a program or library.
+/// The reason why a file could not be read as a program or library.
 #[derive(Debug, Error)]
 pub enum ObjectError {
     /// It could not be read.
@@ -34,35 +35,35 @@ impl From<object::Error> for ObjectError {
     }
 }
 
-/// What is of interest in one file.
+/// The relevant facts about one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectFacts {
-    /// Its class. Of a 32-bit file, nothing below the next two is known.
+    /// Whether it is a 64-bit file. For a 32-bit file, only the next two fields are known.
     pub is_64_bit: bool,
-    /// Its instruction set.
+    /// Instruction set.
     pub architecture: object::Architecture,
     /// Whether it is a shared object (or a position-independent program).
     pub is_shared: bool,
     /// Whether it exports a `malloc` of its own.
     pub defines_malloc: bool,
-    /// Where glibc's loader keeps its `_r_debug`, relative to where it is loaded.
+    /// Address of `_r_debug` of glibc's loader, relative to its load address.
     pub debug_symbol: Option<u64>,
-    /// Where musl's loader keeps the pointer to the same.
+    /// Address of musl's pointer to `_r_debug`, relative to its load address.
     pub debug_pointer: Option<u64>,
-    /// The libraries that it asks for (`DT_NEEDED`), as it names them.
+    /// The libraries that it needs (`DT_NEEDED`), by the names in the file.
     pub needed: Vec<String>,
-    /// The name by which others ask for it (`DT_SONAME`).
+    /// The name by which others request it (`DT_SONAME`).
     pub soname: Option<String>,
-    /// The allocator whose own names it exports.
+    /// The allocator whose specific symbols it exports.
     pub allocator: Option<AllocatorKind>,
-    /// Of which runtimes and sanitizers it is, or holds, the code.
+    /// The runtimes and sanitizers whose code it contains.
     pub evidence: Vec<EmbeddedCode>,
-    /// Where in the file its constant texts are (`.rodata`): offset and size in bytes.
+    /// Offset and size of its constant texts (`.rodata`) in the file, in bytes.
     pub texts: Option<(u64, u64)>,
-    /// The addresses that its segments ask for, from its first to behind its last byte: with what a
-    /// file does not hold of them, the data that begin as zeros.
+    /// The addresses of its segments, from the first byte to after the last. They include the zeroed data,
+    /// which the file does not contain.
     pub addresses: Option<(u64, u64)>,
-    /// Where in the file an exported symbol lies that tells a version: CPython's `Py_Version`, Ruby's
+    /// Offset in the file of an exported symbol with a version: CPython's `Py_Version`, Ruby's
     /// `ruby_version`, or mimalloc's `mi_version`.
     pub version_at: Option<u64>,
 }
@@ -70,7 +71,7 @@ pub struct ObjectFacts {
 /// An allocator that is compiled into a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuiltIn {
-    /// Which one.
+    /// Kind of the allocator.
     pub kind: AllocatorKind,
 }
 
@@ -81,7 +82,7 @@ impl ObjectFacts {
     /// Reads a file.
     ///
     /// # Errors
-    /// When it cannot be read, or is not ELF.
+    /// Fails if it cannot be read, or is not ELF.
     pub fn read(file: &File) -> Result<Self, ObjectError> {
         let cache = Source::new(file);
         let object = object::File::parse(&cache)?;
@@ -115,7 +116,7 @@ impl ObjectFacts {
     }
 
     fn read_dynamic(&mut self, elf: &Elf<'_>) {
-        // A static program has none.
+        // A static program has no dynamic table.
         let Ok(table) = elf.elf_dynamic_table() else { return };
         for entry in &table {
             let text = || {
@@ -158,13 +159,13 @@ impl BuiltIn {
     /// program is stripped.
     ///
     /// # Errors
-    /// When the file cannot be read, or is not ELF.
+    /// Fails if the file cannot be read, or is not ELF.
     pub fn find(file: &File) -> Result<Option<Self>, ObjectError> {
         let cache = Source::new(file);
         let object = object::File::parse(&cache)?;
         let object::File::Elf64(elf) = &object else { return Ok(None) };
         let found = built_in(elf, &cache, file);
-        // CPython carries mimalloc from 3.13 on, and does not use it unless it is told to.
+        // CPython contains mimalloc since 3.13, and does not use it by default.
         let is_python = || {
             let mut found = false;
             each_name(elf, &cache, SymbolTable::Dynamic, |name, _| {
@@ -196,7 +197,7 @@ fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &File) -> Option<Allocat
             return found;
         }
     }
-    // Local functions are named only where nothing was stripped; then the names were enough.
+    // Local functions have names only if nothing was stripped; then the names were sufficient.
     if has_local_functions {
         return None;
     }
@@ -204,7 +205,7 @@ fn built_in<'c>(elf: &Elf<'c>, cache: Cached<'c>, file: &File) -> Option<Allocat
     texts::allocator(file, range)
 }
 
-/// Where a symbol of the table of all names lies in a file; `None` when it is not named there.
+/// Returns the file offset of a symbol in the full symbol table; `None` if it is not there.
 pub(crate) fn offset_of_symbol(file: &File, wanted: &[u8]) -> Option<u64> {
     let cache = Source::new(file);
     let object = object::File::parse(&cache).ok()?;
@@ -217,8 +218,8 @@ pub(crate) fn offset_of_symbol(file: &File, wanted: &[u8]) -> Option<u64> {
     file_offset(elf, address?)
 }
 
-/// The address of a name that a file defines for others, as the file counts, and the address of the
-/// page at which its first segment begins; `None` where it does not define it.
+/// Returns the address of an exported symbol, relative to the file, and the address of the page at which its
+/// first segment starts; `None` if the file does not define the symbol.
 pub fn symbol(file: &File, wanted: &str) -> Option<(u64, u64)> {
     let cache = Source::new(file);
     let object = object::File::parse(&cache).ok()?;
@@ -234,7 +235,7 @@ pub fn symbol(file: &File, wanted: &str) -> Option<(u64, u64)> {
     Some((found?, first - first % 4096))
 }
 
-/// Where a section lies in a file, and its size, in bytes.
+/// Returns the offset and size of a section in a file, in bytes.
 pub(crate) fn section(file: &File, name: &str) -> Option<(u64, u64)> {
     let cache = Source::new(file);
     object::File::parse(&cache).ok()?.section_by_name(name)?.file_range()
@@ -261,21 +262,22 @@ fn file_offset(elf: &Elf<'_>, address: u64) -> Option<u64> {
     })
 }
 
-/// A table of names.
+/// A symbol table.
 #[derive(Clone, Copy)]
 enum SymbolTable {
-    /// What others may use (`.dynsym`).
+    /// Symbols for other objects (`.dynsym`).
     Dynamic,
-    /// Everything, unless it was stripped (`.symtab`).
+    /// All symbols, unless it was stripped (`.symtab`).
     All,
 }
 
-/// Size of the part of a table of names that is read at once, in bytes,
+/// Size of the part of a symbol table that is read at once, in bytes,
 const PART_BYTES: usize = 1 << 20;
-/// and maximum length of a name that begins in it: a longer one is cut off.
+/// and maximum length of a name that starts in it: a longer one is cut off.
 const MAX_NAME: usize = 64 << 10;
 
-/// Gives each name that a file defines to `visit`, in the order of the table of names, until that returns `false`.
+/// Passes each symbol name that a file defines to `visit`, in the order of the symbol table, until `visit`
+/// returns `false`.
 fn each_name<'c>(
     elf: &Elf<'c>,
     cache: Cached<'c>,
@@ -308,7 +310,7 @@ fn each_name<'c>(
             let read = offset
                 .checked_add(u64::from(at))
                 .and_then(|offset| cache.read_once(offset, left.min(PART_BYTES + MAX_NAME)));
-            // The names are in order: there are none behind the end of their table.
+            // The names are in order: none follow the end of their table.
             let Some(read) = read.filter(|read| !read.is_empty()) else { return };
             part = read;
         }

@@ -1,5 +1,5 @@
-//! The loader's list of objects, read out of a process as debuggers read it (`struct r_debug` and
-//! `struct link_map` of link.h).
+//! The loader's list of objects, read from a process the way debuggers read it (`struct r_debug` and `struct
+//! link_map` of link.h).
 
 use std::fs::{self, File};
 use std::io;
@@ -7,15 +7,15 @@ use std::os::unix::fs::FileExt;
 
 use super::ProgramError;
 
-/// More objects than any program loads.
+/// Maximum number of objects that are read: more than any program loads.
 const MOST_OBJECTS: usize = 8192;
 
-/// Where the loader's `struct r_debug` is.
+/// The location of the loader's `struct r_debug`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DebugAt {
-    /// There (glibc: the symbol `_r_debug`).
+    /// At this address (glibc: the symbol `_r_debug`).
     Address(u64),
-    /// Where the pointer there leads (musl: the symbol `_dl_debug_addr`).
+    /// At the address in the pointer here (musl: the symbol `_dl_debug_addr`).
     Pointer(u64),
 }
 
@@ -26,12 +26,12 @@ pub(super) struct Object {
     pub(super) dynamic_section: u64,
 }
 
-/// What the kernel told the program when it began.
+/// The auxiliary vector that the kernel passes to a program at its start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct AuxiliaryVector {
-    /// Where the loader was put; 0 when the program has none.
+    /// Load address of the loader; 0 if the program has none.
     pub(super) base: u64,
-    /// Whether it got other rights than its user has.
+    /// Whether it runs with other privileges than its user has.
     pub(super) is_secure: bool,
 }
 
@@ -52,18 +52,18 @@ impl AuxiliaryVector {
                 _ => {}
             }
         }
-        // Before Linux 6.14, that of a process which has ended is empty.
+        // Before Linux 6.14, the vector of a process that has ended is empty.
         if whole { Ok(vector) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 }
 
-/// The objects in the order in which names are looked up.
+/// Reads the objects in the order in which symbols are looked up.
 pub(super) fn objects(pid: u32, debug: DebugAt) -> Result<Vec<Object>, ProgramError> {
     let memory = File::open(format!("/proc/{pid}/mem"))?;
     let read = |address: u64, words: &mut [u64]| -> Result<(), ProgramError> {
         let mut bytes = vec![0; words.len() * 8];
         memory.read_exact_at(&mut bytes, address).map_err(|error| match error.raw_os_error() {
-            // Nothing is mapped there (yet).
+            // Nothing is mapped there yet.
             Some(5) => ProgramError::NotYet,
             _ => error.into(),
         })?;
@@ -80,7 +80,7 @@ pub(super) fn objects(pid: u32, debug: DebugAt) -> Result<Vec<Object>, ProgramEr
             address[0]
         }
     };
-    // r_version, r_map, r_brk, r_state: a state other than 0 says that the list is being changed.
+    // r_version, r_map, r_brk, r_state: a state other than 0 means that the list is being changed.
     let mut debug = [0; 4];
     read(address, &mut debug)?;
     let [version, first, _, state] = debug;

@@ -1,8 +1,8 @@
-//! Names that only one allocator, runtime or sanitizer defines.
+//! Symbols that only one allocator, runtime or sanitizer defines.
 
 use lowtide_model::allocator_kind::AllocatorKind;
 
-/// A runtime or a sanitizer whose code is in a file.
+/// A runtime or sanitizer whose code is in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmbeddedCode {
     /// The Go runtime (its sections `.go.buildinfo`, `.gopclntab`).
@@ -29,15 +29,15 @@ pub enum EmbeddedCode {
     Sanitizer(Sanitizer),
 }
 
-/// A tool that is compiled into a program, or run around it, and that replaces its `malloc` to find
-/// errors. Its heap is not laid out like the allocator's that would serve the program without it.
+/// A tool that is compiled into a program, or run around it, and that replaces its `malloc` to find errors.
+/// Its heap has another layout than that of the allocator it replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sanitizer {
     /// AddressSanitizer.
     Address,
     /// Hardware-assisted AddressSanitizer.
     HwAddress,
-    /// LeakSanitizer, on its own.
+    /// LeakSanitizer alone.
     Leak,
     /// MemorySanitizer.
     Memory,
@@ -48,7 +48,7 @@ pub enum Sanitizer {
 }
 
 impl Sanitizer {
-    /// What people call it.
+    /// Returns its common name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Address => "AddressSanitizer",
@@ -61,8 +61,8 @@ impl Sanitizer {
     }
 }
 
-/// The allocator that alone defines a name. Where a program uses one under a prefix of its own, as
-/// Rust does for jemalloc, that prefix is a name too.
+/// Returns the only allocator that defines a symbol. If a program uses one under a prefix of its own, as Rust
+/// does for jemalloc, the prefixed name counts as well.
 pub(super) fn allocator_of(name: &[u8]) -> Option<AllocatorKind> {
     Some(match name {
         b"_rjem_malloc" | b"_rjem_mallctl" | b"je_malloc" | b"je_mallctl" | b"mallctl" => {
@@ -77,7 +77,7 @@ pub(super) fn allocator_of(name: &[u8]) -> Option<AllocatorKind> {
     })
 }
 
-/// What a name is evidence of.
+/// Returns the code that a symbol is evidence of.
 pub(super) fn embedded_code_of(name: &[u8]) -> Option<EmbeddedCode> {
     Some(match name {
         b"Py_BytesMain" | b"Py_GetBuildInfo" => EmbeddedCode::Python,

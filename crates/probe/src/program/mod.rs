@@ -1,9 +1,9 @@
-//! Who serves a process's `malloc`.
+//! The object that serves a process's `malloc`.
 //!
-//! The dynamic loader resolves a name to the first object in its list that defines it: the
-//! executable, then what was preloaded, then the libraries. Here the same list is read out of the
-//! process (`_r_debug`, as debuggers do), and the files are asked in the same order. No symbols
-//! beyond those that the loader itself needs are used, so that stripped programs are no different.
+//! The dynamic loader resolves a symbol to the first object in its list that defines it: the executable, then
+//! preloaded objects, then the libraries. This module reads the same list from the process (`_r_debug`, as
+//! debuggers do), and searches the files in the same order. It uses only the symbols that the loader itself
+//! needs, so that stripped programs work the same way.
 
 pub(crate) mod elf;
 mod link_map;
@@ -28,15 +28,15 @@ pub use markers::{EmbeddedCode, Sanitizer};
 pub use source::Source;
 pub use texts::{c_library_version, version_of};
 
-/// What was found out.
+/// The facts about a process's program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramFacts {
     /// The object whose `malloc` the process calls.
     pub provider: Provider,
-    /// An allocator that is compiled into the executable: it may serve the program's own
-    /// allocations, whoever provides `malloc`.
+    /// An allocator that is compiled into the executable: it may serve the program's own allocations,
+    /// whichever object provides `malloc`.
     pub built_in: Option<BuiltIn>,
-    /// Whether it runs with other rights than its user's (`AT_SECURE`): the loader then ignores
+    /// Whether it runs with other privileges than its user's (`AT_SECURE`): the loader then ignores
     /// `LD_PRELOAD`.
     pub is_secure: bool,
 }
@@ -48,37 +48,37 @@ pub enum Provider {
     Library(LoadedFile),
     /// The executable exports a `malloc` of its own.
     Executable(LoadedFile),
-    /// The executable is linked statically: nothing can be put in front of its `malloc`.
+    /// The executable is linked statically: its `malloc` cannot be interposed.
     Static(LoadedFile),
 }
 
-/// A file that is mapped by a process.
+/// A file that a process has mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedFile {
     /// Its path, as the process sees it.
     pub path: PathBuf,
-    /// Which file that is.
+    /// Identity of the file.
     pub id: FileId,
 }
 
 impl LoadedFile {
-    /// Whether this is the C library itself.
+    /// Returns whether this is the C library itself.
     pub fn is_c_library(&self) -> bool {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with("libc.so") || name.starts_with("libc-2.") || name.starts_with("ld-musl")
     }
 }
 
-/// Why it could not be found out.
+/// The reason why the facts could not be determined.
 #[derive(Debug, Error)]
 pub enum ProgramError {
-    /// The loader has not finished: ask again in a moment.
+    /// The loader has not finished: try again in a moment.
     #[error("it is still being loaded")]
     NotYet,
     /// The process has ended.
     #[error("it ended before it could be looked at")]
     Gone,
-    /// It may not be looked at.
+    /// It may not be inspected.
     #[error("it may not be looked at: run lowtide as its user, or with CAP_SYS_PTRACE")]
     NotPermitted,
     /// Something else.
@@ -98,19 +98,19 @@ impl From<io::Error> for ProgramError {
     }
 }
 
-/// Examines processes, and remembers the files that it has read.
+/// Examines processes, and caches the files that it has read.
 #[derive(Debug, Default)]
 pub struct ProgramReader {
     objects: HashMap<FileId, ObjectFacts>,
-    /// What is compiled into the programs.
+    /// The allocators that are compiled into the programs.
     built_in: HashMap<FileId, Option<BuiltIn>>,
 }
 
 impl ProgramReader {
-    /// Finds out who serves the `malloc` of a process.
+    /// Finds the object that serves the `malloc` of a process.
     ///
     /// # Errors
-    /// When that cannot be told, or not yet.
+    /// Fails if that cannot be determined, or not yet.
     pub fn read(&mut self, pid: u32) -> Result<ProgramFacts, ProgramError> {
         let text = fs::read(format!("/proc/{pid}/maps"))?;
         let maps = maps::parse(&String::from_utf8_lossy(&text))
@@ -118,8 +118,8 @@ impl ProgramReader {
         Ok(self.read_with_mappings(pid, &maps)?.0)
     }
 
-    /// The same, with mappings that were read before; and a mapping of each object that is loaded,
-    /// in the order in which names are looked up. The first is the program.
+    /// Does the same with mappings that were read before. Also returns a mapping of each loaded object, in
+    /// the order in which symbols are looked up. The first is the program.
     pub(crate) fn read_with_mappings<'m>(
         &mut self,
         pid: u32,
@@ -160,7 +160,7 @@ impl ProgramReader {
         Ok((program_facts, mapped.into_iter().flatten().collect()))
     }
 
-    /// Where the loader keeps its list; `None` where there is no loader.
+    /// Returns the location of the loader's list; `None` if there is no loader.
     fn loader(
         &mut self,
         pid: u32,
@@ -175,7 +175,7 @@ impl ProgramReader {
             };
             (base, self.object(pid, mapping)?.clone())
         } else {
-            // The program is static, or it is the loader itself, started by hand.
+            // The program is static, or it is the loader itself, started by the user.
             (exe.start - exe.offset, program.clone())
         };
         match (facts.debug_symbol, facts.debug_pointer) {
@@ -189,7 +189,7 @@ impl ProgramReader {
         }
     }
 
-    /// The first object of the list that defines `malloc`.
+    /// Returns the first object of the list that defines `malloc`.
     fn first_that_defines_malloc(
         &mut self,
         pid: u32,
@@ -208,7 +208,7 @@ impl ProgramReader {
         Err(ProgramError::NotYet)
     }
 
-    /// What the file of a mapping tells.
+    /// Returns the facts from the file of a mapping.
     pub(crate) fn object(
         &mut self,
         pid: u32,
@@ -232,13 +232,14 @@ fn loaded(mapping: &Mapping) -> LoadedFile {
     LoadedFile { path: PathBuf::from(&mapping.name), id: mapping.file }
 }
 
-/// On some file systems (overlayfs, btrfs) a mapping names another device than the file has.
+/// Finds the mapping by its path: on some file systems (overlayfs, btrfs), a mapping has another device than
+/// the file.
 fn find_by_path(maps: &[Mapping], pid: u32) -> Option<&Mapping> {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     maps.iter().find(|m| Path::new(&m.name) == exe)
 }
 
-/// Reads something out of a file that is mapped.
+/// Reads something from a mapped file.
 fn read_mapped<T>(
     pid: u32,
     mapping: &Mapping,
@@ -246,7 +247,7 @@ fn read_mapped<T>(
 ) -> Result<T, ProgramError> {
     let found = open_mapped(pid, mapping).map_err(ObjectError::from).and_then(|file| read(&file));
     found.map_err(|error| {
-        // A file that is not there may have been deleted, or the process may have ended.
+        // A missing file may have been deleted, or the process may have ended.
         let ended = fs::metadata(format!("/proc/{pid}/exe")).is_err_and(|e| is_gone(&e));
         if ended {
             ProgramError::Gone

@@ -1,4 +1,4 @@
-//! A file that is read as a program or library, whatever it claims about itself.
+//! A file that is read as a program or library and whose contents are not trusted.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -7,11 +7,12 @@ use std::os::unix::fs::FileExt;
 
 use object::read::{ReadCache, ReadCacheOps, ReadRef};
 
-/// Maximum number of bytes that are read of one file: the names of the largest programs that are not stripped.
+/// Maximum number of bytes that are read of one file: the names of the largest programs that are not
+/// stripped.
 const MOST: u64 = 512 << 20;
 
-/// A file, of which so much is read and no more: a table may claim to be as large as a file that is nearly all
-/// holes.
+/// A file with a limit on the number of bytes read: a table may claim to be as large as a file that is nearly
+/// all holes.
 #[derive(Debug)]
 pub struct Source<'f> {
     file: &'f File,
@@ -25,7 +26,7 @@ impl<'f> Source<'f> {
         Self { file, cache: ReadCache::new(Positioned { file, at: 0 }), left: Cell::new(MOST) }
     }
 
-    /// Reads a part of the file, and does not keep it. Returns what the file has of it.
+    /// Reads a part of the file without caching it. Returns the bytes that the file has of it.
     pub(crate) fn read_once(&self, offset: u64, size: usize) -> Option<Vec<u8>> {
         self.left.set(self.left.get().checked_sub(size as u64)?);
         let mut bytes = vec![0; size];
@@ -44,7 +45,7 @@ impl<'f> Source<'f> {
     }
 }
 
-/// A file and a position in it. Unlike the position of the descriptor, it takes no system call to change this one, and the
+/// A file and a position in it. Unlike the position of the descriptor, it needs no system call to change; the
 /// exporter forbids itself `lseek`.
 #[derive(Debug)]
 struct Positioned<'f> {

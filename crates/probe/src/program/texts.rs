@@ -1,4 +1,4 @@
-//! Texts in a file: those that betray an allocator, and those that tell a version.
+//! Texts in a file: those that identify an allocator, and those that contain a version.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,27 +7,27 @@ use std::path::Path;
 use lowtide_model::allocator_kind::AllocatorKind;
 use memchr::memmem;
 
-/// Texts that are left when the symbols were stripped; in two parts, so that they do not stand in
-/// the program that looks for them.
+/// Texts that remain after symbols are stripped. They are split in two parts, so that this program does not
+/// contain them.
 const TEXTS: [(&str, &str, AllocatorKind); 2] =
     [("<jemal", "loc>", AllocatorKind::Jemalloc), ("mimal", "loc: ", AllocatorKind::Mimalloc)];
 
-/// What glibc's malloc says of a damaged heap, in two parts as above. It goes with every program that
-/// is linked with that malloc statically.
+/// glibc malloc's message for a damaged heap, in two parts as above. It is part of every program that is
+/// linked with that malloc statically.
 const GLIBC: (&str, &str) = ("malloc(): corrupted", " top size");
 
-/// musl's text for an error without a number. Only a program that puts errors into words has it.
+/// musl's text for error number 0. Only a program that formats errors contains it.
 const MUSL: (&str, &str) = ("No error in", "formation\0");
 
-/// So much of a file is searched: its texts may be said to be as large as the file, and that may be nearly all
-/// holes.
+/// Maximum number of bytes of a file that are searched: its texts may claim to be as large as the file, and
+/// that may be nearly all holes.
 const MOST: u64 = 256 << 20;
-/// Read at once.
+/// Number of bytes that are read at once.
 const BLOCK: u64 = 1 << 20;
-/// Of which so many bytes are read again with the next block: no text that is looked for is longer.
+/// Number of bytes that are read again with the next block: no text that is searched for is longer.
 const OVERLAP: u64 = 256;
 
-/// Gives a part of a file to `look`, block by block, until that finds something.
+/// Passes a part of a file to `look`, block by block, until it finds something.
 pub(crate) fn scan<T>(
     file: &File,
     (offset, size): (u64, u64),
@@ -47,7 +47,7 @@ pub(crate) fn scan<T>(
     None
 }
 
-/// The allocator that a stripped program holds.
+/// Returns the allocator that a stripped program contains.
 pub(super) fn allocator(file: &File, range: (u64, u64)) -> Option<AllocatorKind> {
     let texts = TEXTS.map(|(a, b, kind)| (finder(a, b), kind));
     scan(file, range, |block| {
@@ -55,7 +55,7 @@ pub(super) fn allocator(file: &File, range: (u64, u64)) -> Option<AllocatorKind>
     })
 }
 
-/// The C library that a static program was linked with; `None` where no text tells.
+/// Returns the C library that a static program was linked with; `None` if no text identifies it.
 pub(crate) fn static_c_library(file: &File, range: (u64, u64)) -> Option<AllocatorKind> {
     let (glibc, musl) = (finder(GLIBC.0, GLIBC.1), finder(MUSL.0, MUSL.1));
     scan(file, range, |block| match (glibc.find(block), musl.find(block)) {
@@ -69,7 +69,7 @@ fn finder(first: &str, second: &str) -> memmem::Finder<'static> {
     memmem::Finder::new(&[first, second].concat()).into_owned()
 }
 
-/// The number that stands behind a text, such as `2.10` behind `gperftools `.
+/// Returns the number after a text, such as `2.10` after `gperftools `.
 pub(crate) fn number_behind(file: &File, range: (u64, u64), text: &str) -> Option<String> {
     scan(file, range, |block| number_in(block, text))
 }
@@ -81,14 +81,14 @@ fn number_in(bytes: &[u8], text: &str) -> Option<String> {
     })
 }
 
-/// Digits and dots at the beginning, without a dot at their end.
+/// Returns the digits and dots at the start, without a dot at their end.
 fn leading_number(bytes: &[u8]) -> &str {
     let end = bytes.iter().position(|b| !b.is_ascii_digit() && *b != b'.').unwrap_or(bytes.len());
     std::str::from_utf8(&bytes[..end]).unwrap_or_default().trim_end_matches('.')
 }
 
-/// A text between two NUL bytes that is `prefix` and then digits and dots, with `dots` of them in
-/// all: the prefix is part of the answer.
+/// Returns a text between two NUL bytes that consists of `prefix`, digits and dots, with `dots` dots in
+/// total. The prefix is part of the result.
 pub(crate) fn whole_number(
     file: &File,
     range: (u64, u64),
@@ -107,9 +107,9 @@ pub(crate) fn whole_number(
     })
 }
 
-/// jemalloc's own version: `5.3.1` of a release, `5.3.0-145` of a state 145 commits behind it. Its
-/// text has the commit as well (`5.3.1-0-g` and 40 digits); without a repository at hand, its build
-/// writes `0.0.0-0-g0000…`, which tells nothing.
+/// Returns jemalloc's own version: `5.3.1` for a release, `5.3.0-145` for a state 145 commits after it. Its
+/// text has the commit as well (`5.3.1-0-g` and 40 digits). Without a repository, its build writes
+/// `0.0.0-0-g0000…`, which is not a version.
 pub(crate) fn jemalloc_version(file: &File, range: (u64, u64)) -> Option<String> {
     scan(file, range, |block| {
         memmem::find_iter(block, b"-g").find_map(|at| {
@@ -126,20 +126,20 @@ pub(crate) fn jemalloc_version(file: &File, range: (u64, u64)) -> Option<String>
     })
 }
 
-/// The version of a glibc, from its own file.
+/// Returns the version of a glibc from its own file.
 pub fn c_library_version(library: &Path) -> Option<String> {
     let file = File::open(library).ok()?;
     let whole = (0, file.metadata().ok()?.len());
     glibc_version(&file, whole)
 }
 
-/// The version of a glibc, from a part of its own file.
+/// Returns the version of a glibc from a part of its own file.
 pub(crate) fn glibc_version(file: &File, range: (u64, u64)) -> Option<String> {
     number_behind(file, range, "stable release version ")
         .or_else(|| number_behind(file, range, "development release version "))
 }
 
-/// The version that stands behind a text in a file: `gperftools 2.10` holds `2.10`.
+/// Returns the version after a text in a file: `2.10` for `gperftools 2.10`.
 pub fn version_of(library: &Path, text: &str) -> Option<String> {
     let file = File::open(library).ok()?;
     let whole = (0, file.metadata().ok()?.len());

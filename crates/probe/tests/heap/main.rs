@@ -1,4 +1,4 @@
-//! Live heaps: what is walked from outside, against what the allocator itself says and does.
+//! Live heaps: the walk from outside, compared with the allocator's own data and actions.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,7 +13,7 @@ use lowtide_heap::residency::Residency;
 use lowtide_probe::memory::LiveMemory;
 use subject::{Info, Library, Subject};
 
-/// Shapes with the number of their threads (none: the main thread) and how much they allocate.
+/// Shapes with the number of their threads (0: the main thread) and of the bytes that they allocate.
 const SHAPES: [(&str, u32, u64); 19] = [
     ("empty", 0, 0),
     ("uniform", 8, 64 << 20),
@@ -36,7 +36,7 @@ const SHAPES: [(&str, u32, u64); 19] = [
     ("sbrk", 0, 32 << 20),
 ];
 
-/// So much may a prediction be wrong: 0.1 %, or 64 KiB.
+/// Returns the maximum error of a prediction: 0.1 %, or 64 KiB.
 fn slack(bytes: u64) -> u64 {
     (bytes / 1000).max(64 << 10)
 }
@@ -46,7 +46,7 @@ fn resident(memory: &LiveMemory, areas: &[Range<u64>]) -> u64 {
     areas.iter().map(|area| residency.bytes(area.clone())).sum()
 }
 
-/// Walks a subject that does nothing, and holds the result against what the allocator says and does.
+/// Walks an idle subject, and compares the result with the allocator's data and actions.
 fn check(
     library: &Library,
     (shape, threads, bytes): (&str, u32, u64),
@@ -58,7 +58,7 @@ fn check(
     let (layout, heap) = subject.walk(&memory);
     assert!(heap.is_whole(), "{what}: {layout:?} {:?} {:?}", heap.mmapped, arenas_in_short(&heap));
     assert_eq!(heap.owners().total(), resident(&memory, &heap.areas), "{what}");
-    // Where threads freed small blocks, each holds some back.
+    // If threads freed small blocks, each retains some.
     let may_hold_none = matches!(shape, "mmapped" | "kept" | "heaps");
     let caches = heap.caches.caches;
     assert!(may_hold_none || caches >= u64::from(threads), "{what}: {caches} caches");
@@ -71,14 +71,14 @@ fn check(
     let predicted = heap.total().trim_bytes;
     let returned = subject.trim();
     assert!(predicted.abs_diff(returned) <= slack(returned), "{what}: {predicted}, but {returned}");
-    // And what is left can still be walked, with nothing more to give.
+    // The rest can still be walked, with nothing more to return.
     let (_, heap) = subject.walk(&memory);
     assert!(heap.is_whole(), "{what}, after the trim");
     assert_eq!(heap.total().trim_bytes, 0, "{what}, after the trim");
 }
 
-/// Leaves out what glibc 2.27 prints differently from its successors: free blocks without the tops, no number of heaps, and other
-/// indentation.
+/// Removes the parts that glibc 2.27 prints differently from later versions: free blocks without the tops, no
+/// number of heaps, and other indentation.
 fn without_tops(info: &str) -> String {
     let is_alike =
         |line: &&str| !line.contains("type=\"rest\"") && !line.contains("type=\"subheaps\"");
@@ -100,10 +100,10 @@ fn agrees(heap: &Heap, info: &Info, what: &str) {
             (theirs.fast_count, theirs.fast_bytes),
             "{what}"
         );
-        // Up to 2.27 the top is left out.
+        // Up to 2.27, the top chunk is not included.
         let has_top = theirs.rest_count == tally.free_count + 1;
         assert!(has_top || theirs.rest_count == tally.free_count, "{what}: {theirs:?}");
-        // Many versions add up sizes with their lowest flag.
+        // Many versions sum up sizes including their lowest flag.
         let rest = tally.free_bytes + if has_top { tally.top_bytes } else { 0 };
         let over = theirs.rest_bytes.checked_sub(rest);
         assert!(over == Some(0) || over == Some(tally.free_count), "{what}: {rest}, {theirs:?}");
@@ -146,7 +146,7 @@ fn looking_at_a_heap_makes_none_of_it_resident() {
     assert_eq!(all(), before);
 }
 
-/// What a program is at while it is walked makes its free bytes go up and down.
+/// Checks a program whose free bytes change while it is walked.
 fn check_while_it_changes(library: &Library) {
     let mut subject = Subject::start(library, "churn", 8, 200 << 20);
     for _ in 0..5 {
@@ -159,7 +159,7 @@ fn check_while_it_changes(library: &Library) {
         let walked = total.free_bytes + total.fast_bytes + total.top_bytes;
         let (least, most) = (before.min(after), before.max(after));
         let is_near = walked >= least - least / 50 && walked <= most + most / 50;
-        // Where something could not be walked, the result must say so.
+        // If a part could not be walked, the result must show it.
         assert!(is_near || !heap.is_whole(), "{library:?}: {walked}, but {before} and {after}");
         assert!(
             heap.arenas.iter().any(WalkedArena::is_whole),
@@ -170,7 +170,7 @@ fn check_while_it_changes(library: &Library) {
     subject.ask("stop");
 }
 
-/// Each of two threads takes 3,000 blocks from its fast bins and frees them again, all the time.
+/// Checks two threads that each repeatedly take 3,000 blocks from their fast bins and free them again.
 fn check_fast_bins_that_change(library: &Library) {
     let mut subject = Subject::start(library, "fast_churn", 2, 20 << 20);
     let fast = |info: &Info| info.arenas.iter().map(|arena| arena.fast_count).sum::<u64>();
@@ -178,7 +178,7 @@ fn check_fast_bins_that_change(library: &Library) {
         let listed = fast(&subject.info());
         let (_, heap) = subject.walk(&subject.memory());
         let walked = heap.total().fast_count;
-        // What is taken at this moment, and a few that a thread caches.
+        // The blocks in use at this moment, and a few that a thread caches.
         let slack = 2 * (3000 + 8);
         assert!(walked.abs_diff(listed) <= slack, "{library:?}: {walked}, but {listed}");
         assert!(listed > 10 * slack || listed == 0, "{library:?}: {listed}");

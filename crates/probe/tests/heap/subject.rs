@@ -11,14 +11,14 @@ use lowtide_probe::heap::{data_of, mappings};
 use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps;
 
-/// Where the subject has its `malloc` from.
+/// The source of the subject's `malloc`.
 #[derive(Debug, Clone)]
 pub(crate) enum Library {
     /// The system's C library.
     Systems,
-    /// The same, linked into the subject.
+    /// The system's C library, linked statically into the subject.
     Static,
-    /// Another one, in a directory with its loader.
+    /// Another C library, in a directory with its loader.
     In(PathBuf),
 }
 
@@ -29,18 +29,18 @@ pub(crate) struct Subject {
     from: BufReader<ChildStdout>,
 }
 
-/// What `malloc_info` says of an arena.
+/// The output of `malloc_info` for an arena.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct InfoOfArena {
     pub(crate) fast_count: u64,
     pub(crate) fast_bytes: u64,
-    /// With the top.
+    /// Includes the top chunk.
     pub(crate) rest_count: u64,
     pub(crate) rest_bytes: u64,
     pub(crate) system_bytes: u64,
 }
 
-/// What `malloc_info` says.
+/// The output of `malloc_info`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Info {
     pub(crate) arenas: Vec<InfoOfArena>,
@@ -65,7 +65,7 @@ impl Subject {
         Self::of(command)
     }
 
-    /// A program that speaks as the subject does.
+    /// Starts a program that uses the subject's protocol.
     pub(crate) fn of(mut command: Command) -> Self {
         let mut child = command
             .env_remove("GLIBC_TUNABLES")
@@ -89,7 +89,7 @@ impl Subject {
         LiveMemory::open(self.pid()).unwrap()
     }
 
-    /// Where its arenas may be found, and where its heap may be.
+    /// Returns the places where its arenas can be, and the mappings where its heap can be.
     pub(crate) fn places(&self) -> (Vec<std::ops::Range<u64>>, Vec<HeapMapping>) {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
         let maps = maps::parse(&maps).unwrap();
@@ -101,7 +101,7 @@ impl Subject {
         (data_of(&maps, library.unwrap().file), mappings(&maps))
     }
 
-    /// Walks its heap through some view of its memory.
+    /// Walks its heap through a view of its memory.
     pub(crate) fn walk(&self, memory: &impl Memory) -> (Layout, Heap) {
         let (data, mappings) = self.places();
         let layout = Layout::find(memory, &data).expect("an arena");
@@ -113,12 +113,12 @@ impl Subject {
         read_info(&self.ask("info"))
     }
 
-    /// What it prints by `malloc_info`, and what is read of it from outside.
+    /// Returns its output of `malloc_info`, and the same as read from outside.
     pub(crate) fn both_infos(&mut self) -> (String, String) {
         let (data, _) = self.places();
         let memory = self.memory();
         let layout = Layout::find(&memory, &data).expect("an arena");
-        // The first call makes a buffer.
+        // The first call allocates a buffer.
         self.ask("info");
         let own = self.ask("info");
         const END: &str = "</malloc>\n";
@@ -129,7 +129,7 @@ impl Subject {
         (own, found.text)
     }
 
-    /// Has it call `malloc_trim(0)`, and gives by how many bytes its anonymous memory fell.
+    /// Makes it call `malloc_trim(0)`. Returns the decrease of its anonymous memory, in bytes.
     pub(crate) fn trim(&mut self) -> u64 {
         let text = self.ask("trim");
         let line = text.lines().find_map(|l| l.strip_prefix("anonymous ")).expect("an answer");
@@ -186,7 +186,7 @@ fn compile(library: &Library) -> PathBuf {
         Library::Systems => command.arg("-lpthread"),
         Library::Static => command.args(["-static", "-lpthread"]),
         Library::In(_) => {
-            // The names of the oldest library, which has its threads in a library of their own.
+            // The symbol versions of the oldest library, whose threads are in a separate library.
             let threads = Command::new(&compiler).arg("-print-file-name=libpthread.so.0").output();
             let threads = String::from_utf8(threads.unwrap().stdout).unwrap();
             command
@@ -198,7 +198,7 @@ fn compile(library: &Library) -> PathBuf {
     target
 }
 
-/// Reads what `malloc_info` prints, which is XML with one element a line.
+/// Parses the output of `malloc_info`: XML with one element per line.
 fn read_info(text: &str) -> Info {
     let attribute = |line: &str, name: &str| -> u64 {
         let value =

@@ -21,7 +21,7 @@ fn glibc_is_told_with_its_version_and_nothing_is_estimated_to_be_its() {
     assert!(found.detected.has_glibc_heap() && found.detected.own.is_none());
     assert!(found.areas.is_empty() && found.detected.runtimes.is_empty());
     assert_eq!(found.detected.sanitizer, None);
-    // The first thread's, and the second's.
+    // The stacks of the first and the second thread.
     assert_eq!(found.stacks, 2);
 }
 
@@ -62,7 +62,7 @@ fn a_library_that_the_program_asks_for_is_not_taken_for_a_preloaded_one() {
 #[test]
 fn an_unknown_library_is_called_by_its_file() {
     let home = tempfile::tempdir().unwrap();
-    // It hands out what it has mapped, and takes nothing back.
+    // This allocator returns mapped memory from `malloc` and frees nothing.
     let source = "#include <stddef.h>\n#include <string.h>\n#include <sys/mman.h>\n\
         static char *next, *end;\n\
         void *malloc(size_t n) { n = (n + 31) & ~(size_t)15; if (next + n > end) { size_t c = n > 1 << 24 ? n : 1 << 24;\

@@ -1,4 +1,4 @@
-//! CPython's heap, against its own statistics.
+//! CPython's heap, compared with its own statistics.
 //!
 //! `LOWTIDE_TEST_PYTHONS` names the interpreters, separated by colons; without it, `python3` is the only one.
 
@@ -24,7 +24,7 @@ use crate::support::Subject;
 use all_blocks::Blocks;
 use debug_malloc_stats::DebugMallocStats;
 
-/// Frees most of its objects, and prints the statistics to standard error.
+/// A program that frees most of its objects, and prints the statistics to stderr.
 const PROGRAM: &str = "import sys, random\n\
     random.seed(1)\n\
     blocks = [[i] for i in range(300000)] + ['x%d' % i for i in range(300000)]\n\

@@ -1,4 +1,4 @@
-//! Running programs are recognised.
+//! Detection on running programs.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,4 @@
-//! What runtimes manage, against their own statistics, and under each allocator.
+//! The memory of runtimes, compared with their own statistics, under each allocator.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::support::Subject;
 
 const MIB: u64 = 1 << 20;
 
-/// No library, and each of those that travel with lowtide.
+/// Returns no library, and each of the bundled ones.
 fn allocators() -> Vec<Option<PathBuf>> {
     let bundled = bundled().map(|library| Some(library.unpack().unwrap()));
     std::iter::once(None).chain(bundled).collect()
@@ -24,7 +24,7 @@ fn start(command: &mut Command, library: Option<&PathBuf>) -> Subject {
     Subject::start(command)
 }
 
-/// The numbers that a program printed first.
+/// Returns the numbers that a program printed first.
 fn numbers(subject: &Subject) -> Vec<u64> {
     subject.said.split_whitespace().map(|word| word.parse().expect(word)).collect()
 }
@@ -72,7 +72,7 @@ fn the_memory_of_hotspot_is_the_same_under_every_allocator() {
     let mut owned = Vec::new();
     for library in allocators() {
         let mut command = Command::new("java");
-        // One size of the heap, all of it touched, so that runs are alike.
+        // A fixed heap size, with all pages touched, so that runs are alike.
         let arguments = ["-Xms128m", "-Xmx128m", "-XX:+AlwaysPreTouch", "-XX:+UseSerialGC"];
         let java = start(command.args(arguments).arg(&source), library.as_ref());
         owned.push(java.detect().resident(&AreaOwner::Runtime(RuntimeKind::HotSpot)));
@@ -95,7 +95,7 @@ fn ruby_owns_the_pages_that_it_counts() {
         let ruby = start(command.args(["-e", program]), library.as_ref());
         let [pages] = numbers(&ruby)[..] else { panic!("{}", ruby.said) };
         let owned = ruby.detect().resident(&AreaOwner::Runtime(RuntimeKind::Ruby));
-        // It has taken a few more since it counted.
+        // It has allocated a few more since it counted.
         assert!(owned.abs_diff(pages) <= pages / 50, "{library:?}: {owned} of {pages}");
     }
 }
@@ -110,7 +110,7 @@ fn php_owns_the_chunks_that_it_counts() {
     let php = start(command.args(["-d", "memory_limit=-1", "-r", program]), None);
     let [used] = numbers(&php)[..] else { panic!("{}", php.said) };
     let owned = php.detect().resident(&AreaOwner::Runtime(RuntimeKind::Php));
-    // What an array leaves behind as it grows is not resident.
+    // The memory that an array leaves as it grows is not resident.
     assert!(owned <= used && owned >= used / 10 * 8, "{owned} of {used}");
 }
 

@@ -8,7 +8,7 @@ use lowtide_probe::detect::AreaOwner;
 
 use crate::support::{Found, Subject};
 
-/// Ends with its input, as the other subjects do.
+/// A program that ends with its input, like the other subjects.
 const PYTHON: &str = "import sys\n\
     blocks = [[i] for i in range(300000)]\n\
     print('%x' % id(blocks[150000]), flush=True)\n\
@@ -104,7 +104,7 @@ fn go_is_recognised_with_and_without_c() {
 #[test]
 #[ignore = "needs java (Debian: default-jre-headless)"]
 fn the_virtual_machine_of_java_is_recognised() {
-    // A program that comes with every Java, says nothing, and waits on a port that the system chooses.
+    // A program that is part of every Java, prints nothing, and waits on a port that the system chooses.
     let mut command = Command::new("java");
     let java = Subject::start_silent(command.args(["sun.rmi.registry.RegistryImpl", "0"]));
     let owner = AreaOwner::Runtime(RuntimeKind::HotSpot);

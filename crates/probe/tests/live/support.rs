@@ -1,4 +1,4 @@
-//! Programs that are looked at while they wait.
+//! Programs that are inspected while they wait.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use lowtide_probe::memory::LiveMemory;
 use lowtide_probe::proc::maps::{Mapping, parse};
 use lowtide_probe::program::ProgramError;
 
-/// A program in C that allocates, has a second thread, tells where one of its blocks is, and waits for
+/// A C program that allocates, has a second thread, prints the address of one of its blocks, and waits for
 /// its input to end.
 const SUBJECT: &str = r#"
 #include <pthread.h>
@@ -38,16 +38,16 @@ int main(void) {
 }
 "#;
 
-/// A running program, which ends with this.
+/// A running program, which ends when this is dropped.
 pub(crate) struct Subject {
     child: Child,
-    /// Kept open: a program may say more, and must not end for want of a listener.
+    /// Kept open: a program may print more, and must not end because its output is closed.
     stdout: Option<BufReader<ChildStdout>>,
-    /// The first line that it said.
+    /// The first line that it printed.
     pub(crate) said: String,
 }
 
-/// What was found out about one.
+/// The facts that were detected about a program.
 pub(crate) struct Found {
     pub(crate) detected: Detected,
     pub(crate) maps: Vec<Mapping>,
@@ -56,17 +56,17 @@ pub(crate) struct Found {
     memory: LiveMemory,
 }
 
-/// Compiles the subject; `compiler` and its arguments.
+/// Compiles the subject. `compiler` is the compiler and its arguments.
 pub(crate) fn compile(home: &Path, compiler: &[&str]) -> PathBuf {
     compile_source(home, SUBJECT, compiler)
 }
 
-/// Compiles a source of C.
+/// Compiles C source code.
 pub(crate) fn compile_source(home: &Path, source: &str, compiler: &[&str]) -> PathBuf {
     let (file, program) = (home.join("subject.c"), home.join("subject"));
     std::fs::write(&file, source).unwrap();
     let (compiler, arguments) = compiler.split_first().unwrap();
-    // What is linked stands behind the source.
+    // Libraries come after the source.
     let status = Command::new(compiler)
         .args([Path::new("-O1"), Path::new("-pthread"), Path::new("-o"), &program, &file])
         .args(arguments)
@@ -77,7 +77,7 @@ pub(crate) fn compile_source(home: &Path, source: &str, compiler: &[&str]) -> Pa
 }
 
 impl Subject {
-    /// Starts a program and waits for the first line that it says.
+    /// Starts a program and waits for the first line that it prints.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut subject = Self::start_silent(command);
         let mut stdout = BufReader::new(subject.child.stdout.take().unwrap());
@@ -87,7 +87,7 @@ impl Subject {
         subject
     }
 
-    /// Starts a program that says nothing.
+    /// Starts a program that prints nothing.
     pub(crate) fn start_silent(command: &mut Command) -> Self {
         let child = command
             .stdin(Stdio::piped())
@@ -97,23 +97,23 @@ impl Subject {
         Self { child, stdout: None, said: String::new() }
     }
 
-    /// Its process.
+    /// Returns the PID.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The address that it said.
+    /// Returns the address that it printed.
     pub(crate) fn address(&self) -> u64 {
         let word = self.said.trim().trim_start_matches("0x");
         u64::from_str_radix(word, 16).unwrap_or_else(|_| panic!("{} is no address", self.said))
     }
 
-    /// Looks at it.
+    /// Inspects it.
     pub(crate) fn detect(&self) -> Found {
         self.recognise_when(|_| true)
     }
 
-    /// Looks at it until what is seen is as it will be in the end.
+    /// Inspects it until the result is final.
     pub(crate) fn recognise_when(&self, is_ready: impl Fn(&Found) -> bool) -> Found {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut detector = Detector::default();
@@ -149,24 +149,24 @@ impl Drop for Subject {
 }
 
 impl Found {
-    /// Name, version and linkage of the allocator that serves the program.
+    /// Returns name, version and linkage of the allocator that serves the program.
     pub(crate) fn allocator(&self) -> (&str, Option<&str>, &str) {
         let allocator = self.detected.allocator().expect("an allocator");
         (allocator.kind.name(), allocator.version.as_deref(), allocator.linkage.name())
     }
 
-    /// The resident bytes of an owner.
+    /// Returns the resident bytes of an owner.
     pub(crate) fn resident(&self, owner: &AreaOwner) -> u64 {
         let ranges = self.areas.iter().filter(|area| area.owner == *owner).map(|a| a.range.clone());
         ranges.map(|range| Residency::new(&self.memory).bytes(range)).sum()
     }
 
-    /// The area that holds an address.
+    /// Returns the area that contains an address.
     pub(crate) fn area_of(&self, address: u64) -> Option<&Area> {
         self.areas.iter().find(|area| area.range.contains(&address))
     }
 
-    /// Name and version of the runtimes.
+    /// Returns name and version of the runtimes.
     pub(crate) fn runtimes(&self) -> Vec<(&str, Option<&str>)> {
         let runtimes = self.detected.runtimes.iter();
         runtimes.map(|r| (r.kind.name(), r.version.as_deref())).collect()

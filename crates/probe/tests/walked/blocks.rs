@@ -1,4 +1,4 @@
-//! The blocks in use of each allocator, beside the program's own count.
+//! The blocks in use of each allocator, compared with the program's own count.
 
 #[path = "../all_blocks/mod.rs"]
 mod all_blocks;
@@ -11,12 +11,12 @@ use lowtide_probe::target::Target;
 
 use crate::subject::{Subject, bundled, compile, start};
 
-/// What the C library and the program have allocated beside the blocks that it counts, in bytes.
+/// Allocations of the C library and the program beside the counted blocks, in bytes.
 const OTHERS: u64 = 64 << 10;
 
-/// Compares the blocks of a subject with what it counts, or, where its allocator does, with the statistics of that.
+/// Compares the blocks of a subject with its own count, or with its allocator's statistics if there are any.
 fn agrees(name: &str, subject: &mut Subject) {
-    // The first time, reading them allocates.
+    // The first read of them allocates.
     subject.statistics();
     let statistics = subject.statistics();
     let usable = match name {

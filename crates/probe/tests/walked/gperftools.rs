@@ -1,6 +1,7 @@
-//! A heap of gperftools' tcmalloc, beside its own statistics.
+//! A heap of gperftools' tcmalloc, compared with its own statistics.
 //!
-//! `LOWTIDE_TEST_TCMALLOCS` names the libraries, separated by colons; without it, the one that the system has is the only one.
+//! `LOWTIDE_TEST_TCMALLOCS` names the libraries, separated by colons; without it, only the system's library
+//! is tested.
 
 use lowtide_model::inspection::GperftoolsHeap;
 use lowtide_model::ledger::Owner;
@@ -23,12 +24,12 @@ fn libraries() -> Vec<String> {
 #[ignore = "needs gperftools (Debian: libgoogle-perftools4)"]
 fn a_walked_heap_agrees_with_tcmallocs_statistics_and_a_release_returns_what_was_predicted() {
     for library in libraries() {
-        // Caches of threads only, and caches through which blocks go from thread to thread.
+        // Thread caches only, and caches through which blocks move between threads.
         for (bytes, kept_percent, threads) in [(60_000_000, 5, 3), (400_000_000, 10, 8)] {
             let what = format!("{library}, {bytes} bytes");
             let shape = (bytes, kept_percent, threads);
             let (_home, mut subject) = start_with(&library, &[], shape);
-            // The first answer allocates.
+            // The first reply allocates.
             subject.statistics();
             let told = subject.statistics();
             let observed = inspect(&subject);

@@ -1,13 +1,13 @@
-//! What lowtide reads of a heap of jemalloc, beside jemalloc's own statistics and a purge by the program.
+//! A heap of jemalloc, compared with jemalloc's own statistics and a purge by the program.
 
 use lowtide_model::inspection::{JemallocArena, Observation};
 use lowtide_model::ledger::Owner;
 
 use crate::subject::{Statistics, Subject, bundled, inspect, start};
 
-/// What a purge may return beside what was predicted, in bytes: the program itself runs meanwhile.
+/// Maximum difference between a purge and its prediction, in bytes: the program itself runs meanwhile.
 const TOLERANCE: u64 = 64 << 10;
-/// So that the subject keeps what it frees.
+/// Options that make the subject keep freed memory.
 const KEEP: &str = "dirty_decay_ms:-1,muzzy_decay_ms:-1";
 
 fn under(library: &str, options: &str) -> (tempfile::TempDir, Subject) {
@@ -21,7 +21,7 @@ fn sum(observation: &Observation, of: impl Fn(&JemallocArena) -> u64) -> u64 {
 /// Compares an observation with the statistics, and its prediction with a purge.
 fn agrees(library: &str, options: &str) {
     let (_home, mut subject) = under(library, options);
-    // The first time, reading them allocates.
+    // The first read of them allocates.
     subject.statistics();
     let statistics = subject.statistics();
     let observation = inspect(&subject);
@@ -46,7 +46,7 @@ fn agrees(library: &str, options: &str) {
     let after = inspect(&subject);
     let left = after.heap.and_then(|heap| heap.purge_bytes).unwrap();
     assert!(left <= TOLERANCE, "{options}: {left}");
-    // What is left are pages of slabs, which no purge returns.
+    // The remaining pages are slabs', which no purge returns.
     let slabs = sum(&after, |own| own.slab_free_pages_bytes);
     assert_eq!(after.ledger.bytes(Owner::Reclaimable), slabs + left, "{options}");
 }

@@ -1,4 +1,4 @@
-//! The heap of an allocator that a library brings for its own use, while `malloc` is glibc's.
+//! The heap of an allocator that a library contains for its own use, while `malloc` is glibc's.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use lowtide_model::ledger::Owner;
 
 use crate::subject::{Subject, bundled, compile, inspect};
 
-/// What the allocator itself and the loader have allocated, in bytes.
+/// Allocations of the allocator itself and the loader, in bytes.
 const OTHERS: u64 = 256 << 10;
 
 #[test]
@@ -34,14 +34,14 @@ fn it_is_found_by_its_structure_and_named_with_its_library() {
         let [glibc, own] = &observed.heaps[..] else { panic!("{name}: {:?}", observed.heaps) };
         assert_eq!((&glibc.allocator, &glibc.library), (&AllocatorKind::Glibc, &None), "{name}");
         assert_eq!((&own.allocator, own.library.as_deref()), (&kind, Some("libcolumns.so.7")));
-        // What the program has not written of its blocks is not resident.
+        // The parts of its blocks that the program has not written to are not resident.
         let is_own = |arena: &&Arena| arena.jemalloc.is_some() || arena.mimalloc.is_some();
         let arenas = observed.arenas.iter().filter(is_own);
         let allocated: u64 = arenas.map(|arena| arena.allocated_bytes).sum();
         let allocated = allocated - own.cached_bytes;
         assert!((usable..usable + OTHERS).contains(&allocated), "{name}: {usable}, {allocated}");
         assert!(own.prediction.purge_bytes.unwrap() > 0, "{name}");
-        // The ledger has both, and no page twice.
+        // The ledger contains both, and no page twice.
         let both = own.allocated_bytes + glibc.allocated_bytes;
         assert_eq!(observed.ledger.bytes(Owner::Allocated), both, "{name}");
         assert_eq!(observed.ledger.bytes(Owner::Runtime), 0, "{name}: {:?}", observed.managers);
@@ -63,7 +63,7 @@ fn the_jemallocs_of_the_program_and_of_a_library_are_told_apart() {
     let [program, own] = &observed.heaps[..] else { panic!("{:?}", observed.heaps) };
     let names = [program.library.as_deref(), own.library.as_deref()];
     assert_eq!(names, [None, Some("libcolumns.so.7")]);
-    // What the program has not written of its blocks is not resident.
+    // The parts of its blocks that the program has not written to are not resident.
     assert!((usable / 2..usable + OTHERS).contains(&own.allocated_bytes), "{usable}, {own:?}");
     assert!(program.allocated_bytes < 1 << 20 && program.metadata_bytes > 0, "{program:?}");
     assert_eq!(observed.ledger.bytes(Owner::Runtime), 0, "{:?}", observed.managers);

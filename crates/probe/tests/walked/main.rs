@@ -1,4 +1,4 @@
-//! What lowtide reads of the heaps of other allocators than glibc's, beside what they and the program say.
+//! Heaps of allocators other than glibc's, compared with the data of the allocators and the program.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

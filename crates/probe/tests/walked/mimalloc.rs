@@ -1,15 +1,16 @@
-//! A heap of mimalloc, beside the program's own count and what `mi_collect` returns.
+//! A heap of mimalloc, compared with the program's own count and the memory that `mi_collect` returns to the
+//! OS.
 
 use lowtide_model::ledger::Owner;
 
 use crate::subject::{bundled, inspect, start};
 
-/// What the C library has allocated beside the program, in bytes.
+/// Allocations of the C library beside the program's, in bytes.
 const OTHERS: u64 = 64 << 10;
-/// What `mi_collect` may return beside what was predicted, in bytes.
+/// Maximum difference between `mi_collect` and its prediction, in bytes.
 const TOLERANCE: u64 = 64 << 10;
 
-/// So that what is freed is not returned at once.
+/// Variables that delay the return of freed memory.
 const KEEP: [(&str, &str); 1] = [("MIMALLOC_PURGE_DELAY", "1000000")];
 
 #[test]

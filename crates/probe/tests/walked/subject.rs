@@ -1,4 +1,5 @@
-//! A C program with a heap of jemalloc, mimalloc or tcmalloc, which tells its own count and the allocator's statistics.
+//! A C program with a heap of jemalloc, mimalloc or tcmalloc, which prints its own count and the allocator's
+//! statistics.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ pub(crate) struct Statistics {
     pub(crate) dirty_bytes: u64,
     pub(crate) muzzy_bytes: u64,
     pub(crate) cached_bytes: u64,
-    /// Of gperftools' tcmalloc only, as the three that follow.
+    /// For gperftools' tcmalloc only, like the next three.
     pub(crate) central_bytes: u64,
     pub(crate) transfer_bytes: u64,
     pub(crate) free_bytes: u64,
@@ -32,7 +33,7 @@ pub(crate) struct Statistics {
 }
 
 impl Subject {
-    /// Starts a program that speaks as the subject does, and waits until its heap has its shape.
+    /// Starts a program that uses the subject's protocol, and waits until its heap has its shape.
     pub(crate) fn start(
         command: &mut Command,
         bytes: u64,
@@ -90,7 +91,7 @@ impl Subject {
         }
     }
 
-    /// Makes it purge all arenas. Returns by how many bytes its RSS fell.
+    /// Makes it purge all arenas. Returns the decrease of its RSS, in bytes.
     pub(crate) fn purge(&mut self) -> i64 {
         self.ask("purge").trim().parse().unwrap()
     }
@@ -125,18 +126,18 @@ pub(crate) fn compile(directory: &Path) -> PathBuf {
     program
 }
 
-/// Unpacks an allocator that lowtide carries.
+/// Unpacks a bundled allocator.
 pub(crate) fn bundled(name: &str) -> String {
     let library = lowtide_allocators::bundled().find(|library| library.name() == name).unwrap();
     library.unpack().unwrap().to_string_lossy().into_owned()
 }
 
-/// Starts the subject under a library with some variables. The directory has the program.
+/// Starts the subject under a library with some variables. The directory contains the program.
 pub(crate) fn start(library: &str, variables: &[(&str, &str)]) -> (tempfile::TempDir, Subject) {
     start_with(library, variables, (60_000_000, 5, 3))
 }
 
-/// The same with a heap of another shape: bytes, the percentage that is kept, threads.
+/// Starts the subject with a heap of another shape: bytes, percentage that is kept, threads.
 pub(crate) fn start_with(
     library: &str,
     variables: &[(&str, &str)],
@@ -144,7 +145,7 @@ pub(crate) fn start_with(
 ) -> (tempfile::TempDir, Subject) {
     let home = tempfile::tempdir().unwrap();
     let program = compile(home.path());
-    // A library may need another C library than the system has: LIBRARY@DIRECTORY.
+    // A library may need another C library than the system's: LIBRARY@DIRECTORY.
     let mut command = match library.split_once('@') {
         None => {
             let mut command = Command::new(program);
